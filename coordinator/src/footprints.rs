@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model_boss_core::{Event, FOOTPRINTS_KEPT, Footprint};
-use model_boss_host::error_chain::chain;
 use model_boss_lease_store::{Document, StoreError, Swap};
+use model_boss_protocol::chain;
 use model_boss_settings::DocumentStore;
 use serde_json::Value;
 use tokio::sync::mpsc;

@@ -11,15 +11,18 @@ mod command;
 mod demand;
 mod device;
 mod error;
+mod error_chain;
 mod ids;
 mod llama_args;
 mod manifest;
+mod others;
 mod printable;
 mod priority;
 mod residency;
 #[cfg(feature = "schema")]
 mod schema;
 mod span;
+pub mod sse;
 mod thinking;
 mod worker;
 
@@ -31,9 +34,11 @@ pub use command::{CommandSource, CommandSpec, CommandTemplateError, Piece, Place
 pub use demand::{DEMANDS, Demand, Remedy, beyond, beyond_worker, refuse_unmet, wanted_form};
 pub use device::{DeviceId, GPU_CONTEXT, ParseDeviceError};
 pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
+pub use error_chain::chain;
 pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Tokens, without_latest};
 pub use llama_args::{LlamaArgs, LlamaArgsError};
 pub use manifest::{Backend, DeviceFlag, Manifest, ManifestError, PromptFormat, Recipe, Source};
+pub use others::{OtherLease, OtherRequest};
 pub use printable::{Label, PrintableWriter, is_printable, printable, printable_line, push_printable};
 pub use priority::{ParsePriorityError, Priority};
 pub use residency::{ParseResidencyError, ParseStoreError, Residency, ResidencyMode, StoreKind};

@@ -36,9 +36,9 @@ use flags::SettingFlags;
 use model_boss_client::Client;
 use model_boss_client::lease_run::{self, LeaseCommand};
 use model_boss_config::Loaded;
-use model_boss_host::error_chain::chain;
 use model_boss_host::log_filter::LogFilter;
 use model_boss_host::terminal;
+use model_boss_protocol::chain;
 use tasks::TasksCommand;
 
 use self::args::{ReadArgs, WatchArgs};

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model_boss_dialects::anthropic::ChatFromMessages;
-use model_boss_dialects::sse::{self, Item, Reader};
+use model_boss_dialects::sse::{Item, Reader};
 use model_boss_dialects::{Reshape, nonsense};
+use model_boss_protocol::sse::event;
 use model_boss_protocol::{ApiError, ClientId, ErrorCode};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -219,7 +220,7 @@ impl Reshape for BilledChat {
                 continue;
             };
             if data == "[DONE]" {
-                out.extend_from_slice(sse::DONE);
+                out.extend_from_slice(model_boss_protocol::sse::DONE.as_bytes());
                 continue;
             }
             let chunk: Value = serde_json::from_str(&data).unwrap_or_default();
@@ -231,7 +232,7 @@ impl Reshape for BilledChat {
             }
             let only_usage = chunk["choices"].as_array().is_some_and(Vec::is_empty);
             if !(only_usage && self.hide_usage) {
-                out.extend_from_slice(format!("data: {data}\n\n").as_bytes());
+                out.extend_from_slice(event(&data).as_bytes());
             }
         }
         Bytes::from(out)

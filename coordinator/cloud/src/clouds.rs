@@ -235,7 +235,7 @@ impl Clouds {
     ) -> Result<Answered, ApiError> {
         let sent = self.transport.send(provider, path, key, body, id).await;
         let answered = sent.map_err(|error| {
-            let (name, why) = (provider.name(), model_boss_host::error_chain::chain(&error));
+            let (name, why) = (provider.name(), model_boss_protocol::chain(&error));
             tracing::warn!(provider = name, "the provider cannot be reached: {why}");
             ApiError::new(ErrorCode::BackendError, format!("provider '{name}' cannot be reached: {error}"))
         })?;

@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ByteCount, Category, ClientId, DeviceId, Generation, KeepAlive, Priority, RequestId, SlotId, WorkerExit,
+    ByteCount, Category, ClientId, DeviceId, Generation, KeepAlive, OtherLease, OtherRequest, Priority, RequestId,
+    SlotId, WorkerExit,
 };
 use serde::Serialize;
 
 use crate::refusal::Refusal;
-use crate::{Footprint, Ladder, LedgerState, ModelDescription, Moment, OtherLease, OtherRequest, Settings};
+use crate::{Footprint, Ladder, LedgerState, ModelDescription, Moment, Settings};
 
 /// An event for the scheduler. An event about a slot carries the generation it is about; events of older generations
 /// are ignored.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, DeviceId, Priority};
+use model_boss_protocol::{ByteCount, Priority};
 use serde::Serialize;
 
 /// Whether memory can be leased now.
@@ -26,37 +26,6 @@ pub enum LedgerState {
         /// The reason, for people.
         detail: String,
     },
-}
-
-/// A lease of another holder: a training job, another coordinator, or a holder that is gone and whose bytes still
-/// count.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OtherLease {
-    /// The lease's name.
-    pub lease: String,
-    /// The holder's description of its purpose.
-    pub label: String,
-    /// The lease's priority.
-    pub priority: Priority,
-    /// The bytes that it counts for on each device.
-    pub parts: Vec<(DeviceId, ByteCount)>,
-    /// Whether a more important request may preempt it now.
-    pub may_be_asked: bool,
-    /// The time left for its release, if it was revoked.
-    pub revoking: Option<Duration>,
-    /// Whether it was revoked and not released in time.
-    pub in_default: bool,
-}
-
-/// A request of another holder that waits in the ledger.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OtherRequest {
-    /// The holder's description of its purpose.
-    pub label: String,
-    /// The request's priority.
-    pub priority: Priority,
-    /// The bytes it will get in its turn.
-    pub parts: Vec<(DeviceId, ByteCount)>,
 }
 
 /// Another holder's lease or request on a device, for people.
@@ -82,22 +51,6 @@ pub struct AskedLease {
     /// The time left for its release; `null` when it was not revoked yet.
     #[serde(rename = "grace_left_ms", serialize_with = "crate::time::optional_millis")]
     pub left: Option<Duration>,
-}
-
-impl OtherLease {
-    pub(crate) fn on(&self, device: &DeviceId) -> ByteCount {
-        on(&self.parts, device)
-    }
-}
-
-impl OtherRequest {
-    pub(crate) fn on(&self, device: &DeviceId) -> ByteCount {
-        on(&self.parts, device)
-    }
-}
-
-fn on(parts: &[(DeviceId, ByteCount)], device: &DeviceId) -> ByteCount {
-    parts.iter().filter(|(part, _)| part == device).map(|&(_, bytes)| bytes).sum()
 }
 
 impl fmt::Display for LeaseShare {

@@ -44,7 +44,7 @@ pub use effect::Effect;
 pub use event::{DeviceObservation, Event, ExitReport, Outcome, Submission};
 pub use footprint::FOOTPRINTS_KEPT;
 pub use ladder::{DEFAULT_PATIENCE, Ladder, Rung, RungChoice, RungReason, Standing, Target};
-pub use ledger::{AskedLease, LeaseShare, LedgerState, OtherLease, OtherRequest};
+pub use ledger::{AskedLease, LeaseShare, LedgerState};
 pub use model::{
     EngineOptions, Footprint, LayerOptions, LoadOptions, ModelDescription, SizeEstimate, SizeRule, Streaming,
 };

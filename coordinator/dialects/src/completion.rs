@@ -3,6 +3,7 @@
 //! The Alpaca format is the one of Stanford Alpaca's README; llama.cpp's `/completion` is as its server's README has it.
 
 use bytes::Bytes;
+use model_boss_protocol::sse::{DONE, event};
 use model_boss_protocol::{ApiError, ErrorSource, PromptFormat};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -248,7 +249,7 @@ impl CompletionToChat {
     /// Ends the stream with an error.
     fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         self.ended = true;
-        out.extend_from_slice(format!("data: {}\n\n", error.body(ErrorSource::Worker).to_json()).as_bytes());
+        out.extend_from_slice(event(error.body(ErrorSource::Worker).to_json()).as_bytes());
     }
 
     fn chunk(&self, delta: &Value, end: Option<&str>) -> Value {
@@ -355,7 +356,7 @@ impl Reshape for CompletionToChat {
             (true, _) => {}
             (false, true) => {
                 self.tell_usage(&mut out);
-                out.extend_from_slice(sse::DONE);
+                out.extend_from_slice(DONE.as_bytes());
             }
             (false, false) => self.fail(&nonsense("its stream ended in the middle"), &mut out),
         }
@@ -485,6 +486,6 @@ mod tests {
         assert_eq!((text.as_str(), &events[0]["choices"][0]["delta"]["role"]), ("four", &json!("assistant")));
         assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "stop");
         assert_eq!(events[events.len() - 1]["usage"]["total_tokens"], 4);
-        assert!(out.ends_with(sse::DONE));
+        assert!(out.ends_with(DONE.as_bytes()));
     }
 }

@@ -1,6 +1,7 @@
 //! Server-sent events: bytes as they come into events, and events into bytes.
 
 use memchr::memchr;
+use model_boss_protocol::sse::event;
 
 /// What a stream holds, one after another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,9 +85,7 @@ impl Reader {
 
 /// An event without a name, as OpenAI's streams have them.
 pub fn data(out: &mut Vec<u8>, json: &serde_json::Value) {
-    out.extend_from_slice(b"data: ");
-    out.extend_from_slice(json.to_string().as_bytes());
-    out.extend_from_slice(b"\n\n");
+    out.extend_from_slice(event(json).as_bytes());
 }
 
 /// An event with a name, as Anthropic's streams have them.
@@ -94,9 +93,6 @@ pub fn named(out: &mut Vec<u8>, name: &str, json: &serde_json::Value) {
     out.extend_from_slice(format!("event: {name}\n").as_bytes());
     data(out, json);
 }
-
-/// What ends OpenAI's streams.
-pub const DONE: &[u8] = b"data: [DONE]\n\n";
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,6 @@
 pub mod clocks;
 pub mod descriptors;
 pub mod environment;
-pub mod error_chain;
 pub mod guard;
 pub mod hangup;
 pub mod log_filter;

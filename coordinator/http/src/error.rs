@@ -9,6 +9,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, StatusCode};
 use model_boss_dialects::anthropic::messages_error;
 use model_boss_dialects::ollama::error_text;
+use model_boss_protocol::sse::event;
 use model_boss_protocol::{ApiError, ErrorBody, ErrorCode, ErrorSource};
 use serde_json::json;
 
@@ -81,7 +82,7 @@ fn source(error: &ApiError) -> ErrorSource {
 
 /// An error inside a stream whose headers were sent already: one event, after which the stream closes.
 pub fn error_event(error: &ApiError) -> Bytes {
-    Bytes::from(format!("data: {}\n\n", error.body(source(error)).to_json()))
+    Bytes::from(event(error.body(source(error)).to_json()))
 }
 
 /// A worker's error answer as an event: its body when that has the error shape, else a description.
@@ -89,7 +90,7 @@ pub fn worker_error_event(status: StatusCode, body: &[u8]) -> Bytes {
     match serde_json::from_slice::<ErrorBody>(body) {
         Ok(mut body) => {
             body.source.get_or_insert(ErrorSource::Worker);
-            Bytes::from(format!("data: {}\n\n", body.to_json()))
+            Bytes::from(event(body.to_json()))
         }
         Err(_) => error_event(&ApiError::new(ErrorCode::BackendError, format!("the worker answered {status}"))),
     }

@@ -6,15 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model_boss_lease::{Ledger, Token};
-use model_boss_protocol::Later;
+use model_boss_protocol::{Later, chain};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
-use crate::StoreError;
-use crate::error::chain;
-use crate::host;
 use crate::lock::{LockFile, private_folder};
 use crate::state_file::{FileId, StateFileUse, open_state_file};
 use crate::store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Swap};
+use crate::{StoreError, host};
 
 /// Boot id → etag, and the ledger as JSON. At most one row: opening drops the rows of other boots.
 const LEDGERS: TableDefinition<'_, &str, (u128, &str)> = TableDefinition::new("ledgers");

@@ -203,18 +203,6 @@ impl StoreError {
     }
 }
 
-/// An error with its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
 /// The reason why a caller may not name a process.
 #[derive(Debug, thiserror::Error)]
 pub enum NotNamed {

@@ -32,9 +32,7 @@ pub use contract::{
 };
 pub use embedded::EmbeddedStore;
 pub use error::{NotNamed, StoreError, Unreachable};
-pub use holder::{
-    GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased, Holder, OtherLease, OtherWaiter, Others,
-};
+pub use holder::{GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased, Holder, Others};
 pub use host::{boot_id, process, this_process};
 pub use model_boss_lease::{
     Accounting, DeviceKey, Evidence, LeaseId, LeaseState, Mode, Owner, OwnerKind, Process, Refusal, StoreTime, Terms,

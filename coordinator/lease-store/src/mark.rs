@@ -145,7 +145,7 @@ impl Mark {
         let written =
             serde_json::to_string(&self.own).map_err(StoreError::Encode).and_then(|text| self.put_text(&text));
         self.trouble = written.err().map(|error| {
-            let why = crate::error::chain(&error);
+            let why = model_boss_protocol::chain(&error);
             format!("the mark that leases were granted cannot be written ({why}): a lost ledger might not be noticed")
         });
     }

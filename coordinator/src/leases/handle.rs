@@ -2,9 +2,8 @@
 
 use std::sync::mpsc;
 
-use model_boss_host::error_chain::chain;
 use model_boss_lease_store::StoreError;
-use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId};
+use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId, chain};
 use tokio::sync::oneshot;
 
 use super::command::LeaseCommand;

@@ -5,11 +5,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use model_boss_core::{Event, LedgerState};
-use model_boss_host::error_chain::chain;
 use model_boss_host::guard::end_leftovers_at_once;
 use model_boss_host::probe::Probes;
 use model_boss_lease_store::{Holder, Others, StoreError};
-use model_boss_protocol::{ByteCount, Later};
+use model_boss_protocol::{ByteCount, Later, chain};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use model_boss_core::{DeviceObservation, Event, OtherLease, OtherRequest};
-use model_boss_host::error_chain::chain;
+use model_boss_core::{DeviceObservation, Event};
 use model_boss_host::probe::{DeviceSample, Probes, Trouble};
 use model_boss_lease_store::{
-    Accounting, DeviceDeclaration, DeviceKey, Observation, PartView, Process, ProcessTree, StoreError, this_process,
+    Accounting, DeviceDeclaration, DeviceKey, Observation, Others, PartView, Process, ProcessTree, StoreError,
+    this_process,
 };
-use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_protocol::{ByteCount, DeviceId, chain};
 
 use super::held::Doubt;
 use super::ledger::{Blindness, Ledger};
@@ -171,21 +171,8 @@ impl Ledger {
         if self.others == others {
             return;
         }
-        let leases = others.leases.iter().map(|lease| OtherLease {
-            lease: lease.lease.to_string(),
-            label: lease.label.clone(),
-            priority: lease.priority,
-            parts: lease.parts.clone(),
-            may_be_asked: lease.may_be_asked,
-            revoking: lease.revoking,
-            in_default: lease.in_default,
-        });
-        let requests = others.waiters.iter().map(|waiter| OtherRequest {
-            label: waiter.label.clone(),
-            priority: waiter.priority,
-            parts: waiter.parts.clone(),
-        });
-        self.news.event(Event::Others { leases: leases.collect(), requests: requests.collect() });
+        let Others { leases, requests } = others.clone();
+        self.news.event(Event::Others { leases, requests });
         self.others = others;
     }
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use model_boss_host::error_chain::chain;
 use model_boss_lease_store::{NotNamed, Refusal, StoreError};
-use model_boss_protocol::{ApiError, ErrorCode};
+use model_boss_protocol::{ApiError, ErrorCode, chain};
 
 /// Why a guest's call was refused.
 pub(super) struct Refused(pub(super) ApiError);

@@ -5,11 +5,10 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use model_boss_core::Event;
-use model_boss_host::error_chain::chain;
 use model_boss_lease_store::{
     AcquireRequest, Acquired, Evidence, LeaseHandle, Mode, ProcessTree, StoreError, Yielding, this_process,
 };
-use model_boss_protocol::ModelId;
+use model_boss_protocol::{ModelId, chain};
 
 use super::held::{Ask, Filling, Held, LoadKnown, Place};
 use super::leaks::still_holds;

@@ -13,6 +13,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body::Frame;
+use model_boss_protocol::sse::event;
 use model_boss_protocol::{ApiError, ErrorCode, ErrorSource, headers};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
@@ -62,7 +63,7 @@ impl http_body::Body for TimedStream {
             return Poll::Ready(frame.and_then(Result::ok).map(Ok));
         }
         self.body = None;
-        let told = format!("data: {}\n\n", exceeded().body(ErrorSource::Worker).to_json());
+        let told = event(exceeded().body(ErrorSource::Worker).to_json());
         Poll::Ready(Some(Ok(Frame::data(told.into()))))
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use axum::body::Bytes;
 use http_body::{Body, Frame};
 use model_boss_engine::SequenceEvent;
-use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
+use model_boss_protocol::{ApiError, ErrorCode, ErrorSource, sse};
 use serde::Serialize;
 
 use super::answer::{Choice, Envelope, Object, UsageObject, UsageTally, Whole, logprobs};
@@ -107,7 +107,7 @@ impl EventStream {
             object.timings = Some(self.tally.timings());
             self.ready.push_back(event(&object));
         }
-        self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+        self.ready.push_back(Bytes::from_static(sse::DONE.as_bytes()));
     }
 
     /// Tells the error in the stream and ends it.
@@ -145,7 +145,7 @@ impl Body for EventStream {
 fn event(value: &impl Serialize) -> Bytes {
     // Objects of texts and numbers always serialise; should that ever change, the stream says so.
     let json = serde_json::to_string(value).unwrap_or_else(|_| engine_gone().body(ErrorSource::Worker).to_json());
-    Bytes::from(format!("data: {json}\n\n"))
+    Bytes::from(sse::event(json))
 }
 
 fn engine_gone() -> ApiError {

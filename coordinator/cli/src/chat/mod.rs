@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use model_boss_client::{Client, ClientError, Event, error_in, in_path};
-use model_boss_host::error_chain::chain;
 use model_boss_host::terminal::{self, Code};
+use model_boss_protocol::chain;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};

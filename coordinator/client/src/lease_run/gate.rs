@@ -45,7 +45,7 @@ pub(super) fn gate(args: &GateArgs) -> Result<ExitCode, LeaseError> {
     // The exit codes are those of a shell.
     let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
     let message = LeaseError::Program(PathBuf::from(program), error);
-    model_boss_host::terminal::say(&format!("model-boss: {}", model_boss_host::error_chain::chain(&message)));
+    model_boss_host::terminal::say(&format!("model-boss: {}", model_boss_protocol::chain(&message)));
     Ok(ExitCode::from(code))
 }
 

@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use model_boss_host::error_chain::chain;
 use model_boss_host::terminal;
 use model_boss_lease_store::Yielding;
-use model_boss_protocol::{ByteCount, DeviceId, Priority};
+use model_boss_protocol::{ByteCount, DeviceId, Priority, chain};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};

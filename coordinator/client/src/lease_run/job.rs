@@ -4,10 +4,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use model_boss_host::environment::ChildEnvironment;
-use model_boss_host::error_chain::chain;
 use model_boss_host::guard::{Guarded, Lifeline, end_orphans};
 use model_boss_host::hangup::{self, Hangup};
 use model_boss_lease_store::ProcessTree;
+use model_boss_protocol::chain;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;

@@ -3,8 +3,7 @@
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use model_boss_host::error_chain::chain;
-use model_boss_protocol::Later;
+use model_boss_protocol::{Later, chain};
 use tokio::sync::{mpsc as news, oneshot};
 
 use super::desk::{Answer, Desk, Granted, Released, Revoked};

@@ -114,7 +114,7 @@ pub(super) fn watch(whereabouts: &Whereabouts, json: bool) -> Result<ExitCode, L
             }
             Err(error) if error.is_outage() => {
                 if !std::mem::replace(&mut away, true) {
-                    terminal::say(&format!("model-boss lease: {}", model_boss_host::error_chain::chain(&error)));
+                    terminal::say(&format!("model-boss lease: {}", model_boss_protocol::chain(&error)));
                 }
             }
             Err(error) => return Err(error),

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, DeviceId, Generation, Priority, SlotId};
+use model_boss_protocol::{ByteCount, DeviceId, Generation, OtherLease, OtherRequest, Priority, SlotId};
 
 use super::room::{Ask, NoRoom};
 use super::state::{LEAST_WAIT, Life, Place, Reconsider, Scheduler, Timer};
@@ -19,7 +19,7 @@ use crate::queue::Residency;
 use crate::reason::LeaveCause;
 use crate::refusal::{Refusal, RefusalReason};
 use crate::slot::{SlotEvent, SlotState};
-use crate::{AskedLease, Effect, LeaseShare, OtherLease, OtherRequest, Verdict, WaitReason, split};
+use crate::{AskedLease, Effect, LeaseShare, Verdict, WaitReason, split};
 
 /// The default pause before a request may come again that waited in vain for a holder to give up its lease.
 const AFTER_DEFAULT: Duration = Duration::from_secs(30);

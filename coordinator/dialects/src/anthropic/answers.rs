@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use model_boss_protocol::sse::{self as framing, DONE};
 use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
 use serde_json::{Map, Value, json};
 
@@ -112,7 +113,7 @@ impl ChatFromMessages {
                 self.ended = true;
                 self.failed = true;
                 let error = cloud_error(529, event.to_string().as_bytes(), None);
-                out.extend_from_slice(format!("data: {}\n\n", error.body(ErrorSource::Cloud).to_json()).as_bytes());
+                out.extend_from_slice(framing::event(error.body(ErrorSource::Cloud).to_json()).as_bytes());
             }
             _ => {}
         }
@@ -209,7 +210,7 @@ impl Reshape for ChatFromMessages {
                     Err(error) => {
                         self.failed = true;
                         let error = nonsense(error).body(ErrorSource::Cloud).to_json();
-                        out.extend_from_slice(format!("data: {error}\n\n").as_bytes());
+                        out.extend_from_slice(framing::event(error).as_bytes());
                     }
                 }
             }
@@ -226,10 +227,10 @@ impl Reshape for ChatFromMessages {
             // A stream that ends without its last event was cut.
             let error =
                 ApiError::new(ErrorCode::BackendError, "the provider's stream ended in the middle of its answer");
-            out.extend_from_slice(format!("data: {}\n\n", error.body(ErrorSource::Cloud).to_json()).as_bytes());
+            out.extend_from_slice(framing::event(error.body(ErrorSource::Cloud).to_json()).as_bytes());
             return Bytes::from(out);
         }
-        out.extend_from_slice(sse::DONE);
+        out.extend_from_slice(DONE.as_bytes());
         Bytes::from(out)
     }
 

@@ -251,7 +251,7 @@ fn die_of(ended_by: Signal) -> ExitCode {
 }
 
 fn failed(code: u8, error: &GuardError) -> ExitCode {
-    crate::terminal::say(&format!("model-boss: {}", crate::error_chain::chain(error)));
+    crate::terminal::say(&format!("model-boss: {}", model_boss_protocol::chain(error)));
     ExitCode::from(code)
 }
 

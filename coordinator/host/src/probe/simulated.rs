@@ -125,7 +125,7 @@ impl SimulatedMachine {
             match Description::read(&self.file) {
                 Ok(machine) => described.machine = machine,
                 Err(error) => {
-                    tracing::warn!("the played machine stays as it was: {}", crate::error_chain::chain(&error));
+                    tracing::warn!("the played machine stays as it was: {}", model_boss_protocol::chain(&error));
                 }
             }
         }
@@ -284,7 +284,7 @@ mod tests {
             ("[[gpu]]\nmemory = \"24GiB\"\ncount = 2\nuuid = \"GPU-1\"\n", "uuid"),
             ("[[gpu]]\nmemory = \"24GiB\"\nuuid = \"x\"\n[[gpu]]\nmemory = \"24GiB\"\nuuid = \"x\"\n", "number 1"),
         ] {
-            let error = crate::error_chain::chain(&machine(text).1.unwrap_err());
+            let error = model_boss_protocol::chain(&machine(text).1.unwrap_err());
             assert!(error.contains(word) && error.contains("gpus.toml"), "{text}: {error}");
         }
         assert!(SimulatedMachine::read(Path::new("nowhere.toml"), None).is_err());

@@ -1,10 +1,9 @@
 //! Leases and requests of other holders, for planning.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use model_boss_lease::{Lease, LeaseId, LeaseState, Process, nominations};
-use model_boss_protocol::{ByteCount, DeviceId, Priority};
+use model_boss_protocol::{OtherLease, OtherRequest};
 
 use super::state::Holder;
 
@@ -27,7 +26,7 @@ impl Holder {
         let other = |(id, lease): (&LeaseId, &model_boss_lease::Lease)| {
             let keys = lease.parts.iter().map(|part| (part.device.clone(), part.charged()));
             OtherLease {
-                lease: id.clone(),
+                lease: id.to_string(),
                 label: lease.owner.label.to_string(),
                 priority: lease.priority,
                 parts: self.named(&keys.collect::<Vec<_>>()),
@@ -44,52 +43,21 @@ impl Holder {
             let waiter =
                 self.seen.waiters.get(&request_id).filter(|waiter| waiter.owner.process != self.owner.process)?;
             let (label, priority, parts) = (waiter.owner.label.to_string(), waiter.priority, self.named(&parts));
-            Some(OtherWaiter { request_id, label, priority, parts })
+            Some(OtherRequest { label, priority, parts })
         };
         Others {
             leases: self.seen.leases.iter().filter(|(id, _)| !self.held.contains_key(*id)).map(other).collect(),
-            waiters: nominations(&self.seen, now).into_iter().filter_map(waiter).collect(),
+            requests: nominations(&self.seen, now).into_iter().filter_map(waiter).collect(),
         }
     }
 }
 
-/// Leases and requests of other holders, for planning.
+/// Leases and requests of other holders. A lease of this process counts too when its holder has let it go and the devices do
+/// not show its memory free.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Others {
-    /// Their leases.
+    /// The leases.
     pub leases: Vec<OtherLease>,
-    /// Their waiting requests, in the order of arrival.
-    pub waiters: Vec<OtherWaiter>,
-}
-
-/// A lease of another holder, or one that this process released and whose bytes the devices do not show as free.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OtherLease {
-    /// The lease's name.
-    pub lease: LeaseId,
-    /// The label of the lease.
-    pub label: String,
-    /// Its importance for the queue and for preemption.
-    pub priority: Priority,
-    /// The bytes that it counts for on each device.
-    pub parts: Vec<(DeviceId, ByteCount)>,
-    /// Whether a more important request may revoke it now.
-    pub may_be_asked: bool,
-    /// The time left for its release, if it was revoked.
-    pub revoking: Option<Duration>,
-    /// Whether it was revoked and not released in time.
-    pub in_default: bool,
-}
-
-/// A waiting request of another holder.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OtherWaiter {
-    /// The id of the request.
-    pub request_id: String,
-    /// The label of the request.
-    pub label: String,
-    /// Its importance for the queue and for preemption.
-    pub priority: Priority,
-    /// The parts that it is nominated for.
-    pub parts: Vec<(DeviceId, ByteCount)>,
+    /// The requests that wait, first come first.
+    pub requests: Vec<OtherRequest>,
 }

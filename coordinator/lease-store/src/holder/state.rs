@@ -4,17 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use model_boss_lease::{DeviceKey, LeaseId, Ledger, Owner, Process, Record, Request};
-use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_protocol::{ByteCount, DeviceId, chain};
 
 use crate::capability::CapabilityKey;
 use crate::claim::{Claim, DeviceClaim};
-use crate::error::chain;
 use crate::mark::Mark;
 use crate::place::Place;
 use crate::race::Pacing;
 use crate::store::{Store, Swap};
-use crate::tree::ProcessTree;
-use crate::{DeviceDeclaration, LeaseHandle, StoreError, tree};
+use crate::tree::{self, ProcessTree};
+use crate::{DeviceDeclaration, LeaseHandle, StoreError};
 
 /// A smaller change of an observation is not written while the last one is fresh.
 const SMALL_CHANGE: ByteCount = ByteCount::mib(64);

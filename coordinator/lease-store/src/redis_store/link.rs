@@ -92,7 +92,7 @@ impl Link {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(10)).min(LONGEST_PAUSE);
         self.failures = self.failures.saturating_add(1);
         self.connection = None;
-        let why = crate::error::chain(&source);
+        let why = model_boss_protocol::chain(&source);
         self.resting = Some((Instant::now().later(host::jittered(pause)), why));
         StoreError::Unavailable { server: self.server(), source }
     }

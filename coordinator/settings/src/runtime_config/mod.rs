@@ -11,10 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use document::{Kept, LocalCopy, Stored};
-use model_boss_host::error_chain::chain;
 use model_boss_host::state_folder::StateFolder;
 use model_boss_lease_store::{Document, Etag, StoreError, Swap};
-use model_boss_protocol::{ApiError, ErrorCode};
+use model_boss_protocol::{ApiError, ErrorCode, chain};
 use model_boss_tasks::CloudFallback;
 use serde_json::{Map, Value, json};
 use tokio::time::{MissedTickBehavior, interval};

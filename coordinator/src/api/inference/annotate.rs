@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use memchr::memmem;
+use model_boss_protocol::sse::EVENT_END;
 use serde::Serialize;
 
 use super::answer::Served;
@@ -56,14 +57,15 @@ impl Annotator {
         if self.unfinished.len() > LONGEST_EVENT {
             return self.rest();
         }
-        let end = memmem::rfind(&self.unfinished, b"\n\n")? + 2;
+        let end = memmem::rfind(&self.unfinished, EVENT_END)? + EVENT_END.len();
         let rest = self.unfinished.split_off(end);
         let whole = std::mem::replace(&mut self.unfinished, rest);
         let mut out = Vec::with_capacity(whole.len() + 2 * self.field.len());
         let mut at = 0;
-        while let Some(length) = memmem::find(&whole[at..], b"\n\n") {
-            self.write(&whole[at..at + length + 2], &mut out);
-            at += length + 2;
+        while let Some(length) = memmem::find(&whole[at..], EVENT_END) {
+            let end = at + length + EVENT_END.len();
+            self.write(&whole[at..end], &mut out);
+            at = end;
         }
         Some(Bytes::from(out))
     }

@@ -13,6 +13,7 @@ use model_boss_dialects::{BadStream, Reshape, StreamCheck, nonsense};
 use model_boss_http::memory::{Admission, HeldMemory};
 use model_boss_http::upstream::UpstreamBody;
 use model_boss_protocol::ApiError;
+use model_boss_protocol::sse::EVENT_END;
 
 /// The most bytes of data in one event of a stream.
 const LONGEST_EVENT: usize = 8 << 20;
@@ -140,8 +141,8 @@ impl OpenEvent {
     fn push(&mut self, data: &[u8], memory: &mut HeldMemory) -> Result<(), ApiError> {
         let seam = self.tail.len();
         self.tail.extend_from_slice(&data[..data.len().min(3)]);
-        let at_seam = [&b"\n\n"[..], b"\n\r\n"].iter().any(|end| memmem::find(&self.tail, end).is_some());
-        let within = memmem::rfind(data, b"\n\n").max(memmem::rfind(data, b"\n\r\n"));
+        let at_seam = [EVENT_END, b"\n\r\n"].iter().any(|end| memmem::find(&self.tail, end).is_some());
+        let within = memmem::rfind(data, EVENT_END).max(memmem::rfind(data, b"\n\r\n"));
         (self.bytes, self.marks) = match within {
             Some(at) => (data.len() - at, marks(&data[at..])),
             None if at_seam => (data.len(), marks(data)),

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use model_boss_protocol::Priority;
+use model_boss_protocol::{OtherLease, OtherRequest, Priority};
 
 use crate::catalog::ModelIndex;
 use crate::need::Parts;
-use crate::{OtherLease, OtherRequest};
 
 /// A model's place in the ledger's queue.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,8 +1,10 @@
 //! Other holders of leases, and which of them release memory for which (LE-3).
 
+use model_boss_protocol::{OtherLease, OtherRequest};
+
 use super::*;
+use crate::LeaveCause;
 use crate::refusal::RefusalReason;
-use crate::{LeaveCause, OtherLease, OtherRequest};
 
 fn blocked_by(world: &World, request: RequestId) -> String {
     world.core.why(request).map(|reason| reason.to_string()).unwrap_or_default()

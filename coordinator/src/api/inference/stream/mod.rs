@@ -12,6 +12,7 @@ use model_boss_core::Outcome;
 use model_boss_host::clocks::later;
 use model_boss_http::error::{error_event, worker_error_event};
 use model_boss_http::headers::THINKING;
+use model_boss_protocol::sse::{self, EVENT_END};
 use model_boss_protocol::{ApiError, ErrorCode};
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -22,6 +23,9 @@ use crate::api::inference::answer_body::{AnswerBody, BodyError};
 use crate::api::inference::usage::{Tail, usage_in};
 use crate::metrics::Usage;
 use crate::scheduling::{Place, Ticket};
+
+/// The last bytes of a stream behind a whole event.
+const AT_END: [u8; 2] = [EVENT_END[0], EVENT_END[1]];
 
 /// The answer, once it begins, or the error in its place.
 pub(crate) type Pending = Pin<Box<dyn Future<Output = Result<Answer, ApiError>> + Send>>;
@@ -125,7 +129,7 @@ impl State {
                     status: status.as_u16(),
                     tail: Tail::default(),
                     annotator,
-                    ending: *b"\n\n",
+                    ending: AT_END,
                 })
             }
             Content::Whole(_) => {
@@ -204,7 +208,7 @@ impl StreamBody {
                     loop {
                         ready!(self.silence.poll(cx));
                         self.silence.sent();
-                        if relay.ending == *b"\n\n" {
+                        if relay.ending == AT_END {
                             return Poll::Ready(Some(comment("working")));
                         }
                     }
@@ -292,7 +296,7 @@ impl Relay {
 
     /// An error as the last event. It begins on a new line, since an incomplete line would swallow it.
     fn error_event(&self, error: &ApiError) -> Bytes {
-        let gap: &[u8] = if self.ending == *b"\n\n" { b"" } else { b"\n\n" };
+        let gap: &[u8] = if self.ending == AT_END { b"" } else { EVENT_END };
         Bytes::from([gap, &error_event(error)].concat())
     }
 
@@ -371,7 +375,7 @@ fn first_bytes(answer: Result<Answer, ApiError>) -> (State, Option<Bytes>) {
 
 fn comment(words: &str) -> Bytes {
     // A line break would end the comment.
-    Bytes::from(format!(": {}\n\n", words.replace(['\r', '\n'], " ")))
+    Bytes::from(sse::comment(&words.replace(['\r', '\n'], " ")))
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ApiError, ByteCount, Category, DeviceId, ErrorCode, Generation, KeepAlive, ModelId, Priority, RequestId,
-    ResidencyMode, SlotId, WorkerExit,
+    ApiError, ByteCount, Category, DeviceId, ErrorCode, Generation, KeepAlive, ModelId, OtherLease, OtherRequest,
+    Priority, RequestId, ResidencyMode, SlotId, WorkerExit,
 };
 
 use crate::phase::{ReadyPhase, StopPhase};
@@ -16,8 +16,7 @@ use crate::refusal::Refusal;
 use crate::testing::device;
 use crate::{
     Effect, Event, ExitReport, Footprint, Input, Ladder, LeaveCause, LedgerState, LoadOptions, ModelDescription,
-    Moment, Order, OtherLease, OtherRequest, Outcome, Principal, Scheduler, Settings, SlotState, SlotView, Submission,
-    Verdict,
+    Moment, Order, Outcome, Principal, Scheduler, Settings, SlotState, SlotView, Submission, Verdict,
 };
 
 /// A seeded random number generator (splitmix64).

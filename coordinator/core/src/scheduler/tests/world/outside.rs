@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, DeviceId, ModelId, Priority};
+use model_boss_protocol::{ByteCount, DeviceId, ModelId, OtherLease, OtherRequest, Priority};
 
 use super::{Coming, Place, World};
-use crate::{Event, OtherLease, OtherRequest};
+use crate::Event;
 
 /// The pause before a waiting holder asks again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
