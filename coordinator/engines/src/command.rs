@@ -1,4 +1,4 @@
-//! Any program by its template (RC-17, `command`).
+//! Engines started by a command template (RC-17, `command`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use model_boss_protocol::{CommandSpec, Placeholder, split_template};
 
 use crate::launch::{Facts, Launch, LaunchError, text};
 
-/// The template filled in.
+/// The template with its placeholders filled in.
 pub fn command_line(spec: &CommandSpec, facts: &Facts<'_>) -> Result<Launch, LaunchError> {
     let mut words = spec.line.iter().map(|template| fill(template, facts)).collect::<Result<Vec<_>, _>>()?.into_iter();
     let program = PathBuf::from(words.next().unwrap_or_default());

@@ -1,11 +1,11 @@
-//! What the end of an engine means. Its exit codes are its own, so what it wrote last has to tell.
+//! The meaning of an engine's exit. Exit codes differ between engines, so its last output decides.
 
 use model_boss_protocol::WorkerExit;
 
-/// What shells and our guard give for a program that is not there, or cannot be run.
+/// The exit codes of shells and our guard for a program that does not exist, or cannot be run.
 const CANNOT_RUN: [i32; 2] = [126, 127];
 
-/// Words of those who ran out of memory: llama.cpp and ggml, CUDA, PyTorch, the C++ library, Python.
+/// Texts that report a lack of memory: llama.cpp and ggml, CUDA, PyTorch, the C++ library, Python.
 const OUT_OF_MEMORY: [&str; 8] = [
     "out of memory",
     "cudamalloc failed",
@@ -17,7 +17,7 @@ const OUT_OF_MEMORY: [&str; 8] = [
     "memoryerror",
 ];
 
-/// Words of those who cannot use the model's files, whatever is tried.
+/// Texts that report unusable model files.
 const BAD_MODEL: [&str; 8] = [
     "unknown model architecture",
     "unsupported model architecture",
@@ -29,11 +29,11 @@ const BAD_MODEL: [&str; 8] = [
     "is corrupted or incomplete",
 ];
 
-/// Words of those who do not understand their command line.
+/// Texts that report an invalid command line.
 const BAD_ARGUMENTS: [&str; 4] =
     ["error: invalid argument", "unrecognized arguments", "error while handling argument", "unknown argument"];
 
-/// The reason for an end by itself during a load, as far as it can be told.
+/// The reason why an engine exited by itself during a load, if its exit shows one.
 pub fn exit_reason(code: Option<i32>, last_lines: &[String]) -> Option<WorkerExit> {
     let said = |words: &[&str]| {
         last_lines.iter().map(|line| line.to_ascii_lowercase()).any(|line| words.iter().any(|word| line.contains(word)))
@@ -64,7 +64,7 @@ mod tests {
             (1, "error: invalid argument: --foo", Some(WorkerExit::BadSpec)),
             (127, "", Some(WorkerExit::BadSpec)),
             (1, "something else", None),
-            // An exit code of ours means nothing when another program gives it.
+            // Our own exit codes mean nothing from another program.
             (65, "", None),
         ] {
             assert_eq!(exit_reason(Some(code), &[line.to_owned()]), expected, "{line}");

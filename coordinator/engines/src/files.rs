@@ -1,33 +1,33 @@
-//! Which of a model's files llama-server is to be given.
+//! The choice among a model's files for llama-server.
 
 use std::path::{Path, PathBuf};
 
-/// The file to load, and what lets the model see.
+/// The file to load, and the projector for images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LlamaFiles {
-    /// The weights; of a model in parts, the first part.
+    /// The weights; for a model in parts, the first part.
     pub model: PathBuf,
-    /// The projector of a model that sees.
+    /// The projector of a model that accepts images.
     pub projector: Option<PathBuf>,
 }
 
 /// No choice could be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoLlamaFiles {
-    /// Nothing for it.
+    /// The folder or path has no suitable file.
     #[error("llama-server reads .gguf files, and there is none at {0}")]
     None(PathBuf),
-    /// A choice for the operator.
+    /// Several files are suitable, and the operator has to choose.
     #[error("there are several models at {folder}: {}; name one as the source", .names.join(", "))]
     Several {
-        /// Where.
+        /// The folder with the files.
         folder: PathBuf,
         /// Their names.
         names: Vec<String>,
     },
 }
 
-/// Chooses among `found`, the files at `source` (with those beside it, when it is one of a model in parts).
+/// Chooses among `found`, the files at `source`. If `source` is one part of a model, they include its neighbours.
 pub fn llama_files(source: &Path, found: &[PathBuf]) -> Result<LlamaFiles, NoLlamaFiles> {
     let ggufs = || found.iter().filter(|path| path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")));
     let projector = ggufs().find(|path| is_projector(path)).cloned();
@@ -49,12 +49,12 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Published beside the model as `mmproj-….gguf`.
+/// Whether the file is a projector, published beside the model as `mmproj-….gguf`.
 fn is_projector(path: &Path) -> bool {
     name(path).to_ascii_lowercase().contains("mmproj")
 }
 
-/// `…-00002-of-00003.gguf`: the first part names the others.
+/// Whether the file is a later part, such as `…-00002-of-00003.gguf`: llama-server finds it from the first part.
 fn is_later_part(path: &Path) -> bool {
     let name = name(path);
     let part =

@@ -1,9 +1,9 @@
-//! When an engine counts as ready, by what it answers. That its answer comes from the process that was started is seen
-//! elsewhere: an engine of others has no secret to show (RC-15).
+//! Readiness of an engine, by its answer to a health check. Another check proves that the answer comes from the
+//! started process, since an external engine has no secret to show (RC-15).
 
 use serde::Deserialize;
 
-/// Which answer means ready.
+/// The answer that means ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthRule {
     /// 200 with `{"status": "ok"}`; 503 while it loads.
@@ -12,17 +12,17 @@ pub enum HealthRule {
     Plain,
 }
 
-/// What an answer tells.
+/// The meaning of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// It serves.
+    /// The engine serves requests.
     Ready,
-    /// It is there, and not yet serving.
+    /// The engine answers, and does not serve requests yet.
     Loading,
 }
 
 impl HealthRule {
-    /// What this answer to a health check tells.
+    /// The meaning of this answer to a health check.
     pub fn read(self, status: u16, body: &[u8]) -> Seen {
         #[derive(Deserialize)]
         struct Health {

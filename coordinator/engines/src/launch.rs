@@ -1,4 +1,4 @@
-//! What is known of a load when its engine is started, and the start itself as data.
+//! The facts of a load, and the start of its engine as data.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,68 +6,68 @@ use std::path::{Path, PathBuf};
 use model_boss_protocol::{ByteCount, Category, DeviceId, ModelId, SpawnToken};
 use serde::{Deserialize, Serialize};
 
-/// What is known of a load.
+/// The facts of a load that command lines are made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// The model's id, by which the engine shall know it.
+    /// The model's id, which the engine should use as its name.
     pub model: &'a ModelId,
-    /// What it does.
+    /// The model's category.
     pub category: Category,
-    /// Its files: one, or a folder.
+    /// The path of its files: one file, or a folder.
     pub source: &'a Path,
-    /// Where, and how much on each device. Never `auto`, never empty.
+    /// The bytes on each device. Never `auto`, never empty.
     pub parts: &'a [(DeviceId, ByteCount)],
-    /// The UUIDs of its GPUs with commas between them; empty on `cpu`.
+    /// The UUIDs of its GPUs, separated by commas; empty on `cpu`.
     pub gpus: &'a str,
-    /// Where to listen, on 127.0.0.1.
+    /// The port to listen on, on 127.0.0.1.
     pub port: u16,
-    /// The key that requests will bring.
+    /// The key that requests will carry.
     pub token: &'a SpawnToken,
-    /// The context of one sequence, in tokens, when anybody says.
+    /// The context of one sequence, in tokens, if it was set.
     pub context: Option<u64>,
-    /// Requests to work on at once.
+    /// The number of concurrent requests.
     pub max_concurrent: u32,
 }
 
-/// A program to start: the start line of its guard.
+/// A program to start, as the start line of its guard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
-    /// A path, or a name to look for on PATH.
+    /// A path, or a name to search for on PATH.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Variables over those that every program of a model inherits.
+    /// Environment variables beyond those that every program of a model inherits.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Where it runs.
+    /// The working directory.
     #[serde(default)]
     pub folder: Option<PathBuf>,
 }
 
-/// A load that cannot be put into a command line.
+/// The reason why a load cannot become a command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
-    /// The template asks for what nobody said.
+    /// The template needs a context, and none was set.
     #[error("its command line wants {{ctx}}: set context_length in the manifest, or --ctx-size")]
     NoContext,
-    /// The template itself.
+    /// The template is invalid.
     #[error(transparent)]
     Template(#[from] model_boss_protocol::CommandTemplateError),
-    /// A path that is no text.
+    /// A path is not valid text.
     #[error("the path of its files is not UTF-8: {0}")]
     Path(PathBuf),
-    /// No file for it.
+    /// The model has no suitable file.
     #[error(transparent)]
     Files(#[from] crate::NoLlamaFiles),
 }
 
 impl Facts<'_> {
-    /// How many GPUs it has.
+    /// The number of its GPUs.
     pub(crate) fn gpu_count(&self) -> usize {
         self.parts.iter().filter(|(device, _)| matches!(device, DeviceId::Cuda(_))).count()
     }
 
-    /// The share of each device in MiB, with commas between them.
+    /// The share of each device in MiB, separated by commas.
     pub(crate) fn tensor_split(&self) -> String {
         let shares: Vec<String> = self.parts.iter().map(|(_, bytes)| (bytes.0 >> 20).max(1).to_string()).collect();
         shares.join(",")
@@ -78,7 +78,7 @@ impl Facts<'_> {
     }
 }
 
-/// A path as an argument.
+/// A path as an argument; fails if it is not valid text.
 pub(crate) fn text(path: &Path) -> Result<String, LaunchError> {
     path.to_str().map(str::to_owned).ok_or_else(|| LaunchError::Path(path.to_owned()))
 }

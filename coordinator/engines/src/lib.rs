@@ -1,5 +1,5 @@
-//! Engines of other projects as the coordinator runs them: which command line, which environment, when one counts as
-//! ready, what its end means. Pure: it starts nothing and asks nobody.
+//! External engines as the coordinator runs them: command lines, environments, readiness, and the meaning of exits.
+//! Pure: this crate does no I/O.
 
 mod command;
 mod exit;

@@ -8,27 +8,28 @@ use model_boss_protocol::{Category, DeviceId, LlamaArgs, Thinking};
 use crate::files::LlamaFiles;
 use crate::launch::{Facts, Launch, LaunchError, text};
 
-/// The context of a sequence when nobody says: what the size estimate assumes too.
+/// The context of a sequence if none is set; the size estimate assumes the same.
 const USUAL_CONTEXT: u64 = 4096;
-/// More layers than any model has: all of them.
+/// More layers than any model has, which llama-server takes as all.
 const ALL_LAYERS: &str = "999";
-/// A text is embedded or ranked in one piece, so the physical batch must hold it; beyond this the buffers get large.
+/// A text is embedded or ranked in one piece, so the physical batch must hold it; beyond this size the buffers get
+/// large.
 const LARGEST_BATCH: u64 = 8_192;
-/// llama-server takes its key from here, so that it is not in the list of processes.
+/// The variable from which llama-server reads its key, so that the key is not in the list of processes.
 const KEY: &str = "LLAMA_API_KEY";
 
-/// What llama-server is told besides the facts of a load.
+/// Options of llama-server besides the facts of a load.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LlamaServer<'a> {
-    /// A Jinja template in place of the file's own: its text.
+    /// The text of a Jinja template in place of the file's own.
     pub chat_template: Option<&'a str>,
-    /// Whether a model that can think aloud does, and for how many tokens.
+    /// Whether a model that can reason before it answers does, and for how many tokens.
     pub thinking: Option<Thinking>,
-    /// What operators add, the least important first: of an option that is given twice the last one counts.
+    /// Arguments that operators add, the least important first: llama-server uses the last of repeated options.
     pub args: [Option<&'a LlamaArgs>; 3],
 }
 
-/// Its command line.
+/// The command line of llama-server.
 pub fn llama_server(
     program: &Path,
     files: &LlamaFiles,
@@ -45,7 +46,7 @@ pub fn llama_server(
     args.pair("--alias", facts.model);
     args.pair("--host", "127.0.0.1");
     args.pair("--port", facts.port);
-    // It shares the context out among its sequences; a manifest means that of each.
+    // llama-server divides the context among its sequences; a manifest means that of each sequence.
     args.pair("--ctx-size", context.saturating_mul(sequences));
     args.pair("--parallel", sequences);
     on_devices(&mut args, facts);
@@ -72,7 +73,7 @@ pub fn llama_server(
     Ok(Launch { program: program.to_owned(), args: args.0, env, folder: None })
 }
 
-/// Where its layers go. It sees the GPUs of its lease only, in the order of the lease.
+/// The device options. The process sees only the GPUs of its lease, in the order of the lease.
 fn on_devices(args: &mut Args, facts: &Facts<'_>) {
     let on_gpu = facts.parts.iter().any(|(device, _)| *device != DeviceId::Cpu);
     if !on_gpu {

@@ -22,8 +22,8 @@ pub struct Ledger {
     pub schema: u32,
     /// The host's current boot. Another boot begins another ledger, because a reboot empties every device.
     pub boot_id: String,
-    /// The store's process that this document was last read from, for noticing that the next one may know less.
-    /// `None`: no acknowledged write is ever lost, and the clock never jumps.
+    /// The store's process that this document was last read from. The next process may know less. `None`: no
+    /// acknowledged write is ever lost, and the clock never jumps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
     /// The largest token granted so far.

@@ -12,8 +12,8 @@
 //! - A request id has one lease (I3).
 //! - All parts of a lease are granted or none (I4).
 //! - A stale token changes nothing (I5).
-//! - Bytes leave only in four ways (I6): release with evidence, proof of death, an operator's force (which the ledger
-//!   keeps), or dropping a promise without a process.
+//! - Bytes leave only by release with evidence, proof of death, an operator's force (which the ledger keeps), or
+//!   dropping a promise without a process (I6).
 //! - No grant passes an earlier waiter of equal or higher importance (I7).
 //! - Revoked leases are a minimal set, and less important than the request (I8).
 //! - The bytes of a dead holder can be granted as soon as its device shows them free (I9).

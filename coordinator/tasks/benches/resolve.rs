@@ -1,7 +1,7 @@
-//! Time and allocations to find out what a request means: 1,000 models with an alias each, 100 tasks with five rungs, 200
-//! clients.
+//! Time and allocations of resolving a request's names: 1,000 models with an alias each, 100 tasks with five rungs,
+//! 200 clients.
 //!
-//! `cargo bench -p model-boss-tasks --bench resolve`; prints nanoseconds and allocations by kind of request.
+//! `cargo bench -p model-boss-tasks --bench resolve` prints nanoseconds and allocations by kind of request.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
@@ -15,17 +15,17 @@ use model_boss_tasks::{CloudFallback, Names, Providers, Question, Surroundings, 
 const MODELS: usize = 1_000;
 const TASKS: usize = 100;
 const CLIENTS: usize = 200;
-/// Requests of a round, and rounds; the median of the rounds counts.
+/// The number of requests in a round, and of rounds; the median of the rounds counts.
 const REQUESTS: usize = 20_000;
 const ROUNDS: usize = 9;
 
-/// Counts what is asked of the system.
+/// An allocator that counts allocations.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 #[allow(unsafe_code, reason = "an allocator is unsafe by its trait; every call goes to the system's as it is")]
-// SAFETY: every method hands its arguments on to `System`, which upholds the contract.
+// SAFETY: every method passes its arguments to `System`, which upholds the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);

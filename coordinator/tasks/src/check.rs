@@ -1,4 +1,4 @@
-//! What no type can say: values that make no sense, alone or together.
+//! Checks beyond the types: invalid values, alone or in combination.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +8,9 @@ use crate::file::{ClientProfile, Task, TasksFile};
 use crate::providers::Providers;
 use crate::tree::{Document, Problem};
 
-/// The longest span that can be asked for: a week.
+/// The longest permitted duration: a week.
 const MAX_SECONDS: f64 = 7.0 * 86_400.0;
-/// Fields that are the request's own: a task that set them would answer another question.
+/// Fields that belong to the request: a task that set them would answer another question.
 const NOT_PARAMS: [&str; 8] = ["model", "messages", "prompt", "input", "stream", "query", "documents", "keep_alive"];
 /// The sections of the file.
 const SECTIONS: [&str; 3] = ["tasks", "clients", "defaults"];
@@ -50,7 +50,7 @@ enum Least {
 impl Check<'_> {
     fn wrong(&mut self, field: impl Into<String>, message: impl Into<String>) {
         let field = field.into();
-        // The field itself could not be read: that is said already.
+        // The field itself could not be read, and that problem is reported already.
         if self.problems.iter().all(|problem| problem.field != field) {
             self.problems.push(self.document.problem(field, message));
         }
@@ -156,14 +156,14 @@ impl Check<'_> {
     }
 }
 
-/// The name that is most like this one, if any is like it at all.
+/// The known name most similar to this one, if any is similar.
 pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Option<&'a String> {
     let likeness = |known: &'a String| (strsim::jaro_winkler(name, known), known);
     let (likeness, known) = known.map(likeness).max_by(|a, b| a.0.total_cmp(&b.0))?;
     (likeness > 0.8).then_some(known)
 }
 
-/// Whether it could be a model's name, of this machine or of a provider.
+/// Whether the text could be a model's name, of this machine or of a provider.
 fn is_model(name: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-/:@+".contains(&b);
     !name.is_empty() && name.len() <= 200 && name.bytes().all(allowed)
@@ -173,8 +173,8 @@ fn is_name(name: &str) -> bool {
     is_model(name) && !name.contains(':')
 }
 
-/// The names of this machine's models that a file relies on and that `is_known` does not know: not an error, because a
-/// manifest may come later, but worth saying.
+/// The names of local models in a file that `is_known` does not know. This is not an error, because a manifest may be
+/// added later, but it is worth a warning.
 pub fn unknown_models<'a>(
     file: &'a TasksFile,
     providers: &Providers,

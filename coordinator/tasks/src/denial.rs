@@ -1,4 +1,4 @@
-//! Reasons why a name leads to nothing for a caller.
+//! Reasons why a caller may not use a name.
 
 /// A name that cannot be used, or an order that a caller may not give.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -8,25 +8,25 @@ pub enum Denial {
     UnknownTask {
         /// The name without its prefix.
         name: String,
-        /// A name that is alike, or where all are listed.
+        /// A similar name, or the place where all are listed.
         hint: String,
     },
     /// The client's `allowed_models` lack the model or task.
     #[error("this client may not use '{0}'; its 'allowed_models' in tasks.yaml say what it may")]
     ModelNotAllowed(String),
-    /// The order concerns every model, and the client may use some only.
+    /// The order concerns every model, and the client may use only some.
     #[error(
         "this concerns every model, and this client may not use them all; its 'allowed_models' in tasks.yaml say what \
          it may"
     )]
     MachineNotAllowed,
-    /// A task that is `local_only` names clouds only.
+    /// The task is `local_only` and names only clouds.
     #[error("the task is 'local_only', and nothing on its ladder is of this machine")]
     TaskIsLocal,
-    /// The client may use no cloud, and the name leads to clouds only.
+    /// The client may use no cloud, and the name leads only to clouds.
     #[error("this client may not use models of clouds ('cloud: false' in tasks.yaml)")]
     ClientIsLocal,
-    /// No rung is left. The guard against clouds keeps the first one, so this does not happen.
+    /// No rung is left. The guard against clouds keeps the first rung, so this does not happen.
     #[error("nothing on the ladder of '{0}' may be used")]
     NothingLeft(String),
 }

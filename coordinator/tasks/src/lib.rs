@@ -1,9 +1,10 @@
-//! `tasks.yaml`: what names stand for. A task is a name for a ladder of models with a priority, a time budget and default
-//! parameters; a client's profile says what it may ask for and what its names mean here.
+//! `tasks.yaml`: the names of tasks and the profiles of clients. A task is a name for a ladder of models with a
+//! priority, a time budget and default parameters. A client's profile contains its limits, and the meaning of the
+//! names it uses.
 //!
-//! Pure: text comes in and a [`TasksFile`] with every problem goes out; a name comes in and a [`Resolved`] ladder goes out.
-//! Tasks, plain models, aliases and models of providers all pass through [`resolve()`], and so does the rule about clouds.
-//! Knows no files, no HTTP and nothing of what is loaded.
+//! Pure: text comes in and a [`TasksFile`] with every problem goes out; a name comes in and a [`Resolved`] ladder
+//! goes out. Tasks, plain models, aliases and models of providers all pass through [`resolve()`], and so does the
+//! rule about clouds. Files, HTTP and the state of models are handled in other crates.
 
 mod check;
 mod denial;

@@ -1,4 +1,4 @@
-//! A file of tasks as requests need it: what would have to be put together for each of them is put together once.
+//! A tasks file prepared for lookups: values that each request would have to combine are combined once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use model_boss_protocol::ClientId;
 
 use crate::file::{ClientProfile, EVERYBODY, Task, TasksFile};
 
-/// Tasks with the defaults filled in, and each client's profile over everybody's. Looking one up copies nothing.
+/// Tasks completed with the defaults, and each client's profile completed with that for everyone. A lookup copies no
+/// data.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Names {
     file: TasksFile,
@@ -17,7 +18,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Those of a file.
+    /// The names of a file.
     pub fn new(file: TasksFile) -> Self {
         let tasks = file.tasks.iter().map(|(name, task)| (name.clone(), Arc::new(task.with(&file.defaults))));
         let named = file.clients.keys().filter(|name| *name != EVERYBODY).map(|name| ClientId::from(name.as_str()));
@@ -26,17 +27,17 @@ impl Names {
         Self { tasks: tasks.collect(), profiles, everybody, file }
     }
 
-    /// The file as it is written.
+    /// The file as written.
     pub const fn file(&self) -> &TasksFile {
         &self.file
     }
 
-    /// A task, the defaults filled in.
+    /// A task, completed with the defaults.
     pub fn task(&self, name: &str) -> Option<&Arc<Task>> {
         self.tasks.get(name)
     }
 
-    /// What a client may ask for.
+    /// A client's profile, completed with that for everyone.
     pub fn profile(&self, client: &ClientId) -> &Arc<ClientProfile> {
         self.profiles.get(client).unwrap_or(&self.everybody)
     }

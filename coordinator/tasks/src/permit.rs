@@ -1,11 +1,12 @@
-//! Permissions: what a caller may ask of the scheduler. Only the functions in [`crate::resolve`] make one, after they
-//! looked at the rules for that caller; the scheduler's shell takes nothing else. So a route cannot forget the rules.
+//! Permissions: proofs that a caller may give an order to the scheduler. Only the functions in [`crate::resolve`]
+//! create one, after they checked the caller's rules. The scheduler's shell accepts no order without one, so a route
+//! cannot forget the rules.
 
 use model_boss_core::{Ladder, Principal, Target};
 use model_boss_protocol::{ClientId, ModelId};
 
-/// A client may be served by the rungs of this ladder. How important its request is, and how many it may have, the
-/// scheduler decides by the rules for the same client.
+/// A client may be served by the rungs of this ladder. The scheduler applies the same client's rules for the priority
+/// and number of its requests.
 #[derive(Clone, Debug)]
 pub struct Permit {
     client: ClientId,
@@ -19,7 +20,7 @@ pub struct ModelPermit {
     model: ModelId,
 }
 
-/// A caller may order what concerns every model on a device, or on the machine.
+/// A caller may give orders that concern every model on a device, or on the machine.
 #[derive(Clone, Debug)]
 pub struct MachinePermit {
     principal: Principal,
@@ -30,24 +31,24 @@ impl Permit {
         Self { client, ladder }
     }
 
-    /// Where the client may be served.
+    /// The rungs that may serve the client.
     pub fn ladder(&self) -> &Ladder {
         &self.ladder
     }
 
-    /// The same for the first rung alone.
+    /// The same permission for the first rung alone.
     #[must_use]
     pub fn first_only(self) -> Self {
         Self { ladder: Ladder { rest: Vec::new(), ..self.ladder }, ..self }
     }
 
-    /// Who may be served, and where.
+    /// The client, and the rungs that may serve it.
     pub fn into_parts(self) -> (ClientId, Ladder) {
         (self.client, self.ladder)
     }
 
-    /// Who asks for a model may have it loaded, and say that it needs it no more: for the first rung, if that is a model
-    /// of this machine.
+    /// The permission to load and unload the model of the first rung, if that is a local one. A client that may ask
+    /// for a model may have it loaded, and may say that it does not need it any more.
     pub fn into_model(self) -> Option<ModelPermit> {
         match self.ladder.first.target {
             Target::Local(model) => Some(ModelPermit { principal: Principal::Client(self.client), model }),
@@ -61,12 +62,12 @@ impl ModelPermit {
         Self { principal, model }
     }
 
-    /// Which model.
+    /// The permitted model.
     pub fn model(&self) -> &ModelId {
         &self.model
     }
 
-    /// Who may, and which model.
+    /// The permitted caller, and the model.
     pub fn into_parts(self) -> (Principal, ModelId) {
         (self.principal, self.model)
     }
@@ -77,7 +78,7 @@ impl MachinePermit {
         Self { principal }
     }
 
-    /// Who may.
+    /// The permitted caller.
     pub fn into_principal(self) -> Principal {
         self.principal
     }

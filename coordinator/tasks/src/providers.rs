@@ -1,38 +1,38 @@
-//! The providers elsewhere that a rung may name, as far as resolving names goes: their prefix, and whether what is sent
-//! there leaves the machine.
+//! Providers that a rung may name, as far as resolving names needs them: their prefix, and whether requests to them
+//! leave the machine.
 
 use std::collections::BTreeMap;
 
 use model_boss_core::Target;
 use model_boss_protocol::ModelId;
 
-/// The prefix of Anthropic's models. Always a provider, and always a cloud, configured or not.
+/// The prefix of Anthropic's models. It always names a provider and a cloud, configured or not.
 pub const CLAUDE: &str = "claude";
 
-/// The providers by prefix.
+/// Providers by prefix, with whether each is a cloud.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Providers(BTreeMap<String, bool>);
 
 impl Providers {
-    /// Only what is always there.
+    /// Only the built-in provider.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a provider: `NAME:anything` is a model of it. `cloud` is whether what is sent there leaves this machine's
-    /// owner, which is so unless it is on loopback or marked `cloud = false` (TR-3).
+    /// Adds a provider: `NAME:anything` is a model of it. `cloud` is whether requests to it leave this machine's
+    /// owner. That is so unless the provider is on loopback or marked `cloud = false` (TR-3).
     #[must_use]
     pub fn with(mut self, prefix: &str, cloud: bool) -> Self {
         self.0.insert(prefix.to_owned(), cloud || prefix == CLAUDE);
         self
     }
 
-    /// Their prefixes; that of Anthropic's models only where it was added.
+    /// The prefixes; that of Anthropic's models only if it was added.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// What a name means: a model of a provider if it begins with one's prefix, else one of this machine.
+    /// The target of a name: a model of a provider if the name begins with its prefix, else a local one.
     pub fn target(&self, name: &str) -> Target {
         match name.split_once(':') {
             Some((prefix, model)) if (prefix == CLAUDE || self.0.contains_key(prefix)) && !model.is_empty() => {
@@ -42,7 +42,7 @@ impl Providers {
         }
     }
 
-    /// Whether what goes there leaves the machine. A provider that nobody declared does.
+    /// Whether requests to the target leave the machine. Those to an undeclared provider do.
     pub fn is_cloud(&self, target: &Target) -> bool {
         match target {
             Target::Local(_) => false,

@@ -1,4 +1,4 @@
-//! Reading a tasks file: its sections, then what no type can say.
+//! Reading of a tasks file: its sections, then the checks beyond the types.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::tree::{Document, Problem};
 use crate::{Providers, check};
 
 impl TasksFile {
-    /// Reads a file, or says everything that is wrong with it, in the order of its lines.
+    /// Reads a file, or returns all its problems in the order of its lines.
     pub fn read(text: &str, providers: &Providers) -> Result<Self, Vec<Problem>> {
         let document = Document::read(text).map_err(|problem| vec![problem])?;
         let mut problems = Vec::new();
@@ -61,7 +61,7 @@ fn entries<T: Default + serde::de::DeserializeOwned>(
             .iter()
             .map(|(name, value)| {
                 let path = format!("{section}.{name}");
-                // A name with nothing behind it says nothing.
+                // A name without a value has an empty one.
                 let value = if value.is_null() { Value::Object(serde_json::Map::new()) } else { value.clone() };
                 (name.clone(), document.decode(value, &path, problems))
             })

@@ -1,4 +1,5 @@
-//! JSON Schemas of what people write, for their editors (TR-6). Generated from the types; `docs/schema` has them.
+//! JSON Schemas of the configuration files, for editors (TR-6). They are generated from the types; `docs/schema` has
+//! copies.
 
 use model_boss_protocol::Manifest;
 use schemars::schema_for;

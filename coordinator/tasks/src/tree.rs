@@ -1,5 +1,5 @@
-//! YAML into JSON values with the line of every field, and values into types with every problem and its line. Bounded: a
-//! file that would expand into something huge is refused (aliases, depth, size).
+//! YAML into JSON values with the line of every field, and values into types with every problem and its line. Sizes
+//! are bounded: a file that would expand into a huge value is refused (aliases, depth, size).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,23 +9,23 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
-/// A configuration is a few pages of text.
+/// The largest file in bytes. A configuration is a few pages of text.
 const MAX_SIZE: usize = 1 << 20;
-/// What a file may expand to, aliases followed.
+/// The most nodes that a file may expand to, with aliases resolved.
 const MAX_NODES: usize = 100_000;
-/// Nobody nests deeper by hand.
+/// The deepest nesting; files written by hand stay below.
 const MAX_DEPTH: usize = 24;
-/// More problems than anybody reads.
+/// The number of problems reported; more would not be read.
 const MAX_PROBLEMS: usize = 100;
 
-/// Something an operator has to mend.
+/// A problem that an operator has to fix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Problem {
-    /// Which line of the file, from 1.
+    /// The line in the file, from 1.
     pub line: Option<usize>,
-    /// Which field: `tasks.chat.ladder[1]`. Empty: the file itself.
+    /// The field, such as `tasks.chat.ladder[1]`. Empty for the file itself.
     pub field: String,
-    /// What is wrong, and what to do.
+    /// The fault, and its remedy.
     pub message: String,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A document: its value, and where its fields stand.
+/// A document: its value, and the lines of its fields.
 #[derive(Debug)]
 pub(crate) struct Document {
     pub(crate) value: Value,
@@ -46,19 +46,19 @@ pub(crate) struct Document {
 }
 
 impl Document {
-    /// Reads YAML. The error is about its syntax.
+    /// Reads YAML. An error concerns its syntax.
     pub(crate) fn read(text: &str) -> Result<Self, Problem> {
         let whole = |message: String| Problem { line: None, field: String::new(), message };
         if text.len() > MAX_SIZE {
             return Err(whole(format!("has {} bytes; {MAX_SIZE} are enough for any file of tasks", text.len())));
         }
         let budget = serde_saphyr::budget! { max_nodes: MAX_NODES, max_depth: MAX_DEPTH, max_documents: 1 };
-        // Plain words stay words: only true and false are booleans, a key written twice is a mistake.
+        // Plain words stay text: only true and false are booleans, and a duplicate key is a mistake.
         let options = serde_saphyr::options! { budget: budget, strict_booleans: true };
         let tree: Spanned<Tree> = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
             let line = error.location().and_then(|at| usize::try_from(at.line()).ok()).filter(|line| *line > 0);
             let message = error.without_snippet().to_string();
-            // The position is told apart, and only once.
+            // The position is reported separately.
             let message = message.split(" at line ").next().unwrap_or_default().trim_end_matches([',', ':', ' ']);
             Problem { line, field: String::new(), message: message.replace('\n', " ") }
         })?;
@@ -97,7 +97,7 @@ impl Document {
         }
     }
 
-    /// The line of a field, or of what it is in.
+    /// The line of a field, or of the value that contains it.
     pub(crate) fn line(&self, path: &str) -> Option<usize> {
         let mut path = path;
         loop {
@@ -114,8 +114,8 @@ impl Document {
         Problem { line: self.line(&field), message: message.into(), field }
     }
 
-    /// Reads the value at `path` as a `T`. What is wrong with it is named, each fault once; `T` is then read without the
-    /// faulty fields, so that the next fault shows.
+    /// Reads the value at `path` as a `T`. Each fault is reported once; `T` is then read without the faulty fields,
+    /// so that the next fault is found.
     pub(crate) fn decode<T: DeserializeOwned + Default>(
         &self,
         mut value: Value,
@@ -152,7 +152,7 @@ impl Document {
     }
 }
 
-/// Serde's message in the words of whoever writes the file.
+/// Serde's message in words for the author of the file.
 fn in_words(message: &str) -> String {
     const WORDS: [(&str, &str); 8] = [
         ("expected f64", "expected a number"),
@@ -167,20 +167,21 @@ fn in_words(message: &str) -> String {
     WORDS.iter().fold(message.to_owned(), |text, (rust, word)| text.replace(rust, word))
 }
 
-/// Takes the field at `path` out; false when there is none.
+/// Removes the field at `path`; false when it does not exist.
 fn prune(value: &mut Value, path: &str) -> bool {
     let Some(path) = Some(path).filter(|path| !path.is_empty()) else { return false };
     if let Value::Object(fields) = value {
         if fields.remove(path).is_some() {
             return true;
         }
-        // Names may contain dots: the longest name that fits is the one that was meant.
+        // Names may contain dots: the longest name that matches is the intended one.
         let mut ends: Vec<usize> = path.match_indices(['.', '[']).map(|(at, _)| at).collect();
         ends.reverse();
         for at in ends {
             if let Some(inner) = fields.get_mut(&path[..at]) {
                 let rest = path[at..].trim_start_matches('.');
-                // A list with a faulty item goes as a whole: its other items would move.
+                // A list with a faulty item is removed as a whole, since its other items would change their
+                // positions.
                 if rest.starts_with('[') || !prune(inner, rest) {
                     fields.remove(&path[..at]);
                 }
@@ -191,7 +192,7 @@ fn prune(value: &mut Value, path: &str) -> bool {
     false
 }
 
-/// A YAML value with the places of its parts.
+/// A YAML value with the positions of its parts.
 enum Tree {
     Leaf(Value),
     List(Vec<Spanned<Tree>>),

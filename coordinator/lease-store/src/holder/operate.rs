@@ -40,8 +40,8 @@ impl Holder {
         Self::over(Box::new(store), empty, claim, (place, mark), owner)
     }
 
-    /// Opens the ledger that the processes of this host share in Redis. `runtime_dir` is for tests
-    /// ([`Holder::embedded`]), and must be the same for all these processes.
+    /// Opens the ledger that this host's processes share in Redis. `runtime_dir` is for tests ([`Holder::embedded`]),
+    /// and must be the same for all these processes.
     pub fn redis(url: &str, runtime_dir: Option<&Path>, owner: Owner, terms: Terms) -> Result<Self, StoreError> {
         Self::redis_of(url, host::boot_id()?, runtime_dir, owner, terms)
     }

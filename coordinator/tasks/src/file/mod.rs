@@ -9,49 +9,53 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The name of the profile for everybody.
+/// The name of the profile that applies to everyone.
 pub const EVERYBODY: &str = "default";
 
-/// What names stand for, and what clients may ask for.
+/// The tasks, which name ladders of models, and the clients with their limits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(title = "tasks.yaml of model-boss")]
 pub struct TasksFile {
-    /// By name: a request asks for `task:NAME`.
+    /// Tasks by name: a request asks for `task:NAME`.
     pub tasks: BTreeMap<String, Task>,
-    /// By name: `x_client_id`, or the header `X-Client-Id`. `default` is for everybody, and the base of the others.
+    /// Clients by name: `x_client_id`, or the header `X-Client-Id`. `default` applies to everyone, and is the base of
+    /// the others.
     pub clients: BTreeMap<String, ClientProfile>,
-    /// For every task that does not say otherwise.
+    /// Values for all tasks that do not set their own.
     pub defaults: TaskDefaults,
 }
 
-/// A name for a ladder of models, and how its requests are treated.
+/// A name for a ladder of models, and the treatment of its requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Task {
-    /// For people.
+    /// A description for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Models, the best first: names or aliases of models of this machine, or `PROVIDER:MODEL`.
     #[schemars(length(min = 1))]
     pub ladder: Vec<String>,
-    /// What its requests ask for, where no model of this machine in its ladder tells it: `llm` when nothing is said.
+    /// The category of its requests. By default it is that of the first model of this machine in the ladder, or `llm`
+    /// without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<Category>,
-    /// The priority of its requests that name none.
+    /// The priority of its requests that do not state one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-    /// How long a request may take in all, in seconds.
+    /// The longest time of a request in all, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.001, max = 604_800))]
     pub budget_s: Option<f64>,
-    /// How long its model stays loaded after a request.
+    /// The time for which its model stays loaded after a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_alive_s: Option<KeepAlive>,
-    /// Take the first model even when it is not loaded and another one is. Its failure still leads further.
+    /// Whether the first model is used even when it is not loaded and another one is. If it fails, the next one is
+    /// still used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pin_primary: Option<bool>,
-    /// How many seconds longer a request waits for a model than for the next one of the ladder; 10 when nothing is said.
+    /// The number of seconds by which a request waits longer for a model than for the next one of the ladder. The
+    /// default is 10.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
     pub patience_s: Option<f64>,
@@ -61,31 +65,31 @@ pub struct Task {
     /// Whether models that can think aloud do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<Thinking>,
-    /// Its requests never leave this machine, whatever the ladder or a client says.
+    /// Whether its requests always stay on this machine, whatever the ladder or a client says.
     pub local_only: bool,
-    /// Fields of requests that do not set them: `temperature`, `max_tokens`, …
+    /// Values for fields that requests do not set: `temperature`, `max_tokens`, …
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub params: BTreeMap<String, Value>,
 }
 
-/// What holds for tasks that say nothing else.
+/// Values for tasks that do not set their own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskDefaults {
-    /// The priority of requests that name none.
+    /// The priority of requests that do not state one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-    /// How long a request may take in all, in seconds.
+    /// The longest time of a request in all, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.001, max = 604_800))]
     pub budget_s: Option<f64>,
-    /// How long a model stays loaded after a request.
+    /// The time for which a model stays loaded after a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_alive_s: Option<KeepAlive>,
-    /// Take the first model even when it is not loaded and another one is.
+    /// Whether the first model is used even when it is not loaded and another one is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pin_primary: Option<bool>,
-    /// How many seconds longer a request waits for a model than for the next one of the ladder.
+    /// The number of seconds by which a request waits longer for a model than for the next one of the ladder.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
     pub patience_s: Option<f64>,
@@ -98,56 +102,58 @@ pub struct TaskDefaults {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Fallback {
-    /// By any of the ladder.
+    /// Any model of the ladder may serve it.
     #[default]
     Any,
-    /// By the first or by none.
+    /// Only the first model may serve it.
     None,
 }
 
-/// What a client may ask for, and what its names mean here (RC-24).
+/// The limits of a client, and the meaning of the names it uses (RC-24).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientProfile {
-    /// The priority of its requests that name none.
+    /// The priority of its requests that do not state one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_priority: Option<Priority>,
-    /// The most important priority it gets, whatever it asks for; 2 when nothing is said.
+    /// The most important priority that its requests can have, whatever they state. The default is 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_priority: Option<Priority>,
-    /// What its names mean: the name it asks for, and the model or `task:NAME` that it gets. `"*"` is every other name.
+    /// The names that the client uses, each with the model or `task:NAME` that it means. `"*"` stands for all other
+    /// names.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, String>,
-    /// What it may ask for: models, `task:NAME`, or beginnings of them with `*` behind. Everything when nothing is said.
+    /// The models and `task:NAME`s that it may ask for. A name that ends in `*` permits all that begin with it. The
+    /// default is all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_models: Option<Vec<String>>,
-    /// Its requests that run at once; more wait.
+    /// The number of its running requests; further ones wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_concurrent: Option<u32>,
-    /// The least time between the end of one of its requests and the start of the next, in seconds.
+    /// The shortest time between the end of one of its requests and the start of the next, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
     pub cooldown_s: Option<f64>,
-    /// Requests it may send in a minute; more are refused.
+    /// The number of requests in a minute; further ones are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub rate_per_minute: Option<u32>,
-    /// Its requests that may wait; more are refused.
+    /// The number of its waiting requests; further ones are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_queued: Option<u32>,
     /// Whether its requests may leave this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cloud: Option<bool>,
-    /// What its requests to clouds may cost in a day, in US dollars.
+    /// The limit of its spending at cloud providers in a day, in US dollars.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub daily_spend_usd: Option<f64>,
 }
 
 impl TasksFile {
-    /// The profile of a client: its own words over everybody's.
+    /// The profile of a client: its own values, completed with those for everyone.
     pub fn profile(&self, client: &ClientId) -> ClientProfile {
         let everybody = self.clients.get(EVERYBODY);
         let own = self.clients.get(client.as_str()).filter(|_| client.as_str() != EVERYBODY);
@@ -158,7 +164,8 @@ impl TasksFile {
         }
     }
 
-    /// What clients may do, as the scheduler takes it: this file's word over `base`, which is what the configuration says.
+    /// The rules of clients for the scheduler: those of this file, completed with `base`, the rules of the
+    /// configuration.
     pub fn client_rules(&self, base: &ClientRules) -> ClientRules {
         let everybody = self.clients.get(EVERYBODY);
         let default = everybody.map_or_else(|| base.default.clone(), |profile| profile.rule(&base.default));
@@ -203,7 +210,7 @@ impl ClientProfile {
 }
 
 impl Task {
-    /// The same with what the defaults say where it says nothing.
+    /// This task, with the defaults for values that it does not set.
     pub fn with(&self, defaults: &TaskDefaults) -> Self {
         Self {
             priority: self.priority.or(defaults.priority),
@@ -216,13 +223,13 @@ impl Task {
         }
     }
 
-    /// How much longer its requests wait for a rung than for the next.
+    /// The time by which its requests wait longer for a rung than for the next one.
     pub(crate) fn patience(&self) -> Duration {
         self.patience_s.map_or(DEFAULT_PATIENCE, seconds)
     }
 }
 
-/// Checked before: neither negative nor endless.
+/// A number of seconds as a duration. It was checked before: neither negative nor too large.
 pub(crate) fn seconds(number: f64) -> Duration {
     Duration::try_from_secs_f64(number).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Files that make sense, files that do not, and profiles over each other.
+//! Valid files, invalid files, and profiles that override others.
 
 use super::*;
 use crate::Providers;
@@ -74,7 +74,7 @@ fn what_was_expected_is_said_in_words() {
 }
 
 proptest::proptest! {
-    /// Whatever an accident makes of a file, it is read or refused with a line, and never a panic.
+    /// A randomly damaged file is read or refused with a line number, and never causes a panic.
     #[test]
     fn a_damaged_file_is_read_or_refused(
         edits in proptest::collection::vec((0..2_000_usize, 0..4_u8, "[a-z:{}\\[\\]&*!|>#'\", \t\n-]{0,6}"), 1..6),

@@ -1,5 +1,5 @@
-//! The one function from what a request names to where it may be served, and the one place where the rule about clouds
-//! holds (TR-3).
+//! The resolution of names: one function from a request's name to the rungs that may serve it. It is the only place
+//! that applies the rule about clouds (TR-3).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,51 +17,51 @@ use crate::names::Names;
 use crate::permit::{MachinePermit, ModelPermit, Permit};
 use crate::providers::Providers;
 
-/// The name of whoever names nothing.
+/// The name used for requests without one.
 const DEFAULT_NAME: &str = "default";
-/// What comes before a task's name in the place of a model's.
+/// The prefix that marks a task's name in the place of a model's.
 const TASK: &str = "task:";
-/// In a client's map of names: every other name.
+/// The key for all other names in a client's map of names.
 const ANY_NAME: &str = "*";
 
-/// What a request names.
+/// The names in a request.
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
-    /// `model`, if it is there.
+    /// The field `model`, if present.
     pub model: Option<&'a str>,
-    /// `x_task`, if it is there.
+    /// The field `x_task`, if present.
     pub task: Option<&'a str>,
-    /// Who asks.
+    /// The client that sent it.
     pub client: &'a ClientId,
-    /// `x_fallback: "none"`: by the first or by none.
+    /// `x_fallback: "none"`: only the first rung may serve it.
     pub no_fallback: bool,
 }
 
-/// What else decides.
+/// The configuration that the answer depends on.
 pub struct Surroundings<'a> {
     /// The tasks and the clients.
     pub names: &'a Names,
-    /// The providers.
+    /// The cloud and other providers.
     pub providers: &'a Providers,
-    /// TR-4's `allowCloudFallback`.
+    /// The setting `allowCloudFallback` of TR-4.
     pub cloud_fallback: CloudFallback,
-    /// The model of this machine that has a name or an alias: its own name.
+    /// The canonical name of the local model with this name or alias.
     pub model_named: &'a dyn Fn(&str) -> Option<ModelId>,
 }
 
 /// Whether a request may fall back to a cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloudFallback {
-    /// It may.
+    /// Fallback to a cloud is permitted.
     Allowed,
-    /// Somebody switched it off.
+    /// Fallback to a cloud was switched off.
     Off,
-    /// Whether somebody switched it off is not known, so it is; with the reason.
+    /// The setting is not known, for this reason, and fallback counts as switched off.
     Unknown(&'static str),
 }
 
 impl CloudFallback {
-    /// Why it is forbidden, in words; `None` where it is not.
+    /// The reason why it is forbidden, in words; `None` where it is not.
     pub const fn refusal(self) -> Option<&'static str> {
         match self {
             Self::Allowed => None,
@@ -71,62 +71,62 @@ impl CloudFallback {
     }
 }
 
-/// Where a request may be served, and how it is treated.
+/// The rungs that may serve a request, and the defaults that apply to it.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// What was meant in the end: `task:NAME`, a model's own name, `PROVIDER:MODEL`, or a name that nobody knows.
+    /// The resolved name: `task:NAME`, a model's own name, `PROVIDER:MODEL`, or an unknown name.
     pub name: String,
-    /// That the client may be served, and where.
+    /// The permission for the client, with the rungs.
     pub permit: Permit,
-    /// The priority of a request that names none.
+    /// The priority of requests that do not state one.
     pub priority: Option<Priority>,
-    /// The budget of a request that names none.
+    /// The budget of requests that do not state one.
     pub budget: Option<Duration>,
-    /// The keep-alive of a request that names none.
+    /// The keep-alive of requests that do not state one.
     pub keep_alive: Option<KeepAlive>,
-    /// Whether models that can think aloud do, if the request does not say.
+    /// Whether models that can reason before they answer do, if the request does not say.
     pub thinking: Option<Thinking>,
-    /// What the client may do.
+    /// The client's profile.
     pub profile: Arc<ClientProfile>,
-    /// Rungs that were written and may not be used, with the reason.
+    /// Rungs as written that may not be used, with the reason.
     pub removed: Vec<Removed>,
-    /// Which of them were left out only because a guard is not known, and why, for the error that their absence may
-    /// lead to.
+    /// The rungs that were left out only because a guard is not known, with the reason, for an error that their
+    /// absence causes.
     pub unknown_guard: Option<String>,
-    /// The task behind the name, the defaults filled in.
+    /// The named task, completed with the defaults.
     task: Option<Arc<Task>>,
 }
 
 impl Resolved {
-    /// Where it may be served.
+    /// The rungs that may serve the request.
     pub fn ladder(&self) -> &Ladder {
         self.permit.ladder()
     }
 
-    /// What the task's requests ask for, if it says.
+    /// The category of the task's requests, if it sets one.
     pub fn category(&self) -> Option<Category> {
         self.task.as_ref()?.category
     }
 
-    /// Fields of a request that does not set them.
+    /// The values for fields that a request does not set.
     pub fn params(&self) -> Option<&BTreeMap<String, Value>> {
         Some(&self.task.as_ref()?.params)
     }
 }
 
-/// A rung that was written and may not be used.
+/// A rung as written that may not be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// Which one.
+    /// The removed rung.
     pub rung: Rung,
-    /// Why, in words.
+    /// The reason, in words.
     pub why: &'static str,
 }
 
-/// Finds out what a request means.
+/// Resolves the names of a request.
 ///
-/// Errors: 404 for a task that is not there, 403 for what the client or the task may not use. A model that nobody knows
-/// is no error here: the scheduler knows all names, and which are alike.
+/// Errors: 404 for a task that does not exist, 403 for a model or task that the client may not use. An unknown model
+/// is no error here: the scheduler knows all names, and finds similar ones.
 pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Resolved, Denial> {
     let profile = Arc::clone(around.names.profile(question.client));
     let preferred = question.task.is_some().then_some(question.model).flatten();
@@ -195,10 +195,10 @@ fn left_out(fallen: &[Removed], why: &str) -> String {
     format!("not asked: {} ({why})", names.join(", "))
 }
 
-/// Finds out whether a caller may load, unload, move, pin or invalidate a model of this machine, by its own name. The
-/// operator may; a client may with what it may ask for.
+/// The permission to load, unload, move, pin or invalidate a local model, by its own name. The operator has it for
+/// all models, a client for those that it may ask for.
 ///
-/// Errors: 403 for what the client may not use.
+/// Errors: 403 for a model that the client may not use.
 pub fn operate_model(principal: Principal, model: ModelId, around: &Surroundings<'_>) -> Result<ModelPermit, Denial> {
     if let Principal::Client(client) = &principal {
         let profile = around.names.profile(client);
@@ -208,7 +208,7 @@ pub fn operate_model(principal: Principal, model: ModelId, around: &Surroundings
     Ok(ModelPermit::new(principal, model))
 }
 
-/// Finds out whether a caller may order what concerns every model on a device, or on the machine.
+/// The permission for orders that concern every model on a device, or on the machine.
 ///
 /// Errors: 403 for a client that may not use every model.
 pub fn operate_machine(principal: Principal, around: &Surroundings<'_>) -> Result<MachinePermit, Denial> {
@@ -220,9 +220,9 @@ pub fn operate_machine(principal: Principal, around: &Surroundings<'_>) -> Resul
     Ok(MachinePermit::new(principal))
 }
 
-/// The rule about clouds (TR-3): unless it is allowed, what leaves the machine is removed from every place but the
-/// first. The first place, or a cloud model that is named directly, is somebody's choice; so no ladder is ever emptied
-/// by this.
+/// Applies the rule about clouds (TR-3): unless fallback is permitted, targets outside the machine are removed from
+/// every place but the first. A first place, or a cloud model named directly, was chosen deliberately. So this never
+/// empties a ladder.
 pub fn guarded(rungs: Vec<Rung>, providers: &Providers, fallback: CloudFallback) -> (Vec<Rung>, Vec<Removed>) {
     let Some(why) = fallback.refusal() else { return (rungs, Vec::new()) };
     let (kept, fallen): (Vec<Rung>, Vec<Rung>) =
@@ -230,7 +230,7 @@ pub fn guarded(rungs: Vec<Rung>, providers: &Providers, fallback: CloudFallback)
     (kept, fallen.into_iter().map(|rung| Removed { rung, why }).collect())
 }
 
-/// What a name stands for, before anything is forbidden.
+/// The meaning of a name, before any rule forbids it.
 struct Meaning {
     name: String,
     rungs: Vec<Rung>,
@@ -239,7 +239,7 @@ struct Meaning {
 
 fn task(name: &str, profile: &ClientProfile, around: &Surroundings<'_>) -> Result<Meaning, Denial> {
     let Some(task) = around.names.task(name) else {
-        // Names of tasks that the client may not use are not told.
+        // Names of tasks that the client may not use are not revealed.
         let known = around.names.file().tasks.keys().filter(|known| allowed(profile, &[&format!("{TASK}{known}")]));
         let hint = match nearest(name, known) {
             Some(near) => format!("did you mean 'task:{near}'?"),
@@ -256,12 +256,12 @@ fn plain(name: &str, around: &Surroundings<'_>) -> Meaning {
     Meaning { name: target.to_string(), rungs: vec![Rung { target, position: 0 }], task: None }
 }
 
-/// Names of this machine go before providers' prefixes: a manifest is the operator's own word.
+/// Local names go before providers' prefixes: the operator wrote the manifest.
 fn target(name: &str, around: &Surroundings<'_>) -> Target {
     (around.model_named)(name).map_or_else(|| around.providers.target(name), Target::Local)
 }
 
-/// What the client's list allows: the task as a whole, or those of its rungs that are on it.
+/// The rungs that the client's list permits: all if the task is listed, else those that are listed themselves.
 fn allow(
     rungs: &mut Vec<Rung>,
     removed: &mut Vec<Removed>,
@@ -272,7 +272,7 @@ fn allow(
     if profile.allowed_models.is_none() || allowed(profile, &[name]) {
         return Ok(());
     }
-    // An alias on the list means its model.
+    // A listed alias permits its model.
     let listed = |target: &Target| {
         let by_alias =
             profile.allowed_models.iter().flatten().any(
@@ -296,7 +296,7 @@ fn allowed(profile: &ClientProfile, names: &[&str]) -> bool {
     names.iter().any(|name| patterns.iter().any(|pattern| matches(pattern, name)))
 }
 
-/// What the task and the client say about leaving the machine: apart from the guard, and of every place.
+/// Removes clouds if the task or the client is local, from every place, independently of the guard.
 fn stay_here(
     rungs: &mut Vec<Rung>,
     removed: &mut Vec<Removed>,
@@ -325,7 +325,8 @@ fn drop_where(rungs: &mut Vec<Rung>, removed: &mut Vec<Removed>, wrong: impl Fn(
     removed.extend(fallen.into_iter().map(|rung| Removed { rung, why }));
 }
 
-/// A model beside a task is a wish for a rung of its ladder (RC-2). One that is not on it changes nothing.
+/// Moves the rung of a model that is named beside a task to the front (RC-2). A model that is not on the ladder
+/// changes nothing.
 fn prefer(rungs: &mut [Rung], name: &str, around: &Surroundings<'_>) {
     let wanted = target(name, around);
     if let Some(at) = rungs.iter().position(|rung| rung.target == wanted) {

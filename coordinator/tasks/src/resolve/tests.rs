@@ -1,4 +1,4 @@
-//! What names mean, who may use what, and the truth table of the rule about clouds.
+//! Meanings of names, permissions of clients, and the truth table of the rule about clouds.
 
 use super::*;
 use crate::TasksFile;
@@ -92,7 +92,7 @@ fn plain_names_aliases_providers_and_nothing_at_all() {
     assert_eq!(ladder(&Ask { model: Some("big"), ..PLAIN }), ["0 big"]);
     assert_eq!(ladder(&Ask { model: Some("little"), ..PLAIN }), ["0 small"]);
     assert_eq!(ladder(&Ask { model: Some("claude:opus"), ..PLAIN }), ["0 claude:opus"]);
-    // The scheduler knows what is like it.
+    // The scheduler finds similar names.
     assert_eq!(ladder(&Ask { model: Some("bgi"), ..PLAIN }), ["0 bgi"]);
     assert_eq!(ladder(&PLAIN), ["0 default"]);
     assert!(ask(&Ask { model: Some("big"), ..PLAIN }).unwrap().budget.is_none(), "defaults are for tasks");
@@ -125,7 +125,7 @@ fn tr_2_no_fallback_is_the_first_rung_or_none() {
 #[test]
 fn tr_3_the_truth_table_of_the_cloud_guard() {
     let rung = |position, name: &str| Rung { target: providers().target(name), position };
-    // What stands where, whether clouds may be fallen back to, and whether it stays.
+    // The name, its position, whether fallback to clouds is permitted, and whether the rung stays.
     for (name, position, allow, stays) in [
         ("small", 0, false, true),
         ("small", 0, true, true),
@@ -161,7 +161,7 @@ fn tr_3_tasks_and_direct_names_pass_the_same_guard_and_it_empties_no_ladder() {
     assert_eq!(shut("chat"), ["0 big", "1 small", "3 lan:llama"]);
     assert_eq!(shut("away"), ["0 claude:opus", "1 small"]);
     assert_eq!(ladder(&Ask { model: Some("claude:opus"), fallback: CloudFallback::Off, ..PLAIN }), ["0 claude:opus"]);
-    // A wish for a rung does not bring back what the guard removed.
+    // A wish for a rung does not restore one that the guard removed.
     let wished = Ask { task: Some("chat"), model: Some("claude:haiku"), fallback: CloudFallback::Off, ..PLAIN };
     assert_eq!(ladder(&wished), ["0 big", "1 small", "3 lan:llama"]);
     let removed = ask(&wished).unwrap().removed;
