@@ -1,10 +1,10 @@
-//! Everything an outsider can do, in one run against two coordinators: a disk that takes nothing, a Redis that is killed,
-//! stopped and emptied, GPUs that are pulled, a driver that hangs, workers and leased jobs killed with their trees, and
-//! clients that give up at any moment. A loaded model always answers, each request ends, health tells the truth, and
-//! nothing is left.
+//! Every fault that can come from outside, in one run against two coordinators. The disk refuses writes; Redis is
+//! killed, stopped and emptied; GPUs are pulled; a driver hangs. Workers and leased jobs are killed with their trees,
+//! and clients give up at any moment. A loaded model always answers, each request ends, health reports each fault, and
+//! no process or lease is left.
 //!
-//! Each fault once in the tests; an hour by
-//! `MODEL_BOSS_CHAOS_SECS=3600 MODEL_BOSS_CHAOS_SEED=7 cargo nextest run -P chaos -p model-boss-tests all_at_once`.
+//! The tests run each fault once. For an hour: `MODEL_BOSS_CHAOS_SECS=3600 MODEL_BOSS_CHAOS_SEED=7 cargo nextest run -P
+//! chaos -p model-boss-tests all_at_once`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,20 +27,20 @@ use tokio::time::{sleep, timeout};
 use crate::give_ups::nothing_is_left;
 use crate::process_trees::{Job, Unruly, VICTIMS, kill_at_once};
 
-/// Shorter than in life, so that many lifetimes fit into the test.
+/// Time limits shorter than the defaults, so that many periods fit into the test.
 const CONFIG: &str = "stop_grace = \"300ms\"\ndevice_patience = \"300ms\"\nback_off_first = \"50ms\"\n\
     back_off_limit = \"500ms\"\nmin_hold = \"200ms\"\naging_step = \"500ms\"\n\
     [leases]\nterm = \"2s\"\nheartbeat = \"300ms\"\npatience = \"500ms\"\n";
-/// Clients of each coordinator.
+/// The number of clients of each coordinator.
 const CROWD: u64 = 6;
-/// How long the server has for a request.
+/// The deadline of a request, in seconds.
 const BUDGET_S: u64 = 6;
-/// How long a request may take at most: its budget, and what a busy machine adds.
+/// The longest time of a request: its deadline, and the delay of a busy machine.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Models that share two GPUs of 24 GiB: one more than there is room for.
+/// Models that share two GPUs of 24 GiB: one more than fits.
 const LARGE: [&str; 3] = ["red", "green", "blue"];
 
-/// What an outsider does.
+/// A fault that a test causes from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Disk(Errno),
@@ -52,7 +52,7 @@ enum Fault {
     WorkersKilled,
 }
 
-/// A coordinator with what can be broken around it.
+/// A coordinator and the parts around it that can fail.
 struct House {
     name: &'static str,
     boss: Boss,
@@ -62,13 +62,13 @@ struct House {
     redis: Option<RedisServer>,
     unruly: Unruly,
     faults: Vec<Fault>,
-    // Their sockets and the folder are needed for as long as workers are started.
+    // The control sockets and the folder are needed for as long as workers are started.
     _models: Vec<FakeModel>,
     _sandbox: Sandbox,
 }
 
 impl House {
-    /// One whose ledger is a file on a disk that can fail. `None` where no C compiler is.
+    /// A coordinator whose ledger is a file on a disk that can fail. `None` without a C compiler.
     async fn with_a_disk() -> Option<Self> {
         let sandbox = Sandbox::new().with_config(CONFIG);
         let disk = FailingWrites::below(&sandbox, &sandbox.path("state"))?;
@@ -82,7 +82,7 @@ impl House {
         Self::start("disk", sandbox, Some(disk), None, faults).await
     }
 
-    /// One whose ledger is in Redis. `None` where there is none, or no C compiler.
+    /// A coordinator whose ledger is in Redis. `None` without Redis or a C compiler.
     async fn with_redis() -> Option<Self> {
         let server = RedisServer::start()?;
         let sandbox = Sandbox::new().with_config(&format!("redis_url = \"{}\"\n{CONFIG}", server.url()));
@@ -127,7 +127,7 @@ impl House {
         self.boss.read("/api/v1/health").await
     }
 
-    /// Waits until health says this of itself.
+    /// Waits until the health route's answer satisfies `says`.
     async fn health_says(&self, what: &str, says: impl Fn(&Value) -> bool) {
         let told = async || says(&self.health().await).then_some(());
         if timeout(PATIENCE, until(2 * PATIENCE, what, told)).await.is_err() {
@@ -135,7 +135,7 @@ impl House {
         }
     }
 
-    /// Health has nothing to tell, devices are there, and no job has a lease.
+    /// Waits until health reports no fault, all devices are there, and no job has a lease.
     async fn is_well(&self) {
         self.health_says("all is well", |health| health["status"] == "ok" && health["problems"] == json!([])).await;
         let devices = async || {
@@ -161,7 +161,7 @@ impl House {
         all.into_iter().flatten().filter(is_job).collect()
     }
 
-    /// Does it, and waits until health tells it.
+    /// Causes the fault, and waits until health reports it.
     async fn breaks(&mut self, fault: Fault, dice: &mut Dice) {
         match fault {
             Fault::Disk(error) => {
@@ -200,7 +200,7 @@ impl House {
                 let slots = self.boss.read("/api/v1/slots").await;
                 for slot in slots["slots"].as_array().into_iter().flatten().filter(|slot| slot["model"] != "steady") {
                     if let Some(pid) = slot["pid"].as_u64().and_then(|pid| i32::try_from(pid).ok()) {
-                        // It may have ended by itself.
+                        // The process may have ended by itself.
                         _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
                     }
                 }
@@ -208,7 +208,7 @@ impl House {
         }
     }
 
-    /// Undoes it.
+    /// Removes the fault.
     fn heals(&mut self, fault: Fault) {
         match fault {
             Fault::Disk(_) => self.disk.as_ref().expect("a house with a disk").work(),
@@ -225,7 +225,7 @@ impl House {
         }
     }
 
-    /// One fault after another, each with a job that dies meanwhile; how often each happened.
+    /// Causes one fault after another, each with a job that dies meanwhile; returns how often each happened.
     async fn live(mut self, seed: u64, length: Duration) -> (Self, BTreeMap<String, u64>) {
         let mut dice = Dice::new(seed);
         let mut done: BTreeMap<String, u64> = BTreeMap::new();
@@ -255,11 +255,11 @@ impl House {
     }
 }
 
-/// How requests ended.
+/// The number of requests by their end.
 #[derive(Debug, Default)]
 struct Ends(BTreeMap<String, u64>);
 
-/// Asks until it is over, now and then without patience.
+/// Sends requests until `over` is set, and abandons some of them early.
 async fn ask_on(client: Client, seed: u64, over: Arc<AtomicBool>) -> Ends {
     let mut dice = Dice::new(seed);
     let mut ends = Ends::default();
@@ -290,7 +290,7 @@ async fn ask_on(client: Client, seed: u64, over: Arc<AtomicBool>) -> Ends {
     ends
 }
 
-/// Lives through everything with clients around it, and shows that nothing is left.
+/// Runs the faults with clients around them, and checks that no process, lease or queue entry is left.
 async fn survives(house: House, seed: u64, length: Duration) {
     let over = Arc::new(AtomicBool::new(false));
     let mut crowd = JoinSet::new();
@@ -298,7 +298,7 @@ async fn survives(house: House, seed: u64, length: Duration) {
         crowd.spawn(ask_on(house.boss.client(), seed ^ (number << 32), Arc::clone(&over)));
     }
     let name = house.name;
-    // A client that met what must not happen ends the run at once.
+    // A client with a wrong answer ends the run at once.
     let (house, faults) = tokio::select! {
         lived = house.live(seed, length) => lived,
         Some(Err(failed)) = crowd.join_next() => std::panic::resume_unwind(failed.into_panic()),
@@ -329,7 +329,7 @@ async fn survives(house: House, seed: u64, length: Duration) {
     house.boss.finish().await;
 }
 
-/// Why a request waits, for whoever has to find out.
+/// The reasons why requests wait, for the message of a failed test.
 async fn described(boss: &Boss) -> String {
     let mut told = String::new();
     for view in ["queue", "slots", "devices", "leases", "health", "decisions"] {
@@ -338,7 +338,7 @@ async fn described(boss: &Boss) -> String {
     told
 }
 
-/// The seed, and how long faults are to be thrown.
+/// The seed, and the time for which faults are caused.
 fn run() -> (u64, Duration) {
     (amount("MODEL_BOSS_CHAOS_SEED", 1), Duration::from_secs(amount("MODEL_BOSS_CHAOS_SECS", 0)))
 }

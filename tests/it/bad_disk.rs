@@ -1,5 +1,5 @@
-//! Layers that come from a disk that fails, hangs or gives less than it was asked for, by the real binaries: who is told
-//! what, who goes on, and that all is as before when the disk works again.
+//! Layers from a disk that fails, hangs or returns fewer bytes than requested, with the real binaries. The tests check
+//! which clients get an error, which requests continue, and that everything works again when the disk does.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::streaming::{ask, layers, slot, synth, tokens, with};
 const ALWAYS: u64 = u64::MAX;
 const WORKER: &str = "model-boss-worker";
 
-/// A coordinator with the model `m`, all of whose layers come one by one from the disk.
+/// A coordinator with the model `m`, whose layers are all streamed from the disk one by one.
 struct Rig {
     boss: Boss,
     disk: FaultyDisk,
@@ -33,7 +33,7 @@ impl Rig {
         Some(Self { boss, disk, file })
     }
 
-    /// From now on reads in the second half of the file meet this trouble, so many of them.
+    /// The next `times` reads in the second half of the file meet this trouble.
     fn in_the_middle(&self, trouble: Trouble, times: u64) {
         self.disk.gets(trouble, middle(&self.file), times);
     }
@@ -53,7 +53,7 @@ fn middle(file: &Path) -> u64 {
     std::fs::metadata(file).unwrap().len() / 2
 }
 
-/// What a client is told of a read error: the file and the place, by the worker.
+/// Whether the worker's error on a failed read names the file and the offset.
 fn names_the_place(error: &Value, file: &Path) {
     let message = error["error"]["message"].as_str().unwrap_or_default();
     assert_eq!((&error["error"]["code"], &error["source"]), (&"internal_error".into(), &"worker".into()), "{error}");
@@ -83,7 +83,7 @@ async fn a_read_error_ends_the_requests_it_meets_and_the_next_are_as_before() {
         rig.disk.works();
         assert_eq!(ask(boss, "m", 24).await.text(), expected);
 
-        // In the middle of two answers: each is told in its stream.
+        // The fault comes during two answers: each stream ends with an error.
         let mut streams = [rig.stream(200).await, rig.stream(200).await];
         for stream in &mut streams {
             stream.token().await;
@@ -127,7 +127,7 @@ async fn reads_that_end_early_give_the_same_answers() {
         rig.disk.gets(Trouble::ReadsShort, 0, ALWAYS);
         assert_eq!(ask(&rig.boss, "m", 8).await.text(), expected);
         rig.disk.is_met().await;
-        // And they are enough to load with.
+        // Short reads are enough to load with.
         rig.boss.client().post("/api/v1/unload", &json!({})).await;
         assert_eq!(ask(&rig.boss, "m", 8).await.text(), expected);
         rig.boss.finish().await;
@@ -156,7 +156,7 @@ async fn rc_11_whoever_waits_for_a_disk_that_hangs_can_go_away_and_so_can_the_wo
         disk.is_met().await;
         gone.abort();
         worker.engine("the place is free", |engine| engine.active == 0).await;
-        // Nothing else can be done for the next, and it is there when the disk is.
+        // The next request can only wait for the disk.
         let next = asked(24);
         worker.engine("it waits for the disk", |engine| engine.active == 1).await;
         disk.works();
@@ -201,7 +201,7 @@ async fn a_step_that_waits_for_the_disk_for_ever_is_a_hang_and_the_request_is_se
     let answer = boss.ask(tokens("m", 24));
     let hung = async || boss.read("/api/v1/decisions").await.to_string().contains("hung: 1 requests").then_some(());
     until(PATIENCE, "the hang is noticed", hung).await;
-    // The next worker waits for the disk too; it is one that loads.
+    // The next worker waits for the disk too, but while it loads.
     rig.disk.works();
     assert_eq!(answer.await.unwrap().text(), expected);
     assert_ne!(rig.pid().await, first);
@@ -255,7 +255,7 @@ async fn a_load_from_a_disk_that_fails_is_told_and_tried_again_when_it_may_work(
     let first = ask(boss, "m", 24).await;
     assert_eq!((first.status, first.error_code().as_str()), (StatusCode::BAD_GATEWAY, "model_load_failed"));
     told(&first);
-    // Whoever comes now is told at once, and no process is started for each.
+    // New requests are refused at once, without a new process for each.
     let next = ask(boss, "m", 24).await;
     assert!(matches!(next.error_code().as_str(), "model_load_failed" | "model_backing_off"), "{next:?}");
     told(&next);

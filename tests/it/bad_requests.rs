@@ -1,4 +1,4 @@
-//! What a stranger may send: each fault has its status, code and field, and the next request works.
+//! Invalid requests: each fault has its status, code and field, and the next request works.
 
 use bytes::Bytes;
 use http::{Method, StatusCode, header};
@@ -123,7 +123,7 @@ async fn links_are_refused_on_every_route_before_anything_is_loaded() {
         }
     }
     assert!(models.iter().all(|model| model.spawns() == 0));
-    // What a tool was called with, or what a text says, is the client's own.
+    // The arguments of a tool call and the content of a text are the client's own, and are not checked.
     let call = json!({ "type": "tool_use", "id": "1", "name": "fetch", "input": { "image_url": link } });
     let mut messages = json!([{ "role": "user", "content": link }, { "role": "assistant", "content": [call] }]);
     messages.as_array_mut().unwrap().push(json!({ "role": "user", "content": [
@@ -260,7 +260,7 @@ async fn bytes_that_are_not_http() {
     let boss = sandbox.start().await;
     let long = format!("GET / HTTP/1.1\r\nhost: localhost\r\nx-long: {}\r\n\r\n", "x".repeat(200_000));
     let both = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
-    // Each must be closed by the other side; `raw` waits for that. The slow one by the header timeout.
+    // The server must close each connection, on which `raw` waits; the incomplete head is ended by the header timeout.
     for bytes in [
         &b"\x16\x03\x01\x02\x00\x01\x00"[..],
         b"good day\r\n\r\n",

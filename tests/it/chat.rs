@@ -1,4 +1,4 @@
-//! RC-1: a question in, an answer out, streamed and not, through the whole path.
+//! RC-1: a question and its answer, streamed and whole, through both processes.
 
 use http::{Method, StatusCode, header};
 use model_boss_tests::{Behaviour, Event, Malformed, Refusal, Sandbox, question, text_of_events};
@@ -135,7 +135,7 @@ async fn aliases_and_names_with_slashes() {
         assert_eq!(answer.text(), "yes");
         assert_eq!(answer.header("x-served-model"), Some("team/model:7b"));
     }
-    // RC-2: a missing model means the alias `default`.
+    // RC-2: a request without a model means the alias `default`.
     let answer = boss.client().post(CHAT, &json!({ "messages": [{ "role": "user", "content": "?" }] })).await;
     assert_eq!(answer.text(), "yes");
     for path in ["/v1/models/team/model:7b", "/v1/models/team%2Fmodel%3A7b"] {

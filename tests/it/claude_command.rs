@@ -1,4 +1,4 @@
-//! RC-27: the `claude` command line as the way to a provider, with a stand-in that writes what the real one writes.
+//! RC-27: the `claude` command line as the connection to a provider, with a fake program that writes the same output.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use http::StatusCode;
 use model_boss_tests::{Boss, PATIENCE, Sandbox, binary, question, text_of_events, until};
 use serde_json::{Value, json};
 
-/// Keeps what it was given, and says what stands in `say`.
+/// A fake `claude` that records its arguments and input, and prints the file `say`.
 const STAND_IN: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 printf '%s\n' "$@" > "$here/args"
@@ -138,7 +138,7 @@ async fn rc_27_what_the_command_cannot_do_is_said() {
         failed.error_message().contains("no login here") && failed.error_message().contains("exit status: 3"),
         "{failed:?}"
     );
-    // The same in the middle of a stream.
+    // The same failure in the middle of a stream.
     stand_in.says(BEGIN);
     let events = boss.chat_streamed("claude:opus", "?").await.rest().await;
     assert!(format!("{events:?}").contains("no login here"), "{events:?}");
@@ -172,7 +172,7 @@ async fn rc_27_the_command_ends_with_its_client_and_with_the_coordinator() {
     drop(stream);
     until(PATIENCE, "the command and what it started are gone", async || (!alive(&first)).then_some(())).await;
 
-    // A whole answer that its client waits for no longer.
+    // The client abandons a whole answer.
     let waiting = boss.ask(question("claude:opus", "?"));
     until(PATIENCE, "another one runs", async || (pids() != first && alive(&pids())).then_some(())).await;
     let second = pids();

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use model_boss_tests::{Behaviour, Boss, Sandbox, binary};
 use serde_json::{Value, json};
 
-/// `model-boss ARGS` against this coordinator, or none.
+/// Runs `model-boss ARGS` against this coordinator, or none.
 fn cli(boss: Option<&Boss>, sandbox: &Sandbox, args: &[&str]) -> Output {
     let mut command = Command::new(binary("model-boss"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MODEL_BOSS_")) {

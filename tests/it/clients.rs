@@ -1,4 +1,4 @@
-//! RC-9, RC-24: what clients may do, and what the API shows of them.
+//! RC-9, RC-24: the limits of clients, and how the API shows them.
 
 use model_boss_tests::{Behaviour, Boss, PATIENCE, Sandbox, question, until};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ async fn rc_9_a_client_at_its_limit_waits_while_others_run() {
     for answer in [first, second, other] {
         assert_eq!(answer.await.unwrap().text(), "yes");
     }
-    // What stands in tasks.yaml counts, and is told with where it stands.
+    // Rules in tasks.yaml apply, and are shown with their source.
     std::fs::write(sandbox.path("tasks.yaml"), "clients:\n  modest: {cloud: false, rate_per_minute: 600}\n").unwrap();
     let told = async || {
         let shown = client(&boss, "modest").await;
@@ -59,7 +59,7 @@ async fn rc_9_a_client_at_its_limit_waits_while_others_run() {
     boss.finish().await;
 }
 
-/// RC-24, RC-19: what asks for nothing but a model's presence, or absence, is bound by the same rules as what asks a model.
+/// RC-24, RC-19: a request that only loads or unloads a model obeys the same rules as one that uses it.
 #[tokio::test]
 async fn rc_24_ollamas_empty_prompt_keeps_a_clients_rules_and_the_operators_pins() {
     let sandbox = Sandbox::new();

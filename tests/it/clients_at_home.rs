@@ -1,4 +1,4 @@
-//! Requests as clients and proxies of other servers send them: their hosts, sites, heads and first questions.
+//! Requests in the form that clients and proxies send to other servers: hosts, origins, heads and first requests.
 
 use http::StatusCode;
 use model_boss_tests::{Behaviour, Boss, Sandbox, question};
@@ -64,7 +64,7 @@ async fn en_7_what_ollamas_command_line_asks_first_is_answered() {
     boss.finish().await;
 }
 
-/// The requests of Ollama's `cmd/cmd.go` and `api/client.go`, field by field.
+/// Sends the requests of Ollama's `cmd/cmd.go` and `api/client.go`, field by field.
 #[tokio::test]
 async fn en_7_every_command_of_ollamas_command_line_gets_what_it_reads() {
     let sandbox = Sandbox::new();
@@ -87,7 +87,7 @@ async fn en_7_every_command_of_ollamas_command_line_gets_what_it_reads() {
         serde_json::from_str(String::from_utf8_lossy(&answer.body).lines().last().unwrap()).unwrap()
     };
 
-    // run: what the model is, its load, a question, a conversation.
+    // run: reads the model's description, loads it, asks a question, and continues a conversation.
     assert!(show("alpha").await.json()["model_info"].is_object());
     assert_eq!(last("/api/generate", generate(json!({ "keep_alive": "1h5m0s" }))).await["done_reason"], "load");
     let asked = generate(json!({ "prompt": "?", "context": [], "options": {}, "think": false }));
@@ -97,7 +97,7 @@ async fn en_7_every_command_of_ollamas_command_line_gets_what_it_reads() {
     let asked = json!({ "model": "alpha", "messages": said, "options": {}, "keep_alive": -1 });
     assert_eq!(last("/api/chat", asked).await["done_reason"], "stop");
 
-    // ps, list, stop.
+    // The commands ps, list and stop.
     let running = boss.read("/api/ps").await;
     let entry = &running["models"][0];
     assert!(entry["digest"].as_str().unwrap().len() > 12 && entry["size"].as_u64() > Some(0), "{running}");
@@ -105,7 +105,7 @@ async fn en_7_every_command_of_ollamas_command_line_gets_what_it_reads() {
     assert_eq!(last("/api/generate", generate(json!({ "keep_alive": "0s" }))).await["done_reason"], "unload");
     assert_eq!(boss.read("/api/ps").await["models"], json!([]));
 
-    // A name that is not there: `stop` and `rm` look for these words, and `run` tries to pull for the status.
+    // An unknown name: `stop` and `rm` search the error for these words, and `run` tries to pull because of the status.
     let missing = show("nobody").await;
     assert_eq!(missing.status, StatusCode::NOT_FOUND, "{missing:?}");
     assert!(missing.json()["error"].as_str().unwrap().contains("not found"), "{missing:?}");
@@ -114,7 +114,7 @@ async fn en_7_every_command_of_ollamas_command_line_gets_what_it_reads() {
     let pulled = boss.client().post("/api/pull", &asked).await;
     assert_eq!(pulled.status, StatusCode::NOT_FOUND, "{pulled:?}");
     assert!(pulled.json()["error"].as_str().unwrap().contains("manifest"), "{pulled:?}");
-    // rm, cp, create, push, signin: nothing of it is here, and each says so in a text.
+    // The commands rm, cp, create, push and signin are not supported, and each error says so.
     for (method, path) in [
         ("DELETE", "/api/delete"),
         ("POST", "/api/copy"),
@@ -171,7 +171,7 @@ async fn several_addresses_of_both_kinds_are_listened_on() {
         assert!(line.ends_with(&format!("http://127.0.0.1:{port} and http://{host}:{port}")), "{line}");
         let second = model_boss_tests::Client::new(format!("{host}:{port}").parse().unwrap());
         for client in [boss.client(), second] {
-            // Its requests name the address that they came to.
+            // Requests of the page name the address that they came to.
             let answer = client.post("/v1/chat/completions", &question("alpha", "?")).await;
             assert_eq!(answer.status, StatusCode::OK, "{host}: {answer:?}");
         }

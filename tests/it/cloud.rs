@@ -1,4 +1,4 @@
-//! RC-27, TR-3: models of providers, with a stub that speaks their protocols.
+//! RC-27, TR-3: models of cloud providers, with a stub that speaks their protocols.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use crate::views;
 
-/// A provider that gives one answer to everything, and remembers what it was asked.
+/// A provider that gives one answer to every request, and records the requests.
 #[derive(Clone)]
 pub(crate) struct Stub {
     pub(crate) address: SocketAddr,
@@ -31,7 +31,7 @@ pub(crate) struct Stub {
     endless: Arc<AtomicBool>,
 }
 
-/// An answer that comes in one piece, and then perhaps never ends.
+/// An answer that is sent in one piece, and may then never end.
 struct Said {
     text: Option<Bytes>,
     endless: bool,
@@ -52,7 +52,7 @@ impl Body for Said {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    /// Path, or the whole address where a proxy was asked.
+    /// The path, or the whole address of a request to a proxy.
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
@@ -183,7 +183,7 @@ async fn rc_27_a_busy_provider_is_asked_once_and_the_client_hears_when_to_come_b
         assert_eq!(stub.asked().len(), 1, "{code}: nothing is asked twice");
         if source == "cloud" {
             assert_eq!(answer.header("retry-after"), Some("7"));
-            // Until then nobody is sent there.
+            // Until the key is set, no request is sent to the provider.
             assert_eq!(boss.chat("claude:opus", "?").await.error_code(), code);
             assert_eq!(stub.asked().len(), 1);
         } else if status == 400 {
@@ -205,7 +205,7 @@ async fn rc_27_an_openai_provider_is_passed_through() {
     let asked = stub.asked().remove(0);
     assert_eq!((asked.path.as_str(), &asked.body["model"]), ("/v1/chat/completions", &json!("org/m:7b")));
     assert!(asked.headers.get("x-api-key").is_none() && asked.headers.get("authorization").is_none());
-    // As large as images make it.
+    // The body is as large as one with images.
     let long = "word ".repeat(200_000);
     assert_eq!(boss.chat("near:org/m:7b", &long).await.status, StatusCode::OK);
     assert_eq!(stub.asked()[1].body["messages"][0]["content"], long);
@@ -284,8 +284,7 @@ async fn rc_27_a_daily_limit_holds_and_survives_a_restart() {
     boss.finish().await;
 }
 
-/// Where a client may spend $0.10 a day, and the most that a short question with 500 tokens of answer may cost is
-/// $0.0126.
+/// Rules for a client that may spend $0.10 a day. A short question with 500 tokens of answer costs $0.0126 at most.
 const POOR: &str = "clients:\n  poor:\n    daily_spend_usd: 0.1\n    max_concurrent: 200\n";
 
 #[tokio::test]
@@ -299,7 +298,7 @@ async fn rc_27_no_number_of_requests_at_once_goes_over_a_limit() {
         (body["x_client_id"], body["max_tokens"]) = (json!(client), json!(500));
         boss.ask(body)
     };
-    // Nobody is answered for now: all of them are under way at once.
+    // No request is answered yet, so all of them run at once.
     stub.endless.store(true, Ordering::Relaxed);
     let mut all: Vec<_> = (0..100).map(|_| ask("poor")).collect();
     let mut refused = 0;
@@ -313,10 +312,10 @@ async fn rc_27_no_number_of_requests_at_once_goes_over_a_limit() {
     assert_eq!(refused, 92);
     let sent = async || (stub.asked().len() == 8).then_some(());
     until(PATIENCE, "those that the limit has room for are sent", sent).await;
-    // The provider is everybody else's all the same.
+    // Other clients may still use the provider.
     stub.endless.store(false, Ordering::Relaxed);
     assert_eq!(ask("rich").await.unwrap().status, StatusCode::OK);
-    // They give up: what they had reserved is there again, until it is spent.
+    // Clients that give up release their reservations, until the limit is really spent.
     for one in all {
         one.abort();
     }
@@ -331,12 +330,12 @@ async fn rc_27_no_number_of_requests_at_once_goes_over_a_limit() {
         assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
         answered += 1;
     }
-    // $0.0175 each: the sixth goes over the limit, and no other begins.
+    // Each costs $0.0175: the sixth exceeds the limit, and no further request begins.
     assert_eq!(answered, 6);
     boss.finish().await;
 }
 
-/// The first of them to end, and the others.
+/// The first task to end with its result, and the others.
 async fn first_of<T>(mut all: Vec<JoinHandle<T>>) -> (T, Vec<JoinHandle<T>>) {
     let (at, done) = std::future::poll_fn(|context| {
         let ready = all.iter_mut().enumerate().find_map(|(at, one)| match Pin::new(one).poll(context) {
@@ -361,7 +360,7 @@ async fn rc_27_what_was_spent_is_not_forgotten_with_its_file() {
         body["x_client_id"] = json!(client);
         boss.client().post("/v1/chat/completions", &body).await
     };
-    // After a restart too: what is written then is half of the day.
+    // A restart changes nothing: half of the day's spending is in the file by then.
     for _ in 0..2 {
         let boss = start(&sandbox).await;
         let refused = ask(&boss, "poor").await;
@@ -385,7 +384,7 @@ async fn rc_27_leaving_before_an_answer_begins_costs_the_prompt() {
     let mut body = question("far:m", "?");
     body["x_client_id"] = json!("poor");
     let asking = boss.ask(body.clone());
-    // It reads, and says nothing.
+    // The provider reads the request, and sends no answer.
     let (mut stream, _) = within(PATIENCE, "it is asked", provider.accept()).await.unwrap();
     within(PATIENCE, "it reads", stream.read_u8()).await.unwrap();
     asking.abort();
@@ -393,7 +392,7 @@ async fn rc_27_leaving_before_an_answer_begins_costs_the_prompt() {
         let answer = boss.client().post("/v1/chat/completions", &body).await;
         (answer.error_code() == "cloud_not_allowed").then_some(())
     };
-    // Asked again it would go there again, and hang: while the first is under way, and after it, it does not.
+    // A second request is refused while the first runs, and after it; otherwise it would reach the provider and hang.
     until(PATIENCE, "it is paid for", refused).await;
     boss.finish().await;
 }
@@ -535,14 +534,14 @@ async fn rc_27_a_stream_is_counted_whole_or_given_up() {
     let stub = Stub::start("text/event-stream", STREAM.to_owned()).await;
     let sandbox = Sandbox::new().with_config(&claude_at(&stub));
     let boss = start(&sandbox).await;
-    // The client does not ask for counts: it gets none, and they are counted all the same.
+    // The client does not request counts: it gets none, but they are counted.
     let events = boss.chat_streamed("claude:opus", "2 + 2?").await.rest().await;
     assert!(!format!("{events:?}").contains("usage"), "{events:?}");
     let stats = boss.read("/api/v1/stats").await;
     assert_eq!((&stats["input_tokens"], &stats["output_tokens"]), (&json!(4), &json!(9)), "{stats}");
     assert!(stats["time_to_first_token"].is_f64());
 
-    // This one never ends; the client leaves when it has read something.
+    // This answer never ends; the client disconnects after some of it.
     stub.endless.store(true, Ordering::Relaxed);
     let (begun, _) = STREAM.split_once("event: message_delta").unwrap();
     stub.answers(200, begun);
@@ -595,7 +594,7 @@ async fn tr_1_models_of_providers_are_listed_for_those_who_may_use_them() {
     let told = json!({ "id": "claude:opus", "object": "model", "created": 0, "owned_by": "claude", "kind": "cloud",
         "served_as": "claude-opus-x", "category": "llm", "cloud": true });
     assert_eq!(one, told);
-    // What has no short name can be asked for all the same.
+    // A model without a short name can be requested all the same.
     assert_eq!(boss.read("/v1/models/claude%3Aclaude-y").await["served_as"], "claude-y");
     assert_eq!(boss.client().get("/v1/models/locked:m").await.status, StatusCode::NOT_FOUND);
     let shown = boss.client().post("/api/show", &json!({ "model": "claude:opus" })).await.json();
@@ -634,7 +633,7 @@ async fn rc_27_tokens_are_counted_by_the_provider_and_cost_nothing() {
     let refused = count("claude:opus", "here").await;
     assert_eq!((refused.status, &refused.json()["error"]["type"]), (StatusCode::FORBIDDEN, &json!("permission_error")));
     assert_eq!(stub.asked().len(), 1, "what may not leave does not leave");
-    // It costs nothing, and is a request all the same.
+    // Counting costs nothing, but it is a request.
     assert_eq!(count("claude:opus", "once").await.status, StatusCode::OK);
     let refused = count("claude:opus", "once").await;
     assert_eq!((refused.status, stub.asked().len()), (StatusCode::TOO_MANY_REQUESTS, 2), "{refused:?}");

@@ -1,5 +1,5 @@
 //! RC-12: comments keep a stream alive while its model loads, and headers are sent late, so that early failures keep
-//! their true status.
+//! their real status.
 
 use http::StatusCode;
 use model_boss_tests::{Behaviour, Event, Sandbox, text_of_events};
@@ -17,7 +17,7 @@ async fn rc_12_comments_say_what_the_request_waits_for() {
     let mut model = sandbox.fake_model("alpha", loading());
     let boss = sandbox.start().await;
     let mut stream = boss.chat_streamed("alpha", "?").await;
-    // On a busy machine the first may say that its worker is only starting.
+    // On a busy machine the first comment may say that the worker is only starting.
     let mut loading = 0;
     while loading < 3 {
         let Some(Event::Comment(comment)) = stream.next().await else { panic!("a comment comes first") };

@@ -1,4 +1,4 @@
-//! The runtime configuration: changed, stored, shared and obeyed (TR-4).
+//! The runtime configuration: changed, stored, shared and applied (TR-4).
 
 use http::{HeaderValue, Method};
 use model_boss_tests::{Answer, Behaviour, Boss, PATIENCE, RedisServer, Sandbox, question, until};
@@ -35,7 +35,7 @@ async fn tr_4_a_change_is_obeyed_survives_a_restart_and_can_be_taken_back() {
     assert_eq!((changed.status.as_u16(), changed.json()["maxQueue"].clone()), (200, json!(1)), "{changed:?}");
     let version = changed.header("etag").unwrap().to_owned();
 
-    // One runs, one waits, and the next is over the new limit.
+    // One request runs, one waits, and the next exceeds the new limit.
     let first = boss.ask(question("alpha", "?"));
     let mut worker = alpha.worker().await;
     worker.held().await;
@@ -81,7 +81,7 @@ async fn tr_4_a_wrong_change_names_the_key_and_an_old_version_changes_nothing() 
     assert_eq!(first.header("etag"), Some("\"1\""), "{first:?}");
     let late = put(&boss, json!({ "maxQueue": 8 }), Some("\"0\"")).await;
     assert_eq!((late.status.as_u16(), late.error_code().as_str()), (412, "precondition_failed"), "{late:?}");
-    // Nobody's change is lost: each writer reads, adds its own, and tries again.
+    // No writer's change is lost: each reads, adds its own, and tries again.
     let writers: Vec<_> = (0..8)
         .map(|_| {
             let client = boss.client();
@@ -150,7 +150,7 @@ async fn tr_4_coordinators_of_one_redis_share_it() {
     boss.finish().await;
 }
 
-/// A task whose first rung is nowhere, so that it falls back to a cloud if it may.
+/// A task whose first rung is an unknown model, so that it falls back to a cloud if permitted.
 const FALLS_TO_A_CLOUD: &str = "tasks:\n  chat:\n    ladder: [nowhere, \"far:m\"]\n";
 const DOCUMENT: &str = "mb:document:runtime-config";
 
@@ -160,7 +160,7 @@ fn answer() -> String {
     .to_string()
 }
 
-/// A sandbox whose store is that Redis, with a cloud to fall back to.
+/// A sandbox whose store is this Redis server, with a cloud to fall back to.
 fn with_a_cloud(server: &RedisServer, cloud: &Stub) -> Sandbox {
     let mut sandbox = Sandbox::new();
     sandbox.play("[cpu]\nmemory = \"8GiB\"\n");
@@ -192,7 +192,7 @@ async fn tr_3_the_guard_is_shut_until_the_store_was_read() {
     let cloud = Stub::start("application/json", answer()).await;
     let sandbox = with_a_cloud(&server, &cloud);
     server.kill();
-    // It was never there, so nobody knows what is stored.
+    // The store was never reached, so its values are unknown.
     let boss = sandbox.start().await;
     assert!(!falls_back(&boss).await);
     let shown = boss.read("/api/v1/config?origin=1").await["allowCloudFallback"].clone();
@@ -208,20 +208,20 @@ async fn tr_3_the_guard_is_shut_until_the_store_was_read() {
     );
     assert!(cloud.asked().is_empty());
 
-    // It comes, and forbids nothing.
+    // The server starts, and its store forbids nothing.
     server.start_again();
     until(PATIENCE, "the store was read", async || falls_back(&boss).await.then_some(())).await;
     assert_eq!(cloud.asked().len(), 1);
     let stored = put(&boss, json!({ "allowCloudFallback": false, "maxQueue": 7 }), None).await;
     assert_eq!(stored.status.as_u16(), 200, "{stored:?}");
-    // Both are in the state folder before it ends.
+    // The document and the copy are written to the state folder before the process ends.
     let copy = sandbox.path("state/simulation/runtime-config.json");
     let copied = async || std::fs::read_to_string(&copy).ok()?.contains("\"maxQueue\":7").then_some(());
     until(PATIENCE, "the state folder knows it", copied).await;
     boss.finish().await;
     server.kill();
 
-    // What the folder knows holds; that somebody else took the guard away meanwhile would only show in the store.
+    // The copy's values apply, though another coordinator may have changed the store meanwhile.
     let boss = sandbox.start().await;
     let shown = boss.read("/api/v1/config?origin=1").await;
     assert_eq!((&shown["maxQueue"]["value"], &shown["allowCloudFallback"]["value"]), (&json!(7), &json!(false)));
@@ -236,7 +236,7 @@ async fn tr_3_the_guard_is_shut_until_the_store_was_read() {
     assert_eq!(boss.chat("task:chat", "?").await.status.as_u16(), 404);
     assert_eq!(cloud.asked().len(), 1, "nothing went there while it was not known");
 
-    // What a server forgets is put back.
+    // A document that the server lost is written again.
     server.ask(&["FLUSHALL"]).expect("it answers");
     until(PATIENCE, "it is put back", async || {
         server.ask(&["HGET", DOCUMENT, "document"]).filter(|text| text.contains("\"maxQueue\":7")).map(drop)
@@ -269,7 +269,7 @@ async fn tr_4_what_a_newer_version_stored_is_kept_named_and_ignored_one_by_one()
         assert!(problems(&boss).await.contains(&format!("'{key}'")), "{}", problems(&boss).await);
     }
     assert_eq!(boss.chat("task:chat", "?").await.status.as_u16(), 404, "the guard is shut");
-    // A change has its effect, and takes nothing else with it.
+    // A change takes effect, and leaves other values unchanged.
     let changed = put(&boss, json!({ "maxQueue": 8 }), Some("\"9\"")).await;
     assert_eq!((changed.status.as_u16(), &changed.json()["maxQueue"]), (200, &json!(8)), "{changed:?}");
     let stored = || serde_json::from_str::<Value>(&server.ask(&["HGET", DOCUMENT, "document"]).unwrap()).unwrap();
@@ -281,7 +281,7 @@ async fn tr_4_what_a_newer_version_stored_is_kept_named_and_ignored_one_by_one()
     assert_eq!((gone.status.as_u16(), gone.json().get("ignored")), (200, None), "{gone:?}");
     assert_eq!(problems(&boss).await, "[]");
 
-    // A guard's value that makes no sense shuts it, and so does a document that makes none.
+    // A guard is shut by an invalid value, and by an invalid document.
     let opened = put(&boss, json!({ "allowCloudFallback": null }), None).await;
     assert_eq!((opened.status.as_u16(), falls_back(&boss).await), (200, true), "{opened:?}");
     for (text, word) in
@@ -315,7 +315,7 @@ async fn tr_4_a_copy_that_cannot_be_written_is_named_and_changes_go_on() {
     boss.finish().await;
 }
 
-/// A tag as the store's own are.
+/// An etag in the form of the store's own.
 fn etag() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);

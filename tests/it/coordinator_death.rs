@@ -1,12 +1,12 @@
-//! `kill -9` of the coordinator, in each state it can be in: no process is left 2 s later, and a new coordinator in the
-//! same place works.
+//! `kill -9` of the coordinator in each of its states: no process is left 2 s later, and a new coordinator in the same
+//! folder works.
 
 use model_boss_tests::{Behaviour, FakeModel, PATIENCE, Sandbox, question, until};
 use nix::sys::signal::Signal;
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// Workers here do not end when asked nicely: only the lifeline and the death signal can do it.
+/// Workers that ignore SIGTERM: only the lifeline and the death signal can end them.
 fn stubborn() -> Behaviour {
     Behaviour { ignore_sigterm: true, ..Behaviour::default() }
 }
@@ -58,7 +58,7 @@ async fn killed_while_a_worker_decodes() {
 async fn killed_the_moment_a_worker_appears() {
     let sandbox = Sandbox::new();
     let model = sandbox.fake_model("alpha", stubborn());
-    // The moment differs from run to run: somewhere between fork, gate and readiness.
+    // The moment differs from run to run: it lies between fork, gate and readiness.
     for _ in 0..10 {
         let boss = sandbox.start().await;
         let _lost = boss.ask(question("alpha", "?"));
@@ -106,7 +106,7 @@ async fn killed_while_a_worker_is_stopped_by_a_signal() {
     let boss = sandbox.start().await;
     assert!(boss.chat("alpha", "?").await.status.is_success());
     let mut worker = model.worker().await;
-    // It cannot run a single instruction: the lifeline's end cannot reach it, the death signal must.
+    // The stopped worker cannot react to the lifeline's end, so the death signal must end it.
     worker.signal(Signal::SIGSTOP);
     boss.kill().await;
     worker.gone().await;

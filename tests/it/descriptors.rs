@@ -1,11 +1,11 @@
-//! Few file descriptors: clients beyond them are told so, and workers never seem lost for want of one.
+//! Few file descriptors: clients beyond the limit are refused, and workers never count as lost for lack of one.
 
 use std::net::TcpStream;
 
 use http::StatusCode;
 use model_boss_tests::{Behaviour, Boss, PATIENCE, Sandbox, binary, question, until};
 
-/// A coordinator with this limit, and a worker that is replaced as soon as its health check fails for a moment.
+/// A coordinator with this limit, whose worker would be replaced after a single failed health check.
 async fn limited(sandbox: &Sandbox, limit: u32) -> Boss {
     sandbox.launch(&binary("model-boss-fake-worker")).after(&format!("ulimit -n {limit}")).start().await
 }

@@ -1,4 +1,4 @@
-//! Anthropic's and Ollama's APIs in front of the same models: shapes, streams, errors, and what `keep_alive` does.
+//! Anthropic's and Ollama's APIs for the same models: shapes, streams, errors, and the effect of `keep_alive`.
 
 use http::StatusCode;
 use model_boss_tests::{Answer, Behaviour, Boss, PATIENCE, Sandbox, until};
@@ -8,7 +8,7 @@ fn reply(text: &str) -> Behaviour {
     Behaviour { reply: Some(text.to_owned()), ..Behaviour::default() }
 }
 
-/// The lines of a stream of Ollama's.
+/// The lines of a stream in Ollama's API.
 async fn lines(boss: &Boss, path: &str, body: &Value) -> Vec<Value> {
     let answer = boss.client().post(path, body).await;
     assert_eq!(

@@ -1,4 +1,4 @@
-//! RC-11: a client that goes away stops its generation, wherever the request is.
+//! RC-11: a client that disconnects ends its generation, at every stage of the request.
 
 use model_boss_tests::{Behaviour, Sandbox, question};
 

@@ -1,4 +1,4 @@
-//! SIGTERM, SIGHUP and Ctrl-C: accepted work finishes; a second one ends it now.
+//! SIGTERM, SIGHUP and Ctrl-C: accepted requests finish; a second signal ends them at once.
 
 use model_boss_tests::{Behaviour, Event, PATIENCE, Sandbox, binary, question, text_of_events, until};
 use nix::sys::signal::Signal;
@@ -48,7 +48,7 @@ async fn new_work_is_refused_while_draining() {
     stream.token().await;
     boss.signal(Signal::SIGTERM);
     let client = boss.client();
-    // Either nobody listens any more, or the answer is a 503 that says why: never a hang, never a lost request.
+    // Either the connection is refused, or the answer is a 503 with the reason: never a hang, never a lost request.
     let refused = async || {
         if !client.listens().await {
             return Some(());

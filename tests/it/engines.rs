@@ -1,5 +1,5 @@
-//! RC-16, RC-17, MM-11: engines of others, with the stand-in in llama-server's manner: the same queue, leases, eviction
-//! and supervision as our own worker.
+//! RC-16, RC-17, MM-11: external engines, with the fake worker in the role of llama-server. They have the same queue,
+//! leases, eviction and supervision as our own worker.
 
 use http::StatusCode;
 use model_boss_tests::{Behaviour, FakeWorker, Sandbox, binary, question, text_of_events};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const LLAMA_SERVER: &str = "backend = \"llama-server\"";
 
-/// The value behind an option of the engine's command line.
+/// The value of an option on the engine's command line.
 fn option(engine: &FakeWorker, name: &str) -> Option<String> {
     let args = engine.spec["settings"]["args"].as_array().unwrap();
     let at = args.iter().rposition(|arg| arg == name)?;
@@ -275,7 +275,7 @@ async fn rc_17_any_program_with_such_a_port_runs_by_its_command_line() {
     assert_eq!((engine.env["EXTRA"].as_str(), option(&engine, "--ctx-size").as_deref()), ("a {b}", Some("99")));
     assert_eq!(engine.request().await.body["model"], "org/alpha");
 
-    // What it cannot do of what is wished is said.
+    // The part of the wish that the engine cannot follow is reported.
     assert_eq!(answer.header("x-thinking"), None);
     let mut body = question("alpha", "2 + 2?");
     body["x_thinking"] = 64.into();
@@ -395,7 +395,7 @@ async fn rc_16_without_llama_server_the_refusal_says_what_is_missing() {
     let sandbox = Sandbox::new();
     let _model = sandbox.gguf_model("alpha", LLAMA_SERVER, Behaviour::default());
     let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
-    // Whatever is installed here is not found.
+    // Programs that are installed on this machine must not be found.
     launch.command.env("PATH", "");
     let boss = launch.start().await;
     let answer = boss.chat("alpha", "?").await;
@@ -404,7 +404,7 @@ async fn rc_16_without_llama_server_the_refusal_says_what_is_missing() {
     boss.finish().await;
 }
 
-/// The real one, where `MODEL_BOSS_LLAMA_SERVER` or PATH has it.
+/// The real llama-server, from `MODEL_BOSS_LLAMA_SERVER` or PATH.
 fn real_llama_server() -> Option<std::path::PathBuf> {
     let named = std::env::var_os("MODEL_BOSS_LLAMA_SERVER").map(std::path::PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -435,7 +435,7 @@ async fn rc_17_a_real_llama_server_answers() {
     body["thinking"] = 5.into();
     let answer = boss.ask(body).await.unwrap();
     assert!(answer.text().contains("8210"), "a budget does not trouble a model that does not think: {answer:?}");
-    // An answer that has begun comes without its beginning, and a message starts with the tokens of its prompt.
+    // A continued answer comes without its beginning, and a message starts with the tokens of its prompt.
     let mut begun = question("guide", "Which port does model-boss listen on?");
     begun["messages"].as_array_mut().unwrap().push(json!({ "role": "assistant", "content": "model-boss listens" }));
     begun["max_tokens"] = 30.into();

@@ -1,4 +1,4 @@
-//! `GET /api/v1/events`: what changes is told, with numbers to go on from.
+//! `GET /api/v1/events`: every change is an event, with a number from which a reader can continue.
 
 use http::{HeaderValue, Method};
 use model_boss_tests::{Behaviour, Boss, Event, Sandbox, Streamed};
@@ -13,7 +13,7 @@ async fn follow(boss: &Boss, after: Option<u64>) -> Streamed {
     client.follow(request).await
 }
 
-/// The next event that `wanted` accepts; its number and what it says. Numbers only grow.
+/// The number and content of the next event that `wanted` accepts. Numbers only grow.
 async fn next(stream: &mut Streamed, last: &mut u64, wanted: impl Fn(&str, &Value) -> bool) -> Value {
     loop {
         match stream.next().await {

@@ -1,4 +1,5 @@
-//! RC-13, RC-18, RC-20, RC-22 with real processes on a played machine: who leaves for whom, and how sizes come about.
+//! RC-13, RC-18, RC-20, RC-22 with real processes on a simulated machine: the choice of models to evict, and the sizes
+//! of models.
 
 use model_boss_tests::{Behaviour, Boss, PATIENCE, Sandbox, question, until};
 use serde_json::{Value, json};
@@ -35,7 +36,7 @@ async fn rc_18_the_less_important_idle_model_leaves_and_the_reason_is_told() {
     let manifest = "vram = \"10GiB\"\ndevice = \"cuda:0\"";
     let _models = ["alpha", "beta", "gamma"].map(|name| sandbox.fake_model_with(name, manifest, says(name)));
     let boss = sandbox.start().await;
-    // The less important one was used last: importance comes before recency.
+    // The model of lower priority was used last: priority decides before recency.
     assert_eq!(boss.ask(at(2, "beta")).await.unwrap().text(), "beta");
     assert_eq!(boss.ask(at(8, "alpha")).await.unwrap().text(), "alpha");
     assert_eq!(boss.ask(at(5, "gamma")).await.unwrap().text(), "gamma");
@@ -95,7 +96,7 @@ async fn rc_13_a_budget_too_short_for_the_load_is_refused_at_once_and_the_load_b
 async fn rc_20_what_a_model_really_takes_is_learned_and_kept() {
     let mut sandbox = Sandbox::new();
     sandbox.play(ONE);
-    // No size stated: it is guessed from what is there, which is nothing.
+    // No size is stated: the estimate comes from the files, which are empty.
     let behaviour = Behaviour { holds: Some(model_boss_protocol::ByteCount::gib(6)), ..says("yes") };
     let _model = sandbox.fake_model_with("alpha", "device = \"cuda:0\"", behaviour);
     let boss = sandbox.start().await;
@@ -129,7 +130,7 @@ async fn rc_22_a_model_larger_than_one_gpu_is_split() {
     };
     assert!(first + second >= 30 * GIB && first > second, "{parts:?}");
     assert_eq!(worker.env["CUDA_VISIBLE_DEVICES"].split(',').count(), 2);
-    // DM-4: both are named wherever the model is.
+    // DM-4: both devices are named wherever the model is shown.
     let both = serde_json::json!(["cuda:0", "cuda:1"]);
     assert_eq!(boss.read("/v1/models/alpha").await["devices"], both);
     assert_eq!(boss.read("/api/v1/health").await["all_models_loaded"][0]["devices"], both);

@@ -1,4 +1,4 @@
-//! A model is a file: `run` and `show` with a path, with and without a coordinator, and loads by path.
+//! Models given as files: `run` and `show` with a path, with and without a coordinator, and loads by path.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::real_model::guide;
 
-/// `model-boss`, whose coordinator is `boss`, or would be one of its own with this worker.
+/// Runs `model-boss` with the coordinator `boss`, or without one; a private coordinator would use this worker.
 fn cli(boss: Option<&Boss>, sandbox: &Sandbox, worker: &str) -> Command {
     let mut command = Command::new(binary("model-boss"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MODEL_BOSS_")) {
@@ -46,7 +46,7 @@ fn error(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A folder that looks like a model to the coordinator, with stand-in workers.
+/// A folder that the coordinator accepts as a model, with fake workers.
 fn folder(sandbox: &Sandbox, name: &str, behaviour: Behaviour) -> FakeModel {
     let model = sandbox.fake_model(name, behaviour);
     std::fs::remove_file(sandbox.path("manifests").join(format!("{name}.toml"))).unwrap();
@@ -60,7 +60,7 @@ fn says(reply: &str) -> Behaviour {
     Behaviour { reply: Some(reply.to_owned()), ..Behaviour::default() }
 }
 
-/// Nothing of a private coordinator is left: no process below `parent` lived on, no folder stays.
+/// Checks that a private coordinator left no process below `parent` and no folder.
 fn no_folder_stays(sandbox: &Sandbox) {
     let left: Vec<_> = std::fs::read_dir(sandbox.path("tmp")).unwrap().flatten().map(|entry| entry.path()).collect();
     assert!(left.is_empty(), "{left:?}");
@@ -79,14 +79,14 @@ async fn op_1_a_folder_is_served_by_the_coordinator_that_runs() {
     assert_eq!(listed["data"][0]["id"], "file:alpha", "{listed}");
     assert_eq!(listed["data"][0]["status"]["value"], "loaded", "{listed}");
 
-    // Any client may use it by its name, and the same path is the same model.
+    // Any client may use the model by its name, and the same path is the same model.
     assert_eq!(boss.chat("file:alpha", "?").await.text(), "good day");
     let path = sandbox.path("models/../models/alpha/");
     let answer = boss.client().post("/api/v1/load", &json!({ "path": path })).await;
     assert_eq!(answer.json(), json!({ "status": "loaded", "model_name": "file:alpha" }));
     assert_eq!(model.spawns(), 1);
 
-    // It stays when manifests are read again.
+    // The model stays when manifests are read again.
     sandbox.model("other", &sandbox.path("models/alpha"), "");
     let both = async || (boss.read("/v1/models").await["data"].as_array()?.len() == 2).then_some(());
     until(PATIENCE, "the new manifest is read", both).await;
@@ -111,7 +111,7 @@ async fn models_by_path_that_nobody_uses_are_forgotten_everywhere_and_can_be_nam
     for name in &names {
         use_once(name).await;
     }
-    // Names that nobody knows leave nothing behind.
+    // Unknown names leave no metrics behind.
     for number in 0..500 {
         let answer = boss.chat(&format!("made-up-{number}"), "?").await;
         assert_eq!(answer.status.as_u16(), 404);
@@ -152,7 +152,7 @@ async fn op_5_a_path_outside_the_roots_is_refused_as_if_nothing_were_there() {
         assert!(there.contains("model_roots"), "{there}");
         assert_eq!(there.replace("alpha", "ahpla"), absent);
     }
-    // Somebody who does not know its state folder.
+    // A client that does not know the coordinator's state folder.
     let mut run = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
     run.current_dir(outside.path("")).arg("run").arg(sandbox.path("models/link/alpha")).arg("hello");
     let told = error(&output(run).await);
@@ -196,7 +196,7 @@ async fn op_5_a_package_by_path_chooses_no_program_and_no_file_elsewhere() {
             "{refused:?}"
         );
     }
-    // A file beside the weights that leads elsewhere, whatever it is called.
+    // A file beside the weights that leads out of the root is refused, whatever its name.
     for name in ["tokenizer.json", "vocab.txt"] {
         std::os::unix::fs::symlink(sandbox.path("secret.json"), package.join(name)).unwrap();
         let refused = load("context_length = 7").await;
@@ -205,7 +205,7 @@ async fn op_5_a_package_by_path_chooses_no_program_and_no_file_elsewhere() {
     }
     assert!(!ran.exists(), "nothing of it ran");
     assert_eq!(boss.read("/v1/models").await["data"], json!([]));
-    // What it may say, it says.
+    // The fields that a package may set take effect.
     std::fs::remove_file(package.join("model.toml")).unwrap();
     assert_eq!(load("context_length = 7\npin = false").await.json()["model_name"], "file:pack");
     boss.finish().await;
@@ -217,7 +217,7 @@ async fn op_5_the_user_who_runs_it_needs_no_root_and_others_get_no_more_than_the
     let sandbox = Sandbox::new();
     let mut model = folder(&sandbox, "alpha", says("good day"));
     let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
-    // The models are in the home folder, and where it was started.
+    // The models lie in the home folder and in the folder in which the coordinator was started.
     launch.command.env("HOME", sandbox.path("")).current_dir(sandbox.path(""));
     let boss = launch.start().await;
     let path = sandbox.path("models/alpha");
@@ -226,7 +226,8 @@ async fn op_5_the_user_who_runs_it_needs_no_root_and_others_get_no_more_than_the
     let message = refused.error_message();
     assert!(message.contains("model_roots") && message.contains("model-boss run"), "{message}");
 
-    // Without the key of the state folder everybody is a stranger; its user reads where it is.
+    // Without the key of the state folder every caller is a stranger; the error tells the coordinator's user where it
+    // is.
     let mut stranger = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
     stranger.current_dir(home.path("")).args(["run"]).arg(&path).arg("hello");
     let told = error(&output(stranger).await);
@@ -247,7 +248,7 @@ async fn op_5_the_user_who_runs_it_needs_no_root_and_others_get_no_more_than_the
 async fn op_1_without_a_coordinator_run_brings_its_own_and_takes_it_away() {
     let sandbox = Sandbox::new();
     let mut model = folder(&sandbox, "alpha", says("good day"));
-    // What the tasks of this folder let people ask for is another coordinator's business.
+    // The tasks of this folder are for another coordinator: the private one ignores them.
     let tasks = "clients:\n  default: {allowed_models: [other], models: {'*': other}}\n";
     std::fs::write(sandbox.path("tasks.yaml"), tasks).unwrap();
     let run = cli(None, &sandbox, "model-boss-fake-worker");
@@ -284,7 +285,7 @@ async fn a_coordinator_elsewhere_is_not_robbed_of_its_devices() {
     boss.finish().await;
 }
 
-/// A chat whose answer never ends, once its worker works.
+/// A chat whose answer never ends, once its worker serves.
 async fn endless(sandbox: &Sandbox, model: &mut FakeModel) -> (Child, Processes) {
     let mut run = cli(None, sandbox, "model-boss-fake-worker");
     let chat =
@@ -343,7 +344,7 @@ async fn the_guides_folder_answers_with_no_coordinator_and_no_manifest() {
     no_folder_stays(&sandbox);
 }
 
-/// What the worker's command makes, in the sandbox.
+/// A file that the worker's command writes in the sandbox.
 fn made(sandbox: &Sandbox, name: &str, args: &[&str]) -> PathBuf {
     let file = sandbox.path("models").join(name);
     let output = Command::new(binary("model-boss-worker")).args(args).arg(&file).output().unwrap();
@@ -391,7 +392,7 @@ async fn a_quantised_qwen3_file_is_served() {
     boss.finish().await;
 }
 
-/// Which program reads files is the coordinator's setting; what it prints is the worker's business.
+/// The coordinator's setting chooses the program that reads files; the worker prints the result.
 #[tokio::test]
 async fn show_with_a_path_asks_the_worker() {
     let sandbox = Sandbox::new();

@@ -1,5 +1,6 @@
-//! The disk below the state folder is full, fails, or takes nothing: what is loaded serves on, nothing that was accepted is
-//! lost, health says what is wrong for as long as it lasts, and all is well by itself when there is room again.
+//! The disk below the state folder is full, fails, or refuses writes. Loaded models still serve, and no accepted
+//! request is lost. Health reports the fault for as long as it lasts, and everything recovers when there is space
+//! again.
 
 use std::fs::File;
 use std::io::Write;
@@ -32,7 +33,7 @@ async fn is_ready(boss: &Boss, word: &str) {
     until(PATIENCE, word, ready).await;
 }
 
-/// A program that wants memory through the coordinator.
+/// Requests a lease for a program, through the coordinator.
 async fn lease(boss: &Boss, request: &str) -> Answer {
     let owner = this_process().unwrap();
     let body = json!({
@@ -141,7 +142,7 @@ async fn rc_20_what_is_learned_while_the_disk_takes_nothing_is_written_when_it_d
     let mut worker = alpha.worker().await;
     disk.fail(Errno::ENOSPC);
     is_ready(&boss, "lease_store_unavailable").await;
-    // It is seen to take 6 GiB now.
+    // The worker is measured with 6 GiB now.
     worker.finish_load();
     worker.ready().await;
     assert!(asked.await.unwrap().status.is_success());
@@ -151,7 +152,7 @@ async fn rc_20_what_is_learned_while_the_disk_takes_nothing_is_written_when_it_d
     let written = async || contains(&std::fs::read(&file).ok()?, b"\"max_concurrent\":").then_some(());
     until(PATIENCE, "what was learned is in the file", written).await;
     boss.finish().await;
-    // A new process knows what this one learned.
+    // A new process knows the size that this one learned.
     let boss = sandbox.start().await;
     let asked = boss.ask(question("alpha", "?"));
     alpha.worker().await.finish_load();
@@ -165,7 +166,7 @@ fn contains(bytes: &[u8], text: &[u8]) -> bool {
     bytes.windows(text.len()).any(|window| window == text)
 }
 
-/// Takes what is left of a file system.
+/// Fills the rest of a file system.
 fn fill(folder: &Path) {
     let mut file = File::create(folder.join("filler")).unwrap();
     for size in [4096, 64, 1] {
@@ -236,7 +237,7 @@ async fn pipes_and_links_in_the_state_folder_are_refused_at_once() {
             assert_eq!(std::fs::read_to_string(&target).unwrap(), "kept");
         }
     }
-    // A model's log and the copy of the settings can be done without: they are named, and models are served.
+    // A model's log and the copy of the settings are not essential: their faults are reported, and models are served.
     let sandbox = sandbox();
     let _alpha = sandbox.fake_model("alpha", Behaviour::default());
     let logs = sandbox.path("state/simulation/logs");

@@ -1,8 +1,8 @@
-//! RC-11 under chaos: clients that close their connections at every moment, above all as their turn comes. However many,
+//! RC-11 under load: clients close their connections at every moment, above all when their turn comes. However many do,
 //! no place, no queue entry and no count is left behind, and the process can end.
 //!
-//! A fixed slice in the tests; for more
-//! `MODEL_BOSS_CHAOS_GIVE_UPS=100000 MODEL_BOSS_CHAOS_SEED=7 cargo nextest run -P chaos -p model-boss-tests give_ups`.
+//! The tests run a fixed number. For more: `MODEL_BOSS_CHAOS_GIVE_UPS=100000 MODEL_BOSS_CHAOS_SEED=7 cargo nextest run
+//! -P chaos -p model-boss-tests give_ups`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,18 +16,18 @@ use tokio::time::timeout;
 use crate::cloud::{Stub, message, start};
 
 const CHAT: &str = "/v1/chat/completions";
-/// Together in both tests.
+/// The abandoned requests of both tests together.
 const GIVE_UPS: u64 = 1_000;
-/// How long a worker takes for an answer.
+/// The time that a worker takes for an answer.
 const ANSWER: Duration = Duration::from_millis(20);
-/// Those who queue behind one that runs.
+/// The requests in the queue behind a running one.
 const QUEUED: u64 = 8;
-/// They leave so long before its end, or after it.
+/// The range around the running request's end in which queued clients give up.
 const AROUND: Duration = Duration::from_millis(3);
-/// Clients of the mixed crowd.
+/// The clients of the mixed test.
 const CROWD: u64 = 40;
 
-/// A model whose worker needs [`ANSWER`], for so many at once.
+/// A model whose worker takes [`ANSWER`] for each request, with `at_once` in parallel.
 fn model(sandbox: &Sandbox, name: &str, at_once: u32, more: &str) {
     let text = format!(
         "vram = \"64MiB\"\nmax_concurrent = {at_once}\n[custom.fake]\ntokens = 2\nfirst_token_ms = {}\n{more}",
@@ -42,12 +42,12 @@ fn asked_by(model: &str, client: u64) -> Value {
     body
 }
 
-/// Asks, and closes the connection when this patience is over; whether it was.
+/// Sends a request, and closes the connection after `patience`; returns whether it did.
 async fn impatient(client: Client, path: &'static str, body: Value, patience: Duration) -> bool {
     timeout(patience, client.post(path, &body)).await.is_err()
 }
 
-/// Everything is given back, as far as anybody outside can see.
+/// Checks that every place and count is released, as far as the API shows.
 pub(crate) async fn nothing_is_left(boss: &Boss) {
     let quiet = async || {
         let (stats, clients) = (boss.read("/api/v1/stats").await, boss.read("/api/v1/clients").await);
@@ -63,7 +63,7 @@ pub(crate) async fn nothing_is_left(boss: &Boss) {
     until(PATIENCE, "every count of waiting and running requests is 0", quiet).await;
 }
 
-/// The places are there, models leave, and the process ends without its grace.
+/// Checks that places are free, models are unloaded, and the process ends without its grace.
 async fn all_goes_on(boss: Boss, models: &[&str]) {
     nothing_is_left(&boss).await;
     for model in models {
@@ -76,7 +76,7 @@ async fn all_goes_on(boss: Boss, models: &[&str]) {
     assert!(!output.text().contains("drain_grace"), "the end waited for requests that are gone:\n{}", output.text());
 }
 
-/// One place, one that occupies it, and others that leave just as it becomes free.
+/// One place with a running request, and queued clients that give up just as it becomes free.
 #[tokio::test]
 async fn rc_11_who_leaves_as_the_turn_comes_takes_no_place_along() {
     let sandbox = Sandbox::new();
@@ -100,7 +100,8 @@ async fn rc_11_who_leaves_as_the_turn_comes_takes_no_place_along() {
     all_goes_on(boss, &["one"]).await;
 }
 
-/// Every way in, to workers, to a provider, to a rung behind one that fails, and of operators: all given up at any moment.
+/// Every kind of request is given up at any moment: to workers, to a provider, to a rung behind one that fails, and
+/// orders of operators.
 #[tokio::test]
 async fn rc_11_give_ups_at_every_moment_leave_nothing_behind() {
     let stub = Stub::start("application/json", message("four")).await;
@@ -137,7 +138,7 @@ async fn rc_11_give_ups_at_every_moment_leave_nothing_behind() {
     all_goes_on(boss, &["one", "many", "task:climbs", "claude:opus"]).await;
 }
 
-/// Something that somebody may ask for.
+/// A random request with its path.
 fn ask(dice: &mut Dice, client: u64) -> (&'static str, Value) {
     let model = *dice.one_of(&["one", "many", "task:climbs", "claude:opus"]);
     let mut body = asked_by(model, client % 8);

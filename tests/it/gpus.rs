@@ -1,4 +1,5 @@
-//! GPUs that are pulled, come back, hang or lie, through the real driver interface with a stand-in library behind it.
+//! GPUs that are pulled, return, hang or report nonsense, through the real driver interface with a fake library behind
+//! it.
 
 use model_boss_protocol::ByteCount;
 use model_boss_tests::{
@@ -17,7 +18,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// `None` where the library cannot be built.
+    /// Builds the machine; `None` where the library cannot be built.
     fn with(uuids: &[&str], config: &str) -> Option<Self> {
         let sandbox = Sandbox::new().with_config(config);
         let gpus = FakeGpus::new(&sandbox)?;
@@ -84,11 +85,11 @@ async fn gp_6_rc_21_a_pulled_gpu_ends_its_models_takes_none_and_is_used_again_wh
     .await;
     let shown = device(&boss, "cuda:0").await;
     assert_eq!((&shown["used"], &shown["free"], &shown["lost"]), (&Value::Null, &Value::Null, &Value::Bool(true)));
-    // The other keeps its number although the driver counts anew, and its model.
+    // The other GPU keeps its number, though the driver counts anew, and keeps its model.
     assert_eq!(device(&boss, "cuda:1").await["uuid"], TWO);
     assert!(boss.chat("beta", "?").await.status.is_success());
     assert_eq!(beta.spawns(), 1);
-    // Who wants the lost one waits and is told; nothing is tried meanwhile.
+    // A request for the lost GPU waits with that reason; no load is tried meanwhile.
     let decided = decisions_about(&boss, "alpha").await;
     let waiting = boss.ask(question("alpha", "?"));
     until(PATIENCE, "it says what it waits for", async || {
@@ -116,7 +117,7 @@ async fn rc_21_without_any_gpu_left_requests_in_flight_are_answered_elsewhere_or
     let boss = rig.start().await;
     let running = boss.ask(question("anywhere", "?"));
     anywhere.worker().await.held().await;
-    // The driver lists it and calls it lost.
+    // The driver lists the GPU, but calls it lost.
     rig.gpus.fail("nvmlDeviceGetHandleByIndex_v2", GPU_IS_LOST);
     assert!(running.await.unwrap().status.is_success(), "it goes to the host");
     assert_eq!(anywhere.worker().await.env["CUDA_VISIBLE_DEVICES"], "");
@@ -169,8 +170,8 @@ async fn rc_21_a_driver_that_hangs_when_it_begins_delays_the_start_and_no_more()
     boss.finish().await;
 }
 
-/// In a container the driver lists no process, or numbers of another namespace: memory of a worker is not also a
-/// stranger's, so nobody is sent away for it.
+/// In a container the driver lists no process, or pids of another namespace. A worker's memory must not count as
+/// foreign too, so that no model is evicted for it.
 async fn workers_are_not_strangers(listing: Listing) {
     let Some(rig) = Rig::with(&[ONE], "leases.foreign = \"1GiB\"") else { return };
     rig.gpus.list_processes(listing);
@@ -216,7 +217,7 @@ async fn dm_6_rc_18_a_device_whose_driver_keeps_the_memory_of_an_ended_worker_is
     leaks(ByteCount::gib(8).0).await;
     let named = problems(&boss, "cuda:0").await;
     assert!(named.iter().any(|problem| problem.contains("leaking")), "{named:?}");
-    // It is counted once, and other loads proceed beside it.
+    // The memory is counted once, and other loads proceed beside it.
     assert!(boss.chat("beta", "?").await.status.is_success());
     let shown = device(&boss, "cuda:0").await;
     assert!(shown["free"].as_u64().is_some_and(|free| free < ByteCount::gib(8).0), "{shown}");
@@ -227,12 +228,12 @@ async fn dm_6_rc_18_a_device_whose_driver_keeps_the_memory_of_an_ended_worker_is
     boss.finish().await;
 }
 
-/// A line that a stand-in engine writes when it is about to be one: its child, in a session of its own.
+/// The beginning of a fake engine's script, which starts a child in a session of its own.
 const WITH_CHILDREN: &str = "#!/bin/sh\n\
     setsid sh -c 'echo $$ >\"$0\"; exec tail -f /dev/null' FOLDER/early </dev/null >/dev/null 2>&1 &\n\
     setsid sh -c 'read -r line <\"$0.go\"; echo $$ >\"$0\"; exec tail -f /dev/null' FOLDER/late </dev/null >/dev/null 2>&1 &\n";
 
-/// The number of a child that has written it down.
+/// The pid that a child has written to its file.
 async fn child(rig: &Rig, name: &str) -> u32 {
     let file = rig.sandbox.path(name);
     let written = async || std::fs::read_to_string(&file).ok()?.trim().parse().ok();
@@ -253,13 +254,13 @@ async fn dm_6_rc_18_memory_of_an_engines_children_is_its_leases_and_leaks_when_t
     let boss = rig.start().await;
     assert!(boss.chat("alpha", "?").await.status.is_success());
     let early = child(&rig, "early").await;
-    // Another one begins when the engine has long been ready.
+    // Another child starts when the engine has long been ready.
     std::fs::write(rig.sandbox.path("late.go"), "now\n").unwrap();
     let late = child(&rig, "late").await;
     rig.gpus.uses(early, ONE, ByteCount::gib(3));
     rig.gpus.uses(late, ONE, ByteCount::gib(2));
 
-    // While they live all of it is the lease's, and nobody's besides.
+    // While the processes live, all of their memory is the lease's, and none is foreign.
     let measured = async || {
         let leases = boss.read("/api/v1/leases").await;
         let measured = leases["leases"][0]["parts"][0]["measured"].as_u64();
@@ -268,7 +269,8 @@ async fn dm_6_rc_18_memory_of_an_engines_children_is_its_leases_and_leaks_when_t
     until(PATIENCE, "both count for the lease", measured).await;
     assert_eq!(device(&boss, "cuda:0").await["foreign"], 0);
 
-    // The driver keeps what they had: it stays counted for the lease, then it is said to leak, and never is it free.
+    // The driver keeps the memory of ended processes. It stays counted for the lease, then it is reported as leaking,
+    // and it is never free.
     rig.gpus.keep_memory_of_the_gone(true);
     let answer = boss.client().post("/api/v1/unload", &serde_json::json!({ "model_name": "alpha" })).await;
     assert!(answer.status.is_success(), "{:?}", answer.json());

@@ -1,5 +1,5 @@
-//! Chat templates and tokenizers that mean harm, in a real worker: they cost their own request an error, or their own
-//! model its load, and nobody else anything.
+//! Malicious chat templates and tokenizers in a real worker. They cost their own request an error, or their own model
+//! its load, and affect no other request.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::real_model::guide;
 
-/// A template that does what the request says, and otherwise what the guide's own does.
+/// A template that runs the attack named in the request, and otherwise equals the guide's own.
 const TEMPLATE: &str = r#"
 {%- set l = range(9999) | list -%}
 {%- set ns = namespace(x='0123456789abcdef', l=[]) -%}
@@ -44,7 +44,7 @@ const TEMPLATE: &str = r#"
 {%- endif -%}
 {%- for message in messages -%}<|user|> {{ message.content }}<|end|>{%- endfor -%}<|assistant|>"#;
 
-/// What goes over a limit, of which this is the answer.
+/// Attacks that exceed a limit, and end with its error.
 const OVER: [&str; 14] = [
     "concatenate",
     "replace",
@@ -62,10 +62,10 @@ const OVER: [&str; 14] = [
     "output",
 ];
 
-/// What the template engine refuses by itself.
+/// Attacks that the template engine refuses by itself.
 const REFUSED: [&str; 3] = ["recursion", "range", "multiply"];
 
-/// The guide's files with some of them in other words.
+/// The guide's files, some of them replaced.
 fn model(files: &[(&str, &str)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(guide()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
@@ -107,7 +107,7 @@ fn anonymous(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) * 1024
 }
 
-/// Asks for plain answers one after another, and looks at the memory of a worker and its processes, until stopped.
+/// Sends plain requests one after another, and measures the memory of a worker and its processes, until stopped.
 struct Witness {
     stop: Arc<AtomicBool>,
     answers: Arc<AtomicUsize>,
@@ -144,7 +144,7 @@ impl Witness {
         witness
     }
 
-    /// How many answers were given, and the most memory that was seen.
+    /// The number of answers, and the most memory that was measured.
     async fn end(self) -> (usize, ByteCount) {
         self.stop.store(true, Ordering::Relaxed);
         for task in self.tasks {
@@ -176,7 +176,7 @@ async fn en_4_a_hostile_template_costs_its_own_request_an_error_and_nothing_more
         let answer = worker.post("/v1/chat/completions", &chat(json!({"attack": attack}))).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{attack}: {answer:?}");
     }
-    // Several at once, more than there are processes.
+    // There are more requests at once than processes.
     let at_once = ["sort", "concatenate", "tojson", "join"].map(|attack| worker.ask(&chat(json!({"attack": attack}))));
     for answer in at_once {
         assert_eq!(limit_of(&answer.await.unwrap()), (StatusCode::BAD_REQUEST, "template_failed".to_owned()));
@@ -203,7 +203,7 @@ async fn en_4_the_limit_that_was_reached_is_named() {
     }
 }
 
-/// Nothing but the client's end could end these renderings.
+/// Only the client's disconnection can end these renderings.
 #[tokio::test]
 async fn rc_11_a_client_that_leaves_ends_its_rendering() {
     let folder = model(&[("chat_template.jinja", TEMPLATE)]);
@@ -220,14 +220,14 @@ async fn rc_11_a_client_that_leaves_ends_its_rendering() {
     assert_eq!(worker.post("/v1/chat/completions", &chat(json!({}))).await.status, StatusCode::OK);
 }
 
-/// A process that renders for this worker, if there is one: not its own child, which loads, but a child of that, which
-/// has computed for a while.
+/// A process that renders for this worker, if there is one. It is not the worker's own child, which loads, but a child
+/// of that child which has used the CPU for a while.
 fn busy_below(worker: u32) -> Option<u32> {
     Processes::below(worker).pids().find(|pid| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let fields: Vec<&str> = stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ').collect()).unwrap_or_default();
         let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-        // The parent, and hundredths of a second of computing.
+        // The fields are the parent, and hundredths of a second of CPU time.
         number(1) != u64::from(worker) && number(11) > 10
     })
 }
@@ -237,7 +237,7 @@ async fn requests_outlive_the_processes_that_work_on_them() {
     let folder = model(&[("chat_template.jinja", TEMPLATE)]);
     let worker = worker(folder.path(), limited(Duration::from_secs(3_600))).await;
     let expected = worker.post("/v1/chat/completions", &chat(json!({}))).await.text();
-    // It works for a second or so, and is found by then.
+    // The rendering takes about a second, and is found by then.
     let slow = chat(json!({"attack": "while", "rounds": 3_000}));
     let renderer_only = async |asked: &Value| {
         let answer = worker.ask(asked);
@@ -250,7 +250,7 @@ async fn requests_outlive_the_processes_that_work_on_them() {
     until(PATIENCE, "a process renders", async || busy_below(worker.pid())).await;
     let all = Processes::below(worker.pid());
     for pid in all.pids() {
-        // One may have ended with another.
+        // One process may have ended with another.
         let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
     }
     assert_eq!(answer.await.unwrap().text(), expected);
@@ -293,7 +293,7 @@ async fn the_text_processes_have_nothing_of_the_workers() {
     }
 }
 
-/// What a model's files do to its own load: a clear end, and none of the machine's memory.
+/// Malicious files make a model's own load fail with a clear error, and use none of the machine's memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_files_are_a_bad_model_and_named() {
     let nested =
@@ -356,7 +356,7 @@ async fn files_that_are_none_or_too_large_are_refused_unread() {
     }
 }
 
-/// Files that load and wait for a text.
+/// Files that load without fault, but attack when they get a text.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn en_4_a_hostile_tokenizer_costs_its_own_request_an_error() {
     let grow = |factor: usize| json!({"type": "Replace", "pattern": {"String": "q"}, "content": "q".repeat(factor)});

@@ -1,4 +1,4 @@
-//! What a worker gets to see, and what it does not.
+//! The environment, headers and devices that a worker can see, and those that it cannot.
 
 use http::{Method, header};
 use model_boss_tests::{Behaviour, Sandbox, question};
@@ -52,7 +52,7 @@ async fn a_clients_credentials_and_hop_headers_stay_outside() {
     let text = format!("{headers:?}");
     assert!(!text.contains("a-clients-own-key") && !text.contains("session=1"), "{text}");
     assert!(!headers.contains_key("x-client-id"), "{text}");
-    // The scheduler's number, not the client's word.
+    // The header has the scheduler's number, not the client's word.
     assert_eq!(headers["x-priority"], "8", "{text}");
     boss.finish().await;
 }
@@ -62,7 +62,7 @@ async fn rc_16_a_worker_on_the_cpu_sees_no_gpu() {
     let sandbox = Sandbox::new();
     let mut model = sandbox.fake_model_with("alpha", "device = \"cpu\"\nvram = \"64MiB\"", Behaviour::default());
     let mut launch = sandbox.launch(&model_boss_tests::binary("model-boss-fake-worker"));
-    // What the operator's shell says is about the operator's programs.
+    // Variables of the operator's shell concern the operator's own programs.
     launch.command.env("CUDA_VISIBLE_DEVICES", "0,1");
     let boss = launch.start().await;
     assert!(boss.chat("alpha", "hello").await.status.is_success());

@@ -1,9 +1,9 @@
-//! LE-4 under chaos: several coordinators and training jobs share one ledger in a real Redis server while processes are
-//! killed and stopped, and the store is emptied, set back, slowed down and cut off. Nothing is ever promised beyond a device,
-//! and no request to a loaded model fails.
+//! LE-4 under faults: several coordinators and training jobs share one ledger in a real Redis server. Processes are
+//! killed and stopped; the store is emptied, restored from an older copy, slowed down and cut off. The ledger never
+//! promises more than a device has, and no request to a loaded model fails.
 //!
-//! A fixed slice in the tests; for more
-//! `MODEL_BOSS_CHAOS_SECS=600 MODEL_BOSS_CHAOS_SEED=7 cargo nextest run -P chaos -p model-boss-tests lease_chaos`.
+//! The tests run a fixed time. For more: `MODEL_BOSS_CHAOS_SECS=600 MODEL_BOSS_CHAOS_SEED=7 cargo nextest run -P chaos
+//! -p model-boss-tests lease_chaos`.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -20,17 +20,17 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 const MACHINE: &str = "[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\ncount = 2\n";
-/// Shorter than in life, so that many lifetimes fit into the test. The window of recovery is 1.8 s.
+/// Terms shorter than the defaults, so that many terms fit into the test. The recovery window is 1.8 s.
 const TERMS: &str = "[leases]\nterm = \"1s\"\nheartbeat = \"400ms\"\npatience = \"300ms\"";
-/// Beyond the term of a lease.
+/// A stop that is longer than the term of a lease.
 const LONG_STOP: Duration = Duration::from_millis(1_300);
 const SECONDS: u64 = 20;
-/// The ledger is looked at this often.
+/// The interval between looks at the ledger.
 const LOOK: Duration = Duration::from_millis(10);
-/// A loaded model is asked this often.
+/// The interval between requests to a loaded model.
 const ASK: Duration = Duration::from_millis(40);
 
-/// A way to the server that can be slow, or cut.
+/// A connection to the server that can be slow, or cut.
 struct Proxy {
     socket: PathBuf,
     cut: Arc<AtomicBool>,
@@ -44,7 +44,7 @@ impl Proxy {
         let (cut, delay_ms) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let proxy = Self { socket, cut: Arc::clone(&cut), delay_ms: Arc::clone(&delay_ms) };
         let target = server.socket();
-        // These threads end with the test's process; they hold nothing else.
+        // These threads end with the test's process, and hold no other resource.
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = UnixStream::connect(&target) else { continue };
@@ -79,7 +79,7 @@ fn pass_on(mut from: UnixStream, mut to: UnixStream, cut: &AtomicBool, delay_ms:
     }
 }
 
-/// `model-boss lease run` at some coordinator.
+/// `model-boss lease run` at one of the coordinators.
 struct Job(Child);
 
 impl Job {
@@ -104,7 +104,7 @@ impl Job {
     }
 
     fn signal(&self, signal: Signal) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         _ = kill(Pid::from_raw(self.0.id().cast_signed()), signal);
     }
 
@@ -121,7 +121,7 @@ impl Drop for Job {
     }
 }
 
-/// What the ledger promises beyond what a device can lease, if anything.
+/// The excess of the ledger's promises over what a device can lease, if there is any.
 fn overcommitted(ledger: &Value) -> Option<String> {
     for (key, device) in ledger["devices"].as_object()? {
         let number = |value: &Value| value.as_u64().unwrap_or_default();
@@ -139,7 +139,7 @@ fn overcommitted(ledger: &Value) -> Option<String> {
     None
 }
 
-/// What was done and seen.
+/// Counts of faults and observations.
 #[derive(Debug, Default)]
 struct Score {
     looks: u64,
@@ -156,7 +156,7 @@ async fn le_4_nothing_is_promised_twice_and_loaded_models_answer_whatever_happen
     let mut rng = Dice::new(seed);
     let steady = "vram = \"2GiB\"\npin = true\ndevice = \"cuda:0\"";
     let cold = "vram = \"9GiB\"";
-    // The first over the proxy, the second directly, the third is killed again and again.
+    // The first coordinator uses the proxy, the second connects directly, the third is killed again and again.
     let mut models = Vec::new();
     let mut sandboxes = Vec::new();
     for url in [proxy.url(), server.url(), server.url()] {
@@ -218,7 +218,7 @@ async fn le_4_nothing_is_promised_twice_and_loaded_models_answer_whatever_happen
             let mut body = question(["cold", "other"][usize::try_from(rng.below(2)).unwrap()], "?");
             body["x_priority"] = rng.below(10).into();
             body["x_budget_s"] = 2.into();
-            // How it ends depends on what there is room for; it only must not disturb anybody.
+            // The result depends on the free memory; the request only must not disturb others.
             drop(boss.ask(body));
         }
         let fault = match rng.below(9) {
@@ -294,7 +294,8 @@ async fn le_4_nothing_is_promised_twice_and_loaded_models_answer_whatever_happen
             }
         };
         *score.faults.entry(fault).or_default() += 1;
-        // What was lost is stated again before the next fault: two at once are beyond what is promised (3-leases).
+        // Lost leases are stated again before the next fault: two faults at once are beyond what is promised
+        //.
         sleep(Duration::from_millis(500 + rng.below(1_500))).await;
     }
     over.store(true, Ordering::Release);
@@ -308,7 +309,7 @@ async fn le_4_nothing_is_promised_twice_and_loaded_models_answer_whatever_happen
     for boss in [one, two, third] {
         boss.finish().await;
     }
-    // Nothing of what died is counted for ever: the last to leave has settled it, or a new one does.
+    // No lease of a dead process is counted forever: the last coordinator to end has settled it, or a new one does.
     let last = sandboxes[1].start().await;
     let settled = async || {
         let ledger = server.ledger()?;

@@ -1,4 +1,5 @@
-//! The coordinator over a real Redis server: what happens when it is not there, goes away, comes back, or must not be used.
+//! The coordinator over a real Redis server: what happens when it is not there, goes away, comes back, or must not be
+//! used.
 
 use model_boss_protocol::ByteCount;
 use model_boss_tests::{Behaviour, Boss, Event, PATIENCE, RedisServer, Sandbox, binary, until};

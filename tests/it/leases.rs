@@ -1,5 +1,5 @@
-//! LE-2 and LE-3 with real processes on a played machine: other programs hold memory through the coordinator, models and
-//! training make way for each other, and everybody is told what they wait for.
+//! LE-2 and LE-3 with real processes on a played machine: other programs hold memory through the coordinator, models
+//! and training make way for each other, and everybody is told what they wait for.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;

@@ -1,5 +1,5 @@
-//! LE-4: the file with the leases is deleted, emptied, replaced by an older copy, or not the one that another coordinator
-//! was started with: a program that lives keeps its lease, and nobody else gets its memory.
+//! LE-4: the file with the leases is deleted, emptied, replaced by an older copy, or not the one that another
+//! coordinator was started with: a program that lives keeps its lease, and nobody else gets its memory.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};

@@ -1,5 +1,5 @@
-//! Backends that answer nonsense, on every route and in every dialect: a client sees an error, never an empty answer, and
-//! nothing of the backend's own head.
+//! Backends that answer nonsense, on every route and in every dialect: a client sees an error, never an empty answer,
+//! and nothing of the backend's own head.
 
 use http::StatusCode;
 use model_boss_tests::{Answer, Behaviour, Boss, FakeModel, RawAnswer, Sandbox};

@@ -1,6 +1,6 @@
-//! One machine, several users and sessions: two coordinators never count one device, whoever starts them and with whichever
-//! runtime folder, a lost ledger is noticed by everybody, and no user keeps another from starting. In a mount namespace
-//! with shared folders of its own, so that the machine's are not touched.
+//! One machine, several users and sessions: two coordinators never count one device, whoever starts them and with
+//! whichever runtime folder, a lost ledger is noticed by everybody, and no user keeps another from starting. In a mount
+//! namespace with shared folders of its own, so that the machine's are not touched.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};

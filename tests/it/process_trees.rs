@@ -1,5 +1,6 @@
-//! Programs that start sessions of their own, fork twice, forget their environment and ignore SIGTERM: behind a worker, an
-//! engine and `lease run`, nothing of them outlives its holder, whoever is killed, and no lease is given back before.
+//! Programs that start sessions of their own, fork twice, forget their environment and ignore SIGTERM: behind a worker,
+//! an engine and `lease run`, nothing of them outlives its holder, whoever is killed, and no lease is given back
+//! before.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Read;
@@ -19,8 +20,8 @@ const MACHINE: &str = "[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\n";
 const MEMBERS: usize = 5;
 
 /// A program that starts processes which hold on to life: a session of its own, a daemon (two forks, one session, no
-/// environment), a group of its own, and a deep chain whose middle has ended. Each of them holds a pipe: it ends when all
-/// of them are gone.
+/// environment), a group of its own, and a deep chain whose middle has ended. Each of them holds a pipe: it ends when
+/// all of them are gone.
 pub(crate) struct Unruly {
     program: PathBuf,
     fifo: PathBuf,
@@ -107,7 +108,8 @@ impl Job {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MODEL_BOSS_")) {
             command.env_remove(name);
         }
-        // Before every request of the tests: the ledger's order does not age, and a crowd would hold the job back for ever.
+        // Before every request of the tests: the ledger's order does not age, and a crowd would hold the job back for
+        // ever.
         command.args(["lease", "run", "--vram", "1GiB", "--priority", "2", "--"]).args(program);
         command.env("MODEL_BOSS_URL", format!("http://{}", boss.client().address()));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -414,7 +416,8 @@ async fn a_bomb_of_forks_ends_with_its_lease() {
     boss.finish().await;
 }
 
-/// PyTorch's launcher starts each rank in a session of its own. The real one, where `MODEL_BOSS_TORCHRUN` or PATH has it.
+/// PyTorch's launcher starts each rank in a session of its own. The real one, where `MODEL_BOSS_TORCHRUN` or PATH has
+/// it.
 #[tokio::test]
 async fn ranks_of_torchrun_end_with_their_lease() {
     let named = std::env::var_os("MODEL_BOSS_TORCHRUN").map(PathBuf::from);

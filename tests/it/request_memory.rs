@@ -1,5 +1,5 @@
-//! What requests in flight cost: bodies made to swell or to take long, uploads that stay unfinished, answers without end.
-//! Measured from outside: the process's memory as the kernel counts it, and whether others are served meanwhile.
+//! What requests in flight cost: bodies made to swell or to take long, uploads that stay unfinished, answers without
+//! end. Measured from outside: the process's memory as the kernel counts it, and whether others are served meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -104,7 +104,8 @@ async fn op_10_hostile_bodies_take_little_memory_and_nobody_elses_time() {
     let engine = sandbox.gguf_model("engine", "backend = \"llama-server\"", Behaviour::default());
     let boss = sandbox.start().await;
     let (mut stall, memory) = (Stall::default(), PeakMemory::of(boss.pid()));
-    // Every shape on every route with MODEL_BOSS_CHAOS_BODIES=1; by default each route and each shape once, and the largest.
+    // Every shape on every route with MODEL_BOSS_CHAOS_BODIES=1; by default each route and each shape once, and the
+    // largest.
     let all = std::env::var_os("MODEL_BOSS_CHAOS_BODIES").is_some();
     let mut cases = vec![(ROUTES[4], SHAPES[0], 31 * MIB), (ROUTES[6], SHAPES[2], 31 * MIB)];
     for (number, route) in ROUTES.into_iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Models whose layers come and go, by both real binaries: the same answers, leases as planned, and what happens when files
-//! or workers fail underneath.
+//! Models whose layers come and go, by both real binaries: the same answers, leases as planned, and what happens when
+//! files or workers fail underneath.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Files that never answer: pipes and links in the place of logs, and programs and logs on a disk that hangs. No request
-//! and no order waits for them.
+//! Files that never answer: pipes and links in the place of logs, and programs and logs on a disk that hangs. No
+//! request and no order waits for them.
 
 use std::os::unix::fs::symlink;
 

@@ -1,4 +1,4 @@
-//! `model-boss lease hold`: the conversation over a pipe.
+//! `model-boss lease hold`: requests and messages over a pipe.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -32,7 +32,7 @@ impl Pipe {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: '{line}'"))
     }
 
-    /// The next line that is none of these events.
+    /// The next line whose event is not in this list.
     fn hear_but(&mut self, events: &[&str]) -> Value {
         loop {
             let heard = self.hear();
@@ -50,7 +50,7 @@ impl Drop for Pipe {
     }
 }
 
-/// A process that lives until it is dropped.
+/// A child process, killed when dropped.
 struct Process(Child);
 
 impl Process {
@@ -108,7 +108,7 @@ fn le_4_who_waits_over_a_pipe_finds_out_that_a_killed_holder_holds_nothing() {
     let mut next = Pipe::open(&bench);
     next.say(&acquire);
     assert_eq!(next.hear_but(&["asking"])["event"], "waiting");
-    // The holder is killed, and then what it held the memory for ends. Nobody is left to give it back.
+    // The holder is killed, so the processes of its leases must end: no process is left to release the leases.
     pipe.child.kill().unwrap();
     pipe.child.wait().unwrap();
     drop(process);

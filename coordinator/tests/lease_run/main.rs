@@ -1,6 +1,7 @@
 //! `model-boss lease run` with real processes and a real Redis server, and no coordinator.
 //!
-//! Without `redis-server` or `valkey-server` on the PATH each test says so and does nothing; `scripts/test` reports it.
+//! Without `redis-server` or `valkey-server` on the PATH each test prints so and checks nothing; `scripts/test` reports
+//! it.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
 
@@ -19,7 +20,7 @@ use model_boss_protocol::{ByteCount, DeviceId, Later};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// A server, and a ledger in which the host's memory is so large that what the machine really uses does not matter.
+/// A Redis server with a ledger whose host memory is so large that the machine's real use does not matter.
 struct Bench {
     server: Child,
     folder: tempfile::TempDir,
@@ -91,7 +92,7 @@ impl Drop for Bench {
     }
 }
 
-/// Asks until the answer fits, for at most thirty seconds.
+/// Repeats `ask` until it returns a value, for at most thirty seconds.
 fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now().later(Duration::from_secs(30));
     loop {
@@ -264,7 +265,7 @@ fn le_4_a_killed_holder_takes_its_program_with_it_and_its_memory_is_counted_unti
     run.kill().unwrap();
     run.wait().unwrap();
     until(|| (!is_running(grandchild)).then_some(()));
-    // No coordinator runs: whoever waits for the memory finds out that nobody holds it any more.
+    // Without a coordinator, the queued request itself must notice that the lease's holder is gone.
     let next = bench.run(&["--vram", "600TiB", "--wait", "30s"], "exit 4").output().unwrap();
     assert_eq!(next.status.code(), Some(4), "{}", words(&next));
     assert_eq!(bench.held(), 0);

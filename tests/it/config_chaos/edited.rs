@@ -1,5 +1,5 @@
-//! One file of the configuration, edited as editors, orchestrators and accidents do it. Knows what stands there, and which
-//! versions ever made sense; not what a coordinator makes of it.
+//! One file of the configuration, edited as editors, orchestrators and accidents do it. Knows what stands there, and
+//! which versions ever made sense; not what a coordinator makes of it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};

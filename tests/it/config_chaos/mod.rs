@@ -1,9 +1,9 @@
-//! TR-5 under load: `tasks.yaml` and manifests are edited at random while clients ask, and a real coordinator reads them.
-//! Nothing that makes no sense is ever in use, nothing older comes back, no request fails, faults are told with their line
-//! and field, and a model whose manifest says the same stays loaded.
+//! TR-5 under load: `tasks.yaml` and manifests are edited at random while clients ask, and a real coordinator reads
+//! them. Nothing that makes no sense is ever in use, nothing older comes back, no request fails, faults are told with
+//! their line and field, and a model whose manifest says the same stays loaded.
 //!
-//! A fixed slice in the tests; for more
-//! `MODEL_BOSS_CHAOS_EDITS=10000 MODEL_BOSS_CHAOS_SEED=7 cargo nextest run -P chaos -p model-boss-tests config_chaos`.
+//! A fixed slice in the tests; for more `MODEL_BOSS_CHAOS_EDITS=10000 MODEL_BOSS_CHAOS_SEED=7 cargo nextest run -P
+//! chaos -p model-boss-tests config_chaos`.
 
 mod edited;
 
