@@ -1,9 +1,9 @@
-//! The families of decoders that our worker computes, by the names that model files have for them. The worker refuses
-//! every other, and the coordinator looks for another engine before it asks (RC-16): both read these lists.
+//! Architectures of decoders that our worker supports, by their names in model files. The worker refuses every other
+//! one. The coordinator reads the same lists and uses another engine in that case (RC-16).
 
-/// As GGUF files name them, in `general.architecture`.
+/// Names in GGUF files, in `general.architecture`.
 pub const GGUF_ARCHITECTURES: [&str; 3] = ["llama", "qwen2", "qwen3"];
 
-/// As `config.json` names them, in `architectures`.
+/// Names in `config.json`, in `architectures`.
 pub const CONFIG_ARCHITECTURES: [&str; 5] =
     ["LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"];

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A number of bytes. Arithmetic saturates: a size never wraps round to something that looks free.
+/// A number of bytes. Arithmetic saturates: a size never wraps round to a small one that seems to fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ByteCount(pub u64);
@@ -21,7 +21,7 @@ impl ByteCount {
     /// No bytes.
     pub const ZERO: Self = Self(0);
 
-    /// `n` times 2^20 bytes, at most what a number holds.
+    /// `n` times 2^20 bytes, saturated at the largest number.
     pub const fn mib(n: u64) -> Self {
         Self(n.saturating_mul(1 << 20))
     }

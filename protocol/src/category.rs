@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Category {
-    /// Text in, text out (a chat model that sees is still `llm`).
+    /// Text in, text out (a chat model that accepts images is still `llm`).
     #[default]
     Llm,
     /// Text in, a vector out.
@@ -33,7 +33,7 @@ pub enum Category {
 pub enum Modality {
     /// Text.
     Text,
-    /// Images: a chat model that sees, or an image tower.
+    /// Images, for a chat model that accepts them or an image tower.
     Image,
     /// Sound.
     Audio,
@@ -48,7 +48,7 @@ impl Category {
     /// Every category.
     pub const ALL: [Self; 6] = [Self::Llm, Self::Embedding, Self::Reranking, Self::Vision, Self::Diffusion, Self::Tts];
 
-    /// How long an unneeded model of this category stays loaded after its last use when nothing else says (RC-8).
+    /// The time that a model of this category stays loaded after its last use, unless another setting applies (RC-8).
     pub const fn stay_warm(self) -> Duration {
         Duration::from_secs(match self {
             Self::Diffusion => 900,

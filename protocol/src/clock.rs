@@ -1,11 +1,11 @@
-//! Moments of the system's clocks. Adding to one overflows and panics when the span is long enough, so nothing adds to
-//! them but this; clippy's `arithmetic_side_effects` holds everybody to it.
+//! Moments of the system's clocks. Adding a long span to one overflows and panics, so additions are made only here;
+//! clippy's `arithmetic_side_effects` enforces that.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::LONGEST_SPAN;
 
-/// A clock's moment to which any span may be added.
+/// A moment of a clock to which any span may be added.
 pub trait Later: Sized {
     /// The moment `span` after this one; at most [`LONGEST_SPAN`] after it.
     #[must_use]

@@ -1,5 +1,5 @@
-//! Programs of others by their command line: the template an operator writes, and the words it may hold. Fills nothing
-//! in and starts nothing.
+//! External programs and their command lines: the template that an operator writes, and its placeholders. Filling in
+//! and starting belong to other crates.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,29 +11,29 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::parse_span;
 
-/// How a program with an OpenAI-compatible port is started, seen and stopped.
+/// The command line of a program with an OpenAI-compatible port, its readiness and its stop signal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CommandSpec {
     /// The program and its arguments; [`Placeholder`]s in braces are filled in. No shell reads it.
     pub line: Vec<String>,
-    /// Variables of its environment, over those of the coordinator; filled in the same way.
+    /// Environment variables beyond those of the coordinator, filled in the same way.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Where it runs; where the coordinator does when absent.
+    /// The working directory; the coordinator's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
-    /// It is ready when `GET` of this path is answered with 200.
+    /// The path of the health check: the program is ready when `GET` is answered with 200.
     #[serde(default = "health", skip_serializing_if = "is_usual_health")]
     pub health: String,
-    /// How long it may take until then (`"5m"`); by the model's size when absent.
+    /// The longest time of a load (`"5m"`); by the model's size when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_timeout: Option<String>,
     /// The signal that asks it to end.
     #[serde(default)]
     pub stop_signal: StopSignal,
-    /// The name it knows its model by; ours when absent.
+    /// The program's own name of the model; ours when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served_name: Option<String>,
 }
@@ -42,30 +42,30 @@ pub struct CommandSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum StopSignal {
-    /// The usual one.
+    /// The usual signal, SIGTERM.
     #[default]
     #[serde(rename = "SIGTERM")]
     Terminate,
-    /// As from the keyboard.
+    /// The signal of Ctrl-C, SIGINT.
     #[serde(rename = "SIGINT")]
     Interrupt,
-    /// Some programs finish their work on this one.
+    /// SIGQUIT, on which some programs finish their work.
     #[serde(rename = "SIGQUIT")]
     Quit,
 }
 
-/// A template, or the name of one that the configuration has.
+/// A template, or the name of one in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum CommandSource {
-    /// `[backends.NAME]` of `model-boss.toml`.
+    /// The name of a `[backends.NAME]` of `model-boss.toml`.
     Named(String),
-    /// Written out.
+    /// A template of its own.
     Own(CommandSpec),
 }
 
-/// A word that may be written in braces in a template.
+/// A placeholder, written in braces in a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placeholder {
     /// The port to listen on.
@@ -74,40 +74,40 @@ pub enum Placeholder {
     Host,
     /// The model's id.
     Model,
-    /// Where its files are.
+    /// The path of its files.
     Path,
     /// The context to serve, in tokens.
     Context,
-    /// Requests to work on at once.
+    /// The number of concurrent requests.
     Concurrency,
-    /// The UUIDs of its GPUs with commas between them; empty on `cpu`.
+    /// The UUIDs of its GPUs, separated by commas; empty on `cpu`.
     Gpus,
-    /// How many GPUs it has; 0 on `cpu`.
+    /// The number of its GPUs; 0 on `cpu`.
     GpuCount,
-    /// The share of each GPU, as llama.cpp takes it.
+    /// The share of each GPU, in the form that llama.cpp reads.
     TensorSplit,
     /// The bytes of its lease in MiB, all devices together.
     MemoryMib,
-    /// The key that requests will bring; a program that checks it cannot be asked by others.
+    /// The key that requests carry; a program that checks it refuses requests of others.
     Token,
 }
 
 /// A template cannot be filled in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandTemplateError {
-    /// Not one of ours.
+    /// The placeholder does not exist.
     #[error("'{{{0}}}' cannot be filled in; there are {all}. Write {{{{ and }}}} for braces", all = all_placeholders())]
     Unknown(String),
-    /// A brace alone.
+    /// A brace without its counterpart.
     #[error("'{0}' has a brace without its other half; write {{{{ and }}}} for braces")]
     Unbalanced(String),
-    /// Nothing to start.
+    /// The template names no program.
     #[error("'line' is empty: its first word is the program")]
     NoProgram,
-    /// Not a path of a URL.
+    /// The health path is no path of a URL.
     #[error("'health' must begin with '/', and '{0}' does not")]
     Health(String),
-    /// Not a time.
+    /// The load timeout is no duration.
     #[error("'load_timeout': {0}")]
     Timeout(#[from] crate::ParseSpanError),
     /// No port is passed to the program, so no request could reach it.
@@ -116,7 +116,7 @@ pub enum CommandTemplateError {
 }
 
 impl Placeholder {
-    /// Each with its name.
+    /// All placeholders with their names.
     pub const ALL: [(Self, &'static str); 11] = [
         (Self::Port, "port"),
         (Self::Host, "host"),
@@ -141,10 +141,10 @@ fn all_placeholders() -> String {
     names.join(" ")
 }
 
-/// A piece of a template: text as it is, or something to fill in.
+/// A piece of a template: literal text or a placeholder.
 pub type Piece = Result<Placeholder, String>;
 
-/// The pieces of a template, in order: `Err` is text as it stands, `Ok` something to fill in.
+/// The pieces of a template, in order: `Err` is literal text, `Ok` a placeholder.
 pub fn split_template(template: &str) -> Result<Vec<Piece>, CommandTemplateError> {
     let unbalanced = || CommandTemplateError::Unbalanced(template.to_owned());
     let (mut pieces, mut text, mut rest) = (Vec::new(), String::new(), template);
@@ -175,7 +175,7 @@ pub fn split_template(template: &str) -> Result<Vec<Piece>, CommandTemplateError
 }
 
 impl CommandSpec {
-    /// Whether it can be filled in.
+    /// Checks that the template can be filled in.
     pub fn check(&self) -> Result<(), CommandTemplateError> {
         if self.line.first().is_none_or(String::is_empty) {
             return Err(CommandTemplateError::NoProgram);
@@ -193,7 +193,7 @@ impl CommandSpec {
         if has_port { Ok(()) } else { Err(CommandTemplateError::NoPort) }
     }
 
-    /// Whether the template names several GPUs, so that the program may be given them (RC-22).
+    /// Whether the template uses the list of GPUs, so that the program can run on several (RC-22).
     pub fn splits(&self) -> bool {
         let several = [Ok(Placeholder::GpuCount), Ok(Placeholder::TensorSplit)];
         let tells = |template: &String| {
@@ -204,7 +204,7 @@ impl CommandSpec {
 }
 
 impl StopSignal {
-    /// Its name, as `kill -l` has it.
+    /// The name of the signal, as in `kill -l`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Terminate => "SIGTERM",

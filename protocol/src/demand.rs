@@ -1,7 +1,7 @@
-//! Demands on an answer that our own worker cannot meet yet, by the fields of requests that make them. An answer of 200
-//! would break that promise. Such a field is refused by its name, and the refusal says which engine takes it.
+//! Demands of requests that our own worker cannot meet yet, by their fields. An answer of 200 without them would be
+//! wrong. Such a field is refused by its name, and the refusal says which engine supports it.
 //!
-//! Fields are those of OpenAI's API, llama.cpp, vLLM and SGLang; the other dialects are translated into them first.
+//! The fields are those of OpenAI's API, llama.cpp, vLLM and SGLang; other dialects are translated into them first.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use serde_json::Value;
 
 use crate::{ApiError, ErrorCode};
 
-/// The way to meet a demand that our own worker does not meet.
+/// The engine or change by which a demand can be met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// llama.cpp's server.
     LlamaServer,
-    /// An engine with this name, started by a command line.
+    /// An external engine with this name, started by a command line.
     Command(&'static str),
     /// Both kinds of engines.
     AnyEngine,
-    /// A provider's model.
+    /// A model of a cloud provider.
     Provider,
-    /// Another way to say it.
+    /// Another form of the same demand.
     Instead(&'static str),
 }
 
@@ -53,18 +53,18 @@ impl fmt::Display for Remedy {
 /// A field by which a request demands something of its answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
-    /// Its name.
+    /// The field's name.
     pub field: &'static str,
-    /// The act that it asks for, behind "cannot".
+    /// The demanded act, as it follows "cannot".
     pub act: &'static str,
     /// The way to meet it.
     pub remedy: Remedy,
-    /// Fields that say more about it. They demand nothing by themselves.
+    /// Fields that give details of the demand. They demand nothing by themselves.
     pub details: &'static [&'static str],
     usual: Usual,
 }
 
-/// The values of a field that demand nothing, besides the empty ones. Clients send whole blocks of them.
+/// The values of a field that demand nothing, besides the empty ones. Many clients send all fields with such values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Usual {
     Empty,
@@ -92,7 +92,7 @@ pub const DEMANDS: [Demand; 36] = [
     demand("guided_json_object", FORM, Remedy::Command("vLLM")),
     demand("structured_outputs", FORM, Remedy::Command("vLLM")),
     demand("structural_tag", FORM, Remedy::Command("vLLM")),
-    // TensorRT-LLM's, text-generation-webui's and TabbyAPI's.
+    // Fields of TensorRT-LLM, text-generation-webui and TabbyAPI.
     demand("guided_decoding", FORM, Remedy::Instead(AS_GRAMMAR)),
     demand("grammar_string", FORM, Remedy::Instead(AS_GRAMMAR)),
     demand("regex_pattern", FORM, Remedy::Instead(AS_GRAMMAR)),
@@ -118,7 +118,7 @@ pub const DEMANDS: [Demand; 36] = [
     },
     demand("suffix", "fill a gap in a text yet", Remedy::Provider),
     demand("web_search_options", "search the web", Remedy::Provider),
-    // llama.cpp's samplers, off by the values of its server's README.
+    // llama.cpp's samplers. The values that turn them off are from its server's README.
     sampler("mirostat", Usual::Empty, &["mirostat_tau", "mirostat_eta"]),
     sampler(
         "dry_multiplier",
@@ -150,23 +150,23 @@ impl Demand {
         DEMANDS.into_iter().find(|demand| text(demand.field).is_some_and(|text| demand.is_made_by(text)))
     }
 
-    /// The refusal of something, in words, that cannot do it.
+    /// The refusal of this demand by the engine `who`, in words.
     pub fn refused_by(self, who: &str) -> ApiError {
         beyond(who, self.field, self.act, self.remedy)
     }
 
-    /// The names of its field and of those that say more about it.
+    /// The names of its field and of its details.
     pub fn fields(self) -> impl Iterator<Item = &'static str> {
         std::iter::once(self.field).chain(self.details.iter().copied())
     }
 
-    /// Whether a value asks for anything.
+    /// Whether a value demands anything.
     fn is_made_by(self, text: &str) -> bool {
         let is = |words: &[&str]| {
             let plain: String = text.chars().filter(|c| !c.is_ascii_whitespace()).take(16).collect();
             words.contains(&plain.as_str())
         };
-        // A schema of nothing allows everything, and is a wish for JSON all the same.
+        // An empty schema permits every value, and still demands JSON.
         let empty: &[&str] = if self.field == "json_schema" || self.field == "guided_json" {
             &["null", "\"\""]
         } else {
@@ -183,9 +183,10 @@ impl Demand {
     }
 }
 
-/// Whether our own worker can do all that a request demands. `text` gives the JSON text of a field of the request.
+/// Checks that our own worker can meet all demands of a request. `text` gives the JSON text of a field of the
+/// request.
 ///
-/// Errors: 400 that names the field, and what meets the demand.
+/// Errors: 400 that names the field, and the engine that supports it.
 pub fn refuse_unmet<'a>(text: impl Fn(&str) -> Option<&'a str>) -> Result<(), ApiError> {
     if let Some(demand) = Demand::first_in(&text) {
         return Err(demand.refused_by(OWN));
@@ -208,12 +209,12 @@ pub fn refuse_unmet<'a>(text: impl Fn(&str) -> Option<&'a str>) -> Result<(), Ap
     }
 }
 
-/// The refusal of what our own worker cannot do with a request's field; `act` follows "cannot".
+/// The refusal of a request's field that our own worker does not support; `act` follows "cannot".
 pub fn beyond_worker(param: &str, act: &str, remedy: Remedy) -> ApiError {
     beyond(OWN, param, act, remedy)
 }
 
-/// The refusal of what an engine, in words, cannot do with a request's field; `act` follows "cannot".
+/// The refusal of a request's field that the engine `who` does not support; `act` follows "cannot".
 pub fn beyond(who: &str, param: &str, act: &str, remedy: Remedy) -> ApiError {
     let field = param.rsplit('.').next().unwrap_or(param);
     let named = if act.contains(field) { String::new() } else { format!(", which '{param}' asks for") };
@@ -221,7 +222,7 @@ pub fn beyond(who: &str, param: &str, act: &str, remedy: Remedy) -> ApiError {
     ApiError::new(ErrorCode::UnsupportedByModel, message).with_param(param)
 }
 
-/// The form that a `response_format` asks for; `None` where it is text, or nothing.
+/// The form that a `response_format` demands; `None` where it is text or absent.
 pub fn wanted_form(format: &Value) -> Option<&str> {
     format.get("type").and_then(Value::as_str).filter(|kind| *kind != "text")
 }
@@ -294,7 +295,7 @@ mod tests {
 
     #[test]
     fn en_6_samplers_that_are_off_demand_nothing_and_those_that_are_on_are_named() {
-        // What Ollama's and llama.cpp's clients send when nobody touched a switch.
+        // The values that clients of Ollama and llama.cpp send by default.
         let off = serde_json::json!({
             "mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "tfs_z": 1.0, "typical_p": 1.0, "top_n_sigma": -1,
             "dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1,

@@ -1,4 +1,4 @@
-//! Where a model can run. A `DeviceId` is the name people use; a GPU's identity is its UUID, kept beside it.
+//! Names of devices. A `DeviceId` is the name for people; a GPU's identity is its UUID, stored beside it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,20 +25,20 @@ pub enum DeviceId {
     Custom(String),
 }
 
-/// Bytes that a process takes of each GPU for its context, kernels and libraries, until they were measured (RC-20). A
-/// lease counts them, and a worker that fills its lease leaves them free.
+/// The bytes that a process is assumed to take of each GPU for its context, kernels and libraries, until they are
+/// measured (RC-20). A lease counts them, and a worker that fills its lease leaves them free.
 pub const GPU_CONTEXT: ByteCount = ByteCount::mib(536);
 
 /// The text cannot name a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDeviceError {
-    /// Nothing there.
+    /// The text is empty.
     #[error("a device name is empty; write cpu, cuda:N, metal:N, npu, auto or a declared device")]
     Empty,
-    /// `cuda:x`, `metal:-1`.
+    /// The number is invalid: `cuda:x`, `metal:-1`.
     #[error("'{0}' does not end in a device number such as cuda:0")]
     BadNumber(String),
-    /// Characters no device name has.
+    /// The text has characters that device names may not have.
     #[error("'{0}' is not a device name; use letters, digits, '-', '_', '.' and ':'")]
     BadName(String),
 }
@@ -58,7 +58,7 @@ impl FromStr for DeviceId {
         };
         let index = |number: Option<&str>| match number {
             None => Ok(0),
-            // `parse` alone would take "+1".
+            // `parse` alone would accept "+1".
             Some(n) if !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()) => {
                 n.parse().map_err(|_| ParseDeviceError::BadNumber(text.to_owned()))
             }

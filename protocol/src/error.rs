@@ -1,4 +1,4 @@
-//! Errors as clients see them: one shape, one list of stable codes, one status for each.
+//! Errors for clients: one shape, one list of stable codes, one status for each.
 //!
 //! The list is documented in `docs/errors.md`; a test there compares the two.
 
@@ -26,12 +26,12 @@ macro_rules! error_codes {
                 match self { $(Self::$variant => $text,)* }
             }
 
-            /// The HTTP status that goes with it unless the error says otherwise.
+            /// The HTTP status of the code, unless the error sets another.
             pub const fn status(self) -> u16 {
                 match self { $(Self::$variant => $status,)* }
             }
 
-            /// `error.type`, one of OpenAI's words.
+            /// The value of `error.type`, as defined by OpenAI.
             pub const fn kind(self) -> &'static str {
                 match self { $(Self::$variant => $kind,)* }
             }
@@ -50,41 +50,41 @@ error_codes! {
     InvalidApiKey = "invalid_api_key", 401, "authentication_error";
     /// The key may not do this.
     InsufficientScope = "insufficient_scope", 403, "permission_error";
-    /// The Host or Origin header names somebody else's site.
+    /// The Host or Origin header names a foreign site.
     ForbiddenOrigin = "forbidden_origin", 403, "permission_error";
     /// This client or task may not use a cloud.
     CloudNotAllowed = "cloud_not_allowed", 403, "permission_error";
-    /// Leases are for processes of the host on which the coordinator runs.
+    /// The process is not on the coordinator's host, and leases are for processes there.
     NotOnThisHost = "not_on_this_host", 403, "permission_error";
-    /// A lease may name the caller's own processes only.
+    /// The process is not the caller's own, and a lease may name only those.
     NotYourProcess = "not_your_process", 403, "permission_error";
-    /// No such route.
+    /// The route does not exist.
     NotFound = "not_found", 404, "not_found_error";
-    /// No such model or task.
+    /// The model or task does not exist.
     ModelNotFound = "model_not_found", 404, "not_found_error";
     /// The model exists but is not loaded.
     ModelNotLoaded = "model_not_loaded", 404, "not_found_error";
-    /// The route exists, the method does not.
+    /// The route exists, but not with this method.
     MethodNotAllowed = "method_not_allowed", 405, "invalid_request_error";
-    /// The model's chat template or tokenizer went over a limit on this request.
+    /// The model's chat template or tokenizer exceeded a limit on this request.
     TemplateFailed = "template_failed", 400, "invalid_request_error";
-    /// The model cannot do what this route does.
+    /// The model does not have the category that this route needs.
     UnsupportedByModel = "unsupported_by_model", 400, "invalid_request_error";
-    /// No such lease.
+    /// The lease does not exist.
     LeaseNotFound = "lease_not_found", 404, "not_found_error";
-    /// The lease is gone, or the token is not its own.
+    /// The lease is gone, or the token is not its present one.
     LeaseLost = "lease_lost", 409, "invalid_request_error";
     /// The lease cannot grow now.
     LeaseNoRoom = "lease_no_room", 409, "invalid_request_error";
     /// The lease is held by a process that lives.
     LeaseInUse = "lease_in_use", 409, "invalid_request_error";
-    /// The device is not there.
+    /// The device is not present.
     DeviceNotAvailable = "device_not_available", 409, "invalid_request_error";
     /// Only pinned models could make room.
     SlotsPinned = "slots_pinned", 409, "invalid_request_error";
     /// The move failed; the old copy still serves.
     MigrationFailed = "migration_failed", 409, "invalid_request_error";
-    /// Somebody else changed it since it was read.
+    /// The resource was changed by another client since it was read.
     PreconditionFailed = "precondition_failed", 412, "invalid_request_error";
     /// The body is over the limit.
     RequestTooLarge = "request_too_large", 413, "invalid_request_error";
@@ -92,15 +92,15 @@ error_codes! {
     UnsupportedMediaType = "unsupported_media_type", 415, "invalid_request_error";
     /// The queue is full.
     QueueFull = "queue_full", 429, "rate_limit_error";
-    /// This client is over its share.
+    /// The client is at a limit of its own.
     ClientLimit = "client_limit", 429, "rate_limit_error";
-    /// The provider has had enough requests for now.
+    /// The provider accepts no further requests for now.
     CloudRateLimited = "cloud_rate_limited", 429, "rate_limit_error";
-    /// A fault of ours.
+    /// A fault of this program.
     Internal = "internal_error", 500, "server_error";
     /// The model could not be loaded.
     ModelLoadFailed = "model_load_failed", 502, "server_error";
-    /// The backend answered nonsense, or closed its connections though it runs.
+    /// The backend's answer is invalid, or it closed its connections while it runs.
     BackendError = "backend_error", 502, "server_error";
     /// The worker died while it worked on this request.
     WorkerCrashed = "worker_crashed", 502, "server_error";
@@ -110,11 +110,11 @@ error_codes! {
     CloudOverloaded = "cloud_overloaded", 503, "server_error";
     /// The memory for requests in flight, or the descriptors, are used up.
     Overloaded = "overloaded", 503, "server_error";
-    /// The process, the device or the model is going away.
+    /// The process, the device or the model is being shut down.
     Draining = "draining", 503, "server_error";
     /// Loading would take longer than the request allows.
     ColdStartExceedsBudget = "cold_start_exceeds_budget", 503, "server_error";
-    /// The lease store may have lost records: nothing is granted until their holders have stated them.
+    /// The lease store may have lost records: no lease is granted until the holders have reported theirs.
     LeaseStoreRecovering = "lease_store_recovering", 503, "server_error";
     /// The lease store cannot be reached.
     LeaseStoreUnavailable = "lease_store_unavailable", 503, "server_error";
@@ -128,7 +128,7 @@ error_codes! {
     ModelNeverFits = "model_never_fits", 507, "server_error";
 }
 
-/// Which process found the fault.
+/// The process that found the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ErrorSource {
@@ -140,20 +140,20 @@ pub enum ErrorSource {
     Cloud,
 }
 
-/// An error on its way to a client: what happened in words that say what to do, and the code for programs.
+/// An error for a client: a message that includes the remedy, and a code for programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
-    /// For programs.
+    /// The code, for programs.
     pub code: ErrorCode,
-    /// For people: what was wrong, and what to do.
+    /// The fault and its remedy, for people.
     pub message: String,
     /// The field of the request that was wrong.
     pub param: Option<String>,
-    /// When to try again.
+    /// The time after which a retry makes sense.
     pub retry_after: Option<Duration>,
     /// The HTTP status, where it is not the code's own.
     pub status: Option<u16>,
-    /// Where a model still serves whose move failed.
+    /// The device on which a model still serves after its move failed.
     pub still_on: Option<DeviceId>,
 }
 
@@ -224,12 +224,12 @@ impl fmt::Display for ApiError {
 
 impl std::error::Error for ApiError {}
 
-/// `{"error": {…}, "source": "coordinator"}`, OpenAI's shape with the origin beside it.
+/// The body `{"error": {…}, "source": "coordinator"}`: OpenAI's shape, with the origin beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
     /// The error itself.
     pub error: ErrorObject,
-    /// Which process found it.
+    /// The process that found it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<ErrorSource>,
 }
@@ -237,9 +237,9 @@ pub struct ErrorBody {
 /// The object that OpenAI's clients read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorObject {
-    /// For people.
+    /// The message, for people.
     pub message: String,
-    /// OpenAI's class of error.
+    /// OpenAI's type of the error.
     #[serde(rename = "type", default)]
     pub kind: String,
     /// The field that was wrong.
@@ -248,7 +248,7 @@ pub struct ErrorObject {
     /// The stable code.
     #[serde(default)]
     pub code: Option<String>,
-    /// Where a model still serves whose move failed.
+    /// The device on which a model still serves after its move failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub still_on: Option<Box<DeviceId>>,
 }

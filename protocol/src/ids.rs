@@ -1,4 +1,4 @@
-//! Names and numbers that must not be mistaken for one another.
+//! Newtypes for names and numbers, so that they cannot be mixed up.
 
 use std::fmt;
 
@@ -68,15 +68,15 @@ text_id! {
     ClientId
 }
 number_id! {
-    /// One request inside one coordinator process; the public `x-request-id` is a text kept beside it.
+    /// The number of a request inside one coordinator process; the public `x-request-id` is a text beside it.
     RequestId
 }
 number_id! {
-    /// One model on one device set in the pool.
+    /// A slot: one model on one device set in the pool.
     SlotId
 }
 number_id! {
-    /// How many times a slot was filled. News that carries an older generation is about a worker that is gone.
+    /// The number of times a slot was filled. An event with an older generation concerns a worker that has exited.
     Generation
 }
 number_id! {
@@ -84,7 +84,7 @@ number_id! {
     Tokens
 }
 
-/// A secret made for one spawn: 128 random bits as 32 hexadecimal digits. `Debug` never shows it.
+/// A secret for one spawn: 128 random bits as 32 hexadecimal digits. `Debug` never shows it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SpawnToken(String);
@@ -100,7 +100,7 @@ impl SpawnToken {
         &self.0
     }
 
-    /// Whether `offered` is this secret; takes the same time for every text of the same length.
+    /// Whether `offered` is this secret, in constant time for texts of the same length.
     pub fn matches(&self, offered: &str) -> bool {
         let (a, b) = (self.0.as_bytes(), offered.as_bytes());
         a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (x, y)| difference | (x ^ y)) == 0

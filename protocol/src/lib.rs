@@ -1,7 +1,7 @@
-//! The words the coordinator and its workers share, and nothing else.
+//! The types that the coordinator and its workers share.
 //!
-//! Types here are plain data with a textual form: they parse, print and travel through serde. No I/O, no clock, no
-//! decisions. `coordinator*` and `worker*` crates meet only here and over HTTP.
+//! They are plain data with a textual form: they parse, print and travel through serde. The crate has no I/O, clock
+//! or decisions. `coordinator*` and `worker*` crates share only this crate, and otherwise communicate over HTTP.
 
 mod architecture;
 mod bytes;

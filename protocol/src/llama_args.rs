@@ -1,5 +1,5 @@
-//! Arguments for llama-server that operators and clients may give (MM-11). The coordinator sets its port, its files,
-//! its keys, its other routes and the sizes that the lease depends on. Only arguments on this list are passed on.
+//! Arguments for llama-server that operators and clients may give (MM-11). The coordinator sets the port, files,
+//! keys, further routes and the sizes that the lease depends on. Only arguments on the list here are passed on.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,33 +14,33 @@ pub struct LlamaArgs(Vec<String>);
 /// An argument that may not be given.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LlamaArgsError {
-    /// Not on the list.
+    /// The option is not on the list.
     #[error("'{0}' is not allowed; what may be given is {all}", all = allowed_names())]
     NotAllowed(String),
-    /// A value where an option should be.
+    /// A value stands in the place of an option.
     #[error("'{0}' belongs to no option")]
     Stray(String),
-    /// An option without its value.
+    /// An option lacks its value.
     #[error("'{0}' needs a value")]
     NoValue(String),
-    /// A switch with one.
+    /// A switch has a value.
     #[error("'{0}' takes no value")]
     NeedlessValue(String),
-    /// A value that is no plain word or number.
+    /// The value is no plain word or number.
     #[error("'{1}' does not do for '{0}'; values are numbers and plain words")]
     BadValue(String, String),
 }
 
-/// How an option is followed.
+/// Whether an option takes a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Takes {
     Nothing,
     Value,
-    /// Older builds take none, newer ones a word.
+    /// An optional value: older builds take none, newer ones a word.
     Perhaps,
 }
 
-/// Every option that may be given, with its other names. None names a file, a place on the network, a log or a key.
+/// The permitted options, each with its other names. None of them names a file, a network address, a log or a key.
 const ALLOWED: &[(&[&str], Takes)] = {
     use Takes::{Nothing, Perhaps, Value};
     &[
@@ -114,12 +114,12 @@ const ALLOWED: &[(&[&str], Takes)] = {
 };
 
 impl LlamaArgs {
-    /// These words.
+    /// The arguments as a list of words.
     pub fn new(words: Vec<String>) -> Self {
         Self(words)
     }
 
-    /// A line, cut at its blanks.
+    /// The arguments from one line, split at blanks.
     pub fn from_line(line: &str) -> Self {
         Self(line.split_whitespace().map(str::to_owned).collect())
     }
@@ -129,12 +129,12 @@ impl LlamaArgs {
         &self.0
     }
 
-    /// Whether there are none.
+    /// Whether there are no arguments.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether every one of them may be given.
+    /// Checks that each argument is permitted.
     pub fn check(&self) -> Result<(), LlamaArgsError> {
         let mut words = self.0.iter().peekable();
         while let Some(word) = words.next() {
@@ -169,8 +169,8 @@ impl LlamaArgs {
         Ok(())
     }
 
-    /// Several lists merged, one after the other: each option by its first name, as it is set last. A switch and its
-    /// `--no-` form are one option.
+    /// Several lists merged in order: each option by its first name, with its last value. A switch and its `--no-`
+    /// form are one option.
     pub fn settled<'a>(lists: impl IntoIterator<Item = &'a Self>) -> BTreeMap<String, String> {
         let mut settled = BTreeMap::new();
         let mut words = lists.into_iter().flat_map(|list| &list.0).peekable();
@@ -194,14 +194,15 @@ impl LlamaArgs {
         settled
     }
 
-    /// Whether an option is among them, by any of its names.
+    /// Whether an option is set, by any of its names.
     pub fn sets(&self, name: &str) -> bool {
         let names = ALLOWED.iter().find(|(names, _)| names.contains(&name)).map_or(&[][..], |(names, _)| names);
         self.0.iter().any(|word| names.contains(&word.split('=').next().unwrap_or_default()))
     }
 }
 
-/// Numbers, words, lists with commas; nothing that is a path, and nothing that a program would read a file for.
+/// Whether a value is a number, a word or a list with commas. Paths, and texts for which a program would read a file,
+/// are none of these.
 fn is_plain(value: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-+,;:".contains(&b);
     !value.is_empty() && value.len() <= 256 && value.bytes().all(allowed) && !value.contains("..")

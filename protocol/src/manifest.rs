@@ -24,7 +24,8 @@ pub struct Manifest {
     /// The model's category; inferred from `labels` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<Category>,
-    /// Free words; `embedding` and `reranking` set the category, `vision` says that a chat model sees (MM-2).
+    /// Free words. `embedding` and `reranking` set the category; `vision` says that a chat model accepts images
+    /// (MM-2).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
     /// The model's kinds of input; inferred from category and `labels` when absent.
@@ -33,116 +34,116 @@ pub struct Manifest {
     /// The program that runs the model; inferred when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
-    /// The engine behind a foreign backend, by the names of Lemonade's catalogues: it sets which devices it needs
+    /// The external engine behind the backend, by its name in Lemonade's catalogues. It sets the devices it needs
     /// (MM-5).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipe: Option<Recipe>,
-    /// Where the weights are. A package needs none: its own folder.
+    /// The model's weights. A package needs none: it uses its own folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// Where it should run.
+    /// The device it should run on.
     #[serde(default)]
     pub device: DeviceId,
     /// The longest prompt plus answer, in tokens; the model's own limit when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_length: Option<u64>,
-    /// Requests worked on at once.
+    /// The number of concurrent requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<u32>,
-    /// Whether layers stay on the device, or what does not fit is streamed through it in each step (RS-11).
+    /// Whether all layers stay on the device, or those that do not fit are streamed in each step (RS-11).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub residency: Option<ResidencyMode>,
-    /// Of a streamed model: blocks of layers fetched ahead of the one in use.
+    /// Of a streamed model: the look-ahead, in blocks of layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<u32>,
-    /// Of a streamed model: layers of a block.
+    /// Of a streamed model: the number of layers in a block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<u32>,
     /// Of a streamed model: how its layers are read; chosen by the file system when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreKind>,
-    /// Never evicted, never unloaded for idleness (RC-19).
+    /// Whether it is never evicted, nor unloaded when idle (RC-19).
     #[serde(default)]
     pub pin: bool,
-    /// How long it stays loaded after its last use.
+    /// The time for which it stays loaded after its last use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive: Option<KeepAlive>,
     /// Whether a model that can think aloud does: `on`, `off`, or for at most so many tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking: Option<Thinking>,
-    /// The memory it needs, when the operator knows better than our estimate (RC-20).
+    /// The memory it needs, if the operator knows better than our estimate (RC-20).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vram: Option<ByteCount>,
-    /// The same in MiB.
+    /// The memory it needs, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vram_mb: Option<u64>,
-    /// A Jinja chat template in place of the model's own: its text.
+    /// The text of a Jinja chat template in place of the model's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
-    /// How a conversation becomes the text of a prompt, for a model that has no chat template (RC-23).
+    /// The form of prompts for a model without a chat template (RC-23).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_format: Option<PromptFormat>,
     /// The program that runs it, for the backend `command`: its template, or the name of a `[backends.NAME]` of
     /// `model-boss.toml`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandSource>,
-    /// More arguments for llama-server, over those of the configuration (MM-11).
+    /// Additional arguments for llama-server, which override those of the configuration (MM-11).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llamacpp_args: Option<LlamaArgs>,
-    /// Which build of llama-server runs it, one of `[backends.llama-server.builds]`.
+    /// The build of llama-server that runs it, one of `[backends.llama-server.builds]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llamacpp_backend: Option<String>,
     /// Request fields used when the request does not set them (`temperature`, `top_p`, …).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub params: BTreeMap<String, serde_json::Value>,
-    /// For people (DM-10).
+    /// A version for people (DM-10).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// For people.
+    /// A description for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// For people.
+    /// The author, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
-    /// For people.
+    /// The license, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub license: Option<String>,
-    /// For people.
+    /// Tags for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Anything the operator wants to keep beside the model.
+    /// Values that the operator wants to keep beside the model.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub custom: BTreeMap<String, serde_json::Value>,
 }
 
-/// A fault of a manifest that parsed.
+/// A fault in a manifest that could be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// No name.
+    /// The manifest has no name.
     #[error("'name' is missing")]
     NoName,
-    /// A name with characters that break URLs or terminals.
+    /// The name has characters that break URLs or terminals.
     #[error("'{0}' cannot name a model; use letters, digits and . _ - / : @ +, at most 200 characters")]
     BadName(String),
-    /// A zero where none makes sense.
+    /// A value is zero that must not be.
     #[error("'{0}' must be at least 1")]
     Zero(&'static str),
-    /// Two answers to one question.
+    /// The memory is stated in both fields.
     #[error("'vram' and 'vram_mb' say the same thing; keep one")]
     VramTwice,
-    /// A `command` for a backend that takes none.
+    /// A `command` is given for a backend that uses none.
     #[error("'command' is for backend = \"command\", not for \"{0}\"")]
     CommandUnused(&'static str),
-    /// The backend `command` without one.
+    /// The backend is `command`, and none is given.
     #[error("'command' is missing: backend = \"command\" needs the program's command line")]
     NoCommand,
-    /// An argument that llama-server must not be given.
+    /// An argument is one that llama-server must not get.
     #[error("'llamacpp_args': {0}")]
     LlamaArgs(#[from] LlamaArgsError),
 }
 
 impl Manifest {
-    /// The category: stated, else by label, else what its backend alone can do, else `llm` (MM-2).
+    /// The category: stated, else by label, else the only one of its backend, else `llm` (MM-2).
     pub fn category(&self) -> Category {
         self.category.unwrap_or_else(|| match () {
             () if self.is_labelled("embedding") => Category::Embedding,
@@ -152,7 +153,8 @@ impl Manifest {
         })
     }
 
-    /// The model's kinds of input: stated, else by category; a chat model with the label `vision` sees (MM-2).
+    /// The model's kinds of input: stated, else by category; a chat model with the label `vision` accepts images
+    /// (MM-2).
     pub fn input_modalities(&self) -> Vec<Modality> {
         if !self.input_modalities.is_empty() {
             return self.input_modalities.clone();
@@ -168,12 +170,12 @@ impl Manifest {
         self.labels.iter().any(|label| label == word)
     }
 
-    /// The memory the operator states, if any.
+    /// The memory that the operator stated, if any.
     pub fn stated_size(&self) -> Option<ByteCount> {
         self.vram.or(self.vram_mb.map(ByteCount::mib))
     }
 
-    /// Where it should run: stated, else what its recipe needs.
+    /// The device: stated, else the one that its recipe needs.
     pub fn place(&self) -> DeviceId {
         match (&self.device, self.device_flags()) {
             (DeviceId::Auto, [DeviceFlag::Npu]) => DeviceId::Npu,
@@ -182,7 +184,7 @@ impl Manifest {
         }
     }
 
-    /// Which kinds of devices it uses: those of its recipe, else that of its device. None where any will do.
+    /// The kinds of devices it uses: those of its recipe, else that of its device. Empty where any device will do.
     pub const fn device_flags(&self) -> &'static [DeviceFlag] {
         use DeviceFlag::{Cpu, Gpu, Npu};
         match (self.recipe, &self.device) {
@@ -195,7 +197,7 @@ impl Manifest {
         }
     }
 
-    /// Where its layers live.
+    /// The residency of its layers.
     pub fn residency(&self) -> Residency {
         let mode = self.residency.unwrap_or_default();
         Residency { mode, window: self.window, block: self.block, store: self.store }
@@ -207,7 +209,7 @@ impl Manifest {
         if flagged || self.device == DeviceId::Npu { vec![DeviceId::Npu] } else { Vec::new() }
     }
 
-    /// Whether the fields make sense together.
+    /// Checks that the fields fit together.
     pub fn check(&self) -> Result<(), ManifestError> {
         if self.name.is_empty() {
             return Err(ManifestError::NoName);
@@ -256,16 +258,16 @@ pub enum Backend {
     Candle,
     /// The image pipelines of our own worker (RC-17).
     Diffusers,
-    /// llama.cpp's server, a program of its own.
+    /// llama.cpp's server, an external engine.
     LlamaServer,
     /// Any program with an OpenAI-compatible port.
     Command,
-    /// The stand-in worker: canned words and pretended memory, to play with (`serve --simulate`).
+    /// The fake worker, with canned answers and simulated memory (`serve --simulate`).
     Fake,
 }
 
 impl Backend {
-    /// The word used in manifests and the API, and the name of its table below `[custom]`.
+    /// The word in manifests and the API, and the name of its table below `[custom]`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Candle => "candle",
@@ -276,12 +278,12 @@ impl Backend {
         }
     }
 
-    /// Whether one model's layers may be spread over several devices (RC-22).
+    /// Whether one model's layers can be spread over several devices (RC-22).
     pub const fn splits(self) -> bool {
         matches!(self, Self::Candle | Self::Fake | Self::LlamaServer)
     }
 
-    /// Whether it is a program of somebody else's, which knows nothing of start lines and lifelines.
+    /// Whether it is an external engine, which does not know start lines and lifelines.
     pub const fn is_foreign(self) -> bool {
         matches!(self, Self::LlamaServer | Self::Command)
     }
@@ -299,7 +301,7 @@ pub enum DeviceFlag {
     Cpu,
 }
 
-/// How the messages of a conversation become one text (RC-23).
+/// The form in which the messages of a conversation become one text (RC-23).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -310,7 +312,7 @@ pub enum PromptFormat {
     Raw,
 }
 
-/// A foreign engine, by the devices it needs (MM-5).
+/// An external engine, by the devices it needs (MM-5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -335,8 +337,8 @@ pub enum Recipe {
 pub struct Source {
     /// A folder, or one file. Relative paths start at the manifest's folder.
     pub path: PathBuf,
-    /// The bytes of the weights, as `scan` saw them: they tell the size while the files are not there to be read
-    /// (RC-20).
+    /// The bytes of the weights, as `scan` recorded them. They give the size of a model whose files are not on this
+    /// machine (RC-20).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<ByteCount>,
 }

@@ -1,5 +1,5 @@
-//! Texts from outside on their way to a terminal, a log or a shared document. Characters that would move a cursor, hide
-//! text or turn it around are written as their numbers. Texts in a document have a limit.
+//! Output of foreign texts to a terminal, a log or a shared document. Characters that would move a cursor, hide text
+//! or reverse its direction are written as their numbers. Texts in a document have a limit of length.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,8 @@ use std::ops::Deref;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Whether a character may be shown as it is. Line breaks and tabs are none of these: they have a place in some texts.
+/// Whether a character may be shown as it is. Line breaks and tabs count as not printable, although some texts may
+/// contain them.
 pub const fn is_printable(character: char) -> bool {
     !matches!(character,
         // C0, DEL and C1 controls: escape sequences begin with one of them.
@@ -17,13 +18,12 @@ pub const fn is_printable(character: char) -> bool {
         | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
         // Separators of lines and paragraphs.
         | '\u{2028}' | '\u{2029}'
-        // Invisible ones: operators, byte order mark, annotations, tags.
+        // Invisible characters: operators, byte order mark, annotations, tags.
         | '\u{2060}'..='\u{2065}' | '\u{206a}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
         | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The text with every character that is not printable as JSON writes it, `\u001b`: a JSON text stays one, and the
-/// same.
+/// The text with every character that is not printable in JSON's form, `\u001b`: a JSON text keeps its meaning.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
         return Cow::Borrowed(text);
@@ -48,10 +48,11 @@ pub fn push_printable(shown: &mut String, character: char) {
     }
 }
 
-/// A longer line of a log is cut.
+/// The longest line of a log in bytes; the rest is cut.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// One line of a log as it may be written: printable, with an end, and not endless. With `colours` the log's own pass.
+/// One line of a log: printable, without control characters, and of limited length. With `colours` the log's own
+/// colours pass.
 pub fn printable_line(line: &[u8], colours: bool) -> String {
     let text = String::from_utf8_lossy(line);
     let text = text.strip_suffix('\n').unwrap_or(&text);
@@ -62,7 +63,7 @@ pub fn printable_line(line: &[u8], colours: bool) -> String {
             shown.push_str(&format!("… ({} bytes more)", left.len()));
             break;
         }
-        // Fields come here without escape characters: the log's formatter has written them as text already.
+        // Fields contain no escape characters here: the log's formatter has written them as text already.
         if let Some(length) = colour(left).filter(|_| colours) {
             shown.push_str(&left[..length]);
             left = &left[length..];
@@ -82,22 +83,22 @@ fn colour(text: &str) -> Option<usize> {
     text[end..].starts_with('m').then_some(end + 1)
 }
 
-/// A stream of text that shows what is not printable as its number. Line breaks and tabs pass. Bytes that are no UTF-8 are
-/// replaced.
+/// A writer of text that writes non-printable characters as their numbers. Line breaks and tabs pass. Bytes that are
+/// not UTF-8 are replaced.
 #[derive(Debug)]
 pub struct PrintableWriter<W> {
     inner: W,
-    /// The beginning of a character whose rest has not come yet.
+    /// The first bytes of a character whose rest was not written yet.
     rest: Vec<u8>,
 }
 
 impl<W: Write> PrintableWriter<W> {
-    /// Filters what goes to `inner`.
+    /// A filter in front of `inner`.
     pub const fn new(inner: W) -> Self {
         Self { inner, rest: Vec::new() }
     }
 
-    /// What is written to, for codes of our own.
+    /// The filtered writer, for control codes of our own.
     pub const fn inner(&mut self) -> &mut W {
         &mut self.inner
     }
@@ -107,7 +108,7 @@ impl<W: Write> Write for PrintableWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.rest.extend_from_slice(bytes);
         let pending = std::mem::take(&mut self.rest);
-        // The last character may come in two pieces; anything else that is no UTF-8 is a fault.
+        // The last character may arrive in two pieces; any other bytes that are not UTF-8 are a fault.
         let whole = pending.utf8_chunks().last().map_or(0, |last| {
             let open = last.invalid();
             let may_go_on = open.len() < 4 && std::str::from_utf8(open).is_err_and(|error| error.error_len().is_none());
@@ -132,17 +133,17 @@ impl<W: Write> Write for PrintableWriter<W> {
     }
 }
 
-/// A short text for people in a document that others read: printable, and at most [`Label::LIMIT`] bytes. Its text is
-/// escaped and cut, also when it is read.
+/// A short text for people in a document that others read: printable, and at most [`Label::LIMIT`] bytes. Other texts
+/// are escaped and cut, also when a document is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Label(String);
 
 impl Label {
-    /// The most bytes.
+    /// The longest label in bytes.
     pub const LIMIT: usize = 128;
 
-    /// Whether a text can be a label as it is.
+    /// Whether a text can be a label without a change.
     pub fn fits(text: &str) -> bool {
         text.len() <= Self::LIMIT && text.chars().all(is_printable)
     }
@@ -209,7 +210,7 @@ mod tests {
             ("\u{e0041}", "\\udb40\\udc41"),
         ] {
             assert_eq!(printable(text), shown);
-            // In a JSON text it is the same text.
+            // The text keeps its meaning in JSON.
             let quoted = printable(&format!("\"{}\"", text.replace(['\n', '\t', '\r'], " "))).into_owned();
             let read: String = serde_json::from_str(&quoted).unwrap();
             assert_eq!(read, text.replace(['\n', '\t', '\r'], " "));
@@ -228,7 +229,7 @@ mod tests {
     fn op_10_characters_in_pieces_are_put_together_and_broken_ones_replaced() {
         assert_eq!(shown(&[b"\xf0\x9f", b"\x91\xa9 \xc3", b"\xbc"]), "👩 ü");
         assert_eq!(shown(&[b"a\xffb", b"\xc3", b"x"]), "a\u{fffd}b\u{fffd}x");
-        // The second byte of a C1 control comes alone.
+        // The second byte of a C1 control arrives alone.
         assert_eq!(shown(&[b"\xc2", b"\x9b31m"]), "\\u009b31m");
     }
 

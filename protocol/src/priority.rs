@@ -1,4 +1,4 @@
-//! How important a request is.
+//! The importance of requests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,13 +18,13 @@ pub struct ParsePriorityError(String);
 impl Priority {
     /// The most important.
     pub const HIGHEST: Self = Self(0);
-    /// Somebody is waiting at a screen.
+    /// For requests of a person who waits for the answer.
     pub const INTERACTIVE: Self = Self(2);
-    /// Nothing said.
+    /// For requests that state no priority.
     pub const NORMAL: Self = Self(5);
-    /// Whenever there is room.
+    /// For requests that can wait until there is room.
     pub const BATCH: Self = Self(8);
-    /// Training jobs that lease memory, unless they say otherwise (LE-3).
+    /// For training jobs that lease memory, unless they state another (LE-3).
     pub const TRAINING: Self = Self(7);
     /// The least important.
     pub const LOWEST: Self = Self(9);
@@ -39,7 +39,7 @@ impl Priority {
         self.0
     }
 
-    /// More important by `steps`, but never past 1, so that 0 is never overtaken (RC-5).
+    /// More important by `steps`, but never beyond 1, so that 0 is never overtaken (RC-5).
     #[must_use]
     pub fn aged(self, steps: u64) -> Self {
         if self.0 <= 1 {

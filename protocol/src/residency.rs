@@ -1,35 +1,35 @@
-//! Where a model's layers live, as an operator asks for it.
+//! The residency of a model's layers, as an operator sets it.
 
 use serde::{Deserialize, Serialize};
 
-/// Whether layers stay on the device, and through how large a window they come if not (RS-6, RS-11).
+/// Whether layers stay on the device, and with how large a look-ahead they are streamed if not (RS-6, RS-11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Residency {
-    /// Which way.
+    /// Whether layers are streamed.
     #[serde(default)]
     pub mode: ResidencyMode,
-    /// Blocks of layers fetched ahead of the one in use; chosen by measurement when absent.
+    /// The look-ahead: blocks of layers fetched before the one in use; chosen by measurement when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<u32>,
-    /// Layers of a block; chosen by their size when absent.
+    /// The number of layers in a block; chosen by their size when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<u32>,
-    /// How the bytes of layers that come are read; chosen by the file system when absent.
+    /// The way in which streamed layers are read; chosen by the file system when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreKind>,
 }
 
-/// Where layers live.
+/// The residency of layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ResidencyMode {
-    /// On the device if they fit, else what does not fit is streamed.
+    /// Layers that fit stay on the device; the others are streamed.
     #[default]
     Auto,
-    /// On the device, or not at all.
+    /// All layers stay on the device, or the load fails.
     Resident,
-    /// As many on the device as fit into what was given; the others are streamed.
+    /// As many layers stay on the device as fit into its lease; the others are streamed.
     Stream,
 }
 
@@ -50,7 +50,7 @@ impl std::fmt::Display for ResidencyMode {
     }
 }
 
-/// Not a way for layers to live.
+/// The text names no residency.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is none of auto, resident, stream")]
 pub struct ParseResidencyError(String);
@@ -71,14 +71,14 @@ impl std::str::FromStr for ResidencyMode {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum StoreKind {
-    /// Past the page cache where the file system can, else through it.
+    /// Reads bypass the page cache where the file system supports that.
     #[default]
     Auto,
-    /// Past the page cache, or not at all.
+    /// Reads bypass the page cache, or the load fails.
     Direct,
-    /// From mapped files.
+    /// Layers are read from mapped files.
     Map,
-    /// From memory that holds as many as there is room for beside everything else; the others from the file.
+    /// Host memory holds as many layers as fit beside all other use; the others are read from the file.
     Memory,
 }
 
@@ -100,7 +100,7 @@ impl std::fmt::Display for StoreKind {
     }
 }
 
-/// Not a way to read layers.
+/// The text names no way to read layers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is none of auto, direct, map, memory")]
 pub struct ParseStoreError(String);

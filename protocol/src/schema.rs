@@ -1,4 +1,4 @@
-//! JSON Schemas of the types that read themselves from text (TR-6). Those that serde derives have theirs derived.
+//! JSON Schemas of the types with a text form of their own (TR-6). The other types derive theirs.
 
 use std::borrow::Cow;
 

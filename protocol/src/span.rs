@@ -9,19 +9,19 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseSpanError {
-    /// It is no duration at all.
+    /// The text is not a duration.
     #[error("'{0}' is not a duration; write it with a unit, such as 250ms, 30s, 5m or 1h30m")]
     Malformed(String),
-    /// It is beyond [`LONGEST_SPAN`].
+    /// The duration exceeds [`LONGEST_SPAN`].
     #[error("'{0}' is too long; the longest duration is 36500d")]
     TooLong(String),
-    /// It is less than nothing.
+    /// The duration is negative.
     #[error("'{0}' is negative; a duration is zero or longer")]
     Negative(String),
 }
 
-/// The longest duration that is read from anywhere: a hundred years. Every clock can add it to its present without
-/// overflow.
+/// The longest duration that is accepted anywhere: a hundred years. Every clock can add it to its present time
+/// without overflow.
 pub const LONGEST_SPAN: Duration = Duration::from_secs(36_500 * 86_400);
 
 /// Reads a duration with units `ms`, `s`, `m`, `h`, `d`, one after another (`1h30m`). A bare number is an error because
@@ -55,7 +55,7 @@ pub fn parse_span(text: &str) -> Result<Duration, ParseSpanError> {
     if total > LONGEST_SPAN { Err(too_long()) } else { Ok(total) }
 }
 
-/// So many seconds as a duration. Negative ones and those beyond [`LONGEST_SPAN`] are errors.
+/// A number of seconds as a duration. Negative numbers and those beyond [`LONGEST_SPAN`] are errors.
 pub fn span_of_secs(seconds: f64) -> Result<Duration, ParseSpanError> {
     if seconds > LONGEST_SPAN.as_secs_f64() {
         return Err(ParseSpanError::TooLong(format!("{seconds}s")));
@@ -77,7 +77,7 @@ pub enum KeepAlive {
 }
 
 impl KeepAlive {
-    /// The same, but at most `limit`.
+    /// This time, but at most `limit`.
     #[must_use]
     pub fn at_most(self, limit: Duration) -> Self {
         match self {

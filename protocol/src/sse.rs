@@ -1,5 +1,5 @@
-//! Framing of server-sent events (WHATWG HTML, "Server-sent events"), as OpenAI's streams use it: one `data:` line for each
-//! event, and comments while nothing else is sent.
+//! Framing of server-sent events (WHATWG HTML, "Server-sent events") for OpenAI's streams: one `data:` line for each
+//! event, and comments while no event is sent.
 
 /// The empty line that ends an event.
 pub const EVENT_END: &[u8] = b"\n\n";

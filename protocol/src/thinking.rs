@@ -1,5 +1,5 @@
-//! Whether a model that can think aloud does, and for how many tokens (RC-23). One word for manifests, tasks, requests
-//! and start lines; its form for each engine is the dialect's part.
+//! Thinking: whether a model that can reason in text before its answer does so, and for how many tokens (RC-23). The
+//! form here is that of manifests, tasks, requests and start lines; each engine's own form is the dialect's part.
 
 use std::fmt;
 
@@ -15,26 +15,26 @@ use crate::ApiError;
 /// "budget_tokens": 2048}` or `{"type": "disabled"}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thinking {
-    /// For as long as it likes.
+    /// Without a limit of tokens.
     On,
-    /// It answers at once.
+    /// Not at all: the model answers at once.
     Off,
-    /// For at most this many tokens; then its thoughts are ended and it answers. 0 is [`Thinking::Off`].
+    /// For at most this many tokens; then the thinking is ended and the model answers. 0 is [`Thinking::Off`].
     Budget(u32),
 }
 
-/// The variable of chat templates, under the two names in use: Qwen, GLM and SmolLM ask for the first, Granite and
-/// DeepSeek for the second.
+/// The variable of chat templates, under the two names in use: Qwen, GLM and SmolLM read the first, Granite and
+/// DeepSeek the second.
 pub const THINKING_SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
 const FORMS: &str = "\"on\", \"off\", a number of tokens, or {\"type\": \"enabled\", \"budget_tokens\": N}";
 
 impl Thinking {
-    /// The thinking that a chat's fields ask for: `thinking`, then the switch of the template in
-    /// `chat_template_kwargs`, then OpenAI's `reasoning_effort`, then `otherwise`. A switch that is on says nothing
-    /// about how long: a budget stays.
+    /// The thinking that a chat's fields ask for. The first of these fields decides: `thinking`, the template's
+    /// switch in `chat_template_kwargs`, OpenAI's `reasoning_effort`, then `otherwise`. A switch that is on sets no
+    /// limit: an existing budget stays.
     ///
-    /// Errors: a field that is none of its forms, by name.
+    /// Errors: a field with an invalid value, by name.
     pub fn of_chat(
         thinking: Option<&Value>,
         template: Option<&Value>,
@@ -73,12 +73,12 @@ impl Thinking {
         }
     }
 
-    /// Whether it thinks at all.
+    /// Whether the model thinks at all.
     pub const fn is_on(self) -> bool {
         !matches!(self, Self::Off | Self::Budget(0))
     }
 
-    /// The most tokens its thoughts may have; `None` is no limit.
+    /// The limit of tokens for thinking; `None` is no limit.
     pub const fn budget(self) -> Option<u32> {
         match self {
             Self::On => None,
@@ -87,7 +87,7 @@ impl Thinking {
         }
     }
 
-    /// The field `thinking` of a request in the form that most readers know.
+    /// The value of a request's field `thinking`, in the form that most engines know.
     pub fn to_field(self) -> Value {
         match self {
             Self::Budget(tokens @ 1..) => json!({ "type": "enabled", "budget_tokens": tokens }),
@@ -110,7 +110,7 @@ impl fmt::Display for Thinking {
 impl std::str::FromStr for Thinking {
     type Err = String;
 
-    /// As people write it in a header or on a command line.
+    /// Reads the form of headers and command lines.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.trim() {
             "on" => Ok(Self::On),

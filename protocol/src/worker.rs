@@ -1,8 +1,8 @@
-//! Messages between the coordinator and a worker apart from OpenAI's API: the start line, health, exit codes.
+//! The protocol between the coordinator and a worker, apart from OpenAI's API: the start line, health, exit codes.
 //!
 //! A worker does nothing until one line of [`WorkerSpec`] arrives on its stdin. That is the gate: the coordinator
-//! writes it only after the lease ledger knows the worker's pid. The pipe stays open; end of file means that the
-//! coordinator is gone, and the worker exits at once.
+//! writes the line only after the lease ledger has recorded the worker's pid. The pipe stays open. Its end means that
+//! the coordinator has ended, and the worker exits at once.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ByteCount, Category, DeviceId, Generation, ModelId, Residency, SpawnToken, Thinking};
 
-/// Header names on the private connection between coordinator and worker.
+/// Names of headers on the private connection between coordinator and worker.
 pub mod headers {
     /// `Authorization: Bearer TOKEN` with [`crate::WorkerSpec::token`] on every call to a worker.
     pub const AUTHORIZATION: &str = "authorization";
     /// The id of the request, echoed by the worker.
     pub const REQUEST_ID: &str = "x-request-id";
-    /// How many milliseconds the request still has; without it there is no end. A worker answers within them, or with
-    /// `deadline_exceeded`: status 504 before its answer began, an error event in a stream. It stops the work then.
-    /// Engines that do not know the header lose their connection at that moment.
+    /// The time that the request has left, in milliseconds; without the header there is no limit. A worker answers
+    /// within it, or with `deadline_exceeded`: status 504 before its answer began, an error event in a stream. It
+    /// stops the work then. Engines that do not know the header have their connection closed at that moment.
     pub const DEADLINE_MS: &str = "x-deadline-ms";
-    /// How important the request is, 0 to 9, lower is more. A worker may use it to order what it does.
+    /// The request's priority, 0 to 9, where lower is more important. A worker may order its work by it.
     pub const PRIORITY: &str = "x-priority";
 }
 
@@ -35,16 +35,17 @@ pub struct WorkerSpec {
     pub category: Category,
     /// A folder or file with the weights; absolute.
     pub source: PathBuf,
-    /// Where to run. Never `auto`: the coordinator has decided. A GPU is index 0 of what the worker may see.
+    /// The device to run on. Never `auto`: the coordinator has decided. A GPU is index 0 of those that the worker
+    /// sees.
     pub device: DeviceId,
     /// The bytes of its lease on each device, by the names the coordinator uses. Several accelerators are a split
     /// (RC-22), in the order in which the worker sees them; `cpu` beside an accelerator is what [`Self::host_bytes`]
     /// gives.
     #[serde(default)]
     pub parts: Vec<(DeviceId, ByteCount)>,
-    /// Where to listen, on 127.0.0.1.
+    /// The port to listen on, on 127.0.0.1.
     pub port: u16,
-    /// Which filling of the slot this is.
+    /// The slot's generation.
     pub generation: Generation,
     /// The token that callers must present.
     pub token: SpawnToken,
@@ -53,7 +54,7 @@ pub struct WorkerSpec {
     /// The longest prompt plus answer, in tokens; the model's own limit when absent.
     #[serde(default)]
     pub context_length: Option<u64>,
-    /// Sequences decoded at once.
+    /// The number of sequences decoded at once.
     pub max_concurrent: u32,
     /// Whether layers stay on the device or are streamed through its part of [`Self::parts`].
     #[serde(default)]
@@ -75,18 +76,18 @@ pub struct WorkerSpec {
     pub text: TextLimits,
 }
 
-/// Limits on a model's chat template and tokenizer. They are programs that come with the model's files, so they run
+/// Limits on a model's chat template and tokenizer. Both are programs that come with the model's files, so they run
 /// in processes of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TextLimits {
-    /// The longest that one request may take.
+    /// The longest time for one request.
     pub time: Duration,
     /// The memory that one request may use, the vocabulary not counted.
     pub memory: ByteCount,
     /// The stack that a template may use.
     pub stack: ByteCount,
-    /// Requests that may be worked on at the same time.
+    /// The number of requests processed at the same time.
     pub processes: u32,
 }
 
@@ -96,17 +97,17 @@ impl Default for TextLimits {
     }
 }
 
-/// A second secret of the spawn. It shows that the process on the port is the one that read the start line. A stranger
-/// that got the port first cannot know it.
+/// A second secret of the spawn. It shows that the process on the port is the one that read the start line. Another
+/// process that got the port first cannot know it.
 pub type ReadyProof = SpawnToken;
 
 /// The start line cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerSpecError {
-    /// Standard input ended first: the process that started the worker is gone.
+    /// Standard input ended before the line: the process that started the worker has ended.
     #[error("standard input ended before the start line came")]
     Closed,
-    /// Not a start line.
+    /// The line is no valid start line.
     #[error("the start line is not a worker spec")]
     Malformed(#[source] serde_json::Error),
 }
@@ -118,8 +119,8 @@ impl WorkerSpec {
     ///
     /// ```
     /// # use model_boss_protocol::{ByteCount, DeviceId, WorkerSpec};
-    /// # let mut spec = WorkerSpec::from_line(r#"{"model":"m","category":"llm","source":"/m","device":"cuda:0","port":1,
-    /// #   "generation":1,"token":"00","proof":"00","max_concurrent":1}"#).unwrap();
+    /// # let mut spec = WorkerSpec::from_line(r#"{"model":"m","category":"llm","source":"/m","device":"cuda:0",
+    /// #   "port":1,"generation":1,"token":"00","proof":"00","max_concurrent":1}"#).unwrap();
     /// let gib = ByteCount::gib;
     /// spec.parts = vec![(DeviceId::Cuda(2), gib(8)), (DeviceId::Cuda(5), gib(4)), (DeviceId::Cpu, gib(1))];
     /// assert_eq!(spec.places(), [(DeviceId::Cuda(0), Some(gib(8))), (DeviceId::Cuda(1), Some(gib(4)))]);
@@ -148,8 +149,8 @@ impl WorkerSpec {
         self.generation == Generation(0)
     }
 
-    /// Host memory of a worker that computes on another device: for a pinned ring and for layers that are held there
-    /// and streamed (RS-11). Nothing for one that computes on the host, whose bytes there are for everything.
+    /// Host memory of a worker that computes on another device: for a pinned ring, and for streamed layers that the
+    /// host holds (RS-11). Zero for one that computes on the host, whose bytes serve all purposes.
     pub fn host_bytes(&self) -> ByteCount {
         if self.device == DeviceId::Cpu {
             return ByteCount::ZERO;
@@ -161,14 +162,14 @@ impl WorkerSpec {
         self.parts.iter().filter(|(device, _)| self.device == DeviceId::Cpu || *device != DeviceId::Cpu)
     }
 
-    /// The line to write, newline included.
+    /// The start line, newline included.
     pub fn to_line(&self) -> Result<String, serde_json::Error> {
         let mut line = serde_json::to_string(self)?;
         line.push('\n');
         Ok(line)
     }
 
-    /// Reads the line.
+    /// Reads a start line.
     pub fn from_line(line: &str) -> Result<Self, WorkerSpecError> {
         if line.trim().is_empty() {
             return Err(WorkerSpecError::Closed);
@@ -177,23 +178,23 @@ impl WorkerSpec {
     }
 }
 
-/// A question of `GET /health` beside the worker's state, as the query says it: `?wait_ms=100`.
+/// The parameters of `GET /health`, as its query states them: `?wait_ms=100`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HealthQuestion {
-    /// A worker that is loading answers when it is ready, or after this time. The coordinator then learns of it at once
-    /// and need not ask repeatedly.
+    /// The longest time for which a worker that is loading delays its answer, until it is ready. So the coordinator
+    /// learns of it at once and need not ask repeatedly.
     pub wait: Duration,
 }
 
 impl HealthQuestion {
     const WAIT: &str = "wait_ms";
 
-    /// The route with the question in it.
+    /// The route with these parameters.
     pub fn path(self) -> String {
         format!("/health?{}={}", Self::WAIT, self.wait.as_millis())
     }
 
-    /// Reads the query. A question that cannot be understood is ignored.
+    /// Reads the query. Invalid parameters are ignored.
     pub fn read(query: Option<&str>) -> Self {
         let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
         let wait = pairs.filter(|(name, _)| *name == Self::WAIT).find_map(|(_, value)| value.parse().ok());
@@ -201,7 +202,7 @@ impl HealthQuestion {
     }
 }
 
-/// How far a worker is.
+/// The progress of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Readiness {
@@ -214,13 +215,13 @@ pub enum Readiness {
 /// The body of a worker's `GET /health`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerHealth {
-    /// How far it is.
+    /// Whether the worker is loading or serving.
     pub status: Readiness,
-    /// Which filling of the slot answers.
+    /// The slot's generation, as in the start line.
     pub generation: Generation,
     /// The spawn's second secret.
     pub proof: ReadyProof,
-    /// Share of the weights read, 0 to 1.
+    /// The share of the weights read, 0 to 1.
     pub progress: f32,
     /// The context it serves, in tokens; known when ready.
     #[serde(default)]
@@ -228,13 +229,13 @@ pub struct WorkerHealth {
     /// Bytes of weights it holds; known when ready.
     #[serde(default)]
     pub weight_bytes: Option<u64>,
-    /// The bytes it holds on each device of [`WorkerSpec::parts`], by the same names, when it can tell.
+    /// The bytes it holds on each device of [`WorkerSpec::parts`], by the same names, where they are known.
     #[serde(default)]
     pub held: Vec<(DeviceId, ByteCount)>,
     /// Counts of the engine's work.
     #[serde(default)]
     pub engine: EngineStats,
-    /// Of streamed layers; none where all layers are resident.
+    /// The state of streaming; `None` where all layers are resident.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streaming: Option<StreamStats>,
 }
@@ -243,65 +244,66 @@ pub struct WorkerHealth {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StreamStats {
-    /// Layers that stay on the device.
+    /// The number of layers that stay on the device.
     pub resident_layers: u32,
-    /// Streamed layers.
+    /// The number of streamed layers.
     pub streamed_layers: u32,
-    /// Bytes that come in each step.
+    /// The bytes streamed in each step.
     pub step_bytes: u64,
-    /// Blocks of layers on the device at the same time.
+    /// The number of blocks on the device at the same time.
     pub slots: u32,
-    /// The store that they are read from, and how it reads.
+    /// The store that layers are read from, and how it reads.
     pub store: String,
-    /// Bytes per second of the store when the model was loaded.
+    /// The store's bytes per second when the model was loaded.
     pub store_bytes_per_second: f64,
-    /// Steps done.
+    /// The number of steps done.
     pub steps: u64,
-    /// Bytes brought to the device.
+    /// The bytes placed on the device.
     pub bytes: u64,
-    /// Reading.
+    /// The time of reading.
     pub read_seconds: f64,
-    /// Placing what was read.
+    /// The time of placing blocks on the device.
     pub place_seconds: f64,
-    /// Computing.
+    /// The time of computing.
     pub compute_seconds: f64,
-    /// Waiting for weights.
+    /// The time of waiting for weights.
     pub stall_seconds: f64,
-    /// The steps themselves.
+    /// The time of the steps as a whole.
     pub wall_seconds: f64,
     /// The longer of reading and computing as a share of the time that both took together.
     pub overlap: f64,
-    /// Bytes brought in a second of the steps.
+    /// The bytes placed per second of the steps.
     pub bytes_per_second: f64,
 }
 
-/// Counts of an engine's work since it started. `steps` standing still with `active > 0` is a hang.
+/// Counts of an engine's work since it started. If `steps` does not change while `active > 0`, the engine hangs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineStats {
-    /// Steps ended.
+    /// The number of steps done.
     pub steps: u64,
-    /// Sequences being worked on.
+    /// The number of sequences in the batch.
     pub active: u32,
-    /// Sequences waiting for a place in the batch.
+    /// The number of sequences that wait for a place in the batch.
     pub waiting: u32,
 }
 
-/// Why a worker ended, as its exit code says. The coordinator chooses between "try again" and "the file is bad" by it.
+/// The reason why a worker ended, as its exit code states. By it the coordinator decides between another try and
+/// giving up the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerExit {
-    /// Asked to, or the coordinator went away.
+    /// The worker was asked to stop, or the coordinator ended.
     Clean,
     /// The start line or the command line is wrong.
     BadSpec,
-    /// The model's files are missing, unreadable, malformed or of an unknown kind: trying again changes nothing.
+    /// The model's files are missing, unreadable, malformed or of an unknown kind: another try would fail too.
     BadModel,
-    /// Not enough memory for the model.
+    /// There is not enough memory for the model.
     OutOfMemory,
-    /// A file that is there could not be read: the disk or the network behind it failed, and may work later.
+    /// A file that exists could not be read: the disk or the network behind it failed, and may work later.
     ReadFailed,
-    /// Somebody else listens on the port.
+    /// Another process listens on the port.
     PortInUse,
-    /// The device is not there or failed for good; the process cannot go on.
+    /// The device is missing or failed for good, and the process cannot continue.
     DeviceLost,
 }
 
@@ -321,7 +323,7 @@ impl WorkerExit {
         Self::TABLE.iter().find(|(exit, _)| *exit == self).map_or(1, |(_, code)| *code)
     }
 
-    /// The meaning of an exit code, if it is one of a worker's.
+    /// The meaning of an exit code, if it is a worker's.
     pub fn from_code(code: i32) -> Option<Self> {
         Self::TABLE.iter().find(|(_, c)| *c == code).map(|(exit, _)| *exit)
     }
