@@ -100,8 +100,8 @@ async fn rc_11_who_leaves_as_the_turn_comes_takes_no_place_along() {
     all_goes_on(boss, &["one"]).await;
 }
 
-/// Every kind of request is given up at any moment: to workers, to a provider, to a rung behind one that fails, and
-/// orders of operators.
+/// Every kind of request is given up at any moment. There are requests to workers, to a provider and to a rung behind
+/// one that fails, and orders of operators.
 #[tokio::test]
 async fn rc_11_give_ups_at_every_moment_leave_nothing_behind() {
     let stub = Stub::start("application/json", message("four")).await;

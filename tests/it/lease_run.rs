@@ -1,4 +1,4 @@
-//! LE-2 and LE-3: `model-boss lease run` at a coordinator, over HTTP, with no Redis anywhere.
+//! LE-2 and LE-3: `model-boss lease run` at a coordinator, over HTTP and without Redis.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 const TWO: &str = "[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\ncount = 2\nreserve = \"0B\"\n";
 
-/// What a coordinator that plays two GPUs needs.
+/// A sandbox that simulates two GPUs.
 fn sandbox() -> Sandbox {
     let mut sandbox = Sandbox::new().with_config("leases.term = \"3s\"\nleases.heartbeat = \"500ms\"\n");
     sandbox.play(TWO);
     sandbox
 }
 
-/// A coordinator on this port; 0 is any.
+/// A coordinator on this port; 0 means any.
 fn launch(sandbox: &Sandbox, port: u16) -> Launch {
     let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
     if port != 0 {
@@ -52,7 +52,7 @@ fn run(boss: &Boss, options: &[&str], script: &str) -> Command {
     lease(boss, &[&["run"], options, &["--", "sh", "-c", script]].concat())
 }
 
-/// A running program, and what it says.
+/// A running program and its output.
 struct Job {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -71,7 +71,7 @@ impl Job {
         line.trim().to_owned()
     }
 
-    /// Ends its input, and waits: its exit code and what it wrote to standard error.
+    /// Closes its input, and waits; returns its exit code and its standard error.
     fn end(mut self) -> (Option<i32>, String) {
         drop(self.child.stdin.take());
         let mut words = String::new();
@@ -82,7 +82,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The program may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -156,7 +156,7 @@ async fn le_4_a_job_goes_on_while_its_coordinator_is_killed_and_started_again() 
     let boss = launch(&sandbox, port).start().await;
     let after = leases(&boss).await.remove(0);
     assert_eq!((&after["id"], &after["pids"]), (&before["id"], &before["pids"]), "it is counted from the first moment");
-    // What is left of its term only ever grows by a renewal.
+    // Only a renewal increases the rest of a lease's term.
     let mut left = u64::MAX;
     let renewed = async || {
         let before = std::mem::replace(&mut left, leases(&boss).await[0]["expires_in_ms"].as_u64().unwrap());

@@ -1,14 +1,13 @@
-//! The coordinator over a real Redis server: what happens when it is not there, goes away, comes back, or must not be
-//! used.
+//! The coordinator with a real Redis server that is absent, disappears, returns, or must not be used.
 
 use model_boss_protocol::ByteCount;
 use model_boss_tests::{Behaviour, Boss, Event, PATIENCE, RedisServer, Sandbox, binary, until};
 use serde_json::{Value, json};
 
 const ONE: &str = "[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\n";
-/// Leases short enough that a window of recovery is over in a second and a half.
+/// Leases so short that a recovery window is over in a second and a half.
 const SHORT: &str = "[leases]\nterm = \"1s\"\nheartbeat = \"200ms\"\npatience = \"500ms\"";
-/// Streams say at once what they wait for.
+/// Streams report soon what their requests wait for.
 const TALKATIVE: &str = "[sse]\nfirst_comment = \"50ms\"\ninterval = \"50ms\"";
 
 fn sandbox(url: &str) -> Sandbox {
@@ -58,7 +57,7 @@ async fn le_1_without_redis_loaded_models_serve_on_and_nothing_is_loaded() {
     assert_eq!(beta.spawns(), 0);
 
     server.start_again();
-    // The window shows, and after it what waited is loaded.
+    // The recovery window is reported, and after it the queued model is loaded.
     until(PATIENCE, "beta is served", async || boss.chat("beta", "?").await.status.is_success().then_some(())).await;
     is(&boss, 200, "ok").await;
     assert!(boss.chat("alpha", "?").await.status.is_success());
@@ -68,7 +67,7 @@ async fn le_1_without_redis_loaded_models_serve_on_and_nothing_is_loaded() {
     assert_eq!(leases(&server), Vec::<Value>::new());
 }
 
-/// A request for a cold model is answered within its patience, a stream says why it waits, and the state is steady.
+/// A request for a cold model is answered within its patience, a stream reports why it waits, and the state is stable.
 async fn cold_requests_are_told(boss: &Boss) {
     is(boss, 200, "lease_store_unavailable").await;
     let mut stream = boss.chat_streamed("alpha", "?").await;
@@ -108,7 +107,7 @@ async fn le_1_a_redis_that_reads_and_does_not_write_is_as_good_as_away() {
     let alpha = sandbox.fake_model("alpha", Behaviour::default());
     let boss = sandbox.start().await;
     is(&boss, 200, "ok").await;
-    // Full: with noeviction every write fails.
+    // The server is full: with noeviction every write fails.
     server.ask(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
     cold_requests_are_told(&boss).await;
     assert_eq!(alpha.spawns(), 0);
@@ -172,16 +171,16 @@ async fn rc_20_what_is_learned_is_kept_in_the_same_store() {
 async fn le_4_a_worker_whose_lease_is_lost_is_ended() {
     let Some(server) = RedisServer::start() else { return };
     let sandbox = sandbox(&server.url());
-    // It holds nothing yet that could be counted as its own.
+    // The worker holds no memory yet that could be counted as its own.
     let nothing = Behaviour { holds: Some(ByteCount::ZERO), ..Behaviour::default() };
-    // Pinned: nothing but the loss ends it.
+    // The model is pinned, so only the loss of its lease ends it.
     let manifest = "vram = \"10GiB\"\ndevice = \"cuda:0\"\npin = true";
     let mut alpha = sandbox.fake_model_with("alpha", manifest, nothing);
     let boss = sandbox.start().await;
     assert!(boss.chat("alpha", "?").await.status.is_success());
     let mut worker = alpha.worker().await;
 
-    // Its record gives way to one of this process that leaves no room.
+    // The lease's record is replaced by one of this process that leaves no free memory.
     let mut ledger = server.ledger().unwrap();
     let leases = ledger["leases"].as_object_mut().unwrap();
     let (_, mut lease) = std::mem::take(leases).into_iter().next().unwrap();

@@ -1,5 +1,5 @@
-//! LE-2 and LE-3 with real processes on a played machine: other programs hold memory through the coordinator, models
-//! and training make way for each other, and everybody is told what they wait for.
+//! LE-2 and LE-3 with real processes on a simulated machine. Other programs lease memory through the coordinator,
+//! models and training jobs release memory for each other, and every request shows what it waits for.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const ONE: &str = "[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\n";
 const GIB: u64 = 1 << 30;
-/// A user who owns nothing here.
+/// The uid of a user who owns no file here.
 const NOBODY: u32 = 65_534;
 
 /// A program of this host that holds leases over HTTP.
@@ -47,7 +47,7 @@ impl<'a> Guest<'a> {
         self.send(Method::POST, "", wish).await
     }
 
-    /// Asks until it is granted.
+    /// Repeats the request until it is granted.
     async fn granted(&self, wish: &Value) -> Value {
         let ask = async || {
             let answer = self.ask(wish).await;
@@ -75,7 +75,7 @@ fn path(lease: &Value, verb: &str) -> String {
     format!("/{}{verb}", lease["id"].as_str().unwrap())
 }
 
-/// A process that does nothing until it is ended.
+/// A process that only sleeps until it is ended.
 struct Job(Child);
 
 impl Job {
@@ -110,7 +110,8 @@ async fn is_loaded(boss: &Boss, model: &str) -> bool {
     slots["slots"].as_array().unwrap().iter().any(|slot| slot["model"] == model)
 }
 
-/// What somebody else of this machine is answered: status and body. `None` where the tests may not become another user.
+/// The answer to another user of this machine: status and body. Returns `None` where the tests may not become another
+/// user.
 fn as_another_user(boss: &Boss, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
     if !nix::unistd::Uid::effective().is_root() {
         eprintln!("skipped: only root can ask as another user");
@@ -152,7 +153,7 @@ async fn le_2_a_program_holds_memory_through_the_coordinator() {
     let lease = &granted["lease"];
     assert_eq!((&lease["state"], &lease["parts"][0]["bytes"]), (&json!("pending"), &json!(18 * GIB)));
     assert_eq!(lease["parts"][0]["uuid"], "GPU-played-0");
-    // Asked again, the same lease; shown to others without what proves it.
+    // A repeated request gives the same lease; other callers see it without its token.
     assert_eq!(guest.ask(&wish).await.json()["lease"]["id"], lease["id"]);
     let shown = boss.read(&format!("/api/v1/leases{}", path(lease, ""))).await;
     assert_eq!((&shown["lease"]["id"], &shown["lease"]["token"]), (&lease["id"], &Value::Null));
@@ -168,7 +169,7 @@ async fn le_2_a_program_holds_memory_through_the_coordinator() {
     let larger = guest.send(Method::PUT, &path(lease, ""), &resize(30)).await;
     assert_eq!((larger.status.as_u16(), larger.error_code()), (409, "lease_no_room".to_owned()));
 
-    // Nobody else can end it, and its holder's word is not enough while its process lives.
+    // Another caller cannot end it, and even its holder can only release it when its process is gone.
     let stranger = guest.send(Method::DELETE, &path(lease, ""), &json!({})).await;
     assert_eq!(stranger.error_code(), "lease_in_use");
     let early = guest.release(lease).await;
@@ -273,7 +274,7 @@ async fn who_reads_the_list_learns_nothing_that_changes_a_lease() {
     let secret = lease["token"].to_string();
     assert!(!shown.contains(secret.trim_matches('"')), "{shown}");
 
-    // Whatever can be made of the id, and of the token of a lease of one's own.
+    // The attacker tries forms of the id, and the token of a lease of its own.
     let own = guest.granted(&guest.wish("own.py", 1)).await;
     let name = lease["id"].as_str().unwrap().strip_prefix("lease-").unwrap();
     let mut guesses =
@@ -299,7 +300,7 @@ async fn who_reads_the_list_learns_nothing_that_changes_a_lease() {
         let answer = guest.send(Method::POST, &path(&lease, "/reassert"), &record).await;
         assert!(refused(&answer), "{guess}: {answer:?}");
     }
-    // The same request in the name of another process is another request.
+    // The same request id in the name of another process is another request.
     let mut again = guest.wish("train.py", 1);
     let named = process(job.0.id()).unwrap();
     (again["owner"]["pid"], again["owner"]["start_time"]) = (named.pid.into(), named.start_time.into());
@@ -402,7 +403,7 @@ async fn an_operator_forces_a_lease_whose_processes_do_not_end_and_the_ledger_ke
     let list = boss.read("/api/v1/leases").await;
     assert_eq!((&list["leases"], &list["forced"][0]["id"]), (&json!([]), &lease["id"]), "{list}");
     assert_eq!((&list["forced"][0]["label"], &list["forced"][0]["pids"]), (&json!("stuck.py"), &json!([job.0.id()])));
-    // Its holder hears that it is lost; others get the memory.
+    // The holder learns that the lease is lost; other requests get the memory.
     assert_eq!(guest.renew(&lease).await["lost"], json!([lease["id"]]));
     let next = guest.granted(&guest.wish("next.py", 18)).await;
     assert_eq!(guest.release(&next).await.json()["released"], true);
@@ -418,7 +419,7 @@ async fn memory_that_another_program_holds_on_the_host_is_its_own_and_not_foreig
     let mut wish = guest.wish("train.py", 1);
     wish["parts"] = json!([{ "device": "cpu", "memory": "512MiB" }]);
     let lease = guest.granted(&wish).await;
-    // A child of the attached process, which leads no session, fills its memory.
+    // A child of the attached process, which leads no session, fills the leased memory.
     let script = "read go; (filled=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#filled}; read never); true";
     let mut job = Command::new("sh");
     let mut job = Job(job.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
@@ -473,14 +474,14 @@ async fn le_3_a_request_waits_for_a_training_lease_and_is_told_so() {
     let devices = boss.read("/api/v1/devices").await;
     let gpu = devices["devices"].as_array().unwrap().iter().find(|device| device["id"] == "cuda:0").unwrap();
     assert_eq!(gpu["leased"], 18 * GIB);
-    // It stands in the ledger's queue, so that nobody who comes later passes it.
+    // The request has a place in the ledger's queue, so that later requests do not overtake it.
     let later = guest.ask(&guest.wish("later.py", 4)).await;
     assert_eq!(later.status, 202);
     assert!(later.json()["waiting"]["reason"].as_str().unwrap().contains("alpha"), "{later:?}");
     let cancel = json!({ "request_id": guest.wish("later.py", 4)["request_id"], "owner": guest.owner("later.py") });
     assert!(guest.send(Method::DELETE, "", &cancel).await.status.is_success());
 
-    // A job that did not say that it may be asked keeps its memory.
+    // A job that is not preemptible keeps its memory.
     assert_eq!(guest.renew(&lease).await["leases"][0]["revoke"], Value::Null);
     job.end();
     assert_eq!(guest.release(&lease).await.json()["released"], true);
@@ -514,7 +515,7 @@ async fn preemptible(mut sandbox: Sandbox) {
     let job = Job::start();
     assert!(guest.attach(&lease, job.0.id()).await.status.is_success());
 
-    // As important as the job: nobody is asked.
+    // The request has the job's own priority, so no lease is revoked.
     let equal = boss.ask(at(7, "alpha"));
     wait_of(&boss, "capacity").await;
     equal.abort();
@@ -583,7 +584,7 @@ async fn le_3_training_that_asks_gets_the_memory_of_a_busy_model_when_its_reques
     worker.held().await;
     let mut wish = guest.wish("train.py", 18);
     (wish["preempt"], wish["priority"]) = (true.into(), 3.into());
-    // The model was loaded a moment ago and is left alone for its hold.
+    // The model was loaded a moment ago, and is not evicted during its hold.
     let draining = async || {
         assert_eq!(guest.ask(&wish).await.status, 202);
         let slots = boss.read("/api/v1/slots").await;

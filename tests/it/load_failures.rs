@@ -1,4 +1,5 @@
-//! Loads that fail: the client learns why, the door stays open, and nothing is tried without end.
+//! Loads that fail: the client learns the reason, the coordinator still answers, and loads are not retried without
+//! limit.
 
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ async fn a_crash_loop_backs_off_and_says_why() {
     let sandbox = Sandbox::new();
     let model = sandbox.fake_model("alpha", fails(1, "segmentation fault, as told"));
     let boss = sandbox.start().await;
-    // However often it is asked for, the number of processes stays small and every answer has the reason.
+    // However often the model is requested, the number of processes stays small and every answer has the reason.
     for _ in 0..20 {
         let answer = boss.chat("alpha", "?").await;
         match (answer.status.as_u16(), answer.error_code().as_str()) {

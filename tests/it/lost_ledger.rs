@@ -1,5 +1,5 @@
-//! LE-4: the file with the leases is deleted, emptied, replaced by an older copy, or not the one that another
-//! coordinator was started with: a program that lives keeps its lease, and nobody else gets its memory.
+//! LE-4: the file with the leases is deleted, emptied, replaced by an older copy, or differs from another
+//! coordinator's. A living program keeps its lease, and its memory is not granted to others.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -22,7 +22,7 @@ enum Loss {
     StartedWithAnotherFolder,
 }
 
-/// Starts a coordinator on this port, in this state folder.
+/// A coordinator on this port, with this state folder.
 fn launch(sandbox: &Sandbox, port: u16, state: &Path) -> Launch {
     let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
     let mut arguments: Vec<OsString> = launch.command.get_args().map(OsString::from).collect();
@@ -71,7 +71,7 @@ impl Job {
         line.trim().to_owned()
     }
 
-    /// It must have lived to this moment.
+    /// Ends the job, which must have lived until now.
     fn end(mut self, loss: Loss) {
         drop(self.child.stdin.take());
         let done = self.line();
@@ -83,7 +83,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The program may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -94,7 +94,7 @@ async fn jobs(boss: &Boss) -> Vec<Value> {
     listed["leases"].as_array().unwrap().iter().filter(|lease| lease["label"] == "job").cloned().collect()
 }
 
-/// Asks for more than the job leaves.
+/// Requests more memory than the job leaves free.
 async fn ask(boss: &Boss) -> StatusCode {
     let owner = this_process().unwrap();
     let body = json!({
@@ -136,7 +136,7 @@ async fn a_job_lives_through(loss: Loss) {
         let said = "the lease store may have lost records";
         boss.output().line("says that records may be lost", |line| line.contains(said)).await;
     }
-    // It states its lease again, and until then nobody is granted anything.
+    // The job states its lease again; until then no lease is granted.
     let stated = async || {
         let status = ask(&boss).await;
         assert_ne!(status, StatusCode::CREATED, "{loss:?}: the job's memory was given away");
@@ -149,7 +149,7 @@ async fn a_job_lives_through(loss: Loss) {
     job.end(loss);
     until(PATIENCE, "its memory is given back", async || jobs(&boss).await.is_empty().then_some(())).await;
 
-    // And who lost nothing waits for nothing.
+    // A coordinator that lost no lease does not wait.
     boss.kill().await;
     let boss = launch(&sandbox, port, &restarted_with).start().await;
     let ready = boss.client().get("/ready").await;

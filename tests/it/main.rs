@@ -1,4 +1,4 @@
-//! Whole-process tests: the real coordinator with stand-in workers, and both real binaries with a tiny model.
+//! Whole-system tests: the real coordinator with fake workers, and both real binaries with a tiny model.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "tests, and helpers of tests")]
 
 mod all_at_once;

@@ -1,5 +1,5 @@
-//! Backends that answer nonsense, on every route and in every dialect: a client sees an error, never an empty answer,
-//! and nothing of the backend's own head.
+//! Backends that answer nonsense, on every route and in every dialect. A client gets an error, never an empty answer,
+//! and no header of the backend's own.
 
 use http::StatusCode;
 use model_boss_tests::{Answer, Behaviour, Boss, FakeModel, RawAnswer, Sandbox};
@@ -22,7 +22,7 @@ const CHAT: &str =
     r#"{"choices":[{"index":0,"message":{"role":"assistant","content":"four"},"finish_reason":"stop"}]}"#;
 const CHUNK: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"four\"}}]}\n\n";
 
-/// Whole answers that are none.
+/// Whole answers that are invalid.
 fn whole() -> Vec<(&'static str, String)> {
     let usage = CHAT.replacen('{', "{\"usage\":{\"prompt_tokens\":\"many\"},", 1);
     let chunked =
@@ -51,7 +51,7 @@ fn whole() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Streams that are none from their first event on.
+/// Streams that are invalid from their first event on.
 fn streamed() -> Vec<(&'static str, String)> {
     vec![
         ("a page", with_head("200 OK", "text/html", "<html>good day</html>")),
@@ -67,7 +67,7 @@ fn streamed() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Streams that stop being one in the middle.
+/// Streams that become invalid in the middle.
 fn broken_off() -> Vec<(&'static str, String)> {
     vec![
         ("a page", with_head("200 OK", EVENTS, &format!("{CHUNK}<html>good day</html>\n\n"))),
@@ -77,7 +77,7 @@ fn broken_off() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Answers whose connection is closed before they are whole.
+/// Answers whose connection is closed before they are complete.
 fn cut_off() -> Vec<(&'static str, String)> {
     let whole = with_head("200 OK", JSON, CHAT);
     vec![
@@ -103,7 +103,7 @@ fn asked(model: &str, stream: bool) -> [(&'static str, Value); 5] {
     ]
 }
 
-/// The model's next worker answers this.
+/// Makes the model's next worker give this answer.
 async fn teach(boss: &Boss, model: &FakeModel, behaviour: Behaviour) {
     model.behave(behaviour);
     boss.client().post("/api/v1/unload", &json!({ "model_name": model.name() })).await;
@@ -119,7 +119,7 @@ fn is_backend_error(answer: &Answer, path: &str) -> bool {
     answer.status == StatusCode::BAD_GATEWAY && shape
 }
 
-/// An engine of others and a worker of ours, each with one model.
+/// An external engine and a worker of ours, each with one model.
 fn models(sandbox: &mut Sandbox) -> [FakeModel; 2] {
     sandbox.llama_server();
     [
@@ -139,7 +139,7 @@ async fn nonsense_is_a_backend_error_on_every_route() {
         .chain(streamed().into_iter().map(|(what, text)| (what, text, true)))
         .enumerate()
     {
-        // Both take the same way; each answers every other one.
+        // Both backends use the same code, so each answers every second request.
         let model = &models[number % 2];
         teach(&boss, model, answers(&text)).await;
         for (path, body) in asked(model.name(), stream) {
@@ -186,7 +186,7 @@ async fn a_living_backend_that_closes_its_connections_is_named_with_the_reason()
         let asked = models.iter().flat_map(|model| {
             [false, true].into_iter().flat_map(|stream| asked(model.name(), stream)).map(|asked| (model.name(), asked))
         });
-        // Each answer of ours takes one of the ways.
+        // Each of our answers is requested in one of the ways.
         let asked =
             asked.enumerate().filter(|(at, (name, _))| *name != "own" || at % 7 == number).map(|(_, asked)| asked);
         let others = [
@@ -287,7 +287,7 @@ async fn nothing_of_a_backends_head_reaches_a_client() {
                 let ours = |name: &str| {
                     let known =
                         ["content-type", "content-length", "transfer-encoding", "date", "connection", "cache-control"];
-                    // Anthropic's clients read it.
+                    // Anthropic's clients read this header.
                     let known = known.into_iter().chain((path == "/v1/messages").then_some("request-id"));
                     let prefixes =
                         ["x-request-id", "x-served-model", "x-rung", "x-queue-ms", "x-load-ms", "x-accel-buffering"];

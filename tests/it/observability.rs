@@ -1,4 +1,4 @@
-//! What the coordinator shows about itself, and that looking never wakes a model.
+//! The coordinator's views of its own state, which never load a model.
 
 use model_boss_tests::{Behaviour, Sandbox, binary};
 use serde_json::{Value, json};
@@ -217,7 +217,7 @@ async fn op_5_with_keys_every_request_needs_one() {
             assert_eq!(answer.status, status, "{path} with {offered:?}: {answer:?}");
         }
     }
-    // A probe has no key.
+    // Monitoring programs have no key.
     assert!(client.get("/live").await.status.is_success());
     boss.finish().await;
 }

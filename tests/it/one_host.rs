@@ -1,6 +1,6 @@
-//! One machine, several users and sessions: two coordinators never count one device, whoever starts them and with
-//! whichever runtime folder, a lost ledger is noticed by everybody, and no user keeps another from starting. In a mount
-//! namespace with shared folders of its own, so that the machine's are not touched.
+//! Several users and sessions on one machine. Two coordinators never count one device, whoever starts them and with
+//! whichever runtime folder. Every coordinator notices a lost ledger, and no user prevents another from starting. The
+//! tests run in a mount namespace with shared folders of its own, so that the machine's are not touched.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use nix::unistd::geteuid;
 const SHARED: &str = "mkdir -p /run/lock && for f in /dev/shm /run/lock; do mount -t tmpfs -o mode=1777 tmpfs $f; done";
 const NOBODY: u32 = 65_534;
 
-/// A coordinator of this user as it starts without any setting of where to meet others.
+/// A coordinator of this user, which uses the default folder for claims.
 fn launch(sandbox: &Sandbox, mounts: &Mounts, user: Option<u32>) -> Launch {
     let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
     let config = sandbox.path("model-boss.toml");
     let text = std::fs::read_to_string(&config).unwrap();
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("runtime_dir")).collect();
     std::fs::write(&config, lines.join("\n")).unwrap();
-    // Sessions differ in this, and services have none.
+    // Sessions have different values of this variable, and services have none.
     launch.command.env("XDG_RUNTIME_DIR", sandbox.path("run"));
     if let Some(user) = user {
         give(&sandbox.path(""), user);
@@ -28,7 +28,7 @@ fn launch(sandbox: &Sandbox, mounts: &Mounts, user: Option<u32>) -> Launch {
     launch
 }
 
-/// Makes a folder another user's.
+/// Makes a user the owner of a folder.
 fn give(folder: &Path, user: u32) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -62,7 +62,7 @@ async fn two_sessions_of_one_user_do_not_count_one_device_twice() {
     let first = launch(&one, &mounts, None).start().await;
     refused(launch(&two, &mounts, None), &first, "").await;
     first.kill().await;
-    // A killed one leaves claims behind, which do not count.
+    // A killed coordinator leaves claims behind, which do not count.
     let second = launch(&two, &mounts, None).start().await;
     assert_eq!(claims(&mounts).len(), 2, "its own, one in each folder");
     second.finish().await;
@@ -80,7 +80,7 @@ async fn two_users_do_not_count_one_device_twice() {
     first.finish().await;
 }
 
-/// The claims that lie in the shared folders.
+/// The claims in the shared folders.
 fn claims(mounts: &Mounts) -> Vec<PathBuf> {
     let folders = ["/dev/shm", "/run/lock"].map(|folder| mounts.path(Path::new(folder)));
     let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
@@ -107,7 +107,7 @@ impl Attacker {
 impl Drop for Attacker {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        // Its last program reads until its input ends.
+        // The script's last program reads until its input ends.
         let _ = self.0.wait();
     }
 }
@@ -119,7 +119,7 @@ async fn no_user_blocks_another_by_planted_files_links_or_locks() {
     let target = sandbox.path("target");
     std::fs::write(&target, "kept").unwrap();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    // The named process is another user's, and the lock is held for ever.
+    // The named process is another user's, and its lock is held forever.
     let forged = r#"{"process":{"pid":1,"start_time":0,"pid_ns":""},"claim":{"alone":"me"}}"#;
     let plant = format!(
         "cd /dev/shm && for n in model-boss-device-cpu. model-boss-ledger-{}.; do ln -s '{}' ${{n}}0; mkfifo ${{n}}1; \
@@ -135,7 +135,7 @@ async fn no_user_blocks_another_by_planted_files_links_or_locks() {
     let boss = launch(&sandbox, &mounts, None).start().await;
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "kept");
 
-    // A dead claim that somebody else keeps locked.
+    // A claim of a dead process that another user keeps locked.
     let own: Vec<PathBuf> = claims(&mounts).into_iter().filter(|path| is_own_file(path)).collect();
     assert_eq!(own.len(), 2, "one in each folder");
     let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();

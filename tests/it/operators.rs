@@ -1,4 +1,4 @@
-//! What operators order while requests run: load with options, move, pin, free a device.
+//! Orders of operators while requests run: load with options, move, pin, free a device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ async fn order(boss: &Boss, path: &str, body: Value) -> Answer {
     boss.client().post(path, &body).await
 }
 
-/// Where a model is loaded.
+/// The device on which a model is loaded.
 async fn place(boss: &Boss, model: &str) -> Option<String> {
     let slots = boss.read("/api/v1/slots").await;
     let slots = slots["slots"].as_array().unwrap().clone();

@@ -1,10 +1,11 @@
-//! RC-15: workers get ports in sequence, strangers on them are stepped over and never believed.
+//! RC-15: workers get ports in sequence. Ports of other programs are skipped, and those programs are never taken for
+//! workers.
 
 use std::net::{Ipv4Addr, TcpListener};
 
 use model_boss_tests::{Behaviour, Sandbox};
 
-/// A run of free ports below the ephemeral ones, held by strangers.
+/// A range of free ports below the ephemeral ones, occupied by other programs.
 fn strangers(count: u16) -> (u16, Vec<TcpListener>) {
     let start = 30_000 + u16::try_from(std::process::id() % 200).unwrap() * 10;
     let runs = (start..32_700).step_by(10);

@@ -1,4 +1,4 @@
-//! Texts of files and engines on their way to terminals and logs: none of them steers a terminal.
+//! Texts from files and engines in terminals and logs: none of them controls a terminal.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use model_boss_tests::{Behaviour, PATIENCE, Sandbox, binary, until};
 
-/// What moves a cursor, sets a title, turns text around.
+/// Sequences that move the cursor, set a title, or reverse text.
 const HOSTILE: &str = "\x1b]0;title\x07\x1b[2J\u{9b}31m\u{202e}";
 
 fn is_harmless(text: &str) -> bool {

@@ -1,6 +1,6 @@
-//! Programs that start sessions of their own, fork twice, forget their environment and ignore SIGTERM: behind a worker,
-//! an engine and `lease run`, nothing of them outlives its holder, whoever is killed, and no lease is given back
-//! before.
+//! Programs that start sessions of their own, fork twice, clear their environment and ignore SIGTERM. They run behind a
+//! worker, an engine and `lease run`. None of their processes outlives its holder, whichever process is killed, and no
+//! lease is released before.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Read;
@@ -16,12 +16,12 @@ use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 
 const MACHINE: &str = "[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\n";
-/// How many processes [`Unruly`] leaves running.
+/// The number of processes that [`Unruly`] leaves running.
 const MEMBERS: usize = 5;
 
-/// A program that starts processes which hold on to life: a session of its own, a daemon (two forks, one session, no
-/// environment), a group of its own, and a deep chain whose middle has ended. Each of them holds a pipe: it ends when
-/// all of them are gone.
+/// A program that starts processes which are hard to end. One is in a session of its own, one in a group of its own,
+/// and one is a daemon (two forks, one session, no environment). Another is at the end of a deep chain whose middle has
+/// ended. Each of them holds a pipe, which ends when all of them are gone.
 pub(crate) struct Unruly {
     program: PathBuf,
     fifo: PathBuf,
@@ -48,13 +48,13 @@ impl Unruly {
         Self { program, fifo }
     }
 
-    /// Begins to listen. Opened without waiting, so that whoever writes finds a reader.
+    /// Opens the pipe for reading, without blocking, so that each writer finds a reader.
     pub(crate) fn listen(&self) -> Tree {
         let pipe = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&self.fifo).unwrap();
         Tree { pipe }
     }
 
-    /// A program that starts this one and becomes `program`.
+    /// A program that starts this one and then becomes `program`.
     fn before(&self, sandbox: &Sandbox, program: &std::path::Path) -> PathBuf {
         let script =
             format!("#!/bin/sh\n'{}' </dev/null &\nexec '{}' \"$@\"\n", self.program.display(), program.display());
@@ -65,19 +65,19 @@ impl Unruly {
     }
 }
 
-/// The living processes of an unruly program, known by the pipe that they hold.
+/// The living processes of an unruly program, observed through the pipe that they hold.
 pub(crate) struct Tree {
     pipe: File,
 }
 
 impl Tree {
-    /// Waits until all its processes are there.
+    /// Waits until all its processes run.
     pub(crate) async fn stands(&mut self) {
         let all = self.all_stand();
         within(PATIENCE, "the whole tree stands", all).await;
     }
 
-    /// Done when all its processes are there.
+    /// Completes when all its processes run.
     pub(crate) async fn all_stand(&mut self) {
         let mut seen = Vec::new();
         let all = async || {
@@ -89,7 +89,7 @@ impl Tree {
 
     /// Whether any of its processes lives.
     fn lives(&mut self) -> bool {
-        // Without a writer there is the end; with one, nothing to read.
+        // Without a writer, a read returns the end of the file; with one, it would block.
         !matches!(self.pipe.read(&mut [0; 64]), Ok(0))
     }
 
@@ -108,8 +108,8 @@ impl Job {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MODEL_BOSS_")) {
             command.env_remove(name);
         }
-        // Before every request of the tests: the ledger's order does not age, and a crowd would hold the job back for
-        // ever.
+        // The job's priority is above that of all requests in the tests. The ledger's order does not age, and many
+        // requests would delay the job forever.
         command.args(["lease", "run", "--vram", "1GiB", "--priority", "2", "--"]).args(program);
         command.env("MODEL_BOSS_URL", format!("http://{}", boss.client().address()));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -120,7 +120,7 @@ impl Job {
         Self::start(boss, &[unruly.program.to_str().unwrap()])
     }
 
-    /// The guards between the lease and the program, and the program.
+    /// The pids of the guards between the lease and the program, and of the program.
     pub(crate) fn line(&self) -> Vec<u32> {
         guards_and_program(self.0.id())
     }
@@ -128,7 +128,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -139,11 +139,11 @@ fn guards_and_program(holder: u32) -> Vec<u32> {
     Processes::line_below(holder).into_iter().take(3).collect()
 }
 
-/// Ends them all at once: stopped first, so that none of them can do anything about the others.
+/// Kills the processes at once: all are stopped first, so that none can react to the end of another.
 pub(crate) fn kill_at_once(pids: &[u32]) {
     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
         for pid in pids {
-            // One may have ended with another.
+            // One process may have ended with another.
             let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
         }
     }
@@ -182,7 +182,7 @@ async fn le_4_a_leased_program_ends_with_all_its_sessions() {
     boss.finish().await;
 }
 
-/// Of holder (0), outer guard (1), inner guard (2) and program (3), whom to kill.
+/// Processes to kill, of holder (0), outer guard (1), inner guard (2) and program (3).
 pub(crate) const VICTIMS: [&[usize]; 7] = [&[0], &[1], &[2], &[3], &[0, 1], &[0, 2], &[1, 2]];
 
 #[tokio::test]
@@ -207,7 +207,7 @@ async fn cycle(boss: &Boss, unruly: &Unruly, victims: &[usize]) {
     tree.ends().await;
 }
 
-/// A fixed slice in the tests; all of it by `MODEL_BOSS_LEASE_CYCLES=10000`.
+/// The tests run a fixed number; `MODEL_BOSS_LEASE_CYCLES=10000` runs more.
 #[tokio::test]
 async fn many_leased_programs_are_killed_and_nothing_is_left() {
     let cycles = amount("MODEL_BOSS_LEASE_CYCLES", 12);
@@ -224,7 +224,7 @@ async fn many_leased_programs_are_killed_and_nothing_is_left() {
     boss.finish().await;
 }
 
-/// A program that leaves a session and a daemon of two forks behind, of which each holds the pipe `left.fifo`.
+/// A program that leaves a session and a daemon of two forks behind, each of which holds the pipe `left.fifo`.
 fn leaving_sessions(sandbox: &Sandbox) -> (String, Tree) {
     let fifo = sandbox.path("left.fifo");
     nix::unistd::mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
@@ -338,7 +338,7 @@ async fn dm_6_a_worker_ends_with_all_its_sessions_before_its_memory_is_free() {
     }
 }
 
-/// Of coordinator (0), outer guard (1), inner guard (2) and worker (3), whom to kill.
+/// Processes to kill, of coordinator (0), outer guard (1), inner guard (2) and worker (3).
 #[tokio::test]
 async fn a_worker_ends_with_all_its_sessions_whoever_of_its_line_is_killed() {
     for is_engine in [false, true] {
@@ -356,7 +356,7 @@ async fn a_worker_ends_with_all_its_sessions_whoever_of_its_line_is_killed() {
                 boss.exit().await;
                 continue;
             }
-            // The next request works, on a worker of its own.
+            // The next request works, on a new worker.
             assert!(boss.chat("alpha", "?").await.status.is_success());
             boss.finish().await;
         }
@@ -401,7 +401,7 @@ async fn a_bomb_of_forks_ends_with_its_lease() {
     let boss = sandbox.start().await;
     let fifo = sandbox.path("bomb.fifo");
     nix::unistd::mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
-    // Each process starts a successor in a session of its own and ends: 2,000 generations, in four lines at once.
+    // Each process starts a successor in a session of its own and ends: 2,000 generations, in four chains at once.
     let hop = "n=$1; [ $n -gt 0 ] || exec tail -f /dev/null; setsid sh \"$0\" $((n-1)) & exit";
     std::fs::write(sandbox.path("hop"), format!("{hop}\n")).unwrap();
     let hops = format!("exec 9>'{}'; cd '{}'; ", fifo.display(), sandbox.path("").display())
@@ -416,8 +416,8 @@ async fn a_bomb_of_forks_ends_with_its_lease() {
     boss.finish().await;
 }
 
-/// PyTorch's launcher starts each rank in a session of its own. The real one, where `MODEL_BOSS_TORCHRUN` or PATH has
-/// it.
+/// PyTorch's launcher starts each rank in a session of its own. The test uses the real launcher, from
+/// `MODEL_BOSS_TORCHRUN` or PATH.
 #[tokio::test]
 async fn ranks_of_torchrun_end_with_their_lease() {
     let named = std::env::var_os("MODEL_BOSS_TORCHRUN").map(PathBuf::from);

@@ -1,4 +1,4 @@
-//! RC-27 behind a proxy, and without certificates: the ways to a provider.
+//! RC-27 with a proxy, and without certificates: connections to a provider.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -10,11 +10,11 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::cloud::{KEY, Stub, message};
 
-/// A proxy that makes tunnels, whatever they are asked to lead to, to one place.
+/// A proxy whose tunnels all lead to one place, whatever address a client requests.
 struct TunnelProxy {
     address: SocketAddr,
     asked: Arc<Mutex<Vec<String>>>,
-    /// The first bytes that went through each tunnel.
+    /// The first bytes of each tunnel.
     through: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
@@ -65,7 +65,7 @@ async fn rc_27_https_goes_through_a_tunnel_and_the_proxy_sees_no_key() {
     let proxy = TunnelProxy::start("200 Connection established").await;
     let sandbox = Sandbox::new().with_config("[providers.claude]\nbase_url = \"https://claude.example:4443/v1\"");
     let boss = start(&sandbox, &[("HTTPS_PROXY", &format!("http://me:word@{}", proxy.address))]).await;
-    // Behind the tunnel nobody answers: it shows where the request goes, and how.
+    // No server answers behind the tunnel: the test shows the requested address and the first bytes.
     let answer = boss.chat("claude:opus", "?").await;
     assert_eq!((answer.status, answer.error_code().as_str()), (StatusCode::BAD_GATEWAY, "backend_error"), "{answer:?}");
     let asked = proxy.asked.lock().unwrap().clone();
@@ -88,7 +88,7 @@ async fn rc_27_https_goes_through_a_tunnel_and_the_proxy_sees_no_key() {
 
 #[tokio::test]
 async fn rc_27_http_is_handed_to_the_proxy_and_some_places_are_reached_without() {
-    // To a proxy a request names the whole address, so one that answers all is a proxy.
+    // A request to a proxy states the whole address, so any server that answers all paths can be the proxy.
     let proxy = Stub::start("application/json", message("by proxy")).await;
     let far = "[providers.far]\nkind = \"anthropic\"\nbase_url = \"http://far.example\"\n";
     let near = Stub::start("application/json", message("straight")).await;

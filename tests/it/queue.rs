@@ -1,4 +1,4 @@
-//! RC-3, RC-4, RC-10: who waits, in which order, and when the queue is full.
+//! RC-3, RC-4, RC-10: which requests wait, in which order, and when the queue is full.
 
 use model_boss_tests::{Answer, Behaviour, Boss, FakeModel, FakeWorker, Sandbox, question};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::views;
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// A model that takes one request at a time, and holds the first.
+/// A model that serves one request at a time, and holds the first.
 fn one_at_a_time(sandbox: &Sandbox) -> FakeModel {
     let behaviour = Behaviour { reply: Some("yes".to_owned()), hold_after_tokens: Some(0), ..Behaviour::default() };
     sandbox.fake_model_with("alpha", "vram = \"64MiB\"\nmax_concurrent = 1", behaviour)
@@ -22,7 +22,7 @@ fn ask(boss: &Boss, text: &str, fields: Value) -> JoinHandle<Answer> {
     boss.ask(body)
 }
 
-/// The text of the next request the worker gets.
+/// The text of the worker's next request.
 async fn next_text(worker: &mut FakeWorker) -> String {
     worker.request().await.body["messages"][0]["content"].as_str().unwrap().to_owned()
 }
@@ -158,7 +158,7 @@ async fn rc_13_an_answer_that_takes_too_long_is_ended_and_nobody_is_said_to_have
     let mut streamed = question("alpha", "streamed");
     streamed.as_object_mut().unwrap().extend(late.as_object().unwrap().clone());
     streamed["stream"] = true.into();
-    // The second waits for nothing but the worker.
+    // The second request waits only for the worker.
     boss.client().post("/api/v1/load", &json!({ "model_name": "alpha" })).await;
     let whole = ask(&boss, "whole", late);
     model.worker().await.cancelled().await;
@@ -182,7 +182,7 @@ async fn rc_13_the_deadline_and_the_priority_are_carried_to_the_worker() {
     assert!((1..=3_000_000).contains(&left), "{left}");
     assert_eq!(headers["x-priority"], "2");
     urgent.await.unwrap();
-    // Without an end there is none to tell; and nobody is more important than its client may be.
+    // A request without a deadline shows none, and its priority is limited by its client's rule.
     let plain = ask(&boss, "?", json!({ "x_priority": 0 }));
     let headers = worker.request().await.headers;
     assert_eq!((headers.get("x-deadline-ms"), headers["x-priority"].as_str()), (None, "2"));

@@ -1,4 +1,4 @@
-//! Both real binaries and a real, tiny model: what is asked for is what comes out.
+//! Both real binaries and a real, tiny model: answers have the requested content and form.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub(crate) fn guide() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/guide").canonicalize().expect("the guide is committed")
 }
 
-/// A sandbox with the guide as `guide`.
+/// A sandbox with the built-in model as `guide`.
 fn with_guide(manifest: &str) -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.model("guide", &guide(), manifest);
@@ -38,7 +38,7 @@ fn weights_in(folder: &Path) -> PathBuf {
     files.into_iter().find(|path| path.extension().is_some_and(|e| e == "safetensors")).expect("weights")
 }
 
-/// Greedy, at most `tokens`.
+/// A greedy request for at most `tokens` tokens.
 fn greedy(text: &str, tokens: u64) -> Value {
     let mut body = question("guide", text);
     body["temperature"] = 0.into();
@@ -222,7 +222,7 @@ async fn rc_11_a_client_that_goes_away_stops_the_engine() {
     let mut stream = boss.client().stream(CHAT, &body).await;
     stream.token().await;
     drop(stream);
-    // With room for one sequence only, the next answer shows that the first has left the engine.
+    // The engine has a place for one sequence only, so the next answer shows that the first has left it.
     assert!(ask(&boss, &greedy("What is a lease?", 4)).await.status.is_success());
     assert_eq!(views::queue(&boss).await.len(), 0);
     boss.finish().await;

@@ -1,5 +1,5 @@
-//! What requests in flight cost: bodies made to swell or to take long, uploads that stay unfinished, answers without
-//! end. Measured from outside: the process's memory as the kernel counts it, and whether others are served meanwhile.
+//! The cost of requests in flight: bodies that swell or parse slowly, unfinished uploads, endless answers. It is
+//! measured from outside, as the process's memory in the kernel's count and as the delay of other requests.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const MIB: usize = 1 << 20;
-/// `limits.request_memory`, and what the process needs besides for connections and its allocator's slack.
+/// `limits.request_memory`. The next constant is the process's own need, for connections and its allocator.
 const BUDGET_MIB: u64 = 256;
 const SLACK_MIB: u64 = 96;
 
@@ -26,7 +26,7 @@ const ROUTES: [&str; 11] = [
     "/api/embeddings",
     "/api/show",
 ];
-/// What is repeated in a value until it has its size: beginning, piece, end.
+/// Texts that are repeated in a value up to the requested size: name, beginning, piece, end.
 const SHAPES: [(&str, &str, &str, &str); 6] = [
     ("objects", "[", "{\"\":0},", "0]"),
     ("lists", "[", "[],", "0]"),
@@ -36,7 +36,7 @@ const SHAPES: [(&str, &str, &str, &str); 6] = [
     ("depth", "", "[", ""),
 ];
 
-/// Fields that somebody might read.
+/// Fields that some part of the coordinator might read.
 const FIELDS: [&str; 9] = [
     "chat_template_kwargs",
     "thinking",
@@ -58,7 +58,7 @@ fn hostile_in(fields: &str, (_, first, piece, last): (&str, &str, &str, &str), s
     format!("{{{fields}:{first}{value}{last}}}")
 }
 
-/// In all that was sent: how long it took, and for how long nobody else was answered.
+/// The total time of all bodies, and the time in which no other request was answered.
 #[derive(Debug, Default)]
 struct Stall {
     took: Duration,
@@ -66,7 +66,7 @@ struct Stall {
 }
 
 impl Stall {
-    /// Sends a body, and asks something small all the while.
+    /// Sends a body, and small requests at the same time.
     async fn send(&mut self, boss: &Boss, path: &str, body: String) -> Answer {
         let request = boss.client().request(Method::POST, path, body);
         let (client, other) = (boss.client(), boss.client());
@@ -104,8 +104,8 @@ async fn op_10_hostile_bodies_take_little_memory_and_nobody_elses_time() {
     let engine = sandbox.gguf_model("engine", "backend = \"llama-server\"", Behaviour::default());
     let boss = sandbox.start().await;
     let (mut stall, memory) = (Stall::default(), PeakMemory::of(boss.pid()));
-    // Every shape on every route with MODEL_BOSS_CHAOS_BODIES=1; by default each route and each shape once, and the
-    // largest.
+    // With MODEL_BOSS_CHAOS_BODIES=1 every shape is sent to every route; by default each route and each shape once, and
+    // the largest.
     let all = std::env::var_os("MODEL_BOSS_CHAOS_BODIES").is_some();
     let mut cases = vec![(ROUTES[4], SHAPES[0], 31 * MIB), (ROUTES[6], SHAPES[2], 31 * MIB)];
     for (number, route) in ROUTES.into_iter().enumerate() {
@@ -128,7 +128,7 @@ async fn op_10_hostile_bodies_take_little_memory_and_nobody_elses_time() {
     assert_eq!(engine.spawns(), 0, "all were refused before");
     let answer = stall.send(&boss, "/api/v1/load", hostile(SHAPES[0], MIB / 2)).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{answer:?}");
-    // On one thread with the work, nearly all of the time would be silence.
+    // If the work ran on the thread of sockets, nearly all of the time would be silence.
     assert!(stall.silent < stall.took.mul_f64(0.6), "{stall:?}");
     eprintln!("{stall:?}, {} MiB", memory.growth_mib());
     everything_is_given_back(&boss).await;
@@ -141,11 +141,11 @@ struct Upload {
     rest: String,
 }
 
-/// Whether an upload says how long it is.
+/// Whether an upload states its length.
 #[derive(Clone, Copy, PartialEq)]
 enum Length {
     Told,
-    /// It is sent in chunks.
+    /// No length: the body is sent in chunks.
     Untold,
 }
 
@@ -175,7 +175,7 @@ impl Upload {
         Self { stream, rest }
     }
 
-    /// Sends the end; the status of the answer.
+    /// Sends the end; returns the status of the answer.
     async fn end(mut self) -> u16 {
         _ = self.stream.write_all(self.rest.as_bytes()).await;
         let mut answer = Vec::new();
@@ -229,7 +229,7 @@ async fn uploads_share_one_budget(length: Length) {
     }
     let grown = memory.growth_mib();
     assert!(grown < BUDGET_MIB + SLACK_MIB, "{grown} MiB");
-    // Each was read whole, or refused; none of them waits.
+    // Each body was read whole, or refused; none of them waits.
     assert!(statuses.iter().all(|status| [404, 503].contains(status)), "{statuses:?}");
     assert!(statuses.contains(&404), "some went through: {statuses:?}");
     everything_is_given_back(&boss).await;
@@ -255,7 +255,7 @@ async fn op_10_answers_without_end_share_one_budget() {
     let _small = sandbox.fake_model("small", Behaviour { reply: Some("yes".to_owned()), ..Behaviour::default() });
     let boss = sandbox.start().await;
     let memory = PeakMemory::of(boss.pid());
-    // More than one request may ever hold.
+    // The answer needs more memory than one request may ever hold.
     let answer = boss.chat("endless", "?").await;
     assert_eq!((answer.status, answer.error_code().as_str()), (StatusCode::BAD_GATEWAY, "backend_error"), "{answer:?}");
     // Clients that do not read keep their answers in memory.

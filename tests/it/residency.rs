@@ -1,4 +1,4 @@
-//! When models leave: keep_alive, stay-warm, pins, and two models with room for one.
+//! The time at which models are unloaded: `keep_alive`, stay-warm, pins, and two models with memory for one.
 
 use model_boss_tests::{Answer, Behaviour, Boss, FakeModel, Sandbox, binary, question};
 use serde_json::Value;
@@ -86,7 +86,7 @@ async fn rc_8_a_manifests_keep_alive_beats_the_default() {
     boss.finish().await;
 }
 
-/// Two models, each of which needs more than half of the memory there is.
+/// Two models, each of which needs more than half of the memory.
 async fn two_large_models(sandbox: &Sandbox, manifest: &str, behaviour: Behaviour) -> (FakeModel, FakeModel) {
     let boss = sandbox.start().await;
     let devices = boss.read("/api/v1/devices").await;
@@ -125,7 +125,7 @@ async fn bc_4_mm_6_a_busy_model_is_never_cut() {
     let boss = sandbox.start().await;
     let mut stream = boss.chat_streamed("alpha", "?").await;
     assert_eq!(stream.token().await, "one ");
-    // More important, so that it may have the slot as soon as it is free.
+    // The request has a higher priority, so that it may use the slot as soon as it is free.
     let mut other = question("beta", "?");
     other["x_priority"] = "interactive".into();
     let other = boss.ask(other);
@@ -197,7 +197,7 @@ async fn a_span_that_no_clock_can_hold_is_refused_with_its_bound_and_ends_nothin
     let refused = ask_keeping(&boss, "alpha", ENDLESS.into()).await;
     assert_eq!(refused.status, 400, "{refused:?}");
     assert!(refused.error_message().contains("36500d"), "{refused:?}");
-    // Years are no mistake: other servers are told so to keep a model for ever.
+    // A span of years is valid: clients of other servers use one to keep a model forever.
     assert_eq!(ask_keeping(&boss, "alpha", "99999h".into()).await.text(), "yes");
     assert_eq!(boss.chat("alpha", "?").await.text(), "yes");
     boss.finish().await;

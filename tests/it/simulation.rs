@@ -1,4 +1,4 @@
-//! `serve --simulate`: a machine with four GPUs of 24 GB, played by stand-in workers.
+//! `serve --simulate`: a machine with four GPUs of 24 GB, simulated by fake workers.
 
 use model_boss_tests::{Behaviour, Boss, PATIENCE, Sandbox, until};
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ async fn where_the_driver_does_not_tell_processes_apart_models_are_not_taken_for
     let of_ten = "vram = \"10GiB\"\ndevice = \"cuda:0\"";
     let _models = names.map(|name| sandbox.fake_model_with(name, of_ten, Behaviour::default()));
     let boss = sandbox.start().await;
-    // The third has to take the place of one of the others: with their memory counted twice the second would have, too.
+    // The third model must evict one of the others. If their memory were counted twice, the second would have to, too.
     for (name, loaded) in [("alpha", 1), ("beta", 2), ("gamma", 2)] {
         assert!(boss.chat(name, "?").await.status.is_success(), "{name}");
         let slots = boss.read("/api/v1/slots").await;

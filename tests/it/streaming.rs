@@ -1,5 +1,5 @@
-//! Models whose layers come and go, by both real binaries: the same answers, leases as planned, and what happens when
-//! files or workers fail underneath.
+//! Models with streamed layers, run by both real binaries: the same answers, leases as planned, and the effects of
+//! failing files or workers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::views;
 
 const MIB: u64 = 1 << 20;
 
-/// A model of random weights in this shape.
+/// A model file of this shape, with random weights.
 pub(crate) fn synth(sandbox: &Sandbox, shape: &str) -> PathBuf {
     let file = sandbox.path("models").join(format!("{shape}.gguf"));
     let made = Command::new(binary("model-boss-worker")).args(["synth", shape]).arg(&file).output().unwrap();
@@ -23,14 +23,14 @@ pub(crate) fn synth(sandbox: &Sandbox, shape: &str) -> PathBuf {
     file
 }
 
-/// The shape as the model `name` with these further lines.
+/// Adds the file as the model `name`, with these further lines in its manifest.
 pub(crate) fn with(sandbox: &Sandbox, name: &str, file: &Path, lines: &str) {
     let small = "context_length = 256\nmax_concurrent = 2\n[params]\ntemperature = 0\n";
-    // Tables come last.
+    // Tables come last in TOML.
     sandbox.model(name, file, &format!("{lines}\n{small}"));
 }
 
-/// Greedy, and exactly so many tokens.
+/// A greedy request for exactly this many tokens.
 pub(crate) fn tokens(model: &str, count: u64) -> Value {
     let mut body = question(model, "hello");
     body["max_tokens"] = count.into();
@@ -52,7 +52,7 @@ pub(crate) async fn slot(boss: &Boss, model: &str) -> Value {
     until(PATIENCE, &format!("'{model}' is ready"), look).await
 }
 
-/// The residency part of the worker's own numbers.
+/// The figures of streamed layers in the worker's own report.
 pub(crate) async fn layers(boss: &Boss, model: &str) -> Value {
     let look = async || {
         let found = slot(boss, model).await["layers"].clone();
@@ -61,7 +61,7 @@ pub(crate) async fn layers(boss: &Boss, model: &str) -> Value {
     until(PATIENCE, &format!("'{model}' says how its layers live"), look).await
 }
 
-/// The bytes of each device of the only lease in the ledger, by the names of the devices.
+/// The bytes on each device in the ledger's only lease, by the devices' names.
 async fn lease(boss: &Boss) -> Value {
     let leases = boss.read("/api/v1/leases").await;
     let [lease] = leases["leases"].as_array().map_or(&[][..], Vec::as_slice) else { panic!("one lease: {leases}") };
@@ -93,7 +93,7 @@ async fn rs_10_streamed_answers_are_the_resident_ones_and_the_lease_is_the_plan(
         assert_eq!(lease(&boss).await, plan["parts"], "{model}");
         let layers = layers(&boss, model).await;
         assert!(layers["streamed_layers"].as_u64() > Some(0), "{layers}");
-        // Prompt and answer in one process with another: the same again.
+        // Prompt and answer are computed in the process of the run before: the result is the same.
         assert_eq!(ask(&boss, model, 16).await.text(), expected.text(), "{model}");
         boss.client().post("/api/v1/unload", &json!({ "model_name": model })).await;
     }
@@ -105,7 +105,7 @@ async fn rs_11_auto_streams_what_could_never_fit_and_nothing_else() {
     let sandbox = Sandbox::new().with_config("host_memory = \"140MiB\"");
     let file = synth(&sandbox, "qwen3-small");
     with(&sandbox, "fits", &file, "");
-    // The same file with more keys and values than there is room for beside all layers.
+    // The same file with more keys and values than fit beside all layers.
     let more = "block = 1\nwindow = 1";
     sandbox.model("large", &file, &format!("{more}\ncontext_length = 1024\nmax_concurrent = 2\n"));
     let boss = sandbox.start_with_real_worker().await;
@@ -129,7 +129,7 @@ async fn rs_11_auto_streams_what_could_never_fit_and_nothing_else() {
 #[tokio::test]
 async fn rs_11_on_a_played_gpu_one_lease_covers_the_gpu_and_the_host() {
     let mut sandbox = Sandbox::new();
-    // Smaller than the model with its context, larger than its window.
+    // The device is smaller than the model with its context, but larger than its window.
     sandbox.play("[cpu]\nmemory = \"2GiB\"\nreserve = \"0MiB\"\n[[gpu]]\nmemory = \"650MiB\"\nreserve = \"0MiB\"\n");
     let file = synth(&sandbox, "qwen3-small");
     with(&sandbox, "large", &file, "device = \"cuda:0\"\nblock = 1\nwindow = 1");
@@ -143,7 +143,7 @@ async fn rs_11_on_a_played_gpu_one_lease_covers_the_gpu_and_the_host() {
     let [gpu, host] = large["parts"].as_array().map_or(&[][..], Vec::as_slice) else { panic!("two parts: {large}") };
     assert_eq!((&gpu[0], &host[0]), (&"cuda:0".into(), &"cpu".into()));
     assert!(gpu[1].as_u64() > Some(536 * MIB) && gpu[1].as_u64() <= Some(650 * MIB), "{large}");
-    // The ring, and every layer that does not stay: some 45 MiB of them.
+    // The lease has the slots, and every streamed layer: some 45 MiB of them.
     assert!(host[1].as_u64() > Some(30 * MIB) && host[1].as_u64() < Some(64 * MIB), "{large}");
     assert_eq!(lease(&boss).await, json!([host, gpu]), "both in one lease");
     assert_eq!(layers(&boss, "large").await["streamed_layers"], 12);
@@ -192,7 +192,7 @@ async fn rs_11_a_load_forces_residency_window_and_block_and_what_is_the_same_is_
         assert_eq!(refused.json()["error"]["param"], field, "{options}: {refused:?}");
         assert!(refused.error_message().contains(field), "{options}: {refused:?}");
     }
-    // What cannot work is refused with the numbers, by the worker that counted them.
+    // An impossible load is refused with the numbers of the worker, which computed them.
     boss.client().post("/api/v1/unload", &json!({})).await;
     let refused = load(json!({ "residency": "stream", "vram": "20MiB" })).await;
     assert_eq!(refused.error_code(), "model_load_failed", "{refused:?}");
@@ -241,7 +241,7 @@ async fn rs_9_a_workers_stats_and_metrics_show_every_layer_of_the_last_step() {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("{name} in\n{text}")).parse().unwrap()
     };
-    // JSON's numbers are read to the last digit but one.
+    // The comparison tolerates the last digit of JSON's numbers.
     let same = |shown: f64, value: &Value| (shown - value.as_f64().unwrap()).abs() <= shown.abs() * 1e-12;
     for layer in layers {
         for field in ["h2d_ms", "compute_ms", "stall_ms", "bytes"] {
@@ -286,7 +286,7 @@ async fn rs_9_bench_residency_prints_every_layer_and_draws_them() {
     assert!(said.contains("team-m-residency.svg"), "{said}");
     let picture = std::fs::read_to_string(sandbox.path("team-m-residency.svg")).unwrap();
     assert!(picture.starts_with("<svg") && picture.contains("class=\"read\""));
-    // A file by its path, and the numbers for programs.
+    // The model is given by its path, and the output is JSON.
     let ran = bench(&[
         "./models/qwen3-small.gguf",
         "--residency",

@@ -1,5 +1,5 @@
-//! Files that never answer: pipes and links in the place of logs, and programs and logs on a disk that hangs. No
-//! request and no order waits for them.
+//! Files that block: pipes and links at the paths of logs, and programs and logs on a disk that hangs. No request and
+//! no order waits for them.
 
 use std::os::unix::fs::symlink;
 
@@ -10,7 +10,7 @@ fn fine() -> Behaviour {
     Behaviour { reply: Some("yes".to_owned()), ..Behaviour::default() }
 }
 
-/// Where the log of the model "alpha" is.
+/// The path of the log of the model "alpha".
 fn log(sandbox: &Sandbox) -> std::path::PathBuf {
     let folder = sandbox.path("state").join("logs");
     std::fs::create_dir_all(&folder).unwrap();
@@ -69,7 +69,7 @@ async fn a_worker_whose_program_is_on_a_disk_that_hangs_can_be_stopped() {
     let begun = boss.processes();
     let unloaded = boss.client().post("/api/v1/unload", &serde_json::json!({ "model_name": "alpha" })).await;
     assert!(unloaded.status.is_success(), "{unloaded:?}");
-    // The order to load it stands, so others may come.
+    // The order to load the model remains, so new processes may start: only the earlier ones must be gone.
     until(PATIENCE, "its processes are gone", async || begun.alive().is_empty().then_some(())).await;
     // The disk works again.
     drop(held);

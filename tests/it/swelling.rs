@@ -1,5 +1,5 @@
-//! Files that ask for more memory than they have bytes: headers of models, measured from outside as the most that the
-//! coordinator ever took.
+//! Files that would need more memory than they have bytes, such as headers of models. The test measures the most memory
+//! that the coordinator ever took.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -8,17 +8,17 @@ use std::path::Path;
 use model_boss_tests::{Boss, Sandbox};
 use serde_json::{Value, json};
 
-/// What the coordinator may take for all of them together, in MiB.
+/// The limit of the coordinator's memory for all these files together, in MiB.
 const MOST: u64 = 96;
 
-/// The most that a process ever held, in MiB.
+/// The most memory that a process ever held, in MiB.
 fn peak(boss: &Boss) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", boss.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel says it");
     line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() / 1024
 }
 
-/// A safetensors file whose header is so many bytes of tensors without data.
+/// A safetensors file whose header has `bytes` bytes of tensors without data.
 fn safetensors(path: &Path, bytes: usize, mut tensor: impl FnMut(usize) -> String) {
     let mut file = BufWriter::new(File::create(path).unwrap());
     file.write_all(&(bytes as u64).to_le_bytes()).unwrap();
@@ -97,7 +97,7 @@ async fn op_10_no_header_and_no_file_beside_weights_swells_the_coordinator() {
         folder
     };
     let mut names = vec!["long", "names", "layers", "texts", "tree"];
-    // As long as the format allows, and as many tensors as fit.
+    // The header is as long as the format permits, with as many tensors as fit.
     safetensors(&model("long").join("model.safetensors"), 84 << 20, many_tensors);
     let name = "n".repeat(60_000);
     let long_name = |number| format!(r#""{number}{name}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#);
@@ -108,14 +108,14 @@ async fn op_10_no_header_and_no_file_beside_weights_swells_the_coordinator() {
     safetensors(&folder.join("model.safetensors"), 12 << 20, |number| {
         if number > 0 { many_tensors(number) } else { format!(r#""__metadata__":{{"a":"{}"}}"#, "x".repeat(11 << 20)) }
     });
-    // Files beside weights: as long as they may be, and made of nothing but brackets and commas.
+    // The files beside weights are as long as permitted, and consist of brackets and commas.
     let folder = model("tree");
     safetensors(&folder.join("model.safetensors"), 100, many_tensors);
     for file in ["config.json", "tokenizer_config.json"] {
         std::fs::write(folder.join(file), format!("{{\"a\":[{}0]}}", "[],".repeat(5 << 20))).unwrap();
     }
     std::fs::write(folder.join("chat_template.jinja"), "x".repeat(16 << 20)).unwrap();
-    // Many small ones.
+    // Many small models.
     let many: Vec<String> = (0..48).map(|number| format!("small-{number}")).collect();
     for name in &many {
         safetensors(&model(name).join("model.safetensors"), 128 << 10, many_tensors);

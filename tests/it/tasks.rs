@@ -1,4 +1,5 @@
-//! Tasks with real processes: which model serves, what answers say of it, and edits of `tasks.yaml` while requests run.
+//! Tasks with real processes: the model that serves, the answer's headers about it, and edits of `tasks.yaml` while
+//! requests run.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -12,13 +13,13 @@ fn says(reply: &str) -> Behaviour {
 }
 
 fn write(sandbox: &Sandbox, tasks: &str) {
-    // As editors do it.
+    // Editors write a file so: a new one is renamed over the old one.
     let (new, file) = (sandbox.path("tasks.yaml.new"), sandbox.path("tasks.yaml"));
     std::fs::write(&new, tasks).unwrap();
     std::fs::rename(new, file).unwrap();
 }
 
-/// Who served, from which rung, and why.
+/// The model that served, its rung, and the reason.
 fn served(answer: &Answer) -> (String, String, String) {
     let header = |name| answer.header(name).unwrap_or_default().to_owned();
     (header("x-served-model"), header("x-rung"), header("x-rung-reason"))
@@ -47,7 +48,7 @@ async fn tr_1_a_task_is_served_by_its_ladder_with_its_fields() {
     assert_eq!((&received["model"], &received["temperature"]), (&json!("alpha"), &json!(0.25)), "{received}");
     assert_eq!(received["thinking"], json!({ "type": "disabled" }), "{received}");
 
-    // By field, with a wish for a rung and a value of its own; nothing of ours goes on.
+    // The request names the task by field, asks for a rung and sets a value; model-boss's own fields are not forwarded.
     let mut body = question("beta", "?");
     (body["x_task"], body["temperature"], body["x_client_id"], body["x_oops"]) =
         ("chat".into(), 1.into(), "me".into(), 1.into());
@@ -55,7 +56,7 @@ async fn tr_1_a_task_is_served_by_its_ladder_with_its_fields() {
     assert_eq!((answer.text().as_str(), served(&answer).1.as_str()), ("from beta", "1"));
     assert_eq!(answer.header("x-unknown-fields"), Some("x_oops"));
 
-    // A client's own names, and what it may not use.
+    // The client has names of its own, and models that it may not use.
     let mut body = question("gpt-4o", "?");
     body["x_client_id"] = "phone".into();
     assert_eq!(ask(&boss, body.clone()).await.text(), "from alpha");
@@ -137,7 +138,7 @@ async fn tr_2_a_stream_whose_headers_were_early_says_it_in_its_first_and_last_ch
     for told in [told[0], told[told.len() - 1]] {
         assert_eq!((&told["served_model"], &told["rung"]), (&json!("alpha"), &json!(0)), "{events:?}");
     }
-    // One that was told in its headers is left as it is.
+    // A stream whose headers named the model is not annotated.
     let mut events = boss.chat_streamed("task:chat", "?").await;
     assert_eq!(events.headers["x-served-model"], "alpha");
     let events = events.rest().await;
@@ -230,7 +231,7 @@ async fn the_command_line_checks_explains_and_plans() {
     let (good, text) = cli(None, &["tasks", "check"]);
     assert!(good && text.contains("no manifest in manifests describes 'beta' yet"), "{text}");
     assert!(!cli(None, &["tasks", "check", "--strict"]).0, "a model that nobody describes");
-    // With the settings that stand beside the file: a provider, and where the manifests are.
+    // The settings beside the file declare a provider and the folder of manifests.
     std::fs::create_dir(sandbox.path("other")).unwrap();
     std::fs::write(
         sandbox.path("other/model-boss.toml"),

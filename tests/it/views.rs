@@ -1,22 +1,22 @@
-//! What tests read from the coordinator's own views, and how long they wait for it to show.
+//! Readers of the coordinator's own views, which wait until a state shows.
 
 use model_boss_tests::{Boss, PATIENCE, until};
 use serde_json::Value;
 
-/// Waits until exactly `count` requests wait in the queue; their entries.
+/// Waits until exactly `count` requests are queued; returns their entries.
 pub(crate) async fn waiting(boss: &Boss, count: usize) -> Vec<Value> {
     let look = async || Some(queue(boss).await).filter(|entries| entries.len() == count);
     until(PATIENCE, &format!("{count} requests wait"), look).await
 }
 
-/// The waiting requests now.
+/// The queued requests now.
 pub(crate) async fn queue(boss: &Boss) -> Vec<Value> {
     let view = boss.read("/api/v1/queue").await;
     let entries = view.as_array().or(view["queue"].as_array()).or(view["waiting"].as_array());
     entries.unwrap_or_else(|| panic!("a queue: {view}")).clone()
 }
 
-/// Waits until so many requests of a client have ended; how each did, oldest first.
+/// Waits until `count` requests of a client have ended; returns the outcome of each, oldest first.
 pub(crate) async fn outcomes(boss: &Boss, client: &str, count: usize) -> Vec<String> {
     let look = async || {
         let view = boss.read("/api/v1/clients").await;
@@ -36,7 +36,7 @@ pub(crate) async fn model_state(boss: &Boss, model: &str, state: &str) {
     until(PATIENCE, &format!("'{model}' is {state}"), look).await;
 }
 
-/// Samples of `/metrics` whose name and labels contain all of `parts`, added up.
+/// The sum of the samples of `/metrics` whose name and labels contain all of `parts`.
 pub(crate) async fn metric(boss: &Boss, parts: &[&str]) -> f64 {
     let answer = boss.client().get("/metrics").await;
     let text = String::from_utf8(answer.body.to_vec()).unwrap();

@@ -1,5 +1,5 @@
-//! The contract between coordinator and worker, seen from a worker's outside. The stand-in and the real worker pass the
-//! same tests, so what is shown with the one holds for the other.
+//! The contract between coordinator and worker, tested from outside a worker. The fake and the real worker pass the
+//! same tests, so that results with the fake worker hold for the real one.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -53,14 +53,14 @@ async fn missing_files_are_a_bad_model_and_named() {
     assert!(text.contains(folder.path().to_str().unwrap()), "{text}");
 }
 
-/// A model's folder whose stand-in behaves so.
+/// A model's folder for a fake worker with this behaviour.
 fn model_of(behaviour: &Behaviour) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("fake.json"), serde_json::to_string(behaviour).unwrap()).unwrap();
     folder
 }
 
-/// A stand-in that loads without end, so that nothing below depends on how long a load takes.
+/// A model's folder for a fake worker that loads without end, so that no result depends on the time of a load.
 fn endless_load() -> tempfile::TempDir {
     model_of(&Behaviour { load_ms: 3_600_000, ..Behaviour::default() })
 }
@@ -111,7 +111,7 @@ async fn rc_11_a_connection_that_closes_stops_the_real_engine() {
     worker.ready().await;
     for stream in [true, false] {
         let before = worker.engine("nothing runs", |engine| engine.active == 0).await.steps;
-        // Left alone, it would fill the context: hundreds of steps.
+        // Uninterrupted, the answer would fill the context, which takes hundreds of steps.
         let messages = json!([{ "role": "user", "content": "Tell me everything." }]);
         let answer = worker.ask(&json!({ "messages": messages, "stream": stream, "ignore_eos": true }));
         worker.engine("a request runs", |engine| engine.active == 1 && engine.steps > before + 2).await;

@@ -1,4 +1,4 @@
-//! A worker dies: every client gets a proper answer, and the next request works.
+//! The death of a worker: every client gets a proper answer, and the next request works.
 
 use http::StatusCode;
 use model_boss_tests::{Behaviour, Event, Sandbox, question, text_of_events};
@@ -149,8 +149,8 @@ async fn a_worker_stopped_by_a_signal_is_replaced() {
     boss.finish().await;
 }
 
-/// Workers die under load, again and again, while clients come and some of them go: every request that is still wanted
-/// gets its whole answer, or is told.
+/// Workers die under load, again and again, while clients send requests and some disconnect. Every request that is
+/// still wanted gets its whole answer or an error.
 #[tokio::test]
 async fn no_request_is_lost_while_workers_die() {
     const REQUESTS: usize = 60;
@@ -159,7 +159,7 @@ async fn no_request_is_lost_while_workers_die() {
     let names = ["alpha", "beta"];
     let models = names.map(|name| {
         let model = sandbox.fake_model_with(name, manifest, fine());
-        // The second one dies in the middle of its first answer, the third at a later request, the rest live.
+        // The second worker dies in the middle of its first answer, the third at a later request, the rest live.
         model.behave_next(Behaviour { crash_at_request: Some(5), ..fine() });
         model.behave_next(Behaviour { crash_after_tokens: Some(2), ..fine() });
         model.behave_next(Behaviour { crash_at_request: Some(9), ..fine() });

@@ -1,5 +1,5 @@
-//! One file of the configuration, edited as editors, orchestrators and accidents do it. Knows what stands there, and
-//! which versions ever made sense; not what a coordinator makes of it.
+//! A file of the configuration, edited as editors, orchestrators and accidents do it. Knows the file's content, and
+//! which versions were ever valid; not how a coordinator uses it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -14,27 +14,27 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tokio::time::sleep;
 
-/// Longer than a file of ours may be.
+/// A length in bytes beyond the limit for such files.
 const TOO_LONG: usize = (1 << 20) + 100;
-/// The longest that a half-written file stands, in milliseconds: a look, several looks, or less than one.
+/// The longest time that a half-written file exists, in milliseconds: it may span several looks, or none.
 const PAUSE_MS: u64 = 500;
 
-/// What stands there.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Stands {
-    /// This version, whole.
+    /// This version, whole and valid.
     Good(u64),
-    /// Something that makes no sense, which is to be told in these words.
+    /// Invalid content, which is to be reported in these words.
     Bad(String),
-    /// Nothing, and nobody misses it.
+    /// No file, where none is required.
     Absent,
 }
 
-/// The versions that were ever written and make sense.
+/// The valid versions that were ever written.
 #[derive(Debug, Default)]
 pub(super) struct Good {
     written: Mutex<BTreeSet<u64>>,
-    /// This one was seen in use: no older one may come back.
+    /// The newest version that was seen in use: no older one may return.
     seen: AtomicU64,
 }
 
@@ -49,23 +49,23 @@ impl Good {
         self.seen.load(Ordering::Acquire)
     }
 
-    /// Version `number` is in use.
+    /// Records that version `number` is in use.
     pub(super) fn saw(&self, number: u64) {
         self.seen.fetch_max(number, Ordering::AcqRel);
     }
 }
 
-/// What kind of file it is.
+/// A kind of file.
 pub(super) struct Kind {
     /// Its text: a different one for each number.
     pub(super) text: fn(u64) -> String,
-    /// A line in place of another, and how the fault is told behind the file's name.
+    /// Faults: a line that replaces another, and the message behind the file's name.
     pub(super) faults: &'static [(usize, &'static str, &'static str)],
-    /// How it is told that it is not a text, is too long, is empty, is not there, or is a folder.
+    /// The messages for a file that is no text, too long, empty, absent, or a folder.
     pub(super) words: [&'static str; 5],
-    /// Whether it may be missing: its absence harms no request.
+    /// Whether the file may be absent without harm to any request.
     pub(super) may_vanish: bool,
-    /// What its absence is.
+    /// The state in which its absence counts.
     pub(super) absence: fn(name: &str) -> Stands,
 }
 
@@ -89,29 +89,29 @@ impl Edited {
         edited
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub(super) fn path(&self) -> PathBuf {
         self.folder.join(self.name)
     }
 
-    /// What stands there.
+    /// The content of the file.
     pub(super) const fn stands(&self) -> &Stands {
         &self.stands
     }
 
-    /// The versions that make sense.
+    /// The valid versions.
     pub(super) fn good(&self) -> Arc<Good> {
         Arc::clone(&self.good)
     }
 
-    /// A new version, written in some manner.
+    /// Writes a new valid version, in a random way.
     pub(super) async fn mend(&mut self, dice: &mut Dice) {
         self.clear();
         let number = self.next();
         self.write(&(self.kind.text)(number).into_bytes(), dice).await;
     }
 
-    /// Some edit; the name of it.
+    /// Makes a random edit; returns its name.
     pub(super) async fn edit(&mut self, dice: &mut Dice) -> &'static str {
         self.clear();
         let is_whole = fs::metadata(self.path()).is_ok_and(|about| about.is_file());
@@ -160,7 +160,7 @@ impl Edited {
             11 => self.replace_by_no_file(dice),
             12 if is_whole => {
                 fs::set_permissions(self.path(), Permissions::from_mode(0o000)).unwrap();
-                // Whoever may read everything, like root, still reads it.
+                // A user who may read everything, like root, can still read the file.
                 if fs::File::open(self.path()).is_err() {
                     self.bad(": cannot be read");
                 }
@@ -185,7 +185,7 @@ impl Edited {
         }
     }
 
-    /// Renames the whole folder, with whatever stands in it, out of the way. The next edit brings it back.
+    /// Renames the whole folder, so that its files are absent. The next edit moves it back.
     pub(super) fn move_folder_away(&self) {
         self.bring_folder_back();
         fs::rename(&self.folder, away(&self.folder)).unwrap();
@@ -208,18 +208,18 @@ impl Edited {
 
     fn next(&mut self) -> u64 {
         let number = self.next_bad();
-        // Before it is there: from its first byte on somebody may read it.
+        // The version is recorded before it is written: a coordinator may read it from its first byte on.
         self.good.written.lock().unwrap().insert(number);
         self.stands = Stands::Good(number);
         number
     }
 
-    /// A file beside it that no reader of the folder takes for one of its own.
+    /// A path beside the file that no reader of the folder takes for one of its own.
     fn beside(&self, what: &str) -> PathBuf {
         self.folder.join(format!(".{}.{what}", self.name))
     }
 
-    /// Takes away what is no file, so that one can be written.
+    /// Removes a folder, a link or a pipe, so that a file can be written.
     fn clear(&self) {
         self.bring_folder_back();
         let path = self.path();
@@ -230,7 +230,7 @@ impl Edited {
                 }
             }
             Ok(about) if about.is_dir() => fs::remove_dir(path).unwrap(),
-            // A pipe, or a link that leads nowhere; or nothing.
+            // A pipe, a dangling link, or no file at all.
             _ => drop(fs::remove_file(path)),
         }
     }
@@ -269,13 +269,13 @@ impl Edited {
         }
     }
 
-    /// Puts these bytes there as some program would.
+    /// Writes these bytes as one of several programs would.
     async fn write(&self, bytes: &[u8], dice: &mut Dice) {
         let (path, beside) = (self.path(), self.beside("new"));
         match dice.below(6) {
             // VS Code, nano, a shell: in place, through a link if it is one.
             0..=1 => fs::write(path, bytes).unwrap(),
-            // In two pieces, and the disk was slow.
+            // In two pieces, as on a slow disk.
             2 => {
                 let half = std::str::from_utf8(bytes).ok().filter(|text| text.contains('"'));
                 let half = half.map_or(bytes.len() / 2, |text| cut(text, dice));
@@ -283,16 +283,16 @@ impl Edited {
                 pause(dice).await;
                 fs::write(path, bytes).unwrap();
             }
-            // vim: the old one becomes a backup, the new one is written, the backup goes.
+            // vim: the old file is renamed to a backup, the new one is written, and the backup is deleted.
             3 if self.kind.may_vanish && path.exists() => {
                 let backup = self.folder.join(format!("{}~", self.name));
                 fs::rename(&path, &backup).unwrap();
                 fs::write(&path, bytes).unwrap();
                 fs::remove_file(backup).unwrap();
             }
-            // Kubernetes: the file is a link through a link to a folder, and that link is turned.
+            // Kubernetes: the file is a link through a link to a folder, and the latter is replaced.
             4 => self.turn_link(bytes),
-            // emacs, git, most careful programs: the new one is renamed over the old one.
+            // emacs, git, most careful programs: the new file is renamed over the old one.
             _ => {
                 fs::write(&beside, bytes).unwrap();
                 fs::rename(beside, path).unwrap();
@@ -305,7 +305,7 @@ impl Edited {
         let (data_at, beside) = (self.folder.join(&data), self.beside("link"));
         let old = fs::read_link(&data_at).ok();
         if old.as_deref() == Some(Path::new(&new)) {
-            // The same version again.
+            // The same version is written again.
             return fs::write(self.path(), bytes).unwrap();
         }
         fs::create_dir(self.folder.join(&new)).unwrap();
@@ -320,12 +320,12 @@ impl Edited {
     }
 }
 
-/// Where a folder is that was moved away.
+/// The path of a folder that was renamed.
 pub(super) fn away(folder: &Path) -> PathBuf {
     folder.with_extension("away")
 }
 
-/// Where `text` can be cut so that what is left makes no sense: inside a quoted word.
+/// An offset at which `text` can be cut so that the rest is invalid: inside a quoted word.
 fn cut(text: &str, dice: &mut Dice) -> usize {
     let mut inside = false;
     let mut cuts = Vec::new();
@@ -338,7 +338,7 @@ fn cut(text: &str, dice: &mut Dice) -> usize {
     *dice.one_of(&cuts)
 }
 
-/// Nobody does two things at once.
+/// A pause between two steps of an edit, as people make it.
 async fn pause(dice: &mut Dice) {
     sleep(Duration::from_millis(dice.below(PAUSE_MS))).await;
 }

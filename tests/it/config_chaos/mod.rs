@@ -1,9 +1,9 @@
-//! TR-5 under load: `tasks.yaml` and manifests are edited at random while clients ask, and a real coordinator reads
-//! them. Nothing that makes no sense is ever in use, nothing older comes back, no request fails, faults are told with
-//! their line and field, and a model whose manifest says the same stays loaded.
+//! TR-5 under load: `tasks.yaml` and manifests are edited at random while clients send requests to a real coordinator.
+//! No invalid version is ever in use, no older one returns, and no request fails. Faults are reported with line and
+//! field, and a model whose manifest stays the same stays loaded.
 //!
-//! A fixed slice in the tests; for more `MODEL_BOSS_CHAOS_EDITS=10000 MODEL_BOSS_CHAOS_SEED=7 cargo nextest run -P
-//! chaos -p model-boss-tests config_chaos`.
+//! The tests run a fixed number of edits. For more: `MODEL_BOSS_CHAOS_EDITS=10000 MODEL_BOSS_CHAOS_SEED=7 cargo nextest
+//! run -P chaos -p model-boss-tests config_chaos`.
 
 mod edited;
 
@@ -23,13 +23,13 @@ use tokio::time::sleep;
 
 use edited::{Edited, Good, Kind, Stands, away};
 
-/// Edits in the tests' slice.
+/// The default number of edits.
 const EDITS: u64 = 100;
-/// As many edits at most follow each other before the coordinator is asked what it makes of the last.
+/// The most edits in a row before the test checks which version the coordinator uses.
 const BURST: u64 = 20;
-/// The longest time between two edits, in milliseconds: several fall between two looks, and some see two looks.
+/// The longest time between two edits, in milliseconds: several may fall between two looks, and some span two looks.
 const BETWEEN_MS: u64 = 150;
-/// Each client asks this often.
+/// The interval between requests of each client.
 const ASK: Duration = Duration::from_millis(25);
 
 /// The ladder of the task `chat` in version `number`.
@@ -75,7 +75,7 @@ const TASKS: Kind = Kind {
     absence: |name| Stands::Bad(format!("{name}: is not there")),
 };
 
-/// A model's context tells which version of its manifest its worker was started with.
+/// The context of a model, which shows the version of the manifest that its worker was started with.
 const fn context(number: u64) -> u64 {
     4_096 + number
 }
@@ -88,7 +88,7 @@ fn manifest_text(name: &str, number: u64) -> String {
     )
 }
 
-/// A manifest that is always there: its model is asked for by its name.
+/// A manifest that is always present: clients request its model by name.
 const STEADY: Kind = Kind {
     text: |number| manifest_text("beta", number),
     faults: &[
@@ -105,10 +105,10 @@ const STEADY: Kind = Kind {
     absence: |_| Stands::Absent,
 };
 
-/// One that comes and goes: its model only stands on ladders.
+/// A manifest that is absent at times: its model is only on ladders.
 const FLEETING: Kind = Kind { text: |number| manifest_text("gamma", number), may_vanish: true, ..STEADY };
 
-/// What a client asks again and again.
+/// The requests that a client repeats.
 #[derive(Clone, Copy, Debug)]
 enum Question {
     Task,
@@ -118,7 +118,7 @@ enum Question {
     Changing,
 }
 
-/// A client for as long as the test lasts; how many answers it got.
+/// A client for as long as the test lasts; returns the number of its answers.
 fn client(client: Client, asks: Question, tasks: Arc<Good>, over: Arc<AtomicBool>) -> JoinHandle<u64> {
     tokio::spawn(async move {
         let mut answers = 0;
@@ -167,12 +167,12 @@ fn client(client: Client, asks: Question, tasks: Arc<Good>, over: Arc<AtomicBool
     })
 }
 
-/// What was done and seen.
+/// Counts of edits and observations.
 #[derive(Debug, Default)]
 struct Score {
     edits: BTreeMap<&'static str, u64>,
     answers: u64,
-    /// How long after its last edit a file's state was seen in use or told.
+    /// The time from a file's last edit until its state was seen in use or reported.
     seen_after: BTreeMap<&'static str, Vec<Duration>>,
 }
 
@@ -198,7 +198,7 @@ impl Score {
     }
 }
 
-/// Everything that is edited.
+/// All files that are edited.
 struct Files {
     tasks: Edited,
     beta: Edited,
@@ -222,7 +222,7 @@ impl Files {
         }
     }
 
-    /// Waits until the coordinator uses, or complains of, what stands there.
+    /// Waits until the coordinator uses the current files, or reports their faults.
     async fn settle(&self, boss: &Boss, score: &mut Score) {
         let since = Instant::now();
         until(PATIENCE, "tasks.yaml counts, or is named", async || self.tasks_settled(boss).await).await;
@@ -289,7 +289,7 @@ async fn manifest_settled(boss: &Boss, file: &Edited, name: &str) -> Option<()> 
     Some(())
 }
 
-/// Whether the faults of a file are told as they should be.
+/// Whether the faults of a file are reported as expected.
 fn told(problems: &[String], file: &str, stands: &Stands) -> Option<()> {
     let right = match stands {
         Stands::Bad(words) => problems.iter().any(|told| told.contains(words)),
@@ -304,7 +304,7 @@ async fn problems(boss: &Boss) -> Vec<String> {
     list.iter().map(|told| told.as_str().expect("a sentence").to_owned()).collect()
 }
 
-/// The stand-in says what it got: the task's fields are in it.
+/// A fake worker that repeats its request, with the task's fields.
 fn echo() -> Behaviour {
     Behaviour { echo: true, ..Behaviour::default() }
 }
@@ -361,7 +361,7 @@ async fn tr_5_whatever_is_edited_only_what_makes_sense_is_used_and_no_request_fa
         score.answers += client.await.unwrap();
     }
 
-    // What was not changed was not loaded again, and what was changed is served as it says now.
+    // Models with unchanged manifests were not loaded again, and changed ones are served with their new manifest.
     assert_eq!(alpha.spawns(), 1, "a model with an unchanged manifest was loaded again");
     assert!(std::path::Path::new("/proc").join(steady.pid.to_string()).exists());
     let Stands::Good(newest) = *files.beta.stands() else { panic!("it was mended") };
