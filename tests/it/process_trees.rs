@@ -19,9 +19,9 @@ const MACHINE: &str = "[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\n";
 /// The number of processes that [`Unruly`] leaves running.
 const MEMBERS: usize = 5;
 
-/// A program that starts processes which are hard to end. One is in a session of its own, one in a group of its own,
-/// and one is a daemon (two forks, one session, no environment). Another is at the end of a deep chain whose middle has
-/// ended. Each of them holds a pipe, which ends when all of them are gone.
+/// A program that starts processes which are hard to end. One is in a session of its own, and one in a group of its
+/// own. One is a daemon (two forks, one session, no environment), and one ends a deep chain whose middle has ended.
+/// Each of them holds a pipe, which ends when all of them are gone.
 pub(crate) struct Unruly {
     program: PathBuf,
     fifo: PathBuf,

@@ -1,16 +1,16 @@
-//! Where the binaries under test are. Builds nothing: says how to.
+//! The paths of the binaries under test. Builds none of them, but says how to.
 
 use std::path::{Path, PathBuf};
 
-/// A folder with binaries that are taken before those of the build that made this test, for trying other builds.
+/// Folders with binaries that are preferred to those of this test's own build, for testing other builds.
 pub const BIN_DIR_VARIABLE: &str = "MODEL_BOSS_TEST_BIN_DIR";
 
-/// The binary `name` of this workspace: from [`BIN_DIR_VARIABLE`] (several folders as in `PATH`), else from the folder
-/// this test's own build put its binaries in.
+/// The path of the binary `name`: in [`BIN_DIR_VARIABLE`] (several folders as in `PATH`), else in the folder of this
+/// test's own build.
 pub fn binary(name: &str) -> PathBuf {
     let mut folders: Vec<PathBuf> = std::env::var_os(BIN_DIR_VARIABLE).iter().flat_map(std::env::split_paths).collect();
     let test = std::env::current_exe().expect("a running test has a path");
-    // target/PROFILE/deps/it-0123 and target/PROFILE/bench alike.
+    // The test's own path is target/PROFILE/deps/it-0123 or target/PROFILE/bench.
     folders.extend(test.ancestors().skip(1).take(2).map(Path::to_owned));
     let found = folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
     found.unwrap_or_else(|| {

@@ -1,4 +1,5 @@
-//! The coordinator under test: a real process with its output, its end, and the proof that nothing of it stays.
+//! The coordinator under test: a real process with its output and its end, and checks that no process or lease of it
+//! stays.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -19,12 +20,12 @@ use crate::client::{Answer, Client, Streamed};
 use crate::processes::{MARK_VARIABLE, Processes};
 use crate::wait::{PATIENCE, until, within};
 
-/// How long processes may stay after their coordinator or their lease was killed.
+/// The longest life of processes after their coordinator or their lease was killed.
 pub const GONE_WITHIN: Duration = Duration::from_secs(2);
 
-/// A coordinator about to be started.
+/// A coordinator that is about to be started.
 pub struct Launch {
-    /// The command line and environment; tests may add to it.
+    /// The command line and environment; tests may add to them.
     pub command: Command,
     mark: String,
     folder: Arc<TempDir>,
@@ -34,7 +35,7 @@ impl Launch {
     pub(crate) fn new(binary: &Path, mark: &str, folder: Arc<TempDir>) -> Self {
         let mut command = Command::new(binary);
         command.env(MARK_VARIABLE, mark);
-        // What the person who runs the tests has set for a coordinator of their own is not for this one.
+        // Settings in the environment of the test run are for another coordinator.
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MODEL_BOSS_")) {
             command.env_remove(name);
         }
@@ -42,13 +43,13 @@ impl Launch {
         Self { command, mark: mark.to_owned(), folder }
     }
 
-    /// The same, with this as its standard error.
+    /// Starts it with this file as its standard error.
     pub async fn start_with_log(mut self, log: std::fs::File) -> Boss {
         self.command.stderr(log);
         self.start().await
     }
 
-    /// Lets a shell do something first, such as setting limits; the coordinator takes its place.
+    /// Runs a script in a shell first, for example to set limits; the shell then becomes the coordinator.
     #[must_use]
     pub fn after(mut self, script: &str) -> Self {
         let mut shell = Command::new("sh");
@@ -68,12 +69,12 @@ impl Launch {
         self
     }
 
-    /// Starts it and waits until it says where it listens.
+    /// Starts it and waits until it prints its address.
     pub async fn start(mut self) -> Boss {
         let mut child = self.command.spawn().unwrap_or_else(|e| panic!("cannot start {:?}: {e}", self.command));
         let output = Output::default();
         output.collect(child.stdout.take().expect("stdout is a pipe"));
-        // Unless a test gave it a log of its own.
+        // Standard error is a pipe unless the test gave a file.
         if let Some(stderr) = child.stderr.take() {
             output.collect(stderr);
         }
@@ -109,8 +110,8 @@ fn address_in(line: &str) -> Option<SocketAddr> {
     rest[..end].trim_end_matches(['.', ':']).parse().ok()
 }
 
-/// A running coordinator. Every test ends it with [`Boss::finish`] or [`Boss::kill`]; dropping it without is for failed
-/// tests and takes everything down.
+/// A running coordinator. Every test ends it with [`Boss::finish`] or [`Boss::kill`]; dropping it is for failed tests,
+/// and kills every process.
 pub struct Boss {
     child: Child,
     output: Output,
@@ -121,34 +122,34 @@ pub struct Boss {
 }
 
 impl Boss {
-    /// Its HTTP.
+    /// A client of its API.
     pub const fn client(&self) -> Client {
         self.client
     }
 
-    /// What it printed.
+    /// Its output.
     pub const fn output(&self) -> &Output {
         &self.output
     }
 
-    /// Its process.
+    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// One question to a model, answered at once.
+    /// Sends one question to a model; returns the whole answer.
     pub async fn chat(&self, model: &str, text: &str) -> Answer {
         self.client.post("/v1/chat/completions", &question(model, text)).await
     }
 
-    /// One question to a model, answered piece by piece.
+    /// Sends one question to a model; returns the answer's stream.
     pub async fn chat_streamed(&self, model: &str, text: &str) -> Streamed {
         let mut body = question(model, text);
         body["stream"] = true.into();
         self.client.stream("/v1/chat/completions", &body).await
     }
 
-    /// Sends a chat request in the background; its whole answer. Aborting the task closes the connection.
+    /// Sends a chat request in the background; returns its whole answer. Aborting the task closes the connection.
     pub fn ask(&self, body: Value) -> JoinHandle<Answer> {
         let client = self.client;
         tokio::spawn(async move { client.post("/v1/chat/completions", &body).await })
@@ -166,7 +167,7 @@ impl Boss {
         kill(pid(self.child.id()), signal).expect("the coordinator is there to be signalled");
     }
 
-    /// Waits until it ends by itself; it must leave nothing behind.
+    /// Waits until it ends by itself, and checks that it leaves nothing behind.
     pub async fn exit(mut self) -> ExitStatus {
         let processes = self.processes();
         let status = exit_of(&mut self.child, PATIENCE).await;
@@ -178,18 +179,19 @@ impl Boss {
         status
     }
 
-    /// Waits for the end of one that was killed together with its guards: what they left stays, for the test to look at.
+    /// Waits for its end after it was killed together with its guards. Processes that are left stay, for the test to
+    /// inspect.
     pub async fn is_killed(mut self) {
         exit_of(&mut self.child, PATIENCE).await;
         self.ended = true;
     }
 
-    /// Everything it started that lives.
+    /// Every living process that it started.
     pub fn processes(&self) -> Processes {
         Processes::below(self.child.id()).and(Processes::marked(&self.mark)).without(self.child.id())
     }
 
-    /// SIGTERM; it must drain, exit with success and leave nothing behind.
+    /// Sends SIGTERM; checks that it drains, exits with success and leaves nothing behind.
     pub async fn finish(self) {
         let output = self.output.clone();
         self.signal(Signal::SIGTERM);
@@ -197,13 +199,13 @@ impl Boss {
         assert!(status.success(), "the coordinator ended with {status}; its output:\n{}", output.text());
     }
 
-    /// `kill -9`; whatever it started must be gone 2 s later.
+    /// Kills it with SIGKILL; checks that every process that it started is gone 2 s later.
     pub async fn kill(self) {
         self.signal(Signal::SIGKILL);
         self.exit().await;
     }
 
-    /// Asserts that no process of this coordinator lives and nobody listens where it did.
+    /// Asserts that no process of this coordinator lives, and its port is free.
     async fn no_process_stays(&self, known: Processes) {
         let left = || known.alive().and(Processes::marked(&self.mark));
         let none = async || left().is_empty().then_some(());
@@ -216,7 +218,7 @@ impl Boss {
     /// Asserts that the ledger of a coordinator that ended properly holds no lease.
     fn no_lease_stays(&self) {
         let state = self.folder.path().join("state");
-        // A played machine has a ledger of its own.
+        // A simulated machine has a ledger of its own.
         let played = state.join("simulation");
         let state = if played.is_dir() { played } else { state };
         let mut store = EmbeddedStore::open(&state).expect("nobody holds the ledger any more");
@@ -244,7 +246,7 @@ impl Drop for Boss {
     }
 }
 
-/// A chat request.
+/// The body of a chat request.
 pub fn question(model: &str, text: &str) -> Value {
     json!({ "model": model, "messages": [{ "role": "user", "content": text }] })
 }
@@ -257,7 +259,7 @@ async fn exit_of(child: &mut Child, patience: Duration) -> ExitStatus {
     until(patience, "the coordinator ends", async || child.try_wait().expect("our own child")).await
 }
 
-/// The lines a process printed, standard output and standard error together.
+/// The output of a process, standard output and standard error together, line by line.
 #[derive(Clone)]
 pub struct Output {
     lines: Arc<Mutex<Vec<String>>>,
@@ -271,12 +273,12 @@ impl Default for Output {
 }
 
 impl Output {
-    /// Everything so far.
+    /// The output so far.
     pub fn text(&self) -> String {
         self.lines.lock().unwrap().iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// The first line that `wanted` accepts, among those printed and those to come.
+    /// The first line that `wanted` accepts, among printed and future ones.
     pub async fn line(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         let mut changes = self.changed.subscribe();
         let found = async {
@@ -312,7 +314,7 @@ impl Output {
     }
 }
 
-/// The counter of lines is at least this when both streams have ended.
+/// The value that the counter of lines reaches when both streams have ended: each end adds half of it.
 const CLOSED: usize = 1 << 40;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! An HTTP client that can be rude: one connection for each request, closed at once when its value is dropped.
+//! An HTTP client that can abandon requests: one connection for each, closed at once when its value is dropped.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::wait::{PATIENCE, within};
 
-/// Talks to one address.
+/// A client of one address.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
     address: SocketAddr,
@@ -28,27 +28,27 @@ impl Client {
         Self { address }
     }
 
-    /// Where it talks to.
+    /// The address of the server.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// `GET`.
+    /// Sends `GET`.
     pub async fn get(&self, path: &str) -> Answer {
         self.send(self.request(Method::GET, path, Bytes::new())).await
     }
 
-    /// `POST` with a JSON body.
+    /// Sends `POST` with a JSON body.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.send(self.request(Method::POST, path, body.to_string())).await
     }
 
-    /// `POST` that is answered piece by piece. Returns when the answer's head is there.
+    /// Sends `POST` for a streamed answer. Returns when the answer's head has arrived.
     pub async fn stream(&self, path: &str, body: &Value) -> Streamed {
         self.follow(self.request(Method::POST, path, body.to_string())).await
     }
 
-    /// Sends a request whose answer comes piece by piece. Returns when the answer's head is there.
+    /// Sends a request for a streamed answer. Returns when the answer's head has arrived.
     pub async fn follow(&self, request: Request<Full<Bytes>>) -> Streamed {
         let (answer, connection) = self.open(request).await;
         let (parts, body) = answer.into_parts();
@@ -56,7 +56,7 @@ impl Client {
         Streamed { status, headers, body, unread: BytesMut::new(), _connection: connection }
     }
 
-    /// A request to be changed and sent with [`Self::send`].
+    /// A request, which may be changed and sent with [`Self::send`].
     pub fn request(&self, method: Method, path: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(body.into()));
         *request.method_mut() = method;
@@ -69,7 +69,7 @@ impl Client {
         request
     }
 
-    /// Sends a request and takes the whole answer.
+    /// Sends a request and returns the whole answer.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Answer {
         let (answer, _connection) = self.open(request).await;
         let (parts, body) = answer.into_parts();
@@ -78,17 +78,17 @@ impl Client {
         Answer { status: parts.status, headers: parts.headers, body }
     }
 
-    /// Writes these bytes as they are, and returns everything that comes until the other side closes.
+    /// Sends these bytes unchanged, and returns all bytes until the server closes the connection.
     pub async fn raw(&self, bytes: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(self.address).await.expect("the coordinator accepts");
-        // A server that has heard enough may close before it has read everything.
+        // A server may close the connection before it has read everything.
         _ = stream.write_all(bytes).await;
         let mut answer = Vec::new();
         _ = within(PATIENCE, "an end of a raw answer", stream.read_to_end(&mut answer)).await;
         answer
     }
 
-    /// Whether somebody listens.
+    /// Whether a server listens at the address.
     pub async fn listens(&self) -> bool {
         TcpStream::connect(self.address).await.is_ok()
     }
@@ -125,7 +125,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The body as JSON.
+    /// The body parsed as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("not JSON ({error}): {self:?}"))
     }
@@ -139,7 +139,7 @@ impl Answer {
         text.unwrap_or_else(|| panic!("no text: {self:?}")).to_owned()
     }
 
-    /// `error.code` of an answer that must have OpenAI's error shape.
+    /// The `error.code` of an answer that must have OpenAI's error shape.
     pub fn error_code(&self) -> String {
         let json = self.json();
         let error = &json["error"];
@@ -149,7 +149,7 @@ impl Answer {
         error["code"].as_str().unwrap_or_else(|| panic!("no code: {self:?}")).to_owned()
     }
 
-    /// `error.message`.
+    /// The `error.message` of such an answer.
     pub fn error_message(&self) -> String {
         self.json()["error"]["message"].as_str().unwrap_or_else(|| panic!("no message: {self:?}")).to_owned()
     }
@@ -166,27 +166,27 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// One event of an answer in pieces.
+/// One event of a streamed answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A line that only keeps the connection alive.
+    /// A comment, which only keeps the connection alive.
     Comment(String),
     /// A chunk.
     Data(Value),
-    /// An event with a name, as `/api/v1/events` sends them.
+    /// An event with a name, as in `/api/v1/events`.
     Named {
         /// Its number.
         id: u64,
-        /// What kind of event.
+        /// The event's name.
         kind: String,
-        /// What it says.
+        /// The event's data.
         data: Value,
     },
-    /// `[DONE]`.
+    /// The final event `[DONE]`.
     Done,
 }
 
-/// An answer that comes in pieces. Dropping it closes the connection.
+/// A streamed answer. Dropping it closes the connection.
 pub struct Streamed {
     /// The status in its head.
     pub status: StatusCode,
@@ -198,7 +198,7 @@ pub struct Streamed {
 }
 
 impl Streamed {
-    /// The next event; `None` when the answer ended as HTTP says it should.
+    /// The next event; `None` when the answer ended properly in HTTP.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(end) = self.unread.windows(2).position(|pair| pair == b"\n\n") {
@@ -230,7 +230,7 @@ impl Streamed {
         }
     }
 
-    /// The next chunk, comments left out; a panic at the end.
+    /// The next chunk, without comments; panics at the end of the stream.
     pub async fn chunk(&mut self) -> Value {
         loop {
             match self.next().await {
@@ -241,7 +241,7 @@ impl Streamed {
         }
     }
 
-    /// The next chunk that has text; its text.
+    /// The text of the next chunk that has any.
     pub async fn token(&mut self) -> String {
         loop {
             let chunk = self.chunk().await;
@@ -261,7 +261,7 @@ impl Streamed {
         events
     }
 
-    /// The whole body as text, for answers that turn out not to be streams.
+    /// The whole body as text, for an answer that turns out not to be a stream.
     pub async fn into_answer(self) -> Answer {
         let body = within(PATIENCE, "an answer's body", self.body.collect()).await.expect("a whole body").to_bytes();
         let mut bytes = self.unread;
@@ -270,7 +270,7 @@ impl Streamed {
     }
 }
 
-/// The fields of an event with a name.
+/// Parses an event with a name.
 fn named(text: &str) -> Option<Event> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     let (id, kind, data) = (field("id")?.parse().ok()?, field("event")?.to_owned(), field("data")?);

@@ -1,5 +1,5 @@
-//! A file system that takes nothing when it is told to, for everything that one program does below one folder: a library
-//! between the program and the system. Nothing of it is in the program under test.
+//! A file system that refuses writes on command, for all files of one program below one folder. A preloaded library
+//! intercepts the program's system calls, so that the program under test is unchanged.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,10 +11,10 @@ use nix::errno::Errno;
 use crate::boss::Launch;
 use crate::sandbox::Sandbox;
 
-/// The library.
+/// The library's source.
 const LIBRARY: &str = include_str!("../faulty_disk/failing_writes.c");
 
-/// The file system below one folder. It works until it is told otherwise.
+/// The file system below one folder. It works until a test makes it fail.
 pub struct FailingWrites {
     control: File,
     words: PathBuf,
@@ -23,7 +23,8 @@ pub struct FailingWrites {
 }
 
 impl FailingWrites {
-    /// For what is below `folder`. None where there is no C compiler, or no way to stand between.
+    /// Prepares the library for files below `folder`. Returns `None` where there is no C compiler, or no way to preload
+    /// a library.
     pub fn below(sandbox: &Sandbox, folder: &Path) -> Option<Self> {
         if !cfg!(all(target_os = "linux", target_env = "gnu")) {
             return None;
@@ -45,18 +46,18 @@ impl FailingWrites {
         Some(Self { control, words, library, folder: folder.to_owned() })
     }
 
-    /// Puts it under a coordinator.
+    /// Preloads the library in a coordinator.
     pub fn under(&self, launch: &mut Launch) {
         launch.command.env("LD_PRELOAD", &self.library).env("FAILING_WRITES_CONTROL", &self.words);
         launch.command.env("FAILING_WRITES_FOLDER", &self.folder);
     }
 
-    /// From now on writes fail with this error; with `EIO` reads do too.
+    /// Makes writes fail with this error; with `EIO` reads fail too.
     pub fn fail(&self, error: Errno) {
         self.set(error as u64);
     }
 
-    /// From now on all is well.
+    /// Makes all calls succeed again.
     pub fn work(&self) {
         self.set(0);
     }

@@ -1,5 +1,5 @@
-//! GPUs that a test plugs and pulls: a stand-in for the driver's management library, under a coordinator that knows
-//! nothing of it. Stand-in workers use the memory that they were leased. The C side is `fake_nvml/fake_nvml.c`.
+//! GPUs that a test plugs and pulls: a fake of the driver's management library, which a coordinator loads like the real
+//! one. Fake workers use the memory that they have leased. The C side is `fake_nvml/fake_nvml.c`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,15 +12,15 @@ use model_boss_protocol::ByteCount;
 use crate::boss::Launch;
 use crate::sandbox::Sandbox;
 
-/// The library.
+/// The library's source.
 const LIBRARY: &str = include_str!("../fake_nvml/fake_nvml.c");
 
-/// What a driver answers that finds a GPU gone (`NVML_ERROR_GPU_IS_LOST`).
+/// The driver's error for a GPU that is gone (`NVML_ERROR_GPU_IS_LOST`).
 pub const GPU_IS_LOST: i32 = 15;
-/// What a driver answers that cannot say what is wrong (`NVML_ERROR_UNKNOWN`).
+/// The driver's error for an unknown fault (`NVML_ERROR_UNKNOWN`).
 pub const UNKNOWN_ERROR: i32 = 999;
 
-/// The functions of the library that a coordinator calls at each look, by which a test makes them fail or hang.
+/// The library's functions that a coordinator calls at each look; a test can make each fail or hang.
 pub const CALLS: [&str; 5] = [
     "nvmlDeviceGetCount_v2",
     "nvmlDeviceGetHandleByIndex_v2",
@@ -29,35 +29,35 @@ pub const CALLS: [&str; 5] = [
     "nvmlDeviceGetComputeRunningProcesses_v3",
 ];
 
-/// How the driver lists processes.
+/// The way in which the driver lists processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Listing {
-    /// Each with its number here.
+    /// Each with its pid in this namespace.
     #[default]
     AsTheyAre = 0,
-    /// None, as in a container.
+    /// No processes, as in a container.
     Empty = 1,
-    /// With numbers of another pid namespace, as in a container.
+    /// Pids of another namespace, as in a container.
     OtherNamespace = 2,
-    /// It refuses.
+    /// An error in place of the list.
     Refused = 3,
 }
 
-/// The GPUs. Clones are the same machine.
+/// A machine's GPUs. Clones share the machine.
 #[derive(Clone)]
 pub struct FakeGpus {
-    /// Where the library is.
+    /// The path of the library.
     library: PathBuf,
-    /// What it reads.
+    /// The file from which the library reads the machine's state.
     file: PathBuf,
     machine: Arc<Mutex<Machine>>,
 }
 
 #[derive(Default)]
 struct Machine {
-    /// In the order in which the driver lists them: identity, memory in all, and what other programs use.
+    /// GPUs in the driver's order: UUID, total memory, and memory of programs that the driver does not list.
     gpus: Vec<(String, ByteCount, ByteCount)>,
-    /// What each process uses, by process and GPU. The library leaves out processes that are gone.
+    /// The memory of each process on each GPU. The library leaves out processes that are gone.
     held: BTreeMap<(u32, String), ByteCount>,
     listing: Listing,
     keeps: bool,
@@ -66,7 +66,7 @@ struct Machine {
 }
 
 impl FakeGpus {
-    /// Builds the library in the sandbox; no GPU is plugged yet. `None`, and a line that says so, where there is no C
+    /// Builds the library in the sandbox, without GPUs. Returns `None`, and prints the reason, where there is no C
     /// compiler.
     pub fn new(sandbox: &Sandbox) -> Option<Self> {
         if !cfg!(target_os = "linux") {
@@ -91,7 +91,7 @@ impl FakeGpus {
         Some(gpus)
     }
 
-    /// Gives them to a program that is about to be started.
+    /// Makes a program that is about to be started load the library.
     pub fn under(&self, launch: &mut Launch) {
         launch.command.env("LD_LIBRARY_PATH", &self.library).env("FAKE_NVML", &self.file);
     }
@@ -101,46 +101,47 @@ impl FakeGpus {
         self.change(|machine| machine.gpus.push((uuid.to_owned(), memory, ByteCount::ZERO)));
     }
 
-    /// Pulls a GPU: it is not listed any more, and every question about it fails.
+    /// Pulls a GPU: it is no longer listed, and every query about it fails.
     pub fn unplug(&self, uuid: &str) {
         self.change(|machine| machine.gpus.retain(|(gpu, ..)| gpu != uuid));
     }
 
-    /// What programs use there that the driver does not list.
+    /// Sets the memory of programs that the driver does not list.
     pub fn others_use(&self, uuid: &str, bytes: ByteCount) {
         self.change(|machine| machine.gpus.iter_mut().filter(|gpu| gpu.0 == uuid).for_each(|gpu| gpu.2 = bytes));
     }
 
-    /// What a process uses there until it ends.
+    /// Sets the memory of a process, until it ends.
     pub fn uses(&self, pid: u32, uuid: &str, bytes: ByteCount) {
         self.change(|machine| {
-            // A number that a later process gets must not hold what an earlier one had.
+            // Entries of ended processes are removed, so that a later process with the same pid does not inherit their
+            // memory.
             machine.held.retain(|(pid, _), _| Path::new(&format!("/proc/{pid}")).exists());
             machine.held.insert((pid, uuid.to_owned()), bytes);
         });
     }
 
-    /// How processes are listed from now on.
+    /// Sets the way in which processes are listed.
     pub fn list_processes(&self, listing: Listing) {
         self.change(|machine| machine.listing = listing);
     }
 
-    /// Whether the memory of processes that are gone stays in use, as where a driver lost track.
+    /// Sets whether the memory of ended processes stays in use, as after a driver's fault.
     pub fn keep_memory_of_the_gone(&self, keeps: bool) {
         self.change(|machine| machine.keeps = keeps);
     }
 
-    /// Every call of this function fails with this code from now on.
+    /// Makes every call of this function fail with this code.
     pub fn fail(&self, function: &str, code: i32) {
         self.change(|machine| _ = machine.failing.insert(function.to_owned(), code));
     }
 
-    /// Every call of this function hangs from now on.
+    /// Makes every call of this function hang.
     pub fn hang(&self, function: &str) {
         self.change(|machine| _ = machine.hanging.insert(function.to_owned()));
     }
 
-    /// No call fails or hangs any more; those that hang go on.
+    /// Makes all functions work again; calls that hang continue.
     pub fn mend(&self) {
         self.change(|machine| {
             machine.failing.clear();
@@ -148,7 +149,7 @@ impl FakeGpus {
         });
     }
 
-    /// Changes the machine in one step, as its file says it.
+    /// Changes the machine in one step, and writes its file.
     fn change(&self, change: impl FnOnce(&mut Machine)) {
         let mut machine = self.machine.lock().unwrap();
         change(&mut machine);
@@ -165,7 +166,7 @@ impl FakeGpus {
         for function in &machine.hanging {
             writeln!(text, "hang {function}").unwrap();
         }
-        // In one step: the library reads at any moment.
+        // The file is replaced in one step, as the library may read it at any moment.
         let new = self.file.with_extension("new");
         std::fs::write(&new, text).unwrap();
         std::fs::rename(&new, &self.file).unwrap();

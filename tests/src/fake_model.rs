@@ -1,4 +1,4 @@
-//! A model whose workers are stand-ins: the test sets how they behave and hears what they do. The other end of the
+//! A model whose workers are fakes: the test sets their behaviour and reads their reports. This is the other end of the
 //! control socket of `model-boss-fake-worker`.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -18,24 +18,24 @@ use crate::fake_gpus::FakeGpus;
 use crate::sandbox::Sandbox;
 use crate::wait::{PATIENCE, within};
 
-/// A model with stand-in workers.
+/// A model with fake workers.
 pub struct FakeModel {
     name: String,
     script: Arc<Mutex<Script>>,
     spawned: mpsc::UnboundedReceiver<FakeWorker>,
 }
 
-/// How the coming workers behave, and how many came.
+/// The behaviour of future workers, and the number of workers so far.
 struct Script {
     next: VecDeque<Behaviour>,
     then: Behaviour,
     ports: Vec<u16>,
-    /// What their memory comes from, if not from a played machine.
+    /// The GPUs whose memory workers use, if the machine is not simulated.
     gpus: Option<FakeGpus>,
 }
 
 impl Script {
-    /// A worker takes what it was leased, or says it holds, of each GPU that it sees.
+    /// Takes a worker's memory: on each GPU that it sees, its lease, or the size that its behaviour states.
     fn take_memory(&self, pid: u32, behaviour: &Behaviour, env: &BTreeMap<String, String>, spec: &Value) {
         let (Some(gpus), Some(visible)) = (&self.gpus, env.get("CUDA_VISIBLE_DEVICES")) else { return };
         let parts: Vec<(DeviceId, ByteCount)> = serde_json::from_value(spec["parts"].clone()).unwrap_or_default();
@@ -50,12 +50,12 @@ impl Script {
 }
 
 impl Sandbox {
-    /// A model with stand-in workers that needs 64 MiB.
+    /// A model with fake workers that needs 64 MiB.
     pub fn fake_model(&self, name: &str, behaviour: Behaviour) -> FakeModel {
         self.fake_model_with(name, "vram = \"64MiB\"", behaviour)
     }
 
-    /// A model with stand-in workers and these further lines in its manifest.
+    /// A model with fake workers and these further lines in its manifest.
     pub fn fake_model_with(&self, name: &str, manifest: &str, behaviour: Behaviour) -> FakeModel {
         let folder = self.path("models").join(name);
         self.model(name, &folder, manifest);
@@ -71,7 +71,7 @@ impl Sandbox {
 }
 
 impl FakeModel {
-    /// Writes the source folder `folder`, with the socket `socket` beside it, and starts to listen.
+    /// Creates the source folder `folder` and the socket `socket` beside it, and starts to listen.
     pub(crate) fn create(name: &str, folder: &Path, socket: &Path, behaviour: Behaviour) -> Self {
         std::fs::create_dir_all(folder).unwrap();
         let own = serde_json::json!({ "control": socket });
@@ -81,7 +81,7 @@ impl FakeModel {
             Arc::new(Mutex::new(Script { next: VecDeque::new(), then: behaviour, ports: Vec::new(), gpus: None }));
         let (send, spawned) = mpsc::unbounded_channel();
         let answers = Arc::clone(&script);
-        // The thread ends with the test's process: it waits in `accept`, and holds nothing else.
+        // The thread ends with the test's process: it waits in `accept`, and holds no other resource.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 if let Some(worker) = greet(stream, &answers) {
@@ -92,22 +92,22 @@ impl FakeModel {
         Self { name: name.to_owned(), script, spawned }
     }
 
-    /// Its name.
+    /// The model's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How workers behave from now on, once those of [`Self::behave_next`] are used up.
+    /// Sets the behaviour of future workers, once those of [`Self::behave_next`] are used up.
     pub fn behave(&self, behaviour: Behaviour) {
         self.script.lock().unwrap().then = behaviour;
     }
 
-    /// How the next worker that has no behaviour yet behaves; called twice, the next two.
+    /// Sets the behaviour of the next worker that has none yet; called twice, those of the next two.
     pub fn behave_next(&self, behaviour: Behaviour) {
         self.script.lock().unwrap().next.push_back(behaviour);
     }
 
-    /// Lets the coming workers use the memory of these GPUs as they are leased it.
+    /// Makes future workers use memory of these GPUs as they lease it.
     pub fn on_gpus(&self, gpus: &FakeGpus) {
         self.script.lock().unwrap().gpus = Some(gpus.clone());
     }
@@ -118,7 +118,7 @@ impl FakeModel {
         within(PATIENCE, &what, self.spawned.recv()).await.expect("the listening thread lives as long as the test")
     }
 
-    /// How many workers were started so far.
+    /// The number of workers started so far.
     pub fn spawns(&self) -> usize {
         self.ports().len()
     }
@@ -129,7 +129,7 @@ impl FakeModel {
     }
 }
 
-/// Takes the first report and answers with the behaviour.
+/// Reads a worker's first report and answers with its behaviour.
 fn greet(mut stream: UnixStream, script: &Mutex<Script>) -> Option<FakeWorker> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
     let Report::Spawned { pid, port, generation, env, spec } = serde_json::from_str(&lines.next()?.ok()?).ok()? else {
@@ -152,13 +152,13 @@ fn greet(mut stream: UnixStream, script: &Mutex<Script>) -> Option<FakeWorker> {
     Some(FakeWorker { pid, port, generation, env, spec, stream, reports, unread: Vec::new() })
 }
 
-/// One stand-in worker process.
+/// One fake worker process.
 pub struct FakeWorker {
-    /// The process.
+    /// The pid.
     pub pid: u32,
-    /// Where it listens.
+    /// The port that it listens on.
     pub port: u16,
-    /// Which filling of the slot it is.
+    /// The generation of its slot.
     pub generation: Generation,
     /// Its environment.
     pub env: BTreeMap<String, String>,
@@ -169,16 +169,16 @@ pub struct FakeWorker {
     unread: Vec<Report>,
 }
 
-/// A request as a worker got it.
+/// A request as a worker received it.
 #[derive(Debug)]
 pub struct Received {
-    /// Counts the worker's requests from 1.
+    /// The number of the request at this worker, from 1.
     pub number: u64,
-    /// Its path.
+    /// The path.
     pub path: String,
-    /// Its headers without the token.
+    /// The headers without the token.
     pub headers: BTreeMap<String, String>,
-    /// Its body.
+    /// The body.
     pub body: Value,
 }
 
@@ -188,7 +188,7 @@ impl FakeWorker {
         self.report("is ready", |report| matches!(report, Report::Ready).then_some(())).await;
     }
 
-    /// The next request it got.
+    /// The next request that it received.
     pub async fn request(&mut self) -> Received {
         self.report("gets a request", |report| match report {
             Report::Request { number, path, headers, body } => {
@@ -199,12 +199,12 @@ impl FakeWorker {
         .await
     }
 
-    /// Waits until a request stands still at `hold_after_tokens`; its number.
+    /// Waits until a request pauses at `hold_after_tokens`; returns its number.
     pub async fn held(&mut self) -> u64 {
         self.report("holds a request", |r| if let Report::Held { number } = r { Some(*number) } else { None }).await
     }
 
-    /// Waits until it gave up a request whose client went away; its number.
+    /// Waits until the worker gave up a request whose client disconnected; returns its number.
     pub async fn cancelled(&mut self) -> u64 {
         self.report("cancels a request", |report| match report {
             Report::Cancelled { number, .. } => Some(*number),
@@ -213,7 +213,7 @@ impl FakeWorker {
         .await
     }
 
-    /// Waits until it gave a whole answer; the request's number.
+    /// Waits until the worker gave a whole answer; returns the request's number.
     pub async fn answered(&mut self) -> u64 {
         self.report("answers a request", |report| match report {
             Report::Answered { number } => Some(*number),
@@ -222,12 +222,12 @@ impl FakeWorker {
         .await
     }
 
-    /// Waits until it got SIGTERM.
+    /// Waits until the worker received SIGTERM.
     pub async fn terminating(&mut self) {
         self.report("gets SIGTERM", |report| matches!(report, Report::Terminating).then_some(())).await;
     }
 
-    /// Waits until its process is gone; the reports it left unread.
+    /// Waits until its process is gone; returns its unread reports.
     pub async fn gone(&mut self) -> Vec<Report> {
         let what = format!("worker {} is gone", self.pid);
         while let Some(report) = within(PATIENCE, &what, self.reports.recv()).await {
@@ -236,12 +236,12 @@ impl FakeWorker {
         std::mem::take(&mut self.unread)
     }
 
-    /// Ends `hold_load`.
+    /// Ends the pause of `hold_load`.
     pub fn finish_load(&self) {
         self.tell(Command::FinishLoad);
     }
 
-    /// Ends `hold_after_tokens`.
+    /// Ends the pause of `hold_after_tokens`.
     pub fn decode(&self) {
         self.tell(Command::Decode);
     }
@@ -251,7 +251,7 @@ impl FakeWorker {
         kill(Pid::from_raw(self.pid.cast_signed()), signal).expect("the worker is there to be signalled");
     }
 
-    /// `kill -9`.
+    /// Kills it with SIGKILL.
     pub fn kill(&self) {
         self.signal(Signal::SIGKILL);
     }
@@ -260,7 +260,7 @@ impl FakeWorker {
         writeln!(&self.stream, "{}", serde_json::to_string(&command).unwrap()).expect("the worker listens");
     }
 
-    /// The first report that `pick` takes; others stay for later calls.
+    /// The first report that `pick` accepts; others are kept for later calls.
     async fn report<T>(&mut self, what: &str, pick: impl Fn(&Report) -> Option<T>) -> T {
         if let Some((at, found)) = self.unread.iter().enumerate().find_map(|(at, r)| Some((at, pick(r)?))) {
             self.unread.remove(at);

@@ -1,5 +1,5 @@
-//! A disk that fails when it is told to, for the reads of one file by one program: a library between the program and the
-//! system. Nothing of it is in the program under test.
+//! A disk that fails on command, for the reads of one file by one program. A preloaded library intercepts the program's
+//! system calls, so that the program under test is unchanged.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -10,44 +10,44 @@ use crate::binaries::binary;
 use crate::sandbox::Sandbox;
 use crate::wait::{PATIENCE, until};
 
-/// What stands between.
+/// The library's source.
 const LIBRARY: &str = include_str!("../faulty_disk/faulty_disk.c");
 
-/// Words of the control file, as the library has them.
+/// The positions of the control file's words, as the library reads them.
 const MODE: u64 = 0;
 const FROM: u64 = 1;
 const TIMES: u64 = 2;
 const MET: u64 = 3;
 
-/// What positioned reads of the file meet.
+/// The fault of a positioned read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// They fail as those of a broken disk do.
+    /// The read fails as on a broken disk.
     Fails = 1,
-    /// They end when the disk works again.
+    /// The read hangs until the disk works again.
     Hangs = 2,
-    /// They give fewer bytes than were asked for.
+    /// The read returns fewer bytes than requested.
     ReadsShort = 3,
 }
 
-/// How the file system takes reads past the page cache.
+/// The file system's handling of reads past the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectReads {
-    /// As it does.
+    /// The real file system's.
     AsItIs,
-    /// It refuses them.
+    /// They are refused.
     Refused,
 }
 
-/// The disk under one program. It works until it is told otherwise.
+/// The disk of one program. It works until a test makes it fail.
 pub struct FaultyDisk {
     control: File,
     program: PathBuf,
 }
 
 impl FaultyDisk {
-    /// Puts it under the program `name` for the reads of `file`, which is there. None where there is no C compiler, or no
-    /// way to stand between.
+    /// Preloads the library in the program `name` for the reads of the existing `file`. Returns `None` where there is
+    /// no C compiler, or no way to preload a library.
     pub fn under(sandbox: &Sandbox, name: &str, file: &Path, direct: DirectReads) -> Option<Self> {
         if !cfg!(all(target_os = "linux", target_env = "gnu")) {
             return None;
@@ -80,12 +80,12 @@ impl FaultyDisk {
         Some(Self { control, program })
     }
 
-    /// The program, with the disk under it.
+    /// The path of the program with the library.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// From now on reads that begin at this byte or behind it meet this trouble, so many of them.
+    /// Makes the next `times` reads at or behind the byte `from` meet this trouble.
     pub fn gets(&self, trouble: Trouble, from: u64, times: u64) {
         self.works();
         self.write(FROM, from);
@@ -94,7 +94,7 @@ impl FaultyDisk {
         self.write(MODE, trouble as u64);
     }
 
-    /// From now on all is well; reads that hang go on.
+    /// Makes all reads succeed again; reads that hang continue.
     pub fn works(&self) {
         self.write(MODE, 0);
     }

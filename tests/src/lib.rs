@@ -1,8 +1,8 @@
-//! Whole-system tests with real processes: the harness that starts them, watches them and shows that nothing stays.
+//! The harness of whole-system tests: starts real processes, observes them, and checks that none is left.
 //!
-//! A test makes a [`Sandbox`] (a temporary folder with manifests and a state folder), starts the real coordinator in it
-//! as a [`Boss`], talks HTTP to it, and steers the stand-in workers it spawns through a [`FakeModel`]. It knows the
-//! processes from outside only: their HTTP, their output, `/proc`.
+//! A test makes a [`Sandbox`], a temporary folder with manifests and a state folder, and starts the real coordinator in
+//! it as a [`Boss`]. It sends HTTP requests to the coordinator, and steers the fake workers through a [`FakeModel`].
+//! Processes are observed only from outside: their HTTP, their output, `/proc`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap here is a failed test with a line number")]
 
 mod binaries;

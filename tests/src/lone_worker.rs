@@ -1,4 +1,4 @@
-//! One worker without a coordinator, started the way the coordinator starts one.
+//! One worker without a coordinator, started as the coordinator starts one.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -30,12 +30,12 @@ pub struct LoneWorker {
 }
 
 impl LoneWorker {
-    /// Starts the binary of that name; its gate is still closed.
+    /// Starts the binary of this name, with its gate closed.
     pub fn spawn(name: &str) -> Self {
         Self::spawn_program(&binary(name))
     }
 
-    /// Starts the program; its gate is still closed.
+    /// Starts the program, with its gate closed.
     pub fn spawn_program(program: &Path) -> Self {
         let mut command = Command::new(program);
         command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -46,7 +46,7 @@ impl LoneWorker {
         Self { child, stdin, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)) }
     }
 
-    /// Lets it listen somewhere else.
+    /// Sets another address to listen on.
     #[must_use]
     pub fn at(mut self, address: SocketAddr) -> Self {
         self.address = address;
@@ -58,12 +58,12 @@ impl LoneWorker {
         self.open_gate_as(source, Residency::default());
     }
 
-    /// Opens the gate for the model at `source`, whose layers are to live so.
+    /// Opens the gate for the model at `source`, with this residency of its layers.
     pub fn open_gate_as(&mut self, source: &Path, residency: Residency) {
         self.open_gate_with(source, |spec| spec.residency = residency);
     }
 
-    /// Opens the gate for the model at `source` with a start line that was changed.
+    /// Opens the gate for the model at `source`, with a changed start line.
     pub fn open_gate_with(&mut self, source: &Path, change: impl FnOnce(&mut WorkerSpec)) {
         let mut spec = WorkerSpec {
             model: "tiny".into(),
@@ -93,7 +93,7 @@ impl LoneWorker {
         self.stdin.as_mut().expect("the lifeline is not cut").write_all(line.as_bytes()).expect("it reads");
     }
 
-    /// Closes its standard input, as the end of its coordinator would.
+    /// Closes its standard input, as its coordinator's end would.
     pub fn cut_lifeline(&mut self) {
         self.stdin.take();
     }
@@ -103,44 +103,44 @@ impl LoneWorker {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("it is there to be signalled");
     }
 
-    /// Its process id.
+    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What callers must present.
+    /// The token that requests must carry.
     pub fn token() -> SpawnToken {
         SpawnToken::from_bits(11)
     }
 
-    /// What its health must show.
+    /// The proof that its health answer must contain.
     pub fn proof(&self) -> ReadyProof {
         SpawnToken::from_bits(12)
     }
 
-    /// Which filling of a slot it believes to be.
+    /// The generation that its start line states.
     pub const fn generation(&self) -> Generation {
         Generation(4)
     }
 
-    /// `GET` with the token.
+    /// Sends `GET` with the token.
     pub async fn get(&self, path: &str) -> Answer {
         let client = Client::new(self.address);
         client.send(with_token(client.request(Method::GET, path, ""))).await
     }
 
-    /// `POST` with the token.
+    /// Sends `POST` with the token.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         let client = Client::new(self.address);
         client.send(with_token(client.request(Method::POST, path, body.to_string()))).await
     }
 
-    /// `POST /v1/chat/completions` with the token, in the background. Aborting the task closes the connection.
+    /// Sends `POST /v1/chat/completions` with the token, in the background. Aborting the task closes the connection.
     pub fn ask(&self, body: &Value) -> JoinHandle<Answer> {
         let client = Client::new(self.address);
         let request = with_token(client.request(Method::POST, "/v1/chat/completions", body.to_string()));
@@ -160,7 +160,7 @@ impl LoneWorker {
         until(PATIENCE, "the worker is ready", ready).await;
     }
 
-    /// Waits until what its engine says about itself is as `wanted`.
+    /// Waits until its engine's own figures satisfy `wanted`.
     pub async fn engine(&self, what: &str, wanted: impl Fn(&EngineStats) -> bool) -> EngineStats {
         let look = async || {
             let health: WorkerHealth = serde_json::from_slice(&self.get("/health").await.body).expect("health");
@@ -169,7 +169,7 @@ impl LoneWorker {
         until(PATIENCE, what, look).await
     }
 
-    /// Waits for its exit code; what it wrote to standard error besides.
+    /// Waits for its exit; returns the code and its standard error.
     pub async fn end(mut self) -> (Option<i32>, String) {
         let status = until(PATIENCE, "the worker ends", async || self.child.try_wait().expect("our own child")).await;
         let mut text = String::new();

@@ -1,5 +1,5 @@
-//! A mount namespace of a test's own, in which it may put file systems wherever it likes. It ends with its processes, so
-//! nothing is left mounted.
+//! A mount namespace for one test, in which it may mount file systems anywhere. It ends with its processes, so no mount
+//! is left.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,8 @@ pub struct Mounts {
 }
 
 impl Mounts {
-    /// Makes one and runs `script` (of a shell) in it. `None`, and a line that says so, where the system forbids that.
+    /// Creates one and runs `script` in it with a shell. Returns `None`, and prints the reason, where the system
+    /// forbids it.
     pub fn with(script: &str) -> Option<Self> {
         let own = if geteuid().is_root() { ["-m"].as_slice() } else { ["-U", "-r", "-m"].as_slice() };
         let spawned = Command::new("unshare")
@@ -44,7 +45,7 @@ impl Mounts {
         Some(Self { keeper, enter })
     }
 
-    /// The same command in the namespace; in its working folder, with its environment, under another user if one is given.
+    /// The same command in the namespace, with its folder and its environment, and as another user if one is given.
     pub fn command(&self, command: &Command, user: Option<u32>) -> Command {
         let mut inside = Command::new(&self.enter[0]);
         inside.args(&self.enter[1..]);
@@ -69,7 +70,7 @@ impl Mounts {
         launch.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     }
 
-    /// Where a path of the namespace is seen from outside.
+    /// A path of the namespace, as seen from outside.
     pub fn path(&self, path: &Path) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.keeper.id()));
         root.join(path.strip_prefix("/").expect("an absolute path"))
@@ -78,7 +79,7 @@ impl Mounts {
 
 impl Drop for Mounts {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
     }

@@ -1,9 +1,9 @@
-//! What `/proc` says about processes: who descends from whom, who carries a sandbox's mark, who is gone.
+//! Processes as `/proc` shows them: descendants, processes with a sandbox's mark, and processes that are gone.
 
 use std::collections::BTreeSet;
 use std::fs;
 
-/// The environment variable that marks everything a sandbox starts, directly or not.
+/// The environment variable that marks every process that a sandbox starts, directly or not.
 pub(crate) const MARK_VARIABLE: &str = "SANDBOX_MARK";
 
 /// A set of living processes, by pid and start time, so that a reused pid is not mistaken for an old process.
@@ -34,7 +34,7 @@ impl Processes {
         })
     }
 
-    /// The oldest child of a process, the oldest child of that one, and so on, as long as there is any.
+    /// The oldest child of a process, that child's oldest child, and so on.
     pub fn line_below(ancestor: u32) -> Vec<u32> {
         let mut line = Vec::new();
         let mut at = ancestor;
@@ -46,27 +46,27 @@ impl Processes {
         }
     }
 
-    /// Those of both sets.
+    /// The union of both sets.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self
     }
 
-    /// The set without one of them.
+    /// The set without one process.
     #[must_use]
     pub fn without(mut self, pid: u32) -> Self {
         self.0.retain(|(other, _)| *other != pid);
         self
     }
 
-    /// Those that still live.
+    /// The processes that still live.
     #[must_use]
     pub fn alive(&self) -> Self {
         Self(self.0.iter().copied().filter(|(pid, start)| Stat::of(*pid).is_some_and(|s| s.start == *start)).collect())
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -76,7 +76,7 @@ impl Processes {
         self.0.iter().map(|(pid, _)| *pid)
     }
 
-    /// `pid (name)` of each, for a failed test's message.
+    /// The text `pid (name)` for each, for a failed test's message.
     pub fn describe(&self) -> String {
         let one =
             |pid| format!("{pid} ({})", fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim());
@@ -90,7 +90,7 @@ impl Processes {
     }
 }
 
-/// The fields of `/proc/PID/stat` that matter; `None` for a process that is gone or only waits to be collected.
+/// The needed fields of `/proc/PID/stat`; `None` for a process that is gone or a zombie.
 struct Stat {
     parent: u32,
     start: u64,
@@ -106,7 +106,7 @@ impl Stat {
     }
 }
 
-/// How much memory a process has had in use at once since this value was made.
+/// The most memory in use by a process since this value was made.
 #[derive(Clone, Copy, Debug)]
 pub struct PeakMemory {
     pid: u32,
@@ -114,14 +114,14 @@ pub struct PeakMemory {
 }
 
 impl PeakMemory {
-    /// From what the process uses now.
+    /// Starts to measure from the process's current use.
     pub fn of(pid: u32) -> Self {
         // Resets the high-water mark (man 5 proc).
         fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("our own child's mark can be reset");
         Self { pid, before: status_kib(pid, "VmRSS") }
     }
 
-    /// MiB that came on top at the highest moment.
+    /// The growth at the highest moment, in MiB.
     pub fn growth_mib(&self) -> u64 {
         status_kib(self.pid, "VmHWM").saturating_sub(self.before) >> 10
     }

@@ -1,4 +1,4 @@
-//! A real Redis server in a folder of its own, reached over a socket file, which a test may kill, stop and empty.
+//! A real Redis server in a folder of its own, with a socket file. A test may kill, stop and empty it.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,14 +14,15 @@ use tempfile::TempDir;
 
 use crate::wait::PATIENCE;
 
-/// A running server, or one that was killed. It ends with this value.
+/// A server, running or killed. It ends with this value.
 pub struct RedisServer {
     process: Child,
     folder: TempDir,
 }
 
 impl RedisServer {
-    /// Starts one that writes every change to disk. `None`, and a line that says so, when none is installed.
+    /// Starts a server that writes every change to disk. Returns `None`, and prints the reason, where none is
+    /// installed.
     pub fn start() -> Option<Self> {
         let server = Self::prepared()?;
         server.is_up();
@@ -34,17 +35,17 @@ impl RedisServer {
         Some(Self { process: run(folder.path()), folder })
     }
 
-    /// What to give as `--redis`.
+    /// The value for `--redis`.
     pub fn url(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// Where it listens.
+    /// The path of its socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
     }
 
-    /// `kill -9`.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -52,7 +53,7 @@ impl RedisServer {
         _ = std::fs::remove_file(self.socket());
     }
 
-    /// Starts it again, with what it has on disk.
+    /// Starts it again with its files.
     pub fn start_again(&mut self) {
         self.process = run(self.folder.path());
         self.is_up();
@@ -63,12 +64,12 @@ impl RedisServer {
         kill(Pid::from_raw(self.process.id().cast_signed()), signal).unwrap();
     }
 
-    /// What it has on disk, to be put back later. Only of a server that was killed.
+    /// Copies its files, to be restored later. The server must have been killed.
     pub fn copy_files(&self, to: &Path) {
         copy(&self.files(), to);
     }
 
-    /// Puts an earlier copy in place of what it has on disk; nothing where there is no copy.
+    /// Restores an earlier copy of its files; without a copy, removes them.
     pub fn put_files(&self, from: &Path) {
         _ = std::fs::remove_dir_all(self.files());
         copy(from, &self.files());
@@ -78,17 +79,17 @@ impl RedisServer {
         self.folder.path().join("appendonlydir")
     }
 
-    /// Asks it something by hand; the answer as it comes, without its framing where it is one text.
+    /// Sends a command; returns the answer as received, without its framing where it is one text.
     pub fn ask(&self, words: &[&str]) -> Option<String> {
         ask(&self.socket(), words)
     }
 
-    /// The one readable document: the ledger of the host, or of its played machine.
+    /// The only readable document: the ledger of the host, or of its simulated machine.
     pub fn ledger(&self) -> Option<serde_json::Value> {
         Self::ledger_at(&self.socket())
     }
 
-    /// Puts another document in its place, as whoever has the server's console could.
+    /// Replaces the document, as a user of the server's console could.
     pub fn put_ledger(&self, ledger: &serde_json::Value) {
         let keys = self.ask(&["KEYS", "mb:{*:ledger"]).unwrap_or_default();
         let key = keys.lines().find(|line| line.starts_with("mb:{")).expect("a ledger was begun");
@@ -96,7 +97,7 @@ impl RedisServer {
             .expect("the server answers");
     }
 
-    /// The same for those who only know where the server listens.
+    /// The document of the server with this socket.
     pub fn ledger_at(socket: &Path) -> Option<serde_json::Value> {
         let keys = ask(socket, &["KEYS", "mb:{*:ledger"])?;
         let key = keys.lines().find(|line| line.starts_with("mb:{"))?.to_owned();
@@ -114,7 +115,7 @@ impl RedisServer {
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        // Either may have happened already.
+        // The process may have ended, or been collected, already.
         _ = self.process.kill();
         _ = self.process.wait();
     }
@@ -146,7 +147,7 @@ fn program() -> Option<&'static str> {
     })
 }
 
-/// One question in Redis' own words (RESP2), one answer.
+/// Sends one command in Redis's protocol (RESP2) and reads one answer.
 fn ask(socket: &Path, words: &[&str]) -> Option<String> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;

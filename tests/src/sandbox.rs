@@ -1,4 +1,4 @@
-//! A temporary home for one coordinator: manifests, state, configuration, stand-in models. Starts coordinators in it.
+//! A temporary folder for one coordinator: manifests, state, configuration, fake models. Starts coordinators in it.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use crate::boss::{Boss, Launch};
 use crate::ports::own_ports;
 use crate::processes::MARK_VARIABLE;
 
-/// A temporary folder with everything a coordinator needs. It is removed when this value and the coordinators started in
-/// it are gone.
+/// A temporary folder with everything that a coordinator needs. It is removed when this value and its coordinators are
+/// gone.
 pub struct Sandbox {
     folder: Arc<TempDir>,
     config: String,
@@ -27,11 +27,11 @@ impl Default for Sandbox {
     }
 }
 
-/// Tells sandboxes of one process apart.
+/// The number of sandboxes of this process, for their names.
 static SANDBOXES: AtomicU32 = AtomicU32::new(0);
 
 impl Sandbox {
-    /// An empty one.
+    /// An empty sandbox.
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("model-boss-test-").tempdir().unwrap();
         for name in ["manifests", "models", "run", "state"] {
@@ -49,14 +49,14 @@ impl Sandbox {
         self
     }
 
-    /// Sets the range that workers get their ports from.
+    /// Sets the range of workers' ports.
     #[must_use]
     pub fn with_worker_ports(mut self, ports: RangeInclusive<u16>) -> Self {
         self.ports = ports;
         self
     }
 
-    /// Plays this machine instead of using the real one; gives the file, which may be edited later.
+    /// Simulates this machine instead of using the real one; returns the file, which may be edited later.
     pub fn play(&mut self, machine: &str) -> PathBuf {
         let file = self.path("gpus.toml");
         std::fs::write(&file, machine).unwrap();
@@ -64,14 +64,14 @@ impl Sandbox {
         file
     }
 
-    /// Puts a llama-server there, which is the stand-in in its manner, and tells coordinators where it is.
+    /// Adds a llama-server, which is the fake worker in that role, and configures its path.
     pub fn llama_server(&mut self) -> PathBuf {
         let program = self.stand_in_engine();
         self.config = format!("{}llama_server = \"{}\"\n", self.config, program.display());
         program
     }
 
-    /// A program that behaves as llama-server does.
+    /// A fake program that behaves as llama-server does.
     pub fn stand_in_engine(&self) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
 
@@ -82,18 +82,18 @@ impl Sandbox {
         program
     }
 
-    /// A model whose files are at `source`, with these further lines in its manifest.
+    /// Adds a model whose files are at `source`, with these further lines in its manifest.
     pub fn model(&self, name: &str, source: &Path, manifest: &str) {
         let text = format!("name = \"{name}\"\nsource = {{ path = \"{}\" }}\n{manifest}\n", source.display());
         std::fs::write(self.path("manifests").join(format!("{name}.toml")), text).unwrap();
     }
 
-    /// Something inside the folder.
+    /// A path inside the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Starts a coordinator whose workers are stand-ins, and waits until it listens.
+    /// Starts a coordinator with fake workers, and waits until it listens.
     pub async fn start(&self) -> Boss {
         self.launch(&binary("model-boss-fake-worker")).start().await
     }
@@ -103,7 +103,7 @@ impl Sandbox {
         self.launch(&binary("model-boss-worker")).start().await
     }
 
-    /// The command line of a coordinator in this sandbox, to be changed and started.
+    /// The command line of a coordinator in this sandbox, which may be changed and started.
     pub fn launch(&self, worker: &Path) -> Launch {
         let config = self.path("model-boss.toml");
         let (first, last, run) = (self.ports.start(), self.ports.end(), self.path("run"));

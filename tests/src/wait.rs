@@ -1,11 +1,11 @@
-//! Waiting for events with an end to patience. Nothing here waits for time to pass.
+//! Waiting for events, with a time limit. No function here waits for time to pass.
 
 use std::time::Duration;
 
-/// How long a test waits for something that must happen before it fails. Generous: a loaded machine is no fault.
+/// The longest wait for an event that must happen before a test fails. Generous, because a loaded machine is no fault.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The value of `future`, or a panic that says what did not happen.
+/// The value of `future`, or a panic that says which event did not happen.
 pub async fn within<T>(patience: Duration, what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(patience, future).await {
         Ok(value) => value,
@@ -13,7 +13,7 @@ pub async fn within<T>(patience: Duration, what: &str, future: impl Future<Outpu
     }
 }
 
-/// Looks until `look` finds something: for the state of other processes, which send no events (`/proc`, a port, a
+/// Polls `look` until it returns a value. For the state of other processes, which send no events (`/proc`, a port, a
 /// counter behind HTTP).
 pub async fn until<T>(patience: Duration, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let mut ticks = tokio::time::interval(Duration::from_millis(5));

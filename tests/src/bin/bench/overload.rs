@@ -1,5 +1,5 @@
-//! Three times more requests than a machine can answer, for a minute: what is still answered, how fast the rest is told,
-//! and what the important ones notice.
+//! Three times more requests than a machine can answer, for a minute: what is still answered, how fast the rest is
+//! told, and what the important ones notice.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use model_boss_tests::{Behaviour, Client, Sandbox, question};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Requests that the model works on at once, and how long it takes for one: so many tokens on average, half as many more or
-/// less. Answers of one length would keep step with each other and end together.
+/// Requests that the model works on at once, and how long it takes for one: so many tokens on average, half as many
+/// more or less. Answers of one length would keep step with each other and end together.
 const AT_ONCE: u32 = 8;
 const TOKENS: u64 = 20;
 const SPREAD: u64 = 21;

@@ -1,5 +1,6 @@
-//! `scripts/bench swap` and `batch`: what a client waits for when models take turns in memory, and what several clients get
-//! together, through the coordinator and beside llama.cpp's server, one after another in every round, on the same files.
+//! `scripts/bench swap` and `batch`: what a client waits for when models take turns in memory, and what several clients
+//! get together, through the coordinator and beside llama.cpp's server, one after another in every round, on the same
+//! files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! What the machine's memory gives when it is only read: the ceiling of decoding, which reads all weights for each token.
+//! What the machine's memory gives when it is only read: the ceiling of decoding, which reads all weights for each
+//! token.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! `scripts/bench decode` and `prefill`: how fast the worker computes, beside llama.cpp's own measure of itself, one after
-//! another in every round, on the same file of random weights that this command writes.
+//! `scripts/bench decode` and `prefill`: how fast the worker computes, beside llama.cpp's own measure of itself, one
+//! after another in every round, on the same file of random weights that this command writes.
 
 mod memory;
 mod report;

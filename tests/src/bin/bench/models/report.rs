@@ -53,7 +53,8 @@ impl Report {
         }
     }
 
-    /// Medians with their ranges. The ratio is that of each round to the better of the peer's two ways, by their medians.
+    /// Medians with their ranges. The ratio is that of each round to the better of the peer's two ways, by their
+    /// medians.
     pub(super) fn markdown(&self) -> String {
         let mut text = String::new();
         for (what, value) in &self.about {

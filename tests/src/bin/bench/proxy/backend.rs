@@ -1,5 +1,6 @@
-//! What stands behind every gateway: the same 1 KB answer to every question, or one frame of a stream each 20 ms. Speaks
-//! the contract of a worker, so that the coordinator can start it; started by hand it listens for the other gateways.
+//! What stands behind every gateway: the same 1 KB answer to every question, or one frame of a stream each 20 ms.
+//! Speaks the contract of a worker, so that the coordinator can start it; started by hand it listens for the other
+//! gateways.
 
 use std::fs;
 use std::io::BufRead;
@@ -47,8 +48,8 @@ pub(crate) async fn run() {
     }
 }
 
-/// The coordinator gives each worker a session, and Linux gives each session its own share of the CPUs. So every backend
-/// gets both here, with the weight that whoever started it has.
+/// The coordinator gives each worker a session, and Linux gives each session its own share of the CPUs. So every
+/// backend gets both here, with the weight that whoever started it has.
 fn share_alike() {
     let group = fs::read_to_string(format!("/proc/{}/autogroup", getppid())).unwrap_or_default();
     // Who has a session already, or a kernel without such groups, needs nothing.

@@ -1,5 +1,5 @@
-//! The gateways in front of the same backend: none, ours, nginx as a plain proxy, a Rust router. Starts them, finds what
-//! they cost, and puts them on CPUs. Installs nothing: what is not here is named and left out.
+//! The gateways in front of the same backend: none, ours, nginx as a plain proxy, a Rust router. Starts them, finds
+//! what they cost, and puts them on CPUs. Installs nothing: what is not here is named and left out.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -1,5 +1,5 @@
-//! The load: whole answers from many connections, one question after another, and many streams at once. Knows an address
-//! and nothing of what is behind it.
+//! The load: whole answers from many connections, one question after another, and many streams at once. Knows an
+//! address and nothing of what is behind it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,5 +1,5 @@
-//! Just enough HTTP/1.1 to load a gateway and to stand behind one: heads, lengths, chunks. Knows no meaning of any of it.
-//! A real client or server would cost more than what is measured.
+//! Just enough HTTP/1.1 to load a gateway and to stand behind one: heads, lengths, chunks. Knows no meaning of any of
+//! it. A real client or server would cost more than what is measured.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -67,7 +67,8 @@ impl Group {
         command
     }
 
-    /// Runs it to its end. What others have in the page cache would not count against it, so the caches are dropped before.
+    /// Runs it to its end. What others have in the page cache would not count against it, so the caches are dropped
+    /// before.
     pub(super) fn run(&self, mut command: Command) -> Result<(String, Memory), String> {
         let _ = fs::write("/proc/sys/vm/drop_caches", "3");
         // Version 1 starts counting anew; version 2 does not let everybody, and then the peak is that of all runs.

@@ -1,6 +1,6 @@
-//! `scripts/bench stream`: a model larger than the memory it is given, in a memory control group: the worker, which keeps
-//! what fits and streams the rest past the page cache, beside llama.cpp's mmap in the same group; beside what the disk
-//! gives to the best of several readers; and what streaming costs where it is not needed.
+//! `scripts/bench stream`: a model larger than the memory it is given, in a memory control group: the worker, which
+//! keeps what fits and streams the rest past the page cache, beside llama.cpp's mmap in the same group; beside what the
+//! disk gives to the best of several readers; and what streaming costs where it is not needed.
 
 mod group;
 mod report;
