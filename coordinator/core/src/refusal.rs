@@ -1,27 +1,27 @@
-//! Refusals: reasons why a request or an order is not done. Which status, code and field a client gets for each is decided
-//! where HTTP is spoken.
+//! Refusals: reasons why a request or an order is not carried out. The HTTP layer chooses the status, code and field
+//! that a client gets for each.
 
 use std::fmt;
 use std::time::Duration;
 
 use model_boss_protocol::{ApiError, DeviceId};
 
-/// A request or an order that is not done, or a rung of a ladder that cannot be used.
+/// A request or an order that is not carried out, or a rung of a ladder that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The reason, for programs.
     pub reason: RefusalReason,
-    /// The reason and the way out, for people.
+    /// The reason and the remedy, for people.
     pub message: String,
-    /// The part of the request that was wrong.
+    /// The part of the request that is at fault.
     pub about: Option<Subject>,
     /// The time until another try makes sense.
     pub retry_after: Option<Duration>,
-    /// The device on which a model still serves that could not be moved or loaded anew.
+    /// The device on which a model still serves after its move or reload failed.
     pub still_on: Option<DeviceId>,
 }
 
-/// A part of a request that the scheduler understands.
+/// A part of a request, as the scheduler names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The name of a model or task.
@@ -30,18 +30,18 @@ pub enum Subject {
     Device,
 }
 
-/// Reasons of the scheduler, and the failure of a rung outside of it.
+/// Reasons of the scheduler, and failures of rungs outside of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
     /// No model has this name.
     UnknownModel,
     /// The model exists and is not loaded.
     NotLoaded,
-    /// The model does not do this kind of work.
+    /// The model does not have the category that the request needs.
     WrongKind,
-    /// The text names no single device.
+    /// The text does not name a single device.
     NoDevice,
-    /// The device is absent, closed or gone.
+    /// The device is absent, closed or lost.
     DeviceUnavailable,
     /// No device of this machine is large enough.
     NeverFits,
@@ -51,17 +51,17 @@ pub enum RefusalReason {
     Pinned,
     /// The queue is full.
     QueueFull,
-    /// The client is over its share.
+    /// The client exceeds a limit of its own.
     ClientLimit,
     /// The load takes longer than the request allows.
     ColdStart,
     /// The request waited longer than it allows.
     Deadline,
-    /// The process, the device or the model is going away.
+    /// The process, the device or the model is being shut down.
     Draining,
     /// The model could not be loaded.
     LoadFailed,
-    /// The model keeps failing and is tried again later.
+    /// The model failed several times and is in backoff.
     BackingOff,
     /// The worker died while it worked on this request.
     WorkerCrashed,
@@ -72,13 +72,13 @@ pub enum RefusalReason {
     },
     /// The lease store cannot be reached.
     LedgerAway,
-    /// The lease store may have lost records, and their holders are waited for.
+    /// The lease store may have lost records, and their holders have to report them first.
     LedgerRecovering,
-    /// The scheduler broke a rule of its own.
+    /// The scheduler violated an invariant of its own.
     Internal,
     /// A rung failed after its request was dispatched.
     RungFailed {
-        /// The error that the request got there.
+        /// The error that the rung gave.
         error: Box<ApiError>,
         /// Whether the cloud provider is at fault. A limit of ours concerns one request or client only.
         by_provider: bool,
@@ -91,21 +91,21 @@ impl Refusal {
         Self { reason, message: message.into(), about: None, retry_after: None, still_on: None }
     }
 
-    /// The failure of a rung whose request was sent on.
+    /// The failure of a rung whose request was dispatched.
     pub fn of_rung(error: ApiError, by_provider: bool) -> Self {
         let (message, retry_after) = (error.message.clone(), error.retry_after);
         let reason = RefusalReason::RungFailed { error: Box::new(error), by_provider };
         Self { retry_after, ..Self::new(reason, message) }
     }
 
-    /// The same refusal with the part of the request that was wrong.
+    /// The same refusal with the part of the request that is at fault.
     #[must_use]
     pub(crate) fn about(mut self, subject: Subject) -> Self {
         self.about = Some(subject);
         self
     }
 
-    /// The same refusal with a time to try again.
+    /// The same refusal with the time until another try makes sense.
     #[must_use]
     pub(crate) fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);

@@ -1,6 +1,8 @@
-//! What a stand-in worker does, and what it and a test say to each other. Knows no sockets and no processes.
+//! The behaviour of a fake worker, and the messages between it and a test. Sockets and processes are handled in other
+//! modules.
 //!
-//! A manifest sets it in `[custom.fake]`, a file beside the (absent) weights or the environment over that.
+//! A manifest sets the behaviour in `[custom.fake]`. A file beside the (absent) weights overrides it, and the
+//! environment overrides both.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -10,37 +12,39 @@ use model_boss_protocol::{ByteCount, Generation};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The file in the model's source folder that says how its stand-in worker behaves.
+/// The file in the model's source folder with the fake worker's behaviour.
 pub const FILE: &str = "fake.json";
 
-/// `FAKE_WORKER_TOKENS_PER_S=50` sets the field `tokens_per_s`, over what the file says.
+/// The prefix of variables: `FAKE_WORKER_TOKENS_PER_S=50` sets the field `tokens_per_s`, in place of the file's
+/// value.
 pub const VARIABLE_PREFIX: &str = "FAKE_WORKER_";
 
-/// How a stand-in worker behaves. Everything has a default: load at once, answer at once, never fail.
+/// The behaviour of a fake worker. All fields have defaults: load at once, answer at once, never fail.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Behaviour {
-    /// A Unix socket where a test listens: the worker reports there ([`Report`]), is told how to behave (which replaces
-    /// everything else here) and takes [`Command`]s.
+    /// A Unix socket on which a test listens. The worker sends each [`Report`] there, and takes [`Command`]s. The
+    /// behaviour that the test sends first replaces all other fields here.
     pub control: Option<PathBuf>,
 
     /// Time from the start line to readiness, in milliseconds.
     pub load_ms: u64,
-    /// Stay loading until [`Command::FinishLoad`].
+    /// Whether the load lasts until [`Command::FinishLoad`].
     pub hold_load: bool,
     /// Bytes to allocate and touch while loading.
     pub memory: u64,
-    /// What it says it holds in all once it is loaded, spread over its devices as its lease is; absent: its lease.
+    /// The bytes that it reports to hold once it is loaded, spread over its devices like its lease; absent: its
+    /// lease.
     pub holds: Option<ByteCount>,
-    /// Exit with this code where readiness would be.
+    /// The exit code with which it ends instead of becoming ready.
     pub load_exit: Option<i32>,
-    /// What to write to standard error before `load_exit`.
+    /// The text that it writes to standard error before `load_exit`.
     pub load_message: String,
-    /// Show a proof that is not this spawn's.
+    /// Whether it shows a proof that is not this spawn's.
     pub wrong_proof: bool,
     /// Delay of every health answer, in milliseconds.
     pub health_ms: u64,
-    /// The context it says it serves, in tokens, unless it is started with another one.
+    /// The context that it reports to serve, in tokens, unless it is started with another one.
     pub context_length: u64,
 
     /// The answer's text; without it, `tokens` canned words.
@@ -51,23 +55,23 @@ pub struct Behaviour {
     pub tokens_per_s: f64,
     /// Time from the request to the first token, in milliseconds.
     pub first_token_ms: u64,
-    /// Answer with a JSON text of the request as it arrived: `{"body": …, "headers": …, "env": …}`.
+    /// Whether it answers with the request as it arrived, as JSON: `{"body": …, "headers": …, "env": …}`.
     pub echo: bool,
-    /// Stop stepping after this many tokens of a request until [`Command::Decode`]: a hang, as seen from outside.
+    /// The number of a request's tokens after which it stops until [`Command::Decode`]: from outside, a hang.
     pub hold_after_tokens: Option<u64>,
-    /// Die after this many tokens of a request.
+    /// The number of a request's tokens after which it dies.
     pub crash_after_tokens: Option<u64>,
-    /// Die when the n-th request arrives (1 is the first).
+    /// The request at whose arrival it dies (1 is the first).
     pub crash_at_request: Option<u64>,
-    /// Exit code of a crash.
+    /// The exit code of a crash.
     pub crash_exit: i32,
-    /// Answer every request with this error.
+    /// An error with which it answers every request.
     pub refuse: Option<Refusal>,
-    /// Answer every request with something that is no answer.
+    /// An invalid answer that it gives to every request.
     pub malformed: Option<Malformed>,
-    /// Answer every request with these bytes, and close the connection.
+    /// Bytes with which it answers every request, before it closes the connection.
     pub raw: Option<RawAnswer>,
-    /// Take SIGTERM as a joke.
+    /// Whether it ignores SIGTERM.
     pub ignore_sigterm: bool,
 }
 
@@ -113,21 +117,21 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// An answer byte for byte, head and all. Its middle is written as often as asked, so that it may be long.
+/// An answer byte for byte, head included. Its middle part is repeated, so that the answer may be long.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawAnswer {
-    /// What comes first.
+    /// The bytes at the beginning.
     pub first: String,
-    /// What is repeated.
+    /// The bytes that are repeated.
     pub piece: String,
-    /// How often.
+    /// The number of repetitions.
     pub times: u64,
-    /// What comes last.
+    /// The bytes at the end.
     pub last: String,
 }
 
-/// Ways not to answer.
+/// Kinds of invalid answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Malformed {
@@ -135,36 +139,36 @@ pub enum Malformed {
     NotJson,
     /// Bytes that are not HTTP.
     NotHttp,
-    /// The head promises more bytes than come, then the connection closes.
+    /// The head announces more bytes than follow before the connection closes.
     CutBody,
     /// The connection closes without a byte; the process lives on.
     Hangup,
 }
 
-/// Why a behaviour could not be read.
+/// The reason why a behaviour could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BehaviourError {
-    /// The file is there and cannot be read.
+    /// The file exists and cannot be read.
     #[error("cannot read {path}")]
     Read {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A value is wrong, from the file or from the environment.
+    /// A value of the file or of the environment is invalid.
     #[error("cannot use the behaviour from [custom.fake] of the manifest, {path} and FAKE_WORKER_*")]
     Malformed {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error of the parser.
         source: serde_json::Error,
     },
 }
 
 impl Behaviour {
-    /// The behaviour for the model at `source`: what its manifest says, then [`FILE`] in that folder if there is one, then
-    /// the variables.
+    /// The behaviour for the model at `source`: the manifest's values, overridden by [`FILE`] in that folder if it
+    /// exists, then by the variables.
     pub fn read(
         manifest: &BTreeMap<String, Value>,
         source: &Path,
@@ -177,7 +181,7 @@ impl Behaviour {
                 serde_json::from_slice::<BTreeMap<String, Value>>(&bytes)
                     .map_err(|source| BehaviourError::Malformed { path: path.clone(), source })?,
             ),
-            // Nothing is loaded from there: whether there are weights does not matter.
+            // A fake worker loads no weights, so a missing folder is no error.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
             Err(source) => return Err(BehaviourError::Read { path, source }),
         }
@@ -192,58 +196,58 @@ impl Behaviour {
     }
 }
 
-/// News from a stand-in worker, one JSON line each. End of file means that the process is gone.
+/// A report of a fake worker, as one JSON line. End of file means that the process has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
 pub enum Report {
     /// The start line was read; the worker waits for its [`Behaviour`], one JSON line.
     Spawned {
-        /// The process.
+        /// The process id.
         pid: u32,
-        /// Where it will listen.
+        /// The port it will listen on.
         port: u16,
-        /// Which filling of the slot it is.
+        /// The slot's generation.
         generation: Generation,
         /// Its environment.
         env: BTreeMap<String, String>,
-        /// What its start line says, without the secrets.
+        /// The content of its start line, without the secrets.
         spec: Value,
     },
-    /// It serves.
+    /// The worker serves.
     Ready,
     /// A request arrived.
     Request {
-        /// Counts this worker's requests from 1.
+        /// The request's number, counted from 1.
         number: u64,
-        /// Its path.
+        /// The request's path.
         path: String,
-        /// Its headers, without the token.
+        /// The request's headers, without the token.
         headers: BTreeMap<String, String>,
-        /// Its body; a text when it is not JSON.
+        /// The request's body; a text when it is not JSON.
         body: Value,
     },
-    /// A request stands still at `hold_after_tokens`.
+    /// A request waits at `hold_after_tokens`.
     Held {
-        /// Which request.
+        /// The request's number.
         number: u64,
     },
     /// A request got its whole answer.
     Answered {
-        /// Which request.
+        /// The request's number.
         number: u64,
     },
-    /// A request's connection went away first.
+    /// A request's connection closed before its answer was complete.
     Cancelled {
-        /// Which request.
+        /// The request's number.
         number: u64,
-        /// Tokens made until then.
+        /// The number of tokens generated until then.
         tokens: u64,
     },
     /// SIGTERM arrived.
     Terminating,
 }
 
-/// What a test tells a stand-in worker, one JSON line each.
+/// A command of a test to a fake worker, as one JSON line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub enum Command {

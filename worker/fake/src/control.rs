@@ -1,4 +1,5 @@
-//! The line to a test: reports out, behaviour and commands in. Absent outside tests, and then costs nothing.
+//! The connection to a test: reports out, behaviour and commands in. Outside of tests it does not exist and costs no
+//! time.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -9,7 +10,7 @@ use model_boss_fake_worker::behaviour::{Behaviour, Command, Report};
 use model_boss_protocol::WorkerSpec;
 use tokio::sync::watch;
 
-/// The line to a test cannot be used.
+/// The reason why the connection to a test cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ControlError {
     #[error("cannot connect")]
@@ -20,17 +21,17 @@ pub(crate) enum ControlError {
     Malformed(#[source] serde_json::Error),
 }
 
-/// Reports to the test, and what the test has allowed so far.
+/// The connection for reports, and the commands received so far.
 pub(crate) struct Control {
     stream: Option<Mutex<UnixStream>>,
     finish_load: watch::Receiver<bool>,
     decode: watch::Receiver<bool>,
-    // Without a test nobody sends; the receivers must not see a closed channel.
+    // Without a test no command is sent, and the receivers must not see a closed channel.
     _senders: (watch::Sender<bool>, watch::Sender<bool>),
 }
 
 impl Control {
-    /// Connects when the behaviour names a socket, and takes the behaviour that the test sends.
+    /// Connects if the behaviour names a socket, and reads the behaviour that the test sends.
     pub(crate) fn open(own: Behaviour, spec: &WorkerSpec) -> Result<(Behaviour, Self), ControlError> {
         let (finish_load, finish_load_seen) = watch::channel(false);
         let (decode, decode_seen) = watch::channel(false);
@@ -57,7 +58,7 @@ impl Control {
                     Ok(Ok(Command::FinishLoad)) => _ = finish_load.send(true),
                     Ok(Ok(Command::Decode)) => _ = decode.send(true),
                     Ok(Err(error)) => eprintln!("model-boss-fake-worker: unknown command: {error}"),
-                    // The test is gone; the lifeline decides about us, not this socket.
+                    // The test has ended; the lifeline, not this socket, decides when the worker ends.
                     Err(_) => return,
                 }
             }
@@ -65,18 +66,18 @@ impl Control {
         Ok((behaviour, control))
     }
 
-    /// Whether a test listens; reports that cost something to make are made only then.
+    /// Whether a test listens; expensive reports are made only in that case.
     pub(crate) fn listens(&self) -> bool {
         self.stream.is_some()
     }
 
-    /// Tells the test. Written at once and blocking, so that it is out before a crash.
+    /// Sends a report to the test. The write blocks, so that the report is sent before a crash.
     pub(crate) fn report(&self, report: &Report) {
         let Some(stream) = &self.stream else { return };
         let Ok(mut line) = serde_json::to_vec(report) else { return };
         line.push(b'\n');
         let mut stream = stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // A test that stopped listening is no reason to stop serving.
+        // The worker goes on serving when the test has stopped listening.
         _ = stream.write_all(&line);
     }
 
@@ -90,7 +91,7 @@ impl Control {
         _ = self.decode.clone().wait_for(|released| *released).await;
     }
 
-    /// Whether [`Command::Decode`] came.
+    /// Whether [`Command::Decode`] was received.
     pub(crate) fn may_decode(&self) -> bool {
         *self.decode.borrow()
     }

@@ -1,4 +1,4 @@
-//! Canned tokens at a set speed, and the count of what runs. Knows no HTTP.
+//! Canned tokens at a set speed, and counts of running and finished answers. HTTP is handled in other modules.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use crate::control::Control;
 use crate::failure::exit_now;
 
-/// No token of a behaviour is later than this, whatever its numbers make of it.
+/// The longest pause before a token, whatever the numbers of a behaviour give.
 const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
 
-/// What the stand-in for an engine has done.
+/// Counts of the fake engine's work.
 #[derive(Default)]
 pub(crate) struct Counters {
     requests: AtomicU64,
@@ -26,7 +26,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// The part that health shows.
+    /// The counts that health shows.
     pub(crate) fn engine(&self) -> EngineStats {
         EngineStats {
             steps: self.steps.load(Ordering::Relaxed),
@@ -35,12 +35,12 @@ impl Counters {
         }
     }
 
-    /// Counts a request; numbers start at 1.
+    /// Counts a request and returns its number, from 1.
     pub(crate) fn next_request(&self) -> u64 {
         self.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Everything, as JSON.
+    /// All counts, as JSON.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         let engine = self.engine();
         serde_json::json!({
@@ -53,16 +53,16 @@ impl Counters {
     }
 }
 
-/// Why an answer ended.
+/// The reason why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
-    /// The text was said.
+    /// The text is complete.
     Stop,
-    /// The limit came first.
+    /// The limit of tokens was reached.
     Length,
 }
 
-/// One answer on its way. Dropped before [`Decode::finish`], it counts as cancelled: the client went away.
+/// An answer in progress. Dropped before [`Decode::finish`], it counts as cancelled: the client disconnected.
 pub(crate) struct Decode {
     number: u64,
     words: Vec<String>,
@@ -77,7 +77,7 @@ pub(crate) struct Decode {
     control: Arc<Control>,
 }
 
-/// What an answer cost.
+/// The tokens and times of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     pub(crate) prompt_tokens: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Cost {
 }
 
 impl Decode {
-    /// Starts an answer of at most `limit` tokens that says `text`, or the canned words.
+    /// Starts an answer of at most `limit` tokens with `text`, or with the canned words.
     pub(crate) fn start(
         number: u64,
         prompt_tokens: u64,
@@ -118,7 +118,7 @@ impl Decode {
         }
     }
 
-    /// The next token when its time has come; `None` behind the last.
+    /// The next token when it is due; `None` after the last.
     pub(crate) async fn next(&mut self) -> Option<&str> {
         if self.behaviour.crash_after_tokens == Some(self.sent) {
             eprintln!("model-boss-fake-worker: crash after {} tokens, as told", self.sent);
@@ -141,7 +141,7 @@ impl Decode {
         self.words.get(usize::try_from(self.sent - 1).unwrap_or(usize::MAX)).map(String::as_str)
     }
 
-    /// The answer is complete: why, and what it cost.
+    /// Completes the answer; returns the reason of its end, and its cost.
     pub(crate) fn finish(&mut self) -> (Finish, Cost) {
         self.finished = true;
         let finish = if self.sent < self.words.len() as u64 { Finish::Length } else { Finish::Stop };
@@ -156,7 +156,8 @@ impl Decode {
         (finish, cost)
     }
 
-    /// When the next token is due, counted from the start so that no error adds up; `None` is at once.
+    /// The time when the next token is due, counted from the start so that errors do not accumulate; `None` is at
+    /// once.
     fn due(&self) -> Option<Instant> {
         let first = Duration::from_millis(self.behaviour.first_token_ms);
         let rate = self.behaviour.tokens_per_s;

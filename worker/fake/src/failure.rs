@@ -6,7 +6,7 @@ use model_boss_protocol::{WorkerExit, WorkerSpecError};
 
 use crate::{control, llama_server};
 
-/// Why the process ends early.
+/// The reason why the process ends early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("{0}")]
@@ -29,10 +29,10 @@ impl Failure {
     /// `None` for a plain failure.
     pub(super) fn exit(&self) -> Option<WorkerExit> {
         Some(match self {
-            // Whoever would have started us is gone: nothing is wrong here.
+            // The process that would have started the worker has ended, which is no fault of the worker.
             Self::Spec(WorkerSpecError::Closed) => WorkerExit::Clean,
             Self::Port { .. } => WorkerExit::PortInUse,
-            // As llama-server has it.
+            // llama-server has no exit code for this.
             Self::CommandLine(_) => return None,
             _ => WorkerExit::BadSpec,
         })
@@ -43,7 +43,7 @@ pub(crate) fn exit_code(exit: WorkerExit) -> ExitCode {
     ExitCode::from(u8::try_from(exit.code()).unwrap_or(1))
 }
 
-/// Ends the process without running anything else, whatever its other threads hold.
+/// Ends the process at once, whatever its other threads hold.
 #[allow(unsafe_code)]
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: `_exit` takes any number, touches no memory of ours and does not return.

@@ -1,4 +1,4 @@
-//! How a stand-in worker behaves, for whoever steers one: the data alone, no sockets and no processes.
+//! The behaviour of fake workers, for programs that control one: the data alone, without sockets and processes.
 
 pub mod behaviour;
 

@@ -1,5 +1,5 @@
-//! The stand-in as llama-server: `model-boss-fake-worker llama-server --model … --port …`. Same words, same behaviour file
-//! and control socket; what differs is the command line, the key's variable, the health route and a few answers.
+//! The fake worker as llama-server: `model-boss-fake-worker llama-server --model … --port …`. Words, behaviour file
+//! and control socket are the same. The command line, the key's variable, the health route and a few answers differ.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use model_boss_protocol::{ApiError, Category, DeviceId, Generation, SpawnToken, WorkerSpec};
 use serde_json::{Value, json};
 
-/// The first argument that chooses it.
+/// The first argument, which selects this mode.
 pub(crate) const NAME: &str = "llama-server";
-/// Where llama-server takes its key from.
+/// The variable from which llama-server reads its key.
 const KEY: &str = "LLAMA_API_KEY";
 
-/// Options that take no value, of those that the coordinator may give.
+/// Options without a value, among those that the coordinator may give.
 const SWITCHES: [&str; 9] = [
     "--jinja",
     "--embeddings",
@@ -36,7 +36,7 @@ pub(crate) enum CommandLineError {
     NoModel(PathBuf),
 }
 
-/// What it is told, in the words of a start line.
+/// The command line's options as a start line.
 pub(crate) fn spec(args: &[String]) -> Result<WorkerSpec, CommandLineError> {
     let mut given: BTreeMap<&str, &str> = BTreeMap::new();
     let mut words = args.iter().map(String::as_str);
@@ -91,7 +91,7 @@ pub(crate) fn health(ready: bool) -> Value {
     }
 }
 
-/// Its shape of an error: the status is the code.
+/// llama-server's shape of an error: the status is the code.
 pub(crate) fn error(error: &ApiError) -> Value {
     json!({ "error": { "code": error.status(), "message": error.message, "type": error.code.kind() } })
 }

@@ -1,8 +1,8 @@
-//! The stand-in worker: the whole contract between coordinator and worker, with canned words in place of a model.
+//! The fake worker: the whole contract between coordinator and worker, with canned words in place of a model.
 //!
-//! Owns the process: gate, lifeline, exit codes. What it does besides is data (`[custom.fake]` of the manifest, `fake.json`
-//! in the model's folder, `FAKE_WORKER_*`, or what a test sends over its control socket). It is also the worker of benchmarks, so its own cost
-//! per token is a few microseconds.
+//! This module owns the process: gate, lifeline, exit codes. All other behaviour is data. It is set in
+//! `[custom.fake]` of the manifest, `fake.json` in the model's folder, `FAKE_WORKER_*`, or by a test over its control
+//! socket. The fake worker also serves benchmarks, so its own cost per token is a few microseconds.
 
 mod control;
 mod decode;
@@ -49,7 +49,7 @@ fn run() -> Result<(), Failure> {
     if manner == Manner::Worker {
         watch_lifeline();
     }
-    // What llama-server is told on its command line is no behaviour.
+    // llama-server's command line sets no behaviour.
     let own = if manner == Manner::Worker { spec.settings.clone() } else { BTreeMap::new() };
     let behaviour = Behaviour::read(&own, &spec.source, std::env::vars())?;
     let (behaviour, control) = Control::open(behaviour, &spec)?;
@@ -57,14 +57,14 @@ fn run() -> Result<(), Failure> {
     runtime.block_on(serve::serve(Arc::new(spec), Arc::new(behaviour), Arc::new(control), manner))
 }
 
-/// Waits for the start line. Reads byte by byte through std's own buffer, which the lifeline goes on reading.
+/// Waits for the start line. Reads byte by byte through std's own buffer, from which the lifeline continues to read.
 fn gate() -> Result<WorkerSpec, Failure> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).map_err(Failure::Gate)?;
     Ok(WorkerSpec::from_line(&line)?)
 }
 
-/// Ends the process as soon as standard input does: the coordinator is gone.
+/// Ends the process as soon as standard input ends, which means that the coordinator has ended.
 fn watch_lifeline() {
     std::thread::spawn(|| {
         let mut rest = [0; 64];

@@ -1,4 +1,4 @@
-//! Rough answers: none, wrong bytes, and broken ones.
+//! Invalid answers: none, wrong bytes, and broken ones.
 
 use model_boss_fake_worker::behaviour::{Malformed, RawAnswer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,7 +12,7 @@ pub(crate) async fn answer_badly(mut stream: TcpStream, malformed: Malformed) {
         }
         Malformed::Hangup | Malformed::NotJson => b"",
     };
-    // Taking the request first lets the answer arrive before the close does.
+    // The request is read first, so that the answer arrives before the connection closes.
     let mut request = vec![0; 1 << 16];
     _ = tokio::io::AsyncReadExt::read(&mut stream, &mut request).await;
     _ = stream.write_all(bytes).await;
@@ -29,11 +29,11 @@ pub(crate) async fn answer_raw(mut stream: TcpStream, raw: &RawAnswer) {
         stream.write_all(raw.last.as_bytes()).await?;
         stream.shutdown().await
     };
-    // One that goes away in the middle has heard enough.
+    // An error means that the client disconnected within the answer.
     _ = answer.await;
 }
 
-/// Reads a request with its body: an answer on a connection with unread bytes would be lost with it.
+/// Reads a request with its body: an answer on a connection with unread bytes would be lost when it closes.
 pub(crate) async fn take_request(stream: &mut TcpStream) -> std::io::Result<()> {
     let mut request = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! The worker's HTTP on loopback: accept loop, routes, drain.
+//! The worker's HTTP server on loopback: accept loop, routes, drain.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -34,10 +34,10 @@ use crate::llama_server;
 use crate::rough::{answer_badly, answer_raw};
 use crate::shapes::{Body, Manner, Route, Shape};
 
-/// The largest request body taken.
+/// The largest accepted request body in bytes.
 const BODY_LIMIT: usize = 64 << 20;
 
-/// Everything a connection needs.
+/// The state that all connections share.
 struct Worker {
     spec: Arc<WorkerSpec>,
     behaviour: Arc<Behaviour>,
@@ -59,7 +59,7 @@ impl Worker {
         }
     }
 
-    /// Share of the pretended load that is done.
+    /// The share of the simulated load that is done.
     fn progress(&self) -> f32 {
         if self.ready.get().is_some() {
             return 1.0;
@@ -68,7 +68,7 @@ impl Worker {
         if whole.is_zero() { 0.5 } else { (self.started.elapsed().as_secs_f32() / whole.as_secs_f32()).min(0.99) }
     }
 
-    /// What it holds on each device by now.
+    /// The bytes it holds on each device at present.
     fn held(&self) -> Vec<(DeviceId, ByteCount)> {
         let leased: ByteCount = self.spec.parts.iter().map(|(_, bytes)| *bytes).sum();
         let holds = self.behaviour.holds.unwrap_or(leased).0 as f64 / leased.0.max(1) as f64;
@@ -76,7 +76,7 @@ impl Worker {
         self.spec.parts.iter().map(|(device, bytes)| (device.clone(), bytes.scaled(share))).collect()
     }
 
-    /// A model that is to be streamed pretends so much: half of its layers come, and nothing waits for them.
+    /// Simulated counts of a model that is to be streamed: half of its layers are streamed, without stalls.
     fn streaming(&self, ready: bool) -> Option<StreamStats> {
         (ready && self.spec.residency.mode == ResidencyMode::Stream).then(|| {
             let steps = self.counters.engine().steps;
@@ -97,7 +97,7 @@ impl Worker {
     }
 }
 
-/// Listens, loads, serves until SIGTERM, finishes what runs.
+/// Listens, loads, serves until SIGTERM, and finishes running requests.
 pub(crate) async fn serve(
     spec: Arc<WorkerSpec>,
     behaviour: Arc<Behaviour>,
@@ -119,7 +119,7 @@ pub(crate) async fn serve(
     });
     tokio::spawn(load(Arc::clone(&worker)));
 
-    // Connections hold a receiver each: when all are gone, everything is answered.
+    // Each connection holds a receiver: when all are dropped, all requests are answered.
     let (draining, drain) = watch::channel(false);
     loop {
         tokio::select! {
@@ -142,7 +142,7 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Pretends to read weights, really takes memory, and becomes ready or ends.
+/// Simulates the reading of weights, takes real memory, and becomes ready or ends.
 async fn load(worker: Arc<Worker>) {
     let behaviour = &worker.behaviour;
     let weights = vec![1_u8; usize::try_from(behaviour.memory).unwrap_or(usize::MAX)];
@@ -156,10 +156,10 @@ async fn load(worker: Arc<Worker>) {
         }
         exit_now(code);
     }
-    // It becomes ready once.
+    // The worker becomes ready only once.
     let _ = worker.ready.set(());
     worker.control.report(&Report::Ready);
-    // Held for as long as the process lives, as weights are.
+    // The memory is held for as long as the process lives, like weights.
     std::future::pending::<()>().await;
     drop(weights);
 }
@@ -228,7 +228,7 @@ async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
     closing(answer, &worker)
 }
 
-/// Bad answers are given by connection: the next request must come on one of its own.
+/// Invalid answers are given per connection: the next request must come on a new one.
 fn closing(mut answer: Answer, worker: &Worker) -> Answer {
     if worker.behaviour.malformed.is_some() || worker.behaviour.raw.is_some() {
         answer.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
@@ -238,7 +238,7 @@ fn closing(mut answer: Answer, worker: &Worker) -> Answer {
 
 async fn health(worker: &Worker, question: HealthQuestion) -> Answer {
     tokio::time::sleep(Duration::from_millis(worker.behaviour.health_ms)).await;
-    // How it ended is seen below.
+    // Whether it became ready or the time ran out is seen below.
     let _ = tokio::time::timeout(question.wait, worker.ready.wait()).await;
     let ready = worker.ready.get().is_some();
     let proof = if worker.behaviour.wrong_proof { worker.spec.token.clone() } else { worker.spec.proof.clone() };
@@ -365,13 +365,13 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
     if body.stream { streamed(decode, shape, body.wants_usage()) } else { at_once(decode, shape).await }
 }
 
-/// The refusal of a field that our worker would refuse.
+/// Refuses a field that our worker would refuse.
 fn refuse_unmet_in(body: &[u8]) -> Result<(), ApiError> {
     let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(body).unwrap_or_default();
     refuse_unmet(|name| fields.get(name).map(|value| value.get()))
 }
 
-/// The connection's end drops this future, and with it the decode: that is the cancel.
+/// The end of the connection drops this future with the decode, which cancels it.
 async fn at_once(mut decode: Decode, shape: Shape) -> Answer {
     let mut text = String::new();
     while let Some(token) = decode.next().await {

@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 
 use crate::decode::{Cost, Finish};
 
-/// Which of the two routes.
+/// The route of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     Chat,
     Completion,
-    /// llama.cpp's own.
+    /// llama.cpp's own route.
     LlamaCompletion,
 }
 
-/// What of a request's body matters here.
+/// The fields of a request's body that the fake worker reads.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Body {
     #[serde(default)]
@@ -27,7 +27,7 @@ pub(crate) struct Body {
     pub(crate) stream: bool,
     #[serde(default)]
     stream_options: Option<StreamOptions>,
-    /// llama.cpp's: how far it is with the prompt.
+    /// llama.cpp's field: whether to report the progress of prefill.
     #[serde(default)]
     return_progress: bool,
     #[serde(default)]
@@ -53,7 +53,7 @@ struct StreamOptions {
 }
 
 impl Body {
-    /// The number of words asked with, which stands for the number of tokens; `None` when the route's field is missing.
+    /// The number of words in the prompt, in place of its tokens; `None` when the route's field is missing.
     pub(crate) fn prompt_tokens(&self, route: Route) -> Option<u64> {
         let words = |value: &Value| value.as_str().map_or(1, |text| text.split_whitespace().count() as u64);
         match route {
@@ -62,25 +62,25 @@ impl Body {
         }
     }
 
-    /// The longest answer wanted; -1 is no limit.
+    /// The requested limit of the answer in tokens; -1 is no limit.
     pub(crate) fn limit(&self) -> Option<u64> {
         let limit = self.max_completion_tokens.or(self.max_tokens).or(self.n_predict);
         limit.and_then(|limit| u64::try_from(limit).ok())
     }
 
-    /// Whether a usage chunk was asked for.
+    /// Whether a usage chunk was requested.
     pub(crate) fn wants_usage(&self) -> bool {
         self.stream_options.as_ref().is_some_and(|options| options.include_usage)
     }
 }
 
-/// The shapes of one answer. What stays the same from chunk to chunk is written once.
+/// The shapes of one answer. Parts that are the same in all chunks are formatted once.
 pub(crate) struct Shape {
     route: Route,
     head: String,
-    /// The usage in each chunk: nothing, `null`, or the tokens of the prompt.
+    /// The usage in each chunk: absent, `null`, or the tokens of the prompt.
     usage: String,
-    /// How far llama-server is with the prompt, in its first chunk: nothing unless it was asked.
+    /// llama-server's progress of prefill in its first chunk; empty unless requested.
     progress: String,
 }
 
@@ -121,7 +121,7 @@ impl Shape {
         Self { route, head, usage, progress }
     }
 
-    /// The first chunk, which says who speaks, and how long the prompt is if that was asked.
+    /// The first chunk with the role, and with the prompt's length if that was requested.
     pub(crate) fn first_chunk(&self) -> Option<Bytes> {
         match self.route {
             Route::Chat => Some(self.chunk(r#""delta":{"role":"assistant","content":""}"#, &self.progress)),
@@ -142,7 +142,7 @@ impl Shape {
         }
     }
 
-    /// The chunks behind the last token: the reason with timings, the usage when asked for, and the end.
+    /// The chunks after the last token: the reason with timings, the usage if requested, and the end.
     pub(crate) fn last_chunks(&self, finish: Finish, cost: Cost, with_usage: bool) -> Bytes {
         let said = match self.route {
             Route::Chat => r#""delta":{}"#,
@@ -231,11 +231,11 @@ fn timings(cost: Cost) -> Value {
     })
 }
 
-/// Whose place it takes.
+/// The kind of engine that is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// Our worker's.
+    /// Our own worker.
     Worker,
-    /// llama-server's.
+    /// The server of llama.cpp.
     LlamaServer,
 }

@@ -52,8 +52,8 @@ impl Holder {
     }
 }
 
-/// Leases and requests of other holders. A lease of this process counts too when its holder has let it go and the devices do
-/// not show its memory free.
+/// Leases and requests of other holders. A lease of this process counts too when its holder has released it and the
+/// devices do not show its memory as free.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Others {
     /// The leases.
