@@ -1,12 +1,12 @@
-//! Links and paths in the documents lead to something that is there.
+//! Links and paths in the documents lead to existing files and headings.
 
 use crate::sources::{Source, files, root};
 
-/// Folders at the top, by which a path is known.
+/// Top-level folders, by which a path in a text is recognised.
 const TOP: [&str; 9] =
     ["clients/", "coordinator/", "docs/", "fuzz/", "manifests/", "protocol/", "scripts/", "tests/", "worker/"];
 
-/// A heading as links name it: small letters, hyphens for spaces, no other signs.
+/// The anchor of a heading: lower-case letters, hyphens for spaces, no other characters.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     let kept = kept.chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
@@ -59,7 +59,7 @@ fn every_link_in_a_document_leads_somewhere() {
 #[test]
 fn every_path_in_a_document_exists() {
     let mut faults = Vec::new();
-    // Decisions and changes tell of earlier versions too.
+    // Decision records and the changelog describe earlier versions too.
     for page in files(&[".md"]).iter().filter(|page| page.path != "CHANGELOG.md" && !page.path.contains("/adr/0")) {
         for path in page.text.lines().flat_map(|line| line.split('`').skip(1).step_by(2)) {
             let path = path.split(' ').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Tidy tests: the repository holds what its own documents say about it. They read files only and need no network.
+//! Tidy tests: the repository agrees with its own documents. They read files only and need no network.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap here is a failed test with a line number")]
 
 mod documents;

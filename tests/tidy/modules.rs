@@ -1,7 +1,7 @@
-//! The modules of each crate, and which of them name which others, read from the code as text.
+//! The modules of each crate and the references between them, read from the source text.
 //!
-//! A file is a node. An arrow goes from the file that names an item to the file that defines it, through re-exports. Test
-//! modules are left out. Calls of methods draw no arrow: only paths do.
+//! A file is a node. An arrow leads from the file that names an item to the file that defines it, through re-exports.
+//! Test modules are left out. Calls of methods make no arrow: only paths do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use syn::{Attribute, Item, UseTree, Visibility};
 /// A path of names as the code has it, e.g. `crate::queue::Line`.
 type Names = Vec<String>;
 
-/// One module: its items, its imports, and the paths that its code names.
+/// One module: its items, its imports, and the paths in its code.
 #[derive(Debug, Default)]
 struct Module {
-    /// The file it stands in.
+    /// The file that contains it.
     file: PathBuf,
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
@@ -71,7 +71,7 @@ impl Crate {
         number
     }
 
-    /// The file that defines what `path` names in `module`. `None` for what another crate defines.
+    /// The file that defines the target of `path` in `module`. Returns `None` for an item of another crate.
     fn place(&self, module: usize, path: &[String], depth: usize) -> Option<usize> {
         let (first, mut rest) = path.split_first()?;
         // Imports that lead back to themselves are those of other crates.
@@ -117,7 +117,7 @@ impl Crate {
         })
     }
 
-    /// Which files name items of which others, and the names.
+    /// The files that name items of each other file, with the names.
     pub(super) fn arrows(&self) -> BTreeMap<(PathBuf, PathBuf), BTreeSet<String>> {
         let mut arrows: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
         for (number, module) in self.modules.iter().enumerate() {
@@ -173,7 +173,7 @@ impl Module {
         }
     }
 
-    /// An import; `use name;` of another crate says nothing that a path would not.
+    /// Records an import; `use name;` of another crate adds no information to the paths that use it.
     fn bind(&mut self, known: String, path: Names) {
         if path.len() > 1 {
             if known == "_" {
@@ -184,7 +184,7 @@ impl Module {
         }
     }
 
-    /// Paths within the arguments of a macro, whose syntax is its own.
+    /// Collects paths in the arguments of a macro, whose syntax is its own.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path = Names::new();
         let mut colons = 0;
@@ -242,7 +242,7 @@ impl<'code> Visit<'code> for Paths<'_> {
     fn visit_visibility(&mut self, _: &'code Visibility) {}
 
     fn visit_attribute(&mut self, attribute: &'code Attribute) {
-        // Derives and doc comments name nothing of ours; `serde(with = "crate::x")` does.
+        // Derives and doc comments name no item of ours; `serde(with = "crate::x")` does.
         if let syn::Meta::List(list) = &attribute.meta {
             for token in list.tokens.clone() {
                 if let TokenTree::Literal(text) = token

@@ -1,10 +1,10 @@
-//! The exits of our programs to a terminal or a log: each is one module that filters, and nothing else prints.
+//! The outputs of our programs to a terminal or a log: each is one module that filters, and no other code prints.
 
 use crate::sources::files;
 
-/// The programs that people look at, and the crates that are built into them.
+/// Folders of the programs that people use, and of the crates in them.
 const FOLDERS: [&str; 3] = ["coordinator/", "protocol/src/", "worker/"];
-/// The exits, tests and measurements, and the stand-in worker, whose output only a harness reads.
+/// Files that may print: the filters, tests and measurements, and the fake worker, whose output only a harness reads.
 const EXITS: [&str; 7] =
     ["/terminal.rs", "/tests.rs", "/tests/", "/scheduler/simulation.rs", "/benches/", "/examples/", "worker/fake/"];
 const WAYS: [&str; 6] = ["io::stdout", "io::stderr", "println!(", "print!(", "stdout().", "stderr()."];

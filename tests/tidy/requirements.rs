@@ -1,7 +1,7 @@
-//! docs/requirements.md: every requirement, where it is implemented, and the tests that carry its id in their names.
+//! The page docs/requirements.md: every requirement, its code, and the tests that carry its id in their names.
 //!
-//! People write docs/requirements.toml. The page is made from it and from the names of the tests, and a page that is
-//! out of date fails here. With `MODEL_BOSS_WRITE_DOCS=1` the test writes the page instead.
+//! The page is generated from docs/requirements.toml and the names of the tests, and an outdated page fails here. With
+//! `MODEL_BOSS_WRITE_DOCS=1` the test writes the page instead.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use crate::sources::{Test, files, root, tests};
 
 const WRITE: &str = "MODEL_BOSS_WRITE_DOCS";
 
-/// docs/requirements.toml.
+/// The content of docs/requirements.toml.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Requirements {
@@ -40,7 +40,7 @@ struct Requirement {
     /// Scripts that measure it, where a test cannot.
     #[serde(default)]
     checks: Vec<String>,
-    /// The part that is not built, or that no test holds.
+    /// The part that is not built, or that no test covers.
     missing: Option<String>,
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders that hold what we wrote. Build outputs and what git ignores lie elsewhere.
+/// Folders with our own files. Build outputs and files that git ignores are elsewhere.
 const FOLDERS: [&str; 9] =
     ["clients", "coordinator", "docs", "fuzz", "manifests", "protocol", "scripts", "tests", "worker"];
 
@@ -18,7 +18,7 @@ pub(super) struct Source {
     pub(super) text: String,
 }
 
-/// Every file whose name ends in one of `ends`, in the order of their paths.
+/// Every file whose name ends in one of `ends`, sorted by path.
 pub(super) fn files(ends: &[&str]) -> Vec<Source> {
     let root = root();
     let mut found = Vec::new();
@@ -47,7 +47,7 @@ fn visit(folder: &Path, ends: &[&str], found: &mut Vec<PathBuf>) {
     }
 }
 
-/// One test: the file that it is in, and its name.
+/// One test: its file and its name.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Test {
     pub(super) path: String,
@@ -66,7 +66,7 @@ pub(super) fn tests() -> Vec<Test> {
         .collect()
 }
 
-/// Functions behind an attribute that makes them tests, also inside macros.
+/// The names of functions with a test attribute, also inside macros.
 fn rust_tests(text: &str) -> Vec<&str> {
     let mut marked = false;
     let mut names = Vec::new();
@@ -104,7 +104,7 @@ fn tests_are_found_by_their_attributes_and_names() {
     assert!(tests().iter().any(|test| test.name == "tests_are_found_by_their_attributes_and_names"));
 }
 
-/// Marks by which a test is left out. They are put together here, so that this file has none.
+/// Attributes that exclude a test. They are composed here, so that this file contains none.
 fn marks_of_left_out_tests() -> Vec<String> {
     [("#[", "ignore"), ("mark.", "skip"), ("mark.", "xfail"), ("unittest.", "skip")]
         .map(|(a, b)| format!("{a}{b}"))

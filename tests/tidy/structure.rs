@@ -1,5 +1,5 @@
-//! The structure of the crates: the edges between them, no circle between files or folders, and no file that is too long to be
-//! read at once.
+//! The structure of the crates: the edges between them, no circle between files or folders, and a limit on the length
+//! of files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::modules::{Crate, circles};
 use crate::sources::{files, root};
 
-/// Lines of a file beside its tests.
+/// The most lines of a file, without its tests.
 const LONGEST_FILE: usize = 500;
 
 /// The folders of the crates' sources.
@@ -18,7 +18,7 @@ fn crates() -> Vec<PathBuf> {
     members.iter().map(|member| root().join(member.as_str().unwrap()).join("src")).collect()
 }
 
-/// The crates that name each of our crates in their manifests, by name.
+/// The crates whose manifests name each of our crates.
 fn users(members: &[PathBuf]) -> BTreeMap<String, BTreeSet<String>> {
     let mut users: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for member in members {
@@ -45,7 +45,7 @@ fn roots(source: &Path) -> Vec<PathBuf> {
     usual.into_iter().chain(programs).filter(|path| path.is_file()).collect()
 }
 
-/// The folders from the root of a crate down to a file. A folder's own file stands for the folder.
+/// The folders from the root of a crate down to a file. A folder's own file represents the folder.
 fn place(file: &str) -> Vec<&str> {
     let mut place: Vec<&str> = file.trim_end_matches(".rs").split('/').collect();
     if matches!(place.last(), Some(&("mod" | "lib" | "main"))) {
@@ -54,7 +54,7 @@ fn place(file: &str) -> Vec<&str> {
     place
 }
 
-/// Names of a folder's own file among those of its entries.
+/// The name of a folder's own file among its entries.
 const ITSELF: &str = "(its own file)";
 
 /// Arrows between the entries of each folder.
@@ -81,7 +81,7 @@ fn deny_toml_lists_the_edges_between_our_crates() {
         name.starts_with("model-boss").then(|| (name.to_owned(), texts(&rule["wrappers"])))
     });
     let mut users = users(&crates());
-    // Every crate speaks the words of the protocol.
+    // Every crate may use the protocol.
     users.remove("model-boss-protocol");
     assert_eq!(listed.collect::<BTreeMap<_, _>>(), users, "an edge belongs into deny.toml and ARCHITECTURE.md");
 }

@@ -1,4 +1,4 @@
-//! Ten thousand requests while every worker is killed each two seconds: what became of each of them.
+//! Ten thousand requests while every worker is killed every two seconds, and the result of each request.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -11,22 +11,22 @@ use model_boss_tests::{Behaviour, Boss, Client, Event, Sandbox, question, text_o
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Requests in all, unless the command line says otherwise.
+/// The default number of requests.
 const REQUESTS: usize = 10_000;
-/// Clients that ask one after another.
+/// The number of clients, each of which sends one request after another.
 const CLIENTS: usize = 48;
-/// The time between two killings.
+/// The time between two kills.
 const EVERY: Duration = Duration::from_secs(2);
 const MODELS: [&str; 3] = ["alpha", "beta", "gamma"];
 const TOKENS: u64 = 16;
 
-/// Runs it; fails when a request was left without a final answer, or something stays behind.
+/// Runs the measurement; fails when a request got no final answer, or a process is left.
 pub(crate) async fn run(requests: Option<String>) -> ExitCode {
     let requests = requests.and_then(|number| number.parse().ok()).unwrap_or(REQUESTS);
     let config = "back_off_first = \"10ms\"\nback_off_limit = \"200ms\"\nmax_load_attempts = 50\nmin_hold = \"100ms\"";
     let sandbox = Sandbox::new().with_config(config);
     for name in MODELS {
-        // Told by its file: reports would cost more than the answers.
+        // The workers' behaviour comes from a file: reports over the control socket would cost more than the answers.
         let folder = sandbox.path("models").join(name);
         std::fs::create_dir_all(&folder).unwrap();
         let behaviour = Behaviour { load_ms: 30, tokens: TOKENS, tokens_per_s: 200.0, ..Behaviour::default() };
@@ -45,7 +45,7 @@ pub(crate) async fn run(requests: Option<String>) -> ExitCode {
     let mut answered = tokio::spawn(async move {
         let mut all = Vec::new();
         for client in clients {
-            // A client that panicked left its request without an answer: it is missing in the sum.
+            // The requests of a client that panicked are missing in the sum, which shows them.
             all.extend(client.await.unwrap_or_default());
         }
         all
@@ -86,7 +86,7 @@ async fn ask_all(client: Client, next: Arc<AtomicUsize>, requests: usize) -> Vec
     }
 }
 
-/// One request, and what became of it.
+/// Sends one request; returns its result in words.
 async fn ask(client: Client, number: usize) -> String {
     let mut body = question(MODELS[number % MODELS.len()], "?");
     body["stream"] = number.is_multiple_of(2).into();
@@ -118,7 +118,7 @@ async fn kill_workers(boss: &Boss) -> usize {
     let pids = slots["slots"].as_array().into_iter().flatten().filter_map(|slot| slot["pid"].as_u64());
     let mut killed = 0;
     for pid in pids.filter_map(|pid| i32::try_from(pid).ok()) {
-        // One that is gone already needs no signal.
+        // A process that is gone already needs no signal.
         killed += usize::from(kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok());
     }
     killed

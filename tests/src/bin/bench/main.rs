@@ -1,4 +1,4 @@
-//! Measurements with real processes. Each prints what it measured and how, so that a figure can be made again.
+//! Measurements with real processes. Each prints its figures and its method, so that a figure can be reproduced.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails ends with a line number")]
 
 mod kill;
@@ -74,7 +74,7 @@ async fn main() -> ExitCode {
         Some("swap") => return serving::run(serving::Part::Swap, std::env::args().skip(2), &processor()).await,
         Some("batch") => return serving::run(serving::Part::Batch, std::env::args().skip(2), &processor()).await,
         Some("stream") => return stream::run(std::env::args().skip(2), &processor()),
-        // How a coordinator starts a worker: this program is also what stands behind the gateways of `proxy`.
+        // The coordinator starts this program as the worker behind the gateways of `proxy`.
         Some("serve") => proxy::backend::run().await,
         None | Some("list") => BENCHES.iter().for_each(|(name, what)| println!("{name:<12} {what}")),
         Some(other) => {
@@ -126,11 +126,11 @@ async fn time_to_first_token(boss: &Boss, gaps: &mut Vec<Duration>) -> Duration 
     first
 }
 
-/// The same requests to a stand-in worker through the coordinator, and straight to it.
+/// The same requests to a fake worker through the coordinator, and directly.
 async fn door() {
     let sandbox = Sandbox::new();
     let behaviour = Behaviour { reply: Some("yes".to_owned()), ..Behaviour::default() };
-    // Told by its file, not over the control socket: reports would be part of the figure.
+    // The behaviour comes from a file, not over the control socket: reports would be part of the figure.
     let folder = sandbox.path("models/alpha");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("fake.json"), serde_json::to_string(&behaviour).unwrap()).unwrap();
@@ -178,7 +178,7 @@ async fn ask_again_and_again(address: SocketAddr, times: usize) -> Vec<Duration>
 }
 
 async fn ask_once(sender: &mut SendRequest<Full<Bytes>>, address: SocketAddr, body: Bytes) {
-    // The coordinator needs no key here, and passes none on.
+    // The coordinator needs no key here, and forwards none.
     let request = http::Request::builder()
         .method(Method::POST)
         .uri("/v1/chat/completions")
@@ -193,7 +193,7 @@ async fn ask_once(sender: &mut SendRequest<Full<Bytes>>, address: SocketAddr, bo
     answer.into_body().collect().await.unwrap();
 }
 
-/// The middle, the hundredth and the worst, in milliseconds.
+/// The median, the 99th percentile and the maximum, in milliseconds.
 fn figures(mut times: Vec<Duration>) -> String {
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize].as_secs_f64() * 1e3;

@@ -1,5 +1,5 @@
-//! Three times more requests than a machine can answer, for a minute: what is still answered, how fast the rest is
-//! told, and what the important ones notice.
+//! Three times more requests than a machine can answer, for a minute. Measures the rate of answers, the time to
+//! refusals, and the delay of important requests.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -10,23 +10,23 @@ use model_boss_tests::{Behaviour, Client, Sandbox, question};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Requests that the model works on at once, and how long it takes for one: so many tokens on average, half as many
-/// more or less. Answers of one length would keep step with each other and end together.
+/// The requests that the model serves at once. The next constants set the time of one: this many tokens on average,
+/// half as many more or less. Answers of equal length would stay in step and end together.
 const AT_ONCE: u32 = 8;
 const TOKENS: u64 = 20;
 const SPREAD: u64 = 21;
 const TOKENS_PER_S: f64 = 100.0;
-/// What the machine can answer in a second.
+/// The requests that the machine can answer in a second.
 const CAPACITY: f64 = AT_ONCE as f64 * TOKENS_PER_S / TOKENS as f64;
 const OVERLOAD: f64 = 3.0;
 /// Important requests in a second: a tenth of the capacity.
 const IMPORTANT: f64 = CAPACITY / 10.0;
 const UNLOADED: Duration = Duration::from_secs(15);
-/// Until queue and clients are as they stay.
+/// The time until queue and clients reach a steady state.
 const SETTLE: Duration = Duration::from_secs(10);
 const MEASURED: Duration = Duration::from_secs(60);
 
-/// One request: what was asked, and what came of it.
+/// One request and its result.
 struct Told {
     important: bool,
     sent: Instant,
@@ -34,7 +34,7 @@ struct Told {
     status: StatusCode,
 }
 
-/// Runs it; fails when an answer is neither an answer nor a refusal.
+/// Runs the measurement; fails when an answer is neither a completion nor a refusal.
 pub(crate) async fn run(processor: &str) -> ExitCode {
     let sandbox = Sandbox::new().with_config("[limits]\nqueue_per_model = 64");
     let folder = sandbox.path("models").join("model");
@@ -81,7 +81,7 @@ pub(crate) async fn run(processor: &str) -> ExitCode {
     if strange == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Sends so many requests a second of each kind, whatever becomes of them, for `span`; waits for the last answer.
+/// Sends requests of each kind at its rate for `span`, without waiting for answers; then waits for the last one.
 async fn send(client: Client, span: Duration, kinds: &[(bool, f64)]) -> Vec<Told> {
     let end = Instant::now().later(span);
     let mut senders = JoinSet::new();
@@ -95,7 +95,7 @@ async fn send(client: Client, span: Duration, kinds: &[(bool, f64)]) -> Vec<Told
                     break;
                 }
                 ticks.tick().await;
-                // Every length equally often, in no order: 8 and 21 have no common factor.
+                // Every length occurs equally often, in mixed order: 8 and 21 have no common factor.
                 let tokens = TOKENS - SPREAD / 2 + number * 8 % SPREAD;
                 requests.spawn(ask(client, important, tokens));
             }

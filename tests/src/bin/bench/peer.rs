@@ -1,4 +1,4 @@
-//! Programs of others that measurements stand beside. Finds them; installs and builds none.
+//! Other programs that measurements compare with. Finds them; installs and builds none.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use model_boss_tests::{Client, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// A program named by the environment, else on PATH.
+/// The path of a program: from this environment variable, else from PATH.
 pub(crate) fn peer(variable: &str, name: &str) -> Result<PathBuf, String> {
     if let Some(program) = std::env::var_os(variable) {
         return Ok(PathBuf::from(program));
@@ -31,27 +31,27 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Not SIGKILL: nginx and llama-server's router have processes of their own to end.
+        // SIGTERM rather than SIGKILL: nginx and llama-server's router have processes of their own to end.
         _ = kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
         _ = self.0.wait();
     }
 }
 
-/// A port that nobody listened on a moment ago.
+/// A port that was free a moment ago.
 pub(crate) fn free_port() -> u16 {
     std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// llama.cpp's server, ready.
+/// A llama.cpp server that is ready.
 pub(crate) struct LlamaServer {
     pub(crate) client: Client,
-    /// From the start of the process to its first healthy answer.
+    /// The time from the start of the process to its first healthy answer.
     pub(crate) ready_after: Duration,
     pub(crate) process: Process,
 }
 
 impl LlamaServer {
-    /// Starts it with these arguments, and waits until `/health` says that it is well.
+    /// Starts the server with these arguments, and waits until `/health` answers that it is ready.
     pub(crate) async fn start(program: &Path, arguments: &[&str]) -> Self {
         let port = free_port();
         let mut command = Command::new(program);

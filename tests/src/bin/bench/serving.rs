@@ -1,6 +1,5 @@
-//! `scripts/bench swap` and `batch`: what a client waits for when models take turns in memory, and what several clients
-//! get together, through the coordinator and beside llama.cpp's server, one after another in every round, on the same
-//! files.
+//! `scripts/bench swap` and `batch`. Measures the wait of a client when models replace each other in memory, and the
+//! throughput of several clients. The coordinator and llama.cpp's server take turns in every round, on the same files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,15 +12,15 @@ use serde_json::json;
 use crate::peer::{LlamaServer, peer};
 use crate::table::Table;
 
-/// The shape that is measured.
+/// The shape of the measured model.
 const SHAPE: &str = "qwen3-0.6b";
-/// The context that both servers are given for each sequence.
+/// The context of each sequence in tokens, for both servers.
 const CONTEXT: usize = 4_096;
 
-/// What is measured.
+/// The measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Models that take turns, and one that is loaded from a cold file.
+    /// Models that replace each other, and one that is loaded from a cold file.
     Swap,
     /// One client, and eight at once.
     Batch,
@@ -53,7 +52,7 @@ impl Options {
     }
 }
 
-/// Runs the measurement with what stands behind its name on the command line.
+/// Runs the measurement; `words` are the arguments behind its name.
 pub(crate) async fn run(part: Part, words: impl Iterator<Item = String>, processor: &str) -> ExitCode {
     let options = match Options::read(words) {
         Ok(options) => options,
@@ -82,7 +81,7 @@ pub(crate) async fn run(part: Part, words: impl Iterator<Item = String>, process
     ExitCode::SUCCESS
 }
 
-/// Two models and room for one, then one from a file that is not in the page cache.
+/// Two models with memory for one, then one from a file that is not in the page cache.
 async fn swap(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table: &mut Table) {
     let folder = sandbox.path("gguf");
     fs::create_dir_all(&folder).unwrap();
@@ -108,7 +107,7 @@ async fn swap(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table:
     };
     let mut doors = vec![("ours", boss.client())];
     doors.extend(router.as_ref().map(|router| ("theirs", router.client)));
-    // Both begin with b in memory and files in the page cache.
+    // Both servers begin with model b in memory and files in the page cache.
     for (_, door) in &doors {
         for name in ["a", "b"] {
             first_token(*door, name).await;
@@ -235,7 +234,7 @@ async fn first_token(door: Client, model: &str) -> f64 {
     took
 }
 
-/// Tokens per second that so many clients get in all, each with a prompt of its own.
+/// Tokens per second of `streams` clients together, each with a prompt of its own.
 async fn together(door: Client, streams: usize, tokens: usize) -> f64 {
     let begun = Instant::now();
     let asked: Vec<_> = (0..streams)
@@ -255,7 +254,7 @@ async fn together(door: Client, streams: usize, tokens: usize) -> f64 {
     written as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Seconds that reading the file past the page cache takes, in pieces of 16 MiB.
+/// Seconds to read the file past the page cache, in pieces of 16 MiB.
 fn direct_read(file: &Path) -> f64 {
     let begun = Instant::now();
     let read = Command::new("dd")
@@ -266,12 +265,12 @@ fn direct_read(file: &Path) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// Only pages of files; the kernel's own tables stay.
+/// Drops the page cache; the kernel's own tables stay.
 fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "1").expect("it could be written a moment ago");
 }
 
-/// Resident bytes of some processes. What several of them share counts once.
+/// Resident bytes of some processes. Shared memory counts once.
 fn resident_of(processes: &Processes) -> f64 {
     let of = |pid: u32| {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();

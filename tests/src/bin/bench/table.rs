@@ -1,10 +1,10 @@
-//! One figure a row, ours and a peer's in every round: as a table for people and as JSON.
+//! A table with one row for each figure, ours and a peer's in every round: as Markdown and as JSON.
 
 use serde::Serialize;
 
 use crate::proxy::report::summary;
 
-/// Everything measured, in the order it was first measured.
+/// All rows, in the order of their first measurement.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Table {
     rows: Vec<Row>,
@@ -19,7 +19,7 @@ struct Row {
 }
 
 impl Table {
-    /// One more round of a figure; a peer that is not there has none.
+    /// Adds one round of a figure; an absent peer has no value.
     pub(crate) fn add(&mut self, figure: &str, ours: Option<f64>, theirs: Option<f64>) {
         let at = self.rows.iter().position(|row| row.figure == figure).unwrap_or_else(|| {
             self.rows.push(Row { figure: figure.to_owned(), ours: Vec::new(), theirs: Vec::new() });
@@ -29,7 +29,7 @@ impl Table {
         self.rows[at].theirs.extend(theirs);
     }
 
-    /// Medians with their ranges; the ratio is that of each round where both were measured in each.
+    /// Medians with their ranges. The ratio is the median of the rounds' ratios, where both were measured in each.
     pub(crate) fn markdown(&self, peer: &str) -> String {
         let mut text = format!(
             "\n| figure (median of the rounds, range) | model-boss | {peer} | ours / theirs |\n|---|---|---|---|\n"

@@ -1,13 +1,13 @@
-//! What the machine's memory gives when it is only read: the ceiling of decoding, which reads all weights for each
+//! The read bandwidth of the machine's memory. It is the upper limit of decoding, which reads all weights for each
 //! token.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Bytes each thread reads: more than any cache holds of it.
+/// The bytes that each thread reads: more than any cache holds.
 const BYTES: usize = 512 << 20;
 
-/// Bytes per second that so many threads read together, each its own memory.
+/// Bytes per second that `threads` threads read together, each from its own memory.
 pub(super) fn read_bandwidth(threads: usize) -> f64 {
     let buffers: Vec<Vec<u64>> = (0..threads as u64).map(|salt| vec![salt | 1; BYTES / size_of::<u64>()]).collect();
     let begun = Instant::now();
@@ -19,7 +19,7 @@ pub(super) fn read_bandwidth(threads: usize) -> f64 {
     (threads * BYTES) as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Eight sums side by side, so that adding is never what it waits for.
+/// Eight sums in parallel, so that the additions never delay the reads.
 fn sum(words: &[u64]) -> u64 {
     let mut sums = [0_u64; 8];
     for eight in words.as_chunks::<8>().0 {

@@ -1,5 +1,5 @@
-//! `scripts/bench decode` and `prefill`: how fast the worker computes, beside llama.cpp's own measure of itself, one
-//! after another in every round, on the same file of random weights that this command writes.
+//! `scripts/bench decode` and `prefill`: the worker's speed beside llama.cpp's own measurement. Both take turns in
+//! every round, on the same file of random weights, which this command writes.
 
 mod memory;
 mod report;
@@ -13,17 +13,17 @@ use serde_json::Value;
 use crate::peer::peer;
 use report::Report;
 
-/// The shape that is measured.
+/// The shape of the measured model.
 const SHAPE: &str = "qwen3-0.6b";
 
-/// What is measured.
+/// The measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Decode,
     Prefill,
 }
 
-/// One row of the table, by llama-bench's names.
+/// One row of the table, named as in llama-bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Test {
     prompt: usize,
@@ -38,7 +38,7 @@ impl Test {
     }
 }
 
-/// What the command line says.
+/// The options of the command line.
 struct Options {
     rounds: usize,
     threads: usize,
@@ -78,14 +78,14 @@ impl Options {
     fn tests(&self, part: Part) -> Vec<Test> {
         let test = |depth: &usize| match part {
             Part::Prefill => Test { prompt: 512, tokens: 0, depth: *depth },
-            // Behind a long past each token takes long, and nothing warms up.
+            // With a long context each token takes long, and no warm-up is needed.
             Part::Decode => Test { prompt: 0, tokens: if *depth == 0 { 64 } else { 32 }, depth: *depth },
         };
         self.depths.iter().map(test).collect()
     }
 }
 
-/// Runs the measurement with what stands behind its name on the command line.
+/// Runs the measurement; `words` are the arguments behind its name.
 pub(crate) fn run(part: Part, words: impl Iterator<Item = String>, processor: &str) -> ExitCode {
     let options = match Options::read(part, words) {
         Ok(options) => options,
@@ -135,7 +135,7 @@ pub(crate) fn run(part: Part, words: impl Iterator<Item = String>, processor: &s
     ExitCode::SUCCESS
 }
 
-/// The worker's own measure, in a process of its own as llama-bench's is.
+/// The worker's own measurement, in a process of its own as llama-bench's is.
 fn ours(model: &Path, test: Test, threads: usize) -> f64 {
     let mut command = Command::new(binary("model-boss-worker"));
     command.arg("bench").arg(model).args(["--rounds", "1", "--json"]);
@@ -148,7 +148,7 @@ fn ours(model: &Path, test: Test, threads: usize) -> f64 {
     speeds[0].as_f64().expect("a speed")
 }
 
-/// llama-bench's measure after its own warm-up, and which build it is.
+/// The measurement of llama-bench after its own warm-up, and its build.
 fn llama_bench(program: &Path, model: &Path, test: Test, threads: usize, flash: usize) -> (f64, String) {
     let mut command = Command::new(program);
     command.arg("-m").arg(model).args(["-r", "1", "-o", "jsonl", "-ngl", "0"]);
@@ -162,7 +162,7 @@ fn llama_bench(program: &Path, model: &Path, test: Test, threads: usize, flash: 
     (lines[0]["avg_ts"].as_f64().expect("a speed"), build)
 }
 
-/// What a program prints, line by line.
+/// The output of a program, one JSON value for each line.
 fn lines(mut command: Command) -> Vec<Value> {
     let output = command.output().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));

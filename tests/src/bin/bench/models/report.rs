@@ -6,15 +6,15 @@ use serde::Serialize;
 
 use crate::proxy::report::summary;
 
-/// Everything measured.
+/// The results of all rounds.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     about: BTreeMap<&'static str, String>,
-    /// Of the model's file: all of it is read for each token.
+    /// The size of the model's file, which is read whole for each token.
     model_bytes: u64,
-    /// Bytes per second, one for each round.
+    /// Bytes per second, one value for each round.
     read_bandwidth: Vec<f64>,
-    /// In the order they were first measured.
+    /// The rows, in the order of their first measurement.
     rows: Vec<Row>,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Report {
 struct Row {
     test: String,
     ours: Vec<f64>,
-    /// llama.cpp without and with flash attention.
+    /// The peer llama.cpp, without and with flash attention.
     theirs: [Vec<f64>; 2],
 }
 
@@ -40,7 +40,7 @@ impl Report {
         self.read_bandwidth.push(bytes_per_second);
     }
 
-    /// The speeds of one more round; a peer that is not there has none.
+    /// Adds the speeds of one round; an absent peer has none.
     pub(super) fn add(&mut self, test: String, ours: f64, theirs: [Option<f64>; 2]) {
         let at = self.rows.iter().position(|row| row.test == test).unwrap_or_else(|| {
             self.rows.push(Row { test, ours: Vec::new(), theirs: Default::default() });
@@ -53,7 +53,7 @@ impl Report {
         }
     }
 
-    /// Medians with their ranges. The ratio is that of each round to the better of the peer's two ways, by their
+    /// Medians with their ranges. The ratio of each round is taken to the better of the peer's two ways, by their
     /// medians.
     pub(super) fn markdown(&self) -> String {
         let mut text = String::new();

@@ -1,6 +1,5 @@
-//! What stands behind every gateway: the same 1 KB answer to every question, or one frame of a stream each 20 ms.
-//! Speaks the contract of a worker, so that the coordinator can start it; started by hand it listens for the other
-//! gateways.
+//! The backend of every gateway: the same 1 KB answer to every question, or one frame of a stream each 20 ms. Follows
+//! the contract of a worker, so that the coordinator can start it. For the other gateways it is started by hand.
 
 use std::fs;
 use std::io::BufRead;
@@ -21,8 +20,8 @@ pub(super) const SENT: &[u8] = b"\"sent\":";
 /// The size of a whole answer's body.
 const ANSWER: usize = 1024;
 
-/// Runs as a worker: the start line from standard input, whose end is the end of the process. Says where it listens,
-/// for whoever gave port 0.
+/// Runs as a worker: it reads the start line from standard input, and ends when that input ends. It prints its address,
+/// in case the port was 0.
 pub(crate) async fn run() {
     share_alike();
     let mut line = String::new();
@@ -43,16 +42,16 @@ pub(crate) async fn run() {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         stream.set_nodelay(true).unwrap();
-        // Whoever breaks a connection has a reason that is no news here.
+        // A broken connection is no fault of the backend.
         tokio::spawn(async move { _ = connection(stream, answers).await });
     }
 }
 
-/// The coordinator gives each worker a session, and Linux gives each session its own share of the CPUs. So every
-/// backend gets both here, with the weight that whoever started it has.
+/// Gives this process a session and an equal share of the CPUs. The coordinator gives each worker a session, and Linux
+/// gives each session its own share of the CPUs. So every backend gets both, with the weight of its parent.
 fn share_alike() {
     let group = fs::read_to_string(format!("/proc/{}/autogroup", getppid())).unwrap_or_default();
-    // Who has a session already, or a kernel without such groups, needs nothing.
+    // The call fails where the process leads a session already, or the kernel has no such groups: neither is a fault.
     _ = setsid();
     if let Some((_, nice)) = group.trim().rsplit_once(' ') {
         _ = fs::write("/proc/self/autogroup", nice);
@@ -119,7 +118,7 @@ async fn connection(mut stream: TcpStream, answers: &Answers) -> std::io::Result
     }
 }
 
-/// The request at the beginning of `received`, when all of it is there, and where it ends.
+/// The request at the beginning of `received`, when all of it has arrived, and its length.
 fn request(received: &[u8]) -> Option<(Head, usize)> {
     let head = Head::find(received)?;
     let end = match head.body {
@@ -129,7 +128,7 @@ fn request(received: &[u8]) -> Option<(Head, usize)> {
     (received.len() >= end).then_some((head, end))
 }
 
-/// The first frame at once, together with the head, as an engine with a warm prefix would.
+/// Sends the first frame at once, together with the head, as an engine with a warm prefix would.
 async fn stream_frames(stream: &mut TcpStream, frames: u64) -> std::io::Result<()> {
     let begun = Instant::now();
     let mut out = Vec::with_capacity(1024);

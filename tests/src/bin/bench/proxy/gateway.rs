@@ -1,5 +1,5 @@
-//! The gateways in front of the same backend: none, ours, nginx as a plain proxy, a Rust router. Starts them, finds
-//! what they cost, and puts them on CPUs. Installs nothing: what is not here is named and left out.
+//! The gateways in front of the same backend: none, the coordinator, nginx as a plain proxy, a router in Rust. Starts
+//! them, measures their cost, and assigns them to CPUs. Installs none: an absent one is named and left out.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,10 +16,10 @@ use nix::unistd::{Pid, SysconfVar, sysconf};
 use super::load::question;
 use crate::peer::{Process, free_port, peer};
 
-/// How long a gateway may take to answer its first question.
+/// The longest wait for a gateway's first answer.
 const START: Duration = Duration::from_secs(60);
 
-/// One of them, running, with a backend of its own.
+/// A running gateway, with a backend of its own.
 pub(super) struct Gateway {
     pub(super) name: &'static str,
     pub(super) address: SocketAddr,
@@ -28,18 +28,18 @@ pub(super) struct Gateway {
     running: Running,
 }
 
-/// What must be ended in the end.
+/// The processes to end after the measurement.
 enum Running {
     Direct { _backend: Process },
     Ours(Box<Boss>),
     Peer { _gateway: Process, _backend: Process },
 }
 
-/// A gateway, or why there is none.
+/// A gateway, or the reason why it is absent.
 pub(super) type Found = Result<Gateway, String>;
 
 impl Gateway {
-    /// No gateway at all: the loopback round trip to the backend, which is the floor of all figures.
+    /// No gateway: the loopback round trip to the backend, which is the lower limit of all figures.
     pub(super) async fn direct() -> Self {
         let (backend, address) = backend();
         let pid = backend.id();
@@ -48,7 +48,7 @@ impl Gateway {
             .await
     }
 
-    /// Our coordinator, which starts its backend itself.
+    /// The coordinator, which starts its backend itself.
     pub(super) async fn ours(sandbox: &Sandbox) -> Self {
         let folder = sandbox.path("models/mock");
         fs::create_dir_all(&folder).unwrap();
@@ -64,7 +64,8 @@ impl Gateway {
         gateway
     }
 
-    /// nginx, one worker, which looks at no body: a floor for proxies rather than a like for like peer.
+    /// The proxy nginx with one worker. It parses no body, so it is a lower limit for proxies rather than an equal
+    /// peer.
     pub(super) async fn nginx(folder: &Path) -> Found {
         let program = peer("MODEL_BOSS_BENCH_NGINX", "nginx")?;
         let (backend, behind) = backend();
@@ -85,7 +86,7 @@ impl Gateway {
         Ok(Self::peer(NGINX, command, port, backend).await)
     }
 
-    /// vLLM's router, which is written in Rust and reads the body, as we do.
+    /// The router of vLLM, which is written in Rust and parses the body, as the coordinator does.
     pub(super) async fn vllm_router() -> Found {
         let program = peer("MODEL_BOSS_BENCH_VLLM_ROUTER", "vllm-router")?;
         let (backend, behind) = backend();
@@ -115,7 +116,7 @@ impl Gateway {
         ready
     }
 
-    /// Waits until it answers a question.
+    /// Waits until the gateway answers a question.
     async fn ready(self) -> Self {
         let client = Client::new(self.address);
         let what = format!("{} answers at {}", self.name, self.address);
@@ -132,10 +133,10 @@ impl Gateway {
         self
     }
 
-    /// Puts its threads on `gateway` and its backend on `backend`; `None` is any CPU.
+    /// Puts its threads on the CPU `gateway` and its backend on `backend`; `None` is any CPU.
     pub(super) fn pin(&self, gateway: Option<usize>, backend: Option<usize>) {
         self.own.iter().for_each(|pid| pin_process(*pid, gateway));
-        // Without a gateway the backend is what is measured; it stays where a gateway's backend is.
+        // Without a gateway the backend is measured; it stays on its usual CPU.
         pin_process(self.backend, backend);
     }
 
@@ -146,7 +147,7 @@ impl Gateway {
         Duration::from_secs_f64(ticks as f64 / ticks_per_second as f64)
     }
 
-    /// Its resident memory in bytes.
+    /// The resident memory of its processes in bytes, without the backend's.
     pub(super) fn resident(&self) -> u64 {
         let of = |pid: &u32| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -156,7 +157,7 @@ impl Gateway {
         self.own.iter().map(of).sum()
     }
 
-    /// Ends it.
+    /// Ends its processes.
     pub(super) async fn finish(self) {
         if let Running::Ours(boss) = self.running {
             boss.finish().await;
@@ -178,7 +179,7 @@ fn pin_process(pid: u32, cpu: Option<usize>) {
     });
     for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
         let id: i32 = thread.file_name().to_str().unwrap().parse().unwrap();
-        // A thread that has just ended needs no place.
+        // A thread that has just ended cannot be assigned.
         _ = sched_setaffinity(Pid::from_raw(id), &set);
     }
 }

@@ -1,5 +1,5 @@
-//! The load: whole answers from many connections, one question after another, and many streams at once. Knows an
-//! address and nothing of what is behind it.
+//! The load: whole answers over many connections, one after another on each, and many streams at once. Knows an
+//! address, but not the gateway behind it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,12 +11,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::backend::{PACE, SENT};
 use super::wire::{Chunks, Head, Length, More, clock, number_after, position};
 
-/// A question of this many bytes.
+/// The size of a question in bytes.
 const BODY: usize = 1024;
-/// A gap this many times the pace is a stall.
+/// The length of a gap that counts as a stall, in paces.
 const STALL: u32 = 10;
 
-/// The bytes of a question, streamed answers with this many frames.
+/// The bytes of a question; for a streamed answer, with this many frames.
 pub(super) fn question(address: SocketAddr, frames: Option<u64>) -> Vec<u8> {
     let head = r#"{"model":"mock","messages":[{"role":"user","content":""#;
     let tail = match frames {
@@ -31,7 +31,7 @@ pub(super) fn question(address: SocketAddr, frames: Option<u64>) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Whole answers from `connections` at once for `span`; how many.
+/// Requests whole answers over `connections` at once for `span`; returns their number.
 pub(super) async fn whole_answers(address: SocketAddr, connections: usize, span: Duration) -> u64 {
     let end = Instant::now().later(span);
     let tasks: Vec<_> = (0..connections).map(|_| tokio::spawn(ask_until(address, end))).collect();
@@ -59,7 +59,7 @@ async fn ask_until(address: SocketAddr, end: Instant) -> u64 {
     count
 }
 
-/// Whether a successful answer is all there.
+/// Whether a whole successful answer has arrived.
 fn is_whole(received: &[u8]) -> bool {
     let Some(head) = Head::find(received) else { return false };
     assert!(received.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(received));
@@ -114,18 +114,18 @@ fn one_by_one(
     times
 }
 
-/// What came of many streams at once.
+/// The results of many streams at once.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    /// Frames that never came.
+    /// Frames that never arrived.
     pub(super) lost: u64,
     /// Gaps of more than ten paces.
     pub(super) stalls: u64,
-    /// From the write of a frame behind the gateway to its arrival here.
+    /// The times from the write of a frame in the backend to its arrival here.
     pub(super) transit: Vec<Duration>,
 }
 
-/// `count` streams of `frames` each, begun over the time of one second.
+/// Runs `count` streams of `frames` each, with starts spread over one second.
 pub(super) async fn streams(address: SocketAddr, count: u32, frames: u64) -> Streams {
     let begun = tokio::time::Instant::now();
     let tasks: Vec<_> = (0..count)

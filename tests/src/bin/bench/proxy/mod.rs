@@ -1,5 +1,5 @@
-//! `scripts/bench proxy`: what a gateway adds to a model's answer, ours beside others in front of the same backend, one
-//! after another in every round, with the bare round trip as the floor.
+//! `scripts/bench proxy`: the latency that a gateway adds to a model's answer. The coordinator and other gateways take
+//! turns in every round, in front of the same backend. The bare round trip is the lower limit.
 
 pub(crate) mod backend;
 mod gateway;
@@ -17,26 +17,26 @@ use model_boss_tests::Sandbox;
 use gateway::{DIRECT, Found, Gateway, NGINX, OURS, VLLM_ROUTER, pin_load};
 use report::{Figure, Report};
 
-/// Connections of the load whose CPU time is counted.
+/// The connections of the load whose CPU time is counted.
 const CONNECTIONS: usize = 32;
-/// Answers timed one by one.
+/// The number of answers timed one by one.
 const ANSWERS: usize = 4_000;
-/// First tokens timed one by one.
+/// The number of first tokens timed one by one.
 const FIRST_TOKENS: usize = 2_000;
-/// The CPU of everything that is not the gateway, and of the gateway when all share one.
+/// The CPU of all processes but the gateway, and of the gateway too when all share one.
 const FIRST_CPU: usize = 0;
 /// The gateway's own CPU.
 const SECOND_CPU: usize = 1;
-/// What a delayed acknowledgement looks like (Nagle's algorithm against the other side's timer).
+/// The range of times that shows a delayed acknowledgement (Nagle's algorithm against the other side's timer).
 const FORTY_MS: std::ops::Range<Duration> = Duration::from_millis(35)..Duration::from_millis(45);
 
-/// What the command line says.
+/// The options of the command line.
 struct Options {
     rounds: usize,
-    /// Of each load whose CPU time is counted.
+    /// The length of each load whose CPU time is counted.
     span: Duration,
     streams: u32,
-    /// Of the streams.
+    /// The length of the streams.
     stream_span: Duration,
     json: Option<PathBuf>,
     only: Vec<String>,
@@ -78,7 +78,7 @@ impl Options {
     }
 }
 
-/// Runs the measurement with what stands behind `proxy` on the command line.
+/// Runs the measurement; `words` are the arguments behind `proxy`.
 pub(crate) async fn run(words: impl Iterator<Item = String>, processor: String) -> ExitCode {
     let options = match Options::read(words) {
         Ok(options) => options,
@@ -153,7 +153,7 @@ async fn cpu_per_request(gateway: &Gateway, options: &Options, report: &mut Repo
     }
 }
 
-/// Everything on one CPU: across CPUs one would measure how long a sleeping CPU takes to wake up.
+/// Measures latency with all processes on one CPU: across CPUs the figure would include the wake-up of a sleeping CPU.
 fn latency(gateway: &Gateway, report: &mut Report) {
     gateway.pin(Some(FIRST_CPU), Some(FIRST_CPU));
     pin_load(Some(FIRST_CPU));

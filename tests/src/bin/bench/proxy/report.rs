@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::gateway::{DIRECT, NGINX, OURS, VLLM_ROUTER};
 
-/// What is measured, with the unit of its values.
+/// A figure, with the unit of its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Figure {
@@ -45,14 +45,14 @@ impl Figure {
     ];
 }
 
-/// Everything measured: one value for each round.
+/// All results: one value for each round.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     /// The machine and the settings.
     pub(super) about: BTreeMap<&'static str, String>,
-    /// By gateway and figure.
+    /// Values by gateway and figure.
     values: BTreeMap<&'static str, BTreeMap<Figure, Vec<f64>>>,
-    /// Gateways that are not here, and why.
+    /// Gateways that are absent, with the reasons.
     pub(super) absent: BTreeMap<&'static str, String>,
 }
 
@@ -61,12 +61,12 @@ impl Report {
         Self { about, values: BTreeMap::new(), absent: BTreeMap::new() }
     }
 
-    /// The value of one more round.
+    /// Adds the value of one round.
     pub(super) fn add(&mut self, gateway: &'static str, figure: Figure, value: f64) {
         self.values.entry(gateway).or_default().entry(figure).or_default().push(value);
     }
 
-    /// This round's value so far.
+    /// The value of the last round.
     pub(super) fn last(&self, gateway: &'static str, figure: Figure) -> Option<f64> {
         self.of(gateway, figure).last().copied()
     }

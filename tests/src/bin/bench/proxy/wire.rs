@@ -1,5 +1,5 @@
-//! Just enough HTTP/1.1 to load a gateway and to stand behind one: heads, lengths, chunks. Knows no meaning of any of
-//! it. A real client or server would cost more than what is measured.
+//! Just enough HTTP/1.1 for the load and the backend: heads, lengths, chunks. Does not interpret them. A real client or
+//! server would cost more than the measured gateways.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,16 +11,16 @@ pub(super) fn clock() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap().into()
 }
 
-/// Where a message's head ends, and how its body is delimited.
+/// The head of a message: its length, and how its body is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// Bytes of the head, the empty line included.
     pub(super) len: usize,
-    /// How long the body is.
+    /// The delimitation of the body.
     pub(super) body: Length,
 }
 
-/// How a body is delimited.
+/// The ways to delimit a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Length {
     Known(usize),
@@ -28,7 +28,7 @@ pub(super) enum Length {
 }
 
 impl Head {
-    /// The head at the beginning of `bytes`, when all of it is there.
+    /// The head at the beginning of `bytes`, when all of it has arrived.
     pub(super) fn find(bytes: &[u8]) -> Option<Self> {
         let len = position(bytes, b"\r\n\r\n")? + 4;
         let head = &bytes[..len];
@@ -47,13 +47,13 @@ impl Head {
     }
 }
 
-/// Takes chunked bytes in any pieces and gives what is inside.
+/// A decoder of a chunked body that arrives in any pieces.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     raw: Vec<u8>,
 }
 
-/// Whether more chunks come.
+/// Whether more chunks follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum More {
     Yes,
@@ -86,7 +86,7 @@ fn next_chunk(raw: &[u8], at: usize) -> Option<(Range<usize>, usize)> {
     (raw.len() >= start + size + 2).then(|| (start..start + size, start + size + 2))
 }
 
-/// Where `needle` stands first.
+/// The position of the first `needle`.
 pub(super) fn position(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     let first = needle[0];
     let mut from = 0;
@@ -99,7 +99,7 @@ pub(super) fn position(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     None
 }
 
-/// The number behind `key`.
+/// The number after `key`.
 pub(super) fn number_after(bytes: &[u8], key: &[u8]) -> Option<u64> {
     let digits = &bytes[position(bytes, key)? + key.len()..];
     let end = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());

@@ -1,4 +1,5 @@
-//! A memory control group of one measurement alone, version 1 or 2: what runs in it, and what memory that took.
+//! A control group for the memory of one measurement, version 1 or 2. It limits the programs in it and measures their
+//! memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,12 +7,12 @@ use std::process::Command;
 
 use model_boss_protocol::ByteCount;
 
-/// The names of the files of one version.
+/// The file names of one version.
 struct Version {
     root: &'static str,
     limit: &'static str,
     peak: &'static str,
-    /// In `memory.stat`: the page cache.
+    /// The page cache's key in `memory.stat`.
     cache: &'static str,
 }
 
@@ -31,12 +32,12 @@ pub(super) struct Group {
     version: &'static Version,
 }
 
-/// What a program took, in bytes; none where the kernel does not say.
+/// The memory that a program used, in bytes; `None` where the kernel does not report it.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub(super) struct Memory {
-    /// Most at a time, page cache included.
+    /// The most at one time, page cache included.
     pub(super) peak_bytes: Option<u64>,
-    /// Of files, still in the cache when it ended.
+    /// The page cache of files when the program ended.
     pub(super) cache_bytes: Option<u64>,
 }
 
@@ -59,7 +60,7 @@ impl Group {
         Err(why)
     }
 
-    /// A program that begins its life in the group.
+    /// A program that starts in the group.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]);
@@ -67,11 +68,12 @@ impl Group {
         command
     }
 
-    /// Runs it to its end. What others have in the page cache would not count against it, so the caches are dropped
-    /// before.
+    /// Runs the program to its end. Pages that other groups have cached would not be charged to it, so the caches are
+    /// dropped before.
     pub(super) fn run(&self, mut command: Command) -> Result<(String, Memory), String> {
         let _ = fs::write("/proc/sys/vm/drop_caches", "3");
-        // Version 1 starts counting anew; version 2 does not let everybody, and then the peak is that of all runs.
+        // Writing resets the count in version 1. In version 2 not every user may write, and then the peak is that of
+        // all runs.
         let _ = fs::write(self.folder.join(self.version.peak), "0");
         let output = command.output().map_err(|error| error.to_string())?;
         if !output.status.success() {

@@ -1,6 +1,6 @@
-//! `scripts/bench stream`: a model larger than the memory it is given, in a memory control group: the worker, which
-//! keeps what fits and streams the rest past the page cache, beside llama.cpp's mmap in the same group; beside what the
-//! disk gives to the best of several readers; and what streaming costs where it is not needed.
+//! `scripts/bench stream`: a model larger than its memory, which a control group limits. The worker keeps the layers
+//! that fit and streams the rest past the page cache. The peer is llama.cpp's mmap in the same group. Also measured are
+//! the disk's rate with the best number of readers, and the cost of streaming where memory is ample.
 
 mod group;
 mod report;
@@ -61,7 +61,7 @@ impl Options {
     }
 }
 
-/// Runs the measurement with what stands behind its name on the command line. A model that it writes, it removes.
+/// Runs the measurement; `words` are the arguments behind its name. A model that it writes is removed at the end.
 pub(crate) fn run(words: impl Iterator<Item = String>, processor: &str) -> ExitCode {
     let options = match Options::read(words) {
         Ok(options) => options,
@@ -81,7 +81,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>, processor: &str) -> ExitC
     let bytes = fs::metadata(&model).expect("the model is a file").len();
     println!("machine: {processor}, {} threads", options.threads);
     println!("model: {}, {:.2} GB; limit {}", model.display(), bytes as f64 / 1e9, options.limit);
-    // With room for everything: the model, keys and values, and a step's own values.
+    // Memory for everything: the model, keys and values, and a step's activations.
     let ample = ByteCount(bytes + bytes / 4 + (1 << 30));
     let groups = Group::new(options.limit).and_then(|tight| Ok((tight, Group::new(ample)?)));
     let (tight, ample) = match groups {
@@ -143,7 +143,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// The worker's report in a group. It finds its budget in the group's limit by itself.
+    /// The worker's report in a group. The worker reads its budget from the group's limit itself.
     fn ours(&self, streams: usize, residency: &str, group: &Group) -> Result<(Value, Memory), String> {
         let mut command = group.command(&binary("model-boss-worker"));
         command.arg("residency").arg(self.model).args(["--json", "--residency", residency]);
@@ -154,7 +154,7 @@ impl Bench<'_> {
         Ok((report, memory))
     }
 
-    /// What streaming costs where it is not needed. Who comes first changes from round to round.
+    /// The cost of streaming where memory is ample. The order of the two runs alternates between rounds.
     fn with_room(&self, group: &Group, round: usize) -> Value {
         let mut ways = ["auto", "resident", "stream"];
         ways.rotate_left(round % 3);
@@ -168,7 +168,7 @@ impl Bench<'_> {
         rates
     }
 
-    /// What the disk gives to one, two and four readers.
+    /// The disk's rate with one, two and four readers.
     fn disk(&self) -> Value {
         let _ = fs::write("/proc/sys/vm/drop_caches", "3");
         let output = Command::new(binary("model-boss-worker")).arg("disk").arg(self.model).arg("--json").output();
@@ -176,7 +176,7 @@ impl Bench<'_> {
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// llama.cpp's decoding with its file mapped; none if the group's limit ends it.
+    /// The decoding speed of llama.cpp with its file mapped; `None` if the group's limit ends it.
     fn llama_bench(&self, program: &Path, group: &Group) -> Option<f64> {
         let mut command = group.command(program);
         command.arg("-m").arg(self.model).args(["-r", "1", "-o", "jsonl", "-ngl", "0", "-p", "0", "-fa", "0"]);
@@ -184,7 +184,7 @@ impl Bench<'_> {
         rate(group, command, "llama-bench", "avg_ts")
     }
 
-    /// The same for several sequences together.
+    /// The same measurement for several sequences together.
     fn llama_batched(&self, program: &Path, streams: usize, group: &Group) -> Option<f64> {
         let mut command = group.command(program);
         let (tokens, streams) = (self.options.tokens.to_string(), streams.to_string());
@@ -197,14 +197,14 @@ impl Bench<'_> {
     }
 }
 
-/// A field of the first line of JSON that a program prints.
+/// A field of the first line of JSON in a program's output.
 fn rate(group: &Group, command: Command, name: &str, field: &str) -> Option<f64> {
     let (output, _) = group.run(command).map_err(|why| eprintln!("{name}: {why}")).ok()?;
     let line = output.lines().find_map(|line| serde_json::from_str::<Value>(line).ok())?;
     line[field].as_f64()
 }
 
-/// The most that any number of readers got, in bytes per second.
+/// The highest rate of any number of readers, in bytes per second.
 fn best(measured: &Value) -> f64 {
     let rates = measured.as_array().into_iter().flatten().filter_map(|ceiling| ceiling["bytes_per_second"].as_f64());
     rates.fold(0.0, f64::max)

@@ -1,4 +1,4 @@
-//! What the rounds come to: a table of medians and ranges.
+//! The results of the rounds: a table of medians and ranges.
 
 use serde_json::Value;
 
@@ -49,7 +49,7 @@ pub(super) fn print(rows: &[Value]) {
     );
 }
 
-/// A line for who watches.
+/// A line of progress for one row.
 pub(super) fn line(row: &Value) -> String {
     let (ours, streaming) = (&row["ours"], &row["ours"]["streaming"]);
     format!(
