@@ -156,7 +156,7 @@ pub(crate) mod tests {
     use super::*;
     use serde_json::json;
 
-    /// What a place of a document holds.
+    /// The value at a place of a document.
     fn at<'a>(document: &'a Value, place: &str) -> Option<&'a Value> {
         document.pointer(&format!("/{}", place.replace(']', "").replace(['.', '['], "/")))
     }

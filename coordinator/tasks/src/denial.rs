@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denial {
     /// The file has no such task.
-    #[error("there is no task '{name}'; {hint}")]
+    #[error("the task '{name}' was not found; {hint}")]
     UnknownTask {
         /// The name without its prefix.
         name: String,
