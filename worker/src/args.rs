@@ -28,7 +28,7 @@ pub(crate) struct Serve {
 /// Where layers live.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct LayerFlags {
-    /// auto, resident, stream: whether layers stay on the device, or those that do not fit are read anew in each step
+    /// auto, resident, stream: whether layers stay on the device, or those that do not fit are read in each step
     /// [default: the manifest's, or auto]
     #[arg(long, requires = "model")]
     pub(crate) residency: Option<ResidencyMode>,
@@ -41,8 +41,8 @@ pub(crate) struct LayerFlags {
     /// Memory it may take on each device, e.g. 2GiB, or 8GiB,4GiB for two [default: what is free, of one device]
     #[arg(long, requires = "model", value_delimiter = ',')]
     pub(crate) memory: Vec<ByteCount>,
-    /// Host memory that streaming to a GPU may take: the buffers that layers are read into, and layers that are kept
-    /// there and not read from disk each time [default: two buffers]
+    /// Host memory for streaming to a GPU. It holds the buffers that layers are read into, and layers that are then
+    /// not read from disk each time [default: two buffers]
     #[arg(long, requires = "model")]
     pub(crate) host_memory: Option<ByteCount>,
     /// auto, direct, map, memory: how layers that come are read [default: the manifest's, or past the page cache if the

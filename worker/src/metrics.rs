@@ -51,7 +51,7 @@ impl WorkerMetrics {
         self.handle.run_upkeep();
     }
 
-    /// Everything, for a scrape.
+    /// All metrics, in the text format of Prometheus.
     pub(crate) fn render(&self, activity: &Activity, streaming: Option<&Monitor>) -> String {
         let (stats, totals) = (activity.stats(), activity.totals());
         let counter = |name: &'static str, value: u64| {

@@ -33,7 +33,7 @@ pub(crate) struct WorkerState {
 pub(crate) enum Access {
     /// Callers that present the spawn's token.
     Token(SpawnToken),
-    /// Anybody on this machine: run by hand.
+    /// Any caller on this machine, for a worker that is run by hand.
     Open,
 }
 

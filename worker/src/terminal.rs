@@ -1,5 +1,5 @@
-//! The only way to standard output and standard error. Names of files and words from them are filtered on the way, so that
-//! they cannot steer a terminal.
+//! The only access to standard output and standard error. Foreign texts, such as names of files, are filtered so that
+//! they cannot control a terminal.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};

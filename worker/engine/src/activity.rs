@@ -55,7 +55,7 @@ pub struct EngineTotals {
 }
 
 impl Activity {
-    /// Nothing done yet.
+    /// Counts at zero.
     pub fn new(histograms: Histograms) -> Self {
         Self {
             steps: AtomicU64::new(0),

@@ -74,8 +74,8 @@ pub trait Decoder: Send {
     /// Keeps the first `len` tokens of a sequence and drops the rest.
     fn truncate(&mut self, kv: KvSlot, len: usize);
 
-    /// Appends each sequence's tokens and computes what was asked for: one entry per input, in order, holding
-    /// `0`, `1` or `tokens.len()` rows of `vocab_size` logits, row after row.
+    /// Appends each sequence's tokens and computes the requested logits. The result has one entry per input, in
+    /// order. Each holds `0`, `1` or `tokens.len()` rows of `vocab_size` logits, row after row.
     ///
     /// `stop` is asked between layers, or as often as a decoder can: once it says yes, the step may end early with
     /// [`DecoderError::Interrupted`].

@@ -147,9 +147,9 @@ impl FinishReason {
 
 /// Tokens of one sequence.
 ///
-/// `completion_tokens` counts every token that was sampled, the end-of-sequence token included although it has no text:
-/// each cost a step of the decoder. llama-server (`n_decoded`) and vLLM (`len(token_ids)`) count alike, so figures can
-/// be compared, and `finish_reason: length` always comes with exactly `max_tokens`.
+/// `completion_tokens` counts every sampled token, since each cost a step of the decoder. That includes the
+/// end-of-sequence token, although it has no text. llama-server (`n_decoded`) and vLLM (`len(token_ids)`) count
+/// alike, so figures can be compared. `finish_reason: length` always comes with exactly `max_tokens`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenUsage {
     /// Tokens of the prompt as the decoder saw it.
@@ -223,8 +223,8 @@ pub enum EngineError {
 /// Whether another step makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Something was done.
+    /// A step was done.
     Stepped,
-    /// Nothing to do until something is submitted.
+    /// There is no work until a request is submitted.
     Idle,
 }

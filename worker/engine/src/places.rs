@@ -42,7 +42,7 @@ pub struct PlaceReport {
 }
 
 impl PlaceUse {
-    /// Nothing done yet. `kv_bytes_per_token` is that of its own layers.
+    /// The use of a device before any step. `kv_bytes_per_token` is that of its own layers.
     pub fn new(
         device: DeviceId,
         layers: Range<usize>,

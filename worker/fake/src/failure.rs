@@ -32,7 +32,7 @@ impl Failure {
             // The process that would have started the worker has ended, which is no fault of the worker.
             Self::Spec(WorkerSpecError::Closed) => WorkerExit::Clean,
             Self::Port { .. } => WorkerExit::PortInUse,
-            // llama-server has no exit code for this.
+            // llama-server exits with a plain failure in this case.
             Self::CommandLine(_) => return None,
             _ => WorkerExit::BadSpec,
         })

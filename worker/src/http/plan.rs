@@ -6,7 +6,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::answer::ApiShape;
 use super::options::UsageIn;
 
-/// Everything known about an answer before the first token.
+/// The properties of an answer that are known before its first token.
 pub(super) struct AnswerPlan {
     /// One sequence per choice: all choices of the first prompt, then all of the second, …
     pub(super) works: Vec<Generate>,

@@ -18,7 +18,7 @@ pub(super) const LARGEST_ANSWER: usize = LARGEST_TAIL + (1 << 20);
 /// Most bytes of tokens or text in an answer.
 pub(super) const LARGEST_TAIL: usize = 64 << 20;
 
-/// Everything behind the lengths of a frame.
+/// The content of a frame, after its lengths.
 #[derive(Debug)]
 pub(super) struct Frame {
     bytes: Vec<u8>,

@@ -27,8 +27,8 @@ const WORDS: u64 = 400;
 /// The vocabulary of the answer has a limit of its own.
 const LARGEST_LOADED: usize = 128 << 20;
 
-/// Variables that the host takes over from the worker's environment: the time zone, for templates that ask for the
-/// date, and where the program's libraries are.
+/// Variables that the host inherits from the worker's environment: the time zone, for templates that ask for the
+/// date, and the path of the program's libraries.
 const INHERITED: [&str; 2] = ["TZ", "LD_LIBRARY_PATH"];
 
 /// Starts the text host that a worker has: a process.

@@ -31,7 +31,7 @@ pub(crate) enum TextFailure {
     /// There is no process to ask.
     #[error("no process can be started for the chat template and the tokenizer: {0}")]
     NoRoom(String),
-    /// Something outside ends every renderer.
+    /// Another program ended each process that was tried.
     #[error("the process that works on the chat template and the tokenizer was ended from outside {TRIES} times")]
     Ended,
 }

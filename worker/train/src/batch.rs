@@ -118,8 +118,8 @@ const WEAK: [&str; 24] = [
     "that", "this", "me", "please", "with", "should",
 ];
 
-/// A question as a hurried person might write it: an opening or a closing word more, weak words left out, a comma or
-/// full stop, now and then a slip of the finger.
+/// A question as a hurried person might write it. It may have another opening or closing word, lack weak words, a
+/// comma or the full stop, or contain a typing error.
 fn disturbed(question: &str, rng: &mut Rng) -> String {
     let mut words: Vec<String> = question.split(' ').map(str::to_owned).collect();
     if words.len() > 3 && rng.chance(0.35) {

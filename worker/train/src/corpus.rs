@@ -1,4 +1,4 @@
-//! The text `guide` learns from: families of questions with one meaning, and their answer. Knows nothing of tokens.
+//! The text `guide` learns from: families of questions with one meaning, and their answer. Tokens are not known here.
 //!
 //! A corpus file is read line by line:
 //!
@@ -10,8 +10,8 @@
 //! // anything            a comment
 //! ```
 //!
-//! A held-out file has the same questions (`?`), each followed by what the answer must contain (`!`, several wordings
-//! divided by `|`, several lines for several things).
+//! A held-out file has the same questions (`?`). Each is followed by texts that the answer must contain (`!`).
+//! Wordings of one text are divided by `|`; several texts take several lines.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

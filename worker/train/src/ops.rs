@@ -1,5 +1,6 @@
 //! The fused operations of a Llama layer, each with its gradient. candle-nn's own fused forms have none: they cut the
-//! graph without an error, the loss still falls a little and the lower layers never learn. Knows nothing of models.
+//! graph without an error. The loss still falls a little, but the lower layers never learn. Models are not known
+//! here.
 //!
 //! All of them run on the CPU in f32, on one thread; the trainer spreads a batch over threads.
 
@@ -19,9 +20,11 @@ pub fn rotary_heads(x: &Tensor, heads: usize, rotary: &Rotary) -> Result<Tensor>
     x.apply_op1(SplitHeads { heads, time: rotary.time, rotary: rotary.clone() })
 }
 
-/// Softmax over the keys a query may see: its own time and what came before, but nothing before its conversation's
-/// start. `scores: [batch, .., rows, time]`, row `r` standing at time `r % time`, so that the query heads that share a
-/// key head may lie behind each other in `rows`; `starts: [batch * time]`. Scores are multiplied by `scale` first.
+/// Softmax over the keys that a query may see: those of its own time and earlier ones, back to its conversation's
+/// start. Scores are multiplied by `scale` first.
+///
+/// Shapes are `scores: [batch, .., rows, time]` and `starts: [batch * time]`. Row `r` has time `r % time`, so the
+/// query heads that share a key head may follow each other in `rows`.
 pub fn causal_softmax(scores: &Tensor, starts: &Arc<[u32]>, scale: f32) -> Result<Tensor> {
     scores.apply_op1(CausalSoftmax { starts: Arc::clone(starts), scale })
 }

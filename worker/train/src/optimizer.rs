@@ -50,7 +50,7 @@ const BETA_2: f64 = 0.99;
 const EPSILON: f64 = 1e-8;
 
 impl AdamW {
-    /// Nothing remembered yet.
+    /// An optimizer without state of earlier steps.
     pub fn new(settings: OptimizerSettings) -> Self {
         Self { settings, step: 0, moments: BTreeMap::new() }
     }

@@ -1,5 +1,5 @@
-//! The gradient of every kind of parameter against finite differences: a fused operation that cuts the graph, or a
-//! wrong derivative, shows here and nowhere else.
+//! The gradient of every kind of parameter against finite differences. Only this test shows a fused operation that
+//! cuts the graph, or a wrong derivative.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
 

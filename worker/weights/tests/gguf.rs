@@ -79,7 +79,7 @@ fn blocks_without_a_published_dequantiser_follow_their_layout() {
     let mut values = [0.0; 256];
     dequantise(TensorType::Q8_K, &block, &mut values).unwrap();
     assert_eq!((values[0], values[128], values[255]), (-32.0, 0.0, 31.75));
-    // Anything else is refused, as are wrong lengths.
+    // Other types are refused, as are wrong lengths.
     assert!(dequantise(TensorType::IQ4_XS, &[0; 136], &mut values).is_err());
     assert!(dequantise(TensorType::Q8_K, &[0; 291], &mut values).is_err());
     assert!(dequantise(TensorType::Q8_K, &[0; 292], &mut values[..255]).is_err());

@@ -23,11 +23,11 @@ use crate::read::page_cache;
 use crate::read::read_ahead::{EndsWith, ReadAhead};
 use crate::read::reader::WeightReader;
 
-/// Loads a model and says how far it is, as a share from 0 to 1.
+/// Loads a model and reports its progress, as a share from 0 to 1.
 ///
-/// `source` is a folder with `config.json` and safetensors, or a weight file in one. It may also be a GGUF file (of a
-/// split model: any part), or a folder with one GGUF model. `context_length` is the longest sequence wanted, in tokens.
-/// The decoder serves at most what the model is made for, and all of that when it is absent.
+/// `source` is a folder with `config.json` and safetensors, or a weight file in one. It may also be a GGUF file,
+/// which may be any part of a split model, or a folder with one GGUF model. `context_length` is the longest sequence
+/// wanted, in tokens. The decoder serves at most what the model is made for, and all of that when it is absent.
 pub fn load(
     source: &Path,
     device: &DeviceId,

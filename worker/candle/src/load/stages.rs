@@ -24,7 +24,7 @@ pub(crate) enum StageFailure {
     TooSmall { needs: u64, free: u64 },
     /// There is no memory for slots or buffers of streamed layers, on the device or on the host; in words.
     NoRoom(String),
-    /// Everything else.
+    /// Any other error.
     Model(ModelError),
 }
 
@@ -114,7 +114,7 @@ impl HostRoom {
 fn trouble(part: &DevicePart, streams: bool, error: ModelError) -> StageFailure {
     match error {
         ModelError::Device(DecoderError::OutOfMemory(what)) if streams => StageFailure::NoRoom(what),
-        // Somebody else was quicker: the memory that was free is not.
+        // Another process allocated memory first, so that the memory counted on is gone.
         ModelError::Device(DecoderError::OutOfMemory(_)) => {
             let free = device::free_memory(&part.place.target.device).unwrap_or(0);
             StageFailure::TooSmall { needs: part.weights, free }

@@ -34,7 +34,7 @@ impl CheckedModel {
         Ok(plan)
     }
 
-    /// Everything that is read.
+    /// All tensors that are read.
     fn needed<'s>(&self, spec: &'s DecoderSpec) -> impl Iterator<Item = Needed> + use<'s> {
         let shape = spec.embedding_shape();
         let ends = std::iter::once(self.embedding).chain(self.head);

@@ -56,7 +56,7 @@ impl ReadAhead {
         self.changed.notify_one();
     }
 
-    /// Nothing will be used any more.
+    /// Ends the reading: no further data will be used.
     pub(crate) fn end(&self) {
         self.state().ended = true;
         self.changed.notify_one();

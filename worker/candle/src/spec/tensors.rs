@@ -50,8 +50,8 @@ pub(crate) struct Needed {
 }
 
 impl DecoderSpec {
-    /// Everything needed apart from embedding and head, which may be one tensor under either name. Lazy: the number of
-    /// layers is the configuration's claim until the weights have shown it.
+    /// All needed tensors apart from embedding and head, which may be one tensor under either name. The iterator is
+    /// lazy, because the number of layers is only the configuration's claim until the weights have confirmed it.
     pub(crate) fn needed(&self) -> impl Iterator<Item = Needed> + '_ {
         let norm = Needed { name: FINAL_NORM.to_owned(), shape: vec![self.hidden] };
         std::iter::once(norm).chain((0..self.layers).flat_map(|index| self.needed_by_layer(index)))
@@ -62,7 +62,7 @@ impl DecoderSpec {
         vec![self.vocab, self.hidden]
     }
 
-    /// Everything one layer needs.
+    /// All tensors that one layer needs.
     pub(crate) fn needed_by_layer(&self, index: usize) -> Vec<Needed> {
         let bias = self.attention_bias;
         let (qkv_bias, output_bias) = (bias != AttentionBias::None, bias == AttentionBias::All);

@@ -110,8 +110,8 @@ fn write_layers(
     Ok(layers)
 }
 
-/// Writes a file that comes into being whole and on the disk, or not at all. `stale`, an index that speaks of what was
-/// there before, goes first: an interruption leaves no index, never one of other bytes.
+/// Writes a file whole and durably, or not at all. `stale`, an index of the file's earlier content, is removed first.
+/// So an interruption leaves no index rather than a wrong one.
 fn whole<T>(
     path: &Path,
     stale: &Path,

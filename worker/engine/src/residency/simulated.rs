@@ -62,7 +62,7 @@ pub(super) enum Broken {
     /// More memory than there is.
     #[error("blocks take {0} bytes")]
     Memory(u64),
-    /// Nothing happens and nothing is finished.
+    /// No event is left, and the step is not finished.
     #[error("nothing goes on at layer {0}")]
     Stuck(usize),
 }
@@ -76,7 +76,7 @@ impl SimulatedDevice {
         self.play_adapting(schedule, None, steps, &|_| None)
     }
 
-    /// Simulates steps whose look-ahead is adapted on the way, on a machine that changes. `becomes` gives the new cost
+    /// Simulates steps whose look-ahead is adapted meanwhile, on a machine that changes. `becomes` gives the new cost
     /// of a step from then on, if there is one.
     pub(super) fn play_adapting(
         &self,

@@ -19,8 +19,8 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Taken from the logit of a token once for each time the answer already has it.
     pub frequency_penalty: f32,
-    /// Divides positive and multiplies negative logits of tokens in the prompt or the answer (Keskar et al. 2019,
-    /// arXiv:1909.05858, section 4.1). 1 is off.
+    /// Divides positive and multiplies negative logits of tokens in the prompt or the answer. 1 is off. Source:
+    /// Keskar et al. 2019, arXiv:1909.05858, section 4.1.
     pub repetition_penalty: f32,
 }
 

@@ -20,7 +20,7 @@ const LARGEST_TOKENIZER: u64 = 128 << 20;
 /// Most bytes of any other file of the text side.
 const LARGEST_FILE: u64 = 16 << 20;
 
-/// Everything a model needs to read and write text.
+/// The parts of a model that read and write text.
 #[derive(Debug)]
 pub struct Text {
     /// Text to tokens, by the rules of the model's files.
@@ -105,8 +105,8 @@ pub enum TextError {
 }
 
 impl Text {
-    /// Reads a model's text side. `source` is the model's folder, a weight file in it, or a GGUF file. `template` takes
-    /// the place of the model's own chat template.
+    /// Reads a model's text side. The path `source` is the model's folder, a weight file in it, or a GGUF file. The
+    /// text `template` takes the place of the model's own chat template.
     pub fn load(source: &Path, template: Option<&str>) -> Result<Self, TextError> {
         if let Some(file) = model_boss_weights::gguf_file(source)? {
             return Self::from_gguf(&file, template);
@@ -227,8 +227,8 @@ impl Configs {
     }
 
     pub(super) fn special_tokens(&self, tokenizer: &Tokenizer) -> SpecialTokens {
-        // Chat models end a turn with another token than the one that ends a document, and files do not agree on which
-        // one `eos` means: every one that any of them names ends the answer.
+        // Chat models end a turn with another token than the one that ends a document. Files do not agree which of
+        // the two `eos` means. So each token that any of them names ends the answer.
         let mut end: BTreeSet<u32> = BTreeSet::new();
         for file in [Some(&self.generation), Some(&self.model), self.model.get("text_config")].into_iter().flatten() {
             match file.get("eos_token_id") {

@@ -19,8 +19,8 @@ fn added(id: u32, content: &str, special: bool) -> Value {
            "special": special})
 }
 
-/// A byte-level `tokenizer.json`: token N is the byte N for N below 256, then `<s>`, `</s>`, `<|im_start|>`,
-/// `<|im_end|>`, and `<think>` and `</think>`, which are added but not special.
+/// A byte-level `tokenizer.json`. Token N is the byte N for N below 256. Then come `<s>`, `</s>`, `<|im_start|>` and
+/// `<|im_end|>`. The last are `<think>` and `</think>`, which are added but not special.
 pub(crate) fn byte_level_json() -> Vec<u8> {
     let vocab: serde_json::Map<String, Value> =
         (0..=255_u8).map(|byte| (spell(byte).to_string(), json!(byte))).collect();

@@ -68,7 +68,7 @@ pub enum AnswerPart {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing was said but white space.
+    /// Only white space was generated so far.
     Before,
     Thinking,
     /// So many tokens of the ending were given.

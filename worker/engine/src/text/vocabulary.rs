@@ -23,7 +23,7 @@ pub struct Vocabulary {
     facts: VocabularyFacts,
 }
 
-/// Everything but the table itself.
+/// The properties of a vocabulary, without the table itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct VocabularyFacts {
     /// A text begins with a space that is not part of it.

@@ -115,8 +115,8 @@ pub(super) enum Continuation {
     Ended(End),
 }
 
-/// Most logits one step may give back for one sequence (128 MiB): prompt log-probabilities over a large vocabulary
-/// would otherwise need more memory than the model.
+/// The most logits that one step may return for one sequence (128 MiB). Log-probabilities of a prompt over a large
+/// vocabulary would otherwise need more memory than the model.
 const MOST_LOGITS: usize = 32 << 20;
 
 impl RunningSequence {

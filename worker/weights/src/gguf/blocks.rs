@@ -178,8 +178,9 @@ fn q5_k(block: &mut Fields<'_>, out: &mut [f32]) {
     }
 }
 
-/// `low[128], high[64], scales: [i8; 16], d`: per half of 128 elements, 64 bytes of nibbles (elements 0–63 low, 64–127
-/// high) and 32 bytes of two high bits each (the first 32 elements lowest). Sub-blocks of 16. `x = d scale (q − 32)`.
+/// `low[128], high[64], scales: [i8; 16], d`. Per half of 128 elements: 64 bytes of nibbles (elements 0–63 low,
+/// 64–127 high), then 32 bytes of two high bits each (the first 32 elements lowest). Sub-blocks of 16.
+/// `x = d scale (q − 32)`.
 fn q6_k(block: &mut Fields<'_>, out: &mut [f32]) {
     let low = block.array::<128>();
     let high = block.array::<64>();

@@ -156,7 +156,7 @@ impl<W: Write> TensorBody<W> {
     }
 }
 
-/// Something that can be written as a metadata value.
+/// A type that can be written as a metadata value.
 pub trait ToValue {
     /// Its type.
     fn kind(&self) -> ValueType;

@@ -180,7 +180,7 @@ impl<R: Read> JsonReader<R> {
         self.skip_string()
     }
 
-    /// Nothing but blanks is left.
+    /// Checks that only white space is left.
     pub(crate) fn end(&mut self) -> Result<(), JsonFault> {
         self.blanks()?;
         if self.peek()?.is_some() { Err(self.unexpected("the end")) } else { Ok(()) }

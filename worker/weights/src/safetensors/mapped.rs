@@ -12,9 +12,10 @@ use crate::store::Extent;
 
 /// A [`TensorIndex`] with its files mapped, read-only.
 ///
-/// A file that another process cuts short while it is mapped kills this process with SIGBUS at the next touch of a page
-/// that is gone. No check here can prevent that. The worker is built for it: it serves one model, and its supervisor
-/// reports its death. Replacing a file (write beside, rename over) is harmless, the mapping keeps the old one.
+/// A mapped file may be truncated by another process. The next access to a missing page then kills this process with
+/// SIGBUS, which no check here can prevent. The worker is built for it: it serves one model, and its supervisor
+/// reports its death. Replacing a file (write beside, rename over) is harmless, because the mapping keeps the old
+/// one.
 #[derive(Debug)]
 pub struct MappedWeights {
     index: TensorIndex,

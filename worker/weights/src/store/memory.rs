@@ -125,8 +125,8 @@ mod tests {
             let bytes = vec![size; blocks];
             let held = evenly_within(&bytes, &[], room * size + size / 2);
             prop_assert_eq!(held.len(), blocks.min(room as usize));
-            // Round and round, as steps go: from each that is held to the next it is as far as to any other next, but
-            // for one.
+            // Steps read the blocks in a circle, so the distances between neighbouring held blocks differ by at most
+            // one.
             let next = held.iter().skip(1).chain(held.first());
             let far: Vec<usize> = held.iter().zip(next).map(|(from, to)| (to + blocks - from - 1) % blocks).collect();
             let (least, most) = (far.iter().min(), far.iter().max());

@@ -26,8 +26,8 @@ pub(super) struct Tiles {
 }
 
 impl Tiles {
-    /// Makes tiles of rows of blocks as a file has them, in other memory of the same size, if there are any to be made.
-    /// `check` sees each row once, and its first no ends it: then that is what it gives.
+    /// Copies rows of blocks, in the layout of a file, into tiles in other memory of the same size. `None` if this
+    /// format has no tiles. `check` is called once for each row; the first `false` ends the copy and is returned.
     pub(super) fn copy(
         format: Format,
         blocks: &[u8],

@@ -1,9 +1,9 @@
-//! `config.json` → [`DecoderSpec`]. Knows the file's spellings, old and new, and the defaults that `transformers` fills
-//! in; knows no tensor.
+//! `config.json` → [`DecoderSpec`]. The module reads the file's spellings, old and new, and fills in the defaults of
+//! `transformers`; tensors are not known here.
 //!
-//! Rope is spelled in two ways: `rope_theta` beside `rope_scaling` (with `type` or `rope_type`) up to transformers 4,
-//! one `rope_parameters` since transformers 5. Both are read as transformers 5 does: a `rope_scaling` that says
-//! something wins, a theta inside the table wins over one beside it, 10,000 is the default.
+//! Rope is spelled in two ways. Up to transformers 4 it is `rope_theta` beside `rope_scaling` (with `type` or
+//! `rope_type`); since transformers 5 it is one `rope_parameters`. Both are read as transformers 5 does. A
+//! `rope_scaling` with values wins, a theta inside the table wins over one beside it, and 10,000 is the default.
 
 use model_boss_protocol::CONFIG_ARCHITECTURES;
 use serde::Deserialize;

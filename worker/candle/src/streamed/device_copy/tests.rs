@@ -173,7 +173,7 @@ fn rs_10_copied_into_slots_is_resident_to_the_bit() {
     let names = ["bf16", "f16", "qwen3-tied-bf16", "qwen2-sharded-f16", "plain", "biases"];
     for (at, model) in names.iter().map(|name| golden.join(name)).chain([synthetic(&folder)]).enumerate() {
         let expected = bits(load(&model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap().as_mut());
-        // Nothing in host memory, everything, and whatever three buffers' worth is.
+        // No layer in host memory, all layers, and as many as three buffers hold.
         for host in [None, Some(1 << 30)] {
             let driver = Arc::new(HostDriver::default());
             let mut comes = streamed(&model, None, &options(1 + at % 3, 1 + at % 2, host), &driver).unwrap();

@@ -19,7 +19,7 @@ pub struct StepClock<D: CopyDriver> {
 }
 
 impl<D: CopyDriver> StepClock<D> {
-    /// Nothing marked yet.
+    /// A clock without marks.
     pub fn new(driver: Arc<D>) -> Self {
         Self { driver, marks: Vec::new(), layers: Vec::new(), whole: false }
     }

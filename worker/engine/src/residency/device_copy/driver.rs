@@ -1,5 +1,5 @@
-//! Everything that a kind of hardware has to offer so that blocks can be copied to it. Knows queues and marks, no
-//! blocks.
+//! The interface of a kind of hardware to which blocks can be copied. It consists of queues and marks; blocks are not
+//! known here.
 
 use std::hash::Hash;
 

@@ -59,7 +59,7 @@ pub struct Rates {
 /// The decision for one device.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResidencyPlan {
-    /// Everything stays.
+    /// All layers stay on the device.
     Resident,
     /// Some layers are streamed.
     Stream(StreamPlan),

@@ -29,9 +29,9 @@ pub struct Fetch {
 /// The state of a layer that is about to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerNeed {
-    /// Nothing: it stays on the device.
+    /// No wait: the layer stays on the device.
     Resident,
-    /// Nothing: its block is there.
+    /// No wait: the layer's block is on the device.
     Ready(Fetch),
     /// Its block is on the way.
     Wait,

@@ -61,7 +61,7 @@ pub struct Capabilities {
 pub enum StreamFault {
     /// The step fails; the next may work.
     Step(String),
-    /// Nothing will work any more.
+    /// The device cannot be used any more.
     Fatal(String),
     /// The request that waited for it was cancelled.
     Interrupted,

@@ -49,8 +49,9 @@ pub struct Streamer<D: StreamDevice> {
 }
 
 impl<D: StreamDevice> Streamer<D> {
-    /// Begins to read. `blocks` are the layers of each block, ascending; `buffer` is the size of the largest. `buffers`
-    /// is how many are read into: as many as slots where blocks keep them, fewer where they are copied from.
+    /// Begins to read. `blocks` are the layers of each block, ascending; `buffer` is the size of the largest.
+    /// `buffers` is the number of buffers to read into. It equals the number of slots where blocks stay in their
+    /// buffer, and is smaller where they are copied to a device.
     pub fn start(
         layers: usize,
         blocks: Vec<Vec<usize>>,

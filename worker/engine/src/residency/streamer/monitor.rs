@@ -95,7 +95,7 @@ pub struct Adapted {
 }
 
 impl Monitor {
-    /// Nothing done yet.
+    /// Counts at zero.
     pub fn new(residency: ResidencySummary) -> Self {
         let (look_ahead, expected_step_seconds) = (residency.look_ahead, residency.predicted_step_seconds);
         let adapted = Adapted { look_ahead, expected_step_seconds, ..Adapted::default() };

@@ -7,7 +7,7 @@ use crate::text::library::call;
 /// Turns text into token ids and back. Special tokens in the text are found; none is added.
 #[derive(Debug)]
 pub enum Encoder {
-    /// Everything that the `tokenizers` library can express.
+    /// A tokenizer that the `tokenizers` library can express.
     Library(Box<tokenizers::Tokenizer>),
     /// SentencePiece by score.
     SentencePieces(Box<SentencePieces>),

@@ -1,10 +1,15 @@
-//! Tokenizer, special tokens and chat templates out of a GGUF file's own metadata. Knows the keys `tokenizer.*`, not
-//! what a chat means by its tokens.
+//! Tokenizer, special tokens and chat templates out of a GGUF file's own metadata. The module interprets the keys
+//! `tokenizer.*`, not the meaning of tokens in a chat.
 //!
-//! Four kinds of vocabulary: `gpt2` (pairs of bytes merged by rank), `gemma4` (the same over characters), `llama`
-//! (SentencePiece: pieces merged by score) and `bert` (longest pieces of words). All but `llama` become an ordinary
-//! [`tokenizers::Tokenizer`]. `llama` has an encoder of its own: merging by score breaks ties by position, which a list
-//! of ranked pairs cannot express.
+//! There are four kinds of vocabulary:
+//!
+//! - `gpt2`: pairs of bytes merged by rank.
+//! - `gemma4`: pairs of characters merged by rank.
+//! - `llama`: SentencePiece, pieces merged by score.
+//! - `bert`: longest pieces of words.
+//!
+//! All but `llama` become an ordinary [`tokenizers::Tokenizer`]. `llama` has an encoder of its own, because merging
+//! by score breaks ties by position. A list of ranked pairs cannot express that.
 
 mod byte_pairs;
 mod encoder;

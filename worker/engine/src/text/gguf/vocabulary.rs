@@ -11,7 +11,7 @@ use super::sentence_pieces::SentencePieces;
 use super::special::Special;
 use super::{byte_pairs, pre_tokenizer, word_pieces};
 
-/// Everything a GGUF file says about text.
+/// The text-related metadata of a GGUF file.
 #[derive(Debug)]
 pub struct GgufVocabulary {
     /// Text to token ids and back.

@@ -47,7 +47,7 @@ pub struct Conversation {
     /// The beginning of the assistant's turn, which is to be continued. It follows the turn's start.
     #[serde(default)]
     pub begun: Option<String>,
-    /// Anything else the template may ask for, such as `enable_thinking`.
+    /// Further variables that the template may read, such as `enable_thinking`.
     pub variables: BTreeMap<String, TemplateValue>,
 }
 
