@@ -396,6 +396,32 @@ async fn what_a_coordinator_left_with_all_its_guards_is_ended_by_the_next_one() 
 }
 
 #[tokio::test]
+async fn a_program_that_stops_its_guards_ends_with_its_lease() {
+    let sandbox = sandbox();
+    let unruly = Unruly::new(&sandbox);
+    let boss = sandbox.start().await;
+    let outer = "$(sed 's/.*) . //; s/ .*//' /proc/$PPID/stat)";
+    let go = sandbox.path("go");
+    nix::unistd::mkfifo(&go, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    let (tree, line) = (unruly.program.display(), go.display());
+    let script = format!("'{tree}' </dev/null & kill -STOP {outer} $PPID; read -r line <'{line}'; exit 3");
+    for asked in [None, Some(Signal::SIGTERM), Some(Signal::SIGKILL)] {
+        let mut tree = unruly.listen();
+        let mut job = Job::start(&boss, &["sh", "-c", &script]);
+        tree.stands().await;
+        match asked {
+            Some(signal) => kill(Pid::from_raw(job.0.id().cast_signed()), signal).unwrap(),
+            None => std::fs::write(&go, "now\n").unwrap(),
+        }
+        tree.ends().await;
+        let code = until(PATIENCE, "it ends", async || job.0.try_wait().unwrap()).await.code();
+        assert!(asked.is_some() || code == Some(3), "{code:?}");
+        no_lease_is_left(&boss).await;
+    }
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn a_bomb_of_forks_ends_with_its_lease() {
     let sandbox = sandbox();
     let boss = sandbox.start().await;

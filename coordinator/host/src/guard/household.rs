@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use model_boss_lease_store::{Below, ProcessTree, process};
 use model_boss_protocol::Later;
+use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, getsid};
 use tokio::process::Child;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The outer guards that this process started, by pid, with their start times. The list is global because orphans come
 /// to the process, not to one of its parts.
@@ -31,8 +33,26 @@ pub(super) fn started(spawn: impl FnOnce() -> io::Result<Child>) -> io::Result<C
     let child = spawn()?;
     if let Some(process) = child.id().and_then(|pid| process(pid).ok()) {
         guards.insert(process.pid, process.start_time);
+        tokio::spawn(keep_running(process.pid));
     }
     Ok(child)
+}
+
+/// Resumes an outer guard whenever it is stopped, which any process of its user can do: a stopped guard ends nothing.
+async fn keep_running(guard: u32) {
+    let (Ok(guard), Ok(mut changes)) = (i32::try_from(guard), signal(SignalKind::child())) else { return };
+    let guard = Pid::from_raw(guard);
+    loop {
+        // Only stops are taken here: the end of the guard is for those who wait for it.
+        match waitid(Id::Pid(guard), WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG) {
+            Ok(WaitStatus::Stopped(..)) => _ = kill(guard, Signal::SIGCONT),
+            Err(Errno::ECHILD) => return,
+            Ok(_) | Err(_) => {}
+        }
+        if changes.recv().await.is_none() {
+            return;
+        }
+    }
 }
 
 /// Kills and reaps every orphan that came to this process from a killed guard. Returns whether none is left. Blocks for

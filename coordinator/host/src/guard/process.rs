@@ -78,6 +78,7 @@ struct Watch {
 /// The program and everything else below this process.
 struct Wards {
     main: Pid,
+    place: Place,
     ended: Option<Ended>,
 }
 
@@ -125,7 +126,7 @@ fn guard(place: Place, lifeline: RawFd, program: OsString, args: Vec<OsString>) 
     if let Ok(nothing) = File::open("/dev/null") {
         let _ = dup2_stdin(nothing);
     }
-    let mut wards = Wards { main: Pid::from_raw(child.id().cast_signed()), ended: None };
+    let mut wards = Wards { main: Pid::from_raw(child.id().cast_signed()), place, ended: None };
     for asked in watch.asked() {
         // The signal came during the start, so the program may have missed it.
         let _ = kill(wards.main, asked);
@@ -205,10 +206,14 @@ impl Wards {
     /// Reaps the children that have ended. Returns whether other children are left.
     fn collect(&mut self) -> bool {
         loop {
-            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
                 Ok(WaitStatus::Exited(pid, code)) if pid == self.main => self.ended = Some(Ended::With(code)),
                 Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.main => self.ended = Some(Ended::By(signal)),
                 Ok(WaitStatus::StillAlive) => return true,
+                // A stopped guard ends nothing. A stopped program is its owner's affair.
+                Ok(WaitStatus::Stopped(pid, _)) if pid == self.main && self.place == Place::Outer => {
+                    let _ = kill(pid, Signal::SIGCONT);
+                }
                 // A subreaper without children has no descendants.
                 Err(Errno::ECHILD) => {
                     self.ended.get_or_insert(Ended::By(Signal::SIGKILL));
