@@ -22,34 +22,34 @@ pub(super) enum BenchCommand {
 /// `bench residency MODEL`.
 #[derive(Debug, Args)]
 pub(super) struct ResidencyArgs {
-    /// Its name or alias in the folder of manifests, or a path.
+    /// The model's name or alias in the folder of manifests, or a path.
     #[arg(value_name = "MODEL|PATH")]
     model: String,
-    /// Where, in place of what its manifest says.
+    /// The device, in place of the manifest's.
     #[arg(long)]
     device: Option<DeviceId>,
-    /// The memory it may take in all, e.g. 2GiB [default: its manifest's vram, else what is free].
+    /// The memory that the model may use in all, e.g. 2GiB [default: its manifest's vram, else what is free].
     #[arg(long, value_name = "SIZE")]
     memory: Option<ByteCount>,
-    /// auto, resident or stream [default: its manifest's].
+    /// The residency: auto, resident or stream [default: its manifest's].
     #[arg(long)]
     residency: Option<ResidencyMode>,
     /// Blocks of layers fetched ahead of the one in use.
     #[arg(long, value_name = "BLOCKS", value_parser = clap::value_parser!(u32).range(1..))]
     window: Option<u32>,
-    /// Layers of a block.
+    /// The number of layers in a block.
     #[arg(long, value_name = "LAYERS", value_parser = clap::value_parser!(u32).range(1..))]
     block: Option<u32>,
-    /// Sequences that decode together.
+    /// The number of sequences that decode together.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     streams: u32,
-    /// Tokens that each of them decodes.
+    /// The number of tokens that each sequence decodes.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     tokens: u32,
-    /// Where the picture of the last step goes [default: MODEL-residency.svg, here].
+    /// The file for the picture of the last step [default: MODEL-residency.svg, here].
     #[arg(long, value_name = "FILE.svg")]
     timeline: Option<PathBuf>,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }

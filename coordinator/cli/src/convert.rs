@@ -15,20 +15,20 @@ use super::error::CliError;
 /// The forms that can be written.
 #[derive(Debug, Subcommand)]
 pub(super) enum ConvertCommand {
-    /// The layers once more, in the order they compute, beside the model: streaming then reads each of them in one go.
-    /// Takes the model's size on disk.
+    /// Write a copy of the layers beside the model, in the order in which they compute. Streaming then reads each layer
+    /// in one piece. Takes the model's size on disk.
     Index(IndexArgs),
-    /// A folder of safetensors as one GGUF file, quantised if wanted.
+    /// Write a folder of safetensors as one GGUF file, quantised if wanted.
     Gguf(GgufArgs),
 }
 
 /// `convert index MODEL`.
 #[derive(Debug, Args)]
 pub(super) struct IndexArgs {
-    /// Its name or alias in the folder of manifests, or a path.
+    /// The model's name or alias in the folder of manifests, or a path.
     #[arg(value_name = "MODEL|PATH")]
     model: String,
-    /// In which order the bytes of each matrix are written.
+    /// The order of the bytes within each matrix.
     #[arg(long, value_enum, default_value_t)]
     order: Order,
 }
@@ -36,23 +36,23 @@ pub(super) struct IndexArgs {
 /// The worker's `--order`.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Order {
-    /// As this machine's CPU computes with them: nothing is left to arrange in a step.
+    /// The order that this machine's CPU computes with, so that no step has to rearrange it.
     #[default]
     Machine,
-    /// As the model has them: what GPUs copy, and any machine reads.
+    /// The model's own order, which GPUs copy and any machine reads.
     Rows,
 }
 
 /// `convert gguf MODEL OUT.gguf`.
 #[derive(Debug, Args)]
 pub(super) struct GgufArgs {
-    /// Its name or alias in the folder of manifests, or a path.
+    /// The model's name or alias in the folder of manifests, or a path.
     #[arg(value_name = "MODEL|FOLDER")]
     model: String,
     /// The file to write.
     #[arg(value_name = "OUT.gguf")]
     out: PathBuf,
-    /// How matrices are stored.
+    /// The type of the stored matrices.
     #[arg(long = "type", value_enum, default_value_t)]
     stored_as: StoredAs,
 }

@@ -49,7 +49,7 @@ use self::runtime::{print, small_runtime};
 #[derive(Debug, Parser)]
 #[command(name = "model-boss", version, max_term_width = 120, after_help = EXAMPLES)]
 struct Cli {
-    /// Where the coordinator is, for every command that asks one.
+    /// The coordinator's address, for every command that uses one.
     #[arg(long, global = true, env = "MODEL_BOSS_URL", default_value = "http://127.0.0.1:8210")]
     url: String,
     #[command(subcommand)]
@@ -91,7 +91,7 @@ enum Command {
     List(ReadArgs),
     /// Show one model: its description, context, size and state; for a file or folder, its content.
     Show {
-        /// Its name or alias, or a path.
+        /// The model's name or alias, or a path.
         #[arg(value_name = "MODEL|PATH")]
         model: String,
         #[command(flatten)]
@@ -107,7 +107,7 @@ enum Command {
     Providers(WatchArgs),
     /// Show the last decisions and their reasons.
     Decisions {
-        /// How many.
+        /// The number of decisions.
         #[arg(short = 'n', long, default_value_t = 30)]
         lines: usize,
         #[command(flatten)]
@@ -115,15 +115,15 @@ enum Command {
     },
     /// Show what loading a model would do: its device, models to evict, reasons to wait. Changes nothing.
     Plan {
-        /// Its name or alias.
+        /// The model's name or alias.
         model: String,
-        /// With this context, in tokens.
+        /// The context of the load, in tokens.
         #[arg(long, value_name = "TOKENS")]
         ctx_size: Option<u64>,
-        /// For a request of this importance, 0 to 9, or interactive, normal, batch.
+        /// The priority of the request: 0 to 9, or interactive, normal, batch.
         #[arg(long)]
         priority: Option<String>,
-        /// On this device.
+        /// The device of the load.
         #[arg(long)]
         device: Option<String>,
         #[command(flatten)]
@@ -135,14 +135,14 @@ enum Command {
     Load(orders::LoadArgs),
     /// Move a loaded model to another device. No request fails; the old copy serves until the new one does.
     Move(orders::MoveArgs),
-    /// Keep a model loaded whatever else wants its memory, until the coordinator ends.
+    /// Keep a model loaded until the coordinator ends, whatever else needs its memory.
     Pin(orders::PinArgs),
-    /// Call a loaded model's copy stale: it is loaded anew after its requests have ended.
+    /// Mark a loaded model as stale: it is loaded anew after its requests have ended.
     Invalidate {
-        /// Its name or alias.
+        /// The model's name or alias.
         model: String,
     },
-    /// Have a device for yourself: its models leave, and no other comes until you give it back.
+    /// Reserve a device: its models are unloaded, and none is loaded there until --back.
     Free(orders::FreeArgs),
     /// Show the output of a model's workers.
     Logs(logs::LogsArgs),
@@ -150,19 +150,19 @@ enum Command {
     Scan(scan::ScanArgs),
     /// Unload a model, as `ollama stop` does.
     Stop {
-        /// Its name or alias.
+        /// The model's name or alias.
         model: String,
     },
     /// Unload a model, or all of them.
     Unload {
-        /// Its name or alias.
+        /// The model's name or alias.
         #[arg(required_unless_present = "all")]
         model: Option<String>,
-        /// Every model that is loaded.
+        /// Unload every loaded model.
         #[arg(long, conflicts_with = "model")]
         all: bool,
     },
-    /// Leases of memory that training jobs and models share: run a program with one, see who holds what.
+    /// Leases of memory that training jobs and models share: run a program with one, list them.
     #[command(subcommand)]
     Lease(LeaseCommand),
     /// The configuration.
@@ -179,7 +179,7 @@ enum Command {
     Convert(convert::ConvertCommand),
     /// Print the completion script of a shell.
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: Shell,
     },
 }

@@ -11,12 +11,12 @@ use super::error::CliError;
 /// `logs MODEL`.
 #[derive(Debug, Args)]
 pub(super) struct LogsArgs {
-    /// Its name or alias.
+    /// The model's name or alias.
     model: String,
-    /// How many of the last lines.
+    /// The number of last lines.
     #[arg(short = 'n', long, default_value_t = 200)]
     lines: usize,
-    /// Go on with what is written from now on, until Ctrl-C.
+    /// Follow the log until Ctrl-C.
     #[arg(short, long)]
     follow: bool,
 }

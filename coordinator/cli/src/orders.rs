@@ -12,9 +12,9 @@ use super::views::number_or_word;
 /// `load MODEL`.
 #[derive(Debug, Args)]
 pub(super) struct LoadArgs {
-    /// Its name or alias.
+    /// The model's name or alias.
     model: String,
-    /// Where, in place of what its manifest says: cpu, cuda:1, auto, …
+    /// The device, in place of the manifest's: cpu, cuda:1, auto, …
     #[arg(long)]
     device: Option<String>,
     /// The context to serve, in tokens.
@@ -22,10 +22,10 @@ pub(super) struct LoadArgs {
     ctx_size: Option<u64>,
     #[command(flatten)]
     layers: LayerArgs,
-    /// How long it stays if nobody uses it: 5m, 1h; 0 unloads it when idle, -1 never.
+    /// How long the model stays loaded without use: 5m, 1h; 0 unloads it when idle, -1 never.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     keep_alive: Option<String>,
-    /// How important it is, 0 to 9, or interactive, normal, batch.
+    /// The priority: 0 to 9, or interactive, normal, batch.
     #[arg(long, default_value = "2")]
     priority: String,
     /// Do not wait until it serves.
@@ -33,7 +33,7 @@ pub(super) struct LoadArgs {
     no_wait: bool,
 }
 
-/// How a model's layers live, in place of what its manifest says (docs/streaming.md).
+/// The residency of a model's layers, in place of the manifest's (docs/streaming.md).
 #[derive(Debug, Default, Args)]
 pub(super) struct LayerArgs {
     /// auto, resident (in memory or not at all), or stream (within --vram, or the least that works).
@@ -45,7 +45,7 @@ pub(super) struct LayerArgs {
     /// Of a streamed model: layers of a block.
     #[arg(long, value_name = "LAYERS", value_parser = clap::value_parser!(u32).range(1..))]
     block: Option<u32>,
-    /// The memory it may take on the devices that compute, e.g. 6GiB.
+    /// The memory that the model may use on the devices that compute, e.g. 6GiB.
     #[arg(long, value_name = "SIZE")]
     vram: Option<ByteCount>,
 }
@@ -68,17 +68,17 @@ impl LayerArgs {
 /// `move MODEL DEVICE`.
 #[derive(Debug, Args)]
 pub(super) struct MoveArgs {
-    /// Its name or alias.
+    /// The model's name or alias.
     model: String,
-    /// Where to: cpu, cuda:1, …
+    /// The target device: cpu, cuda:1, …
     device: String,
-    /// Let other models leave if there is no room for the second copy.
+    /// Evict other models if there is no memory for the second copy.
     #[arg(long)]
     evict: bool,
-    /// How important it is, 0 to 9, or interactive, normal, batch.
+    /// The priority: 0 to 9, or interactive, normal, batch.
     #[arg(long, default_value = "2")]
     priority: String,
-    /// Do not wait until it serves from there.
+    /// Do not wait until it serves on the new device.
     #[arg(long)]
     no_wait: bool,
 }
@@ -86,12 +86,12 @@ pub(super) struct MoveArgs {
 /// `free DEVICE`.
 #[derive(Debug, Args)]
 pub(super) struct FreeArgs {
-    /// Which device: cpu, cuda:0, …
+    /// The device: cpu, cuda:0, …
     device: String,
-    /// Give it back to the models.
+    /// Open the device for models again.
     #[arg(long)]
     back: bool,
-    /// Do not wait until it is empty.
+    /// Do not wait until the device is empty.
     #[arg(long, conflicts_with = "back")]
     no_wait: bool,
 }
@@ -99,12 +99,12 @@ pub(super) struct FreeArgs {
 /// `pin MODEL`.
 #[derive(Debug, Args)]
 pub(super) struct PinArgs {
-    /// Its name or alias.
+    /// The model's name or alias.
     model: String,
-    /// It may leave again.
+    /// Unpin the model.
     #[arg(long)]
     off: bool,
-    /// As its manifest says.
+    /// Restore the manifest's choice.
     #[arg(long, conflicts_with = "off")]
     manifest: bool,
 }

@@ -21,9 +21,9 @@ const NAME_LENGTH: usize = 120;
 /// The folders to search.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ScanArgs {
-    /// Folders to look into, in place of the usual ones.
+    /// Folders to search, in place of the usual ones.
     folders: Vec<PathBuf>,
-    /// Write each manifest into this folder, unless there is one of its name.
+    /// Write each manifest into this folder, unless it has one of that name.
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = "manifests")]
     write: Option<PathBuf>,
 }

@@ -14,12 +14,12 @@ const IGNORED: &str = "ignored";
 /// Arguments of `config get`.
 #[derive(Debug, Args)]
 pub(super) struct GetArgs {
-    /// One key; all without.
+    /// One key; without it, all keys.
     key: Option<String>,
-    /// Also what is configured, and who decided.
+    /// Also show the configured values, and their sources.
     #[arg(long)]
     origin: bool,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -27,13 +27,13 @@ pub(super) struct GetArgs {
 /// Arguments of `config set`.
 #[derive(Debug, Args)]
 pub(super) struct SetArgs {
-    /// Such as `maxQueue=100`, `allowCloudFallback=false`; `KEY=null` gives a key back to the configuration.
+    /// Changes such as `maxQueue=100`, `allowCloudFallback=false`; `KEY=null` restores the configured value.
     #[arg(required = true, value_name = "KEY=VALUE")]
     changes: Vec<String>,
-    /// Also where the store holds something that the coordinator does not understand: it is replaced.
+    /// Replace a stored document that the coordinator does not understand.
     #[arg(long)]
     replace: bool,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }

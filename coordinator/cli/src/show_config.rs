@@ -10,10 +10,10 @@ use super::flags::SettingFlags;
 /// Arguments of `config show`.
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
-    /// Also who decided each value: a flag, a variable, a line of the file, or nobody.
+    /// Also show the source of each value: a flag, a variable, a line of the file, or the default.
     #[arg(long)]
     origin: bool,
-    /// As JSON, with origins and explanations.
+    /// Print JSON, with sources and explanations.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -22,17 +22,17 @@ use crate::model_folders::ModelFolders;
 section! {
     /// All settings. Every duration has millisecond resolution.
     pub struct Config {
-        /// Where to listen; several addresses as a list. Anything but a loopback address needs `api_keys`.
+        /// The addresses to listen on; several as a list. Any but a loopback address needs `api_keys`.
         host: Hosts = Hosts::default(),
         /// The port to listen on; 0 lets the system choose, and the chosen one is printed.
         port: u16 = 8210,
         /// The folder with one TOML file per model.
         manifests: PathBuf = PathBuf::from("manifests"),
-        /// The file with tasks and clients; need not be there unless it is named.
+        /// The file with tasks and clients; it may be absent unless it is named here.
         tasks: PathBuf = PathBuf::from(DEFAULT_TASKS),
-        /// Whether a request may go to a cloud when what stands before it on its task's ladder cannot serve it.
+        /// Whether a request may go to a cloud when no earlier rung of its task's ladder can serve it.
         allow_cloud_fallback: bool = true,
-        /// Models may be loaded by path from below these folders and `manifests`, links followed. `~`: home.
+        /// Folders from which models may be loaded by path, besides `manifests`; links are followed. `~`: home.
         model_roots: Vec<PathBuf> = ModelFolders::usual(),
         /// State folder; unset: `$STATE_DIRECTORY`, for root `/var/lib/model-boss`, else `~/.local/state/model-boss`.
         state_dir: PathBuf = default_state_dir(),
@@ -52,27 +52,27 @@ section! {
         allowed_hosts: Vec<String> = Vec::new(),
         /// Sites whose pages may call from a browser (CORS): `https://chat.example`, `http://localhost:*`; docs/api.md.
         allowed_origins: Vec<String> = Vec::new(),
-        /// How long a load may take before its worker is given up; unset: by size, 60 s and 20 s for each GiB.
+        /// The longest load before its worker is ended; unset: by size, 60 s and 20 s for each GiB.
         load_timeout: Option<Duration> = None,
-        /// How long a worker may take to end by itself after SIGTERM, before SIGKILL.
+        /// The time from SIGTERM until a worker is killed by SIGKILL.
         stop_grace: Duration = Duration::from_secs(10),
-        /// How long running requests may take to end when the coordinator is asked to stop.
+        /// The time that running requests get to end when the coordinator is asked to stop.
         drain_grace: Duration = Duration::from_secs(30),
-        /// A worker with work in flight and no step for this long is taken to hang.
+        /// A worker with work and no step for this long counts as hung.
         hang_timeout: Duration = Duration::from_secs(60),
-        /// Waiting this long makes a request one step more important.
+        /// Each such wait raises a request's priority by one step.
         aging_step: Duration = Duration::from_secs(30),
-        /// A request that waited this long may take the place of any model that is not pinned; 0 = never.
+        /// A request that waited this long may evict any model that is not pinned; 0 = never.
         max_wait: Duration = Duration::from_secs(600),
-        /// The least time a model serves before an equally important request may take its place while it is used.
+        /// The least time a model in use serves before a request of equal priority may evict it.
         min_hold: Duration = Duration::from_secs(10),
-        /// Waiting requests are looked at again at least this often.
+        /// Queued requests are reconsidered at least this often.
         reevaluate_every: Duration = Duration::from_secs(5),
         /// At equal priority, each such step of service (in tokens) that a client got more puts it behind others.
         service_step: usize = 1_000,
-        /// How often a request whose worker died before any byte of its answer is tried again.
+        /// How often a request is retried whose worker died before any byte of its answer.
         max_retries: usize = 3,
-        /// Failed loads of a model in a row after which those who wait for it are told.
+        /// Failed loads of a model in a row after which its queued requests are refused.
         max_load_attempts: usize = 3,
         /// The wait before a failed model is loaded again; doubles with each failure in a row.
         back_off_first: Duration = Duration::from_secs(1),
@@ -94,15 +94,15 @@ section! {
         model_cache_mb: Option<u64> = None,
         /// How long an unneeded model stays, in place of `stay_warm`: seconds, or a text with a unit; 0 = forever.
         model_idle_secs: Option<IdleTime> = None,
-        /// The longest `keep_alive` that a request may ask for.
+        /// The longest `keep_alive` that a request may set.
         max_keep_alive: Duration = Duration::from_secs(86_400),
-        /// Devices that are not found by themselves: `[devices.NAME]` with `memory`, `exclusive`, `backend`.
+        /// Devices that no probe finds: `[devices.NAME]` with `memory`, `exclusive`, `backend`.
         devices: DeclaredDevices = DeclaredDevices::default(),
-        /// The context a model serves when neither a load nor its manifest says, in tokens.
+        /// The context in tokens of a model where neither a load nor its manifest states one.
         ctx_size: Option<u64> = None,
         /// Arguments for llama-server, before a manifest's and a load's, as one text; docs/engines.md has the list.
         llamacpp_args: LlamaArgs = LlamaArgs::default(),
-        /// The build of llama-server used when nobody says: a name of `[backends.llama-server.builds]`.
+        /// The default build of llama-server: a name in `[backends.llama-server.builds]`.
         llamacpp: Option<String> = None,
         /// The program llama-server; unset: `llama-server` on PATH, if it is there.
         llama_server: Option<PathBuf> = None,
@@ -120,9 +120,9 @@ section! {
         limits: Limits = Limits::default(),
         /// Limits on a model's chat template and tokenizer, which are programs in its files.
         text: Text = Text::default(),
-        /// How long promises of memory last.
+        /// Terms of leases.
         leases: LeaseTerms = LeaseTerms::default(),
-        /// The comments that keep a stream alive while it waits for a model.
+        /// Comments that keep a stream alive while its request waits for a model.
         sse: Sse = Sse::default(),
         /// The log on standard error.
         log: Log = Log::default(),
@@ -162,15 +162,15 @@ section! {
         header_size: ByteCount = ByteCount(32 << 10),
         /// The deepest nesting of a JSON body.
         json_depth: usize = 64,
-        /// Values in a JSON body that is put into other words (Anthropic's and Ollama's routes, providers), or manages.
+        /// The most values in a JSON body that is translated (Anthropic's, Ollama's, providers' APIs) or that manages.
         json_values: usize = 100_000,
-        /// Memory that bodies and answers in flight may take in all; one request may take half of it.
+        /// Memory for all bodies and answers in flight; one request may use half of it.
         request_memory: ByteCount = ByteCount::mib(256),
         /// Requests that may wait for one model, or for all providers; the last eighth is for priorities 0 to 2.
         queue_per_model: usize = 512,
         /// Requests that may wait in all; the last eighth as above.
         queue_total: usize = 4_096,
-        /// Models named by their path that are kept; beyond it the one unused for longest is forgotten.
+        /// The number of models named by path that are kept; beyond it the least recently used is forgotten.
         path_models: usize = 256,
         /// A model named by its path is forgotten when it was not used for this long.
         path_model_idle: Duration = Duration::from_secs(86_400),
@@ -197,13 +197,13 @@ section! {
     /// Limits on a model's chat template and tokenizer for one request
     /// (docs/adr/0036-templates-run-in-processes-of-their-own.md).
     pub struct Text {
-        /// The longest that one request may take.
+        /// The longest time for one request.
         time: Duration = TextLimits::default().time,
         /// The memory that one request may use, the vocabulary not counted.
         memory: ByteCount = TextLimits::default().memory,
         /// The stack that a template may use.
         stack: ByteCount = TextLimits::default().stack,
-        /// Requests of one model that are worked on at the same time.
+        /// The requests of one model that are processed at the same time.
         processes: usize = TextLimits::default().processes as usize,
     }
 }
@@ -217,7 +217,7 @@ impl Text {
 }
 
 section! {
-    /// How long promises of memory last without news of their holder.
+    /// Terms of leases, for holders that do not renew.
     pub struct LeaseTerms {
         /// A lease that is not renewed for this long expires; its bytes stay counted until its processes are gone.
         term: Duration = Duration::from_secs(15),

@@ -1,8 +1,8 @@
-//! A body put together from pieces without being in memory twice.
+//! A body collected from pieces, without ever being in memory twice.
 
 use bytes::Bytes;
 
-/// Up to so many bytes the buffer grows as it needs to, which costs little.
+/// The size in bytes up to which the buffer simply doubles, which costs little.
 const SMALL: usize = 1 << 20;
 
 /// Pieces of one body. A single piece is passed on without a copy.
@@ -14,25 +14,26 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// Nothing yet, and never more than `most` bytes.
+    /// An empty body that may grow to `most` bytes.
     pub const fn new(most: u64) -> Self {
         Self { first: Bytes::new(), several: Vec::new(), most }
     }
 
-    /// Bytes so far.
+    /// The number of bytes so far.
     pub fn size(&self) -> usize {
         self.first.len() + self.several.len()
     }
 
-    /// The next piece.
+    /// Adds the next piece.
     pub fn add(&mut self, piece: Bytes) {
         if self.size() == 0 {
             self.first = piece;
             return;
         }
         let size = self.size() + piece.len();
-        // A buffer that grows is there twice while it moves, so a large one gets room for the largest at once. That is
-        // addresses, not memory: a page is taken when it is written to. A system that has none to give lets it grow.
+        // A growing buffer is in memory twice while it is copied. A large one therefore reserves its final size at
+        // once. The reservation takes addresses, not memory: the kernel takes a page when it is written to. If it
+        // fails, the buffer grows step by step.
         if size > SMALL && size > self.several.capacity() {
             let most = usize::try_from(self.most).unwrap_or(usize::MAX).max(size);
             _ = self.several.try_reserve_exact(most - self.several.len());

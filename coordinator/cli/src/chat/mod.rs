@@ -36,13 +36,13 @@ pub(super) struct RunArgs {
     /// The longest answer, in tokens.
     #[arg(long, value_name = "N")]
     max_tokens: Option<u64>,
-    /// 0 always takes the likeliest token; larger is more surprising.
+    /// The temperature: 0 always takes the likeliest token; larger values vary more.
     #[arg(long, value_name = "T")]
     temperature: Option<f64>,
-    /// The same seed gives the same answer.
+    /// The seed: the same seed gives the same answer.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// How long the model stays loaded afterwards, such as 10m; -1 for ever.
+    /// How long the model stays loaded afterwards, such as 10m; -1 forever.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     keep_alive: Option<String>,
 }

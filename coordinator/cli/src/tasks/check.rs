@@ -18,20 +18,20 @@ use super::super::tables::pretty;
 /// Arguments of `tasks check`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The file.
+    /// The file to check.
     #[arg(default_value = DEFAULT_TASKS)]
     file: PathBuf,
-    /// The file of settings, which declares providers and says where manifests are [default: model-boss.toml beside
-    /// FILE, if it is there].
+    /// The file of settings, with providers and the folder of manifests [default: model-boss.toml beside FILE, if it is
+    /// there].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The folder of manifests [default: as the settings say].
+    /// The folder of manifests [default: the settings'].
     #[arg(long, value_name = "FOLDER")]
     manifests: Option<PathBuf>,
     /// More prefixes of providers.
     #[arg(long, value_name = "NAME")]
     provider: Vec<String>,
-    /// Models that nobody describes are problems too.
+    /// Report models without a manifest as problems too.
     #[arg(long)]
     strict: bool,
     #[command(flatten)]

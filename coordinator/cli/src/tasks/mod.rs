@@ -21,17 +21,17 @@ pub(super) enum TasksCommand {
     Check(check::CheckArgs),
     /// Explain a task: the state of every rung, and which one a request would get now.
     Explain {
-        /// Its name.
+        /// The task's name.
         name: String,
-        /// For a request of this importance, 0 to 9, or interactive, normal, batch.
+        /// The priority of the request: 0 to 9, or interactive, normal, batch.
         #[arg(long)]
         priority: Option<String>,
         #[command(flatten)]
         read: ReadArgs,
     },
-    /// Prints the JSON Schema of a kind of file, for editors.
+    /// Print the JSON Schema of a kind of file, for editors.
     Schema {
-        /// Which kind.
+        /// The kind of file.
         #[arg(default_value = "tasks")]
         of: SchemaOf,
     },

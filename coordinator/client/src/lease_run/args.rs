@@ -27,40 +27,40 @@ pub struct LookArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pub(super) place: Place,
-    /// How much memory on each device.
+    /// The memory to lease on each device.
     #[arg(long, value_name = "SIZE")]
     pub(super) vram: ByteCount,
-    /// On how many GPUs, whichever have room first.
+    /// The number of GPUs; those with enough free memory are chosen.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "device")]
     pub(super) gpus: usize,
-    /// On this device, and on others when given again.
+    /// Lease on this device; repeat for more devices.
     #[arg(long, value_name = "DEVICE")]
     pub(super) device: Vec<DeviceId>,
-    /// How important it is: 0 (most) to 9, or interactive, normal, batch.
+    /// The priority: 0 (highest) to 9, or interactive, normal, batch.
     #[arg(long, default_value = "7")]
     pub(super) priority: Priority,
-    /// For people: what it is. The program's name by default.
+    /// A label for people; the program's name by default.
     #[arg(long)]
     pub(super) label: Option<String>,
-    /// How long to wait for the memory; for ever by default.
+    /// How long to wait for the memory; forever by default.
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub(super) wait: Option<Duration>,
-    /// Ask less important programs that allow it to give memory back.
+    /// Revoke leases of lower priority that are preemptible.
     #[arg(long)]
     pub(super) preempt: bool,
-    /// Allow more important requests to ask for the memory back.
+    /// Let requests of higher priority revoke this lease.
     #[arg(long)]
     pub(super) preemptible: bool,
-    /// Send the program this signal when its memory is asked back. Allows that, like --preemptible.
+    /// The signal to the program when its lease is revoked; implies --preemptible.
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     pub(super) on_revoke: Option<Signal>,
-    /// How long the program needs to give the memory back before it is ended.
+    /// How long the program needs to release the memory before it is ended.
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "60s")]
     pub(super) grace: Duration,
-    /// How long it is left alone after it got the memory.
+    /// How long after the grant the lease is not revoked.
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "10m")]
     pub(super) min_hold: Duration,
-    /// Say also where leases are kept, and what was let through the gate.
+    /// Also report where leases are kept, and which process passed the gate.
     #[arg(short, long)]
     pub(super) verbose: bool,
     /// The program and its arguments.
@@ -91,7 +91,7 @@ impl RunArgs {
         }
     }
 
-    /// The signal that tells the program to give its memory back.
+    /// The signal that asks the program to release its memory.
     pub(super) fn revoke_signal(&self) -> Signal {
         self.on_revoke.unwrap_or(Signal::SIGTERM)
     }

@@ -20,7 +20,7 @@ const KILLED: u8 = 128 + 9;
 /// The holder that the gate waits for, and the program that it becomes.
 #[derive(Clone, Debug, Args)]
 pub struct GateArgs {
-    /// Where its holder listens.
+    /// The socket on which its holder listens.
     #[arg(long)]
     socket: PathBuf,
     /// The program and its arguments.

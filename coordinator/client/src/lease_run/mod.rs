@@ -27,31 +27,30 @@ pub use error::LeaseError;
 /// Leases of GPU memory that training jobs and models share.
 #[derive(Debug, Subcommand)]
 pub enum LeaseCommand {
-    /// Run a program once the memory it needs is leased, and give it back when the program ends.
+    /// Run a program once the memory it needs is leased, and release the memory when it ends.
     Run(Box<RunArgs>),
     /// List the leases.
     List(LookArgs),
-    /// One lease.
+    /// Show one lease.
     Show {
         /// Its id, as `lease list` shows it.
         lease: String,
-        /// How it is shown, and which ledger is read.
+        /// The output format and the ledger.
         #[command(flatten)]
         look: LookArgs,
     },
-    /// End a lease whose holder is gone and whose processes are gone. Never ends a process.
+    /// End a lease whose holder and processes are gone. Never ends a process.
     Release {
         /// Its id, as `lease list` shows it.
         lease: String,
-        /// End it whatever its processes do, as an operator: what they still use counts as foreign memory from then on.
+        /// As an operator, end it whatever its processes do: their memory counts as foreign from then on.
         #[arg(long)]
         force: bool,
-        /// Which ledger is changed.
+        /// The ledger.
         #[command(flatten)]
         place: Place,
     },
-    /// Leases for a program in another language: JSON lines in and out, see docs/leases.md. Ends with its standard
-    /// input.
+    /// Serve leases to a program in another language: JSON lines in and out, see docs/leases.md. Ends with its input.
     Hold(Place),
     /// List leases and queued requests, again whenever they change, until Ctrl-C.
     Watch(LookArgs),

@@ -7,11 +7,11 @@ use clap::Args;
 use super::error::LeaseError;
 use crate::Client;
 
-/// Where leases are kept: at the Redis server, if one is named, else at the coordinator that --url names.
+/// The place where leases are kept: the Redis server, if one is named, else the coordinator that --url names.
 #[derive(Clone, Debug, Args)]
 pub struct Place {
     /// The Redis server that keeps the ledger: redis://HOST:PORT, rediss:// for TLS,
-    /// redis+sentinel://HOST,HOST/SERVICE. Without one the coordinator is asked.
+    /// redis+sentinel://HOST,HOST/SERVICE. Without one, the coordinator is used.
     #[arg(long, value_name = "URL", env = "MODEL_BOSS_REDIS_URL", hide_env_values = true)]
     pub(super) redis: Option<String>,
     /// The folder of the host's locks, the same for every program that uses the ledger.
