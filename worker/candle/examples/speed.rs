@@ -1,5 +1,5 @@
-//! How fast a model decodes and reads prompts on the CPU: `cargo run --release -p model-boss-candle --example speed --
-//! FOLDER`.
+//! The speed of decoding and prefill on the CPU:
+//! `cargo run --release -p model-boss-candle --example speed -- FOLDER`.
 
 use std::error::Error;
 use std::path::PathBuf;

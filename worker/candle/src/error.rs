@@ -1,4 +1,4 @@
-//! Why a model could not be loaded: a fault of its files, of the memory or of the device. Knows no act of loading.
+//! Reasons why a model could not be loaded: faults of its files, of memory or of devices.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use model_boss_weights::{WeightsError, is_read_failure};
 
 use crate::spec::{ConfigJsonError, GgufSpecError};
 
-/// Why a model could not be loaded.
+/// The reason why a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The files are missing, unreadable, malformed or of an unknown kind. Trying again changes nothing.
@@ -36,7 +36,7 @@ pub enum LoadError {
     /// No memory for the slots or buffers of streamed layers.
     #[error("out of memory: layers cannot be streamed to {device}: {what}")]
     NoRoom {
-        /// Where they compute.
+        /// The device that they compute on.
         device: DeviceId,
         /// The memory that is missing, in words.
         what: String,
@@ -54,13 +54,13 @@ pub enum LoadError {
     DeviceLost {
         /// The device that was asked for.
         device: DeviceId,
-        /// Why it cannot be used.
+        /// The reason why it cannot be used.
         why: String,
     },
 }
 
 impl LoadError {
-    /// The exit code that tells the coordinator.
+    /// The exit code for the coordinator.
     pub fn exit(&self) -> WorkerExit {
         match self {
             Self::BadModel { reason, .. } if may_pass(reason) => WorkerExit::ReadFailed,
@@ -109,7 +109,7 @@ pub enum ModelError {
     /// A file cannot be read piece by piece.
     #[error(transparent)]
     Store(#[from] WeightStoreError),
-    /// It does not fit.
+    /// The model does not fit.
     #[error(transparent)]
     Refused(PlanRefusal),
     /// Streaming could not begin.
@@ -123,12 +123,12 @@ pub enum ModelError {
     /// A streamed layer cannot be computed with.
     #[error("layer {layer}: {what}")]
     Layer {
-        /// Which layer.
+        /// The index of the layer.
         layer: usize,
         /// The fault, in words.
         what: String,
     },
-    /// One tensor does not fit.
+    /// A single tensor does not fit.
     #[error("tensor '{name}' {what}")]
     Tensor {
         /// Its name.

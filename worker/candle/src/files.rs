@@ -90,7 +90,7 @@ impl ModelFiles {
         }
     }
 
-    /// Where the tensor of that name lies: in which of [`Self::paths`], and where there.
+    /// The place of the tensor of that name: the index in [`Self::paths`], and the range in that file.
     pub(crate) fn extent(&self, name: &str) -> Result<Extent, ModelError> {
         let name = self.spelled(name);
         match self {

@@ -1,4 +1,5 @@
-//! The engine contract: what the process shell may ask of an engine, and what it hears back. Knows no device.
+//! The engine contract: the requests of the process shell to an engine, and the events it gets back. Devices are not
+//! known here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,11 +56,12 @@ pub enum Work {
 pub struct Generate {
     /// The prompt. Never empty.
     pub prompt: Arc<[u32]>,
-    /// At most this many tokens are sampled; what is left of the context when absent. Zero only evaluates the prompt.
+    /// The most tokens that are sampled; the rest of the context when absent. Zero only evaluates the prompt.
     pub max_tokens: Option<usize>,
-    /// How tokens are chosen.
+    /// The choice of tokens.
     pub sampling: SamplingParams,
-    /// Which of several answers to one prompt this is: the same seed gives each its own stream of random numbers.
+    /// The number of this answer among several to one prompt: the same seed gives each its own stream of random
+    /// numbers.
     pub choice: u64,
     /// Texts that end the answer; they are not part of it. Thoughts are not searched for them.
     pub stop: Vec<String>,
@@ -69,11 +71,11 @@ pub struct Generate {
     pub logprobs: Option<usize>,
     /// Report log-probabilities of the prompt's tokens too.
     pub prompt_logprobs: bool,
-    /// Tell thoughts and answer apart, and end the thoughts when their budget is used up.
+    /// The plan to separate thinking from the answer, and to end it when its budget is used up.
     pub thinking: Option<ThinkingPlan>,
 }
 
-/// Where events of one sequence go.
+/// The receiver of the events of one sequence.
 pub trait Reply: Send + Sync {
     /// Hands an event over without blocking.
     fn send(&mut self, event: SequenceEvent);
@@ -88,7 +90,7 @@ pub trait Reply: Send + Sync {
 pub enum SequenceEvent {
     /// The prompt is evaluated.
     Started {
-        /// One entry per prompt token when asked for; the first has no log-probability.
+        /// One entry per prompt token if they were requested; the first has no log-probability.
         prompt_logprobs: Vec<TokenLogprob>,
     },
     /// More of what the model thinks before it answers. Whole characters only.
@@ -109,11 +111,11 @@ pub enum SequenceEvent {
     },
     /// The end.
     Finished(Finished),
-    /// It did not work.
+    /// The work failed.
     Failed(WorkError),
 }
 
-/// How a sequence ended.
+/// The end of a sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     /// Why.
@@ -126,7 +128,7 @@ pub struct Finished {
     pub timings: SequenceTimings,
 }
 
-/// Why a sequence ended.
+/// The reason why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// The model ended its text, or a stop string came.
@@ -148,8 +150,9 @@ impl FinishReason {
 /// Tokens of one sequence.
 ///
 /// `completion_tokens` counts every sampled token, since each cost a step of the decoder. That includes the
-/// end-of-sequence token, although it has no text. llama-server (`n_decoded`) and vLLM (`len(token_ids)`) count
-/// alike, so figures can be compared. `finish_reason: length` always comes with exactly `max_tokens`.
+/// end-of-sequence token, although it has no text. The counts of llama-server (`n_decoded`) and vLLM
+/// (`len(token_ids)`) are the same, so figures can be compared. A `finish_reason` of `length` always comes with
+/// exactly `max_tokens`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenUsage {
     /// Tokens of the prompt as the decoder saw it.
@@ -173,7 +176,7 @@ pub struct SequenceTimings {
     pub predicted: Duration,
 }
 
-/// Why one sequence failed.
+/// The reason why one sequence failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkError {
     /// No room for the answer behind the prompt.

@@ -1,6 +1,6 @@
-//! A request's JSON body, field by field. Each field is read on demand, with its own type, and an error names it.
-//! `null` is the same as absent, and unknown fields are ignored. The manifest may set fields that the request does
-//! not.
+//! A request's JSON body, field by field. Each field is read on demand with its own type, and errors name it. The
+//! value `null` is the same as absent, and unknown fields are ignored. The manifest may set fields that the request
+//! does not.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

@@ -27,8 +27,8 @@ const WORDS: u64 = 400;
 /// The vocabulary of the answer has a limit of its own.
 const LARGEST_LOADED: usize = 128 << 20;
 
-/// Variables that the host inherits from the worker's environment: the time zone, for templates that ask for the
-/// date, and the path of the program's libraries.
+/// Variables that the host inherits from the worker's environment. They are the time zone, for templates that ask for
+/// the date, and the path of the program's libraries.
 const INHERITED: [&str; 2] = ["TZ", "LD_LIBRARY_PATH"];
 
 /// Starts the text host that a worker has: a process.
@@ -62,9 +62,9 @@ impl HostProcess {
         Ok(Self { child, control, words })
     }
 
-    /// How loading ended that gave no answer.
+    /// The failure for a load that ended without an answer.
     fn load_died(&mut self, load: &TextLoad) -> LoadFailure {
-        // It closed its stream, so it has ended or is about to.
+        // The host closed its stream, so it has ended or is about to.
         let _ = self.child.kill();
         let status = self.child.wait();
         let own = status.as_ref().is_ok_and(|status| {
@@ -135,7 +135,7 @@ impl Drop for HostProcess {
     }
 }
 
-/// Why a process ended, as its runtime put it on standard error: the first line.
+/// The reason why a process ended: the first line that its runtime wrote to standard error.
 pub(super) fn last_words(mut words: &UnixStream) -> String {
     let mut bytes = Vec::new();
     // No other process writes there, so the end of the stream has come or is about to.

@@ -17,7 +17,7 @@ use crate::spec::{DecoderSpec, RopePlanes};
 /// Elements of a block of [`MatrixType::Q8_0`].
 const BLOCK: usize = 32;
 
-/// How matrices are written. Everything else is f32: it is small, and readers expect it.
+/// The type of stored matrices. All other tensors are f32: they are small, and readers expect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatrixType {
     /// 16 bits: exact for models stored so.
@@ -36,13 +36,13 @@ pub struct Conversion {
     matrices: MatrixType,
 }
 
-/// Why a model cannot be written as GGUF.
+/// The reason why a model cannot be written as GGUF.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
-    /// It cannot be read.
+    /// The model cannot be read.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// It is GGUF already.
+    /// The model is GGUF already.
     #[error("it is a GGUF file already; llama-quantize turns one type into another")]
     Already,
     /// GGUF has no words for it.

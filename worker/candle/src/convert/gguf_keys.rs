@@ -31,7 +31,7 @@ pub(crate) fn architecture(spec: &DecoderSpec) -> Result<&'static str, GgufKeysE
     }
 }
 
-/// Which elements of a head turn together in files of an architecture.
+/// The elements of a head that are rotated together, in files of an architecture.
 pub(crate) fn planes(architecture: &str) -> RopePlanes {
     if architecture == "llama" { RopePlanes::Neighbours } else { RopePlanes::Halves }
 }

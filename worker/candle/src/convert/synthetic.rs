@@ -21,7 +21,7 @@ pub struct Synthetic {
     stored: Mix,
 }
 
-/// Which type each matrix has.
+/// The type of each matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mix {
     /// As llama.cpp's Q4_K_M: four bits, and six for what matters most.

@@ -26,9 +26,9 @@ pub(crate) struct SpecDecoder {
     spec: DecoderSpec,
     rope: Rope,
     ends: DecoderEnds,
-    /// In the order of the layers; never none.
+    /// Stages in the order of the layers; never empty.
     stages: Vec<Stage>,
-    /// One for each stage.
+    /// The use of each stage's device.
     places: Arc<[PlaceUse]>,
     monitor: Option<Arc<Monitor>>,
     sequences: HashMap<KvSlot, SequenceKv>,
@@ -57,7 +57,7 @@ impl SpecDecoder {
         Self { info, spec, rope, ends, stages, places, monitor, sequences: HashMap::new(), next_slot: 0 }
     }
 
-    /// Tells those who watch how much room keys and values have.
+    /// Publishes the room of keys and values to observers.
     fn note_room(&self) {
         let tokens = self.sequences.values().map(SequenceKv::room).sum();
         self.places.iter().for_each(|place| place.holds_tokens(tokens));

@@ -17,13 +17,13 @@ use crate::layers::step::StepContext;
 use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
 
-/// One of a decoder's stretches.
+/// One stage of a decoder: consecutive layers on one device.
 pub(crate) struct Stage {
     /// The device by its name inside the worker.
     pub(crate) name: DeviceId,
-    /// Where and in which type it computes.
+    /// The device and the type that it computes in.
     pub(crate) target: WeightTarget,
-    /// Which of the model's layers.
+    /// The range of the model's layers.
     pub(crate) layers: Range<usize>,
     pub(crate) stretch: Box<dyn Stretch>,
     /// Bytes of weights on the device, ends included where they are its own.
@@ -49,7 +49,7 @@ impl Stage {
 pub(crate) struct StretchStep<'a> {
     /// Its layers.
     pub(crate) layers: Range<usize>,
-    /// With room for the step's tokens.
+    /// The sequences, with room for the step's tokens.
     pub(crate) sequences: &'a mut [SequenceKv],
     pub(crate) context: &'a StepContext,
     /// Asked between layers.
@@ -99,7 +99,7 @@ impl<S: LayerSource> Stretch for S {
     }
 }
 
-/// One report for all stretches.
+/// One monitor over all stages.
 pub(crate) fn monitor_over(stages: &[Stage]) -> Option<Arc<Monitor>> {
     let mut monitors: Vec<Arc<Monitor>> = stages.iter().filter_map(|stage| stage.stretch.monitor()).collect();
     match monitors.len() {

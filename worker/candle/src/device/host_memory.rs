@@ -1,4 +1,5 @@
-//! How much host memory is to be had. A process that takes more is killed without a word, so it is asked before a load.
+//! Available host memory. The system kills a process that takes more without a message, so this is checked before a
+//! load.
 
 use std::path::Path;
 

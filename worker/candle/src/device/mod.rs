@@ -36,7 +36,7 @@ pub(crate) fn has_bf16(device: &Device) -> bool {
     cuda::has_bf16(device)
 }
 
-/// Bytes that a process takes on a device beside what it allocates there.
+/// Bytes that a process takes on a device beyond its allocations.
 pub(crate) fn context_bytes(device: &Device) -> u64 {
     if device.is_cpu() { 0 } else { GPU_CONTEXT.0 }
 }

@@ -24,7 +24,7 @@ const COPIED_BYTES: usize = 256 << 10;
 pub(crate) trait Half: Copy + Send + Sync {
     /// The numbers that have these bits.
     fn of_bits(bits: &[u16]) -> &[Self];
-    /// Where its exponent stands. All of it set is how infinity and NaN are written.
+    /// The bits of the exponent. In infinity and NaN all of them are set.
     const EXPONENT: u16;
 
     /// Both are of the same length.
@@ -70,8 +70,8 @@ pub(crate) struct Halves<H> {
 const _: () = assert!(cfg!(target_endian = "little"), "weights are read in place on little-endian machines only");
 
 impl<H: Half> Halves<H> {
-    /// From a file's bytes, which are copied to memory of the same size: read once, checked on the way. The error says
-    /// what is wrong with them.
+    /// Copies a file's bytes to memory of the same size, with a check in the same pass. An error describes the fault
+    /// of the bytes.
     pub(crate) fn copied(shape: [usize; 2], bytes: &[u8], mut into: BytesMut) -> Result<Self, String> {
         let parts = into.par_chunks_mut(COPIED_BYTES).zip(bytes.par_chunks(COPIED_BYTES));
         let finite = parts.all(|(into, bytes)| {

@@ -25,7 +25,7 @@ pub(crate) trait MatrixKernel: Send + Sync {
     /// `x Wᵀ`: `[rows, depth]` → `[rows, outs]`.
     fn multiply(&self, x: &ProductInput<'_>) -> Vec<f32>;
 
-    /// The same for an input that no other matrix shares.
+    /// The product for an input that no other matrix shares.
     fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
         self.multiply(&ProductInput::new(x, rows, self.rounds()))
     }
@@ -39,7 +39,7 @@ pub(crate) struct ProductInput<'a> {
     /// `[rows, depth]`.
     pub(crate) values: &'a [f32],
     pub(crate) rows: usize,
-    /// In 8 bits, where they were asked for.
+    /// The activations in 8 bits, where they were requested.
     pub(crate) rounded: Option<Activations>,
 }
 

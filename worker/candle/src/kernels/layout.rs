@@ -20,7 +20,7 @@ pub(crate) struct MatrixLayout {
 }
 
 impl MatrixLayout {
-    /// Whether a file's bytes can be computed with. The error says what is wrong with them.
+    /// Checks that products can be computed with a file's bytes. An error describes the fault of the bytes.
     pub(crate) fn check(&self, bytes: &[u8]) -> Result<(), String> {
         let finite = match self.kind {
             TensorType::F32 => bytes.as_chunks::<4>().0.iter().all(|word| f32::from_le_bytes(*word).is_finite()),

@@ -16,7 +16,7 @@ pub(super) const CHUNK: usize = GROUPS * GROUP;
 pub(super) struct UnpackedChunk {
     /// Unsigned up to 31, or (by block type, see `Layout::SIGNED`) signed.
     pub(super) quants: [[u8; GROUP]; GROUPS],
-    /// One for each pair of elements, because that is how products come.
+    /// One scale for each pair of elements, as products come in pairs.
     pub(super) scales: [[i16; GROUP / 2]; GROUPS],
     pub(super) factors: [f32; GROUPS],
     /// Unused where quants are signed.

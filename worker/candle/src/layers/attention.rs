@@ -99,7 +99,7 @@ impl Attention {
         Tensor::from_vec(attended, query.shape(), query.device())
     }
 
-    /// The same on other devices.
+    /// Attention on other devices than the CPU.
     fn attend_on_device(
         &self,
         query: &Tensor,

@@ -25,9 +25,10 @@ use crate::read::reader::WeightReader;
 
 /// Loads a model and reports its progress, as a share from 0 to 1.
 ///
-/// `source` is a folder with `config.json` and safetensors, or a weight file in one. It may also be a GGUF file,
-/// which may be any part of a split model, or a folder with one GGUF model. `context_length` is the longest sequence
-/// wanted, in tokens. The decoder serves at most what the model is made for, and all of that when it is absent.
+/// The path `source` is a folder with `config.json` and safetensors, or a weight file in one. It may also be a GGUF
+/// file, which may be any part of a split model. A folder with one GGUF model is possible too. The longest sequence
+/// wanted is `context_length`, in tokens. The decoder serves at most what the model is made for, and all of that when
+/// it is absent.
 pub fn load(
     source: &Path,
     device: &DeviceId,
@@ -49,9 +50,9 @@ pub fn load_with(
     load_over(source, &[place], options, progress)
 }
 
-/// As [`load_with`], over several devices. Each computes consecutive layers in proportion to the bytes it has, and
-/// keeps their keys and values. Activations are copied from one to the next (RC-22). Where all of them together are too
-/// small, each streams what it cannot hold.
+/// As [`load_with`], over several devices. Each computes consecutive layers in proportion to its bytes, and keeps
+/// their keys and values. Activations are copied from each device to the next (RC-22). If all devices together are
+/// too small, each streams the layers that it cannot hold.
 pub fn load_over(
     source: &Path,
     places: &[DeviceOptions],
@@ -120,11 +121,11 @@ pub fn load_over(
     Ok(Box::new(decoder))
 }
 
-/// How a model is read that is not in memory: past the page cache, which would be filled with a copy while the load
-/// waits.
+/// The store for a model that is not in memory. It bypasses the page cache, which would otherwise be filled with a
+/// copy while the load waits.
 fn past_the_cache(files: &ModelFiles, parts: &[DevicePart]) -> Option<Arc<dyn WeightStore>> {
     let on_cpu = matches!(parts, [part] if part.place.target.device.is_cpu());
     let cold = on_cpu && files.cached_share() < 0.5;
-    // Where there are no direct reads, there is no other way than through the cache.
+    // Without direct reads the page cache is the only way.
     if cold { store::open(&files.paths(), WeightStoreChoice::Direct).ok() } else { None }
 }

@@ -18,9 +18,9 @@ use crate::spec::DecoderSpec;
 use crate::streamed;
 use crate::streamed::request::StreamRequest;
 
-/// Why the model is not on a device.
+/// The reason why the model is not on a device.
 pub(crate) enum StageFailure {
-    /// The weights are larger than what is free.
+    /// The weights are larger than the free memory.
     TooSmall { needs: u64, free: u64 },
     /// There is no memory for slots or buffers of streamed layers, on the device or on the host; in words.
     NoRoom(String),

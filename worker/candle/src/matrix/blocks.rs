@@ -33,7 +33,7 @@ impl DeviceBlocks {
         Ok(Self(Arc::new(QTensor::new(storage, (outs, depth))?)))
     }
 
-    /// Where they are.
+    /// The tensor with the blocks.
     #[cfg(feature = "cuda")]
     pub(crate) fn tensor(&self) -> &QTensor {
         &self.0

@@ -23,7 +23,7 @@ use crate::kernels::product::{RowsByRows, WORTH_SHARING, contiguous};
 pub(crate) enum Matrix {
     /// On any device, in the type the device computes in.
     Tensor(Tensor),
-    /// In the host's memory, as its file has it.
+    /// A matrix in the host's memory, as its file stores it.
     Stored(Arc<dyn MatrixKernel>),
     /// On a device with memory of its own, in blocks as its file has it.
     Blocks(DeviceBlocks),

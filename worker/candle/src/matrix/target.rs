@@ -1,4 +1,4 @@
-//! Where weights go and what they become there: the device, the type it computes in and that of keys and values.
+//! Targets of weights: the device, the type it computes in and that of keys and values.
 
 use candle_core::{DType, Device};
 use model_boss_weights::gguf::TensorType;
@@ -8,13 +8,13 @@ use crate::files::FileTensor;
 use crate::kernels::layout::MatrixLayout;
 use crate::matrix::blocks;
 
-/// Where weights go and what they become there.
+/// The device of weights, and their types on it.
 #[derive(Clone, Debug)]
 pub(crate) struct WeightTarget {
     pub(crate) device: Device,
-    /// Of tensors.
+    /// The type of tensors.
     pub(crate) dtype: DType,
-    /// Of keys and values.
+    /// The type of keys and values.
     pub(crate) cached: DType,
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct CheckedModel {
     embedding: &'static str,
     /// `None`: the embedding is the head.
     head: Option<&'static str>,
-    /// How each matrix is stored.
+    /// The stored type of each matrix.
     pub(crate) matrices: Vec<TensorType>,
 }
 

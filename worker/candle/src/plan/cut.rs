@@ -1,5 +1,5 @@
-//! Which layers of a model go to which device, and the order in which their tensors are read. Knows bytes, reads
-//! nothing.
+//! The assignment of layers to devices, and the order in which their tensors are read. It works with sizes and reads
+//! no data.
 
 use model_boss_engine::residency::plan::MemoryNeeds;
 use model_boss_engine::residency::split::{EndBytes, split};
@@ -14,7 +14,7 @@ use crate::plan::part::{DevicePart, LoadDevice};
 use crate::spec::DecoderSpec;
 use crate::spec::tensors::Needed;
 
-/// Cuts the layers for the devices; those that are too small for any get none and are not in what it gives.
+/// Divides the layers among the devices. Devices that are too small for any layer are left out of the result.
 pub(crate) fn cut(
     plan: &CheckedModel,
     spec: &DecoderSpec,

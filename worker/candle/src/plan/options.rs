@@ -30,6 +30,6 @@ pub struct DeviceOptions {
     pub device: DeviceId,
     /// Its weight among several: layers are split in proportion. The bytes that are free when absent.
     pub share: Option<ByteCount>,
-    /// Bytes it may take there in all; what is free when absent.
+    /// The most bytes it may take on the device; all free bytes when absent.
     pub limit: Option<ByteCount>,
 }

@@ -4,12 +4,12 @@
 use bytes::BytesMut;
 use model_boss_weights::store::prefer_large_pages;
 
-/// Bytes of a piece of it: little beside a model, so that what is left over at its end is nothing.
+/// The bytes of one piece: small beside a model, so that the unused rest at its end does not matter.
 const PIECE: usize = 256 << 20;
 /// Matrices begin at multiples of this: no vector register then lies across two lines of the cache.
 const ALIGNMENT: usize = 64;
 
-/// Memory for what is still to come.
+/// Memory for matrices that are read later.
 pub(crate) struct Room {
     piece: BytesMut,
     /// Bytes that are still expected.
@@ -17,12 +17,12 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// For about `expected` bytes in all. That they are fewer or more in the end does no harm.
+    /// Room for about `expected` bytes in all. A wrong number does no harm.
     pub(crate) fn new(expected: u64) -> Self {
         Self { piece: BytesMut::new(), expected: usize::try_from(expected).unwrap_or(usize::MAX) }
     }
 
-    /// So many bytes, zeroed.
+    /// Zeroed memory of this size.
     pub(crate) fn take(&mut self, bytes: usize) -> BytesMut {
         let held = bytes.next_multiple_of(ALIGNMENT);
         if self.piece.len() < held {

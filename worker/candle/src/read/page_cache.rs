@@ -17,8 +17,8 @@ const STEP: usize = 4 << 20;
 /// Seconds of rest for each second of reading, so that requests for the model go first.
 const REST: u32 = 3;
 
-/// Begins to read files into the page cache, if they would fill no more than half of what is free. A file that cannot
-/// be read is skipped: the next load is slower then.
+/// Begins to read files into the page cache, if they would fill no more than half of the free memory. A file that
+/// cannot be read is skipped: the next load is slower then.
 pub(crate) fn fill(paths: Vec<PathBuf>) {
     let bytes: u64 = paths.iter().filter_map(|path| path.metadata().ok()).map(|about| about.len()).sum();
     if device::free_memory(&Device::Cpu).is_some_and(|free| bytes <= free / 2) {
@@ -27,7 +27,7 @@ pub(crate) fn fill(paths: Vec<PathBuf>) {
     }
 }
 
-/// Reads a file from its beginning to its end; `pause` hears how long each step took.
+/// Reads a file from its beginning to its end; `pause` is called with the time of each step.
 fn read(path: &Path, pause: impl Fn(std::time::Duration)) -> io::Result<()> {
     let (file, mut step, mut at) = (File::open(path)?, vec![0; STEP], 0);
     loop {

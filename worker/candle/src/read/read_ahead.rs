@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use model_boss_weights::ASKED_AT_ONCE;
 use model_boss_weights::store::Extent;
 
-/// So far may it be ahead: what was asked for has to stay in the page cache until it is used.
+/// The most bytes that are read ahead: they have to stay in the page cache until they are used.
 const WINDOW: u64 = 256 << 20;
 
 /// Pieces in the order in which they will be used, and how far that is.
@@ -106,7 +106,7 @@ mod tests {
                     Some(last) if last.end() == part.offset => last.len += part.len,
                     _ => joined.push(part),
                 }
-                // Only when it may ask for no more: then it has to hear of this.
+                // The reader waits only when it may read no further; only then it has to be notified.
                 if total + ASKED_AT_ONCE > most {
                     eighths += 1;
                     ahead.used(f32::from(eighths) / 8.0);

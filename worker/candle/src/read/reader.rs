@@ -31,7 +31,7 @@ pub(crate) struct WeightReader<'a> {
     target: &'a WeightTarget,
     expected: u64,
     bytes: u64,
-    /// For matrices that the host computes with.
+    /// Memory for matrices that the host computes with.
     room: Room,
     /// Tensors that are read past the page cache.
     intake: Option<Intake<'a>>,

@@ -24,7 +24,7 @@ pub struct DecoderSpec {
     pub rope: RopeSpec,
     /// Whether the output head is the embedding.
     pub tied_head: bool,
-    /// Which attention projections have a bias.
+    /// The attention projections that have a bias.
     pub attention_bias: AttentionBias,
     /// Whether every query and key head passes an RMSNorm of its own before it is rotated.
     pub head_norm: bool,
@@ -50,11 +50,11 @@ pub enum AttentionBias {
 /// Rotary position embedding over the whole head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
-    /// Which elements turn together.
+    /// The elements that are rotated together.
     pub planes: RopePlanes,
     /// Base of the wavelengths.
     pub theta: f64,
-    /// How the wavelengths were stretched for longer sequences.
+    /// The change of wavelengths for longer sequences.
     pub scaling: RopeScaling,
 }
 

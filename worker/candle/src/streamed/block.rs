@@ -20,12 +20,12 @@ pub(crate) trait MemoryHold: Send + Sync {
 }
 
 impl StreamedBlock {
-    /// In memory that is the matrices' own.
+    /// A block in memory of its own.
     pub(crate) fn new(matrices: HashMap<String, Matrix>) -> Self {
         Self { matrices, lease: None }
     }
 
-    /// In memory that goes to others behind them.
+    /// A block in leased memory, which is returned to `lease` afterwards.
     #[cfg(any(test, feature = "cuda"))]
     pub(crate) fn leased(matrices: HashMap<String, Matrix>, lease: Box<dyn MemoryHold>) -> Self {
         Self { matrices, lease: Some(lease) }

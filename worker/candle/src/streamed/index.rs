@@ -39,7 +39,7 @@ pub enum IndexError {
     },
 }
 
-/// In which order the bytes of each matrix are written.
+/// The order in which the bytes of each matrix are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IndexOrder {
     /// As products on this machine's CPU want them. Other machines, and GPUs, pass the index over.

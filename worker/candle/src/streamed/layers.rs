@@ -17,7 +17,7 @@ use crate::layers::named_weights::NamedWeights;
 use crate::matrix::Matrix;
 use crate::spec::DecoderSpec;
 
-/// Some layers are resident, the others are streamed through a device's slots.
+/// A stretch of layers of which some are resident and the others are streamed through a device's slots.
 pub(crate) struct StreamedLayers<D: StreamDevice<Block = StreamedBlock>> {
     pub(super) spec: DecoderSpec,
     pub(super) small: SmallTensors,
@@ -25,7 +25,7 @@ pub(crate) struct StreamedLayers<D: StreamDevice<Block = StreamedBlock>> {
     pub(super) resident: Vec<Option<Arc<Layer>>>,
     pub(super) streamer: Streamer<D>,
     pub(super) monitor: Arc<Monitor>,
-    /// For devices that are only handed their work.
+    /// The timer of devices that compute asynchronously.
     pub(super) clock: Option<Box<dyn StepTimer>>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) trait StepTimer: Send {
 
     fn layer_ends(&mut self);
 
-    /// Of the step's layers; waits until they have computed.
+    /// The times of the step's layers; waits until they have computed.
     fn spans(&mut self) -> Option<Vec<(usize, TimeSpan)>>;
 }
 

@@ -54,14 +54,14 @@ impl ReadTimes {
         self.large.push((bytes, seconds));
     }
 
-    /// Bytes per second, and the seconds of a read that do not depend on its size. Medians: a read that had to wait for
-    /// somebody else says nothing about the disk.
+    /// Bytes per second, and the seconds of a read that do not depend on its size. Both are medians: a read that
+    /// waited for another process says nothing about the disk.
     pub(super) fn rates(&self) -> (f64, f64) {
         let small = median(self.small.iter().copied()).unwrap_or(0.0);
         let page = PAGE as u64;
         let per_byte = self.large.iter().map(|&(bytes, seconds)| {
             let beyond = seconds - small;
-            // Where a layer takes no longer than a page there is nothing to tell apart.
+            // If a layer takes no longer than a page, the two parts cannot be separated.
             if bytes > page && beyond > 0.0 { beyond / (bytes - page) as f64 } else { seconds / bytes.max(1) as f64 }
         });
         let per_byte = median(per_byte).unwrap_or(1e-9).max(1e-15);
@@ -116,7 +116,7 @@ mod tests {
     use crate::convert::synthetic::Synthetic;
     use crate::files::ModelFiles;
 
-    /// Of a disk of so many seconds for each read and each byte.
+    /// The times of a disk with these seconds for each read and each byte.
     fn times(latency: f64, per_byte: f64, sizes: &[u64]) -> ReadTimes {
         let takes = |bytes: u64| latency + per_byte * bytes as f64;
         ReadTimes {
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Notes what is read.
+    /// A store that records the ranges read.
     struct Noting(std::sync::Arc<dyn WeightStore>, Mutex<Vec<(u64, u64)>>);
 
     impl WeightStore for Noting {

@@ -9,7 +9,7 @@ pub(super) fn everything(needs: &MemoryNeeds) -> StreamPlan {
     StreamPlan { blocks, slots, look_ahead, slot_bytes, resident_bytes, streamed_bytes: 0, step_seconds: None }
 }
 
-/// Blocks that stay in slots as it was planned: what is read of them is read once.
+/// Blocks that stay in slots by the plan, so that they are read only once.
 pub(super) fn kept(planned: &StreamPlan) -> Vec<usize> {
     planned.kept(planned.look_ahead).into_iter().map(|block| block.0).collect()
 }

@@ -44,7 +44,7 @@ mod tests {
 
     use super::*;
 
-    /// A disk that fails when it is told to.
+    /// A disk that fails on command.
     #[derive(Default)]
     struct Failing(AtomicBool);
 

@@ -1,4 +1,4 @@
-//! Which pieces of which files a layer's matrices are, and how they lie in memory. Knows names and places, no devices.
+//! The places of a layer's matrices in the model's files, and their layout in memory. Devices are not known here.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -43,7 +43,7 @@ pub(crate) struct SmallTensors {
     pub(crate) factors: HashMap<String, f64>,
 }
 
-/// All matrices of all layers, and what is small enough to stay.
+/// All matrices of all layers, and the tensors that are small enough to stay.
 pub(crate) struct LayerTable {
     /// The files that [`Extent`]s are of.
     pub(crate) paths: Vec<PathBuf>,
@@ -70,7 +70,7 @@ impl LayerTable {
         Ok(table)
     }
 
-    /// Where the matrices lie in the model's own files.
+    /// The places of the matrices in the model's own files.
     pub(crate) fn places(spec: &DecoderSpec, files: &ModelFiles) -> Result<Self, ModelError> {
         let mut layers = Vec::new();
         for layer in 0..spec.layers {
@@ -92,7 +92,7 @@ impl LayerTable {
         Ok(Self { paths: files.paths(), layers, small: SmallTensors::default() })
     }
 
-    /// How some layers are read into one buffer, and their pieces in the order of the places.
+    /// The reads of some layers into one buffer, and their pieces in the order of the places.
     pub(crate) fn reads(&self, layers: &[usize]) -> (Reads, Vec<MatrixPiece>) {
         let pieces: Vec<MatrixPiece> = layers.iter().flat_map(|layer| self.layers[*layer].iter()).cloned().collect();
         let extents: Vec<Extent> = pieces.iter().map(|piece| piece.extent).collect();

@@ -1,5 +1,5 @@
-//! A device that is played: set bandwidth, latency, memory, unsteadiness and failures, on a clock of its own. Runs a
-//! [`Schedule`] as the real executor does and checks every promise of it.
+//! A simulated device with set bandwidth, latency, memory, unsteadiness and failures, on a clock of its own. It runs
+//! a [`Schedule`] as the real executor does and checks every invariant of it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::predict::{StepCost, overlap};
 use super::schedule::{Fetch, FetchArrival, FetchId, LayerNeed, Schedule};
 use super::timeline::{Compute, Copy, StepTimeline, TimeSpan};
 
-/// The played machine.
+/// The simulated machine.
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedDevice {
     /// The times of each layer and block.
@@ -19,7 +19,7 @@ pub(super) struct SimulatedDevice {
     pub(super) memory: u64,
     /// Each duration is up to this share longer or shorter.
     pub(super) unsteadiness: f64,
-    /// One fetch in this many fails.
+    /// The number of fetches of which one fails.
     pub(super) fails_every: Option<u64>,
     /// Decides how durations vary.
     pub(super) seed: u64,
@@ -76,8 +76,8 @@ impl SimulatedDevice {
         self.play_adapting(schedule, None, steps, &|_| None)
     }
 
-    /// Simulates steps whose look-ahead is adapted meanwhile, on a machine that changes. `becomes` gives the new cost
-    /// of a step from then on, if there is one.
+    /// Simulates steps whose look-ahead is adapted meanwhile, on a machine that changes. The new cost of a step from
+    /// then on is `becomes`, if there is one.
     pub(super) fn play_adapting(
         &self,
         mut schedule: Schedule,
@@ -136,7 +136,7 @@ impl SimulatedDevice {
 struct Play<'a> {
     device: SimulatedDevice,
     schedule: &'a mut Schedule,
-    /// When fetches that are not used yet were read and placed, and their bytes.
+    /// The times of reading and placing fetches that are not used yet, and their bytes.
     times: BTreeMap<FetchId, Copy>,
     timeline: StepTimeline,
     began: f64,
@@ -221,7 +221,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Drops what is neither wanted nor under way.
+    /// Drops fetches that are neither wanted nor in progress.
     fn sweep(&mut self) {
         self.times.retain(|id, _| self.schedule.holds(*id));
         let under_way = [self.reading, self.placing].map(|some| some.map(|(fetch, _)| fetch.id));

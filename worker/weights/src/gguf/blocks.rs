@@ -178,8 +178,8 @@ fn q5_k(block: &mut Fields<'_>, out: &mut [f32]) {
     }
 }
 
-/// `low[128], high[64], scales: [i8; 16], d`. Per half of 128 elements: 64 bytes of nibbles (elements 0–63 low,
-/// 64–127 high), then 32 bytes of two high bits each (the first 32 elements lowest). Sub-blocks of 16.
+/// `low[128], high[64], scales: [i8; 16], d`. Each half of 128 elements has 64 bytes of nibbles (elements 0–63 low,
+/// 64–127 high). Then it has 32 bytes of two high bits each (the first 32 elements lowest). Sub-blocks of 16.
 /// `x = d scale (q − 32)`.
 fn q6_k(block: &mut Fields<'_>, out: &mut [f32]) {
     let low = block.array::<128>();
@@ -238,7 +238,7 @@ fn scale_and_min(packed: &[u8; 12], j: usize) -> (f32, f32) {
     (f32::from(scale), f32::from(min))
 }
 
-/// Why elements could not be converted.
+/// The reason why elements could not be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
     /// No code for this type.

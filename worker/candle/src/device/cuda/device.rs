@@ -10,8 +10,8 @@ use candle_core::{Device, Error, Result, Tensor};
 use super::failure::{driver_result, in_cuda};
 use super::pool;
 
-/// Opens the GPU of that index among those this process may see (`CUDA_VISIBLE_DEVICES`, by which the coordinator gives
-/// a worker its GPU by UUID). The error says what is missing, for the operator.
+/// Opens the GPU of that index among those this process sees. The coordinator sets `CUDA_VISIBLE_DEVICES` to give a
+/// worker its GPU by UUID. An error states what is missing, for the operator.
 pub(crate) fn open(index: u32) -> std::result::Result<Device, String> {
     // The bindings panic where a library is not what they were made for.
     match catch_unwind(|| start(index)) {

@@ -62,7 +62,7 @@ impl Format {
     }
 }
 
-/// How blocks become chunks.
+/// The unpacking of blocks into chunks.
 pub(super) trait Layout {
     /// Whether unpacked quants are signed, and no minimum is taken off them.
     const SIGNED: bool;

@@ -54,14 +54,14 @@ enum OrderedBlocks {
 }
 
 impl Quantised {
-    /// From a file's bytes, in memory of their own. The error says what is wrong with them.
+    /// Copies a file's bytes to memory of their own. An error describes the fault of the bytes.
     #[cfg(test)]
     pub(crate) fn new(kind: TensorType, shape: [usize; 2], blocks: &[u8]) -> Result<Self, String> {
         Self::copied(kind, shape, blocks, BytesMut::zeroed(blocks.len()))
     }
 
-    /// From a file's bytes, which are copied to memory of the same size: read once, checked and put in order on the
-    /// way. The error says what is wrong with them.
+    /// Copies a file's bytes to memory of the same size, with check and reordering in the same pass. An error
+    /// describes the fault of the bytes.
     pub(crate) fn copied(
         kind: TensorType,
         shape: [usize; 2],
@@ -109,7 +109,7 @@ impl Quantised {
         if tiled { "tiles16" } else { ROWS }
     }
 
-    /// Whether a file's bytes can be computed with. The error says what is wrong with them.
+    /// Checks that products can be computed with a file's bytes. An error describes the fault of the bytes.
     pub(crate) fn check(kind: TensorType, shape: [usize; 2], blocks: &[u8]) -> Result<Format, String> {
         let format = Self::fits(kind, shape, blocks.len())?;
         if format.scales_are_finite(blocks) { Ok(format) } else { Err(NOT_FINITE.to_owned()) }
@@ -150,7 +150,7 @@ impl Quantised {
         if rows * self.outs * self.depth < WORTH_SHARING {
             run(&mut Vec::new(), (&mut by_out, blocks));
         } else {
-            // Some more parts than cores, so that one that is late does not make all others wait.
+            // A few more parts than cores, so that a slow part does not delay all others.
             let part = self.outs.div_ceil(4 * rayon::current_num_threads()).next_multiple_of(UNPACKED_ROWS);
             by_out
                 .par_chunks_mut(part * rows)

@@ -20,14 +20,15 @@ pub(super) struct Tiles {
     format: Format,
     fields: &'static [Field],
     bytes: Bytes,
-    /// Of one tile over the whole depth.
+    /// The bytes of one tile over the whole depth.
     tile_bytes: usize,
     instructions: Vnni,
 }
 
 impl Tiles {
-    /// Copies rows of blocks, in the layout of a file, into tiles in other memory of the same size. `None` if this
-    /// format has no tiles. `check` is called once for each row; the first `false` ends the copy and is returned.
+    /// Copies rows of blocks, in the layout of a file, into tiles in other memory of the same size. The result is
+    /// `None` if this format has no tiles. Each row is passed to `check` once; the first `false` ends the copy and is
+    /// returned.
     pub(super) fn copy(
         format: Format,
         blocks: &[u8],
@@ -76,7 +77,7 @@ impl Tiles {
         self.bytes.len()
     }
 
-    /// One row's blocks as the file had them; empty for a row outside of the matrix.
+    /// The blocks of one row in the layout of the file; empty for a row outside of the matrix.
     pub(super) fn row(&self, row: usize) -> Vec<u8> {
         let (tile, lane) = (row / LANES, row % LANES);
         let Some(tile) = self.bytes.get(tile * self.tile_bytes..).and_then(|rest| rest.get(..self.tile_bytes)) else {
@@ -99,7 +100,7 @@ impl Tiles {
         let outs = tiles * LANES;
         let mut y = vec![0.0; rows * outs];
         let shared = rows * outs * x.depth() >= WORTH_SHARING;
-        // Some more parts than cores, so that one that is late does not make all others wait.
+        // A few more parts than cores, so that a slow part does not delay all others.
         let height = if shared { tiles.div_ceil(4 * rayon::current_num_threads()) } else { tiles };
         let part = |tiles| TilePart { tiles, y: Vec::with_capacity(rows) };
         let mut parts: Vec<TilePart<'_>> = self.bytes.chunks(height * self.tile_bytes).map(part).collect();
@@ -126,9 +127,9 @@ impl Tiles {
     }
 }
 
-/// Some tiles, and the places of what they are multiplied to.
+/// Some tiles, and the output of their products.
 struct TilePart<'a> {
     tiles: &'a [u8],
-    /// For each row of activations as many results as the tiles have rows.
+    /// For each row of activations, as many results as the tiles have rows.
     y: Vec<&'a mut [f32]>,
 }

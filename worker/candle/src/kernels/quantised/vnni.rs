@@ -60,7 +60,7 @@ mod kernels {
     use crate::kernels::activations::{Activations, Chunk8};
     use crate::kernels::unpacked::GROUPS;
 
-    /// How far ahead memory is asked for: what arrives while a block or two are computed.
+    /// The number of bytes by which memory is prefetched: as much as arrives while a block or two are computed.
     const BYTES_AHEAD: usize = 4 << 10;
 
     /// Chooses the loop; the largest strips first.
@@ -153,7 +153,7 @@ mod kernels {
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn ask_ahead<const N: usize, const R: usize>(block: &[u8; N]) {
-        // With more activations the tile is in the cache after the first of them.
+        // With more activations the tile is in the cache after the first.
         if R <= 2 {
             let ahead = block.as_ptr().wrapping_add(BYTES_AHEAD);
             for line in (0..N).step_by(64) {
@@ -320,7 +320,7 @@ mod kernels {
         #[target_feature(enable = "avx512f")]
         #[inline]
         fn asking_ahead<const R: usize>(&self, at: usize) -> __m512i {
-            // With more activations the tile is in the cache after the first of them.
+            // With more activations the tile is in the cache after the first.
             if R <= 2 {
                 let ahead = self.block.as_ptr().wrapping_add(at + 2 * Q6_K_TILE);
                 // SAFETY: a prefetch reads nothing, whatever the address. (Newer compilers know.)

@@ -71,7 +71,8 @@ mod x86 {
 
     use super::super::kernel::{LANES, Panel, Product, SoftmaxBlock};
 
-    /// How far ahead memory is asked for: the processor does so by itself too, but stops at the end of each page.
+    /// The number of bytes by which memory is prefetched. The processor prefetches by itself too, but stops at the
+    /// end of each page.
     const BYTES_AHEAD: usize = 4 << 10;
 
     #[target_feature(enable = "avx512f,fma")]

@@ -62,10 +62,7 @@ impl HostKv {
         tokens.next_multiple_of(SEGMENT)
     }
 
-    /// Makes room for `tokens` in all. Keeps what is there.
-    ///
-    /// # Errors
-    /// When the system has no memory to give.
+    /// Makes room for `tokens` in all. Existing content is kept.
     pub(crate) fn reserve(&mut self, tokens: usize) -> io::Result<()> {
         while self.segments.len() * SEGMENT < tokens {
             let bytes = self.kv_heads * self.head_len() * self.kept.bytes();

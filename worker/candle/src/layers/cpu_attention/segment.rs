@@ -1,4 +1,4 @@
-//! How keys are cut along a sequence: into blocks, and blocks into segments.
+//! The division of keys along a sequence: into blocks, and blocks into segments.
 
 /// Keys that are scored together.
 pub(super) const BLOCK: usize = 64;

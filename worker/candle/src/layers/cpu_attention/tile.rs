@@ -39,7 +39,7 @@ impl Default for Scratch {
 }
 
 impl Mixed {
-    /// Of no keys.
+    /// The result for no keys.
     pub(super) fn nothing(queries: usize, head_dim: usize) -> Self {
         let width = head_dim.next_multiple_of(LANES);
         Self { values: vec![0.0; queries * width], running: vec![RunningSoftmax::NONE; queries], width }
@@ -144,7 +144,7 @@ impl QueryTile {
         }
     }
 
-    /// Segments that hold keys somebody sees.
+    /// The number of segments with keys that any query sees.
     pub(super) fn segments(&self) -> usize {
         self.most_seen().div_ceil(SEGMENT)
     }

@@ -141,7 +141,7 @@ struct RopeTable {
     truncate: Option<bool>,
 }
 
-/// Tells `null` (no window) from an absent field (the family's default).
+/// Distinguishes `null` (no window) from an absent field (the family's default).
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<usize>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
@@ -199,7 +199,7 @@ impl ConfigJson {
         })
     }
 
-    /// How far back attention looks, where that has an end.
+    /// The window of attention, if it is limited.
     fn window(&self, family: ModelFamily) -> Option<usize> {
         match (family, self.sliding_window) {
             (ModelFamily::Llama, _) => None,

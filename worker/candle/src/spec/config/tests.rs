@@ -1,4 +1,4 @@
-//! Both spellings, the defaults, and what is refused.
+//! Both spellings, the defaults, and configurations that are refused.
 
 use super::*;
 

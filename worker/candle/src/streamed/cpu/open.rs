@@ -110,8 +110,8 @@ fn host_buffer(bytes: usize) -> Result<HostBuffer, ModelError> {
     HostBuffer::new(bytes).map_err(|error| ModelError::Device(DecoderError::OutOfMemory(error.to_string())))
 }
 
-/// How fast the store reads and this machine computes; the latter from two layers, of which the first warms everything
-/// up.
+/// The speed of the store and of this machine's products. The latter is measured with two layers, of which the first
+/// warms up the caches.
 fn measure(table: &LayerTable, layers: &Range<usize>, store: &dyn WeightStore) -> Result<Rates, ModelError> {
     let mut rates = Rates { read: 1e9, place: f64::INFINITY, latency: 1e-4, compute: 10e9 };
     let samples = [layers.start, layers.start + layers.len() / 2].map(|layer| table.reads(&[layer]));

@@ -30,9 +30,9 @@ const ALIGNMENT: u64 = 256;
 /// allocated, and only the matrix's own bytes are written. Bytes that kernels read behind the last row stay zero.
 pub(crate) struct SlotMemory {
     matrix: Matrix,
-    /// Of its first byte. Stays the same as long as the matrix lives.
+    /// The address of the matrix's first byte. It stays the same as long as the matrix lives.
     pub(super) address: sys::CUdeviceptr,
-    /// Of the matrix, without the padding behind it.
+    /// The bytes of the matrix, without the padding behind it.
     pub(super) bytes: usize,
 }
 

@@ -196,7 +196,7 @@ impl HostShare {
         let all: u64 = blocks.iter().map(|(reads, _)| reads.buffer() as u64).sum();
         if all <= limit {
             let held = (0..blocks.len()).map(BlockId).collect();
-            // One page, because a ring has a buffer: nothing is ever read into it.
+            // One page, because a ring needs a buffer, although no block is read into it.
             return Ok(Self { buffers: 1, held, bytes: all });
         }
         let buffers = (limit / buffer.max(1)).min(BUFFERS as u64);
@@ -282,7 +282,7 @@ fn not_computed(piece: &MatrixPiece, error: &candle_core::Error) -> ModelError {
     }
 }
 
-/// A fault while nothing is served yet: what is not fatal is memory that is not to be had.
+/// The error for a fault during a load. A fault that is not fatal is a lack of memory.
 fn load_fault(fault: StreamFault) -> ModelError {
     ModelError::Device(match fault {
         StreamFault::Step(what) => DecoderError::OutOfMemory(what),

@@ -24,7 +24,7 @@ use crate::streamed::index::{IndexOrder, write_layer_index};
 
 type SharedBytes = Arc<Mutex<Vec<u8>>>;
 
-/// Host memory that plays a device's: copies are done when somebody waits for them, and not before.
+/// Host memory that simulates a device's: copies are done when they are waited for, and not before.
 #[derive(Default)]
 struct HostDriver {
     asked: Mutex<Vec<(Vec<u8>, SharedBytes)>>,
@@ -76,7 +76,7 @@ impl CopyDriver for HostDriver {
     fn allocate(&self, class: &MatrixLayout) -> Result<HostMemory, StreamFault> {
         let bytes = class.kind.bytes_of(class.shape.iter().product::<usize>() as u64).unwrap();
         self.allocated.fetch_add(bytes, Ordering::SeqCst);
-        // All bits set: what is used too early is NaN.
+        // All bits are set, so that data used too early is NaN.
         let bytes = Arc::new(Mutex::new(vec![0xFF; bytes as usize]));
         Ok(HostMemory { layout: *class, bytes, allocated: Arc::clone(&self.allocated) })
     }
