@@ -111,7 +111,7 @@ async fn models_by_path_that_nobody_uses_are_forgotten_everywhere_and_can_be_nam
     for name in &names {
         use_once(name).await;
     }
-    // Unknown names leave no metrics behind.
+    // Unknown names do not join the list of models.
     for number in 0..500 {
         let answer = boss.chat(&format!("made-up-{number}"), "?").await;
         assert_eq!(answer.status.as_u16(), 404);

@@ -89,8 +89,8 @@ impl Today {
         }
     }
 
-    /// Starts a new day. A request counts for the day on which it ends. A day far in the future comes from a wrong
-    /// clock, and is dropped.
+    /// Starts a new day. A time on the day before the recorded one comes from a request that began yesterday, and
+    /// counts for today. A recorded day that lies further ahead comes from a wrong clock, and is dropped.
     fn turn(&mut self, now: u64) {
         let day = now / DAY;
         if day != self.day && day.saturating_add(1) != self.day {

@@ -213,7 +213,8 @@ impl Engines {
         EngineOptions { args: Some(LlamaArgs::new(words)), build }
     }
 
-    /// The model's usual name for a build, if `name` is the same program: two names of one program are one build.
+    /// The model's usual name for a build if `name` is the same program, else `name`: two names of one program are one
+    /// build.
     pub fn same_build(&self, model: &Model, name: String) -> String {
         let usual = self.usual(model).build;
         let program = |name: &str| self.tables.builds.get(name);

@@ -1,4 +1,4 @@
-//! Opens the desk of a coordinator or of Redis.
+//! Opens the ledger that a command uses: at a coordinator, or in Redis.
 
 use std::io;
 

@@ -141,7 +141,8 @@ fn without_others_part(proc: &Path, pid: u32, bytes: ByteCount) -> ByteCount {
 }
 
 /// The parent, the group and the session of a process. They are the second to fourth field after the name, which is in
-/// parentheses and may contain any character. Init is left out, as every process descends from it.
+/// parentheses and may contain any character. An orphan's parent is init, which holds no lease, so orphans are related
+/// only by group and session.
 fn leaders_of(proc: &Path, pid: u32) -> Option<[u32; 3]> {
     let stat = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;

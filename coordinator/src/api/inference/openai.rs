@@ -111,7 +111,7 @@ pub(super) async fn infer_translated(
     infer_body(call, request, path, category).await.map_err(|error| names.put_back(error))
 }
 
-/// Adds to an error that a cloud rung might have prevented which cloud was not used.
+/// Adds the reason why cloud fallback is off to an error that a cloud rung might have prevented.
 fn naming_guard(mut error: ApiError, unknown_guard: Option<String>) -> ApiError {
     if let Some(unknown) = unknown_guard {
         error.message = format!("{}; {unknown}", error.message);
