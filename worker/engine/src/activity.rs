@@ -20,14 +20,14 @@ pub struct Activity {
     histograms: Histograms,
 }
 
-/// Where an engine records durations, in seconds.
+/// The histograms of durations, in seconds.
 #[derive(Debug)]
 pub struct Histograms {
     /// From submission to the first token.
     pub first_token: Histogram,
     /// From one token of a sequence to its next.
     pub next_token: Histogram,
-    /// One step of the batch.
+    /// The time of one step of the batch.
     pub step: Histogram,
 }
 
@@ -121,7 +121,7 @@ impl Activity {
     }
 }
 
-/// How a sequence left the engine.
+/// The way in which a sequence left the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Finished,

@@ -4,7 +4,7 @@
 //! written. The rest of the step's token budget goes to the prompts, shared max-min fairly. A short prompt gets all it
 //! needs at once, and the long ones share the rest.
 
-/// How large a step may be.
+/// The limits of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepBudget {
     /// Prompt tokens in a step in which nothing is decoded.
@@ -19,7 +19,7 @@ impl Default for StepBudget {
     }
 }
 
-/// Where a sequence of the batch stands.
+/// The stage of a sequence of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceStage {
     /// Part of the prompt is still to be evaluated.

@@ -27,15 +27,15 @@ pub struct DecoderInfo {
 /// The tokens that one sequence brings to a step.
 #[derive(Clone, Debug)]
 pub struct SequenceStep<'a> {
-    /// Which sequence.
+    /// The sequence to continue.
     pub kv: KvSlot,
     /// The new tokens: a piece of prompt, or the one token sampled last. Never empty.
     pub tokens: &'a [u32],
-    /// Which rows of logits the engine will read.
+    /// The rows of logits that the engine will read.
     pub logits: Logits,
 }
 
-/// Which rows of logits a step must give back for a sequence.
+/// The rows of logits that a step returns for a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Logits {
     /// None: a piece of prompt that is not the last.
@@ -97,13 +97,13 @@ pub trait Decoder: Send {
         None
     }
 
-    /// Where its parts live, in the order of the layers; empty where that is unknown.
+    /// The devices of its parts, in the order of the layers; empty where they are unknown.
     fn places(&self) -> Arc<[PlaceUse]> {
         Arc::new([])
     }
 }
 
-/// Why a decoder could not go on.
+/// The reason why a decoder failed.
 #[derive(Debug)]
 pub enum DecoderError {
     /// No memory for another sequence; the ones that run are unharmed.

@@ -1,7 +1,7 @@
 //! e to the power of x, for loops that become vector instructions. Knows one number.
 
-/// e to the power of `x`, with a relative error below 4e-7: plain arithmetic without branches or calls. Below −87 it
-/// stays what it is there (1.6e-38), above 88 it becomes 1.7e38 at least. NaN stays NaN.
+/// e to the power of `x`, with a relative error below 4e-7: plain arithmetic without branches or calls. Below −87 the
+/// result is that of −87 (1.6e-38), above 88 it is at least 1.7e38. NaN stays NaN.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     // e^x = 2^n e^r with |r| ≤ ln 2 / 2; beyond these bounds the result is 0 or infinity as f32 has them, nearly.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::decoder::{Decoder, DecoderError, DecoderInfo, KvSlot, Logits, SequenceStep};
 use crate::text::{Tokenizer, Vocabulary, fixture};
 
-/// How the fake chooses what to favour.
+/// The choice of the token that the fake decoder favours.
 #[derive(Clone, Debug)]
 pub enum Script {
     /// After any prompt: these tokens, one after another, again and again from the start.
@@ -91,7 +91,7 @@ impl FakeDecoder {
         self.control.clone()
     }
 
-    /// Makes every step wait for a permit; without the sender it goes on freely.
+    /// Makes every step wait for a permit; after the sender is dropped, steps run freely.
     pub fn gated(&mut self) -> Sender<()> {
         let (permit, permits) = channel();
         self.permits = Some(permits);

@@ -1,4 +1,4 @@
-//! Where the parts of a decoder live, for those who watch it from other threads.
+//! The use of a decoder's devices, for observers in other threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use model_boss_protocol::DeviceId;
 use serde::Serialize;
 
-/// One device's part of a decoder: a stretch of its layers, with their keys and values. Reading it never waits for a
-/// step.
+/// The use of one device by a decoder: a range of its layers, with their keys and values. Reading it never waits for
+/// a step.
 #[derive(Debug)]
 pub struct PlaceUse {
     device: DeviceId,
@@ -27,7 +27,7 @@ pub struct PlaceReport {
     pub device: DeviceId,
     /// Its first layer.
     pub first_layer: usize,
-    /// How many layers it computes.
+    /// The number of layers it computes.
     pub layers: usize,
     /// Bytes of weights on it, device slots included.
     pub weight_bytes: u64,
@@ -35,7 +35,7 @@ pub struct PlaceReport {
     pub host_bytes: u64,
     /// Bytes of keys and values on it now.
     pub kv_bytes: u64,
-    /// How often activations were copied to it from the place before.
+    /// The number of copies of activations to it from the previous device.
     pub received: u64,
     /// Bytes of them.
     pub received_bytes: u64,
@@ -77,7 +77,7 @@ impl PlaceUse {
         self.received_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// How it is now.
+    /// The present values.
     pub fn report(&self) -> PlaceReport {
         PlaceReport {
             device: self.device.clone(),

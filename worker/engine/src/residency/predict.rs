@@ -1,7 +1,5 @@
-//! How long a step will take, from what each layer takes by itself. Knows durations in seconds, no clock.
-//!
-//! A step is a chain of three parts: read, place, compute. Each does one thing at a time and in order. A read begins
-//! when the read before it has ended and a slot is free. That is a recurrence; it is run until it repeats.
+//! The predicted duration of a step, from the durations of each layer by itself, in seconds. The functions read no
+//! clock.
 
 use super::schedule::BlockId;
 
@@ -106,7 +104,7 @@ mod tests {
             (1.0, 3.0, 0.0, 2, 30.0),
             (3.0, 1.0, 0.0, 2, 30.0),
             (1.0, 1.0, 3.0, 3, 30.0),
-            // With one slot everything waits for everything.
+            // With one slot no work overlaps.
             (1.0, 2.0, 1.0, 1, 40.0),
         ] {
             let got = step_seconds(&cost(compute, read, place, 10), slots);

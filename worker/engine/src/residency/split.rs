@@ -1,4 +1,4 @@
-//! Which device gets which layers when a model is larger than one of them (RC-22). Knows bytes, no devices.
+//! The split of a model's layers over devices when it is larger than one of them (RC-22). It works with sizes only.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::plan::MemoryNeeds;
 /// The layers that one device gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceStretch {
-    /// Which of the budgets.
+    /// The index of the budget.
     pub device: usize,
     /// Its layers; never none.
     pub layers: Range<usize>,

@@ -8,14 +8,14 @@ use super::predict::overlap;
 /// From one moment to another, in seconds since the step began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct TimeSpan {
-    /// When it began.
+    /// The start, in seconds.
     pub start: f64,
-    /// When it ended.
+    /// The end, in seconds.
     pub end: f64,
 }
 
 impl TimeSpan {
-    /// How long it was.
+    /// The duration in seconds.
     pub fn seconds(&self) -> f64 {
         (self.end - self.start).max(0.0)
     }
@@ -37,7 +37,7 @@ pub struct Copy {
 /// A layer's part of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Compute {
-    /// Which layer.
+    /// The index of the layer.
     pub layer: usize,
     /// Waiting for its weights.
     pub stall: TimeSpan,
@@ -61,7 +61,7 @@ pub struct StepTimeline {
 /// One layer, in the words of RS-9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LayerReport {
-    /// Which layer.
+    /// The index of the layer.
     pub layer: usize,
     /// Bytes that were brought for it; 0 if it is resident.
     pub bytes: u64,

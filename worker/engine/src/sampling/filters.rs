@@ -1,4 +1,4 @@
-//! Which tokens stay in the draw where the most likely ones are asked for, and with what weight.
+//! Filters of the most likely tokens: which of them may be drawn, and with what weight.
 
 use super::params::SamplingParams;
 use super::row::{LogitRow, Weigh};

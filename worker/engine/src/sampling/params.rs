@@ -1,6 +1,6 @@
-//! How the tokens of a sequence are chosen, as a request asks for it.
+//! The parameters of sampling, as a request states them.
 
-/// How tokens are chosen.
+/// The parameters by which tokens are chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
     /// Divides the logits; zero always takes the most likely token.

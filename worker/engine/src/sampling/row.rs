@@ -27,8 +27,8 @@ pub(super) struct LogitRow<'a> {
     largest: Vec<f32>,
 }
 
-/// The weight of a logit in the draw: `e^((logit − highest) · inverse)`, so the most likely token has 1. Nothing weighs
-/// what is no number or lies below `least`.
+/// The weight of a logit in the draw: `e^((logit − highest) · inverse)`, so the most likely token has 1. Logits that
+/// are NaN or below `least` have weight zero.
 #[derive(Clone, Copy)]
 pub(super) struct Weigh {
     highest: f32,
@@ -68,8 +68,7 @@ impl<'a> LogitRow<'a> {
         if count == 0 {
             return;
         }
-        // `count` blocks have one each that is at least this large, so what is smaller is not among the `count`
-        // largest.
+        // In `count` blocks the largest logit is at least `least`, so smaller ones are not among the `count` largest.
         let least = if count < self.largest.len() {
             let mut largest = self.largest.clone();
             *largest.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a)).1
@@ -123,11 +122,12 @@ impl Weigh {
     /// Relative to `highest`, the largest logit.
     pub(super) fn new(highest: f32, temperature: f32) -> Self {
         let inverse = (1.0 / f64::from(temperature)) as f32;
-        // Of the smallest temperatures it is infinite, and no number times the 0 of the most likely token.
+        // For the smallest temperatures the inverse is infinite, and its product with the 0 of the most likely token
+        // is NaN.
         Self { highest, inverse: inverse.min(f32::MAX), least: 0.0 }
     }
 
-    /// The same, but what is less than `least` weighs nothing.
+    /// The same weights, but zero below `least`.
     pub(super) fn at_least(self, least: f32) -> Self {
         Self { least, ..self }
     }

@@ -19,7 +19,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler for one answer. `choice` tells several answers to the same prompt and seed apart.
+    /// A sampler for one answer. `choice` distinguishes several answers to the same prompt and seed.
     pub fn new(params: SamplingParams, prompt: &[u32], choice: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(params.seed);
         rng.set_stream(choice);

@@ -17,7 +17,7 @@ pub struct Detokenizer {
 }
 
 impl Detokenizer {
-    /// For the answer to a prompt; with no prompt, for a text of its own.
+    /// A detokenizer for the answer to a prompt; with an empty prompt, for a text of its own.
     pub fn new(vocabulary: Arc<Vocabulary>, prompt: &[u32]) -> Self {
         let drop_space = vocabulary.space_in_front() && prompt.is_empty();
         Self { vocabulary, pending: Vec::new(), drop_space }

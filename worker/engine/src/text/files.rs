@@ -29,7 +29,7 @@ pub struct Text {
     pub vocabulary: Vocabulary,
     /// The tokens between which it thinks aloud, in models that do.
     pub thinking: Option<ThinkingTags>,
-    /// How a conversation becomes a prompt. Absent in models that were never taught to chat.
+    /// The template that turns a conversation into a prompt. Absent in models that were not trained to chat.
     pub template: Option<ChatTemplate>,
     /// Warnings for the operator: an oddity of the files that was worked around.
     pub warnings: Vec<String>,
@@ -69,7 +69,7 @@ pub enum TextError {
     Json {
         /// Which.
         path: PathBuf,
-        /// Where and why.
+        /// The position and the kind of the fault.
         source: serde_json::Error,
     },
     /// The vocabulary cannot be used.
@@ -80,7 +80,7 @@ pub enum TextError {
         /// Why.
         source: TokenizerError,
     },
-    /// It is not clear which file is meant.
+    /// The path does not identify one file.
     #[error(transparent)]
     Source(#[from] WeightsError),
     /// A GGUF file cannot be read.
@@ -89,7 +89,7 @@ pub enum TextError {
     /// The vocabulary in a GGUF file cannot be used.
     #[error("{path}: {source}")]
     Vocabulary {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// Why.
         source: VocabularyError,
@@ -97,7 +97,7 @@ pub enum TextError {
     /// The chat template cannot be used.
     #[error("the chat template of {origin} cannot be used")]
     Template {
-        /// Where it stands.
+        /// The origin of the value.
         origin: String,
         /// Why.
         source: TemplateError,

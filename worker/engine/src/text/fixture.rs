@@ -46,7 +46,7 @@ pub(crate) fn byte_level() -> Tokenizer {
     Tokenizer::from_json(&byte_level_json(), special).expect("the fixture is a tokenizer")
 }
 
-/// A vocabulary in the manner of SentencePiece: `▁` for spaces, bytes for what it does not know.
+/// A vocabulary in the manner of SentencePiece: `▁` for spaces, bytes for unknown characters.
 #[cfg(test)]
 pub(crate) fn sentence_piece() -> Tokenizer {
     let mut vocab = serde_json::Map::new();

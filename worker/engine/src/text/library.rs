@@ -1,4 +1,4 @@
-//! The way into the `tokenizers` library: what it panics at becomes an error. Knows no vocabulary.
+//! Calls into the `tokenizers` library: its panics become errors. Vocabularies are not known here.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -122,7 +122,8 @@ mod tests {
                     prop_assert_eq!(out.concat(), whole[..at].to_owned());
                 }
             }
-            // In larger pieces several may complete at once; never does a stop string come out, and nothing is lost.
+            // In larger pieces several may complete at once. A stop string is never returned, and no other text is
+            // lost.
             let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
             let (out, stopped_too) = run(&stops, &pieces);
             prop_assert_eq!(stopped, stopped_too);

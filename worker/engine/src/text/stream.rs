@@ -25,7 +25,7 @@ pub struct TextPiece {
 }
 
 impl TextStream {
-    /// For the answer to a prompt.
+    /// A stream for the answer to a prompt.
     pub fn new(vocabulary: Arc<Vocabulary>, prompt: &[u32], stops: Vec<String>) -> Self {
         Self { detokenizer: Detokenizer::new(vocabulary, prompt), stops: StopMatcher::new(stops) }
     }

@@ -1,5 +1,5 @@
-//! Which tokens of an answer are the model's thinking, and where that has to end (RC-23). Knows tokens and their
-//! spelling; nothing of sampling, batches or requests.
+//! Thinking in answers: which tokens of an answer are the model's thinking, and where it has to end (RC-23).
+//! Sampling, batches and requests are not known here.
 
 use std::sync::Arc;
 
@@ -26,18 +26,18 @@ pub struct ThinkingTags {
 }
 
 impl ThinkingTags {
-    /// Those of this vocabulary, if its models think.
+    /// The tags of this vocabulary, if its models think.
     pub fn of(tokenizer: &Tokenizer) -> Option<Self> {
         SPELLINGS.iter().find_map(|(open, close)| {
             let (open, id) = (tokenizer.id(open)?, tokenizer.id(close)?);
             let ending = tokenizer.encode_rendered(&format!("\n{close}\n\n")).ok()?;
-            // Where the tag would be spelled in pieces, no piece is the tag.
+            // If the tag would be spelled in several tokens, none of them is the tag.
             ending.contains(&id).then(|| Self { open, close: id, ending: ending.into() })
         })
     }
 }
 
-/// How one answer may think.
+/// The plan of thinking for one answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThinkingPlan {
     /// The model's tags.
@@ -71,18 +71,19 @@ enum Phase {
     /// Only white space was generated so far.
     Before,
     Thinking,
-    /// So many tokens of the ending were given.
+    /// The number of tokens of the forced ending given so far.
     Ending(usize),
     /// A tag from here on is text.
     Answering,
 }
 
 impl Thoughts {
-    /// For the answer to `prompt`. Templates of models that always think end their prompts with the opening tag.
+    /// The state for the answer to `prompt`. Templates of models that always think end their prompts with the opening
+    /// tag.
     pub fn new(plan: ThinkingPlan, prompt: &[u32], vocabulary: &Vocabulary) -> Self {
         let open = prompt.iter().rposition(|token| *token == plan.tags.open);
         let begun = open.is_some_and(|at| prompt[at + 1..].iter().all(|token| is_blank(*token, vocabulary)));
-        // A prompt that closes the tag behind the opening one tells the model that it has thought already.
+        // A prompt that also contains the closing tag makes the model answer without thinking.
         let phase = if begun { Phase::Thinking } else { Phase::Before };
         Self { plan, phase, thought: 0 }
     }
@@ -171,7 +172,7 @@ mod tests {
     use super::*;
     use crate::text::fixture;
 
-    /// `{` and `}` stand for the tags.
+    /// Tokens of a text in which `{` and `}` are the tags.
     fn tokens(text: &str) -> Vec<u32> {
         let token = |byte| match byte {
             b'{' => 260,

@@ -34,7 +34,8 @@ impl Tokenizer {
     /// A tokenizer from the bytes of a `tokenizer.json`.
     pub fn from_json(json: &[u8], special: SpecialTokens) -> Result<Self, TokenizerError> {
         let mut inner = library::call(|| Library::from_bytes(json)).map_err(TokenizerError::Malformed)?;
-        // Some files carry the settings of the training run. A prompt must never be cut or padded behind our back.
+        // Some files contain the settings of the training run. A prompt must never be truncated or padded without
+        // notice.
         inner.with_truncation(None).map_err(TokenizerError::Malformed)?.with_padding(None);
         let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
         Ok(Self { inner: Encoder::Library(Box::new(inner)), special, longest })
@@ -140,7 +141,7 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// How a token's spelling in a `tokenizer.json` becomes bytes.
+/// The conversion of a token's spelling in a `tokenizer.json` into bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ByteCharacters {
     /// Each character is one byte (GPT-2's table).
@@ -150,7 +151,7 @@ enum ByteCharacters {
         /// Whether a text begins with a space that is not part of it.
         space_in_front: bool,
     },
-    /// Any other decoder is asked what it makes of a token behind this one, if one was found to ask with.
+    /// Any other decoder. It decodes a token after the token `behind`, if a suitable one was found.
     Asked {
         /// A token with a text of its own, and that text.
         behind: Option<(u32, String)>,
@@ -225,7 +226,7 @@ impl ByteCharacters {
         match self {
             Self::ByteLevel => false,
             Self::Pieces { space_in_front } => *space_in_front,
-            // The same token begins with a space inside a text, and with none at its beginning.
+            // The same token begins with a space inside a text, and without one at its beginning.
             Self::Asked { behind: None, .. } => false,
             Self::Asked { behind: Some(_), .. } => (0..count).any(|id| {
                 let inside = self.bytes(library, id);

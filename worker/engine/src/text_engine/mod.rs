@@ -31,7 +31,7 @@ pub struct TextEngineSettings {
     pub max_concurrent: usize,
     /// Sequences that may wait; more are refused.
     pub max_waiting: usize,
-    /// How large a step may be.
+    /// The limits of a step.
     pub step_budget: StepBudget,
 }
 
@@ -79,12 +79,12 @@ impl TextEngine {
         self.decoder.monitor()
     }
 
-    /// Where the decoder's parts live.
+    /// The use of the decoder's devices.
     pub fn places(&self) -> Arc<[PlaceUse]> {
         self.decoder.places()
     }
 
-    /// Why this work cannot be done at all.
+    /// The reason why this work cannot be done at all.
     fn refusal(&self, work: &Generate) -> Option<WorkError> {
         let (prompt, context) = (work.prompt.len(), self.info.context_length);
         // An answer needs room for one token; an evaluation of the prompt alone does not.
@@ -128,7 +128,7 @@ impl TextEngine {
             let Some(mut sequence) = self.waiting.pop_front() else { break };
             match self.decoder.open(sequence.capacity()) {
                 Ok(kv) => self.running.push(RunningSequence::new(sequence, kv)),
-                // Those that run will end and give memory back; with none running nothing will change.
+                // Running sequences will end and free memory; without any, no memory will become free.
                 Err(DecoderError::OutOfMemory(_)) if !self.running.is_empty() => {
                     self.waiting.push_front(sequence);
                     break;
@@ -195,14 +195,14 @@ impl TextEngine {
         if self.running.is_empty() {
             return Ok(Progress::Idle);
         }
-        // Before the step: one that never ends is seen by what is being worked on.
+        // Published before the step, so that a step that never ends is visible with its sequences.
         self.publish();
         let started = Instant::now();
         let stages: Vec<_> = self.running.iter().map(|running| running.stage(self.info.vocab_size)).collect();
         let shares = batch::plan(&stages, self.settings.step_budget);
         let prompt_tokens =
             stages.iter().zip(&shares).filter(|(s, _)| **s != batch::SequenceStage::Decode).map(|(_, n)| n).sum();
-        // Those who went away are counted and closed when the next step begins.
+        // Sequences whose client disconnected are counted and closed when the next step begins.
         let Some(rows) = self.forward(&shares)? else { return Ok(Progress::Stepped) };
         let mut still_running = Vec::with_capacity(self.running.len());
         for ((mut running, rows), share) in self.running.drain(..).zip(rows).zip(shares) {

@@ -1,4 +1,4 @@
-//! One sequence on its way through the batch: what it brings to a step and what it makes of its logits.
+//! A sequence in the batch: its tokens for a step, and the use of its logits.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -261,7 +261,7 @@ impl RunningSequence {
         }
     }
 
-    /// Tells thoughts from text; the text of thoughts is sent.
+    /// Separates thinking from the answer; both texts are sent.
     fn think(&mut self, token: u32, vocabulary: &Vocabulary) -> AnswerPart {
         let Some(thinking) = &mut self.sequence.thinking else { return AnswerPart::Answer };
         let part = thinking.thoughts.push(token, vocabulary);
@@ -327,7 +327,7 @@ impl RunningSequence {
         Continuation::Ended(End::Finished)
     }
 
-    /// Row `i` of a step tells how likely the prompt's next token was.
+    /// Records log-probabilities of the prompt: row `i` gives that of the token after the step's token `i`.
     fn note_prompt_logprobs(&mut self, share: usize, rows: &[f32], vocabulary: &Vocabulary) {
         let prompt = &self.sequence.prompt;
         let vocab_size = rows.len() / share;

@@ -45,7 +45,7 @@ pub struct Change {
     pub expected_seconds: f64,
 }
 
-/// Why it was changed.
+/// The reason for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -86,8 +86,8 @@ struct Measured {
 }
 
 impl Adapter {
-    /// For a plan over layers of these bytes. Nothing is changed where slots hold no blocks and look no further than
-    /// one.
+    /// The adaptation of a plan over layers of these bytes. The look-ahead stays fixed where slots keep no blocks and
+    /// it is at most one.
     pub fn new(plan: &StreamPlan, layer_bytes: &[u64], wish: Option<usize>) -> Self {
         Self {
             look_ahead: plan.look_ahead,

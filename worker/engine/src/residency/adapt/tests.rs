@@ -39,7 +39,7 @@ fn schedule(plan: &StreamPlan) -> Schedule {
     Schedule::new(LAYERS, &plan.blocks, plan.slots)
 }
 
-/// With a look-ahead that stays as it is.
+/// Runs with a fixed look-ahead.
 fn fixed(plan: &StreamPlan, look_ahead: usize, device: &SimulatedDevice, steps: usize) -> SimulatedRun {
     let mut schedule = schedule(plan);
     schedule.keep(&plan.kept(look_ahead));
@@ -135,7 +135,7 @@ fn a_change_that_brings_nothing_is_taken_back_and_the_next_one_waits_longer() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Where it ends up is hardly slower than the best look-ahead there is, and it does not flutter.
+    /// The look-ahead settles near the best one and does not oscillate.
     #[test]
     fn rs_6_it_ends_near_the_best_look_ahead(
         read in 0.01..0.2_f64, unsteadiness in 0.0..0.95_f64, ends in 0.0..0.5_f64, seed in any::<u64>(),

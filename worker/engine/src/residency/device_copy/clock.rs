@@ -1,5 +1,5 @@
-//! When layers really computed on a device that is only handed its work: marks around each layer, read when the step
-//! has ended. Without them a layer would seem to take the time of asking for it.
+//! The compute times of layers on an asynchronous device. Marks are set around each layer and read when the step has
+//! ended. Without them only the time of submitting a layer's work would be measured.
 
 use std::sync::Arc;
 
@@ -42,8 +42,8 @@ impl<D: CopyDriver> StepClock<D> {
         self.mark(2 * self.layers.len());
     }
 
-    /// When each layer computed, in seconds since the step began; waits until they have. None if a mark could not be
-    /// set: measuring must not fail what it measures.
+    /// The compute time of each layer, in seconds since the step began; waits until they have computed. `None` if a
+    /// mark could not be set: a failed measurement must not fail the step.
     pub fn spans(&mut self) -> Option<Vec<(usize, TimeSpan)>> {
         let (begin, marks) = self.marks.split_first().filter(|_| self.whole)?;
         let span = |(layer, pair): (&usize, &[D::Event])| -> Result<(usize, TimeSpan), StreamFault> {

@@ -17,7 +17,7 @@ use crate::residency::streamer::{Capabilities, Loan, StreamDevice, StreamFault};
 pub struct CopyPiece<C> {
     /// Its type and shape.
     pub class: C,
-    /// Where it lies in the block's bytes in host memory.
+    /// The range of the piece in the block's bytes in host memory.
     pub at: Range<usize>,
 }
 
@@ -119,7 +119,7 @@ impl<D: CopyDriver> StreamDevice for CopyDevice<D> {
 pub struct BlockCopy<D: CopyDriver> {
     /// None only while it is dropped.
     slot: Option<DeviceSlot<D>>,
-    /// Of each piece: which memory of the slot.
+    /// The slot's memory for each piece.
     places: Vec<(D::Class, usize)>,
     slots: Arc<Slots<D>>,
     driver: Arc<D>,

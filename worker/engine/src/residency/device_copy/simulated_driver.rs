@@ -90,7 +90,7 @@ impl SimulatedDriver {
     fn ask(&self, queue: Queue, op: QueuedOp) {
         let mut state = self.lock();
         state.queues[queue as usize].push_back(op);
-        // Some of what was asked before happens meanwhile, mostly nothing.
+        // A random part of the work submitted before is done meanwhile, mostly none.
         for _ in 0..state.draw() % 3 {
             let queue = (state.draw() % 2) as usize;
             state.advance(queue);

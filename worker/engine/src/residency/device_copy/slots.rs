@@ -1,4 +1,4 @@
-//! Memory on the device that blocks take turns in. Allocated once; nothing is freed while streaming goes on.
+//! Device slots, which hold one block after another. They are allocated once; no memory is freed during streaming.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::driver::{CopyDriver, Queue};
 use crate::residency::streamer::StreamFault;
 
-/// How many pieces of each class a slot has memory for.
+/// The number of pieces of each class that a slot has memory for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotNeeds<C: Eq + Hash>(HashMap<C, usize>);
 
@@ -37,11 +37,11 @@ impl<C: Eq + Hash + Clone> SlotNeeds<C> {
 /// Memory for one block.
 pub struct DeviceSlot<D: CopyDriver> {
     memory: HashMap<D::Class, Vec<D::Memory>>,
-    /// Before the copy into it.
+    /// The event before the copy into the slot.
     pub(super) begun: D::Event,
-    /// Behind that copy.
+    /// The event after that copy.
     pub(super) ready: D::Event,
-    /// Behind what was computed with it.
+    /// The event after the computation with the block.
     pub(super) free: D::Event,
 }
 

@@ -137,7 +137,7 @@ fn rs_7_layers_compute_when_the_device_says_and_not_when_it_is_asked() {
     assert!(wrong.is_empty(), "{wrong:?}");
     let last = monitor.last();
     assert_eq!(last.layers.len(), 3);
-    // The played clock counts what is done: three pieces and the mark behind them, or more with copies in between.
+    // The simulated clock counts operations: three pieces and the mark after them, or more with copies in between.
     assert!(last.layers.iter().all(|layer| layer.compute.seconds() >= 4.0), "{last:?}");
     assert!(last.layers.windows(2).all(|pair| pair[0].compute.end <= pair[1].compute.start));
     assert_eq!(last.copies.iter().map(|copy| copy.bytes).sum::<u64>(), 9 * PIECE as u64);
@@ -157,7 +157,7 @@ fn a_copy_takes_what_it_takes_however_long_it_waited_for_its_slot() {
     (0..ASKED).for_each(|_| driver.compute(memory, content(0, 0)));
     drop(block);
     let again = device.place(BlockId(0), Loan::none()).unwrap();
-    // The played clock counts what is done: two pieces and the mark behind them, not what computes before.
+    // The simulated clock counts operations: two pieces and the mark after them, without the computation before.
     let worked = device.worked().unwrap().as_secs_f64();
     assert!((3.0..50.0).contains(&worked), "{worked}");
     drop((again, device));

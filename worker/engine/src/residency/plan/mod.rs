@@ -16,26 +16,27 @@ const USUAL_WINDOW: usize = 2;
 const LARGEST_WINDOW: usize = 4;
 /// A plan has to be faster by this share to be worth more memory for its window.
 const WORTH_IT: f64 = 0.995;
-/// So much more may come in a step for slots that can change between looking ahead and holding blocks.
+/// The factor on a step's streamed bytes that is accepted for slots which can change between looking ahead and
+/// keeping blocks.
 const FREEDOM: f64 = 1.02;
 
 /// Memory that a model needs on one device, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryNeeds {
-    /// Of each layer's weights that can be streamed.
+    /// The streamable weights of each layer.
     pub layers: Vec<u64>,
-    /// Of weights that always stay: embedding, head, norms, biases.
+    /// Weights that always stay: embedding, head, norms, biases.
     pub ends: u64,
-    /// Of keys and values of all sequences at their full length.
+    /// Keys and values of all sequences at their full length.
     pub kv: u64,
-    /// Of a step's own values.
+    /// A step's own values.
     pub workspace: u64,
 }
 
-/// How it may be done.
+/// The permitted ways of residency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResidencyOptions {
-    /// Which way.
+    /// Whether layers are streamed.
     pub mode: ResidencyMode,
     /// Blocks fetched ahead of the one in use.
     pub window: Option<usize>,
@@ -90,8 +91,8 @@ impl StreamPlan {
         self.blocks.iter().flatten().any(|streamed| *streamed == layer)
     }
 
-    /// The blocks that stay in slots at a look-ahead. They are chosen evenly among the others, so that reading goes on
-    /// while they compute.
+    /// The blocks that stay in slots at a look-ahead. They are spread evenly among the others, so that reading
+    /// continues while they compute.
     pub fn kept(&self, look_ahead: usize) -> Vec<BlockId> {
         let (blocks, keep) = (self.blocks.len(), self.slots.saturating_sub(look_ahead + 1));
         let stays = |block: &usize| (block + 1) * keep / blocks > block * keep / blocks;
@@ -104,7 +105,7 @@ impl StreamPlan {
     }
 }
 
-/// It does not fit.
+/// The model does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanRefusal {
     /// Not resident, and nothing else is wanted.
@@ -139,7 +140,7 @@ pub enum PlanRefusal {
         ends: ByteCount,
         /// The slots.
         window: ByteCount,
-        /// How many.
+        /// The number of slots.
         slots: usize,
         /// Keys and values.
         kv: ByteCount,
@@ -253,8 +254,8 @@ fn changeable(
     Some(freer.unwrap_or(fixed))
 }
 
-/// As many layers stay as fit beside the slots; they stand evenly between the others, so that reading goes on while
-/// they compute.
+/// As many layers stay as fit beside the slots. They are spread evenly among the others, so that reading continues
+/// while they compute.
 fn with(
     needs: &MemoryNeeds,
     room: u64,

@@ -1,11 +1,5 @@
-//! In which order blocks of layers are read, placed on the device, computed with and dropped. It decides; the caller
-//! acts and reports back. Knows numbers of layers, no bytes and no time.
-//!
-//! A *block* is some layers that are streamed together. Blocks are read in the order in which layers compute. After the
-//! last comes the first again: while the last layers of a step compute, the first of the next step are read. A block
-//! takes one of `slots` places from the beginning of its read until its last layer has computed. The device therefore
-//! never holds more than `slots` blocks. Places that are not needed to look ahead can hold blocks that stay
-//! ([`Schedule::keep`]): which ones may change at any time, without anything being moved.
+//! The schedule: the order in which blocks of layers are read, placed on the device, used and dropped. It decides;
+//! the caller acts and reports back. It works with numbers of layers, without bytes or time.
 
 use std::collections::VecDeque;
 
@@ -13,7 +7,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId(pub usize);
 
-/// One coming of a block; the next coming of the same block is another fetch.
+/// The id of one fetch of a block; the next fetch of the same block has another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FetchId(u64);
 
@@ -22,7 +16,7 @@ pub struct FetchId(u64);
 pub struct Fetch {
     /// This coming.
     pub id: FetchId,
-    /// Of which block.
+    /// The fetched block.
     pub block: BlockId,
 }
 
@@ -40,7 +34,7 @@ pub enum LayerNeed {
 /// Whether what was just done is still wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchArrival {
-    /// It is.
+    /// The block is still needed.
     Wanted,
     /// The step that it was for ended early: drop it.
     Unwanted,
@@ -62,7 +56,7 @@ pub struct Schedule {
     /// By block: the layer behind which it is dropped.
     last_layer: Vec<usize>,
     slots: usize,
-    /// In the order in which they will be computed with; the first is the one in use.
+    /// Needed blocks in the order of computing; the first is the one in use.
     wanted: VecDeque<(Fetch, FetchStage)>,
     /// Still being read or placed, and no longer wanted. They hold their places until they arrive.
     unwanted: Vec<Fetch>,
@@ -101,7 +95,7 @@ impl Schedule {
         }
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     pub fn blocks(&self) -> usize {
         self.last_layer.len()
     }
@@ -148,16 +142,17 @@ impl Schedule {
         Some(*fetch)
     }
 
-    /// It can be computed with.
+    /// Reports that a block was placed, so that it can be computed with.
     pub fn was_placed(&mut self, fetch: FetchId) -> FetchArrival {
         self.arrived(fetch, FetchStage::Placing, FetchStage::Ready)
     }
 
-    /// It could not be read or placed: its place is free, and its block comes again when it is needed.
+    /// Reports that a block could not be read or placed. Its place is free, and it is fetched again when it is
+    /// needed.
     pub fn failed(&mut self, fetch: FetchId) {
         self.unwanted.retain(|unwanted| unwanted.id != fetch);
         if let Some(at) = self.wanted.iter().position(|(wanted, _)| wanted.id == fetch) {
-            // Those behind it would come before it now: all of them come again.
+            // Later blocks would now arrive before it, so all of them are fetched again.
             let behind = self.wanted.split_off(at);
             self.next_block = behind.front().map_or(self.next_block, |(failed, _)| failed.block);
             self.unwanted.extend(behind.into_iter().skip(1).filter(|(_, stage)| is_under_way(*stage)).map(|(f, _)| f));
@@ -184,7 +179,7 @@ impl Schedule {
         LayerNeed::Wait
     }
 
-    /// Whether somebody is bringing the block of a layer that was just asked for.
+    /// Whether a fetch of the layer's block is in progress.
     pub fn is_coming(&self, layer: usize) -> bool {
         let block = self.block_of(layer);
         self.wanted.front().is_some_and(|(fetch, _)| Some(fetch.block) == block)
@@ -215,7 +210,7 @@ impl Schedule {
             return None;
         }
         self.wanted.pop_front();
-        // With few blocks it may be on its way again: then that one is used next.
+        // With few blocks it may be fetched again already: then that fetch is used next.
         let comes_again = self.wanted.iter().any(|(wanted, _)| wanted.block == block);
         if keep && !comes_again && self.kept.len() + 1 < self.slots {
             self.kept.push(fetch);
@@ -234,7 +229,7 @@ impl Schedule {
     }
 }
 
-/// Whether somebody works on it, so that its memory cannot be taken away.
+/// Whether a thread works on the fetch, so that its memory cannot be freed.
 fn is_under_way(stage: FetchStage) -> bool {
     matches!(stage, FetchStage::Reading | FetchStage::Placing)
 }

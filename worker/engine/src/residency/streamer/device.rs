@@ -56,7 +56,7 @@ pub struct Capabilities {
     pub pinned_host: bool,
 }
 
-/// Why a block did not come.
+/// The reason why a block did not arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamFault {
     /// The step fails; the next may work.

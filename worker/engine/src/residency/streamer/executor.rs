@@ -16,11 +16,11 @@ use crate::residency::adapt::Adapter;
 use crate::residency::schedule::{BlockId, LayerNeed, Schedule};
 use crate::residency::timeline::{Compute, Copy, StepTimeline, TimeSpan};
 
-/// How often somebody who waits for a layer looks whether it is still wanted.
+/// The interval at which a waiting step checks whether it was cancelled.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
-/// How long the end waits for a read that is under way. One that never ends, of a server that is gone, keeps its thread
-/// and its buffer until the process ends.
+/// The time for which the end waits for a read in progress. A read that never ends, as from a server that is gone,
+/// keeps its thread and its buffer until the process ends.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Streaming could not begin.
@@ -141,7 +141,7 @@ impl<D: StreamDevice> Streamer<D> {
             // Even if the block is there: one that came too soon holds a slot that the next block waits for.
             let dropped = state.sweep();
             if !dropped.is_empty() {
-                // They give their memory back, for which the lock is not needed.
+                // Dropping the blocks frees their memory, for which the lock is not needed.
                 drop(state);
                 drop(dropped);
                 self.shared.changed.notify_all();

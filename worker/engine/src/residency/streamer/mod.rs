@@ -1,5 +1,5 @@
-//! The executor: runs a [`Schedule`] over what reads and what places. Two threads, so that storage is read while what
-//! was read is placed, both while the step computes. Knows blocks, not what is in them.
+//! The executor: runs a [`Schedule`] over a block source and a device. It has two threads, so that storage is read
+//! while earlier blocks are placed, and both happen while the step computes. The content of blocks is not known here.
 
 mod device;
 mod executor;

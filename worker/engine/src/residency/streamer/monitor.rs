@@ -8,7 +8,7 @@ use super::device::Capabilities;
 use crate::residency::adapt::Change;
 use crate::residency::timeline::{LayerReport, StepTimeline, StreamTotals};
 
-/// How a model's layers live, as it was planned.
+/// The planned residency of a model's layers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ResidencySummary {
     /// Layers that stay on the device.
@@ -19,8 +19,8 @@ pub struct ResidencySummary {
     pub resident_bytes: u64,
     /// Bytes that come in each step, at the look-ahead that was planned.
     pub streamed_bytes: u64,
-    /// Of these, bytes that have to be put into another order where they are placed: none where a file has them as
-    /// products want them.
+    /// The part of these bytes that has to be rearranged while it is placed; zero if the file has the order that
+    /// products need.
     pub rearranged_bytes: u64,
     /// Blocks they come in.
     pub blocks: usize,
@@ -54,7 +54,7 @@ impl ResidencySummary {
         self.slot_bytes = self.slot_bytes.max(other.slot_bytes);
         // Each was measured while the other rested, and they read the same files.
         self.store_bytes_per_second = self.store_bytes_per_second.max(other.store_bytes_per_second);
-        // One device's layers compute behind the other's.
+        // The layers of one device compute after those of the other.
         self.predicted_step_seconds += other.predicted_step_seconds;
         if first {
             self.store.clone_from(&other.store);
@@ -88,7 +88,7 @@ pub struct Adapted {
     pub look_ahead: usize,
     /// Seconds that a step like the last ones is expected to take, by what was measured since the load.
     pub expected_step_seconds: f64,
-    /// How often the look-ahead was changed.
+    /// The number of changes of the look-ahead.
     pub changes: u64,
     /// The last change.
     pub last_change: Option<Change>,
@@ -102,7 +102,8 @@ impl Monitor {
         Self { residency, steps: Mutex::new(Steps { adapted, ..Steps::default() }), parts: Vec::new() }
     }
 
-    /// Of several devices, each with a stretch of the layers, in their order. A step is one step on all of them.
+    /// A monitor over several devices, each with a range of the layers, in their order. A step is one step on all of
+    /// them.
     pub fn over(parts: Vec<Arc<Self>>) -> Self {
         let mut residency = ResidencySummary::default();
         for (at, part) in parts.iter().enumerate() {
@@ -141,7 +142,7 @@ impl Monitor {
         let Some((first, others)) = self.parts.split_first() else { return self.lock().adapted.clone() };
         let mut adapted = first.adapted();
         for other in others.iter().map(|other| other.adapted()) {
-            // One device's layers compute behind the other's.
+            // The layers of one device compute after those of the other.
             adapted.expected_step_seconds += other.expected_step_seconds;
             adapted.changes += other.changes;
             adapted.look_ahead = adapted.look_ahead.max(other.look_ahead);

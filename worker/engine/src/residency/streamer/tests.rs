@@ -6,7 +6,7 @@ use super::*;
 use crate::residency::adapt::Adapter;
 use crate::residency::schedule::BlockId;
 
-/// Bytes that tell their block.
+/// Bytes that identify their block.
 struct Pattern;
 
 impl BlockSource for Pattern {
@@ -133,7 +133,7 @@ fn bad_sector() -> (Arc<BadSector>, Failing) {
     (Arc::clone(&bad), Failing(bad))
 }
 
-/// Waits until a read has failed that nobody was told of.
+/// Waits until a read has failed whose error was not reported yet.
 fn met<D: StreamDevice>(streamer: &Streamer<D>) {
     let state = streamer.shared.lock();
     drop(streamer.shared.changed.wait_while(state, |state| state.failure.is_none()).unwrap());
@@ -179,7 +179,7 @@ fn a_read_ahead_that_failed_is_tried_again_when_it_is_needed() {
     }
 }
 
-/// Places nothing until it is told to.
+/// A device that places a block only on command.
 struct Gated(mpsc::Receiver<()>);
 
 impl StreamDevice for Gated {
@@ -227,7 +227,7 @@ fn it_ends_while_everybody_waits() {
     assert_eq!(counts.held.load(Ordering::SeqCst), 0);
 }
 
-/// Reads nothing until it is told to.
+/// A source that reads a block only on command.
 struct Hanging(mpsc::Receiver<()>);
 
 impl BlockSource for Hanging {
@@ -251,7 +251,7 @@ fn a_read_that_never_ends_can_be_waited_for_no_longer() {
     let stop = || asked.fetch_add(1, Ordering::SeqCst) >= 2;
     streamer.begin_step();
     assert_eq!(streamer.take(0, &stop).err(), Some(StreamFault::Interrupted));
-    // When the disk comes back, so does the layer.
+    // When the disk recovers, the layer arrives.
     go_on.send(()).unwrap();
     assert!(streamer.take(0, &|| false).unwrap().is_some());
     drop(go_on);

@@ -38,7 +38,7 @@ impl FetchFailure {
     }
 }
 
-/// When a fetch was where.
+/// The times of reading and placing a fetch.
 #[derive(Clone, Copy)]
 pub(super) struct FetchTimes {
     pub(super) bytes: u64,
@@ -89,7 +89,7 @@ impl<D: StreamDevice> SharedStream<D> {
         }
     }
 
-    /// The reader's life. After a fault nothing is read until somebody has heard of it.
+    /// The loop of the reader thread. After a fault it pauses until the fault was reported.
     pub(super) fn read_blocks(&self, mut source: impl BlockSource, held: &[Option<u64>], ring: &Arc<Ring>) {
         while let Some(fetch) =
             self.next(|state| if state.failure.is_none() { state.schedule.next_read() } else { None })
@@ -170,7 +170,7 @@ impl<D: StreamDevice> StreamState<D> {
         self.failure.take_if(|failure| !failure.is_fatal()).is_some()
     }
 
-    /// Why the block of a layer that was just asked for, and is not there, will not come.
+    /// The reason why the block of a requested layer will not arrive.
     pub(super) fn why_not(&mut self, layer: usize) -> Option<StreamFault> {
         let failure = self.failure.as_ref()?;
         if failure.is_fatal() {
@@ -180,14 +180,15 @@ impl<D: StreamDevice> StreamState<D> {
         if failure.block == self.schedule.block_of(layer) {
             return self.failure.take().map(|failure| failure.fault);
         }
-        // It met another block, perhaps one of the next step. Once no fetch brings this one, reading goes on with it.
+        // The fault concerned another block, perhaps one of the next step. Reading continues with this block once no
+        // fetch of it is in progress.
         if !self.schedule.is_coming(layer) {
             self.failure = None;
         }
         None
     }
 
-    /// Takes out what is no longer wanted.
+    /// Removes blocks that are no longer needed.
     pub(super) fn sweep(&mut self) -> Vec<Dropped<D::Block>> {
         let Self { schedule, read, ready, times, .. } = self;
         times.retain(|id, _| schedule.holds(*id));

@@ -1,8 +1,8 @@
-//! Why a GGUF file's vocabulary cannot be used.
+//! Reasons why a GGUF file's vocabulary cannot be used.
 
 use model_boss_weights::gguf::KeyError;
 
-/// Why a file's vocabulary cannot be used.
+/// The reason why a file's vocabulary cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum VocabularyError {
     /// A key is missing or has the wrong type.

@@ -10,7 +10,7 @@ use super::error::VocabularyError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenKind {
     Normal,
-    /// Stands for what the vocabulary cannot say.
+    /// The token for text that the vocabulary cannot express.
     Unknown,
     /// Steers the model; never part of a text.
     Control,

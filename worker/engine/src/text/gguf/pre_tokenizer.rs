@@ -1,8 +1,5 @@
-//! How texts are cut into words before pairs are merged, by the name in `tokenizer.ggml.pre`. Knows patterns only.
-//!
-//! The patterns are those of the models' own `tokenizer.json`; which name means which pattern is llama.cpp's list. A
-//! model with several patterns applies them in turn. Each cuts the pieces that the one before left; the text between
-//! two matches is a piece too.
+//! The division of texts into words before pairs are merged, by the name in `tokenizer.ggml.pre`. Only patterns are
+//! known here.
 
 /// The rules behind a pre-tokenizer's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,11 +10,11 @@ pub(in crate::text) struct Rules {
     pub(in crate::text) ignore_merges: bool,
     /// Whether a text begins with `bos` where the file does not say.
     pub(in crate::text) add_bos: bool,
-    /// How a token's spelling encodes bytes.
+    /// The encoding of bytes in a token's spelling.
     pub(in crate::text) alphabet: Alphabet,
 }
 
-/// How a token's spelling encodes bytes.
+/// The encoding of bytes in a token's spelling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::text) enum Alphabet {
     /// Each character is one byte (GPT-2's table).

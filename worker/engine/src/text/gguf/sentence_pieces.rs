@@ -1,5 +1,5 @@
-//! SentencePiece vocabularies with scores: neighbouring pieces are merged, best score first, and what is no token in
-//! the end is spelled in bytes. Knows spellings and scores only.
+//! SentencePiece vocabularies with scores. Neighbouring pieces are merged, best score first; pieces that are no token
+//! in the end are spelled in bytes.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -11,7 +11,7 @@ use super::error::VocabularyError;
 use super::pieces::{TokenKind, VocabularyPieces};
 use super::special::Special;
 
-/// How SentencePiece spells a space.
+/// SentencePiece's spelling of a space.
 const SPACE: &str = "\u{2581}";
 
 /// A vocabulary whose pieces are merged by score.

@@ -13,7 +13,7 @@ pub struct Special {
     pub bos: Option<u32>,
     /// Ends a document.
     pub eos: Option<u32>,
-    /// Stands for what the vocabulary cannot say.
+    /// The token for text that the vocabulary cannot express.
     pub unknown: Option<u32>,
     /// Stands between texts.
     pub separator: Option<u32>,
@@ -83,7 +83,7 @@ impl Special {
             let key = format!("tokenizer.ggml.{name}_token_id");
             let inside = |id: &u32| (*id as usize) < pieces.len();
             match header.find::<i64>(&key)? {
-                // Some writers say "none" by a negative number or by the largest one.
+                // Some writers express "none" by a negative number or by the largest one.
                 Some(given) => {
                     let id = u32::try_from(given).ok().filter(inside);
                     if id.is_none() && given >= 0 && given != i64::from(u32::MAX) {
@@ -142,7 +142,7 @@ impl Special {
         let has = |spelling: &str| found.iter().any(|(end, _)| *end == spelling);
         // In the harmony and solar formats `<|end|>` ends a message, not the turn.
         let message_end = has("<|call|>") && has("<|return|>") || has("<|calls|>") && has("<|flush|>");
-        // Where another token is the end, `</s>` is struck-out text in HTML.
+        // If another token is the end, `</s>` is struck-out text in HTML.
         let ordinary_s = has("<eos>");
         for (spelling, id) in found {
             if message_end && spelling == "<|end|>" || ordinary_s && spelling == "</s>" {

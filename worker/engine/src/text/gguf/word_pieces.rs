@@ -27,7 +27,7 @@ pub(super) fn build(
     for (id, spelling, kind) in pieces.iter() {
         let spelling = match (kind, spelling.strip_prefix('\u{2581}')) {
             (TokenKind::Normal, Some(first)) => first.to_owned(),
-            // Brackets mark what is no piece of a word: `[unused1]`.
+            // Entries in brackets, such as `[unused1]`, are no pieces of words.
             (TokenKind::Normal, None) if !(spelling.starts_with('[') && spelling.len() > 1) => {
                 format!("{CONTINUATION}{spelling}")
             }

@@ -34,7 +34,7 @@ const NAMES: [&str; 11] = [
     "bloom",
 ];
 
-/// Why a vocabulary cannot be written.
+/// The reason why a vocabulary cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteVocabularyError {
     /// The files cannot be read.

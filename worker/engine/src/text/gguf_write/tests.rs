@@ -32,7 +32,7 @@ fn refused(file: &Value) -> String {
 fn a_folder_and_the_file_made_of_it_have_the_same_text_side() {
     let mut file = byte_level();
     file["pre_tokenizer"]["use_regex"] = true.into();
-    // One more token of the vocabulary itself; those that were added come behind it.
+    // One more token of the vocabulary itself; added tokens follow it.
     file["model"]["vocab"]["ab"] = 256.into();
     for added in file["added_tokens"].as_array_mut().unwrap() {
         added["id"] = (added["id"].as_u64().unwrap() + 1).into();

@@ -1,18 +1,18 @@
-//! Why a chat template gave no prompt.
+//! Reasons why a chat template gave no prompt.
 
 /// The template did not give a prompt.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// It is no template.
+    /// The text is no valid template.
     #[error("it is not a valid Jinja template")]
     Syntax(#[source] minijinja::Error),
-    /// It refused the conversation itself.
+    /// The template refused the conversation.
     #[error("the model's chat template refuses this conversation: {0}")]
     Refused(String),
-    /// It went over a limit.
+    /// The template exceeded a limit.
     #[error("the model's chat template {0}")]
     Limit(&'static str),
-    /// It failed.
+    /// The template failed.
     #[error("the model's chat template fails on this conversation")]
     Failed(#[source] minijinja::Error),
 }

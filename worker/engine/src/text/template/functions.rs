@@ -36,7 +36,7 @@ fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(RaisedRefusal(message)))
 }
 
-/// Tells the template's own refusal from a failure.
+/// Distinguishes the template's own refusal from a failure.
 pub(super) fn refusal(error: Error) -> TemplateError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
     while let Some(current) = cause {

@@ -66,13 +66,13 @@ pub(super) fn rewrite(source: &str) -> String {
     out
 }
 
-/// Where an expression's terms begin.
+/// The starts of an expression's terms.
 struct Terms {
     /// Starts of the terms between `+`, and one behind the end plus one.
     starts: Vec<usize>,
     /// Whether nothing outside brackets binds less than `+`.
     simple: bool,
-    /// Where the output ends, when its end is there.
+    /// The end of the output, once it was found.
     end: Option<usize>,
 }
 

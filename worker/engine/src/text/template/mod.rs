@@ -113,7 +113,7 @@ impl ChatTemplate {
             NoContent::Empty => Value::from(""),
         };
         context.insert("messages".to_owned(), conversation.messages_with(&nothing).into());
-        // transformers passes `None` for what is not there, and templates ask `is none` as well as `is defined`.
+        // transformers passes `None` for absent values, and templates ask `is none` as well as `is defined`.
         context.insert("tools".to_owned(), tools.unwrap_or_else(|| none.clone()));
         context.entry("documents".to_owned()).or_insert(none);
         context.insert("add_generation_prompt".to_owned(), conversation.add_generation_prompt.into());

@@ -1,4 +1,5 @@
-//! Where Python's types answer differently from minijinja's: what is a sequence, and what nothing can be used for.
+//! Differences between Python's types and minijinja's: which values are sequences, and which operations `None`
+//! refuses.
 
 use std::fmt;
 use std::sync::Arc;
@@ -73,8 +74,8 @@ impl Object for Generator {
     }
 }
 
-/// Python's `None` for what the caller did not give. minijinja's own loops over nothing as over an empty list; Python
-/// refuses, and so must a template that needs what is not there.
+/// Python's `None` for values that the caller did not give. minijinja's own `none` loops like an empty list. Python
+/// refuses that, and so must a template that needs an absent value.
 #[derive(Debug)]
 struct NoneObject;
 

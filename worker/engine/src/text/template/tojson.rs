@@ -18,7 +18,7 @@ pub(super) fn tojson(value: &Value, ensure_ascii: Option<Value>, options: Kwargs
     };
     let (item, key) = match options.get::<Option<Value>>("separators")? {
         Some(pair) if !pair.is_none() => (text_at(&pair, 0)?, text_at(&pair, 1)?),
-        // With line breaks Python writes no space behind the comma.
+        // With line breaks Python writes no space after the comma.
         _ => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
     };
     let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);

@@ -220,7 +220,7 @@ fn rc_11_a_closed_reply_ends_the_sequence_within_one_step() {
     assert_eq!(rig.engine.activity.stats().active, 0);
 }
 
-/// Notes how many are being worked on whenever it is asked whether somebody listens.
+/// Records the number of active sequences whenever a reply is asked whether its client still listens.
 struct Watching {
     activity: Arc<Activity>,
     seen: Arc<std::sync::Mutex<Vec<u32>>>,

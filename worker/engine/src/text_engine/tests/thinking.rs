@@ -3,7 +3,7 @@
 use super::*;
 use crate::text::{ThinkingPlan, ThinkingTags};
 
-/// `{` and `}` stand for the tags, `.` ends the turn.
+/// Tokens of a text in which `{` and `}` are the tags, and `.` ends the turn.
 fn tokens(text: &str) -> Vec<u32> {
     let token = |byte| match byte {
         b'{' => 260,
@@ -39,7 +39,7 @@ fn rc_23_thoughts_come_apart_from_the_answer_without_the_white_space_between() {
 
 #[test]
 fn rc_23_a_used_up_budget_ends_the_thoughts_and_the_answer_follows() {
-    // The decoder's script goes on while four tokens are forced: a line break, the tag, an empty line.
+    // The decoder's script continues while four tokens are forced: a line break, the tag, an empty line.
     let answer = says("{abcdefghi.", thinking(prompt("hi"), Some(2)));
     assert_eq!(parts(&answer), ("ab", "ghi"));
     let finished = answer.finished.unwrap();
