@@ -15,12 +15,12 @@ pub type WriteFile<Asked> = Box<dyn FnOnce(&Asked) -> Result<(), LoadFailure>>;
 
 /// The functions that the shell needs of the program that computes.
 pub struct WorkerBackend {
-    /// For `serve` and `bench`.
+    /// The loader of models, for `serve` and `bench`.
     pub load: LoadDecoder,
-    /// For `convert`.
+    /// The writer of GGUF files, for `convert`.
     pub convert: WriteFile<Convert>,
-    /// For `index`.
+    /// The writer of layer indexes, for `index`.
     pub index: WriteFile<Index>,
-    /// For `synth`.
+    /// The writer of random models, for `synth`.
     pub synth: WriteFile<Synth>,
 }

@@ -18,7 +18,8 @@ use crate::text::{self, StartHost, TextSide};
 /// Sequences on their way to the engine; beyond them HTTP tasks wait.
 const INBOX: usize = 64;
 
-/// Starts the thread. The receiver hears of its end, which is always a failure: the engine has no reason to stop.
+/// Starts the thread. The receiver is notified of its end, which is always a failure: the engine has no reason to
+/// stop.
 pub(crate) fn start(
     worker: Arc<WorkerState>,
     load: LoadDecoder,
@@ -38,7 +39,7 @@ pub(crate) fn start(
     Ok(end)
 }
 
-/// Tells the process why it has to end; the first reason counts.
+/// Reports the reason why the process has to end; the first one counts.
 struct EngineEnd(Mutex<Option<oneshot::Sender<LoadFailure>>>);
 
 impl EngineEnd {
@@ -91,7 +92,7 @@ fn load_engine(
     Ok(engine)
 }
 
-/// How loading the text side ends, once.
+/// The one result of loading the text side.
 type TextLoading = std::sync::mpsc::Receiver<Result<TextSide, LoadFailure>>;
 
 /// Begins to load the text side. A broken tokenizer ends the process and does not wait for weights to be loaded.

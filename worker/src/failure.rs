@@ -1,11 +1,11 @@
-//! Why the process has to end: words for the operator, and an exit code for the coordinator.
+//! Failures that end the process: a message for the operator, and an exit code for the coordinator.
 
 use std::error::Error;
 
 use model_boss_engine::DecoderError;
 use model_boss_protocol::WorkerExit;
 
-/// Why the process has to end, in words for the operator and as an exit code for the coordinator.
+/// A failure that ends the process, with a message for the operator and an exit code for the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct LoadFailure {

@@ -37,7 +37,7 @@ impl WorkerMetrics {
         Self { recorder, handle }
     }
 
-    /// Where the engine records durations.
+    /// The histograms in which the engine records durations.
     pub(crate) fn histograms(&self) -> Histograms {
         let histogram = |name| self.histogram(name);
         Histograms { first_token: histogram(FIRST_TOKEN), next_token: histogram(NEXT_TOKEN), step: histogram(STEP) }

@@ -44,7 +44,7 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
         WorkerCommand::Residency(asked) => residency::run(&asked, backend.load),
         WorkerCommand::Disk(asked) => disk::run(&asked),
         WorkerCommand::Text(asked) => text_cost::run(&asked),
-        // Answered above: it has no exit code that anybody reads.
+        // The text host is handled above: no program reads its exit code.
         WorkerCommand::TextHost => Ok(()),
     };
     let exit = match result {

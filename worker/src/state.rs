@@ -15,7 +15,7 @@ use crate::defaults::RequestDefaults;
 use crate::metrics::WorkerMetrics;
 use crate::text::TextSide;
 
-/// One worker process.
+/// The state of a worker process.
 pub(crate) struct WorkerState {
     pub(crate) spec: WorkerSpec,
     pub(crate) access: Access,
@@ -41,7 +41,7 @@ pub(crate) enum Access {
 pub(crate) struct Serving {
     pub(crate) text: TextSide,
     pub(crate) info: EngineInfo,
-    /// Of streamed layers.
+    /// The monitor of streamed layers.
     monitor: Option<Arc<Monitor>>,
     places: Arc<[PlaceUse]>,
     commands: mpsc::Sender<Submit>,
@@ -112,7 +112,7 @@ impl WorkerState {
         self.serving.get()?.monitor.as_deref()
     }
 
-    /// Where the model's parts live; none before it is loaded.
+    /// The use of the model's devices; empty before the model is loaded.
     pub(crate) fn places(&self) -> Vec<PlaceReport> {
         self.serving.get().map_or_else(Vec::new, |serving| serving.places.iter().map(PlaceUse::report).collect())
     }
@@ -150,7 +150,7 @@ impl WorkerState {
     }
 }
 
-/// How it is said.
+/// The message of requests that arrive after the engine stopped.
 pub(crate) const ENGINE_GONE: &str = "the engine has stopped; this worker is going away";
 
 /// The process is gone by then.

@@ -6,12 +6,12 @@ use std::io::{self, IsTerminal, Write};
 
 use model_boss_protocol::{PrintableWriter, printable_line};
 
-/// Text on standard output. Without one nobody reads it.
+/// Prints text on standard output. Errors are ignored: without an output there is no reader.
 pub fn print(text: impl Display) {
     let _ = writeln!(PrintableWriter::new(io::stdout()), "{text}");
 }
 
-/// A line on standard error. Without one nobody reads it.
+/// Prints a line on standard error. Errors are ignored: without an output there is no reader.
 pub fn say(line: impl Display) {
     let _ = writeln!(PrintableWriter::new(io::stderr()), "{line}");
 }

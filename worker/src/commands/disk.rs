@@ -32,7 +32,7 @@ pub(crate) struct Disk {
     json: bool,
 }
 
-/// One measurement.
+/// The result of one measurement.
 #[derive(Debug, Serialize)]
 struct Ceiling {
     readers: usize,
@@ -76,7 +76,7 @@ fn runs(len: u64, size: u64, amount: u64) -> Vec<Run> {
     (0..wanted).map(run).collect()
 }
 
-/// So many threads take the next read until there is none.
+/// Measures with this number of threads, of which each takes the next read until none is left.
 fn ceiling(store: &dyn WeightStore, runs: &[Run], readers: usize) -> Result<Ceiling, WeightStoreError> {
     let size = runs.iter().map(|run| run.extent.len as usize).max().unwrap_or(0);
     let memory = |source| WeightStoreError::Memory { bytes: size as u64, source };

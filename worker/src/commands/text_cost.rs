@@ -34,7 +34,7 @@ struct Costs {
     prompt_tokens: usize,
     here: Spread,
     in_processes: Spread,
-    /// Of the medians.
+    /// The difference of the medians.
     difference_us: f64,
 }
 

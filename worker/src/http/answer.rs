@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::logprobs::Logprobs;
 use super::options::random_bits;
 
-/// Which API the answer is for.
+/// The API of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ApiShape {
     /// `/v1/chat/completions`.
@@ -184,7 +184,7 @@ impl Choice {
         Self { index, content, logprobs, finish_reason: None, stop_reason: None }
     }
 
-    /// A chunk of what is thought before the answer. Only chats tell it apart.
+    /// A chunk of the thinking before the answer. Only chats separate it.
     pub(super) fn thought(index: usize, text: String) -> Self {
         let content = AnswerContent::Delta(Delta { reasoning_content: Some(text), ..Delta::default() });
         Self { index, content, logprobs: None, finish_reason: None, stop_reason: None }
@@ -227,7 +227,7 @@ pub(super) struct UsageObject {
 }
 
 impl UsageObject {
-    /// That of an answer which goes on.
+    /// The usage of an answer that is not complete.
     pub(super) fn so_far(prompt_tokens: usize, completion_tokens: usize) -> Self {
         Self {
             prompt_tokens,
@@ -244,7 +244,7 @@ struct PromptTokensDetails {
     cached_tokens: usize,
 }
 
-/// Of answers behind thoughts.
+/// Details of answers with thinking.
 #[derive(Clone, Debug, Serialize)]
 struct CompletionTokensDetails {
     reasoning_tokens: usize,
@@ -317,7 +317,7 @@ impl UsageTally {
     }
 }
 
-/// In microsecond steps, which is what the clock is good for.
+/// In microsecond steps, which is the resolution of the clock.
 fn milliseconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e3
 }

@@ -129,7 +129,7 @@ pub(super) fn conversation(
         for name in THINKING_SWITCHES {
             variables.entry(name.to_owned()).or_insert_with(|| thinking.is_on().into());
         }
-        // Seed's template tells the model how long it may think.
+        // Seed's template reads the budget of thinking.
         if let Some(tokens) = thinking.budget() {
             variables.entry("thinking_budget".to_owned()).or_insert_with(|| tokens.into());
         }

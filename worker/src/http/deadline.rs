@@ -1,5 +1,5 @@
-//! The end of a request's time, as the coordinator sends it along (RC-13): what is not answered by then is not worth
-//! another step. Ends the work by dropping what waits for it; knows nothing of the work itself.
+//! The deadline of a request, as the coordinator passes it on (RC-13): an answer after it is worth no further step.
+//! The work ends when its waiting future is dropped; the work itself is not known here.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -31,7 +31,7 @@ pub(super) async fn within(request: Request, next: Next) -> Response {
     response.map(|body| Body::new(TimedStream { body: Some(body), end: Box::pin(sleep_until(deadline)) }))
 }
 
-/// When the time is over; `None` without the header, or with one that is no number.
+/// The moment of the deadline; `None` without the header, or with one that is no number.
 fn deadline(headers: &HeaderMap) -> Option<Instant> {
     let left = headers.get(headers::DEADLINE_MS)?.to_str().ok()?.parse().ok()?;
     Instant::now().checked_add(Duration::from_millis(left))

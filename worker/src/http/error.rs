@@ -67,7 +67,8 @@ pub(super) fn work_error(error: &WorkError, prompt: &str) -> ApiError {
     }
 }
 
-/// The client's error for a request that does not become a prompt. `field` holds what it is made of.
+/// The client's error for a request that cannot become a prompt. `field` is the name of the field with the prompt's
+/// content.
 pub(super) fn text_error(failure: TextFailure, field: &str, context: usize) -> ApiError {
     let message = failure.to_string();
     match failure {

@@ -46,11 +46,11 @@ pub(super) struct WorkerStats {
     totals: EngineTotals,
     /// The model's parts on each device, in the order of the layers.
     places: Vec<PlaceReport>,
-    /// Of streamed layers; null where all layers are resident.
+    /// The state of streaming; null where all layers are resident.
     residency: Option<StreamingStats>,
 }
 
-/// How layers live and what that takes (RS-9).
+/// The residency of layers and the times of streaming (RS-9).
 #[derive(Serialize)]
 struct StreamingStats {
     plan: ResidencySummary,
@@ -58,7 +58,7 @@ struct StreamingStats {
     totals: StreamTotals,
     bytes_per_second: f64,
     overlap: f64,
-    /// Of the last step.
+    /// The layers of the last step.
     layers: Vec<LayerReport>,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct GenerateOptions {
     pub(super) ignore_eos: bool,
     pub(super) stream: bool,
     pub(super) usage: UsageIn,
-    /// How a chat may think; a text completion tells no thoughts apart.
+    /// The plan of thinking for a chat; a text completion does not separate thinking.
     pub(super) thinking: Option<ThinkingPlan>,
 }
 
@@ -71,7 +71,7 @@ impl GenerateOptions {
     }
 }
 
-/// How long an answer may be.
+/// The limit of an answer's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MaxTokens {
     /// The request does not say.
@@ -111,11 +111,11 @@ impl StreamOptions {
     }
 }
 
-/// Which chunks of a stream tell how many tokens there were.
+/// The chunks of a stream that contain the number of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UsageIn {
     Nothing,
-    /// One of its own behind all others.
+    /// An additional chunk after all others.
     LastChunk,
     /// All, so far: vLLM's `continuous_usage_stats`.
     EveryChunk,

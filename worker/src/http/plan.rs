@@ -10,7 +10,7 @@ use super::options::UsageIn;
 pub(super) struct AnswerPlan {
     /// One sequence per choice: all choices of the first prompt, then all of the second, …
     pub(super) works: Vec<Generate>,
-    /// How many choices each prompt gets.
+    /// The number of choices for each prompt.
     pub(super) choices_per_prompt: usize,
     pub(super) shape: ApiShape,
     pub(super) stream: bool,

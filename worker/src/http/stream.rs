@@ -26,7 +26,7 @@ pub(super) struct EventStream {
     offsets: Vec<usize>,
     envelope: Envelope,
     tally: UsageTally,
-    /// Of all prompts together.
+    /// The tokens of all prompts together.
     prompt_tokens: usize,
     /// Per choice: tokens sampled so far.
     sampled: Vec<usize>,
@@ -51,7 +51,7 @@ impl EventStream {
         stream
     }
 
-    /// Turns one event of a choice into what is to be written.
+    /// Turns one event of a choice into chunks of the stream.
     fn take(&mut self, index: usize, event: SequenceEvent) {
         let shape = &self.plan.shape;
         let wanted = self.wanted[index];
@@ -110,7 +110,7 @@ impl EventStream {
         self.ready.push_back(Bytes::from_static(sse::DONE.as_bytes()));
     }
 
-    /// Tells the error in the stream and ends it.
+    /// Sends the error in the stream and ends it.
     fn fail(&mut self, error: &ApiError) {
         self.ready.push_back(event(&error.body(ErrorSource::Worker)));
         self.left = 0;

@@ -51,7 +51,7 @@ impl Frame {
         Ok(Some(frame))
     }
 
-    /// The same without blocking. A stream that ends is an error.
+    /// Receives a frame without blocking the thread. A stream that ends is an error.
     pub(super) async fn receive(stream: &mut (impl AsyncRead + Unpin), most: usize) -> io::Result<Self> {
         let mut lengths = [0; LENGTHS];
         stream.read_exact(&mut lengths).await?;

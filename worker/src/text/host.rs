@@ -88,8 +88,8 @@ fn shut_out() -> io::Result<UnixStream> {
         // The system takes memory back here first, where nothing is lost. It may refuse to be told.
         let _ = fs::write("/proc/self/oom_score_adj", "1000");
     }
-    // They are for the worker, which drains: what it still answers needs its prompts. The stream's end ends this
-    // process.
+    // These signals are for the worker, which drains: its remaining answers need their prompts. The stream's end ends
+    // this process.
     let mut polite = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         polite.add(signal);
@@ -135,7 +135,7 @@ fn serve(mut orders: OrderStream, text: &Text, limits: TextLimits) -> io::Result
             HostOrder::End(_) => orders.ended(RendererEnd::Unknown)?,
         }
     }
-    // Where the system does not end them with their parent.
+    // Needed where the system does not end renderers with their parent.
     for pid in renderers {
         end(pid);
     }
@@ -145,7 +145,7 @@ fn serve(mut orders: OrderStream, text: &Text, limits: TextLimits) -> io::Result
 /// Ends a renderer, if it has not ended by itself, and says how it ended.
 fn end(pid: i32) -> RendererEnd {
     let pid = Pid::from_raw(pid);
-    // It is our own child and was not waited for, so the number is still its own.
+    // The process is our own child and was not reaped, so the number is still its own.
     let _ = kill(pid, Signal::SIGKILL);
     loop {
         return match waitpid(pid, None) {

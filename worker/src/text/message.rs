@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct TextLoad {
     pub(super) source: PathBuf,
-    /// In place of the model's own chat template.
+    /// A template in place of the model's own chat template.
     pub(super) template: Option<String>,
     pub(super) limits: TextLimits,
 }
@@ -19,7 +19,7 @@ pub(crate) struct TextLoad {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum TextLoaded {
     Ready(TextFacts),
-    /// With the exit code of a worker that fails so.
+    /// A failure, with the exit code for the worker.
     Failed {
         exit: i32,
         message: String,

@@ -31,7 +31,7 @@ pub(super) struct Passed {
     pub(super) words: OwnedFd,
 }
 
-/// How a process ended.
+/// The way in which a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RendererEnd {
     Exited(i32),

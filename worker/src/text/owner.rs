@@ -18,7 +18,7 @@ pub(super) enum HostCommand {
     Open {
         reply: oneshot::Sender<Result<Renderer, TextFailure>>,
     },
-    /// Of this host, so that a number is never mistaken for one of a later host.
+    /// Ends a renderer of this host, so that its number is never mistaken for one of a later host.
     End {
         host: u64,
         pid: i32,
@@ -26,7 +26,7 @@ pub(super) enum HostCommand {
     },
 }
 
-/// One renderer. Dropping it ends nothing: the one that lent it does.
+/// A renderer process. Dropping this value does not end it: the host that forked it does.
 #[derive(Debug)]
 pub(super) struct Renderer {
     pub(super) host: u64,
@@ -40,7 +40,7 @@ pub(super) struct HostOwner {
     pub(super) start: StartHost,
     pub(super) load: TextLoad,
     pub(super) host: Option<Box<dyn TextHost>>,
-    /// Which host this is.
+    /// The number of this host, which counts up.
     pub(super) number: u64,
     /// The vocabulary that requests are answered with.
     pub(super) known: Option<Arc<Vocabulary>>,

@@ -28,7 +28,7 @@ pub(crate) enum TextFailure {
     /// A limit was reached.
     #[error("{0}")]
     Limit(String),
-    /// There is no process to ask.
+    /// No process could be started.
     #[error("no process can be started for the chat template and the tokenizer: {0}")]
     NoRoom(String),
     /// Another program ended each process that was tried.
@@ -49,7 +49,7 @@ pub(crate) struct RenderQuestion(pub(super) Vec<u8>);
 pub(crate) struct EncodeQuestion(pub(super) Vec<u8>);
 
 impl ChatQuestion {
-    /// For the tokens of a conversation, at most `most_tokens`.
+    /// A question for the tokens of a conversation, at most `most_tokens`.
     pub(crate) fn new(conversation: Conversation, most_tokens: usize) -> Result<Self, TextFailure> {
         framed(&TextQuestion::Chat { conversation, most_tokens }).map(Self)
     }

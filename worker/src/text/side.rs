@@ -31,8 +31,8 @@ pub(crate) struct TextSide {
     places: Semaphore,
 }
 
-/// Loads the text side and starts the thread that owns its host. `loaded` hears how loading ended. The runtime watches
-/// the streams to the renderers.
+/// Loads the text side and starts the thread that owns its host. `loaded` gets the result of loading. The runtime
+/// watches the streams to the renderers.
 pub(crate) fn start(
     start: StartHost,
     runtime: Handle,

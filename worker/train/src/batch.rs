@@ -11,20 +11,21 @@ pub struct Batch {
     pub tokens: Vec<u32>,
     /// Tokens in a row.
     pub time: usize,
-    /// For each token, where in its row its conversation starts.
+    /// The index in its row at which each token's conversation starts.
     pub starts: Vec<u32>,
     /// The tokens that have to be predicted.
     pub targets: Vec<TrainTarget>,
 }
 
-/// One token the model has to foretell. Only answers have any: questions are anybody's guess and teach nothing.
+/// A token that the model has to predict. Only answers have targets: questions cannot be predicted and teach the
+/// model nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainTarget {
-    /// Where in [`Batch::tokens`] it is foretold: the token before it.
+    /// The index in [`Batch::tokens`] from which it is predicted: that of the token before it.
     pub at: u32,
     /// The token.
     pub token: u32,
-    /// How much it counts.
+    /// The weight of its loss.
     pub weight: f32,
 }
 
@@ -90,7 +91,7 @@ impl<'a> Curriculum<'a> {
 
 const LEAST_SHOWN: usize = 10;
 const MOST_SHOWN: usize = 18;
-/// How often a question follows an exchange about something else.
+/// The probability that a question follows an exchange about another subject.
 const CHANGED_SUBJECT: f64 = 0.25;
 
 const OPENINGS: [&str; 16] = [
@@ -158,8 +159,8 @@ fn slip(words: &mut [String], rng: &mut Rng) {
     }
 }
 
-/// Lays conversations one after another into rows. One that does not fit into what is left starts the next row; one
-/// that is longer than a row is cut.
+/// Packs conversations one after another into rows. One that does not fit into the rest of a row starts the next; one
+/// longer than a row is cut.
 fn pack(conversations: &[Vec<Turn>], rows: usize, time: usize, padding: u32) -> Vec<Batch> {
     let mut packed: Vec<Vec<&Vec<Turn>>> = Vec::new();
     let mut left = 0;

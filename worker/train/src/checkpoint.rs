@@ -10,7 +10,7 @@ use crate::model::{Architecture, GuideModel};
 use crate::optimizer::AdamW;
 use crate::plan::TrainPlan;
 
-/// Where a run stands.
+/// The state of a training run.
 pub struct Checkpoint {
     /// The model so far.
     pub model: GuideModel,

@@ -1,5 +1,5 @@
 //! The score of a package on questions it was not trained on, by greedy decoding on the decoder that serves it. An
-//! answer counts if it says what it must.
+//! answer counts if it contains the required texts.
 
 use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
 
@@ -34,7 +34,7 @@ impl HeldOutReport {
         self.correct() as f64 / self.answers.len().max(1) as f64
     }
 
-    /// How many were answered correctly.
+    /// The number of correct answers.
     pub fn correct(&self) -> usize {
         self.answers.iter().filter(|(_, _, right)| *right).count()
     }

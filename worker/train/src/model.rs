@@ -119,7 +119,7 @@ impl GuideModel {
         Ok(Self { architecture, parameters })
     }
 
-    /// How many numbers the model consists of.
+    /// The number of the model's parameters.
     pub fn parameter_count(&self) -> usize {
         self.parameters.values().map(|var| var.elem_count()).sum()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use candle_core::{Result, Tensor, Var};
 
-/// How parameters follow their gradients.
+/// The settings of parameter updates.
 #[derive(Clone, Copy, Debug)]
 pub struct OptimizerSettings {
     /// The highest learning rate.

@@ -18,10 +18,10 @@ pub struct TrainPlan {
     pub time: usize,
     /// Parts of a batch worked on side by side. Their gradients are rounded before they are summed.
     pub parts: usize,
-    /// How parameters follow their gradients.
+    /// The settings of parameter updates.
     pub settings: OptimizerSettings,
-    /// Where a stopped run goes on from.
+    /// The checkpoint from which a stopped run continues.
     pub checkpoint: PathBuf,
-    /// How long a stop may throw back.
+    /// The interval of checkpoints: the most training time that a stop loses.
     pub checkpoint_every: Duration,
 }

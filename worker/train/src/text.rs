@@ -33,7 +33,7 @@ pub const CHAT_TEMPLATE: &str = concat!(
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}",
 );
 
-/// Why text could not become tokens.
+/// The reason why text could not become tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum GuideTextError {
     /// The tokenizer failed.

@@ -51,7 +51,7 @@ pub struct Trained {
     pub curve: Vec<Point>,
 }
 
-/// Trains, or goes on with what the checkpoint holds. Calls `pause` after every checkpoint with the model so far.
+/// Trains, or continues from the checkpoint. Calls `pause` after every checkpoint with the model so far.
 pub fn train(
     plan: &TrainPlan,
     families: &[Family],

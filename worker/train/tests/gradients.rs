@@ -69,7 +69,7 @@ fn every_kind_of_parameter_has_the_gradient_of_finite_differences() {
         let (name, gradient) = gradients.iter().find(|(name, _)| name.contains(kind)).unwrap();
         let mut order: Vec<usize> = (0..gradient.len()).collect();
         order.sort_by(|&a, &b| gradient[b].abs().total_cmp(&gradient[a].abs()));
-        // The steepest elements tell most, and one in the middle that the rest is not noise.
+        // The steepest elements show most, and one in the middle shows that the rest is not noise.
         for &index in order[..3].iter().chain(&order[gradient.len() / 2..gradient.len() / 2 + 1]) {
             let step = 1e-2;
             let expected =

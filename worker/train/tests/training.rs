@@ -1,4 +1,4 @@
-//! Whole runs on a corpus of two families: the loss falls, runs repeat themselves, a stopped run goes on.
+//! Whole runs on a corpus of two families: the loss falls, runs are reproducible, and a stopped run continues.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
 

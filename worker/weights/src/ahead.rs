@@ -2,8 +2,8 @@
 
 use memmap2::Mmap;
 
-/// Asks for a piece of a mapped file and does not wait for it. At most [`ASKED_AT_ONCE`] bytes are sure to be heard: of
-/// more, systems read the beginning.
+/// Asks for a piece of a mapped file without waiting for it. Only [`ASKED_AT_ONCE`] bytes are certain to be read
+/// ahead: of a longer piece, systems read the beginning.
 pub(crate) fn will_need(map: &Mmap, offset: u64, len: u64) {
     let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
     if let Some((offset, len)) =
@@ -15,8 +15,8 @@ pub(crate) fn will_need(map: &Mmap, offset: u64, len: u64) {
     }
 }
 
-/// The share of a mapped file that is in memory, from 0 to 1, by the look of some places. All of it where the system
-/// does not tell: of a file that is somebody else's, some systems do not.
+/// The share of a mapped file that is in memory, from 0 to 1, by a sample of pages. The result is 1 where the system
+/// does not report it, as some do not for other users' files.
 pub(crate) fn cached_share(map: &Mmap) -> f64 {
     #[cfg(target_os = "linux")]
     {

@@ -1,5 +1,5 @@
-//! How many bytes of headers are read for one model, over all of its files: each may be small, and there may be ten
-//! thousand.
+//! The limit of header bytes that are read for one model, over all of its files. Each file may be small, but there
+//! may be ten thousand.
 
 /// Bytes for the headers of one model.
 const OF_A_MODEL: u64 = 256 << 20;

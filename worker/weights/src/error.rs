@@ -24,7 +24,7 @@ pub enum WeightsError {
     /// No weights in a form this build reads.
     #[error("no weights in {}: {hint}", path.display())]
     NoWeights {
-        /// Where they were looked for.
+        /// The path that was searched.
         path: PathBuf,
         /// The files that are there instead, and what to do.
         hint: String,
@@ -61,7 +61,7 @@ pub enum WeightsError {
         /// The fault, in words.
         what: String,
     },
-    /// One tensor's description is wrong.
+    /// The description of a tensor is invalid.
     #[error("{file}: tensor '{tensor}' {what}")]
     BadTensor {
         /// The file's name.

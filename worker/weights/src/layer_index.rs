@@ -1,9 +1,5 @@
 //! The index of layers (RS-5): a JSON file with the place of each matrix of each layer, in the order they compute.
-//! Knows places and names, not what is there.
-//!
-//! `{"layers":[{"layer_id","name","path","offset","nbytes","dtype"?,"scale"?}]}`. Written with two additions:
-//! `arrangement`, if the bytes stand in an order that a machine's products want, and `made_from`, which files it was
-//! made from.
+//! The matrices themselves are not read here.
 
 use std::fs;
 use std::io::Read;
@@ -15,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// A longer index is none.
 const LONGEST: u64 = 256 << 20;
 
-/// Where the layers of a model lie.
+/// The places of a model's layers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LayerIndex {
     /// Pieces in the order they compute.
@@ -28,7 +24,7 @@ pub struct LayerIndex {
 /// One matrix of one layer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct IndexedPiece {
-    /// Which layer, from 0.
+    /// The index of the layer, from 0.
     pub layer_id: usize,
     /// The matrix, by the names of safetensors.
     pub name: String,
@@ -38,7 +34,7 @@ pub struct IndexedPiece {
     pub offset: u64,
     /// Bytes.
     pub nbytes: u64,
-    /// How elements are stored, by ggml's names; as in the model where it is absent.
+    /// The type of elements, by ggml's names; absent where it is the model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
     /// A factor on all elements.
@@ -56,12 +52,12 @@ pub struct FileStamp {
     pub name: String,
     /// Bytes.
     pub bytes: u64,
-    /// When it was last changed: seconds and nanoseconds since 1970.
+    /// The time of its last change: seconds and nanoseconds since 1970.
     pub modified: (i64, i64),
 }
 
 impl FileStamp {
-    /// Of a file as it is now.
+    /// The stamp of a file as it is now.
     pub fn of(path: &Path) -> std::io::Result<Self> {
         let about = fs::metadata(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -72,7 +68,7 @@ impl FileStamp {
 /// An index that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerIndexError {
-    /// It cannot be read.
+    /// The index cannot be read.
     #[error("{} cannot be read: {source}", path.display())]
     Read {
         /// The index, or a file it names.
@@ -80,7 +76,7 @@ pub enum LayerIndexError {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// It is not an index.
+    /// The file is not an index.
     #[error("{} is no index of layers: {what}", path.display())]
     Malformed {
         /// The index.
@@ -91,7 +87,7 @@ pub enum LayerIndexError {
 }
 
 impl LayerIndex {
-    /// Where the index of a model's first weight file is looked for and written: beside it.
+    /// The path of the index for a model's first weight file: beside it.
     pub fn beside(weights: &Path) -> PathBuf {
         let mut path = weights.as_os_str().to_owned();
         path.push(".layers.json");

@@ -1,11 +1,4 @@
-//! Where a model's tensors lie in its files, and their bytes.
-//!
-//! Owns: finding the weight files of a source, reading and checking their headers, the [`TensorIndex`], and stores that
-//! give bytes ([`MappedWeights`]; [`store`] for streamed layers). Headers are input from strangers. Every number in
-//! them is checked against the file before it is used or allocated by. Knows no candle, no device and no architecture.
-//!
-//! [`TensorIndex`] is for safetensors; GGUF, whose files also hold what a model is and how it reads text, has
-//! [`gguf::GgufModel`].
+//! The places of a model's tensors in its files, and their bytes.
 
 mod ahead;
 mod budget;

@@ -1,4 +1,4 @@
-//! Which files of a source hold the weights. Looks at names; of a file without a telling name, at its first four bytes.
+//! The weight files of a source, chosen by their names. If a name does not tell, the file's first four bytes do.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,7 +13,7 @@ const INDEX: &str = "model.safetensors.index.json";
 /// The file to read first.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Located {
-    /// One file with everything.
+    /// One file with all tensors.
     Safetensors(PathBuf),
     /// The index of a model in several files.
     Sharded(PathBuf),

@@ -25,7 +25,7 @@ pub enum SmallFileError {
     TooLarge {
         /// Which.
         path: PathBuf,
-        /// How many.
+        /// The size of the file.
         bytes: u64,
         /// The limit.
         most: u64,

@@ -44,7 +44,7 @@ fn assert_refused(bytes: &[u8], parts: &[&str]) {
     }
 }
 
-/// One tensor with these words in its description, over 24 bytes of data.
+/// A file with one tensor and these words in its description, over 24 bytes of data.
 fn one(description: &str) -> Vec<u8> {
     file_of(&format!(r#"{{"x":{{{description}}}}}"#), &[0; 24])
 }

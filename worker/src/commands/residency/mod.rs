@@ -53,7 +53,7 @@ pub(crate) struct ResidencyReportArgs {
 struct DecodeReport {
     streams: usize,
     tokens: usize,
-    /// Of all sequences together.
+    /// The speed of all sequences together.
     tokens_per_second: f64,
     seconds_per_step: f64,
     /// None where all layers stay.
@@ -66,12 +66,12 @@ struct StreamingReport {
     /// The changes that measured steps have led to since the load.
     adapted: Adapted,
     totals: StreamTotals,
-    /// Of the steps' time.
+    /// The bytes per second of the steps' time.
     bytes_per_second: f64,
-    /// Of what the store gave while the model was loaded.
+    /// The share of the store's speed at load time.
     store_share: f64,
     overlap: f64,
-    /// Of the last step.
+    /// The layers of the last step.
     layers: Vec<LayerReport>,
 }
 

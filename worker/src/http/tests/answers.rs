@@ -250,7 +250,7 @@ async fn it_tells_about_itself() {
     }
 }
 
-/// `{` and `}` stand for the tags of thinking, and the turn ends behind it all.
+/// A script in which `{` and `}` are the tags of thinking, and the turn ends after the text.
 fn thinks(text: &str) -> Script {
     let token = |byte| match byte {
         b'{' => 260,
@@ -281,7 +281,7 @@ async fn rc_23_what_is_thought_comes_as_reasoning_content() {
 
 #[tokio::test]
 async fn rc_23_a_budget_ends_the_thoughts_streamed_or_not_by_request_or_manifest() {
-    // While the end of the thoughts is forced, the script goes on for four tokens.
+    // While the end of thinking is forced, the script continues for four tokens.
     let setup = |thinking| Setup { script: thinks("{abcdefgh"), thinking, ..Setup::default() };
     let of = async |rig: &super::rig::Rig, extra: Value| {
         let whole = rig.chat(extra.clone()).await.json();

@@ -5,7 +5,7 @@ use std::fmt;
 use super::tensor_type::{TensorType, UnknownType};
 use super::value_type::ValueType;
 
-/// A header that cannot be believed: what was being read, and what is wrong with it.
+/// An invalid header: the part that was being read, and its fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {fault}")]
 pub struct HeaderError {
@@ -86,7 +86,7 @@ pub enum HeaderFault {
     /// A count beyond what the file could hold, or beyond this reader's limit.
     #[error("claims {claimed} {what}; there can be at most {most}")]
     TooMany {
-        /// Of what.
+        /// The counted items, in words.
         what: &'static str,
         /// As the file says.
         claimed: u64,
@@ -99,7 +99,7 @@ pub enum HeaderFault {
     /// A name that is longer than the format allows.
     #[error("the name is {0} bytes long; the format allows 65535")]
     NameTooLong(u64),
-    /// The same name twice.
+    /// A name occurs twice.
     #[error("the name stands twice in the file")]
     Duplicate,
     /// A value type the format does not have.
@@ -144,7 +144,7 @@ pub enum HeaderFault {
     Unaligned {
         /// From the start of the data.
         offset: u64,
-        /// Of this file.
+        /// The alignment of this file.
         alignment: u64,
     },
     /// Bytes outside the file.
@@ -162,16 +162,16 @@ pub enum HeaderFault {
     Overlap(String),
 }
 
-/// Why a key could not be used.
+/// The reason why a key could not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// It is not there.
+    /// The key does not exist.
     #[error("the GGUF file lacks the metadata key `{0}`")]
     Missing(String),
-    /// It is there with another type.
+    /// The key has another type.
     #[error("GGUF metadata key `{key}` should be {wanted}, but is {found}")]
     WrongType {
-        /// Which key.
+        /// The name of the key.
         key: String,
         /// The types that its reader can use.
         wanted: &'static str,

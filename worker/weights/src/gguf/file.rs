@@ -65,7 +65,7 @@ impl GgufFile {
         self.slice(tensor.offset, tensor.bytes)
     }
 
-    /// Some bytes of the file; none where it does not reach so far.
+    /// A range of the file's bytes; empty if the range exceeds the file.
     pub(super) fn slice(&self, offset: u64, bytes: u64) -> &[u8] {
         let range = usize::try_from(offset).ok().zip(usize::try_from(bytes).ok());
         range.and_then(|(offset, bytes)| self.map.get(offset..offset.checked_add(bytes)?)).unwrap_or_default()
@@ -81,7 +81,7 @@ impl GgufFile {
         will_need(&self.map, offset, bytes);
     }
 
-    /// Where it lies.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -97,13 +97,13 @@ impl GgufFile {
     }
 }
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be opened or mapped.
+    /// The file cannot be opened or mapped.
     #[error("cannot open {}: {source}", path.display())]
     Open {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -111,15 +111,15 @@ pub enum FileError {
     /// Its header is wrong.
     #[error("{}: {source}", path.display())]
     Header {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// The fault, in words.
         source: HeaderError,
     },
-    /// It holds a type this project cannot compute with.
+    /// The file contains a type that this project cannot compute with.
     #[error("{}: tensor `{tensor}` is {kind}, which this worker cannot compute; llama-server can run it", path.display())]
     Unsupported {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// The first such tensor.
         tensor: String,

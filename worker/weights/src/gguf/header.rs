@@ -77,7 +77,7 @@ impl<'a> Header<'a> {
         self.alignment
     }
 
-    /// Where the tensors' bytes begin in the file. Behind the file's end where there are no tensors.
+    /// The offset of the tensors' bytes in the file. It lies behind the file's end if there are no tensors.
     pub fn data_start(&self) -> u64 {
         self.data_start
     }

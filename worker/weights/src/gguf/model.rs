@@ -18,10 +18,10 @@ pub struct GgufModel {
     tensors: BTreeMap<String, StoredTensor>,
 }
 
-/// Where a tensor lies and what it looks like.
+/// The place, shape and type of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredTensor {
-    /// How its elements are stored.
+    /// The type of its elements.
     pub kind: TensorType,
     /// Dimensions, slowest first.
     pub shape: Vec<usize>,
@@ -32,7 +32,7 @@ pub struct StoredTensor {
 }
 
 impl StoredTensor {
-    /// Which of [`GgufModel::files`] holds it, and where.
+    /// The index in [`GgufModel::files`], and the range in that file.
     pub fn extent(&self) -> Extent {
         Extent { file: self.file, offset: self.offset, len: self.bytes }
     }
@@ -157,10 +157,10 @@ pub(crate) fn split_name(name: &str) -> Option<(&str, u64, u64)> {
     Some((stem, digits(number)?, digits(count)?))
 }
 
-/// Why a model's files cannot be used.
+/// The reason why a model's files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufModelError {
-    /// One file is wrong.
+    /// One of the files is invalid.
     #[error(transparent)]
     File(#[from] FileError),
     /// A key has the wrong type.
@@ -179,7 +179,7 @@ pub enum GgufModelError {
     Twice {
         /// The later part.
         path: PathBuf,
-        /// Which tensor.
+        /// The name of the tensor.
         tensor: String,
     },
 }

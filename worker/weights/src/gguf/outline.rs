@@ -30,15 +30,15 @@ const LONGEST_HEADER: u64 = 128 << 20;
 pub enum Fact {
     /// A truth value.
     Bool(bool),
-    /// An integer of whatever width that fits.
+    /// An integer of any width that fits.
     Integer(i64),
-    /// One that does not.
+    /// An integer that needs 64 unsigned bits.
     Large(u64),
     /// A 32-bit float.
     F32(f32),
     /// A 64-bit float.
     F64(f64),
-    /// A text; what is no UTF-8 in it is replaced.
+    /// A text; invalid UTF-8 in it is replaced.
     Text(String),
     /// A list, or a long text.
     PassedOver,
@@ -51,7 +51,7 @@ pub struct Outline {
     places: HashMap<String, usize>,
 }
 
-/// Why there is no outline.
+/// The reason why there is no outline.
 #[derive(Debug, thiserror::Error)]
 pub enum OutlineError {
     /// The system.

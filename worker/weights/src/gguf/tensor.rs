@@ -1,4 +1,4 @@
-//! One tensor's record: where it lies and what it looks like. Knows no bytes of data.
+//! The record of a tensor: its place, shape and type. Tensor data is not read here.
 
 use super::TensorType;
 use super::cursor::Cursor;
@@ -12,11 +12,11 @@ const MAX_RANK: usize = 4;
 pub struct TensorInfo<'a> {
     /// Its name, unique in the file.
     pub name: &'a str,
-    /// How its elements are stored.
+    /// The type of its elements.
     pub kind: TensorType,
-    /// Where its bytes begin in the file.
+    /// The offset of its bytes in the file.
     pub offset: u64,
-    /// How many bytes it has.
+    /// The number of its bytes.
     pub bytes: u64,
     shape: [u64; MAX_RANK],
     rank: usize,

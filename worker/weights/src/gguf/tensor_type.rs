@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a tensor's elements are stored, by the number the format gives it.
+/// The type of a tensor's elements, by the number in the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, non_camel_case_types)] // ggml's own names; the table below says what they are
 #[repr(u32)]
@@ -152,10 +152,10 @@ impl fmt::Display for TensorType {
 /// A type number without a known layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownType {
-    /// It had one once.
+    /// The number of a type that was removed from the format.
     #[error("its type {0} was removed from the format; convert the model again")]
     Removed(&'static str),
-    /// It is newer than this reader, or never was.
+    /// A number that this reader does not know: newer than it, or invalid.
     #[error("its type number {0} is not known to this version")]
     Unheard(u32),
 }

@@ -147,7 +147,7 @@ impl<'a> Array<'a> {
         self.kind
     }
 
-    /// How many elements it has.
+    /// The number of its elements.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -157,8 +157,8 @@ impl<'a> Array<'a> {
         self.len == 0
     }
 
-    /// Its strings, in order, not checked to be UTF-8; `None` for other types. An empty array of whatever type will do:
-    /// some writers cannot say what it is empty of.
+    /// Its strings, in order, not checked to be UTF-8; `None` for other types. An empty array of any type counts as
+    /// strings: some writers cannot state the type of an empty array.
     pub fn strings(&self) -> Option<Strings<'a>> {
         (self.kind == ValueType::String || self.is_empty()).then_some(Strings { left: self.len, bytes: self.bytes })
     }

@@ -276,13 +276,13 @@ fn check_name(name: &str) -> Result<(), WriteError> {
     if name.is_empty() || name.len() > usize::from(u16::MAX) { Err(WriteError::Name(name.len())) } else { Ok(()) }
 }
 
-/// Why a file could not be written.
+/// The reason why a file could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// A name of a length the format does not allow.
     #[error("a name of {0} bytes; the format allows 1 to 65535")]
     Name(usize),
-    /// The same name twice.
+    /// A name occurs twice.
     #[error("`{0}` was given twice")]
     Duplicate(String),
     /// An alignment of one's own.
@@ -291,7 +291,7 @@ pub enum WriteError {
     /// A tensor that cannot be in a file.
     #[error("tensor `{name}`: {fault}")]
     Tensor {
-        /// Which tensor.
+        /// The name of the tensor.
         name: String,
         /// The fault that was found.
         fault: HeaderFault,
@@ -299,7 +299,7 @@ pub enum WriteError {
     /// More bytes than the tensor has.
     #[error("tensor `{name}` was given {excess} bytes too many")]
     TooLong {
-        /// Which tensor.
+        /// The name of the tensor.
         name: String,
         /// Bytes too many.
         excess: u64,

@@ -115,7 +115,7 @@ fn parse(json: &[u8], file_len: u64, file: &str) -> Result<SafetensorsHeader, We
     Ok(SafetensorsHeader { file_len, tensors })
 }
 
-/// One tensor by itself.
+/// Checks one tensor by itself.
 fn check(name: &str, raw: RawTensor, data_start: u64, file_len: u64, file: &str) -> Result<HeaderTensor, WeightsError> {
     let bad = |what: String| WeightsError::BadTensor { file: file.to_owned(), tensor: printable(name), what };
     let dtype = Dtype::from_safetensors(&raw.dtype)

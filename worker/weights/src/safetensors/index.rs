@@ -21,7 +21,7 @@ impl WeightFileId {
 /// A file whose header was read and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightFile {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
     /// Its length in bytes when its header was read.
     pub len: u64,
@@ -34,14 +34,14 @@ impl WeightFile {
     }
 }
 
-/// Where one tensor lies.
+/// The place of one tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorEntry {
     /// Element type.
     pub dtype: Dtype,
     /// Dimensions, slowest first; empty for a scalar.
     pub shape: Vec<usize>,
-    /// Which file.
+    /// The file that contains it.
     pub file: WeightFileId,
     /// Bytes in that file, counted from its first byte. Its length is what type and shape say.
     pub range: Range<u64>,
@@ -77,7 +77,7 @@ impl TensorIndex {
         self.tensors.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// How many tensors.
+    /// The number of tensors.
     pub fn len(&self) -> usize {
         self.tensors.len()
     }

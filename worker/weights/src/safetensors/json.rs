@@ -1,5 +1,5 @@
-//! JSON of strangers, read piece by piece: no tree is made, and what is not asked for is passed over. Holds a few
-//! buffers of fixed size however long the text is. Knows nothing of what the pieces mean.
+//! A JSON reader for untrusted text, piece by piece. It builds no tree, skips values that are not asked for, and
+//! holds a few buffers of fixed size for a text of any length. The meaning of values is not known here.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -15,13 +15,13 @@ pub(crate) enum JsonFault {
     /// The system.
     #[error(transparent)]
     Read(#[from] io::Error),
-    /// It ends in the middle.
+    /// The text ends in the middle of a value.
     #[error("it ends too early")]
     Ended,
     /// Another character.
     #[error("{wanted} is missing at byte {at}")]
     Unexpected {
-        /// In words.
+        /// The expected value, in words.
         wanted: &'static str,
         /// From the beginning of the text.
         at: u64,
@@ -31,7 +31,7 @@ pub(crate) enum JsonFault {
     TooLong {
         /// Which.
         what: &'static str,
-        /// In bytes, or elements.
+        /// The limit, in bytes or elements.
         most: usize,
     },
 }
@@ -155,7 +155,7 @@ impl<R: Read> JsonReader<R> {
                 b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => self.skip_word()?,
                 _ => return Err(self.unexpected("a value")),
             }
-            // A value has ended; perhaps what it is in ends with it.
+            // A value has ended; the object or array around it may end with it.
             loop {
                 match open.last() {
                     None => return Ok(()),
@@ -206,7 +206,7 @@ impl<R: Read> JsonReader<R> {
         }
     }
 
-    /// Passes over what is in the buffer of a string and means itself.
+    /// Skips the bytes of a string in the buffer that need no unescaping.
     fn plain_text(&mut self) -> Result<Range<usize>, JsonFault> {
         self.peek()?;
         let rest = self.buffer.get(self.next..self.filled).unwrap_or_default();

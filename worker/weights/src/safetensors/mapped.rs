@@ -72,6 +72,6 @@ impl MappedWeights {
 #[allow(unsafe_code)]
 fn map_file(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: the mapping is read-only and every byte pattern is a valid `u8`. Model files are not written while they
-    // are served; what happens when somebody does so all the same is said at `MappedWeights`.
+    // are served; `MappedWeights` describes the effect of a write all the same.
     unsafe { Mmap::map(file) }
 }

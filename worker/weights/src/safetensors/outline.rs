@@ -17,7 +17,7 @@ use crate::limits::{LONGEST_DTYPE, LONGEST_NAME, MOST_DIMENSIONS, MOST_TENSORS};
 pub struct OutlinedTensor<'a> {
     /// Its name.
     pub name: &'a str,
-    /// How its elements are stored; `None` for a type that this build does not know.
+    /// The type of its elements; `None` for a type that this build does not know.
     pub dtype: Option<Dtype>,
     /// Dimensions, slowest first.
     pub shape: &'a [u64],

@@ -43,10 +43,7 @@ impl HostBuffer {
         Ok(Self(Box::new(map)))
     }
 
-    /// Over memory that is somebody else's.
-    ///
-    /// # Errors
-    /// When it is not whole pages: disks could not write into it.
+    /// A buffer over memory with another owner.
     pub fn over(memory: Box<dyn HostMemory>) -> std::io::Result<Self> {
         let bytes = memory.bytes();
         if bytes.is_empty() || !bytes.len().is_multiple_of(PAGE) || !bytes.as_ptr().addr().is_multiple_of(PAGE) {
@@ -98,7 +95,7 @@ pub fn prefer_large_pages(memory: &mut [u8]) {
         let pages = &mut memory[askew..];
         let len = pages.len() / PAGE * PAGE;
         #[allow(unsafe_code)]
-        // SAFETY: the range is inside of memory that we hold alone, and the advice does not change what it reads as.
+        // SAFETY: the range lies inside of memory that we alone hold, and the advice does not change its content.
         unsafe {
             madvise(pages.as_mut_ptr().cast(), len, MADV_HUGEPAGE);
         }

@@ -27,9 +27,9 @@ pub struct DirectStore {
 struct DirectFile {
     path: PathBuf,
     system: FileSystem,
-    /// For reads through the cache.
+    /// The file for reads through the page cache.
     plain: File,
-    /// For reads past it, where the file system has them, or why not.
+    /// The file for direct reads, or the reason why the file system has none.
     direct: Result<File, String>,
     /// Whether a direct read was refused later: then none is tried again.
     refused: AtomicBool,

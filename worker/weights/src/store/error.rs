@@ -1,4 +1,4 @@
-//! Why a piece of a file could not be had from a store.
+//! Reasons why a store could not deliver a piece of a file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,23 +9,23 @@ pub enum WeightStoreError {
     /// The operating system refused.
     #[error("{} cannot be read at byte {offset}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// Where.
         offset: u64,
         /// Its reason.
         source: io::Error,
     },
-    /// The file is no longer what it was: it was written, cut or lengthened.
+    /// The file was written, cut or lengthened since it was opened.
     #[error("{} was changed while it is served; load the model again", path.display())]
     Changed {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// Direct reads were asked for.
     #[error("{} cannot be read past the page cache: {why}; `store = \"auto\"` reads it through the cache", path.display())]
     NotDirect {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// The system's or the file system's reason.
         why: String,
@@ -33,7 +33,7 @@ pub enum WeightStoreError {
     /// No memory to hold bytes in.
     #[error("no memory to hold {bytes} bytes of weights: {source}")]
     Memory {
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
         /// The system's reason.
         source: io::Error,

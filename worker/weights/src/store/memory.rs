@@ -9,18 +9,18 @@ use super::error::WeightStoreError;
 use super::read::WeightStore;
 use super::runs::{Reads, Run};
 
-/// Some runs in memory, the others where they were.
+/// A store with some runs in memory, and the others in their files.
 pub struct MemoryStore {
     behind: Arc<dyn WeightStore>,
     /// By file and first byte: bytes and how many of the buffer they are.
     held: BTreeMap<(usize, u64), (HostBuffer, u64)>,
     bytes: u64,
-    /// How many of how many are held whole.
+    /// The number of reads that are held whole, and the number of all.
     reads: (usize, usize),
 }
 
 impl MemoryStore {
-    /// Reads once what is to be held, in `limit` bytes: of `reads` those that [`evenly_within`] says.
+    /// Reads the runs to hold once, within `limit` bytes: those of `reads` that [`evenly_within`] chooses.
     pub fn holding(
         behind: Arc<dyn WeightStore>,
         reads: &[Reads],

@@ -8,7 +8,7 @@ use super::error::WeightStoreError;
 use super::mapped::MappedStore;
 use super::read::WeightStore;
 
-/// Which store is wanted.
+/// The kind of store to open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WeightStoreChoice {
     /// Direct reads where the file system has them, else reads through the page cache, whose copy is dropped.

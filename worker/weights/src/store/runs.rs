@@ -11,7 +11,7 @@ const LARGEST_GAP: u64 = 256 << 10;
 /// A piece of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
-    /// Which file of the store.
+    /// The index of the file in the store.
     pub file: usize,
     /// First byte.
     pub offset: u64,
@@ -31,11 +31,11 @@ impl Extent {
 pub struct Run {
     /// The bytes that are read: from the start of a page to the end of one or of the file.
     pub extent: Extent,
-    /// Where it goes in the buffer: on a page.
+    /// The offset in the buffer, aligned to a page.
     pub at: usize,
 }
 
-/// How some pieces are read into one buffer.
+/// The reads that bring some pieces into one buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reads {
     runs: Vec<Run>,
@@ -80,7 +80,7 @@ impl Reads {
         &self.runs
     }
 
-    /// Where each piece lies in the buffer afterwards, in the order they were given.
+    /// The range of each piece in the buffer afterwards, in the order they were given.
     pub fn places(&self) -> &[Range<usize>] {
         &self.places
     }

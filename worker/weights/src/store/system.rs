@@ -11,7 +11,7 @@ use super::error::WeightStoreError;
 /// Bytes that pass through the page cache before it is asked to drop them.
 pub(super) const SLICE: usize = 4 << 20;
 
-/// Tells whether a file is still the one that was opened, as far as the system tells.
+/// The identity of a file, to see whether it is still the one that was opened, as far as the system shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) len: u64,
@@ -54,7 +54,7 @@ pub(super) fn forget(file: &File, offset: u64, len: usize) {
     let _ = (file, offset, len);
 }
 
-/// For reads that leave the page cache alone.
+/// Opens a file for reads that bypass the page cache.
 #[cfg(target_os = "linux")]
 pub(super) fn open_direct(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -74,7 +74,7 @@ pub(super) struct FileSystem {
     pub(super) is_memory: bool,
 }
 
-/// Where a file lies.
+/// The file system of a file.
 pub(super) fn file_system(file: &File) -> FileSystem {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if let Ok(about) = nix::sys::statfs::fstatfs(file) {

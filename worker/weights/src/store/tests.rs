@@ -8,7 +8,7 @@ use memmap2::Mmap;
 
 use super::*;
 
-/// A file whose byte at `i` is told by `i`, and the same in memory.
+/// A file with known bytes at each offset, and the same bytes in memory.
 fn file(folder: &tempfile::TempDir, len: usize) -> (PathBuf, Vec<u8>) {
     let bytes: Vec<u8> = (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let path = folder.path().join("weights");
@@ -138,12 +138,12 @@ fn a_file_system_in_memory_is_read_through_the_cache_that_it_is() {
     );
 }
 
-/// Pages of a file in the page cache, as the kernel tells it.
+/// The bytes of a file in the page cache, as the kernel reports them.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn cached_bytes(path: &Path) -> usize {
     let file = File::open(path).unwrap();
-    // SAFETY: nobody changes the file.
+    // SAFETY: no process changes the file.
     let map = unsafe { Mmap::map(&file) }.unwrap();
     let mut pages = vec![0_u8; map.len().div_ceil(PAGE)];
     // SAFETY: there is a byte for every page of the map.
