@@ -144,7 +144,7 @@ impl WorkerSpec {
         places
     }
 
-    /// Whether it was started from a command line: no memory was leased, and no GPU was hidden or renumbered.
+    /// Whether the worker was started from a command line: no memory was leased, and no GPU was hidden or renumbered.
     pub fn by_hand(&self) -> bool {
         self.generation == Generation(0)
     }

@@ -78,7 +78,7 @@ impl Device {
         Some(i128::from(self.ceiling()?.0) - others)
     }
 
-    /// The room for models after the least foreign use within the window: use that comes and goes may end again.
+    /// The room for models after the least foreign use within the window: intermittent use may end again.
     pub(crate) fn lasting_room(&self, now: Moment, window: Duration) -> Option<i128> {
         self.room_beside(self.foreign.least(now, window))
     }

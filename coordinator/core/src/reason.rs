@@ -13,7 +13,7 @@ use crate::{AskedLease, LeaseShare};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum WaitReason {
-    /// Its model is being loaded.
+    /// The request's model is being loaded.
     Loading {
         /// The model of the request.
         model: ModelId,
@@ -22,7 +22,7 @@ pub enum WaitReason {
         /// The share of the weights read, 0 to 1.
         progress: f32,
     },
-    /// Its model is serving as many requests as it takes at once.
+    /// The request's model is serving as many requests as it takes at once.
     Busy {
         /// The model of the request.
         model: ModelId,
@@ -114,7 +114,7 @@ pub enum WaitReason {
         /// The loaded models, and why they stay.
         blockers: Vec<Blocker>,
     },
-    /// It needs a device for itself alone that others use (MM-5).
+    /// The model needs a device for itself alone that others use (MM-5).
     Exclusive {
         /// The needed device.
         device: DeviceId,
@@ -148,7 +148,7 @@ pub enum WaitReason {
         /// The model of the request.
         model: ModelId,
     },
-    /// Its client has as many running requests as it may have.
+    /// The request's client has as many running requests as it may have.
     ClientLimit {
         /// The limited client.
         client: ClientId,
@@ -214,13 +214,13 @@ pub enum LeaveCause {
     },
     /// An operator unloaded it.
     Unload,
-    /// It was unused for its stay-warm time.
+    /// The model was unused for its stay-warm time.
     Idle,
-    /// Its manifest or its weights changed.
+    /// The model's manifest or its weights changed.
     Replaced,
-    /// Its manifest was removed.
+    /// The model's manifest was removed.
     Removed,
-    /// Its device was freed for another purpose (RC-30).
+    /// The slot's device was freed for another purpose (RC-30).
     Freed,
     /// The driver of its device does not list it any more.
     DeviceLost,
@@ -228,12 +228,12 @@ pub enum LeaveCause {
     Retention,
     /// Other programs used memory that it holds (RC-21).
     Foreign,
-    /// It was idle, and a more important request waits for a lease (LE-3).
+    /// The slot was idle, and a more important request waits for a lease (LE-3).
     Yielded {
         /// The label of that request, for people.
         to: String,
     },
-    /// Its lease was revoked for a more important request.
+    /// The slot's lease was revoked for a more important request.
     Revoked {
         /// The label of that request, for people.
         by: String,
@@ -242,9 +242,10 @@ pub enum LeaveCause {
     },
     /// Another copy took over on another device (DM-5).
     Moved,
-    /// It is reloaded with other settings (RC-29).
+    /// The model is reloaded with other settings (RC-29).
     Reload,
-    /// It was idle and streaming, and is reloaded with all layers resident, since there is room for them now (RS-11).
+    /// The slot was idle and streaming. The model is reloaded with all layers resident, since there is room for them
+    /// now (RS-11).
     RoomToStay,
     /// Room was needed for a second try of a failed load (MM-4).
     SecondTry {
@@ -255,7 +256,7 @@ pub enum LeaveCause {
     Unwanted,
     /// The process is shutting down.
     Shutdown,
-    /// Its worker died.
+    /// The slot's worker died.
     Crash,
 }
 

@@ -173,7 +173,7 @@ pub struct DeviceView {
     pub foreign: Option<ByteCount>,
     /// Memory held by leases of others: training jobs, other coordinators.
     pub leased: ByteCount,
-    /// These leases.
+    /// The leases that `leased` sums up.
     pub leases: Vec<LeaseShare>,
     /// Memory held by slots, stopping ones included.
     pub charged: ByteCount,
@@ -325,7 +325,7 @@ pub enum PlannedStep {
         /// Leases of other holders that would be revoked.
         asks: Vec<LeaseShare>,
     },
-    /// It would wait.
+    /// The request would wait.
     Wait {
         /// The model's bytes by device, if it is loaded.
         parts: Vec<(DeviceId, ByteCount)>,

@@ -66,7 +66,7 @@ fn rc_16_every_architecture_that_the_coordinator_sends_is_known() {
     assert!(matches!(refusal("gemma3"), GgufSpecError::Architecture(_)));
 }
 
-/// How matrices are written.
+/// The type of written matrices.
 #[derive(Clone, Copy, PartialEq)]
 enum Matrices {
     AsStored,
@@ -394,7 +394,7 @@ fn what_cannot_be_run_is_refused_by_name() {
     std::fs::write(&path, b"GGUF").unwrap();
     assert_says(&path, &["cut short"]);
 
-    // A tensor nobody would use, and so one that is missing.
+    // A tensor with an unknown name, so that a needed one is missing.
     convert("plain", Matrices::AsStored, &path, |_| {}).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     let rename = |from: &str, to: &str| {

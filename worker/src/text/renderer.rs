@@ -14,7 +14,7 @@ pub(super) trait RendererWatch {
     /// A question has come.
     fn begin(&mut self) {}
 
-    /// Its answer is ready. Says whether the renderer is to end behind it.
+    /// Reports that the answer is ready. Returns whether the renderer should end after it.
     fn end(&mut self) -> bool {
         false
     }

@@ -12,7 +12,7 @@ pub enum SmallFileError {
     /// The operating system refused.
     #[error("{} cannot be read", path.display())]
     Read {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -23,7 +23,7 @@ pub enum SmallFileError {
     /// Larger than any known file of its kind.
     #[error("{} has {bytes} bytes; at most {most} are read", path.display())]
     TooLarge {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
         /// The size of the file.
         bytes: u64,

@@ -89,7 +89,7 @@ pub(crate) struct RecentRequest {
 /// The limit for which a client may start no request now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBack {
-    /// It has as many running requests as it may have.
+    /// The client has as many running requests as it may have.
     Concurrency { running: u32, limit: u32 },
     /// The pause after its last request is not over.
     Cooldown { until: Moment },
@@ -98,7 +98,7 @@ pub(crate) enum HeldBack {
 /// The limit for which a client's request is refused at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OverLimit {
-    /// It sent too many requests within a minute.
+    /// The client sent too many requests within a minute.
     Rate { per_minute: u32, retry_after: Duration },
     /// Too many of its requests are waiting.
     Queued { limit: u32 },

@@ -31,9 +31,9 @@ pub(crate) struct Candidate {
     pub(crate) bytes: i128,
     /// The bytes it holds on each further device of the site.
     pub(crate) further: Vec<i128>,
-    /// Whether it uses a device that the new model needs for itself alone (MM-5), so that it has to be evicted.
+    /// Whether the slot uses a device that the new model needs for itself alone (MM-5), so that it has to be evicted.
     pub(crate) excluded: bool,
-    /// Whether it is of the limited category, so that its eviction frees a place (MM-1).
+    /// Whether its model is of the limited category, so that its eviction frees a place (MM-1).
     pub(crate) frees_place: bool,
     /// The standing of the claim that it is already being evicted for.
     pub(crate) claimed: Option<Priority>,
@@ -56,11 +56,11 @@ pub(crate) enum Usage {
 /// A protection from eviction other than importance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// It is protected without limit of time.
+    /// The slot is protected without limit of time.
     Always(Protection),
-    /// It is protected from equally important requests until this moment.
+    /// The slot is protected from equally important requests until this moment.
     Until(Moment),
-    /// It has no protection: it is loading and no request waits for it.
+    /// The slot has no protection: it is loading and no request waits for it.
     Unwanted,
 }
 

@@ -116,11 +116,11 @@ fn in_words<S: serde::Serializer>(reason: &RungReason, serializer: S) -> Result<
 pub enum RungReason {
     /// The ladder has no other rung.
     Only,
-    /// It is the best rung, and worth its wait.
+    /// The rung is the best, and worth its wait.
     Preferred,
-    /// It is the best rung, and the ladder prefers it even when cold.
+    /// The rung is the best, and the ladder prefers it even when cold.
     Pinned,
-    /// It answers earlier than a better rung by more than the ladder's patience.
+    /// The rung answers earlier than a better one by more than the ladder's patience.
     Sooner {
         /// The best rung among those with a longer wait.
         than: Target,
@@ -131,7 +131,7 @@ pub enum RungReason {
     Fallback {
         /// The better rung.
         from: Target,
-        /// Its fault.
+        /// The fault of that rung.
         why: String,
     },
 }
@@ -178,16 +178,16 @@ impl Climb {
 /// The present state of a rung.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RungState {
-    /// It could take the request.
+    /// The rung could take the request.
     Usable(Standing),
-    /// It failed lately and is in backoff: chosen when no other rung is usable.
+    /// The rung failed lately and is in backoff: chosen when no other rung is usable.
     Resting {
         /// The time until an answer could begin.
         wait: Duration,
         /// The failure.
         why: String,
     },
-    /// It cannot take this request.
+    /// The rung cannot take this request.
     Unusable(Refusal),
 }
 
@@ -216,22 +216,22 @@ impl fmt::Display for RungState {
 /// The state of a rung that could take a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Standing {
-    /// It is loaded, or served by a provider, and an answer is expected to begin after this wait.
+    /// The model is loaded, or served by a provider, and an answer is expected to begin after this wait.
     Warm {
         /// The time for the requests before it.
         wait: Duration,
     },
-    /// It is being loaded.
+    /// The model is being loaded.
     Loading {
         /// The rest of the load, and the time for the requests before it.
         wait: Duration,
     },
-    /// It has to be loaded, and there is room.
+    /// The model has to be loaded, and there is room.
     Cold {
         /// The time of the load.
         load: Duration,
     },
-    /// It has to be loaded after evictions.
+    /// The model has to be loaded after evictions.
     Evicting {
         /// The time of the load.
         load: Duration,
@@ -240,7 +240,7 @@ pub enum Standing {
         /// The number of busy models that have to finish their requests and be evicted.
         busy: usize,
     },
-    /// It has to be loaded, and there is no room that this request may take.
+    /// The model has to be loaded, and there is no room that this request may take.
     NoRoom {
         /// The time of the load once there is room.
         load: Duration,

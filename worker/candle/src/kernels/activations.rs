@@ -27,9 +27,9 @@ pub(super) struct Chunk8 {
     /// −32 times the sums of 16 quants each. Taking the other side's quants as unsigned adds that much, if they are
     /// between −32 and 31.
     pub(super) offsets: [i32; 2 * GROUPS],
-    /// The same sums as numbers.
+    /// The sums of 16 quants each, as floating-point numbers.
     pub(super) half_sums: [f32; 2 * GROUPS],
-    /// Sums of whole groups as numbers.
+    /// Sums of whole groups, as floating-point numbers.
     pub(super) group_sums: [f32; GROUPS],
 }
 

@@ -27,7 +27,7 @@ pub(crate) trait Half: Copy + Send + Sync {
     /// The bits of the exponent. In infinity and NaN all of them are set.
     const EXPONENT: u16;
 
-    /// Both are of the same length.
+    /// Converts `narrow` to `wide`, which have the same length.
     fn widen(narrow: &[Self], wide: &mut [f32]);
 }
 

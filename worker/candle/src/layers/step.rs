@@ -22,7 +22,7 @@ pub(crate) struct SequenceSpan {
     pub(crate) rows: Range<usize>,
     /// Tokens the sequence already holds.
     pub(crate) past: usize,
-    /// None on the CPU, where attention makes its own.
+    /// Empty on the CPU, where attention makes its own.
     pub(crate) tiles: Vec<ScoreTile>,
 }
 

@@ -23,7 +23,7 @@ pub(crate) fn wanted(spec: &DecoderSpec, part: &DevicePart, options: &DecoderLoa
     match options.residency.mode {
         ResidencyMode::Stream => true,
         ResidencyMode::Resident => false,
-        // Elsewhere there is nothing to stream with, and what does not fit is refused by its size.
+        // Other devices cannot stream, and a model that does not fit is refused by its size.
         ResidencyMode::Auto => {
             let needs = part.weights.saturating_add(one).saturating_add(workspace(spec));
             (target.device.is_cpu() || target.device.is_cuda()) && needs > part.place.budget

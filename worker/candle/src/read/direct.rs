@@ -27,7 +27,7 @@ struct DirectRead {
     /// Its name in the file.
     spelled: String,
     extent: Extent,
-    /// Of a matrix that is computed with as it is stored.
+    /// The layout of a matrix that is used as it is stored.
     layout: Option<MatrixLayout>,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct Intake<'a> {
 }
 
 impl<'a> Intake<'a> {
-    /// And where [`Feed::run`] sends to.
+    /// An intake, and the channel that [`Feed::run`] sends to.
     pub(crate) fn new(feed: &'a Feed) -> (Self, Sender<Result<HostBuffer, ModelError>>) {
         let (sender, portions) = mpsc::channel();
         (Self { feed, portions, next: 0, there: HashMap::new() }, sender)

@@ -15,7 +15,7 @@ pub(crate) struct StreamedBlock {
 
 /// A hold on the memory that matrices are in.
 pub(crate) trait MemoryHold: Send + Sync {
-    /// Has to be called before anything is computed with them.
+    /// Begins the use of the block. Has to be called before any computation with it.
     fn begin_use(&self) -> Result<(), StreamFault>;
 }
 
@@ -35,7 +35,7 @@ impl StreamedBlock {
         self.matrices.get(name)
     }
 
-    /// Has to be called before anything is computed with it.
+    /// Begins the use of the block. Has to be called before any computation with it.
     pub(crate) fn begin_use(&self) -> Result<(), StreamFault> {
         self.lease.as_ref().map_or(Ok(()), |lease| lease.begin_use())
     }

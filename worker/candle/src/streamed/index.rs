@@ -57,7 +57,7 @@ pub fn write_layer_index(source: &Path, order: IndexOrder) -> Result<PathBuf, In
     let Some(first) = table.paths.first() else { return Err(ModelError::NoStreaming.into()) };
     let index_path = LayerIndex::beside(first);
     let data_path = index_path.with_extension("bin");
-    // Of the files as they are now: what is written while they are read makes the index stale.
+    // The stamps of the files as they are now: a write while they are read makes the index stale.
     let stamp = |path: &PathBuf| FileStamp::of(path).map_err(failed(path));
     let made_from = table.paths.iter().map(stamp).collect::<Result<_, _>>()?;
     let layers = whole(&data_path, &index_path, |out| write_layers(&table, order, &data_path, out))?;

@@ -29,7 +29,7 @@ pub(crate) struct StreamedLayers<D: StreamDevice<Block = StreamedBlock>> {
     pub(super) clock: Option<Box<dyn StepTimer>>,
 }
 
-/// Says when layers really computed.
+/// Measures the times at which layers really computed.
 pub(crate) trait StepTimer: Send {
     fn begin_step(&mut self);
 

@@ -178,10 +178,10 @@ struct RawTensor {
     data_offsets: [u64; 2],
 }
 
-/// A table of texts, of which nothing is kept.
+/// A table of texts that is checked and not kept.
 struct Texts;
 
-/// One of them.
+/// A text of limited length.
 struct LimitedText;
 
 impl<'de> Deserialize<'de> for Texts {

@@ -11,12 +11,12 @@ use super::fields::LANES;
 use super::formats::Format;
 use crate::kernels::activations::Activations;
 
-/// Shows that this machine has the instructions.
+/// A proof that this machine has the instructions.
 #[derive(Clone, Copy)]
 pub(super) struct Vnni(());
 
 impl Vnni {
-    /// Whether it has.
+    /// The proof, if this machine has the instructions.
     pub(super) fn detect() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f")

@@ -5,12 +5,12 @@ use super::kernel::{Product, SoftmaxBlock};
 /// Most rows of a product that takes halves as they are.
 pub(super) const MOST_ROWS: usize = 6;
 
-/// Shows that this machine has the instructions.
+/// A proof that this machine has the instructions.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(());
 
 impl Avx512 {
-    /// Whether it has.
+    /// The proof, if this machine has the instructions.
     pub(super) fn detect() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {

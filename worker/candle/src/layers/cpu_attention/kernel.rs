@@ -126,7 +126,7 @@ pub(super) struct RunningSoftmax {
 }
 
 impl RunningSoftmax {
-    /// Before any key.
+    /// The state before any key.
     pub(super) const NONE: Self = Self { largest: f32::NEG_INFINITY, sum: 0.0 };
 
     /// Whether no key was seen.

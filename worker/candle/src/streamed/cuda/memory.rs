@@ -121,7 +121,7 @@ pub(super) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> std::result::R
     // The driver does not promise that memory begins with a page, and small pieces of it share one.
     let with_room = bytes.saturating_add(PAGE);
     // Ordinary cached memory: reads of the check and of the CPU are as fast as any. Portable: other GPUs copy from it
-    // too. SAFETY: its contents are set below before anybody reads them.
+    // too. SAFETY: its contents are set below before any read.
     #[allow(unsafe_code)]
     let memory = unsafe { context.alloc_pinned_with_flags::<u8>(with_room, sys::CU_MEMHOSTALLOC_PORTABLE) };
     let mut memory = memory.map_err(|error| not_pinned(error, bytes))?;

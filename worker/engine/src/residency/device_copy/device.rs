@@ -144,7 +144,7 @@ impl<D: CopyDriver> BlockCopy<D> {
         if missing { Err(StreamFault::Step("a block does not fit into a slot".to_owned())) } else { Ok(copied) }
     }
 
-    /// Has to be called before anything is computed with it.
+    /// Begins the use of the block. Has to be called before any computation with it.
     pub fn begin_use(&self) -> Result<(), StreamFault> {
         self.driver.wait(Queue::Compute, &self.slot().ready)
     }

@@ -255,7 +255,7 @@ impl<D: StreamDevice> Drop for Streamer<D> {
         state.closed = true;
         self.ring.close();
         self.shared.changed.notify_all();
-        // They hold places that a thread may wait for.
+        // These blocks hold places that a thread may wait for.
         let held = (std::mem::take(&mut state.read), std::mem::take(&mut state.ready));
         drop(state);
         drop(held);

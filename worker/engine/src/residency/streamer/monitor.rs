@@ -70,7 +70,7 @@ impl ResidencySummary {
 pub struct Monitor {
     residency: ResidencySummary,
     steps: Mutex<Steps>,
-    /// Of devices that stream side by side; then everything is theirs.
+    /// The monitors of devices that stream side by side; then they have all figures.
     parts: Vec<Arc<Monitor>>,
 }
 

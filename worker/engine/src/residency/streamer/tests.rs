@@ -287,7 +287,7 @@ fn a_thread_that_is_gone_is_not_waited_for() {
     }
 }
 
-/// Says that it was at work for no time at all.
+/// A device that reports a placing time of zero.
 struct Waiting(Counting);
 
 impl StreamDevice for Waiting {
