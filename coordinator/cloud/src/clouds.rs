@@ -84,6 +84,8 @@ pub struct CloudAnswer {
     pub status: StatusCode,
     /// The provider's headers that clients may see.
     pub headers: HeaderMap,
+    /// The part of a wish about thinking that the provider cannot follow, in words.
+    pub thinking: Option<&'static str>,
     /// The bytes of the body.
     pub body: CloudBody,
     /// The translation of the body into OpenAI's form.
@@ -282,22 +284,18 @@ impl Clouds {
 }
 
 impl CloudAnswer {
-    /// Adds a header with the part of a wish about thinking that the provider cannot follow.
-    fn with_thinking(mut self, words: Option<&'static str>) -> Self {
-        if let Some(words) = words {
-            self.headers.insert("x-thinking", HeaderValue::from_static(words));
-        }
-        self
+    fn with_thinking(self, thinking: Option<&'static str>) -> Self {
+        Self { thinking, ..self }
     }
 
     fn of_http(Answered { status, headers, body }: Answered, reshape: Box<dyn Reshape>) -> Self {
-        Self { status, headers: told(&headers), body: CloudBody::Http(body), reshape }
+        Self { status, headers: told(&headers), thinking: None, body: CloudBody::Http(body), reshape }
     }
 
     fn of_command(body: CloudBody, is_stream: bool, reshape: Box<dyn Reshape>) -> Self {
         let kind = if is_stream { "text/event-stream" } else { "application/json" };
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
-        Self { status: StatusCode::OK, headers, body, reshape }
+        Self { status: StatusCode::OK, headers, thinking: None, body, reshape }
     }
 }
 

@@ -17,7 +17,7 @@ use hyper::service::Service;
 use tower::Service as _;
 
 use crate::error::{ErrorShape, error_response, panic_error};
-use crate::headers::REQUEST_ID;
+use crate::headers::{REQUEST_ID, RequestId};
 use crate::origin::AllowedHosts;
 use crate::peer::Peer;
 
@@ -80,7 +80,7 @@ where
         let site = checked.as_ref().ok().cloned().flatten();
         let answer = match checked.map(|site| site?.preflight(&head)) {
             Ok(None) => {
-                head.headers.insert(REQUEST_ID, id.clone());
+                head.extensions.insert(RequestId(id.clone()));
                 if let Some(peer) = &self.peer {
                     head.extensions.insert(peer.clone());
                 }

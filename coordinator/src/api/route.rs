@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue};
 use model_boss_core::Principal;
 use model_boss_http::body::{BodyLimits, RequestBody, Unread};
 use model_boss_http::error::error_response;
-use model_boss_http::headers::REQUEST_ID;
+use model_boss_http::headers::RequestId;
 use model_boss_http::peek::named_client;
 use model_boss_http::peer::Peer;
 use model_boss_lease_store::Caller;
@@ -182,7 +182,8 @@ impl Call {
 
     /// The request's public id.
     pub(super) fn request_id(&self) -> HeaderValue {
-        self.request.headers().get(REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static("none"))
+        let id = self.request.extensions().get::<RequestId>();
+        id.map_or(HeaderValue::from_static("none"), |RequestId(id)| id.clone())
     }
 
     /// The caller's user, as the kernel knows it for this connection.

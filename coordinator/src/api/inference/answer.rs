@@ -14,7 +14,6 @@ use model_boss_core::RungChoice;
 use model_boss_dialects::{AnswerKind, Prepared, Reshape, Stamp, check_answer, engine_error};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::gathered::Gathered;
-use model_boss_http::headers::THINKING;
 use model_boss_http::json;
 use model_boss_http::memory::{Admission, HeldMemory, MemoryBudget, MemoryError};
 use model_boss_http::offload::offload;
@@ -96,6 +95,8 @@ pub(crate) struct Answer {
     pub(super) served: Served,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
+    /// The part of a wish about thinking that the model cannot follow, in words.
+    pub(super) thinking: Option<&'static str>,
     pub(super) content: Content,
     pub(super) account: Account,
     /// The client's deadline.
@@ -180,9 +181,10 @@ pub(crate) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
         None => begun.await,
     };
     match begun {
-        Ok(Begun { dispatched: Dispatched { place, rung, queued, loading }, status, headers, content }) => {
+        Ok((Dispatched { place, rung, queued, loading }, reply)) => {
+            let Reply { status, headers, thinking, content } = reply;
             let served = Served { model: place.served(), rung, queued, loading };
-            Ok(Answer { ticket, served, status, headers, content, account, deadline, place })
+            Ok(Answer { ticket, served, status, headers, thinking, content, account, deadline, place })
         }
         Err(error) => {
             account.status(error.status());
@@ -192,14 +194,16 @@ pub(crate) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
     }
 }
 
-struct Begun {
-    dispatched: Dispatched,
+/// The reply of a worker or a cloud provider, as far as it has arrived.
+struct Reply {
     status: StatusCode,
+    /// The headers that the client may see.
     headers: HeaderMap,
+    thinking: Option<&'static str>,
     content: Content,
 }
 
-async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) -> Result<Begun, ApiError> {
+async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) -> Result<(Dispatched, Reply), ApiError> {
     // The worker that closed the connection last. If it is alive, it is not tried a third time, since its next answer
     // would end the same way.
     let mut broke_off: Option<Arc<Worker>> = None;
@@ -209,7 +213,7 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
         let (worker, priority) = match &dispatched.place {
             Place::Worker { worker, priority } => (worker, *priority),
             Place::Cloud { provider, model } => match ask_cloud(forward, provider, model).await {
-                Ok((status, headers, content)) => return Ok(Begun { dispatched, status, headers, content }),
+                Ok(reply) => return Ok((dispatched, reply)),
                 Err(error) if error.code == ErrorCode::InvalidRequest => return Err(error),
                 Err(error) => {
                     ticket.rung_failed(error);
@@ -218,7 +222,7 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
             },
         };
         match exchange(worker, priority, forward).await {
-            Ok((status, headers, content)) => return Ok(Begun { dispatched, status, headers, content }),
+            Ok(reply) => return Ok((dispatched, reply)),
             Err(Lost::Refused(error)) => return Err(error),
             Err(lost) if lost.is_nonsense() => {
                 let message = format!("{} cannot be understood: {lost}", worker.title());
@@ -239,11 +243,7 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
 }
 
 /// Sends the request to a provider, once.
-async fn ask_cloud(
-    forward: &Forward,
-    provider: &str,
-    model: &str,
-) -> Result<(StatusCode, HeaderMap, Content), ApiError> {
+async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<Reply, ApiError> {
     let request = CloudRequest {
         provider,
         model,
@@ -257,18 +257,14 @@ async fn ask_cloud(
         limits: forward.limits,
     };
     let broken = |lost: Lost| ApiError::new(ErrorCode::BackendError, format!("provider '{provider}': {lost}"));
-    let CloudAnswer { status, mut headers, body, reshape } = forward.cloud.clouds.ask(&request).await?;
+    let CloudAnswer { status, mut headers, thinking, body, reshape } = forward.cloud.clouds.ask(&request).await?;
     let answer = Backend { status, from: Origin::Cloud(body), reshape: Some(reshape), path: forward.path };
     let content = read_answer(answer, &headers, forward).await.map_err(broken)?;
     headers.remove(CONTENT_TYPE);
-    Ok((status, headers, content))
+    Ok(Reply { status, headers, thinking, content })
 }
 
-async fn exchange(
-    worker: &Worker,
-    priority: Priority,
-    forward: &Forward,
-) -> Result<(StatusCode, HeaderMap, Content), Lost> {
+async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Result<Reply, Lost> {
     let upstream = worker.upstream().ok_or(Lost::NotReady)?;
     let Asked { path, body, reshape, thinking } = prepare(worker, forward).await?;
     let mut request = Request::new(body);
@@ -287,19 +283,17 @@ async fn exchange(
     let (head, body) = upstream.send(request).await?.into_parts();
     // Of a worker's headers, only those inserted here are passed on.
     let mut told = HeaderMap::new();
-    if let Some(words) = thinking {
-        told.insert(THINKING, HeaderValue::from_static(words));
-    }
     let from = Origin::Worker(body);
     if head.status.is_client_error() || head.status.is_server_error() {
         if let Some(wait) = head.headers.get(RETRY_AFTER) {
             told.insert(RETRY_AFTER, wait.clone());
         }
         let (status, body) = read_error(head.status, from, worker.dialect().is_some()).await?;
-        return Ok((status, told, Content::Whole(body)));
+        return Ok(Reply { status, headers: told, thinking, content: Content::Whole(body) });
     }
     let answer = Backend { status: head.status, from, reshape, path: forward.path };
-    Ok((head.status, told, read_answer(answer, &head.headers, forward).await?))
+    let content = read_answer(answer, &head.headers, forward).await?;
+    Ok(Reply { status: head.status, headers: told, thinking, content })
 }
 
 /// An answer whose head has arrived.

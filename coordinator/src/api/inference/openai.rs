@@ -11,7 +11,7 @@ use model_boss_core::{Outcome, Scheduler, Target};
 use model_boss_dialects::{AnswerKind, Names};
 use model_boss_host::clocks::in_a;
 use model_boss_http::body::{OpenBody, RequestBody};
-use model_boss_http::headers::REQUEST_ID;
+use model_boss_http::headers::{REQUEST_ID, THINKING};
 use model_boss_http::peek::{ANONYMOUS, Changes, Peeked, Wish as ThinkingWish, peek};
 use model_boss_protocol::{ApiError, Category, ClientId, RequestId};
 use model_boss_tasks::{Question, Resolved};
@@ -224,6 +224,9 @@ fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
     *response.status_mut() = answer.status;
     let headers = response.headers_mut();
     *headers = std::mem::take(&mut answer.headers);
+    if let Some(words) = answer.thinking {
+        headers.insert(THINKING, HeaderValue::from_static(words));
+    }
     marks.headers(headers);
     answer.served.headers(headers);
     match answer.content {

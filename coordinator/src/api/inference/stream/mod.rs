@@ -11,7 +11,6 @@ use http_body::{Body, Frame};
 use model_boss_core::Outcome;
 use model_boss_host::clocks::later;
 use model_boss_http::error::{error_event, worker_error_event};
-use model_boss_http::headers::THINKING;
 use model_boss_protocol::sse::{self, EVENT_END};
 use model_boss_protocol::{ApiError, ErrorCode};
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -113,8 +112,7 @@ impl StreamBody {
 
 impl State {
     fn begin(answer: Answer, headers: Headers) -> Self {
-        let Answer { ticket, mut account, content, status, served, headers: said, place, .. } = answer;
-        let thinking = said.get(THINKING).and_then(|words| words.to_str().ok());
+        let Answer { ticket, mut account, content, status, served, thinking, place, .. } = answer;
         let annotator = (headers == Headers::Gone).then(|| Annotator::new(&served, thinking));
         match content {
             Content::Stream { first, rest } => {
