@@ -2,6 +2,7 @@
 //! the results. Does not decide which model runs where, or whether to retry.
 
 mod contract;
+mod ended;
 mod engine_gate;
 mod log_file;
 mod order;

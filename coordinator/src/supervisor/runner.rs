@@ -3,7 +3,6 @@
 //! *Stop* preempts everything: it is polled first wherever the runner waits.
 
 use std::future::pending;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -16,8 +15,6 @@ use model_boss_host::guard::{Lifeline, end_orphans};
 use model_boss_host::process::{Launch, Started};
 use model_boss_http::upstream::Upstream;
 use model_boss_protocol::{DeviceId, PromptFormat, SpawnToken, StreamStats, WorkerExit, WorkerHealth, WorkerSpec};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin};
 use tokio::sync::oneshot;
@@ -25,6 +22,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::contract::{Contract, Sign};
+use super::ended::{kill, not_started, report, shell_code, signal};
 use super::engine_gate::ENGINE_GATE;
 use super::order::{SpawnOrder, Tools, load_timeout_for};
 use super::output::Output;
@@ -40,8 +38,6 @@ const SLOWEST_POLL: Duration = Duration::from_millis(100);
 const HEALTH_LIMIT: Duration = Duration::from_secs(2);
 /// The most ports that are tried when a worker finds its port taken.
 const MAX_PORTS: u32 = 16;
-/// The longest wait for the guards' end: they end everything within milliseconds.
-const GUARD_LIMIT: Duration = Duration::from_secs(2);
 /// The task behind a [`Worker`].
 pub(super) struct WorkerRunner {
     order: SpawnOrder,
@@ -429,17 +425,6 @@ async fn write_start_line(contract: &Contract, lifeline: &mut Option<ChildStdin>
     pipe.flush().await.map_err(|error| error.to_string())
 }
 
-/// Sends a signal to the worker's whole process group.
-fn signal(pid: u32, signal: Signal) {
-    // Group 0 would be our own.
-    if let Ok(pid) = i32::try_from(pid)
-        && pid > 1
-    {
-        // An error means that the process is gone already.
-        let _ = killpg(Pid::from_raw(pid), signal);
-    }
-}
-
 /// Runs work on files on a thread of its own, which a shutdown does not wait for, since a disk may hang. Returns `None`
 /// when there is no thread, or the work panicked.
 async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
@@ -449,66 +434,15 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
     result.await.ok()
 }
 
-/// Kills a worker through its guards. Guards that do not react (a signal has stopped them) are killed with it.
-async fn kill(child: &mut Child, pid: u32, guard: Lifeline) -> std::io::Result<ExitStatus> {
-    drop(guard);
-    if let Ok(status) = timeout(GUARD_LIMIT, child.wait()).await {
-        return status;
-    }
-    signal(pid, Signal::SIGKILL);
-    child.wait().await
-}
-
-/// The exit code as a shell gives it: 128 and the number of the signal that ended it.
-fn shell_code(status: &ExitStatus) -> Option<i32> {
-    status.code().or_else(|| status.signal().map(|signal| 128 + signal))
-}
-
 fn secret() -> Result<SpawnToken, getrandom::Error> {
     let mut bits = [0; 16];
     getrandom::fill(&mut bits)?;
     Ok(SpawnToken::from_bits(u128::from_ne_bytes(bits)))
 }
 
-fn not_started(why: &str) -> ExitReport {
-    ExitReport { reason: None, description: format!("could not be started: {why}"), last_lines: Vec::new() }
-}
-
-fn report(status: std::io::Result<ExitStatus>, why: Option<String>, last_lines: Vec<String>) -> ExitReport {
-    let (reason, ended) = match status {
-        Ok(status) => match (status.code(), status.signal()) {
-            (Some(code), _) => (WorkerExit::from_code(code), format!("exit code {code}")),
-            (None, Some(number)) => {
-                let signal = Signal::try_from(number).ok();
-                let name = signal.map_or("unknown", Signal::as_str);
-                // A process that a signal killed leaves no message of its own.
-                let why = match signal {
-                    Some(Signal::SIGBUS) => ": a mapped file was cut, or its disk could not be read",
-                    _ => "",
-                };
-                (None, format!("killed by signal {number} ({name}){why}"))
-            }
-            (None, None) => (None, "ended without a status".to_owned()),
-        },
-        Err(error) => (None, format!("could not be waited for: {error}")),
-    };
-    match why {
-        Some(why) => ExitReport { reason: None, description: format!("{why}; {ended}"), last_lines },
-        None => ExitReport { reason, description: ended, last_lines },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_signal_that_a_broken_disk_sends_says_so() {
-        let of_signal = |signal: Signal| report(Ok(ExitStatus::from_raw(signal as i32)), None, Vec::new()).description;
-        assert_eq!(of_signal(Signal::SIGKILL), "killed by signal 9 (SIGKILL)");
-        let said = of_signal(Signal::SIGBUS);
-        assert!(said.contains("SIGBUS") && said.contains("disk could not be read"), "{said}");
-    }
 
     #[test]
     fn a_streamed_step_is_given_the_time_its_disk_needs() {
