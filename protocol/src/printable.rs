@@ -18,7 +18,10 @@ pub const fn is_printable(character: char) -> bool {
         | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
         // Separators of lines and paragraphs.
         | '\u{2028}' | '\u{2029}'
-        // Invisible characters: operators, byte order mark, annotations, tags.
+        // Invisible characters: soft hyphen, fillers, zero-width space, operators, byte order mark, annotations, tags. The
+        // joiners that Persian and emoji are written with stay.
+        | '\u{ad}' | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180e}' | '\u{200b}'
+        | '\u{3164}' | '\u{ffa0}' | '\u{fffe}' | '\u{ffff}'
         | '\u{2060}'..='\u{2065}' | '\u{206a}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
         | '\u{e0000}'..='\u{e007f}')
 }
@@ -208,6 +211,7 @@ mod tests {
             ("\u{202e}gpj.exe", "\\u202egpj.exe"),
             ("\u{2066}\u{200f}\u{2028}\u{feff}", "\\u2066\\u200f\\u2028\\ufeff"),
             ("\u{e0041}", "\\udb40\\udc41"),
+            ("admin\u{200b}\u{ad}\u{3164}", "admin\\u200b\\u00ad\\u3164"),
         ] {
             assert_eq!(printable(text), shown);
             // The text keeps its meaning in JSON.

@@ -233,6 +233,13 @@ async fn an_error_of_the_command_line_does_not_steer_the_terminal() {
         assert!(!output.status.success() && words.contains("\\u001b[2J"), "{words:?}");
         assert!(!words.contains(['\x1b', '\u{9b}', '\u{202e}']), "{words:?}");
     }
+    // A command line that cannot be read is repeated too.
+    for arguments in [&[name][..], &["lease", "run", "--vram", name, "--", "true"], &["plan", "a", name]] {
+        let output = Command::new(binary("model-boss")).args(arguments).output().unwrap();
+        let words = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && words.contains("\\u202e"), "{words:?}");
+        assert!(!words.contains(['\x1b', '\u{9b}', '\u{202e}']), "{words:?}");
+    }
     let written = boss.output().text();
     assert!(!written.contains(['\x1b', '\u{9b}', '\u{202e}']), "{written:?}");
     boss.finish().await;

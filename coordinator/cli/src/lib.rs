@@ -200,7 +200,15 @@ pub type Serve = fn(Loaded, LogFilter) -> Result<ExitCode, Box<dyn Error + Send 
 /// Runs the command line. Exit codes: 1 for an error, 2 for an invalid command line, 130 for an answer stopped by
 /// Ctrl-C.
 pub fn run(serve: Serve) -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // It repeats what was typed, which a script may have from elsewhere.
+        Err(error) if error.use_stderr() => {
+            terminal::say(error.render().to_string().trim_end());
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+        Err(help) => help.exit(),
+    };
     match cli.command.run(&cli.url, serve) {
         Ok(code) => code,
         // The reader of our output has closed it, as in `model-boss list | head -1`.
