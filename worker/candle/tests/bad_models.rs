@@ -27,7 +27,7 @@ fn try_load(folder: &Path) -> Result<(), LoadError> {
     load(folder, &DeviceId::Cpu, None, &mut |_| {}).map(drop)
 }
 
-/// The words of a load that must fail for what lies in the folder.
+/// The error message of a load that must fail because of the folder's content.
 #[track_caller]
 fn words(folder: &Path) -> String {
     let error = try_load(folder).expect_err("loaded all the same");

@@ -1,5 +1,5 @@
-//! GGUF against `transformers`: the golden models, written as GGUF files the way llama.cpp's converter writes them,
-//! have to give the same answers. And files that cannot be loaded, told by name.
+//! GGUF against `transformers`. The golden models, written as GGUF files in the way of llama.cpp's converter, have to
+//! give the same answers. Files that cannot be loaded have to be reported by name.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test with a line number")]
 

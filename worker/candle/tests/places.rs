@@ -47,7 +47,8 @@ fn reports(decoder: &dyn Decoder) -> Vec<PlaceReport> {
     decoder.places().iter().map(PlaceUse::report).collect()
 }
 
-/// Three sequences in a batch: one of them a long prompt, then a token each. Gives all logits' bits, and rows computed.
+/// Three sequences in a batch: one of them a long prompt, then a token each. Returns all logits' bits, and the number
+/// of rows computed.
 fn run(decoder: &mut dyn Decoder) -> (Vec<Vec<u32>>, usize) {
     let vocab = decoder.info().vocab_size as u32;
     let token = |i: u32| (i * 7 + 3) % vocab;

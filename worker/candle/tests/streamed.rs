@@ -191,7 +191,7 @@ fn a_file_that_changes_underneath_ends_the_process_with_its_name() {
     File::options().write(true).open(&model).unwrap().set_len(half).unwrap();
     let fault = (0..2).find_map(|_| comes.forward(&[step(&[2])]).err()).unwrap();
     assert!(matches!(&fault, DecoderError::Fatal(what) if what.contains("tiny.gguf")), "{fault}");
-    // Written anew and moved there, the old file goes on living.
+    // If a new file is moved in its place, the old file stays readable while it is open.
     let second = tempfile::tempdir().unwrap();
     let model = synthetic(&second);
     let mut comes = streamed(&model, &options(Some(1), Some(1)));
@@ -280,7 +280,7 @@ fn rs_5_layers_in_a_file_of_their_own_are_the_same_and_a_stale_one_is_passed_ove
         let store = about.store;
         assert!(store.contains(said), "{store}");
         assert!(run(comes.as_mut(), true) == expected, "{store}");
-        // With the index there is nothing left to do but read; without it there is, on a machine that arranges.
+        // With the index all that remains is reading; without it a machine that rearranges has work left.
         let left_to_do = arranges && said != ", index";
         assert_eq!(about.rearranged_bytes > 0, left_to_do, "{store}");
     };

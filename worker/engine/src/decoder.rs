@@ -1,5 +1,5 @@
-//! The contract between the batching engine and whatever computes logits. One page: everything the engine may ask of a
-//! decoder stands here.
+//! The contract between the batching engine and a decoder, which computes logits. It fits on one page: all operations
+//! of a decoder are here.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Logits {
     }
 }
 
-/// Computes logits for several sequences at once. Lives on the engine's thread.
+/// Computes logits for several sequences at once. Used by the engine's thread only.
 pub trait Decoder: Send {
     /// The facts that do not change.
     fn info(&self) -> &DecoderInfo;
@@ -65,7 +65,7 @@ pub trait Decoder: Send {
     /// A new, empty sequence that will hold at most `capacity` tokens.
     fn open(&mut self, capacity: usize) -> Result<KvSlot, DecoderError>;
 
-    /// Forgets a sequence and gives its memory back. Closing twice is harmless.
+    /// Forgets a sequence and frees its memory. Closing twice is harmless.
     fn close(&mut self, kv: KvSlot);
 
     /// Tokens the sequence holds.

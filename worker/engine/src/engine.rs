@@ -11,12 +11,12 @@ use crate::text::ThinkingPlan;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(pub u64);
 
-/// Works on many sequences at once. Owned by one OS thread; nothing here blocks but [`Engine::step`].
+/// Works on many sequences at once. Owned by one OS thread; only [`Engine::step`] blocks.
 pub trait Engine: Send {
     /// The facts that do not change.
     fn info(&self) -> &EngineInfo;
 
-    /// Takes work in. Everything about it, refusal included, comes through `reply`.
+    /// Accepts work. All events about it, refusal included, go to `reply`.
     fn submit(&mut self, id: SequenceId, work: Work, reply: Box<dyn Reply>);
 
     /// Forgets a sequence, wherever it is. No event follows. Unknown ids are ignored.
@@ -77,15 +77,15 @@ pub struct Generate {
 
 /// The receiver of the events of one sequence.
 pub trait Reply: Send + Sync {
-    /// Hands an event over without blocking.
+    /// Passes an event on without blocking.
     fn send(&mut self, event: SequenceEvent);
 
     /// Whether the receiver has gone. The sequence is then cancelled within one step, queued or running.
     fn is_closed(&self) -> bool;
 }
 
-/// An event of a sequence. They come in this order: `Started`, any number of `Thought` and then of `Text`, then
-/// `Finished`; or `Failed` at any time.
+/// An event of a sequence. The order is `Started`, any number of `Thought` and then of `Text`, then `Finished`; or
+/// `Failed` at any time.
 #[derive(Clone, Debug)]
 pub enum SequenceEvent {
     /// The prompt is evaluated.
@@ -109,7 +109,7 @@ pub enum SequenceEvent {
         /// Tokens sampled so far.
         sampled: usize,
     },
-    /// The end.
+    /// The sequence ended.
     Finished(Finished),
     /// The work failed.
     Failed(WorkError),
@@ -118,7 +118,7 @@ pub enum SequenceEvent {
 /// The end of a sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
-    /// Why.
+    /// The reason of the end.
     pub reason: FinishReason,
     /// The stop string that ended it, if one did.
     pub stop: Option<String>,
@@ -138,7 +138,7 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
-    /// OpenAI's word.
+    /// The name in OpenAI's API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -196,12 +196,12 @@ pub enum WorkError {
     /// A token id outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocab_size} tokens")]
     UnknownToken {
-        /// The id.
+        /// The token's id.
         token: u32,
         /// Ids are below this.
         vocab_size: usize,
     },
-    /// Not enough device memory even with nothing else running.
+    /// There is not enough device memory even without other sequences.
     #[error("not enough memory for the keys and values of this request: {0}")]
     OutOfMemory(String),
     /// Too many sequences wait already.

@@ -31,7 +31,7 @@ pub struct PlaceReport {
     pub layers: usize,
     /// Bytes of weights on it, device slots included.
     pub weight_bytes: u64,
-    /// Bytes of host memory that weights come to it through or are held in; 0 where its memory is the host's.
+    /// Bytes of host memory that weights pass through or are held in; 0 where its memory is the host's.
     pub host_bytes: u64,
     /// Bytes of keys and values on it now.
     pub kv_bytes: u64,
@@ -71,7 +71,7 @@ impl PlaceUse {
         self.kv_bytes.store((tokens * self.kv_bytes_per_token) as u64, Ordering::Relaxed);
     }
 
-    /// Notes that activations came from the place before.
+    /// Counts a copy of activations from the previous device.
     pub fn received(&self, bytes: u64) {
         self.received.fetch_add(1, Ordering::Relaxed);
         self.received_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -26,23 +26,23 @@ pub enum CheckpointError {
     /// The file cannot be written or replaced.
     #[error("cannot write the checkpoint {}", path.display())]
     Write {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// Its tensors cannot be read, written, or do not fit the model.
     #[error("the checkpoint {} does not fit; remove it to start anew", path.display())]
     Tensors {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: candle_core::Error,
     },
     /// Its notes cannot be read, or belong to another run.
     #[error("the checkpoint {} is of another run ({problem}); remove it to start anew", path.display())]
     Foreign {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
         /// The difference.
         problem: String,

@@ -54,9 +54,9 @@ pub enum CorpusError {
     /// A file or folder cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// A line that means nothing, at this place.

@@ -16,9 +16,9 @@ pub enum PackageError {
     /// A file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The weights cannot be converted.

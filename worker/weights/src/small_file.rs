@@ -14,7 +14,7 @@ pub enum SmallFileError {
     Read {
         /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A pipe, a device or a folder in the place of a file.

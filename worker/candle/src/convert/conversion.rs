@@ -1,5 +1,5 @@
-//! A model's weights as a GGUF file: from safetensors to the layout and the number types of GGUF, one tensor at a time.
-//! Writes what a [`DecoderSpec`] needs and nothing else; what the file says of text is its caller's matter.
+//! A model's weights as a GGUF file: from safetensors to the layout and the number types of GGUF, one tensor at a
+//! time. Only the tensors that a [`DecoderSpec`] needs are written; the caller adds the metadata of text.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! [`DecoderSpec`] → GGUF metadata, the way back of [`crate::spec::gguf`]. Knows keys, no tensors' bytes.
+//! [`DecoderSpec`] → GGUF metadata, the inverse of [`crate::spec::gguf`]. Tensor data is not known here.
 
 use model_boss_weights::gguf::{HeaderWriter, ToValue, WriteError};
 
@@ -36,8 +36,8 @@ pub(crate) fn planes(architecture: &str) -> RopePlanes {
     if architecture == "llama" { RopePlanes::Neighbours } else { RopePlanes::Halves }
 }
 
-/// Writes the keys under the architecture's name, and gives back the factors that belong into the tensor
-/// `rope_freqs.weight`, if there are any.
+/// Writes the keys under the architecture's name. Returns the factors for the tensor `rope_freqs.weight`, if there
+/// are any.
 pub(crate) fn write(spec: &DecoderSpec, header: &mut HeaderWriter) -> Result<Option<Vec<f32>>, GgufKeysError> {
     let architecture = architecture(spec)?;
     header.set("general.architecture", architecture)?;

@@ -1,5 +1,5 @@
-//! Models of random weights in the shapes of real ones, for measurements and checks: they compute as real ones do and
-//! say nothing. Blocks are drawn as they are stored; the same seed gives the same file.
+//! Models of random weights in the shapes of real ones, for measurements and checks. They compute as real ones do,
+//! and their answers have no meaning. Blocks are drawn as they are stored; the same seed gives the same file.
 
 use std::io::Write;
 

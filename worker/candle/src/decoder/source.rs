@@ -9,15 +9,15 @@ use model_boss_engine::residency::Monitor;
 
 use crate::layers::layer::Layer;
 
-/// Hands out layers in order.
+/// A source of layers in order.
 pub(crate) trait LayerSource: Send {
     /// Keeps a layer's weights in place while it computes.
     type Guard<'a>: Deref<Target = Layer>
     where
         Self: 'a;
 
-    /// A layer by its number in the model, ready to compute. Layers are asked for in order, from the first it has. One
-    /// that is still being read is waited for until `stop` says that the step was cancelled.
+    /// A layer by its number in the model, ready to compute. Layers are requested in order, from the first it has. A
+    /// layer that is still being read is waited for until `stop` returns that the step was cancelled.
     fn layer(&mut self, index: usize, stop: &dyn Fn() -> bool) -> Result<Self::Guard<'_>, DecoderError>;
 
     /// A step begins.
@@ -32,7 +32,7 @@ pub(crate) trait LayerSource: Send {
     }
 }
 
-/// All layers of a stretch in the device's memory.
+/// All layers of a stage in the device's memory.
 pub(crate) struct Resident {
     first: usize,
     layers: Vec<Layer>,

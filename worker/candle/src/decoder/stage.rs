@@ -1,5 +1,5 @@
-//! A stretch of layers on one device, one of some that share a decoder. Activations come to it from the stretch before
-//! and stay on its device; so do the keys and values of its layers. Knows layers and devices, no sequences' contents.
+//! Stages: consecutive layers on one device, one of several that share a decoder. Activations arrive from the stage
+//! before; keys and values of the layers stay on the device. The contents of sequences are not known here.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Activations where this stretch computes; a free clone where they are there.
+    /// The activations on this stage's device; a free clone where they are on it already.
     pub(crate) fn receive(&self, x: &Tensor) -> Result<Tensor> {
         device::hand_on(x, &self.target.device)?.to_dtype(self.target.dtype)
     }
@@ -45,7 +45,7 @@ impl Stage {
     }
 }
 
-/// A step as one stretch of layers sees it.
+/// A step, with the data that one stage needs.
 pub(crate) struct StretchStep<'a> {
     /// Its layers.
     pub(crate) layers: Range<usize>,
@@ -56,13 +56,13 @@ pub(crate) struct StretchStep<'a> {
     pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
 }
 
-/// Layers that compute one after the other, wherever they come from. One call of a step, so that nothing is decided
-/// anew at each layer.
+/// Layers that compute one after the other, resident or streamed. A step makes one call, so that no decision is
+/// repeated at each layer.
 pub(crate) trait Stretch: Send {
     /// All layers over all rows: `[rows, hidden]`.
     fn forward(&mut self, x: Tensor, step: &mut StretchStep<'_>) -> std::result::Result<Tensor, DecoderError>;
 
-    /// A step begins, on whatever device.
+    /// Begins a step, on any device.
     fn begin_step(&mut self);
 
     /// A step has ended well, on all devices.

@@ -41,7 +41,7 @@ pub(crate) fn context_bytes(device: &Device) -> u64 {
     if device.is_cpu() { 0 } else { GPU_CONTEXT.0 }
 }
 
-/// Gives the memory of things that were dropped back to the system, where a device keeps it.
+/// Returns the memory of dropped values to the system, where a device keeps it.
 pub(crate) fn trim(device: &Device) {
     if device.is_cuda() {
         cuda::trim(device);
@@ -56,7 +56,7 @@ pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
 /// The meaning of a candle error for the engine.
 pub(crate) fn failure(error: &Error) -> DecoderError {
     match error {
-        // Memory of keys and values is mapped; nothing else in a step asks the system for memory.
+        // Memory of keys and values is mapped; no other part of a step asks the system for memory.
         Error::Io(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
             DecoderError::OutOfMemory(error.to_string())
         }

@@ -121,7 +121,7 @@ impl WithSimd for ProductBlock<'_> {
 }
 
 impl ProductBlock<'_> {
-    /// `R` rows of activations against the block, `OUTS` of its rows at a time; gives `R`.
+    /// `R` rows of activations against the block, `OUTS` of its rows at a time; returns `R`.
     #[inline(always)]
     fn strip<S: Simd, const OUTS: usize, const R: usize>(&mut self, simd: S, row: usize) -> usize {
         let x: [&[f32]; R] = from_fn(|r| &self.x[(row + r) * self.depth..][..self.depth]);

@@ -1,5 +1,5 @@
-//! Keys and values of one sequence. They live outside the layers, so that layers stay immutable and serve any number of
-//! sequences. Knows shapes and lengths, no attention.
+//! Keys and values of one sequence. They are kept outside the layers, so that layers stay immutable and serve any
+//! number of sequences. Attention is not known here.
 
 use candle_core::{DType, Result, Tensor};
 

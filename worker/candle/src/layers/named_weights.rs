@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use crate::error::ModelError;
 use crate::matrix::Matrix;
 
-/// Gives a model's parts by the names of safetensors.
+/// A source of a model's parts, by the names of safetensors.
 pub(crate) trait NamedWeights {
     /// The matrix of that name.
     fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError>;

@@ -28,7 +28,7 @@ pub(crate) enum StageFailure {
     Model(ModelError),
 }
 
-/// Reads everything to where it goes. An error comes with the number of the part it happened at.
+/// Reads all weights to their devices. An error comes with the index of the part where it happened.
 pub(crate) fn read<'a>(
     plan: &CheckedModel,
     spec: DecoderSpec,

@@ -26,7 +26,7 @@ pub struct DecoderLoadOptions {
 /// A device of a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Which.
+    /// The device to compute on.
     pub device: DeviceId,
     /// Its weight among several: layers are split in proportion. The bytes that are free when absent.
     pub share: Option<ByteCount>,

@@ -1,5 +1,5 @@
-//! Host memory that the matrices of a load go to, one behind the other in large pieces. The system gives large pages
-//! for those, which are faster to map, to read and to free. Knows bytes only.
+//! Host memory for the matrices of a load, packed in large pieces. The system uses large pages for those, which are
+//! faster to map, to read and to free.
 
 use bytes::BytesMut;
 use model_boss_weights::store::prefer_large_pages;

@@ -1,6 +1,6 @@
-//! Weights of a file that is not in memory, read past the page cache into the memory that products read from. Several
-//! pieces are read at a time, while those before them are checked and put in order. The disk does not wait, and nothing
-//! is copied. Knows which pieces come together and in which order, no devices.
+//! Direct reads of weights that are not in memory: past the page cache into the memory that products read from.
+//! Several pieces are read at a time, while earlier ones are checked and rearranged. So the disk does not wait, and
+//! no byte is copied. Devices are not known here.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -111,7 +111,7 @@ impl<'a> Intake<'a> {
         (Self { feed, portions, next: 0, there: HashMap::new() }, sender)
     }
 
-    /// Waits for a tensor. Nothing if it is none that is read, or was taken already.
+    /// Waits for a tensor. `None` if it is not among those that are read, or was taken already.
     pub(crate) fn take(&mut self, name: &str) -> Result<Option<Arrived>, ModelError> {
         loop {
             if let Some(arrived) = self.there.remove(name) {

@@ -1,6 +1,6 @@
 //! Reading ahead while a model is loaded. A thread asks the system for the next bytes, so that the disk is busy while
-//! weights are put in order. It asks for more at a time than touching page after page would. Knows pieces of files and
-//! how many bytes of them were used; nothing of tensors.
+//! weights are rearranged. Each request is larger than those that touching page after page would cause. Tensors are
+//! not known here.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -67,7 +67,7 @@ impl ReadAhead {
     }
 }
 
-/// Ends the reading ahead when it goes, however that comes about.
+/// Ends the reading ahead when it is dropped, on every path.
 pub(crate) struct EndsWith<'a>(pub(crate) &'a ReadAhead);
 
 impl Drop for EndsWith<'_> {

@@ -49,8 +49,8 @@ pub enum IndexOrder {
     Rows,
 }
 
-/// Writes the layers of the model in `source` into a file beside it, and the index that says where they lie; gives the
-/// index's path. A worker that streams the model meanwhile goes on with the files it has open.
+/// Writes the layers of the model in `source` into a file beside it, and the index with their places; returns the
+/// index's path. A worker that streams the model meanwhile keeps reading the files it has open.
 pub fn write_layer_index(source: &Path, order: IndexOrder) -> Result<PathBuf, IndexError> {
     let (files, spec) = ModelFiles::open(source)?;
     let table = LayerTable::places(&spec, &files)?;
@@ -143,9 +143,8 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> IndexError {
     move |source| IndexError::Write { path, source }
 }
 
-/// Puts the places of an index into a table, if one is beside the model and is of this model. Its bytes have to be in
-/// the order that is wanted of each matrix, or in the model's own. Gives what to say about it: nothing where there is
-/// none.
+/// Uses the places of an index, if one lies beside the model and belongs to it. Its bytes have to be in the order
+/// that is wanted of each matrix, or in the model's own. Returns a note for the log; empty without an index.
 pub(super) fn apply(table: &mut LayerTable, wanted: impl Fn(&MatrixLayout) -> &'static str) -> Option<String> {
     let path = LayerIndex::beside(table.paths.first()?);
     if !path.exists() {

@@ -17,7 +17,7 @@ use crate::layers::named_weights::NamedWeights;
 use crate::matrix::Matrix;
 use crate::spec::DecoderSpec;
 
-/// A stretch of layers of which some are resident and the others are streamed through a device's slots.
+/// A stage's layers, some resident and the others streamed through a device's slots.
 pub(crate) struct StreamedLayers<D: StreamDevice<Block = StreamedBlock>> {
     pub(super) spec: DecoderSpec,
     pub(super) small: SmallTensors,
@@ -87,7 +87,7 @@ impl<D: StreamDevice<Block = StreamedBlock>> LayerSource for StreamedLayers<D> {
     }
 }
 
-/// A layer in use. Dropping it lets its weights go, if nothing else needs them.
+/// A layer in use. Dropping it releases its weights, if no other part needs them.
 pub(crate) struct LayerInUse<'a, D: StreamDevice<Block = StreamedBlock>> {
     layer: Option<Arc<Layer>>,
     index: usize,

@@ -1,4 +1,4 @@
-//! The way to stream that fits a device.
+//! The choice of the way to stream for a device.
 
 use super::request::{StreamRequest, StreamedPart};
 use super::{cpu, cuda};

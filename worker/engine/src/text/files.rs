@@ -67,7 +67,7 @@ pub enum TextError {
     /// A file is not JSON.
     #[error("{path} is not JSON")]
     Json {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
         /// The position and the kind of the fault.
         source: serde_json::Error,
@@ -75,9 +75,9 @@ pub enum TextError {
     /// The vocabulary cannot be used.
     #[error("{path} cannot be used")]
     Tokenizer {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: TokenizerError,
     },
     /// The path does not identify one file.
@@ -91,7 +91,7 @@ pub enum TextError {
     Vocabulary {
         /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: VocabularyError,
     },
     /// The chat template cannot be used.
@@ -99,7 +99,7 @@ pub enum TextError {
     Template {
         /// The origin of the value.
         origin: String,
-        /// Why.
+        /// The cause.
         source: TemplateError,
     },
 }

@@ -1,4 +1,4 @@
-//! The stand-in for NVIDIA GPUs in a build without them. Only [`open`] is ever called there.
+//! The stub for NVIDIA GPUs in a build without them. Only [`open`] is ever called there.
 
 use candle_core::{Device, Error, Result, Tensor};
 use model_boss_engine::DecoderError;

@@ -1,5 +1,5 @@
-//! NVIDIA GPUs: opening one, its memory, what its errors mean. With [`crate::streamed`]'s folder of that name the only
-//! one that names CUDA; without the feature `cuda` the stand-in of the same names says so. Knows no model.
+//! NVIDIA GPUs: opening one, its memory, the meaning of its errors. Only this folder and the one of that name in
+//! [`crate::streamed`] name CUDA. Without the feature `cuda`, stubs of the same names report that.
 
 #[cfg(not(feature = "cuda"))]
 mod absent;

@@ -19,10 +19,10 @@ pub(super) fn keep(device: &CudaDevice) {
     let _ = set_release_threshold(device, u64::MAX);
 }
 
-/// Gives memory that nothing uses back, apart from a little for the next steps.
+/// Returns unused memory to the system, apart from a little for the next steps.
 pub(crate) fn trim(device: &Device) {
     let Ok(cuda) = device.as_cuda_device() else { return };
-    // Frees wait in the stream. If it is broken, the next step says so.
+    // Frees wait in the stream. If the stream is broken, the next step reports it.
     if device.synchronize().is_ok() {
         let _ = release(cuda);
     }

@@ -45,7 +45,7 @@ impl Tiles {
         Some(into.par_chunks_mut(tile_bytes).zip(blocks.par_chunks(tile_bytes)).all(copy))
     }
 
-    /// From bytes that [`Self::arrange`] has put in order; gives them back where there are no tiles.
+    /// Tiles from bytes in the order of [`Self::arrange`]. Returns the bytes if the format has no tiles.
     pub(super) fn from_arranged(format: Format, bytes: Bytes, row_bytes: usize) -> Result<Self, Bytes> {
         match (fields(format), Vnni::detect()) {
             (Some(fields), Some(instructions)) if Self::fit(format, bytes.len(), row_bytes) => {

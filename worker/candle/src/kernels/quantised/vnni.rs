@@ -148,8 +148,8 @@ mod kernels {
         }
     }
 
-    /// Asks for a block some way behind this one, as the weights of one token come from memory. The processor does so
-    /// by itself too, but stops at the end of each page.
+    /// Prefetches a later block, as the weights of one token come from memory. The processor prefetches by itself
+    /// too, but stops at the end of each page.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn ask_ahead<const N: usize, const R: usize>(block: &[u8; N]) {

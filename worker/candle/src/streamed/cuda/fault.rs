@@ -8,7 +8,7 @@ use model_boss_engine::residency::StreamFault;
 
 use crate::device::failure_of_gpu;
 
-/// After most errors nothing works in this process any more.
+/// The fault for a driver error. After most errors the GPU cannot be used in this process any more.
 pub(super) fn fault(error: DriverError) -> StreamFault {
     of_candle(&Error::from(CudaError::Cuda(error)))
 }

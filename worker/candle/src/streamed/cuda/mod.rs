@@ -1,5 +1,5 @@
-//! Streaming to NVIDIA GPUs: copies beside computing, and memory for them. Without the feature `cuda` the stand-in of
-//! the same name says so.
+//! Streaming to NVIDIA GPUs: copies during the computation, and memory for them. Without the feature `cuda`, the stub
+//! of the same name reports that.
 
 #[cfg(not(feature = "cuda"))]
 mod absent;

@@ -40,7 +40,7 @@ use crate::streamed::table::{LayerTable, MatrixPiece};
 /// Buffers that reads take turns in: one is filled while the other is copied from.
 const BUFFERS: usize = 2;
 
-/// Memory on a device that one matrix computes from, whatever was copied there.
+/// Memory on a device that one matrix computes from, after each copy to it.
 pub(crate) trait MatrixMemory {
     /// The matrix over it.
     fn matrix(&self) -> Matrix;
@@ -243,14 +243,14 @@ where
         let memory = pieces.iter().map(|piece| driver.allocate(&piece.layout)).collect::<Result<Vec<_>, _>>();
         let memory = memory.map_err(load_fault)?;
         let copying = || -> Result<f64, StreamFault> {
-            // Memory is there when the compute queue has come so far.
+            // The memory exists when the compute queue has reached this point.
             driver.record(&begin, Queue::Compute)?;
             driver.finish(&begin)?;
             driver.record(&begin, Queue::Copy)?;
             let mut places = reads.places().iter().zip(&memory);
             let asked = places
                 .try_for_each(|(place, memory)| driver.copy(buffer.get(place.clone()).unwrap_or_default(), memory));
-            // Neither side of a copy goes before it is done, not even if another could not be asked for.
+            // Neither side of a copy is freed before the copy is done, not even if another could not be queued.
             driver.record(&end, Queue::Copy)?;
             let seconds = driver.seconds(&begin, &end)?;
             asked.map(|()| seconds)
@@ -272,7 +272,7 @@ where
     Ok(rates)
 }
 
-/// A product that failed is the matrix's fault, unless the device says that it is its own.
+/// A product that failed is the matrix's fault, unless the device reports a fault of its own.
 fn not_computed(piece: &MatrixPiece, error: &candle_core::Error) -> ModelError {
     match device::failure(error) {
         DecoderError::Step(what) => {

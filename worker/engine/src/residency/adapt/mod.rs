@@ -23,7 +23,7 @@ const GAIN: f64 = 0.03;
 const AGREE: usize = 2;
 /// A change is taken back unless steps take at most this share of what they took before.
 const PAYS: f64 = 0.99;
-/// Looks for which nothing is tried after a change was taken back; each time twice as many, until one has paid.
+/// The number of checks without a trial after a change was reverted. It doubles each time, until a change has paid.
 const REST: usize = 4;
 /// The longest rest, in looks.
 const LONGEST_REST: usize = 256;
@@ -37,7 +37,7 @@ pub struct Change {
     pub from: usize,
     /// Blocks that are from now on.
     pub to: usize,
-    /// Why.
+    /// The reason for the change.
     pub reason: Reason,
     /// Seconds of a step before, measured.
     pub before_seconds: f64,
@@ -51,7 +51,7 @@ pub struct Change {
 pub enum Reason {
     /// The last steps would have been faster.
     Faster,
-    /// The last change had brought nothing.
+    /// The last change had no benefit and was reverted.
     TakenBack,
 }
 
@@ -113,7 +113,7 @@ impl Adapter {
         self.expected
     }
 
-    /// Takes in a step that ended well; says if the look-ahead is another from now on.
+    /// Takes the measurement of a completed step; returns the change if the look-ahead is different from now on.
     pub fn observe(&mut self, step: &StepTimeline) -> Option<Change> {
         self.steps += 1;
         self.recent.push_back(self.measured(step));

@@ -10,7 +10,8 @@ use crate::residency::timeline::TimeSpan;
 /// The marks of one step after another.
 pub struct StepClock<D: CopyDriver> {
     driver: Arc<D>,
-    /// At the begin of the step; then two for each layer. Made once and recorded anew in each step.
+    /// One mark for the begin of the step, then two for each layer. They are created once and recorded anew in each
+    /// step.
     marks: Vec<D::Event>,
     /// The layers of this step, in order.
     layers: Vec<usize>,

@@ -1,4 +1,5 @@
-//! A [`StreamDevice`] over a [`CopyDriver`]: which slot a block goes to, and what waits for what.
+//! A [`StreamDevice`] over a [`CopyDriver`]: the choice of a slot for each block, and the order of copies and
+//! computations.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -96,11 +97,11 @@ impl<D: CopyDriver> StreamDevice for CopyDevice<D> {
             *checked = true;
         }
         let slot = self.slots.take()?;
-        // From here on the slot goes back when this is dropped, whatever happens.
+        // From here on the slot is returned when this value is dropped, on every path.
         let copied = BlockCopy::new(slot, pieces, Arc::clone(&self.slots), Arc::clone(&self.driver))?;
         let asked = self.ask(&copied, pieces, bytes);
-        // The buffer goes to the next read as soon as this returns, so nothing may copy from it then. That holds for a
-        // block of which only a part was queued, too.
+        // The buffer is reused for the next read when this returns, so no copy may read from it then. That holds for
+        // a block of which only a part was queued, too.
         self.driver.record(&copied.slot().ready, Queue::Copy)?;
         self.driver.finish(&copied.slot().ready)?;
         asked?;

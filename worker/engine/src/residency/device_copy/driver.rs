@@ -10,7 +10,7 @@ use crate::residency::streamer::{Capabilities, StreamFault};
 /// The operations of a device that blocks can be copied to. Calls on queues return at once; what they ask for is done
 /// in their order.
 pub trait CopyDriver: Send + Sync + 'static {
-    /// The type and shape of a piece: what says how much memory it takes and how it is computed with.
+    /// The type and shape of a piece, which decide its memory and its computation.
     type Class: Clone + Eq + Hash + Send + Sync;
     /// Memory on the device for one piece.
     type Memory: Send + Sync;
@@ -27,8 +27,8 @@ pub trait CopyDriver: Send + Sync + 'static {
     /// order of that queue too.
     fn allocate(&self, class: &Self::Class) -> Result<Self::Memory, StreamFault>;
 
-    /// A mark that is nowhere yet: waiting for it waits for nothing. `timed` ones know when they were reached; only for
-    /// these the host waits.
+    /// An event that is not recorded yet: waiting for it returns at once. A `timed` event knows when it was reached;
+    /// the host waits only for those.
     fn event(&self, timed: bool) -> Result<Self::Event, StreamFault>;
 
     /// Asks the copy queue to fill a piece. `from` has to stay as it is until an event behind it is reached.

@@ -1,15 +1,6 @@
-//! Streaming to a device with memory of its own. Blocks are copied from host memory into slots that are allocated once,
-//! on a queue beside the one that computes (RS-2, RS-3). A [`CopyDriver`] has the operations of a kind of hardware.
-//! This folder decides which slot a block goes to, and what waits for what.
-//!
-//! Work is handed to queues and done later, so two orders have to be kept, each by an event:
-//!
-//! - *ready*: the block is copied; computing waits for it before it uses the slot.
-//! - *free*: everything that was computed with the slot is done; the next copy into it waits for that.
-//!
-//! A block has pieces, and pieces of the same type and shape are of one *class*. A slot has memory for as many pieces
-//! of each class as any block has, so that every block fits every slot. No piece is smaller than its memory, so nothing
-//! of an earlier piece is left behind it.
+//! Streaming to a device with memory of its own. Blocks are copied from host memory into slots that are allocated
+//! once, on a queue beside the one that computes (RS-2, RS-3). A [`CopyDriver`] has the operations of a kind of
+//! hardware. This folder chooses the slot of each block, and orders copies and computations.
 
 mod clock;
 mod device;

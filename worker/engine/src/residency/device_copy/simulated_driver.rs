@@ -68,7 +68,7 @@ impl SimulatedDriver {
         self.ask(Queue::Compute, QueuedOp::Use { memory: memory.id, expected });
     }
 
-    /// Host memory is written to: nothing may read it.
+    /// The host writes to memory, so no copy may read from it.
     pub(super) fn host_writes(&self, into: &[u8]) {
         let mut state = self.lock();
         let range = addresses(into);
@@ -77,7 +77,7 @@ impl SimulatedDriver {
         }
     }
 
-    /// Does all that was asked, and says what went wrong and how many pieces of memory there are.
+    /// Completes all queued operations. Returns the violations found, and the number of pieces of memory.
     pub(super) fn end(&self) -> (Vec<String>, usize) {
         let mut state = self.lock();
         while state.advance(0) || state.advance(1) {}

@@ -71,7 +71,8 @@ pub(super) struct Slots<D: CopyDriver> {
 }
 
 struct SlotsState<D: CopyDriver> {
-    /// The one that has been free for longest stands first: what was computed with it is most likely done.
+    /// Free slots; the one that has been free for longest is first, since the computation with it is most likely
+    /// done.
     free: VecDeque<DeviceSlot<D>>,
     /// A fault that happened where no caller could receive it.
     fault: Option<StreamFault>,

@@ -6,11 +6,11 @@ use model_boss_protocol::{ByteCount, ResidencyMode};
 use super::predict::{self, BlockCost, LayerCost, StepCost};
 use super::schedule::BlockId;
 
-/// Bytes of a block where nothing was measured: enough that the fixed cost of a transfer does not count.
+/// The bytes of a block without measurements: enough that the fixed cost of a transfer does not count.
 const SMALLEST_BLOCK: u64 = 32 << 20;
 /// The most layers of a block.
 const LARGEST_BLOCK: usize = 4;
-/// Blocks fetched ahead of the one in use, where nothing was measured.
+/// The look-ahead without measurements.
 const USUAL_WINDOW: usize = 2;
 /// Looking further ahead than this never helped.
 const LARGEST_WINDOW: usize = 4;
@@ -108,7 +108,7 @@ impl StreamPlan {
 /// The model does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanRefusal {
-    /// Not resident, and nothing else is wanted.
+    /// The model does not fit resident, and streaming is not permitted.
     #[error(
         "all weights take {weights}, keys and values {kv}, a step {workspace}: together {needs}, and there are {budget}; \
          `residency = \"auto\"` streams what does not fit"

@@ -11,10 +11,10 @@ pub struct BlockId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FetchId(u64);
 
-/// A block on its way, or there.
+/// A block that is being fetched, or has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetch {
-    /// This coming.
+    /// The id of this fetch.
     pub id: FetchId,
     /// The fetched block.
     pub block: BlockId,
@@ -27,7 +27,7 @@ pub enum LayerNeed {
     Resident,
     /// No wait: the layer's block is on the device.
     Ready(Fetch),
-    /// Its block is on the way.
+    /// The layer's block has not arrived yet.
     Wait,
 }
 
@@ -195,7 +195,8 @@ impl Schedule {
         self.wanted.iter().map(|(wanted, _)| wanted).chain(&self.kept).any(|held| held.id == fetch)
     }
 
-    /// A layer has computed. Gives the fetch that has served its last layer and is dropped now; one that stays is not.
+    /// Reports that a layer has computed. Returns the fetch whose last layer this was and which is dropped now,
+    /// unless the block stays.
     pub fn computed(&mut self, layer: usize) -> Option<Fetch> {
         let block = self.block_of(layer)?;
         if self.last_layer.get(block.0) != Some(&layer) {

@@ -8,16 +8,16 @@ use model_boss_weights::store::HostBuffer;
 use super::ring::Loan;
 use crate::residency::schedule::BlockId;
 
-/// Reads blocks into host memory. Lives on a thread of its own.
+/// Reads blocks into host memory. It has a thread of its own.
 pub trait BlockSource: Send + 'static {
-    /// Fills a buffer with a block's bytes; gives how many there were.
+    /// Fills a buffer with a block's bytes; returns their number.
     fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, StreamFault>;
 }
 
-/// Brings what was read to where it computes. Lives on a thread of its own; everything a kind of hardware has to offer
-/// for streaming stands here.
+/// Places read blocks where they are computed with. It has a thread of its own. The trait contains all that a kind of
+/// hardware has to offer for streaming.
 pub trait StreamDevice: Send + 'static {
-    /// A block's weights, ready to compute with. Dropping it gives their place back.
+    /// A block's weights, ready to compute with. Dropping it frees their place.
     type Block: Send + Sync + 'static;
 
     /// The device's capabilities.
@@ -36,8 +36,8 @@ pub trait StreamDevice: Send + 'static {
         None
     }
 
-    /// Copies or rearranges a block; returns when it can be computed with. Dropping `from` gives it to the next read;
-    /// where host memory is the device's own, the block keeps it.
+    /// Copies or rearranges a block; returns when it can be computed with. Dropping `from` frees it for the next
+    /// read; where host memory is the device's own, the block keeps it.
     fn place(&mut self, block: BlockId, from: Loan) -> Result<Self::Block, StreamFault>;
 
     /// The time that the device worked on the block placed last, where the call also waited for the computation before

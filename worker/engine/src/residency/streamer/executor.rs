@@ -1,4 +1,4 @@
-//! The executor as a step uses it: begins, takes layers, gives them up, ends. The threads do the rest.
+//! The executor for a step: begins, takes layers, returns them, ends. Its threads do the work.
 
 use std::collections::HashMap;
 use std::io;
@@ -138,7 +138,7 @@ impl<D: StreamDevice> Streamer<D> {
         let mut state = self.shared.lock();
         let fetch = loop {
             let need = state.schedule.need(layer);
-            // Even if the block is there: one that came too soon holds a slot that the next block waits for.
+            // Even if the block has arrived: one that came too early holds a slot that the next block waits for.
             let dropped = state.sweep();
             if !dropped.is_empty() {
                 // Dropping the blocks frees their memory, for which the lock is not needed.
@@ -195,8 +195,8 @@ impl<D: StreamDevice> Streamer<D> {
         drop(block);
     }
 
-    /// Says when layers really computed, in seconds since the step began, on a device that is only handed its work. A
-    /// layer's wait then is the time between the layer before and itself.
+    /// Reports when layers really computed, in seconds since the step began, on an asynchronous device. A layer's
+    /// wait is then the time between the previous layer and itself.
     pub fn computed_at(&mut self, spans: &[(usize, TimeSpan)]) {
         let mut before = None;
         for of_layer in &mut self.step.layers {
@@ -266,7 +266,7 @@ impl<D: StreamDevice> Drop for Streamer<D> {
         let all_ended = state.running == 0;
         drop(state);
         for thread in self.threads.drain(..).filter(|_| all_ended) {
-            // A thread that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.join();
         }
     }

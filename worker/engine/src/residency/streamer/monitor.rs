@@ -17,12 +17,12 @@ pub struct ResidencySummary {
     pub streamed_layers: usize,
     /// Bytes of layers that stay.
     pub resident_bytes: u64,
-    /// Bytes that come in each step, at the look-ahead that was planned.
+    /// Bytes streamed in each step, at the planned look-ahead.
     pub streamed_bytes: u64,
     /// The part of these bytes that has to be rearranged while it is placed; zero if the file has the order that
     /// products need.
     pub rearranged_bytes: u64,
-    /// Blocks they come in.
+    /// The number of blocks they are divided into.
     pub blocks: usize,
     /// Blocks on the device at the same time.
     pub slots: usize,
@@ -32,7 +32,7 @@ pub struct ResidencySummary {
     pub slot_bytes: u64,
     /// The store that reads them.
     pub store: String,
-    /// Bytes per second that the store gave while the model was loaded.
+    /// Bytes per second of the store while the model was loaded.
     pub store_bytes_per_second: f64,
     /// Seconds that a step of one token was expected to take.
     pub predicted_step_seconds: f64,

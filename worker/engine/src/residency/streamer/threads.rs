@@ -128,7 +128,7 @@ impl<D: StreamDevice> SharedStream<D> {
             let begun = Instant::now();
             let result = device.place(fetch.block, loan);
             let ended = Instant::now();
-            // Waiting for a place is no part of placing: it says nothing of how fast the way to the device is.
+            // Waiting for a place is no part of placing: it does not show the speed of copies.
             let worked = device.worked().and_then(|worked| ended.checked_sub(worked));
             let begun = worked.map_or(begun, |at| at.max(begun));
             let mut state = self.lock();
@@ -165,7 +165,7 @@ impl<D: StreamDevice> StreamState<D> {
         }
     }
 
-    /// Forgets a failure that was not reported, if it is not fatal; says whether there was one.
+    /// Forgets a failure that was not reported, if it is not fatal; returns whether there was one.
     pub(super) fn forget_failure(&mut self) -> bool {
         self.failure.take_if(|failure| !failure.is_fatal()).is_some()
     }
@@ -199,7 +199,7 @@ impl<D: StreamDevice> StreamState<D> {
     }
 }
 
-/// A block that is no longer wanted. It is dropped outside of the lock, because that gives its memory back.
+/// A block that is no longer wanted. It is dropped outside of the lock, because that frees its memory.
 #[allow(dead_code, reason = "held to be dropped")]
 pub(super) enum Dropped<B> {
     Read(Loan),
