@@ -6,7 +6,7 @@ use model_boss_protocol::WorkerSpec;
 use crate::args::{Convert, Index, Synth};
 use crate::failure::LoadFailure;
 
-/// Loads the weights a start line names and says how far it is, as a share from 0 to 1.
+/// Loads the weights that a start line names and reports the progress, as a share from 0 to 1.
 pub type LoadDecoder =
     Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn Decoder>, LoadFailure> + Send>;
 

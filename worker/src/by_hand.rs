@@ -14,7 +14,7 @@ use crate::args::Serve;
 /// Sequences at once where neither command line nor manifest sets it.
 const MAX_CONCURRENT: u32 = 8;
 
-/// The command line names nothing that can be served.
+/// The reason why the model of a command line cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ByHandError {
     /// No such file.

@@ -30,7 +30,7 @@ pub(crate) fn start(
     let text = load_text(&worker, host, Arc::clone(&ended))?;
     let body = move || {
         let failure = catch_unwind(AssertUnwindSafe(|| run(&worker, load, &text))).unwrap_or_else(|_| {
-            // The panic's own message stands above on stderr.
+            // The panic's own message is above on stderr.
             LoadFailure::message(WorkerExit::DeviceLost, "the engine failed in a way that was not foreseen")
         });
         ended.tell(failure);
@@ -110,7 +110,7 @@ fn load_text(worker: &WorkerState, host: StartHost, ended: Arc<EngineEnd>) -> st
     Ok(loading)
 }
 
-/// Takes in what has come, steps, and sleeps only when there is nothing to do.
+/// Accepts new requests, steps, and sleeps only when there is no work.
 fn serve(mut engine: TextEngine, mut inbox: mpsc::Receiver<Submit>) -> Result<(), EngineError> {
     loop {
         while let Ok(submit) = inbox.try_recv() {

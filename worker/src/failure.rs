@@ -34,7 +34,7 @@ impl LoadFailure {
         self.exit
     }
 
-    /// From words.
+    /// A failure with this message.
     pub fn message(exit: WorkerExit, message: impl Into<String>) -> Self {
         Self { exit, message: message.into() }
     }

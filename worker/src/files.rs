@@ -1,5 +1,5 @@
-//! Model files that are written: the weights' side from candle's crate, the text's side from the engine's. A file comes
-//! into being whole or not at all.
+//! Commands that write model files: the weights by candle's crate, the text's metadata by the engine's. A file is
+//! written whole or not at all.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};

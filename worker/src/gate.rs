@@ -33,7 +33,7 @@ pub(crate) fn wait_for_spec() -> Result<WorkerSpec, GateError> {
         let mut input = io::stdin().lock();
         let mut line = String::new();
         let read = io::Read::by_ref(&mut input).take(LONGEST_LINE).read_line(&mut line).map(|_| line);
-        // Without a line there is nothing to guard, and the main thread ends the process.
+        // Without a line there is no work to guard, and the main thread ends the process.
         let gated = read.as_ref().is_ok_and(|line| line.ends_with('\n'));
         let delivered = sender.send(read).is_ok();
         if gated && delivered {
@@ -61,8 +61,7 @@ fn wait_for_end(input: &mut impl Read) {
     }
 }
 
-/// Ends the process without running anything: exit handlers of device libraries may hang, and the memory has to come
-/// back now.
+/// Ends the process without exit handlers: those of device libraries may hang, and the memory has to be freed now.
 fn exit_at_once() -> ! {
     #[allow(unsafe_code)]
     // SAFETY: `_exit` has no preconditions; it ends the process without touching its memory.

@@ -23,7 +23,7 @@ use crate::state::{Access, WorkerState};
 use crate::terminal::{self, LogLines, print, say};
 use crate::{by_hand, engine_thread, gate, http, text};
 
-/// Runs a worker from its command line to its exit code. The last line on stderr says why it ended, if it failed.
+/// Runs a worker from its command line to its exit code. After a failure, the last line on stderr states the reason.
 pub fn run(backend: WorkerBackend) -> ExitCode {
     let command = CommandLine::parse().command;
     if matches!(command, WorkerCommand::TextHost) {

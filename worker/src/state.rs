@@ -1,4 +1,5 @@
-//! State that the parts of a worker share: the start line, how far loading is, and, once loaded, the way to the engine.
+//! State that the parts of a worker share: the start line, the progress of loading and, after it, the channel to the
+//! engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -48,7 +49,7 @@ pub(crate) struct Serving {
     next_sequence: AtomicU64,
 }
 
-/// One sequence on its way to the engine's thread.
+/// A sequence that is submitted to the engine's thread.
 pub(crate) struct Submit {
     pub(crate) id: SequenceId,
     pub(crate) work: Work,
@@ -80,7 +81,7 @@ impl WorkerState {
     /// From now on the model answers.
     pub(crate) fn serve(&self, serving: Serving) {
         self.progressed(1.0);
-        // Loading happens once; a second call would change nothing.
+        // Loading happens once; a second call would have no effect.
         let _ = self.serving.set(serving);
     }
 
@@ -95,7 +96,7 @@ impl WorkerState {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// The loaded model, or why nothing can be asked of it now.
+    /// The loaded model, or the reason why it cannot be used now.
     pub(crate) fn serving(&self) -> Result<&Serving, ApiError> {
         if self.draining.load(Ordering::Relaxed) {
             return Err(ApiError::new(ErrorCode::Draining, "this worker is going away"));
@@ -196,7 +197,7 @@ impl Serving {
         Self { text, info, monitor, places, commands, next_sequence: AtomicU64::new(0) }
     }
 
-    /// Hands a sequence to the engine. Waits while the engine is busy and its inbox full.
+    /// Submits a sequence to the engine. Waits while the engine is busy and its inbox full.
     pub(crate) async fn submit(&self, work: Work, reply: Box<dyn Reply>) -> Result<(), ApiError> {
         let id = SequenceId(self.next_sequence.fetch_add(1, Ordering::Relaxed));
         match self.commands.send(Submit { id, work, reply }).await {

@@ -1,4 +1,4 @@
-//! A model's files as their headers describe them. Loads nothing and decides nothing.
+//! A model's files as their headers describe them. No tensor data is read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -14,7 +14,7 @@ use super::options::random_bits;
 pub(super) enum ApiShape {
     /// `/v1/chat/completions`.
     Chat,
-    /// `/v1/completions`, with the text of each prompt where it is to be repeated.
+    /// `/v1/completions`, with the text of each prompt if it has to be repeated.
     Completion { echo: Option<Vec<String>> },
 }
 
@@ -139,7 +139,7 @@ struct Delta {
 }
 
 impl Choice {
-    /// A whole answer; `thoughts` come before `text`.
+    /// A whole answer; `thoughts` precede `text`.
     pub(super) fn whole(
         shape: &ApiShape,
         index: usize,

@@ -55,7 +55,7 @@ pub(super) struct Rendered {
     prompt: String,
 }
 
-/// A request that lacks nothing but its prompt.
+/// A request without its prompt.
 struct ChatDraft {
     question: ChatQuestion,
     options: GenerateOptions,
@@ -147,8 +147,8 @@ pub(super) fn conversation(
     })
 }
 
-/// The text of a last message of the assistant, which is taken out. The answer continues it, as with llama-server and
-/// Anthropic's API, unless `continue_final_message` says otherwise.
+/// Removes and returns the text of a last message of the assistant. The answer continues it, as with llama-server and
+/// Anthropic's API, unless `continue_final_message` forbids that.
 fn begun(fields: &RequestFields<'_>, messages: &mut Vec<ChatMessage>) -> Result<Option<String>, ApiError> {
     const FLAG: &str = "continue_final_message";
     let wanted = fields.get::<bool>(FLAG)?;
@@ -328,7 +328,7 @@ enum ToolChoice {
     Named { r#type: String },
 }
 
-/// The tools for the template, unless the request says that none may be called.
+/// The tools for the template, unless the request forbids their use.
 fn tools(fields: &RequestFields<'_>) -> Result<Option<TemplateValue>, ApiError> {
     let tools: Vec<Tool> = fields.get("tools")?.unwrap_or_default();
     if let Some(index) = tools.iter().position(|tool| tool.r#type != "function") {

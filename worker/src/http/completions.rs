@@ -46,7 +46,7 @@ enum Prompts {
     TokenLists(Vec<Vec<u32>>),
 }
 
-/// A request that lacks nothing but the tokens of its prompts.
+/// A request without the tokens of its prompts.
 struct CompletionDraft {
     prompts: CompletionPrompt,
     options: GenerateOptions,

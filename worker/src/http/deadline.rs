@@ -19,7 +19,8 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::error::ErrorAnswer;
 
-/// Answers within the request's time, or says that it is over: by status before the answer began, else in its stream.
+/// Answers within the request's time, or reports that it is over: by status before the answer began, else in its
+/// stream.
 pub(super) async fn within(request: Request, next: Next) -> Response {
     let Some(deadline) = deadline(request.headers()) else { return next.run(request).await };
     let Ok(response) = timeout_at(deadline, next.run(request)).await else {
@@ -55,7 +56,7 @@ impl http_body::Body for TimedStream {
         if self.body.is_none() {
             return Poll::Ready(None);
         }
-        // The time comes first: a stream may have something to send at every moment.
+        // The deadline is checked first: a stream may have data to send at every moment.
         if self.end.as_mut().poll(cx).is_pending() {
             let Some(body) = &mut self.body else { return Poll::Ready(None) };
             // The streams of this worker do not fail: an error there is an end.

@@ -18,7 +18,7 @@ pub(super) struct RequestFields<'a> {
 }
 
 impl<'a> RequestFields<'a> {
-    /// Reads the body's outermost object; nothing inside it yet.
+    /// Reads the body's outermost object, without its values.
     pub(super) fn read(body: &'a [u8], defaults: Option<&'a RequestDefaults>) -> Result<Self, ApiError> {
         let given = serde_json::from_slice(body).map_err(|error| {
             ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}"))
@@ -31,7 +31,7 @@ impl<'a> RequestFields<'a> {
         Self { given: BTreeMap::new(), defaults: Some(defaults) }
     }
 
-    /// A field under any of its names. The request goes before the manifest, an earlier name before a later one.
+    /// A field under any of its names. The request precedes the manifest, and an earlier name a later one.
     pub(super) fn first_of<T: DeserializeOwned>(
         &self,
         names: &[&'static str],

@@ -1,4 +1,4 @@
-//! From work to an answer: hands sequences to the engine, and gives what comes back as one body or as a stream.
+//! From work to an answer: passes sequences to the engine, and returns the results as one body or as a stream.
 
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};

@@ -175,13 +175,13 @@ fn stop(fields: &RequestFields<'_>) -> Result<Vec<String>, ApiError> {
         let message = format!("'stop' has {} entries; at most {MOST_STOPS} are allowed", stops.len());
         return Err(ApiError::invalid("stop", message));
     }
-    // Clients send an empty text for nothing.
+    // Clients send an empty text in place of no stop string.
     Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
 }
 
 fn choices(fields: &RequestFields<'_>) -> Result<usize, ApiError> {
     let n = fields.whole(&["n"], 1..=MOST_CHOICES)?.unwrap_or(1);
-    // Choosing the best of several is not done here; asking for exactly as many as come back changes nothing.
+    // Choosing the best of several answers is not supported; a request for as many as are returned is harmless.
     if fields.whole(&["best_of"], 1..=MOST_CHOICES)?.is_some_and(|best_of| best_of != n) {
         let remedy = Remedy::Instead("leave it out, set it to 'n', or ask a model of a provider");
         return Err(beyond_worker("best_of", "choose the best of several answers", remedy));

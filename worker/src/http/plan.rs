@@ -17,8 +17,5 @@ pub(super) struct AnswerPlan {
     pub(super) usage: UsageIn,
 }
 
-/// Events of all choices, each with its index. Dropping it cancels whatever still runs.
-///
-/// The channel has no bound: a sequence sends at most `max_tokens` small events, and a client that reads slowly must
-/// not stop the whole batch.
+/// Events of all choices, each with its index. Dropping it cancels all running choices.
 pub(super) type ChoiceEvents = UnboundedReceiver<(usize, SequenceEvent)>;

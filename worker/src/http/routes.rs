@@ -70,7 +70,7 @@ async fn require_token(
     Ok(next.run(request).await)
 }
 
-/// Counts the answer and gives the request's id back.
+/// Counts the answer and returns the request's id in it.
 async fn observe(State(worker): State<Arc<WorkerState>>, request: Request, next: Next) -> Response {
     let id: Option<HeaderValue> = request.headers().get(headers::REQUEST_ID).cloned();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());

@@ -35,7 +35,7 @@ impl HttpServer {
         Self { stop: Some(stop), task: tokio::spawn(serve(listener, worker, stopped)) }
     }
 
-    /// Accepts nothing more and waits until what runs has ended.
+    /// Accepts no further connections and waits for running requests.
     pub(crate) async fn drain(&mut self) {
         drop(self.stop.take());
         if let Err(error) = (&mut self.task).await {

@@ -17,7 +17,7 @@ use super::options::UsageIn;
 use super::plan::{AnswerPlan, ChoiceEvents};
 use crate::state::ENGINE_GONE;
 
-/// The body of a streamed answer. Dropped when the client goes away, which ends its sequences.
+/// The body of a streamed answer. Dropped when the client disconnects, which ends its sequences.
 pub(super) struct EventStream {
     plan: AnswerPlan,
     /// Per choice: whether log-probabilities are wanted.
@@ -143,7 +143,7 @@ impl Body for EventStream {
 
 /// `data: {…}` and an empty line.
 fn event(value: &impl Serialize) -> Bytes {
-    // Objects of texts and numbers always serialise; should that ever change, the stream says so.
+    // Objects of texts and numbers always serialise; if that ever changes, the stream reports it.
     let json = serde_json::to_string(value).unwrap_or_else(|_| engine_gone().body(ErrorSource::Worker).to_json());
     Bytes::from(sse::event(json))
 }

@@ -1,8 +1,5 @@
-//! The text host: a process that loads a model's template and tokenizer once, and forks a renderer for each stream that
-//! its worker hands it. It reads no request itself, so no request can harm it.
-//!
-//! A renderer shares the loaded vocabulary with its host, so another one costs about a millisecond and little memory.
-//! It works on one question at a time: the question that goes over a limit is alone in the process that ends.
+//! The text host: a process that loads a model's template and tokenizer once, and forks a renderer for each stream
+//! from its worker. It reads no request itself, so no request can harm it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +38,7 @@ pub(super) const LOAD_SECONDS: u64 = 60;
 /// Bytes that a renderer may grow by before it is replaced.
 const WORN: i64 = 64 << 20;
 
-/// Runs the host until its worker is gone. Nothing but its worker can see how it ended.
+/// Runs the host until its worker has ended. Only the worker sees how it ended.
 pub(crate) fn run() -> ExitCode {
     match host() {
         Ok(()) => ExitCode::SUCCESS,
@@ -79,13 +76,14 @@ fn load_failure(error: &TextError) -> LoadFailure {
     LoadFailure::new(exit, error)
 }
 
-/// Leaves nothing of the worker's in reach, and takes the stream of orders off standard input.
+/// Closes all resources of the worker, and takes the stream of orders off standard input.
 fn shut_out() -> io::Result<UnixStream> {
     #[cfg(target_os = "linux")]
     {
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
         nix::sys::prctl::set_name(c"mb-text")?;
-        // The system takes memory back here first, where nothing is lost. It may refuse to be told.
+        // The system should kill this process first when memory is short, since no data is lost with it. It may
+        // refuse the setting.
         let _ = fs::write("/proc/self/oom_score_adj", "1000");
     }
     // These signals are for the worker, which drains: its remaining answers need their prompts. The stream's end ends
@@ -107,7 +105,7 @@ fn shut_out() -> io::Result<UnixStream> {
     dup2_stdin(fs::File::open("/dev/null")?)?;
     limit(Resource::RLIMIT_CORE, 0)?;
     limit(Resource::RLIMIT_FSIZE, 0)?;
-    // Panics come back as answers.
+    // Panics are returned as answers.
     std::panic::set_hook(Box::new(|_| ()));
     Ok(control)
 }
@@ -142,7 +140,7 @@ fn serve(mut orders: OrderStream, text: &Text, limits: TextLimits) -> io::Result
     Ok(())
 }
 
-/// Ends a renderer, if it has not ended by itself, and says how it ended.
+/// Ends a renderer, if it has not ended by itself, and returns how it ended.
 fn end(pid: i32) -> RendererEnd {
     let pid = Pid::from_raw(pid);
     // The process is our own child and was not reaped, so the number is still its own.
@@ -186,7 +184,7 @@ fn render(stream: UnixStream, words: &OwnedFd, text: &Text, limits: TextLimits) 
     on_a_stack(limits, || renderer::serve(stream, text, &mut watch))?
 }
 
-/// Closes the streams that came with the fork.
+/// Closes the streams inherited by the fork.
 fn close_all_but(stream: &UnixStream) -> io::Result<()> {
     use std::os::fd::AsRawFd;
 
@@ -232,7 +230,7 @@ fn limit(resource: Resource, most: u64) -> io::Result<()> {
     Ok(setrlimit(resource, most.min(hard), hard)?)
 }
 
-/// The bytes that the limit on data counts for this process; nothing where the system does not say.
+/// The bytes that the limit on data counts for this process; zero where the system does not report them.
 fn data_in_use() -> u64 {
     let pages = || fs::read_to_string("/proc/self/statm").ok()?.split(' ').nth(5)?.trim().parse::<u64>().ok();
     pages().unwrap_or(0) * 4096

@@ -75,7 +75,7 @@ impl OrderStream {
         }
     }
 
-    /// Says which renderer was forked, or why none was.
+    /// Reports the forked renderer, or the error of the fork.
     pub(super) fn opened(&mut self, pid: io::Result<i32>) -> io::Result<()> {
         let answer = match pid {
             Ok(pid) => (0, pid),
@@ -84,7 +84,7 @@ impl OrderStream {
         self.0.write_all(&bytes(answer))
     }
 
-    /// Says how a renderer ended.
+    /// Reports how a renderer ended.
     pub(super) fn ended(&mut self, ended: RendererEnd) -> io::Result<()> {
         self.0.write_all(&bytes(match ended {
             RendererEnd::Exited(code) => (0, code),

@@ -1,4 +1,4 @@
-//! A worker's hold on its text host: starts the process, has the model's text side loaded, hands out renderers.
+//! The worker's text host process: its start, the load of the model's text side, and its renderers.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -45,7 +45,7 @@ pub(super) struct HostProcess {
 }
 
 impl HostProcess {
-    /// Starts the process. It ends with the thread that calls this, whatever becomes of the worker.
+    /// Starts the process. It ends with the thread that calls this function, however the worker ends.
     pub(super) fn start() -> io::Result<Self> {
         let (control, theirs) = UnixStream::pair()?;
         let (words, their_words) = UnixStream::pair()?;
@@ -138,7 +138,7 @@ impl Drop for HostProcess {
 /// The reason why a process ended: the first line that its runtime wrote to standard error.
 pub(super) fn last_words(mut words: &UnixStream) -> String {
     let mut bytes = Vec::new();
-    // No other process writes there, so the end of the stream has come or is about to.
+    // No other process writes to this stream, so its end has arrived or is about to.
     let _ = words.set_read_timeout(Some(Duration::from_millis(100)));
     let _ = Read::by_ref(&mut words).take(WORDS).read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes);

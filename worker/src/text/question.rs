@@ -12,11 +12,11 @@ pub(super) const TRIES: usize = 3;
 #[derive(Debug)]
 pub(crate) struct ChatTokens {
     pub(crate) tokens: Vec<u32>,
-    /// No template made the prompt, so nothing but a next turn's first word ends the answer.
+    /// Whether the prompt was made without a template. Then only the first word of a next turn ends the answer.
     pub(crate) transcript: bool,
 }
 
-/// No prompt came of a request.
+/// The reason why a request did not become a prompt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TextFailure {
     /// The request is at fault.

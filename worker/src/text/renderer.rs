@@ -11,7 +11,7 @@ use super::message::{AddSpecials, RendererReply, TextAnswer, TextQuestion};
 
 /// Hooks of a renderer around a question.
 pub(super) trait RendererWatch {
-    /// A question has come.
+    /// Called when a question has arrived.
     fn begin(&mut self) {}
 
     /// Reports that the answer is ready. Returns whether the renderer should end after it.

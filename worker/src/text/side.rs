@@ -1,4 +1,4 @@
-//! A model's text side as requests use it: a question goes to a renderer, and what goes over a limit ends it.
+//! A model's text side for requests: a question goes to a renderer, and a renderer that exceeds a limit is ended.
 
 use std::io;
 use std::path::PathBuf;
@@ -199,7 +199,7 @@ impl Lent<'_> {
         }
     }
 
-    /// Ends it and says how it ended, with its last words.
+    /// Ends the renderer and returns how it ended, with its last line of output.
     async fn end(mut self) -> (RendererEnd, String) {
         let Some(renderer) = self.renderer.take() else { return (RendererEnd::Unknown, String::new()) };
         let (reply, ended) = oneshot::channel();

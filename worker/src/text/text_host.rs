@@ -1,4 +1,4 @@
-//! A text host as its worker sees it: loads a model's text side and hands out renderers.
+//! A text host from the view of its worker: loads a model's text side and forks renderers.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use super::message::{TextFacts, TextLoad};
 use super::order::RendererEnd;
 use crate::failure::LoadFailure;
 
-/// Loads a model's text side and hands out renderers.
+/// Loads a model's text side and forks renderers.
 pub(crate) trait TextHost: Send {
     /// Loads. Called once, first.
     fn load(&mut self, load: &TextLoad) -> Result<(TextFacts, Vocabulary), LoadFailure>;
@@ -17,7 +17,7 @@ pub(crate) trait TextHost: Send {
     /// A new renderer. The outer error means that the host is gone, the inner one that the system has no room.
     fn open(&mut self) -> io::Result<io::Result<OpenedRenderer>>;
 
-    /// Ends a renderer and says how it ended, which it may have done by itself.
+    /// Ends a renderer and returns how it ended; it may have ended by itself.
     fn end(&mut self, pid: i32) -> io::Result<RendererEnd>;
 }
 

@@ -14,7 +14,7 @@ use super::renderer::{self, RendererWatch};
 use super::text_host::{OpenedRenderer, StartHost, TextHost};
 use crate::failure::LoadFailure;
 
-/// Starts it.
+/// A function that starts a host of threads.
 pub(crate) fn start_threads() -> StartHost {
     Box::new(|| Ok(Box::new(ThreadHost(None))))
 }

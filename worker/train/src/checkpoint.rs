@@ -100,7 +100,7 @@ pub fn load(plan: &TrainPlan, architecture: &Architecture) -> Result<Option<Chec
         Some(step) => step.to_vec1::<u32>().map_err(tensors)?.first().copied().unwrap_or(0) as usize,
         None => return Err(foreign("no step".into())),
     };
-    // The notes may be one checkpoint ahead of the tensors if the stop came between the two.
+    // The notes may be one checkpoint ahead of the tensors if the run stopped between the two writes.
     notes.curve.truncate(step);
     let model = GuideModel::from_tensors(architecture.clone(), &all).map_err(tensors)?;
     let optimizer = AdamW::resume(plan.settings, step, &all, &model.parameters).map_err(tensors)?;

@@ -23,7 +23,7 @@ use crate::rng::Rng;
 pub struct Family {
     /// Its name, unique in the corpus.
     pub name: String,
-    /// The family whose answer must come right before, for questions such as "how do I change it?".
+    /// The family whose answer must come directly before, for questions such as "how do I change it?".
     pub after: Option<String>,
     /// The questions, with their choices in braces.
     pub questions: Vec<String>,
@@ -36,12 +36,12 @@ pub struct Family {
 pub struct HeldOut {
     /// The question.
     pub question: String,
-    /// Every entry must hold: one of its wordings stands in the answer, whatever the case.
+    /// Texts that the answer must contain, each in one of its wordings; upper and lower case count as equal.
     pub must: Vec<Vec<String>>,
 }
 
 impl HeldOut {
-    /// Whether the answer says all it must.
+    /// Whether the answer contains all required texts.
     pub fn accepts(&self, answer: &str) -> bool {
         let answer = answer.to_lowercase();
         self.must.iter().all(|wordings| wordings.iter().any(|wording| answer.contains(&wording.to_lowercase())))
@@ -59,7 +59,7 @@ pub enum CorpusError {
         /// The cause.
         source: std::io::Error,
     },
-    /// A line that means nothing, at this place.
+    /// A line with invalid syntax.
     #[error("{}, line {line}: {problem}", path.display())]
     Line {
         /// The file.
@@ -72,7 +72,7 @@ pub enum CorpusError {
     /// A family that is incomplete, doubled, or follows one that is not there.
     #[error("family '{name}': {problem}")]
     Family {
-        /// Which.
+        /// The family's name.
         name: String,
         /// The fault, in words.
         problem: &'static str,

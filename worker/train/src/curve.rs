@@ -3,7 +3,7 @@
 /// One point of the loss curve.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Point {
-    /// Steps made.
+    /// The number of steps done.
     pub step: usize,
     /// Weighted mean over the batch of `-log p` of the answers' tokens, in nats.
     pub loss: f64,

@@ -1,4 +1,5 @@
-//! A small Llama whose parameters can be trained: shape, seeded start, forward pass. Knows nothing of text or files.
+//! A small Llama whose parameters can be trained: shape, seeded start, forward pass. Text and files are not known
+//! here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -124,10 +125,12 @@ impl GuideModel {
         self.parameters.values().map(|var| var.elem_count()).sum()
     }
 
-    /// Logits `[places, vocabulary]` behind the tokens at `places`, indices into `batch * time`, of `tokens: [batch,
-    /// time]`. `starts: [batch * time]` says at which time of its row each token's conversation began; it sees nothing
-    /// before. Only distances matter to rotary positions, so a conversation in the middle of a row reads as it would
-    /// alone.
+    /// Logits `[places, vocabulary]` after the tokens at `places`, which are indices into `batch * time` of
+    /// `tokens: [batch, time]`.
+    ///
+    /// `starts: [batch * time]` is the time in its row at which each token's conversation began; earlier tokens are
+    /// not visible. Only distances matter to rotary positions, so a conversation in the middle of a row reads as it
+    /// would alone.
     pub fn forward(&self, tokens: &Tensor, starts: &Arc<[u32]>, places: Vec<u32>) -> Result<Tensor> {
         let shape = &self.architecture;
         let (_, time) = tokens.dims2()?;
@@ -154,8 +157,8 @@ impl GuideModel {
         linear(&ops::rms_norm(&x, self.parameter("model.norm")?, eps)?, embedding)
     }
 
-    /// Attention over `[batch * time, heads * width]`. The query heads of a group lie behind each other, so that keys
-    /// and values are never repeated.
+    /// Attention over `[batch * time, heads * width]`. The query heads of a group follow each other, so that keys and
+    /// values are never repeated.
     fn attend(&self, [q, k, v]: [&Tensor; 3], starts: &Arc<[u32]>, rotary: &Rotary) -> Result<Tensor> {
         let shape = &self.architecture;
         let time = rotary.time();

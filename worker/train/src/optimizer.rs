@@ -40,7 +40,7 @@ impl OptimizerSettings {
 /// AdamW's memory (Loshchilov and Hutter, 2019): running means of gradients and of their squares.
 pub struct AdamW {
     settings: OptimizerSettings,
-    /// Steps made.
+    /// The number of steps done.
     pub step: usize,
     moments: BTreeMap<String, (Vec<f32>, Vec<f32>)>,
 }
@@ -85,7 +85,7 @@ impl AdamW {
         Ok(Self { settings, step, moments })
     }
 
-    /// Moves the parameters one step. Gives the learning rate and the gradient's length before clipping.
+    /// Moves the parameters by one step. Returns the learning rate and the gradient's length before clipping.
     pub fn apply(
         &mut self,
         parameters: &BTreeMap<String, Var>,

@@ -1,5 +1,5 @@
-//! A model package on disk: weights as f16 safetensors, `config.json`, tokenizer and chat template, the way Hugging
-//! Face tools read them. The manifest `model.toml` is written by people and left alone.
+//! A model package on disk: weights as f16 safetensors, `config.json`, tokenizer and chat template, in the form that
+//! Hugging Face tools read. The manifest `model.toml` is written by people and not changed.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub enum PackageError {
     /// The weights cannot be laid out as a file.
     #[error("the weights")]
     Layout(#[from] safetensors::SafeTensorError),
-    /// The tokenizer.
+    /// The tokenizer failed.
     #[error(transparent)]
     GuideText(#[from] GuideTextError),
 }

@@ -1,5 +1,4 @@
-//! Between words and tokens: the tokenizer of `guide`, trained on the corpus, and its chat template. Knows nothing of
-//! tensors.
+//! The tokenizer of `guide`, trained on the corpus, and its chat template. Tensors are not known here.
 
 use std::path::Path;
 

@@ -33,9 +33,9 @@ pub enum TrainError {
     /// The loss is no number any more.
     #[error("the loss became {loss} at step {step}; a smaller learning rate may help")]
     Diverged {
-        /// The loss.
+        /// The loss that is not finite.
         loss: f64,
-        /// When.
+        /// The step at which it happened.
         step: usize,
     },
     /// No batch to train on.
@@ -45,7 +45,7 @@ pub enum TrainError {
 
 /// A trained model and how it got there.
 pub struct Trained {
-    /// The model.
+    /// The trained model.
     pub model: GuideModel,
     /// The loss of every step.
     pub curve: Vec<Point>,

@@ -85,7 +85,7 @@ fn the_same_seed_gives_the_same_weights_also_after_a_stop() {
     assert!(stopped.is_err());
     let resumed = run(&stopping, &text).unwrap();
     assert_eq!(weights(&straight.model), weights(&resumed.model));
-    // The curve went through JSON on its way, which may turn a last digit.
+    // The curve was stored as JSON, which may change a last digit.
     for (a, b) in straight.curve.iter().zip(&resumed.curve) {
         assert!(a.step == b.step && (a.loss - b.loss).abs() < 1e-9, "{a:?} and {b:?}");
     }

@@ -9,7 +9,7 @@ pub(crate) fn will_need(map: &Mmap, offset: u64, len: u64) {
     if let Some((offset, len)) =
         range.filter(|(offset, len)| offset.checked_add(*len).is_some_and(|end| end <= map.len()))
     {
-        // Advice: where it is not taken, the bytes come when they are touched.
+        // This is advice: if the system does not take it, the bytes are read when they are touched.
         #[cfg(unix)]
         let _ = map.advise_range(memmap2::Advice::WillNeed, offset, len);
     }
@@ -40,7 +40,7 @@ pub(crate) fn cached_share(map: &Mmap) -> f64 {
     1.0
 }
 
-/// Bytes that Linux reads for one such request with usual settings: no more than the disk takes in one command.
+/// The bytes that Linux reads for one such request with usual settings: no more than the disk accepts in one command.
 pub const ASKED_AT_ONCE: u64 = 512 << 10;
 
 /// Asks for everything between two places.

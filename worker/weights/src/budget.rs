@@ -17,17 +17,17 @@ impl Default for HeaderBudget {
 }
 
 impl HeaderBudget {
-    /// This many.
+    /// A budget of this many bytes.
     pub fn new(bytes: u64) -> Self {
         Self { left: bytes }
     }
 
-    /// Bytes left.
+    /// The bytes left.
     pub fn left(&self) -> u64 {
         self.left
     }
 
-    /// Takes some; an error says that they are not there.
+    /// Takes bytes from the budget; fails if too few are left.
     pub(crate) fn take(&mut self, bytes: u64) -> Result<(), String> {
         self.left = self
             .left

@@ -30,9 +30,9 @@ pub struct IndexedPiece {
     pub name: String,
     /// The file with its bytes; relative paths start at the index's folder.
     pub path: PathBuf,
-    /// First byte.
+    /// The offset of the first byte in the file.
     pub offset: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub nbytes: u64,
     /// The type of elements, by ggml's names; absent where it is the model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,7 @@ pub struct IndexedPiece {
 pub struct FileStamp {
     /// Its name.
     pub name: String,
-    /// Bytes.
+    /// The length in bytes.
     pub bytes: u64,
     /// The time of its last change: seconds and nanoseconds since 1970.
     pub modified: (i64, i64),
@@ -94,8 +94,8 @@ impl LayerIndex {
         path.into()
     }
 
-    /// Reads an index and checks it against the files it names. Paths come back absolute or as the index's own folder
-    /// makes them.
+    /// Reads an index and checks it against the files it names. Relative paths are
+    /// returned joined to the index's own folder.
     pub fn read(path: &Path) -> Result<Self, LayerIndexError> {
         let unreadable = |path: &Path| {
             let path = path.to_owned();

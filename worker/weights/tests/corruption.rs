@@ -1,4 +1,4 @@
-//! Safetensors files that lie: each lie has its own words, and random damage never panics.
+//! Damaged safetensors files: each fault has its own message, and random damage never panics.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test with a line number")]
 

@@ -45,7 +45,7 @@ fn fa_2_every_block_type_gives_the_floats_of_an_independent_implementation() {
         let mut values = vec![f32::NAN; expected.len()];
         dequantise(stored.kind, file.bytes(stored), &mut values).unwrap();
         for (i, (ours, theirs)) in values.iter().zip(&expected).enumerate() {
-            // The order of the multiplications may differ, nothing else.
+            // Only the order of the multiplications may differ.
             assert!((ours - theirs).abs() <= theirs.abs() * 4e-7 + 1e-7, "{} [{i}]: {ours} {theirs}", stored.name);
         }
         kinds += 1;
@@ -86,7 +86,7 @@ fn blocks_without_a_published_dequantiser_follow_their_layout() {
     assert!(quantise_q8_0(&[0.0; 31], &mut Vec::new()).is_err());
 }
 
-/// Real vocabularies lie beside the repository on machines that have them.
+/// Real vocabularies are beside the repository on machines that have them.
 #[test]
 fn real_vocabulary_files_are_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/vocab");
@@ -124,7 +124,7 @@ fn valid() -> Vec<u8> {
     body.finish().unwrap()
 }
 
-/// Reads everything a header offers; every tensor must lie in the file.
+/// Reads all parts of a header; every tensor must lie inside the file.
 fn exhaust(bytes: &[u8]) {
     let Ok(header) = Header::parse(bytes) else {
         return;

@@ -1,4 +1,4 @@
-//! The report on streamed layers: decodes some tokens and says where the time went, as a table and as a picture.
+//! The report on streamed layers: decodes some tokens and shows how the time was spent, as a table and as a picture.
 
 mod picture;
 

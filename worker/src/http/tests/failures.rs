@@ -18,7 +18,7 @@ use tower::ServiceExt;
 
 use crate::http::routes::guarded;
 
-/// Reads from a stream until `what` has come.
+/// Reads from a stream until `what` has arrived.
 async fn read_until(stream: &mut TcpStream, what: &str) -> String {
     let mut text = String::new();
     let read = async {
@@ -56,7 +56,7 @@ async fn health_is_503_until_the_model_is_loaded() {
     assert_eq!((early.error().0, early.headers["retry-after"].as_str()), (503, "1"));
     let briefly = rig.get("/health?wait_ms=1").await;
     assert_eq!(briefly.status, 503, "who waits no longer is told how far it is");
-    // Whether the question or the end of the load comes first, the answer comes with the end of the load.
+    // The answer comes with the end of the load, whether the question was asked before it or after.
     let (health, ()) = tokio::join!(rig.get("/health?wait_ms=10000"), async { load.send(()).unwrap() });
     assert_eq!(health.status, 200);
     let health = rig.get("/health").await;
@@ -92,7 +92,7 @@ async fn rc_13_a_request_ends_with_its_time_streamed_or_not() {
         rig.until(|rig| rig.worker.activity.totals().cancelled == 1).await;
         assert_eq!(rig.control.open(), 0, "its memory came back");
     }
-    // Time that is enough, and a header that says nothing, change nothing.
+    // Enough time, or an invalid header, has no effect.
     for header in ["x-deadline-ms: 600000\r\n", "x-deadline-ms: soon\r\n"] {
         let rig = Setup::saying("good day").start().await;
         let body = chat(json!({"stream": true})).to_string();

@@ -65,7 +65,7 @@ fn json_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Any body becomes work or a 400; nothing panics.
+/// Any body becomes work or a 400, without a panic.
 #[tokio::test(flavor = "multi_thread")]
 async fn nonsense_is_the_clients_fault() {
     let rig = Setup::default().start().await;

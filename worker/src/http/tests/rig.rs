@@ -72,7 +72,7 @@ impl Setup {
         self.start_gated(|_| ()).await.0
     }
 
-    /// `gate` may take hold of the decoder before it goes to the engine's thread.
+    /// `gate` may access the decoder before it moves to the engine's thread.
     pub(super) async fn start_gated<T>(self, gate: impl FnOnce(&mut FakeDecoder) -> T) -> (Rig, T) {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("tokenizer.json"), byte_tokenizer_json()).unwrap();

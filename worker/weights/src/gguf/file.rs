@@ -21,7 +21,7 @@ pub struct GgufFile {
 }
 
 impl GgufFile {
-    /// Maps a file; nothing is read yet, but the system is asked for its beginning.
+    /// Maps a file. No data is read yet, but the system is asked to read its beginning.
     pub fn open(path: &Path) -> Result<Self, FileError> {
         let fail = |source| FileError::Open { path: path.to_owned(), source };
         let file = File::open(path).map_err(fail)?;

@@ -38,8 +38,8 @@ impl<'a> Header<'a> {
         Self::parse_prefix(file, file.len() as u64)
     }
 
-    /// Reads the header of a file of `file_len` bytes from its first bytes. Where they are too few, the fault is
-    /// [`HeaderFault::Incomplete`], which says how many to read at least.
+    /// Reads the header of a file of `file_len` bytes from its first bytes. If they are too few, the fault is
+    /// [`HeaderFault::Incomplete`], with the number of bytes to read at least.
     pub fn parse_prefix(head: &'a [u8], file_len: u64) -> Result<Self, HeaderError> {
         let mut cursor = Cursor::new(head, file_len);
         let start = |fault| HeaderPlace::Start.fault(fault);

@@ -1,11 +1,5 @@
-//! GGUF files: reads and writes headers, knows the layout of every block type. Knows nothing of models or tokenizers:
-//! what a key means is its reader's matter.
-//!
-//! The format is ggml's, little endian throughout. A file has the magic `GGUF`, the version (2 or 3), tensor count and
-//! key count, and the keys with typed values. Then follow one record per tensor (name, dimensions, type, offset),
-//! padding, and the tensors' bytes. A file is a stranger's word: nothing is allocated, sliced or multiplied before it
-//! has been checked against the bytes that are really there. Large values (a vocabulary of 150,000 strings) are
-//! borrowed, not copied.
+//! GGUF files: reads and writes headers, and knows the layout of every block type. The meaning of keys for models and
+//! tokenizers belongs to other modules.
 
 mod alignment;
 mod blocks;

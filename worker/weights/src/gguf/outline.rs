@@ -1,6 +1,6 @@
 //! A GGUF header in outline, in memory that does not grow with it. Numbers and short texts are kept, lists and long
-//! texts are skipped, tensors are shown one after another. For those who want sums; whether tensors overlap or names
-//! stand twice is for [`super::Header`] to say.
+//! texts are skipped, tensors are shown one after another. It serves sums of sizes. [`super::Header`] checks whether
+//! tensors overlap or names occur twice.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -54,10 +54,10 @@ pub struct Outline {
 /// The reason why there is no outline.
 #[derive(Debug, thiserror::Error)]
 pub enum OutlineError {
-    /// The system.
+    /// The file could not be read.
     #[error(transparent)]
     Read(#[from] io::Error),
-    /// The header.
+    /// The header is invalid.
     #[error(transparent)]
     Header(#[from] HeaderError),
     /// The headers of one model.
@@ -154,7 +154,7 @@ impl Outline {
     }
 }
 
-/// The stretch of a file that is looked at.
+/// The part of a file that is being read.
 struct HeaderWindow<'a, R> {
     file: R,
     buffer: Vec<u8>,

@@ -163,7 +163,7 @@ impl<'a> Array<'a> {
         (self.kind == ValueType::String || self.is_empty()).then_some(Strings { left: self.len, bytes: self.bytes })
     }
 
-    /// Its integers, of whatever width, in order; `None` for other types and where one does not fit.
+    /// Its integers, of any width, in order; `None` for other types and if one does not fit.
     pub fn integers(&self) -> Option<Vec<i64>> {
         self.elements(Value::integer)
     }
@@ -178,7 +178,7 @@ impl<'a> Array<'a> {
         })
     }
 
-    /// The elements as they lie in the file: numbers little endian, strings each behind its length.
+    /// The elements as the file stores them: numbers little endian, each string after its length.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }

@@ -76,7 +76,7 @@ impl HeaderWriter {
         Ok(())
     }
 
-    /// Writes the header; the tensors' bytes come next.
+    /// Writes the header; the tensors' bytes follow.
     pub fn begin<W: Write>(self, mut out: W) -> Result<TensorBody<W>, WriteError> {
         let mut front = Vec::with_capacity(24 + DEFAULT_ALIGNMENT as usize);
         front.extend(b"GGUF");
@@ -140,7 +140,7 @@ impl<W: Write> TensorBody<W> {
         Ok(())
     }
 
-    /// Checks that every tensor is complete, flushes, and gives the output back.
+    /// Checks that every tensor is complete, flushes, and returns the output.
     pub fn finish(mut self) -> Result<W, WriteError> {
         if let Some(current) = self.current {
             return Err(WriteError::Incomplete { name: current.name, missing: current.bytes - current.written });
@@ -307,7 +307,7 @@ pub enum WriteError {
     /// Bytes behind the last tensor.
     #[error("bytes were given behind the last tensor")]
     NoTensorDue,
-    /// The end came too early.
+    /// The output was finished before all bytes were written.
     #[error("tensor `{name}` lacks {missing} bytes")]
     Incomplete {
         /// The first incomplete tensor.

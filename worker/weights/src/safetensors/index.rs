@@ -1,4 +1,4 @@
-//! The index: which tensor lies where. Knows no file format.
+//! The index of tensors with their places. File formats are not known here.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,7 +37,7 @@ impl WeightFile {
 /// The place of one tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorEntry {
-    /// Element type.
+    /// The type of the elements.
     pub dtype: Dtype,
     /// Dimensions, slowest first; empty for a scalar.
     pub shape: Vec<usize>,
@@ -48,7 +48,7 @@ pub struct TensorEntry {
 }
 
 impl TensorEntry {
-    /// Bytes stored.
+    /// The number of stored bytes.
     pub fn bytes(&self) -> u64 {
         self.range.end.saturating_sub(self.range.start)
     }

@@ -12,13 +12,13 @@ const DEEPEST: usize = 64;
 /// A fault of JSON text.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JsonFault {
-    /// The system.
+    /// The text could not be read.
     #[error(transparent)]
     Read(#[from] io::Error),
     /// The text ends in the middle of a value.
     #[error("it ends too early")]
     Ended,
-    /// Another character.
+    /// The next character is not the expected one.
     #[error("{wanted} is missing at byte {at}")]
     Unexpected {
         /// The expected value, in words.
@@ -132,7 +132,7 @@ impl<R: Read> JsonReader<R> {
         }
     }
 
-    /// Passes over one value, whatever it is.
+    /// Skips one value of any type.
     pub(crate) fn skip(&mut self) -> Result<(), JsonFault> {
         let mut open = Vec::new();
         loop {
@@ -273,7 +273,7 @@ impl<R: Read> JsonReader<R> {
         if self.byte()? == wanted { Ok(()) } else { Err(self.unexpected(words)) }
     }
 
-    /// Whether this character comes next; then it is passed.
+    /// Consumes the next character if it is this one; returns whether it was.
     fn next_is(&mut self, wanted: u8) -> Result<bool, JsonFault> {
         self.blanks()?;
         let is = self.peek()? == Some(wanted);
@@ -319,7 +319,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives one byte at a time.
+    /// A reader that returns one byte at a time.
     struct Drops<'a>(&'a [u8]);
 
     impl Read for Drops<'_> {

@@ -1,5 +1,5 @@
-//! The store that maps weight files into memory: bytes come from the page cache, read when first touched. Knows ranges,
-//! not their meaning.
+//! Weight files mapped into memory: bytes come from the page cache, read when first touched. The meaning of ranges is
+//! not known here.
 
 use std::fs::File;
 

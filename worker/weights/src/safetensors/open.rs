@@ -10,7 +10,7 @@ use crate::locate::{Located, locate};
 
 impl TensorIndex {
     /// Reads the headers of a model: a folder with `model.safetensors` or `model.safetensors.index.json`, or one such
-    /// file. Reads nothing but headers.
+    /// file. Tensor data is not read.
     pub fn open(source: &Path) -> Result<Self, WeightsError> {
         match locate(source)? {
             Located::Safetensors(path) => {
@@ -21,7 +21,7 @@ impl TensorIndex {
         }
     }
 
-    /// The index of one safetensors file that is wholly in memory; `path` is where it came from, for messages.
+    /// The index of one safetensors file that is wholly in memory; `path` is its origin, for messages.
     pub fn parse(path: &Path, file: &[u8]) -> Result<Self, WeightsError> {
         let header = parse_file(file, &file_name(path))?;
         Ok(Self::of_one(path.to_owned(), header))

@@ -21,7 +21,7 @@ pub struct OutlinedTensor<'a> {
     pub dtype: Option<Dtype>,
     /// Dimensions, slowest first.
     pub shape: &'a [u64],
-    /// Bytes stored.
+    /// The number of stored bytes.
     pub bytes: u64,
 }
 

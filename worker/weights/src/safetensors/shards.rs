@@ -1,5 +1,5 @@
-//! Models in several files: `model.safetensors.index.json` says which shard holds which tensor. Knows the index file;
-//! the shards themselves are ordinary safetensors files.
+//! Models in several files: `model.safetensors.index.json` maps tensors to shards. The shards themselves are ordinary
+//! safetensors files, read by other modules.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

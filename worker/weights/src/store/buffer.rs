@@ -84,8 +84,8 @@ impl std::ops::DerefMut for HostBuffer {
     }
 }
 
-/// Asks the system for large pages where memory was not touched yet. Where it has none, or knows no such wish, nothing
-/// changes.
+/// Asks the system for large pages where memory was not touched yet. Without support for that, the call has no
+/// effect.
 pub fn prefer_large_pages(memory: &mut [u8]) {
     #[cfg(target_os = "linux")]
     {

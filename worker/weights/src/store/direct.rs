@@ -61,7 +61,7 @@ impl WeightStore for DirectStore {
         let file = run.extent.file;
         let file = self.files.get(file).ok_or(WeightStoreError::NoFile { file })?;
         let result = file.read(run.extent.offset, into);
-        // A file that was cut meanwhile gives a short read: what happened to it says more.
+        // A file that was cut meanwhile gives a short read: a change of the file is the better message.
         still_the_same(&file.path, &file.plain, &file.identity)?;
         result.map_err(unreadable(&file.path, run.extent.offset))
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A piece could not be had.
+/// The reason why a piece could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightStoreError {
     /// The operating system refused.
@@ -11,7 +11,7 @@ pub enum WeightStoreError {
     Read {
         /// The path of the file.
         path: PathBuf,
-        /// Where.
+        /// The offset of the piece.
         offset: u64,
         /// Its reason.
         source: io::Error,
@@ -41,7 +41,7 @@ pub enum WeightStoreError {
     /// A piece of a file that the store does not have.
     #[error("there is no file {file}")]
     NoFile {
-        /// Its number.
+        /// The file's index in the store.
         file: usize,
     },
     /// A fault of the program; standard error has the details.
@@ -50,7 +50,7 @@ pub enum WeightStoreError {
     /// A fault of the caller.
     #[error("a buffer has {has} bytes where {needs} are needed")]
     TooShort {
-        /// Bytes needed.
+        /// The bytes needed.
         needs: usize,
         /// Bytes there are.
         has: usize,

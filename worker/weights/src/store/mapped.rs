@@ -75,7 +75,7 @@ impl Mapped {
             return;
         }
         #[allow(unsafe_code)]
-        // SAFETY: the map is read-only and of a file, so that pages that are given back come again with the same bytes.
+        // SAFETY: the map is read-only and of a file, so dropped pages are read again with the same bytes.
         let given_back = unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, len) };
         if given_back.is_ok() {
             forget(&self.file, offset as u64, len.next_multiple_of(super::PAGE));

@@ -6,18 +6,17 @@ use std::thread;
 use super::error::WeightStoreError;
 use super::runs::{Extent, Reads, Run};
 
-/// Gives pieces of files, from any thread.
+/// Reads pieces of files, from any thread.
 pub trait WeightStore: Send + Sync {
-    /// Fills the beginning of `into` with a run's bytes. `into` is as long as the run; what lies behind the end of the
-    /// file is left as it is.
+    /// Fills the beginning of `into` with a run's bytes. `into` is as long as the run; its part behind the end of the
+    /// file is not changed.
     fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), WeightStoreError>;
 
     /// The store's way to read and the reason, in a few words for people: `direct (ext4)`.
     fn describe(&self) -> String;
 }
 
-/// Reads that are under way at the same time. A disk that waits for the next read while it ends the last gives a tenth
-/// less.
+/// The number of reads in progress at the same time. A disk that has to wait for the next read delivers a tenth less.
 const TOGETHER: usize = 2;
 /// Bytes of each of them: whole pages.
 const PIECE: usize = 8 << 20;

@@ -13,9 +13,9 @@ const LARGEST_GAP: u64 = 256 << 10;
 pub struct Extent {
     /// The index of the file in the store.
     pub file: usize,
-    /// First byte.
+    /// The offset of the first byte in the file.
     pub offset: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub len: u64,
 }
 

@@ -70,7 +70,7 @@ pub(super) fn open_direct(_path: &Path) -> io::Result<File> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileSystem {
     pub(super) name: &'static str,
-    /// Files are memory: they can only be read through what would be the cache of others, and it takes nothing more.
+    /// Whether files are memory. Then they can only be read through the page cache, which takes no additional memory.
     pub(super) is_memory: bool,
 }
 
