@@ -71,3 +71,18 @@ fn every_path_in_a_document_exists() {
     }
     assert!(faults.is_empty(), "paths that are not there:\n{}", faults.join("\n"));
 }
+
+#[test]
+fn every_test_that_holds_a_fault_exists() {
+    let checks = std::fs::read_to_string(root().join("docs/checks.md")).unwrap();
+    let table = checks.split("## Faults of the audit").nth(1).expect("the section is there");
+    let code: String = files(&[".rs", ".py"]).iter().map(|source| source.text.as_str()).collect();
+    let named =
+        table.lines().filter_map(|row| row.split('|').nth(2)).flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let tests = named.filter_map(|name| name.rsplit("::").next()).filter(|name| name.matches('_').count() > 2);
+    let missing: Vec<&str> = tests
+        .filter(|name| !name.contains('…'))
+        .filter(|name| !code.contains(&format!("fn {name}(")) && !code.contains(&format!("def {name}(")))
+        .collect();
+    assert!(missing.is_empty(), "docs/checks.md names tests that are not there: {missing:?}");
+}
