@@ -18,4 +18,7 @@ pub(super) struct AnswerPlan {
 }
 
 /// Events of all choices, each with its index. Dropping it cancels all running choices.
+///
+/// The channel has no bound: a sequence sends at most `max_tokens` small events, and a client that reads slowly must
+/// not stop the whole batch.
 pub(super) type ChoiceEvents = UnboundedReceiver<(usize, SequenceEvent)>;

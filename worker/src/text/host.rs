@@ -1,5 +1,8 @@
 //! The text host: a process that loads a model's template and tokenizer once, and forks a renderer for each stream
 //! from its worker. It reads no request itself, so no request can harm it.
+//!
+//! A renderer shares the loaded vocabulary with its host, so another one costs about a millisecond and little memory.
+//! It works on one question at a time: a question that exceeds a limit is alone in the process that ends.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,9 @@
 //! The index of layers (RS-5): a JSON file with the place of each matrix of each layer, in the order they compute.
 //! The matrices themselves are not read here.
+//!
+//! `{"layers":[{"layer_id","name","path","offset","nbytes","dtype"?,"scale"?}]}`. Two fields are additions:
+//! `arrangement`, if the bytes have the order that a machine's products want, and `made_from`, the files it was made
+//! from.
 
 use std::fs;
 use std::io::Read;

@@ -1,5 +1,8 @@
 //! The predicted duration of a step, from the durations of each layer by itself, in seconds. The functions read no
 //! clock.
+//!
+//! A step is a chain of three parts: read, place, compute. Each part handles one block at a time, in order. A read
+//! begins when the read before it has ended and a slot is free. That is a recurrence, which is run until it repeats.
 
 use super::schedule::BlockId;
 

@@ -44,6 +44,9 @@ impl HostBuffer {
     }
 
     /// A buffer over memory with another owner.
+    ///
+    /// # Errors
+    /// The memory is not whole pages, so that disks could not write into it.
     pub fn over(memory: Box<dyn HostMemory>) -> std::io::Result<Self> {
         let bytes = memory.bytes();
         if bytes.is_empty() || !bytes.len().is_multiple_of(PAGE) || !bytes.as_ptr().addr().is_multiple_of(PAGE) {

@@ -63,6 +63,9 @@ impl HostKv {
     }
 
     /// Makes room for `tokens` in all. Existing content is kept.
+    ///
+    /// # Errors
+    /// The system has no more memory.
     pub(crate) fn reserve(&mut self, tokens: usize) -> io::Result<()> {
         while self.segments.len() * SEGMENT < tokens {
             let bytes = self.kv_heads * self.head_len() * self.kept.bytes();

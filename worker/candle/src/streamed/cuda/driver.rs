@@ -1,4 +1,8 @@
 //! Copies to a GPU during its computation: candle's stream, a second one for copies, and events between them.
+//!
+//! candle knows one stream. Its tensors do not track their uses ([`crate::device`]), so events order the work of the
+//! two streams, as the engine asks for it. All calls are made with their context current: they come from the thread
+//! that computes and from the one that places.
 
 use std::sync::Arc;
 

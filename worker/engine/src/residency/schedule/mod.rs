@@ -1,5 +1,11 @@
 //! The schedule: the order in which blocks of layers are read, placed on the device, used and dropped. It decides;
 //! the caller acts and reports back. It works with numbers of layers, without bytes or time.
+//!
+//! A *block* is some layers that are streamed together. Blocks are read in the order in which layers compute. After
+//! the last block the first is read again: while the last layers of a step compute, the first of the next step are
+//! read. A block takes one of `slots` places from the beginning of its read until its last layer has computed. The
+//! device therefore never holds more than `slots` blocks. Places that are not needed to look ahead can hold blocks
+//! that stay ([`Schedule::keep`]). Which blocks these are may change at any time, without a copy.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,9 @@
 //! The division of texts into words before pairs are merged, by the name in `tokenizer.ggml.pre`. Only patterns are
 //! known here.
+//!
+//! The patterns are those of the models' own `tokenizer.json`; the mapping of names to patterns is llama.cpp's. A
+//! model with several patterns applies them in turn. Each divides the pieces that the one before left; the text
+//! between two matches is a piece too.
 
 /// The rules behind a pre-tokenizer's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
