@@ -18,8 +18,8 @@ pub const fn is_printable(character: char) -> bool {
         | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
         // Separators of lines and paragraphs.
         | '\u{2028}' | '\u{2029}'
-        // Invisible characters: soft hyphen, fillers, zero-width space, operators, byte order mark, annotations, tags. The
-        // joiners that Persian and emoji are written with stay.
+        // Invisible characters: soft hyphen, fillers, zero-width space, operators, byte order mark, annotations,
+        // tags. Joiners are permitted, since Persian and emoji need them.
         | '\u{ad}' | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180e}' | '\u{200b}'
         | '\u{3164}' | '\u{ffa0}' | '\u{fffe}' | '\u{ffff}'
         | '\u{2060}'..='\u{2065}' | '\u{206a}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
