@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::footprints::Footprints;
 use crate::leases::{DeviceTable, Leases};
 use crate::metrics::Metrics;
-use crate::scheduling::{Dispatched, Inbox, Message, Place, Pulse, Scheduling, Verdict};
+use crate::scheduling::{Destination, Dispatched, Inbox, Message, Pulse, Ruling, Scheduling};
 use crate::supervisor::{SpawnOrder, Supervisor};
 
 /// The messages handled before the clock is read again.
@@ -45,13 +45,13 @@ pub(crate) struct Driver {
     /// Signals that the state may have changed.
     pub(crate) pulse: Arc<Pulse>,
     /// The senders of pending verdicts.
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: DriverQueue,
 }
 
 /// The driver's own state: requests in the queue, loads in progress.
 #[derive(Default)]
-pub(crate) struct Waiting {
-    replies: HashMap<RequestId, oneshot::Sender<Verdict>>,
+pub(crate) struct DriverQueue {
+    replies: HashMap<RequestId, oneshot::Sender<Ruling>>,
     loads: HashMap<SlotId, Instant>,
     /// Events that followed from an effect at once and are not handled yet.
     events: VecDeque<Event>,
@@ -184,11 +184,13 @@ impl Driver {
                 let Some(worker) = self.supervisor.worker(slot, generation).cloned() else {
                     return Some(Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None });
                 };
-                return self
-                    .send_on(request, Dispatched { place: Place::Worker { worker, priority }, rung, queued, loading });
+                return self.send_on(
+                    request,
+                    Dispatched { place: Destination::Worker { worker, priority }, rung, queued, loading },
+                );
             }
             Effect::DispatchCloud { request, provider, model, queued, rung } => {
-                let (place, loading) = (Place::Cloud { provider, model }, Duration::ZERO);
+                let (place, loading) = (Destination::Cloud { provider, model }, Duration::ZERO);
                 return self.send_on(request, Dispatched { place, rung, queued, loading });
             }
             Effect::ForgetModel { model, named } => {
@@ -197,8 +199,8 @@ impl Driver {
                 tokio::task::spawn_blocking(move || catalog.forget(&model, named));
             }
             Effect::Learned(footprint) => self.footprints.learn(footprint),
-            Effect::Done { request } => _ = self.reply(request, Verdict::Done),
-            Effect::Refuse { request, error } => _ = self.reply(request, Verdict::Refused(error)),
+            Effect::Done { request } => _ = self.reply(request, Ruling::Done),
+            Effect::Refuse { request, error } => _ = self.reply(request, Ruling::Refused(error)),
             Effect::Drained => self.drained.cancel(),
         }
         None
@@ -207,12 +209,12 @@ impl Driver {
     /// Sends the dispatch to the request's ticket. If the ticket is gone, the place is released, because no owner would
     /// ever end the request.
     fn send_on(&mut self, request: RequestId, dispatched: Dispatched) -> Option<Event> {
-        let handed_over = self.reply(request, Verdict::Dispatched(dispatched));
+        let handed_over = self.reply(request, Ruling::Dispatched(dispatched));
         handed_over.is_none().then_some(Event::Cancel(request))
     }
 
     /// Sends a verdict; `None` if the ticket is gone.
-    fn reply(&mut self, request: RequestId, verdict: Verdict) -> Option<()> {
+    fn reply(&mut self, request: RequestId, verdict: Ruling) -> Option<()> {
         self.waiting.replies.remove(&request)?.send(verdict).ok()
     }
 

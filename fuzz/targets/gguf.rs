@@ -1,4 +1,4 @@
-//! Any bytes as a GGUF file: what our reader accepts is sound, can be walked and dequantised, and reads the same after our
+//! Any bytes as a GGUF file. A file that our reader accepts is sound, can be dequantised, and reads the same after our
 //! writer wrote it.
 #![no_main]
 
@@ -27,7 +27,7 @@ fuzz_target!(|file: &[u8]| {
     survives_writing(&header, file);
 });
 
-/// What the whole reader accepts has an outline with the same tensors, unless it says too much to keep.
+/// Checks that a file which the whole reader accepts has an outline with the same tensors, unless it holds too many.
 fn outline_agrees(file: &[u8]) {
     let mut tensors = Vec::new();
     let see = |tensor: &TensorInfo<'_>| tensors.push((tensor.name.to_owned(), tensor.kind, tensor.bytes));

@@ -1,5 +1,5 @@
-//! Any bytes as what gives a model its words: a GGUF file, a `tokenizer.json`, a `tokenizer_config.json`, or a chat template.
-//! Whatever loads must encode, decode and render a fixed text, or say why not.
+//! Any bytes as a source of vocabularies and templates: a GGUF file, `tokenizer.json`, `tokenizer_config.json`, or a
+//! chat template. A source that loads must encode, decode and render a fixed text, or say why not.
 #![no_main]
 
 use std::collections::BTreeMap;

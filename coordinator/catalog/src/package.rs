@@ -72,13 +72,13 @@ enum PackageBackend {
 /// Why a package is not used, and the place of the fault in its text.
 #[derive(Debug)]
 pub(super) struct Fault {
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<TextPosition>,
     pub(super) message: String,
 }
 
 /// A place in the text of a package.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum TextPosition {
     /// The line that sets this field.
     Field(&'static str),
     /// The offset in bytes.
@@ -88,10 +88,10 @@ pub(super) enum Place {
 /// Parses a package. Without a name of its own it gets its folder's name.
 pub(super) fn parse(text: &str, folder: &Path) -> Result<Manifest, Fault> {
     if let Some((field, message)) = refusal(text) {
-        return Err(Fault { place: Some(Place::Field(field)), message });
+        return Err(Fault { place: Some(TextPosition::Field(field)), message });
     }
     let package: Package = toml::from_str(text).map_err(|error| Fault {
-        place: error.span().map(|span| Place::Offset(span.start)),
+        place: error.span().map(|span| TextPosition::Offset(span.start)),
         message: error.message().trim().replace('\n', "; "),
     })?;
     if let Some(source) = &package.source
@@ -101,7 +101,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Manifest, Fault> {
             "'source': {} leads out of the package; what is loaded by its path has its weights inside",
             source.path.display()
         );
-        return Err(Fault { place: Some(Place::Field("source")), message });
+        return Err(Fault { place: Some(TextPosition::Field("source")), message });
     }
     Ok(package.manifest(folder))
 }

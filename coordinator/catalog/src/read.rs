@@ -47,7 +47,7 @@ pub(super) fn manifest_files(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
 }
 
 /// A parsed manifest, and the files of its model. Made several times a second, so the files' headers are not read.
-pub(super) struct Written {
+pub(super) struct ParsedManifest {
     pub(super) manifest: Manifest,
     pub(super) file: PathBuf,
     pub(super) source: PathBuf,
@@ -68,7 +68,7 @@ fn text_of(file: &Path, bytes: std::io::Result<Vec<u8>>, longest: u64) -> Result
 
 /// Reads the `model.toml` of a package that a client named, from a file that is already open and checked. Its content
 /// cannot choose a program ([`package`]).
-pub(super) fn written_by_stranger(file: &Path, opened: File, folders: &mut Folders) -> Result<Written, Problem> {
+pub(super) fn written_by_stranger(file: &Path, opened: File, folders: &mut Folders) -> Result<ParsedManifest, Problem> {
     let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
     let text = text_of(file, read_opened(opened, MAX_PACKAGE), MAX_PACKAGE)?;
     let folder = file.parent().ok_or_else(|| problem(None, "is in no folder".to_owned()))?;
@@ -77,11 +77,15 @@ pub(super) fn written_by_stranger(file: &Path, opened: File, folders: &mut Folde
     manifest.check().map_err(|error| problem(line_of(&text, &error), error.to_string()))?;
     let source = manifest.source.as_ref().map_or_else(|| folder.to_owned(), |source| folder.join(&source.path));
     let files = files::model_files_in(&source, folders);
-    Ok(Written { manifest, file: file.to_owned(), source, files, text })
+    Ok(ParsedManifest { manifest, file: file.to_owned(), source, files, text })
 }
 
 /// Reads one manifest of the operator's. A text that was parsed before is not parsed again.
-pub(super) fn written(file: &Path, before: Option<&Arc<Model>>, folders: &mut Folders) -> Result<Written, Problem> {
+pub(super) fn written(
+    file: &Path,
+    before: Option<&Arc<Model>>,
+    folders: &mut Folders,
+) -> Result<ParsedManifest, Problem> {
     let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
     let text = text_of(file, read_plain_file(file, MAX_MANIFEST), MAX_MANIFEST)?;
     let folder = std::path::absolute(file)
@@ -114,10 +118,10 @@ pub(super) fn written(file: &Path, before: Option<&Arc<Model>>, folders: &mut Fo
     };
 
     let files = files::model_files_in(&source, folders);
-    Ok(Written { manifest, file: file.to_owned(), source, files, text })
+    Ok(ParsedManifest { manifest, file: file.to_owned(), source, files, text })
 }
 
-impl Written {
+impl ParsedManifest {
     /// A number that changes with the text and the files.
     pub(super) fn revision(&self) -> u64 {
         size::revision(&self.text, &self.files)
@@ -136,8 +140,8 @@ impl Written {
 }
 
 /// Describes the model; reads the files' headers for its size.
-fn described(written: Written, revision: u64) -> Model {
-    let Written { manifest, file, source, files, text } = written;
+fn described(written: ParsedManifest, revision: u64) -> Model {
+    let ParsedManifest { manifest, file, source, files, text } = written;
     let description = ModelDescription {
         id: ModelId::from(manifest.name.as_str()),
         aliases: manifest.aliases.iter().map(|alias| ModelId::from(alias.as_str())).collect(),
@@ -213,10 +217,10 @@ fn line_of_field(text: &str, field: &str) -> Option<usize> {
     text.lines().position(sets).map(|index| index + 1)
 }
 
-fn line_of_place(text: &str, place: &package::Place) -> Option<usize> {
+fn line_of_place(text: &str, place: &package::TextPosition) -> Option<usize> {
     match place {
-        package::Place::Field(field) => line_of_field(text, field),
-        package::Place::Offset(offset) => Some(line_at(text, *offset)),
+        package::TextPosition::Field(field) => line_of_field(text, field),
+        package::TextPosition::Offset(offset) => Some(line_at(text, *offset)),
     }
 }
 

@@ -30,12 +30,12 @@ pub(super) struct IndexArgs {
     model: String,
     /// The order of the bytes within each matrix.
     #[arg(long, value_enum, default_value_t)]
-    order: Order,
+    order: RowOrder,
 }
 
 /// The worker's `--order`.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Order {
+enum RowOrder {
     /// The order that this machine's CPU computes with, so that no step has to rearrange it.
     #[default]
     Machine,

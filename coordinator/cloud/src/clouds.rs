@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 
 use super::bill::Bill;
 use super::command::Commands;
-use super::put::{Order, Put, Question, put};
+use super::put::{CloudCall, Put, Question, put};
 use super::spend::{Spend, Used};
 use super::transport::{Answered, Transport};
 use crate::transport;
@@ -135,7 +135,7 @@ impl Clouds {
             daily_limit: request.daily_limit,
             reserved: None,
         };
-        let order = Order {
+        let order = CloudCall {
             kind: provider.kind(),
             command: provider.command().map(Path::to_owned),
             is_own: !provider.costs(),

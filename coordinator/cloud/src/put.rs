@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use model_boss_config::{JsonLimits, ProviderKind};
 use model_boss_dialects::anthropic::{
-    ChatFromMessages, CommandQuestion, command_question, thinking_note, to_messages_request,
+    ChatFromMessages, CommandQuestion, command_question, messages_request, thinking_note,
 };
 use model_boss_dialects::thinking::for_provider;
 use model_boss_dialects::{Reshape, Stamp};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::bill::{Bill, BilledChat, BilledMessages, Most};
 
 /// A request to be translated.
-pub(super) struct Order {
+pub(super) struct CloudCall {
     pub(super) kind: ProviderKind,
     /// The program to run, where the provider is a command.
     pub(super) command: Option<PathBuf>,
@@ -56,12 +56,12 @@ pub(super) enum Question {
 }
 
 /// Translates a request. Large bodies, usually with images, are parsed off the thread that serves sockets.
-pub(super) async fn put(order: Order) -> Result<Put, ApiError> {
+pub(super) async fn put(order: CloudCall) -> Result<Put, ApiError> {
     offload(order.body.len(), move || put_now(order)).await
 }
 
-fn put_now(order: Order) -> Result<Put, ApiError> {
-    let Order { kind, command, is_own, path, model, body, stamp, mut bill, mut memory, limits } = order;
+fn put_now(order: CloudCall) -> Result<Put, ApiError> {
+    let CloudCall { kind, command, is_own, path, model, body, stamp, mut bill, mut memory, limits } = order;
     let mut chat = json::object(&body, limits, &mut memory, Admission::Accepted)?;
     let prompt = Most::of(&chat, None).guessed_prompt();
     let is_stream = chat.get("stream") == Some(&json!(true));
@@ -79,7 +79,7 @@ fn put_now(order: Order) -> Result<Put, ApiError> {
                     Question::Command { program, question, is_stream }
                 }
                 None => {
-                    let request = to_messages_request(&chat, &model)?;
+                    let request = messages_request(&chat, &model)?;
                     bill.reserve(Most::of(&chat, request["max_tokens"].as_u64()))?;
                     let body = request.to_string();
                     Question::Http { path: "/v1/messages", body: memory.keep(body) }

@@ -124,7 +124,7 @@ pub(super) enum Refused {
 /// The most that a request may cost, reserved while it runs.
 #[derive(Debug)]
 pub(super) struct Reserved {
-    kept: Arc<Kept>,
+    kept: Arc<SpendState>,
     /// The client whose sum it counts against; `None` for the shared sum.
     client: Option<ClientId>,
     dollars: f64,
@@ -146,13 +146,13 @@ impl Drop for Reserved {
 /// The counts of all providers. Dropping the value writes them to the file.
 #[derive(Debug)]
 pub(super) struct Spend {
-    kept: Arc<Kept>,
+    kept: Arc<SpendState>,
     file: KeptFile,
 }
 
 /// The counts, and the state of their file.
 #[derive(Debug)]
-struct Kept {
+struct SpendState {
     path: PathBuf,
     books: Mutex<Books>,
 }
@@ -211,7 +211,7 @@ impl Spend {
     /// Reads the file in the state folder; the counts are zero where there is none.
     pub(super) fn open(state: &StateFolder) -> Self {
         let books = Mutex::new(Books { unread: true, ..Books::default() });
-        let kept = Arc::new(Kept { path: state.file(FILE), books });
+        let kept = Arc::new(SpendState { path: state.file(FILE), books });
         let read = kept.read_file();
         let own = Arc::clone(&kept);
         let file = state.keep(FILE, "what was spent cannot be written and is counted in memory", move || own.content());
@@ -306,7 +306,7 @@ impl Spend {
     }
 }
 
-impl Kept {
+impl SpendState {
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,7 +13,7 @@ pub const FOOTPRINTS_KEPT: usize = 1_024;
 /// The sizes learned so far. A value only rises: the peak has to fit.
 #[derive(Debug, Default)]
 pub(crate) struct Footprints {
-    bytes: BTreeMap<Key, Known>,
+    bytes: BTreeMap<Key, Peak>,
     /// The keys of the footprints, in the order in which they were last seen.
     seen: BTreeSet<(u64, Key)>,
     /// The number of measurements so far, used as their time.
@@ -21,7 +21,7 @@ pub(crate) struct Footprints {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct Peak {
     bytes: ByteCount,
     seen: u64,
 }
@@ -41,7 +41,7 @@ impl Footprints {
             self.forget_other_revisions(&seen);
         }
         self.seen.insert((self.sightings, key.clone()));
-        self.bytes.insert(key, Known { bytes: most.max(seen.bytes), seen: self.sightings });
+        self.bytes.insert(key, Peak { bytes: most.max(seen.bytes), seen: self.sightings });
         if self.bytes.len() > FOOTPRINTS_KEPT
             && let Some((_, oldest)) = self.seen.pop_first()
         {
@@ -85,7 +85,7 @@ impl Footprints {
         }
         let key = (model.id.clone(), model.revision, context, model.max_concurrent, device.clone());
         match self.bytes.get(&key) {
-            Some(&Known { bytes, .. }) => SizeEstimate { bytes, rule: SizeRule::Learned, streamed: estimate.streamed },
+            Some(&Peak { bytes, .. }) => SizeEstimate { bytes, rule: SizeRule::Learned, streamed: estimate.streamed },
             None => estimate.clone(),
         }
     }

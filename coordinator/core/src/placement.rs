@@ -56,7 +56,7 @@ fn or_streamed(least: Option<ByteCount>) -> String {
 pub(crate) type Site = Vec<DeviceId>;
 
 /// A model to be placed.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct Candidate<'a> {
     /// The wanted device; `auto` lets the placement choose.
     pub(crate) device: &'a DeviceId,
     /// The memory it needs in all, by site.
@@ -68,7 +68,7 @@ pub(crate) struct Wanted<'a> {
 /// The sites that can hold the model when they are empty. `auto` prefers accelerators that are each large enough.
 /// After them come several of one kind together, then the host's memory. NPUs and declared devices are used only when
 /// named.
-pub(crate) fn sites(wanted: &Wanted<'_>, devices: &Devices) -> Result<Vec<Site>, PlacementError> {
+pub(crate) fn sites(wanted: &Candidate<'_>, devices: &Devices) -> Result<Vec<Site>, PlacementError> {
     if devices.is_empty() {
         return Err(PlacementError::Unknown { device: wanted.device.clone() });
     }
@@ -107,7 +107,7 @@ pub(crate) fn sites(wanted: &Wanted<'_>, devices: &Devices) -> Result<Vec<Site>,
 }
 
 /// The sites of `usable` devices that can hold the model when they are empty.
-fn holding(wanted: &Wanted<'_>, devices: &Devices, usable: impl Fn(&Device) -> bool) -> Vec<Site> {
+fn holding(wanted: &Candidate<'_>, devices: &Devices, usable: impl Fn(&Device) -> bool) -> Vec<Site> {
     let usable = || devices.iter().filter(|(name, device)| is_allowed(wanted.device, name) && usable(device));
     let large_enough = |&(name, device): &(&DeviceId, &Device)| {
         device.ceiling().is_some_and(|ceiling| (wanted.bytes)(std::slice::from_ref(name)) <= ceiling)
@@ -138,7 +138,7 @@ const KINDS: [fn(&DeviceId) -> bool; 2] =
 /// if the model can be split, else the one that can give most. Without GPUs it is the host. `room` is the memory that
 /// a device could give.
 pub(crate) fn streamed_site(
-    wanted: &Wanted<'_>,
+    wanted: &Candidate<'_>,
     streaming: impl Fn(&[DeviceId]) -> Streaming,
     devices: &Devices,
     room: impl Fn(&DeviceId) -> Option<i128>,
@@ -219,7 +219,7 @@ mod tests {
 
     fn sites_of(wanted: &str, gib: u64, splittable: bool, on: &Devices) -> Result<Vec<Site>, PlacementError> {
         let device = wanted.parse().unwrap();
-        sites(&Wanted { device: &device, bytes: &|_| ByteCount::gib(gib), splittable }, on)
+        sites(&Candidate { device: &device, bytes: &|_| ByteCount::gib(gib), splittable }, on)
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
         let streaming = |_: &[DeviceId]| Streaming { whole: gib(200), least: gib(20), layers: gib(190), ring: gib(1) };
         let site = |wanted: &str, splittable, on: &[(&str, u64)]| {
             let (device, on) = (wanted.parse().unwrap(), devices(on));
-            let wanted = Wanted { device: &device, bytes: &|_| gib(200), splittable };
+            let wanted = Candidate { device: &device, bytes: &|_| gib(200), splittable };
             let site = streamed_site(&wanted, streaming, &on, |name| on.get(name)?.room_for_models())?;
             Some(site.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
         };

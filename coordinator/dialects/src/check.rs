@@ -1,5 +1,5 @@
-//! Checks a backend's answer before a client sees it. A whole answer is checked at once, a stream line by line as it
-//! passes. The checks change nothing, and keep at most one unfinished line of a stream.
+//! What a backend's answer must be before a client sees it. An answer is only read, never changed, and nothing of it is
+//! kept: a whole answer at once, a stream line by line as it passes.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use serde::de::IgnoredAny;
 
 use crate::nonsense;
 
-/// Limit in bytes for a line of a stream; an image in base64 takes about a tenth of it.
+/// The longest line of a stream; an image as base64 is a tenth of it.
 const LONGEST_LINE: usize = 8 << 20;
 
-/// The answer's shape, by the route of OpenAI's API.
+/// What kind of answer a route of OpenAI's API has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
     /// `/v1/chat/completions`.
@@ -27,7 +27,7 @@ pub enum AnswerKind {
 }
 
 impl AnswerKind {
-    /// The shape of the answers of `path`; a chat's for any unknown path.
+    /// The kind of this path's answers.
     pub fn of(path: &str) -> Self {
         match path {
             "/v1/embeddings" => Self::Embeddings,
@@ -37,7 +37,7 @@ impl AnswerKind {
         }
     }
 
-    /// Whether answers of this shape can be streamed.
+    /// Whether such an answer can be streamed.
     pub const fn may_stream(self) -> bool {
         matches!(self, Self::Chat | Self::Completion)
     }
@@ -59,7 +59,7 @@ struct ChatChoice {
 #[derive(Deserialize)]
 struct Message {
     #[serde(rename = "content")]
-    _content: Option<Text>,
+    _content: Option<TextOnly>,
     #[serde(rename = "tool_calls")]
     _tool_calls: Option<Vec<IgnoredAny>>,
 }
@@ -74,7 +74,7 @@ struct CompletionAnswer {
 #[derive(Deserialize)]
 struct CompletionChoice {
     #[serde(rename = "text")]
-    _text: Text,
+    _text: TextOnly,
 }
 
 #[derive(Deserialize)]
@@ -108,18 +108,18 @@ struct Usage {
     _total: Option<u64>,
 }
 
-/// A string, checked for its type and dropped.
+/// A text, of which nothing is kept.
 #[derive(Deserialize)]
 #[serde(from = "Cow<'_, str>")]
-struct Text;
+struct TextOnly;
 
-impl From<Cow<'_, str>> for Text {
+impl From<Cow<'_, str>> for TextOnly {
     fn from(_: Cow<'_, str>) -> Self {
         Self
     }
 }
 
-/// Checks that `body` is a whole answer of this kind.
+/// Whether `body` is a whole answer of this kind.
 pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), ApiError> {
     let empty = match kind {
         AnswerKind::Chat => read::<ChatAnswer>(body)?.choices.is_empty(),
@@ -137,22 +137,22 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(nonsense)
 }
 
-/// Checks a stream in OpenAI's shape as it passes.
+/// Looks at a stream of OpenAI's as it passes.
 #[derive(Debug, Default)]
 pub struct StreamCheck {
-    /// The start of a line whose end has not arrived.
+    /// A line that has no end yet.
     line: Vec<u8>,
     begun: bool,
-    /// Whether a finish reason or an error has arrived.
+    /// It said why it ends, or that it failed.
     ended: bool,
 }
 
-/// The place at which a stream breaks its format, and the fault.
+/// A stream that stops being one.
 #[derive(Debug, PartialEq)]
 pub struct BadStream {
-    /// Bytes of the last piece that may still be passed on.
+    /// Bytes of the last piece that may still go on.
     pub good: usize,
-    /// The fault.
+    /// What is wrong.
     pub error: ApiError,
 }
 
@@ -169,12 +169,12 @@ struct ChunkChoice {
     #[serde(rename = "delta")]
     _delta: Option<Message>,
     #[serde(rename = "text")]
-    _text: Option<Text>,
-    finish_reason: Option<Text>,
+    _text: Option<TextOnly>,
+    finish_reason: Option<TextOnly>,
 }
 
 impl StreamCheck {
-    /// Checks the next piece; the error says how much of it is good.
+    /// Looks at the next piece.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), BadStream> {
         let mut at = 0;
         while let Some(length) = memchr(b'\n', &bytes[at..]) {
@@ -196,12 +196,12 @@ impl StreamCheck {
         Ok(())
     }
 
-    /// Whether at least one chunk of an answer has arrived.
+    /// Whether something of an answer has come.
     pub const fn has_begun(&self) -> bool {
         self.begun
     }
 
-    /// Checks, after the connection has ended properly, that the answer is complete as well.
+    /// The connection ended properly: whether the answer did.
     pub fn end(&mut self) -> Result<(), ApiError> {
         let line = std::mem::take(&mut self.line);
         self.look(&line)?;

@@ -1,6 +1,6 @@
-//! Chats for models without a chat template: the conversation as one text, and its completion as a chat answer.
+//! A conversation as one text, for models without a chat template, and the text that comes back as a chat answer.
 //!
-//! The Alpaca format follows the README of Stanford Alpaca; `/completion` follows the README of llama.cpp's server.
+//! The Alpaca format is the one of Stanford Alpaca's README; llama.cpp's `/completion` is as its server's README has it.
 
 use bytes::Bytes;
 use model_boss_protocol::sse::{DONE, event};
@@ -8,10 +8,10 @@ use model_boss_protocol::{ApiError, ErrorSource, PromptFormat};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::sse::{self, SseItem, SseReader};
+use crate::sse::{self, Item, Reader};
 use crate::{Reshape, Stamp, nonsense};
 
-/// The completion route of an engine.
+/// Which completion route an engine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompletionKind {
     LlamaServer,
@@ -27,10 +27,10 @@ impl CompletionKind {
     }
 }
 
-/// Stop string of an Alpaca answer, behind which the model would write the next question itself.
+/// Where an Alpaca answer ends: the model begins to write the next question itself.
 const ALPACA_STOP: &str = "\n### Instruction:";
 
-/// Fields that only chats have, or that are translated; all others are passed on unchanged.
+/// Fields that mean something to a chat only, or are put in other words; all others go on as they are.
 const OF_CHATS: [&str; 17] = [
     "messages",
     "model",
@@ -51,7 +51,7 @@ const OF_CHATS: [&str; 17] = [
     "thinking_budget_tokens",
 ];
 
-/// Translates a chat request into a completion request.
+/// The request for a completion in place of one for a chat.
 pub(crate) fn completion_request(
     format: PromptFormat,
     kind: CompletionKind,
@@ -112,7 +112,7 @@ fn prompt_of(format: PromptFormat, messages: &[Value], may_go_on: bool) -> Resul
     let mut prompt = String::new();
     for (index, message) in messages.iter().enumerate() {
         let text = text_of(index, message)?;
-        // The model continues a last message of the assistant.
+        // An answer that has begun goes on.
         let is_assistants = message.get("role").and_then(Value::as_str) == Some("assistant");
         if format == PromptFormat::Alpaca && may_go_on && index + 1 == messages.len() && is_assistants {
             return Ok(prompt + "### Response:\n" + &text);
@@ -145,7 +145,7 @@ fn text_of(index: usize, message: &Value) -> Result<String, ApiError> {
     }
 }
 
-/// An answer of llama.cpp's `/completion`, whole or as one event of a stream.
+/// What llama.cpp's `/completion` answers, whole or in one piece of a stream.
 #[derive(Deserialize)]
 struct LlamaCompletion {
     content: String,
@@ -162,7 +162,7 @@ struct LlamaCompletion {
     prompt_progress: Option<PromptProgress>,
 }
 
-/// Progress of a streamed request's prefill (`return_progress`), in tokens.
+/// How far it is with the prompt of a stream (`return_progress`).
 #[derive(Deserialize)]
 struct PromptProgress {
     total: u64,
@@ -174,18 +174,18 @@ pub struct CompletionToChat {
     kind: CompletionKind,
     stamp: Stamp,
     wants_usage: bool,
-    /// Whether every chunk carries the usage so far (`continuous_usage_stats`).
+    /// In every chunk, so far.
     continuous_usage: bool,
-    /// The newest usage, in OpenAI's shape.
+    /// The newest usage.
     so_far: Option<Value>,
-    reader: SseReader,
+    reader: Reader,
     begun: bool,
-    /// Whether a finish reason has arrived.
+    /// It said why it ends.
     finished: bool,
     ended: bool,
 }
 
-/// One event of the engine: a piece of text, and with the last one the reason of the end.
+/// One piece of text, and the end when it is the last.
 struct Step {
     text: String,
     end: Option<&'static str>,
@@ -203,7 +203,7 @@ impl CompletionToChat {
             wants_usage,
             continuous_usage: wants_usage && option("continuous_usage_stats"),
             so_far: None,
-            reader: SseReader::default(),
+            reader: Reader::default(),
             begun: false,
             finished: false,
             ended: false,
@@ -216,14 +216,13 @@ impl CompletionToChat {
                 let said: LlamaCompletion = serde_json::from_value(json.clone()).ok()?;
                 let cut = said.stop_type == "limit" || said.stopped_limit;
                 let end = if cut { "length" } else { "stop" };
-                // llama.cpp's `tokens_cached` counts the whole sequence; the cached part of the prompt is in `timings`
-                // or the progress.
+                // Its `tokens_cached` counts the whole sequence; what was cached of the prompt is in other places.
                 let in_timings = said.timings.as_ref().and_then(|timings| timings["cache_n"].as_u64());
                 let progress = said.prompt_progress.as_ref();
                 let cached = in_timings.or(progress.map(|progress| progress.cache)).unwrap_or(0);
                 let prompt = progress.map_or(said.tokens_evaluated, |progress| progress.total);
                 let usage = usage(prompt, said.tokens_predicted, cached);
-                // Whole answers of older builds lack `stop`; the events of a stream have it.
+                // Whole answers of older builds do not say `stop`; a stream's pieces do.
                 let ended = said.stop.unwrap_or(said.timings.is_some());
                 Some(Step {
                     text: said.content,
@@ -300,7 +299,7 @@ impl CompletionToChat {
         }
     }
 
-    /// Writes the last chunk of a stream, which tells the usage of the whole answer.
+    /// The chunk that tells the usage of the whole answer, behind all others.
     fn tell_usage(&self, out: &mut Vec<u8>) {
         if let (Some(usage), true) = (&self.so_far, self.wants_usage) {
             let mut chunk = self.chunk(&json!({}), None);
@@ -344,7 +343,7 @@ impl Reshape for CompletionToChat {
     fn piece(&mut self, bytes: &[u8]) -> Bytes {
         let mut out = Vec::new();
         for item in self.reader.push(bytes) {
-            if let SseItem::Event { data, .. } = item {
+            if let Item::Event { data, .. } = item {
                 self.event(&data, &mut out);
             }
         }
@@ -466,10 +465,10 @@ mod tests {
 
     fn events(out: &[u8]) -> Vec<Value> {
         let data = |item| match item {
-            SseItem::Event { data, .. } => serde_json::from_str(&data).ok(),
-            SseItem::Comment(_) => None,
+            Item::Event { data, .. } => serde_json::from_str(&data).ok(),
+            Item::Comment(_) => None,
         };
-        SseReader::default().push(out).into_iter().filter_map(data).collect()
+        Reader::default().push(out).into_iter().filter_map(data).collect()
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! Translation of an answer from one API's shape into another's.
+//! An answer on its way from one shape into another.
 
 use bytes::Bytes;
 use model_boss_protocol::{ApiError, ErrorCode};
 
-/// Identity of an answer, which every shape repeats.
+/// What an answer is stamped with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// The answer's id, such as `chatcmpl-…`.
+    /// The answer's id.
     pub id: String,
-    /// The model's name in the answer.
+    /// The model that is said to answer.
     pub model: String,
     /// Seconds since 1970.
     pub created: u64,
@@ -16,28 +16,28 @@ pub struct Stamp {
 
 /// Turns one answer into another shape, whole or piece by piece. One value serves one answer.
 pub trait Reshape: Send {
-    /// Translates a whole answer. A `status` of 400 or more marks `body` as an error of the other side, which is
-    /// translated as well. A success whose body lacks the other side's shape is an error.
+    /// A whole answer. Errors of the other side come through here too: what has `status` 400 or more is one. A success that
+    /// is no answer of the other side's shape is an error.
     fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError>;
 
-    /// Translates the next piece of a stream; empty while no event is complete.
+    /// The next piece of a stream; may be empty when nothing is complete.
     fn piece(&mut self, bytes: &[u8]) -> Bytes;
 
-    /// The bytes that close the stream, once the other side has ended it.
+    /// What is left to say when the stream has ended by itself.
     fn end(&mut self) -> Bytes;
 
-    /// Whether a whole answer is parsed into a document, which takes many times its memory.
+    /// Whether a whole answer is taken apart into a document, which takes many times its memory.
     fn is_document(&self) -> bool {
         true
     }
 
-    /// Tokens of prompt and answer, for shapes that count them apart from the usage passed on to the client.
+    /// Tokens of prompt and answer, where the other side tells them apart from what is passed on.
     fn tokens(&self) -> Option<(u64, u64)> {
         None
     }
 }
 
-/// The error for a backend's answer that has no usable form; `what` tells the fault.
+/// A backend that answered something that is no answer.
 pub fn nonsense(what: impl std::fmt::Display) -> ApiError {
     ApiError::new(ErrorCode::BackendError, format!("the backend's answer cannot be used: {what}"))
 }

@@ -1,40 +1,40 @@
-//! Server-sent events: parses the bytes of a stream into events, and writes events as bytes.
+//! Server-sent events: bytes as they come into events, and events into bytes.
 
 use memchr::memchr;
 use model_boss_protocol::sse::event;
 
-/// One entry of an event stream.
+/// What a stream holds, one after another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SseItem {
-    /// An event with data.
+pub enum Item {
+    /// Something was said.
     Event {
         /// The `event:` line; empty when there is none.
         name: String,
         /// The `data:` lines, joined by newlines.
         data: String,
     },
-    /// A comment, which keeps the connection alive; without its leading colon.
+    /// A line that keeps the connection alive, without its colon.
     Comment(String),
 }
 
-/// Limit in bytes for a line and for the data of one event; an image in base64 takes about a tenth of it. The reader
-/// skips longer ones, so that a stream without line breaks takes no memory.
+/// The longest line, and the most data of one event; an image as base64 is a tenth of it. What is longer is passed over, so that
+/// a stream without line breaks takes no memory.
 const LONGEST: usize = 8 << 20;
 
-/// Parses a stream, wherever its bytes were cut into pieces.
+/// Takes a stream apart, wherever it was cut into pieces.
 #[derive(Debug, Default)]
-pub struct SseReader {
-    /// The start of a line whose end has not arrived.
+pub struct Reader {
+    /// A line that has no end yet.
     line: Vec<u8>,
     name: String,
     data: Option<String>,
-    /// Whether the current line exceeds [`LONGEST`] and is skipped.
+    /// The line under way is passed over.
     too_long: bool,
 }
 
-impl SseReader {
-    /// Takes the next bytes; returns the entries that they complete.
-    pub fn push(&mut self, mut bytes: &[u8]) -> Vec<SseItem> {
+impl Reader {
+    /// Takes the next bytes; gives what is complete now.
+    pub fn push(&mut self, mut bytes: &[u8]) -> Vec<Item> {
         let mut items = Vec::new();
         while let Some(end) = memchr(b'\n', bytes) {
             self.keep(&bytes[..end]);
@@ -49,7 +49,7 @@ impl SseReader {
         items
     }
 
-    /// Appends bytes to the current line.
+    /// More of the line under way.
     fn keep(&mut self, bytes: &[u8]) {
         self.too_long |= self.line.len() + bytes.len() > LONGEST;
         if self.too_long {
@@ -59,15 +59,15 @@ impl SseReader {
         }
     }
 
-    fn take_line(&mut self, line: &str) -> Option<SseItem> {
+    fn take_line(&mut self, line: &str) -> Option<Item> {
         if line.is_empty() {
             let name = std::mem::take(&mut self.name);
-            return self.data.take().map(|data| SseItem::Event { name, data });
+            return self.data.take().map(|data| Item::Event { name, data });
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
-            "" => return Some(SseItem::Comment(value.to_owned())),
+            "" => return Some(Item::Comment(value.to_owned())),
             "event" => value.clone_into(&mut self.name),
             "data" => match &mut self.data {
                 Some(data) if data.len() + value.len() > LONGEST => {}
@@ -83,12 +83,12 @@ impl SseReader {
     }
 }
 
-/// Writes an event without a name, as in OpenAI's streams.
+/// An event without a name, as OpenAI's streams have them.
 pub fn data(out: &mut Vec<u8>, json: &serde_json::Value) {
     out.extend_from_slice(event(json).as_bytes());
 }
 
-/// Writes an event with a name, as in Anthropic's streams.
+/// An event with a name, as Anthropic's streams have them.
 pub fn named(out: &mut Vec<u8>, name: &str, json: &serde_json::Value) {
     out.extend_from_slice(format!("event: {name}\n").as_bytes());
     data(out, json);
@@ -101,13 +101,13 @@ mod tests {
     const STREAM: &str =
         ": loading\n\nevent: a\r\ndata: {\"x\":1}\r\n\r\ndata: one\ndata:two\n\nid: 7\ndata: [DONE]\n\nrest";
 
-    fn event(name: &str, data: &str) -> SseItem {
-        SseItem::Event { name: name.into(), data: data.into() }
+    fn event(name: &str, data: &str) -> Item {
+        Item::Event { name: name.into(), data: data.into() }
     }
 
     #[test]
     fn a_line_without_an_end_takes_no_memory_and_what_follows_it_is_read() {
-        let mut reader = SseReader::default();
+        let mut reader = Reader::default();
         let piece = vec![b'x'; 1 << 20];
         assert!(reader.push(b"data: ").is_empty());
         for _ in 0..=LONGEST >> 20 {
@@ -120,14 +120,10 @@ mod tests {
 
     #[test]
     fn a_stream_reads_the_same_however_it_is_cut() {
-        let expected = vec![
-            SseItem::Comment("loading".into()),
-            event("a", "{\"x\":1}"),
-            event("", "one\ntwo"),
-            event("", "[DONE]"),
-        ];
+        let expected =
+            vec![Item::Comment("loading".into()), event("a", "{\"x\":1}"), event("", "one\ntwo"), event("", "[DONE]")];
         for cut in 0..STREAM.len() {
-            let mut reader = SseReader::default();
+            let mut reader = Reader::default();
             let mut items = reader.push(&STREAM.as_bytes()[..cut]);
             items.extend(reader.push(&STREAM.as_bytes()[cut..]));
             assert_eq!(items, expected, "cut at {cut}");

@@ -38,12 +38,12 @@ pub struct KeptFile(Arc<Pen>);
 /// The state that a file's owner shares with the file's writing thread.
 #[derive(Debug, Default)]
 struct Pen {
-    asked: Mutex<Asked>,
+    asked: Mutex<WriterState>,
     news: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Asked {
+struct WriterState {
     /// Whether the content has changed since the last write.
     changed: bool,
     /// Whether the owner is gone: no more changes follow.
@@ -70,7 +70,7 @@ impl Drop for KeptFile {
 }
 
 impl Pen {
-    fn asked(&self) -> MutexGuard<'_, Asked> {
+    fn asked(&self) -> MutexGuard<'_, WriterState> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,7 +78,7 @@ impl Pen {
     fn write(&self, mut try_to: impl FnMut() -> bool) {
         loop {
             let asked = self.asked();
-            let idle = |asked: &mut Asked| !asked.changed && !asked.over;
+            let idle = |asked: &mut WriterState| !asked.changed && !asked.over;
             let mut asked = self.news.wait_while(asked, idle).unwrap_or_else(PoisonError::into_inner);
             if !std::mem::take(&mut asked.changed) {
                 return;

@@ -57,7 +57,7 @@ pub struct Server {
 }
 
 /// Whether a connection is served or refused.
-enum Place {
+enum ConnectionPlace {
     Served(OwnedSemaphorePermit),
     Refused(OwnedSemaphorePermit),
 }
@@ -83,8 +83,8 @@ impl Server {
                 let refusal = Arc::clone(&refusals).acquire_owned().await.ok()?;
                 let accepted = accept(&self.listeners, turn).await;
                 let place = match Arc::clone(&self.places).try_acquire_owned() {
-                    Ok(place) => Place::Served(place),
-                    Err(_) => Place::Refused(refusal),
+                    Ok(place) => ConnectionPlace::Served(place),
+                    Err(_) => ConnectionPlace::Refused(refusal),
                 };
                 Some((accepted, place))
             };
@@ -96,14 +96,14 @@ impl Server {
             // The semaphores are never closed.
             let Some((accepted, place)) = accepted else { break };
             match (accepted, place) {
-                (Ok((stream, client)), Place::Served(place)) => {
+                (Ok((stream, client)), ConnectionPlace::Served(place)) => {
                     let connection = self.connection(stream, client, &graceful);
                     tokio::spawn(async move {
                         connection.await;
                         drop(place);
                     });
                 }
-                (Ok((stream, _)), Place::Refused(place)) => {
+                (Ok((stream, _)), ConnectionPlace::Refused(place)) => {
                     let answer = Arc::clone(&refusal);
                     tokio::spawn(async move {
                         refuse(stream, &answer).await;

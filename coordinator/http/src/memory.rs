@@ -140,7 +140,7 @@ impl HeldMemory {
     /// `bytes` that hold this memory until the last reference to them is dropped.
     pub fn keep(mut self, bytes: impl AsRef<[u8]> + Send + 'static) -> Bytes {
         self.shrink_to(bytes.as_ref().len());
-        Bytes::from_owner(Kept { bytes, _memory: self })
+        Bytes::from_owner(HeldBytes { bytes, _memory: self })
     }
 }
 
@@ -150,12 +150,12 @@ impl Drop for HeldMemory {
     }
 }
 
-struct Kept<T> {
+struct HeldBytes<T> {
     bytes: T,
     _memory: HeldMemory,
 }
 
-impl<T: AsRef<[u8]>> AsRef<[u8]> for Kept<T> {
+impl<T: AsRef<[u8]>> AsRef<[u8]> for HeldBytes<T> {
     fn as_ref(&self) -> &[u8] {
         self.bytes.as_ref()
     }

@@ -33,11 +33,11 @@ pub struct Upstream {
     address: SocketAddr,
     host: HeaderValue,
     authorization: HeaderValue,
-    idle: Mutex<Vec<(Line, Idle)>>,
+    idle: Mutex<Vec<(PooledConnection, Idle)>>,
 }
 
 /// One connection: the sender of its requests, and the future that must be polled to move bytes.
-struct Line {
+struct PooledConnection {
     sender: SendRequest<Outgoing>,
     connection: Pin<Box<Connection<TokioIo<TcpStream>, Outgoing>>>,
     closed: bool,
@@ -144,7 +144,7 @@ impl Upstream {
         }
     }
 
-    fn answer(self: &Arc<Self>, response: Response<Incoming>, line: Line) -> Response<UpstreamBody> {
+    fn answer(self: &Arc<Self>, response: Response<Incoming>, line: PooledConnection) -> Response<UpstreamBody> {
         response.map(|incoming| {
             let mut body = UpstreamBody { incoming, open: Some((Arc::clone(self), line)) };
             body.give_back_if_ended();
@@ -152,15 +152,15 @@ impl Upstream {
         })
     }
 
-    async fn connect(&self) -> Result<Line, UpstreamError> {
+    async fn connect(&self) -> Result<PooledConnection, UpstreamError> {
         let connect = |source| UpstreamError::Connect { address: self.address, source };
         let stream = TcpStream::connect(self.address).await.map_err(connect)?;
         stream.set_nodelay(true).map_err(connect)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(UpstreamError::Exchange)?;
-        Ok(Line { sender, connection: Box::pin(connection), closed: false })
+        Ok(PooledConnection { sender, connection: Box::pin(connection), closed: false })
     }
 
-    async fn idle_line(&self) -> Option<Line> {
+    async fn idle_line(&self) -> Option<PooledConnection> {
         loop {
             let (mut line, _) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
             if poll_fn(|cx| line.poll_ready(cx)).await {
@@ -169,7 +169,7 @@ impl Upstream {
         }
     }
 
-    fn keep(&self, line: Line) {
+    fn keep(&self, line: PooledConnection) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < MAX_IDLE
             && let Some(place) = Idle::take()
@@ -179,7 +179,7 @@ impl Upstream {
     }
 }
 
-impl Line {
+impl PooledConnection {
     /// Sends a request and waits for the head of its answer.
     async fn exchange(
         &mut self,
@@ -208,7 +208,7 @@ fn drive(connection: &mut Pin<Box<impl Future>>, closed: &mut bool, cx: &mut Con
     *closed = *closed || connection.as_mut().poll(cx).is_ready();
 }
 
-impl fmt::Debug for Line {
+impl fmt::Debug for PooledConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Line").field("closed", &self.closed).finish_non_exhaustive()
     }
@@ -218,7 +218,7 @@ impl fmt::Debug for Line {
 /// the connection.
 pub struct UpstreamBody {
     incoming: Incoming,
-    open: Option<(Arc<Upstream>, Line)>,
+    open: Option<(Arc<Upstream>, PooledConnection)>,
 }
 
 impl UpstreamBody {

@@ -14,7 +14,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::node::may_use;
-use crate::place::{Found, Place, Published};
+use crate::place::{Found, HostFolders, Published};
 use crate::{StoreError, host};
 
 /// The number of tries. Two claims that begin at the same moment both withdraw, and try again after different pauses.
@@ -51,7 +51,7 @@ pub(crate) struct DeviceClaim {
 
 impl DeviceClaim {
     /// Claims a device for this host's ledger. `name` is for people.
-    pub(crate) fn take(place: &Place, device: &DeviceKey, name: &str, claim: &Claim) -> Result<Self, StoreError> {
+    pub(crate) fn take(place: &HostFolders, device: &DeviceKey, name: &str, claim: &Claim) -> Result<Self, StoreError> {
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
         let key: String = device.as_str().chars().map(safe).collect();
         let prefix = format!("model-boss-device-{key}.");
@@ -74,7 +74,7 @@ impl DeviceClaim {
     }
 
     /// Publishes the claim again if it was removed: the end of a session may remove its user's files.
-    pub(crate) fn keep(&mut self, place: &Place) -> Result<(), StoreError> {
+    pub(crate) fn keep(&mut self, place: &HostFolders) -> Result<(), StoreError> {
         if self.files.iter().all(Published::is_in_place) {
             return Ok(());
         }
@@ -83,7 +83,7 @@ impl DeviceClaim {
     }
 
     /// A living claim in conflict with this one, in words.
-    fn rival(&self, place: &Place) -> Option<String> {
+    fn rival(&self, place: &HostFolders) -> Option<String> {
         place.find(&self.prefix).into_iter().find_map(|found| {
             if self.files.iter().any(|own| own.id == found.id) {
                 return None;
@@ -131,7 +131,7 @@ impl Record {
     }
 }
 
-fn publish(place: &Place, prefix: &str, record: &Record) -> Result<Vec<Published>, StoreError> {
+fn publish(place: &HostFolders, prefix: &str, record: &Record) -> Result<Vec<Published>, StoreError> {
     let text = serde_json::to_vec(record).map_err(StoreError::Encode)?;
     place.publish(prefix, |mut file: &File| {
         file.try_lock().map_err(io::Error::from)?;

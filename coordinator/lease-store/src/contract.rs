@@ -44,7 +44,7 @@ pub struct AcquireRequest {
     /// Its importance for the queue and for preemption.
     pub priority: Priority,
     /// The bytes and devices that are wanted.
-    pub wish: Wish,
+    pub wish: LeaseWish,
     /// The conditions under which the lease may be revoked.
     pub yielding: Yielding,
     /// The action if the bytes are not free now.
@@ -53,7 +53,7 @@ pub struct AcquireRequest {
 
 /// The bytes and devices that are wanted.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Wish {
+pub enum LeaseWish {
     /// Bytes on each of these devices, each named once.
     Parts(Vec<(DeviceId, ByteCount)>),
     /// The same bytes on each of any `count` of these devices.
@@ -79,7 +79,7 @@ pub enum Acquired {
         /// The reason, for people.
         reason: String,
         /// The leases revoked for it.
-        asked: Vec<Asked>,
+        asked: Vec<RevokedForUs>,
         /// The time after which asking again makes sense, unless leases change before.
         retry_after: Duration,
     },
@@ -92,7 +92,7 @@ pub enum Acquired {
 
 /// A lease that was revoked.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct RevokedForUs {
     /// The label of the lease.
     pub label: String,
     /// The time left for its release.
@@ -110,7 +110,7 @@ pub struct LeaseHandle {
 
 /// The result of a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Kept {
+pub struct RenewOutcome {
     /// Leases that are gone: their processes must be ended within five seconds.
     pub lost: Vec<LeaseHandle>,
     /// Leases that were revoked.
@@ -158,7 +158,7 @@ impl AcquireRequest {
             request_id: request_id.into(),
             label: label.into(),
             priority,
-            wish: Wish::Parts(parts),
+            wish: LeaseWish::Parts(parts),
             yielding: Yielding::default(),
             mode: Mode::Try,
         }

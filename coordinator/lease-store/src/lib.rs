@@ -28,7 +28,8 @@ mod view;
 pub use caller::Caller;
 pub use capability::{Capability, Proof};
 pub use contract::{
-    AcquireRequest, Acquired, Asked, DeviceDeclaration, Kept, LeaseHandle, Leftover, Observation, Revoked, Wish,
+    AcquireRequest, Acquired, DeviceDeclaration, LeaseHandle, LeaseWish, Leftover, Observation, RenewOutcome, Revoked,
+    RevokedForUs,
 };
 pub use embedded::EmbeddedStore;
 pub use error::{NotNamed, StoreError, Unreachable};

@@ -10,7 +10,7 @@ use model_boss_lease::{Ledger, Process, Token};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::place::{Found, Place, Published};
+use crate::place::{Found, HostFolders, Published};
 use crate::store::Etag;
 use crate::tree::ProcessTree;
 use crate::{StoreError, host};
@@ -41,7 +41,7 @@ struct Content {
 /// The marks of one boot as found, and this process's own.
 #[derive(Debug)]
 pub(crate) struct Mark {
-    place: Place,
+    place: HostFolders,
     prefix: String,
     own: Content,
     files: Vec<Published>,
@@ -61,7 +61,7 @@ pub(crate) struct Mark {
 
 impl Mark {
     /// Reads the marks of this boot. `ledger` is the one being opened, in `file` if it is in one.
-    pub(crate) fn open(place: &Place, boot_id: &str, ledger: String, file: Option<&Path>) -> Self {
+    pub(crate) fn open(place: &HostFolders, boot_id: &str, ledger: String, file: Option<&Path>) -> Self {
         let prefix = format!("model-boss-ledger-{boot_id}.");
         let tree = host::pid_namespace().map(ProcessTree::of_this_host);
         let may_live = |holder: &Process| tree.as_ref().map_or(true, |tree| !tree.is_gone(holder));

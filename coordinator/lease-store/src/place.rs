@@ -30,7 +30,7 @@ const LONGEST: u64 = 64 << 10;
 
 /// The folders in use.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct HostFolders {
     /// The folders where other processes' files are searched.
     read: Vec<PathBuf>,
     /// The folders where this process publishes its files.
@@ -57,7 +57,7 @@ pub(crate) struct Published {
     pub(crate) file: File,
 }
 
-impl Place {
+impl HostFolders {
     /// The folders to use. `chosen` is a folder for this user alone. Without it they are the folders of the host.
     /// Where none of these can be used, it is a folder of this user with a warning.
     pub(crate) fn of(chosen: Option<&Path>) -> Result<Self, StoreError> {

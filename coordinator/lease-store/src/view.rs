@@ -5,7 +5,7 @@ use std::time::Duration;
 use model_boss_lease::{DeviceKey, Forced, Lease, LeaseId, LeaseState, Ledger, Owner, Want};
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
-use crate::contract::Wish;
+use crate::contract::LeaseWish;
 use crate::guest_name::own_request_id;
 
 /// The prefix of the keys of devices that the operator declared.
@@ -78,7 +78,7 @@ pub struct WaiterView {
     /// Its importance for the queue and for preemption.
     pub priority: Priority,
     /// The wanted bytes by the devices' names; `None` for a wish of a newer version.
-    pub want: Option<Wish>,
+    pub want: Option<LeaseWish>,
 }
 
 /// Bytes on one device, for display.
@@ -166,16 +166,16 @@ fn uuid(key: &DeviceKey) -> Option<String> {
 }
 
 /// A wish by the devices' names for people.
-fn named(want: &Want, ledger: &Ledger) -> Option<Wish> {
+fn named(want: &Want, ledger: &Ledger) -> Option<LeaseWish> {
     let name = |key: &DeviceKey| -> Option<DeviceId> { ledger.name_of(key).parse().ok() };
     match want {
         Want::Parts(parts) => {
             let parts = parts.iter().map(|(key, bytes)| Some((name(key)?, *bytes))).collect::<Option<_>>()?;
-            Some(Wish::Parts(parts))
+            Some(LeaseWish::Parts(parts))
         }
         Want::AnyOf { count, bytes, devices } => {
             let devices = devices.iter().map(name).collect::<Option<_>>()?;
-            Some(Wish::AnyOf { count: *count, bytes: *bytes, devices })
+            Some(LeaseWish::AnyOf { count: *count, bytes: *bytes, devices })
         }
         Want::Other(_) => None,
     }

@@ -68,7 +68,7 @@ pub struct Configured {
 /// The effective settings. Reports every change to its listener.
 pub struct LiveSettings {
     configured: Configured,
-    state: Mutex<State>,
+    state: Mutex<SettingsState>,
     cloud_fallback: RwLock<CloudFallback>,
     log: LogFilter,
     listener: SettingsListener,
@@ -78,7 +78,7 @@ pub struct LiveSettings {
 pub type SettingsListener = Box<dyn Fn(Settings) + Send + Sync>;
 
 #[derive(Default)]
-struct State {
+struct SettingsState {
     overrides: Overrides,
     clients: Option<ClientRules>,
 }
@@ -112,7 +112,7 @@ impl LiveSettings {
     }
 
     /// Applies a change. The listener is called under the lock, so that it receives changes in order.
-    fn change(&self, how: impl FnOnce(&mut State)) {
+    fn change(&self, how: impl FnOnce(&mut SettingsState)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         how(&mut state);
         let Overrides { cloud_fallback, log_level, .. } = &state.overrides;
@@ -127,7 +127,7 @@ impl LiveSettings {
         (self.listener)(self.together(&state));
     }
 
-    fn together(&self, state: &State) -> Settings {
+    fn together(&self, state: &SettingsState) -> Settings {
         let mut settings = self.configured.settings.clone();
         let Overrides { aging_step, max_wait, model_idle, max_loaded, max_queue, .. } = &state.overrides;
         settings.aging_step = aging_step.unwrap_or(settings.aging_step);

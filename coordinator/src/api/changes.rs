@@ -32,13 +32,13 @@ pub(crate) struct Changes {
 }
 
 /// One event as it is sent.
-type Line = Bytes;
+type SentEvent = Bytes;
 
 #[derive(Default)]
 struct Recent {
     /// The number of the first kept event; numbers count from 1.
     first: u64,
-    lines: VecDeque<Line>,
+    lines: VecDeque<SentEvent>,
 }
 
 /// The views as of the last look, by kind and name.

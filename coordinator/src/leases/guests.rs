@@ -8,8 +8,8 @@ use model_boss_client::lease_http::{
     ReassertBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ResizeBody, Waiting, warning,
 };
 use model_boss_lease_store::{
-    AcquireRequest, Caller, GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased, LeaseId, Mode, Process,
-    StoreError, Wish, Yielding,
+    AcquireRequest, Caller, GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased, LeaseId, LeaseWish,
+    Mode, Process, StoreError, Yielding,
 };
 use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, Label};
 use nix::unistd::getuid;
@@ -30,7 +30,7 @@ const PROCESSES: usize = 256;
 const FORCE: &str = "an operator can end the lease without them: model-boss lease release --force";
 
 /// The result of a request: an answer, or the reason to ask again.
-pub(crate) enum Answer<T> {
+pub(crate) enum GuestAnswer<T> {
     /// The answer.
     Done(Box<T>),
     /// The request is queued.
@@ -39,7 +39,7 @@ pub(crate) enum Answer<T> {
 
 impl Leases {
     /// Requests memory for a process of this host.
-    pub(crate) async fn grant(&self, caller: Caller, body: AcquireBody) -> Result<Answer<GrantedBody>, ApiError> {
+    pub(crate) async fn grant(&self, caller: Caller, body: AcquireBody) -> Result<GuestAnswer<GrantedBody>, ApiError> {
         let request = request(&body)?;
         self.guest(move |ledger| ledger.grant(caller, &body, request)).await
     }
@@ -104,7 +104,7 @@ impl Leases {
         caller: Caller,
         id: LeaseId,
         body: ReassertBody,
-    ) -> Result<Answer<OneLease>, ApiError> {
+    ) -> Result<GuestAnswer<OneLease>, ApiError> {
         let parts = parts_of("parts", body.parts)?;
         named_well("request_id", &body.request_id)?;
         few("processes", body.processes.len())?;
@@ -127,8 +127,8 @@ impl Leases {
             let stated = ledger.holder.reassert_for(caller, record);
             ledger.done(&stated);
             Ok(match stated.map_err(|error| Refused::from(error).about("processes"))? {
-                Ok(lease) => Answer::Done(Box::new(one(lease))),
-                Err(reason) => Answer::Waits(waiting(1, reason, false)),
+                Ok(lease) => GuestAnswer::Done(Box::new(one(lease))),
+                Err(reason) => GuestAnswer::Waits(waiting(1, reason, false)),
             })
         })
         .await
@@ -240,9 +240,9 @@ impl Ledger {
         caller: Caller,
         body: &AcquireBody,
         mut request: AcquireRequest,
-    ) -> Result<Answer<GrantedBody>, Refused> {
+    ) -> Result<GuestAnswer<GrantedBody>, Refused> {
         self.may_name(caller, &body.owner)?;
-        if let Wish::AnyOf { devices, count, .. } = &mut request.wish
+        if let LeaseWish::AnyOf { devices, count, .. } = &mut request.wish
             && devices.is_empty()
         {
             devices.clone_from(&self.gpus());
@@ -258,7 +258,7 @@ impl Ledger {
         // The scheduler learns of a queued request at once.
         self.tell_others();
         Ok(match acquired? {
-            GuestAcquired::Granted(lease) => Answer::Done(Box::new(GrantedBody {
+            GuestAcquired::Granted(lease) => GuestAnswer::Done(Box::new(GrantedBody {
                 lease: with_token(*lease),
                 heartbeat_ms: millis(self.holder.heartbeat()),
                 term_ms: millis(self.holder.term()),
@@ -267,11 +267,11 @@ impl Ledger {
                 let asked = asked
                     .into_iter()
                     .map(|asked| AskedBody { label: asked.label, grace_left_ms: millis(asked.remaining) });
-                Answer::Waits(Waiting { asked: asked.collect(), ..waiting(position, reason, false) })
+                GuestAnswer::Waits(Waiting { asked: asked.collect(), ..waiting(position, reason, false) })
             }
             GuestAcquired::Recovering(left) if !body.wait => return Err(StoreError::Recovering(left).into()),
             GuestAcquired::Recovering(left) => {
-                Answer::Waits(waiting(1, StoreError::Recovering(left).to_string(), true))
+                GuestAnswer::Waits(waiting(1, StoreError::Recovering(left).to_string(), true))
             }
             GuestAcquired::NeverFits(reason) => {
                 let param = if body.any.is_some() { "any" } else { "parts" };
@@ -346,7 +346,7 @@ fn request(body: &AcquireBody) -> Result<AcquireRequest, ApiError> {
         return Err(ApiError::invalid("owner", message));
     }
     let wish = match (&body.parts, &body.any) {
-        (Some(parts), None) => Wish::Parts(parts_of("parts", parts.clone())?),
+        (Some(parts), None) => LeaseWish::Parts(parts_of("parts", parts.clone())?),
         (None, Some(any)) => {
             if any.count == 0 {
                 return Err(ApiError::invalid("any", "'any.count' must be at least 1"));
@@ -358,7 +358,7 @@ fn request(body: &AcquireBody) -> Result<AcquireRequest, ApiError> {
                 return Err(ApiError::invalid("any", message));
             }
             among.iter().try_for_each(|device| named("any", device))?;
-            Wish::AnyOf { count: any.count, bytes: any.memory, devices: among }
+            LeaseWish::AnyOf { count: any.count, bytes: any.memory, devices: among }
         }
         (Some(_), Some(_)) => return Err(ApiError::invalid("any", "give 'parts' or 'any', not both")),
         (None, None) => {

@@ -38,7 +38,7 @@ pub(super) enum LoadKnown {
 }
 
 /// A model's place in the ledger's queue.
-pub(super) struct Place {
+pub(super) struct QueuePlace {
     pub(super) request_id: String,
     pub(super) ask: Ask,
     /// When the place was last renewed.

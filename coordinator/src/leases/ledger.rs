@@ -9,7 +9,7 @@ use model_boss_host::probe::Probes;
 use model_boss_lease_store::{DeviceDeclaration, Holder, Others};
 use model_boss_protocol::{ByteCount, DeviceId, ModelId};
 
-use super::held::{Filling, Held, Place, Ranks};
+use super::held::{Filling, Held, QueuePlace, Ranks};
 use super::leaks::Leaks;
 use super::status::{DeviceTable, StoreWatch};
 use crate::scheduling::News;
@@ -26,7 +26,7 @@ pub(super) struct Ledger {
     pub(super) run: String,
     pub(super) held: HashMap<Filling, Held>,
     /// Models with a place in the ledger's queue.
-    pub(super) places: BTreeMap<ModelId, Place>,
+    pub(super) places: BTreeMap<ModelId, QueuePlace>,
     /// Cancelled requests of which the store does not know yet.
     pub(super) cancelling: Vec<String>,
     /// The number of requests so far, so that none is mistaken for an earlier one.

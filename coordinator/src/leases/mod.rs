@@ -20,7 +20,7 @@ mod status;
 mod workers;
 
 pub(crate) use documents::LedgerDocuments;
-pub(crate) use guests::Answer;
+pub(crate) use guests::GuestAnswer;
 pub(crate) use handle::Leases;
 pub(crate) use opening::StoreChoice;
 pub(crate) use setup::{LeaseSetup, LeaseStart, LeaseStartError};

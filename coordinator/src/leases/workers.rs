@@ -10,7 +10,7 @@ use model_boss_lease_store::{
 };
 use model_boss_protocol::{ModelId, chain};
 
-use super::held::{Ask, Filling, Held, LoadKnown, Place};
+use super::held::{Ask, Filling, Held, LoadKnown, QueuePlace};
 use super::leaks::still_holds;
 use super::ledger::Ledger;
 use super::look::unexplained;
@@ -130,7 +130,7 @@ impl Ledger {
             format!("{}-{}", self.run, self.asked)
         });
         let Ask { model, parts, priority, yields, .. } = ask.clone();
-        let place = Place { request_id: request_id.clone(), ask: ask.clone(), asked: Instant::now() };
+        let place = QueuePlace { request_id: request_id.clone(), ask: ask.clone(), asked: Instant::now() };
         self.places.insert(model.clone(), place);
         let yielding = Yielding { preemptible: yields, min_hold: MIN_HOLD, ..Yielding::default() };
         let request = AcquireRequest::new(request_id, model.as_str(), priority, parts);

@@ -4,7 +4,7 @@ use model_boss_core::{Event, Input, Moment, Scheduler};
 use model_boss_protocol::{Generation, RequestId, SlotId};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::scheduling::Verdict;
+use crate::scheduling::Ruling;
 
 /// Reports to the driver; it cannot carry an order. Sending never blocks. The number of pending reports is limited by
 /// the limits on connections and workers.
@@ -19,7 +19,7 @@ pub(crate) enum Message {
     /// A request or order whose sender gets a verdict.
     Ask {
         request: RequestId,
-        reply: oneshot::Sender<Verdict>,
+        reply: oneshot::Sender<Ruling>,
         input: Input,
     },
     View(Look),

@@ -13,4 +13,4 @@ pub(crate) use events::{Inbox, Message, News};
 pub(crate) use handle::{Scheduling, Wish};
 pub(crate) use pulse::Pulse;
 pub(crate) use ticket::Ticket;
-pub(crate) use verdict::{Dispatched, Place, Verdict};
+pub(crate) use verdict::{Destination, Dispatched, Ruling};

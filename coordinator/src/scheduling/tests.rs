@@ -42,7 +42,7 @@ impl Bench {
     }
 
     /// The sender of the verdict on the last request.
-    fn asked(&mut self) -> oneshot::Sender<Verdict> {
+    fn asked(&mut self) -> oneshot::Sender<Ruling> {
         match self.inbox.0.try_recv() {
             Ok(Message::Ask { reply, .. }) => reply,
             _ => panic!("something is asked"),
@@ -70,10 +70,10 @@ fn within<T>(decide: impl FnOnce(&Surroundings<'_>) -> T) -> T {
     decide(&Surroundings { names: &names, providers: &providers, cloud_fallback, model_named: &|_| None })
 }
 
-fn turn() -> Verdict {
-    let place = Place::Cloud { provider: "claude".to_owned(), model: "opus".to_owned() };
+fn turn() -> Ruling {
+    let place = Destination::Cloud { provider: "claude".to_owned(), model: "opus".to_owned() };
     let rung = RungChoice { position: 0, reason: model_boss_core::RungReason::Only };
-    Verdict::Dispatched(Dispatched { place, rung, queued: Duration::ZERO, loading: Duration::ZERO })
+    Ruling::Dispatched(Dispatched { place, rung, queued: Duration::ZERO, loading: Duration::ZERO })
 }
 
 fn error(code: ErrorCode) -> ApiError {
@@ -147,12 +147,12 @@ async fn an_order_ends_with_its_caller_and_one_that_is_done_says_nothing_more() 
     assert!(bench.is_cancelled(request));
 
     let order = bench.unload();
-    assert!(bench.asked().send(Verdict::Done).is_ok());
+    assert!(bench.asked().send(Ruling::Done).is_ok());
     order.done().await.unwrap();
     assert!(bench.reported().is_empty());
 
     let mut refused = bench.submit();
-    assert!(bench.asked().send(Verdict::Refused(of_rung(error(ErrorCode::QueueFull)))).is_ok());
+    assert!(bench.asked().send(Ruling::Refused(of_rung(error(ErrorCode::QueueFull)))).is_ok());
     let error = refused.dispatched().await.unwrap_err();
     refused.failed(&error);
     assert!(bench.reported().is_empty());

@@ -5,14 +5,14 @@ use model_boss_protocol::{ApiError, ErrorCode, RequestId};
 use tokio::sync::oneshot;
 
 use crate::refusals::{api_error, of_rung};
-use crate::scheduling::{Dispatched, Message, News, Verdict};
+use crate::scheduling::{Dispatched, Message, News, Ruling};
 
 /// A place in the queue, then the right to use a worker. Dropped before its end, it reports that the client is gone.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     hold: Hold,
     /// The verdict moves with the ticket: an unread one is dropped with it.
-    verdict: oneshot::Receiver<Verdict>,
+    verdict: oneshot::Receiver<Ruling>,
 }
 
 /// The one owner of a request in the scheduler, from before it is submitted until its end is reported. Dropped earlier,
@@ -27,7 +27,7 @@ struct Hold {
 
 impl Hold {
     /// Sends a request or order that is answered with a verdict.
-    pub(super) fn ask(&self, input: Input) -> oneshot::Receiver<Verdict> {
+    pub(super) fn ask(&self, input: Input) -> oneshot::Receiver<Ruling> {
         let (reply, verdict) = oneshot::channel();
         self.news.send(Message::Ask { request: self.request, reply, input });
         verdict
@@ -107,12 +107,12 @@ impl Ticket {
     async fn verdict(&mut self) -> Result<Option<Dispatched>, ApiError> {
         let verdict = (&mut self.verdict).await;
         match verdict {
-            Ok(Verdict::Dispatched(dispatched)) => Ok(Some(dispatched)),
-            Ok(Verdict::Done) => {
+            Ok(Ruling::Dispatched(dispatched)) => Ok(Some(dispatched)),
+            Ok(Ruling::Done) => {
                 self.hold.ended();
                 Ok(None)
             }
-            Ok(Verdict::Refused(refusal)) => {
+            Ok(Ruling::Refused(refusal)) => {
                 self.hold.ended();
                 Err(api_error(refusal))
             }

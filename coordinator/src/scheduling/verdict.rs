@@ -12,7 +12,7 @@ use crate::worker::Worker;
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatched {
     /// The place.
-    pub(crate) place: Place,
+    pub(crate) place: Destination,
     /// The rung of its ladder, and the reason for it.
     pub(crate) rung: RungChoice,
     /// The time that the request waited in the queue.
@@ -23,7 +23,7 @@ pub(crate) struct Dispatched {
 
 /// The place to which a request is sent.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum Destination {
     /// A worker of ours.
     Worker {
         /// The worker.
@@ -40,7 +40,7 @@ pub(crate) enum Place {
     },
 }
 
-impl Place {
+impl Destination {
     /// The name of the model that serves the request, for people and headers.
     pub(crate) fn served(&self) -> String {
         match self {
@@ -51,7 +51,7 @@ impl Place {
 }
 
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum Ruling {
     Dispatched(Dispatched),
     Refused(Refusal),
     Done,

@@ -41,7 +41,7 @@ use self::error::ServeError;
 use self::listen::{bind, keys};
 use self::startup::Startup;
 use crate::api::{self, Changes, Clock, Context};
-use crate::driver::{Driver, Waiting};
+use crate::driver::{Driver, DriverQueue};
 use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
@@ -210,7 +210,7 @@ impl Started {
             metrics: Arc::clone(&metrics),
             drained: drained.clone(),
             pulse: Arc::clone(&pulse),
-            waiting: Waiting::default(),
+            waiting: DriverQueue::default(),
         };
         let driver = tokio::spawn(driver.run(inbox));
         tokio::spawn(state.clone().watch());

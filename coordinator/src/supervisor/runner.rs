@@ -46,7 +46,7 @@ pub(super) struct WorkerRunner {
 }
 
 /// Why a process is to be ended.
-enum Verdict {
+enum EndCause {
     Exited(std::io::Result<ExitStatus>),
     Stop,
     Kill(String),
@@ -121,15 +121,15 @@ impl WorkerRunner {
 
         let verdict = tokio::select! {
             biased;
-            why = self.worker.killed() => Verdict::Kill(why.to_owned()),
-            () = self.worker.stop.cancelled() => Verdict::Stop,
-            status = child.wait() => Verdict::Exited(status),
-            why = self.watch(pid, port.number(), &contract, &upstream, &mut lifeline) => Verdict::Kill(why),
+            why = self.worker.killed() => EndCause::Kill(why.to_owned()),
+            () = self.worker.stop.cancelled() => EndCause::Stop,
+            status = child.wait() => EndCause::Exited(status),
+            why = self.watch(pid, port.number(), &contract, &upstream, &mut lifeline) => EndCause::Kill(why),
         };
         let (status, why) = match self.worker.note_end(verdict) {
-            Verdict::Exited(status) => (status, None),
-            Verdict::Stop => (self.terminate(&mut child, pid, guard, &contract).await, None),
-            Verdict::Kill(why) => {
+            EndCause::Exited(status) => (status, None),
+            EndCause::Stop => (self.terminate(&mut child, pid, guard, &contract).await, None),
+            EndCause::Kill(why) => {
                 tracing::warn!(%model, pid, "killing the worker: {why}");
                 (kill(&mut child, pid, guard).await, Some(why))
             }

@@ -8,10 +8,10 @@ use model_boss_protocol::{Generation, ModelId, SlotId, StreamStats};
 
 /// Figures by slot. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Streams(Arc<RwLock<Known>>);
+pub(crate) struct Streams(Arc<RwLock<StreamFigures>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct StreamFigures {
     now: BTreeMap<SlotId, (Generation, ModelId, StreamStats)>,
     /// Every model that has streamed since the start, so that its metrics do not vanish between scrapes.
     ever: BTreeSet<ModelId>,

@@ -32,7 +32,7 @@ impl WorkerLog {
     pub(super) fn open(state: &StateFolder, path: PathBuf, tasks: &mut JoinSet<()>) -> Self {
         let (sender, lines) = mpsc::channel(KEPT_LINES);
         let dropped = Arc::new(AtomicU64::new(0));
-        let file = Written { state: state.clone(), log: LogFile::new(path), torn: false };
+        let file = LogState { state: state.clone(), log: LogFile::new(path), torn: false };
         tasks.spawn(write_lines(file, lines, Arc::clone(&dropped)));
         Self { lines: sender, dropped }
     }
@@ -45,7 +45,7 @@ impl WorkerLog {
     }
 }
 
-async fn write_lines(file: Written, mut lines: mpsc::Receiver<String>, dropped: Arc<AtomicU64>) {
+async fn write_lines(file: LogState, mut lines: mpsc::Receiver<String>, dropped: Arc<AtomicU64>) {
     let (mut writer, mut batch) = (Some(file), Vec::new());
     // Writing an empty text opens the file, so that a fault shows when the worker starts, not at its first line.
     batch.push(String::new());
@@ -89,21 +89,21 @@ async fn write_lines(file: Written, mut lines: mpsc::Receiver<String>, dropped: 
 }
 
 /// The file, and its faults as the state folder knows them.
-struct Written {
+struct LogState {
     state: StateFolder,
     log: LogFile,
     /// Whether the last write may have ended in the middle of a line.
     torn: bool,
 }
 
-impl Drop for Written {
+impl Drop for LogState {
     fn drop(&mut self) {
         // Faults of a file that is no longer written are dropped.
         self.state.forget(self.log.path());
     }
 }
 
-impl Written {
+impl LogState {
     fn write(&mut self, text: &[u8]) -> io::Result<()> {
         let written = if self.torn { self.log.add(&[b"\n", text].concat()) } else { self.log.add(text) };
         self.torn = written.is_err();

@@ -10,7 +10,7 @@ use super::entries::Catalog;
 use super::folders::Folders;
 use super::model::Model;
 use super::package;
-use super::read::{self, PACKAGE_FILE, Written};
+use super::read::{self, PACKAGE_FILE, ParsedManifest};
 use super::roots::{Admitted, ModelRoots, NotAdmitted};
 use crate::files;
 
@@ -170,7 +170,7 @@ pub(super) fn admit(path: &Path, roots: &ModelRoots) -> Result<Admitted, PathErr
 }
 
 /// Reads the model at a path. All its parts must lead below the roots: files that a package names, and every link.
-fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Written, PathError> {
+fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<ParsedManifest, PathError> {
     let path = admit(path, roots)?.path;
     let package = path.join(PACKAGE_FILE);
     let written = if package.is_file() {
@@ -185,7 +185,7 @@ fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Wri
         let manifest =
             Manifest { name, source: Some(Source { path: path.clone(), bytes: None }), ..Manifest::default() };
         let files = files::model_files_in(&path, folders);
-        Written { manifest, file: path.clone(), source: path, files, text: String::new() }
+        ParsedManifest { manifest, file: path.clone(), source: path, files, text: String::new() }
     };
     admit(&written.source, roots)?;
     for file in &written.files {

@@ -1,5 +1,5 @@
 use model_boss_lease::{LeaseState, Process};
-use model_boss_lease_store::{Token, WaiterView, Wish};
+use model_boss_lease_store::{LeaseWish, Token, WaiterView};
 use model_boss_protocol::{ByteCount, DeviceId};
 use serde_json::{Value, json};
 
@@ -127,10 +127,10 @@ fn who_waits_is_shown_in_the_words_of_its_wish() {
         priority: Priority::TRAINING,
         want,
     };
-    let any = Wish::AnyOf { count: 2, bytes: ByteCount(5), devices: vec![DeviceId::Cuda(0), DeviceId::Cuda(1)] };
+    let any = LeaseWish::AnyOf { count: 2, bytes: ByteCount(5), devices: vec![DeviceId::Cuda(0), DeviceId::Cuda(1)] };
     let body = again(&WaiterBody::from(view(Some(any))));
     assert_eq!(body["any"], json!({"count": 2, "memory": 5, "among": ["cuda:0", "cuda:1"]}));
-    let body = again(&WaiterBody::from(view(Some(Wish::Parts(vec![(DeviceId::Cpu, ByteCount(5))])))));
+    let body = again(&WaiterBody::from(view(Some(LeaseWish::Parts(vec![(DeviceId::Cpu, ByteCount(5))])))));
     assert_eq!((&body["parts"], &body["any"]), (&json!([{"device": "cpu", "memory": 5}]), &Value::Null));
     let unknown = again(&WaiterBody::from(view(None)));
     assert_eq!(unknown["label"], "train.py");

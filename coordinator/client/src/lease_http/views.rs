@@ -1,7 +1,7 @@
 //! Leases and queued requests as the API shows them.
 
 use model_boss_lease_store::{
-    ForcedView, LeaseId, LeaseState, LeaseView, Owner, PartView, Proof, RevokeView, WaiterView, Wish,
+    ForcedView, LeaseId, LeaseState, LeaseView, LeaseWish, Owner, PartView, Proof, RevokeView, WaiterView,
 };
 use model_boss_protocol::{ByteCount, Priority};
 use serde::{Deserialize, Serialize};
@@ -187,11 +187,11 @@ impl From<WaiterView> for WaiterBody {
         let WaiterView { position, request_id, label, priority, want } = view;
         let (mut parts, mut any) = (None, None);
         match want {
-            Some(Wish::Parts(wanted)) => {
+            Some(LeaseWish::Parts(wanted)) => {
                 let part = |(device, memory)| PartBody { device, memory };
                 parts = Some(wanted.into_iter().map(part).collect());
             }
-            Some(Wish::AnyOf { count, bytes, devices }) => {
+            Some(LeaseWish::AnyOf { count, bytes, devices }) => {
                 any = Some(AnyBody { count, memory: bytes, among: Some(devices) });
             }
             None => {}

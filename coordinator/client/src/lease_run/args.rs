@@ -9,14 +9,14 @@ use model_boss_lease_store::Yielding;
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 use nix::sys::signal::Signal;
 
-use super::desk::Wanted;
-use super::whereabouts::Place;
+use super::desk::LeaseRequest;
+use super::whereabouts::LedgerArgs;
 
 /// The output format and the ledger of a command that only reads.
 #[derive(Clone, Debug, Args)]
 pub struct LookArgs {
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) place: LedgerArgs,
     /// JSON, for programs.
     #[arg(long)]
     pub(super) json: bool,
@@ -26,7 +26,7 @@ pub struct LookArgs {
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) place: LedgerArgs,
     /// The memory to lease on each device.
     #[arg(long, value_name = "SIZE")]
     pub(super) vram: ByteCount,
@@ -74,8 +74,8 @@ impl RunArgs {
         self.label.clone().or_else(name).unwrap_or_default()
     }
 
-    pub(super) fn wanted(&self) -> Wanted {
-        Wanted {
+    pub(super) fn wanted(&self) -> LeaseRequest {
+        LeaseRequest {
             label: self.label(),
             memory: self.vram,
             devices: self.device.clone(),

@@ -10,7 +10,7 @@ use super::error::LeaseError;
 
 /// The memory to request, and for which program.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct LeaseRequest {
     /// The label, for people.
     pub(super) label: String,
     /// The size on each device.
@@ -31,11 +31,11 @@ pub(super) trait Desk: Send {
     /// The interval between calls of [`Desk::renew`].
     fn heartbeat(&self) -> Duration;
     /// Sends the request, or repeats it and keeps the place in the queue.
-    fn ask(&mut self) -> Result<Answer, LeaseError>;
+    fn ask(&mut self) -> Result<Granting, LeaseError>;
     /// Passes a process through the gate: only after this may it touch the devices.
     fn attach(&mut self, pid: u32) -> Result<(), LeaseError>;
     /// Sends a heartbeat.
-    fn renew(&mut self) -> Result<Kept, LeaseError>;
+    fn renew(&mut self) -> Result<Renewed, LeaseError>;
     /// Makes the lease as small as possible, so that only memory that its processes still use is counted.
     fn shrink(&mut self) -> Result<(), LeaseError>;
     /// Tries to release the memory. With `for_good`, memory that cannot be shown to be free is left to later looks at
@@ -46,7 +46,7 @@ pub(super) trait Desk: Send {
 }
 
 /// The result of a request.
-pub(super) enum Answer {
+pub(super) enum Granting {
     Granted(Granted),
     /// The request is queued, for this reason.
     Waits(String),
@@ -70,7 +70,7 @@ pub(super) struct GrantedPart {
 
 /// The result of a heartbeat.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct Renewed {
     /// The revocation, if there is one.
     pub(super) revoked: Option<Revoked>,
     /// Whether the lease is gone: its processes must end.

@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::desk::{Granted, GrantedPart, Revoked, Wanted};
+use super::desk::{Granted, GrantedPart, LeaseRequest, Revoked};
 use super::error::LeaseError;
 use super::keeper::{Keeper, Leaving, Listener, News};
 use super::whereabouts::Whereabouts;
@@ -221,7 +221,7 @@ impl Hold {
             let message = "'gpus' and 'devices' exclude each other".to_owned();
             return self.tell(Tell::Failed { id, message });
         }
-        let wanted = Wanted {
+        let wanted = LeaseRequest {
             label: if label.is_empty() { "model-boss lease hold".to_owned() } else { label },
             memory: vram,
             devices,

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
-use super::desk::{Answer, Desk, Granted, GrantedPart, Kept, Released, Revoked, Wanted, asked};
+use super::desk::{Desk, Granted, GrantedPart, Granting, LeaseRequest, Released, Renewed, Revoked, asked};
 use super::error::LeaseError;
 use crate::lease_http::{
     AcquireBody, AnyBody, AttachBody, CancelBody, GrantedBody, HandleBody, LeaseBody, LeaseList, OneLease, OwnerBody,
@@ -28,14 +28,14 @@ const ROUTE: &str = "/api/v1/leases";
 const LEAST: ByteCount = ByteCount(1);
 
 pub(super) struct HttpDesk {
-    line: Line,
+    line: BlockingClient,
     wish: AcquireBody,
     held: Option<Held>,
     heartbeat: Duration,
 }
 
 /// A coordinator, called from a thread that blocks on its answers.
-pub(super) struct Line {
+pub(super) struct BlockingClient {
     client: Client,
     runtime: Runtime,
 }
@@ -50,10 +50,15 @@ struct Held {
 
 impl HttpDesk {
     /// Fetches the coordinator's list once, so that a wrong address or key is reported here.
-    pub(super) fn open(client: Client, owner: &Owner, wanted: Wanted, request_id: String) -> Result<Self, LeaseError> {
-        let line = Line::new(client)?;
+    pub(super) fn open(
+        client: Client,
+        owner: &Owner,
+        wanted: LeaseRequest,
+        request_id: String,
+    ) -> Result<Self, LeaseError> {
+        let line = BlockingClient::new(client)?;
         line.get::<LeaseList>(ROUTE)?;
-        let Wanted { label, memory, devices, count, priority, preempt, yielding } = wanted;
+        let LeaseRequest { label, memory, devices, count, priority, preempt, yielding } = wanted;
         let part = |device| PartBody { device, memory };
         let (parts, any) = if devices.is_empty() {
             (None, Some(AnyBody { count, memory, among: None }))
@@ -80,13 +85,13 @@ impl HttpDesk {
     }
 
     /// States the lease to a coordinator that does not know it. The coordinator's answer is final.
-    fn state_again(&mut self) -> Result<Kept, LeaseError> {
+    fn state_again(&mut self) -> Result<Renewed, LeaseError> {
         let wish = self.wish.clone();
         let held = self.held()?;
         let living: Vec<Process> = held.attached.iter().filter(|process| !is_gone(process)).cloned().collect();
         if living.is_empty() {
             // No process has passed the gate, so there is no use of memory to defend.
-            return Ok(Kept { lost: true, revoked: None });
+            return Ok(Renewed { lost: true, revoked: None });
         }
         let body = ReassertBody {
             token: held.token.clone(),
@@ -105,11 +110,11 @@ impl HttpDesk {
                 let OneLease { lease } = read(answer)?;
                 // The coordinator may have granted less than was stated.
                 self.held()?.parts = promised(&lease);
-                Ok(Kept::default())
+                Ok(Renewed::default())
             }
             // The coordinator cannot say yet what this process holds: the next heartbeat asks again.
-            Ok(_) => Ok(Kept::default()),
-            Err(error) if is(&error, ErrorCode::LeaseLost) => Ok(Kept { lost: true, revoked: None }),
+            Ok(_) => Ok(Renewed::default()),
+            Err(error) if is(&error, ErrorCode::LeaseLost) => Ok(Renewed { lost: true, revoked: None }),
             Err(error) => Err(error),
         }
     }
@@ -124,7 +129,7 @@ impl Desk for HttpDesk {
         self.heartbeat
     }
 
-    fn ask(&mut self) -> Result<Answer, LeaseError> {
+    fn ask(&mut self) -> Result<Granting, LeaseError> {
         let (status, answer) = match self.line.ask(Method::POST, ROUTE, &self.wish) {
             Err(error) if is(&error, ErrorCode::LeaseNeverFits) => {
                 return Err(LeaseError::NeverFits(error.to_string()));
@@ -135,7 +140,7 @@ impl Desk for HttpDesk {
             let WaitingBody { waiting } = read(answer)?;
             let victims = waiting.asked.iter().map(|v| (v.label.as_str(), Duration::from_millis(v.grace_left_ms)));
             let asked = asked(victims);
-            return Ok(Answer::Waits(format!("{} in the queue: {}{asked}", waiting.position, waiting.reason)));
+            return Ok(Granting::Waits(format!("{} in the queue: {}{asked}", waiting.position, waiting.reason)));
         }
         let GrantedBody { lease, heartbeat_ms, .. } = read(answer)?;
         let token =
@@ -147,7 +152,7 @@ impl Desk for HttpDesk {
         }
         self.heartbeat = Duration::from_millis(heartbeat_ms).max(Duration::from_millis(10));
         self.held = Some(Held { id: lease.id.clone(), token, parts: promised(&lease), attached: Vec::new() });
-        Ok(Answer::Granted(Granted { lease: lease.id.to_string(), parts }))
+        Ok(Granting::Granted(Granted { lease: lease.id.to_string(), parts }))
     }
 
     fn attach(&mut self, pid: u32) -> Result<(), LeaseError> {
@@ -164,7 +169,7 @@ impl Desk for HttpDesk {
         answer.map(drop)
     }
 
-    fn renew(&mut self) -> Result<Kept, LeaseError> {
+    fn renew(&mut self) -> Result<Renewed, LeaseError> {
         let held = self.held()?;
         let body = RenewBody { leases: vec![HandleBody { id: held.id.clone(), token: held.token.clone() }] };
         let renewed = match self.line.ask(Method::PUT, ROUTE, &body) {
@@ -178,7 +183,7 @@ impl Desk for HttpDesk {
         let revoke = leases.into_iter().find_map(|lease| lease.revoke);
         let revoked = revoke
             .map(|revoke| Revoked { remaining: Duration::from_millis(revoke.grace_left_ms), wanted_by: revoke.by });
-        Ok(Kept { revoked, lost: false })
+        Ok(Renewed { revoked, lost: false })
     }
 
     fn shrink(&mut self) -> Result<(), LeaseError> {
@@ -214,7 +219,7 @@ impl Desk for HttpDesk {
     }
 }
 
-impl Line {
+impl BlockingClient {
     pub(super) fn new(client: Client) -> Result<Self, LeaseError> {
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(|error| LeaseError::System("start", error))?;

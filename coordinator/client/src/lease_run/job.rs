@@ -40,7 +40,7 @@ pub(super) fn run(args: &RunArgs, whereabouts: &Whereabouts) -> Result<ExitCode,
 }
 
 async fn run_job(args: &RunArgs, (keeper, mut listener): (Keeper, Listener)) -> Result<ExitCode, LeaseError> {
-    let mut asked = Asked::new()?;
+    let mut asked = PassedSignals::new()?;
     let granted = match granted(args, &keeper, &mut listener, &mut asked).await? {
         Ok(granted) => granted,
         Err(stopped) => return Ok(stopped),
@@ -80,7 +80,7 @@ async fn granted(
     args: &RunArgs,
     keeper: &Keeper,
     listener: &mut Listener,
-    asked: &mut Asked,
+    asked: &mut PassedSignals,
 ) -> Result<Result<Granted, ExitCode>, LeaseError> {
     let begun = Instant::now();
     let mut reason = String::new();
@@ -123,7 +123,7 @@ async fn watch(
     args: &RunArgs,
     listener: &mut Listener,
     guard: &mut Guard,
-    asked: &mut Asked,
+    asked: &mut PassedSignals,
 ) -> Result<ExitCode, LeaseError> {
     let mut told = false;
     loop {
@@ -241,13 +241,13 @@ async fn late(ended: Option<Instant>) {
 }
 
 /// The signals that are passed on to the program.
-struct Asked {
+struct PassedSignals {
     interrupt: Incoming,
     terminate: Incoming,
     hangup: Option<Hangup>,
 }
 
-impl Asked {
+impl PassedSignals {
     fn new() -> Result<Self, LeaseError> {
         let listen = |kind| signal(kind).map_err(|error| LeaseError::System("listen for signals", error));
         Ok(Self {

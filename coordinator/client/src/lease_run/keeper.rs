@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use model_boss_protocol::{Later, chain};
 use tokio::sync::{mpsc as news, oneshot};
 
-use super::desk::{Answer, Desk, Granted, Released, Revoked};
+use super::desk::{Desk, Granted, Granting, Released, Revoked};
 use super::error::LeaseError;
 
 /// The interval of repeated requests: well within the lease's term, so that the place in the queue is kept.
@@ -49,7 +49,7 @@ pub(super) enum Leaving {
     LivingOn,
 }
 
-enum Order {
+enum KeeperOrder {
     Attach { pid: u32, reply: oneshot::Sender<Result<(), LeaseError>> },
     Release { leaving: Leaving, reply: oneshot::Sender<Option<String>> },
     Cancel { reply: oneshot::Sender<()> },
@@ -58,7 +58,7 @@ enum Order {
 /// The handle of the thread. Dropping it without a release leaves the lease to expire.
 #[derive(Clone)]
 pub(super) struct Keeper {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<KeeperOrder>,
 }
 
 /// The events of the thread.
@@ -89,14 +89,14 @@ impl Keeper {
     /// Passes a process through the gate.
     pub(super) async fn attach(&self, pid: u32) -> Result<(), LeaseError> {
         let (reply, attached) = oneshot::channel();
-        self.order(Order::Attach { pid, reply });
+        self.order(KeeperOrder::Attach { pid, reply });
         attached.await.map_err(|_| LeaseError::Keeper)?
     }
 
     /// Releases the memory. Returns why some of it stays counted, if any does.
     pub(super) async fn release(&self, leaving: Leaving) -> Option<String> {
         let (reply, done) = oneshot::channel();
-        self.order(Order::Release { leaving, reply });
+        self.order(KeeperOrder::Release { leaving, reply });
         // A thread that has ended renews no lease: the lease expires, and the next look at the ledger ends it.
         done.await.ok().flatten()
     }
@@ -104,11 +104,11 @@ impl Keeper {
     /// Cancels the request.
     pub(super) async fn cancel(&self) {
         let (reply, done) = oneshot::channel();
-        self.order(Order::Cancel { reply });
+        self.order(KeeperOrder::Cancel { reply });
         let _ = done.await;
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: KeeperOrder) {
         // The thread ends only after this handle, or after its last order.
         let _ = self.orders.send(order);
     }
@@ -123,7 +123,7 @@ struct Lease {
 }
 
 impl Lease {
-    fn run(mut self, inbox: &mpsc::Receiver<Order>) {
+    fn run(mut self, inbox: &mpsc::Receiver<KeeperOrder>) {
         let mut due = Instant::now();
         loop {
             if Instant::now() >= due {
@@ -135,9 +135,9 @@ impl Lease {
                 due = Instant::now().later(if self.held { self.desk.heartbeat() } else { ASK });
             }
             match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                Ok(Order::Attach { pid, reply }) => drop(reply.send(self.attach(pid))),
-                Ok(Order::Release { leaving, reply }) => return drop(reply.send(self.release(leaving))),
-                Ok(Order::Cancel { reply }) => {
+                Ok(KeeperOrder::Attach { pid, reply }) => drop(reply.send(self.attach(pid))),
+                Ok(KeeperOrder::Release { leaving, reply }) => return drop(reply.send(self.release(leaving))),
+                Ok(KeeperOrder::Cancel { reply }) => {
                     if let Err(error) = self.desk.cancel() {
                         tracing::debug!("the request could not be taken back: {}", chain(&error));
                     }
@@ -153,11 +153,11 @@ impl Lease {
 
     fn ask(&mut self) -> Result<(), LeaseError> {
         match self.desk.ask() {
-            Ok(Answer::Granted(granted)) => {
+            Ok(Granting::Granted(granted)) => {
                 self.held = true;
                 self.tell(News::Granted(granted));
             }
-            Ok(Answer::Waits(reason)) => self.tell(News::Waits(reason)),
+            Ok(Granting::Waits(reason)) => self.tell(News::Waits(reason)),
             Err(error) if error.is_outage() => self.tell(News::Waits(chain(&error))),
             Err(error) => return Err(error),
         }

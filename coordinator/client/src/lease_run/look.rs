@@ -11,7 +11,7 @@ use model_boss_protocol::{ErrorCode, printable};
 use serde::Serialize;
 
 use super::error::LeaseError;
-use super::http_desk::{Line, is};
+use super::http_desk::{BlockingClient, is};
 use super::whereabouts::Whereabouts;
 use crate::lease_http::{ForcedBody, LeaseBody, LeaseList, OneLease, ReleaseBody, ReleasedBody, WaiterBody};
 
@@ -22,7 +22,7 @@ const ROUTE: &str = "/api/v1/leases";
 /// The source of the list.
 enum Window {
     Redis(Box<Holder>),
-    Coordinator(Line),
+    Coordinator(BlockingClient),
 }
 
 /// The printed list: the API's, and its source.
@@ -130,7 +130,7 @@ impl Window {
                 let owner = Owner::new(this_process()?, "lease", OwnerKind::Job);
                 Self::Redis(Box::new(Holder::redis(url, runtime_dir.as_deref(), owner, Terms::default())?))
             }
-            Whereabouts::Coordinator(client) => Self::Coordinator(Line::new(client.clone())?),
+            Whereabouts::Coordinator(client) => Self::Coordinator(BlockingClient::new(client.clone())?),
         })
     }
 

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use self::args::{LookArgs, RunArgs};
-use self::whereabouts::Place;
+use self::whereabouts::LedgerArgs;
 
 pub use error::LeaseError;
 
@@ -48,10 +48,10 @@ pub enum LeaseCommand {
         force: bool,
         /// The ledger.
         #[command(flatten)]
-        place: Place,
+        place: LedgerArgs,
     },
     /// Serve leases to a program in another language: JSON lines in and out, see docs/leases.md. Ends with its input.
-    Hold(Place),
+    Hold(LedgerArgs),
     /// List leases and queued requests, again whenever they change, until Ctrl-C.
     Watch(LookArgs),
     /// The gate, which `run` starts behind its guards: waits, then becomes the program.

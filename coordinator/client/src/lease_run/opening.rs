@@ -5,14 +5,18 @@ use std::io;
 use model_boss_lease_store::{Owner, OwnerKind, this_process};
 use nix::unistd::getuid;
 
-use super::desk::{Desk, Wanted};
+use super::desk::{Desk, LeaseRequest};
 use super::error::LeaseError;
 use super::http_desk::HttpDesk;
 use super::redis_desk::RedisDesk;
 use super::whereabouts::Whereabouts;
 
 /// Opens the ledger; `request` distinguishes the requests of this process.
-pub(super) fn open(whereabouts: &Whereabouts, wanted: Wanted, request: &str) -> Result<Box<dyn Desk>, LeaseError> {
+pub(super) fn open(
+    whereabouts: &Whereabouts,
+    wanted: LeaseRequest,
+    request: &str,
+) -> Result<Box<dyn Desk>, LeaseError> {
     let owner = Owner::new(this_process()?, wanted.label.clone(), OwnerKind::Job).of_user(Some(getuid().as_raw()));
     let process = &owner.process;
     let namespace: String = process.pid_ns.chars().filter(char::is_ascii_digit).collect();

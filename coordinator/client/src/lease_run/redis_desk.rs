@@ -7,12 +7,12 @@ use std::time::Duration;
 use model_boss_host::guard::end_leftovers_at_once;
 use model_boss_host::probe::{DeviceSample, HostProbe, NvidiaProbe, Probe, Probes};
 use model_boss_lease_store::{
-    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, Evidence, Holder, LeaseHandle, Mode,
-    Observation, Owner, Process, ProcessTree, StoreError, Terms, Wish, is_gone, process,
+    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, Evidence, Holder, LeaseHandle, LeaseWish, Mode,
+    Observation, Owner, Process, ProcessTree, StoreError, Terms, is_gone, process,
 };
 use model_boss_protocol::{ByteCount, DeviceId};
 
-use super::desk::{Answer, Desk, Granted, GrantedPart, Kept, Released, Revoked, Wanted, asked};
+use super::desk::{Desk, Granted, GrantedPart, Granting, LeaseRequest, Released, Renewed, Revoked, asked};
 use super::error::LeaseError;
 
 /// The longest wait for a sample of the devices.
@@ -24,7 +24,7 @@ pub(super) struct RedisDesk {
     holder: Holder,
     probes: Probes,
     request_id: String,
-    wanted: Wanted,
+    wanted: LeaseRequest,
     handle: Option<LeaseHandle>,
     attached: Vec<Process>,
     /// Processes of the lease that were seen on a device.
@@ -37,7 +37,7 @@ impl RedisDesk {
         url: &str,
         runtime_dir: Option<&Path>,
         owner: Owner,
-        wanted: Wanted,
+        wanted: LeaseRequest,
         request_id: String,
     ) -> Result<Self, LeaseError> {
         let holder = Holder::redis(url, runtime_dir, owner, Terms::default())?;
@@ -51,20 +51,20 @@ impl RedisDesk {
     }
 
     fn request(&self) -> Result<AcquireRequest, LeaseError> {
-        let Wanted { label, memory, devices, count, priority, preempt, yielding } = self.wanted.clone();
+        let LeaseRequest { label, memory, devices, count, priority, preempt, yielding } = self.wanted.clone();
         let wish = if devices.is_empty() {
             let gpus: Vec<_> =
                 self.samples.iter().filter(|sample| sample.uuid.is_some()).map(|s| s.device.clone()).collect();
             if gpus.is_empty() {
                 return Err(LeaseError::NoGpu);
             }
-            Wish::AnyOf { count, bytes: memory, devices: gpus }
+            LeaseWish::AnyOf { count, bytes: memory, devices: gpus }
         } else {
             if let Some(unknown) = devices.iter().find(|d| !self.samples.iter().any(|s| s.device == **d)) {
                 let known: Vec<_> = self.samples.iter().map(|sample| sample.device.to_string()).collect();
                 return Err(LeaseError::NoDevice(unknown.clone(), known.join(", ")));
             }
-            Wish::Parts(devices.into_iter().map(|device| (device, memory)).collect())
+            LeaseWish::Parts(devices.into_iter().map(|device| (device, memory)).collect())
         };
         let mode = if preempt { Mode::Preempt } else { Mode::Wait };
         let request = AcquireRequest::new(self.request_id.clone(), label, priority, Vec::new());
@@ -126,7 +126,7 @@ impl Desk for RedisDesk {
         self.holder.heartbeat()
     }
 
-    fn ask(&mut self) -> Result<Answer, LeaseError> {
+    fn ask(&mut self) -> Result<Granting, LeaseError> {
         self.look()?;
         let mut acquired = self.holder.acquire(self.request()?)?;
         // Without a coordinator, no other process notices a dead holder: the queued requests must.
@@ -144,11 +144,11 @@ impl Desk for RedisDesk {
                 let parts = self.holder.parts(&handle).into_iter().map(part).collect();
                 let lease = handle.lease.to_string();
                 self.handle = Some(handle);
-                Ok(Answer::Granted(Granted { lease, parts }))
+                Ok(Granting::Granted(Granted { lease, parts }))
             }
             Acquired::Wait { position, reason, asked: victims, .. } => {
                 let asked = asked(victims.iter().map(|victim| (victim.label.as_str(), victim.remaining)));
-                Ok(Answer::Waits(format!("{position} in the queue: {reason}{asked}")))
+                Ok(Granting::Waits(format!("{position} in the queue: {reason}{asked}")))
             }
             Acquired::NeverFits { reason } => Err(LeaseError::NeverFits(reason)),
         }
@@ -165,7 +165,7 @@ impl Desk for RedisDesk {
         Ok(answer?)
     }
 
-    fn renew(&mut self) -> Result<Kept, LeaseError> {
+    fn renew(&mut self) -> Result<Renewed, LeaseError> {
         let renewed = self.holder.renew();
         // The sample is useful even without the store: it shows the memory of this lease's processes.
         if let Err(error) = self.look() {
@@ -174,7 +174,7 @@ impl Desk for RedisDesk {
         let kept = renewed?;
         let revoked = kept.revoked.into_iter().next();
         let revoked = revoked.map(|r| Revoked { remaining: r.remaining, wanted_by: r.wanted_by });
-        Ok(Kept { revoked, lost: !kept.lost.is_empty() })
+        Ok(Renewed { revoked, lost: !kept.lost.is_empty() })
     }
 
     fn shrink(&mut self) -> Result<(), LeaseError> {

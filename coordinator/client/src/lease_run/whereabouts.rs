@@ -9,7 +9,7 @@ use crate::Client;
 
 /// The place where leases are kept: the Redis server, if one is named, else the coordinator that --url names.
 #[derive(Clone, Debug, Args)]
-pub struct Place {
+pub struct LedgerArgs {
     /// The Redis server that keeps the ledger: redis://HOST:PORT, rediss:// for TLS,
     /// redis+sentinel://HOST,HOST/SERVICE. Without one, the coordinator is used.
     #[arg(long, value_name = "URL", env = "MODEL_BOSS_REDIS_URL", hide_env_values = true)]
@@ -28,7 +28,7 @@ pub(super) enum Whereabouts {
     Coordinator(Client),
 }
 
-impl Place {
+impl LedgerArgs {
     pub(super) fn whereabouts(&self, url: &str) -> Result<Whereabouts, LeaseError> {
         match self.redis.as_ref().filter(|url| !url.is_empty()) {
             Some(url) => Ok(Whereabouts::Redis { url: url.clone(), runtime_dir: self.runtime_dir.clone() }),

@@ -10,7 +10,7 @@ use crate::catalog::ModelIndex;
 use crate::device::Device;
 use crate::layers::{self, Rooms};
 use crate::need::Need;
-use crate::placement::{self, PlacementError, Site, Wanted};
+use crate::placement::{self, Candidate, PlacementError, Site};
 use crate::slot::Layers;
 use crate::view::LayersView;
 use crate::{SizeEstimate, SizeRule, Streaming, split};
@@ -66,7 +66,7 @@ impl Scheduler {
     pub(super) fn sites(&self, ask: &Ask) -> Result<Vec<Site>, PlacementError> {
         let bytes = |site: &[DeviceId]| self.whole_at(ask, site).bytes;
         let description = &self.catalog[ask.model].description;
-        let wanted = Wanted { device: &ask.device, bytes: &bytes, splittable: description.splittable };
+        let wanted = Candidate { device: &ask.device, bytes: &bytes, splittable: description.splittable };
         let found = placement::sites(&wanted, &self.devices);
         let Some(streaming) = ask.estimate.streamed else { return found };
         match self.residency_of(ask).mode {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use model_boss_protocol::{ByteCount, DeviceId, Generation, OtherLease, OtherRequest, Priority, SlotId};
 
 use super::room::{Ask, NoRoom};
-use super::state::{LEAST_WAIT, Life, Place, Reconsider, Scheduler, Timer};
+use super::state::{LEAST_WAIT, LedgerPlace, Life, Reconsider, Scheduler, Timer};
 use crate::catalog::ModelIndex;
 use crate::eviction::Lacking;
 use crate::need::Parts;
@@ -125,7 +125,7 @@ impl Scheduler {
 
     /// Takes or keeps a place in the ledger's queue.
     pub(super) fn stand_in_line(&mut self, model: ModelIndex, parts: Parts, priority: Priority, preempt: bool) {
-        let place = Place { parts: parts.clone(), priority, preempt };
+        let place = LedgerPlace { parts: parts.clone(), priority, preempt };
         if self.others.places.get(&model) != Some(&place) {
             self.others.places.insert(model, place);
             let model = self.catalog[model].id().clone();
@@ -135,7 +135,7 @@ impl Scheduler {
 
     /// Notes that the ledger was asked for bytes; if it refuses them, the model has a place in its queue.
     pub(super) fn asks_ledger(&mut self, model: ModelIndex, parts: Parts, priority: Priority) {
-        self.others.places.insert(model, Place { parts, priority, preempt: false });
+        self.others.places.insert(model, LedgerPlace { parts, priority, preempt: false });
     }
 
     /// The ledger granted the lease, so the model's place in its queue is gone.

@@ -1,36 +1,34 @@
-//! The `claude` command line in place of the Messages API. A chat becomes the command's prompt. Its output (`-p
-//! --output-format stream-json`: one JSON object per line) becomes a stream or a message of that API. The lines wrap
-//! the API's own events (`stream_event`) and messages (`assistant`); the last line (`result`) tells how the command
-//! ended.
+//! The `claude` command line in place of the Messages API: a chat as what it reads, and what it writes (`-p
+//! --output-format stream-json`: one object for each line) as a stream or a message of that API. Its lines wrap the API's own events
+//! (`stream_event`) and messages (`assistant`); the last line (`result`) says how it ended.
 
 use model_boss_protocol::ApiError;
 use serde_json::{Map, Value, json};
 
-use super::to_messages_request::to_messages_request;
+use super::ask::messages_request;
 use crate::sse;
 
-/// Input of one run of the command.
+/// What the command is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandQuestion {
     /// The system prompt; empty when there is none.
     pub system: String,
-    /// The text for the command's standard input.
+    /// What it reads.
     pub prompt: String,
-    /// The answer's limit in tokens.
+    /// Tokens that its answer may have.
     pub max_tokens: u64,
-    /// The thinking budget in tokens; `None`: no thinking.
+    /// Tokens for thinking, if it is to think.
     pub thinking: Option<u64>,
 }
 
-/// Translates a chat for the command. The command takes one text, so a conversation is written into it turn by turn.
-/// Content that the command cannot take is refused by name. Preferences without a flag (`temperature`, `top_p`,
-/// `top_k`) are dropped.
+/// A chat as the command can be asked it. It takes one text: a conversation is written down for it, turn by turn. What it
+/// cannot take is refused by name; preferences that it has no flag for (`temperature`, `top_p`, `top_k`) are left out.
 pub fn command_question(chat: &Map<String, Value>) -> Result<CommandQuestion, ApiError> {
     let refuse = |param: &str, what: &str| {
         let message = format!("the claude command line {what}; a provider with a key and no 'transport' can");
         Err(ApiError::invalid(param, message))
     };
-    let request = to_messages_request(chat, "")?;
+    let request = messages_request(chat, "")?;
     if request["tools"].is_array() {
         return refuse("tools", "cannot be given the tools of a request");
     }
@@ -77,35 +75,35 @@ fn text_of(content: &Value) -> Option<String> {
     }
 }
 
-/// Parses the command's output, piece by piece.
+/// Takes what the command writes, in pieces.
 #[derive(Debug, Default)]
 pub struct CommandAnswer {
     line: Vec<u8>,
-    /// Content blocks of the message so far, from `assistant` lines.
+    /// Blocks of the message so far, as whole lines gave them.
     content: Vec<Value>,
     usage: Value,
     stop_reason: Value,
-    /// Whether a `stream_event` has arrived.
+    /// Events of the stream have come.
     streamed: bool,
     end: Option<Ended>,
 }
 
-/// The command's own report of its end.
+/// How the command said that it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The command ended with an answer.
+    /// With an answer.
     Well,
-    /// The command failed.
+    /// Without: its words, and the status that the API would have answered with.
     Badly {
-        /// The command's own error message.
+        /// What it said.
         message: String,
-        /// The status that Anthropic's API would answer with: 429, 529, 401, 400, or 500.
+        /// As Anthropic's API has it: 429, 529, 401, 400, or 500.
         status: u16,
     },
 }
 
 impl CommandAnswer {
-    /// Takes the next bytes; returns the events of the Messages API that they complete.
+    /// Takes the next bytes; gives events of the Messages API that are whole now.
     pub fn push(&mut self, mut bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         while let Some(end) = memchr::memchr(b'\n', bytes) {
@@ -118,17 +116,17 @@ impl CommandAnswer {
         out
     }
 
-    /// Whether a part of an answer, or the command's end, has arrived.
+    /// Whether something of an answer, or its end, has come.
     pub fn has_begun(&self) -> bool {
         self.streamed || self.end.is_some()
     }
 
-    /// The command's end, if it has reported one.
+    /// How it ended, if it said so.
     pub fn ended(&self) -> Option<&Ended> {
         self.end.as_ref()
     }
 
-    /// The whole answer as one message of the Messages API.
+    /// Everything as one message of the Messages API.
     pub fn whole(&self) -> Value {
         let stop_reason = if self.stop_reason.is_string() { self.stop_reason.clone() } else { json!("end_turn") };
         json!({
@@ -138,9 +136,9 @@ impl CommandAnswer {
     }
 
     fn take(&mut self, line: &[u8], out: &mut Vec<u8>) {
-        // Lines without JSON are chatter.
+        // Whatever is no object is chatter.
         let Ok(said) = serde_json::from_slice::<Value>(line) else { return };
-        // Output of the command's own subagents is not part of the answer.
+        // What agents of its own say is not the answer.
         if said["parent_tool_use_id"].is_string() {
             return;
         }
@@ -154,7 +152,7 @@ impl CommandAnswer {
                 }
                 sse::named(out, kind, event);
             }
-            // Each content block of a message comes in a line of its own.
+            // One line for each block of it.
             Some("assistant") => {
                 let message = &said["message"];
                 self.content.extend(message["content"].as_array().into_iter().flatten().cloned());
@@ -191,7 +189,7 @@ impl CommandAnswer {
         self.end = Some(Ended::Badly { message, status });
     }
 
-    /// Writes a whole message as a stream, since older versions of the command write no `stream_event`.
+    /// Older commands write whole messages only.
     fn as_stream(&self, out: &mut Vec<u8>) {
         sse::named(
             out,
@@ -214,7 +212,7 @@ impl CommandAnswer {
     }
 }
 
-/// The kind and status of an error, guessed from its words: the command gives no code.
+/// The command tells its errors in words.
 fn kind_of(message: &str) -> (&'static str, u16) {
     let lower = message.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
@@ -234,7 +232,7 @@ fn kind_of(message: &str) -> (&'static str, u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sse::{SseItem, SseReader};
+    use crate::sse::{Item, Reader};
 
     fn question(chat: Value) -> Result<CommandQuestion, ApiError> {
         command_question(chat.as_object().unwrap())
@@ -291,8 +289,8 @@ mod tests {
     );
 
     fn kinds(bytes: &[u8]) -> Vec<String> {
-        let items = SseReader::default().push(bytes).into_iter();
-        items.filter_map(|item| if let SseItem::Event { name, .. } = item { Some(name) } else { None }).collect()
+        let items = Reader::default().push(bytes).into_iter();
+        items.filter_map(|item| if let Item::Event { name, .. } = item { Some(name) } else { None }).collect()
     }
 
     #[test]

@@ -1,13 +1,11 @@
-//! Ollama's API, for tools that know no other. Its requests become OpenAI's, and OpenAI's answers become Ollama's lines
-//! of JSON. Shapes follow Ollama's API documentation; durations are in nanoseconds.
+//! Ollama's API, for tools that speak nothing else: its requests as OpenAI's, and OpenAI's answers as its lines of JSON.
+//! Shapes as Ollama's API documentation has them; durations are nanoseconds.
 
-mod from_ollama_request;
-mod to_ollama_answer;
+mod answer;
+mod request;
 
-pub use from_ollama_request::{
-    EmbedShape, OllamaRequest, from_chat, from_embed, from_generate, keep_alive_of, model_name,
-};
-pub use to_ollama_answer::{AnswerShape, Elapsed, OllamaFromChat, OllamaFromEmbeddings, error_text, timestamp};
+pub use answer::{AnswerShape, Elapsed, OllamaFromChat, OllamaFromEmbeddings, error_text, timestamp};
+pub use request::{Asked, EmbedShape, chat, embed, generate, keep_alive_of, model_name};
 
 #[cfg(test)]
 mod tests;

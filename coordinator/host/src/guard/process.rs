@@ -44,7 +44,7 @@ const NOT_RUNNABLE: u8 = 126;
 
 /// The position of a guard in the chain.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum GuardPosition {
     Outer,
     Inner,
 }
@@ -78,15 +78,15 @@ struct Watch {
 /// The program and everything else below this process.
 struct Wards {
     main: Pid,
-    place: Place,
+    place: GuardPosition,
     ended: Option<Ended>,
 }
 
 /// Runs a guard; `words` are the arguments after the command's name.
 pub fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let place = match words.next() {
-        Some(place) if place == OUTER => Place::Outer,
-        Some(place) if place == INNER => Place::Inner,
+        Some(place) if place == OUTER => GuardPosition::Outer,
+        Some(place) if place == INNER => GuardPosition::Inner,
         _ => return failed(1, &GuardError::CommandLine),
     };
     let lifeline = words.next().and_then(|number| number.to_str()?.parse::<RawFd>().ok());
@@ -104,17 +104,17 @@ pub fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn guard(place: Place, lifeline: RawFd, program: OsString, args: Vec<OsString>) -> Result<Ended, GuardError> {
+fn guard(place: GuardPosition, lifeline: RawFd, program: OsString, args: Vec<OsString>) -> Result<Ended, GuardError> {
     let watch = Watch::begin(lifeline).map_err(|error| GuardError::System("watch its holder", error))?;
     let mut command = match place {
-        Place::Outer => {
+        GuardPosition::Outer => {
             let mut command = Command::new(OWN_PROGRAM);
             command.arg0(NAME).args([GUARD, INNER]).arg(lifeline.to_string()).arg(&program);
             command.env(GUARDS_VARIABLE, marks().map_err(|error| GuardError::System("know itself", error))?);
             pass_on(&mut command, lifeline);
             command
         }
-        Place::Inner => Command::new(&program),
+        GuardPosition::Inner => Command::new(&program),
     };
     command.args(args);
     die_with_parent(&mut command);
@@ -211,7 +211,7 @@ impl Wards {
                 Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.main => self.ended = Some(Ended::By(signal)),
                 Ok(WaitStatus::StillAlive) => return true,
                 // A stopped guard ends nothing. A stopped program is its owner's affair.
-                Ok(WaitStatus::Stopped(pid, _)) if pid == self.main && self.place == Place::Outer => {
+                Ok(WaitStatus::Stopped(pid, _)) if pid == self.main && self.place == GuardPosition::Outer => {
                     let _ = kill(pid, Signal::SIGCONT);
                 }
                 // A subreaper without children has no descendants.

@@ -20,7 +20,7 @@ use crate::guard::{Guarded, Lifeline, end_orphans};
 /// The handle of the spawning thread.
 #[derive(Clone, Debug)]
 pub struct Spawner {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<SpawnRequest>,
 }
 
 /// A worker to start. Standard input, output and error are pipes.
@@ -39,7 +39,7 @@ pub struct Launch {
 /// A started program: its outer guard, and the lifeline that keeps it running.
 pub type Started = (Child, Lifeline);
 
-struct Order {
+struct SpawnRequest {
     program: Guarded,
     reply: oneshot::Sender<io::Result<Started>>,
 }
@@ -48,7 +48,7 @@ impl Spawner {
     /// Starts the thread. `runtime` reaps the children, and the orphans of guards that were killed.
     pub fn start(runtime: Handle) -> io::Result<Self> {
         runtime.spawn(collect_orphans(signal(SignalKind::child())?));
-        let (orders, inbox) = mpsc::channel::<Order>();
+        let (orders, inbox) = mpsc::channel::<SpawnRequest>();
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
             let _reaper = runtime.enter();
             while let Ok(order) = inbox.recv() {
@@ -72,7 +72,7 @@ impl Spawner {
     pub async fn spawn_program(&self, program: Guarded) -> io::Result<Started> {
         let (reply, started) = oneshot::channel();
         let ended = || io::Error::other("the thread that starts processes has ended");
-        self.orders.send(Order { program, reply }).map_err(|_| ended())?;
+        self.orders.send(SpawnRequest { program, reply }).map_err(|_| ended())?;
         started.await.map_err(|_| ended())?
     }
 }

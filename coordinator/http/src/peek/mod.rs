@@ -272,12 +272,12 @@ pub struct Changes<'a> {
     /// Defaults for fields that the request omits or sets to `null`.
     pub defaults: Option<&'a BTreeMap<String, serde_json::Value>>,
     /// Whether models that can think do so, and for how long.
-    pub thinking: Option<Wish>,
+    pub thinking: Option<ThinkingSource>,
 }
 
 /// The source of a wish about thinking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum ThinkingSource {
     /// The request, in model-boss's own field: its other fields about thinking are ignored.
     Request(Thinking),
     /// The task: fields of the request about thinking win.
@@ -344,10 +344,10 @@ impl Rewrite<'_> {
     /// The wish about thinking to be added.
     fn thinking(&self, said: &Said) -> Option<Thinking> {
         match self.changes.thinking? {
-            Wish::Request(thinking) => Some(thinking),
-            Wish::Task(_) if said.names.contains(THINKING) || said.names.contains(EFFORT) => None,
+            ThinkingSource::Request(thinking) => Some(thinking),
+            ThinkingSource::Task(_) if said.names.contains(THINKING) || said.names.contains(EFFORT) => None,
             // A template's switch says only whether to think; the task still says how long.
-            Wish::Task(thinking) => {
+            ThinkingSource::Task(thinking) => {
                 Thinking::of_chat(None, said.template.as_ref(), None, Some(thinking)).ok().flatten()
             }
         }
@@ -392,7 +392,7 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
             if value.get() == "null" && (self.changes.default_for(&name) || name == THINKING) {
                 continue;
             }
-            if name == THINKING && matches!(self.changes.thinking, Some(Wish::Request(_))) {
+            if name == THINKING && matches!(self.changes.thinking, Some(ThinkingSource::Request(_))) {
                 continue;
             }
             field(&mut body, &name)?;

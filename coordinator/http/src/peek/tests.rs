@@ -39,7 +39,7 @@ fn rc_2_a_body_without_our_fields_goes_on_byte_for_byte() {
     assert_eq!(forwarded(body), body);
 }
 
-fn with_task(body: &str, defaults: serde_json::Value, thinking: Option<Wish>) -> serde_json::Value {
+fn with_task(body: &str, defaults: serde_json::Value, thinking: Option<ThinkingSource>) -> serde_json::Value {
     let defaults: BTreeMap<String, serde_json::Value> = serde_json::from_value(defaults).unwrap();
     let changes = Changes { without_model: true, defaults: Some(&defaults), thinking };
     let bytes = look(body).unwrap().forwarded(&Bytes::copy_from_slice(body.as_bytes()), &changes).unwrap();
@@ -61,7 +61,7 @@ fn tr_1_a_tasks_fields_stand_in_for_what_the_request_does_not_set() {
 
 #[test]
 fn rc_23_a_tasks_thinking_is_put_in_unless_the_request_says_something_itself() {
-    let budget = Some(Wish::Task(Thinking::Budget(9)));
+    let budget = Some(ThinkingSource::Task(Thinking::Budget(9)));
     let with = |body: &str| with_task(body, serde_json::json!({}), budget);
     let enabled = serde_json::json!({ "type": "enabled", "budget_tokens": 9 });
     for body in ["{}", r#"{"thinking":null}"#, r#"{"chat_template_kwargs":{"enable_thinking":true}}"#] {
@@ -77,7 +77,7 @@ fn rc_23_a_tasks_thinking_is_put_in_unless_the_request_says_something_itself() {
     let shut = with(r#"{"chat_template_kwargs":{"enable_thinking":false,"a":1}}"#);
     assert_eq!(shut["thinking"], serde_json::json!({ "type": "disabled" }));
     assert_eq!(shut["chat_template_kwargs"], serde_json::json!({ "enable_thinking": false, "a": 1 }));
-    let off = with_task("{}", serde_json::json!({}), Some(Wish::Task(Thinking::Off)));
+    let off = with_task("{}", serde_json::json!({}), Some(ThinkingSource::Task(Thinking::Off)));
     assert_eq!(off, serde_json::json!({ "thinking": { "type": "disabled" } }));
 }
 
@@ -89,7 +89,7 @@ fn rc_23_what_the_request_says_to_us_goes_before_all_it_says_to_the_model() {
     assert_eq!(header.thinking, Some(Thinking::Off));
     assert_eq!(with_headers(r#"{"x_thinking":"on"}"#, &[("x-thinking", "off")]).unwrap().thinking, Some(Thinking::On));
     let body = r#"{"x_thinking":9,"thinking":"off","reasoning_effort":"low"}"#;
-    let wish = Some(Wish::Request(Thinking::Budget(9)));
+    let wish = Some(ThinkingSource::Request(Thinking::Budget(9)));
     let enabled = serde_json::json!({ "type": "enabled", "budget_tokens": 9 });
     assert_eq!(
         with_task(body, serde_json::json!({}), wish),

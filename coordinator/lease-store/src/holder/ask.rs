@@ -7,7 +7,7 @@ use model_boss_lease::{Op, Outcome, Request, Want};
 use super::operate::unexpected;
 use super::state::{Held, Holder};
 use crate::capability::random_name;
-use crate::contract::{AcquireRequest, Acquired, Asked, LeaseHandle, Wish};
+use crate::contract::{AcquireRequest, Acquired, LeaseHandle, LeaseWish, RevokedForUs};
 use crate::{StoreError, host};
 
 /// The pause before a request is repeated. It is shorter than the lease time, so that the place in the queue is kept.
@@ -20,8 +20,8 @@ impl Holder {
         let mut owner = self.owner.clone();
         owner.label = label.into();
         let want = match wish {
-            Wish::Parts(parts) => Want::Parts(self.keyed(&parts)?),
-            Wish::AnyOf { count, bytes, devices } => {
+            LeaseWish::Parts(parts) => Want::Parts(self.keyed(&parts)?),
+            LeaseWish::AnyOf { count, bytes, devices } => {
                 let devices = devices.iter().map(|device| self.key(device)).collect::<Result<_, _>>()?;
                 Want::AnyOf { count, bytes, devices }
             }
@@ -46,7 +46,8 @@ impl Holder {
                 Acquired::Wait { position: 1, reason: "it fits".to_owned(), asked: Vec::new(), retry_after: ASK_AGAIN }
             }
             Outcome::Revoking { victims, wait: reason } => {
-                let asked = victims.into_iter().map(|v| Asked { label: v.label, remaining: v.remaining }).collect();
+                let asked =
+                    victims.into_iter().map(|v| RevokedForUs { label: v.label, remaining: v.remaining }).collect();
                 wait(reason, asked)
             }
             Outcome::Recovering { retry_after } => {

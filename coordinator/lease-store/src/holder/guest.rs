@@ -9,7 +9,7 @@ use model_boss_protocol::{ByteCount, DeviceId};
 use super::operate::unexpected;
 use super::state::Holder;
 use crate::capability::{Proof, earlier_name};
-use crate::contract::{AcquireRequest, Asked, LeaseHandle, Wish};
+use crate::contract::{AcquireRequest, LeaseHandle, LeaseWish, RevokedForUs};
 use crate::guest_name::of_guest;
 use crate::view::{ForcedView, LeaseView};
 use crate::{Caller, StoreError};
@@ -44,7 +44,7 @@ pub enum GuestAcquired {
         /// The reason, for people.
         reason: String,
         /// The leases revoked for it.
-        asked: Vec<Asked>,
+        asked: Vec<RevokedForUs>,
     },
     /// Records may have been lost: no lease is granted for this long.
     Recovering(Duration),
@@ -99,7 +99,8 @@ impl Holder {
             }
             Outcome::Wait(reason) => wait(reason, Vec::new()),
             Outcome::Revoking { victims, wait: reason } => {
-                let asked = victims.into_iter().map(|v| Asked { label: v.label, remaining: v.remaining }).collect();
+                let asked =
+                    victims.into_iter().map(|v| RevokedForUs { label: v.label, remaining: v.remaining }).collect();
                 wait(reason, asked)
             }
             Outcome::Recovering { retry_after } => GuestAcquired::Recovering(retry_after),
@@ -343,8 +344,8 @@ impl Holder {
         let AcquireRequest { request_id, label, priority, wish, yielding, mode } = request;
         let owner = Owner::new(owner.process, label, owner.kind).of_user(owner.user);
         let want = match wish {
-            Wish::Parts(parts) => Want::Parts(self.keyed(&parts)?),
-            Wish::AnyOf { count, bytes, devices } => {
+            LeaseWish::Parts(parts) => Want::Parts(self.keyed(&parts)?),
+            LeaseWish::AnyOf { count, bytes, devices } => {
                 let devices = devices.iter().map(|device| self.key(device)).collect::<Result<_, _>>()?;
                 Want::AnyOf { count, bytes, devices }
             }

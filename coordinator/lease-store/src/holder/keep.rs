@@ -6,7 +6,7 @@ use model_boss_protocol::{ByteCount, DeviceId, Priority};
 use super::operate::unexpected;
 use super::state::Holder;
 use crate::StoreError;
-use crate::contract::{Kept, LeaseHandle, Revoked};
+use crate::contract::{LeaseHandle, RenewOutcome, Revoked};
 use crate::holder::state::Held;
 
 fn counts_for(parts: &[(DeviceKey, ByteCount)], device: &DeviceKey) -> ByteCount {
@@ -22,9 +22,9 @@ enum Stated {
 
 impl Holder {
     /// The heartbeat: renews every held lease and returns those that were lost, revoked or reduced.
-    pub fn renew(&mut self) -> Result<Kept, StoreError> {
+    pub fn renew(&mut self) -> Result<RenewOutcome, StoreError> {
         if self.held.is_empty() {
-            return Ok(Kept::default());
+            return Ok(RenewOutcome::default());
         }
         let renewal = |held: &Held| Renewal {
             lease: held.handle.lease.clone(),
@@ -38,8 +38,10 @@ impl Holder {
             other => return Err(unexpected("renew", other)),
         };
         self.held.values_mut().for_each(|held| held.used = false);
-        let mut kept =
-            Kept { revoked: revoked.into_iter().filter_map(|r| self.revoked(r)).collect(), ..Kept::default() };
+        let mut kept = RenewOutcome {
+            revoked: revoked.into_iter().filter_map(|r| self.revoked(r)).collect(),
+            ..RenewOutcome::default()
+        };
         // A store that went back in time may have lost a lease, or have it with fewer bytes.
         let whole = |held: &Held| {
             let known = self.seen.leases.get(&held.handle.lease).map(model_boss_lease::Lease::promised);

@@ -8,7 +8,7 @@ use super::state::{Claimed, Holder};
 use crate::StoreError;
 use crate::claim::DeviceClaim;
 use crate::contract::{DeviceDeclaration, Observation};
-use crate::holder::state::Written;
+use crate::holder::state::LastWrite;
 
 impl Holder {
     /// Claims a device for this host's ledger, if that was not done yet, and declares its properties.
@@ -57,7 +57,7 @@ impl Holder {
         }
         let known = self.seen.devices.get(&key);
         let unsettled = known.is_none_or(|device| device.unsettled_since.is_some() || device.observed_at.is_none());
-        let fresh = Written { at: *sampled_at, used: *used, processes: processes.iter().copied().collect() };
+        let fresh = LastWrite { at: *sampled_at, used: *used, processes: processes.iter().copied().collect() };
         let written = self.devices.get(device).and_then(|claimed| claimed.written.as_ref());
         if unsettled || written.is_none_or(|written| written.differs(&fresh, self.seen.terms.heartbeat)) {
             let tree = self.tree();

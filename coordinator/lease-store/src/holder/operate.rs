@@ -13,7 +13,7 @@ use super::state::{Holder, Reach};
 use crate::capability::CapabilityKey;
 use crate::claim::Claim;
 use crate::mark::Mark;
-use crate::place::Place;
+use crate::place::HostFolders;
 use crate::race::{RealPacing, pause_after};
 use crate::store::{Document, Etag, LedgerStore as _, Snapshot, Store, Swap};
 use crate::view::{LeaseView, WaiterView};
@@ -31,7 +31,7 @@ impl Holder {
         owner: Owner,
         terms: Terms,
     ) -> Result<Self, StoreError> {
-        let place = Place::of(runtime_dir)?;
+        let place = HostFolders::of(runtime_dir)?;
         let mut store = EmbeddedStore::open(state_dir)?;
         let boot_id = host::boot_id()?;
         let mark = Mark::open(&place, &boot_id, store.describe(), Some(store.path()));
@@ -65,7 +65,7 @@ impl Holder {
         owner: Owner,
         terms: Terms,
     ) -> Result<Self, StoreError> {
-        let place = Place::of(runtime_dir)?;
+        let place = HostFolders::of(runtime_dir)?;
         let store = RedisStore::open(url, &boot_id)?;
         let ledger = format!("ledger {}", store.server());
         let mark = Mark::open(&place, &boot_id, ledger.clone(), None);
@@ -78,7 +78,7 @@ impl Holder {
         store: Box<dyn Store>,
         mut empty: Ledger,
         claim: Claim,
-        (place, mark): (Place, Mark),
+        (place, mark): (HostFolders, Mark),
         owner: Owner,
     ) -> Result<Self, StoreError> {
         empty.fence = empty.fence.max(mark.fence());

@@ -9,7 +9,7 @@ use model_boss_protocol::{ByteCount, DeviceId, chain};
 use crate::capability::CapabilityKey;
 use crate::claim::{Claim, DeviceClaim};
 use crate::mark::Mark;
-use crate::place::Place;
+use crate::place::HostFolders;
 use crate::race::Pacing;
 use crate::store::{Store, Swap};
 use crate::tree::{self, ProcessTree};
@@ -25,7 +25,7 @@ pub struct Holder {
     /// A new ledger of this boot, with these terms.
     pub(super) empty: Ledger,
     pub(super) claim: Claim,
-    pub(super) place: Place,
+    pub(super) place: HostFolders,
     pub(super) mark: Mark,
     pub(super) devices: BTreeMap<DeviceId, Claimed>,
     pub(super) held: BTreeMap<LeaseId, Held>,
@@ -93,7 +93,7 @@ impl Reach {
 /// A device that this process has locked for its host.
 pub(super) struct Claimed {
     pub(super) declaration: DeviceDeclaration,
-    pub(super) written: Option<Written>,
+    pub(super) written: Option<LastWrite>,
     pub(super) claim: DeviceClaim,
 }
 
@@ -123,13 +123,13 @@ impl Held {
 }
 
 /// The last observation that was written.
-pub(super) struct Written {
+pub(super) struct LastWrite {
     pub(super) at: Instant,
     pub(super) used: Option<ByteCount>,
     pub(super) processes: BTreeMap<u32, ByteCount>,
 }
 
-impl Written {
+impl LastWrite {
     pub(super) fn differs(&self, fresh: &Self, heartbeat: Duration) -> bool {
         let far = |a: Option<ByteCount>, b: Option<ByteCount>| match (a, b) {
             (Some(a), Some(b)) => a.saturating_sub(b).max(b.saturating_sub(a)) > SMALL_CHANGE,

@@ -14,13 +14,13 @@ use model_boss_protocol::{ByteCount, DeviceId, Priority};
 use super::*;
 use crate::claim::Claim;
 use crate::mark::Mark;
-use crate::place::Place;
+use crate::place::HostFolders;
 use crate::race::{Pacing, pause_after};
 use crate::store::{DocumentStore, Etag, LedgerStore, Snapshot};
 use crate::tree::guard_mark;
 use crate::{
-    AcquireRequest, Acquired, Caller, DeviceDeclaration, Document, Kept, LeaseHandle, NotNamed, Observation, Proof,
-    StoreError, Swap, Wish, host, this_process,
+    AcquireRequest, Acquired, Caller, DeviceDeclaration, Document, LeaseHandle, LeaseWish, NotNamed, Observation,
+    Proof, RenewOutcome, StoreError, Swap, host, this_process,
 };
 
 /// A register in memory. It counts swaps, can lose the next few races, and can be cut off.
@@ -110,7 +110,7 @@ fn holder(memory: &Memory, folder: &tempfile::TempDir) -> Holder {
 }
 
 fn over_memory(memory: &Memory, empty: Ledger, folder: &tempfile::TempDir, owner: Owner) -> Holder {
-    let place = Place::of(Some(folder.path())).unwrap();
+    let place = HostFolders::of(Some(folder.path())).unwrap();
     let mark = Mark::open(&place, "boot", "ledger".to_owned(), None);
     let claim = Claim::Shared("ledger".to_owned());
     Holder::over(Box::new(memory.clone()), empty, claim, (place, mark), owner).unwrap()
@@ -152,7 +152,7 @@ fn little_is_written() {
     bench.holder.observe(&observation(nearly + ByteCount(1), start + Duration::from_millis(1))).unwrap();
     assert_eq!(bench.swaps(), before + 2, "not small");
     assert!(matches!(bench.holder.acquire(wish("a", ByteCount::gib(20))).unwrap(), Acquired::NeverFits { .. }));
-    assert_eq!(bench.holder.renew().unwrap(), Kept::default());
+    assert_eq!(bench.holder.renew().unwrap(), RenewOutcome::default());
     assert_eq!(bench.swaps(), before + 2, "nothing changed");
 }
 
@@ -261,7 +261,7 @@ fn without_the_store_there_are_no_leases() {
     assert!(bench.holder.acquire(wish("b", ByteCount(1))).is_err());
     assert!(bench.holder.renew().is_err());
     bench.memory.0.lock().unwrap().cut_off = false;
-    assert_eq!(bench.holder.renew().unwrap(), Kept::default(), "a cut-off holder loses nothing");
+    assert_eq!(bench.holder.renew().unwrap(), RenewOutcome::default(), "a cut-off holder loses nothing");
 }
 
 #[test]
@@ -281,7 +281,8 @@ fn a_lease_that_somebody_ended_is_reported_as_lost() {
 #[test]
 fn a_device_must_be_declared_first() {
     let mut bench = bench();
-    let wish = AcquireRequest { wish: Wish::Parts(vec![(DeviceId::Cuda(0), ByteCount(1))]), ..wish("a", ByteCount(1)) };
+    let wish =
+        AcquireRequest { wish: LeaseWish::Parts(vec![(DeviceId::Cuda(0), ByteCount(1))]), ..wish("a", ByteCount(1)) };
     let error = bench.holder.acquire(wish).unwrap_err();
     assert_eq!(error.to_string(), "device cuda:0 was not declared to the lease ledger");
 }
@@ -302,7 +303,7 @@ fn what_is_held_is_stated_again_after_the_store_lost_everything() {
     let child = live_child();
     bench.holder.attach(&handle, child.id()).unwrap();
     bench.memory.0.lock().unwrap().document = None;
-    assert_eq!(bench.holder.renew().unwrap(), Kept::default());
+    assert_eq!(bench.holder.renew().unwrap(), RenewOutcome::default());
     assert_eq!(bench.holder.leases().len(), 1);
     assert!(bench.holder.recovering().is_some());
     // The devices are unknown until they are declared again, which the next observation does.
@@ -381,7 +382,7 @@ fn le_3_a_holder_hears_that_its_bytes_are_asked_back() {
     bench.holder.observe(&observation(ByteCount::gib(1), Instant::now())).unwrap();
     let granted = bench.holder.acquire_for(other, urgent).unwrap();
     assert!(matches!(granted, GuestAcquired::Granted(_)));
-    assert_eq!(bench.holder.renew().unwrap(), Kept::default());
+    assert_eq!(bench.holder.renew().unwrap(), RenewOutcome::default());
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use model_boss_lease_store::{Acquired, Etag, Evidence, Kept, RedisStore, StoreError, Swap};
-use model_boss_lease_store::{LedgerStore, Unreachable};
+use model_boss_lease_store::{
+    Acquired, Etag, Evidence, LedgerStore, RedisStore, RenewOutcome, StoreError, Swap, Unreachable,
+};
 use model_boss_protocol::ByteCount;
 
 use crate::server::Server;
@@ -28,7 +29,7 @@ fn after_a_restart_old_readings_are_stale_and_holders_live_on() {
     server.start_again();
 
     assert_eq!(until(|| store.compare_and_swap(&before, Etag::random().unwrap(), "late").ok()), Swap::Stale);
-    assert_eq!(until(|| holder.renew().ok()), Kept::default());
+    assert_eq!(until(|| holder.renew().ok()), RenewOutcome::default());
     assert!(holder.recovering().is_some());
     let Acquired::Wait { reason, retry_after, .. } = acquire(&mut holder, "b", ByteCount(1)).unwrap() else { panic!() };
     assert!(reason.contains("may have lost records") && retry_after <= Duration::from_secs(1), "{reason}");
@@ -52,7 +53,7 @@ fn after_a_restart_without_its_data_everything_is_stated_again() {
     until(|| observe(&mut two).ok());
     assert!(two.recovering().is_some());
     assert!(matches!(acquire(&mut two, "b", ByteCount(1)).unwrap(), Acquired::Wait { .. }));
-    assert_eq!(until(|| one.renew().ok()), Kept::default());
+    assert_eq!(until(|| one.renew().ok()), RenewOutcome::default());
     two.refresh().unwrap();
     assert_eq!(two.leases().len(), 1);
     assert_eq!(two.leases()[0].parts[0].bytes, ByteCount::gib(5));
@@ -108,7 +109,7 @@ fn a_paused_server_costs_one_operation_timeout_and_then_nothing() {
     let resting = holder.renew().unwrap_err();
     assert!(matches!(&resting, StoreError::Unavailable { source: Unreachable::JustTried(_), .. }), "{resting:?}");
     assert!(asked.elapsed() < Duration::from_millis(100));
-    assert_eq!(until(|| holder.renew().ok()), Kept::default());
+    assert_eq!(until(|| holder.renew().ok()), RenewOutcome::default());
     holder.release(&handle, Evidence::Gone).unwrap();
 }
 

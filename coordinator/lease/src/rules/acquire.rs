@@ -6,7 +6,7 @@ use model_boss_protocol::ByteCount;
 
 use super::fit::{self, Demand};
 use super::grant::{next_token, well_formed};
-use super::nominate::{self, Place};
+use super::nominate::{self, QueuePosition};
 use super::nominated::Nominated;
 use super::preempt::{self, Importance};
 use super::{crowd, end};
@@ -36,7 +36,7 @@ pub(super) fn acquire(ledger: &mut Ledger, now: StoreTime, request: Request) -> 
         return Outcome::Recovering { retry_after };
     }
     let arrived = enqueue(ledger, now, &request);
-    let place = Place { priority: request.priority, arrived, request_id: &request.request_id };
+    let place = QueuePosition { priority: request.priority, arrived, request_id: &request.request_id };
     let first = nominate::before(ledger, now, place, &request.owner.process);
     let asker = Importance { priority: request.priority, mode: &request.mode, owner: &request.owner.process };
     let parts = nominate::choose(ledger, now, &request.want, &asker, &first);

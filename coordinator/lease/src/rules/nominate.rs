@@ -11,7 +11,7 @@ use crate::{DeviceKey, Ledger, Process, StoreTime, Want};
 
 /// A place in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place<'a> {
+pub(super) struct QueuePosition<'a> {
     pub(super) priority: Priority,
     pub(super) arrived: StoreTime,
     pub(super) request_id: &'a str,
@@ -25,12 +25,12 @@ pub(super) fn arrival(ledger: &Ledger, now: StoreTime) -> StoreTime {
 
 /// The nominations of all requests before this place. The holder's own requests are left out, since their order is
 /// its own affair.
-pub(super) fn before(ledger: &Ledger, now: StoreTime, place: Place<'_>, holder: &Process) -> Nominated {
+pub(super) fn before(ledger: &Ledger, now: StoreTime, place: QueuePosition<'_>, holder: &Process) -> Nominated {
     let mut queue: Vec<_> = ledger
         .waiters
         .iter()
         .map(|(id, waiter)| {
-            (Place { priority: waiter.priority, arrived: waiter.arrived, request_id: id.as_str() }, waiter)
+            (QueuePosition { priority: waiter.priority, arrived: waiter.arrived, request_id: id.as_str() }, waiter)
         })
         .filter(|(earlier, waiter)| {
             *earlier < place && earlier.request_id != place.request_id && waiter.owner.process != *holder
@@ -90,11 +90,13 @@ pub fn nominations(ledger: &Ledger, now: StoreTime) -> Vec<(String, Vec<(DeviceK
     let mut queue: Vec<_> = ledger
         .waiters
         .iter()
-        .map(|(id, waiter)| (Place { priority: waiter.priority, arrived: waiter.arrived, request_id: id }, waiter))
+        .map(|(id, waiter)| {
+            (QueuePosition { priority: waiter.priority, arrived: waiter.arrived, request_id: id }, waiter)
+        })
         .collect();
     queue.sort_by_key(|(place, _)| *place);
     let mut nominated = Nominated::default();
-    let choose = |(place, waiter): (Place<'_>, &crate::Waiter)| {
+    let choose = |(place, waiter): (QueuePosition<'_>, &crate::Waiter)| {
         let asker = Importance { priority: place.priority, mode: &waiter.mode, owner: &waiter.owner.process };
         let parts = choose(ledger, now, &waiter.want, &asker, &nominated);
         nominated.take(parts.clone());

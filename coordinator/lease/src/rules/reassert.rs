@@ -7,7 +7,7 @@ use super::crowd;
 use super::fit::{self, Demand};
 use super::grant::{next_token, well_formed};
 use super::held::unsettle;
-use super::nominate::{self, Place};
+use super::nominate::{self, QueuePosition};
 use crate::{
     Accounting, DeviceKey, Lease, LeaseId, LeaseState, Ledger, Outcome, Part, Record, Refusal, StoreTime, Token, Wait,
     WaitReason,
@@ -61,8 +61,11 @@ type Sized = (DeviceKey, ByteCount, ByteCount);
 fn sizes(ledger: &Ledger, now: StoreTime, record: &Record) -> Result<Vec<Sized>, Outcome> {
     let recovering = ledger.recovering().is_some();
     let known = ledger.leases.get(&record.lease);
-    let place =
-        Place { priority: record.priority, arrived: nominate::arrival(ledger, now), request_id: &record.request_id };
+    let place = QueuePosition {
+        priority: record.priority,
+        arrived: nominate::arrival(ledger, now),
+        request_id: &record.request_id,
+    };
     let first = nominate::before(ledger, now, place, &record.owner.process);
     let mut sizes: Vec<Sized> = Vec::new();
     for (device, stated) in &record.parts {

@@ -7,7 +7,7 @@ use model_boss_protocol::ByteCount;
 use super::fit::{self, Demand};
 use super::grant::well_formed;
 use super::held::{held, unsettle};
-use super::nominate::{self, Place};
+use super::nominate::{self, QueuePosition};
 use crate::{DeviceKey, LeaseId, Ledger, Outcome, Refusal, StoreTime, Token};
 
 pub(super) fn resize(
@@ -37,8 +37,11 @@ pub(super) fn resize(
         if let Some(retry_after) = ledger.recovering() {
             return Outcome::Recovering { retry_after };
         }
-        let place =
-            Place { priority: lease.priority, arrived: nominate::arrival(ledger, now), request_id: &lease.request_id };
+        let place = QueuePosition {
+            priority: lease.priority,
+            arrived: nominate::arrival(ledger, now),
+            request_id: &lease.request_id,
+        };
         let first = nominate::before(ledger, now, place, &lease.owner.process);
         if let Err(outcome) = fit::fits(ledger, now, &growth, &first) {
             return outcome;

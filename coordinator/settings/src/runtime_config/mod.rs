@@ -38,11 +38,11 @@ pub struct RuntimeConfig {
     /// The source of each configured value, by its key.
     origins: BTreeMap<&'static str, String>,
     copy: LocalCopy,
-    state: Mutex<State>,
+    state: Mutex<DocumentState>,
 }
 
 #[derive(Default)]
-struct State {
+struct DocumentState {
     /// The newest known document of this store. It comes from the copy until the store was read.
     known: Option<Kept>,
     /// Its values that are not used.
@@ -307,7 +307,7 @@ impl RuntimeConfig {
         }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, DocumentState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

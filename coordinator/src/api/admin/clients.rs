@@ -16,7 +16,7 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let context = call.context;
     let views = context.scheduling.view(|scheduler, now| scheduler.clients(now)).await.unwrap_or_default();
     let (current, rules) = (context.tasks.current(), context.tasks.client_rules());
-    let written = Written { file: current.names.file(), rules: &rules };
+    let written = WrittenRules { file: current.names.file(), rules: &rules };
     let clients: Vec<Value> = views
         .iter()
         .map(|view| {
@@ -31,7 +31,7 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
 }
 
 /// The rules of clients: in `tasks.yaml`, and below them in the configuration.
-struct Written<'a> {
+struct WrittenRules<'a> {
     file: &'a TasksFile,
     /// Both merged, as the scheduler has them.
     rules: &'a ClientRules,
@@ -44,7 +44,7 @@ struct Setting {
     origin: String,
 }
 
-impl Written<'_> {
+impl WrittenRules<'_> {
     /// Every recent client, and each with an entry of its own.
     fn names(&self) -> Vec<ClientId> {
         let named = self.file.clients.keys().map(|name| ClientId::from(name.as_str()));
@@ -123,7 +123,7 @@ mod tests {
         let night = ClientRule { max_queued: Some(3), cooldown: Duration::from_secs(2), ..ClientRule::default() };
         let base = ClientRules { named: [("night".into(), night)].into(), ..ClientRules::default() };
         let rules = file.client_rules(&base);
-        let written = Written { file: &file, rules: &rules };
+        let written = WrittenRules { file: &file, rules: &rules };
         assert_eq!(written.names(), ["default".into(), "night".into(), "phone".into()]);
         written.profile(&client.into())
     }

@@ -11,7 +11,7 @@ use model_boss_protocol::{ApiError, ErrorCode, Priority};
 use serde_json::json;
 
 use crate::api::route::Call;
-use crate::leases::Answer;
+use crate::leases::GuestAnswer;
 
 /// The path before the id of a lease.
 const PREFIX: &str = "/api/v1/leases/";
@@ -32,8 +32,8 @@ pub(crate) async fn acquire(mut call: Call) -> Result<Response, ApiError> {
     let mut asked: AcquireBody = call.body().await?.parse().await?;
     asked.priority = most_important(&call, asked.priority)?;
     match call.context.leases.grant(call.caller().await, asked).await? {
-        Answer::Done(granted) => json_with(StatusCode::CREATED, &granted),
-        Answer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
+        GuestAnswer::Done(granted) => json_with(StatusCode::CREATED, &granted),
+        GuestAnswer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
     }
 }
 
@@ -61,8 +61,8 @@ pub(crate) async fn order(mut call: Call) -> Result<Response, ApiError> {
             let mut stated: ReassertBody = body.parse().await?;
             stated.priority = most_important(&call, stated.priority)?;
             match leases.state_again(caller, LeaseId::from(id), stated).await? {
-                Answer::Done(stated) => json(&stated),
-                Answer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
+                GuestAnswer::Done(stated) => json(&stated),
+                GuestAnswer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
             }
         }
         _ => {

@@ -7,7 +7,7 @@ use model_boss_protocol::ModelId;
 use tokio::time::Instant;
 
 use crate::metrics::{Metrics, ModelMetrics, Usage};
-use crate::scheduling::{Dispatched, Place};
+use crate::scheduling::{Destination, Dispatched};
 
 /// nginx's status for "the client closed the connection": no client receives it, only counters show it.
 const CLIENT_GONE: u16 = 499;
@@ -40,12 +40,12 @@ impl Account {
     /// Records that the request got a worker.
     pub(crate) fn dispatched(&mut self, dispatched: &Dispatched) {
         match &dispatched.place {
-            Place::Worker { worker, .. } if self.model.as_ref() != Some(&worker.model) => {
+            Destination::Worker { worker, .. } if self.model.as_ref() != Some(&worker.model) => {
                 self.model = Some(worker.model.clone());
                 self.handles = self.metrics.model(self.model.as_ref());
             }
-            Place::Worker { .. } => {}
-            Place::Cloud { provider, .. } => {
+            Destination::Worker { .. } => {}
+            Destination::Cloud { provider, .. } => {
                 self.model = Some(ModelId::from(dispatched.place.served().as_str()));
                 // Clients choose the names of a provider's models, so they cannot be labels.
                 self.handles = self.metrics.provider(provider);

@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout_at};
 use super::account::Account;
 use super::answer_body::{AnswerBody, BodyError, Origin};
 use super::reshape::reshape_whole;
-use crate::scheduling::{Dispatched, Place, Ticket};
+use crate::scheduling::{Destination, Dispatched, Ticket};
 use crate::worker::Worker;
 
 /// The most bytes that an external engine's manifest adds to a request: a few fields.
@@ -102,7 +102,7 @@ pub(crate) struct Answer {
     /// The client's deadline.
     pub(super) deadline: Option<Instant>,
     /// The place that the answer comes from.
-    pub(super) place: Place,
+    pub(super) place: Destination,
 }
 
 /// The model that answers a request, and how it was chosen.
@@ -211,8 +211,8 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
         let dispatched = ticket.dispatched().await?;
         account.dispatched(&dispatched);
         let (worker, priority) = match &dispatched.place {
-            Place::Worker { worker, priority } => (worker, *priority),
-            Place::Cloud { provider, model } => match ask_cloud(forward, provider, model).await {
+            Destination::Worker { worker, priority } => (worker, *priority),
+            Destination::Cloud { provider, model } => match ask_cloud(forward, provider, model).await {
                 Ok(reply) => return Ok((dispatched, reply)),
                 Err(error) if error.code == ErrorCode::InvalidRequest => return Err(error),
                 Err(error) => {
@@ -266,7 +266,7 @@ async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<Rep
 
 async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Result<Reply, Lost> {
     let upstream = worker.upstream().ok_or(Lost::NotReady)?;
-    let Asked { path, body, reshape, thinking } = prepare(worker, forward).await?;
+    let EngineRequest { path, body, reshape, thinking } = prepare(worker, forward).await?;
     let mut request = Request::new(body);
     *request.method_mut() = Method::POST;
     *request.uri_mut() = Uri::from_static(path);
@@ -362,7 +362,7 @@ async fn read_error(status: StatusCode, from: Origin, is_foreign: bool) -> Resul
 }
 
 /// A request as it is sent to one worker.
-struct Asked {
+struct EngineRequest {
     path: &'static str,
     body: Outgoing,
     /// The translation of its answer.
@@ -371,11 +371,11 @@ struct Asked {
 }
 
 /// The request for this worker: unchanged, or translated for an external engine.
-async fn prepare(worker: &Worker, forward: &Forward) -> Result<Asked, Lost> {
+async fn prepare(worker: &Worker, forward: &Forward) -> Result<EngineRequest, Lost> {
     let path = forward.path;
     let Some(dialect) = worker.dialect() else {
         let body = forward.body_for(worker.model.as_str());
-        return Ok(Asked { path, body, reshape: None, thinking: None });
+        return Ok(EngineRequest { path, body, reshape: None, thinking: None });
     };
     let created = unix_seconds();
     let id = format!("chatcmpl-{}", String::from_utf8_lossy(forward.request_id.as_bytes()));
@@ -394,7 +394,7 @@ async fn prepare(worker: &Worker, forward: &Forward) -> Result<Asked, Lost> {
         Ok(prepared)
     });
     let Prepared { path, body, reshape, thinking } = prepared.await?;
-    Ok(Asked { path, body: Outgoing::new(body, Bytes::new()), reshape, thinking })
+    Ok(EngineRequest { path, body: Outgoing::new(body, Bytes::new()), reshape, thinking })
 }
 
 async fn next_data(body: &mut AnswerBody) -> Result<Option<Bytes>, Lost> {
@@ -422,17 +422,17 @@ async fn whole(body: &mut AnswerBody, mut memory: HeldMemory) -> Result<Bytes, L
 }
 
 /// The error of an answer that broke off after some of it was sent on.
-pub(crate) async fn broken_in_the_middle(place: Place) -> ApiError {
+pub(crate) async fn broken_in_the_middle(place: Destination) -> ApiError {
     let (code, message) = match place {
-        Place::Cloud { provider, .. } => (
+        Destination::Cloud { provider, .. } => (
             ErrorCode::BackendError,
             format!("the connection to provider '{provider}' broke in the middle of its answer"),
         ),
-        Place::Worker { worker, .. } if worker.has_ended().await => (
+        Destination::Worker { worker, .. } if worker.has_ended().await => (
             ErrorCode::WorkerCrashed,
             format!("{} went away in the middle of its answer; send the request again", worker.title()),
         ),
-        Place::Worker { worker, .. } => (
+        Destination::Worker { worker, .. } => (
             ErrorCode::BackendError,
             format!("{} runs and closed the connection in the middle of its answer", worker.title()),
         ),

@@ -12,8 +12,8 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use model_boss_catalog::Model;
 use model_boss_core::{LoadOptions, Moment, SlotView};
 use model_boss_dialects::ollama::{
-    AnswerShape, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, OllamaRequest, from_chat, from_embed, from_generate,
-    keep_alive_of, model_name, timestamp,
+    AnswerShape, Asked, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, chat as chat_request, embed as embed_request,
+    generate as generate_request, keep_alive_of, model_name, timestamp,
 };
 use model_boss_dialects::{Names, Reshape, Stamp};
 use model_boss_host::clocks::unix_seconds;
@@ -46,25 +46,25 @@ pub(crate) async fn version(_call: Call) -> Result<Response, ApiError> {
 
 /// `POST /api/chat`.
 pub(crate) async fn chat(call: Call) -> Result<Response, ApiError> {
-    ask(call, AnswerShape::Chat, from_chat).await
+    ask(call, AnswerShape::Chat, chat_request).await
 }
 
 /// `POST /api/generate`.
 pub(crate) async fn generate(call: Call) -> Result<Response, ApiError> {
-    ask(call, AnswerShape::Generate, from_generate).await
+    ask(call, AnswerShape::Generate, generate_request).await
 }
 
 async fn ask(
     mut call: Call,
     shape: AnswerShape,
-    read: fn(&Map<String, Value>) -> Result<OllamaRequest, ApiError>,
+    read: fn(&Map<String, Value>) -> Result<Asked, ApiError>,
 ) -> Result<Response, ApiError> {
     let began = Instant::now();
     let context = Arc::clone(&call.context);
     let (stamp, wanted) = request(&mut call, read).await?;
     let (body, names, path) = match wanted {
-        Wanted::Residency(residency) => return only_residency(&context, shape, &stamp, *residency).await,
-        Wanted::Answer(body, names, path) => (body, names, path),
+        OllamaWish::Residency(residency) => return only_residency(&context, shape, &stamp, *residency).await,
+        OllamaWish::Answer(body, names, path) => (body, names, path),
     };
     let loading = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&loading);
@@ -76,7 +76,7 @@ async fn ask(
 }
 
 /// The meaning of a request.
-enum Wanted {
+enum OllamaWish {
     /// The model is to be loaded or unloaded.
     Residency(Box<Residency>),
     /// An answer to this body on OpenAI's path.
@@ -85,7 +85,7 @@ enum Wanted {
 
 /// A request only to load or to unload a model. The client's rules apply as to every other request.
 struct Residency {
-    asked: OllamaRequest,
+    asked: Asked,
     /// The permission for the model; `None` for a provider's model, which is never loaded here.
     permit: Option<ModelPermit>,
     priority: Option<Priority>,
@@ -95,26 +95,26 @@ struct Residency {
 /// Translates a request, with the model's name as the coordinator knows it.
 async fn request(
     call: &mut Call,
-    read: fn(&Map<String, Value>) -> Result<OllamaRequest, ApiError>,
-) -> Result<(Stamp, Wanted), ApiError> {
+    read: fn(&Map<String, Value>) -> Result<Asked, ApiError>,
+) -> Result<(Stamp, OllamaWish), ApiError> {
     let (context, headers) = (Arc::clone(&call.context), call.request.headers().clone());
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
         let stamp = named(&mut given);
         let (request, names, path) = match read(&given)? {
-            OllamaRequest::Chat(request, names) => (request, names, "/v1/chat/completions"),
-            OllamaRequest::Completion(request, names) => (request, names, "/v1/completions"),
-            asked @ (OllamaRequest::Load | OllamaRequest::Unload) => {
+            Asked::Chat(request, names) => (request, names, "/v1/chat/completions"),
+            Asked::Completion(request, names) => (request, names, "/v1/completions"),
+            asked @ (Asked::Load | Asked::Unload) => {
                 let keep_alive = keep_alive_of(&given)?;
                 body.replace(Value::Object(given).to_string());
                 let (peeked, resolved) = understand(&context, &body, &headers)?;
                 let priority = peeked.priority.or(resolved.priority);
                 let permit = resolved.permit.into_model();
-                return Ok((stamp, Wanted::Residency(Box::new(Residency { asked, permit, priority, keep_alive }))));
+                return Ok((stamp, OllamaWish::Residency(Box::new(Residency { asked, permit, priority, keep_alive }))));
             }
         };
         body.replace(request.to_string());
-        Ok((stamp, Wanted::Answer(body.close(), names, path)))
+        Ok((stamp, OllamaWish::Answer(body.close(), names, path)))
     };
     call.body().await?.open(translate).await
 }
@@ -140,7 +140,7 @@ async fn only_residency(
     wanted: Residency,
 ) -> Result<Response, ApiError> {
     let Residency { asked, permit, priority, keep_alive } = wanted;
-    let unloads = asked == OllamaRequest::Unload;
+    let unloads = asked == Asked::Unload;
     let done = async {
         let Some(permit) = permit else { return Ok(()) };
         let model = permit.model();
@@ -177,7 +177,7 @@ async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
         let stamp = named(&mut given);
-        let (request, names) = from_embed(&given, shape)?;
+        let (request, names) = embed_request(&given, shape)?;
         body.replace(request.to_string());
         Ok((stamp, body.close(), names))
     };

@@ -12,7 +12,7 @@ use model_boss_dialects::{AnswerKind, Names};
 use model_boss_host::clocks::in_a;
 use model_boss_http::body::{OpenBody, RequestBody};
 use model_boss_http::headers::{REQUEST_ID, THINKING};
-use model_boss_http::peek::{ANONYMOUS, Changes, Peeked, Wish as ThinkingWish, peek};
+use model_boss_http::peek::{ANONYMOUS, Changes, Peeked, ThinkingSource, peek};
 use model_boss_protocol::{ApiError, Category, ClientId, RequestId};
 use model_boss_tasks::{Question, Resolved};
 use tokio::time::{Instant, timeout};
@@ -157,7 +157,7 @@ fn look(context: &Context, mut body: OpenBody, headers: &HeaderMap) -> Result<Lo
         Target::Local(id) => resolved.ladder().rest.is_empty() && peeked.model.as_deref() == Some(id.as_str()),
         Target::Cloud { .. } => false,
     };
-    let thinking = peeked.thinking.map(ThinkingWish::Request).or(resolved.thinking.map(ThinkingWish::Task));
+    let thinking = peeked.thinking.map(ThinkingSource::Request).or(resolved.thinking.map(ThinkingSource::Task));
     let changes = Changes { without_model: !named, defaults: resolved.params(), thinking };
     if peeked.is_rewritten(&changes) {
         body.rewrite(changes.size(), |body| peeked.forwarded(body, &changes))?;

@@ -32,7 +32,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::driver::{Driver, Waiting};
+use crate::driver::{Driver, DriverQueue};
 use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
@@ -157,7 +157,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         metrics: Arc::clone(&metrics),
         drained: CancellationToken::new(),
         pulse,
-        waiting: Waiting::default(),
+        waiting: DriverQueue::default(),
     };
     tokio::spawn(driver.run(inbox));
     let configured = Configured {

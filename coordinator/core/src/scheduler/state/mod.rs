@@ -22,7 +22,7 @@ use crate::{Effect, LayerOptions, Moment, Settings, SizeEstimate};
 
 pub(super) use ledger::Ledger;
 pub(super) use looks::{Budget, Looked, Reconsider, Unlooked};
-pub(super) use others::{Others, Place};
+pub(super) use others::{LedgerPlace, Others};
 
 /// The shortest time of a timer, so that no setting makes the scheduler spin.
 pub(in crate::scheduler) const LEAST_WAIT: Duration = Duration::from_millis(1);

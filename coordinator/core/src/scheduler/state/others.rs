@@ -9,7 +9,7 @@ use crate::need::Parts;
 
 /// A model's place in the ledger's queue.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::scheduler) struct Place {
+pub(in crate::scheduler) struct LedgerPlace {
     pub(in crate::scheduler) parts: Parts,
     pub(in crate::scheduler) priority: Priority,
     /// Whether other holders are asked to release memory for it.
@@ -22,5 +22,5 @@ pub(in crate::scheduler) struct Others {
     pub(in crate::scheduler) leases: Vec<OtherLease>,
     /// In the order of their arrival.
     pub(in crate::scheduler) requests: Vec<OtherRequest>,
-    pub(in crate::scheduler) places: BTreeMap<ModelIndex, Place>,
+    pub(in crate::scheduler) places: BTreeMap<ModelIndex, LedgerPlace>,
 }

@@ -21,7 +21,7 @@ use crate::api::inference::answer::{Answer, Content, broken_in_the_middle, deadl
 use crate::api::inference::answer_body::{AnswerBody, BodyError};
 use crate::api::inference::usage::{Tail, usage_in};
 use crate::metrics::Usage;
-use crate::scheduling::{Place, Ticket};
+use crate::scheduling::{Destination, Ticket};
 
 /// The last bytes of a stream behind a whole event.
 const AT_END: [u8; 2] = [EVENT_END[0], EVENT_END[1]];
@@ -42,14 +42,14 @@ pub(crate) struct CommentTimes {
 
 /// A streamed answer as an HTTP body.
 pub(crate) struct StreamBody {
-    state: State,
+    state: AnswerState,
     silence: Silence,
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 // A body holds one state in a box of its own, and most are in the largest state, so boxing that one saves nothing.
 #[allow(clippy::large_enum_variant)]
-enum State {
+enum AnswerState {
     Waiting { pending: Pending, explain: Box<dyn Fn() -> Explanation + Send>, explanation: Option<Explanation> },
     Relaying(Relay),
     Ended,
@@ -76,7 +76,7 @@ struct Relay {
     first: Option<Bytes>,
     rest: AnswerBody,
     /// The place that it comes from, until that fails.
-    place: Option<Place>,
+    place: Option<Destination>,
     /// The search for the reason of the failure.
     broken: Option<Pin<Box<dyn Future<Output = ApiError> + Send>>>,
     /// Dropped unfinished, it reports that the client is gone.
@@ -99,18 +99,18 @@ impl StreamBody {
         times: CommentTimes,
     ) -> Self {
         let explanation = Some(explain());
-        let state = State::Waiting { pending, explain: Box::new(explain), explanation };
+        let state = AnswerState::Waiting { pending, explain: Box::new(explain), explanation };
         Self { state, silence: Silence::new(times.interval), deadline: None }
     }
 
     /// The body of an answer that has begun.
     pub(crate) fn begun(answer: Answer, times: CommentTimes) -> Self {
         let deadline = answer.deadline.map(|at| Box::pin(sleep_until(at)));
-        Self { state: State::begin(answer, Headers::Told), silence: Silence::new(times.interval), deadline }
+        Self { state: AnswerState::begin(answer, Headers::Told), silence: Silence::new(times.interval), deadline }
     }
 }
 
-impl State {
+impl AnswerState {
     fn begin(answer: Answer, headers: Headers) -> Self {
         let Answer { ticket, mut account, content, status, served, thinking, place, .. } = answer;
         let annotator = (headers == Headers::Gone).then(|| Annotator::new(&served, thinking));
@@ -150,15 +150,15 @@ impl Body for StreamBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.state, State::Ended)
+        matches!(self.state, AnswerState::Ended)
     }
 }
 
 impl StreamBody {
     fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         match &mut self.state {
-            State::Ended => Poll::Ready(None),
-            State::Waiting { pending, explain, explanation } => {
+            AnswerState::Ended => Poll::Ready(None),
+            AnswerState::Waiting { pending, explain, explanation } => {
                 if let Poll::Ready(answer) = pending.as_mut().poll(cx) {
                     self.deadline =
                         answer.as_ref().ok().and_then(|answer| answer.deadline).map(|at| Box::pin(sleep_until(at)));
@@ -182,7 +182,7 @@ impl StreamBody {
                 self.silence.sent();
                 Poll::Ready(Some(comment(words.as_deref().unwrap_or("working"))))
             }
-            State::Relaying(relay) => match relay.poll_bytes(cx) {
+            AnswerState::Relaying(relay) => match relay.poll_bytes(cx) {
                 Poll::Ready(Step::Bytes(bytes)) => {
                     self.silence.sent();
                     Poll::Ready(Some(bytes))
@@ -217,7 +217,7 @@ impl StreamBody {
 
     /// Records the end of a stream whose client is still connected.
     fn end(&mut self, outcome: Outcome) {
-        if let State::Relaying(relay) = &self.state {
+        if let AnswerState::Relaying(relay) = &self.state {
             let status = relay.status;
             self.end_with(outcome, status);
         }
@@ -225,7 +225,7 @@ impl StreamBody {
 
     /// Records the end with another status than that of its head.
     fn end_with(&mut self, outcome: Outcome, status: u16) {
-        if let State::Relaying(mut relay) = std::mem::replace(&mut self.state, State::Ended) {
+        if let AnswerState::Relaying(mut relay) = std::mem::replace(&mut self.state, AnswerState::Ended) {
             relay.account.used(relay.usage());
             relay.account.status(status);
             relay.ticket.finish(outcome, relay.account.tokens());
@@ -236,7 +236,7 @@ impl StreamBody {
 impl Drop for StreamBody {
     /// Records a client that disconnected midway, with the usage known by then.
     fn drop(&mut self) {
-        if let State::Relaying(mut relay) = std::mem::replace(&mut self.state, State::Ended)
+        if let AnswerState::Relaying(mut relay) = std::mem::replace(&mut self.state, AnswerState::Ended)
             && let Some(usage) = relay.told_apart()
         {
             relay.account.used(Some(usage));
@@ -346,9 +346,9 @@ impl Silence {
 
 /// The first bytes of an answer that begins after comments have been sent: its status can no longer be sent, only its
 /// content.
-fn first_bytes(answer: Result<Answer, ApiError>) -> (State, Option<Bytes>) {
+fn first_bytes(answer: Result<Answer, ApiError>) -> (AnswerState, Option<Bytes>) {
     match answer {
-        Err(error) => (State::Ended, Some(error_event(&error))),
+        Err(error) => (AnswerState::Ended, Some(error_event(&error))),
         Ok(mut answer) if !answer.status.is_success() => {
             let body = match &answer.content {
                 Content::Whole(body) | Content::Stream { first: body, .. } => body,
@@ -356,7 +356,7 @@ fn first_bytes(answer: Result<Answer, ApiError>) -> (State, Option<Bytes>) {
             let event = worker_error_event(answer.status, body);
             answer.account.status(answer.status.as_u16());
             answer.ticket.finish(Outcome::Answered, None);
-            (State::Ended, Some(event))
+            (AnswerState::Ended, Some(event))
         }
         Ok(mut answer) => {
             let whole = match &answer.content {
@@ -366,7 +366,7 @@ fn first_bytes(answer: Result<Answer, ApiError>) -> (State, Option<Bytes>) {
             if let Some(body) = &whole {
                 answer.account.used(usage_in(body));
             }
-            (State::begin(answer, Headers::Gone), whole.filter(|body| !body.is_empty()))
+            (AnswerState::begin(answer, Headers::Gone), whole.filter(|body| !body.is_empty()))
         }
     }
 }

@@ -154,7 +154,7 @@ pub(super) struct World {
     leases: BTreeMap<Filling, (Vec<(DeviceId, ByteCount)>, Lease)>,
     workers: BTreeMap<Filling, Worker>,
     /// Our models' places in the ledger's queue.
-    pub(super) places: BTreeMap<ModelId, Place>,
+    pub(super) places: BTreeMap<ModelId, LedgerPlace>,
     /// The leases of other holders, and the requests of those that wait.
     pub(super) outside: Vec<OtherLease>,
     pub(super) waiting_outside: Vec<OtherRequest>,
@@ -173,7 +173,7 @@ pub(super) struct World {
 
 /// A place of our model in the ledger's queue.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct LedgerPlace {
     pub(super) parts: Vec<(DeviceId, ByteCount)>,
     pub(super) priority: Priority,
 }
@@ -577,7 +577,7 @@ impl World {
             Effect::AcquireLease { slot, generation, parts, model, priority, .. } => {
                 self.check_promise(&parts);
                 self.check_limits(slot, &model, &parts);
-                self.places.insert(model, Place { parts: parts.clone(), priority });
+                self.places.insert(model, LedgerPlace { parts: parts.clone(), priority });
                 let fits = self.fits_ledger(&parts);
                 assert!(self.ledger_open, "the ledger is asked for {parts:?} while it cannot be");
                 // The ledger grants no lease that it has no room for.

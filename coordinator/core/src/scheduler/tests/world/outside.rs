@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use model_boss_protocol::{ByteCount, DeviceId, ModelId, OtherLease, OtherRequest, Priority};
 
-use super::{Coming, Place, World};
+use super::{Coming, LedgerPlace, World};
 use crate::Event;
 
 /// The pause before a waiting holder asks again.
@@ -66,7 +66,7 @@ impl World {
     pub(super) fn asks_again(&mut self, label: &str) {
         let Some(place) = self.waiting_outside.iter().position(|request| request.label == label) else { return };
         let request = self.waiting_outside[place].clone();
-        let first = |ours: &&Place| ours.priority <= request.priority;
+        let first = |ours: &&LedgerPlace| ours.priority <= request.priority;
         let ours: Vec<(DeviceId, ByteCount)> =
             self.places.values().filter(first).flat_map(|place| place.parts.clone()).collect();
         let with_ours = |(device, bytes): &(DeviceId, ByteCount)| {
@@ -101,7 +101,7 @@ impl World {
         priority: Priority,
         preempt: bool,
     ) {
-        let place = Place { parts, priority };
+        let place = LedgerPlace { parts, priority };
         let there = |lease: &OtherLease| place.parts.iter().any(|(device, _)| lease.on(device) > ByteCount::ZERO);
         let mut asked = Vec::new();
         for lease in self.outside.iter_mut().filter(|lease| preempt && there(lease)) {

@@ -1,4 +1,4 @@
-//! Translates Ollama's requests into OpenAI's.
+//! Ollama's requests as OpenAI's.
 
 use model_boss_protocol::{ApiError, DEMANDS, Demand, ErrorCode, KeepAlive};
 use serde_json::{Map, Value, json};
@@ -6,29 +6,29 @@ use serde_json::{Map, Value, json};
 use crate::Names;
 use crate::links::is_picture;
 
-/// A translated request of Ollama's API.
+/// What a request comes to.
 #[derive(Clone, Debug, PartialEq)]
-pub enum OllamaRequest {
-    /// An OpenAI chat request, and the client's names of its fields.
+pub enum Asked {
+    /// A chat, as OpenAI has it, and the names of its fields in the request.
     Chat(Value, Names),
-    /// An OpenAI completion request for the prompt as it stands, and the client's names of its fields.
+    /// A completion of a text as it stands.
     Completion(Value, Names),
-    /// A request without a prompt: the model is loaded.
+    /// Nothing is asked: the model is to be loaded.
     Load,
-    /// A request without a prompt and with `keep_alive` 0: the model is unloaded at once.
+    /// Nothing is asked, and the model is to leave at once.
     Unload,
 }
 
-/// One of Ollama's two embedding routes.
+/// Which of Ollama's two embedding routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmbedShape {
-    /// `/api/embed`, for one text or several.
+    /// `/api/embed`: several texts.
     Several,
-    /// `/api/embeddings`, the older route, for one text.
+    /// `/api/embeddings`: one, the older route.
     One,
 }
 
-/// The request's `keep_alive`: for how long the model stays loaded. `None`: the request does not say.
+/// How long the model shall stay, if the request says.
 pub fn keep_alive_of(body: &Map<String, Value>) -> Result<Option<KeepAlive>, ApiError> {
     match body.get("keep_alive") {
         None | Some(Value::Null) => Ok(None),
@@ -39,8 +39,8 @@ pub fn keep_alive_of(body: &Map<String, Value>) -> Result<Option<KeepAlive>, Api
     }
 }
 
-/// Translates a request of `POST /api/chat`.
-pub fn from_chat(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
+/// `POST /api/chat`.
+pub fn chat(body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let empty = Vec::new();
     let messages = match body.get("messages") {
         None | Some(Value::Null) => &empty,
@@ -50,7 +50,7 @@ pub fn from_chat(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
     if messages.is_empty() {
         return nothing_asked(body);
     }
-    // Ollama's tool calls may lack ids, while OpenAI's tool results name the call that they answer.
+    // Ollama's calls have no ids; OpenAI's results name the call they answer.
     let mut calls = Vec::new();
     let mut said = Vec::new();
     let mut asked = Translation::begin(body)?;
@@ -67,11 +67,11 @@ pub fn from_chat(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
         Some(tools @ Value::Array(_)) => asked.request["tools"] = tools.clone(),
         Some(_) => return Err(ApiError::invalid("tools", "'tools' must be a list")),
     }
-    Ok(OllamaRequest::Chat(asked.request, asked.names))
+    Ok(Asked::Chat(asked.request, asked.names))
 }
 
-/// Translates a request of `POST /api/generate`.
-pub fn from_generate(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
+/// `POST /api/generate`.
+pub fn generate(body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let text = |name: &str| match body.get(name) {
         None | Some(Value::Null) => Ok(""),
         Some(Value::String(text)) => Ok(text.as_str()),
@@ -102,11 +102,11 @@ pub fn from_generate(body: &Map<String, Value>) -> Result<OllamaRequest, ApiErro
             return Err(ApiError::invalid("images", message));
         }
         asked.set("prompt", json!(prompt), "prompt");
-        // The `suffix` is passed on: the engine or provider that serves the request meets or refuses it.
+        // The text behind the gap is for who serves the request to meet or to refuse.
         if !suffix.is_empty() {
             asked.set("suffix", json!(suffix), "suffix");
         }
-        // In a completion, `logprobs` is the number of alternatives, not a flag.
+        // A completion's field is the number of alternatives.
         if let Some(fields) = asked.request.as_object_mut() {
             let (wanted, top) = (fields.remove("logprobs"), fields.remove("top_logprobs"));
             if wanted == Some(json!(true)) {
@@ -114,7 +114,7 @@ pub fn from_generate(body: &Map<String, Value>) -> Result<OllamaRequest, ApiErro
                 asked.set("logprobs", top.unwrap_or_else(|| json!(0)), name);
             }
         }
-        return Ok(OllamaRequest::Completion(asked.request, asked.names));
+        return Ok(Asked::Completion(asked.request, asked.names));
     }
     let mut messages = Vec::new();
     let system = text("system")?;
@@ -129,12 +129,11 @@ pub fn from_generate(body: &Map<String, Value>) -> Result<OllamaRequest, ApiErro
     messages.push(chat_message("prompt", &said, &at, &mut Vec::new(), &mut asked.names)?);
     asked.request["messages"] = Value::Array(messages);
     asked.names.made("messages", "prompt");
-    Ok(OllamaRequest::Chat(asked.request, asked.names))
+    Ok(Asked::Chat(asked.request, asked.names))
 }
 
-/// Translates a request of `POST /api/embed` or `/api/embeddings`. Returns OpenAI's request, and the client's names of
-/// its fields.
-pub fn from_embed(body: &Map<String, Value>, shape: EmbedShape) -> Result<(Value, Names), ApiError> {
+/// `POST /api/embed` and `/api/embeddings`: the request as OpenAI's, and the names of its fields.
+pub fn embed(body: &Map<String, Value>, shape: EmbedShape) -> Result<(Value, Names), ApiError> {
     let field = if shape == EmbedShape::One { "prompt" } else { "input" };
     let input = match body.get(field) {
         Some(text @ Value::String(_)) => text.clone(),
@@ -152,17 +151,17 @@ pub fn from_embed(body: &Map<String, Value>, shape: EmbedShape) -> Result<(Value
     Ok((request, names))
 }
 
-fn nothing_asked(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
+fn nothing_asked(body: &Map<String, Value>) -> Result<Asked, ApiError> {
     model(body)?;
     let leaves = keep_alive_of(body)? == Some(KeepAlive::For(std::time::Duration::ZERO));
-    Ok(if leaves { OllamaRequest::Unload } else { OllamaRequest::Load })
+    Ok(if leaves { Asked::Unload } else { Asked::Load })
 }
 
 fn model(body: &Map<String, Value>) -> Result<&str, ApiError> {
     model_name(body).ok_or_else(|| ApiError::invalid("model", "'model' is missing"))
 }
 
-/// The model that a request names. Ollama's command line still uses the older field `name`, beside an empty `model`.
+/// The model that a request names. Ollama's command line still uses the older field, beside an empty `model`.
 pub fn model_name(body: &Map<String, Value>) -> Option<&str> {
     ["model", "name"].into_iter().filter_map(|field| body.get(field)?.as_str()).find(|name| !name.is_empty())
 }
@@ -175,7 +174,7 @@ fn streams(body: &Map<String, Value>) -> Result<bool, ApiError> {
     }
 }
 
-/// Fields of OpenAI's API or our worker's additions, each with Ollama's option that holds the same value.
+/// The fields of OpenAI's API, or of our worker's additions to it, and Ollama's options that hold the same values.
 pub(super) const OPTIONS: [(&str, &str); 12] = [
     ("temperature", "temperature"),
     ("top_p", "top_p"),
@@ -191,18 +190,18 @@ pub(super) const OPTIONS: [(&str, &str); 12] = [
     ("logit_bias", "logit_bias"),
 ];
 
-/// Fields with the same name and meaning in both APIs.
+/// Fields that OpenAI's API has too.
 const SAME: [&str; 4] = ["keep_alive", "logprobs", "top_logprobs", "continue_final_message"];
 
-/// A request under translation into OpenAI's fields.
+/// A request on its way into OpenAI's words.
 struct Translation {
     request: Value,
     names: Names,
 }
 
 impl Translation {
-    /// Translates everything but the messages: model, options, form of the answer. Options that would load the model
-    /// differently (`num_ctx`, `num_gpu`, …) are ignored: the manifest and the operator decide about them.
+    /// Everything but what is said: model, options, form of the answer. Options that would load the model otherwise
+    /// (`num_ctx`, `num_gpu`, …) are the manifest's and the operator's here, and passed over.
     fn begin(body: &Map<String, Value>) -> Result<Self, ApiError> {
         let mut asked = Self { request: json!({ "model": model(body)? }), names: Names::default() };
         let given = match body.get("options") {
@@ -213,7 +212,7 @@ impl Translation {
         let option = |name: &str| given.and_then(|options| options.get(name)).filter(|value| !value.is_null());
         for (ours, theirs) in OPTIONS {
             let Some(value) = option(theirs) else { continue };
-            // A negative length means no limit.
+            // A negative length is no limit.
             if theirs != "num_predict" || value.as_i64().is_none_or(|limit| limit >= 0) {
                 asked.set(ours, value.clone(), &format!("options.{theirs}"));
             }
@@ -225,8 +224,7 @@ impl Translation {
             }
         }
         asked.form(body)?;
-        // Demands in another API's fields are copied: the engine or provider that serves the request meets or refuses
-        // them.
+        // A demand in another API's words is for who serves the request to meet or to refuse.
         for name in DEMANDS.into_iter().flat_map(Demand::fields) {
             if let Some(value) = body.get(name).filter(|value| !value.is_null() && **value != json!("")) {
                 asked.set(name, value.clone(), name);
@@ -249,19 +247,19 @@ impl Translation {
         Ok(asked)
     }
 
-    /// Sets a field to the value of the request's `theirs`.
+    /// A field that holds the same value as the request's `theirs`.
     fn set(&mut self, ours: &str, value: Value, theirs: &str) {
         self.request[ours] = value;
         self.names.moved(ours, theirs);
     }
 
-    /// Sets a field to a value computed from the request's `theirs`.
+    /// A field that is made of the request's `theirs`.
     fn make(&mut self, ours: &str, value: Value, theirs: &str) {
         self.request[ours] = value;
         self.names.made(ours, theirs);
     }
 
-    /// Translates the wanted form of the answer.
+    /// The form that the answer shall have.
     fn form(&mut self, body: &Map<String, Value>) -> Result<(), ApiError> {
         match body.get("format") {
             None | Some(Value::Null) => {}
@@ -280,7 +278,7 @@ impl Translation {
     }
 }
 
-/// Places of one message: its index and place in the translation, and the places of its text and images in the request.
+/// The places of a message: its number, its place in the translation, and those of its text and pictures in the request.
 struct At {
     index: usize,
     ours: String,
@@ -288,7 +286,7 @@ struct At {
     images: String,
 }
 
-/// A tool call that has no result yet.
+/// A call of a tool that has no result yet.
 struct Call {
     id: String,
     name: String,
@@ -365,7 +363,7 @@ fn chat_message(
     }
     if role == "tool" {
         let own = message.get("tool_call_id").and_then(Value::as_str).map(str::to_owned);
-        // A result names its function only. Results of one function come in the order of its calls.
+        // A result names its function, and those of one function come in the order of its calls.
         let name = message.get("tool_name").and_then(Value::as_str);
         let next = calls.iter().position(|call| Some(call.name.as_str()) == name).unwrap_or(0);
         let next = if calls.is_empty() { format!("call_{}", at.index) } else { calls.remove(next).id };
@@ -377,7 +375,7 @@ fn chat_message(
     Ok(said)
 }
 
-/// The media type of an image, by its first bytes in base64; PNG if unknown.
+/// What an image is, by its first bytes in base64.
 fn media_type(data: &str) -> &'static str {
     match () {
         () if data.starts_with("/9j/") => "image/jpeg",

@@ -1,24 +1,24 @@
-//! Translates a chat answer, whole or streamed, into one of the Messages API.
+//! A chat answer, whole or streamed, as the Messages API would give it.
 
 use bytes::Bytes;
 use model_boss_protocol::ApiError;
 use serde_json::{Value, json};
 
 use crate::names::message_with_field;
-use crate::sse::{self, SseItem, SseReader};
+use crate::sse::{self, Item, Reader};
 use crate::{Names, Reshape, Stamp, nonsense};
 
 /// Turns a chat answer into one of the Messages API.
 pub struct MessagesFromChat {
     stamp: Stamp,
     names: Names,
-    reader: SseReader,
+    reader: Reader,
     begun: bool,
-    /// The open content block: its index and its kind.
+    /// The block under way: its index, and the tool call that it is.
     block: Option<(u64, Kind)>,
     blocks: u64,
     stop_reason: Option<&'static str>,
-    /// The stop sequence that ended the answer, where the backend names it.
+    /// The stop sequence that came, where whoever answers says so.
     stop_sequence: Option<String>,
     usage: Value,
     ended: bool,
@@ -28,14 +28,14 @@ pub struct MessagesFromChat {
 enum Kind {
     Text,
     Thinking,
-    /// A tool call, by its index in OpenAI's stream.
+    /// By its index in OpenAI's stream.
     Tool(u64),
 }
 
 impl MessagesFromChat {
-    /// Prepares for an answer with this stamp, to a request whose fields the client called by `names`.
+    /// An answer with this stamp, to a request with these names.
     pub fn new(stamp: Stamp, names: Names) -> Self {
-        let reader = SseReader::default();
+        let reader = Reader::default();
         let usage = json!({ "input_tokens": 0, "output_tokens": 0 });
         Self {
             stamp,
@@ -148,7 +148,7 @@ impl Reshape for MessagesFromChat {
         }
         for call in said["tool_calls"].as_array().into_iter().flatten() {
             let arguments = call["function"]["arguments"].as_str().unwrap_or("{}");
-            // Arguments that are no JSON are passed on as a string.
+            // What is no JSON is handed on as the text it is.
             let input = serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "arguments": arguments }));
             content.push(
                 json!({ "type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": input }),
@@ -168,8 +168,8 @@ impl Reshape for MessagesFromChat {
         for item in self.reader.push(bytes) {
             match item {
                 _ if self.ended => {}
-                SseItem::Comment(_) => sse::named(&mut out, "ping", &json!({ "type": "ping" })),
-                SseItem::Event { data, .. } => {
+                Item::Comment(_) => sse::named(&mut out, "ping", &json!({ "type": "ping" })),
+                Item::Event { data, .. } => {
                     if let Ok(chunk) = serde_json::from_str(&data) {
                         self.event(&chunk, &mut out);
                     }
@@ -194,7 +194,7 @@ impl Reshape for MessagesFromChat {
     }
 }
 
-/// Progress of prefill in llama.cpp's server (`return_progress`) as OpenAI's usage.
+/// The usage so far, in OpenAI's words, of a prompt that llama.cpp's server reads (`return_progress`).
 fn usage_of_progress(progress: &Value) -> Value {
     json!({ "prompt_tokens": progress["total"], "prompt_tokens_details": { "cached_tokens": progress["cache"] } })
 }
@@ -209,8 +209,7 @@ fn usage(usage: &Value) -> Value {
     })
 }
 
-/// The stop string that ended a choice, in a field of vLLM and of our worker. vLLM also puts a stop token's number
-/// there.
+/// The stop string that ended a choice: a field of vLLM's and of our worker's. It holds a token's number as well.
 fn stop_sequence(choice: &Value) -> Option<String> {
     choice["stop_reason"].as_str().map(str::to_owned)
 }
@@ -227,7 +226,7 @@ fn stop_reason(finish: &str, sequence: Option<&str>) -> &'static str {
 
 const TOO_LONG: &str = "prompt is too long";
 
-/// Translates one of our errors into the Messages API's shape.
+/// One of our errors in the Messages API's shape.
 pub fn messages_error(ours: &Value) -> Value {
     let error = &ours["error"];
     let kind = match (error["type"].as_str(), error["code"].as_str()) {
