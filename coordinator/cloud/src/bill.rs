@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model_boss_dialects::anthropic::ChatFromMessages;
-use model_boss_dialects::sse::{Item, Reader};
+use model_boss_dialects::sse::{SseItem, SseReader};
 use model_boss_dialects::{Reshape, nonsense};
 use model_boss_protocol::sse::event;
 use model_boss_protocol::{ApiError, ClientId, ErrorCode};
@@ -158,7 +158,7 @@ pub(super) struct BilledChat {
     bill: Bill,
     /// Whether to drop the last chunk, with the tokens: the client did not request it.
     hide_usage: bool,
-    reader: Reader,
+    reader: SseReader,
     told: Option<(u64, u64)>,
     /// Bytes of text: of the prompt, and of the answer so far.
     text: (usize, usize),
@@ -167,7 +167,7 @@ pub(super) struct BilledChat {
 impl BilledChat {
     pub(crate) fn new(bill: Bill, chat: &Map<String, Value>, hide_usage: bool) -> Self {
         let prompt = chat.get("messages").or_else(|| chat.get("prompt")).map_or(0, text_in);
-        Self { bill, hide_usage, reader: Reader::default(), told: None, text: (prompt, 0) }
+        Self { bill, hide_usage, reader: SseReader::default(), told: None, text: (prompt, 0) }
     }
 
     fn count(&mut self, usage: Option<Usage>) {
@@ -215,7 +215,7 @@ impl Reshape for BilledChat {
     fn piece(&mut self, bytes: &[u8]) -> Bytes {
         let mut out = Vec::new();
         for item in self.reader.push(bytes) {
-            let Item::Event { data, .. } = item else {
+            let SseItem::Event { data, .. } = item else {
                 out.extend_from_slice(b": working\n\n");
                 continue;
             };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use model_boss_config::{JsonLimits, ProviderKind};
 use model_boss_dialects::anthropic::{
-    ChatFromMessages, CommandQuestion, command_question, messages_request, thinking_note,
+    ChatFromMessages, CommandQuestion, command_question, thinking_note, to_messages_request,
 };
 use model_boss_dialects::thinking::for_provider;
 use model_boss_dialects::{Reshape, Stamp};
@@ -79,7 +79,7 @@ fn put_now(order: CloudCall) -> Result<Put, ApiError> {
                     Question::Command { program, question, is_stream }
                 }
                 None => {
-                    let request = messages_request(&chat, &model)?;
+                    let request = to_messages_request(&chat, &model)?;
                     bill.reserve(Most::of(&chat, request["max_tokens"].as_u64()))?;
                     let body = request.to_string();
                     Question::Http { path: "/v1/messages", body: memory.keep(body) }

@@ -8,7 +8,7 @@ use model_boss_protocol::{ApiError, ErrorSource, PromptFormat};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::sse::{self, Item, Reader};
+use crate::sse::{self, SseItem, SseReader};
 use crate::{Reshape, Stamp, nonsense};
 
 /// Which completion route an engine has.
@@ -178,7 +178,7 @@ pub struct CompletionToChat {
     continuous_usage: bool,
     /// The newest usage.
     so_far: Option<Value>,
-    reader: Reader,
+    reader: SseReader,
     begun: bool,
     /// It said why it ends.
     finished: bool,
@@ -203,7 +203,7 @@ impl CompletionToChat {
             wants_usage,
             continuous_usage: wants_usage && option("continuous_usage_stats"),
             so_far: None,
-            reader: Reader::default(),
+            reader: SseReader::default(),
             begun: false,
             finished: false,
             ended: false,
@@ -343,7 +343,7 @@ impl Reshape for CompletionToChat {
     fn piece(&mut self, bytes: &[u8]) -> Bytes {
         let mut out = Vec::new();
         for item in self.reader.push(bytes) {
-            if let Item::Event { data, .. } = item {
+            if let SseItem::Event { data, .. } = item {
                 self.event(&data, &mut out);
             }
         }
@@ -465,10 +465,10 @@ mod tests {
 
     fn events(out: &[u8]) -> Vec<Value> {
         let data = |item| match item {
-            Item::Event { data, .. } => serde_json::from_str(&data).ok(),
-            Item::Comment(_) => None,
+            SseItem::Event { data, .. } => serde_json::from_str(&data).ok(),
+            SseItem::Comment(_) => None,
         };
-        Reader::default().push(out).into_iter().filter_map(data).collect()
+        SseReader::default().push(out).into_iter().filter_map(data).collect()
     }
 
     #[test]

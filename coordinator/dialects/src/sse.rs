@@ -5,7 +5,7 @@ use model_boss_protocol::sse::event;
 
 /// What a stream holds, one after another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Item {
+pub enum SseItem {
     /// Something was said.
     Event {
         /// The `event:` line; empty when there is none.
@@ -23,7 +23,7 @@ const LONGEST: usize = 8 << 20;
 
 /// Takes a stream apart, wherever it was cut into pieces.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub struct SseReader {
     /// A line that has no end yet.
     line: Vec<u8>,
     name: String,
@@ -32,9 +32,9 @@ pub struct Reader {
     too_long: bool,
 }
 
-impl Reader {
+impl SseReader {
     /// Takes the next bytes; gives what is complete now.
-    pub fn push(&mut self, mut bytes: &[u8]) -> Vec<Item> {
+    pub fn push(&mut self, mut bytes: &[u8]) -> Vec<SseItem> {
         let mut items = Vec::new();
         while let Some(end) = memchr(b'\n', bytes) {
             self.keep(&bytes[..end]);
@@ -59,15 +59,15 @@ impl Reader {
         }
     }
 
-    fn take_line(&mut self, line: &str) -> Option<Item> {
+    fn take_line(&mut self, line: &str) -> Option<SseItem> {
         if line.is_empty() {
             let name = std::mem::take(&mut self.name);
-            return self.data.take().map(|data| Item::Event { name, data });
+            return self.data.take().map(|data| SseItem::Event { name, data });
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
-            "" => return Some(Item::Comment(value.to_owned())),
+            "" => return Some(SseItem::Comment(value.to_owned())),
             "event" => value.clone_into(&mut self.name),
             "data" => match &mut self.data {
                 Some(data) if data.len() + value.len() > LONGEST => {}
@@ -101,13 +101,13 @@ mod tests {
     const STREAM: &str =
         ": loading\n\nevent: a\r\ndata: {\"x\":1}\r\n\r\ndata: one\ndata:two\n\nid: 7\ndata: [DONE]\n\nrest";
 
-    fn event(name: &str, data: &str) -> Item {
-        Item::Event { name: name.into(), data: data.into() }
+    fn event(name: &str, data: &str) -> SseItem {
+        SseItem::Event { name: name.into(), data: data.into() }
     }
 
     #[test]
     fn a_line_without_an_end_takes_no_memory_and_what_follows_it_is_read() {
-        let mut reader = Reader::default();
+        let mut reader = SseReader::default();
         let piece = vec![b'x'; 1 << 20];
         assert!(reader.push(b"data: ").is_empty());
         for _ in 0..=LONGEST >> 20 {
@@ -120,10 +120,14 @@ mod tests {
 
     #[test]
     fn a_stream_reads_the_same_however_it_is_cut() {
-        let expected =
-            vec![Item::Comment("loading".into()), event("a", "{\"x\":1}"), event("", "one\ntwo"), event("", "[DONE]")];
+        let expected = vec![
+            SseItem::Comment("loading".into()),
+            event("a", "{\"x\":1}"),
+            event("", "one\ntwo"),
+            event("", "[DONE]"),
+        ];
         for cut in 0..STREAM.len() {
-            let mut reader = Reader::default();
+            let mut reader = SseReader::default();
             let mut items = reader.push(&STREAM.as_bytes()[..cut]);
             items.extend(reader.push(&STREAM.as_bytes()[cut..]));
             assert_eq!(items, expected, "cut at {cut}");

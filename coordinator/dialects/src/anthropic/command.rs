@@ -5,7 +5,7 @@
 use model_boss_protocol::ApiError;
 use serde_json::{Map, Value, json};
 
-use super::ask::messages_request;
+use super::to_messages_request::to_messages_request;
 use crate::sse;
 
 /// What the command is asked.
@@ -28,7 +28,7 @@ pub fn command_question(chat: &Map<String, Value>) -> Result<CommandQuestion, Ap
         let message = format!("the claude command line {what}; a provider with a key and no 'transport' can");
         Err(ApiError::invalid(param, message))
     };
-    let request = messages_request(chat, "")?;
+    let request = to_messages_request(chat, "")?;
     if request["tools"].is_array() {
         return refuse("tools", "cannot be given the tools of a request");
     }
@@ -232,7 +232,7 @@ fn kind_of(message: &str) -> (&'static str, u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sse::{Item, Reader};
+    use crate::sse::{SseItem, SseReader};
 
     fn question(chat: Value) -> Result<CommandQuestion, ApiError> {
         command_question(chat.as_object().unwrap())
@@ -289,8 +289,8 @@ mod tests {
     );
 
     fn kinds(bytes: &[u8]) -> Vec<String> {
-        let items = Reader::default().push(bytes).into_iter();
-        items.filter_map(|item| if let Item::Event { name, .. } = item { Some(name) } else { None }).collect()
+        let items = SseReader::default().push(bytes).into_iter();
+        items.filter_map(|item| if let SseItem::Event { name, .. } = item { Some(name) } else { None }).collect()
     }
 
     #[test]

@@ -2,7 +2,7 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::names::tests::check_every_place;
-use crate::sse::{Item, Reader};
+use crate::sse::{SseItem, SseReader};
 use crate::{Names, Reshape, Stamp};
 
 fn object(value: Value) -> Map<String, Value> {
@@ -20,9 +20,9 @@ fn through(reshape: &mut dyn Reshape, stream: &str) -> (Vec<(String, Value)>, St
         out.extend_from_slice(&reshape.piece(piece));
     }
     out.extend_from_slice(&reshape.end());
-    let events = Reader::default().push(&out).into_iter().filter_map(|item| match item {
-        Item::Event { name, data } => Some((name, serde_json::from_str(&data).ok()?)),
-        Item::Comment(_) => None,
+    let events = SseReader::default().push(&out).into_iter().filter_map(|item| match item {
+        SseItem::Event { name, data } => Some((name, serde_json::from_str(&data).ok()?)),
+        SseItem::Comment(_) => None,
     });
     (events.collect(), String::from_utf8(out).unwrap())
 }
@@ -50,7 +50,7 @@ fn rc_27_a_chat_with_everything_becomes_a_messages_request() {
         "temperature": 1.5, "stop": "x", "stream": true, "user": "u", "seed": 1,
     }));
     assert_eq!(
-        messages_request(&chat, "claude-x").unwrap(),
+        to_messages_request(&chat, "claude-x").unwrap(),
         json!({
             "model": "claude-x", "max_tokens": 8192, "system": "Be brief.\n\nBe kind.", "temperature": 1.0,
             "stop_sequences": ["x"], "stream": true, "metadata": { "user_id": "u" },
@@ -78,7 +78,7 @@ fn rc_27_a_chat_with_everything_becomes_a_messages_request() {
 #[test]
 fn rc_27_thinking_leaves_room_for_the_answer() {
     let chat = object(json!({ "messages": [], "reasoning_effort": "medium", "max_tokens": 100, "temperature": 0 }));
-    let request = messages_request(&chat, "m").unwrap();
+    let request = to_messages_request(&chat, "m").unwrap();
     assert_eq!(request["thinking"], json!({ "type": "enabled", "budget_tokens": 8192 }));
     assert!(request["max_tokens"].as_u64().unwrap() > 8192 && request.get("temperature").is_none());
 }
@@ -94,12 +94,12 @@ fn rc_23_a_budget_below_claudes_least_is_no_thinking_and_it_says_so() {
         (json!("on"), Some(4_096), false),
     ] {
         let chat = object(json!({ "messages": [], "thinking": wish }));
-        let request = messages_request(&chat, "m").unwrap();
+        let request = to_messages_request(&chat, "m").unwrap();
         assert_eq!(request["thinking"]["budget_tokens"].as_u64(), budget, "{wish}");
         assert_eq!(thinking_note(&chat).is_some(), noted, "{wish}");
     }
     let wrong = object(json!({ "messages": [], "thinking": "a little" }));
-    assert_eq!(messages_request(&wrong, "m").unwrap_err().param.as_deref(), Some("thinking"));
+    assert_eq!(to_messages_request(&wrong, "m").unwrap_err().param.as_deref(), Some("thinking"));
 }
 
 #[test]
@@ -118,14 +118,14 @@ fn rc_27_what_the_messages_api_cannot_do_is_named() {
             "messages[0].content[0].image_url",
         ),
     ] {
-        assert_eq!(messages_request(&object(body), "m").unwrap_err().param.as_deref(), Some(param));
+        assert_eq!(to_messages_request(&object(body), "m").unwrap_err().param.as_deref(), Some(param));
     }
 }
 
 #[test]
 fn en_7_a_message_starts_with_the_tokens_of_its_prompt() {
     let asked = json!({ "model": "m", "max_tokens": 9, "stream": true, "messages": [] });
-    let chat = object(chat_request(&object(asked)).unwrap().0);
+    let chat = object(from_messages_request(&object(asked)).unwrap().0);
     assert_eq!(chat["stream_options"], json!({ "include_usage": true, "continuous_usage_stats": true }));
     let stamp = || Stamp { id: "msg_1".into(), model: "m".into(), created: 0 };
     let start = |chunk: &str| -> Value {
@@ -178,7 +178,7 @@ fn en_7_an_overflow_at_a_provider_has_the_words_of_both_apis() {
 fn en_6_samplers_and_strict_tools_reach_whoever_serves_the_request() {
     let asked = json!({ "model": "m", "max_tokens": 9, "messages": [], "mirostat": 2, "mirostat_tau": 4.0,
         "tools": [{ "name": "f", "input_schema": {}, "strict": true }] });
-    let (chat, _) = chat_request(&object(asked)).unwrap();
+    let (chat, _) = from_messages_request(&object(asked)).unwrap();
     assert_eq!((&chat["mirostat"], &chat["mirostat_tau"]), (&json!(2), &json!(4.0)));
     assert_eq!(chat["tools"][0]["function"]["strict"], true);
 }
@@ -190,9 +190,9 @@ fn en_6_a_form_that_is_wished_for_is_passed_on_there_and_back() {
     for asked in [json!({ "output_config": { "format": format } }), json!({ "output_format": format })] {
         let mut asked = object(asked);
         asked.extend(object(json!({ "model": "m", "max_tokens": 9, "messages": [] })));
-        let chat = object(chat_request(&asked).unwrap().0);
+        let chat = object(from_messages_request(&asked).unwrap().0);
         assert_eq!(chat["response_format"]["json_schema"]["schema"], schema);
-        assert_eq!(messages_request(&chat, "m").unwrap()["output_config"]["format"], format);
+        assert_eq!(to_messages_request(&chat, "m").unwrap()["output_config"]["format"], format);
         assert_eq!(command_question(&chat).unwrap_err().param.as_deref(), Some("response_format"));
     }
     for (asked, param) in [
@@ -203,11 +203,11 @@ fn en_6_a_form_that_is_wished_for_is_passed_on_there_and_back() {
     ] {
         let mut asked = object(asked);
         asked.extend(object(json!({ "model": "m", "max_tokens": 9, "messages": [] })));
-        assert_eq!(chat_request(&asked).unwrap_err().param.as_deref(), Some(param));
+        assert_eq!(from_messages_request(&asked).unwrap_err().param.as_deref(), Some(param));
     }
     let demanding =
         json!({ "model": "m", "max_tokens": 9, "messages": [], "grammar": "x", "output_config": { "effort": "low" } });
-    let (chat, _) = chat_request(&object(demanding)).unwrap();
+    let (chat, _) = from_messages_request(&object(demanding)).unwrap();
     assert_eq!((&chat["grammar"], chat.get("response_format")), (&json!("x"), None));
 }
 
@@ -309,7 +309,7 @@ fn rc_27_errors_say_who_is_to_blame_and_when_to_come_back() {
 
 #[test]
 fn en_7_a_messages_request_becomes_a_chat() {
-    let (chat, _) = chat_request(&object(json!({
+    let (chat, _) = from_messages_request(&object(json!({
         "model": "m", "max_tokens": 9, "system": [{ "type": "text", "text": "S" }], "x_priority": 3,
         "stop_sequences": ["x"], "stream": true, "metadata": { "user_id": "u" },
         "messages": [
@@ -353,7 +353,7 @@ fn en_7_a_messages_request_becomes_a_chat() {
             "messages[0].content[0]",
         ),
     ] {
-        assert_eq!(chat_request(&object(body)).unwrap_err().param.as_deref(), Some(param));
+        assert_eq!(from_messages_request(&object(body)).unwrap_err().param.as_deref(), Some(param));
     }
 }
 
@@ -432,13 +432,13 @@ fn en_6_en_7_every_field_of_a_translation_is_named_as_the_client_named_it() {
     };
     for format in ["output_config", "output_format"] {
         let asked = everything(format);
-        let (chat, names) = chat_request(&object(asked.clone())).unwrap();
+        let (chat, names) = from_messages_request(&object(asked.clone())).unwrap();
         check_every_place(&names, &chat, &asked);
-        for (ours, _) in super::asked::FIELDS {
+        for (ours, _) in super::from_messages_request::FIELDS {
             assert!(chat.get(ours).is_some(), "'{ours}' is not tried");
         }
     }
-    let (_, names) = chat_request(&object(everything("output_config"))).unwrap();
+    let (_, names) = from_messages_request(&object(everything("output_config"))).unwrap();
     for (ours, theirs) in [
         ("response_format", "output_config.format"),
         ("response_format.json_schema.schema.properties", "output_config.format.schema.properties"),
@@ -476,7 +476,7 @@ fn en_7_a_messages_request_of_the_wrong_form_is_refused_by_name() {
     ] {
         let mut body = object(json!({ "model": "m", "max_tokens": 9, "messages": user(json!("?")) }));
         body.extend(object(asked));
-        let error = chat_request(&body).unwrap_err();
+        let error = from_messages_request(&body).unwrap_err();
         assert_eq!(error.param.as_deref(), Some(param), "{error}");
         assert!(error.message.contains(&format!("'{param}'")), "{error}");
     }

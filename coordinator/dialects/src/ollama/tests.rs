@@ -31,7 +31,7 @@ fn en_7_a_chat_with_everything_becomes_openais() {
         ],
         "tools": [{ "type": "function", "function": { "name": "look" } }],
     }));
-    let Asked::Chat(chat, _) = chat(&body).unwrap() else { panic!() };
+    let OllamaRequest::Chat(chat, _) = from_chat(&body).unwrap() else { panic!() };
     assert_eq!(
         chat,
         json!({
@@ -57,13 +57,13 @@ fn en_7_a_chat_with_everything_becomes_openais() {
 fn en_7_logprobs_and_demands_are_passed_on_and_logprobs_come_back() {
     let asked = json!({ "model": "m", "messages": [{ "role": "user", "content": "?" }], "stream": false,
         "logprobs": true, "top_logprobs": 2, "grammar": "x", "options": { "guided_regex": "y" } });
-    let Asked::Chat(asked, _) = chat(&object(asked)).unwrap() else { panic!() };
+    let OllamaRequest::Chat(asked, _) = from_chat(&object(asked)).unwrap() else { panic!() };
     assert_eq!((&asked["logprobs"], &asked["top_logprobs"]), (&json!(true), &json!(2)));
     assert_eq!((&asked["grammar"], &asked["guided_regex"]), (&json!("x"), &json!("y")));
     for (given, number) in [(json!({ "logprobs": true }), 0), (json!({ "logprobs": true, "top_logprobs": 3 }), 3)] {
         let mut raw = object(json!({ "model": "m", "prompt": "?", "raw": true }));
         raw.extend(object(given));
-        let Asked::Completion(asked, _) = generate(&raw).unwrap() else { panic!() };
+        let OllamaRequest::Completion(asked, _) = from_generate(&raw).unwrap() else { panic!() };
         assert_eq!((&asked["logprobs"], asked.get("top_logprobs")), (&json!(number), None));
     }
     let told = json!([{ "token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [] }]);
@@ -84,28 +84,28 @@ fn en_7_logprobs_and_demands_are_passed_on_and_logprobs_come_back() {
 #[test]
 fn an_empty_prompt_loads_and_keep_alive_0_unloads() {
     for (body, expected) in [
-        (json!({ "model": "m" }), Asked::Load),
-        (json!({ "model": "m", "prompt": "" }), Asked::Load),
-        (json!({ "model": "m", "keep_alive": 0 }), Asked::Unload),
-        (json!({ "model": "m", "keep_alive": "0" }), Asked::Unload),
-        (json!({ "model": "m", "keep_alive": -1 }), Asked::Load),
+        (json!({ "model": "m" }), OllamaRequest::Load),
+        (json!({ "model": "m", "prompt": "" }), OllamaRequest::Load),
+        (json!({ "model": "m", "keep_alive": 0 }), OllamaRequest::Unload),
+        (json!({ "model": "m", "keep_alive": "0" }), OllamaRequest::Unload),
+        (json!({ "model": "m", "keep_alive": -1 }), OllamaRequest::Load),
     ] {
-        assert_eq!(generate(&object(body.clone())), Ok(expected.clone()), "{body}");
-        assert_eq!(chat(&object(body.clone())), Ok(expected), "{body}");
+        assert_eq!(from_generate(&object(body.clone())), Ok(expected.clone()), "{body}");
+        assert_eq!(from_chat(&object(body.clone())), Ok(expected), "{body}");
     }
 }
 
 #[test]
 fn generate_is_a_chat_unless_it_is_raw() {
-    let Asked::Chat(chat, _) =
-        generate(&object(json!({ "model": "m", "prompt": "p", "system": "s", "stream": false }))).unwrap()
+    let OllamaRequest::Chat(chat, _) =
+        from_generate(&object(json!({ "model": "m", "prompt": "p", "system": "s", "stream": false }))).unwrap()
     else {
         panic!()
     };
     assert_eq!(chat["messages"], json!([{ "role": "system", "content": "s" }, { "role": "user", "content": "p" }]));
     for (field, value) in [("raw", json!(true)), ("suffix", json!("s"))] {
         let asked = json!({ "model": "m", "prompt": "p", "stream": false, field: value });
-        let Ok(Asked::Completion(asked, _)) = generate(&object(asked)) else { panic!() };
+        let Ok(OllamaRequest::Completion(asked, _)) = from_generate(&object(asked)) else { panic!() };
         let mut expected = json!({ "model": "m", "prompt": "p" });
         if field == "suffix" {
             expected["suffix"] = value;
@@ -130,7 +130,7 @@ fn mistakes_are_named() {
         (json!({ "model": "m", "prompt": "p", "keep_alive": "soon" }), "keep_alive"),
         (json!({ "model": "m", "prompt": "p", "stream": 1 }), "stream"),
     ] {
-        assert_eq!(generate(&object(body.clone())).unwrap_err().param.as_deref(), Some(param), "{body}");
+        assert_eq!(from_generate(&object(body.clone())).unwrap_err().param.as_deref(), Some(param), "{body}");
     }
     for (message, param) in [
         (json!({ "role": "assistant", "tool_calls": {} }), "messages[0].tool_calls"),
@@ -138,17 +138,17 @@ fn mistakes_are_named() {
         (json!({ "role": "user", "content": 7 }), "messages[0].content"),
         (json!({ "content": "x" }), "messages[0].role"),
     ] {
-        let error = chat(&object(json!({ "model": "m", "messages": [message] }))).unwrap_err();
+        let error = from_chat(&object(json!({ "model": "m", "messages": [message] }))).unwrap_err();
         assert_eq!(error.param.as_deref(), Some(param));
     }
     assert_eq!(
-        chat(&object(json!({ "model": "m", "messages": [{ "role": "user" }], "tools": {} })))
+        from_chat(&object(json!({ "model": "m", "messages": [{ "role": "user" }], "tools": {} })))
             .unwrap_err()
             .param
             .as_deref(),
         Some("tools")
     );
-    assert!(embed(&object(json!({ "model": "m" })), EmbedShape::Several).is_err());
+    assert!(from_embed(&object(json!({ "model": "m" })), EmbedShape::Several).is_err());
 }
 
 #[test]
@@ -217,9 +217,9 @@ fn en_6_en_7_every_field_of_a_translation_is_named_as_the_client_named_it() {
         "repeat_penalty": 1.1, "repeat_last_n": 9, "presence_penalty": 1, "frequency_penalty": 1, "logit_bias": { "1": 2 },
         "mirostat": 1,
     });
-    for (ours, theirs) in super::request::OPTIONS {
+    for (ours, theirs) in super::from_ollama_request::OPTIONS {
         let asked = json!({ "model": "m", "prompt": "p", "options": options });
-        let Asked::Chat(chat, names) = generate(&object(asked)).unwrap() else { panic!() };
+        let OllamaRequest::Chat(chat, names) = from_generate(&object(asked)).unwrap() else { panic!() };
         assert!(chat.get(ours).is_some(), "'{ours}' is not tried");
         assert_eq!(names.place(ours), format!("options.{theirs}"));
     }
@@ -243,14 +243,16 @@ fn en_6_en_7_every_field_of_a_translation_is_named_as_the_client_named_it() {
         "tools": [{ "type": "function", "function": { "name": "look", "parameters": { "type": "object" } } }],
     });
     for (read, asked) in [
-        (chat as fn(&Map<String, Value>) -> _, with(conversation.clone())),
-        (chat, with(json!({ "messages": conversation["messages"], "think": true }))),
-        (generate, with(json!({ "prompt": "p", "system": "s", "images": [image] }))),
-        (generate, with(json!({ "prompt": "p" }))),
-        (generate, with(json!({ "prompt": "p", "suffix": "s" }))),
-        (generate, with(json!({ "prompt": "p", "raw": true, "top_logprobs": null }))),
+        (from_chat as fn(&Map<String, Value>) -> _, with(conversation.clone())),
+        (from_chat, with(json!({ "messages": conversation["messages"], "think": true }))),
+        (from_generate, with(json!({ "prompt": "p", "system": "s", "images": [image] }))),
+        (from_generate, with(json!({ "prompt": "p" }))),
+        (from_generate, with(json!({ "prompt": "p", "suffix": "s" }))),
+        (from_generate, with(json!({ "prompt": "p", "raw": true, "top_logprobs": null }))),
     ] {
-        let (Asked::Chat(ours, names) | Asked::Completion(ours, names)) = read(&object(asked.clone())).unwrap() else {
+        let (OllamaRequest::Chat(ours, names) | OllamaRequest::Completion(ours, names)) =
+            read(&object(asked.clone())).unwrap()
+        else {
             panic!()
         };
         check_every_place(&names, &ours, &asked);
@@ -269,7 +271,7 @@ fn en_6_en_7_every_field_of_a_translation_is_named_as_the_client_named_it() {
         (EmbedShape::One, json!({ "model": "m", "prompt": "p", "dimensions": 4 })),
         (EmbedShape::Several, json!({ "model": "m", "input": ["p", "q"], "x_priority": 1 })),
     ] {
-        let (ours, names) = embed(&object(asked.clone()), shape).unwrap();
+        let (ours, names) = from_embed(&object(asked.clone()), shape).unwrap();
         check_every_place(&names, &ours, &asked);
     }
 }
@@ -282,7 +284,7 @@ fn en_7_a_result_of_a_tool_belongs_to_the_call_of_its_name() {
         { "role": "assistant", "tool_calls": [call("look"), call("listen"), call("look")] },
         result("listen"), result("look"), result("look"), { "role": "tool", "content": "x" },
     ] });
-    let Asked::Chat(chat, _) = chat(&object(asked)).unwrap() else { panic!() };
+    let OllamaRequest::Chat(chat, _) = from_chat(&object(asked)).unwrap() else { panic!() };
     let ids: Vec<&str> = (1..5).map(|index| chat["messages"][index]["tool_call_id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["call_0_1", "call_0_0", "call_0_2", "call_4"]);
 }

@@ -8,7 +8,7 @@ use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, Collected, Limited};
 use model_boss_cloud::CountRequest;
 use model_boss_core::{Outcome, Target};
-use model_boss_dialects::anthropic::{MessagesFromChat, chat_request};
+use model_boss_dialects::anthropic::{MessagesFromChat, from_messages_request};
 use model_boss_dialects::{Names, Reshape, Stamp};
 use model_boss_host::clocks::{in_a, unix_seconds};
 use model_boss_http::body::{OpenBody, RequestBody, json};
@@ -31,7 +31,7 @@ const MAX_COUNTED: usize = 64 << 10;
 pub(crate) async fn messages(mut call: Call) -> Result<Response, ApiError> {
     let translate = |mut body: OpenBody| {
         let asked = body.object()?;
-        let (chat, names) = chat_request(&asked)?;
+        let (chat, names) = from_messages_request(&asked)?;
         body.replace(chat.to_string());
         Ok((model_of(&asked), body.close(), names))
     };
@@ -66,7 +66,7 @@ async fn counted_somewhere(call: Call, body: RequestBody) -> Result<u64, ApiErro
         }
         asked.insert("max_tokens".to_owned(), json!(1));
         asked.remove("stream");
-        let (chat, names) = chat_request(&asked)?;
+        let (chat, names) = from_messages_request(&asked)?;
         body.replace(chat.to_string());
         Ok(Counting::Here(body.close(), names))
     };

@@ -12,8 +12,8 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use model_boss_catalog::Model;
 use model_boss_core::{LoadOptions, Moment, SlotView};
 use model_boss_dialects::ollama::{
-    AnswerShape, Asked, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, chat as chat_request, embed as embed_request,
-    generate as generate_request, keep_alive_of, model_name, timestamp,
+    AnswerShape, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, OllamaRequest, from_chat, from_embed, from_generate,
+    keep_alive_of, model_name, timestamp,
 };
 use model_boss_dialects::{Names, Reshape, Stamp};
 use model_boss_host::clocks::unix_seconds;
@@ -46,18 +46,18 @@ pub(crate) async fn version(_call: Call) -> Result<Response, ApiError> {
 
 /// `POST /api/chat`.
 pub(crate) async fn chat(call: Call) -> Result<Response, ApiError> {
-    ask(call, AnswerShape::Chat, chat_request).await
+    ask(call, AnswerShape::Chat, from_chat).await
 }
 
 /// `POST /api/generate`.
 pub(crate) async fn generate(call: Call) -> Result<Response, ApiError> {
-    ask(call, AnswerShape::Generate, generate_request).await
+    ask(call, AnswerShape::Generate, from_generate).await
 }
 
 async fn ask(
     mut call: Call,
     shape: AnswerShape,
-    read: fn(&Map<String, Value>) -> Result<Asked, ApiError>,
+    read: fn(&Map<String, Value>) -> Result<OllamaRequest, ApiError>,
 ) -> Result<Response, ApiError> {
     let began = Instant::now();
     let context = Arc::clone(&call.context);
@@ -85,7 +85,7 @@ enum OllamaWish {
 
 /// A request only to load or to unload a model. The client's rules apply as to every other request.
 struct Residency {
-    asked: Asked,
+    asked: OllamaRequest,
     /// The permission for the model; `None` for a provider's model, which is never loaded here.
     permit: Option<ModelPermit>,
     priority: Option<Priority>,
@@ -95,16 +95,16 @@ struct Residency {
 /// Translates a request, with the model's name as the coordinator knows it.
 async fn request(
     call: &mut Call,
-    read: fn(&Map<String, Value>) -> Result<Asked, ApiError>,
+    read: fn(&Map<String, Value>) -> Result<OllamaRequest, ApiError>,
 ) -> Result<(Stamp, OllamaWish), ApiError> {
     let (context, headers) = (Arc::clone(&call.context), call.request.headers().clone());
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
         let stamp = named(&mut given);
         let (request, names, path) = match read(&given)? {
-            Asked::Chat(request, names) => (request, names, "/v1/chat/completions"),
-            Asked::Completion(request, names) => (request, names, "/v1/completions"),
-            asked @ (Asked::Load | Asked::Unload) => {
+            OllamaRequest::Chat(request, names) => (request, names, "/v1/chat/completions"),
+            OllamaRequest::Completion(request, names) => (request, names, "/v1/completions"),
+            asked @ (OllamaRequest::Load | OllamaRequest::Unload) => {
                 let keep_alive = keep_alive_of(&given)?;
                 body.replace(Value::Object(given).to_string());
                 let (peeked, resolved) = understand(&context, &body, &headers)?;
@@ -140,7 +140,7 @@ async fn only_residency(
     wanted: Residency,
 ) -> Result<Response, ApiError> {
     let Residency { asked, permit, priority, keep_alive } = wanted;
-    let unloads = asked == Asked::Unload;
+    let unloads = asked == OllamaRequest::Unload;
     let done = async {
         let Some(permit) = permit else { return Ok(()) };
         let model = permit.model();
@@ -177,7 +177,7 @@ async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
         let stamp = named(&mut given);
-        let (request, names) = embed_request(&given, shape)?;
+        let (request, names) = from_embed(&given, shape)?;
         body.replace(request.to_string());
         Ok((stamp, body.close(), names))
     };

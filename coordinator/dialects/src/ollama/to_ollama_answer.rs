@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::EmbedShape;
 
 use crate::names::message_with_field;
-use crate::sse::{Item, Reader};
+use crate::sse::{SseItem, SseReader};
 use crate::{Names, Reshape, Stamp, nonsense};
 
 /// How long ago the request came, and how much of that was a load.
@@ -32,7 +32,7 @@ pub struct OllamaFromChat {
     stamp: Stamp,
     names: Names,
     elapsed: Elapsed,
-    reader: Reader,
+    reader: SseReader,
     /// Tool calls come in pieces; Ollama's clients get them whole.
     calls: Vec<(Value, String)>,
     finish: Option<String>,
@@ -49,7 +49,7 @@ impl OllamaFromChat {
             stamp,
             names,
             elapsed,
-            reader: Reader::default(),
+            reader: SseReader::default(),
             calls: Vec::new(),
             finish: None,
             usage: Value::Null,
@@ -177,7 +177,7 @@ impl Reshape for OllamaFromChat {
         let mut out = Vec::new();
         for item in self.reader.push(bytes) {
             // Comments mean nothing in Ollama's streams.
-            if let Item::Event { data, .. } = item
+            if let SseItem::Event { data, .. } = item
                 && !self.failed
             {
                 self.event(&data, &mut out);

@@ -22,7 +22,7 @@ pub(super) const FIELDS: [(&str, &str); 11] = [
 ];
 
 /// The same request as a chat, and the names of its fields in the request. Our own fields (`x_…`) stay as they are.
-pub fn chat_request(messages: &Map<String, Value>) -> Result<(Value, Names), ApiError> {
+pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Names), ApiError> {
     let (mut chat, mut names) = (Map::new(), Names::default());
     if !messages.get("max_tokens").is_some_and(Value::is_u64) {
         return Err(ApiError::invalid("max_tokens", "'max_tokens' is missing, or no whole number"));

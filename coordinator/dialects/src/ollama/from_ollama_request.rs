@@ -8,7 +8,7 @@ use crate::links::is_picture;
 
 /// What a request comes to.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Asked {
+pub enum OllamaRequest {
     /// A chat, as OpenAI has it, and the names of its fields in the request.
     Chat(Value, Names),
     /// A completion of a text as it stands.
@@ -40,7 +40,7 @@ pub fn keep_alive_of(body: &Map<String, Value>) -> Result<Option<KeepAlive>, Api
 }
 
 /// `POST /api/chat`.
-pub fn chat(body: &Map<String, Value>) -> Result<Asked, ApiError> {
+pub fn from_chat(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
     let empty = Vec::new();
     let messages = match body.get("messages") {
         None | Some(Value::Null) => &empty,
@@ -67,11 +67,11 @@ pub fn chat(body: &Map<String, Value>) -> Result<Asked, ApiError> {
         Some(tools @ Value::Array(_)) => asked.request["tools"] = tools.clone(),
         Some(_) => return Err(ApiError::invalid("tools", "'tools' must be a list")),
     }
-    Ok(Asked::Chat(asked.request, asked.names))
+    Ok(OllamaRequest::Chat(asked.request, asked.names))
 }
 
 /// `POST /api/generate`.
-pub fn generate(body: &Map<String, Value>) -> Result<Asked, ApiError> {
+pub fn from_generate(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
     let text = |name: &str| match body.get(name) {
         None | Some(Value::Null) => Ok(""),
         Some(Value::String(text)) => Ok(text.as_str()),
@@ -114,7 +114,7 @@ pub fn generate(body: &Map<String, Value>) -> Result<Asked, ApiError> {
                 asked.set("logprobs", top.unwrap_or_else(|| json!(0)), name);
             }
         }
-        return Ok(Asked::Completion(asked.request, asked.names));
+        return Ok(OllamaRequest::Completion(asked.request, asked.names));
     }
     let mut messages = Vec::new();
     let system = text("system")?;
@@ -129,11 +129,11 @@ pub fn generate(body: &Map<String, Value>) -> Result<Asked, ApiError> {
     messages.push(chat_message("prompt", &said, &at, &mut Vec::new(), &mut asked.names)?);
     asked.request["messages"] = Value::Array(messages);
     asked.names.made("messages", "prompt");
-    Ok(Asked::Chat(asked.request, asked.names))
+    Ok(OllamaRequest::Chat(asked.request, asked.names))
 }
 
 /// `POST /api/embed` and `/api/embeddings`: the request as OpenAI's, and the names of its fields.
-pub fn embed(body: &Map<String, Value>, shape: EmbedShape) -> Result<(Value, Names), ApiError> {
+pub fn from_embed(body: &Map<String, Value>, shape: EmbedShape) -> Result<(Value, Names), ApiError> {
     let field = if shape == EmbedShape::One { "prompt" } else { "input" };
     let input = match body.get(field) {
         Some(text @ Value::String(_)) => text.clone(),
@@ -151,10 +151,10 @@ pub fn embed(body: &Map<String, Value>, shape: EmbedShape) -> Result<(Value, Nam
     Ok((request, names))
 }
 
-fn nothing_asked(body: &Map<String, Value>) -> Result<Asked, ApiError> {
+fn nothing_asked(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
     model(body)?;
     let leaves = keep_alive_of(body)? == Some(KeepAlive::For(std::time::Duration::ZERO));
-    Ok(if leaves { Asked::Unload } else { Asked::Load })
+    Ok(if leaves { OllamaRequest::Unload } else { OllamaRequest::Load })
 }
 
 fn model(body: &Map<String, Value>) -> Result<&str, ApiError> {

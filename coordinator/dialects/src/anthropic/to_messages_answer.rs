@@ -5,14 +5,14 @@ use model_boss_protocol::ApiError;
 use serde_json::{Value, json};
 
 use crate::names::message_with_field;
-use crate::sse::{self, Item, Reader};
+use crate::sse::{self, SseItem, SseReader};
 use crate::{Names, Reshape, Stamp, nonsense};
 
 /// Turns a chat answer into one of the Messages API.
 pub struct MessagesFromChat {
     stamp: Stamp,
     names: Names,
-    reader: Reader,
+    reader: SseReader,
     begun: bool,
     /// The block under way: its index, and the tool call that it is.
     block: Option<(u64, Kind)>,
@@ -35,7 +35,7 @@ enum Kind {
 impl MessagesFromChat {
     /// An answer with this stamp, to a request with these names.
     pub fn new(stamp: Stamp, names: Names) -> Self {
-        let reader = Reader::default();
+        let reader = SseReader::default();
         let usage = json!({ "input_tokens": 0, "output_tokens": 0 });
         Self {
             stamp,
@@ -168,8 +168,8 @@ impl Reshape for MessagesFromChat {
         for item in self.reader.push(bytes) {
             match item {
                 _ if self.ended => {}
-                Item::Comment(_) => sse::named(&mut out, "ping", &json!({ "type": "ping" })),
-                Item::Event { data, .. } => {
+                SseItem::Comment(_) => sse::named(&mut out, "ping", &json!({ "type": "ping" })),
+                SseItem::Event { data, .. } => {
                     if let Ok(chunk) = serde_json::from_str(&data) {
                         self.event(&chunk, &mut out);
                     }

@@ -8,7 +8,7 @@ use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
 use serde_json::{Map, Value, json};
 
 use crate::engine_error::{OPENAIS, overflow_limit};
-use crate::sse::{self, Item, Reader};
+use crate::sse::{self, SseItem, SseReader};
 use crate::{Reshape, Stamp, nonsense};
 
 /// English text has about four bytes for each token.
@@ -20,7 +20,7 @@ pub struct ChatFromMessages {
     wants_usage: bool,
     /// In every chunk, so far.
     continuous_usage: bool,
-    reader: Reader,
+    reader: SseReader,
     /// Tokens of the prompt, and how many of them were cached: told at the beginning of a stream.
     prompt: (u64, u64),
     answer: u64,
@@ -44,7 +44,7 @@ impl ChatFromMessages {
             stamp,
             wants_usage,
             continuous_usage: wants_usage && option("continuous_usage_stats"),
-            reader: Reader::default(),
+            reader: SseReader::default(),
             prompt: (0, 0),
             answer: 0,
             untold: None,
@@ -202,7 +202,7 @@ impl Reshape for ChatFromMessages {
     fn piece(&mut self, bytes: &[u8]) -> Bytes {
         let mut out = Vec::new();
         for item in self.reader.push(bytes) {
-            if let Item::Event { name, data } = item
+            if let SseItem::Event { name, data } = item
                 && !self.failed
             {
                 match serde_json::from_str(&data) {

@@ -16,7 +16,7 @@ const AFTER_THINKING: u64 = 2_048;
 
 /// The same request for `model` in the Messages API. What that API cannot do is refused by name; preferences it does not
 /// know (`seed`, penalties, `logit_bias`) are left out.
-pub fn messages_request(chat: &Map<String, Value>, model: &str) -> Result<Value, ApiError> {
+pub fn to_messages_request(chat: &Map<String, Value>, model: &str) -> Result<Value, ApiError> {
     refuse_what_it_lacks(chat)?;
     let (system, messages) = conversation(chat)?;
     let limit = ["max_completion_tokens", "max_tokens"].iter().find_map(|name| chat.get(*name)?.as_u64());
