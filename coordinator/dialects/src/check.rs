@@ -1,5 +1,5 @@
-//! What a backend's answer must be before a client sees it. An answer is only read, never changed, and nothing of it is
-//! kept: a whole answer at once, a stream line by line as it passes.
+//! Checks a backend's answer before a client sees it. A whole answer is checked at once, a stream line by line as it
+//! passes. The checks change nothing, and keep at most one unfinished line of a stream.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use serde::de::IgnoredAny;
 
 use crate::nonsense;
 
-/// The longest line of a stream; an image as base64 is a tenth of it.
+/// Limit in bytes for a line of a stream; an image in base64 takes about a tenth of it.
 const LONGEST_LINE: usize = 8 << 20;
 
-/// What kind of answer a route of OpenAI's API has.
+/// The answer's shape, by the route of OpenAI's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
     /// `/v1/chat/completions`.
@@ -27,7 +27,7 @@ pub enum AnswerKind {
 }
 
 impl AnswerKind {
-    /// The kind of this path's answers.
+    /// The shape of the answers of `path`; a chat's for any unknown path.
     pub fn of(path: &str) -> Self {
         match path {
             "/v1/embeddings" => Self::Embeddings,
@@ -37,7 +37,7 @@ impl AnswerKind {
         }
     }
 
-    /// Whether such an answer can be streamed.
+    /// Whether answers of this shape can be streamed.
     pub const fn may_stream(self) -> bool {
         matches!(self, Self::Chat | Self::Completion)
     }
@@ -108,7 +108,7 @@ struct Usage {
     _total: Option<u64>,
 }
 
-/// A text, of which nothing is kept.
+/// A string, checked for its type and dropped.
 #[derive(Deserialize)]
 #[serde(from = "Cow<'_, str>")]
 struct TextOnly;
@@ -119,7 +119,7 @@ impl From<Cow<'_, str>> for TextOnly {
     }
 }
 
-/// Whether `body` is a whole answer of this kind.
+/// Checks that `body` is a whole answer of this kind.
 pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), ApiError> {
     let empty = match kind {
         AnswerKind::Chat => read::<ChatAnswer>(body)?.choices.is_empty(),
@@ -137,22 +137,22 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(nonsense)
 }
 
-/// Looks at a stream of OpenAI's as it passes.
+/// Checks a stream in OpenAI's shape as it passes.
 #[derive(Debug, Default)]
 pub struct StreamCheck {
-    /// A line that has no end yet.
+    /// The start of a line whose end has not arrived.
     line: Vec<u8>,
     begun: bool,
-    /// It said why it ends, or that it failed.
+    /// Whether a finish reason or an error has arrived.
     ended: bool,
 }
 
-/// A stream that stops being one.
+/// The place at which a stream breaks its format, and the fault.
 #[derive(Debug, PartialEq)]
 pub struct BadStream {
-    /// Bytes of the last piece that may still go on.
+    /// Bytes of the last piece that may still be passed on.
     pub good: usize,
-    /// What is wrong.
+    /// The fault.
     pub error: ApiError,
 }
 
@@ -174,7 +174,7 @@ struct ChunkChoice {
 }
 
 impl StreamCheck {
-    /// Looks at the next piece.
+    /// Checks the next piece; the error says how much of it is good.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), BadStream> {
         let mut at = 0;
         while let Some(length) = memchr(b'\n', &bytes[at..]) {
@@ -196,12 +196,12 @@ impl StreamCheck {
         Ok(())
     }
 
-    /// Whether something of an answer has come.
+    /// Whether at least one chunk of an answer has arrived.
     pub const fn has_begun(&self) -> bool {
         self.begun
     }
 
-    /// The connection ended properly: whether the answer did.
+    /// Checks, after the connection has ended properly, that the answer is complete as well.
     pub fn end(&mut self) -> Result<(), ApiError> {
         let line = std::mem::take(&mut self.line);
         self.look(&line)?;

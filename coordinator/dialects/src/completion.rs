@@ -1,6 +1,6 @@
-//! A conversation as one text, for models without a chat template, and the text that comes back as a chat answer.
+//! Chats for models without a chat template: the conversation as one text, and its completion as a chat answer.
 //!
-//! The Alpaca format is the one of Stanford Alpaca's README; llama.cpp's `/completion` is as its server's README has it.
+//! The Alpaca format follows the README of Stanford Alpaca; `/completion` follows the README of llama.cpp's server.
 
 use bytes::Bytes;
 use model_boss_protocol::sse::{DONE, event};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::sse::{self, SseItem, SseReader};
 use crate::{Reshape, Stamp, nonsense};
 
-/// Which completion route an engine has.
+/// The completion route of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompletionKind {
     LlamaServer,
@@ -27,10 +27,10 @@ impl CompletionKind {
     }
 }
 
-/// Where an Alpaca answer ends: the model begins to write the next question itself.
+/// Stop string of an Alpaca answer, behind which the model would write the next question itself.
 const ALPACA_STOP: &str = "\n### Instruction:";
 
-/// Fields that mean something to a chat only, or are put in other words; all others go on as they are.
+/// Fields that only chats have, or that are translated; all others are passed on unchanged.
 const OF_CHATS: [&str; 17] = [
     "messages",
     "model",
@@ -51,7 +51,7 @@ const OF_CHATS: [&str; 17] = [
     "thinking_budget_tokens",
 ];
 
-/// The request for a completion in place of one for a chat.
+/// Translates a chat request into a completion request.
 pub(crate) fn completion_request(
     format: PromptFormat,
     kind: CompletionKind,
@@ -112,7 +112,7 @@ fn prompt_of(format: PromptFormat, messages: &[Value], may_go_on: bool) -> Resul
     let mut prompt = String::new();
     for (index, message) in messages.iter().enumerate() {
         let text = text_of(index, message)?;
-        // An answer that has begun goes on.
+        // The model continues a last message of the assistant.
         let is_assistants = message.get("role").and_then(Value::as_str) == Some("assistant");
         if format == PromptFormat::Alpaca && may_go_on && index + 1 == messages.len() && is_assistants {
             return Ok(prompt + "### Response:\n" + &text);
@@ -145,7 +145,7 @@ fn text_of(index: usize, message: &Value) -> Result<String, ApiError> {
     }
 }
 
-/// What llama.cpp's `/completion` answers, whole or in one piece of a stream.
+/// An answer of llama.cpp's `/completion`, whole or as one event of a stream.
 #[derive(Deserialize)]
 struct LlamaCompletion {
     content: String,
@@ -162,7 +162,7 @@ struct LlamaCompletion {
     prompt_progress: Option<PromptProgress>,
 }
 
-/// How far it is with the prompt of a stream (`return_progress`).
+/// Progress of a streamed request's prefill (`return_progress`), in tokens.
 #[derive(Deserialize)]
 struct PromptProgress {
     total: u64,
@@ -174,18 +174,18 @@ pub struct CompletionToChat {
     kind: CompletionKind,
     stamp: Stamp,
     wants_usage: bool,
-    /// In every chunk, so far.
+    /// Whether every chunk carries the usage so far (`continuous_usage_stats`).
     continuous_usage: bool,
-    /// The newest usage.
+    /// The newest usage, in OpenAI's shape.
     so_far: Option<Value>,
     reader: SseReader,
     begun: bool,
-    /// It said why it ends.
+    /// Whether a finish reason has arrived.
     finished: bool,
     ended: bool,
 }
 
-/// One piece of text, and the end when it is the last.
+/// One event of the engine: a piece of text, and with the last one the reason of the end.
 struct Step {
     text: String,
     end: Option<&'static str>,
@@ -216,13 +216,14 @@ impl CompletionToChat {
                 let said: LlamaCompletion = serde_json::from_value(json.clone()).ok()?;
                 let cut = said.stop_type == "limit" || said.stopped_limit;
                 let end = if cut { "length" } else { "stop" };
-                // Its `tokens_cached` counts the whole sequence; what was cached of the prompt is in other places.
+                // llama.cpp's `tokens_cached` counts the whole sequence; the cached part of the prompt is in `timings`
+                // or the progress.
                 let in_timings = said.timings.as_ref().and_then(|timings| timings["cache_n"].as_u64());
                 let progress = said.prompt_progress.as_ref();
                 let cached = in_timings.or(progress.map(|progress| progress.cache)).unwrap_or(0);
                 let prompt = progress.map_or(said.tokens_evaluated, |progress| progress.total);
                 let usage = usage(prompt, said.tokens_predicted, cached);
-                // Whole answers of older builds do not say `stop`; a stream's pieces do.
+                // Whole answers of older builds lack `stop`; the events of a stream have it.
                 let ended = said.stop.unwrap_or(said.timings.is_some());
                 Some(Step {
                     text: said.content,
@@ -299,7 +300,7 @@ impl CompletionToChat {
         }
     }
 
-    /// The chunk that tells the usage of the whole answer, behind all others.
+    /// Writes the last chunk of a stream, which tells the usage of the whole answer.
     fn tell_usage(&self, out: &mut Vec<u8>) {
         if let (Some(usage), true) = (&self.so_far, self.wants_usage) {
             let mut chunk = self.chunk(&json!({}), None);

@@ -1,8 +1,9 @@
-//! A last message of the assistant that llama.cpp's server goes on with: how it is asked to, or not to, and its answer without
-//! the text that had begun. Our own worker, Anthropic's API and vLLM answer with what is new only.
+//! Continuation of a last assistant message by llama.cpp's server. The request says in the server's fields whether to
+//! continue. The server's answer repeats the text that had begun, which is removed: our own worker, Anthropic's API and
+//! vLLM answer with the new text only.
 //!
-//! After `common_chat_continuation_parse` and the server's handling of `prefill_assistant` and `echo`. Builds without
-//! `continue_final_message` go on by themselves and ignore the field.
+//! After llama.cpp's `common_chat_continuation_parse` and the server's handling of `prefill_assistant` and `echo`.
+//! Builds without `continue_final_message` always continue and ignore the field.
 
 use bytes::Bytes;
 use model_boss_protocol::{ApiError, Remedy, beyond};
@@ -16,28 +17,29 @@ use crate::{Reshape, nonsense};
 
 const FLAG: &str = "continue_final_message";
 
-/// Says in the server's words whether the last message is continued. Gives the text that the answer may repeat.
+/// Sets the server's fields for continuing the last message. Returns the text that the answer may repeat.
 ///
-/// `leaves_it`: the server was started not to continue by itself.
+/// `leaves_it`: the server was started with the option that turns continuing off by default.
 pub(crate) fn ask(fields: &mut Fields, leaves_it: bool) -> Result<Option<String>, ApiError> {
     let flag = fields.get(FLAG).map_or("null", |flag| flag.get());
     let wanted = match flag {
         "null" => !leaves_it,
         "true" => true,
         "false" => false,
-        // The server's own words.
+        // Other values are the server's own vocabulary, and passed on.
         _ => return Ok(None),
     };
     let Some(begun) = begun(fields)? else { return Ok(None) };
     match (wanted, flag) {
         (true, _) => {
-            // It refuses one without the other, and repeats the text in streams unless it was asked.
+            // The server refuses either field without the other. Its streams repeat the begun text unless both
+            // are set.
             fields.insert(FLAG.to_owned(), raw(&json!(true))?);
             fields.insert("add_generation_prompt".to_owned(), raw(&json!(false))?);
             let is_stream = fields.get("stream").is_some_and(|stream| stream.get() == "true");
             Ok(Some(begun).filter(|_| !is_stream))
         }
-        // It reads false as nothing said.
+        // The server treats `false` like an absent field, so `false` cannot be passed on.
         (false, "false") if !leaves_it => {
             let remedy =
                 "add llamacpp_args = \"--no-prefill-assistant\" to its manifest, or serve the model by our own worker";
@@ -48,7 +50,8 @@ pub(crate) fn ask(fields: &mut Fields, leaves_it: bool) -> Result<Option<String>
     }
 }
 
-/// The text of a last message of the assistant, behind others, that an answer can go on with.
+/// The text of the last message, if an answer can continue it: an assistant's, without tool calls, behind other
+/// messages.
 fn begun(fields: &Fields) -> Result<Option<String>, ApiError> {
     #[derive(Deserialize)]
     struct Message {
@@ -71,7 +74,7 @@ fn begun(fields: &Fields) -> Result<Option<String>, ApiError> {
     Ok(Some(text).filter(|text| last.role.as_deref() == Some("assistant") && !text.is_empty() && !calls))
 }
 
-/// A whole chat answer without the text that had begun, where the server repeats it.
+/// Removes the text that had begun from a whole chat answer of a server that repeats it.
 pub(crate) struct WithoutBegun(pub(crate) String);
 
 impl Reshape for WithoutBegun {

@@ -1,5 +1,5 @@
-//! What a request must be for an engine of others: its own name of the model, the manifest's defaults, and for a model
-//! without a chat template a prompt in place of a conversation (RC-17, RC-23).
+//! Requests as an external engine takes them: with the engine's own name of the model and the manifest's defaults. A
+//! model without a chat template gets a prompt in place of a conversation (RC-17, RC-23).
 
 use std::collections::BTreeMap;
 
@@ -12,42 +12,43 @@ use crate::continued::{self, WithoutBegun};
 use crate::fields::{Fields, malformed, raw};
 use crate::{Reshape, Stamp, thinking};
 
-/// How requests are put to one engine.
+/// Rules by which requests are translated for one engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineDialect {
-    /// The name it knows the model by.
+    /// The model's name in the engine.
     pub served_name: String,
-    /// Fields of requests that do not set them.
+    /// Defaults of the manifest, for requests that do not set these fields.
     pub params: BTreeMap<String, Value>,
-    /// Whether a model that can think aloud does, and for how many tokens.
+    /// The manifest's default for models that can think: off, on, or a budget of tokens.
     pub thinking: Option<Thinking>,
-    /// For a model without a chat template.
+    /// The format of prompts, for a model without a chat template; `None`: the engine has the template.
     pub prompt: Option<PromptFormat>,
-    /// Whether it has llama.cpp's own `/completion`.
+    /// Whether the engine is llama.cpp's server, with its own `/completion`.
     pub is_llama_server: bool,
-    /// Whether it was started not to go on with a last message of the assistant by itself.
+    /// Whether the engine was started with `--no-prefill-assistant`: it does not continue a last assistant message by
+    /// default.
     pub leaves_last_message: bool,
 }
 
-/// A request as the engine gets it.
+/// A request translated for the engine.
 pub struct Prepared {
-    /// Its path.
+    /// The engine's path, which differs from the client's where a completion replaces a chat.
     pub path: &'static str,
-    /// Its body.
+    /// The request's body, as JSON.
     pub body: Bytes,
-    /// What its answer has to go through.
+    /// The translation of the engine's answer back into the client's shape; `None`: passed on as it is.
     pub reshape: Option<Box<dyn Reshape>>,
-    /// What the engine cannot do of what was wished about thinking, for a header.
+    /// A note for a response header, where the engine cannot meet the wish about thinking.
     pub thinking: Option<&'static str>,
 }
 
 impl EngineDialect {
-    /// Whether a request is taken apart into a document, which takes many times its memory.
+    /// Whether requests to `path` are parsed into a document, which takes many times their memory.
     pub fn takes_apart(&self, path: &str) -> bool {
         self.prompt.is_some() && path.ends_with("/chat/completions")
     }
 
-    /// What the engine gets in place of this request.
+    /// Translates a request for the engine, and prepares the translation of its answer.
     pub fn prepare(&self, path: &'static str, body: &Bytes, stamp: Stamp) -> Result<Prepared, ApiError> {
         let chat = path.ends_with("/chat/completions");
         let mut fields: Fields = serde_json::from_slice(body).map_err(malformed)?;
@@ -78,7 +79,8 @@ impl EngineDialect {
         Ok(Prepared { path, body: Bytes::from(body), reshape, thinking: note })
     }
 
-    /// llama.cpp's server passes over what it does not know; of any other program it is not known what it takes.
+    /// Refuses demands that llama.cpp's server would ignore. Requests to other engines pass, since their fields are not
+    /// known here.
     fn refuse_demands(&self, fields: &Fields) -> Result<(), ApiError> {
         let unknown = |name: &str| {
             let is_known = DEMANDS.iter().any(|demand| demand.field == name && demand.remedy.is_llama_server());
@@ -90,7 +92,7 @@ impl EngineDialect {
         }
     }
 
-    /// Puts what is said about thinking as the engine takes it. All other fields keep their bytes.
+    /// Translates the wish about thinking into the engine's fields. All other fields keep their bytes.
     fn think(&self, fields: &mut Fields) -> Result<Option<&'static str>, ApiError> {
         let mut said = Map::new();
         for name in thinking::FIELDS {
@@ -106,8 +108,8 @@ impl EngineDialect {
     }
 }
 
-/// Asks llama.cpp's server for its progress, where a client wants the tokens counted from the first chunk: it tells those
-/// of the prompt only there.
+/// Asks llama.cpp's server for its progress where a client wants tokens counted from the first chunk. The server tells
+/// the prompt's tokens early only in its progress.
 fn ask_for_progress(fields: &mut Fields) -> Result<(), ApiError> {
     const PROGRESS: &str = "return_progress";
     let options = fields.get("stream_options").map_or("null", |options| options.get());
@@ -234,7 +236,7 @@ mod tests {
         let refused = ask(&llama_server, "assistant", flag(json!(false))).err().unwrap();
         assert_eq!((refused.status(), refused.param.as_deref()), (400, Some("continue_final_message")));
         assert!(refused.message.contains("our own worker"), "it names an engine that can: {refused}");
-        // Whole answers of newer builds repeat what had begun; streams that asked do not.
+        // Whole answers of newer builds repeat the text that had begun; streams with both fields set do not.
         let mut reshape = ask(&llama_server, "assistant", json!({})).unwrap().reshape.unwrap();
         let whole = |text: &str| json!({ "choices": [{ "message": { "content": text } }] });
         for said in ["It is four", " four"] {

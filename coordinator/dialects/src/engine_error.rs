@@ -1,23 +1,23 @@
-//! Errors of engines of others, in the shape and with the codes that our clients know.
+//! Errors of external engines, in the shape and with the codes of our own API.
 
 use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::Value;
 
-/// How much of a body that is no JSON is repeated.
+/// Characters of a body without JSON that an error message repeats.
 const MAX_WORDS: usize = 300;
 
-/// The engine's error as our clients read errors: its own words, and a code of ours. A status that says nothing about the
-/// request (our key is refused, the engine broke) is that of a backend that failed.
+/// Translates an engine's error: its own words, with a code of ours. A status that does not concern the request (the
+/// engine refuses our key, or fails itself) becomes `backend_error`.
 pub fn engine_error(status: u16, body: &[u8]) -> ApiError {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
-    // llama.cpp and vLLM put an object there, some a text; FastAPI calls it `detail`.
+    // llama.cpp and vLLM put an object into `error`, other engines a string; FastAPI calls the field `detail`.
     let said = json.get("error").or_else(|| json.get("detail")).unwrap_or(&json);
     let text = |name: &str| said.get(name).and_then(Value::as_str);
     let message = text("message").or_else(|| said.as_str()).map_or_else(|| plain(status, body), str::to_owned);
     let kind = text("type").unwrap_or_default();
     let too_long = kind == "exceed_context_size_error" || text("code") == Some("context_length_exceeded");
     let code = match status {
-        // llama-server blames itself for a text to embed that is longer than its physical batch.
+        // llama-server answers 500 to a text to embed that is longer than its physical batch.
         400 | 413 | 422 | 500 if too_long || is_overflow(&message) => ErrorCode::ContextLengthExceeded,
         400 | 405 | 422 => ErrorCode::InvalidRequest,
         404 | 501 => ErrorCode::UnsupportedByModel,
@@ -34,8 +34,8 @@ pub fn engine_error(status: u16, body: &[u8]) -> ApiError {
     }
 }
 
-/// The engine's words, and what they leave out: clients look for the context's length in OpenAI's words, and llama-server
-/// does not say which of its options a model of vectors lacks.
+/// The engine's words, with the facts that they lack. Clients look for the context's length in OpenAI's words.
+/// llama-server does not name the option that an embedding model lacks.
 fn with_advice(message: String, said: &Value) -> String {
     if message.contains("Pooling type") {
         return format!(
@@ -56,7 +56,7 @@ fn with_advice(message: String, said: &Value) -> String {
 /// OpenAI's words for the context of a model, which clients look for before they shorten a conversation.
 pub(crate) const OPENAIS: &str = "This model's maximum context length";
 
-/// Whether an engine's words say that a prompt is too long. vLLM, SGLang and llama-server say it in words only.
+/// Whether an engine's message says that a prompt is too long. vLLM, SGLang and llama-server say so in words only.
 fn is_overflow(message: &str) -> bool {
     let words = [
         "maximum context length",
@@ -68,7 +68,7 @@ fn is_overflow(message: &str) -> bool {
     words.iter().any(|words| message.contains(words))
 }
 
-/// The longest prompt, where an engine's words tell it.
+/// The longest prompt in tokens, where an engine's message gives it.
 pub(crate) fn overflow_limit(message: &str) -> Option<u64> {
     ["batch size: ", "context length (", "context size (", "tokens > "].into_iter().find_map(|before| {
         let (_, behind) = message.split_once(before)?;

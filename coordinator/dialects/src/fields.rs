@@ -1,4 +1,4 @@
-//! A request as its fields, each with the bytes that it came with.
+//! A request as a map of its fields, each with its original bytes.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! What other APIs say in place of OpenAI's: Anthropic's Messages, Ollama's, llama.cpp's completions. Requests, whole
-//! answers, streams and errors, there and back. Pure: bytes in, bytes out; knows no sockets, no models and no clock.
+//! Translations between OpenAI's API and other dialects: Anthropic's Messages, Ollama's API, llama.cpp's completions.
+//! They cover requests, whole answers, streams and errors, in both directions. Pure: bytes in, bytes out; the crate
+//! knows no sockets, no models and no clock.
 
 pub mod anthropic;
 mod check;

@@ -1,6 +1,6 @@
-//! Links in requests. An engine that is given one would fetch it, from inside the operator's network; so pictures, sounds and
-//! files come as `data:` URLs or base64, on every route and for every engine. Texts and what tools were called with are
-//! not looked at: a model may read about links.
+//! Search for links in requests. An engine would fetch a link from inside the operator's network. Pictures, sounds and
+//! files therefore must be `data:` URLs or base64, on every route and for every engine. Texts and arguments of tool
+//! calls are not searched: a model may read about links.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,9 +9,9 @@ use model_boss_protocol::ApiError;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Fields of a request in which content may stand.
+/// Fields of a request that may hold content.
 const CONTENT: [&str; 7] = ["input", "inputs", "prompt", "documents", "query", "queries", "content"];
-/// Fields that hold a picture, a sound or a file, in the words of OpenAI, Anthropic, vLLM and llama.cpp.
+/// Fields that hold a picture, a sound or a file, as OpenAI, Anthropic, vLLM and llama.cpp name them.
 const MEDIA: [&str; 14] = [
     "image",
     "images",
@@ -28,11 +28,11 @@ const MEDIA: [&str; 14] = [
     "multi_modal_data",
     "file_data",
 ];
-/// The same where they are objects; a text there only says where something is from.
+/// Fields that hold media if their value is an object; a string in them only names a source.
 const OBJECTS: [&str; 2] = ["source", "file"];
-/// Fields of content whose values are somebody's own.
+/// Fields of content whose values are free text or the client's own data.
 const FREE: [&str; 4] = ["text", "input", "arguments", "cache_control"];
-/// Fields of media that describe it.
+/// Fields that describe media, such as type and name.
 const DESCRIPTIONS: [&str; 12] = [
     "type",
     "detail",
@@ -47,30 +47,30 @@ const DESCRIPTIONS: [&str; 12] = [
     "title",
     "text",
 ];
-/// No picture and no sound is shorter, but paths are.
+/// Least characters of base64 media: every picture or sound is longer, while paths are shorter.
 const SHORTEST_MEDIA: usize = 64;
-/// Of the schemes that are registered, with room.
+/// Limit in characters for a scheme; all registered ones are shorter.
 const LONGEST_SCHEME: usize = 64;
 
-/// Looks for a link in one field of a request: the place of the first, behind the field's name.
+/// Searches one field of a request for links. The result is the place of the first link, relative to the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkSearch {
-    /// Messages, of which only the content is looked at.
+    /// Messages, of which only the content is searched.
     Messages,
-    /// Parts of content.
+    /// Content, as a string or as parts.
     Content,
-    /// Something that may be a picture, a sound or a file if it is an object.
+    /// A field of `OBJECTS`: media if its value is an object.
     Object,
     /// A picture, a sound or a file: base64, or a `data:` URL.
     Media,
-    /// Words about one of those.
+    /// Any other field of a media object; a string in it must have no scheme but `data:`.
     Words,
-    /// What must be a `data:` URL.
+    /// A URL, which must be a `data:` URL.
     Url,
 }
 
 impl LinkSearch {
-    /// How a field of the request itself is looked at, if at all.
+    /// The search for a field at the top of a request; `None`: the field is not searched.
     pub fn in_field(name: &str) -> Option<Self> {
         match name {
             "messages" => Some(Self::Messages),
@@ -80,7 +80,7 @@ impl LinkSearch {
         }
     }
 
-    /// How a field inside is looked at, if at all.
+    /// The search for a field inside another; `None`: the field is not searched.
     fn within(self, name: &str) -> Option<Self> {
         match self {
             Self::Messages if name == "content" => Some(Self::Content),
@@ -93,7 +93,7 @@ impl LinkSearch {
             _ if DESCRIPTIONS.contains(&name) => None,
             _ if name == "url" || name == "uri" || is_url(name) => Some(Self::Url),
             _ if name == "data" || MEDIA.contains(&name) => Some(Self::Media),
-            // The form of Anthropic's links, and whatever else an object of media may hold.
+            // Other fields of a media object, such as those of Anthropic's links.
             _ => Some(Self::Words),
         }
     }
@@ -108,7 +108,7 @@ impl LinkSearch {
     }
 }
 
-/// A field with this name is a link by its name.
+/// Whether a field holds a link by its name.
 fn is_url(name: &str) -> bool {
     name.ends_with("_url") || name.ends_with("_uri")
 }
@@ -122,7 +122,7 @@ fn is_base64(text: &str) -> bool {
     text.len() >= SHORTEST_MEDIA && text.bytes().all(known)
 }
 
-/// Whether readers of URLs would find a scheme other than `data:`. They pass over white space before and within it.
+/// Whether URL parsers would find a scheme other than `data:`. They ignore white space before and within the scheme.
 fn has_scheme(text: &str) -> bool {
     let plain: String = text.chars().filter(|c| !c.is_whitespace() && !c.is_control()).take(LONGEST_SCHEME).collect();
     let scheme = plain.split_once(':').map_or("data", |(scheme, _)| scheme);
@@ -137,7 +137,7 @@ pub fn link_refused(place: String) -> ApiError {
     ApiError::invalid(place, message)
 }
 
-/// Whether a text is what a picture of Ollama's is.
+/// Whether a text has the form of Ollama's pictures: base64 that URL parsers do not take for a link.
 pub(crate) fn is_picture(text: &str) -> bool {
     !LinkSearch::Words.refuses(text)
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=-_\r\n".contains(&byte))

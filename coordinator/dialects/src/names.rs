@@ -1,5 +1,5 @@
-//! The names that a client gave to the fields of a request that was translated. An error about the translation is put back
-//! into them, so that it names what the client wrote.
+//! The client's names for the fields of a translated request. An error about the translation is rewritten with these
+//! names, so that it points to the client's own fields.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,37 +7,37 @@ use std::collections::BTreeMap;
 use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::Value;
 
-/// The fields of a translated request that have another name, or another place, in the client's.
+/// Fields of a translated request whose name or place differs in the client's request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// By the translation's place, such as `messages[1].content`.
+    /// Keys are places in the translation, such as `messages[1].content`.
     origins: BTreeMap<String, Origin>,
 }
 
-/// The place of the client's request that a place of the translation comes from.
+/// The place in the client's request from which a place of the translation comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Origin {
-    /// The same value: what is below it has the same place below that one.
+    /// The value was copied: places below it map to places below the client's.
     Moved(String),
-    /// A value made of that one: what is below it is no field of the client's.
+    /// The value was computed: places below it all map to the client's place itself.
     Made(String),
 }
 
 impl Names {
-    /// Notes that the value at `ours` is the one that the client has at `theirs`.
+    /// Records that the value at `ours` was copied from the client's `theirs`.
     pub(crate) fn moved(&mut self, ours: impl Into<String>, theirs: impl Into<String>) {
         self.origins.insert(ours.into(), Origin::Moved(theirs.into()));
     }
 
-    /// The same for one of many values, of which most have one place in both: those need no note, unless there is one above
-    /// them.
+    /// Records a copy, but only if its place differs. Most places are equal in both requests and need no record. A
+    /// place below another record needs [`Self::moved`].
     pub(crate) fn moved_if_elsewhere(&mut self, ours: &str, theirs: &str) {
         if ours != theirs {
             self.moved(ours, theirs);
         }
     }
 
-    /// Notes that the value at `ours` was made of the one that the client has at `theirs`.
+    /// Records that the value at `ours` was computed from the client's `theirs`.
     pub(crate) fn made(&mut self, ours: impl Into<String>, theirs: impl Into<String>) {
         self.origins.insert(ours.into(), Origin::Made(theirs.into()));
     }
@@ -47,7 +47,7 @@ impl Names {
         self.renamed(ours).map_or(Cow::Borrowed(ours), Cow::Owned)
     }
 
-    /// The same error in the client's names.
+    /// The error with the client's names, in its message and its `param`.
     #[must_use]
     pub fn put_back(&self, mut error: ApiError) -> ApiError {
         if self.origins.is_empty() || !is_about_fields(error.code.as_str(), error.param.as_deref()) {
@@ -58,7 +58,7 @@ impl Names {
         error
     }
 
-    /// The same for the body of an error, of whatever process.
+    /// The body of an error with the client's names, whichever process wrote it.
     pub(crate) fn put_back_body(&self, mut body: Value) -> Value {
         match body.get_mut("error") {
             Some(Value::String(message)) => *message = self.words(message, None),
@@ -91,7 +91,8 @@ impl Names {
         }
     }
 
-    /// A message with its fields renamed. A field is a word in quotes, or one that no language has: with an underscore in it.
+    /// A message with the client's names of its fields. A word is taken for a field if it is in quotes or contains an
+    /// underscore.
     fn words(&self, message: &str, param: Option<&str>) -> String {
         let mut out = String::with_capacity(message.len());
         let mut rest = message;
@@ -112,7 +113,8 @@ impl Names {
         out + rest
     }
 
-    /// A field of a message: a whole place, or the last part of the one that the message is about.
+    /// The client's name for a field in a message. The field is a whole place, or the last part of `param`, which the
+    /// message is about.
     fn word<'a>(&self, word: &'a str, param: Option<&str>) -> Cow<'a, str> {
         if let Some(theirs) = self.renamed(word) {
             return Cow::Owned(theirs);
@@ -122,8 +124,8 @@ impl Names {
     }
 }
 
-/// Whether the quoted words of an error are fields. Those of other codes of ours are names of models, which may be called as
-/// fields are.
+/// Whether the quoted words of an error are fields. Under all other codes of ours, quoted words are names of models, which
+/// may look like fields.
 fn is_about_fields(code: &str, param: Option<&str>) -> bool {
     use ErrorCode::{ContextLengthExceeded, InvalidRequest, TemplateFailed, UnsupportedByModel};
     let known = ErrorCode::ALL.iter().find(|known| known.as_str() == code);
@@ -131,7 +133,7 @@ fn is_about_fields(code: &str, param: Option<&str>) -> bool {
     known.is_none_or(|known| about.contains(known)) && param != Some("model")
 }
 
-/// The message of an error of ours for a shape that has no place for the field that was wrong.
+/// An error's message for an API whose errors have no `param`: with the field in front.
 pub(crate) fn message_with_field(error: &Value) -> String {
     let message = error["message"].as_str().unwrap_or("the request failed");
     let is_about_the_field = matches!(error["code"].as_str(), Some("invalid_request" | "unsupported_by_model"));
@@ -177,7 +179,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Every place of a translation has a name that is a place of the client's request.
+    /// Checks that every place of a translation maps to an existing place of the client's request.
     pub(crate) fn check_every_place(names: &Names, translation: &Value, client: &Value) {
         let mut found = Vec::new();
         places(translation, "", &mut found);

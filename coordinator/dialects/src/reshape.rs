@@ -1,14 +1,14 @@
-//! An answer on its way from one shape into another.
+//! Translation of an answer from one API's shape into another's.
 
 use bytes::Bytes;
 use model_boss_protocol::{ApiError, ErrorCode};
 
-/// What an answer is stamped with.
+/// Identity of an answer, which every shape repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// The answer's id.
+    /// The answer's id, such as `chatcmpl-…`.
     pub id: String,
-    /// The model that is said to answer.
+    /// The model's name in the answer.
     pub model: String,
     /// Seconds since 1970.
     pub created: u64,
@@ -16,28 +16,28 @@ pub struct Stamp {
 
 /// Turns one answer into another shape, whole or piece by piece. One value serves one answer.
 pub trait Reshape: Send {
-    /// A whole answer. Errors of the other side come through here too: what has `status` 400 or more is one. A success that
-    /// is no answer of the other side's shape is an error.
+    /// Translates a whole answer. A `status` of 400 or more marks `body` as an error of the other side, which is
+    /// translated as well. A success whose body lacks the other side's shape is an error.
     fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError>;
 
-    /// The next piece of a stream; may be empty when nothing is complete.
+    /// Translates the next piece of a stream; empty while no event is complete.
     fn piece(&mut self, bytes: &[u8]) -> Bytes;
 
-    /// What is left to say when the stream has ended by itself.
+    /// The bytes that close the stream, once the other side has ended it.
     fn end(&mut self) -> Bytes;
 
-    /// Whether a whole answer is taken apart into a document, which takes many times its memory.
+    /// Whether a whole answer is parsed into a document, which takes many times its memory.
     fn is_document(&self) -> bool {
         true
     }
 
-    /// Tokens of prompt and answer, where the other side tells them apart from what is passed on.
+    /// Tokens of prompt and answer, for shapes that count them apart from the usage passed on to the client.
     fn tokens(&self) -> Option<(u64, u64)> {
         None
     }
 }
 
-/// A backend that answered something that is no answer.
+/// The error for a backend's answer that has no usable form; `what` tells the fault.
 pub fn nonsense(what: impl std::fmt::Display) -> ApiError {
     ApiError::new(ErrorCode::BackendError, format!("the backend's answer cannot be used: {what}"))
 }

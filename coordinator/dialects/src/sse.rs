@@ -1,39 +1,39 @@
-//! Server-sent events: bytes as they come into events, and events into bytes.
+//! Server-sent events: parses the bytes of a stream into events, and writes events as bytes.
 
 use memchr::memchr;
 use model_boss_protocol::sse::event;
 
-/// What a stream holds, one after another.
+/// One entry of an event stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SseItem {
-    /// Something was said.
+    /// An event with data.
     Event {
         /// The `event:` line; empty when there is none.
         name: String,
         /// The `data:` lines, joined by newlines.
         data: String,
     },
-    /// A line that keeps the connection alive, without its colon.
+    /// A comment, which keeps the connection alive; without its leading colon.
     Comment(String),
 }
 
-/// The longest line, and the most data of one event; an image as base64 is a tenth of it. What is longer is passed over, so that
-/// a stream without line breaks takes no memory.
+/// Limit in bytes for a line and for the data of one event; an image in base64 takes about a tenth of it. The reader
+/// skips longer ones, so that a stream without line breaks takes no memory.
 const LONGEST: usize = 8 << 20;
 
-/// Takes a stream apart, wherever it was cut into pieces.
+/// Parses a stream, wherever its bytes were cut into pieces.
 #[derive(Debug, Default)]
 pub struct SseReader {
-    /// A line that has no end yet.
+    /// The start of a line whose end has not arrived.
     line: Vec<u8>,
     name: String,
     data: Option<String>,
-    /// The line under way is passed over.
+    /// Whether the current line exceeds [`LONGEST`] and is skipped.
     too_long: bool,
 }
 
 impl SseReader {
-    /// Takes the next bytes; gives what is complete now.
+    /// Takes the next bytes; returns the entries that they complete.
     pub fn push(&mut self, mut bytes: &[u8]) -> Vec<SseItem> {
         let mut items = Vec::new();
         while let Some(end) = memchr(b'\n', bytes) {
@@ -49,7 +49,7 @@ impl SseReader {
         items
     }
 
-    /// More of the line under way.
+    /// Appends bytes to the current line.
     fn keep(&mut self, bytes: &[u8]) {
         self.too_long |= self.line.len() + bytes.len() > LONGEST;
         if self.too_long {
@@ -83,12 +83,12 @@ impl SseReader {
     }
 }
 
-/// An event without a name, as OpenAI's streams have them.
+/// Writes an event without a name, as in OpenAI's streams.
 pub fn data(out: &mut Vec<u8>, json: &serde_json::Value) {
     out.extend_from_slice(event(json).as_bytes());
 }
 
-/// An event with a name, as Anthropic's streams have them.
+/// Writes an event with a name, as in Anthropic's streams.
 pub fn named(out: &mut Vec<u8>, name: &str, json: &serde_json::Value) {
     out.extend_from_slice(format!("event: {name}\n").as_bytes());
     data(out, json);

@@ -1,36 +1,36 @@
-//! What others are told of a wish about thinking (RC-23), and what they cannot do about it. Our own worker reads the wish
-//! itself.
+//! The wish to think or not (RC-23), translated for external engines and cloud providers. The functions also report the
+//! part of the wish that cannot be met. Our own worker reads the wish itself.
 
 use model_boss_protocol::{ApiError, THINKING_SWITCHES, Thinking};
 use serde_json::{Map, Value, json};
 
-/// The fields that say something about it: the wish, the variables of chat templates, OpenAI's word, and llama.cpp's budget.
+/// Fields about thinking: the wish, the variables of chat templates, OpenAI's effort, and llama.cpp's budget.
 pub(crate) const FIELDS: [&str; 4] = [FIELD, TEMPLATE_OPTIONS, EFFORT, LLAMA_BUDGET];
-/// The wish, in Anthropic's form or any other of [`Thinking`]'s.
+/// The wish itself, in Anthropic's form or any other that [`Thinking`] reads.
 pub(crate) const FIELD: &str = "thinking";
-/// Where engines take the variables of their chat templates from.
+/// The field in which engines take the variables of chat templates.
 const TEMPLATE_OPTIONS: &str = "chat_template_kwargs";
 const EFFORT: &str = "reasoning_effort";
 /// llama.cpp's field for a budget, under the name that its older builds know too.
 const LLAMA_BUDGET: &str = "thinking_budget_tokens";
 
-/// The engine thinks, for as long as it likes.
+/// Note for the client: the engine thinks, but enforces no budget.
 const NO_BUDGET: &str = "on; this engine keeps no budget";
-/// The provider was not told: a model that cannot think would refuse the whole request.
+/// Note for the client: the wish was dropped, since a model that cannot think would refuse the whole request.
 const NOT_TOLD: &str = "not passed on to this provider; it takes reasoning_effort";
 
-/// What a chat says, `otherwise` where it says nothing.
+/// The wish of a chat request, or `otherwise` where the request has none.
 pub(crate) fn wish(chat: &Map<String, Value>, otherwise: Option<Thinking>) -> Result<Option<Thinking>, ApiError> {
     Thinking::of_chat(chat.get(FIELD), chat.get(TEMPLATE_OPTIONS), chat.get(EFFORT), otherwise)
 }
 
-/// The switch of chat templates, where the chat itself leaves it open.
+/// Sets the chat template's switch for thinking, unless the request sets one itself.
 fn switch(chat: &mut Map<String, Value>, on: bool) {
     let options = chat.entry(TEMPLATE_OPTIONS).or_insert(Value::Null);
     if options.is_null() {
         *options = json!({});
     }
-    // What is no object is for the engine to refuse.
+    // The engine refuses options of another type.
     if let Some(options) = options.as_object_mut()
         && THINKING_SWITCHES.iter().all(|name| !options.contains_key(*name))
     {
@@ -39,7 +39,8 @@ fn switch(chat: &mut Map<String, Value>, on: bool) {
     }
 }
 
-/// Puts the wish of a chat, or the manifest's, to an engine of others. What it cannot do comes back, for a header.
+/// Translates the wish of a chat, or else the manifest's, for an external engine. Returns a note for a response header
+/// where the engine cannot meet the wish.
 pub(crate) fn for_engine(
     chat: &mut Map<String, Value>,
     manifest: Option<Thinking>,
@@ -59,8 +60,10 @@ pub(crate) fn for_engine(
     }
 }
 
-/// Puts the wish of a chat to a provider of OpenAI's kind. `is_own`: on this machine, or the owner's; then it is an engine
-/// of the kinds above. What it is not told, or cannot do, comes back, for a header.
+/// Translates the wish of a chat for a provider of OpenAI's kind. Returns a note for a response header where the wish is
+/// dropped or cannot be met.
+///
+/// `is_own`: the provider runs on this machine or belongs to the owner. It is then treated as an external engine.
 pub fn for_provider(chat: &mut Map<String, Value>, is_own: bool) -> Result<Option<&'static str>, ApiError> {
     if chat.get(FIELD).is_none_or(Value::is_null) {
         chat.remove(FIELD);

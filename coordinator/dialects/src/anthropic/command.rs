@@ -1,6 +1,7 @@
-//! The `claude` command line in place of the Messages API: a chat as what it reads, and what it writes (`-p
-//! --output-format stream-json`: one object for each line) as a stream or a message of that API. Its lines wrap the API's own events
-//! (`stream_event`) and messages (`assistant`); the last line (`result`) says how it ended.
+//! The `claude` command line in place of the Messages API. A chat becomes the command's prompt. Its output (`-p
+//! --output-format stream-json`: one JSON object per line) becomes a stream or a message of that API. The lines wrap
+//! the API's own events (`stream_event`) and messages (`assistant`); the last line (`result`) tells how the command
+//! ended.
 
 use model_boss_protocol::ApiError;
 use serde_json::{Map, Value, json};
@@ -8,21 +9,22 @@ use serde_json::{Map, Value, json};
 use super::to_messages_request::to_messages_request;
 use crate::sse;
 
-/// What the command is asked.
+/// Input of one run of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandQuestion {
     /// The system prompt; empty when there is none.
     pub system: String,
-    /// What it reads.
+    /// The text for the command's standard input.
     pub prompt: String,
-    /// Tokens that its answer may have.
+    /// The answer's limit in tokens.
     pub max_tokens: u64,
-    /// Tokens for thinking, if it is to think.
+    /// The thinking budget in tokens; `None`: no thinking.
     pub thinking: Option<u64>,
 }
 
-/// A chat as the command can be asked it. It takes one text: a conversation is written down for it, turn by turn. What it
-/// cannot take is refused by name; preferences that it has no flag for (`temperature`, `top_p`, `top_k`) are left out.
+/// Translates a chat for the command. The command takes one text, so a conversation is written into it turn by turn.
+/// Content that the command cannot take is refused by name. Preferences without a flag (`temperature`, `top_p`,
+/// `top_k`) are dropped.
 pub fn command_question(chat: &Map<String, Value>) -> Result<CommandQuestion, ApiError> {
     let refuse = |param: &str, what: &str| {
         let message = format!("the claude command line {what}; a provider with a key and no 'transport' can");
@@ -75,35 +77,35 @@ fn text_of(content: &Value) -> Option<String> {
     }
 }
 
-/// Takes what the command writes, in pieces.
+/// Parses the command's output, piece by piece.
 #[derive(Debug, Default)]
 pub struct CommandAnswer {
     line: Vec<u8>,
-    /// Blocks of the message so far, as whole lines gave them.
+    /// Content blocks of the message so far, from `assistant` lines.
     content: Vec<Value>,
     usage: Value,
     stop_reason: Value,
-    /// Events of the stream have come.
+    /// Whether a `stream_event` has arrived.
     streamed: bool,
     end: Option<Ended>,
 }
 
-/// How the command said that it ended.
+/// The command's own report of its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// With an answer.
+    /// The command ended with an answer.
     Well,
-    /// Without: its words, and the status that the API would have answered with.
+    /// The command failed.
     Badly {
-        /// What it said.
+        /// The command's own error message.
         message: String,
-        /// As Anthropic's API has it: 429, 529, 401, 400, or 500.
+        /// The status that Anthropic's API would answer with: 429, 529, 401, 400, or 500.
         status: u16,
     },
 }
 
 impl CommandAnswer {
-    /// Takes the next bytes; gives events of the Messages API that are whole now.
+    /// Takes the next bytes; returns the events of the Messages API that they complete.
     pub fn push(&mut self, mut bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         while let Some(end) = memchr::memchr(b'\n', bytes) {
@@ -116,17 +118,17 @@ impl CommandAnswer {
         out
     }
 
-    /// Whether something of an answer, or its end, has come.
+    /// Whether a part of an answer, or the command's end, has arrived.
     pub fn has_begun(&self) -> bool {
         self.streamed || self.end.is_some()
     }
 
-    /// How it ended, if it said so.
+    /// The command's end, if it has reported one.
     pub fn ended(&self) -> Option<&Ended> {
         self.end.as_ref()
     }
 
-    /// Everything as one message of the Messages API.
+    /// The whole answer as one message of the Messages API.
     pub fn whole(&self) -> Value {
         let stop_reason = if self.stop_reason.is_string() { self.stop_reason.clone() } else { json!("end_turn") };
         json!({
@@ -136,9 +138,9 @@ impl CommandAnswer {
     }
 
     fn take(&mut self, line: &[u8], out: &mut Vec<u8>) {
-        // Whatever is no object is chatter.
+        // Lines without JSON are chatter.
         let Ok(said) = serde_json::from_slice::<Value>(line) else { return };
-        // What agents of its own say is not the answer.
+        // Output of the command's own subagents is not part of the answer.
         if said["parent_tool_use_id"].is_string() {
             return;
         }
@@ -152,7 +154,7 @@ impl CommandAnswer {
                 }
                 sse::named(out, kind, event);
             }
-            // One line for each block of it.
+            // Each content block of a message comes in a line of its own.
             Some("assistant") => {
                 let message = &said["message"];
                 self.content.extend(message["content"].as_array().into_iter().flatten().cloned());
@@ -189,7 +191,7 @@ impl CommandAnswer {
         self.end = Some(Ended::Badly { message, status });
     }
 
-    /// Older commands write whole messages only.
+    /// Writes a whole message as a stream, since older versions of the command write no `stream_event`.
     fn as_stream(&self, out: &mut Vec<u8>) {
         sse::named(
             out,
@@ -212,7 +214,7 @@ impl CommandAnswer {
     }
 }
 
-/// The command tells its errors in words.
+/// The kind and status of an error, guessed from its words: the command gives no code.
 fn kind_of(message: &str) -> (&'static str, u16) {
     let lower = message.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));

@@ -1,4 +1,4 @@
-//! What the Messages API answers, as OpenAI's chat answers, streams and errors.
+//! Translates answers, streams and errors of the Messages API into those of OpenAI's chat API.
 
 use std::time::Duration;
 
@@ -11,32 +11,32 @@ use crate::engine_error::{OPENAIS, overflow_limit};
 use crate::sse::{self, SseItem, SseReader};
 use crate::{Reshape, Stamp, nonsense};
 
-/// English text has about four bytes for each token.
+/// English text has about four bytes per token.
 const BYTES_PER_TOKEN: usize = 4;
 
 /// Turns an answer of the Messages API into a chat answer.
 pub struct ChatFromMessages {
     stamp: Stamp,
     wants_usage: bool,
-    /// In every chunk, so far.
+    /// Whether every chunk carries the usage so far (`continuous_usage_stats`).
     continuous_usage: bool,
     reader: SseReader,
-    /// Tokens of the prompt, and how many of them were cached: told at the beginning of a stream.
+    /// Tokens of the prompt, and the cached ones among them; a stream tells both in its first event.
     prompt: (u64, u64),
     answer: u64,
-    /// Bytes of the answer that have come in a stream, until its end tells its tokens.
+    /// Bytes of a streamed answer so far; `None` once the stream has told its tokens.
     untold: Option<usize>,
-    /// The number of the tool call that the block under way is.
+    /// The number of tool calls begun so far.
     calls: u64,
     finish: Option<&'static str>,
-    /// The stop sequence that came.
+    /// The stop sequence that ended the answer.
     stop: Option<String>,
     ended: bool,
     failed: bool,
 }
 
 impl ChatFromMessages {
-    /// For the answer to this chat request.
+    /// Prepares for the answer to the request `chat`, whose `stream_options` decide about usage.
     pub fn new(stamp: Stamp, chat: &Map<String, Value>) -> Self {
         let option = |name: &str| chat.get("stream_options").and_then(|o| o.get(name)) == Some(&json!(true));
         let wants_usage = option("include_usage");
@@ -141,7 +141,7 @@ impl ChatFromMessages {
         if let Some(input) = number("input_tokens") {
             let cached = number("cache_read_input_tokens").unwrap_or(0);
             let written = number("cache_creation_input_tokens").unwrap_or(0);
-            // Numbers of somebody else's.
+            // The provider's numbers may be of any size, so the sum must not overflow.
             self.prompt = (input.saturating_add(cached).saturating_add(written), cached);
         }
         self.answer = number("output_tokens").unwrap_or(self.answer);
@@ -224,7 +224,7 @@ impl Reshape for ChatFromMessages {
         }
         let mut out = Vec::new();
         if !self.ended {
-            // A stream that ends without its last event was cut.
+            // A stream without its last event was cut off.
             let error =
                 ApiError::new(ErrorCode::BackendError, "the provider's stream ended in the middle of its answer");
             out.extend_from_slice(framing::event(error.body(ErrorSource::Cloud).to_json()).as_bytes());
@@ -234,8 +234,8 @@ impl Reshape for ChatFromMessages {
         Bytes::from(out)
     }
 
-    /// As far as the answer told them. A stream tells those of its answer at its end: before, they are guessed by what has
-    /// come.
+    /// Tokens as far as the answer told them. A stream tells its answer's tokens only at its end; until then they are
+    /// estimated from its bytes.
     fn tokens(&self) -> Option<(u64, u64)> {
         let guess = self.untold.map_or(0, |bytes| u64::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u64::MAX));
         let (prompt, answer) = (self.prompt.0, self.answer.max(guess));
@@ -252,11 +252,11 @@ fn finish_reason(stop_reason: &str) -> &'static str {
     }
 }
 
-/// An error answer of the Messages API in our words. A provider that is too busy is never asked again in a loop: the client
-/// hears when to come back.
+/// Translates an error of the Messages API into one of ours. A provider that is too busy is not retried: the client
+/// learns when to come back.
 pub fn cloud_error(status: u16, body: &[u8], retry_after: Option<Duration>) -> ApiError {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
-    // OpenAI's shape differs only where it does not matter here.
+    // OpenAI's error shape has the same fields at these places.
     let said = json["error"]["message"].as_str().or_else(|| json["error"].as_str()).unwrap_or("no reason given");
     let kind = json["error"]["type"].as_str().unwrap_or_default();
     let with = |code: ErrorCode, message: String| ApiError::new(code, message);
@@ -270,12 +270,12 @@ pub fn cloud_error(status: u16, body: &[u8], retry_after: Option<Duration>) -> A
             with(ErrorCode::CloudOverloaded, format!("the provider is overloaded: {said}")).retry_after(later)
         }
         (400 | 422, _) if said.contains("prompt is too long") => {
-            // Anthropic's words first: its own clients read the numbers in them.
+            // Anthropic's words come first: its own clients read the numbers in them.
             let openais = overflow_limit(said).map(|limit| format!(". {OPENAIS} is {limit} tokens"));
             with(ErrorCode::ContextLengthExceeded, format!("{said}{}", openais.unwrap_or_default()))
         }
         (400 | 422, _) => with(ErrorCode::InvalidRequest, format!("the provider refused the request: {said}")),
-        // The client's key is not meant: it never sees ours.
+        // The refused key is the one configured here; the provider never sees the client's.
         (401 | 403, _) => {
             with(ErrorCode::BackendError, format!("the provider does not accept the key configured here: {said}"))
         }

@@ -1,11 +1,11 @@
-//! A Messages request as an OpenAI chat request, for whatever model answers chats here.
+//! Translates a Messages request into an OpenAI chat request, for any model that answers chats here.
 
 use model_boss_protocol::{ApiError, DEMANDS, Demand, ErrorCode};
 use serde_json::{Map, Value, json};
 
 use crate::Names;
 
-/// A chat's fields, and those of a Messages request that hold the same values.
+/// Fields of a chat, each with the field of a Messages request that holds the same value.
 pub(super) const FIELDS: [(&str, &str); 11] = [
     ("model", "model"),
     ("keep_alive", "keep_alive"),
@@ -17,11 +17,12 @@ pub(super) const FIELDS: [(&str, &str); 11] = [
     ("max_tokens", "max_tokens"),
     ("stop", "stop_sequences"),
     ("user", "metadata.user_id"),
-    // Not Anthropic's, whose models always go on with a last message of their own.
+    // An addition of ours: Anthropic's models always continue a last message of the assistant.
     ("continue_final_message", "continue_final_message"),
 ];
 
-/// The same request as a chat, and the names of its fields in the request. Our own fields (`x_…`) stay as they are.
+/// Translates a Messages request; returns the chat and the client's names of its fields. Our own fields (`x_…`) are
+/// copied.
 pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Names), ApiError> {
     let (mut chat, mut names) = (Map::new(), Names::default());
     if !messages.get("max_tokens").is_some_and(Value::is_u64) {
@@ -47,7 +48,7 @@ pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Na
         names.made("stream_options", "stream");
     }
     form(messages, &mut chat, &mut names)?;
-    // A demand in another API's words is for who serves the request to meet or to refuse.
+    // Demands in another API's fields are copied: the engine or provider that serves the request meets or refuses them.
     for name in DEMANDS.into_iter().flat_map(Demand::fields) {
         if let Some(value) = messages.get(name) {
             chat.insert(name.to_owned(), value.clone());
@@ -76,21 +77,21 @@ pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Na
     Ok((Value::Object(chat), names))
 }
 
-/// The messages of a chat so far, and the names of what is in them.
+/// The messages translated so far, and the client's names of their fields.
 struct Said {
     messages: Vec<Value>,
     names: Names,
 }
 
 impl Said {
-    /// Adds a message. Its place in the chat.
+    /// Adds a message; returns its place in the chat, such as `messages[1]`.
     fn push(&mut self, message: Value) -> String {
         self.messages.push(message);
         format!("messages[{}]", self.messages.len() - 1)
     }
 }
 
-/// The form that the answer shall have, under its present name or that of the beta.
+/// Translates the wanted form of the answer, from `output_config` or the beta's `output_format`.
 fn form(messages: &Map<String, Value>, chat: &mut Map<String, Value>, names: &mut Names) -> Result<(), ApiError> {
     let present = messages.get("output_config").and_then(|config| config.get("format"));
     let given = present.or_else(|| messages.get("output_format")).filter(|format| !format.is_null());
@@ -123,7 +124,7 @@ fn texts(place: &str, content: &Value) -> Result<String, ApiError> {
     }
 }
 
-/// One message; results of tools become messages of their own, before what else the user says.
+/// Translates one message. Results of tools become messages of their own, before the user's other content.
 fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), ApiError> {
     let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
     if !["user", "assistant"].contains(&role) {
@@ -139,7 +140,7 @@ fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), ApiError> {
         said.names.moved_if_elsewhere(&ours, place);
         return Ok(());
     };
-    // Each with the number of the block that it was made of.
+    // Each part with the index of the block from which it was made.
     let (mut parts, mut calls, mut has_image) = (Vec::new(), Vec::new(), false);
     for (number, block) in blocks.iter().enumerate() {
         let place = format!("{place}.content[{number}]");
@@ -166,7 +167,7 @@ fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), ApiError> {
                 said.names.made(ours.as_str(), place.as_str());
                 said.names.made(format!("{ours}.tool_call_id"), format!("{place}.tool_use_id"));
             }
-            // What a model thought is not told to another.
+            // Thoughts are dropped, since another model may have had them.
             Some("thinking" | "redacted_thinking") => {}
             other => {
                 let kind = other.unwrap_or_default();

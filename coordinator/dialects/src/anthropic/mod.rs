@@ -1,5 +1,5 @@
-//! Anthropic's Messages API, both ways: OpenAI's chat requests put to a Claude model, and Messages requests put to whatever
-//! model answers chats here. Shapes as Anthropic's API reference of version 2023-06-01 has them.
+//! Anthropic's Messages API in both directions. OpenAI's chat requests are translated for Claude models, and Messages
+//! requests for any model that answers chats here. Shapes follow Anthropic's API reference, version 2023-06-01.
 
 mod command;
 mod from_messages_answer;
@@ -13,7 +13,7 @@ pub use from_messages_request::from_messages_request;
 pub use to_messages_answer::{MessagesFromChat, messages_error};
 pub use to_messages_request::{thinking_note, to_messages_request};
 
-/// The version of the API that is spoken, sent as `anthropic-version`.
+/// The API's version, sent in the header `anthropic-version`.
 pub const VERSION: &str = "2023-06-01";
 
 #[cfg(test)]

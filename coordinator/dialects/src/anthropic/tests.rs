@@ -13,7 +13,7 @@ fn stamp() -> Stamp {
     Stamp { id: "id-1".into(), model: "m".into(), created: 7 }
 }
 
-/// Every event of a stream that went through in pieces of seven bytes.
+/// All events of a stream that was translated in pieces of seven bytes.
 fn through(reshape: &mut dyn Reshape, stream: &str) -> (Vec<(String, Value)>, String) {
     let mut out = Vec::new();
     for piece in stream.as_bytes().chunks(7) {
@@ -138,13 +138,13 @@ fn en_7_a_message_starts_with_the_tokens_of_its_prompt() {
         "usage": { "prompt_tokens": 12, "completion_tokens": 0, "total_tokens": 12 } });
     let begun = start(&format!("data: {chunk}\n\n"));
     assert_eq!((&begun["type"], &begun["message"]["usage"]["input_tokens"]), (&json!("message_start"), &json!(12)));
-    // llama-server's count of a prompt that it begins to read, or has read in part.
+    // llama-server's count of a prompt, before or amid its prefill.
     let chunk = json!({ "choices": [{ "delta": { "role": "assistant", "content": null } }],
         "prompt_progress": { "total": 12, "cache": 5, "processed": 5, "time_ms": 0 } });
     let begun = start(&format!("data: {chunk}\n\n"));
     assert_eq!(begun["message"]["usage"]["input_tokens"], 7, "{begun}");
     assert_eq!(begun["message"]["usage"]["cache_read_input_tokens"], 5, "{begun}");
-    // A Claude model's own count goes through the chat between.
+    // A Claude model's own count survives the translation into a chat and back.
     let claude =
         json!({ "type": "message_start", "message": { "usage": { "input_tokens": 7, "cache_read_input_tokens": 5 } } });
     let between =
@@ -506,7 +506,7 @@ fn en_7_a_stop_sequence_that_came_is_told_there_and_back() {
         let (_, told) = events.iter().find(|(name, _)| name == "message_delta").unwrap();
         assert_eq!((&told["delta"]["stop_reason"], told["delta"]["stop_sequence"].as_str()), (&json!(reason), stop));
     }
-    // vLLM tells the number of a token there.
+    // vLLM puts a stop token's number into `stop_reason`.
     let chat = json!({ "choices": [{ "message": { "content": "x" }, "finish_reason": "stop", "stop_reason": 7 }] });
     let back = MessagesFromChat::new(stamp(), Names::default()).whole(200, &chat.to_string().into()).unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&back).unwrap()["stop_reason"], "end_turn");

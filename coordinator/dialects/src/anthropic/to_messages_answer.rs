@@ -1,4 +1,4 @@
-//! A chat answer, whole or streamed, as the Messages API would give it.
+//! Translates a chat answer, whole or streamed, into one of the Messages API.
 
 use bytes::Bytes;
 use model_boss_protocol::ApiError;
@@ -14,11 +14,11 @@ pub struct MessagesFromChat {
     names: Names,
     reader: SseReader,
     begun: bool,
-    /// The block under way: its index, and the tool call that it is.
+    /// The open content block: its index and its kind.
     block: Option<(u64, Kind)>,
     blocks: u64,
     stop_reason: Option<&'static str>,
-    /// The stop sequence that came, where whoever answers says so.
+    /// The stop sequence that ended the answer, where the backend names it.
     stop_sequence: Option<String>,
     usage: Value,
     ended: bool,
@@ -28,12 +28,12 @@ pub struct MessagesFromChat {
 enum Kind {
     Text,
     Thinking,
-    /// By its index in OpenAI's stream.
+    /// A tool call, by its index in OpenAI's stream.
     Tool(u64),
 }
 
 impl MessagesFromChat {
-    /// An answer with this stamp, to a request with these names.
+    /// Prepares for an answer with this stamp, to a request whose fields the client called by `names`.
     pub fn new(stamp: Stamp, names: Names) -> Self {
         let reader = SseReader::default();
         let usage = json!({ "input_tokens": 0, "output_tokens": 0 });
@@ -148,7 +148,7 @@ impl Reshape for MessagesFromChat {
         }
         for call in said["tool_calls"].as_array().into_iter().flatten() {
             let arguments = call["function"]["arguments"].as_str().unwrap_or("{}");
-            // What is no JSON is handed on as the text it is.
+            // Arguments that are no JSON are passed on as a string.
             let input = serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "arguments": arguments }));
             content.push(
                 json!({ "type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": input }),
@@ -194,7 +194,7 @@ impl Reshape for MessagesFromChat {
     }
 }
 
-/// The usage so far, in OpenAI's words, of a prompt that llama.cpp's server reads (`return_progress`).
+/// Progress of prefill in llama.cpp's server (`return_progress`) as OpenAI's usage.
 fn usage_of_progress(progress: &Value) -> Value {
     json!({ "prompt_tokens": progress["total"], "prompt_tokens_details": { "cached_tokens": progress["cache"] } })
 }
@@ -209,7 +209,8 @@ fn usage(usage: &Value) -> Value {
     })
 }
 
-/// The stop string that ended a choice: a field of vLLM's and of our worker's. It holds a token's number as well.
+/// The stop string that ended a choice, in a field of vLLM and of our worker. vLLM also puts a stop token's number
+/// there.
 fn stop_sequence(choice: &Value) -> Option<String> {
     choice["stop_reason"].as_str().map(str::to_owned)
 }
@@ -226,7 +227,7 @@ fn stop_reason(finish: &str, sequence: Option<&str>) -> &'static str {
 
 const TOO_LONG: &str = "prompt is too long";
 
-/// One of our errors in the Messages API's shape.
+/// Translates one of our errors into the Messages API's shape.
 pub fn messages_error(ours: &Value) -> Value {
     let error = &ours["error"];
     let kind = match (error["type"].as_str(), error["code"].as_str()) {

@@ -1,21 +1,22 @@
-//! An OpenAI chat request as a Messages request.
+//! Translates an OpenAI chat request into a Messages request.
 
 use model_boss_protocol::{ApiError, DEMANDS, Demand, Thinking, wanted_form};
 use serde_json::{Map, Value, json};
 
 use crate::thinking::wish;
 
-/// The Messages API demands a limit; this is given when the request sets none, and every present model takes it.
+/// Tokens of an answer whose request sets no limit. The Messages API demands one, and every present model takes this
+/// one.
 const USUAL_LIMIT: u64 = 8_192;
-/// The least that Claude models think, if they do.
+/// The smallest thinking budget of Claude models, in tokens.
 const LEAST_THINKING: u32 = 1_024;
-/// What they think when nobody says how much.
+/// The thinking budget of requests that name none, in tokens.
 const USUAL_THINKING: u32 = 4_096;
-/// Tokens left for the answer behind the thinking.
+/// Tokens reserved for the answer behind the thinking.
 const AFTER_THINKING: u64 = 2_048;
 
-/// The same request for `model` in the Messages API. What that API cannot do is refused by name; preferences it does not
-/// know (`seed`, penalties, `logit_bias`) are left out.
+/// Translates a chat request for `model`. Demands that the Messages API cannot meet are refused by name. Preferences it
+/// does not know (`seed`, penalties, `logit_bias`) are dropped.
 pub fn to_messages_request(chat: &Map<String, Value>, model: &str) -> Result<Value, ApiError> {
     refuse_what_it_lacks(chat)?;
     let (system, messages) = conversation(chat)?;
@@ -31,7 +32,7 @@ pub fn to_messages_request(chat: &Map<String, Value>, model: &str) -> Result<Val
         request["thinking"] = json!({ "type": "enabled", "budget_tokens": budget });
     } else {
         if let Some(temperature) = chat.get("temperature").and_then(Value::as_f64) {
-            // OpenAI's goes to 2.
+            // OpenAI's temperature goes to 2, Anthropic's to 1.
             request["temperature"] = json!(temperature.min(1.0));
         }
         copy(chat, "top_p", &mut request, "top_p");
@@ -77,7 +78,7 @@ fn made(chat: &Map<String, Value>, demand: &Demand) -> bool {
     Demand::first_in(|name| text.as_deref().filter(|_| name == demand.field)).is_some()
 }
 
-/// The form that the answer shall have, which that API takes as a schema.
+/// Translates the wanted form of the answer, which the Messages API takes as a JSON schema.
 fn form(chat: &Map<String, Value>, request: &mut Value) -> Result<(), ApiError> {
     let format = chat.get("response_format").unwrap_or(&Value::Null);
     match wanted_form(format) {
@@ -96,7 +97,8 @@ fn form(chat: &Map<String, Value>, request: &mut Value) -> Result<(), ApiError> 
     }
 }
 
-/// Tokens for thinking, if it thinks. A budget is the most that may be spent: with less than Claude's least it does not think.
+/// The thinking budget in tokens; `None`: no thinking. A budget is a maximum, so one below [`LEAST_THINKING`] means no
+/// thinking.
 fn thinking(chat: &Map<String, Value>) -> Result<Option<u32>, ApiError> {
     Ok(match wish(chat, None)? {
         Some(Thinking::On) => Some(USUAL_THINKING),
@@ -105,7 +107,7 @@ fn thinking(chat: &Map<String, Value>) -> Result<Option<u32>, ApiError> {
     })
 }
 
-/// What Claude models cannot do of what a chat wishes about thinking, for a header.
+/// A note for a response header, where Claude models cannot meet the wish about thinking.
 pub fn thinking_note(chat: &Map<String, Value>) -> Option<&'static str> {
     match wish(chat, None) {
         Ok(Some(Thinking::Budget(1..LEAST_THINKING))) => Some("off; Claude models think for 1024 tokens at least"),
@@ -113,8 +115,8 @@ pub fn thinking_note(chat: &Map<String, Value>) -> Option<&'static str> {
     }
 }
 
-/// The system prompt, and the messages of user and assistant. Results of tools are the user's there, and all results of one
-/// answer's calls must stand in one message.
+/// The system prompt, and the messages of user and assistant. The Messages API takes results of tools as the user's.
+/// All results for the calls of one answer must be in one message.
 fn conversation(chat: &Map<String, Value>) -> Result<(String, Vec<Value>), ApiError> {
     let given = chat.get("messages").and_then(Value::as_array);
     let given = given.ok_or_else(|| ApiError::invalid("messages", "'messages' is missing, or no list"))?;
@@ -187,7 +189,7 @@ fn user_content(place: &str, message: &Value) -> Result<Vec<Value>, ApiError> {
     parts.iter().enumerate().map(block).collect()
 }
 
-/// `data:image/png;base64,…` as a source of the Messages API. Links are not followed.
+/// Translates `data:image/png;base64,…` into an image source of the Messages API. Links are refused.
 fn image(place: &str, part: &Value) -> Result<Value, ApiError> {
     let url = part.get("image_url").and_then(|image| image.get("url").unwrap_or(image).as_str()).unwrap_or_default();
     let parsed = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));

@@ -1,4 +1,4 @@
-//! Ollama's requests as OpenAI's.
+//! Translates Ollama's requests into OpenAI's.
 
 use model_boss_protocol::{ApiError, DEMANDS, Demand, ErrorCode, KeepAlive};
 use serde_json::{Map, Value, json};
@@ -6,29 +6,29 @@ use serde_json::{Map, Value, json};
 use crate::Names;
 use crate::links::is_picture;
 
-/// What a request comes to.
+/// A translated request of Ollama's API.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OllamaRequest {
-    /// A chat, as OpenAI has it, and the names of its fields in the request.
+    /// An OpenAI chat request, and the client's names of its fields.
     Chat(Value, Names),
-    /// A completion of a text as it stands.
+    /// An OpenAI completion request for the prompt as it stands, and the client's names of its fields.
     Completion(Value, Names),
-    /// Nothing is asked: the model is to be loaded.
+    /// A request without a prompt: the model is loaded.
     Load,
-    /// Nothing is asked, and the model is to leave at once.
+    /// A request without a prompt and with `keep_alive` 0: the model is unloaded at once.
     Unload,
 }
 
-/// Which of Ollama's two embedding routes.
+/// One of Ollama's two embedding routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmbedShape {
-    /// `/api/embed`: several texts.
+    /// `/api/embed`, for one text or several.
     Several,
-    /// `/api/embeddings`: one, the older route.
+    /// `/api/embeddings`, the older route, for one text.
     One,
 }
 
-/// How long the model shall stay, if the request says.
+/// The request's `keep_alive`: for how long the model stays loaded. `None`: the request does not say.
 pub fn keep_alive_of(body: &Map<String, Value>) -> Result<Option<KeepAlive>, ApiError> {
     match body.get("keep_alive") {
         None | Some(Value::Null) => Ok(None),
@@ -39,7 +39,7 @@ pub fn keep_alive_of(body: &Map<String, Value>) -> Result<Option<KeepAlive>, Api
     }
 }
 
-/// `POST /api/chat`.
+/// Translates a request of `POST /api/chat`.
 pub fn from_chat(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
     let empty = Vec::new();
     let messages = match body.get("messages") {
@@ -50,7 +50,7 @@ pub fn from_chat(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
     if messages.is_empty() {
         return nothing_asked(body);
     }
-    // Ollama's calls have no ids; OpenAI's results name the call they answer.
+    // Ollama's tool calls may lack ids, while OpenAI's tool results name the call that they answer.
     let mut calls = Vec::new();
     let mut said = Vec::new();
     let mut asked = Translation::begin(body)?;
@@ -70,7 +70,7 @@ pub fn from_chat(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
     Ok(OllamaRequest::Chat(asked.request, asked.names))
 }
 
-/// `POST /api/generate`.
+/// Translates a request of `POST /api/generate`.
 pub fn from_generate(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
     let text = |name: &str| match body.get(name) {
         None | Some(Value::Null) => Ok(""),
@@ -102,11 +102,11 @@ pub fn from_generate(body: &Map<String, Value>) -> Result<OllamaRequest, ApiErro
             return Err(ApiError::invalid("images", message));
         }
         asked.set("prompt", json!(prompt), "prompt");
-        // The text behind the gap is for who serves the request to meet or to refuse.
+        // The `suffix` is passed on: the engine or provider that serves the request meets or refuses it.
         if !suffix.is_empty() {
             asked.set("suffix", json!(suffix), "suffix");
         }
-        // A completion's field is the number of alternatives.
+        // In a completion, `logprobs` is the number of alternatives, not a flag.
         if let Some(fields) = asked.request.as_object_mut() {
             let (wanted, top) = (fields.remove("logprobs"), fields.remove("top_logprobs"));
             if wanted == Some(json!(true)) {
@@ -132,7 +132,8 @@ pub fn from_generate(body: &Map<String, Value>) -> Result<OllamaRequest, ApiErro
     Ok(OllamaRequest::Chat(asked.request, asked.names))
 }
 
-/// `POST /api/embed` and `/api/embeddings`: the request as OpenAI's, and the names of its fields.
+/// Translates a request of `POST /api/embed` or `/api/embeddings`. Returns OpenAI's request, and the client's names of
+/// its fields.
 pub fn from_embed(body: &Map<String, Value>, shape: EmbedShape) -> Result<(Value, Names), ApiError> {
     let field = if shape == EmbedShape::One { "prompt" } else { "input" };
     let input = match body.get(field) {
@@ -161,7 +162,7 @@ fn model(body: &Map<String, Value>) -> Result<&str, ApiError> {
     model_name(body).ok_or_else(|| ApiError::invalid("model", "'model' is missing"))
 }
 
-/// The model that a request names. Ollama's command line still uses the older field, beside an empty `model`.
+/// The model that a request names. Ollama's command line still uses the older field `name`, beside an empty `model`.
 pub fn model_name(body: &Map<String, Value>) -> Option<&str> {
     ["model", "name"].into_iter().filter_map(|field| body.get(field)?.as_str()).find(|name| !name.is_empty())
 }
@@ -174,7 +175,7 @@ fn streams(body: &Map<String, Value>) -> Result<bool, ApiError> {
     }
 }
 
-/// The fields of OpenAI's API, or of our worker's additions to it, and Ollama's options that hold the same values.
+/// Fields of OpenAI's API or our worker's additions, each with Ollama's option that holds the same value.
 pub(super) const OPTIONS: [(&str, &str); 12] = [
     ("temperature", "temperature"),
     ("top_p", "top_p"),
@@ -190,18 +191,18 @@ pub(super) const OPTIONS: [(&str, &str); 12] = [
     ("logit_bias", "logit_bias"),
 ];
 
-/// Fields that OpenAI's API has too.
+/// Fields with the same name and meaning in both APIs.
 const SAME: [&str; 4] = ["keep_alive", "logprobs", "top_logprobs", "continue_final_message"];
 
-/// A request on its way into OpenAI's words.
+/// A request under translation into OpenAI's fields.
 struct Translation {
     request: Value,
     names: Names,
 }
 
 impl Translation {
-    /// Everything but what is said: model, options, form of the answer. Options that would load the model otherwise
-    /// (`num_ctx`, `num_gpu`, …) are the manifest's and the operator's here, and passed over.
+    /// Translates everything but the messages: model, options, form of the answer. Options that would load the model
+    /// differently (`num_ctx`, `num_gpu`, …) are ignored: the manifest and the operator decide about them.
     fn begin(body: &Map<String, Value>) -> Result<Self, ApiError> {
         let mut asked = Self { request: json!({ "model": model(body)? }), names: Names::default() };
         let given = match body.get("options") {
@@ -212,7 +213,7 @@ impl Translation {
         let option = |name: &str| given.and_then(|options| options.get(name)).filter(|value| !value.is_null());
         for (ours, theirs) in OPTIONS {
             let Some(value) = option(theirs) else { continue };
-            // A negative length is no limit.
+            // A negative length means no limit.
             if theirs != "num_predict" || value.as_i64().is_none_or(|limit| limit >= 0) {
                 asked.set(ours, value.clone(), &format!("options.{theirs}"));
             }
@@ -224,7 +225,8 @@ impl Translation {
             }
         }
         asked.form(body)?;
-        // A demand in another API's words is for who serves the request to meet or to refuse.
+        // Demands in another API's fields are copied: the engine or provider that serves the request meets or refuses
+        // them.
         for name in DEMANDS.into_iter().flat_map(Demand::fields) {
             if let Some(value) = body.get(name).filter(|value| !value.is_null() && **value != json!("")) {
                 asked.set(name, value.clone(), name);
@@ -247,19 +249,19 @@ impl Translation {
         Ok(asked)
     }
 
-    /// A field that holds the same value as the request's `theirs`.
+    /// Sets a field to the value of the request's `theirs`.
     fn set(&mut self, ours: &str, value: Value, theirs: &str) {
         self.request[ours] = value;
         self.names.moved(ours, theirs);
     }
 
-    /// A field that is made of the request's `theirs`.
+    /// Sets a field to a value computed from the request's `theirs`.
     fn make(&mut self, ours: &str, value: Value, theirs: &str) {
         self.request[ours] = value;
         self.names.made(ours, theirs);
     }
 
-    /// The form that the answer shall have.
+    /// Translates the wanted form of the answer.
     fn form(&mut self, body: &Map<String, Value>) -> Result<(), ApiError> {
         match body.get("format") {
             None | Some(Value::Null) => {}
@@ -278,7 +280,7 @@ impl Translation {
     }
 }
 
-/// The places of a message: its number, its place in the translation, and those of its text and pictures in the request.
+/// Places of one message: its index and place in the translation, and the places of its text and images in the request.
 struct At {
     index: usize,
     ours: String,
@@ -286,7 +288,7 @@ struct At {
     images: String,
 }
 
-/// A call of a tool that has no result yet.
+/// A tool call that has no result yet.
 struct Call {
     id: String,
     name: String,
@@ -363,7 +365,7 @@ fn chat_message(
     }
     if role == "tool" {
         let own = message.get("tool_call_id").and_then(Value::as_str).map(str::to_owned);
-        // A result names its function, and those of one function come in the order of its calls.
+        // A result names its function only. Results of one function come in the order of its calls.
         let name = message.get("tool_name").and_then(Value::as_str);
         let next = calls.iter().position(|call| Some(call.name.as_str()) == name).unwrap_or(0);
         let next = if calls.is_empty() { format!("call_{}", at.index) } else { calls.remove(next).id };
@@ -375,7 +377,7 @@ fn chat_message(
     Ok(said)
 }
 
-/// What an image is, by its first bytes in base64.
+/// The media type of an image, by its first bytes in base64; PNG if unknown.
 fn media_type(data: &str) -> &'static str {
     match () {
         () if data.starts_with("/9j/") => "image/jpeg",

@@ -1,5 +1,5 @@
-//! Ollama's API, for tools that speak nothing else: its requests as OpenAI's, and OpenAI's answers as its lines of JSON.
-//! Shapes as Ollama's API documentation has them; durations are nanoseconds.
+//! Ollama's API, for tools that know no other. Its requests become OpenAI's, and OpenAI's answers become Ollama's lines
+//! of JSON. Shapes follow Ollama's API documentation; durations are in nanoseconds.
 
 mod from_ollama_request;
 mod to_ollama_answer;

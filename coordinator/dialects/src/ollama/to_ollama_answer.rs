@@ -1,4 +1,4 @@
-//! OpenAI's answers as Ollama's lines of JSON.
+//! Translates OpenAI's answers into Ollama's lines of JSON.
 
 use std::time::Duration;
 
@@ -14,26 +14,27 @@ use crate::names::message_with_field;
 use crate::sse::{SseItem, SseReader};
 use crate::{Names, Reshape, Stamp, nonsense};
 
-/// How long ago the request came, and how much of that was a load.
+/// Returns the time since the request arrived, and the part of it that loading the model took.
 pub type Elapsed = Box<dyn Fn() -> (Duration, Duration) + Send>;
 
-/// Which of Ollama's answers.
+/// The shape of Ollama's answer, by its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerShape {
-    /// `message`.
+    /// `/api/chat`: the text is in `message`.
     Chat,
-    /// `response`.
+    /// `/api/generate`: the text is in `response`.
     Generate,
 }
 
-/// Turns an answer of a chat, or of a completion, into Ollama's.
+/// Turns the answer of a chat or a completion into Ollama's.
 pub struct OllamaFromChat {
     shape: AnswerShape,
     stamp: Stamp,
     names: Names,
     elapsed: Elapsed,
     reader: SseReader,
-    /// Tool calls come in pieces; Ollama's clients get them whole.
+    /// Name and arguments of each tool call so far. OpenAI's streams cut calls into pieces; Ollama's clients get them
+    /// whole.
     calls: Vec<(Value, String)>,
     finish: Option<String>,
     usage: Value,
@@ -42,7 +43,7 @@ pub struct OllamaFromChat {
 }
 
 impl OllamaFromChat {
-    /// An answer with this stamp, to a request with these names.
+    /// Prepares for an answer with this stamp, to a request whose fields the client called by `names`.
     pub fn new(shape: AnswerShape, stamp: Stamp, names: Names, elapsed: Elapsed) -> Self {
         Self {
             shape,
@@ -81,7 +82,7 @@ impl OllamaFromChat {
         line
     }
 
-    /// The fields of the last line: why it ended and what it cost.
+    /// Adds the fields of the last line: the reason of the end, token counts and durations.
     fn close(&self, line: &mut Value) {
         let (total, load) = (self.elapsed)();
         let nanoseconds = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
@@ -97,7 +98,7 @@ impl OllamaFromChat {
         if let Some(tokens) = count("/completion_tokens") {
             line["eval_count"] = json!(tokens);
         }
-        // Without the engine's own times the whole answer's is the best there is.
+        // Without the engine's own times, the duration of the whole answer is the best estimate.
         line["prompt_eval_duration"] = json!(spent("prompt_ms").unwrap_or(0));
         line["eval_duration"] = json!(spent("predicted_ms").unwrap_or_else(|| nanoseconds(total.saturating_sub(load))));
     }
@@ -176,7 +177,7 @@ impl Reshape for OllamaFromChat {
     fn piece(&mut self, bytes: &[u8]) -> Bytes {
         let mut out = Vec::new();
         for item in self.reader.push(bytes) {
-            // Comments mean nothing in Ollama's streams.
+            // Ollama's streams have no comments.
             if let SseItem::Event { data, .. } = item
                 && !self.failed
             {
@@ -203,7 +204,7 @@ impl Reshape for OllamaFromChat {
     }
 }
 
-/// Those of a chat as they are, those of a completion token by token.
+/// Log probabilities in Ollama's shape: those of a chat are copied, those of a completion are regrouped by token.
 fn logprobs(given: &Value) -> Option<Value> {
     if let Some(content) = given["content"].as_array() {
         return (!content.is_empty()).then(|| json!(content));
@@ -217,7 +218,7 @@ fn logprobs(given: &Value) -> Option<Value> {
     Some(told.collect::<Vec<Value>>()).filter(|told| !told.is_empty()).map(Value::from)
 }
 
-/// Arguments are an object there, and a text here.
+/// Arguments are an object in Ollama's API, and a string in OpenAI's.
 fn tool_call(name: &Value, arguments: &str) -> Value {
     let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "arguments": arguments }));
     json!({ "function": { "name": name, "arguments": arguments } })
@@ -237,13 +238,13 @@ pub struct OllamaFromEmbeddings {
 }
 
 impl OllamaFromEmbeddings {
-    /// An answer of this model, to a request with these names.
+    /// Prepares for an answer of this model, to a request whose fields the client called by `names`.
     pub fn new(shape: EmbedShape, model: String, names: Names, elapsed: Elapsed) -> Self {
         Self { shape, model, names, elapsed }
     }
 }
 
-/// OpenAI's, as far as Ollama's has it.
+/// The fields of OpenAI's answer that Ollama's has too.
 #[derive(Deserialize)]
 struct Embeddings<'a> {
     #[serde(borrow)]
@@ -317,14 +318,14 @@ fn error_line(names: &Names, error: Value) -> Value {
     json!({ "error": error_text(&names.put_back_body(error)) })
 }
 
-/// The words of one of our errors, which is all that Ollama's clients read.
+/// The message of one of our errors; Ollama's clients read no other field.
 pub fn error_text(ours: &Value) -> String {
     let error = &ours["error"];
     error.as_str().map_or_else(|| message_with_field(error), str::to_owned)
 }
 
-/// Seconds since 1970 as RFC 3339 has them, in UTC (civil date from days: Howard Hinnant, "chrono-compatible low-level date
-/// algorithms").
+/// Formats seconds since 1970 as RFC 3339, in UTC. The date follows Howard Hinnant's "chrono-compatible low-level date
+/// algorithms" (civil from days).
 pub fn timestamp(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;
@@ -340,9 +341,9 @@ pub fn timestamp(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// An answer to a request that asked nothing: the model was loaded, or left.
+/// Answers to requests without a prompt, which only load or unload the model.
 impl OllamaFromChat {
-    /// Its one line.
+    /// The one line of the answer; `reason` is `load` or `unload`.
     pub fn nothing_asked(shape: AnswerShape, stamp: &Stamp, reason: &str) -> Value {
         let mut line = Map::new();
         line.insert("model".to_owned(), json!(stamp.model));
