@@ -124,8 +124,8 @@ impl Names {
     }
 }
 
-/// Whether the quoted words of an error are fields. Under all other codes of ours, quoted words are names of models, which
-/// may look like fields.
+/// Whether the quoted words of an error are fields. Under all other codes of ours, quoted words are names of models,
+/// which may look like fields.
 fn is_about_fields(code: &str, param: Option<&str>) -> bool {
     use ErrorCode::{ContextLengthExceeded, InvalidRequest, TemplateFailed, UnsupportedByModel};
     let known = ErrorCode::ALL.iter().find(|known| known.as_str() == code);

@@ -60,8 +60,8 @@ pub(crate) fn for_engine(
     }
 }
 
-/// Translates the wish of a chat for a provider of OpenAI's kind. Returns a note for a response header where the wish is
-/// dropped or cannot be met.
+/// Translates the wish of a chat for a provider of OpenAI's kind. Returns a note for a response header where the wish
+/// is dropped or cannot be met.
 ///
 /// `is_own`: the provider runs on this machine or belongs to the owner. It is then treated as an external engine.
 pub fn for_provider(chat: &mut Map<String, Value>, is_own: bool) -> Result<Option<&'static str>, ApiError> {
