@@ -4,6 +4,7 @@
 mod documents;
 mod modules;
 mod printing;
+mod prose;
 mod requirements;
 mod sources;
 mod structure;
