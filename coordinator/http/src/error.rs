@@ -59,7 +59,7 @@ fn is_below(path: &str, root: &str) -> bool {
 #[derive(Clone, Debug)]
 struct Refused(ApiError);
 
-/// The answer to an error of ours. [`ErrorShape::put_on`] later puts it in the client's shape.
+/// The answer to an error of ours. `ErrorShape::put_on` later puts it in the client's shape.
 pub fn error_response(error: &ApiError) -> Response {
     let mut response = Response::new(Body::from(error.body(source(error)).to_json()));
     response.extensions_mut().insert(Refused(error.clone()));
