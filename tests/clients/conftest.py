@@ -1,4 +1,4 @@
-"""Starts the real coordinator once: the built-in `guide` with the real worker, and stand-in workers beside it.
+"""Starts the real coordinator once: the built-in `guide` with the real worker, and fake workers beside it.
 
 Run by scripts/test, which builds the binaries and says where they are in MODEL_BOSS_TEST_BIN_DIR.
 """
@@ -108,7 +108,7 @@ def elsewhere():
 
 @pytest.fixture(scope="session")
 def fake_url(tmp_path_factory, elsewhere):
-    """Stand-in workers: `echo` answers with what reached it, `slow` takes a minute, `broken` cannot load; and `near`."""
+    """Fake workers: `echo` answers with the request that reached it, `slow` takes a minute, `broken` cannot load; and `near`."""
     folder = tmp_path_factory.mktemp("fake")
     (folder / "manifests").mkdir()
     behaviours = {

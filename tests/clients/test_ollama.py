@@ -1,4 +1,4 @@
-"""Ollama's official client, unchanged, with the built-in model and with stand-ins."""
+"""Ollama's official client, unchanged, with the built-in model and with fake workers."""
 
 import datetime
 

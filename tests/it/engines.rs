@@ -258,7 +258,7 @@ async fn rc_17_the_category_says_what_an_engine_offers() {
 #[tokio::test]
 async fn rc_17_any_program_with_such_a_port_runs_by_its_command_line() {
     let sandbox = Sandbox::new();
-    let engine = sandbox.stand_in_engine();
+    let engine = sandbox.fake_engine();
     let line = format!(
         "[\"{}\", \"--model\", \"{{path}}/weights.gguf\", \"--alias\", \"{{model}}\", \"--port\", \"{{port}}\", \
          \"--ctx-size\", \"{{ctx}}\", \"--parallel\", \"1\"]",
@@ -317,7 +317,7 @@ async fn rc_23_llama_server_hears_how_long_a_model_may_think() {
 async fn op_5_a_program_of_a_model_inherits_what_is_listed_and_no_secret() {
     let mut sandbox = Sandbox::new();
     sandbox.llama_server();
-    let engine = sandbox.stand_in_engine();
+    let engine = sandbox.fake_engine();
     let line = format!(
         "[\"{}\", \"--model\", \"{{path}}/weights.gguf\", \"--alias\", \"{{model}}\", \"--port\", \"{{port}}\", \
          \"--ctx-size\", \"9\", \"--parallel\", \"1\"]",

@@ -299,7 +299,7 @@ async fn with_unruly_worker(sandbox: &mut Sandbox, unruly: &Unruly, is_engine: b
     let mut tree = unruly.listen();
     let behaviour = Behaviour { ignore_sigterm: false, ..Behaviour::default() };
     let boss = if is_engine {
-        let engine = sandbox.stand_in_engine();
+        let engine = sandbox.fake_engine();
         let engine = unruly.before(sandbox, &engine);
         let line = format!(
             "command = {{ line = [\"{}\", \"--model\", \"{{path}}/weights.gguf\", \"--alias\", \"{{model}}\", \"--port\", \

@@ -3,7 +3,7 @@
 use model_boss_tests::{Behaviour, Boss, PATIENCE, Sandbox, until};
 use serde_json::{Value, json};
 
-const FOUR: &str = "[[gpu]]\nname = \"Played\"\nmemory = \"24GiB\"\ncount = 4\n";
+const FOUR: &str = "[[gpu]]\nname = \"Simulated\"\nmemory = \"24GiB\"\ncount = 4\n";
 const GIB: u64 = 1 << 30;
 
 async fn device(boss: &Boss, id: &str) -> Value {
@@ -30,14 +30,17 @@ async fn dm_3_four_models_go_to_four_gpus_and_what_they_hold_shows() {
     let used = async || (device(&boss, "cuda:2").await["used"] == 18 * GIB).then_some(());
     until(PATIENCE, "the probe sees what the worker holds", used).await;
     let shown = device(&boss, "cuda:2").await;
-    assert_eq!((&shown["total"], &shown["name"], &shown["foreign"]), (&json!(24 * GIB), &"Played".into(), &0.into()));
+    assert_eq!(
+        (&shown["total"], &shown["name"], &shown["foreign"]),
+        (&json!(24 * GIB), &"Simulated".into(), &0.into())
+    );
     let models = boss.read("/v1/models/alpha").await;
     assert_eq!((&models["backend"], &models["device"]), (&"fake".into(), &slots["slots"][0]["parts"][0][0]));
     boss.finish().await;
 }
 
 #[tokio::test]
-async fn a_foreign_program_is_played_by_an_edit() {
+async fn a_foreign_program_is_simulated_by_an_edit() {
     let mut sandbox = Sandbox::new();
     let file = sandbox.play("[[gpu]]\nmemory = \"24GiB\"\n");
     let _model = sandbox.fake_model_with("alpha", "vram = \"2GiB\"\ndevice = \"cuda:0\"", Behaviour::default());
@@ -79,7 +82,7 @@ async fn where_the_driver_does_not_tell_processes_apart_models_are_not_taken_for
 }
 
 #[tokio::test]
-async fn en_7_models_of_every_category_are_played() {
+async fn en_7_models_of_every_category_are_simulated() {
     let mut sandbox = Sandbox::new();
     sandbox.play(FOUR);
     let _vectors = sandbox.fake_model_with("vectors", "labels = [\"embedding\"]", Behaviour::default());

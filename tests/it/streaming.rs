@@ -127,7 +127,7 @@ async fn rs_11_auto_streams_what_could_never_fit_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn rs_11_on_a_played_gpu_one_lease_covers_the_gpu_and_the_host() {
+async fn rs_11_on_a_simulated_gpu_one_lease_covers_the_gpu_and_the_host() {
     let mut sandbox = Sandbox::new();
     // The device is smaller than the model with its context, but larger than its window.
     sandbox.play("[cpu]\nmemory = \"2GiB\"\nreserve = \"0MiB\"\n[[gpu]]\nmemory = \"650MiB\"\nreserve = \"0MiB\"\n");

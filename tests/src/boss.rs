@@ -219,8 +219,8 @@ impl Boss {
     fn no_lease_stays(&self) {
         let state = self.folder.path().join("state");
         // A simulated machine has a ledger of its own.
-        let played = state.join("simulation");
-        let state = if played.is_dir() { played } else { state };
+        let simulated = state.join("simulation");
+        let state = if simulated.is_dir() { simulated } else { state };
         let mut store = EmbeddedStore::open(&state).expect("nobody holds the ledger any more");
         let document = store.load().expect("the ledger can be read").document;
         let ledger: Value =

@@ -66,17 +66,17 @@ impl Sandbox {
 
     /// Adds a llama-server, which is the fake worker in that role, and configures its path.
     pub fn llama_server(&mut self) -> PathBuf {
-        let program = self.stand_in_engine();
+        let program = self.fake_engine();
         self.config = format!("{}llama_server = \"{}\"\n", self.config, program.display());
         program
     }
 
     /// A fake program that behaves as llama-server does.
-    pub fn stand_in_engine(&self) -> PathBuf {
+    pub fn fake_engine(&self) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
 
-        let (program, stand_in) = (self.path("llama-server"), binary("model-boss-fake-worker"));
-        let script = format!("#!/bin/sh\nexec '{}' llama-server \"$@\"\n", stand_in.display());
+        let (program, fake) = (self.path("llama-server"), binary("model-boss-fake-worker"));
+        let script = format!("#!/bin/sh\nexec '{}' llama-server \"$@\"\n", fake.display());
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         program

@@ -1,4 +1,4 @@
-"""Starts what leases are kept in: a real coordinator on a played machine, or a real Redis server with no coordinator.
+"""Starts a store of leases: a real coordinator on a simulated machine, or a real Redis server with no coordinator.
 
 Run by scripts/test, which builds the binaries and says where they are in MODEL_BOSS_TEST_BIN_DIR.
 """

@@ -1,4 +1,4 @@
-"""Leases at a real coordinator that plays a machine with two GPUs of 24 GiB."""
+"""Leases at a real coordinator that simulates a machine with two GPUs of 24 GiB."""
 
 from __future__ import annotations
 

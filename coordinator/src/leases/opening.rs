@@ -6,7 +6,7 @@ use model_boss_config::{Config, RedisUrl};
 use model_boss_lease_store::{Holder, Owner, OwnerKind, StoreError, Terms, this_process};
 
 /// The prefix that separates the ledger of a simulated machine from the host's own.
-const PLAYED: &str = "simulation";
+const SIMULATION: &str = "simulation";
 
 /// The place of the ledger.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(crate) enum StoreChoice {
         /// The server.
         url: RedisUrl,
         /// Whether the machine is simulated: its ledger says nothing about the real one.
-        played: bool,
+        simulated: bool,
     },
 }
 
@@ -26,7 +26,7 @@ impl StoreChoice {
     /// The store that the configuration chooses.
     pub(crate) fn of(config: &Config) -> Self {
         match &config.redis_url {
-            Some(url) => Self::Redis { url: url.clone(), played: config.simulate.is_some() },
+            Some(url) => Self::Redis { url: url.clone(), simulated: config.simulate.is_some() },
             None => Self::Embedded(config.state_dir.clone()),
         }
     }
@@ -44,8 +44,10 @@ impl StoreChoice {
         let terms = terms.clone();
         match self {
             Self::Embedded(folder) => Holder::embedded(folder, runtime_dir, owner, terms),
-            Self::Redis { url, played: false } => Holder::redis(url.secret(), runtime_dir, owner, terms),
-            Self::Redis { url, played: true } => Holder::redis_beside(url.secret(), PLAYED, runtime_dir, owner, terms),
+            Self::Redis { url, simulated: false } => Holder::redis(url.secret(), runtime_dir, owner, terms),
+            Self::Redis { url, simulated: true } => {
+                Holder::redis_beside(url.secret(), SIMULATION, runtime_dir, owner, terms)
+            }
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) enum ServeError {
     #[error("models cannot be run")]
     Program(#[from] ProgramError),
     /// The machine to simulate is invalid.
-    #[error("the machine to play cannot be used")]
+    #[error("the simulated machine cannot be used")]
     Simulation(#[from] SimulationError),
     /// A folder, a link or a pipe lies at the path of a state file.
     #[error("{0} cannot be used")]

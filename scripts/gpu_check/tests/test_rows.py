@@ -18,8 +18,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 UUID = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 
 
-class PlayedLibrary:
-    """libcuda as it answers: everything works, a copy takes a quarter of a millisecond, and `refused` is refused. The second
+class SimulatedLibrary:
+    """A simulated libcuda: every call succeeds, a copy takes a quarter of a millisecond, and the call `refused` fails. The second
     of its two GPUs is the one of `UUID`."""
 
     def __init__(self, refused: str = ""):
@@ -45,7 +45,7 @@ class PlayedLibrary:
 
 class Ceiling(unittest.TestCase):
     def test_a_copy_of_a_mebibyte_in_a_quarter_of_a_millisecond(self):
-        library = PlayedLibrary()
+        library = SimulatedLibrary()
         rates = ceiling.pinned_copy(ceiling.Driver(library), UUID, 1 << 20, 3)
         self.assertEqual((len(rates), library.retained), (3, 1))
         self.assertAlmostEqual(rates[0] / 1e9, 4.194304, places=3)
@@ -54,14 +54,14 @@ class Ceiling(unittest.TestCase):
             self.assertEqual(library.called.count(given), library.called.count(taken))
 
     def test_what_the_driver_refuses_is_named_and_its_context_is_given_back(self):
-        library = PlayedLibrary("cuMemHostAlloc")
+        library = SimulatedLibrary("cuMemHostAlloc")
         with self.assertRaisesRegex(RuntimeError, "cuMemHostAlloc answers 999"):
             ceiling.pinned_copy(ceiling.Driver(library), UUID, 1, 1)
         self.assertEqual(library.called[-1], "cuDevicePrimaryCtxRelease_v2")
 
     def test_another_gpu_is_not_measured_in_its_place(self):
         with self.assertRaisesRegex(RuntimeError, "shows no GPU-ff"):
-            ceiling.pinned_copy(ceiling.Driver(PlayedLibrary()), "GPU-" + 16 * "ff", 1, 1)
+            ceiling.pinned_copy(ceiling.Driver(SimulatedLibrary()), "GPU-" + 16 * "ff", 1, 1)
 
 
 class Streaming(unittest.TestCase):
@@ -126,7 +126,7 @@ class Table(unittest.TestCase):
 
 
 class Move(unittest.TestCase):
-    """The row about moves on a played machine, with the stand-in worker."""
+    """The row about moves on a simulated machine, with the fake worker."""
 
     def test_dm_5_a_move_under_load_fails_no_request(self):
         programs = Path(os.environ.get("MODEL_BOSS_TEST_BIN_DIR", REPOSITORY / "target" / "debug"))

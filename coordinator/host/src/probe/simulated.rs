@@ -55,13 +55,13 @@ type Stamp = (SystemTime, u64);
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Description {
-    cpu: Option<PlayedHost>,
-    gpu: Vec<PlayedGpu>,
+    cpu: Option<SimulatedHost>,
+    gpu: Vec<SimulatedGpu>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PlayedHost {
+struct SimulatedHost {
     memory: ByteCount,
     #[serde(default)]
     foreign: ByteCount,
@@ -70,7 +70,7 @@ struct PlayedHost {
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PlayedGpu {
+struct SimulatedGpu {
     memory: ByteCount,
     name: Option<String>,
     uuid: Option<String>,
@@ -125,7 +125,7 @@ impl SimulatedMachine {
             match Description::read(&self.file) {
                 Ok(machine) => described.machine = machine,
                 Err(error) => {
-                    tracing::warn!("the played machine stays as it was: {}", model_boss_protocol::chain(&error));
+                    tracing::warn!("the simulated machine is unchanged: {}", model_boss_protocol::chain(&error));
                 }
             }
         }
@@ -159,7 +159,7 @@ impl Description {
 
     fn samples(&self, cache: Option<ByteCount>, held: &HashMap<u32, Vec<(DeviceId, ByteCount)>>) -> Vec<DeviceSample> {
         let host =
-            self.cpu.clone().unwrap_or(PlayedHost { memory: HOST_MEMORY, foreign: ByteCount::ZERO, reserve: None });
+            self.cpu.clone().unwrap_or(SimulatedHost { memory: HOST_MEMORY, foreign: ByteCount::ZERO, reserve: None });
         let reserve = host.reserve.unwrap_or_else(|| host.memory.scaled(0.1));
         let mut cpu = sample(DeviceId::Cpu, "played CPU", None, (host.memory, reserve, host.foreign), held);
         cpu.retention = retention(cache, cpu.capacity);

@@ -167,12 +167,12 @@ fn an_observation_after_a_change_is_always_written() {
 
 /// Simulated time and randomness: a millisecond passes between two readings of the clock, and random numbers are a
 /// fixed sequence.
-struct Played {
+struct SimulatedPacing {
     now: Duration,
     random: u64,
 }
 
-impl Pacing for Played {
+impl Pacing for SimulatedPacing {
     fn now(&mut self) -> Duration {
         self.now = self.now.saturating_add(Duration::from_millis(1));
         self.now
@@ -189,14 +189,14 @@ impl Pacing for Played {
     }
 }
 
-fn played(random: u64) -> Played {
-    Played { now: Duration::ZERO, random }
+fn simulated_pacing(random: u64) -> SimulatedPacing {
+    SimulatedPacing { now: Duration::ZERO, random }
 }
 
 #[test]
 fn a_lost_race_is_run_again_until_the_caller_has_waited_long_enough() {
     let mut bench = bench();
-    bench.holder.pacing = Box::new(played(1));
+    bench.holder.pacing = Box::new(simulated_pacing(1));
     bench.memory.0.lock().unwrap().answers = vec![Swap::Conflict; 100];
     let handle = bench.granted("a", ByteCount::gib(1));
     assert_eq!(bench.holder.leases().len(), 1);
@@ -222,7 +222,7 @@ fn of_many_who_race_nobody_waits_long() {
         Swap(u64),
     }
     for (racers, longest) in [(8_u64, 250), (24, 350)] {
-        let mut chance = played(racers);
+        let mut chance = simulated_pacing(racers);
         let mut all: Vec<(Duration, Next)> =
             (0..racers).map(|place| (Duration::from_micros(place), Next::Read)).collect();
         let (mut losses, mut begun) = (vec![0; all.len()], vec![Duration::ZERO; all.len()]);

@@ -38,7 +38,7 @@ const BENCHES: [(&str, &str); 14] = [
     ),
     (
         "door",
-        "what the coordinator adds: whole answers of one token from a stand-in worker, one and 32 clients at a time",
+        "what the coordinator adds: whole answers of one token from a fake worker, one and 32 clients at a time",
     ),
     (
         "proxy",
@@ -141,7 +141,7 @@ async fn door() {
     worker.open_gate(&folder);
     worker.ready().await;
 
-    println!("whole answers of one token, stand-in worker, keep-alive connections, release build, {}", processor());
+    println!("whole answers of one token, fake worker, keep-alive connections, release build, {}", processor());
     for clients in [1, 32] {
         for (where_to, address) in
             [("straight to the worker", worker.address()), ("through the door", boss.client().address())]
