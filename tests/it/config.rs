@@ -135,7 +135,7 @@ async fn tr_4_coordinators_of_one_redis_share_it() {
     let Some(server) = RedisServer::start() else { return };
     let sandbox = || {
         let mut sandbox = Sandbox::new();
-        sandbox.play("[cpu]\nmemory = \"8GiB\"\n");
+        sandbox.simulate("[cpu]\nmemory = \"8GiB\"\n");
         sandbox.with_config(&format!("redis_url = \"{}\"", server.url()))
     };
     let (one, other) = (sandbox(), sandbox());
@@ -163,7 +163,7 @@ fn answer() -> String {
 /// A sandbox whose store is this Redis server, with a cloud to fall back to.
 fn with_a_cloud(server: &RedisServer, cloud: &Stub) -> Sandbox {
     let mut sandbox = Sandbox::new();
-    sandbox.play("[cpu]\nmemory = \"8GiB\"\n");
+    sandbox.simulate("[cpu]\nmemory = \"8GiB\"\n");
     std::fs::write(sandbox.path("tasks.yaml"), FALLS_TO_A_CLOUD).unwrap();
     let far = format!("[providers.far]\nbase_url = \"http://{}\"\ncloud = true", cloud.address);
     sandbox.with_config(&format!("redis_url = \"{}\"\n{far}", server.url()))

@@ -32,7 +32,7 @@ async fn decisions(boss: &Boss, what: &str) -> Vec<Value> {
 #[tokio::test]
 async fn rc_18_the_less_important_idle_model_leaves_and_the_reason_is_told() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let manifest = "vram = \"10GiB\"\ndevice = \"cuda:0\"";
     let _models = ["alpha", "beta", "gamma"].map(|name| sandbox.fake_model_with(name, manifest, says(name)));
     let boss = sandbox.start().await;
@@ -51,7 +51,7 @@ async fn rc_18_the_less_important_idle_model_leaves_and_the_reason_is_told() {
 #[tokio::test]
 async fn bc_4_mm_6_a_busy_model_ends_its_requests_before_it_leaves() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let manifest = "vram = \"18GiB\"\ndevice = \"cuda:0\"";
     let held = Behaviour { hold_after_tokens: Some(0), ..says("alpha") };
     let mut alpha = sandbox.fake_model_with("alpha", manifest, held);
@@ -74,7 +74,7 @@ async fn bc_4_mm_6_a_busy_model_ends_its_requests_before_it_leaves() {
 #[tokio::test]
 async fn rc_13_a_budget_too_short_for_the_load_is_refused_at_once_and_the_load_begins() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let mut model = sandbox.fake_model_with("alpha", "vram = \"2GiB\"", Behaviour { load_ms: 1_500, ..says("yes") });
     let boss = sandbox.start().await;
     assert_eq!(boss.chat("alpha", "?").await.text(), "yes");
@@ -95,7 +95,7 @@ async fn rc_13_a_budget_too_short_for_the_load_is_refused_at_once_and_the_load_b
 #[tokio::test]
 async fn rc_20_what_a_model_really_takes_is_learned_and_kept() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     // No size is stated: the estimate comes from the files, which are empty.
     let behaviour = Behaviour { holds: Some(model_boss_protocol::ByteCount::gib(6)), ..says("yes") };
     let _model = sandbox.fake_model_with("alpha", "device = \"cuda:0\"", behaviour);
@@ -118,7 +118,7 @@ async fn rc_20_what_a_model_really_takes_is_learned_and_kept() {
 #[tokio::test]
 async fn rc_22_a_model_larger_than_one_gpu_is_split() {
     let mut sandbox = Sandbox::new();
-    sandbox.play("[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\n[[gpu]]\nmemory = \"12GiB\"\n");
+    sandbox.simulate("[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\n[[gpu]]\nmemory = \"12GiB\"\n");
     let mut model = sandbox.fake_model_with("alpha", "vram = \"30GiB\"", says("yes"));
     let boss = sandbox.start().await;
     assert_eq!(boss.chat("alpha", "?").await.text(), "yes");
@@ -140,7 +140,7 @@ async fn rc_22_a_model_larger_than_one_gpu_is_split() {
 #[tokio::test]
 async fn a_plan_tells_what_is_done_then() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let manifest = "vram = \"18GiB\"\ndevice = \"cuda:0\"";
     let _models = ["alpha", "beta"].map(|name| sandbox.fake_model_with(name, manifest, says(name)));
     let boss = sandbox.start().await;

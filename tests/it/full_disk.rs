@@ -17,7 +17,7 @@ const SHORT: &str = "[leases]\nterm = \"30s\"\nheartbeat = \"200ms\"\npatience =
 
 fn sandbox() -> Sandbox {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     sandbox.with_config(SHORT)
 }
 

@@ -161,7 +161,7 @@ async fn le_4_nothing_is_promised_twice_and_loaded_models_answer_whatever_happen
     let mut sandboxes = Vec::new();
     for url in [proxy.url(), server.url(), server.url()] {
         let mut sandbox = Sandbox::new();
-        sandbox.play(MACHINE);
+        sandbox.simulate(MACHINE);
         let sandbox = sandbox.with_config(&format!("redis_url = \"{url}\"\n{TERMS}"));
         models.push(sandbox.fake_model_with("steady", steady, Behaviour::default()));
         models.push(sandbox.fake_model_with("cold", cold, Behaviour::default()));

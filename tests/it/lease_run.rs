@@ -12,7 +12,7 @@ const TWO: &str = "[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\ncount 
 /// A sandbox that simulates two GPUs.
 fn sandbox() -> Sandbox {
     let mut sandbox = Sandbox::new().with_config("leases.term = \"3s\"\nleases.heartbeat = \"500ms\"\n");
-    sandbox.play(TWO);
+    sandbox.simulate(TWO);
     sandbox
 }
 

@@ -12,7 +12,7 @@ const TALKATIVE: &str = "[sse]\nfirst_comment = \"50ms\"\ninterval = \"50ms\"";
 
 fn sandbox(url: &str) -> Sandbox {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     sandbox.with_config(&format!("redis_url = \"{url}\"\n{SHORT}"))
 }
 

@@ -142,7 +142,7 @@ async fn none_is_left(boss: &Boss) {
 #[tokio::test]
 async fn le_2_a_program_holds_memory_through_the_coordinator() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let boss = sandbox.start().await;
     let guest = Guest::new(&boss);
     let wish = guest.wish("train.py", 18);
@@ -183,7 +183,7 @@ async fn le_2_a_program_holds_memory_through_the_coordinator() {
 #[tokio::test]
 async fn le_2_what_makes_no_sense_is_refused_with_its_reason() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let boss = sandbox.start().await;
     let guest = Guest::new(&boss);
     let with = |change: &dyn Fn(&mut Value)| {
@@ -248,7 +248,7 @@ async fn an_error_of_the_command_line_does_not_steer_the_terminal() {
 #[tokio::test]
 async fn no_client_holds_memory_with_a_priority_that_its_rule_does_not_allow() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     std::fs::write(sandbox.path("tasks.yaml"), "clients: {default: {max_priority: 4}}\n").unwrap();
     let boss = sandbox.start().await;
     let guest = Guest::new(&boss);
@@ -265,7 +265,7 @@ async fn no_client_holds_memory_with_a_priority_that_its_rule_does_not_allow() {
 #[tokio::test]
 async fn who_reads_the_list_learns_nothing_that_changes_a_lease() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let boss = sandbox.start().await;
     let guest = Guest::new(&boss);
     let lease = guest.granted(&guest.wish("train.py", 2)).await;
@@ -328,7 +328,7 @@ async fn who_reads_the_list_learns_nothing_that_changes_a_lease() {
 #[tokio::test]
 async fn a_process_that_never_ends_or_is_ours_cannot_hold_memory() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let mut alpha = sandbox.fake_model_with("alpha", "vram = \"1GiB\"\ndevice = \"cuda:0\"", Behaviour::default());
     let boss = sandbox.start().await;
     let guest = Guest::new(&boss);
@@ -362,7 +362,7 @@ async fn a_process_that_never_ends_or_is_ours_cannot_hold_memory() {
 #[tokio::test]
 async fn another_user_holds_no_memory_with_our_processes_and_forces_nothing() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let boss = sandbox.start().await;
     let guest = Guest::new(&boss);
     let lease = guest.granted(&guest.wish("mine", 1)).await;
@@ -388,7 +388,7 @@ async fn another_user_holds_no_memory_with_our_processes_and_forces_nothing() {
 #[tokio::test]
 async fn an_operator_forces_a_lease_whose_processes_do_not_end_and_the_ledger_keeps_that() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let boss = sandbox.start().await;
     let guest = Guest::new(&boss);
     let lease = guest.granted(&guest.wish("stuck.py", 18)).await;
@@ -450,7 +450,7 @@ async fn memory_that_another_program_holds_on_the_host_is_its_own_and_not_foreig
 #[tokio::test]
 async fn le_3_a_request_waits_for_a_training_lease_and_is_told_so() {
     let mut sandbox = Sandbox::new().with_config("sse.first_comment = \"50ms\"");
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let manifest = "vram = \"10GiB\"\ndevice = \"cuda:0\"";
     let _alpha = sandbox.fake_model_with("alpha", manifest, Behaviour::default());
     let boss = sandbox.start().await;
@@ -511,7 +511,7 @@ async fn le_3_the_same_over_redis_where_the_ledger_is_one_readable_document() {
 }
 
 async fn preemptible(mut sandbox: Sandbox) {
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let manifest = "vram = \"10GiB\"\ndevice = \"cuda:0\"";
     let _alpha = sandbox.fake_model_with("alpha", manifest, Behaviour::default());
     let boss = sandbox.start().await;
@@ -550,7 +550,7 @@ async fn preemptible(mut sandbox: Sandbox) {
 #[tokio::test]
 async fn le_3_idle_models_leave_for_training_that_is_more_important_and_busy_ones_do_not() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let manifest = "vram = \"10GiB\"\ndevice = \"cuda:0\"";
     let mut busy =
         sandbox.fake_model_with("busy", manifest, Behaviour { hold_after_tokens: Some(0), ..Behaviour::default() });
@@ -581,7 +581,7 @@ async fn le_3_idle_models_leave_for_training_that_is_more_important_and_busy_one
 #[tokio::test]
 async fn le_3_training_that_asks_gets_the_memory_of_a_busy_model_when_its_requests_have_ended() {
     let mut sandbox = Sandbox::new().with_config("leases.heartbeat = \"100ms\"");
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let held = Behaviour { hold_after_tokens: Some(0), ..Behaviour::default() };
     let mut alpha = sandbox.fake_model_with("alpha", "vram = \"20GiB\"\ndevice = \"cuda:0\"", held);
     let boss = sandbox.start().await;
@@ -609,7 +609,7 @@ async fn le_3_training_that_asks_gets_the_memory_of_a_busy_model_when_its_reques
 #[tokio::test]
 async fn le_4_a_lease_outlives_its_coordinator_and_ends_with_its_processes() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let boss = sandbox.start().await;
     let first = Guest::new(&boss);
     let lease = first.granted(&first.wish("train.py", 18)).await;

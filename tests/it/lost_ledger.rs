@@ -108,7 +108,7 @@ async fn ask(boss: &Boss) -> StatusCode {
 
 async fn a_job_lives_through(loss: Loss) {
     let mut sandbox = Sandbox::new().with_config("leases.term = \"2s\"\nleases.heartbeat = \"300ms\"\n");
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let state = sandbox.path("state");
     let file: PathBuf = state.join("simulation/leases.redb");
     sandbox.start().await.finish().await;
@@ -185,7 +185,7 @@ async fn a_job_lives_through_a_coordinator_started_with_another_folder() {
 #[tokio::test]
 async fn a_lost_ledger_whose_holders_are_all_gone_is_no_loss() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(ONE);
+    sandbox.simulate(ONE);
     let _alpha = sandbox.fake_model_with("alpha", "vram = \"4GiB\"\ndevice = \"cuda:0\"", Behaviour::default());
     let boss = sandbox.start().await;
     assert!(boss.chat("alpha", "?").await.status.is_success());

@@ -25,7 +25,7 @@ async fn place(boss: &Boss, model: &str) -> Option<String> {
 }
 
 fn on_two_gpus(sandbox: &mut Sandbox, behaviour: Behaviour) -> FakeModel {
-    sandbox.play(TWO);
+    sandbox.simulate(TWO);
     sandbox.fake_model_with("alpha", "vram = \"10GiB\"\nmax_concurrent = 8", behaviour)
 }
 
@@ -119,7 +119,7 @@ async fn dm_5_a_move_that_fails_leaves_the_old_copy_serving() {
 #[tokio::test]
 async fn rc_30_a_freed_device_is_empty_until_it_is_given_back() {
     let mut sandbox = Sandbox::new();
-    sandbox.play("[[gpu]]\nmemory = \"24GiB\"\n");
+    sandbox.simulate("[[gpu]]\nmemory = \"24GiB\"\n");
     let _alpha = sandbox.fake_model_with("alpha", "vram = \"10GiB\"\ndevice = \"cuda:0\"", says("yes"));
     let boss = sandbox.start().await;
     assert_eq!(boss.chat("alpha", "?").await.text(), "yes");
@@ -138,7 +138,7 @@ async fn rc_30_a_freed_device_is_empty_until_it_is_given_back() {
 #[tokio::test]
 async fn rc_19_a_pin_at_run_time_keeps_a_model_and_is_named() {
     let mut sandbox = Sandbox::new();
-    sandbox.play("[[gpu]]\nmemory = \"24GiB\"\n");
+    sandbox.simulate("[[gpu]]\nmemory = \"24GiB\"\n");
     let manifest = "vram = \"18GiB\"\ndevice = \"cuda:0\"";
     let _models = ["alpha", "beta"].map(|name| sandbox.fake_model_with(name, manifest, says(name)));
     let boss = sandbox.start().await;
@@ -155,7 +155,7 @@ async fn rc_19_a_pin_at_run_time_keeps_a_model_and_is_named() {
 #[tokio::test]
 async fn mm_1_the_limit_of_a_category_makes_room_by_itself() {
     let mut sandbox = Sandbox::new().with_config("max_loaded_models = \"1\"");
-    sandbox.play(TWO);
+    sandbox.simulate(TWO);
     let _models = ["alpha", "beta"].map(|name| sandbox.fake_model_with(name, "vram = \"2GiB\"", says(name)));
     let boss = sandbox.start().await;
     assert_eq!(boss.chat("alpha", "?").await.text(), "alpha");
@@ -167,7 +167,7 @@ async fn mm_1_the_limit_of_a_category_makes_room_by_itself() {
 #[tokio::test]
 async fn mm_5_an_exclusive_device_has_one_user() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(TWO);
+    sandbox.simulate(TWO);
     let sandbox = sandbox.with_config("[devices.npu]\nmemory = \"16GiB\"");
     let _models =
         ["alpha", "beta"].map(|name| sandbox.fake_model_with(name, "vram = \"2GiB\"\ndevice = \"npu\"", says(name)));
@@ -182,7 +182,7 @@ async fn mm_5_an_exclusive_device_has_one_user() {
 #[tokio::test]
 async fn mm_4_a_load_that_fails_gets_one_try_with_everybody_gone() {
     let mut sandbox = Sandbox::new().with_config("back_off_first = \"10ms\"\nmax_load_attempts = 1");
-    sandbox.play(TWO);
+    sandbox.simulate(TWO);
     let _alpha = sandbox.fake_model_with("alpha", "vram = \"2GiB\"\ndevice = \"cuda:0\"", says("alpha"));
     let beta = sandbox.fake_model_with("beta", "vram = \"2GiB\"\ndevice = \"cuda:0\"", says("beta"));
     beta.behave_next(Behaviour { load_exit: Some(71), load_message: "out of memory".into(), ..Behaviour::default() });

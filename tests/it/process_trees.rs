@@ -151,7 +151,7 @@ pub(crate) fn kill_at_once(pids: &[u32]) {
 
 fn sandbox() -> Sandbox {
     let mut sandbox = Sandbox::new().with_config("leases.term = \"3s\"\nleases.heartbeat = \"500ms\"\n");
-    sandbox.play(MACHINE);
+    sandbox.simulate(MACHINE);
     sandbox
 }
 

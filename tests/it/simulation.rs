@@ -15,7 +15,7 @@ async fn device(boss: &Boss, id: &str) -> Value {
 #[tokio::test]
 async fn dm_3_four_models_go_to_four_gpus_and_what_they_hold_shows() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(FOUR);
+    sandbox.simulate(FOUR);
     let names = ["alpha", "beta", "gamma", "delta"];
     let _models = names.map(|name| sandbox.fake_model_with(name, "vram = \"18GiB\"", Behaviour::default()));
     let boss = sandbox.start().await;
@@ -42,7 +42,7 @@ async fn dm_3_four_models_go_to_four_gpus_and_what_they_hold_shows() {
 #[tokio::test]
 async fn a_foreign_program_is_simulated_by_an_edit() {
     let mut sandbox = Sandbox::new();
-    let file = sandbox.play("[[gpu]]\nmemory = \"24GiB\"\n");
+    let file = sandbox.simulate("[[gpu]]\nmemory = \"24GiB\"\n");
     let _model = sandbox.fake_model_with("alpha", "vram = \"2GiB\"\ndevice = \"cuda:0\"", Behaviour::default());
     let boss = sandbox.start().await;
     assert!(boss.chat("alpha", "?").await.status.is_success());
@@ -55,7 +55,7 @@ async fn a_foreign_program_is_simulated_by_an_edit() {
 #[tokio::test]
 async fn a_machine_that_makes_no_sense_is_named() {
     let mut sandbox = Sandbox::new();
-    sandbox.play("[[gpu]]\nmemory = \"much\"\n");
+    sandbox.simulate("[[gpu]]\nmemory = \"much\"\n");
     let (status, output) = sandbox.launch(&model_boss_tests::binary("model-boss-fake-worker")).end().await;
     assert!(!status.success());
     assert!(output.contains("gpus.toml") && output.contains("much"), "{output}");
@@ -64,7 +64,7 @@ async fn a_machine_that_makes_no_sense_is_named() {
 #[tokio::test]
 async fn where_the_driver_does_not_tell_processes_apart_models_are_not_taken_for_strangers() {
     let mut sandbox = Sandbox::new();
-    sandbox.play("[[gpu]]\nmemory = \"24GiB\"\nblind = true\n");
+    sandbox.simulate("[[gpu]]\nmemory = \"24GiB\"\nblind = true\n");
     let names = ["alpha", "beta", "gamma"];
     let of_ten = "vram = \"10GiB\"\ndevice = \"cuda:0\"";
     let _models = names.map(|name| sandbox.fake_model_with(name, of_ten, Behaviour::default()));
@@ -84,7 +84,7 @@ async fn where_the_driver_does_not_tell_processes_apart_models_are_not_taken_for
 #[tokio::test]
 async fn en_7_models_of_every_category_are_simulated() {
     let mut sandbox = Sandbox::new();
-    sandbox.play(FOUR);
+    sandbox.simulate(FOUR);
     let _vectors = sandbox.fake_model_with("vectors", "labels = [\"embedding\"]", Behaviour::default());
     std::fs::write(sandbox.path("tasks.yaml"), "tasks: {search: {ladder: [vectors]}, sort: {ladder: [ranks]}}\n")
         .unwrap();

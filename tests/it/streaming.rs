@@ -130,7 +130,8 @@ async fn rs_11_auto_streams_what_could_never_fit_and_nothing_else() {
 async fn rs_11_on_a_simulated_gpu_one_lease_covers_the_gpu_and_the_host() {
     let mut sandbox = Sandbox::new();
     // The device is smaller than the model with its context, but larger than its window.
-    sandbox.play("[cpu]\nmemory = \"2GiB\"\nreserve = \"0MiB\"\n[[gpu]]\nmemory = \"650MiB\"\nreserve = \"0MiB\"\n");
+    sandbox
+        .simulate("[cpu]\nmemory = \"2GiB\"\nreserve = \"0MiB\"\n[[gpu]]\nmemory = \"650MiB\"\nreserve = \"0MiB\"\n");
     let file = synth(&sandbox, "qwen3-small");
     with(&sandbox, "large", &file, "device = \"cuda:0\"\nblock = 1\nwindow = 1");
     let boss = sandbox.start().await;
@@ -205,7 +206,7 @@ async fn rs_11_a_load_forces_residency_window_and_block_and_what_is_the_same_is_
 async fn rs_11_a_model_streamed_beside_a_program_stays_again_when_that_is_gone_and_it_is_idle() {
     let mut sandbox = Sandbox::new().with_config("peak_patience = \"200ms\"");
     let host = |foreign: &str| format!("[cpu]\nmemory = \"400MiB\"\nreserve = \"0MiB\"\nforeign = \"{foreign}\"\n");
-    let machine = sandbox.play(&host("280MiB"));
+    let machine = sandbox.simulate(&host("280MiB"));
     with(&sandbox, "m", &synth(&sandbox, "qwen3-small"), "block = 1\nwindow = 1");
     let boss = sandbox.start().await;
     assert_eq!(ask(&boss, "m", 4).await.status, StatusCode::OK);

@@ -57,7 +57,7 @@ impl Sandbox {
     }
 
     /// Simulates this machine instead of using the real one; returns the file, which may be edited later.
-    pub fn play(&mut self, machine: &str) -> PathBuf {
+    pub fn simulate(&mut self, machine: &str) -> PathBuf {
         let file = self.path("gpus.toml");
         std::fs::write(&file, machine).unwrap();
         self.config = format!("{}simulate = \"gpus.toml\"\n", self.config);

@@ -36,10 +36,7 @@ const BENCHES: [(&str, &str); 14] = [
         "first-byte",
         "the built-in model: from process start to listening, from a cold and a warm request to the first token",
     ),
-    (
-        "door",
-        "what the coordinator adds: whole answers of one token from a fake worker, one and 32 clients at a time",
-    ),
+    ("door", "what the coordinator adds: whole answers of one token from a fake worker, one and 32 clients at a time"),
     (
         "proxy",
         "CPU per request, added latency, a thousand streams: beside nginx and vllm-router where they are installed",
