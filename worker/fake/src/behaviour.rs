@@ -105,7 +105,7 @@ impl Default for Behaviour {
     }
 }
 
-/// An error answer.
+/// An error with which the fake worker answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refusal {
@@ -141,7 +141,7 @@ pub enum Malformed {
     NotHttp,
     /// The head announces more bytes than follow before the connection closes.
     CutBody,
-    /// The connection closes without a byte; the process lives on.
+    /// The connection closes without a byte; the process continues.
     Hangup,
 }
 
@@ -153,7 +153,7 @@ pub enum BehaviourError {
     Read {
         /// The path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the file system.
         source: std::io::Error,
     },
     /// A value of the file or of the environment is invalid.
@@ -208,7 +208,7 @@ pub enum Report {
         port: u16,
         /// The slot's generation.
         generation: Generation,
-        /// Its environment.
+        /// The environment variables of the process.
         env: BTreeMap<String, String>,
         /// The content of its start line, without the secrets.
         spec: Value,
@@ -251,7 +251,7 @@ pub enum Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub enum Command {
-    /// Ends `hold_load`.
+    /// Lets a load end that the behaviour `hold_load` holds back.
     FinishLoad,
     /// Ends `hold_after_tokens`, for every request.
     Decode,

@@ -26,7 +26,8 @@ pub(crate) struct Control {
     stream: Option<Mutex<UnixStream>>,
     finish_load: watch::Receiver<bool>,
     decode: watch::Receiver<bool>,
-    // Without a test no command is sent, and the receivers must not see a closed channel.
+    // A worker without a test's control gets no command. Its receivers must not see a closed channel, so the senders
+    // are kept.
     _senders: (watch::Sender<bool>, watch::Sender<bool>),
 }
 
@@ -77,7 +78,7 @@ impl Control {
         let Ok(mut line) = serde_json::to_vec(report) else { return };
         line.push(b'\n');
         let mut stream = stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // The worker goes on serving when the test has stopped listening.
+        // An error means that the test stopped listening; the worker continues to serve.
         _ = stream.write_all(&line);
     }
 

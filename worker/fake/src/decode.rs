@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::control::Control;
 use crate::failure::exit_now;
 
-/// The longest pause before a token, whatever the numbers of a behaviour give.
+/// The longest pause before a token, even if the numbers of a behaviour give a longer one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
 
 /// Counts of the fake engine's work.

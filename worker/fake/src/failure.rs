@@ -43,7 +43,7 @@ pub(crate) fn exit_code(exit: WorkerExit) -> ExitCode {
     ExitCode::from(u8::try_from(exit.code()).unwrap_or(1))
 }
 
-/// Ends the process at once, whatever its other threads hold.
+/// Ends the process at once, even if other threads hold locks.
 #[allow(unsafe_code)]
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: `_exit` takes any number, touches no memory of ours and does not return.

@@ -159,7 +159,7 @@ async fn load(worker: Arc<Worker>) {
     // The worker becomes ready only once.
     let _ = worker.ready.set(());
     worker.control.report(&Report::Ready);
-    // The memory is held for as long as the process lives, like weights.
+    // The memory is held until the process ends, like the weights of a real worker.
     std::future::pending::<()>().await;
     drop(weights);
 }
@@ -191,7 +191,7 @@ async fn connection(stream: TcpStream, worker: Arc<Worker>, mut drain: watch::Re
     _ = connection.await;
 }
 
-/// Looks at the first bytes of a connection without taking them.
+/// Peeks at the first bytes of a connection, so that they can be read again.
 async fn asks_for_inference(stream: &TcpStream) -> bool {
     let mut first = [0; 4];
     matches!(stream.peek(&mut first).await, Ok(n) if n > 0) && first.starts_with(b"POST")
@@ -228,7 +228,7 @@ async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
     closing(answer, &worker)
 }
 
-/// Invalid answers are given per connection: the next request must come on a new one.
+/// Marks an answer to close its connection if the behaviour gives invalid answers, which take effect per connection.
 fn closing(mut answer: Answer, worker: &Worker) -> Answer {
     if worker.behaviour.malformed.is_some() || worker.behaviour.raw.is_some() {
         answer.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));

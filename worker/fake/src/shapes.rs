@@ -234,7 +234,7 @@ fn timings(cost: Cost) -> Value {
 /// The kind of engine that is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// Our own worker.
+    /// The answers of this project's own worker.
     Worker,
     /// The server of llama.cpp.
     LlamaServer,

@@ -1,7 +1,7 @@
 //! The limit of header bytes that are read for one model, over all of its files. Each file may be small, but there
 //! may be ten thousand.
 
-/// Bytes for the headers of one model.
+/// The default budget: bytes for the headers of one model.
 const OF_A_MODEL: u64 = 256 << 20;
 
 /// The rest of the bytes that may be read of a model's headers.
@@ -22,7 +22,7 @@ impl HeaderBudget {
         Self { left: bytes }
     }
 
-    /// The bytes left.
+    /// The bytes that may still be read.
     pub fn left(&self) -> u64 {
         self.left
     }

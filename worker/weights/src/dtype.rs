@@ -1,4 +1,4 @@
-//! Element types of stored tensors. Knows their names and sizes, not how to compute with them.
+//! Element types of stored tensors, with their names and sizes. Computing with them is not part of this crate.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Every type with the name safetensors headers use and the bits of one element.
+    /// Every type with its name in safetensors headers and the bits of one element.
     const TABLE: [(Self, &'static str, u64); 22] = [
         (Self::Bool, "BOOL", 8),
         (Self::F4, "F4", 4),
@@ -57,7 +57,7 @@ impl Dtype {
         (Self::U64, "U64", 64),
     ];
 
-    /// The type a safetensors header names.
+    /// The type that a safetensors header names.
     pub(crate) fn from_safetensors(name: &str) -> Option<Self> {
         Self::TABLE.iter().find(|(_, known, _)| *known == name).map(|(dtype, ..)| *dtype)
     }
@@ -76,7 +76,7 @@ impl Dtype {
         self.row().1
     }
 
-    /// Bytes of a tensor of this shape; `None` when the number does not exist (overflow, or a broken last byte).
+    /// Bytes of a tensor of this shape; `None` if the number overflows, or if the last byte would be used only in part.
     pub fn bytes_of(self, shape: &[usize]) -> Option<u64> {
         let elements = shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(u64::try_from(dim).ok()?))?;
         let bits = elements.checked_mul(self.bits())?;

@@ -1,40 +1,40 @@
-//! Faults of weight files, in words for the person who has to fetch them again.
+//! Faults of weight files, in words for the person who has to download them again.
 
 use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The weights cannot be used. Every text names the file, and the tensor where there is one.
+/// A reason why weights cannot be used. Every message names the file, and the tensor if there is one.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
-    /// The operating system refused.
+    /// The operating system refused a read.
     #[error("{} cannot be read: {source}", path.display())]
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// Its reason.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A folder, pipe or device where a file should be.
+    /// The path is a folder, pipe or device, not a file.
     #[error("{} is not a regular file", path.display())]
     NotRegular {
         /// The path that is not a regular file.
         path: PathBuf,
     },
-    /// No weights in a form this build reads.
+    /// The path has no weights in a format that this build reads.
     #[error("no weights in {}: {hint}", path.display())]
     NoWeights {
         /// The path that was searched.
         path: PathBuf,
-        /// The files that are there instead, and what to do.
+        /// The files that were found instead, and what to do.
         hint: String,
     },
-    /// More than one model where one should be.
+    /// The folder has more than one model.
     #[error("{} holds several GGUF models ({names}); name one of them", path.display())]
     Several {
-        /// The folder.
+        /// The folder that was searched.
         path: PathBuf,
-        /// The files' names.
+        /// The names of the models' files.
         names: String,
     },
     /// The file ends too early.
@@ -42,16 +42,16 @@ pub enum WeightsError {
     Truncated {
         /// The file's name.
         file: String,
-        /// `the header`, or `tensor 'NAME'`.
+        /// The part that is cut: `the header`, or `tensor 'NAME'`.
         what: String,
-        /// First byte needed.
+        /// Offset of the part's first byte.
         start: u64,
-        /// First byte behind.
+        /// Offset of the first byte after the part.
         end: u64,
-        /// The file's length.
+        /// The file's length in bytes.
         len: u64,
     },
-    /// Not what its name says.
+    /// The file's content is not in the format that its name implies.
     #[error("{file} is not a valid {format} file: {what}")]
     Malformed {
         /// The file's name.
@@ -85,7 +85,7 @@ pub enum WeightsError {
         /// The tensor's name.
         tensor: String,
     },
-    /// Another length than when its header was read.
+    /// The file's length is not the same as when its header was read.
     #[error("{file} changed while it was read; is it still being downloaded?")]
     Changed {
         /// The file's name.
@@ -98,14 +98,14 @@ pub enum WeightsError {
 pub fn is_read_failure(error: &(dyn Error + 'static)) -> bool {
     use io::ErrorKind::{InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
     let of_the_file = [InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied];
-    // An error without a number of the system was made by this crate about the file.
+    // An error without an error number of the system was made by this crate, about the file's content.
     let failed = |error: &io::Error| error.raw_os_error().is_some() && !of_the_file.contains(&error.kind());
     std::iter::successors(Some(error), |&error| error.source())
         .find_map(|error| error.downcast_ref::<io::Error>())
         .is_some_and(failed)
 }
 
-/// Words from a file, made safe to print: no control characters, not longer than a line.
+/// Text from a file, made safe to print: without control characters, and not longer than a line.
 pub(crate) fn printable(words: &str) -> String {
     const LONGEST: usize = 200;
     let mut text = String::new();
@@ -121,7 +121,7 @@ pub(crate) fn printable(words: &str) -> String {
     text
 }
 
-/// The last part of a path, or the whole when there is none.
+/// The last component of a path, or the whole path if it has none.
 pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

@@ -52,7 +52,7 @@ pub struct IndexedPiece {
 /// A file as it was when an index was made from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
-    /// Its name.
+    /// The tensor's name.
     pub name: String,
     /// The length in bytes.
     pub bytes: u64,
@@ -77,13 +77,13 @@ pub enum LayerIndexError {
     Read {
         /// The index, or a file it names.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The file is not an index.
     #[error("{} is no index of layers: {what}", path.display())]
     Malformed {
-        /// The index.
+        /// The path of the index.
         path: PathBuf,
         /// The fault, in words.
         what: String,

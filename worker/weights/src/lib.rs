@@ -1,12 +1,12 @@
 //! The places of a model's tensors in its files, and their bytes.
 //!
 //! The crate finds the weight files of a source and checks their headers. It has the [`TensorIndex`], and stores that
-//! deliver bytes ([`MappedWeights`]; [`store`] for streamed layers). Headers are untrusted input. Every number in
-//! them is checked against the file before it is used or allocated by. candle, devices and architectures are not
-//! known here.
+//! deliver bytes ([`MappedWeights`]; [`store`] for streamed layers). Headers are untrusted input. Every number in them
+//! is checked against the file before it is used or allocated by. The crate does not depend on candle, devices or
+//! architectures.
 //!
-//! [`TensorIndex`] is for safetensors. GGUF files also describe the model and its tokenizer; [`gguf::GgufModel`] is
-//! for those.
+//! [`TensorIndex`] is for safetensors. GGUF files also describe the model and its tokenizer; [`gguf::GgufModel`] is for
+//! those.
 
 mod ahead;
 mod budget;

@@ -1,5 +1,5 @@
-//! Limits on the header of a weight file. A stranger wrote it: a number in it must not decide how
-//! much memory we take. The largest published checkpoints have 140,000 tensors over all files and 15 MB of names.
+//! Limits on the header of a weight file, which is untrusted: a number in it must not decide how much memory is
+//! allocated. The largest published checkpoints have 140,000 tensors over all files and 15 MB of names.
 
 /// Bytes of a safetensors header.
 pub(crate) const LONGEST_HEADER: u64 = 32 << 20;

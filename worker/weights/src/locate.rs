@@ -1,4 +1,4 @@
-//! The weight files of a source, chosen by their names. If a name does not tell, the file's first four bytes do.
+//! The weight files of a source, chosen by their names. If a name is ambiguous, the file's first four bytes decide.
 
 use std::fs::File;
 use std::io::Read;
@@ -50,7 +50,7 @@ pub fn gguf_file(source: &Path) -> Result<Option<PathBuf>, WeightsError> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(source).map_err(unreadable)? {
         let name = entry.map_err(unreadable)?.file_name().to_string_lossy().into_owned();
-        // Later parts come with the first; a projector for images is not a model by itself.
+        // Later parts belong to the first one, and a projector for images is not a model by itself.
         let part = split_name(&name).is_some_and(|(_, number, _)| number != 1);
         if name.ends_with(".gguf") && !part && !name.starts_with("mmproj") {
             names.push(name);
@@ -73,7 +73,7 @@ fn is_gguf(file: &Path) -> bool {
             && File::open(file).and_then(|mut file| file.read_exact(&mut magic)).is_ok_and(|()| &magic == b"GGUF")
 }
 
-/// The folder in which a source's `config.json` and tokenizer lie: the source itself, or the folder of a weight file.
+/// The folder with a source's `config.json` and tokenizer: the source itself, or the folder of a weight file.
 pub fn model_folder(source: &Path) -> &Path {
     if source.is_dir() {
         return source;

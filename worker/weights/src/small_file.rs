@@ -1,12 +1,12 @@
-//! The small files beside a model's weights: settings, vocabularies, templates. Knows how large they may be, not what
-//! they say.
+//! The small files beside a model's weights: settings, vocabularies, templates. The module limits their size and does
+//! not interpret them.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Such a file cannot be used.
+/// The reason why a small file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SmallFileError {
     /// The operating system refused.
@@ -14,28 +14,29 @@ pub enum SmallFileError {
     Read {
         /// The path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A pipe, a device or a folder in the place of a file.
     #[error("{} is no regular file", .0.display())]
     NotRegular(PathBuf),
-    /// Larger than any known file of its kind.
+    /// The file is larger than any known file of its kind.
     #[error("{} has {bytes} bytes; at most {most} are read", path.display())]
     TooLarge {
         /// The path of the file.
         path: PathBuf,
         /// The size of the file.
         bytes: u64,
-        /// The limit.
+        /// The limit in bytes.
         most: u64,
     },
 }
 
-/// A file's bytes, if it is there. One that is too large, or no file at all, is refused before anything of it is read.
+/// The bytes of a file, or `None` if it does not exist. A file over the limit and a path that is no file are refused
+/// before a byte is read.
 pub fn read_small_file(path: &Path, most: u64) -> Result<Option<Vec<u8>>, SmallFileError> {
     let failed = |source| SmallFileError::Read { path: path.to_owned(), source };
-    // To open a named pipe is to wait for a writer, who may never come.
+    // Without this flag, opening a named pipe would wait for a writer, perhaps for ever.
     let opened = File::options().read(true).custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits()).open(path);
     let file = match opened {
         Ok(file) => file,

@@ -18,7 +18,7 @@ fn file_of(header: &str, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Two tensors, one behind the other.
+/// A valid file with two tensors, the second directly after the first.
 fn sound() -> Vec<u8> {
     let header = r#"{"__metadata__":{"format":"pt"},
         "a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},

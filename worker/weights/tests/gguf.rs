@@ -45,7 +45,7 @@ fn fa_2_every_block_type_gives_the_floats_of_an_independent_implementation() {
         let mut values = vec![f32::NAN; expected.len()];
         dequantise(stored.kind, file.bytes(stored), &mut values).unwrap();
         for (i, (ours, theirs)) in values.iter().zip(&expected).enumerate() {
-            // Only the order of the multiplications may differ.
+            // The two sides may differ only by the order of their multiplications.
             assert!((ours - theirs).abs() <= theirs.abs() * 4e-7 + 1e-7, "{} [{i}]: {ours} {theirs}", stored.name);
         }
         kinds += 1;
@@ -79,7 +79,7 @@ fn blocks_without_a_published_dequantiser_follow_their_layout() {
     let mut values = [0.0; 256];
     dequantise(TensorType::Q8_K, &block, &mut values).unwrap();
     assert_eq!((values[0], values[128], values[255]), (-32.0, 0.0, 31.75));
-    // Other types are refused, as are wrong lengths.
+    // Types without code and wrong lengths are refused.
     assert!(dequantise(TensorType::IQ4_XS, &[0; 136], &mut values).is_err());
     assert!(dequantise(TensorType::Q8_K, &[0; 291], &mut values).is_err());
     assert!(dequantise(TensorType::Q8_K, &[0; 292], &mut values[..255]).is_err());

@@ -1,4 +1,4 @@
-//! The memory for a made-up header is never more than a small multiple of the file's own size.
+//! The memory used for an invented header is never more than a small multiple of the file's own size.
 #![allow(clippy::unwrap_used)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,7 +1,7 @@
-//! On which bytes tensors begin in a GGUF file.
+//! The alignment of tensors in a GGUF file.
 
-/// The alignment of tensors when a file does not state another: they begin at multiples of this many bytes.
+/// The default alignment in bytes: tensors begin at multiples of it unless the file has another.
 pub const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// The key that sets another alignment.
+/// The metadata key that sets another alignment.
 pub const ALIGNMENT_KEY: &str = "general.alignment";

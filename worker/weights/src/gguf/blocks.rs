@@ -1,5 +1,5 @@
 //! The layout of every supported block type, as plain scalar code: the reference that faster kernels are compared with.
-//! Knows bytes and numbers only.
+//! It works on bytes and numbers only.
 //!
 //! Layouts are ggml's (`ggml-common.h`). `d` and `m` are scale and offset as f16; `q` are small integers. K types hold
 //! 256 elements in sub-blocks with scales of their own. All words are little endian.
@@ -8,7 +8,7 @@ use half::{bf16, f16};
 
 use super::TensorType;
 
-/// Turns stored elements into floats, in order. `values` must be as long as `stored` holds elements.
+/// Converts stored elements to floats, in order. The length of `values` must be the number of elements in `stored`.
 pub fn dequantise(kind: TensorType, stored: &[u8], values: &mut [f32]) -> Result<(), BlockError> {
     let sizes = usize::try_from(kind.block_len()).ok().zip(usize::try_from(kind.block_bytes()).ok());
     let Some((len, bytes)) = sizes.filter(|_| kind.is_supported()) else {
@@ -56,7 +56,7 @@ pub fn quantise_q8_0(values: &[f32], stored: &mut Vec<u8>) -> Result<(), BlockEr
         let scale = largest / 127.0;
         let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
         stored.extend(f16::from_f32(scale).to_le_bytes());
-        // `as` saturates, and makes 0 of a number that is none.
+        // `as` saturates, and converts NaN to 0.
         stored.extend(block.iter().map(|x| (x * inverse).round() as i8 as u8));
     }
     Ok(())
@@ -122,7 +122,7 @@ fn q8_1(block: &mut Fields<'_>, out: &mut [f32]) {
 }
 
 /// `scales[16], q[64], d, dmin`: sub-blocks of 16 with a 4-bit scale (low) and minimum (high). The 2-bit `q` of a half
-/// of 128 elements lie in 32 bytes, the first 32 elements in the lowest bits. `x = d scale q − dmin min`.
+/// of 128 elements are in 32 bytes, the first 32 elements in the lowest bits. `x = d scale q − dmin min`.
 fn q2_k(block: &mut Fields<'_>, out: &mut [f32]) {
     let scales = block.array::<16>();
     let quants = block.array::<64>();
@@ -154,7 +154,7 @@ fn q3_k(block: &mut Fields<'_>, out: &mut [f32]) {
 }
 
 /// `d, dmin, scales[12], q[128]`: sub-blocks of 32 with 6-bit scale and minimum ([`scale_and_min`]). The nibbles of 64
-/// elements lie in 32 bytes, the first 32 low. `x = d scale q − dmin min`.
+/// elements are in 32 bytes, the first 32 low. `x = d scale q − dmin min`.
 fn q4_k(block: &mut Fields<'_>, out: &mut [f32]) {
     let (d, dmin) = (block.f16(), block.f16());
     let scales = block.array::<12>();
@@ -241,17 +241,17 @@ fn scale_and_min(packed: &[u8; 12], j: usize) -> (f32, f32) {
 /// The reason why elements could not be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
-    /// No code for this type.
+    /// This build has no code for the type.
     #[error("{0} is not a type this project computes with")]
     Unsupported(TensorType),
-    /// The two sides do not have the same number of elements, or no whole number of blocks.
+    /// The two sides have different numbers of elements, or a part of a block.
     #[error("{stored} bytes of {kind} are not {values} elements")]
     Length {
         /// The stored type.
         kind: TensorType,
         /// Bytes on the stored side.
         stored: usize,
-        /// Elements on the other.
+        /// Elements on the side of the floats.
         values: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Reads little-endian words from the front of a file, checked. Knows lengths only, no keys and no tensors.
+//! A checked reader of little-endian words from the front of a file. It knows lengths, not keys or tensors.
 
 use super::error::HeaderFault;
 
@@ -10,12 +10,12 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// At the front of a file of `file_len` bytes, of which `head` is known.
+    /// A cursor at the front of a file of `file_len` bytes, of which `head` was read.
     pub(super) fn new(head: &'a [u8], file_len: u64) -> Self {
         Self { head, at: 0, file_len }
     }
 
-    /// Another cursor at the same place.
+    /// A second cursor at the position of `other`.
     pub(super) fn resume(other: &Self) -> Self {
         Self { ..*other }
     }
@@ -25,7 +25,7 @@ impl<'a> Cursor<'a> {
         self.at as u64
     }
 
-    /// Bytes of the file behind the position.
+    /// Bytes of the file after the position.
     pub(super) fn left_in_file(&self) -> u64 {
         self.file_len.saturating_sub(self.at as u64)
     }

@@ -1,4 +1,4 @@
-//! Faults of a GGUF header. Knows no paths: [`super::FileError`] adds the file.
+//! Faults of a GGUF header. They have no path: [`super::FileError`] adds the file.
 
 use std::fmt;
 
@@ -23,16 +23,16 @@ pub enum HeaderPlace {
     Start,
     /// The name of the n-th key, from 0.
     KeyName(u64),
-    /// A key's value.
+    /// The value of the key with this name.
     Key(String),
     /// The name of the n-th tensor, from 0.
     TensorName(u64),
-    /// A tensor's record.
+    /// The record of the tensor with this name.
     Tensor(String),
 }
 
 impl HeaderPlace {
-    /// This place's error.
+    /// An error with this place and a fault.
     pub(super) fn fault(self, fault: HeaderFault) -> HeaderError {
         HeaderError { place: self, fault }
     }
@@ -53,16 +53,16 @@ impl fmt::Display for HeaderPlace {
 /// A fault of a part of a header.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderFault {
-    /// Another kind of file.
+    /// The file does not begin with the magic of GGUF; its first bytes.
     #[error("not a GGUF file (it begins with {})", .0.escape_ascii())]
     NotGguf(Vec<u8>),
-    /// A format from before GGUF.
+    /// The file has a format of ggml from before GGUF, with this name.
     #[error("this is a {0} file, a format from before GGUF; convert the model again")]
     BeforeGguf(&'static str),
-    /// Written for big-endian machines.
+    /// The file was written for big-endian machines.
     #[error("the file is big-endian; convert the model again on (or for) a little-endian machine")]
     BigEndian,
-    /// A version this reader does not know.
+    /// The file has a version that this reader does not support.
     #[error("GGUF version {0} is not supported (2 and 3 are); convert the model again")]
     Version(u32),
     /// The file ends too early.
@@ -72,7 +72,7 @@ pub enum HeaderFault {
         what: &'static str,
         /// Offset in the file.
         at: u64,
-        /// Bytes it claims.
+        /// Bytes that the part needs.
         needs: u64,
         /// Length of the file.
         file_len: u64,
@@ -80,84 +80,84 @@ pub enum HeaderFault {
     /// Only a prefix of the file was given, and the header reaches beyond it.
     #[error("the header reaches at least to offset {until}, beyond the part that was read")]
     Incomplete {
-        /// Read at least this many bytes and try again.
+        /// The number of bytes to read before the next attempt, at least.
         until: u64,
     },
-    /// A count beyond what the file could hold, or beyond this reader's limit.
+    /// A count is greater than the file could hold, or than this reader's limit.
     #[error("claims {claimed} {what}; there can be at most {most}")]
     TooMany {
         /// The counted items, in words.
         what: &'static str,
-        /// As the file says.
+        /// The count that the file has.
         claimed: u64,
-        /// As the file's size or this reader allows.
+        /// The greatest count by the file's size or this reader's limit.
         most: u64,
     },
-    /// A name that is not UTF-8.
+    /// A name is not UTF-8.
     #[error("the name is not UTF-8")]
     NameNotUtf8,
-    /// A name that is longer than the format allows.
+    /// A name is longer than the format allows; its length in bytes.
     #[error("the name is {0} bytes long; the format allows 65535")]
     NameTooLong(u64),
     /// A name occurs twice.
     #[error("the name stands twice in the file")]
     Duplicate,
-    /// A value type the format does not have.
+    /// The number of a value type does not exist in the format.
     #[error("unknown value type {0}")]
     ValueType(u32),
-    /// An array of arrays.
+    /// A value is an array of arrays.
     #[error("an array of arrays, which no known key has")]
     NestedArray,
-    /// A truth value that is neither 0 nor 1.
+    /// A truth value is neither 0 nor 1.
     #[error("a truth value of {0}")]
     Bool(u8),
-    /// An alignment that is no power of two up to 1 MiB.
+    /// The alignment is no power of two up to 1 MiB.
     #[error("alignment {0} is not a power of two between 1 and 1048576")]
     Alignment(u64),
     /// The alignment key holds something other than an unsigned integer.
     #[error("the alignment is a {0}, not an unsigned integer")]
     AlignmentType(ValueType),
-    /// More than four dimensions.
+    /// A tensor has more than four dimensions.
     #[error("{0} dimensions; the format allows 4")]
     Rank(u32),
-    /// A dimension of length zero.
+    /// The dimension of this number has length zero.
     #[error("dimension {0} is zero")]
     ZeroDimension(usize),
     /// The number of elements or bytes does not fit in 64 bits.
     #[error("its size in elements or bytes does not fit in 64 bits")]
     SizeOverflow,
-    /// A tensor type without a known layout.
+    /// A tensor's type has no known layout.
     #[error(transparent)]
     TensorType(#[from] UnknownType),
-    /// Rows that are no whole number of blocks.
+    /// A tensor's rows are no whole number of blocks.
     #[error("rows of {row} elements are no whole number of {kind} blocks of {block}")]
     PartialBlock {
-        /// Its type.
+        /// The tensor's type.
         kind: TensorType,
         /// Elements in a row.
         row: u64,
         /// Elements in a block.
         block: u64,
     },
-    /// An offset that is not aligned.
+    /// A tensor's offset is not a multiple of the alignment.
     #[error("its offset {offset} is no multiple of the alignment {alignment}")]
     Unaligned {
-        /// From the start of the data.
+        /// Offset from the start of the data, in bytes.
         offset: u64,
-        /// The alignment of this file.
+        /// The alignment of this file, in bytes.
         alignment: u64,
     },
-    /// Bytes outside the file.
+    /// A tensor's bytes exceed the file.
     #[error("its bytes {offset}+{size} of the data do not lie inside the file (which holds {data} bytes of data)")]
     OutsideFile {
-        /// From the start of the data.
+        /// Offset from the start of the data, in bytes.
         offset: u64,
-        /// Bytes it needs.
+        /// Bytes that the tensor needs.
         size: u64,
-        /// Bytes of data there are.
+        /// Bytes of data in the file.
         data: u64,
     },
-    /// Bytes shared with another tensor.
+    /// A tensor shares bytes with the tensor of this name.
     #[error("its bytes overlap those of tensor `{}`", .0.escape_debug())]
     Overlap(String),
 }
@@ -178,7 +178,7 @@ pub enum KeyError {
         /// The type that the file holds.
         found: String,
     },
-    /// Its text is not UTF-8.
+    /// The text of the key with this name is not UTF-8.
     #[error("GGUF metadata key `{0}` is not UTF-8 text")]
     NotUtf8(String),
 }

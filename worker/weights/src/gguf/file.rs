@@ -1,4 +1,4 @@
-//! A GGUF file on disk, mapped. Knows its path, so that errors name it.
+//! A mapped GGUF file on disk. It keeps its path, which its errors name.
 
 use std::fs::File;
 use std::io;
@@ -9,8 +9,8 @@ use memmap2::Mmap;
 use super::{Header, HeaderError, TensorInfo};
 use crate::ahead::{cached_share, will_need, will_need_all};
 
-/// Bytes of a header with a large vocabulary, about. Read page after page, as they are touched, they would take longer
-/// than all at once.
+/// The approximate size in bytes of a header with a large vocabulary. It is requested at once: page after page, as they
+/// are touched, would take longer.
 const LONGEST_USUAL_HEADER: u64 = 8 << 20;
 
 /// A mapped file. Its header is read on request and borrows from the map.
@@ -21,7 +21,7 @@ pub struct GgufFile {
 }
 
 impl GgufFile {
-    /// Maps a file. No data is read yet, but the system is asked to read its beginning.
+    /// Maps a file and requests that its beginning be read ahead. No data is read yet.
     pub fn open(path: &Path) -> Result<Self, FileError> {
         let fail = |source| FileError::Open { path: path.to_owned(), source };
         let file = File::open(path).map_err(fail)?;
@@ -29,8 +29,8 @@ impl GgufFile {
             return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
         }
         #[allow(unsafe_code)]
-        // SAFETY: the bytes are only read. A writer that changes the file meanwhile can make us compute nonsense or,
-        // by shortening it, end this process by SIGBUS. A worker is a process of its own for this reason too.
+        // SAFETY: the bytes are only read. A writer that changes the file meanwhile can cause wrong results, or end
+        // this process by SIGBUS if it shortens the file. This is one reason why a worker is a process of its own.
         let map = unsafe { Mmap::map(&file) }.map_err(fail)?;
         will_need_all(&map, 0, LONGEST_USUAL_HEADER);
         Ok(Self { path: path.to_owned(), map })
@@ -60,7 +60,7 @@ impl GgufFile {
         }
     }
 
-    /// A tensor's bytes. Empty where the tensor is of another, longer file.
+    /// The bytes of a tensor, or none if the tensor belongs to another, longer file.
     pub fn bytes(&self, tensor: &TensorInfo<'_>) -> &[u8] {
         self.slice(tensor.offset, tensor.bytes)
     }
@@ -71,12 +71,12 @@ impl GgufFile {
         range.and_then(|(offset, bytes)| self.map.get(offset..offset.checked_add(bytes)?)).unwrap_or_default()
     }
 
-    /// The share of it that is in memory.
+    /// The share of the file that is in the page cache, from 0 to 1.
     pub(super) fn cached_share(&self) -> f64 {
         cached_share(&self.map)
     }
 
-    /// Asks the system for some bytes.
+    /// Requests that a range of the file be read ahead.
     pub(super) fn will_need(&self, offset: u64, bytes: u64) {
         will_need(&self.map, offset, bytes);
     }
@@ -91,7 +91,7 @@ impl GgufFile {
         self.map.len() as u64
     }
 
-    /// Whether the file is empty, and so no GGUF file.
+    /// Whether the file has no bytes, and so is no GGUF file.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
@@ -105,25 +105,25 @@ pub enum FileError {
     Open {
         /// The path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Its header is wrong.
+    /// The file's header is invalid.
     #[error("{}: {source}", path.display())]
     Header {
         /// The path of the file.
         path: PathBuf,
-        /// The fault, in words.
+        /// The fault of the header.
         source: HeaderError,
     },
-    /// The file contains a type that this project cannot compute with.
+    /// The file has a tensor of a type that this project cannot compute with.
     #[error("{}: tensor `{tensor}` is {kind}, which this worker cannot compute; llama-server can run it", path.display())]
     Unsupported {
         /// The path of the file.
         path: PathBuf,
         /// The first such tensor.
         tensor: String,
-        /// Its type.
+        /// The name of the tensor's type.
         kind: &'static str,
     },
 }

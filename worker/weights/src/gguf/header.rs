@@ -1,4 +1,4 @@
-//! A checked header: metadata by key, tensors by name. Borrows from the file's bytes.
+//! A checked GGUF header: metadata by key, tensors by name. It borrows from the file's bytes.
 
 use std::collections::HashMap;
 
@@ -9,18 +9,19 @@ use super::tensor::TensorInfo;
 use super::value::{FromValue, Value};
 use super::value_type::ValueType;
 
-/// Real files have under a hundred keys; this bounds what a made-up one can make us hold.
+/// The limit on keys. Real files have fewer than a hundred; the limit bounds the memory that an invented header can
+/// cost.
 pub(super) const MAX_KEYS: u64 = 1 << 16;
 
-/// The largest real files have some thousands of tensors.
+/// The limit on tensors. The largest real files have some thousands.
 pub(super) const MAX_TENSORS: u64 = 1 << 18;
 
-/// A name's length has to fit in 16 bits.
+/// The limit on the length of a name in bytes, which fits in 16 bits.
 pub(super) const MAX_NAME: usize = u16::MAX as usize;
 
 const MAX_ALIGNMENT: u64 = 1 << 20;
 
-/// A GGUF file's header, checked: every tensor lies inside the file, aligned and apart from the others.
+/// The checked header of a GGUF file. Every tensor is aligned, inside the file, and shares no byte with another.
 #[derive(Clone, Debug)]
 pub struct Header<'a> {
     version: u32,
@@ -33,7 +34,7 @@ pub struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// Reads the header of a file that is wholly in memory (or mapped).
+    /// Reads the header of a file that is completely in memory, or mapped.
     pub fn parse(file: &'a [u8]) -> Result<Self, HeaderError> {
         Self::parse_prefix(file, file.len() as u64)
     }
@@ -46,8 +47,8 @@ impl<'a> Header<'a> {
         let version = read_version(&mut cursor).map_err(start)?;
         let tensor_count = cursor.u64("the tensor count").map_err(start)?;
         let key_count = cursor.u64("the key count").map_err(start)?;
-        // The shortest key: a length, no name, a type, a byte. The shortest tensor: a length, no name, no dimension,
-        // a type and an offset.
+        // Sizes of the shortest key (a length, no name, a type, a byte) and of the shortest tensor (a length, no name,
+        // no dimension, a type and an offset).
         let left = cursor.left_in_file();
         check_count("metadata keys", key_count, (left / 13).min(MAX_KEYS)).map_err(start)?;
         check_count("tensors", tensor_count, (left / 24).min(MAX_TENSORS)).map_err(start)?;
@@ -72,12 +73,12 @@ impl<'a> Header<'a> {
         self.version
     }
 
-    /// Tensors begin at multiples of this many bytes behind [`Self::data_start`].
+    /// The alignment in bytes: tensors begin at multiples of it after [`Self::data_start`].
     pub fn alignment(&self) -> u64 {
         self.alignment
     }
 
-    /// The offset of the tensors' bytes in the file. It lies behind the file's end if there are no tensors.
+    /// The offset of the tensors' bytes in the file. Without tensors it may be after the file's end.
     pub fn data_start(&self) -> u64 {
         self.data_start
     }
@@ -92,7 +93,7 @@ impl<'a> Header<'a> {
         self.metadata.get(*self.keys.get(key)?).map(|(_, value)| *value)
     }
 
-    /// A key's value as a `T`, or `None` where the file lacks it. Another type is an error all the same.
+    /// The value of a key as a `T`, or `None` if the file lacks the key. A value of another type is an error.
     pub fn find<T: FromValue<'a>>(&self, key: &str) -> Result<Option<T>, KeyError> {
         self.get(key).map(|value| T::from_value(key, value)).transpose()
     }
@@ -130,7 +131,7 @@ pub(super) fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, HeaderFault> 
     }
     match cursor.u32("the version")? {
         version @ (2 | 3) => Ok(version),
-        // A small number in the other byte order.
+        // The version of a big-endian file reads as a number whose low half is zero.
         swapped if swapped != 0 && swapped & 0xffff == 0 => Err(HeaderFault::BigEndian),
         other => Err(HeaderFault::Version(other)),
     }
@@ -179,7 +180,7 @@ fn read_alignment(entry: Option<&(&str, Value<'_>)>) -> Result<u64, HeaderError>
     checked.map_err(|fault| HeaderPlace::Key((*key).to_owned()).fault(fault))
 }
 
-/// A power of two that is not too large.
+/// Accepts an alignment that is a power of two within the limit.
 pub(super) fn check_alignment(alignment: u64) -> Result<u64, HeaderFault> {
     if alignment.is_power_of_two() && alignment <= MAX_ALIGNMENT {
         Ok(alignment)

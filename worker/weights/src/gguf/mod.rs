@@ -1,11 +1,10 @@
-//! GGUF files: reads and writes headers, and knows the layout of every block type. The meaning of keys for models and
+//! GGUF files: reading and writing headers, and the layout of every block type. The meaning of keys for models and
 //! tokenizers belongs to other modules.
 //!
-//! The format is ggml's, little endian throughout. A file has the magic `GGUF`, the version (2 or 3), tensor count
-//! and key count, and the keys with typed values. Then follow one record per tensor (name, dimensions, type, offset),
-//! padding, and the tensors' bytes. A file is untrusted: no memory is allocated, sliced or computed with before it
-//! has been checked against the bytes that exist. Large values (a vocabulary of 150,000 strings) are borrowed, not
-//! copied.
+//! The format is ggml's, little endian throughout. A file has the magic `GGUF`, the version (2 or 3), tensor count and
+//! key count, and the keys with typed values. Then follow one record per tensor (name, dimensions, type, offset),
+//! padding, and the tensors' bytes. A file is untrusted: no memory is allocated, sliced or computed with before it has
+//! been checked against the bytes that exist. Large values (a vocabulary of 150,000 strings) are borrowed, not copied.
 
 mod alignment;
 mod blocks;

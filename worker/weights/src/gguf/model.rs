@@ -1,5 +1,5 @@
-//! A whole model in GGUF: one file, or the parts it was split into. Owns the maps and knows where each tensor lies;
-//! what a tensor is for is its reader's matter.
+//! A whole model in GGUF: one file, or the parts it was split into. The module owns the maps and finds each tensor's
+//! bytes; the use of a tensor is its reader's matter.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct StoredTensor {
     pub kind: TensorType,
     /// Dimensions, slowest first.
     pub shape: Vec<usize>,
-    /// Bytes it has.
+    /// Bytes of the tensor.
     pub bytes: u64,
     file: usize,
     offset: u64,
@@ -45,7 +45,7 @@ impl GgufModel {
         Self::read_with(path, GgufFile::computable)
     }
 
-    /// As [`Self::open`], whatever the tensors' types.
+    /// Opens a model as [`Self::open`] does, but also with tensors of types that this project cannot compute with.
     pub fn read(path: &Path) -> Result<Self, GgufModelError> {
         Self::read_with(path, |_, _| Ok(()))
     }
@@ -108,12 +108,12 @@ impl GgufModel {
         self.files.get(tensor.file).map_or(&[], |file| file.slice(tensor.offset, tensor.bytes))
     }
 
-    /// The smallest share of any file that is in memory, from 0 to 1, as far as the system tells.
+    /// The smallest share of any file that is in the page cache, from 0 to 1, as far as the system reports it.
     pub fn cached_share(&self) -> f64 {
         self.files.iter().map(GgufFile::cached_share).fold(1.0, f64::min)
     }
 
-    /// Asks the system to read a piece of a file, of no more than [`crate::ASKED_AT_ONCE`], that will be touched soon.
+    /// Requests that a piece of a file be read ahead. It has at most [`crate::ASKED_AT_ONCE`] bytes.
     pub fn will_need(&self, piece: Extent) {
         if let Some(file) = self.files.get(piece.file) {
             file.will_need(piece.offset, piece.len);
@@ -177,7 +177,7 @@ pub enum GgufModelError {
     /// Two parts hold the same tensor.
     #[error("{}: tensor `{tensor}` stands in another part too", path.display())]
     Twice {
-        /// The later part.
+        /// The path of the later of two parts that disagree.
         path: PathBuf,
         /// The name of the tensor.
         tensor: String,

@@ -51,7 +51,7 @@ pub struct Outline {
     places: HashMap<String, usize>,
 }
 
-/// The reason why there is no outline.
+/// The reason why a header's outline cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OutlineError {
     /// The file could not be read.
@@ -170,7 +170,7 @@ impl<R: Read> HeaderWindow<'_, R> {
         self.before + self.at as u64
     }
 
-    /// Has at least `needs` bytes behind the position, unless the file ends before.
+    /// Reads until at least `needs` bytes after the position are buffered, or the file ends.
     fn have(&mut self, needs: usize) -> Result<(), OutlineError> {
         if self.buffer.len() - self.at >= needs {
             return Ok(());
@@ -211,7 +211,7 @@ impl<R: Read> HeaderWindow<'_, R> {
         }))
     }
 
-    /// Passes over bytes.
+    /// Skips bytes without keeping them.
     fn skip(&mut self, bytes: u64) -> Result<Result<(), HeaderFault>, OutlineError> {
         let left = self.file_len.saturating_sub(self.position());
         if bytes > left {
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn a_file_that_ends_early_anywhere_has_none() {
         let bytes = file();
-        // Its last tensor ends before the padding.
+        // The last cut is inside the last tensor, which ends before the padding.
         for length in (0..bytes.len()).step_by(19_997).chain([bytes.len() - 17]) {
             assert!(read(&bytes[..length]).is_err(), "{length} bytes");
         }

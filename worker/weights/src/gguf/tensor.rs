@@ -10,7 +10,7 @@ const MAX_RANK: usize = 4;
 /// A tensor of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorInfo<'a> {
-    /// Its name, unique in the file.
+    /// The tensor's name, unique in the file.
     pub name: &'a str,
     /// The type of its elements.
     pub kind: TensorType,
@@ -23,7 +23,7 @@ pub struct TensorInfo<'a> {
 }
 
 impl<'a> TensorInfo<'a> {
-    /// Its dimensions, slowest first (row-major; the file has them fastest first). Empty for a single number.
+    /// The tensor's dimensions, slowest first (row-major; the file has them fastest first). Empty for a single number.
     pub fn shape(&self) -> &[u64] {
         self.shape.get(..self.rank).unwrap_or_default()
     }
@@ -34,7 +34,7 @@ impl<'a> TensorInfo<'a> {
         self.shape().iter().product()
     }
 
-    /// The record at the cursor, behind the name; `offset` is still relative to the data.
+    /// Reads the record at the cursor, from the byte after the name. `offset` is still relative to the data.
     pub(super) fn read(cursor: &mut Cursor<'a>, name: &'a str) -> Result<Self, HeaderFault> {
         let claimed = cursor.u32("a tensor's rank")?;
         let rank = usize::try_from(claimed).ok().filter(|rank| *rank <= MAX_RANK).ok_or(HeaderFault::Rank(claimed))?;

@@ -149,13 +149,13 @@ impl fmt::Display for TensorType {
     }
 }
 
-/// A type number without a known layout.
+/// The reason why a type number has no known layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownType {
     /// The number of a type that was removed from the format.
     #[error("its type {0} was removed from the format; convert the model again")]
     Removed(&'static str),
-    /// A number that this reader does not know: newer than it, or invalid.
+    /// A number that this reader does not support: it is newer, or invalid.
     #[error("its type number {0} is not known to this version")]
     Unheard(u32),
 }

@@ -1,4 +1,4 @@
-//! Headers that lie, each in one place: the error must name the place and the lie.
+//! Invalid headers, each with a fault in one place: the error must name the place and the fault.
 
 use super::*;
 

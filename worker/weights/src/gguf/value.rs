@@ -38,7 +38,7 @@ pub enum Value<'a> {
     I32(i32),
     F32(f32),
     Bool(bool),
-    /// Not yet checked to be UTF-8.
+    /// A text, not yet checked to be UTF-8.
     String(&'a [u8]),
     Array(Array<'a>),
     U64(u64),
@@ -71,7 +71,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Its type.
+    /// The type of the value.
     pub fn kind(&self) -> ValueType {
         match self {
             Self::U8(_) => ValueType::U8,
@@ -106,7 +106,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// An array of one type, borrowed from the file. Its elements are decoded when asked for.
+/// An array of one type, borrowed from the file. Its elements are decoded on demand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Array<'a> {
     kind: ValueType,

@@ -35,7 +35,7 @@ pub enum ValueType {
 }
 
 impl ValueType {
-    /// Bytes of one value; `None` where the value itself says.
+    /// Bytes of one value; `None` for types whose values have their own length.
     pub fn size(self) -> Option<u64> {
         match self {
             Self::U8 | Self::I8 | Self::Bool => Some(1),

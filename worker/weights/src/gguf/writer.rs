@@ -25,7 +25,7 @@ pub struct HeaderWriter {
 }
 
 impl HeaderWriter {
-    /// An empty file.
+    /// A file without keys and tensors.
     pub fn new() -> Self {
         Self::default()
     }
@@ -93,7 +93,7 @@ impl HeaderWriter {
     }
 }
 
-/// The part of a file behind the header: takes the tensors' bytes in the announced order.
+/// The writer of the part after the header: it accepts the tensors' bytes in the announced order.
 #[derive(Debug)]
 pub struct TensorBody<W> {
     out: W,
@@ -158,7 +158,7 @@ impl<W: Write> TensorBody<W> {
 
 /// A type that can be written as a metadata value.
 pub trait ToValue {
-    /// Its type.
+    /// The GGUF type of the value.
     fn kind(&self) -> ValueType;
     /// Appends its bytes, without the type.
     fn put(&self, out: &mut Vec<u8>);
@@ -296,15 +296,15 @@ pub enum WriteError {
         /// The fault that was found.
         fault: HeaderFault,
     },
-    /// More bytes than the tensor has.
+    /// More bytes were written than the tensor has.
     #[error("tensor `{name}` was given {excess} bytes too many")]
     TooLong {
         /// The name of the tensor.
         name: String,
-        /// Bytes too many.
+        /// The number of bytes too many.
         excess: u64,
     },
-    /// Bytes behind the last tensor.
+    /// Bytes were written after the last tensor.
     #[error("bytes were given behind the last tensor")]
     NoTensorDue,
     /// The output was finished before all bytes were written.
@@ -312,7 +312,7 @@ pub enum WriteError {
     Incomplete {
         /// The first incomplete tensor.
         name: String,
-        /// Bytes it lacks.
+        /// The number of missing bytes.
         missing: u64,
     },
     /// The output failed.

@@ -1,8 +1,8 @@
 //! The header of a safetensors file: 8 bytes of little-endian length, that much JSON, then the data without holes.
 //!
 //! Format: <https://github.com/huggingface/safetensors#format>. The checks are the reference reader's (it allows
-//! neither holes nor bytes behind the last tensor) and a few more (names twice, absurd ranks). Knows nothing of other
-//! files.
+//! neither holes nor bytes after the last tensor) and a few more (duplicate names, absurd ranks). Other files are not
+//! read here.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,7 +22,7 @@ use crate::limits::{LONGEST_HEADER, LONGEST_NAME, MOST_DIMENSIONS, MOST_TENSORS}
 
 pub(crate) const LENGTH_BYTES: u64 = 8;
 
-/// A checked header.
+/// The checked header of a safetensors file.
 #[derive(Debug)]
 pub(crate) struct SafetensorsHeader {
     pub(crate) file_len: u64,
@@ -46,7 +46,7 @@ impl HeaderTensor {
 /// Reads and checks the header of a file.
 pub(crate) fn read_header(path: &Path) -> Result<SafetensorsHeader, WeightsError> {
     let unreadable = |source| WeightsError::Read { path: path.to_owned(), source };
-    // Asked before opening: opening a pipe would wait for its other end.
+    // The type of the file is checked before opening, because opening a pipe would wait for its other end.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(WeightsError::NotRegular { path: path.to_owned() });
     }
@@ -138,7 +138,7 @@ fn check(name: &str, raw: RawTensor, data_start: u64, file_len: u64, file: &str)
     Ok(HeaderTensor { dtype, shape: raw.shape.0, range: start..end })
 }
 
-/// All tensors together: one behind the other, from the header to the end of the file.
+/// Checks all tensors together: they follow each other without a gap, from the header to the end of the file.
 fn check_layout(
     tensors: &BTreeMap<String, HeaderTensor>,
     data_start: u64,

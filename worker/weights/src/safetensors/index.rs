@@ -1,4 +1,4 @@
-//! The index of tensors with their places. File formats are not known here.
+//! The index of tensors with their places. It does not depend on file formats.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::error::{WeightsError, file_name, printable};
 pub struct WeightFileId(pub(crate) usize);
 
 impl WeightFileId {
-    /// Its place in [`TensorIndex::files`].
+    /// The position in [`TensorIndex::files`].
     pub fn index(self) -> usize {
         self.0
     }
@@ -23,7 +23,7 @@ impl WeightFileId {
 pub struct WeightFile {
     /// The path of the file.
     pub path: PathBuf,
-    /// Its length in bytes when its header was read.
+    /// The file's length in bytes when its header was read.
     pub len: u64,
 }
 
@@ -43,7 +43,7 @@ pub struct TensorEntry {
     pub shape: Vec<usize>,
     /// The file that contains it.
     pub file: WeightFileId,
-    /// Bytes in that file, counted from its first byte. Its length is what type and shape say.
+    /// Range in bytes from the file's first byte. Its length agrees with type and shape.
     pub range: Range<u64>,
 }
 
@@ -82,7 +82,7 @@ impl TensorIndex {
         self.tensors.len()
     }
 
-    /// Whether there is none.
+    /// Whether the index has no tensor.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
     }

@@ -1,5 +1,5 @@
-//! A JSON reader for untrusted text, piece by piece. It builds no tree, skips values that are not asked for, and
-//! holds a few buffers of fixed size for a text of any length. The meaning of values is not known here.
+//! An incremental JSON reader for untrusted text. It builds no tree, skips unwanted values, and needs a few buffers of
+//! fixed size for a text of any length.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -23,13 +23,13 @@ pub(crate) enum JsonFault {
     Unexpected {
         /// The expected value, in words.
         wanted: &'static str,
-        /// From the beginning of the text.
+        /// Offset from the beginning of the text, in bytes.
         at: u64,
     },
     /// A string or a list that is longer than its reader wants.
     #[error("{what} is longer than {most}")]
     TooLong {
-        /// Which.
+        /// The string or list, in words.
         what: &'static str,
         /// The limit, in bytes or elements.
         most: usize,

@@ -1,5 +1,4 @@
-//! Weight files mapped into memory: bytes come from the page cache, read when first touched. The meaning of ranges is
-//! not known here.
+//! Weight files mapped into memory. The page cache delivers their bytes, read when first touched.
 
 use std::fs::File;
 
@@ -43,12 +42,12 @@ impl MappedWeights {
         &self.index
     }
 
-    /// The smallest share of any file that is in memory, from 0 to 1, as far as the system tells.
+    /// The smallest share of any file that is in the page cache, from 0 to 1, as far as the system reports it.
     pub fn cached_share(&self) -> f64 {
         self.maps.iter().map(cached_share).fold(1.0, f64::min)
     }
 
-    /// Asks the system to read a piece of a file, of no more than [`crate::ASKED_AT_ONCE`], that will be touched soon.
+    /// Requests that a piece of a file be read ahead. It has at most [`crate::ASKED_AT_ONCE`] bytes.
     pub fn will_need(&self, piece: Extent) {
         if let Some(map) = self.maps.get(piece.file) {
             will_need(map, piece.offset, piece.len);

@@ -1,5 +1,5 @@
-//! The tensors that a safetensors header lists, one after another, for sums without an index. Memory does not grow with
-//! the header. Whether they overlap or are named twice is for the reader of the index to say.
+//! The tensors of a safetensors header, one after another, for sums without an index. Memory does not grow with the
+//! header. Overlaps and duplicate names are found by the reader of the index, not here.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,9 +15,9 @@ use crate::limits::{LONGEST_DTYPE, LONGEST_NAME, MOST_DIMENSIONS, MOST_TENSORS};
 /// A tensor as the header has it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct OutlinedTensor<'a> {
-    /// Its name.
+    /// The tensor's name.
     pub name: &'a str,
-    /// The type of its elements; `None` for a type that this build does not know.
+    /// The type of the elements; `None` for a type that this build does not support.
     pub dtype: Option<Dtype>,
     /// Dimensions, slowest first.
     pub shape: &'a [u64],

@@ -7,7 +7,7 @@ use memmap2::{Advice, MmapMut};
 /// Bytes of a page, and what direct I/O rounds to: a multiple of every disk's block in use.
 pub const PAGE: usize = 4096;
 
-/// Memory of whole pages, given back to its source when dropped.
+/// Memory of whole pages, returned to its source on drop.
 #[derive(Debug)]
 pub struct HostBuffer(Box<dyn HostMemory>);
 
@@ -56,12 +56,12 @@ impl HostBuffer {
         Ok(Self(memory))
     }
 
-    /// Bytes there are.
+    /// The length in bytes.
     pub fn len(&self) -> usize {
         self.0.bytes().len()
     }
 
-    /// Never: there is always a page.
+    /// Always false: a buffer has at least a page.
     pub fn is_empty(&self) -> bool {
         self.0.bytes().is_empty()
     }
@@ -87,18 +87,18 @@ impl std::ops::DerefMut for HostBuffer {
     }
 }
 
-/// Asks the system for large pages where memory was not touched yet. Without support for that, the call has no
-/// effect.
+/// Requests large pages for memory that was not touched yet. Without support for them, the call has no effect.
 pub fn prefer_large_pages(memory: &mut [u8]) {
     #[cfg(target_os = "linux")]
     {
         use nix::libc::{MADV_HUGEPAGE, madvise};
-        // Only whole pages can be advised on.
+        // Advice applies to whole pages only.
         let askew = memory.as_ptr().align_offset(PAGE).min(memory.len());
         let pages = &mut memory[askew..];
         let len = pages.len() / PAGE * PAGE;
         #[allow(unsafe_code)]
-        // SAFETY: the range lies inside of memory that we alone hold, and the advice does not change its content.
+        // SAFETY: the range is inside of memory that is borrowed exclusively, and the advice does not change its
+        // content.
         unsafe {
             madvise(pages.as_mut_ptr().cast(), len, MADV_HUGEPAGE);
         }

@@ -1,5 +1,5 @@
-//! Positioned reads past the page cache: the disk writes straight into the buffer, and the file takes no memory beside
-//! it. Where a file system cannot do that, ordinary reads, after each of which the cache is asked to forget.
+//! Positioned reads past the page cache: the disk writes into the buffer, and the file uses no other memory. A file
+//! system without such reads gets ordinary ones, after each of which their pages are dropped from the cache.
 
 use std::fs::File;
 use std::io;
@@ -125,7 +125,7 @@ impl DirectFile {
     }
 }
 
-/// Either the file system does not read past the cache after all, or it cannot write into memory that is a driver's.
+/// Whether the file system does not read past the cache after all, or cannot write into a driver's memory.
 fn is_refusal(error: &io::Error) -> bool {
     [Errno::EINVAL, Errno::EFAULT].iter().any(|refusal| error.raw_os_error() == Some(*refusal as i32))
 }
@@ -137,7 +137,7 @@ fn try_direct(file: File) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads until `wanted` bytes are there. A read may end early; the next begins at the last whole page.
+/// Reads until the buffer has `wanted` bytes. A read may end early; the next begins at the last whole page.
 fn read_pages(file: &File, offset: u64, into: &mut [u8], wanted: usize) -> io::Result<()> {
     let mut done = 0;
     while done < wanted {

@@ -13,7 +13,7 @@ pub enum WeightStoreError {
         path: PathBuf,
         /// The offset of the piece.
         offset: u64,
-        /// Its reason.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The file was written, cut or lengthened since it was opened.
@@ -22,7 +22,7 @@ pub enum WeightStoreError {
         /// The path of the file.
         path: PathBuf,
     },
-    /// Direct reads were asked for.
+    /// Direct reads were required, and the file system refuses them.
     #[error("{} cannot be read past the page cache: {why}; `store = \"auto\"` reads it through the cache", path.display())]
     NotDirect {
         /// The path of the file.
@@ -35,7 +35,7 @@ pub enum WeightStoreError {
     Memory {
         /// The number of bytes.
         bytes: u64,
-        /// The system's reason.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A piece of a file that the store does not have.
@@ -52,7 +52,7 @@ pub enum WeightStoreError {
     TooShort {
         /// The bytes needed.
         needs: usize,
-        /// Bytes there are.
+        /// The bytes of the buffer.
         has: usize,
     },
 }

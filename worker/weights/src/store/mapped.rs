@@ -33,11 +33,11 @@ impl MappedStore {
             let file = File::open(path).map_err(unreadable(path, 0))?;
             let identity = Identity::of(&file.metadata().map_err(unreadable(path, 0))?);
             #[allow(unsafe_code)]
-            // SAFETY: the bytes are only read. A writer that changes the file meanwhile can make us compute nonsense
-            // or, by shortening it, end this process by SIGBUS. A worker is a process of its own for this reason too.
+            // SAFETY: the bytes are only read. A writer that changes the file meanwhile can cause wrong results, or end
+            // this process by SIGBUS if it shortens the file. This is one reason why a worker is a process of its own.
             let map = unsafe { Mmap::map(&file) }.map_err(unreadable(path, 0))?;
-            // Reads are asked for slice by slice: pages behind it that the kernel reads on its own account would be
-            // left in its cache. Advice: without it, some of them are.
+            // Reads are requested slice by slice. Pages that the kernel reads ahead of a slice would stay in its cache,
+            // and this advice prevents most of that. An error is ignored.
             let _ = map.advise(Advice::Random);
             let is_memory = file_system(&file).is_memory;
             Ok(Mapped { path: path.clone(), file, identity, map, is_memory })

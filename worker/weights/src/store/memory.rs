@@ -12,7 +12,7 @@ use super::runs::{Reads, Run};
 /// A store with some runs in memory, and the others in their files.
 pub struct MemoryStore {
     behind: Arc<dyn WeightStore>,
-    /// By file and first byte: bytes and how many of the buffer they are.
+    /// Held blocks by file and first byte: their buffer, and the number of its bytes that are filled.
     held: BTreeMap<(usize, u64), (HostBuffer, u64)>,
     bytes: u64,
     /// The number of reads that are held whole, and the number of all.
@@ -86,7 +86,7 @@ pub fn evenly_within(bytes: &[u64], last: &[usize], limit: u64) -> Vec<usize> {
     held
 }
 
-/// As many of these as fit, and the bytes that are left.
+/// Chooses as many of the blocks as fit within the limit, evenly; returns them and the bytes that are left.
 fn evenly_among(bytes: &[u64], blocks: &[usize], limit: u64) -> (Vec<usize>, u64) {
     let all = blocks.len();
     let evenly = |count: usize| {

@@ -1,6 +1,6 @@
 //! Stores that streamed layers are read from: files read past the page cache ([`DirectStore`]), mapped files
-//! ([`MappedStore`]), and memory filled from another store ([`MemoryStore`]). None of them leaves a second copy in
-//! the page cache. The meaning of ranges is not known here.
+//! ([`MappedStore`]), and memory filled from another store ([`MemoryStore`]). None of them leaves a second copy in the
+//! page cache. Stores do not interpret the ranges that they read.
 
 mod buffer;
 mod direct;

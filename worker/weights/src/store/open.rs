@@ -16,17 +16,16 @@ pub enum WeightStoreChoice {
     Auto,
     /// Direct reads, or none.
     Direct,
-    /// Mapped files.
+    /// Reads mapped files.
     Map,
-    /// As [`WeightStoreChoice::Auto`], with as much held in memory as there is room for. The loader knows the room and
-    /// makes a [`super::MemoryStore`].
+    /// Reads as [`WeightStoreChoice::Auto`] does, and holds as many blocks in memory as fit. The loader computes that
+    /// number and makes a [`super::MemoryStore`].
     Memory,
 }
 
 /// Opens files, whose positions are their numbers.
 ///
-/// # Errors
-/// When a file cannot be opened, or when direct reads are asked for where the file system refuses them.
+/// # Errors When a file cannot be opened, or when direct reads are required and the file system refuses them.
 pub fn open(paths: &[PathBuf], choice: WeightStoreChoice) -> Result<Arc<dyn WeightStore>, WeightStoreError> {
     Ok(match choice {
         WeightStoreChoice::Auto | WeightStoreChoice::Memory => Arc::new(DirectStore::open(paths)?),

@@ -8,11 +8,11 @@ use super::runs::{Extent, Reads, Run};
 
 /// Reads pieces of files, from any thread.
 pub trait WeightStore: Send + Sync {
-    /// Fills the beginning of `into` with a run's bytes. `into` is as long as the run; its part behind the end of the
+    /// Fills the beginning of `into` with a run's bytes. `into` is as long as the run; its part after the end of the
     /// file is not changed.
     fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), WeightStoreError>;
 
-    /// The store's way to read and the reason, in a few words for people: `direct (ext4)`.
+    /// The store's kind of reads and the reason, in a few words for people: `direct (ext4)`.
     fn describe(&self) -> String;
 }
 
@@ -21,13 +21,13 @@ const TOGETHER: usize = 2;
 /// Bytes of each of them: whole pages.
 const PIECE: usize = 8 << 20;
 
-/// Reads everything that was planned, several pieces at a time where there is much to read.
+/// Reads all planned runs, several at a time if they are many bytes.
 pub fn read_all(store: &dyn WeightStore, reads: &Reads, into: &mut [u8]) -> Result<(), WeightStoreError> {
     let (needs, has) = (reads.buffer(), into.len());
     let (mut rest, mut at) = (into, 0);
     let mut pieces = Vec::new();
     for run in reads.runs() {
-        // Runs are in the order of the buffer, one behind the other.
+        // Runs are in the order of the buffer, without gaps.
         let short = || WeightStoreError::TooShort { needs, has };
         rest = rest.split_at_mut_checked(run.at - at).ok_or_else(short)?.1;
         let (of_run, behind) = rest.split_at_mut_checked(run.extent.len as usize).ok_or_else(short)?;
@@ -48,7 +48,7 @@ pub fn read_all(store: &dyn WeightStore, reads: &Reads, into: &mut [u8]) -> Resu
         Ok(())
     };
     thread::scope(|scope| {
-        // Without a second thread one reads it all.
+        // If no helper thread can be started, this thread reads all runs.
         let helpers: Vec<_> =
             (0..helpers).filter_map(|_| thread::Builder::new().spawn_scoped(scope, read).ok()).collect();
         let own = read();

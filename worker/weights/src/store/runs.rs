@@ -1,5 +1,5 @@
-//! Pieces of files that are read together: which bytes to ask for, and where in the buffer each piece then lies. Knows
-//! numbers only.
+//! Pieces of files that are read together: the bytes to request, and the place of each piece in the buffer. The module
+//! computes and does not read.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// First byte behind it.
+    /// The offset of the first byte after the piece.
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.len)
     }

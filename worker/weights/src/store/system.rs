@@ -1,5 +1,5 @@
-//! A file as the operating system reports it: whether it is still the same, where it lies, and what its cache should
-//! forget.
+//! A file as the operating system reports it: whether it has changed, its file system, and the pages to drop from the
+//! page cache.
 
 use std::fs::{File, Metadata};
 use std::io;

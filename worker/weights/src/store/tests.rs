@@ -16,7 +16,7 @@ fn file(folder: &tempfile::TempDir, len: usize) -> (PathBuf, Vec<u8>) {
     (path, bytes)
 }
 
-/// On a disk, as far as the sources lie on one.
+/// A temporary folder on the disk of the sources, because a temporary folder of the system may be in memory.
 fn on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
 }
@@ -26,7 +26,7 @@ fn pieces(len: usize) -> Vec<Extent> {
     vec![piece(len - 1_001, 1_001), piece(33, 70_000), piece(400_007, 5), piece(80_000, 4_096)]
 }
 
-/// Counts what reaches the store behind another.
+/// A store that counts the reads which reach the store that it wraps.
 struct Counting(DirectStore, AtomicUsize);
 
 impl WeightStore for Counting {
@@ -66,7 +66,7 @@ fn memory_holds_what_fits_and_leaves_the_rest_where_it_is() {
     let piece = |offset: u64| Reads::of(&[Extent { file: 0, offset, len: 40_000 }]);
     let blocks = [piece(0), piece(100_000), piece(200_000)];
     let behind = Arc::new(Counting(DirectStore::open(&[path]).unwrap(), AtomicUsize::new(0)));
-    // As much as any two of them take: where a block begins in its first page, its buffer is longer.
+    // The limit fits any two of the blocks. A buffer is longer if its block does not begin at a page.
     let limit = blocks[1].buffer() + blocks[2].buffer();
     let store = MemoryStore::holding(Arc::clone(&behind) as Arc<dyn WeightStore>, &blocks, &[], limit as u64).unwrap();
     assert!(store.bytes() <= limit as u64);
@@ -146,7 +146,7 @@ fn cached_bytes(path: &Path) -> usize {
     // SAFETY: no process changes the file.
     let map = unsafe { Mmap::map(&file) }.unwrap();
     let mut pages = vec![0_u8; map.len().div_ceil(PAGE)];
-    // SAFETY: there is a byte for every page of the map.
+    // SAFETY: the array has a byte for every page of the map.
     let rc = unsafe { libc::mincore(map.as_ptr().cast_mut().cast(), map.len(), pages.as_mut_ptr()) };
     assert_eq!(rc, 0, "{}", io::Error::last_os_error());
     pages.iter().filter(|page| **page & 1 == 1).count() * PAGE
