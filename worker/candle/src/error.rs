@@ -15,7 +15,7 @@ use crate::spec::{ConfigJsonError, GgufSpecError};
 /// The reason why a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The files are missing, unreadable, malformed or of an unknown kind. Trying again changes nothing.
+    /// The files are missing, unreadable, malformed or of an unknown kind. Another attempt would fail too.
     #[error("the model in {} cannot be used: {reason}", model.display())]
     BadModel {
         /// The model that was to be loaded.
@@ -23,36 +23,36 @@ pub enum LoadError {
         /// The fault that was found.
         reason: Box<ModelError>,
     },
-    /// Not enough memory for the weights.
+    /// The device does not have enough memory for the weights.
     #[error("out of memory: the weights take {needs}, {free} are free on {device}")]
     OutOfMemory {
-        /// Where.
+        /// The device that is too small.
         device: DeviceId,
         /// Bytes of the weights once loaded.
         needs: ByteCount,
-        /// Bytes that were to be had.
+        /// Bytes that were free.
         free: ByteCount,
     },
-    /// No memory for the slots or buffers of streamed layers.
+    /// The device has no memory for the slots or buffers of streamed layers.
     #[error("out of memory: layers cannot be streamed to {device}: {what}")]
     NoRoom {
-        /// The device that they compute on.
+        /// The device that the layers compute on.
         device: DeviceId,
         /// The memory that is missing, in words.
         what: String,
     },
-    /// Not enough memory, not even for some layers at a time.
+    /// The memory is too small for the model, even if its layers are streamed.
     #[error("the model in {} is too large: {refusal}", model.display())]
     TooLarge {
         /// The model that was to be loaded.
         model: PathBuf,
-        /// The numbers.
+        /// The sizes, and the part that does not fit.
         refusal: PlanRefusal,
     },
-    /// The device is not there.
+    /// The device does not exist, or cannot be used.
     #[error("cannot use the device {device}: {why}")]
     DeviceLost {
-        /// The device that was asked for.
+        /// The device that was named.
         device: DeviceId,
         /// The reason why it cannot be used.
         why: String,
@@ -71,7 +71,7 @@ impl LoadError {
     }
 }
 
-/// Whether the files may be good: one could not be read, or was written meanwhile.
+/// Whether the model may be good: a file could not be read, or was written meanwhile.
 fn may_pass(reason: &ModelError) -> bool {
     let changed = matches!(
         reason,
@@ -83,12 +83,12 @@ fn may_pass(reason: &ModelError) -> bool {
 /// A fault of a model's files.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// `config.json` is not there or cannot be read.
+    /// `config.json` does not exist or cannot be read.
     #[error("{} cannot be read: {source}", path.display())]
     ReadConfig {
-        /// The file.
+        /// The path of `config.json`.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// `config.json` cannot be used.
@@ -103,10 +103,10 @@ pub enum ModelError {
     /// The metadata of the GGUF file cannot be used.
     #[error(transparent)]
     Gguf(#[from] GgufSpecError),
-    /// The device failed while it took the weights; the model may be good.
+    /// The device failed while the weights were copied to it; the model may be good.
     #[error(transparent)]
     Device(DecoderError),
-    /// A file cannot be read piece by piece.
+    /// The store cannot read a file.
     #[error(transparent)]
     Store(#[from] WeightStoreError),
     /// The model does not fit.
@@ -115,12 +115,12 @@ pub enum ModelError {
     /// Streaming could not begin.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// No way to stream to this kind of device.
+    /// This build cannot stream to this kind of device.
     #[error(
         "this build streams layers to CPUs and NVIDIA GPUs only; `residency = \"resident\"` keeps them on the device"
     )]
     NoStreaming,
-    /// A streamed layer cannot be computed with.
+    /// A streamed layer cannot be used in products.
     #[error("layer {layer}: {what}")]
     Layer {
         /// The index of the layer.
@@ -128,10 +128,10 @@ pub enum ModelError {
         /// The fault, in words.
         what: String,
     },
-    /// A single tensor does not fit.
+    /// One tensor has a wrong shape, type or content.
     #[error("tensor '{name}' {what}")]
     Tensor {
-        /// Its name.
+        /// The tensor's name.
         name: String,
         /// The fault, in words.
         what: String,
@@ -151,7 +151,7 @@ mod tests {
         let path = || PathBuf::from("large.gguf");
         let system = io::Error::from_raw_os_error;
         let read = |source| ModelError::Store(WeightStoreError::Read { path: path(), offset: 4096, source });
-        // EIO and ESTALE, then ENOENT and EACCES.
+        // The error numbers of EIO and ESTALE, then of ENOENT and EACCES.
         for (number, expected) in [
             (5, WorkerExit::ReadFailed),
             (116, WorkerExit::ReadFailed),

@@ -1,5 +1,5 @@
-//! A model's files, whatever their format: what they say the model is, and tensors by the names of safetensors. Knows
-//! no arithmetic.
+//! A model's files, independent of their format: the model's description, and tensors by the names of safetensors. The
+//! module computes nothing.
 
 use std::borrow::Cow;
 use std::io;
@@ -16,16 +16,16 @@ use crate::spec::DecoderSpec;
 use crate::spec::config::ConfigJsonError;
 use crate::spec::tensors::{Needed, in_gguf};
 
-/// A longer `config.json` is none.
+/// The limit on `config.json` in bytes. A longer file is no such configuration.
 const LONGEST_CONFIG: u64 = 16 << 20;
 
-/// The weights of one model.
+/// The weight files of one model.
 pub(crate) enum ModelFiles {
     Safetensors(MappedWeights),
     Gguf(GgufModel),
 }
 
-/// A tensor as it lies in its file.
+/// A tensor in its stored form.
 pub(crate) struct FileTensor<'a> {
     pub(crate) kind: TensorType,
     pub(crate) shape: &'a [usize],
@@ -39,7 +39,7 @@ impl FileTensor<'_> {
 }
 
 impl ModelFiles {
-    /// Finds and maps the weights of a source and reads what the model is.
+    /// Finds and maps the weights of a source, and reads the model's description.
     pub(crate) fn open(source: &Path) -> Result<(Self, DecoderSpec), ModelError> {
         if let Some(file) = gguf_file(source)? {
             let model = GgufModel::open(&file)?;
@@ -66,7 +66,7 @@ impl ModelFiles {
         }
     }
 
-    /// The tensor of that name.
+    /// The tensor of this name.
     pub(crate) fn get(&self, name: &str) -> Result<FileTensor<'_>, ModelError> {
         let name = self.spelled(name);
         match self {
@@ -90,7 +90,7 @@ impl ModelFiles {
         }
     }
 
-    /// The place of the tensor of that name: the index in [`Self::paths`], and the range in that file.
+    /// The place of the tensor of this name: the index in [`Self::paths`], and the range in that file.
     pub(crate) fn extent(&self, name: &str) -> Result<Extent, ModelError> {
         let name = self.spelled(name);
         match self {
@@ -105,7 +105,7 @@ impl ModelFiles {
         }
     }
 
-    /// The smallest share of any file that is in memory, from 0 to 1, as far as the system tells.
+    /// The smallest share of any file that is in the page cache, from 0 to 1, as far as the system reports it.
     pub(crate) fn cached_share(&self) -> f64 {
         match self {
             Self::Safetensors(weights) => weights.cached_share(),
@@ -113,8 +113,7 @@ impl ModelFiles {
         }
     }
 
-    /// Asks the system to read a piece that will be touched soon, of no more than
-    /// [`model_boss_weights::ASKED_AT_ONCE`].
+    /// Requests that a piece of a file be read ahead. It has at most [`model_boss_weights::ASKED_AT_ONCE`] bytes.
     pub(crate) fn will_need(&self, piece: Extent) {
         match self {
             Self::Safetensors(weights) => weights.will_need(piece),
@@ -122,7 +121,7 @@ impl ModelFiles {
         }
     }
 
-    /// The weight files.
+    /// The paths of the weight files.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         match self {
             Self::Safetensors(weights) => weights.index().files().iter().map(|file| file.path.clone()).collect(),
@@ -130,7 +129,7 @@ impl ModelFiles {
         }
     }
 
-    /// The tensor a spec needs, checked for its shape.
+    /// A tensor that the spec needs, after a check of its shape.
     pub(crate) fn check(&self, needed: &Needed) -> Result<FileTensor<'_>, ModelError> {
         let stored = self.get(&needed.name)?;
         if stored.shape == needed.shape {

@@ -1,5 +1,5 @@
-//! A model's weights as a GGUF file: from safetensors to the layout and the number types of GGUF, one tensor at a
-//! time. Only the tensors that a [`DecoderSpec`] needs are written; the caller adds the metadata of text.
+//! A model's weights as a GGUF file: from safetensors to the layout and the number types of GGUF, one tensor at a time.
+//! Only the tensors that a [`DecoderSpec`] needs are written; the caller adds the tokenizer's metadata.
 
 use std::io::Write;
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::spec::{DecoderSpec, RopePlanes};
 /// Elements of a block of [`MatrixType::Q8_0`].
 const BLOCK: usize = 32;
 
-/// The type of stored matrices. All other tensors are f32: they are small, and readers expect it.
+/// The type of stored matrices. All other tensors are f32: they are small, and readers expect f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatrixType {
-    /// 16 bits: exact for models stored so.
+    /// 16 bits: exact for models stored in f16.
     F16,
     /// 16 bits with the range of f32.
     BF16,
@@ -28,7 +28,7 @@ pub enum MatrixType {
     Q8_0,
 }
 
-/// A model that can be written.
+/// An opened model whose tensors can be written as GGUF.
 pub struct Conversion {
     files: ModelFiles,
     spec: DecoderSpec,
@@ -45,13 +45,13 @@ pub enum ConvertError {
     /// The model is GGUF already.
     #[error("it is a GGUF file already; llama-quantize turns one type into another")]
     Already,
-    /// GGUF has no words for it.
+    /// GGUF has no keys for a property of the model.
     #[error(transparent)]
     Keys(#[from] GgufKeysError),
-    /// A tensor cannot be stored as asked.
+    /// A tensor cannot be stored in the wanted type.
     #[error("tensor `{name}` {what}")]
     Tensor {
-        /// Its name in the model's files.
+        /// The tensor's name in the model's files.
         name: String,
         /// The fault, in words.
         what: String,
@@ -62,14 +62,14 @@ pub enum ConvertError {
 }
 
 impl Conversion {
-    /// Reads what the model in `source` is and checks that all its tensors are there.
+    /// Reads the description of the model in `source`, and checks that all its tensors exist.
     pub fn open(source: &Path, matrices: MatrixType) -> Result<Self, ConvertError> {
         let (files, mut spec) = ModelFiles::open(source)?;
         if matches!(files, ModelFiles::Gguf(_)) {
             return Err(ConvertError::Already);
         }
         gguf_keys::architecture(&spec)?;
-        // A head that is the embedding again need not be stored twice.
+        // A head that is the same tensor as the embedding is not stored twice.
         spec.tied_head |= !files.has(HEAD);
         let ends = [Some(EMBEDDING), (!spec.tied_head).then_some(HEAD)];
         let shape = spec.embedding_shape();
@@ -82,15 +82,15 @@ impl Conversion {
         Ok(Self { files, spec, tensors, matrices })
     }
 
-    /// Rows of the embedding: as many tokens the vocabulary must have.
+    /// Rows of the embedding. The vocabulary must have as many tokens.
     pub fn vocabulary(&self) -> usize {
         self.spec.vocab
     }
 
-    /// Writes the file: `header` with what the model is, and all tensors.
+    /// Writes the file: `header` with the model's metadata, and all tensors.
     pub fn write(&self, mut header: HeaderWriter, out: impl Write) -> Result<(), ConvertError> {
         let factors = gguf_keys::write(&self.spec, &mut header)?;
-        // The numbers that llama.cpp has for files of mostly one type.
+        // llama.cpp's numbers for files of mostly one type.
         let file_type: u32 = match self.matrices {
             MatrixType::F16 => 1,
             MatrixType::Q8_0 => 7,
@@ -159,7 +159,8 @@ impl Conversion {
     }
 }
 
-/// Rows of each head reordered: those that turn together, one from each half, become neighbours.
+/// Reorders the rows of each head from planes in halves to planes of neighbours: row `i` of the first half is followed
+/// by row `i` of the second.
 fn neighbours(values: &[f32], head_dim: usize, row: usize) -> Vec<f32> {
     let mut turned = Vec::with_capacity(values.len());
     for head in values.chunks(head_dim * row) {

@@ -1,10 +1,10 @@
-//! [`DecoderSpec`] → GGUF metadata, the inverse of [`crate::spec::gguf`]. Tensor data is not known here.
+//! [`DecoderSpec`] → GGUF metadata, the inverse of [`crate::spec::gguf`]. It writes no tensor data.
 
 use model_boss_weights::gguf::{HeaderWriter, ToValue, WriteError};
 
 use crate::spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling};
 
-/// A decoder that GGUF has no words for.
+/// The reason why GGUF has no keys for a decoder.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufKeysError {
     /// The property that GGUF cannot express.
@@ -15,8 +15,8 @@ pub enum GgufKeysError {
     Write(#[from] WriteError),
 }
 
-/// The architecture a decoder has in GGUF, or what keeps it from having one. Files of this name keep planes as the name
-/// demands: [`planes`].
+/// The name of a decoder's architecture in GGUF, or the property that GGUF cannot express. The name also determines the
+/// order of rotated rows: [`planes`].
 pub(crate) fn architecture(spec: &DecoderSpec) -> Result<&'static str, GgufKeysError> {
     let cannot = |what: &str| Err(GgufKeysError::Unsupported(what.to_owned()));
     if spec.activation != Activation::Silu {
@@ -31,13 +31,13 @@ pub(crate) fn architecture(spec: &DecoderSpec) -> Result<&'static str, GgufKeysE
     }
 }
 
-/// The elements of a head that are rotated together, in files of an architecture.
+/// The elements of a head that are rotated together in files of this architecture.
 pub(crate) fn planes(architecture: &str) -> RopePlanes {
     if architecture == "llama" { RopePlanes::Neighbours } else { RopePlanes::Halves }
 }
 
-/// Writes the keys under the architecture's name. Returns the factors for the tensor `rope_freqs.weight`, if there
-/// are any.
+/// Writes the keys with the architecture's name as prefix. Returns the factors for the tensor `rope_freqs.weight`, if
+/// the decoder has any.
 pub(crate) fn write(spec: &DecoderSpec, header: &mut HeaderWriter) -> Result<Option<Vec<f32>>, GgufKeysError> {
     let architecture = architecture(spec)?;
     header.set("general.architecture", architecture)?;
@@ -66,7 +66,7 @@ pub(crate) fn write(spec: &DecoderSpec, header: &mut HeaderWriter) -> Result<Opt
             if !truncate {
                 return Err(GgufKeysError::Unsupported("that YaRN does not round to whole dimensions".to_owned()));
             }
-            // Readers warm attention by the paper's formula themselves; the key is what comes on top.
+            // Readers scale attention by the YaRN paper's formula themselves; the key has only the factor beyond it.
             let warmth = if *factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
             keys.set("rope.scaling.type", "yarn")?;
             keys.set("rope.scaling.factor", &(*factor as f32))?;

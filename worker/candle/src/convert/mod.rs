@@ -1,4 +1,4 @@
-//! Writing models as GGUF: from other files, and made up.
+//! Writing models as GGUF: converted from other files, and synthetic ones with random weights.
 
 mod conversion;
 mod gguf_keys;

@@ -1,5 +1,6 @@
-//! Models of random weights in the shapes of real ones, for measurements and checks. They compute as real ones do,
-//! and their answers have no meaning. Blocks are drawn as they are stored; the same seed gives the same file.
+//! Models of random weights in the shapes of real ones, for measurements and checks. They take as long to compute as
+//! real ones, and their answers have no meaning. Blocks are drawn in their stored form; the same seed gives the same
+//! file.
 
 use std::io::Write;
 
@@ -11,22 +12,22 @@ use super::gguf_keys;
 use crate::spec::tensors::{EMBEDDING, HEAD, Needed, in_gguf};
 use crate::spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling, RopeSpec};
 
-/// Rows that are drawn together.
+/// Rows of a matrix that are drawn together.
 const ROWS: u64 = 256;
 
-/// A shape, and how it is stored.
+/// A model's shape, and the types of its matrices.
 #[derive(Clone, Debug)]
 pub struct Synthetic {
     spec: DecoderSpec,
     stored: Mix,
 }
 
-/// The type of each matrix.
+/// The choice of a type for each matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mix {
-    /// As llama.cpp's Q4_K_M: four bits, and six for what matters most.
+    /// The mix of llama.cpp's Q4_K_M: four bits, and six for the most important matrices.
     Q4KM,
-    /// Eight bits everywhere.
+    /// Eight bits for every matrix.
     Q8_0,
 }
 
@@ -35,7 +36,7 @@ impl Synthetic {
     pub const SHAPES: [&'static str; 6] =
         ["qwen3-0.6b", "qwen3-tiny", "qwen3-small", "qwen3-4b", "qwen3-0.6b-q8_0", "qwen3-4b-q8_0"];
 
-    /// The shape of that name.
+    /// The shape of this name.
     pub fn of(name: &str) -> Option<Self> {
         let (name, stored) = match name.strip_suffix("-q8_0") {
             Some(name) if !["qwen3-tiny", "qwen3-small"].contains(&name) => (name, Mix::Q8_0),
@@ -49,7 +50,7 @@ impl Synthetic {
             head_dim: 128,
             intermediate: 3_072,
             vocab: 151_936,
-            // As a file says it.
+            // A GGUF file stores this value as f32.
             norm_eps: f64::from(1e-6_f32),
             rope: RopeSpec { planes: RopePlanes::Halves, theta: 1e6, scaling: RopeScaling::None },
             tied_head: true,
@@ -59,7 +60,8 @@ impl Synthetic {
             activation: Activation::Silu,
             max_positions: 40_960,
         };
-        // With a head of its own: with the embedding for a head, a shallow model of random weights repeats its input.
+        // These shapes have a separate head. With the embedding as head, a shallow model of random weights repeats its
+        // input.
         let small = DecoderSpec { vocab: 1_024, tied_head: false, max_positions: 4_096, ..qwen3.clone() };
         match name {
             "qwen3-0.6b" => Some(Self { spec: qwen3, stored }),
@@ -79,7 +81,7 @@ impl Synthetic {
                     ..small
                 },
             }),
-            // Mostly layers: much more of it can be streamed than has to stay.
+            // This shape is mostly layers: the part that can be streamed is much larger than the part that has to stay.
             "qwen3-small" => Some(Self {
                 stored,
                 spec: DecoderSpec {
@@ -96,15 +98,15 @@ impl Synthetic {
         }
     }
 
-    /// Rows of the embedding: as many tokens the vocabulary must have.
+    /// Rows of the embedding. The vocabulary must have as many tokens.
     pub fn vocabulary(&self) -> usize {
         self.spec.vocab
     }
 
-    /// Writes the file: `header` with what the model is, and all tensors.
+    /// Writes the file: `header` with the model's metadata, and all tensors.
     pub fn write(&self, seed: u64, mut header: HeaderWriter, out: impl Write) -> Result<(), ConvertError> {
         gguf_keys::write(&self.spec, &mut header)?;
-        // Mostly Q4_K, medium; mostly Q8_0.
+        // llama.cpp's numbers for files that are mostly Q4_K (medium) and mostly Q8_0.
         header.set("general.file_type", &if self.stored == Mix::Q4KM { 15_u32 } else { 7 })?;
         header.set("general.quantization_version", &2_u32)?;
         let shape = self.spec.embedding_shape();
@@ -121,14 +123,14 @@ impl Synthetic {
             let kind = self.kind(tensor);
             let [rows, depth] = match *tensor.shape.as_slice() {
                 [rows, depth] => [rows as u64, depth as u64],
-                // Norms.
+                // The remaining tensors are norms.
                 _ => {
                     let ones = tensor.shape.iter().product();
                     body.write(&1.0_f32.to_le_bytes().repeat(ones))?;
                     continue;
                 }
             };
-            // Inputs and outputs have the same size, as when training begins.
+            // With this spread a product has values of the size of its inputs, as at the beginning of training.
             let spread = 1.0 / (depth as f32).sqrt();
             for first in (0..rows).step_by(ROWS as usize) {
                 let blocks = ROWS.min(rows - first) * depth / kind.block_len();
@@ -139,7 +141,7 @@ impl Synthetic {
         Ok(())
     }
 
-    /// The mix of llama.cpp's `llama-quantize … Q4_K_M`.
+    /// The type of a tensor, by the rules of llama.cpp's `llama-quantize … Q4_K_M`.
     fn kind(&self, tensor: &Needed) -> TensorType {
         let layers = self.spec.layers;
         let more_bits = |layer: usize| {
@@ -160,17 +162,17 @@ impl Synthetic {
     }
 }
 
-/// Blocks whose elements have a mean of zero and about this spread.
+/// Random blocks whose elements have a mean of zero and about this standard deviation.
 fn draw(kind: TensorType, blocks: u64, spread: f32, random: &mut Random) -> Vec<u8> {
     let mut stored = vec![0; (blocks * kind.block_bytes()) as usize];
     random.fill(&mut stored);
-    // The spread of whole numbers below n is n / √12.
+    // The standard deviation of whole numbers below n is n / √12.
     const SQRT_12: f32 = 3.464_101_6;
     for block in stored.chunks_exact_mut(kind.block_bytes() as usize) {
         match kind {
             TensorType::Q4_K => {
-                // Scales of 32 to 47 and minimums to match. The first four have the low six bits; the others have
-                // nibbles, with their high bits on top of the first.
+                // Q4_K: scales of 32 to 47, and minimums to match. The first four have the low six bits; the others
+                // have nibbles, with their high bits on top of the first.
                 let scales: [u8; 8] = std::array::from_fn(|i| 32 | block.get(4 + i).copied().unwrap_or(0) & 15);
                 for j in 0..4 {
                     let (low, high) = (scales[j], scales[j + 4]);
@@ -180,7 +182,7 @@ fn draw(kind: TensorType, blocks: u64, spread: f32, random: &mut Random) -> Vec<
                 }
                 let d = spread * SQRT_12 / 16.0 / 40.0;
                 block[0..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
-                // A minimum is as large as its scale: the middle of 0 to 15.
+                // The minimum is the scale times the middle of 0 to 15, so that the mean is zero.
                 block[2..4].copy_from_slice(&f16::from_f32(7.5 * d).to_le_bytes());
             }
             TensorType::Q8_0 => {
@@ -188,7 +190,7 @@ fn draw(kind: TensorType, blocks: u64, spread: f32, random: &mut Random) -> Vec<
                 block[0..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
             }
             _ => {
-                // Q6_K: scales of either sign from 8 to 15.
+                // Q6_K: scales from 8 to 15 with either sign.
                 for scale in &mut block[192..208] {
                     let size = 8 | *scale & 7;
                     *scale = if *scale & 8 == 0 { size } else { size.wrapping_neg() };
@@ -201,7 +203,7 @@ fn draw(kind: TensorType, blocks: u64, spread: f32, random: &mut Random) -> Vec<
     stored
 }
 
-/// SplitMix64 (Steele et al., 2014): fast, and good enough for weights that mean nothing.
+/// The random generator SplitMix64 (Steele et al., 2014): fast, and good enough for weights without meaning.
 struct Random(u64);
 
 impl Random {

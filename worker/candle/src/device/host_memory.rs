@@ -1,10 +1,9 @@
-//! Available host memory. The system kills a process that takes more without a message, so this is checked before a
-//! load.
+//! Available host memory, checked before a load: the system kills a process that uses more, without a message.
 
 use std::path::Path;
 
-/// Bytes the system could give without swapping, and no more than the control groups of this process allow; `None`
-/// where that is unknown.
+/// Bytes that the system can allocate without swapping, within the limits of this process's control groups; `None` if
+/// unknown.
 pub(crate) fn available() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| available_in(&text));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -17,7 +16,7 @@ fn available_in(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Bytes that the tightest of the groups still gives: the page cache in it can be taken back.
+/// Bytes that the tightest control group still allows. Its page cache counts as free, because it can be reclaimed.
 fn group_allows(groups: &str, mounted: &Path) -> Option<u64> {
     let allowed = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -29,8 +28,8 @@ fn group_allows(groups: &str, mounted: &Path) -> Option<u64> {
             }
             _ => return None,
         };
-        // A limit of a group above holds for all below it. In a container the path may not be visible: then its own
-        // root.
+        // The limit of a group holds for all groups below it. In a container the path may not be visible: then the root
+        // of the container's hierarchy is used.
         let place = root.join(path);
         let from = if place.is_dir() { place } else { root.clone() };
         from.ancestors()
@@ -46,7 +45,7 @@ fn left(group: &Path, limit: &str, usage: &str) -> Option<u64> {
     let limit: u64 = read(limit)?.trim().parse().ok()?;
     let usage: u64 = read(usage)?.trim().parse().ok()?;
     let stat = read("memory.stat").unwrap_or_default();
-    // Version 1 has sums over the groups below under names of their own.
+    // Version 1 has sums over the groups below, with names of their own.
     let field =
         |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok());
     let cache = |name: &str| field(&format!("total_{name}")).or(field(name)).unwrap_or(0);

@@ -1,5 +1,4 @@
-//! From a device's name to candle's device, and what may be asked of any device. Each kind of GPU has a folder of its
-//! own.
+//! Opening candle's devices by name, and the properties that any device has. Each kind of GPU has a folder of its own.
 
 mod cuda;
 mod host_memory;
@@ -36,27 +35,28 @@ pub(crate) fn has_bf16(device: &Device) -> bool {
     cuda::has_bf16(device)
 }
 
-/// Bytes that a process takes on a device beyond its allocations.
+/// Bytes that a process uses on a device beyond its allocations.
 pub(crate) fn context_bytes(device: &Device) -> u64 {
     if device.is_cpu() { 0 } else { GPU_CONTEXT.0 }
 }
 
-/// Returns the memory of dropped values to the system, where a device keeps it.
+/// Returns the memory of dropped values to the system, on devices that would keep it.
 pub(crate) fn trim(device: &Device) {
     if device.is_cuda() {
         cuda::trim(device);
     }
 }
 
-/// A tensor on another device, in order with what both compute; a free clone where it is there already.
+/// Copies a tensor to another device, in order with the work of both. A tensor that is on that device is cloned without
+/// a copy.
 pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
     if x.device().is_cuda() && to.is_cuda() { cuda::hand_on(x, to) } else { x.to_device(to) }
 }
 
-/// The meaning of a candle error for the engine.
+/// The class of a candle error for the engine.
 pub(crate) fn failure(error: &Error) -> DecoderError {
     match error {
-        // Memory of keys and values is mapped; no other part of a step asks the system for memory.
+        // Memory of keys and values is mapped. No other part of a step maps memory, so the error is about them.
         Error::Io(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
             DecoderError::OutOfMemory(error.to_string())
         }

@@ -1,16 +1,16 @@
-//! Activations in 8 bits. Knows rows of numbers.
+//! Rows of activations, rounded to 8 bits for products.
 
 use rayon::prelude::*;
 
 use crate::kernels::unpacked::{CHUNK, GROUP, GROUPS};
 
-/// Words of a group.
+/// 32-bit words of a group, each with four quants.
 const WORDS: usize = GROUP / 4;
 
-/// Fewer numbers than this are not worth waking other cores for.
+/// The least number of elements for which other threads are used: waking them costs more than rounding fewer.
 const WORTH_SHARING: usize = 1 << 16;
 
-/// Rows of activations, each filled up with zeros to whole chunks.
+/// Rows of activations in 8 bits. Each row is padded with zeros to whole chunks.
 pub(crate) struct Activations {
     chunks: Vec<Chunk8>,
     per_row: usize,
@@ -24,8 +24,8 @@ pub(super) struct Chunk8 {
     /// Quants between −127 and 127, four to a word in the machine's order.
     pub(super) words: [[i32; WORDS]; GROUPS],
     pub(super) scales: [f32; GROUPS],
-    /// −32 times the sums of 16 quants each. Taking the other side's quants as unsigned adds that much, if they are
-    /// between −32 and 31.
+    /// −32 times the sums of 16 quants each. A product that takes the weights' quants (−32 to 31) plus 32, to have them
+    /// unsigned, adds these to correct it.
     pub(super) offsets: [i32; 2 * GROUPS],
     /// The sums of 16 quants each, as floating-point numbers.
     pub(super) half_sums: [f32; 2 * GROUPS],
@@ -49,7 +49,7 @@ impl Chunk8 {
 }
 
 impl Activations {
-    /// Rounds `[rows, depth]`, `depth` being a multiple of 32.
+    /// Rounds activations `[rows, depth]`, where `depth` is a multiple of 32.
     pub(crate) fn quantise(x: &[f32], rows: usize, depth: usize) -> Self {
         let per_row = depth.div_ceil(CHUNK);
         let mut chunks = vec![Chunk8::ZERO; rows * per_row];
@@ -102,13 +102,14 @@ impl pulp::NullaryFnOnce for QuantiseRow<'_> {
 
 #[inline(always)]
 fn quantise_group(x: &[f32; GROUP], chunk: &mut Chunk8, g: usize) {
-    // As integers, so that infinity and NaN are larger than all numbers and reach the scale, and with it every result.
+    // The bits are compared as integers. Infinity and NaN are then larger than all numbers, and reach the scale and
+    // with it every result.
     let largest = f32::from_bits(x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff)));
     let scale = largest / 127.0;
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-    // One simple loop after the other: each becomes vector instructions. Adding 1.5 · 2^23 rounds to the nearest whole
-    // number, of two the even one, which is then in the low bits. Infinity and NaN leave arbitrary bits, which do not
-    // matter beside such a scale.
+    // Simple loops one after another, so that each is compiled to vector instructions. Adding 1.5 · 2^23 rounds to the
+    // nearest whole number, with ties to even, and leaves it in the low bits. Infinity and NaN leave arbitrary bits,
+    // which the scale makes irrelevant.
     const ROUND: f32 = 12_582_912.0;
     let mut quants = [0_i8; GROUP];
     for (x, quant) in x.iter().zip(&mut quants) {

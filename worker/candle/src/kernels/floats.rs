@@ -1,4 +1,4 @@
-//! Matrices of 32-bit floats on the CPU, over memory that is not a tensor's.
+//! Matrices of 32-bit floats on the CPU, in memory outside of tensors.
 
 use bytes::Bytes;
 use pulp::bytemuck;
@@ -7,9 +7,10 @@ use crate::kernels::halves::aligned;
 use crate::kernels::kernel::{MatrixKernel, ProductInput};
 use crate::kernels::product::{Sizes, product};
 
-/// A matrix of 32-bit floats outside of a tensor. Its products are those of a tensor, by the same code.
+/// A matrix of 32-bit floats outside of a tensor. Its products are computed by the code for tensors, with the same
+/// results.
 pub(crate) struct Floats {
-    /// Aligned for 32 bits.
+    /// The elements' bytes, aligned for 32 bits.
     values: Bytes,
     outs: usize,
     depth: usize,

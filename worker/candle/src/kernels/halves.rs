@@ -1,6 +1,6 @@
 //! Matrices of 16-bit floats on the CPU, computed with as they are stored. They take half the memory of f32, and half
-//! the bytes to read for each token. Products equal those of the same weights as f32, to the bit. Halves are widened
-//! some rows at a time, while they are in the cache.
+//! the bytes to read for each token. Products equal those of the same weights as f32, to the bit. Some rows at a time
+//! are converted to f32, and multiplied while they are in the cache.
 
 use std::marker::PhantomData;
 
@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use crate::kernels::kernel::{MatrixKernel, ProductInput};
 use crate::kernels::product::{WORTH_SHARING, block, transposed};
 
-/// Rows widened together.
+/// Rows that are converted to f32 together.
 const WIDENED_ROWS: usize = 8;
 
 /// Bytes that are copied together.
@@ -22,9 +22,9 @@ const COPIED_BYTES: usize = 256 << 10;
 
 /// A 16-bit float.
 pub(crate) trait Half: Copy + Send + Sync {
-    /// The numbers that have these bits.
+    /// The elements with these bits.
     fn of_bits(bits: &[u16]) -> &[Self];
-    /// The bits of the exponent. In infinity and NaN all of them are set.
+    /// The mask of the exponent's bits. In infinity and NaN all of them are set.
     const EXPONENT: u16;
 
     /// Converts `narrow` to `wide`, which have the same length.
@@ -59,19 +59,19 @@ impl Half for bf16 {
 
 /// A matrix `[outs, depth]`.
 pub(crate) struct Halves<H> {
-    /// Aligned for 16 bits.
+    /// The elements' bytes, aligned for 16 bits.
     values: Bytes,
     outs: usize,
     depth: usize,
     kind: PhantomData<H>,
 }
 
-// Files are little-endian, and numbers are computed with as they are stored.
+// Files are little-endian, and elements are used in their stored form.
 const _: () = assert!(cfg!(target_endian = "little"), "weights are read in place on little-endian machines only");
 
 impl<H: Half> Halves<H> {
-    /// Copies a file's bytes to memory of the same size, with a check in the same pass. An error describes the fault
-    /// of the bytes.
+    /// Copies a file's bytes to memory of the same size, and checks them in the same pass. The error describes the
+    /// bytes' fault.
     pub(crate) fn copied(shape: [usize; 2], bytes: &[u8], mut into: BytesMut) -> Result<Self, String> {
         let parts = into.par_chunks_mut(COPIED_BYTES).zip(bytes.par_chunks(COPIED_BYTES));
         let finite = parts.all(|(into, bytes)| {
@@ -84,7 +84,7 @@ impl<H: Half> Halves<H> {
         Self::from_checked(shape, into.freeze())
     }
 
-    /// From bytes that were found to hold numbers; they are copied only if they lie askew.
+    /// A matrix of bytes that were checked before. They are copied only if they are not aligned.
     pub(crate) fn from_checked([outs, depth]: [usize; 2], bytes: Bytes) -> Result<Self, String> {
         if outs.checked_mul(2 * depth) != Some(bytes.len()) {
             return Err(format!("has {} bytes, which are no {outs} x {depth} of 16 bits", bytes.len()));
@@ -99,14 +99,14 @@ impl<H: Half> Halves<H> {
     }
 }
 
-/// Whether little-endian halves hold neither infinity nor NaN. All of some are looked at before it is asked: so
-/// compilers make vector instructions of it.
+/// Whether little-endian halves have neither infinity nor NaN. Elements are checked in groups without an early end, so
+/// that compilers use vector instructions.
 pub(crate) fn are_finite<H: Half>(bytes: &[u8]) -> bool {
     let not = |half: &[u8; 2]| u16::from_le_bytes(*half) & H::EXPONENT == H::EXPONENT;
     bytes.chunks(1024).all(|some| !some.as_chunks().0.iter().fold(false, |any, half| any | not(half)))
 }
 
-/// A copy that starts on a page.
+/// A copy of the bytes that begins on a page.
 pub(crate) fn aligned(bytes: &[u8]) -> Result<Bytes, String> {
     let mut copy = HostBuffer::new(bytes.len()).map_err(|error| format!("finds no memory: {error}"))?;
     copy[..bytes.len()].copy_from_slice(bytes);
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn halves_are_searched_for_nan_and_infinity_as_stored() {
         for bits in 0..=u16::MAX {
-            // Among many, at any place.
+            // One invalid element among many is found at any position.
             let mut bytes = [0; 3000];
             let at = usize::from(bits) % 1500 * 2;
             bytes[at..at + 2].copy_from_slice(&bits.to_le_bytes());

@@ -1,8 +1,8 @@
-//! Plain code, compiled for the vector instructions that the machine has.
+//! Running plain code compiled for the vector instructions of this machine.
 
 use pulp::NullaryFnOnce;
 
-/// Runs plain code compiled for the machine's vector instructions.
+/// Runs a closure compiled for the machine's vector instructions, chosen at run time.
 pub(super) fn with_best_instructions<F: NullaryFnOnce>(work: F) -> F::Output {
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = pulp::x86::V3::try_new() {

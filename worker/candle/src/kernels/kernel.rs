@@ -1,23 +1,24 @@
-//! A matrix that the CPU computes with as it is stored, and the rows of activations that it is multiplied with.
+//! The interface of matrices that the CPU multiplies in their stored form, and the activations that they are multiplied
+//! with.
 
 use crate::kernels::activations::Activations;
 
-/// The name of the order in which a model's file has its bytes.
+/// The name of the order in which a model's file has its bytes: row by row.
 pub(crate) const ROWS: &str = "rows";
 
-/// The interface of all layouts that weights have outside of tensors: a matrix `[outs, depth]`, computed with as it is
-/// stored. A row's result does not depend on the other rows of the call.
+/// The interface of all layouts that weights have outside of tensors. Each is a matrix `[outs, depth]` that is
+/// multiplied in its stored form. A row's result does not depend on the other rows of the call.
 pub(crate) trait MatrixKernel: Send + Sync {
-    /// Rows.
+    /// Rows of the matrix: elements of a product.
     fn outs(&self) -> usize;
 
-    /// Columns.
+    /// Columns of the matrix: elements of an input.
     fn depth(&self) -> usize;
 
-    /// Bytes held.
+    /// Bytes of memory that the matrix holds.
     fn bytes(&self) -> u64;
 
-    /// Whether products are of activations in 8 bits.
+    /// Whether products round activations to 8 bits.
     fn rounds(&self) -> bool {
         false
     }
@@ -30,16 +31,16 @@ pub(crate) trait MatrixKernel: Send + Sync {
         self.multiply(&ProductInput::new(x, rows, self.rounds()))
     }
 
-    /// The rows of those numbers as f32, one behind the other. Numbers are below [`Self::outs`].
+    /// The rows with these numbers as f32, one after another. Numbers are below [`Self::outs`].
     fn rows(&self, rows: &[u32]) -> Vec<f32>;
 }
 
-/// Rows of activations on their way into products.
+/// Rows of activations that are the input of products.
 pub(crate) struct ProductInput<'a> {
-    /// `[rows, depth]`.
+    /// The activations `[rows, depth]`.
     pub(crate) values: &'a [f32],
     pub(crate) rows: usize,
-    /// The activations in 8 bits, where they were requested.
+    /// The activations in 8 bits, if a matrix requested them.
     pub(crate) rounded: Option<Activations>,
 }
 

@@ -47,8 +47,8 @@ impl<'a> Header<'a> {
         let version = read_version(&mut cursor).map_err(start)?;
         let tensor_count = cursor.u64("the tensor count").map_err(start)?;
         let key_count = cursor.u64("the key count").map_err(start)?;
-        // Sizes of the shortest key (a length, no name, a type, a byte) and of the shortest tensor (a length, no name,
-        // no dimension, a type and an offset).
+        // Sizes of the shortest key (a length, no name, a type, a byte) and of the shortest tensor. A tensor has a
+        // length, no name, no dimension, a type and an offset.
         let left = cursor.left_in_file();
         check_count("metadata keys", key_count, (left / 13).min(MAX_KEYS)).map_err(start)?;
         check_count("tensors", tensor_count, (left / 24).min(MAX_TENSORS)).map_err(start)?;

@@ -1,4 +1,4 @@
-//! The stub for NVIDIA GPUs in a build without them. Only [`open`] is ever called there.
+//! The stub for NVIDIA GPUs in a build without CUDA. Of its functions, only [`open`] is ever called.
 
 use candle_core::{Device, Error, Result, Tensor};
 use model_boss_engine::DecoderError;

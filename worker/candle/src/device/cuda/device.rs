@@ -1,4 +1,4 @@
-//! Opening a GPU, and what can be asked of one.
+//! Opening a GPU, its free memory, its bf16 support, and copies between GPUs.
 
 use std::panic::catch_unwind;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use candle_core::{Device, Error, Result, Tensor};
 use super::failure::{driver_result, in_cuda};
 use super::pool;
 
-/// Opens the GPU of that index among those this process sees. The coordinator sets `CUDA_VISIBLE_DEVICES` to give a
-/// worker its GPU by UUID. An error states what is missing, for the operator.
+/// Opens the GPU with this index among those that this process sees. The coordinator sets `CUDA_VISIBLE_DEVICES` to
+/// give a worker its GPU by UUID. An error states what is missing, for the operator.
 pub(crate) fn open(index: u32) -> std::result::Result<Device, String> {
-    // The bindings panic where a library is not what they were made for.
+    // The bindings panic if a library has another version than the one they were generated for.
     match catch_unwind(|| start(index)) {
         Ok(Ok(device)) => Ok(device),
         Ok(Err(error)) => Err(why(&error)),
@@ -21,29 +21,29 @@ pub(crate) fn open(index: u32) -> std::result::Result<Device, String> {
     }
 }
 
-/// Bytes that allocations can still get; `None` if the driver does not say.
+/// Bytes that allocations can still get; `None` if the driver does not report them.
 pub(crate) fn free_memory(device: &Device) -> Option<u64> {
     let (free, _total) = device.as_cuda_device().ok()?.cuda_stream().context().mem_get_info().ok()?;
     u64::try_from(free).ok()
 }
 
-/// Whether the GPU computes in bf16: from compute capability 8.0 on. Older ones have no kernels for it.
+/// Whether the GPU computes in bf16. GPUs below compute capability 8.0 have no kernels for it.
 pub(crate) fn has_bf16(device: &Device) -> bool {
     let capability = device.as_cuda_device().map(|cuda| cuda.cuda_stream().context().compute_capability());
     matches!(capability, Ok(Ok((major, _minor))) if major >= 8)
 }
 
-/// A tensor on another GPU. Later work on that GPU's stream waits for it by itself.
+/// Copies a tensor to another GPU. Later work on that GPU's stream waits for the copy.
 ///
-/// The copy is the other stream's. Uses are not tracked, so both orders are made here. The copy waits for the tensor to
-/// be computed, which candle does only between different GPUs. This stream waits for the copy, because its freed memory
-/// goes to the next tensor at once.
+/// The copy runs on the target's stream. Uses of tensors are not tracked, so both orders are enforced here. The copy
+/// waits until the tensor is computed, which candle ensures only between different GPUs. The source's stream waits for
+/// the copy, because freed memory is reused by its next tensor at once.
 pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
     let (from, onto) = (x.device().as_cuda_device()?.cuda_stream(), to.as_cuda_device()?.cuda_stream());
     if Arc::ptr_eq(&from, &onto) {
         return Ok(x.clone());
     }
-    // As an own tensor: a view would bring all it is a view of.
+    // The tensor is made contiguous first: the copy of a view would include all bytes that it views.
     let x = x.force_contiguous()?;
     onto.join(&from).map_err(CudaError::from)?;
     let moved = x.to_device(to)?;
@@ -52,7 +52,7 @@ pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
 }
 
 fn start(index: u32) -> Result<Device> {
-    // A stream of our own: the default one is another for each thread, and they run in no order.
+    // The device gets a new stream. The default stream differs for each thread, and such streams are not ordered.
     let device = Device::new_cuda_with_stream(index as usize)?;
     let cuda = device.as_cuda_device()?;
     // SAFETY: tracking orders the uses of one tensor on several streams. This process computes on this one stream only.
@@ -61,7 +61,7 @@ fn start(index: u32) -> Result<Device> {
         cuda.disable_event_tracking();
     }
     pool::keep(cuda);
-    // The first kernel shows whether this build has code for this GPU, before a model is read for minutes.
+    // The first kernel shows whether this build has code for this GPU. Reading the model could take minutes.
     Tensor::new(&[1f32], &device)?.affine(2.0, 0.0)?.to_vec1::<f32>()?;
     Ok(device)
 }

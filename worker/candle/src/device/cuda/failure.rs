@@ -1,4 +1,4 @@
-//! The meaning of a CUDA error for the worker: no memory for this, a failed step, or the end of the process.
+//! The classes of CUDA errors for the worker: no memory for this request, a failed step, or the end of the process.
 
 use candle_core::Error;
 use candle_core::cuda_backend::CudaError;
@@ -6,7 +6,7 @@ use candle_core::cuda_backend::cudarc::cublas::sys::cublasStatus_t;
 use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
 use model_boss_engine::DecoderError;
 
-/// The meaning of an error; `None` if CUDA has no part in it.
+/// The class of an error; `None` if it is not CUDA's.
 ///
 /// After an error of a kernel (illegal address, failed launch, uncorrectable memory) every later call on the context
 /// fails. Only a new process gets a new context. So the process ends on all driver errors but those known to leave it
@@ -39,7 +39,7 @@ pub(crate) fn failure(error: &Error) -> Option<DecoderError> {
     })
 }
 
-/// CUDA's own error inside candle's.
+/// The error of CUDA inside an error of candle.
 pub(super) fn in_cuda(error: &Error) -> Option<&CudaError> {
     match error {
         Error::Cuda(source) => source.downcast_ref(),
@@ -50,7 +50,7 @@ pub(super) fn in_cuda(error: &Error) -> Option<&CudaError> {
     }
 }
 
-/// The driver's answer, if the error is the driver's.
+/// The driver's result code, if the driver returned the error.
 pub(super) fn driver_result(error: &CudaError) -> Option<CUresult> {
     match error {
         CudaError::Cuda(driver) | CudaError::Load { cuda: driver, .. } => Some(driver.0),

@@ -1,5 +1,5 @@
-//! NVIDIA GPUs: opening one, its memory, the meaning of its errors. Only this folder and the one of that name in
-//! [`crate::streamed`] name CUDA. Without the feature `cuda`, stubs of the same names report that.
+//! NVIDIA GPUs: opening one, its memory, the classes of its errors. Only this folder and the folder `cuda` in
+//! [`crate::streamed`] name CUDA. Without the feature `cuda`, stubs with the same names report its absence.
 
 #[cfg(not(feature = "cuda"))]
 mod absent;

@@ -1,8 +1,8 @@
-//! The driver's memory pool, from which candle allocates. By default it gives all free memory back to the system at
-//! every wait for the GPU. A step waits once, so each step would pay for its memory anew. So the pool keeps what it
-//! has, until [`trim`] is called when a sequence ends.
+//! The driver's memory pool, from which candle allocates. By default it returns all free memory to the system at every
+//! synchronisation with the GPU. A step synchronises once, so each step would allocate its memory anew. Therefore the
+//! pool keeps its memory until [`trim`] is called when a sequence ends.
 //!
-//! All of this is about speed; where the driver has no pools, nothing is kept and nothing fails.
+//! The pool only affects speed: without pools in the driver, allocations work without it.
 
 use std::ptr;
 
@@ -13,16 +13,16 @@ use candle_core::{CudaDevice, Device};
 /// Bytes that steps may allocate and free without the driver.
 const SPARE: u64 = 256 << 20;
 
-/// From now on freed memory stays with the process.
+/// Makes the pool keep freed memory from now on.
 pub(super) fn keep(device: &CudaDevice) {
-    // An older GPU without pools; it allocates directly.
+    // An error means that an older GPU has no pools; it allocates directly.
     let _ = set_release_threshold(device, u64::MAX);
 }
 
 /// Returns unused memory to the system, apart from a little for the next steps.
 pub(crate) fn trim(device: &Device) {
     let Ok(cuda) = device.as_cuda_device() else { return };
-    // Frees wait in the stream. If the stream is broken, the next step reports it.
+    // Frees are queued in the stream and must be executed first. If the stream is broken, the next step reports it.
     if device.synchronize().is_ok() {
         let _ = release(cuda);
     }
@@ -30,7 +30,7 @@ pub(crate) fn trim(device: &Device) {
 
 fn default_pool(device: &CudaDevice) -> Result<sys::CUmemoryPool, DriverError> {
     let mut pool = ptr::null_mut();
-    // SAFETY: `pool` is a place for a handle; the device's number is of a context that lives.
+    // SAFETY: `pool` has room for a handle, and the device's context exists as long as the device.
     #[allow(unsafe_code)]
     unsafe {
         sys::cuDeviceGetDefaultMemPool(&mut pool, device.cuda_stream().context().cu_device()).result()?;
@@ -52,13 +52,13 @@ fn release(device: &CudaDevice) -> Result<(), DriverError> {
     let pool = default_pool(device)?;
     let mut used = 0u64;
     let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
-    // SAFETY: as above; `used` is a place for a 64-bit number.
+    // SAFETY: the pool is the device's own and is never destroyed; `used` has room for a 64-bit number.
     #[allow(unsafe_code)]
     unsafe {
         sys::cuMemPoolGetAttribute(pool, attribute, ptr::from_mut(&mut used).cast()).result()?;
     }
     let keep = usize::try_from(used.saturating_add(SPARE)).unwrap_or(usize::MAX);
-    // SAFETY: as above.
+    // SAFETY: the pool is the device's own and is never destroyed.
     #[allow(unsafe_code)]
     unsafe {
         sys::cuMemPoolTrimTo(pool, keep).result()
