@@ -1,8 +1,8 @@
 //! Decoders and devices on candle: from a model's files to logits.
 //!
-//! Owns: reading `config.json` or GGUF metadata into a [`DecoderSpec`], the one decoder that runs every spec, and its
-//! keys and values. Apart from the trainer no other crate names candle. Knows no HTTP, no sampling, no tokenizer, and
-//! plans no batch: that is the engine's part, which sees [`model_boss_engine::Decoder`] only.
+//! The crate reads `config.json` or GGUF metadata into a [`DecoderSpec`]. It has the one decoder that runs every spec,
+//! and the decoder's keys and values. Only this crate and the trainer name candle. HTTP, sampling, tokenizers and the
+//! planning of batches are elsewhere: the engine sees [`model_boss_engine::Decoder`] only.
 #![allow(clippy::arithmetic_side_effects, reason = "tensors have operators too; nothing here adds to a clock's moment")]
 
 mod convert;

@@ -1,4 +1,4 @@
-//! Models that cannot be loaded: each fault has its own words, names the file or tensor, and never a panic.
+//! Models that cannot be loaded: each fault has its own message that names the file or tensor, and none causes a panic.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test with a line number")]
 
@@ -13,7 +13,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// A copy of a golden model that may be broken.
+/// A copy of a golden model, to be damaged by a test.
 fn copy_of(name: &str) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(golden(name)).unwrap() {
@@ -45,14 +45,14 @@ fn assert_says(folder: &Path, parts: &[&str]) {
     }
 }
 
-/// Rewrites one text file.
+/// Replaces a text in a file.
 fn edit(file: &Path, from: &str, to: &str) {
     let text = fs::read_to_string(file).unwrap();
     assert!(text.contains(from), "{from} is not in {}", file.display());
     fs::write(file, text.replacen(from, to, 1)).unwrap();
 }
 
-/// Rewrites the header of a safetensors file, keeping its length.
+/// Replaces a text in the header of a safetensors file, keeping the header's length.
 fn edit_header(file: &Path, from: &str, to: &str) {
     assert_eq!(from.len(), to.len());
     let mut bytes = fs::read(file).unwrap();
@@ -169,7 +169,7 @@ fn a_head_stored_beside_a_tied_embedding_is_compared() {
     let bytes = fs::read(&file).unwrap();
     let old = "model.embed_tokens.weight";
     let at = bytes.windows(old.len()).position(|window| window == old.as_bytes()).unwrap();
-    // The same tensor under the head's name; the header keeps its length by a space behind the name's quote.
+    // The same tensor is named as the head. A space after the name's quote keeps the header's length.
     let mut renamed = bytes[..at].to_vec();
     renamed.extend(b"lm_head.weight\"");
     renamed.extend(vec![b' '; old.len() - "lm_head.weight".len()]);
@@ -181,7 +181,8 @@ fn a_head_stored_beside_a_tied_embedding_is_compared() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Random damage to a header, to the numbers behind it or to config.json loads or fails, and does not panic.
+    /// With random damage to a header, to the data after it or to config.json, a load succeeds or fails, and does not
+    /// panic.
     #[test]
     fn random_damage_never_panics(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),

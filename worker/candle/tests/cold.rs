@@ -1,4 +1,4 @@
-//! A model whose file is not in memory: it is read past the page cache and is the same model to the bit.
+//! A model whose file is not in the page cache: direct reads of it give the same model to the bit.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test with a line number")]
 #![cfg(target_os = "linux")]
@@ -13,14 +13,15 @@ use model_boss_engine::{Logits, SequenceStep};
 use model_boss_protocol::DeviceId;
 use model_boss_weights::gguf::{GgufModel, HeaderWriter};
 
-/// On a disk, as far as the sources lie on one, and larger than what is read of every file at once for its header.
+/// A model on the disk of the sources, because a temporary folder of the system may be in memory. It is larger than the
+/// part of a file that is requested for its header.
 fn model(folder: &tempfile::TempDir) -> PathBuf {
     let path = folder.path().join("small.gguf");
     Synthetic::of("qwen3-small").unwrap().write(3, HeaderWriter::new(), File::create(&path).unwrap()).unwrap();
     path
 }
 
-/// Whether the system has forgotten the file: some file systems do not take such advice.
+/// Whether the system has dropped the file from its page cache: some file systems ignore such advice.
 fn forgotten(path: &Path) -> bool {
     let advice = ["oflag=nocache", "conv=notrunc,fdatasync", "count=0", "status=none"];
     let dd = Command::new("dd").arg(format!("of={}", path.display())).args(advice).status();
@@ -44,7 +45,7 @@ fn a_cold_file_gives_the_same_model_and_what_is_wrong_in_it_is_named() {
     }
     assert!(logits(&path) == warm);
 
-    // All bits set are no number.
+    // Elements with all bits set are NaN.
     let place = GgufModel::open(&path).unwrap().get("blk.1.attn_q.weight").unwrap().extent();
     let file = File::options().write(true).open(&path).unwrap();
     file.write_all_at(&vec![0xFF; place.len as usize], place.offset).unwrap();

@@ -1,5 +1,5 @@
-//! GGUF against `transformers`. The golden models, written as GGUF files in the way of llama.cpp's converter, have to
-//! give the same answers. Files that cannot be loaded have to be reported by name.
+//! GGUF files compared with `transformers`. The golden models, written as llama.cpp's converter does, have to give the
+//! same answers. Files that cannot be loaded have to be reported by name.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test with a line number")]
 
@@ -73,7 +73,7 @@ enum Matrices {
     Q8_0,
 }
 
-/// A golden model as a GGUF file; `None` for what GGUF cannot say.
+/// Writes a golden model as a GGUF file; `None` for a model that GGUF cannot express.
 fn convert(name: &str, matrices: Matrices, path: &Path, more: impl FnOnce(&mut HeaderWriter)) -> Option<()> {
     let spec = spec(name);
     if spec.activation != Activation::Silu {
@@ -172,7 +172,7 @@ fn convert(name: &str, matrices: Matrices, path: &Path, more: impl FnOnce(&mut H
     Some(())
 }
 
-/// Rows of each head from halves to neighbours.
+/// Reorders the rows of each head from planes in halves to planes of neighbours.
 fn neighbours(stored: &[u8], row: usize, head_dim: usize) -> Vec<u8> {
     let head = |head: &[u8]| {
         let rows: Vec<&[u8]> = head.chunks(row).collect();
@@ -181,7 +181,7 @@ fn neighbours(stored: &[u8], row: usize, head_dim: usize) -> Vec<u8> {
     stored.chunks(row * head_dim).flat_map(head).collect()
 }
 
-/// Written down once more on purpose: the loader's table is what is tested.
+/// The name of a tensor in GGUF. The table is repeated here on purpose, because it tests the loader's.
 fn gguf_name(name: &str) -> String {
     let name = name.replace("model.layers.", "blk.").replace("self_attn.o_proj", "attn_output");
     let name = name.replace("self_attn.", "attn_").replace("attn_q_proj", "attn_q").replace("attn_k_proj", "attn_k");
@@ -221,7 +221,7 @@ fn fa_1_a_gguf_file_answers_as_transformers_does() {
         for case in cases(&name) {
             let logits = last_logits(decoder.as_mut(), &case.prompt);
             let off = worst(&logits, &case.last_logits);
-            // Keys and values of models stored in 16 bits are rounded to f16: golden.rs.
+            // Keys and values of models stored in 16 bits are rounded to f16; golden.rs has that tolerance.
             let largest = case.last_logits.iter().fold(0.0, |largest: f32, logit| largest.max(logit.abs()));
             assert!(off < 2e-3 * largest, "{name}, prompt of {}: off by {off} of {largest}", case.prompt.len());
             let mut tokens = case.prompt.clone();
@@ -251,7 +251,7 @@ fn fa_2_weights_rounded_to_8_bits_stay_close() {
             let off: Vec<f32> = logits.iter().zip(&case.last_logits).map(|(got, want)| got - want).collect();
             let off = spread(&off) / spread(&case.last_logits);
             println!("{off} {name}");
-            // Attention of random weights is sharp: in a narrow model a rounding may turn it to another token.
+            // Attention of random weights is sharp: in a narrow model a rounding error may move it to another token.
             assert!(off < 0.2, "{name}: off by {off} of the logits' spread");
             all.push(off);
         }
@@ -273,7 +273,7 @@ fn a_converted_folder_answers_as_transformers_does() {
                     assert!(why.to_string().contains("SiLU"), "{why}");
                     continue;
                 }
-                // Our loader would take such a file, llama.cpp would not.
+                // This loader could read such a file, llama.cpp could not.
                 Err(ConvertError::Keys(why)) if name == "qwen3-biases" => {
                     assert!(why.to_string().contains("norms over heads and biases"), "{why}");
                     continue;
@@ -394,7 +394,7 @@ fn what_cannot_be_run_is_refused_by_name() {
     std::fs::write(&path, b"GGUF").unwrap();
     assert_says(&path, &["cut short"]);
 
-    // A tensor with an unknown name, so that a needed one is missing.
+    // A tensor has an unknown name, so that a needed one is missing.
     convert("plain", Matrices::AsStored, &path, |_| {}).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     let rename = |from: &str, to: &str| {

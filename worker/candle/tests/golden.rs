@@ -1,5 +1,6 @@
-//! The decoder against `transformers`: tiny random models under `golden/`, made by `scripts/reference/make_golden.py`.
-//! Every case runs in every way the engine may run it: whole, in pieces, batched with others, after a truncation.
+//! The decoder compared with `transformers`, on tiny random models under `golden/` from
+//! `scripts/reference/make_golden.py`. Every case runs in every way that the engine may use: whole, in pieces, batched
+//! with others, after a truncation.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test with a line number")]
 
@@ -11,11 +12,11 @@ use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
 use model_boss_protocol::DeviceId;
 use serde::Deserialize;
 
-/// The promise: logits of a model stored in f32 agree with the reference within this.
+/// The tolerance for models stored in f32: the largest difference of a logit from the reference.
 const TOLERANCE: f32 = 1e-3;
 
-/// The promise for all others, whose keys and values are rounded to f16: within this share of the largest logit.
-/// Attention of narrow random models is sharp: half as much was seen.
+/// The tolerance for all other models, whose keys and values are rounded to f16, as a share of the largest logit.
+/// Attention of narrow random models is sharp: half as much was observed.
 const ROUNDED: f32 = 2e-3;
 
 #[derive(Deserialize)]
@@ -65,7 +66,7 @@ fn step<'a>(kv: KvSlot, tokens: &'a [u32], logits: Logits) -> SequenceStep<'a> {
     SequenceStep { kv, tokens, logits }
 }
 
-/// One sequence's part of a step that runs alone.
+/// Runs one sequence's part of a step alone; returns its logits.
 fn alone(decoder: &mut dyn Decoder, kv: KvSlot, tokens: &[u32], logits: Logits) -> Vec<f32> {
     decoder.forward(&[step(kv, tokens, logits)]).unwrap().remove(0)
 }
@@ -86,7 +87,7 @@ fn assert_close(got: &[f32], want: &[f32], what: &str) {
     assert!(worst < allowed, "{what}: off by {worst} of {largest}");
 }
 
-/// The tokens that follow `logits`, one sequence alone.
+/// The most likely tokens after `logits`, with one sequence alone.
 fn greedy(decoder: &mut dyn Decoder, kv: KvSlot, mut logits: Vec<f32>, count: usize) -> Vec<u32> {
     let mut tokens = Vec::new();
     while tokens.len() < count {
@@ -264,10 +265,10 @@ fn what_a_decoder_says_of_itself_and_of_its_progress() {
     let decoder = load(&golden().join("sharded"), &DeviceId::Cpu, Some(50), &mut |share| shares.push(share)).unwrap();
     let info = decoder.info();
     assert_eq!((info.vocab_size, info.context_length), (128, 50));
-    // 2 layers, 2 key heads of 8, keys and values in f16.
+    // The factors: keys and values, 2 layers, 2 key heads of 8, and 2 bytes of an f16.
     assert_eq!(info.kv_bytes_per_token, 2 * 2 * 2 * 8 * 2);
     let layer = 32 * 32 + 2 * 16 * 32 + 32 * 32 + 3 * 48 * 32 + 2 * 32;
-    // Matrices stay bf16 as they are stored, norms are f32.
+    // Matrices keep their stored type bf16, and norms are f32.
     let norms = 2 * 2 * 32 + 32;
     assert_eq!(info.weight_bytes, 2 * (2 * 128 * 32 + 2 * layer + 32 - norms) + 4 * norms);
     assert!(shares.is_sorted() && shares.first() == Some(&0.0) && shares.last() == Some(&1.0), "{shares:?}");

@@ -1,6 +1,6 @@
-//! One model on several devices (RC-22). Answers are the same to the bit as on one. Keys and values lie beside their
-//! layers, and activations are copied once per border and step. The devices are places on the CPU with memory of their
-//! own each.
+//! One model on several devices (RC-22). Answers are the same to the bit as on one. Keys and values are on the device
+//! of their layers, and activations are copied once per border and step. The devices are places on the CPU, each with
+//! memory of its own.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test with a line number")]
 
@@ -29,7 +29,7 @@ fn synthetic(folder: &tempfile::TempDir) -> PathBuf {
     path
 }
 
-/// A place on the CPU with a weight among others, and maybe a limit.
+/// A place on the CPU with a weight among others, and a limit if one is given.
 fn place(share: u64, limit: Option<u64>) -> DeviceOptions {
     DeviceOptions { device: DeviceId::Cpu, share: Some(ByteCount(share)), limit: limit.map(ByteCount) }
 }
@@ -47,8 +47,8 @@ fn reports(decoder: &dyn Decoder) -> Vec<PlaceReport> {
     decoder.places().iter().map(PlaceUse::report).collect()
 }
 
-/// Three sequences in a batch: one of them a long prompt, then a token each. Returns all logits' bits, and the number
-/// of rows computed.
+/// Runs three sequences in a batch: one of them a long prompt, then a token each. Returns all logits' bits, and the
+/// number of rows computed.
 fn run(decoder: &mut dyn Decoder) -> (Vec<Vec<u32>>, usize) {
     let vocab = decoder.info().vocab_size as u32;
     let token = |i: u32| (i * 7 + 3) % vocab;
@@ -85,12 +85,12 @@ fn rc_22_several_places_are_one_to_the_bit() {
             let mut split = over(&model, &places, ResidencyMode::Auto);
             assert!(run(split.as_mut()).0 == expected, "{} over {shares:?}", model.display());
             let reports = reports(split.as_ref());
-            // A place for which half a layer is left gets none.
+            // A place with room for half a layer gets none.
             if reports.len() == 1 {
                 assert!(reports[0].layers <= 2 && shares[0] != shares[1], "{}", model.display());
                 continue;
             }
-            // Once per step, all rows, as wide as the model.
+            // Activations are received once per step: all rows, each as wide as the model.
             assert_eq!((reports[0].received, reports[0].received_bytes), (0, 0));
             let width = reports[1].received_bytes / rows as u64;
             for place in &reports[1..] {
@@ -124,7 +124,7 @@ fn a_place_that_is_too_small_streams_and_the_other_one_stays() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
     let (expected, _) = run(load(&model, &DeviceId::Cpu, Some(CONTEXT), &mut |_| {}).unwrap().as_mut());
-    // All of it streams.
+    // All layers are streamed.
     let mut comes = over(&model, &[place(1 << 30, None), place(1 << 30, None)], ResidencyMode::Stream);
     assert!(run(comes.as_mut()).0 == expected);
     let monitor = comes.monitor().unwrap();
@@ -132,7 +132,7 @@ fn a_place_that_is_too_small_streams_and_the_other_one_stays() {
     let layers: Vec<usize> = monitor.layers().iter().map(|layer| layer.layer).collect();
     assert_eq!(layers, [0, 1, 2, 3]);
     assert_eq!(monitor.totals().steps, 3);
-    // The second is found a limit under which it streams; the first has no limit, so that its layers stay.
+    // A limit is searched under which the second place streams. The first has no limit, so its layers are resident.
     let mut streamed = None;
     for quarters in 0..64 {
         let places = [place(1 << 30, None), place(3 << 30, Some((164 + quarters) << 18))];

@@ -1,5 +1,5 @@
-//! Streamed layers against resident ones. Answers are the same to the bit, for every type of weights, alone and in a
-//! batch, after steps that were cut short. Also faults of the disk.
+//! Streamed layers compared with resident ones. Answers are the same to the bit, for every type of weights, alone and
+//! in a batch, after steps that were cut short. The file also tests faults of the disk.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test with a line number")]
 
@@ -22,7 +22,7 @@ fn golden() -> Vec<PathBuf> {
     folders
 }
 
-/// A model of random weights in Q4_K and Q6_K, four layers.
+/// A model of random weights in Q4_K and Q6_K, with four layers.
 fn synthetic(folder: &tempfile::TempDir) -> PathBuf {
     let path = folder.path().join("tiny.gguf");
     let model = Synthetic::of("qwen3-tiny").unwrap();
@@ -50,7 +50,7 @@ fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
     rows.iter().map(|row| row.iter().map(|logit| logit.to_bits()).collect()).collect()
 }
 
-/// Prompts of several lengths and then some tokens each, one sequence after the other or all together.
+/// Decodes prompts of several lengths and then some tokens each, one sequence after the other or all together.
 fn run(decoder: &mut dyn Decoder, together: bool) -> Vec<Vec<Vec<u32>>> {
     let vocab = decoder.info().vocab_size as u32;
     let token = |i: u32| (i * 7 + 3) % vocab;
@@ -173,15 +173,15 @@ fn a_file_that_changes_underneath_ends_the_process_with_its_name() {
     let step = |token: &'static [u32]| SequenceStep { kv, tokens: token, logits: Logits::Last };
     comes.forward(&[step(&[1])]).unwrap();
     OpenOptions::new().append(true).open(&model).unwrap().write_all(b"x").unwrap();
-    // A block that was already being read may still serve a step.
+    // A block whose read had begun before the fault may still serve a step.
     let fault = (0..2).find_map(|_| comes.forward(&[step(&[2])]).err()).unwrap();
     assert!(
         matches!(&fault, DecoderError::Fatal(what) if what.contains("tiny.gguf") && what.contains("changed")),
         "{fault}"
     );
-    // And stays so.
+    // Later steps fail too.
     assert!(matches!(comes.forward(&[step(&[2])]), Err(DecoderError::Fatal(_))));
-    // Cut.
+    // A truncated file.
     let cut = tempfile::tempdir().unwrap();
     let model = synthetic(&cut);
     let mut comes = streamed(&model, &options(Some(1), Some(1)));
@@ -228,7 +228,7 @@ fn rs_4_every_store_feeds_the_decoder_to_the_bit() {
     let model = synthetic(&folder);
     let expected = run(resident(&model).as_mut(), true);
     let mut streams_only = None;
-    // Direct reads are refused where files are memory, and by some file systems: then only the refusal is looked at.
+    // Files in memory and some file systems refuse direct reads: then only the refusal is tested.
     for store in [WeightStoreChoice::Auto, WeightStoreChoice::Direct, WeightStoreChoice::Map, WeightStoreChoice::Memory]
     {
         let options = DecoderLoadOptions { store, ..options(Some(1), Some(1)) };
@@ -247,7 +247,7 @@ fn rs_4_every_store_feeds_the_decoder_to_the_bit() {
             WeightStoreChoice::Memory => "memory (4 of 4 blocks",
         };
         assert!(about.starts_with(words) || about.starts_with("through the page cache"), "{about}");
-        // Layers held in memory are reported with the rest.
+        // The report includes layers held in memory.
         let held = if store == WeightStoreChoice::Memory { std::fs::metadata(&model).unwrap().len() / 2 } else { 0 };
         let without = streams_only.get_or_insert(comes.info().weight_bytes);
         assert!(comes.info().weight_bytes >= *without + held, "{about}: {}", comes.info().weight_bytes);
@@ -280,12 +280,12 @@ fn rs_5_layers_in_a_file_of_their_own_are_the_same_and_a_stale_one_is_passed_ove
         let store = about.store;
         assert!(store.contains(said), "{store}");
         assert!(run(comes.as_mut(), true) == expected, "{store}");
-        // With the index all that remains is reading; without it a machine that rearranges has work left.
+        // With the index only reading remains. Without it, a machine that rearranges bytes still has that work.
         let left_to_do = arranges && said != ", index";
         assert_eq!(about.rearranged_bytes > 0, left_to_do, "{store}");
     };
     with_index(", index");
-    // Bytes for another machine, as plain ones do not need to be.
+    // An index with bytes for another machine is ignored.
     let text = std::fs::read_to_string(&index).unwrap();
     std::fs::write(&index, text.replace("\"rows\"", "\"other\"").replace("\"tiles16\"", "\"other\"")).unwrap();
     with_index("arranged as other");
@@ -295,7 +295,7 @@ fn rs_5_layers_in_a_file_of_their_own_are_the_same_and_a_stale_one_is_passed_ove
     let now = File::options().append(true).open(&model).unwrap();
     now.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
     with_index("changed since");
-    // In the model's own order there is as much to arrange as without it.
+    // An index in the model's order leaves as much to rearrange as no index.
     write_layer_index(&model, IndexOrder::Rows).unwrap();
     let mut comes = streamed(&model, &options(Some(2), Some(1)));
     let about = comes.monitor().unwrap().residency().clone();
@@ -303,8 +303,7 @@ fn rs_5_layers_in_a_file_of_their_own_are_the_same_and_a_stale_one_is_passed_ove
     assert!(run(comes.as_mut(), true) == expected);
 }
 
-/// Every element of a matrix twice as large: the factors of its blocks are, which are powers of two away from any
-/// rounding.
+/// Doubles every element of a matrix, by the exponents of its blocks' factors, so that no rounding occurs.
 fn doubled(dtype: &str, bytes: &mut [u8]) {
     let (block, factors): (usize, &[usize]) = match dtype {
         "F16" => (2, &[0]),
@@ -338,7 +337,7 @@ fn rs_5_a_scale_in_the_index_is_a_factor_on_the_matrix() {
     }
     std::fs::write(&data, &bytes).unwrap();
     std::fs::write(&index, json.to_string()).unwrap();
-    // Layers that stay and layers that are streamed.
+    // Some layers are resident and others are streamed.
     for window in [None, Some(1)] {
         let mut comes = streamed(&model, &options(window, Some(1)));
         let store = comes.monitor().unwrap().residency().store.clone();
@@ -353,7 +352,7 @@ fn rs_5_what_cannot_be_written_leaves_no_half_a_copy_and_the_index_before() {
     let model = synthetic(&folder);
     let index = write_layer_index(&model, IndexOrder::Machine).unwrap();
     let before = std::fs::read(&index).unwrap();
-    // A folder in the place of the unfinished file, as a full disk: it cannot be written.
+    // A folder has the name of the unfinished file, which therefore cannot be written, as on a full disk.
     let unfinished = folder.path().join("tiny.gguf.layers.bin.part");
     std::fs::create_dir(&unfinished).unwrap();
     let error = write_layer_index(&model, IndexOrder::Rows).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! From the corpus to rows of tokens: which questions are shown in which wording, and how they are packed.
+//! From the corpus to rows of tokens: the choice of questions and their wordings, and the packing of conversations.
 
 use crate::corpus::{Family, one_wording};
 use crate::rng::Rng;
@@ -7,13 +7,13 @@ use crate::text::{GuideText, GuideTextError};
 /// Rows of equal length to train on at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// `rows * time` tokens.
+    /// The tokens of all rows: `rows * time` of them.
     pub tokens: Vec<u32>,
     /// Tokens in a row.
     pub time: usize,
     /// The index in its row at which each token's conversation starts.
     pub starts: Vec<u32>,
-    /// The tokens that have to be predicted.
+    /// The tokens that the model has to predict.
     pub targets: Vec<TrainTarget>,
 }
 
@@ -21,15 +21,16 @@ pub struct Batch {
 /// model nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainTarget {
-    /// The index in [`Batch::tokens`] from which it is predicted: that of the token before it.
+    /// The index in [`Batch::tokens`] of the token before it, from which it is predicted.
     pub at: u32,
-    /// The token.
+    /// The token that has to be predicted.
     pub token: u32,
-    /// The weight of its loss.
+    /// The weight of the token's loss.
     pub weight: f32,
 }
 
-/// The first tokens of an answer count more: by them the model chooses the answer, the rest is recited.
+/// The number of first tokens of an answer that have more weight: they select the answer, and the others follow from
+/// them.
 const CHOOSING_TOKENS: usize = 8;
 const CHOOSING_WEIGHT: f32 = 4.0;
 
@@ -39,7 +40,8 @@ struct Turn {
     answer: Vec<u32>,
 }
 
-/// Shows every family in every epoch, as many times as it has questions (within limits), in new wordings each time.
+/// A source of batches that uses every family in every epoch, as many times as it has questions (within limits), in new
+/// wordings each time.
 pub struct Curriculum<'a> {
     families: &'a [Family],
     text: &'a GuideText,
@@ -47,7 +49,7 @@ pub struct Curriculum<'a> {
 }
 
 impl<'a> Curriculum<'a> {
-    /// A curriculum over these families; the same seed gives the same rows.
+    /// A curriculum of these families; the same seed gives the same rows.
     pub fn new(families: &'a [Family], text: &'a GuideText, seed: u64) -> Self {
         Self { families, text, seed }
     }
@@ -68,7 +70,7 @@ impl<'a> Curriculum<'a> {
         Ok(pack(&conversations, rows, time, self.text.padding))
     }
 
-    /// A question with its answer, sometimes behind another exchange: the one it belongs to, or just any.
+    /// A question with its answer, sometimes after another exchange: the one that it belongs to, or a random one.
     fn conversation(&self, family: &Family, question: usize, rng: &mut Rng) -> Result<Vec<Turn>, GuideTextError> {
         let mut turns = Vec::with_capacity(2);
         let before = match &family.after {
@@ -147,7 +149,7 @@ fn disturbed(question: &str, rng: &mut Rng) -> String {
     text
 }
 
-/// Two neighbouring letters of a long word change places.
+/// Exchanges two neighbouring letters of a long word.
 fn slip(words: &mut [String], rng: &mut Rng) {
     let at = rng.below(words.len());
     let Some(word) = words.get_mut(at) else { return };
@@ -165,7 +167,7 @@ fn pack(conversations: &[Vec<Turn>], rows: usize, time: usize, padding: u32) -> 
     let mut packed: Vec<Vec<&Vec<Turn>>> = Vec::new();
     let mut left = 0;
     for conversation in conversations {
-        // The last token of a conversation is only foretold.
+        // The last token of a conversation is a target and no input.
         let length = conversation.iter().map(|turn| turn.question.len() + turn.answer.len()).sum::<usize>() - 1;
         match packed.last_mut() {
             Some(row) if length <= left => row.push(conversation),
@@ -201,7 +203,7 @@ fn lay(rows: &[Vec<&Vec<Turn>>], time: usize, padding: u32) -> Batch {
             batch.starts.resize(batch.tokens.len(), start as u32);
         }
         batch.tokens.resize(begin + time, padding);
-        // Filling sees itself: a row of the softmax may not be empty.
+        // Padding attends to itself, because a row of the softmax may not be empty.
         let filled = batch.starts.len() - begin;
         batch.starts.extend((filled..time).map(|at| at as u32));
     }
@@ -214,7 +216,7 @@ impl Batch {
         self.targets.iter().map(|target| target.weight).sum()
     }
 
-    /// The batch in `parts` of nearly equal numbers of rows, to be worked on side by side.
+    /// The batch in `parts` of nearly equal numbers of rows, for parallel work.
     pub fn split(&self, parts: usize) -> Vec<Self> {
         let rows = self.tokens.len() / self.time;
         let cut = |part: usize| part * rows / parts;

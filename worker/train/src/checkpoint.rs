@@ -1,4 +1,4 @@
-//! A training run on disk: parameters, the optimiser's memory and the loss curve, replaced as a whole.
+//! A training run on disk: parameters, the optimiser's state and the loss curve, replaced as a whole.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use crate::plan::TrainPlan;
 
 /// The state of a training run.
 pub struct Checkpoint {
-    /// The model so far.
+    /// The model at this step.
     pub model: GuideModel,
-    /// The optimiser's memory, with the number of steps made.
+    /// The optimiser's state, with the number of steps made.
     pub optimizer: AdamW,
-    /// The loss so far.
+    /// The loss of every step.
     pub curve: Vec<Point>,
 }
 
-/// A checkpoint cannot be used.
+/// The reason why a checkpoint cannot be written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The file cannot be written or replaced.
@@ -31,7 +31,7 @@ pub enum CheckpointError {
         /// The cause.
         source: std::io::Error,
     },
-    /// Its tensors cannot be read, written, or do not fit the model.
+    /// The tensors cannot be read or written, or do not fit the model.
     #[error("the checkpoint {} does not fit; remove it to start anew", path.display())]
     Tensors {
         /// The path of the file.
@@ -39,17 +39,17 @@ pub enum CheckpointError {
         /// The cause.
         source: candle_core::Error,
     },
-    /// Its notes cannot be read, or belong to another run.
+    /// The notes cannot be read, or belong to another run.
     #[error("the checkpoint {} is of another run ({problem}); remove it to start anew", path.display())]
     Foreign {
         /// The path of the file.
         path: PathBuf,
-        /// The difference.
+        /// The difference from this run, in words.
         problem: String,
     },
 }
 
-/// The notes beside the tensors.
+/// The notes beside the tensors, which identify the run.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Notes {
     seed: u64,
@@ -62,7 +62,7 @@ fn notes_path(plan: &TrainPlan) -> PathBuf {
     plan.checkpoint.with_extension("json")
 }
 
-/// Writes the run's state: first aside, then over the old one.
+/// Writes the run's state into a second file, and then replaces the old one with it.
 pub fn save(plan: &TrainPlan, model: &GuideModel, optimizer: &AdamW, curve: &[Point]) -> Result<(), CheckpointError> {
     let path = &plan.checkpoint;
     let tensors = |source| CheckpointError::Tensors { path: path.clone(), source };

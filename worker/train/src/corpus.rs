@@ -21,20 +21,20 @@ use crate::rng::Rng;
 /// Questions that mean the same, and the answer to all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// Its name, unique in the corpus.
+    /// The family's name, unique in the corpus.
     pub name: String,
-    /// The family whose answer must come directly before, for questions such as "how do I change it?".
+    /// The family whose answer must be directly before, for questions such as "how do I change it?".
     pub after: Option<String>,
     /// The questions, with their choices in braces.
     pub questions: Vec<String>,
-    /// The answer that is taught.
+    /// The answer that the model learns.
     pub answer: String,
 }
 
-/// A question kept away from training, and how to see that the answer is right.
+/// A question that is not used in training, with a test of its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldOut {
-    /// The question.
+    /// The question, in one wording.
     pub question: String,
     /// Texts that the answer must contain, each in one of its wordings; upper and lower case count as equal.
     pub must: Vec<Vec<String>>,
@@ -48,7 +48,7 @@ impl HeldOut {
     }
 }
 
-/// The corpus cannot be used.
+/// The reason why a corpus cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CorpusError {
     /// A file or folder cannot be read.
@@ -64,12 +64,12 @@ pub enum CorpusError {
     Line {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// The number of the line, from 1.
         line: usize,
         /// The fault, in words.
         problem: &'static str,
     },
-    /// A family that is incomplete, doubled, or follows one that is not there.
+    /// A family is incomplete, occurs twice, or follows one that does not exist.
     #[error("family '{name}': {problem}")]
     Family {
         /// The family's name.
@@ -113,7 +113,7 @@ pub fn read_held_out(path: &Path) -> Result<Vec<HeldOut>, CorpusError> {
     Ok(all)
 }
 
-/// One wording of a question: each `{a|b}` becomes one of its choices.
+/// One random wording of a question: each `{a|b}` becomes one of its choices.
 pub fn one_wording(question: &str, rng: &mut Rng) -> String {
     let mut text = String::with_capacity(question.len());
     let mut rest = question;
@@ -141,7 +141,7 @@ fn read_text(path: &Path) -> Result<String, CorpusError> {
     std::fs::read_to_string(path).map_err(|source| CorpusError::Read { path: path.to_owned(), source })
 }
 
-/// The lines that say something: number, mark, rest.
+/// The lines that are neither empty nor comments: number, mark, rest.
 fn lines(text: &str) -> impl Iterator<Item = (usize, char, &str)> {
     text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with("//")).map(|(at, line)| {
         let mark = line.chars().next().unwrap_or(' ');

@@ -3,7 +3,7 @@
 /// One point of the loss curve.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Point {
-    /// The number of steps done.
+    /// The number of finished steps.
     pub step: usize,
     /// Weighted mean over the batch of `-log p` of the answers' tokens, in nats.
     pub loss: f64,
@@ -15,8 +15,8 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;
 const MARGIN: f64 = 44.0;
 
-/// An SVG of loss over steps: every step faintly, a running mean strongly. The loss axis is logarithmic, since most of
-/// a run happens at small losses.
+/// An SVG of the loss by step: each step in a light line, a running mean in a strong one. The loss axis is logarithmic,
+/// since most steps have small losses.
 pub fn svg(curve: &[Point]) -> String {
     let steps = curve.last().map_or(1, |p| p.step).max(1) as f64;
     let (low, high) = bounds(curve);

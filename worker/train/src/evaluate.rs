@@ -8,10 +8,10 @@ use crate::text::{GuideText, GuideTextError};
 
 /// The longest answer, in tokens.
 const LONGEST_ANSWER: usize = 128;
-/// Questions answered side by side.
+/// Questions that are answered in one batch.
 const GROUP: usize = 16;
 
-/// A question could not be answered.
+/// The reason why a question could not be answered.
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluateError {
     /// The tokenizer failed.
@@ -40,7 +40,7 @@ impl HeldOutReport {
     }
 }
 
-/// Asks every question in a fresh conversation.
+/// Answers every question in a new conversation.
 pub fn evaluate(
     decoder: &mut dyn Decoder,
     text: &GuideText,
@@ -57,16 +57,16 @@ pub fn evaluate(
     Ok(HeldOutReport { answers })
 }
 
-/// A question being answered.
+/// A question whose answer is being generated.
 struct QuestionSequence {
     kv: KvSlot,
-    /// Tokens that the decoder has not seen yet: the question, then the newest token.
+    /// Tokens that are not in the decoder yet: the question, then the newest token.
     pending: Vec<u32>,
     answer: Vec<u32>,
     ended: bool,
 }
 
-/// The most likely answer to each question, all answered side by side.
+/// The most likely answer to each question, all in one batch.
 pub fn answer(decoder: &mut dyn Decoder, text: &GuideText, questions: &[&str]) -> Result<Vec<String>, EvaluateError> {
     let mut sequences = Vec::with_capacity(questions.len());
     for question in questions {

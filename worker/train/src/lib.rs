@@ -1,5 +1,5 @@
 //! The trainer of `guide`, the built-in chat model: corpus, tokenizer, a Llama with gradients, optimiser, package. It
-//! runs on the CPU alone; serving is not known here.
+//! runs on the CPU alone and serves no requests.
 #![allow(clippy::arithmetic_side_effects, reason = "tensors have operators too; nothing here adds to a clock's moment")]
 
 pub mod batch;

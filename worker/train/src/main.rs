@@ -1,4 +1,4 @@
-//! `model-boss-train`: trains the guide model, measures it, asks it.
+//! `model-boss-train`: trains the guide model, measures it, and prints its answer to a question.
 
 mod terminal;
 
@@ -179,7 +179,7 @@ fn describe(families: &[Family], text: &GuideText, plan: &TrainPlan) -> TrainOut
     Ok(())
 }
 
-/// A package as it will be served: the worker's decoder over the files that were written.
+/// Opens a package as it will be served, with the worker's decoder.
 fn open(folder: &Path) -> TrainOutcome<(Box<dyn Decoder>, GuideText)> {
     let decoder = model_boss_candle::load(folder, &DeviceId::Cpu, None, &mut |_| ())?;
     Ok((decoder, GuideText::open(&folder.join("tokenizer.json"))?))

@@ -1,5 +1,4 @@
-//! A small Llama whose parameters can be trained: shape, seeded start, forward pass. Text and files are not known
-//! here.
+//! A small Llama with trainable parameters: shape, random start from a seed, forward pass.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,24 +16,24 @@ pub struct Architecture {
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width inside the feed-forward part.
+    /// Width of the feed-forward part's inner layer.
     pub intermediate_size: usize,
-    /// Layers.
+    /// Number of layers.
     pub num_hidden_layers: usize,
-    /// Query heads; their width is `hidden_size / num_attention_heads`.
+    /// Number of query heads; their width is `hidden_size / num_attention_heads`.
     pub num_attention_heads: usize,
-    /// Key and value heads, each shared by a group of query heads.
+    /// Number of key and value heads, each shared by a group of query heads.
     pub num_key_value_heads: usize,
-    /// Longest sequence, in tokens.
+    /// The longest sequence, in tokens.
     pub max_position_embeddings: usize,
-    /// Base of the rotary angles.
+    /// The base of the rotary angles.
     pub rope_theta: f64,
-    /// Added to the mean square in the norms.
+    /// The epsilon of RMSNorm, added to the mean square.
     pub rms_norm_eps: f64,
 }
 
 impl Architecture {
-    /// The shape of `guide` over a vocabulary.
+    /// The shape of `guide` for a vocabulary of this size.
     pub fn guide(vocab_size: usize) -> Self {
         Self {
             vocab_size,
@@ -53,7 +52,7 @@ impl Architecture {
         self.hidden_size / self.num_attention_heads
     }
 
-    /// Every parameter's name and shape, named as Hugging Face names them. The output layer is the embedding.
+    /// The names and shapes of all parameters, with Hugging Face's names. The output layer is the embedding.
     fn parameters(&self) -> Vec<(String, Vec<usize>)> {
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
         let keys = self.num_key_value_heads * self.head_width();
@@ -79,9 +78,9 @@ impl Architecture {
 
 /// A Llama with trainable parameters in f32.
 pub struct GuideModel {
-    /// Its shape.
+    /// The shape of the model.
     pub architecture: Architecture,
-    /// Its parameters by Hugging Face name, in the order of the names.
+    /// The parameters by their Hugging Face names, in the order of the names.
     pub parameters: BTreeMap<String, Var>,
 }
 
@@ -106,7 +105,8 @@ impl GuideModel {
         Ok(Self { architecture, parameters })
     }
 
-    /// Parameters from given tensors; all of the architecture's must be there, in its shapes.
+    /// A model with the given tensors as parameters. All parameters of the architecture must be among them, with its
+    /// shapes.
     pub fn from_tensors(architecture: Architecture, tensors: &HashMap<String, Tensor>) -> Result<Self> {
         let mut parameters = BTreeMap::new();
         for (name, shape) in architecture.parameters() {
@@ -125,12 +125,12 @@ impl GuideModel {
         self.parameters.values().map(|var| var.elem_count()).sum()
     }
 
-    /// Logits `[places, vocabulary]` after the tokens at `places`, which are indices into `batch * time` of
-    /// `tokens: [batch, time]`.
+    /// Logits `[places, vocabulary]` after the tokens at `places`, which are indices into `batch * time` of `tokens:
+    /// [batch, time]`.
     ///
-    /// `starts: [batch * time]` is the time in its row at which each token's conversation began; earlier tokens are
-    /// not visible. Only distances matter to rotary positions, so a conversation in the middle of a row reads as it
-    /// would alone.
+    /// `starts: [batch * time]` is the time in its row at which each token's conversation began; earlier tokens are not
+    /// visible. Rotary positions only affect distances, so a conversation in the middle of a row has the same logits as
+    /// alone.
     pub fn forward(&self, tokens: &Tensor, starts: &Arc<[u32]>, places: Vec<u32>) -> Result<Tensor> {
         let shape = &self.architecture;
         let (_, time) = tokens.dims2()?;
@@ -157,7 +157,7 @@ impl GuideModel {
         linear(&ops::rms_norm(&x, self.parameter("model.norm")?, eps)?, embedding)
     }
 
-    /// Attention over `[batch * time, heads * width]`. The query heads of a group follow each other, so that keys and
+    /// Attention of `[batch * time, heads * width]`. The query heads of a group follow each other, so that keys and
     /// values are never repeated.
     fn attend(&self, [q, k, v]: [&Tensor; 3], starts: &Arc<[u32]>, rotary: &Rotary) -> Result<Tensor> {
         let shape = &self.architecture;

@@ -1,6 +1,5 @@
 //! The fused operations of a Llama layer, each with its gradient. candle-nn's own fused forms have none: they cut the
-//! graph without an error. The loss still falls a little, but the lower layers never learn. Models are not known
-//! here.
+//! graph without an error. The loss still falls a little, but the lower layers never learn.
 //!
 //! All of them run on the CPU in f32, on one thread; the trainer spreads a batch over threads.
 
@@ -56,7 +55,7 @@ impl Rotary {
         Self { time, half, sines_cosines }
     }
 
-    /// Positions it knows.
+    /// The number of positions that have angles.
     pub fn time(&self) -> usize {
         self.time
     }
@@ -70,7 +69,7 @@ fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     }
 }
 
-/// Lends a tensor's values: backward passes read far more than they keep.
+/// Calls `read` with a tensor's values, without a copy: backward passes read far more values than they keep.
 fn with_values<R>(tensor: &Tensor, read: impl FnOnce(&[f32]) -> R) -> Result<R> {
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
@@ -141,7 +140,7 @@ struct SplitHeads {
 }
 
 impl SplitHeads {
-    /// Walks all pairs `(i, i + half)` of a head as `(index in x, index in the result, sine, cosine)`.
+    /// Calls `each` for all pairs `(i, i + half)` of a head with `(index in x, index in the result, sine, cosine)`.
     fn pairs(&self, elements: usize, mut each: impl FnMut(usize, usize, f32, f32)) {
         let (half, width) = (self.rotary.half, self.rotary.half * 2);
         for row in 0..elements / (self.heads * width) {

@@ -1,4 +1,4 @@
-//! AdamW with warm-up, cosine decay and gradient clipping. Knows parameters only by name.
+//! AdamW with warm-up, cosine decay and gradient clipping. Its parameters are identified by their names.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use candle_core::{Result, Tensor, Var};
 pub struct OptimizerSettings {
     /// The highest learning rate.
     pub peak_rate: f64,
-    /// The share of it that is left at the end.
+    /// The share of the peak rate that is left at the end.
     pub final_share: f64,
     /// Steps until the peak.
     pub warm_up: usize,
-    /// Shrinks matrices each step by this times the learning rate; norms are spared.
+    /// The weight decay of matrices, multiplied by the learning rate in each step. Norms have none.
     pub weight_decay: f64,
-    /// The longest gradient (Euclidean length over all parameters).
+    /// The limit of the gradient's Euclidean length over all parameters.
     pub clip: f64,
 }
 
@@ -26,7 +26,7 @@ impl Default for OptimizerSettings {
 }
 
 impl OptimizerSettings {
-    /// The learning rate of a step: a straight rise, then half a cosine down.
+    /// The learning rate of a step: a linear rise, then half a cosine down.
     pub fn rate(&self, step: usize, steps: usize) -> f64 {
         if step < self.warm_up {
             return self.peak_rate * (step + 1) as f64 / self.warm_up as f64;
@@ -37,10 +37,10 @@ impl OptimizerSettings {
     }
 }
 
-/// AdamW's memory (Loshchilov and Hutter, 2019): running means of gradients and of their squares.
+/// The state of AdamW (Loshchilov and Hutter, 2019): running means of gradients and of their squares.
 pub struct AdamW {
     settings: OptimizerSettings,
-    /// The number of steps done.
+    /// The number of finished steps.
     pub step: usize,
     moments: BTreeMap<String, (Vec<f32>, Vec<f32>)>,
 }
@@ -55,7 +55,7 @@ impl AdamW {
         Self { settings, step: 0, moments: BTreeMap::new() }
     }
 
-    /// The optimiser's memory, as tensors named `first.NAME` and `second.NAME`.
+    /// The optimiser's state, as tensors named `first.NAME` and `second.NAME`.
     pub fn state(&self, parameters: &BTreeMap<String, Var>) -> Result<Vec<(String, Tensor)>> {
         let mut state = Vec::new();
         for (name, (first, second)) in &self.moments {
@@ -67,7 +67,7 @@ impl AdamW {
         Ok(state)
     }
 
-    /// The memory of an earlier run.
+    /// An optimiser with the state of an earlier run.
     pub fn resume(
         settings: OptimizerSettings,
         step: usize,

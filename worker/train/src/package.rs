@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::model::{Architecture, GuideModel};
 use crate::text::{ASSISTANT, CHAT_TEMPLATE, END, GuideText, GuideTextError, USER};
 
-/// A package cannot be written.
+/// The reason why a package cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum PackageError {
     /// A file cannot be written.
@@ -24,7 +24,7 @@ pub enum PackageError {
     /// The weights cannot be converted.
     #[error("the weights")]
     Weights(#[from] candle_core::Error),
-    /// The weights cannot be laid out as a file.
+    /// The weights cannot be serialised.
     #[error("the weights")]
     Layout(#[from] safetensors::SafeTensorError),
     /// The tokenizer failed.
@@ -32,7 +32,7 @@ pub enum PackageError {
     GuideText(#[from] GuideTextError),
 }
 
-/// Writes weights, configuration and tokenizer into `folder`, which is made if need be.
+/// Writes weights, configuration and tokenizer into `folder`, which is created if necessary.
 pub fn write(folder: &Path, model: &GuideModel, text: &GuideText) -> Result<(), PackageError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -53,7 +53,8 @@ pub fn write(folder: &Path, model: &GuideModel, text: &GuideText) -> Result<(), 
     for (name, var) in &model.parameters {
         tensors.push((name.clone(), var.as_detached_tensor().to_dtype(DType::F16)?));
     }
-    // transformers asks for the mark; the order of the names keeps the file the same for the same weights.
+    // transformers requires the mark `format`. Tensors are written in the order of their names, so that the same
+    // weights give the same file.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let bytes = safetensors::serialize(tensors.iter().map(|(name, tensor)| (name, tensor)), Some(metadata))?;
     let path = folder.join("model.safetensors");

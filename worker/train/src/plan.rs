@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use crate::optimizer::OptimizerSettings;
 
-/// The settings of a run. Everything but the checkpoint decides the weights.
+/// The settings of a run. All but the checkpoint's determine the weights.
 #[derive(Clone, Debug)]
 pub struct TrainPlan {
-    /// Decides the first weights, the order and the wordings.
+    /// The seed of the first weights, the order and the wordings.
     pub seed: u64,
-    /// Steps in all.
+    /// The number of steps.
     pub steps: usize,
     /// Rows of a batch.
     pub rows: usize,
     /// Tokens of a row.
     pub time: usize,
-    /// Parts of a batch worked on side by side. Their gradients are rounded before they are summed.
+    /// The number of parts of a batch that are computed in parallel. Their gradients are rounded before they are
+    /// summed.
     pub parts: usize,
     /// The settings of parameter updates.
     pub settings: OptimizerSettings,

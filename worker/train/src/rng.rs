@@ -5,7 +5,8 @@
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator for one purpose: the same `seed` and `stream` give the same numbers, other streams other ones.
+    /// A generator for one purpose. The same `seed` and `stream` give the same numbers; another stream gives other
+    /// numbers.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut rng = Self(seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95));
         rng.bits();
@@ -42,7 +43,7 @@ impl Rng {
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// Brings the items into a random order (Fisher and Yates).
+    /// Shuffles the items (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));

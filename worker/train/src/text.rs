@@ -1,4 +1,4 @@
-//! The tokenizer of `guide`, trained on the corpus, and its chat template. Tensors are not known here.
+//! The tokenizer of `guide`, trained on the corpus, and its chat template.
 
 use std::path::Path;
 
@@ -9,16 +9,16 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use crate::corpus::{Family, all_wordings};
 
-/// Starts a question.
+/// The token at the beginning of a question.
 pub const USER: &str = "<|user|>";
-/// Starts an answer.
+/// The token at the beginning of an answer.
 pub const ASSISTANT: &str = "<|assistant|>";
-/// Ends both; generation stops here.
+/// The token at the end of both; generation stops here.
 pub const END: &str = "<|end|>";
 const PADDING: &str = "<|pad|>";
 
 /// The chat template. Questions are reduced to lower case without question marks, which spares a model this small from
-/// learning every word twice. Only the last exchange stays in sight, which keeps any conversation within the trained
+/// learning every word twice. Only the last exchange is rendered, which keeps any conversation within the trained
 /// length. System messages are not rendered, because `guide` has one subject only.
 pub const CHAT_TEMPLATE: &str = concat!(
     "{%- for message in (messages | rejectattr('role', 'equalto', 'system') | list)[-3:] -%}",
@@ -38,12 +38,12 @@ pub enum GuideTextError {
     /// The tokenizer failed.
     #[error("the tokenizer failed: {0}")]
     Tokenizer(#[from] tokenizers::Error),
-    /// A token that must be there is not.
+    /// The vocabulary lacks a required token.
     #[error("the tokenizer has no token {0}")]
     NoToken(&'static str),
 }
 
-/// A tokenizer with the ids of its marks.
+/// A tokenizer with the ids of its special tokens.
 pub struct GuideText {
     tokenizer: Tokenizer,
     /// Id of [`USER`].
@@ -52,13 +52,13 @@ pub struct GuideText {
     pub assistant: u32,
     /// Id of [`END`].
     pub end: u32,
-    /// Id that fills rows; never a target.
+    /// Id of the padding of rows; never a target.
     pub padding: u32,
 }
 
 impl GuideText {
-    /// A byte-level BPE of at most `vocab_size` tokens over all questions and answers. The same corpus gives the same
-    /// tokens.
+    /// Trains a byte-level BPE of at most `vocab_size` tokens on all questions and answers. The same corpus gives the
+    /// same tokens.
     pub fn train(families: &[Family], vocab_size: usize) -> Result<Self, GuideTextError> {
         let mut tokenizer = Tokenizer::new(BPE::default());
         tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
@@ -74,14 +74,14 @@ impl GuideText {
             .into();
         let questions = families.iter().flat_map(|f| &f.questions).flat_map(|q| all_wordings(q));
         let questions = questions.map(|question| format!(" {}", plain_question(&question)));
-        // Answers are shown once per question.
+        // Training uses an answer once for each of its questions.
         let answers = families.iter().flat_map(|f| std::iter::repeat_n(f.answer.clone(), f.questions.len()));
         let texts: Vec<String> = questions.chain(answers).collect();
         tokenizer.train(&mut trainer, texts.into_iter())?;
         Self::new(tokenizer)
     }
 
-    /// The tokenizer of a `tokenizer.json`.
+    /// Reads the tokenizer of a `tokenizer.json`.
     pub fn open(path: &Path) -> Result<Self, GuideTextError> {
         Self::new(Tokenizer::from_file(path)?)
     }
@@ -97,13 +97,13 @@ impl GuideText {
         Ok(self.tokenizer.save(path, true)?)
     }
 
-    /// Tokens it knows.
+    /// The number of tokens in the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.tokenizer.get_vocab_size(true)
     }
 
-    /// The tokens of a question, marks included, up to where the answer begins. Equal to what [`CHAT_TEMPLATE`]
-    /// renders.
+    /// The tokens of a question with its special tokens, up to the beginning of the answer, as [`CHAT_TEMPLATE`]
+    /// renders them.
     pub fn question(&self, question: &str) -> Result<Vec<u32>, GuideTextError> {
         let mut tokens = vec![self.user];
         tokens.extend(self.encode(&format!(" {}", plain_question(question)))?);
@@ -118,12 +118,12 @@ impl GuideText {
         Ok(tokens)
     }
 
-    /// The text of tokens, without marks.
+    /// The text of tokens, without special tokens.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, GuideTextError> {
         Ok(self.tokenizer.decode(tokens, true)?)
     }
 
-    /// The tokens of a text as it is.
+    /// The tokens of a text, without special tokens.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, GuideTextError> {
         Ok(self.tokenizer.encode(text, false)?.get_ids().to_vec())
     }

@@ -18,7 +18,7 @@ use crate::optimizer::AdamW;
 use crate::plan::TrainPlan;
 use crate::text::{GuideText, GuideTextError};
 
-/// Training cannot go on.
+/// The reason why training cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// The tokenizer failed.
@@ -30,20 +30,20 @@ pub enum TrainError {
     /// The checkpoint is unusable.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The loss is no number any more.
+    /// The loss is not finite any more.
     #[error("the loss became {loss} at step {step}; a smaller learning rate may help")]
     Diverged {
         /// The loss that is not finite.
         loss: f64,
-        /// The step at which it happened.
+        /// The step with that loss.
         step: usize,
     },
-    /// No batch to train on.
+    /// The corpus gives no batch.
     #[error("the corpus gives no batch")]
     Empty,
 }
 
-/// A trained model and how it got there.
+/// A trained model and its loss curve.
 pub struct Trained {
     /// The trained model.
     pub model: GuideModel,
@@ -72,7 +72,7 @@ pub fn train(
     let (mut epoch, mut batches) = (0, curriculum.epoch(0, plan.rows, plan.time)?);
     let mut first_of_epoch = 0;
     while optimizer.step < plan.steps {
-        // A resumed run walks to its place through the same epochs.
+        // A resumed run goes through the same epochs up to its step.
         while optimizer.step - first_of_epoch >= batches.len() {
             if batches.is_empty() {
                 return Err(TrainError::Empty);
@@ -110,8 +110,8 @@ pub fn recent(curve: &[Point]) -> f64 {
 /// Gradients by the name of their parameter.
 pub type Gradients = BTreeMap<String, Vec<f32>>;
 
-/// The batch's loss and the gradient of every parameter. Parts are summed in order, so that it does not matter
-/// which thread ends first.
+/// The batch's loss and the gradient of every parameter. Parts are summed in order, so the result does not depend on
+/// the order in which threads end.
 pub fn gradients(model: &GuideModel, batch: &Batch, parts: usize) -> candle_core::Result<(f64, Gradients)> {
     let divisor = batch.weight().max(1.0);
     let parts = batch.split(parts.max(1));
@@ -149,7 +149,7 @@ fn part_gradients(model: &GuideModel, part: &Batch, divisor: f32) -> candle_core
     Ok((f64::from(loss.to_scalar::<f32>()?), gradients))
 }
 
-/// The weighted loss of a batch, summed and divided by `divisor`, as a scalar that knows its graph.
+/// The weighted loss of a batch, summed and divided by `divisor`, as a scalar with its graph.
 pub fn loss(model: &GuideModel, batch: &Batch, divisor: f32) -> candle_core::Result<Tensor> {
     let rows = batch.tokens.len() / batch.time;
     let tokens = Tensor::from_slice(&batch.tokens, (rows, batch.time), &Device::Cpu)?;

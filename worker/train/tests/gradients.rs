@@ -1,5 +1,5 @@
-//! The gradient of every kind of parameter against finite differences. Only this test shows a fused operation that
-//! cuts the graph, or a wrong derivative.
+//! The gradient of every kind of parameter, compared with finite differences. Only this test shows a fused operation
+//! that cuts the graph, or a wrong derivative.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
 
@@ -47,7 +47,7 @@ fn batch() -> Batch {
     }
 }
 
-/// The loss with one element of one parameter moved.
+/// The loss after one element of one parameter was changed by `by`.
 fn moved(model: &GuideModel, name: &str, index: usize, by: f32) -> f64 {
     let var = &model.parameters[name];
     let kept = var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
@@ -69,7 +69,7 @@ fn every_kind_of_parameter_has_the_gradient_of_finite_differences() {
         let (name, gradient) = gradients.iter().find(|(name, _)| name.contains(kind)).unwrap();
         let mut order: Vec<usize> = (0..gradient.len()).collect();
         order.sort_by(|&a, &b| gradient[b].abs().total_cmp(&gradient[a].abs()));
-        // The steepest elements show most, and one in the middle shows that the rest is not noise.
+        // The largest gradients show faults best, and one in the middle shows that small ones are right too.
         for &index in order[..3].iter().chain(&order[gradient.len() / 2..gradient.len() / 2 + 1]) {
             let step = 1e-2;
             let expected =

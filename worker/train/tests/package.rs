@@ -29,7 +29,7 @@ fn text() -> GuideText {
     GuideText::train(&corpus::read_families(&corpus_folder()).unwrap(), 600).unwrap()
 }
 
-/// Messages as the worker's renderer renders them.
+/// The text of messages by the worker's renderer.
 fn render(messages: Value) -> String {
     let sources = BTreeMap::from([("default".to_owned(), CHAT_TEMPLATE.to_owned())]);
     let template = ChatTemplate::new(sources, BTreeMap::new()).unwrap();
@@ -44,7 +44,7 @@ fn the_workers_decoder_computes_the_trainers_logits() {
     let architecture = Architecture { num_hidden_layers: 2, ..Architecture::guide(text.vocab_size()) };
     let model = GuideModel::random(architecture, 11).unwrap();
     package::write(folder.path(), &model, &text).unwrap();
-    // The file holds f16: the trainer's side must compute with the same rounded numbers.
+    // The file has f16 weights, so the trainer's model is rounded to the same numbers.
     for var in model.parameters.values() {
         var.set(&var.to_dtype(DType::F16).unwrap().to_dtype(DType::F32).unwrap()).unwrap();
     }
@@ -60,7 +60,7 @@ fn the_workers_decoder_computes_the_trainers_logits() {
     let step = SequenceStep { kv, tokens: &tokens, logits: Logits::All };
     let found = decoder.forward(&[step]).unwrap();
     let vocab_size = model.architecture.vocab_size;
-    // The worker keeps keys and values in 16 bits (ADR 19).
+    // The worker stores keys and values in 16 bits (ADR 19).
     let largest = expected.iter().flatten().fold(0.0_f32, |largest, logit| largest.max(logit.abs()));
     for (place, (expected, found)) in expected.iter().zip(found[0].chunks_exact(vocab_size)).enumerate() {
         for (e, f) in expected.iter().zip(found) {

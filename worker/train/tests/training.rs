@@ -74,7 +74,7 @@ fn the_same_seed_gives_the_same_weights_also_after_a_stop() {
     let text = GuideText::train(&families(), 320).unwrap();
     let straight = run(&plan(folders[0].path(), 12), &text).unwrap();
 
-    // Stopped in the middle: every step leaves a checkpoint, and the fifth one stops the run.
+    // The run is stopped in the middle: every step leaves a checkpoint, and the fifth one stops the run.
     let mut stopping = plan(folders[1].path(), 12);
     stopping.checkpoint_every = Duration::ZERO;
     let stopped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -85,7 +85,7 @@ fn the_same_seed_gives_the_same_weights_also_after_a_stop() {
     assert!(stopped.is_err());
     let resumed = run(&stopping, &text).unwrap();
     assert_eq!(weights(&straight.model), weights(&resumed.model));
-    // The curve was stored as JSON, which may change a last digit.
+    // JSON, in which the curve was stored, may change a last digit.
     for (a, b) in straight.curve.iter().zip(&resumed.curve) {
         assert!(a.step == b.step && (a.loss - b.loss).abs() < 1e-9, "{a:?} and {b:?}");
     }

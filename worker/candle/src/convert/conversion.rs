@@ -159,8 +159,8 @@ impl Conversion {
     }
 }
 
-/// Reorders the rows of each head from planes in halves to planes of neighbours: row `i` of the first half is followed
-/// by row `i` of the second.
+/// Reorders the rows of each head from planes in halves to planes of neighbours. Row `i` of the first half is then
+/// followed by row `i` of the second.
 fn neighbours(values: &[f32], head_dim: usize, row: usize) -> Vec<f32> {
     let mut turned = Vec::with_capacity(values.len());
     for head in values.chunks(head_dim * row) {

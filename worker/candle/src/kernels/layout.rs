@@ -1,5 +1,5 @@
 //! The layout of a stored matrix in host memory for its product. Resident and streamed layers share it, so that both
-//! compute with the same bytes in the same order. Knows no files.
+//! compute with the same bytes in the same order. Files are read elsewhere in the crate.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::kernels::halves::{Halves, are_finite};
 use crate::kernels::kernel::{MatrixKernel, ROWS};
 use crate::kernels::quantised::Quantised;
 
-/// A matrix `[outs, depth]` of some type.
+/// The type and the shape `[outs, depth]` of a stored matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MatrixLayout {
     pub(crate) kind: TensorType,
@@ -20,7 +20,7 @@ pub(crate) struct MatrixLayout {
 }
 
 impl MatrixLayout {
-    /// Checks that products can be computed with a file's bytes. An error describes the fault of the bytes.
+    /// Checks that products can use a file's bytes. The error describes the bytes' fault.
     pub(crate) fn check(&self, bytes: &[u8]) -> Result<(), String> {
         let finite = match self.kind {
             TensorType::F32 => bytes.as_chunks::<4>().0.iter().all(|word| f32::from_le_bytes(*word).is_finite()),
@@ -31,7 +31,7 @@ impl MatrixLayout {
         if finite { Ok(()) } else { Err("holds NaN or infinity".to_owned()) }
     }
 
-    /// The name of the order that products want; [`ROWS`] is that of the file.
+    /// The name of the order of bytes that products need; [`ROWS`] is the file's.
     pub(crate) fn arrangement(&self) -> &'static str {
         match self.kind {
             TensorType::F32 | TensorType::F16 | TensorType::BF16 => ROWS,
@@ -39,7 +39,7 @@ impl MatrixLayout {
         }
     }
 
-    /// Puts a file's bytes into that order where they lie.
+    /// Reorders a file's bytes in place, from the file's order to the one that products need.
     pub(crate) fn arrange(&self, bytes: &mut [u8]) {
         match self.kind {
             TensorType::F32 | TensorType::F16 | TensorType::BF16 => {}
@@ -47,7 +47,7 @@ impl MatrixLayout {
         }
     }
 
-    /// The matrix, over bytes that were checked and arranged. They are not copied.
+    /// The matrix of bytes that were checked and reordered. They are not copied.
     pub(crate) fn kernel(&self, bytes: Bytes) -> Result<Arc<dyn MatrixKernel>, String> {
         Ok(match self.kind {
             TensorType::F32 => Arc::new(Floats::new(self.shape, bytes)?),
@@ -66,7 +66,7 @@ mod tests {
     use crate::kernels::product::{Sizes, product};
     use crate::matrix::Matrix;
 
-    /// Every type in a size that tiles fit, and one they do not.
+    /// Every type is tested in a size that is whole tiles, and in one that is not.
     #[test]
     fn rs_8_arranged_in_place_or_made_resident_it_is_the_same_matrix_to_the_bit() {
         let kinds = [TensorType::Q4_0, TensorType::Q5_1, TensorType::Q8_0, TensorType::Q4_K, TensorType::Q6_K];
@@ -76,7 +76,7 @@ mod tests {
                 let mut state = 7_u32;
                 let mut byte = || {
                     state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    // Small exponents, so that whatever stands where a scale is expected is finite.
+                    // Small exponents: any two bytes are then a finite f16, also those read as a scale.
                     (state >> 24) as u8 & 0x3B
                 };
                 let file: Vec<u8> = (0..kind.bytes_of(outs as u64 * 512).unwrap()).map(|_| byte()).collect();
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn matrices_that_share_an_input_give_what_each_gives_alone_to_the_bit() {
-        // The first alone is worth sharing among cores; the last is not in tiles.
+        // Only the first matrix is large enough for several threads, and the last is not in tiles.
         let shapes = [(TensorType::Q4_K, 1_040), (TensorType::F32, 9), (TensorType::Q6_K, 48), (TensorType::Q5_0, 7)];
         let matrices = shapes.map(|(kind, outs)| {
             let bytes = kind.bytes_of(outs * 512).unwrap();

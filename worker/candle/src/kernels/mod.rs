@@ -1,4 +1,5 @@
-//! Products on the CPU with matrices as they are stored: the layouts, and the inner loops. Knows no model and no files.
+//! Products on the CPU with matrices in their stored form: the layouts, and the inner loops. Models and files are not
+//! used here.
 
 pub(crate) mod activations;
 mod floats;

@@ -1,4 +1,4 @@
-//! The CPU's product of activations with a stored matrix: `x Wᵀ` with both row after row. Knows numbers only.
+//! The CPU's product of activations with a stored matrix: `x Wᵀ`, with both operands stored row by row.
 //!
 //! candle's own product packs the whole matrix anew in every call with more than one row. A step of two sequences took
 //! three times as long as a step of one, and a single row ran on one core. It also sums in another order for another
@@ -12,10 +12,11 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, bail};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-/// Bytes of the matrix that one core works on before it goes on: they stay in its cache while all rows pass.
+/// Bytes of the matrix that one core works on at a time. They stay in its cache while all rows of activations use them.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Fewer multiplications (or moves) than this are not worth waking other cores for: some 20 µs of one core.
+/// The least number of multiplications (or moves) for which other threads are used: some 20 µs of one core. Waking
+/// threads costs more than computing fewer.
 pub(crate) const WORTH_SHARING: usize = 1 << 19;
 
 /// `[rows, depth]` by `[outs, depth]` → `[rows, outs]`, in f32.
@@ -72,7 +73,8 @@ pub(crate) fn product(x: &[f32], w: &[f32], sizes: Sizes) -> Vec<f32> {
     if rows == 1 { by_out } else { transposed(&by_out, outs, rows) }
 }
 
-/// `[rows, depth]` by the few rows `[outs, depth]` → `[outs, rows]`, on the calling thread.
+/// Multiplies activations `[rows, depth]` by a few rows `[outs, depth]` of the matrix → `[outs, rows]`, on the calling
+/// thread.
 pub(crate) fn block(x: &[f32], w: &[f32], y: &mut [f32], rows: usize, depth: usize) {
     Arch::new().dispatch(ProductBlock { x, w, y, rows, depth });
 }
@@ -93,7 +95,7 @@ pub(crate) fn transposed(values: &[f32], height: usize, width: usize) -> Vec<f32
     turned
 }
 
-/// Some rows of the matrix against all rows of activations; `y` is `[outs of the block, rows]`.
+/// The product of some rows of the matrix with all rows of activations; `y` is `[outs of the block, rows]`.
 struct ProductBlock<'a> {
     x: &'a [f32],
     w: &'a [f32],
@@ -107,7 +109,7 @@ impl WithSimd for ProductBlock<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        // Eight running sums at a time hide the latency of a multiply-add and fit the registers.
+        // Eight running sums at a time hide the latency of a multiply-add and fit in the registers.
         let mut row = 0;
         while row < self.rows {
             row += match self.rows - row {
@@ -121,7 +123,7 @@ impl WithSimd for ProductBlock<'_> {
 }
 
 impl ProductBlock<'_> {
-    /// `R` rows of activations against the block, `OUTS` of its rows at a time; returns `R`.
+    /// Multiplies `R` rows of activations by the block, `OUTS` of its rows at a time; returns `R`.
     #[inline(always)]
     fn strip<S: Simd, const OUTS: usize, const R: usize>(&mut self, simd: S, row: usize) -> usize {
         let x: [&[f32]; R] = from_fn(|r| &self.x[(row + r) * self.depth..][..self.depth]);
@@ -144,9 +146,9 @@ impl ProductBlock<'_> {
 }
 
 /// All products of `OUTS` rows with `R` rows of the same length. Each sum runs along the depth in the order of its
-/// lanes, whatever `OUTS` and `R` are.
+/// lanes, independently of `OUTS` and `R`.
 ///
-/// Plain loops: a closure given to `array::map` is compiled without the instructions that `S` stands for.
+/// The loops are plain, because a closure given to `array::map` is compiled without the instructions of `S`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the indices run over several arrays at once")]
 fn sums<S: Simd, const OUTS: usize, const R: usize>(simd: S, w: [&[f32]; OUTS], x: [&[f32]; R]) -> [[f32; R]; OUTS] {
@@ -185,7 +187,7 @@ fn sums<S: Simd, const OUTS: usize, const R: usize>(simd: S, w: [&[f32]; OUTS], 
     results
 }
 
-/// Whole vectors, as many of each row, and what is left.
+/// Splits each row into whole vectors and the remaining elements.
 #[inline(always)]
 fn split<S: Simd, const N: usize>(rows: [&[f32]; N]) -> ([&[S::f32s]; N], [&[f32]; N]) {
     let (mut whole, mut rest): ([&[S::f32s]; N], [&[f32]; N]) = ([&[]; N], [&[]; N]);

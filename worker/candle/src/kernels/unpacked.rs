@@ -1,4 +1,4 @@
-//! The one form that rows of all block types are unpacked into: 256 elements in 8 groups of 32. Knows no block type.
+//! The form that rows of all block types are unpacked into: 256 elements in 8 groups of 32.
 
 /// Groups of a chunk.
 pub(super) const GROUPS: usize = 8;
@@ -14,17 +14,17 @@ pub(super) const CHUNK: usize = GROUPS * GROUP;
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 pub(super) struct UnpackedChunk {
-    /// Unsigned up to 31, or (by block type, see `Layout::SIGNED`) signed.
+    /// The quants: unsigned up to 31, or signed, by block type (see `Layout::SIGNED`).
     pub(super) quants: [[u8; GROUP]; GROUPS],
-    /// One scale for each pair of elements, as products come in pairs.
+    /// One scale for each pair of elements, because the instruction sums products in pairs.
     pub(super) scales: [[i16; GROUP / 2]; GROUPS],
     pub(super) factors: [f32; GROUPS],
-    /// Unused where quants are signed.
+    /// One minimum for each half of a group; unused if quants are signed.
     pub(super) mins: [f32; 2 * GROUPS],
 }
 
 impl UnpackedChunk {
-    /// 256 zeros.
+    /// A chunk of 256 zeros.
     pub(super) const ZERO: Self = Self {
         quants: [[0; GROUP]; GROUPS],
         scales: [[1; GROUP / 2]; GROUPS],

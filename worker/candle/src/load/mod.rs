@@ -1,5 +1,5 @@
-//! From a model's files to a decoder that runs. Knows the order of things: configuration, headers, shapes, memory,
-//! weights; and which failure is whose fault.
+//! From a model's files to a decoder that runs. The module has the order of a load (configuration, headers, shapes,
+//! memory, weights), and classifies its failures.
 
 mod stages;
 
@@ -27,8 +27,7 @@ use crate::read::reader::WeightReader;
 ///
 /// The path `source` is a folder with `config.json` and safetensors, or a weight file in one. It may also be a GGUF
 /// file, which may be any part of a split model. A folder with one GGUF model is possible too. The longest sequence
-/// wanted is `context_length`, in tokens. The decoder serves at most what the model is made for, and all of that when
-/// it is absent.
+/// wanted is `context_length`, in tokens. The model's own limit bounds it, and is the default.
 pub fn load(
     source: &Path,
     device: &DeviceId,
@@ -38,8 +37,8 @@ pub fn load(
     load_with(source, device, &DecoderLoadOptions { context_length, ..DecoderLoadOptions::default() }, progress)
 }
 
-/// As [`load`], for models that may be larger than the device's memory too. Layers that do not fit stay on disk and are
-/// streamed in each step.
+/// Loads as [`load`] does, also models that are larger than the device's memory. Layers that do not fit stay on disk
+/// and are streamed in each step.
 pub fn load_with(
     source: &Path,
     device: &DeviceId,
@@ -50,9 +49,9 @@ pub fn load_with(
     load_over(source, &[place], options, progress)
 }
 
-/// As [`load_with`], over several devices. Each computes consecutive layers in proportion to its bytes, and keeps
-/// their keys and values. Activations are copied from each device to the next (RC-22). If all devices together are
-/// too small, each streams the layers that it cannot hold.
+/// Loads as [`load_with`] does, over several devices. Each computes consecutive layers in proportion to its bytes, and
+/// keeps their keys and values. Activations are copied from each device to the next (RC-22). If all devices together
+/// are too small, each streams the layers that it cannot hold.
 pub fn load_over(
     source: &Path,
     places: &[DeviceOptions],
@@ -83,7 +82,7 @@ pub fn load_over(
     };
     let read = thread::scope(|scope| {
         let _end = EndsWith(&ahead);
-        // Without a second thread, bytes come when they are touched.
+        // If the thread cannot be started, bytes are read when they are touched.
         let beside = thread::Builder::new().name("read-ahead".to_owned());
         let intake = match &feed {
             Some(feed) => {
@@ -126,6 +125,6 @@ pub fn load_over(
 fn past_the_cache(files: &ModelFiles, parts: &[DevicePart]) -> Option<Arc<dyn WeightStore>> {
     let on_cpu = matches!(parts, [part] if part.place.target.device.is_cpu());
     let cold = on_cpu && files.cached_share() < 0.5;
-    // Without direct reads the page cache is the only way.
+    // Without direct reads, only the page cache remains.
     if cold { store::open(&files.paths(), WeightStoreChoice::Direct).ok() } else { None }
 }

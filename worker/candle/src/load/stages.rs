@@ -1,4 +1,4 @@
-//! Reading each device's layers into a stage of the decoder, and which failure means that a device is too small.
+//! Reading each device's layers into a stage of the decoder, and the classes of failures.
 
 use model_boss_engine::DecoderError;
 use model_boss_protocol::ByteCount;
@@ -18,17 +18,17 @@ use crate::spec::DecoderSpec;
 use crate::streamed;
 use crate::streamed::request::StreamRequest;
 
-/// The reason why the model is not on a device.
+/// The reason why a part of the model could not be placed on its device.
 pub(crate) enum StageFailure {
     /// The weights are larger than the free memory.
     TooSmall { needs: u64, free: u64 },
-    /// There is no memory for slots or buffers of streamed layers, on the device or on the host; in words.
+    /// Slots or buffers of streamed layers found no memory, on the device or on the host; in words.
     NoRoom(String),
-    /// Any other error.
+    /// Another error.
     Model(ModelError),
 }
 
-/// Reads all weights to their devices. An error comes with the index of the part where it happened.
+/// Reads all weights to their devices. An error has the index of the part in which it happened.
 pub(crate) fn read<'a>(
     plan: &CheckedModel,
     spec: DecoderSpec,
@@ -86,10 +86,10 @@ pub(crate) fn read<'a>(
     Ok(SpecDecoder::new(spec, context, DecoderEnds { embedding, norm, head }, stages))
 }
 
-/// The host's memory for devices that stream through it. Each in turn may take an even share of the bytes that those
-/// before it have left.
+/// The host's memory for devices that stream through it. Each device in turn may use an even share of the bytes that
+/// earlier ones have left.
 struct HostRoom {
-    /// `None` without a limit.
+    /// Bytes left; `None` without a limit.
     left: Option<u64>,
     devices: u64,
 }
@@ -99,12 +99,12 @@ impl HostRoom {
         Self { left: limit.map(|limit| limit.0), devices: devices as u64 }
     }
 
-    /// Bytes that the next device may take.
+    /// Bytes that the next device may use.
     fn share(&self) -> Option<u64> {
         self.left.map(|left| left / self.devices.max(1))
     }
 
-    /// Counts the bytes that the next device took.
+    /// Counts the bytes that the next device used.
     fn took(&mut self, bytes: u64) {
         self.left = self.left.map(|left| left.saturating_sub(bytes));
         self.devices = self.devices.saturating_sub(1);
@@ -114,7 +114,7 @@ impl HostRoom {
 fn trouble(part: &DevicePart, streams: bool, error: ModelError) -> StageFailure {
     match error {
         ModelError::Device(DecoderError::OutOfMemory(what)) if streams => StageFailure::NoRoom(what),
-        // Another process allocated memory first, so that the memory counted on is gone.
+        // Another process has allocated the memory that was free when the load was planned.
         ModelError::Device(DecoderError::OutOfMemory(_)) => {
             let free = device::free_memory(&part.place.target.device).unwrap_or(0);
             StageFailure::TooSmall { needs: part.weights, free }

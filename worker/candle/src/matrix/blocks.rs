@@ -1,5 +1,5 @@
-//! Quantised matrices that candle's kernels compute with as they are stored, on devices where our own do not run. Knows
-//! which block types those kernels have, no device.
+//! Quantised matrices that candle's kernels multiply in their stored form, on devices without kernels of this crate.
+//! The module has the list of block types that those kernels support.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use model_boss_weights::gguf::TensorType;
 
 use crate::kernels::layout::MatrixLayout;
 
-/// Elements of memory behind the last row, because kernels read whole tiles.
+/// Elements of memory after the last row, because kernels read whole tiles.
 const BEHIND: u64 = 512;
 
 /// A matrix `[outs, depth]` in blocks, on any device.
@@ -18,16 +18,16 @@ const BEHIND: u64 = 512;
 pub(crate) struct DeviceBlocks(Arc<QTensor>);
 
 impl DeviceBlocks {
-    /// From a file's bytes, which were checked.
+    /// Copies a file's checked bytes to a device.
     pub(crate) fn place(layout: MatrixLayout, bytes: &[u8], device: &Device) -> Result<Self> {
         let Some(kind) = kind(layout.kind) else { bail!("no product for {}", layout.kind) };
-        // candle reads them as blocks where they lie; files need not have them aligned for that.
+        // candle casts the bytes to blocks without a copy, which needs an alignment that files do not have.
         let bytes: Cow<'_, [u8]> =
             if bytes.as_ptr().addr().is_multiple_of(8) { bytes.into() } else { bytes.to_vec().into() };
         Self::over(QStorage::from_data(bytes, device, kind)?, layout)
     }
 
-    /// Over memory that holds them, or will.
+    /// A matrix over memory that contains the blocks, or will contain them before it is used.
     pub(crate) fn over(storage: QStorage, layout: MatrixLayout) -> Result<Self> {
         let [outs, depth] = layout.shape;
         Ok(Self(Arc::new(QTensor::new(storage, (outs, depth))?)))
@@ -39,18 +39,18 @@ impl DeviceBlocks {
         &self.0
     }
 
-    /// `x Wᵀ`, in the type of `x`: `[rows, depth]` → `[rows, outs]`.
+    /// The product `x Wᵀ`, in the type of `x`: `[rows, depth]` → `[rows, outs]`.
     pub(crate) fn product(&self, x: &Tensor) -> Result<Tensor> {
         x.apply_op1_no_bwd(self.0.as_ref())
     }
 
-    /// Rows by number: `[numbers, depth]`.
+    /// The rows with these numbers, as a tensor: `[numbers, depth]`.
     pub(crate) fn rows(&self, numbers: &Tensor, dtype: DType) -> Result<Tensor> {
         self.0.embedding(numbers)?.to_dtype(dtype)
     }
 }
 
-/// candle's name of a block type that it has every kernel for.
+/// candle's name of a block type, if candle has every kernel for it.
 pub(crate) fn kind(stored: TensorType) -> Option<GgmlDType> {
     Some(match stored {
         TensorType::Q4_0 => GgmlDType::Q4_0,
@@ -67,7 +67,7 @@ pub(crate) fn kind(stored: TensorType) -> Option<GgmlDType> {
     })
 }
 
-/// Bytes that a matrix in blocks takes on a device.
+/// Bytes that a matrix in blocks needs on a device.
 pub(crate) fn bytes(stored: TensorType, elements: u64) -> Option<u64> {
     kind(stored)?;
     stored.bytes_of(elements.saturating_add(BEHIND))
@@ -80,7 +80,8 @@ mod tests {
     use super::*;
     use crate::kernels::quantised::Quantised;
 
-    /// On the CPU, where candle has kernels for them too: the same matrix as ours.
+    /// The test runs on the CPU, for which candle has kernels too. Their products are compared with those of this
+    /// crate.
     #[test]
     fn rs_8_blocks_are_computed_with_as_they_are_stored() {
         let (outs, depth) = (48, 512);
@@ -105,7 +106,7 @@ mod tests {
                 let x = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
                 let other = crate::kernels::kernel::MatrixKernel::product(&ours, &x, 3);
                 let apart = y.iter().zip(&other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                // Both round activations to eight bits, by other rules.
+                // Both kernels round activations to eight bits, by different rules.
                 assert!(apart < 0.4, "{stored}: {apart}");
             }
             assert!(bytes(stored, (outs * depth) as u64).unwrap() > file.len() as u64);

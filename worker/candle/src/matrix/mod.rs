@@ -1,8 +1,8 @@
-//! A weight matrix and the two things a decoder does with one: multiply rows by it, and look rows of it up. Knows where
-//! it is computed, not how.
+//! A weight matrix and its two uses in a decoder: multiplying rows by it, and looking up its rows. The module chooses
+//! the place of the computation and not its method.
 //!
-//! Matrices that share an input are multiplied with it in one call, so it is rounded once for all of them. Cores that
-//! are done with one matrix go on with the next and do not wait for each other.
+//! Matrices that share an input are multiplied with it in one call, so that it is rounded once for all of them. A
+//! thread that has finished one matrix continues with the next and does not wait for others.
 
 pub(crate) mod blocks;
 pub(crate) mod target;
@@ -21,20 +21,20 @@ use crate::kernels::product::{RowsByRows, WORTH_SHARING, contiguous};
 /// A weight `[out, in]`.
 #[derive(Clone)]
 pub(crate) enum Matrix {
-    /// On any device, in the type the device computes in.
+    /// A tensor on any device, in the type that the device computes in.
     Tensor(Tensor),
-    /// A matrix in the host's memory, as its file stores it.
+    /// A matrix in the host's memory, in its stored form.
     Stored(Arc<dyn MatrixKernel>),
-    /// On a device with memory of its own, in blocks as its file has it.
+    /// A matrix of blocks in their stored form, on a device with memory of its own.
     Blocks(DeviceBlocks),
 }
 
 impl Matrix {
-    /// `x Wᵀ`: `[rows, in]` → `[rows, out]`.
+    /// The product `x Wᵀ`: `[rows, in]` → `[rows, out]`.
     pub(crate) fn product(&self, x: &Tensor) -> Result<Tensor> {
         match self {
             Self::Tensor(weight) if x.device().is_cpu() => x.apply_op2_no_bwd(weight, &RowsByRows),
-            // Weights that came as they are stored may be of another type than those around them.
+            // Weights in their stored form may have another type than the activations.
             Self::Tensor(weight) if weight.dtype() != x.dtype() => x.matmul(&weight.to_dtype(x.dtype())?.t()?),
             Self::Tensor(weight) => x.matmul(&weight.t()?),
             Self::Blocks(blocks) => blocks.product(x),
@@ -42,7 +42,7 @@ impl Matrix {
         }
     }
 
-    /// `x Wᵀ` for several matrices. Each result is that of [`Self::product`], to the bit.
+    /// The products `x Wᵀ` for several matrices. Each result equals that of [`Self::product`], to the bit.
     pub(crate) fn products<const N: usize>(x: &Tensor, matrices: [&Self; N]) -> Result<[Tensor; N]> {
         let kernels = matrices.iter().filter_map(|matrix| match matrix {
             Self::Stored(kernel) => Some(kernel.as_ref()),
@@ -60,7 +60,7 @@ impl Matrix {
         }
     }
 
-    /// Rows by number, in the type and on the device of what computes with them: `[numbers, in]`.
+    /// The rows with these numbers, `[numbers, in]`, in the target's type and on its device.
     pub(crate) fn rows(&self, numbers: &[u32], target: &WeightTarget) -> Result<Tensor> {
         let WeightTarget { device, dtype, .. } = target;
         let given = || Tensor::from_vec(numbers.to_vec(), numbers.len(), device);
@@ -92,7 +92,7 @@ fn products(x: &Tensor, kernels: &[&dyn MatrixKernel]) -> Result<Vec<Tensor>> {
     products.into_iter().zip(kernels).map(tensor).collect()
 }
 
-/// candle's way to run our own code on a tensor's memory.
+/// A custom operation of candle that runs a kernel of this crate on a tensor's memory.
 struct ByKernel<'a>(&'a dyn MatrixKernel);
 
 impl CustomOp1 for ByKernel<'_> {

@@ -1,4 +1,4 @@
-//! Targets of weights: the device, the type it computes in and that of keys and values.
+//! Targets of weights: a device, the type that it computes in, and the type of keys and values.
 
 use candle_core::{DType, Device};
 use model_boss_weights::gguf::TensorType;
@@ -12,7 +12,7 @@ use crate::matrix::blocks;
 #[derive(Clone, Debug)]
 pub(crate) struct WeightTarget {
     pub(crate) device: Device,
-    /// The type of tensors.
+    /// The type of tensors, which is the type of activations too.
     pub(crate) dtype: DType,
     /// The type of keys and values.
     pub(crate) cached: DType,
@@ -21,8 +21,8 @@ pub(crate) struct WeightTarget {
 impl WeightTarget {
     /// The types of a model's weights, keys and values on a device.
     ///
-    /// On the CPU keys and values are kept in f16, unless the whole model is stored in f32 and so somebody wants no
-    /// rounding. On other devices they have the type that the model computes in.
+    /// On the CPU keys and values are f16, unless the whole model is stored in f32, which shows that no rounding is
+    /// wanted. On other devices they have the type that the model computes in.
     pub(crate) fn of(device: Device, matrices: &[TensorType]) -> Self {
         let dtype = compute_type(&device, matrices);
         let narrow = matrices.iter().any(|kind| *kind != TensorType::F32);
@@ -30,7 +30,7 @@ impl WeightTarget {
         Self { device, dtype, cached }
     }
 
-    /// Bytes that a tensor takes there.
+    /// Bytes that a tensor needs on this target.
     pub(crate) fn bytes(&self, stored: &FileTensor<'_>) -> u64 {
         match (self.stays(stored), self.blocks(stored)) {
             (Some(_), _) => stored.bytes.len() as u64,
@@ -39,15 +39,15 @@ impl WeightTarget {
         }
     }
 
-    /// Bytes that a matrix takes there if it stays as it is stored.
+    /// Bytes that a matrix in its stored form needs on this target.
     pub(crate) fn matrix_bytes(&self, layout: &MatrixLayout) -> u64 {
         let elements = layout.shape.iter().product::<usize>() as u64;
         let blocks = if self.device.is_cpu() { None } else { blocks::bytes(layout.kind, elements) };
         blocks.or(layout.kind.bytes_of(elements)).unwrap_or(u64::MAX)
     }
 
-    /// Bytes of the copy that each product makes of such a matrix, where it is stored in floats of another type than
-    /// those it meets.
+    /// Bytes of the copy that each product makes of such a matrix, if its floats have another type than the
+    /// activations.
     #[cfg(any(test, feature = "cuda"))]
     pub(crate) fn converted_bytes(&self, layout: &MatrixLayout) -> u64 {
         let other = !self.device.is_cpu() && dtype_of(layout.kind).is_some_and(|stored| stored != self.dtype);
@@ -55,20 +55,20 @@ impl WeightTarget {
         if other { values.saturating_mul(self.dtype.size_in_bytes() as u64) } else { 0 }
     }
 
-    /// Whether it computes with matrices of that type as they are stored.
+    /// Whether the target multiplies matrices of this type in their stored form.
     #[cfg(any(test, feature = "cuda"))]
     pub(crate) fn computes_stored(&self, kind: TensorType) -> bool {
         self.device.is_cpu() || dtype_of(kind).is_some() || blocks::kind(kind).is_some()
     }
 
-    /// A matrix in blocks that stays so on a device with memory of its own.
+    /// The layout of a matrix in blocks that is not converted, on a device with memory of its own.
     pub(crate) fn blocks(&self, stored: &FileTensor<'_>) -> Option<MatrixLayout> {
         let shape = <[usize; 2]>::try_from(stored.shape).ok()?;
         let stays = self.device.is_cuda() && blocks::kind(stored.kind).is_some();
         stays.then_some(MatrixLayout { kind: stored.kind, shape })
     }
 
-    /// The shape of a matrix that is computed with as it is stored.
+    /// The shape of a matrix that the target multiplies in its stored form.
     pub(crate) fn stays(&self, stored: &FileTensor<'_>) -> Option<[usize; 2]> {
         let shape = <[usize; 2]>::try_from(stored.shape).ok()?;
         (self.device.is_cpu() && stored.kind != TensorType::F32).then_some(shape)
@@ -85,13 +85,13 @@ pub(crate) fn dtype_of(stored: TensorType) -> Option<DType> {
     }
 }
 
-/// The type a model computes in, and so that of its weights on the device.
+/// The type that a model computes in, which is the type of its weights on the device.
 ///
-/// On a GPU a model of halves stays one: it reads half the bytes per token and has the faster products. Sums inside of
-/// norms and products are f32 there, softmax is computed in f32, and logits leave as f32. A model whose matrices differ
-/// in type computes in f32. So does every model on the CPU, where matrices may stay as they are stored
-/// ([`crate::kernels`]). Beside quantised blocks a GPU computes in bf16: its rounding is below theirs, and its range
-/// that of f32.
+/// On a GPU a model of 16-bit floats is not converted: it reads half the bytes per token and has the faster products.
+/// Sums inside of norms and products are f32 there, softmax is computed in f32, and logits are f32. A model whose
+/// matrices differ in type computes in f32. So does every model on the CPU, where matrices may keep their stored form
+/// ([`crate::kernels`]). Beside quantised blocks a GPU computes in bf16: its rounding error is below theirs, and its
+/// range is that of f32.
 fn compute_type(on: &Device, matrices: &[TensorType]) -> DType {
     let is_float = |kind: &TensorType| matches!(kind, TensorType::F32 | TensorType::F16 | TensorType::BF16);
     let all = |wanted| matrices.iter().all(|kind| *kind == wanted);

@@ -15,7 +15,7 @@ use crate::spec::tensors::{EMBEDDING, FINAL_NORM, HEAD, Needed};
 /// The tensors that will be read, after each was checked for presence, shape and type.
 pub(crate) struct CheckedModel {
     embedding: &'static str,
-    /// `None`: the embedding is the head.
+    /// The name of the head's tensor; `None` if the embedding is the head.
     head: Option<&'static str>,
     /// The stored type of each matrix.
     pub(crate) matrices: Vec<TensorType>,
@@ -34,22 +34,22 @@ impl CheckedModel {
         Ok(plan)
     }
 
-    /// All tensors that are read.
+    /// The descriptions of all tensors that are read.
     fn needed<'s>(&self, spec: &'s DecoderSpec) -> impl Iterator<Item = Needed> + use<'s> {
         let shape = spec.embedding_shape();
         let ends = std::iter::once(self.embedding).chain(self.head);
         ends.map(move |name| Needed { name: name.to_owned(), shape: shape.clone() }).chain(spec.needed())
     }
 
-    /// The tensors outside of layers that the first device reads, or the last, or the only one.
+    /// The names of the tensors outside of layers that a device reads, if it is the first, the last, or the only one.
     pub(crate) fn ends(&self, is_first: bool, is_last: bool) -> Vec<&'static str> {
         let first = is_first.then_some(self.embedding);
-        // An embedding that is the head too is read once for each device.
+        // An embedding that is also the head is read once for each device.
         let last = is_last.then_some([Some(FINAL_NORM), self.head.or((!is_first).then_some(self.embedding))]);
         first.into_iter().chain(last.into_iter().flatten().flatten()).collect()
     }
 
-    /// Bytes that one layer takes on a device.
+    /// Bytes that one layer needs on a device.
     pub(crate) fn layer_bytes(
         &self,
         spec: &DecoderSpec,
@@ -61,19 +61,19 @@ impl CheckedModel {
         needed.iter().try_fold(0u64, |total, needed| Ok(total.saturating_add(target.bytes(&files.get(&needed.name)?))))
     }
 
-    /// Bytes of embedding, last norm and head on a device; the head is 0 where the embedding serves for it.
+    /// Bytes of embedding, last norm and head on a device. The head has 0 if the embedding is the head.
     pub(crate) fn end_bytes(&self, files: &ModelFiles, target: &WeightTarget) -> Result<[u64; 3], ModelError> {
         let bytes = |name: &str| files.get(name).map(|stored| target.bytes(&stored));
         let head = self.head.map_or(Ok(0), bytes)?;
         Ok([bytes(self.embedding)?, bytes(FINAL_NORM)?, head])
     }
 
-    /// The embedding, for the first device.
+    /// Reads the embedding, for the first device.
     pub(crate) fn read_embedding(&self, reader: &mut dyn NamedWeights) -> Result<Matrix, ModelError> {
         reader.matrix(self.embedding)
     }
 
-    /// The norm and the head behind the last layer. `embedding` is given where it is on the same device.
+    /// Reads the norm after the last layer, and the head. `embedding` is given if it is on the same device.
     pub(crate) fn read_head(
         &self,
         reader: &mut dyn NamedWeights,
@@ -90,8 +90,8 @@ impl CheckedModel {
     }
 }
 
-/// The tensors that hold embedding and head. A model that ties them may store either name, or both: then the
-/// configuration is believed only if they are the same, as `transformers` does.
+/// The tensors that hold embedding and head. A model that ties them may store either name, or both. If it stores both,
+/// they count as one only if their contents are equal, as in `transformers`.
 fn ends(spec: &DecoderSpec, files: &ModelFiles) -> (&'static str, Option<&'static str>) {
     if !spec.tied_head {
         return (EMBEDDING, Some(HEAD));

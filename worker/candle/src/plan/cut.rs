@@ -14,7 +14,7 @@ use crate::plan::part::{DevicePart, LoadDevice};
 use crate::spec::DecoderSpec;
 use crate::spec::tensors::Needed;
 
-/// Divides the layers among the devices. Devices that are too small for any layer are left out of the result.
+/// Divides the layers among the devices. Devices that are too small for any layer are omitted from the result.
 pub(crate) fn cut(
     plan: &CheckedModel,
     spec: &DecoderSpec,
@@ -31,14 +31,14 @@ pub(crate) fn cut(
     let kv = kv.saturating_mul(spec.layers) as u64;
     let workspace = if places.len() > 1 { needs::workspace(spec) } else { 0 };
     let all = MemoryNeeds { layers, ends: embedding + norm + head, kv, workspace };
-    // One tensor that is both is on both devices.
+    // A tensor that is both embedding and head is on the first and on the last device.
     let ends = EndBytes { first: embedding, last: norm + if head > 0 { head } else { embedding } };
     let shares: Vec<u64> = places.iter().map(|place| place.share).collect();
     let stretches = split(&all, ends, &shares);
     let mut parts = Vec::new();
     for (at, place) in places.into_iter().enumerate() {
         let Some(stretch) = stretches.iter().find(|stretch| stretch.device == at) else { continue };
-        // Devices of different kinds keep the same weights in different types.
+        // Devices of different kinds store the same weights in different types.
         let mut weights = stretch.needs.ends;
         for layer in stretch.layers.clone() {
             weights = weights.saturating_add(plan.layer_bytes(spec, files, &place.target, layer)?);
@@ -48,8 +48,8 @@ pub(crate) fn cut(
     Ok(parts)
 }
 
-/// The tensors that a load reads, in about the order in which it does. None where layers are streamed: those are read
-/// past the page cache, and there is no memory to spare for it.
+/// The tensors that a load reads through the page cache, in approximately that order. The list is empty if layers are
+/// streamed: those are read past the page cache, which has no memory to spare then.
 pub(crate) fn order(
     plan: &CheckedModel,
     spec: &DecoderSpec,
@@ -67,7 +67,7 @@ pub(crate) fn order(
             let place = |needed: Needed| Ok((files.extent(&needed.name)?, needed.name));
             let mut placed =
                 spec.needed_by_layer(layer).into_iter().map(place).collect::<Result<Vec<_>, ModelError>>()?;
-            // Somewhat out of order, and without a jump.
+            // The order of the file differs little from that of the load, and avoids seeks.
             placed.sort_unstable();
             names.extend(placed.into_iter().map(|(_, name)| name));
         }

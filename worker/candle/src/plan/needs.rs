@@ -7,23 +7,23 @@ use crate::plan::options::DecoderLoadOptions;
 use crate::plan::part::DevicePart;
 use crate::spec::DecoderSpec;
 
-/// The context that room is kept for by default: a model that could read a book is rarely given one.
+/// The default context that memory is reserved for. Models with a very long context are rarely given long prompts.
 const USUAL_CONTEXT: usize = 4096;
-/// Rows that a step of a long prompt works on at once, and values of the model's width that each of them needs.
+/// Rows that a step of a long prompt computes at once. Each of them needs some values of the model's width.
 const ROWS: u64 = 512;
 const ROW_VALUES: u64 = 16;
-/// Bytes of threads, buffers and the allocator beside that.
+/// Bytes of threads, buffers and the allocator beside the values of a step.
 const PROCESS: u64 = 32 << 20;
 
-/// Whether layers of a part have to be streamed. Layers that fit with one sequence stay: more sequences are a matter of
-/// free memory.
+/// Whether layers of a part have to be streamed. Layers that fit beside one sequence are resident: further sequences
+/// depend on the free memory.
 pub(crate) fn wanted(spec: &DecoderSpec, part: &DevicePart, options: &DecoderLoadOptions) -> bool {
     let target = &part.place.target;
     let one = (kv::bytes_of_layer(spec, target, kept_tokens(spec, options)) * part.layers.len()) as u64;
     match options.residency.mode {
         ResidencyMode::Stream => true,
         ResidencyMode::Resident => false,
-        // Other devices cannot stream, and a model that does not fit is refused by its size.
+        // Devices of other kinds cannot stream. A model that does not fit on them is refused by its size.
         ResidencyMode::Auto => {
             let needs = part.weights.saturating_add(one).saturating_add(workspace(spec));
             (target.device.is_cpu() || target.device.is_cuda()) && needs > part.place.budget
@@ -31,19 +31,19 @@ pub(crate) fn wanted(spec: &DecoderSpec, part: &DevicePart, options: &DecoderLoa
     }
 }
 
-/// Tokens of a sequence that room is kept for.
+/// Tokens of a sequence that memory is reserved for.
 pub(crate) fn kept_tokens(spec: &DecoderSpec, options: &DecoderLoadOptions) -> usize {
     let context = context(spec, options.context_length);
     options.context_length.map_or(context.min(USUAL_CONTEXT), |_| context)
 }
 
-/// Bytes of a step's own values.
+/// Bytes of the intermediate values of a step.
 pub(crate) fn workspace(spec: &DecoderSpec) -> u64 {
     let values = (ROWS * ROW_VALUES).saturating_mul(spec.hidden as u64).saturating_add(2 * spec.vocab as u64);
     values.saturating_mul(size_of::<f32>() as u64).saturating_add(PROCESS)
 }
 
-/// The longest sequence that is served.
+/// The longest sequence that is served, in tokens.
 pub(crate) fn context(spec: &DecoderSpec, wanted: Option<u64>) -> usize {
     let wanted = wanted.and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX);
     wanted.clamp(1, spec.max_positions)

@@ -1,4 +1,4 @@
-//! Options of a load that an operator can set. Knows names and bytes, no model.
+//! Options of a load that an operator can set.
 
 use model_boss_engine::residency::plan::ResidencyOptions;
 use model_boss_protocol::{ByteCount, DeviceId};
@@ -9,27 +9,28 @@ use model_boss_weights::store::WeightStoreChoice;
 pub struct DecoderLoadOptions {
     /// The longest sequence wanted, in tokens.
     pub context_length: Option<u64>,
-    /// Sequences at once: room for their keys and values is kept when layers are streamed. One when absent.
+    /// The number of simultaneous sequences, one by default. When layers are streamed, memory for their keys and values
+    /// is reserved.
     pub max_concurrent: Option<u32>,
-    /// Bytes it may take on the device in all; the free ones when absent. For [`crate::load_with`]: with several
-    /// devices each has a limit of its own.
+    /// The most bytes that the load may use on the device; all free bytes by default. This limit is for
+    /// [`crate::load_with`]: with several devices each has a limit of its own.
     pub memory: Option<ByteCount>,
-    /// Bytes of host memory that streaming to another device may take. They hold the buffers that layers are read into,
-    /// and layers that are not read from disk again. Buffers alone when absent.
+    /// Bytes of host memory for streaming to another device. They hold the buffers that layers are read into, and
+    /// layers that are not read from disk again. By default there are only buffers.
     pub host_memory: Option<ByteCount>,
-    /// Whether layers are resident or streamed, and through how large a window.
+    /// Whether layers are resident or streamed, and the size of the window.
     pub residency: ResidencyOptions,
     /// The store that streamed layers are read from.
     pub store: WeightStoreChoice,
 }
 
-/// A device of a load.
+/// The options of one device of a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
     /// The device to compute on.
     pub device: DeviceId,
-    /// Its weight among several: layers are split in proportion. The bytes that are free when absent.
+    /// The device's weight among several: layers are split in proportion. The default is its free bytes.
     pub share: Option<ByteCount>,
-    /// The most bytes it may take on the device; all free bytes when absent.
+    /// The most bytes that the load may use on the device; all free bytes by default.
     pub limit: Option<ByteCount>,
 }

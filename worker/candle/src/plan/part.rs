@@ -1,4 +1,4 @@
-//! A device of a load with what may be allocated there, and the layers that it gets.
+//! A device of a load: the bytes that may be allocated there, and the layers that it gets.
 
 use std::ops::Range;
 
@@ -14,14 +14,15 @@ use crate::plan::options::DeviceOptions;
 pub(crate) struct LoadDevice {
     pub(crate) name: DeviceId,
     pub(crate) target: WeightTarget,
-    /// Bytes that it may allocate there.
+    /// Bytes that the load may allocate there.
     pub(crate) budget: u64,
-    /// Its weight among several.
+    /// The device's weight among several.
     pub(crate) share: u64,
 }
 
 impl LoadDevice {
-    /// `matrices` are the types that the model's are stored in.
+    /// Measures a device's free memory and applies its options. `matrices` are the stored types of the model's
+    /// matrices.
     pub(crate) fn of(asked: &DeviceOptions, device: Device, matrices: &[TensorType]) -> Self {
         let free = device::free_memory(&device).unwrap_or(u64::MAX);
         let (budget, share) = room(asked, free, device::context_bytes(&device));
@@ -29,8 +30,8 @@ impl LoadDevice {
     }
 }
 
-/// The bytes that may be allocated on a device, and its weight among several. Limit and share count everything that the
-/// process takes. Memory that it took before it allocates is no longer free, and still counts.
+/// The bytes that may be allocated on a device, and its weight among several. Limit and share include all memory of the
+/// process. The memory that it used before the first allocation is not free any more, and is included too.
 fn room(asked: &DeviceOptions, free: u64, context: u64) -> (u64, u64) {
     let left = |bytes: ByteCount| bytes.0.saturating_sub(context);
     let budget = asked.limit.map_or(free, |limit| left(limit).min(free));
@@ -41,7 +42,7 @@ fn room(asked: &DeviceOptions, free: u64, context: u64) -> (u64, u64) {
 pub(crate) struct DevicePart {
     pub(crate) place: LoadDevice,
     pub(crate) layers: Range<usize>,
-    /// Bytes of its weights if all of them stay.
+    /// Bytes of the device's weights if all of them are resident.
     pub(crate) weights: u64,
 }
 

@@ -4,20 +4,20 @@
 use bytes::BytesMut;
 use model_boss_weights::store::prefer_large_pages;
 
-/// The bytes of one piece: small beside a model, so that the unused rest at its end does not matter.
+/// The bytes of one piece: small compared with a model, so that the unused rest at its end does not matter.
 const PIECE: usize = 256 << 20;
-/// Matrices begin at multiples of this: no vector register then lies across two lines of the cache.
+/// Matrices begin at multiples of this number of bytes: no vector register then spans two cache lines.
 const ALIGNMENT: usize = 64;
 
-/// Memory for matrices that are read later.
+/// Memory for matrices that will be read.
 pub(crate) struct Room {
     piece: BytesMut,
-    /// Bytes that are still expected.
+    /// Bytes of matrices that are still to come.
     expected: usize,
 }
 
 impl Room {
-    /// Room for about `expected` bytes in all. A wrong number does no harm.
+    /// Memory for about `expected` bytes in all. A wrong number only wastes some memory.
     pub(crate) fn new(expected: u64) -> Self {
         Self { piece: BytesMut::new(), expected: usize::try_from(expected).unwrap_or(usize::MAX) }
     }
@@ -35,7 +35,7 @@ impl Room {
     }
 }
 
-/// Fresh memory that is aligned. The system gives it when it is touched, so it costs nothing before.
+/// New aligned memory. The system allocates its pages when they are touched, so untouched pages cost nothing.
 fn piece(bytes: usize) -> BytesMut {
     let mut piece = BytesMut::zeroed(bytes.saturating_add(ALIGNMENT));
     let askew = piece.as_ptr().addr() % ALIGNMENT;

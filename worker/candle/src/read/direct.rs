@@ -1,6 +1,6 @@
-//! Direct reads of weights that are not in memory: past the page cache into the memory that products read from.
-//! Several pieces are read at a time, while earlier ones are checked and rearranged. So the disk does not wait, and
-//! no byte is copied. Devices are not known here.
+//! Direct reads of weights that are not in memory: past the page cache into the memory that products read from. Several
+//! pieces are read at a time, while earlier ones are checked and rearranged. The disk therefore does not wait, and no
+//! byte is copied. All memory here is the host's.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,20 +18,21 @@ use crate::kernels::layout::MatrixLayout;
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
 
-/// Bytes up to which tensors are read together: enough for a disk, and soon put in order after the last was read.
+/// The most bytes of tensors that are read together: enough for the disk's full rate, and few to rearrange after the
+/// last read.
 const TOGETHER: u64 = 24 << 20;
 
-/// A tensor that is read.
+/// A planned direct read of one tensor.
 struct DirectRead {
     name: String,
-    /// Its name in the file.
+    /// The tensor's name in the file.
     spelled: String,
     extent: Extent,
-    /// The layout of a matrix that is used as it is stored.
+    /// The layout of a matrix that is used in its stored form.
     layout: Option<MatrixLayout>,
 }
 
-/// The reads of a load, in order.
+/// The direct reads of a load, in order.
 pub(crate) struct Feed {
     store: Arc<dyn WeightStore>,
     portions: Vec<(Reads, Vec<DirectRead>)>,
@@ -39,14 +40,14 @@ pub(crate) struct Feed {
 
 /// A tensor that was read.
 pub(crate) enum Arrived {
-    /// Ready to compute with.
+    /// A matrix that is ready for products.
     Matrix(Matrix),
-    /// As it lies in the file.
+    /// The tensor's bytes in the file's order.
     Bytes(Bytes),
 }
 
 impl Feed {
-    /// Plans to read tensors of those names for a CPU, in about that order.
+    /// Plans to read the tensors of these names for a CPU, in approximately that order.
     pub(crate) fn new(
         store: Arc<dyn WeightStore>,
         files: &ModelFiles,
@@ -76,7 +77,7 @@ impl Feed {
         Ok(Self { store, portions: portions.into_iter().map(planned).collect() })
     }
 
-    /// Reads one portion after the other, until all are read, one fails or the receiver has gone.
+    /// Reads one portion after the other, until all are read, one fails or the receiver is dropped.
     pub(crate) fn run(&self, to: &Sender<Result<HostBuffer, ModelError>>) {
         for (reads, _) in &self.portions {
             let portion = self.read(reads);
@@ -95,11 +96,11 @@ impl Feed {
     }
 }
 
-/// Takes what [`Feed::run`] sends and makes weights of it.
+/// The receiver of the portions that [`Feed::run`] sends. It converts them to weights.
 pub(crate) struct Intake<'a> {
     feed: &'a Feed,
     portions: Receiver<Result<HostBuffer, ModelError>>,
-    /// The next portion's number.
+    /// The number of the next portion.
     next: usize,
     there: HashMap<String, Arrived>,
 }
@@ -111,7 +112,7 @@ impl<'a> Intake<'a> {
         (Self { feed, portions, next: 0, there: HashMap::new() }, sender)
     }
 
-    /// Waits for a tensor. `None` if it is not among those that are read, or was taken already.
+    /// Waits for a tensor. `None` if it is not among the planned reads, or was taken before.
     pub(crate) fn take(&mut self, name: &str) -> Result<Option<Arrived>, ModelError> {
         loop {
             if let Some(arrived) = self.there.remove(name) {
@@ -125,14 +126,14 @@ impl<'a> Intake<'a> {
     }
 }
 
-/// Checks matrices and puts them in order where they lie, on all cores.
+/// Checks matrices and rearranges them in place, on all threads.
 fn arrange(
     reads: &Reads,
     items: &[DirectRead],
     mut buffer: HostBuffer,
 ) -> Result<impl Iterator<Item = (String, Arrived)>, ModelError> {
     let mut placed: Vec<(&Range<usize>, &DirectRead)> = reads.places().iter().zip(items).collect();
-    // By where they begin: so the buffer can be cut.
+    // Places are sorted by their beginning, so that the buffer can be split at them.
     placed.sort_unstable_by_key(|(place, _)| place.start);
     let (mut rest, mut at) = (&mut *buffer, 0);
     let mut parts = Vec::new();

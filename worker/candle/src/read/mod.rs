@@ -1,4 +1,4 @@
-//! Reading weights from a model's files: in which order, past the page cache or through it, and into which memory.
+//! Reading weights from a model's files: their order, direct reads or the page cache, and the memory for them.
 
 mod arena;
 pub(crate) mod direct;

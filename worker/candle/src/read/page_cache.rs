@@ -1,5 +1,5 @@
-//! The page cache as the next load's source. A model that was read past it is read into it afterwards, slowly and where
-//! there is memory to spare. The next load then reads from memory. Knows files, no models.
+//! The page cache as the source of the next load. After direct reads of a model, its files are also read into the page
+//! cache, slowly and only into spare memory. The next load then reads from memory.
 
 use std::fs::File;
 use std::io;
@@ -14,11 +14,11 @@ use crate::device;
 
 /// Bytes of one read.
 const STEP: usize = 4 << 20;
-/// Seconds of rest for each second of reading, so that requests for the model go first.
+/// Seconds of pause for each second of reading, so that requests to the model have precedence.
 const REST: u32 = 3;
 
-/// Begins to read files into the page cache, if they would fill no more than half of the free memory. A file that
-/// cannot be read is skipped: the next load is slower then.
+/// Begins to read files into the page cache, if they fill at most half of the free memory. A file that cannot be read
+/// is skipped, and the next load is slower.
 pub(crate) fn fill(paths: Vec<PathBuf>) {
     let bytes: u64 = paths.iter().filter_map(|path| path.metadata().ok()).map(|about| about.len()).sum();
     if device::free_memory(&Device::Cpu).is_some_and(|free| bytes <= free / 2) {

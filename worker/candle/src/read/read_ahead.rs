@@ -1,6 +1,5 @@
-//! Reading ahead while a model is loaded. A thread asks the system for the next bytes, so that the disk is busy while
-//! weights are rearranged. Each request is larger than those that touching page after page would cause. Tensors are
-//! not known here.
+//! Reading ahead while a model is loaded. A thread requests the next bytes from the system, so that the disk is busy
+//! while weights are rearranged. Its requests are larger than those of touching page after page.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -10,10 +9,10 @@ use model_boss_weights::store::Extent;
 /// The most bytes that are read ahead: they have to stay in the page cache until they are used.
 const WINDOW: u64 = 256 << 20;
 
-/// Pieces in the order in which they will be used, and how far that is.
+/// Pieces in the order of their use, and the progress of the use.
 pub(crate) struct ReadAhead {
     pieces: Vec<Extent>,
-    /// Bytes of all of them.
+    /// Bytes of all pieces.
     whole: u64,
     state: Mutex<AheadState>,
     changed: Condvar,
@@ -31,7 +30,8 @@ impl ReadAhead {
         Self { pieces, whole, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Asks for everything, as far ahead as it may be. Returns when all was asked for, or at [`Self::end`].
+    /// Calls `ask` for every piece, as far ahead as [`WINDOW`] allows. Returns after the last piece, or at
+    /// [`Self::end`].
     pub(crate) fn run(&self, ask: impl Fn(Extent)) {
         let mut asked = 0;
         for piece in &self.pieces {
@@ -50,13 +50,13 @@ impl ReadAhead {
         }
     }
 
-    /// Such a share of everything, from 0 to 1, was used.
+    /// Reports that this share of all bytes was used, from 0 to 1.
     pub(crate) fn used(&self, share: f32) {
         self.state().used = (self.whole as f64 * f64::from(share)) as u64;
         self.changed.notify_one();
     }
 
-    /// Ends the reading: no further data will be used.
+    /// Ends the reading ahead: no further data will be used.
     pub(crate) fn end(&self) {
         self.state().ended = true;
         self.changed.notify_one();
@@ -67,7 +67,7 @@ impl ReadAhead {
     }
 }
 
-/// Ends the reading ahead when it is dropped, on every path.
+/// A guard that ends the reading ahead when it is dropped, on every path.
 pub(crate) struct EndsWith<'a>(pub(crate) &'a ReadAhead);
 
 impl Drop for EndsWith<'_> {
@@ -106,7 +106,7 @@ mod tests {
                     Some(last) if last.end() == part.offset => last.len += part.len,
                     _ => joined.push(part),
                 }
-                // The reader waits only when it may read no further; only then it has to be notified.
+                // The reading thread waits only at the end of its window, so it is notified only in that case.
                 if total + ASKED_AT_ONCE > most {
                     eighths += 1;
                     ahead.used(f32::from(eighths) / 8.0);

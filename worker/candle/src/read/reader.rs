@@ -1,9 +1,9 @@
-//! From stored tensors to weights that compute: converts where it has to, reports progress. Knows types and shapes, no
-//! architecture.
+//! Converting stored tensors to weights for products, and reporting the progress.
 //!
-//! On the CPU matrices stay as they are stored ([`MatrixKernel`]), f32 ones are tensors; what is added or multiplied
-//! element by element is f32. On a GPU activations are of one type ([`WeightTarget`]) and so is every matrix of floats.
-//! Matrices in blocks stay so ([`crate::matrix::blocks`]); types without a kernel there become floats.
+//! On the CPU matrices keep their stored form ([`MatrixKernel`]) and f32 ones are tensors; values that are added or
+//! multiplied element by element are f32. On a GPU activations have one type ([`WeightTarget`]), and so has every
+//! matrix of floats. Matrices in blocks keep their blocks ([`crate::matrix::blocks`]); types without a kernel there
+//! become floats.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ use crate::matrix::target::{WeightTarget, dtype_of};
 use crate::read::arena::Room;
 use crate::read::direct::{Arrived, Intake};
 
-/// Reads tensors of one model, one after the other.
+/// The reader of a model's tensors, one after another.
 pub(crate) struct WeightReader<'a> {
     files: &'a ModelFiles,
     target: &'a WeightTarget,
     expected: u64,
     bytes: u64,
-    /// Memory for matrices that the host computes with.
+    /// Memory for matrices that the host multiplies.
     room: Room,
     /// Tensors that are read past the page cache.
     intake: Option<Intake<'a>>,
@@ -39,7 +39,7 @@ pub(crate) struct WeightReader<'a> {
 }
 
 impl<'a> WeightReader<'a> {
-    /// `expected` is the number of bytes that weights will take in all.
+    /// A reader for the first target. `expected` is the number of bytes of all weights in memory.
     pub(crate) fn new(
         files: &'a ModelFiles,
         target: &'a WeightTarget,
@@ -49,27 +49,27 @@ impl<'a> WeightReader<'a> {
         Self { files, target, expected, bytes: 0, room: Room::new(expected), intake: None, progress }
     }
 
-    /// Takes tensors from direct reads where these have them.
+    /// Uses direct reads for the tensors that they cover.
     pub(crate) fn taking(self, intake: Option<Intake<'a>>) -> Self {
         Self { intake, ..self }
     }
 
-    /// From now on it reads for another device.
+    /// Sets the target of further tensors to another device.
     pub(crate) fn turn_to(&mut self, target: &'a WeightTarget) {
         self.target = target;
     }
 
-    /// The files that it reads from.
+    /// The model's files.
     pub(crate) fn files(&self) -> &'a ModelFiles {
         self.files
     }
 
-    /// Bytes on all devices of what was read so far.
+    /// Bytes on all devices of the tensors that were read.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Counts what was read.
+    /// Counts bytes that were read elsewhere.
     pub(crate) fn took(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         (self.progress)((self.bytes as f64 / self.expected.max(1) as f64).min(1.0) as f32);
@@ -142,7 +142,7 @@ impl NamedWeights for WeightReader<'_> {
             if !values.iter().all(|value| value.is_finite()) {
                 return Err(not_finite());
             }
-            // Converted before it is copied, so that the device never holds it twice.
+            // Values are converted before the copy, so that the device never holds the tensor twice.
             Tensor::from_vec(values, stored.shape, &Device::Cpu)
                 .and_then(|tensor| tensor.to_dtype(*dtype)?.to_device(device))
         };

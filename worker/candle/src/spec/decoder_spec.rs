@@ -1,108 +1,108 @@
-//! A decoder's description, as data. Everything the layers need to know about an architecture stands here; where it was
-//! read from (`config.json`, GGUF metadata) does not.
+//! A decoder's description, as data: all properties of an architecture that the layers need, whether from `config.json`
+//! or GGUF metadata.
 
 /// A decoder-only transformer of the Llama family.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderSpec {
-    /// Transformer layers.
+    /// Number of transformer layers.
     pub layers: usize,
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key and value heads; divides `heads`.
+    /// Number of key and value heads; divides `heads`.
     pub kv_heads: usize,
     /// Width of one head. `heads * head_dim` need not be `hidden`.
     pub head_dim: usize,
-    /// Width inside the feed-forward part.
+    /// Width of the feed-forward part's inner layer.
     pub intermediate: usize,
-    /// Rows of the embedding.
+    /// Rows of the embedding: tokens of the vocabulary.
     pub vocab: usize,
-    /// Added to the mean square in RMSNorm.
+    /// The epsilon of RMSNorm, added to the mean square.
     pub norm_eps: f64,
-    /// Rotary position embedding.
+    /// The rotary position embedding.
     pub rope: RopeSpec,
     /// Whether the output head is the embedding.
     pub tied_head: bool,
     /// The attention projections that have a bias.
     pub attention_bias: AttentionBias,
-    /// Whether every query and key head passes an RMSNorm of its own before it is rotated.
+    /// Whether each query and key head has an RMSNorm before it is rotated.
     pub head_norm: bool,
     /// Whether the three feed-forward projections have a bias.
     pub mlp_bias: bool,
-    /// The gate's activation.
+    /// The activation of the feed-forward gate.
     pub activation: Activation,
-    /// Longest sequence the model is meant for, in tokens.
+    /// The longest sequence of the model, in tokens.
     pub max_positions: usize,
 }
 
 /// The attention projections that have a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionBias {
-    /// None.
+    /// No projection has a bias.
     None,
-    /// Query, key and value, as in Qwen2.
+    /// The projections of query, key and value, as in Qwen2.
     QueryKeyValue,
-    /// These and the output.
+    /// All four projections: query, key, value and output.
     All,
 }
 
 /// Rotary position embedding over the whole head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
-    /// The elements that are rotated together.
+    /// The pairs of elements that are rotated together.
     pub planes: RopePlanes,
-    /// Base of the wavelengths.
+    /// The base of the wavelengths.
     pub theta: f64,
     /// The change of wavelengths for longer sequences.
     pub scaling: RopeScaling,
 }
 
-/// Which two elements of a head make a plane that is rotated. The same weights with their rows in another order.
+/// The two elements of a head that form a rotated plane. The choice only changes the order of the weights' rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopePlanes {
-    /// Element `i` of the first half with element `i` of the second (GPT-NeoX's way, and that of all safetensors here).
+    /// Element `i` of the first half with element `i` of the second, as in GPT-NeoX and all safetensors files of this
+    /// project.
     Halves,
-    /// Neighbours (the paper's way, and that of GGUF files with architecture `llama`).
+    /// Neighbouring elements, as in the RoPE paper and in GGUF files with architecture `llama`.
     Neighbours,
 }
 
-/// A stretching of rotary wavelengths, by the names of `transformers`.
+/// The scaling of rotary wavelengths, named as in `transformers`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// As trained. Also used for `dynamic`, which stretches nothing within `max_positions`, and a decoder never serves
-    /// more than that.
+    /// No scaling. Also used for `dynamic`, which scales only beyond `max_positions`, the most that a decoder serves.
     None,
-    /// Every frequency divided by `factor`.
+    /// Division of every frequency by `factor`.
     Linear {
         /// The divisor.
         factor: f64,
     },
-    /// Llama 3.1: long wavelengths divided, short ones kept, a smooth passage between.
+    /// The scaling of Llama 3.1: long wavelengths are scaled, short ones are not, and those between are interpolated.
     Llama3 {
-        /// The divisor of long wavelengths.
+        /// The divisor of the frequencies of long wavelengths.
         factor: f64,
-        /// `original_max_positions / low_freq_factor` is where "long" begins.
+        /// Wavelengths above `original_max_positions / low_freq_factor` are long.
         low_freq_factor: f64,
-        /// `original_max_positions / high_freq_factor` is where "short" ends.
+        /// Wavelengths below `original_max_positions / high_freq_factor` are short.
         high_freq_factor: f64,
-        /// Longest sequence before stretching.
+        /// The longest sequence before scaling, in tokens.
         original_max_positions: f64,
     },
-    /// Each plane's frequency divided by its own factor, one for each half of `head_dim`. How GGUF files spell Llama
-    /// 3.1's.
+    /// Division of each plane's frequency by its own factor, one for each half of `head_dim`. GGUF files express Llama
+    /// 3.1's scaling so.
     Factors(Vec<f32>),
-    /// YaRN (Peng et al., 2023, arXiv 2309.00071): interpolation by parts, and warmer attention.
+    /// YaRN (Peng et al., 2023, arXiv 2309.00071): interpolation by parts, and a scale on attention.
     Yarn {
-        /// The divisor of long wavelengths.
+        /// The divisor of the frequencies of long wavelengths.
         factor: f64,
-        /// Factor on cosine and sine.
+        /// The factor on cosine and sine.
         attention_factor: f64,
-        /// Rotations above which a dimension is kept.
+        /// Dimensions with more rotations than this are not scaled.
         beta_fast: f64,
-        /// Rotations below which a dimension is divided.
+        /// Dimensions with fewer rotations than this are divided by `factor`.
         beta_slow: f64,
-        /// Longest sequence before stretching.
+        /// The longest sequence before scaling, in tokens.
         original_max_positions: f64,
         /// Whether the ramp's ends are rounded outwards to whole dimensions.
         truncate: bool,
@@ -112,13 +112,13 @@ pub enum RopeScaling {
 /// The activation of a gated feed-forward part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// `x * sigmoid(x)`.
+    /// SiLU: `x * sigmoid(x)`.
     Silu,
-    /// Exact, with the error function.
+    /// GELU, exact by the error function.
     GeluErf,
-    /// The approximation with tanh.
+    /// GELU, approximated by tanh.
     GeluTanh,
-    /// `max(x, 0)`.
+    /// ReLU: `max(x, 0)`.
     Relu,
 }
 
@@ -133,7 +133,7 @@ impl DecoderSpec {
         self.heads * self.head_dim
     }
 
-    /// Width of all key heads; values have the same.
+    /// Width of all key heads, and of all value heads.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
     }

@@ -1,5 +1,5 @@
-//! GGUF metadata → [`DecoderSpec`]. Knows the keys of the architectures this decoder runs and the defaults llama.cpp
-//! fills in; of the tensors only which there are.
+//! GGUF metadata → [`DecoderSpec`]: the keys of the architectures that this decoder supports, and the defaults of
+//! llama.cpp. Of the tensors only the names are read.
 
 use std::collections::HashSet;
 
@@ -10,10 +10,10 @@ use crate::spec::config::{self, ConfigJsonError};
 use crate::spec::tensors::{EMBEDDING, HEAD, in_gguf};
 use crate::spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling, RopeSpec};
 
-/// Llama 3.1's factors on the planes' frequencies.
+/// The tensor with Llama 3.1's factors for the planes' frequencies.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
-/// A GGUF file that holds no model this decoder runs.
+/// The reason why this decoder cannot run a GGUF file.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufSpecError {
     /// The header cannot be used.
@@ -22,16 +22,16 @@ pub enum GgufSpecError {
     /// A key is missing or has the wrong type.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Numbers that fit no model.
+    /// The numbers contradict each other, or no model can have them.
     #[error(transparent)]
     Config(#[from] ConfigJsonError),
-    /// A model this decoder does not compute.
+    /// The architecture is not supported by this decoder.
     #[error(
         "the architecture '{0}' is not known; this build runs {known}; llama-server may run it",
         known = GGUF_ARCHITECTURES.join(", ")
     )]
     Architecture(String),
-    /// A known model with a feature this decoder lacks.
+    /// The architecture is supported, but a feature of this model is not.
     #[error("the file asks for {0}, which this build does not have; llama-server may run it")]
     Unsupported(String),
 }
@@ -41,13 +41,13 @@ fn unknown(architecture: &str) -> GgufSpecError {
 }
 
 impl DecoderSpec {
-    /// Reads the metadata of a GGUF model. A file with tensors that the spec would leave unused is refused: it would
-    /// run, and answer wrongly.
+    /// Reads the metadata of a GGUF model. A file with tensors that the spec would not use is refused, because its
+    /// answers would be wrong.
     pub fn from_gguf(model: &GgufModel) -> Result<Self, GgufSpecError> {
         let header = model.header()?;
         let architecture: &str = header.need("general.architecture")?;
         let planes = match architecture {
-            // The coordinator sends nothing else here.
+            // The coordinator uses the same list and sends no other architecture here.
             other if !GGUF_ARCHITECTURES.contains(&other) => return Err(unknown(other)),
             "llama" => RopePlanes::Neighbours,
             "qwen2" | "qwen3" => RopePlanes::Halves,
@@ -93,7 +93,7 @@ impl DecoderSpec {
             head_norm: architecture == "qwen3",
             mlp_bias: has("model.layers.0.mlp.gate_proj.bias"),
             activation: Activation::Silu,
-            // A window as long as the sequence hides nothing.
+            // A window as long as the sequence has no effect.
             max_positions: positions.min(window.unwrap_or(usize::MAX)),
         };
         config::check(&spec)?;
@@ -102,7 +102,7 @@ impl DecoderSpec {
     }
 }
 
-/// Metadata under an architecture's name.
+/// The reader of metadata whose keys begin with an architecture's name.
 struct MetadataReader<'a> {
     header: &'a Header<'a>,
     architecture: &'a str,
@@ -125,7 +125,7 @@ impl<'a> MetadataReader<'a> {
         self.header.need(&self.key(name))
     }
 
-    /// One number, or an array with the same number for each layer.
+    /// A value that is one number, or an array with the same number for each layer.
     fn per_layer(&self, name: &str) -> Result<Option<usize>, GgufSpecError> {
         let key = self.key(name);
         if !matches!(self.header.get(&key), Some(Value::Array(_))) {
@@ -139,7 +139,7 @@ impl<'a> MetadataReader<'a> {
         }
     }
 
-    /// Refuses a width that may be given and has to be another's.
+    /// Refuses an optional width that differs from the one that it must equal.
     fn same(&self, name: &str, wanted: usize) -> Result<(), GgufSpecError> {
         match self.find::<usize>(name)? {
             Some(given) if given != wanted => {
@@ -169,14 +169,14 @@ fn scaling(
     let positive = |name: &'static str| -> Result<Option<f64>, GgufSpecError> {
         match keys.find::<f32>(name)? {
             Some(factor) if factor.is_finite() && factor > 0.0 => Ok(Some(f64::from(factor))),
-            // 0 means "not given".
+            // 0 means that the factor is not set.
             Some(0.0) | None => Ok(None),
             Some(other) => Err(GgufSpecError::Unsupported(format!("`{}` = {other}", keys.key(name)))),
         }
     };
     let factor = || positive("rope.scaling.factor");
     Ok(match keys.find::<&str>("rope.scaling.type")? {
-        // Files from before the key say only how much.
+        // Older files, from before the key existed, have only the factor.
         None => match positive("rope.scale_linear")? {
             Some(factor) if factor != 1.0 => RopeScaling::Linear { factor },
             _ => RopeScaling::None,
@@ -193,7 +193,7 @@ fn scaling(
             let Some(factor) = factor()? else { return Err(keys.missing("rope.scaling.factor")) };
             let original = keys.find::<usize>("rope.scaling.original_context_length")?.unwrap_or(positions);
             let given = positive("rope.scaling.attn_factor")?.or(positive("rope.scaling.yarn_attn_factor")?);
-            // llama.cpp warms attention by the paper's formula, times what the file gives.
+            // llama.cpp scales attention by the paper's formula, times the file's factor.
             let warmth = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
             RopeScaling::Yarn {
                 factor,
@@ -208,14 +208,14 @@ fn scaling(
     })
 }
 
-/// Refuses tensors that the spec does not know.
+/// Refuses tensors that the spec does not use.
 fn all_used(spec: &DecoderSpec, model: &GgufModel) -> Result<(), GgufSpecError> {
-    // As many as the file has are enough to find one that is too many, whatever number of layers is claimed.
+    // Names of as many tensors as the file has are enough to find an unused one, even if the file claims more layers.
     let most = model.tensors().count();
     let mut used: HashSet<String> = spec.needed().take(most).map(|needed| in_gguf(&needed.name)).collect();
     used.extend([EMBEDDING, HEAD].map(in_gguf));
     used.insert(ROPE_FACTORS.to_owned());
-    // Rope tensors that old converters stored can be computed.
+    // Rope tensors that old converters stored are ignored, because their values can be computed.
     let known = |name: &str| used.contains(name) || name.ends_with(".attn_rot_embd") || name.ends_with(".rope_freqs");
     match model.tensors().find(|(name, _)| !known(name)) {
         Some((name, _)) => Err(GgufSpecError::Unsupported(format!("a use for tensor `{}`", name.escape_debug()))),

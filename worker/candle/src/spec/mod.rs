@@ -1,5 +1,4 @@
-//! A model's description: the one for every decoder, read from `config.json` or GGUF metadata, and the tensors it asks
-//! for.
+//! A model's description, from `config.json` or GGUF metadata, and the tensors that it needs.
 
 pub(crate) mod config;
 mod decoder_spec;

@@ -1,5 +1,5 @@
-//! Which tensors a checkpoint of the Llama family has, by name and shape: `[out, in]` for a projection. The names are
-//! those of safetensors; GGUF has others for the same ([`in_gguf`]). Knows names, not arithmetic.
+//! The tensors of a checkpoint of the Llama family, by name and shape: `[out, in]` for a projection. The names are
+//! those of safetensors; [`in_gguf`] converts them to GGUF's.
 
 use crate::spec::{AttentionBias, DecoderSpec};
 
@@ -43,7 +43,7 @@ pub(crate) fn in_gguf(name: &str) -> String {
     }
 }
 
-/// A tensor a spec needs.
+/// A tensor that a spec needs, with its shape.
 pub(crate) struct Needed {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,

@@ -9,13 +9,13 @@ use crate::matrix::Matrix;
 /// The matrices of a block, by name.
 pub(crate) struct StreamedBlock {
     matrices: HashMap<String, Matrix>,
-    /// Dropped behind them.
+    /// The memory's lease, dropped after the matrices that use it.
     lease: Option<Box<dyn MemoryHold>>,
 }
 
 /// A hold on the memory that matrices are in.
 pub(crate) trait MemoryHold: Send + Sync {
-    /// Begins the use of the block. Has to be called before any computation with it.
+    /// Begins the use of the block, before any computation with it.
     fn begin_use(&self) -> Result<(), StreamFault>;
 }
 
@@ -25,7 +25,7 @@ impl StreamedBlock {
         Self { matrices, lease: None }
     }
 
-    /// A block in leased memory, which is returned to `lease` afterwards.
+    /// A block in leased memory, which dropping `lease` returns.
     #[cfg(any(test, feature = "cuda"))]
     pub(crate) fn leased(matrices: HashMap<String, Matrix>, lease: Box<dyn MemoryHold>) -> Self {
         Self { matrices, lease: Some(lease) }
@@ -35,7 +35,7 @@ impl StreamedBlock {
         self.matrices.get(name)
     }
 
-    /// Begins the use of the block. Has to be called before any computation with it.
+    /// Begins the use of the block, before any computation with it.
     pub(crate) fn begin_use(&self) -> Result<(), StreamFault> {
         self.lease.as_ref().map_or(Ok(()), |lease| lease.begin_use())
     }

@@ -1,6 +1,6 @@
-//! Layers in a file of their own (RS-5), in the order they compute, on whole pages, with bytes as products want them.
-//! Streaming a layer then is one read. Written once by `model-boss convert index`, found beside the model when it is
-//! streamed.
+//! The index of layers (RS-5). Its file has the layers in the order in which they compute, on whole pages, with bytes
+//! in the order of products. Streaming a layer is then one read. `model-boss convert index` writes it once, and it is
+//! found beside the model.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -15,26 +15,26 @@ use crate::files::ModelFiles;
 use crate::kernels::kernel::ROWS;
 use crate::kernels::layout::MatrixLayout;
 
-/// An index could not be written.
+/// The reason why an index could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum IndexError {
     /// The model cannot be read.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A tensor holds no numbers.
+    /// A tensor has elements that are infinity or NaN.
     #[error("tensor '{name}' {what}")]
     Tensor {
-        /// Its name.
+        /// The tensor's name.
         name: String,
         /// The fault, in words.
         what: String,
     },
-    /// Nowhere to write.
+    /// The file cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -42,10 +42,10 @@ pub enum IndexError {
 /// The order in which the bytes of each matrix are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IndexOrder {
-    /// As products on this machine's CPU want them. Other machines, and GPUs, pass the index over.
+    /// The order of products on this machine's CPU. Other machines, and GPUs, ignore such an index.
     #[default]
     Machine,
-    /// As the model has them: what GPUs copy. CPUs read them too, and arrange them in each step.
+    /// The model's order, which GPUs copy. CPUs can use it too, and rearrange the bytes in each step.
     Rows,
 }
 
@@ -57,7 +57,7 @@ pub fn write_layer_index(source: &Path, order: IndexOrder) -> Result<PathBuf, In
     let Some(first) = table.paths.first() else { return Err(ModelError::NoStreaming.into()) };
     let index_path = LayerIndex::beside(first);
     let data_path = index_path.with_extension("bin");
-    // The stamps of the files as they are now: a write while they are read makes the index stale.
+    // The stamps are taken before the files are read: a write during the read makes the index stale.
     let stamp = |path: &PathBuf| FileStamp::of(path).map_err(failed(path));
     let made_from = table.paths.iter().map(stamp).collect::<Result<_, _>>()?;
     let layers = whole(&data_path, &index_path, |out| write_layers(&table, order, &data_path, out))?;
@@ -66,7 +66,7 @@ pub fn write_layer_index(source: &Path, order: IndexOrder) -> Result<PathBuf, In
     Ok(index_path)
 }
 
-/// Each matrix on pages of its own, in the order they compute.
+/// Writes the matrices in the order in which they compute, each beginning on a page.
 fn write_layers(
     table: &LayerTable,
     order: IndexOrder,
@@ -110,8 +110,8 @@ fn write_layers(
     Ok(layers)
 }
 
-/// Writes a file whole and durably, or not at all. `stale`, an index of the file's earlier content, is removed first.
-/// So an interruption leaves no index rather than a wrong one.
+/// Writes a file completely and durably, or not at all. `stale`, an index of the file's earlier content, is removed
+/// first. An interruption therefore leaves no index rather than a wrong one.
 fn whole<T>(
     path: &Path,
     stale: &Path,
@@ -133,7 +133,7 @@ fn whole<T>(
         Ok(value)
     };
     written().inspect_err(|_| {
-        // The error is reported; half a copy of a model would only take room.
+        // The first error is reported; half a copy of a model would only waste disk space.
         let _ = fs::remove_file(&unfinished);
     })
 }
@@ -143,8 +143,8 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> IndexError {
     move |source| IndexError::Write { path, source }
 }
 
-/// Uses the places of an index, if one lies beside the model and belongs to it. Its bytes have to be in the order
-/// that is wanted of each matrix, or in the model's own. Returns a note for the log; empty without an index.
+/// Uses the places of an index beside the model, if it belongs to the model. Its bytes must have the order that is
+/// wanted for each matrix, or the model's own. Returns a note for the log; empty without an index.
 pub(super) fn apply(table: &mut LayerTable, wanted: impl Fn(&MatrixLayout) -> &'static str) -> Option<String> {
     let path = LayerIndex::beside(table.paths.first()?);
     if !path.exists() {

@@ -1,5 +1,5 @@
-//! Streamed layers: a [`LayerSource`] over the engine's executor. A streamed layer is made of the same parts by the
-//! same code as one that stays. Knows no files and no plan.
+//! Streamed layers: a [`LayerSource`] over the engine's executor. The same code makes streamed and resident layers of
+//! the same parts.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::spec::DecoderSpec;
 pub(crate) struct StreamedLayers<D: StreamDevice<Block = StreamedBlock>> {
     pub(super) spec: DecoderSpec,
     pub(super) small: SmallTensors,
-    /// By layer; none for a streamed one.
+    /// The layers by number; `None` for a streamed one.
     pub(super) resident: Vec<Option<Arc<Layer>>>,
     pub(super) streamer: Streamer<D>,
     pub(super) monitor: Arc<Monitor>,
@@ -29,7 +29,7 @@ pub(crate) struct StreamedLayers<D: StreamDevice<Block = StreamedBlock>> {
     pub(super) clock: Option<Box<dyn StepTimer>>,
 }
 
-/// Measures the times at which layers really computed.
+/// A timer of the layers' computation on a device.
 pub(crate) trait StepTimer: Send {
     fn begin_step(&mut self);
 
@@ -106,7 +106,7 @@ impl<D: StreamDevice<Block = StreamedBlock>> Deref for LayerInUse<'_, D> {
 
 impl<D: StreamDevice<Block = StreamedBlock>> Drop for LayerInUse<'_, D> {
     fn drop(&mut self) {
-        // First what borrows from the block, so that its memory is free when the next read asks for it.
+        // Values that borrow from the block are dropped first, so that its memory is free for the next read.
         self.layer = None;
         if let Some(clock) = &mut self.clock {
             clock.layer_ends();
@@ -115,7 +115,7 @@ impl<D: StreamDevice<Block = StreamedBlock>> Drop for LayerInUse<'_, D> {
     }
 }
 
-/// A layer's parts: matrices from its block, everything else from what stays.
+/// A layer's parts: matrices from its block, all others from resident memory.
 pub(crate) struct BlockWeights<'a> {
     pub(crate) small: &'a SmallTensors,
     pub(crate) block: &'a StreamedBlock,

@@ -1,5 +1,5 @@
-//! A store's speed, measured before layers are planned, by several reads at different places. Takes a quarter of a
-//! second where there is more to read than that.
+//! Measuring a store's rate by several reads at different places, before layers are planned. It takes at most a quarter
+//! of a second.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -8,24 +8,24 @@ use model_boss_weights::store::{Extent, HostBuffer, PAGE, Reads, WeightStore, We
 
 use super::table::LayerTable;
 
-/// Reads at most, beside those that are done anyway.
+/// The most reads for the measurement, not counting those of the load itself.
 const READS: usize = 8;
-/// After so long no further one begins.
+/// The time after which no further read begins.
 const LIMIT: Duration = Duration::from_millis(250);
-/// Bytes of each at most: as many as a block has at least.
+/// The most bytes of one read, which every block has at least.
 const LARGEST: u64 = 32 << 20;
 
 /// The times of reads of two sizes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReadTimes {
-    /// Bytes and seconds, of as much as a block has.
+    /// Bytes and seconds of reads as large as a block.
     large: Vec<(u64, f64)>,
-    /// Seconds, of one page.
+    /// Seconds of reads of one page.
     small: Vec<f64>,
 }
 
 impl ReadTimes {
-    /// Of reads all over some layers, with a buffer that is written to.
+    /// Measures reads at places throughout some layers, into a buffer whose pages were touched.
     pub(super) fn of(
         table: &LayerTable,
         layers: &Range<usize>,
@@ -49,13 +49,13 @@ impl ReadTimes {
         Ok(times)
     }
 
-    /// Counts a read that was done for another reason.
+    /// Counts a read of the load itself.
     pub(super) fn took(&mut self, bytes: u64, seconds: f64) {
         self.large.push((bytes, seconds));
     }
 
-    /// Bytes per second, and the seconds of a read that do not depend on its size. Both are medians: a read that
-    /// waited for another process says nothing about the disk.
+    /// Bytes per second, and the seconds of a read that do not depend on its size. Both are medians, because a read
+    /// that waited for another process does not describe the disk.
     pub(super) fn rates(&self) -> (f64, f64) {
         let small = median(self.small.iter().copied()).unwrap_or(0.0);
         let page = PAGE as u64;
@@ -69,7 +69,7 @@ impl ReadTimes {
     }
 }
 
-/// Reads all over the layers, each into a buffer of `buffer` bytes.
+/// Reads at places throughout the layers, each into a buffer of `buffer` bytes.
 fn samples<'t>(table: &'t LayerTable, layers: &Range<usize>, buffer: usize) -> impl Iterator<Item = Reads> + 't {
     let (first, count) = (layers.start, layers.len());
     let places: std::collections::BTreeSet<usize> =
@@ -86,12 +86,13 @@ fn samples<'t>(table: &'t LayerTable, layers: &Range<usize>, buffer: usize) -> i
     places.into_iter().map(begin).filter(move |reads| reads.buffer() <= buffer)
 }
 
-/// Untouched memory is given page by page when a read meets it, which would be counted as the disk's time.
+/// Touches every page of a buffer. The system allocates untouched pages during a read, which would count as the disk's
+/// time.
 pub(super) fn touch(buffer: &mut HostBuffer) {
     buffer.chunks_mut(PAGE).for_each(|page| page[0] = 0);
 }
 
-/// Seconds of a call that may fail.
+/// The seconds that a call took, or its error.
 pub(super) fn seconds(read: impl FnOnce() -> Result<(), WeightStoreError>) -> Result<f64, WeightStoreError> {
     let begun = Instant::now();
     read()?;
@@ -154,7 +155,7 @@ mod tests {
         }
     }
 
-    /// A store that records the ranges read.
+    /// A store that records the ranges that are read.
     struct Noting(std::sync::Arc<dyn WeightStore>, Mutex<Vec<(u64, u64)>>);
 
     impl WeightStore for Noting {

@@ -1,4 +1,4 @@
-//! Streamed layers: read from a store, put where they compute, used, and given up for the next.
+//! Streamed layers: each is read from a store, placed on its device, used, and dropped for the next.
 
 mod block;
 mod cpu;

@@ -1,4 +1,4 @@
-//! A plan of streamed layers as the load uses and reports it.
+//! Values of a plan of streamed layers that the load uses and reports.
 
 use model_boss_engine::residency::plan::{MemoryNeeds, Rates, StreamPlan};
 use model_boss_engine::residency::{Capabilities, ResidencySummary};

@@ -1,4 +1,4 @@
-//! A request to stream layers to a device, and the part that it becomes.
+//! A request to stream layers to a device, and the opened layers that result.
 
 use model_boss_engine::residency::plan::MemoryNeeds;
 
@@ -10,14 +10,14 @@ use crate::plan::part::DevicePart;
 use crate::read::reader::WeightReader;
 use crate::spec::DecoderSpec;
 
-/// The layers to be streamed, and the options for it.
+/// The layers to be streamed, and their options.
 pub(crate) struct StreamRequest<'a> {
     pub(crate) spec: &'a DecoderSpec,
     pub(crate) part: &'a DevicePart,
     pub(crate) options: &'a DecoderLoadOptions,
-    /// Bytes that the reader had read before it came to this device.
+    /// Bytes that the reader had read before this device.
     pub(crate) before: u64,
-    /// Bytes of host memory that streaming to another device may take; buffers alone when absent.
+    /// Bytes of host memory for streaming to another device; only buffers by default.
     #[cfg_attr(not(any(test, feature = "cuda")), allow(dead_code, reason = "this build streams to no other device"))]
     pub(crate) host_memory: Option<u64>,
 }
@@ -27,11 +27,11 @@ pub(crate) struct StreamedPart {
     pub(crate) stretch: Box<dyn Stretch>,
     /// Bytes of the slots, and of blocks that are held beside them in the device's memory.
     pub(crate) slot_bytes: u64,
-    /// Bytes of host memory, where that is not the device's own.
+    /// Bytes of host memory, if that is not the device's own.
     pub(crate) host_bytes: u64,
 }
 
-/// Memory that a device needs beside its layers, once the weights that always stay have been read.
+/// Memory that a device needs beside its layers, once the weights outside of layers have been read.
 pub(super) fn needs_beside_layers(asked: &StreamRequest<'_>, reader: &WeightReader<'_>) -> MemoryNeeds {
     let StreamRequest { spec, part, options, before, .. } = *asked;
     let kv = kv::bytes_of_layer(spec, &part.place.target, kept_tokens(spec, options));

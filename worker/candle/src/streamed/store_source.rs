@@ -1,4 +1,4 @@
-//! Blocks of streamed layers read from a store, and what a store's errors mean.
+//! Blocks of streamed layers read from a store, and the classes of a store's errors.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use model_boss_engine::residency::schedule::BlockId;
 use model_boss_engine::residency::{BlockSource, StreamFault};
 use model_boss_weights::store::{Reads, WeightStore, WeightStoreError, read_all};
 
-/// Reads blocks from a store.
+/// A source of blocks that reads them from a store.
 pub(crate) struct StoreSource {
     pub(crate) store: Arc<dyn WeightStore>,
-    /// By block.
+    /// The reads of each block.
     pub(crate) reads: Vec<Reads>,
 }
 
@@ -23,7 +23,7 @@ impl BlockSource for StoreSource {
     }
 }
 
-/// The meaning of a store's error: a file that was changed stays so.
+/// The fault for a store's error. A changed file is fatal, because it will not change back.
 pub(crate) fn fault(error: &WeightStoreError) -> StreamFault {
     match error {
         WeightStoreError::Changed { .. } => StreamFault::Fatal(error.to_string()),
@@ -44,7 +44,7 @@ mod tests {
 
     use super::*;
 
-    /// A disk that fails on command.
+    /// A store whose reads fail on command, as those of a faulty disk.
     #[derive(Default)]
     struct Failing(AtomicBool);
 

@@ -1,4 +1,4 @@
-//! The places of a layer's matrices in the model's files, and their layout in memory. Devices are not known here.
+//! The places of a layer's matrices in the model's files, and their layout in memory. They do not depend on the device.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,14 +21,14 @@ pub(crate) struct MatrixPiece {
     pub(crate) name: String,
     pub(crate) layout: MatrixLayout,
     pub(crate) extent: Extent,
-    /// Whether the bytes are in the order that products want already.
+    /// Whether the bytes are in the order of products already.
     pub(crate) arranged: bool,
-    /// A factor on all elements, where the bytes are not those of the model's own file (RS-5).
+    /// A factor on all elements, from an index whose bytes are not the model's own (RS-5).
     pub(crate) factor: Option<f64>,
 }
 
 impl MatrixPiece {
-    /// Whether its bytes have to be put into another order before they can be computed with.
+    /// Whether the bytes have to be rearranged before products use them.
     pub(crate) fn moves(&self) -> bool {
         !self.arranged && self.layout.arrangement() != ROWS
     }
@@ -37,23 +37,23 @@ impl MatrixPiece {
 /// The small tensors of layers that every device keeps, by the names of safetensors.
 #[derive(Clone, Default)]
 pub(crate) struct SmallTensors {
-    /// Norms and biases.
+    /// Norms and biases by name.
     pub(crate) tensors: HashMap<String, Tensor>,
-    /// Factors on matrices.
+    /// Factors on matrices, by the matrices' names.
     pub(crate) factors: HashMap<String, f64>,
 }
 
-/// All matrices of all layers, and the tensors that are small enough to stay.
+/// All matrices of all layers, and the tensors that are small enough to be resident.
 pub(crate) struct LayerTable {
-    /// The files that [`Extent`]s are of.
+    /// The files that the places refer to, by number.
     pub(crate) paths: Vec<PathBuf>,
-    /// By layer.
+    /// The matrices of each layer.
     pub(crate) layers: Vec<Vec<MatrixPiece>>,
     pub(crate) small: SmallTensors,
 }
 
 impl LayerTable {
-    /// From the model's own files, with everything small of some layers.
+    /// A table of the model's own files, with the small tensors of some layers.
     pub(crate) fn read(
         spec: &DecoderSpec,
         files: &ModelFiles,

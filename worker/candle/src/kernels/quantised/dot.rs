@@ -1,5 +1,5 @@
-//! The inner loop: unpacked rows of a matrix against rows of activations, with AVX2 where the machine has it. Knows no
-//! block type.
+//! The inner loop: products of unpacked rows of a matrix with rows of activations, with AVX2 if the machine has it. It
+//! is the same for all block types.
 
 use std::array::from_fn;
 
@@ -9,17 +9,17 @@ use super::formats::{Format, Layout};
 use crate::kernels::activations::{Activations, Chunk8};
 use crate::kernels::unpacked::{GROUPS, UnpackedChunk};
 
-/// Some rows of a matrix against all rows of activations.
+/// Some rows of a matrix, and all rows of activations that they are multiplied with.
 pub(super) struct QuantisedRows<'a> {
     pub(super) format: Format,
     pub(super) row_bytes: usize,
     pub(super) blocks: &'a [u8],
     pub(super) x: &'a Activations,
-    /// `[rows of the matrix, rows of activations]`.
+    /// The results, `[rows of the matrix, rows of activations]`.
     pub(super) y: &'a mut [f32],
 }
 
-/// Computes them; `unpacked` is room to work in.
+/// Computes the products of the rows; `unpacked` is memory for unpacked rows, reused between calls.
 pub(super) fn rows(rows: QuantisedRows<'_>, unpacked: &mut Vec<UnpackedChunk>) {
     unpacked.resize(rows.blocks.len() / rows.row_bytes * rows.x.per_row(), UnpackedChunk::ZERO);
     let format = rows.format;
@@ -83,7 +83,7 @@ impl<D: Dot> ByFormat<'_, D> {
     }
 }
 
-/// One row of the matrix against `R` rows of activations.
+/// Multiplies one row of the matrix with `R` rows of activations.
 #[inline(always)]
 fn strip<L: Layout, D: Dot, const R: usize>(
     dot: D,
@@ -99,7 +99,7 @@ fn strip<L: Layout, D: Dot, const R: usize>(
     from_fn(|r| dot.total(sums[r]))
 }
 
-/// A machine's way to multiply a chunk with activations.
+/// The multiplication of a chunk with activations, by one set of instructions.
 trait Dot: Copy {
     /// Running sums of one result.
     type Sums: Copy;
@@ -109,7 +109,7 @@ trait Dot: Copy {
     fn total(self, sums: Self::Sums) -> f32;
 }
 
-/// For every machine.
+/// The multiplication without special instructions, for every machine.
 #[derive(Clone, Copy)]
 struct Portable;
 
@@ -154,12 +154,12 @@ mod avx2 {
 
     use super::{Chunk8, Dot, GROUPS, Layout, UnpackedChunk, from_fn};
 
-    /// For machines with AVX2 and FMA; holding a [`V3`] shows that this is one.
+    /// The multiplication with AVX2 and FMA; a [`V3`] proves that the machine has them.
     #[derive(Clone, Copy)]
     pub(super) struct Avx2(pub(super) V3);
 
     impl Dot for Avx2 {
-        /// Even and odd groups, so that two multiply-adds are on their way at a time.
+        /// Sums of even and of odd groups, so that two multiply-adds are in flight at a time.
         type Sums = [__m256; 2];
 
         #[inline(always)]
@@ -174,12 +174,13 @@ mod avx2 {
             let factors: [[f32; GROUPS]; R] = from_fn(|r| cast(avx._mm256_mul_ps(factors, cast(x[r].scales))));
             for g in 0..GROUPS {
                 let (w, scales): (__m256i, __m256i) = (cast(w.quants[g]), cast(w.scales[g]));
-                // The instruction multiplies unsigned with signed bytes: signs go over to the other side.
+                // The instruction multiplies unsigned with signed bytes, so signs of weights are moved to the
+                // activations.
                 let unsigned = if L::SIGNED { avx2._mm256_sign_epi8(w, w) } else { w };
                 for r in 0..R {
                     let x: __m256i = cast(x[r].words[g]);
                     let x = if L::SIGNED { avx2._mm256_sign_epi8(x, w) } else { x };
-                    // Pairs in 16 bits, at most 2 · 128 · 127; scaled pairs of pairs in 32.
+                    // Sums of pairs have 16 bits and are at most 2 · 128 · 127; scaled sums of two pairs have 32 bits.
                     let pairs = avx2._mm256_maddubs_epi16(unsigned, x);
                     let fours = avx._mm256_cvtepi32_ps(avx2._mm256_madd_epi16(pairs, scales));
                     let factor = avx._mm256_set1_ps(factors[r][g]);
@@ -206,7 +207,7 @@ mod avx2 {
     }
 }
 
-/// The product without the machine's instructions, for comparison.
+/// The product without special instructions, for comparison in tests.
 #[cfg(test)]
 pub(super) fn rows_portably(matrix: &super::Quantised, x: &[f32], rows: usize) -> Vec<f32> {
     let x = Activations::quantise(x, rows, matrix.depth);

@@ -1,11 +1,11 @@
-//! Block types: how each is unpacked. Layouts are ggml's, spelled out beside the plain code they are tested against
-//! (`model_boss_weights::gguf::dequantise`). Knows bytes, no products.
+//! Block types and the unpacking of each. Layouts are ggml's, spelled out beside the plain code that tests compare them
+//! with (`model_boss_weights::gguf::dequantise`). Products are computed elsewhere in this folder.
 
 use model_boss_weights::gguf::TensorType;
 
 use crate::kernels::unpacked::{GROUP, GROUPS, UnpackedChunk};
 
-/// A block type there is a product for.
+/// A block type that products can be computed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the formats' own")]
 pub(crate) enum Format {
@@ -52,7 +52,7 @@ impl Format {
         self.kind().block_bytes() as usize
     }
 
-    /// Whether no block has infinity or NaN for a scale, and so for an element.
+    /// Whether no scale of a block, and so no element, is infinity or NaN.
     pub(super) fn scales_are_finite(self, blocks: &[u8]) -> bool {
         const EXPONENT: u8 = 0x7c;
         let places = Self::TABLE.iter().find(|(format, ..)| *format == self).map_or(&[][..], |(.., places)| *places);
@@ -64,25 +64,26 @@ impl Format {
 
 /// The unpacking of blocks into chunks.
 pub(super) trait Layout {
-    /// Whether unpacked quants are signed, and no minimum is taken off them.
+    /// Whether unpacked quants are signed, without a minimum to subtract.
     const SIGNED: bool;
     /// Bytes of the blocks of 256 elements.
     const CHUNK_BYTES: usize;
 
-    /// Unpacks the blocks of a chunk. At a row's end there may be fewer: then the rest of the chunk stays as it is.
+    /// Unpacks the blocks of a chunk. At a row's end there may be fewer: then the rest of the chunk is not changed.
     fn unpack(blocks: &[u8], chunk: &mut UnpackedChunk);
 }
 
-/// Without infinity and NaN, which were refused when the matrix was made.
+/// Converts an f16 that is neither infinity nor NaN: matrices with those were refused.
 #[inline(always)]
 fn f16(bytes: [u8; 2]) -> f32 {
     let bits = u32::from(u16::from_le_bytes(bytes));
-    // The exponent is in f32's place and is 112 too small, also for subnormals: a product with a power is exact.
+    // The shifted bits have the exponent in f32's place, 112 too small, also for subnormals. A product with a power of
+    // two is exact.
     const TWO_TO_112: f32 = f32::from_bits((127 + 112) << 23);
     f32::from_bits((bits & 0x8000) << 16 | (bits & 0x7fff) << 13) * TWO_TO_112
 }
 
-/// The parts of a block whose length is known.
+/// A field of a block with a length known at compile time.
 #[inline(always)]
 fn field<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
     block.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
@@ -96,7 +97,7 @@ fn blocks_of_32(blocks: &[u8], bytes: usize, mut unpack: impl FnMut(usize, &[u8]
     }
 }
 
-/// Low nibbles, then high ones.
+/// The 32 nibbles of 16 bytes: first the low ones, then the high ones.
 #[inline(always)]
 fn nibbles(quants: &[u8; 16]) -> [u8; GROUP] {
     let mut out = [0; GROUP];
@@ -307,7 +308,7 @@ impl Layout for Q6K {
     }
 }
 
-/// Each half of 128 elements has 32 bytes, the first 32 elements in the lowest bits.
+/// Unpacks 2-bit quants. Each half of 128 elements has 32 bytes, the first 32 elements in the lowest bits.
 #[inline(always)]
 fn two_bits(packed: &[u8; 64]) -> [[u8; GROUP]; GROUPS] {
     let mut quants = [[0; GROUP]; GROUPS];
@@ -319,7 +320,7 @@ fn two_bits(packed: &[u8; 64]) -> [[u8; GROUP]; GROUPS] {
     quants
 }
 
-/// Each 64 elements have 32 bytes, the first 32 elements in the low nibbles.
+/// Unpacks 4-bit quants. Each 64 elements have 32 bytes, the first 32 elements in the low nibbles.
 #[inline(always)]
 fn nibbles_of_64(packed: &[u8; 128]) -> [[u8; GROUP]; GROUPS] {
     let mut quants = [[0; GROUP]; GROUPS];
@@ -331,7 +332,7 @@ fn nibbles_of_64(packed: &[u8; 128]) -> [[u8; GROUP]; GROUPS] {
     quants
 }
 
-/// A scale for each 16 elements.
+/// Sets a scale for each 16 elements.
 #[inline(always)]
 fn set_scales(chunk: &mut UnpackedChunk, scales: [i16; 2 * GROUPS]) {
     for (g, pairs) in chunk.scales.iter_mut().enumerate() {
@@ -340,8 +341,9 @@ fn set_scales(chunk: &mut UnpackedChunk, scales: [i16; 2 * GROUPS]) {
     }
 }
 
-/// The head of a Q4_K or Q5_K block: two factors, then a scale and a minimum of 6 bits for each group. The first four
-/// of each are in the low bits of four bytes. The others are put together from nibbles behind and what is left before.
+/// Unpacks the head of a Q4_K or Q5_K block: two factors, then a scale and a minimum of 6 bits for each group. The
+/// first four of each are in the low bits of four bytes. The others consist of nibbles after these bytes, and of the
+/// bytes' two high bits.
 #[inline(always)]
 fn scales_and_mins(block: &[u8], chunk: &mut UnpackedChunk) {
     let (d, dmin) = (f16(field(block, 0)), f16(field(block, 2)));

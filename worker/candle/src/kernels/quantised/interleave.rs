@@ -1,14 +1,14 @@
-//! Sixteen rows of blocks as one tile: every piece of a block beside the same piece of the other rows. Each weight of a
-//! model passes here when it is loaded, and each streamed layer, so pieces move by whole registers. Knows bytes and the
-//! parts of blocks, no numbers.
+//! Interleaving sixteen rows of blocks into one tile, with every piece of a block beside the same piece of the other
+//! rows. All weights of a model are interleaved when they are loaded or streamed, so pieces are moved by whole
+//! registers. The module uses the fields of blocks, not their values.
 
 use super::fields::Field;
 use super::vnni::Vnni;
 
-/// Turns `rows`, one behind the other, into `tile`; both are of the same size.
+/// Interleaves `rows`, stored one after another, into `tile`; both have the same size.
 pub(super) fn interleave(_: Vnni, fields: &'static [Field], block_bytes: usize, rows: &[u8], tile: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a `Vnni` exists only where all features that the function is compiled for were found.
+    // SAFETY: a `Vnni` exists only on a machine with all features that the function is compiled for.
     #[allow(unsafe_code)]
     unsafe {
         kernels::interleave(fields, block_bytes, rows, tile);
@@ -26,8 +26,8 @@ mod kernels {
     use super::super::fields::LANES;
     use super::Field;
 
-    // Loops, and no closures over arrays. Closures are compiled for any machine, so code for this one would be called
-    // and not inlined.
+    // Loops are used in place of closures over arrays. Closures are compiled for any machine, so code for this one
+    // would be called and not inlined.
 
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) fn interleave(fields: &'static [Field], block_bytes: usize, rows: &[u8], tile: &mut [u8]) {
@@ -38,7 +38,7 @@ mod kernels {
                 *block = &rows[lane * row_bytes + column * block_bytes..][..block_bytes];
             }
             for &(start, len, size) in fields {
-                // The bytes before it in a block are there sixteen times.
+                // In the tile, each earlier byte of the block occurs once for each of the sixteen rows.
                 let tile = &mut tile[start * LANES..(start + len) * LANES];
                 match size {
                     1 => bytes(&blocks, start, tile),
@@ -49,7 +49,7 @@ mod kernels {
         }
     }
 
-    /// Pieces of `SIZE` bytes, row after row, to all first pieces, all second ones, and so on, one after the other.
+    /// Interleaves pieces of `SIZE` bytes: the first piece of every row, then the second of every row, and so on.
     #[inline(always)]
     fn pieces<const SIZE: usize>(blocks: &[&[u8]; LANES], start: usize, tile: &mut [u8]) {
         for (piece, tile) in tile.as_chunks_mut::<SIZE>().0.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
@@ -61,7 +61,7 @@ mod kernels {
         }
     }
 
-    /// Pieces of four bytes: sixteen of each row at a time, as a square that is turned on its diagonal.
+    /// Interleaves pieces of four bytes: sixteen pieces of each row at a time, as a square that is transposed.
     #[target_feature(enable = "avx512f,avx512bw")]
     #[inline]
     fn words(blocks: &[&[u8]; LANES], start: usize, tile: &mut [u8]) {
@@ -71,7 +71,7 @@ mod kernels {
             let mut rows = [_mm512_setzero_si512(); LANES];
             for (row, block) in rows.iter_mut().zip(blocks) {
                 if let Some(bytes) = block.get(at..).and_then(|rest| rest.first_chunk::<64>()) {
-                    // SAFETY: as many bytes are read as there are; they need no alignment.
+                    // SAFETY: the read has exactly the length of its source, and needs no alignment.
                     #[allow(unsafe_code)]
                     unsafe {
                         *row = _mm512_loadu_si512(bytes.as_ptr().cast());
@@ -80,7 +80,7 @@ mod kernels {
             }
             turn_words(&mut rows);
             for (out, column) in square.as_chunks_mut::<64>().0.iter_mut().zip(rows) {
-                // SAFETY: as many bytes are written as there are; they need no alignment.
+                // SAFETY: the write has exactly the length of its target, and needs no alignment.
                 #[allow(unsafe_code)]
                 unsafe {
                     _mm512_storeu_si512(out.as_mut_ptr().cast(), column);
@@ -91,7 +91,8 @@ mod kernels {
         pieces::<4>(blocks, at, rest);
     }
 
-    /// Sixteen rows of sixteen words → columns: within each quarter of a register first, then quarters among registers.
+    /// Transposes sixteen rows of sixteen words: within each quarter of a register first, then quarters among
+    /// registers.
     #[target_feature(enable = "avx512f,avx512bw")]
     #[inline]
     fn turn_words(square: &mut [__m512i; LANES]) {
@@ -99,13 +100,13 @@ mod kernels {
             let [a, b, c, d] = [square[i], square[i + 1], square[i + 2], square[i + 3]];
             let (low, high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
             let (low2, high2) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-            // Quarter `q` of number `i + k` now holds column `4 q + k` of these four rows.
+            // Quarter `q` of register `i + k` now holds column `4 q + k` of these four rows.
             square[i] = _mm512_unpacklo_epi64(low, low2);
             square[i + 1] = _mm512_unpackhi_epi64(low, low2);
             square[i + 2] = _mm512_unpacklo_epi64(high, high2);
             square[i + 3] = _mm512_unpackhi_epi64(high, high2);
         }
-        // Of two registers: their even quarters, and their odd ones.
+        // Masks that select the even quarters of two registers, and the odd ones.
         const EVEN: i32 = 0b10_00_10_00;
         const ODD: i32 = 0b11_01_11_01;
         for k in 0..4 {
@@ -119,7 +120,7 @@ mod kernels {
         }
     }
 
-    /// Single bytes, of which no field has more than sixteen.
+    /// Interleaves pieces of one byte. No field has more than sixteen of them.
     #[target_feature(enable = "avx512f,avx512bw")]
     #[inline]
     fn bytes(blocks: &[&[u8]; LANES], start: usize, tile: &mut [u8]) {
@@ -135,7 +136,8 @@ mod kernels {
                 }
             };
         }
-        // The place of a byte is eight bits, those of its row and those of its column. Each round turns them by one.
+        // The position of a byte has eight bits: those of its row and those of its column. Each round rotates them by
+        // one.
         for _ in 0..4 {
             let before = square;
             for i in 0..LANES / 2 {
@@ -154,7 +156,7 @@ mod tests {
     use super::super::fields::LANES;
     use super::*;
 
-    /// Piece by piece, as the order is defined.
+    /// The definition of the order, piece by piece.
     fn plain(fields: &[Field], block_bytes: usize, rows: &[u8]) -> Vec<u8> {
         let row_bytes = rows.len() / LANES;
         let mut tile = Vec::new();
@@ -174,7 +176,7 @@ mod tests {
         let layouts: [(usize, &[Field]); 3] = [
             (34, &[(0, 2, 2), (2, 32, 4)]),
             (144, &[(0, 2, 2), (2, 2, 2), (4, 12, 1), (16, 128, 4)]),
-            // A field of bytes at the very end of a block.
+            // This layout has a field of bytes at the very end of the block.
             (210, &[(0, 128, 4), (128, 64, 4), (192, 2, 2), (194, 16, 1)]),
         ];
         for (block_bytes, fields) in layouts {

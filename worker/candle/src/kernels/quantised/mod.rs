@@ -1,10 +1,11 @@
-//! Matrices of quantised blocks on the CPU, computed with as they are stored. Knows blocks and numbers, no tensors.
+//! Matrices of quantised blocks on the CPU, multiplied in their stored form.
 //!
-//! Both sides of a product become small integers: activations are rounded to 8 bits with a scale per 32 of them. There
-//! are two ways from there. The common block types on machines with AVX-512 lie in [`tiles`] of sixteen rows. All
-//! others are unpacked into one plain form ([`crate::kernels::unpacked`]), so that one inner loop serves every block
-//! type. Unpacking is paid once for all rows of a step. Either way sums within 32 elements are exact integers, and
-//! beyond that they run in one order. A row's result does not depend on the other rows of the step.
+//! Both sides of a product become small integers: activations are rounded to 8 bits with a scale per 32 of them. Then
+//! there are two implementations. The common block types on machines with AVX-512 are stored in [`tiles`] of sixteen
+//! rows. All others are unpacked into one plain form ([`crate::kernels::unpacked`]), so that one inner loop serves
+//! every block type. All rows of a step share the cost of unpacking. In both implementations, sums within 32 elements
+//! are exact integers, and further sums have one fixed order. A row's result does not depend on the other rows of the
+//! step.
 
 mod dot;
 mod fields;
@@ -29,10 +30,10 @@ use crate::kernels::kernel::{MatrixKernel, ProductInput, ROWS};
 use crate::kernels::product::{WORTH_SHARING, transposed};
 use crate::kernels::unpacked::UnpackedChunk;
 
-/// Rows of the matrix that are unpacked together: they stay in the cache while all rows of activations pass.
+/// Rows of the matrix that are unpacked together. They stay in the cache while all rows of activations use them.
 const UNPACKED_ROWS: usize = 8;
 
-/// Blocks that are copied together.
+/// Blocks that are copied at a time, so that their check finds them in the cache.
 const COPIED_BLOCKS: usize = 256;
 
 const NOT_FINITE: &str = "holds NaN or infinity";
@@ -45,23 +46,23 @@ pub(crate) struct Quantised {
     depth: usize,
 }
 
-/// The blocks' bytes.
+/// The blocks' bytes, in one of two orders.
 enum OrderedBlocks {
-    /// Row after row, as the file has them.
+    /// Row by row, as in the file.
     Rows(Bytes),
-    /// In another order.
+    /// In tiles of sixteen rows.
     Tiles(Tiles),
 }
 
 impl Quantised {
-    /// Copies a file's bytes to memory of their own. An error describes the fault of the bytes.
+    /// Copies a file's bytes into new memory. The error describes the bytes' fault.
     #[cfg(test)]
     pub(crate) fn new(kind: TensorType, shape: [usize; 2], blocks: &[u8]) -> Result<Self, String> {
         Self::copied(kind, shape, blocks, BytesMut::zeroed(blocks.len()))
     }
 
-    /// Copies a file's bytes to memory of the same size, with check and reordering in the same pass. An error
-    /// describes the fault of the bytes.
+    /// Copies a file's bytes to memory of the same size, with check and reordering in the same pass. The error
+    /// describes the bytes' fault.
     pub(crate) fn copied(
         kind: TensorType,
         shape: [usize; 2],
@@ -81,7 +82,7 @@ impl Quantised {
         if all_finite { Self::from_arranged(kind, shape, into.freeze()) } else { Err(NOT_FINITE.to_owned()) }
     }
 
-    /// From bytes that [`Self::arrange`] has put in order; they are not copied.
+    /// A matrix of bytes in the order of [`Self::arrange`]; they are not copied.
     pub(crate) fn from_arranged(kind: TensorType, shape: [usize; 2], blocks: Bytes) -> Result<Self, String> {
         let format = Self::fits(kind, shape, blocks.len())?;
         let [outs, depth] = shape;
@@ -93,14 +94,14 @@ impl Quantised {
         Ok(Self { format, blocks, outs, depth })
     }
 
-    /// Puts a file's bytes into the order that products want, in place.
+    /// Reorders a file's bytes in place, into the order that products need.
     pub(crate) fn arrange(kind: TensorType, shape: [usize; 2], blocks: &mut [u8]) {
         if let Some(format) = Format::of(kind) {
             Tiles::arrange(format, blocks, shape[1] / format.block_len() * format.block_bytes());
         }
     }
 
-    /// The name of the order that [`Self::arrange`] puts bytes into on this machine.
+    /// The name of the order that [`Self::arrange`] makes on this machine.
     pub(crate) fn arrangement(kind: TensorType, shape: [usize; 2]) -> &'static str {
         let tiled = Format::of(kind).is_some_and(|format| {
             let row_bytes = shape[1] / format.block_len() * format.block_bytes();
@@ -109,7 +110,7 @@ impl Quantised {
         if tiled { "tiles16" } else { ROWS }
     }
 
-    /// Checks that products can be computed with a file's bytes. An error describes the fault of the bytes.
+    /// Checks that products can use a file's bytes. The error describes the bytes' fault.
     pub(crate) fn check(kind: TensorType, shape: [usize; 2], blocks: &[u8]) -> Result<Format, String> {
         let format = Self::fits(kind, shape, blocks.len())?;
         if format.scales_are_finite(blocks) { Ok(format) } else { Err(NOT_FINITE.to_owned()) }
@@ -127,7 +128,7 @@ impl Quantised {
         self.depth / self.format.block_len() * self.format.block_bytes()
     }
 
-    /// A row's blocks as the file had them; empty for a row outside of the matrix.
+    /// A row's blocks in the file's order of bytes; empty for a row outside of the matrix.
     fn row_blocks(&self, row: usize) -> Cow<'_, [u8]> {
         match &self.blocks {
             OrderedBlocks::Tiles(tiles) => tiles.row(row).into(),
@@ -150,7 +151,7 @@ impl Quantised {
         if rows * self.outs * self.depth < WORTH_SHARING {
             run(&mut Vec::new(), (&mut by_out, blocks));
         } else {
-            // A few more parts than cores, so that a slow part does not delay all others.
+            // There are a few more parts than threads, so that a slow part does not delay all others.
             let part = self.outs.div_ceil(4 * rayon::current_num_threads()).next_multiple_of(UNPACKED_ROWS);
             by_out
                 .par_chunks_mut(part * rows)
@@ -192,7 +193,7 @@ impl MatrixKernel for Quantised {
     fn rows(&self, rows: &[u32]) -> Vec<f32> {
         let mut values = vec![0.0; rows.len() * self.depth];
         for (row, values) in rows.iter().zip(values.chunks_mut(self.depth.max(1))) {
-            // Sizes were checked when the matrix was made; a row outside of it stays 0.
+            // Sizes were checked when the matrix was made. The values of a row outside of it stay 0.
             let _ = dequantise(self.format.kind(), &self.row_blocks(*row as usize), values);
         }
         values

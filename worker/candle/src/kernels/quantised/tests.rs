@@ -1,4 +1,4 @@
-//! Products of every block type against the same weights as floats, and against themselves in other company.
+//! Products of every block type, compared with the same weights as floats, and with other numbers of rows.
 
 use super::*;
 
@@ -15,7 +15,7 @@ const KINDS: [TensorType; 10] = [
     TensorType::Q6_K,
 ];
 
-/// Evenly spread words.
+/// A generator of evenly distributed words.
 fn words(salt: u32) -> impl FnMut() -> u32 {
     let mut state = salt.wrapping_mul(2_654_435_761) | 1;
     move || {
@@ -58,7 +58,7 @@ fn matrix(kind: TensorType, outs: usize, depth: usize) -> (Quantised, Vec<f32>) 
 #[test]
 fn fa_4_products_are_those_of_the_dequantised_weights() {
     for kind in KINDS {
-        // 48 rows are three whole tiles.
+        // 48 rows are three whole tiles, 37 are not.
         for (outs, depth) in [(37, 256), (37, 768), (48, 256), (48, 768)] {
             let rows = 15;
             let (w, values) = matrix(kind, outs, depth);
@@ -68,7 +68,7 @@ fn fa_4_products_are_those_of_the_dequantised_weights() {
             for (r, x) in x.chunks(depth).enumerate() {
                 for (o, w) in values.chunks(depth).enumerate() {
                     let exact: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
-                    // Each activation is off by at most half of 1/127 of the largest, in random directions.
+                    // The error of each activation is at most half of 1/127 of the largest one, in random directions.
                     let weight = w.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>().sqrt();
                     let off = (f64::from(y[r * outs + o]) - exact).abs();
                     assert!(off < weight * 4.0 / 127.0 / 12f64.sqrt(), "{kind}: {off} of {weight}");
@@ -83,7 +83,7 @@ fn products_of_exact_activations_are_exact() {
     for (kind, outs) in KINDS.into_iter().flat_map(|kind| [(kind, 9), (kind, 16)]) {
         let depth = 512;
         let (w, values) = matrix(kind, outs, depth);
-        // With one of 127 in each group, small integers are what they are rounded to.
+        // Each group has a value of 127, so its scale is 1, and small integers are rounded to themselves.
         let mut next = words(3);
         let x: Vec<f32> = (0..depth).map(|i| if i % 32 == 0 { 127.0 } else { (next() % 255) as f32 - 127.0 }).collect();
         for (y, w) in w.product(&x, 1).into_iter().zip(values.chunks(depth)) {
@@ -110,7 +110,8 @@ fn fa_4_both_ways_to_multiply_agree() {
 
 #[test]
 fn fa_4_a_row_comes_out_the_same_to_the_bit_whoever_is_beside_it() {
-    // Large enough to be shared among cores; the second is whole tiles. More rows than pass a tile together.
+    // The matrices are large enough for several threads, and those of 304 rows are whole tiles. The activations have
+    // more rows than use a tile together.
     for (kind, outs) in KINDS.into_iter().flat_map(|kind| [(kind, 301), (kind, 304)]) {
         let depth = 1_024;
         let (w, _) = matrix(kind, outs, depth);

@@ -1,6 +1,6 @@
-//! Sixteen rows of a matrix side by side, with their blocks' bytes in another order. One vector instruction works on
-//! the same few elements of all sixteen, and no sum runs across lanes. The same bytes in the same amount as in the
-//! file; for block types and machines that [`super::vnni`] has a product for.
+//! A matrix in tiles of sixteen rows, whose blocks' bytes are interleaved. One vector instruction works on the same few
+//! elements of all sixteen rows, and no sum runs across lanes. The number of bytes is that of the file. Tiles are used
+//! for block types and machines with a product in [`super::vnni`].
 
 use bytes::Bytes;
 use rayon::prelude::*;
@@ -12,10 +12,10 @@ use super::vnni::{self, Vnni};
 use crate::kernels::activations::Activations;
 use crate::kernels::product::WORTH_SHARING;
 
-/// Rows of activations that pass a part of the matrix together: they stay in the cache while its tiles change.
+/// Rows of activations that use a part of the matrix together. They stay in the cache while its tiles change.
 const ROWS_TOGETHER: usize = 64;
 
-/// A matrix `[outs, depth]` in tiles, and what they are multiplied with.
+/// A matrix `[outs, depth]` in tiles.
 pub(super) struct Tiles {
     format: Format,
     fields: &'static [Field],
@@ -45,7 +45,7 @@ impl Tiles {
         Some(into.par_chunks_mut(tile_bytes).zip(blocks.par_chunks(tile_bytes)).all(copy))
     }
 
-    /// Tiles from bytes in the order of [`Self::arrange`]. Returns the bytes if the format has no tiles.
+    /// Tiles of bytes in the order of [`Self::arrange`]. Returns the bytes if the format has no tiles.
     pub(super) fn from_arranged(format: Format, bytes: Bytes, row_bytes: usize) -> Result<Self, Bytes> {
         match (fields(format), Vnni::detect()) {
             (Some(fields), Some(instructions)) if Self::fit(format, bytes.len(), row_bytes) => {
@@ -55,7 +55,7 @@ impl Tiles {
         }
     }
 
-    /// Makes tiles of rows of blocks where they lie, if there are any to be made.
+    /// Interleaves rows of blocks in place, if the format has tiles.
     pub(super) fn arrange(format: Format, blocks: &mut [u8], row_bytes: usize) {
         let fields = fields(format).filter(|_| Self::fit(format, blocks.len(), row_bytes));
         let (Some(fields), Some(instructions)) = (fields, Vnni::detect()) else { return };
@@ -72,7 +72,7 @@ impl Tiles {
         fields(format).is_some() && Vnni::detect().is_some() && tile_bytes > 0 && bytes.is_multiple_of(tile_bytes)
     }
 
-    /// Bytes held.
+    /// Bytes of all tiles.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -93,14 +93,14 @@ impl Tiles {
         blocks
     }
 
-    /// `x Wᵀ`: `[rows, outs]`.
+    /// The product `x Wᵀ`, of shape `[rows, outs]`.
     pub(super) fn product(&self, x: &Activations) -> Vec<f32> {
         let rows = x.rows();
         let tiles = self.bytes.len() / self.tile_bytes;
         let outs = tiles * LANES;
         let mut y = vec![0.0; rows * outs];
         let shared = rows * outs * x.depth() >= WORTH_SHARING;
-        // A few more parts than cores, so that a slow part does not delay all others.
+        // There are a few more parts than threads, so that a slow part does not delay all others.
         let height = if shared { tiles.div_ceil(4 * rayon::current_num_threads()) } else { tiles };
         let part = |tiles| TilePart { tiles, y: Vec::with_capacity(rows) };
         let mut parts: Vec<TilePart<'_>> = self.bytes.chunks(height * self.tile_bytes).map(part).collect();
@@ -130,6 +130,6 @@ impl Tiles {
 /// Some tiles, and the output of their products.
 struct TilePart<'a> {
     tiles: &'a [u8],
-    /// For each row of activations, as many results as the tiles have rows.
+    /// The results for each row of activations: as many as the tiles have rows.
     y: Vec<&'a mut [f32]>,
 }

@@ -1,9 +1,9 @@
 //! The inner loop for machines with AVX-512 and VNNI. It multiplies a tile of sixteen rows with rows of activations,
-//! one lane for each row of the tile. Knows the layout of tiles, which is [`super::tiles`]'s.
+//! one lane for each row of the tile. [`super::tiles`] defines their layout.
 //!
-//! Quants are taken as unsigned and what that adds is taken off again, exactly, in integers. Each lane is one running
-//! sum over the groups in their order, for any number of activations. A row's result does not depend on the other rows
-//! of the step.
+//! Quants are multiplied as unsigned integers, and the error of that is subtracted exactly, in integers. Each lane is
+//! one running sum over the groups in their order, for any number of activations. A row's result does not depend on the
+//! other rows of the step.
 
 use std::ops::Range;
 
@@ -29,7 +29,8 @@ impl Vnni {
     }
 }
 
-/// One tile against some rows of activations. `y` has the results of each of them, this tile's from some place on.
+/// Multiplies one tile with some rows of activations. `y` has the results of each row; those of this tile begin at an
+/// offset.
 pub(super) fn tile(
     Vnni(()): Vnni,
     format: Format,
@@ -39,7 +40,7 @@ pub(super) fn tile(
     y: (usize, &mut [&mut [f32]]),
 ) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a `Vnni` exists only where `detect` has found all features that the function is compiled for.
+    // SAFETY: a `Vnni` exists only if `detect` found all features that the function is compiled for.
     #[allow(unsafe_code)]
     unsafe {
         kernels::tile(format, tile, x, rows, y);
@@ -60,10 +61,10 @@ mod kernels {
     use crate::kernels::activations::{Activations, Chunk8};
     use crate::kernels::unpacked::GROUPS;
 
-    /// The number of bytes by which memory is prefetched: as much as arrives while a block or two are computed.
+    /// The distance in bytes by which memory is prefetched: the bytes that arrive while a block or two are computed.
     const BYTES_AHEAD: usize = 4 << 10;
 
-    /// Chooses the loop; the largest strips first.
+    /// Multiplies by the loop for the number of rows, the largest strips first.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     pub(super) fn tile(
         format: Format,
@@ -75,7 +76,7 @@ mod kernels {
         let mut row = rows.start;
         let mut y = y.iter_mut().filter_map(|y| y.get_mut(at..).and_then(|rest| rest.first_chunk_mut()));
         while row < rows.end {
-            // More running sums than those of eight do not fit the registers.
+            // The running sums of more than eight rows do not fit in the registers.
             row += match rows.end - row {
                 1 => strip::<1>(format, tile, x, row, &mut y),
                 2 => strip::<2>(format, tile, x, row, &mut y),
@@ -106,7 +107,7 @@ mod kernels {
         };
         for sum in sums {
             if let Some(y) = y.next() {
-                // SAFETY: as many bytes are written as `y` has; they need no alignment.
+                // SAFETY: the write has exactly the length of `y`, and needs no alignment.
                 #[allow(unsafe_code)]
                 unsafe {
                     _mm512_storeu_ps(y.as_mut_ptr(), sum);
@@ -116,19 +117,19 @@ mod kernels {
         R
     }
 
-    /// The vector at a place. Tiles are whole, so there is one.
+    /// The vector at an offset. Tiles are whole, so it always exists.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn vector<const N: usize>(tile: &[u8; N], at: usize) -> __m512i {
         match tile.get(at..).and_then(|rest| rest.first_chunk::<64>()) {
-            // SAFETY: as many bytes are read as `bytes` has; they need no alignment.
+            // SAFETY: the read has exactly the length of `bytes`, and needs no alignment.
             #[allow(unsafe_code)]
             Some(bytes) => unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) },
             None => _mm512_setzero_si512(),
         }
     }
 
-    /// Sixteen f16 as f32.
+    /// Sixteen f16 at an offset, converted to f32.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn halves<const N: usize>(tile: &[u8; N], at: usize) -> __m512 {
@@ -138,7 +139,7 @@ mod kernels {
         }
     }
 
-    /// Sixteen bytes.
+    /// Sixteen bytes at an offset.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn bytes<const N: usize>(tile: &[u8; N], at: usize) -> __m128i {
@@ -148,16 +149,16 @@ mod kernels {
         }
     }
 
-    /// Prefetches a later block, as the weights of one token come from memory. The processor prefetches by itself
-    /// too, but stops at the end of each page.
+    /// Prefetches a later block, because the weights of one token come from memory. The processor prefetches too, but
+    /// stops at the end of each page.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn ask_ahead<const N: usize, const R: usize>(block: &[u8; N]) {
-        // With more activations the tile is in the cache after the first.
+        // With more rows of activations, the tile is in the cache after the first row.
         if R <= 2 {
             let ahead = block.as_ptr().wrapping_add(BYTES_AHEAD);
             for line in (0..N).step_by(64) {
-                // SAFETY: a prefetch reads nothing, whatever the address. (Newer compilers know.)
+                // SAFETY: a prefetch reads nothing and accepts any address. Newer compilers do not need `unsafe` here.
                 #[allow(unsafe_code, unused_unsafe)]
                 unsafe {
                     _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line).cast());
@@ -174,7 +175,7 @@ mod kernels {
 
     const Q4_K_TILE: usize = 144 * LANES;
 
-    /// Scales, then minimums of the eight groups of a block.
+    /// The scales and the minimums of the eight groups of a block.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn scales_and_mins(tile: &[u8; Q4_K_TILE]) -> [[__m512; GROUPS]; 2] {
@@ -185,7 +186,7 @@ mod kernels {
         for j in 0..4 {
             let packed = |field: usize| bytes(tile, (4 + 4 * field + j) * LANES);
             let (a, b, c) = (packed(0), packed(1), packed(2));
-            // Shifted as words: what comes over from the neighbour is masked away.
+            // Bytes are shifted as words; the mask removes the bits of the neighbouring byte.
             let high = |word: __m128i| _mm_and_si128(_mm_srli_epi16::<2>(word), two);
             scales[j] = _mm512_mul_ps(d, as_floats(_mm_and_si128(a, six)));
             mins[j] = _mm512_mul_ps(dmin, as_floats(_mm_and_si128(b, six)));
@@ -206,7 +207,7 @@ mod kernels {
             let x: [&Chunk8; R] = from_fn(|r| &x[r][c]);
             ask_ahead::<Q4_K_TILE, R>(block);
             let [scales, mins] = scales_and_mins(block);
-            // Two groups share bytes: one has the low nibbles, one the high ones.
+            // Two groups share bytes: one has the low nibbles, the other the high ones.
             for pair in 0..GROUPS / 2 {
                 let mut dots = [[_mm512_setzero_si512(); 2]; R];
                 for unit in 0..8 {
@@ -260,7 +261,7 @@ mod kernels {
         #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
         #[inline]
         fn add_to<const R: usize>(&self, x: [&Chunk8; R], sums: &mut [__m512; R]) {
-            // More running sums than those of sixteen do not fit the registers.
+            // The running sums of more than sixteen do not fit in the registers.
             if R <= 4 {
                 self.all(x, sums);
             } else {
@@ -269,7 +270,7 @@ mod kernels {
             }
         }
 
-        /// All four groups at once, the pairs behind one another.
+        /// Adds the products of all four groups, one pair after the other.
         #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
         #[inline]
         fn all<const R: usize>(&self, x: [&Chunk8; R], sums: &mut [__m512; R]) {
@@ -289,7 +290,7 @@ mod kernels {
             self.end(x, 3, dots[3], sums);
         }
 
-        /// The groups `PAIR` and `PAIR + 2`.
+        /// Adds the products of the groups `PAIR` and `PAIR + 2`.
         #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
         #[inline]
         fn pair<const R: usize, const PAIR: usize>(&self, x: [&Chunk8; R], sums: &mut [__m512; R]) {
@@ -315,15 +316,15 @@ mod kernels {
             dots
         }
 
-        /// The vector at a place. Prefetches the one at the same place two blocks on. A block is read from several
-        /// places at once, which the processor does not predict by itself.
+        /// The vector at an offset. It also prefetches the vector at the same offset two blocks later. A block is read
+        /// from several places at once, which the processor does not predict.
         #[target_feature(enable = "avx512f")]
         #[inline]
         fn asking_ahead<const R: usize>(&self, at: usize) -> __m512i {
-            // With more activations the tile is in the cache after the first.
+            // With more rows of activations, the tile is in the cache after the first row.
             if R <= 2 {
                 let ahead = self.block.as_ptr().wrapping_add(at + 2 * Q6_K_TILE);
-                // SAFETY: a prefetch reads nothing, whatever the address. (Newer compilers know.)
+                // SAFETY: a prefetch reads nothing and accepts any address. Newer compilers do not need `unsafe` here.
                 #[allow(unsafe_code, unused_unsafe)]
                 unsafe {
                     _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
@@ -339,13 +340,13 @@ mod kernels {
             self.asking_ahead::<R>((128 + 32 * HALF + 4 * unit) * LANES)
         }
 
-        /// A unit of the groups `PAIR` and `PAIR + 2`.
+        /// The quants of a unit, of the groups `PAIR` and `PAIR + 2`.
         #[target_feature(enable = "avx512f,avx512bw")]
         #[inline]
         fn quants<const R: usize, const PAIR: usize>(&self, unit: usize, tops: __m512i) -> [__m512i; 2] {
             let (low, two) = (_mm512_set1_epi8(15), _mm512_set1_epi8(0x30));
             let nibbles = self.asking_ahead::<R>((64 * HALF + 32 * PAIR + 4 * unit) * LANES);
-            // Shifted as words: what comes over from the neighbour is masked away.
+            // Bytes are shifted as words; the mask removes the bits of the neighbouring byte.
             let tops = match PAIR {
                 0 => [_mm512_slli_epi16::<4>(tops), tops],
                 _ => [_mm512_slli_epi16::<2>(tops), _mm512_srli_epi16::<2>(tops)],
@@ -397,7 +398,7 @@ mod kernels {
             let (c, g) = (number / GROUPS, number % GROUPS);
             ask_ahead::<Q8_0_TILE, R>(block);
             let scale = halves(block, 0);
-            // The sum that unsigned quants add: 128 times the activations.
+            // The excess that unsigned quants cause: 128 times the sum of the activations.
             let mut dots = [_mm512_setzero_si512(); R];
             for r in 0..R {
                 let [first, second] = [x[r][c].offsets[2 * g], x[r][c].offsets[2 * g + 1]];

@@ -1,33 +1,34 @@
 //! `config.json` → [`DecoderSpec`]. The module reads the file's spellings, old and new, and fills in the defaults of
-//! `transformers`; tensors are not known here.
+//! `transformers`. It does not look at tensors.
 //!
 //! Rope is spelled in two ways. Up to transformers 4 it is `rope_theta` beside `rope_scaling` (with `type` or
 //! `rope_type`); since transformers 5 it is one `rope_parameters`. Both are read as transformers 5 does. A
-//! `rope_scaling` with values wins, a theta inside the table wins over one beside it, and 10,000 is the default.
+//! `rope_scaling` with values has precedence, a theta inside the table has precedence over one beside it, and 10,000 is
+//! the default.
 
 use model_boss_protocol::CONFIG_ARCHITECTURES;
 use serde::Deserialize;
 
 use crate::spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling, RopeSpec};
 
-/// The configuration cannot be used.
+/// The reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigJsonError {
-    /// Not JSON, or a field of the wrong kind.
+    /// The file is not JSON, or a field has the wrong type.
     #[error("config.json is malformed: {0}")]
     Malformed(String),
-    /// A model this decoder does not compute.
+    /// The architecture is not supported by this decoder.
     #[error("the architecture {0} is not known; this build runs {known}", known = CONFIG_ARCHITECTURES.join(", "))]
     Architecture(String),
-    /// A known model with a feature this decoder lacks.
+    /// The architecture is supported, but a feature of this model is not.
     #[error("config.json asks for {0}, which this build does not have")]
     Unsupported(String),
-    /// Numbers that fit no model.
+    /// The numbers contradict each other, or no model can have them.
     #[error("config.json is inconsistent: {0}")]
     Inconsistent(String),
 }
 
-/// The largest width, count or vocabulary taken for real. Keeps every product of two of them far from overflow.
+/// The largest accepted width, count or vocabulary. It keeps the product of any two of them far from overflow.
 const LARGEST: usize = 1 << 24;
 
 impl DecoderSpec {
@@ -55,7 +56,7 @@ enum ModelFamily {
     Qwen3,
 }
 
-/// The fields read. Absent and `null` mean the same, as they do for `transformers`.
+/// The fields that are read. An absent field and `null` mean the same, as in `transformers`.
 #[derive(Deserialize)]
 #[serde(rename = "Config")]
 struct ConfigJson {
@@ -87,9 +88,9 @@ struct ConfigJson {
 
 /// Values that a family's configuration class in `transformers` fills in, where families differ.
 struct FamilyDefaults {
-    /// As many as heads where absent.
+    /// Heads of keys and values; by default as many as query heads.
     kv_heads: Option<usize>,
-    /// The stream's width over the heads where absent.
+    /// The width of a head; by default the stream's width divided by the heads.
     head_dim: Option<usize>,
     intermediate: usize,
     vocab: usize,
@@ -141,7 +142,7 @@ struct RopeTable {
     truncate: Option<bool>,
 }
 
-/// Distinguishes `null` (no window) from an absent field (the family's default).
+/// Deserialises a field so that `null` (no window) differs from an absent field (the family's default).
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<usize>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
@@ -150,7 +151,7 @@ impl ConfigJson {
     fn family(&self) -> Result<ModelFamily, ConfigJsonError> {
         let named = self.architectures.as_deref().unwrap_or_default();
         let unknown = |name: &str| Err(ConfigJsonError::Architecture(format!("'{}'", name.escape_debug())));
-        // The coordinator sends nothing else here.
+        // The coordinator uses the same list and sends no other architecture here.
         if let Some(other) = named.first().filter(|name| !CONFIG_ARCHITECTURES.contains(&name.as_str())) {
             return unknown(other);
         }
@@ -194,7 +195,8 @@ impl ConfigJson {
             head_norm: family == ModelFamily::Qwen3,
             mlp_bias: family == ModelFamily::Llama && self.mlp_bias.unwrap_or(false),
             activation: activation(self.hidden_act.as_deref().unwrap_or("silu"))?,
-            // A window as long as the sequence hides nothing. Serving no more than the window is exact without one.
+            // A window as long as the sequence has no effect. Limiting sequences to the window's length is therefore
+            // exact.
             max_positions: max_positions.min(self.window(family).unwrap_or(usize::MAX)),
         })
     }
@@ -204,7 +206,7 @@ impl ConfigJson {
         match (family, self.sliding_window) {
             (ModelFamily::Llama, _) => None,
             (ModelFamily::Mistral, window) => window.unwrap_or(Some(4_096)),
-            // Qwen's files name a window that they do not use.
+            // Qwen's files have a window even if the model does not use it.
             (ModelFamily::Qwen2 | ModelFamily::Qwen3, _) if !self.use_sliding_window.unwrap_or(false) => None,
             (ModelFamily::Qwen2 | ModelFamily::Qwen3, window) => window.unwrap_or(Some(4_096)),
         }
@@ -259,8 +261,7 @@ impl ConfigJson {
 }
 
 impl RopeTable {
-    /// Given, or from the stretch as the paper suggests: `0.1 ln(factor) + 1`, weighted by the two `mscale`s if both
-    /// are there.
+    /// The configured factor, or the YaRN paper's `0.1 ln(factor) + 1`, weighted by the two `mscale`s if both exist.
     fn yarn_attention_factor(&self, factor: f64) -> f64 {
         let warmth = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
         let given = |value: Option<f64>| value.filter(|value| *value != 0.0);
@@ -282,7 +283,7 @@ fn activation(name: &str) -> Result<Activation, ConfigJsonError> {
     }
 }
 
-/// Refuses what no tensor shape could show to be wrong, and keeps later arithmetic in range.
+/// Refuses values that no tensor shape would reveal as wrong, and keeps later arithmetic in range.
 pub(crate) fn check(spec: &DecoderSpec) -> Result<(), ConfigJsonError> {
     for (name, value) in [
         ("num_hidden_layers", spec.layers),

@@ -1,4 +1,4 @@
-//! Both spellings, the defaults, and configurations that are refused.
+//! Tests of both spellings of rope, the defaults, and configurations that are refused.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn spec(json: &str) -> Result<DecoderSpec, ConfigJsonError> {
     DecoderSpec::from_config(json.as_bytes())
 }
 
-/// A small Llama with these fields besides.
+/// A small Llama with additional fields.
 fn llama(fields: &str) -> Result<DecoderSpec, ConfigJsonError> {
     spec(&format!(
         r#"{{"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_attention_heads": 4,

@@ -1,5 +1,5 @@
-//! Streaming on the CPU: the disk writes into the buffers that products read from. Nothing is copied; bytes that are
-//! needed in another order are rearranged in place. Knows bytes, no model.
+//! Streaming on the CPU: the disk writes into the buffers that products read from. No byte is copied, and bytes that
+//! products need in another order are rearranged in place.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::streamed::table::MatrixPiece;
 /// The CPU as a device to stream through: its memory is the host's.
 pub(crate) struct CpuDevice {
     blocks: Vec<(Reads, Vec<MatrixPiece>)>,
-    /// By block: whether its numbers were looked at. Files do not change while they are read, so once is enough.
+    /// Whether each block's numbers were checked. Files do not change while they are read, so one check is enough.
     checked: Vec<bool>,
 }
 
@@ -43,11 +43,12 @@ impl StreamDevice for CpuDevice {
     }
 }
 
-/// Makes what was read ready to compute with, where it lies.
+/// Rearranges the bytes of a read in place, so that products can use them.
 pub(crate) fn arrange(reads: &Reads, pieces: &[MatrixPiece], buffer: &mut [u8], check: bool) -> Result<(), String> {
     for (place, piece) in reads.places().iter().zip(pieces) {
         let bytes = buffer.get_mut(place.clone()).unwrap_or_default();
-        // Arranged bytes have their scales in other places; they were checked when they were arranged.
+        // Bytes from an index are arranged already, with their scales in other places. They were checked when the index
+        // was written.
         if check && !piece.arranged {
             piece.layout.check(bytes).map_err(|what| format!("tensor '{}' {what}", piece.name))?;
         }
@@ -58,7 +59,7 @@ pub(crate) fn arrange(reads: &Reads, pieces: &[MatrixPiece], buffer: &mut [u8], 
     Ok(())
 }
 
-/// Matrices over arranged bytes, by name.
+/// The matrices of arranged bytes, by name.
 pub(crate) fn matrices(
     reads: &Reads,
     pieces: &[MatrixPiece],

@@ -29,7 +29,7 @@ use crate::streamed::request::{StreamRequest, StreamedPart, needs_beside_layers}
 use crate::streamed::store_source::StoreSource;
 use crate::streamed::table::{LayerTable, MatrixPiece};
 
-/// The layers of one device, of which some are streamed. The weights before and behind them have been read.
+/// Opens the layers of one device, some of which are streamed. The weights before and after them have been read.
 pub(crate) fn open(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> Result<StreamedPart, ModelError> {
     let StreamRequest { spec, part, options, .. } = *asked;
     let DevicePart { place, layers, .. } = part;
@@ -47,7 +47,7 @@ pub(crate) fn open(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> 
         // The caller expected streamed layers; a plan without any is valid too.
         ResidencyPlan::Resident => everything(&needs),
     };
-    // From here on layers go by their numbers in the model.
+    // From here on, the numbers of layers are those in the model, not in this part.
     planned.blocks.iter_mut().flatten().for_each(|layer| *layer += layers.start);
     let layer_bytes: Vec<u64> = vec![0; layers.start].into_iter().chain(needs.layers.iter().copied()).collect();
 
@@ -86,7 +86,7 @@ pub(crate) fn open(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> 
     Ok(StreamedPart { stretch: Box::new(stretch), slot_bytes: (slots * buffer) as u64 + held, host_bytes: 0 })
 }
 
-/// Bytes of a step that have to be put into another order.
+/// Bytes of a step that have to be rearranged.
 fn rearranged(table: &LayerTable, planned: &StreamPlan) -> u64 {
     let kept = planned.kept(planned.look_ahead);
     let comes = |block: &usize| !kept.iter().any(|kept| kept.0 == *block);
@@ -95,7 +95,7 @@ fn rearranged(table: &LayerTable, planned: &StreamPlan) -> u64 {
     pieces.filter(|piece| piece.moves()).map(|piece| piece.extent.len).sum()
 }
 
-/// A layer that stays, and its bytes.
+/// Reads a resident layer; returns it with its bytes.
 fn read_layer(table: &LayerTable, layer: usize, store: &dyn WeightStore) -> Result<(StreamedBlock, u64), ModelError> {
     let (reads, pieces) = table.reads(&[layer]);
     let mut buffer = host_buffer(reads.buffer())?;
@@ -110,8 +110,8 @@ fn host_buffer(bytes: usize) -> Result<HostBuffer, ModelError> {
     HostBuffer::new(bytes).map_err(|error| ModelError::Device(DecoderError::OutOfMemory(error.to_string())))
 }
 
-/// The speed of the store and of this machine's products. The latter is measured with two layers, of which the first
-/// warms up the caches.
+/// Measures the rates of the store and of this machine's products. The latter are measured with two layers, of which
+/// the first warms up the caches.
 fn measure(table: &LayerTable, layers: &Range<usize>, store: &dyn WeightStore) -> Result<Rates, ModelError> {
     let mut rates = Rates { read: 1e9, place: f64::INFINITY, latency: 1e-4, compute: 10e9 };
     let samples = [layers.start, layers.start + layers.len() / 2].map(|layer| table.reads(&[layer]));

@@ -1,4 +1,4 @@
-//! Streaming to NVIDIA GPUs in a build without them.
+//! The stub for streaming to NVIDIA GPUs in a build without CUDA.
 
 use crate::error::ModelError;
 use crate::read::reader::WeightReader;

@@ -1,8 +1,8 @@
 //! Copies to a GPU during its computation: candle's stream, a second one for copies, and events between them.
 //!
-//! candle knows one stream. Its tensors do not track their uses ([`crate::device`]), so events order the work of the
-//! two streams, as the engine asks for it. All calls are made with their context current: they come from the thread
-//! that computes and from the one that places.
+//! candle uses one stream. Its tensors do not track their uses ([`crate::device`]), so events order the work of the two
+//! streams, in the engine's order. All calls make their context current first, because two threads make them: one
+//! computes and one places.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::read::reader::WeightReader;
 use crate::streamed::device_copy;
 use crate::streamed::request::{StreamRequest, StreamedPart};
 
-/// Streams layers to the GPU that was asked for.
+/// Streams layers to the GPU of the request.
 pub(crate) fn stream(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> Result<StreamedPart, ModelError> {
     let driver = CudaDriver::new(&asked.part.place.target.device).map_err(|error| {
         let error = failure_of_gpu(&error).unwrap_or_else(|| DecoderError::Fatal(error.to_string()));
@@ -76,7 +76,7 @@ impl CopyDriver for CudaDriver {
     }
 
     fn event(&self, timed: bool) -> Result<CudaEvent, StreamFault> {
-        // A wait for an event sleeps: a copy takes milliseconds, and asking in a loop meanwhile would take a core.
+        // A wait for an event sleeps: a copy takes milliseconds, and polling meanwhile would use a whole core.
         let flags = timed.then_some(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC);
         self.context.new_event(flags).map_err(fault)
     }
@@ -86,8 +86,8 @@ impl CopyDriver for CudaDriver {
             return Err(StreamFault::Step(format!("{} bytes for a matrix of {}", from.len(), to.bytes)));
         }
         self.context.bind_to_thread().map_err(fault)?;
-        // SAFETY: `to` has these bytes at its address. It and `from` stay until a later event is reached, as the caller
-        // promises.
+        // SAFETY: `to` has these bytes at its address. By the contract of this function, `to` and `from` exist until a
+        // later event is reached.
         #[allow(unsafe_code)]
         unsafe { result::memcpy_htod_async(to.address, from, self.copy.cu_stream()) }.map_err(fault)
     }

@@ -1,4 +1,4 @@
-//! The meaning of CUDA's errors for a load and for a step with streamed layers.
+//! The classes of CUDA's errors for a load and for a step with streamed layers.
 
 use candle_core::Error;
 use candle_core::cuda_backend::CudaError;

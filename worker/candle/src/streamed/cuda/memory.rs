@@ -1,5 +1,5 @@
-//! Memory that layers are streamed through. Matrices compute from slots on the GPU, and the GPU copies by itself from
-//! page-locked memory of the host.
+//! Memory that layers are streamed through. Matrices compute from slots on the GPU, and the GPU copies from page-locked
+//! memory of the host without the CPU.
 
 use std::slice;
 
@@ -27,12 +27,12 @@ use crate::streamed::device_copy::MatrixMemory;
 const ALIGNMENT: u64 = 256;
 
 /// Memory on the GPU for one matrix: a tensor of candle's, or one of its quantised ones. It was zeroed when it was
-/// allocated, and only the matrix's own bytes are written. Bytes that kernels read behind the last row stay zero.
+/// allocated, and only the matrix's own bytes are written. Bytes that kernels read after the last row stay zero.
 pub(crate) struct SlotMemory {
     matrix: Matrix,
-    /// The address of the matrix's first byte. It stays the same as long as the matrix lives.
+    /// The address of the matrix's first byte, constant as long as the matrix exists.
     pub(super) address: sys::CUdeviceptr,
-    /// The bytes of the matrix, without the padding behind it.
+    /// The bytes of the matrix, without the padding after it.
     pub(super) bytes: usize,
 }
 
@@ -83,17 +83,17 @@ fn dense<T: candle_core::cuda_backend::CudaDType>(
     Ok((Matrix::Tensor(tensor), address))
 }
 
-/// Page-locked host memory: the GPU copies from it beside computing, and disks write into it without a copy in between.
+/// Page-locked host memory: the GPU copies from it while it computes, and disks write into it directly.
 #[derive(Debug)]
 struct Pinned {
-    /// Owns the memory. Asking it for its bytes would ask the driver each time.
+    /// The owner of the memory. Its own accessor would call the driver each time, so `start` is used.
     _memory: PinnedHostSlice<u8>,
-    /// The first whole page of it.
+    /// The first whole page of the memory.
     start: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: the memory is this value's alone, and its owner may be dropped on any thread.
+// SAFETY: only this value refers to the memory, and its owner may be dropped on any thread.
 #[allow(unsafe_code)]
 unsafe impl Send for Pinned {}
 // SAFETY: shared references only read.
@@ -103,31 +103,32 @@ unsafe impl Sync for Pinned {}
 impl HostMemory for Pinned {
     #[allow(unsafe_code)]
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `bytes` from `start` on are inside of memory that lives as long as `_memory`, and it was zeroed.
+        // SAFETY: `bytes` from `start` are inside of memory that exists as long as `_memory`, and they were zeroed.
         unsafe { slice::from_raw_parts(self.start, self.bytes) }
     }
 
     #[allow(unsafe_code)]
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; there is no other reference to it. The GPU reads it only while the caller of the copy keeps
-        // it borrowed or waits for the copy's end.
+        // SAFETY: `bytes` from `start` are inside of memory that exists as long as `_memory`, and this is the only
+        // reference. The GPU reads it only while the copy's caller keeps it borrowed or waits for the copy's end.
         unsafe { slice::from_raw_parts_mut(self.start, self.bytes) }
     }
 }
 
-/// Whole pages, at least `bytes`, zeroed.
+/// Allocates whole zeroed pages, at least `bytes`.
 pub(super) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> std::result::Result<HostBuffer, StreamFault> {
     let bytes = bytes.max(1).next_multiple_of(PAGE);
-    // The driver does not promise that memory begins with a page, and small pieces of it share one.
+    // The driver does not guarantee that memory begins at a page, and small allocations share pages. One page more is
+    // allocated, so that a whole page can be found.
     let with_room = bytes.saturating_add(PAGE);
-    // Ordinary cached memory: reads of the check and of the CPU are as fast as any. Portable: other GPUs copy from it
-    // too. SAFETY: its contents are set below before any read.
+    // The memory is ordinary cached memory, so the CPU reads it at full speed. It is portable, so other GPUs copy from
+    // it too. SAFETY: its contents are set below before any read.
     #[allow(unsafe_code)]
     let memory = unsafe { context.alloc_pinned_with_flags::<u8>(with_room, sys::CU_MEMHOSTALLOC_PORTABLE) };
     let mut memory = memory.map_err(|error| not_pinned(error, bytes))?;
     let allocated = memory.as_mut_ptr().map_err(fault)?;
     let start = allocated.map_addr(|address| address.next_multiple_of(PAGE));
-    // SAFETY: less than a page was passed over, and there is one more than these bytes.
+    // SAFETY: less than a page is skipped, and the allocation has one page more than these bytes.
     #[allow(unsafe_code)]
     unsafe {
         start.write_bytes(0, bytes);
@@ -136,7 +137,7 @@ pub(super) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> std::result::R
     buffer.map_err(|error| StreamFault::Step(error.to_string()))
 }
 
-/// The driver has no words of its own for a host that is full.
+/// The fault for a host without free memory, which the driver's error does not name.
 fn not_pinned(error: DriverError, bytes: usize) -> StreamFault {
     match error.0 {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {

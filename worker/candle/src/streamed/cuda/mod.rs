@@ -1,5 +1,5 @@
-//! Streaming to NVIDIA GPUs: copies during the computation, and memory for them. Without the feature `cuda`, the stub
-//! of the same name reports that.
+//! Streaming to NVIDIA GPUs: copies during the computation, and memory for them. Without the feature `cuda`, a stub
+//! with the same name reports its absence.
 
 #[cfg(not(feature = "cuda"))]
 mod absent;

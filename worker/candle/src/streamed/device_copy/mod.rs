@@ -1,5 +1,5 @@
-//! Streaming to a device with memory of its own: the engine's copies into slots, with matrices in them. Knows names and
-//! types of matrices, no vendor; what a vendor brings is a [`CopyDriver`] whose memory is a matrix.
+//! Streaming to a device with memory of its own: the engine's copies into slots, with matrices in them. The module is
+//! independent of vendors: each provides a [`CopyDriver`] whose memory is a matrix.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -37,17 +37,17 @@ use crate::streamed::request::{StreamRequest, StreamedPart, needs_beside_layers}
 use crate::streamed::store_source::StoreSource;
 use crate::streamed::table::{LayerTable, MatrixPiece};
 
-/// Buffers that reads take turns in: one is filled while the other is copied from.
+/// Buffers that reads alternate between: one is filled while the other is copied from.
 const BUFFERS: usize = 2;
 
-/// Memory on a device that one matrix computes from, after each copy to it.
+/// Device memory of one matrix. Products read it after each copy to it.
 pub(crate) trait MatrixMemory {
-    /// The matrix over it.
+    /// The matrix in this memory.
     fn matrix(&self) -> Matrix;
 }
 
-/// The layers of one device with memory of its own, of which some are streamed. The weights before and behind them have
-/// been read.
+/// Opens the layers of one device with memory of its own, some of which are streamed. The weights before and after them
+/// have been read.
 pub(crate) fn open<D>(
     asked: &StreamRequest<'_>,
     reader: &mut WeightReader<'_>,
@@ -60,7 +60,7 @@ where
     let StreamRequest { spec, part, options, .. } = *asked;
     let (target, layers) = (&part.place.target, &part.layers);
     let mut table = LayerTable::read(spec, reader.files(), reader, layers.clone())?;
-    // Kernels here read matrices as the model's files have them.
+    // Kernels of these devices read matrices in the order of the model's files.
     let index = index::apply(&mut table, |_| ROWS);
     fits(&table, layers, target)?;
     let store = store::open(&table.paths, options.store)?;
@@ -75,7 +75,7 @@ where
     };
     let rates = measure(&table, layers, store.as_ref(), driver, target)?;
     let mut planned = fitting(&table, layers.start, &needs, asked, &rates, bytes_of)?;
-    // From here on layers go by their numbers in the model.
+    // From here on, the numbers of layers are those in the model, not in this part.
     planned.blocks.iter_mut().flatten().for_each(|layer| *layer += layers.start);
 
     let mut resident: Vec<Option<Arc<Layer>>> = vec![None; spec.layers];
@@ -102,7 +102,7 @@ where
     if planned.step_seconds.is_some() {
         let local = StreamPlan { blocks: shifted(&planned.blocks, layers.start), ..planned.clone() };
         let mut cost = cost(&needs, &local, &rates);
-        // The cost counts the blocks that come, in their order.
+        // The cost counts the blocks that are copied in a step, in their order.
         let kept = local.kept(local.look_ahead);
         let comes = (0..local.blocks.len()).map(BlockId).filter(|block| !kept.contains(block));
         for (of_block, block) in cost.blocks.iter_mut().zip(comes) {
@@ -132,7 +132,7 @@ fn shifted(blocks: &[Vec<usize>], by: usize) -> Vec<Vec<usize>> {
     blocks.iter().map(|layers| layers.iter().map(|layer| layer - by).collect()).collect()
 }
 
-/// Refuses types that the device has no product for.
+/// Refuses matrices of types without a product on the device.
 fn fits(table: &LayerTable, layers: &Range<usize>, target: &WeightTarget) -> Result<(), ModelError> {
     let pieces = table.layers[layers.clone()].iter().flatten();
     match pieces.into_iter().find(|piece| !target.computes_stored(piece.layout.kind)) {
@@ -144,8 +144,8 @@ fn fits(table: &LayerTable, layers: &Range<usize>, target: &WeightTarget) -> Res
     }
 }
 
-/// A plan whose slots fit, with the bytes that these really have. A plan counts the bytes of its largest block. A slot
-/// has room for every class as often as any block has it. That is more where layers differ in type.
+/// A plan whose slots fit, with their real bytes. A plan assumes slots of its largest block. A real slot has room for
+/// each kind of matrix as often as any block has it, which is more if layers differ in type.
 fn fitting(
     table: &LayerTable,
     first: usize,
@@ -171,7 +171,8 @@ fn fitting(
         if takes <= budget {
             return Ok(StreamPlan { slot_bytes: slot, ..planned });
         }
-        // The next plan is smaller by what was too much; one that cannot be made smaller is refused with its numbers.
+        // The next plan has fewer bytes by the excess of this one. A plan that cannot be made smaller is refused with
+        // its numbers.
         less += (takes - budget).max(1);
     }
 }
@@ -184,8 +185,8 @@ struct HostShare {
 }
 
 impl HostShare {
-    /// Buffers first, then as many blocks as fit. They are chosen evenly among the streamed ones, so that the disk has
-    /// time for the others while they are copied. Without a limit only buffers are held.
+    /// The buffers first, then as many blocks as fit. Blocks are chosen evenly among the streamed ones, so that the
+    /// disk has time for the others while they are copied. Without a limit only buffers are held.
     fn of(
         limit: Option<u64>,
         blocks: &[(Reads, Vec<MatrixPiece>)],
@@ -196,7 +197,7 @@ impl HostShare {
         let all: u64 = blocks.iter().map(|(reads, _)| reads.buffer() as u64).sum();
         if all <= limit {
             let held = (0..blocks.len()).map(BlockId).collect();
-            // One page, because a ring needs a buffer, although no block is read into it.
+            // The ring needs a buffer even if no block is read into it, so it gets one of a page.
             return Ok(Self { buffers: 1, held, bytes: all });
         }
         let buffers = (limit / buffer.max(1)).min(BUFFERS as u64);
@@ -216,8 +217,8 @@ impl HostShare {
     }
 }
 
-/// The rates of the store, of copies to the device and of computing. The latter two are measured on two layers, of
-/// which the first is a warm-up.
+/// Measures the rates of the store, of copies to the device and of computing. The latter two are measured with two
+/// layers, of which the first is a warm-up.
 fn measure<D>(
     table: &LayerTable,
     layers: &Range<usize>,
@@ -250,7 +251,7 @@ where
             let mut places = reads.places().iter().zip(&memory);
             let asked = places
                 .try_for_each(|(place, memory)| driver.copy(buffer.get(place.clone()).unwrap_or_default(), memory));
-            // Neither side of a copy is freed before the copy is done, not even if another could not be queued.
+            // Neither side of a copy may be freed before the copy is done, even if another copy could not be queued.
             driver.record(&end, Queue::Copy)?;
             let seconds = driver.seconds(&begin, &end)?;
             asked.map(|()| seconds)
@@ -272,7 +273,7 @@ where
     Ok(rates)
 }
 
-/// A product that failed is the matrix's fault, unless the device reports a fault of its own.
+/// The error for a failed product. It blames the matrix, unless the device reports a fault of its own.
 fn not_computed(piece: &MatrixPiece, error: &candle_core::Error) -> ModelError {
     match device::failure(error) {
         DecoderError::Step(what) => {
@@ -291,10 +292,10 @@ fn load_fault(fault: StreamFault) -> ModelError {
     })
 }
 
-/// The engine's device, with names for the pieces.
+/// The engine's device, with the names of the matrices in each block.
 struct MatrixDevice<D: CopyDriver> {
     copied: CopyDevice<D>,
-    /// By block, in the order of its pieces.
+    /// Names of matrices by block, in the order of the block's pieces.
     names: Vec<Vec<String>>,
 }
 

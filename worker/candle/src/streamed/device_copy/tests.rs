@@ -24,11 +24,11 @@ use crate::streamed::index::{IndexOrder, write_layer_index};
 
 type SharedBytes = Arc<Mutex<Vec<u8>>>;
 
-/// Host memory that simulates a device's: copies are done when they are waited for, and not before.
+/// A driver whose device memory is simulated in host memory. A copy is executed only when it is waited for.
 #[derive(Default)]
 struct HostDriver {
     asked: Mutex<Vec<(Vec<u8>, SharedBytes)>>,
-    /// Bytes of memory that is there.
+    /// Bytes of allocated memory.
     allocated: Arc<AtomicU64>,
 }
 
@@ -118,7 +118,7 @@ fn options(window: usize, block: usize, host: Option<u64>) -> DecoderLoadOptions
     }
 }
 
-/// As a load does it, with one device, which is the driver's.
+/// Opens a model as a load does, with the driver's device as its only one.
 fn streamed(
     model: &Path,
     limit: Option<u64>,
@@ -173,19 +173,19 @@ fn rs_10_copied_into_slots_is_resident_to_the_bit() {
     let names = ["bf16", "f16", "qwen3-tied-bf16", "qwen2-sharded-f16", "plain", "biases"];
     for (at, model) in names.iter().map(|name| golden.join(name)).chain([synthetic(&folder)]).enumerate() {
         let expected = bits(load(&model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap().as_mut());
-        // No layer in host memory, all layers, and as many as three buffers hold.
+        // Without a limit the host holds no layer. Further limits hold all layers, and as many as three buffers.
         for host in [None, Some(1 << 30)] {
             let driver = Arc::new(HostDriver::default());
             let mut comes = streamed(&model, None, &options(1 + at % 3, 1 + at % 2, host), &driver).unwrap();
             assert!(bits(&mut comes) == expected, "{} with {host:?}", model.display());
             let monitor = comes.monitor().unwrap();
-            // Two layers fit into the buffers, and then stay there.
+            // Two layers fit in the buffers, and are then held there.
             let held = monitor.residency().store == "host memory";
             assert_eq!(held, host.is_some() || monitor.residency().blocks <= 2, "{}", monitor.residency().store);
             let (totals, layers) = (monitor.totals(), monitor.layers());
             assert_eq!((totals.steps, layers.len()), (3, monitor.residency().streamed_layers));
             assert!(layers.iter().all(|layer| layer.bytes > 0));
-            // The disk rests when everything is held.
+            // The disk is not read when all layers are held.
             assert_eq!(totals.read_seconds == 0.0, held, "{}", totals.read_seconds);
         }
     }
@@ -247,7 +247,7 @@ fn slots_that_take_more_than_their_largest_block_still_fit_the_budget() {
             Ok(mut comes) => {
                 assert!(bits(&mut comes) == expected);
                 let plan = comes.monitor().unwrap().residency().clone();
-                // The report equals the allocation, and nothing of it is left from measuring.
+                // The report equals the allocation: no memory of the measurements is left.
                 assert_eq!(plan.slots as u64 * plan.slot_bytes, driver.allocated.load(Ordering::SeqCst));
                 mixed += usize::from(plan.streamed_layers > 0 && plan.resident_layers > 0);
                 assert!(comes.info().weight_bytes < limit);
