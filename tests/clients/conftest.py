@@ -1,6 +1,6 @@
 """Starts the real coordinator once: the built-in `guide` with the real worker, and fake workers beside it.
 
-Run by scripts/test, which builds the binaries and says where they are in MODEL_BOSS_TEST_BIN_DIR.
+scripts/test runs the tests. It builds the binaries and sets their folder in MODEL_BOSS_TEST_BIN_DIR.
 """
 
 import base64
@@ -34,7 +34,7 @@ def binary(name: str) -> pathlib.Path:
 
 @contextlib.contextmanager
 def coordinator(folder: pathlib.Path, worker: str, settings: str = ""):
-    """A coordinator with the manifests in `folder` and these settings; gives its base URL, ends it by SIGTERM."""
+    """A coordinator with the manifests in `folder` and these settings. Yields its base URL, and ends it by SIGTERM."""
     (folder / "state").mkdir()
     first = 22_000 + os.getpid() % 200 * 40
     (folder / "model-boss.toml").write_text(
@@ -72,7 +72,7 @@ def guide_url(tmp_path_factory):
 
 
 class Elsewhere(http.server.BaseHTTPRequestHandler):
-    """A provider elsewhere that knows one route: vectors, in the form that is asked for."""
+    """A fake cloud provider with one route: embeddings, as numbers or as base64."""
 
     protocol_version = "HTTP/1.1"
 
@@ -98,7 +98,7 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="session")
 def elsewhere():
-    """The settings of a provider `near`."""
+    """The settings of a cloud provider `near`, which this process serves."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f'[providers.near]\nbase_url = "http://127.0.0.1:{server.server_port}/v1"\n'
@@ -128,7 +128,7 @@ def fake_url(tmp_path_factory, elsewhere):
 
 
 def client_of(url: str, **options) -> openai.OpenAI:
-    # Retries of the client would hide what the server answers.
+    # Retries of the client would hide the server's errors.
     return openai.OpenAI(base_url=url, api_key="unused", max_retries=0, timeout=60, **options)
 
 

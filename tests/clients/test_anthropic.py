@@ -67,5 +67,5 @@ def test_errors_are_the_clients_own(claude):
 
 
 def test_models_are_listed_and_found(claude):
-    # The client reads this server's list, whose entries have what it needs.
+    # The client parses this server's list, whose entries have all fields that it requires.
     assert "guide" in [model.id for model in claude.models.list(limit=5)]

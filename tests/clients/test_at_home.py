@@ -1,4 +1,4 @@
-"""Official clients with nothing but a base URL: what each of them takes for granted on the server it was written for."""
+"""Official clients with only a base URL: the behaviour that each of them expects of the server it was written for."""
 
 import json
 import urllib.error

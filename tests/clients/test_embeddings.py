@@ -1,4 +1,4 @@
-"""Vectors of a provider elsewhere, by the official clients: they ask for base64, or read plain numbers."""
+"""Embeddings of a cloud provider, by the official clients, which request base64 or read plain numbers."""
 
 import openai
 import pytest

@@ -1,4 +1,4 @@
-"""The official client, unchanged, with the built-in model: what it reads is what OpenAI's own server would send."""
+"""The official client, unchanged, with the built-in model: answers have the form of OpenAI's own server."""
 
 QUESTION = [{"role": "user", "content": "Which port does model-boss listen on?"}]
 
@@ -77,7 +77,7 @@ def test_a_conversation(guide):
 def test_models_list_and_retrieve(guide):
     models = guide.models.list().data
     assert all(model.object == "model" for model in models)
-    # The alias `default` is listed beside it: what a request without a model gets.
+    # The list also has the alias `default`, the model of a request that names none.
     assert {"guide", "default"} <= {model.id for model in models}
     [model] = [model for model in models if model.id == "guide"]
     assert (model.id, model.object) == ("guide", "model")

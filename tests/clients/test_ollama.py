@@ -55,7 +55,7 @@ def running(client):
 
 
 def test_rc_8_keep_alive(client):
-    """The whole table: how long a model stays, and what an empty prompt does."""
+    """Every form of `keep_alive`, and its effect with an empty prompt."""
     assert client.generate("guide", keep_alive=0).done_reason == "unload"
     assert running(client) == []
     day = 24 * 3600  # what `max_keep_alive` allows at most
@@ -66,7 +66,7 @@ def test_rc_8_keep_alive(client):
         left = model.expires_at - datetime.datetime.now(datetime.timezone.utc)
         assert abs(left.total_seconds() - seconds) < 10, given
         assert model.size > 0 and model.size_vram == 0 and model.context_length > 0
-    # An answer with `keep_alive` 0 is given, and the model leaves behind it.
+    # A request with `keep_alive` 0 is answered, and the model is unloaded afterwards.
     assert client.chat("guide", messages=QUESTION, keep_alive=0, options={"num_predict": 2}).message.content
     assert client.chat("guide", messages=[], keep_alive=0).done_reason == "unload"
     assert running(client) == []
@@ -90,7 +90,7 @@ def test_errors_are_the_clients_own(client, fake_url):
 
 
 def test_en_6_samplers_that_are_off_pass_and_those_that_are_on_are_refused_by_name(client):
-    # As programs send whole blocks of options.
+    # Programs send whole blocks of options, most with their default values.
     off = {"mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "tfs_z": 1.0, "typical_p": 1.0, "num_keep": 0,
            "penalize_newline": True, "repeat_last_n": 64, "num_ctx": 2048, "num_gpu": 1, "numa": False}
     assert "8210" in client.chat("guide", messages=QUESTION, options={**GREEDY, **off}).message.content

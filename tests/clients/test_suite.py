@@ -1,6 +1,6 @@
-"""Clients of other people, unchanged, each in a small program of `suite/` with an environment of its own.
+"""Third-party clients, unchanged, each in a small program of `suite/` with an environment of its own.
 
-The head of a program says which packages it needs, in pinned versions. Those that install in seconds run always;
+The head of a program lists the packages that it needs, in pinned versions. Programs that install in seconds run always;
 MODEL_BOSS_TEST_CLIENTS=all (`scripts/test --all`) runs all of them in their newest versions, and writes the versions that
 passed into docs/clients-tested.md.
 """
@@ -27,12 +27,12 @@ SUITE = pathlib.Path(__file__).parent / "suite"
 BUILT = REPOSITORY / "target/clients-suite"
 PAGE = REPOSITORY / "docs/clients-tested.md"
 ALL = os.environ.get("MODEL_BOSS_TEST_CLIENTS") == "all"
-# The version behind a package's name. Newest versions go without it; an upper bound (`<0.4`) stays.
+# The pinned version after a package's name. It is removed for the newest versions; an upper bound (`<0.4`) is kept.
 PINNED = r"==.*|(?<=.)@[^@/]*$"
 
 
 def spelt(name):
-    """A Python package's name in the one spelling that compares."""
+    """A Python package's name in its normal form, so that names can be compared."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -49,7 +49,7 @@ class Program:
         return [re.sub(PINNED, "", package) for package in self.pinned] if ALL else self.pinned
 
     def folder(self):
-        """Where they are installed; the same needs are installed once."""
+        """The folder of the installed packages. Programs with equal names and packages share one."""
         mark = hashlib.sha256(" ".join(self.needs()).encode()).hexdigest()[:8]
         return BUILT / f"{self.name}-{mark}"
 
@@ -66,7 +66,7 @@ class Program:
             done.touch()
         if self.is_python:
             return [folder / "venv/bin/python", "-B", self.path]
-        # Packages are looked for from a module's own folder upwards.
+        # Node searches packages from a module's own folder upwards.
         for module in [self.path, SUITE / "question.mjs"]:
             shutil.copy(module, folder)
         return ["node", folder / self.path.name]
@@ -80,7 +80,7 @@ class Program:
         return [["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", folder, *self.needs()]]
 
     def installed(self):
-        """The versions of the packages that it needs, with the bound of those that have one."""
+        """The installed versions of the needed packages, with their upper bounds."""
         names = [re.sub(rf"\[.*?\]|<.*|{PINNED}", "", package) for package in self.pinned]
         if self.is_python:
             command = [self.folder() / "venv/bin/pip", "list", "--format", "json", "--disable-pip-version-check"]

@@ -238,7 +238,7 @@ async fn the_coordinator_ends_in_its_grace_while_an_answer_waits_for_the_disk() 
     rig.boss.signal(Signal::SIGTERM);
     let told = error_in(&stream.rest().await);
     assert_eq!(told["source"], "coordinator", "{told}");
-    // No process is left; the exit code says that work was lost.
+    // No process is left, and the exit code reports lost work.
     rig.boss.exit().await;
 }
 

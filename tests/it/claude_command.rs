@@ -138,7 +138,7 @@ async fn rc_27_what_the_command_cannot_do_is_said() {
         failed.error_message().contains("no login here") && failed.error_message().contains("exit status: 3"),
         "{failed:?}"
     );
-    // The same failure in the middle of a stream.
+    // The program fails in the same way in the middle of a stream.
     stand_in.says(BEGIN);
     let events = boss.chat_streamed("claude:opus", "?").await.rest().await;
     assert!(format!("{events:?}").contains("no login here"), "{events:?}");

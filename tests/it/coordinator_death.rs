@@ -58,7 +58,7 @@ async fn killed_while_a_worker_decodes() {
 async fn killed_the_moment_a_worker_appears() {
     let sandbox = Sandbox::new();
     let model = sandbox.fake_model("alpha", stubborn());
-    // The moment differs from run to run: it lies between fork, gate and readiness.
+    // The kill happens at a random moment between fork, gate and readiness.
     for _ in 0..10 {
         let boss = sandbox.start().await;
         let _lost = boss.ask(question("alpha", "?"));

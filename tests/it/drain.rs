@@ -48,7 +48,7 @@ async fn new_work_is_refused_while_draining() {
     stream.token().await;
     boss.signal(Signal::SIGTERM);
     let client = boss.client();
-    // Either the connection is refused, or the answer is a 503 with the reason: never a hang, never a lost request.
+    // The request must not hang or be lost: its connection is refused, or the answer is a 503 with the reason.
     let refused = async || {
         if !client.listens().await {
             return Some(());

@@ -435,7 +435,8 @@ async fn rc_17_a_real_llama_server_answers() {
     body["thinking"] = 5.into();
     let answer = boss.ask(body).await.unwrap();
     assert!(answer.text().contains("8210"), "a budget does not trouble a model that does not think: {answer:?}");
-    // A continued answer comes without its beginning, and a message starts with the tokens of its prompt.
+    // The answer to a continued message does not repeat its beginning. A message's first event has the tokens of its
+    // prompt.
     let mut begun = question("guide", "Which port does model-boss listen on?");
     begun["messages"].as_array_mut().unwrap().push(json!({ "role": "assistant", "content": "model-boss listens" }));
     begun["max_tokens"] = 30.into();

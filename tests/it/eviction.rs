@@ -96,7 +96,7 @@ async fn rc_13_a_budget_too_short_for_the_load_is_refused_at_once_and_the_load_b
 async fn rc_20_what_a_model_really_takes_is_learned_and_kept() {
     let mut sandbox = Sandbox::new();
     sandbox.simulate(ONE);
-    // No size is stated: the estimate comes from the files, which are empty.
+    // The manifest has no size, so the estimate comes from the files, which are empty.
     let behaviour = Behaviour { holds: Some(model_boss_protocol::ByteCount::gib(6)), ..says("yes") };
     let _model = sandbox.fake_model_with("alpha", "device = \"cuda:0\"", behaviour);
     let boss = sandbox.start().await;

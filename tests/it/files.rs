@@ -152,7 +152,7 @@ async fn op_5_a_path_outside_the_roots_is_refused_as_if_nothing_were_there() {
         assert!(there.contains("model_roots"), "{there}");
         assert_eq!(there.replace("alpha", "ahpla"), absent);
     }
-    // A client that does not know the coordinator's state folder.
+    // This client does not have the coordinator's state folder.
     let mut run = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
     run.current_dir(outside.path("")).arg("run").arg(sandbox.path("models/link/alpha")).arg("hello");
     let told = error(&output(run).await);
@@ -196,7 +196,7 @@ async fn op_5_a_package_by_path_chooses_no_program_and_no_file_elsewhere() {
             "{refused:?}"
         );
     }
-    // A file beside the weights that leads out of the root is refused, whatever its name.
+    // A file beside the weights is refused, whatever its name, if it is a link out of the root.
     for name in ["tokenizer.json", "vocab.txt"] {
         std::os::unix::fs::symlink(sandbox.path("secret.json"), package.join(name)).unwrap();
         let refused = load("context_length = 7").await;
@@ -217,7 +217,7 @@ async fn op_5_the_user_who_runs_it_needs_no_root_and_others_get_no_more_than_the
     let sandbox = Sandbox::new();
     let mut model = folder(&sandbox, "alpha", says("good day"));
     let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
-    // The models lie in the home folder and in the folder in which the coordinator was started.
+    // The models are in the home folder and in the folder in which the coordinator was started.
     launch.command.env("HOME", sandbox.path("")).current_dir(sandbox.path(""));
     let boss = launch.start().await;
     let path = sandbox.path("models/alpha");
@@ -226,8 +226,8 @@ async fn op_5_the_user_who_runs_it_needs_no_root_and_others_get_no_more_than_the
     let message = refused.error_message();
     assert!(message.contains("model_roots") && message.contains("model-boss run"), "{message}");
 
-    // Without the key of the state folder every caller is a stranger; the error tells the coordinator's user where it
-    // is.
+    // A caller without the key of the state folder counts as another user. The error has the key's path, for the
+    // coordinator's own user.
     let mut stranger = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
     stranger.current_dir(home.path("")).args(["run"]).arg(&path).arg("hello");
     let told = error(&output(stranger).await);

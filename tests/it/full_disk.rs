@@ -152,7 +152,7 @@ async fn rc_20_what_is_learned_while_the_disk_takes_nothing_is_written_when_it_d
     let written = async || contains(&std::fs::read(&file).ok()?, b"\"max_concurrent\":").then_some(());
     until(PATIENCE, "what was learned is in the file", written).await;
     boss.finish().await;
-    // A new process knows the size that this one learned.
+    // A new process uses the footprint that this one measured.
     let boss = sandbox.start().await;
     let asked = boss.ask(question("alpha", "?"));
     alpha.worker().await.finish_load();

@@ -1,5 +1,5 @@
-//! RC-11 under load: clients close their connections at every moment, above all when their turn comes. However many do,
-//! no place, no queue entry and no count is left behind, and the process can end.
+//! RC-11 under load: clients close their connections at every moment, above all when their turn comes. After any number
+//! of them no place, no queue entry and no count is left, and the process can end.
 //!
 //! The tests run a fixed number. For more: `MODEL_BOSS_CHAOS_GIVE_UPS=100000 MODEL_BOSS_CHAOS_SEED=7 cargo nextest run
 //! -P chaos -p model-boss-tests give_ups`.
@@ -20,9 +20,9 @@ const CHAT: &str = "/v1/chat/completions";
 const GIVE_UPS: u64 = 1_000;
 /// The time that a worker takes for an answer.
 const ANSWER: Duration = Duration::from_millis(20);
-/// The requests in the queue behind a running one.
+/// The number of requests that wait for the running one.
 const QUEUED: u64 = 8;
-/// The range around the running request's end in which queued clients give up.
+/// The range around the running request's end in which waiting clients disconnect.
 const AROUND: Duration = Duration::from_millis(3);
 /// The clients of the mixed test.
 const CROWD: u64 = 40;
@@ -76,7 +76,7 @@ async fn all_goes_on(boss: Boss, models: &[&str]) {
     assert!(!output.text().contains("drain_grace"), "the end waited for requests that are gone:\n{}", output.text());
 }
 
-/// One place with a running request, and queued clients that give up just as it becomes free.
+/// A model with one place, a running request, and waiting clients that disconnect just as the place becomes free.
 #[tokio::test]
 async fn rc_11_who_leaves_as_the_turn_comes_takes_no_place_along() {
     let sandbox = Sandbox::new();
@@ -100,8 +100,8 @@ async fn rc_11_who_leaves_as_the_turn_comes_takes_no_place_along() {
     all_goes_on(boss, &["one"]).await;
 }
 
-/// Every kind of request is given up at any moment. There are requests to workers, to a provider and to a rung behind
-/// one that fails, and orders of operators.
+/// Clients of every kind of request disconnect at any moment. There are requests to workers, to a provider and to a
+/// rung after one that fails, and orders of operators.
 #[tokio::test]
 async fn rc_11_give_ups_at_every_moment_leave_nothing_behind() {
     let stub = Stub::start("application/json", message("four")).await;

@@ -1,5 +1,4 @@
-//! GPUs that are pulled, return, hang or report nonsense, through the real driver interface with a fake library behind
-//! it.
+//! GPUs that are pulled, return, hang or report invalid values, through the real driver interface with a fake library.
 
 use model_boss_protocol::ByteCount;
 use model_boss_tests::{
@@ -254,13 +253,13 @@ async fn dm_6_rc_18_memory_of_an_engines_children_is_its_leases_and_leaks_when_t
     let boss = rig.start().await;
     assert!(boss.chat("alpha", "?").await.status.is_success());
     let early = child(&rig, "early").await;
-    // Another child starts when the engine has long been ready.
+    // The engine starts another child process long after it was ready.
     std::fs::write(rig.sandbox.path("late.go"), "now\n").unwrap();
     let late = child(&rig, "late").await;
     rig.gpus.uses(early, ONE, ByteCount::gib(3));
     rig.gpus.uses(late, ONE, ByteCount::gib(2));
 
-    // While the processes live, all of their memory is the lease's, and none is foreign.
+    // As long as the processes live, all of their memory is counted for the lease, and none as foreign.
     let measured = async || {
         let leases = boss.read("/api/v1/leases").await;
         let measured = leases["leases"][0]["parts"][0]["measured"].as_u64();

@@ -176,7 +176,7 @@ async fn en_4_a_hostile_template_costs_its_own_request_an_error_and_nothing_more
         let answer = worker.post("/v1/chat/completions", &chat(json!({"attack": attack}))).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{attack}: {answer:?}");
     }
-    // There are more requests at once than processes.
+    // The number of simultaneous requests exceeds that of processes.
     let at_once = ["sort", "concatenate", "tojson", "join"].map(|attack| worker.ask(&chat(json!({"attack": attack}))));
     for answer in at_once {
         assert_eq!(limit_of(&answer.await.unwrap()), (StatusCode::BAD_REQUEST, "template_failed".to_owned()));
@@ -220,8 +220,8 @@ async fn rc_11_a_client_that_leaves_ends_its_rendering() {
     assert_eq!(worker.post("/v1/chat/completions", &chat(json!({}))).await.status, StatusCode::OK);
 }
 
-/// A process that renders for this worker, if there is one. It is not the worker's own child, which loads, but a child
-/// of that child which has used the CPU for a while.
+/// A process that renders for this worker, if there is one. It is a grandchild of the worker that has used the CPU for
+/// a while. The child between them only loads.
 fn busy_below(worker: u32) -> Option<u32> {
     Processes::below(worker).pids().find(|pid| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -52,7 +52,7 @@ async fn a_clients_credentials_and_hop_headers_stay_outside() {
     let text = format!("{headers:?}");
     assert!(!text.contains("a-clients-own-key") && !text.contains("session=1"), "{text}");
     assert!(!headers.contains_key("x-client-id"), "{text}");
-    // The header has the scheduler's number, not the client's word.
+    // The header has the priority that the scheduler uses, not the one that the client sent.
     assert_eq!(headers["x-priority"], "8", "{text}");
     boss.finish().await;
 }

@@ -25,7 +25,7 @@ const TERMS: &str = "[leases]\nterm = \"1s\"\nheartbeat = \"400ms\"\npatience = 
 /// A stop that is longer than the term of a lease.
 const LONG_STOP: Duration = Duration::from_millis(1_300);
 const SECONDS: u64 = 20;
-/// The interval between looks at the ledger.
+/// The interval between two reads of the ledger.
 const LOOK: Duration = Duration::from_millis(10);
 /// The interval between requests to a loaded model.
 const ASK: Duration = Duration::from_millis(40);

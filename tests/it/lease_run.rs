@@ -156,7 +156,7 @@ async fn le_4_a_job_goes_on_while_its_coordinator_is_killed_and_started_again() 
     let boss = launch(&sandbox, port).start().await;
     let after = leases(&boss).await.remove(0);
     assert_eq!((&after["id"], &after["pids"]), (&before["id"], &before["pids"]), "it is counted from the first moment");
-    // Only a renewal increases the rest of a lease's term.
+    // The remaining term of a lease only increases when it is renewed.
     let mut left = u64::MAX;
     let renewed = async || {
         let before = std::mem::replace(&mut left, leases(&boss).await[0]["expires_in_ms"].as_u64().unwrap());

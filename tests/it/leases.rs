@@ -110,7 +110,7 @@ async fn is_loaded(boss: &Boss, model: &str) -> bool {
     slots["slots"].as_array().unwrap().iter().any(|slot| slot["model"] == model)
 }
 
-/// The answer to another user of this machine: status and body. Returns `None` where the tests may not become another
+/// Sends a request as another user of this machine; returns status and body. `None` if the tests may not become another
 /// user.
 fn as_another_user(boss: &Boss, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
     if !nix::unistd::Uid::effective().is_root() {

@@ -1,4 +1,4 @@
-//! Backends that answer nonsense, on every route and in every dialect. A client gets an error, never an empty answer,
+//! Backends with malformed answers, on every route and in every dialect. A client gets an error, never an empty answer,
 //! and no header of the backend's own.
 
 use http::StatusCode;

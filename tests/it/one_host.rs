@@ -1,6 +1,6 @@
-//! Several users and sessions on one machine. Two coordinators never count one device, whoever starts them and with
-//! whichever runtime folder. Every coordinator notices a lost ledger, and no user prevents another from starting. The
-//! tests run in a mount namespace with shared folders of its own, so that the machine's are not touched.
+//! Several users and sessions on one machine. Two coordinators never count one device, with any users and any runtime
+//! folders. Every coordinator notices a lost ledger, and no user prevents another from starting. The tests run in a
+//! mount namespace with shared folders of its own, so that the machine's are not touched.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ async fn two_sessions_of_one_user_do_not_count_one_device_twice() {
     let first = launch(&one, &mounts, None).start().await;
     refused(launch(&two, &mounts, None), &first, "").await;
     first.kill().await;
-    // A killed coordinator leaves claims behind, which do not count.
+    // The claims of a killed coordinator remain, and do not count.
     let second = launch(&two, &mounts, None).start().await;
     assert_eq!(claims(&mounts).len(), 2, "its own, one in each folder");
     second.finish().await;
@@ -88,7 +88,7 @@ fn claims(mounts: &Mounts) -> Vec<PathBuf> {
     paths.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("model-boss-device-cpu.")).collect()
 }
 
-/// Another user's program, ended with this value.
+/// A program of another user, which is killed when this value is dropped.
 struct Attacker(Child);
 
 impl Attacker {
@@ -184,7 +184,7 @@ async fn an_emptied_redis_is_noticed_by_another_user() {
 async fn where_no_folder_is_for_all_that_is_said() {
     let sandbox = Sandbox::new();
     let own = sandbox.path("");
-    // The sandbox lies below /tmp and stays writable.
+    // The sandbox is below /tmp and stays writable.
     let script = format!(
         "mount --bind '{0}' '{0}' && for f in /dev/shm /run/lock; do mkdir -p $f; mount -t tmpfs -o mode=755 tmpfs $f; done; \
          mount --rbind /tmp /tmp && mount -o remount,bind,ro /tmp",

@@ -87,13 +87,13 @@ impl Tree {
         until(2 * PATIENCE, "the whole tree stands", all).await;
     }
 
-    /// Whether any of its processes lives.
+    /// Whether any process of the program is alive.
     fn lives(&mut self) -> bool {
         // Without a writer, a read returns the end of the file; with one, it would block.
         !matches!(self.pipe.read(&mut [0; 64]), Ok(0))
     }
 
-    /// Waits until all its processes are gone.
+    /// Waits until all processes of the program are gone.
     pub(crate) async fn ends(mut self) {
         until(GONE_WITHIN, "no process of the tree is left", async || (!self.lives()).then_some(())).await;
     }
@@ -224,7 +224,7 @@ async fn many_leased_programs_are_killed_and_nothing_is_left() {
     boss.finish().await;
 }
 
-/// A program that leaves a session and a daemon of two forks behind, each of which holds the pipe `left.fifo`.
+/// A program that leaves a session and a daemon of two forks, each of which holds the pipe `left.fifo`.
 fn leaving_sessions(sandbox: &Sandbox) -> (String, Tree) {
     let fifo = sandbox.path("left.fifo");
     nix::unistd::mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
@@ -259,7 +259,7 @@ async fn le_4_what_outlived_its_holder_and_all_guards_is_ended_and_counted_until
             assert!(!lives || leases == Some(1), "the lease is given back while its processes live");
             (!lives).then_some(())
         };
-        // The coordinator looks once a second.
+        // The coordinator checks once a second.
         until(PATIENCE, "no process of the tree is left", ended).await;
         no_lease_is_left(&boss).await;
         boss.finish().await;

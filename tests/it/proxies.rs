@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::cloud::{KEY, Stub, message};
 
-/// A proxy whose tunnels all lead to one place, whatever address a client requests.
+/// A proxy whose tunnels all lead to one place, independently of the address that a client requests.
 struct TunnelProxy {
     address: SocketAddr,
     asked: Arc<Mutex<Vec<String>>>,
@@ -65,7 +65,7 @@ async fn rc_27_https_goes_through_a_tunnel_and_the_proxy_sees_no_key() {
     let proxy = TunnelProxy::start("200 Connection established").await;
     let sandbox = Sandbox::new().with_config("[providers.claude]\nbase_url = \"https://claude.example:4443/v1\"");
     let boss = start(&sandbox, &[("HTTPS_PROXY", &format!("http://me:word@{}", proxy.address))]).await;
-    // No server answers behind the tunnel: the test shows the requested address and the first bytes.
+    // No server answers through the tunnel: the test checks the requested address and the first bytes.
     let answer = boss.chat("claude:opus", "?").await;
     assert_eq!((answer.status, answer.error_code().as_str()), (StatusCode::BAD_GATEWAY, "backend_error"), "{answer:?}");
     let asked = proxy.asked.lock().unwrap().clone();

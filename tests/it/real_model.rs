@@ -1,4 +1,4 @@
-//! Both real binaries and a real, tiny model: answers have the requested content and form.
+//! Both real binaries with a real, tiny model: answers have the requested content and form.
 
 use std::path::{Path, PathBuf};
 

@@ -150,7 +150,7 @@ enum Length {
 }
 
 impl Upload {
-    /// Sends all of a body but its end. A refusal may come at any moment.
+    /// Sends a body without its last bytes. A refusal may arrive at any moment.
     async fn begin(boss: &Boss, model: &str, size: usize, length: Length) -> Self {
         let rest = "\"}]}".to_owned();
         let first = format!("{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"");

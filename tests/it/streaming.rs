@@ -26,7 +26,7 @@ pub(crate) fn synth(sandbox: &Sandbox, shape: &str) -> PathBuf {
 /// Adds the file as the model `name`, with these further lines in its manifest.
 pub(crate) fn with(sandbox: &Sandbox, name: &str, file: &Path, lines: &str) {
     let small = "context_length = 256\nmax_concurrent = 2\n[params]\ntemperature = 0\n";
-    // Tables come last in TOML.
+    // TOML requires tables at the end.
     sandbox.model(name, file, &format!("{lines}\n{small}"));
 }
 
@@ -105,7 +105,7 @@ async fn rs_11_auto_streams_what_could_never_fit_and_nothing_else() {
     let sandbox = Sandbox::new().with_config("host_memory = \"140MiB\"");
     let file = synth(&sandbox, "qwen3-small");
     with(&sandbox, "fits", &file, "");
-    // The same file with more keys and values than fit beside all layers.
+    // The same file, with more keys and values than fit beside all layers.
     let more = "block = 1\nwindow = 1";
     sandbox.model("large", &file, &format!("{more}\ncontext_length = 1024\nmax_concurrent = 2\n"));
     let boss = sandbox.start_with_real_worker().await;

@@ -48,7 +48,8 @@ async fn tr_1_a_task_is_served_by_its_ladder_with_its_fields() {
     assert_eq!((&received["model"], &received["temperature"]), (&json!("alpha"), &json!(0.25)), "{received}");
     assert_eq!(received["thinking"], json!({ "type": "disabled" }), "{received}");
 
-    // The request names the task by field, asks for a rung and sets a value; model-boss's own fields are not forwarded.
+    // The request names the task by field, has a wish for a rung, and sets a value. Fields of model-boss are not
+    // forwarded.
     let mut body = question("beta", "?");
     (body["x_task"], body["temperature"], body["x_client_id"], body["x_oops"]) =
         ("chat".into(), 1.into(), "me".into(), 1.into());

@@ -159,7 +159,8 @@ async fn no_request_is_lost_while_workers_die() {
     let names = ["alpha", "beta"];
     let models = names.map(|name| {
         let model = sandbox.fake_model_with(name, manifest, fine());
-        // The second worker dies in the middle of its first answer, the third at a later request, the rest live.
+        // The second worker dies in the middle of its first answer, the third at a later request. The others do not
+        // die.
         model.behave_next(Behaviour { crash_at_request: Some(5), ..fine() });
         model.behave_next(Behaviour { crash_after_tokens: Some(2), ..fine() });
         model.behave_next(Behaviour { crash_at_request: Some(9), ..fine() });

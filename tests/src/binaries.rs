@@ -1,4 +1,4 @@
-//! The paths of the binaries under test. Builds none of them, but says how to.
+//! The paths of the binaries under test. Missing ones are an error that has the command to build them.
 
 use std::path::{Path, PathBuf};
 

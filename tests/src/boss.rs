@@ -127,12 +127,12 @@ impl Boss {
         self.client
     }
 
-    /// Its output.
+    /// The output of the coordinator.
     pub const fn output(&self) -> &Output {
         &self.output
     }
 
-    /// Its pid.
+    /// The pid of the coordinator.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -167,7 +167,7 @@ impl Boss {
         kill(pid(self.child.id()), signal).expect("the coordinator is there to be signalled");
     }
 
-    /// Waits until it ends by itself, and checks that it leaves nothing behind.
+    /// Waits until the coordinator ends by itself, and checks that no process, lease or file is left.
     pub async fn exit(mut self) -> ExitStatus {
         let processes = self.processes();
         let status = exit_of(&mut self.child, PATIENCE).await;
@@ -191,7 +191,7 @@ impl Boss {
         Processes::below(self.child.id()).and(Processes::marked(&self.mark)).without(self.child.id())
     }
 
-    /// Sends SIGTERM; checks that it drains, exits with success and leaves nothing behind.
+    /// Sends SIGTERM; checks that the coordinator drains, exits with success and leaves no process, lease or file.
     pub async fn finish(self) {
         let output = self.output.clone();
         self.signal(Signal::SIGTERM);
@@ -199,13 +199,13 @@ impl Boss {
         assert!(status.success(), "the coordinator ended with {status}; its output:\n{}", output.text());
     }
 
-    /// Kills it with SIGKILL; checks that every process that it started is gone 2 s later.
+    /// Kills the coordinator with SIGKILL; checks that every process that it started is gone 2 s later.
     pub async fn kill(self) {
         self.signal(Signal::SIGKILL);
         self.exit().await;
     }
 
-    /// Asserts that no process of this coordinator lives, and its port is free.
+    /// Asserts that no process of this coordinator is alive, and its port is free.
     async fn no_process_stays(&self, known: Processes) {
         let left = || known.alive().and(Processes::marked(&self.mark));
         let none = async || left().is_empty().then_some(());

@@ -113,14 +113,14 @@ impl Drop for Connection {
     }
 }
 
-/// A whole answer.
+/// A complete answer to a request.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Its status.
+    /// The HTTP status of the answer.
     pub status: StatusCode,
-    /// Its headers.
+    /// The headers of the answer.
     pub headers: HeaderMap,
-    /// Its body.
+    /// The body of the answer.
     pub body: Bytes,
 }
 
@@ -171,11 +171,11 @@ impl fmt::Debug for Answer {
 pub enum Event {
     /// A comment, which only keeps the connection alive.
     Comment(String),
-    /// A chunk.
+    /// A chunk of the stream, as JSON.
     Data(Value),
     /// An event with a name, as in `/api/v1/events`.
     Named {
-        /// Its number.
+        /// The event's number, from its field `id`.
         id: u64,
         /// The event's name.
         kind: String,
@@ -190,7 +190,7 @@ pub enum Event {
 pub struct Streamed {
     /// The status in its head.
     pub status: StatusCode,
-    /// Its headers.
+    /// The headers of the stream.
     pub headers: HeaderMap,
     body: Incoming,
     unread: BytesMut,

@@ -20,7 +20,7 @@ pub const GPU_IS_LOST: i32 = 15;
 /// The driver's error for an unknown fault (`NVML_ERROR_UNKNOWN`).
 pub const UNKNOWN_ERROR: i32 = 999;
 
-/// The library's functions that a coordinator calls at each look; a test can make each fail or hang.
+/// The library's functions that a coordinator calls at each probe; a test can make each fail or hang.
 pub const CALLS: [&str; 5] = [
     "nvmlDeviceGetCount_v2",
     "nvmlDeviceGetHandleByIndex_v2",
@@ -57,7 +57,7 @@ pub struct FakeGpus {
 struct Machine {
     /// GPUs in the driver's order: UUID, total memory, and memory of programs that the driver does not list.
     gpus: Vec<(String, ByteCount, ByteCount)>,
-    /// The memory of each process on each GPU. The library leaves out processes that are gone.
+    /// The memory of each process on each GPU. The library omits processes that are gone.
     held: BTreeMap<(u32, String), ByteCount>,
     listing: Listing,
     keeps: bool,

@@ -154,15 +154,15 @@ fn greet(mut stream: UnixStream, script: &Mutex<Script>) -> Option<FakeWorker> {
 
 /// One fake worker process.
 pub struct FakeWorker {
-    /// The pid.
+    /// The pid of the worker.
     pub pid: u32,
     /// The port that it listens on.
     pub port: u16,
     /// The generation of its slot.
     pub generation: Generation,
-    /// Its environment.
+    /// The worker's environment variables.
     pub env: BTreeMap<String, String>,
-    /// Its start line without the secrets.
+    /// The worker's start line without the secrets.
     pub spec: Value,
     stream: UnixStream,
     reports: mpsc::UnboundedReceiver<Report>,
@@ -174,11 +174,11 @@ pub struct FakeWorker {
 pub struct Received {
     /// The number of the request at this worker, from 1.
     pub number: u64,
-    /// The path.
+    /// The path of the request.
     pub path: String,
     /// The headers without the token.
     pub headers: BTreeMap<String, String>,
-    /// The body.
+    /// The body of the request.
     pub body: Value,
 }
 
@@ -227,7 +227,7 @@ impl FakeWorker {
         self.report("gets SIGTERM", |report| matches!(report, Report::Terminating).then_some(())).await;
     }
 
-    /// Waits until its process is gone; returns its unread reports.
+    /// Waits until the worker's process is gone; returns its unread reports.
     pub async fn gone(&mut self) -> Vec<Report> {
         let what = format!("worker {} is gone", self.pid);
         while let Some(report) = within(PATIENCE, &what, self.reports.recv()).await {

@@ -35,7 +35,7 @@ pub enum Trouble {
 pub enum DirectReads {
     /// The real file system's.
     AsItIs,
-    /// They are refused.
+    /// The file system refuses direct reads.
     Refused,
 }
 
@@ -85,7 +85,7 @@ impl FaultyDisk {
         &self.program
     }
 
-    /// Makes the next `times` reads at or behind the byte `from` meet this trouble.
+    /// Makes the next `times` reads at or after the byte `from` have this trouble.
     pub fn gets(&self, trouble: Trouble, from: u64, times: u64) {
         self.works();
         self.write(FROM, from);
@@ -99,7 +99,7 @@ impl FaultyDisk {
         self.write(MODE, 0);
     }
 
-    /// Waits until a read has met the trouble.
+    /// Waits until a read has had the trouble.
     pub async fn is_met(&self) {
         until(PATIENCE, "a read meets the trouble", async || (self.read(MET) > 0).then_some(())).await;
     }

@@ -103,7 +103,7 @@ impl LoneWorker {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("it is there to be signalled");
     }
 
-    /// Its pid.
+    /// The pid of the worker.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -45,7 +45,8 @@ impl Mounts {
         Some(Self { keeper, enter })
     }
 
-    /// The same command in the namespace, with its folder and its environment, and as another user if one is given.
+    /// The given command, run in the namespace with its folder and its environment, and as another user if one is
+    /// given.
     pub fn command(&self, command: &Command, user: Option<u32>) -> Command {
         let mut inside = Command::new(&self.enter[0]);
         inside.args(&self.enter[1..]);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The number of ranges given out by this process.
 static RANGES: AtomicU32 = AtomicU32::new(0);
 
-/// A range of 40 ports that no other test uses at the same time. It lies below the ephemeral ports, so that no client's
+/// A range of 40 ports that no other test uses at the same time. It is below the ephemeral ports, so that no client's
 /// connection occupies one. Other programs may still listen there: the coordinator skips busy ports.
 pub fn own_ports() -> RangeInclusive<u16> {
     let number = std::process::id().wrapping_add(RANGES.fetch_add(1, Ordering::Relaxed)) % 500;

@@ -60,7 +60,7 @@ impl Processes {
         self
     }
 
-    /// The processes that still live.
+    /// The processes that are still alive.
     #[must_use]
     pub fn alive(&self) -> Self {
         Self(self.0.iter().copied().filter(|(pid, start)| Stat::of(*pid).is_some_and(|s| s.start == *start)).collect())
@@ -71,7 +71,7 @@ impl Processes {
         self.0.is_empty()
     }
 
-    /// The pids.
+    /// The pids of the processes.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
         self.0.iter().map(|(pid, _)| *pid)
     }

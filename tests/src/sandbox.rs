@@ -31,7 +31,7 @@ impl Default for Sandbox {
 static SANDBOXES: AtomicU32 = AtomicU32::new(0);
 
 impl Sandbox {
-    /// An empty sandbox.
+    /// A sandbox without models and settings.
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("model-boss-test-").tempdir().unwrap();
         for name in ["manifests", "models", "run", "state"] {

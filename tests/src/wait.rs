@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The longest wait for an event that must happen before a test fails. Generous, because a loaded machine is no fault.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The value of `future`, or a panic that says which event did not happen.
+/// Returns the value of `future`, or panics after `patience` with the name of the missing event.
 pub async fn within<T>(patience: Duration, what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(patience, future).await {
         Ok(value) => value,
@@ -13,8 +13,8 @@ pub async fn within<T>(patience: Duration, what: &str, future: impl Future<Outpu
     }
 }
 
-/// Polls `look` until it returns a value. For the state of other processes, which send no events (`/proc`, a port, a
-/// counter behind HTTP).
+/// Polls `look` until it returns a value. It is used for the state of other processes, which send no events (`/proc`, a
+/// port, a counter behind HTTP).
 pub async fn until<T>(patience: Duration, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let mut ticks = tokio::time::interval(Duration::from_millis(5));
     let found = async {

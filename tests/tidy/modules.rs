@@ -21,7 +21,7 @@ struct Module {
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
     items: BTreeSet<String>,
-    /// Imported names, and the paths behind them.
+    /// Imported names, and the paths that they refer to.
     imports: BTreeMap<String, Names>,
     globs: Vec<Names>,
     named: BTreeSet<Names>,
@@ -41,7 +41,7 @@ impl Crate {
         all
     }
 
-    /// Reads a file, whose child modules lie in `folder`.
+    /// Reads a file whose child modules are in `folder`.
     fn file(&mut self, file: &Path, folder: &Path, parent: Option<usize>) -> usize {
         let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -95,7 +95,7 @@ impl Crate {
         Some(at)
     }
 
-    /// The file behind a name in a module, and behind the names after it.
+    /// The file of a name in a module and of the names after it.
     fn look(&self, module: usize, name: &str, rest: &[String], depth: usize) -> Option<usize> {
         let here = &self.modules[module];
         if let Some(child) = here.children.get(name) {

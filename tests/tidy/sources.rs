@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders with our own files. Build outputs and files that git ignores are elsewhere.
+/// Folders with this repository's own files. Build outputs and files that git ignores are not in them.
 const FOLDERS: [&str; 9] =
     ["clients", "coordinator", "docs", "fuzz", "manifests", "protocol", "scripts", "tests", "worker"];
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 with tempfile.TemporaryDirectory() as folder:
-    # The reminder goes into the system prompt; behind the question it would hide the question from so small a model.
+    # The reminder is put into the system prompt: after the question, it would hide the question from so small a model.
     settings = pathlib.Path(folder) / "settings.yml"
     settings.write_text("- name: openai/guide\n  reminder: sys\n  use_temperature: true\n")
     environment = {**os.environ, "HOME": folder, "OPENAI_API_BASE": ROOT + "/v1", "OPENAI_API_KEY": "unused"}

@@ -1,4 +1,4 @@
-# It installs PyTorch, about 3 GB.
+# The package installs PyTorch, about 3 GB.
 # needs: guidellm
 # speaks: OpenAI
 # when: all
@@ -17,7 +17,7 @@ with tempfile.TemporaryDirectory() as folder:
     data, report = pathlib.Path(folder) / "questions.jsonl", pathlib.Path(folder) / "report.json"
     data.write_text((json.dumps({"prompt": QUESTION}) + "\n") * 4)
     environment = {**os.environ, "HF_HOME": folder, "HF_HUB_OFFLINE": "1"}
-    # It finds out by itself which model there is.
+    # No model is named: the program finds it in the server's list.
     command = [pathlib.Path(sys.executable).parent / "guidellm", "run", "--backend", f"kind=openai_http,target={ROOT}"]
     command += ["--profile", "kind=concurrent,streams=2", "--constraint", "kind=max_requests,count=4"]
     command += ["--tokenizer", f"kind=huggingface_auto,model={GUIDE}", "--data", f"kind=json_file,path={data}"]

@@ -13,7 +13,7 @@ class Port(BaseModel):
     port: int
 
 
-# A form that cannot be forced is refused, and the error says what can: the client shows it to its user.
+# A model that cannot force a format refuses it. The error, which the client shows to its user, names those that can.
 client = instructor.from_openai(openai.OpenAI(base_url=ROOT + "/v1", api_key="unused"), mode=instructor.Mode.JSON)
 try:
     client.create(model="guide", messages=ASKED, response_model=Port, max_retries=0)

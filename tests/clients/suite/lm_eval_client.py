@@ -15,7 +15,7 @@ GUIDE = pathlib.Path(__file__).parents[3] / "manifests/guide"
 
 
 def measure(task, metric, kind, *arguments):
-    """The figure that a task comes to; its questions lie beside it."""
+    """The result of a task, whose questions are in the file beside its definition."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "HF_HOME": folder, "HF_HUB_OFFLINE": "1"}
         command = [sys.executable, "-m", "lm_eval", "run", "--model", kind, "--tasks", task, "--include_path", TASKS]
@@ -28,6 +28,6 @@ def measure(task, metric, kind, *arguments):
 chat = f"model=guide,base_url={ROOT}/v1/chat/completions"
 assert measure("guide_answers", "exact_match,number", "local-chat-completions",
                "--model_args", chat, "--apply_chat_template") == 1
-# Probabilities of given texts: `echo` with `logprobs`, of prompts that are lists of tokens.
+# Probabilities of given texts, by `echo` with `logprobs`. The prompts are lists of tokens.
 completions = f"model=guide,base_url={ROOT}/v1/completions,tokenizer={GUIDE},num_concurrent=2"
 assert measure("guide_chooses", "acc,none", "local-completions", "--model_args", completions) == 1

@@ -1,4 +1,4 @@
-"""The question that every program asks the built-in model, and the coordinator that it asks."""
+"""The question that every program sends to the built-in model, and the coordinator's address."""
 
 import os
 
@@ -8,5 +8,5 @@ ASKED = [{"role": "user", "content": QUESTION}]
 
 
 def expect(answer):
-    """The built-in model knows it."""
+    """Asserts that an answer of the built-in model is right."""
     assert "8210" in str(answer), answer

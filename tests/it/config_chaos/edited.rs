@@ -1,5 +1,5 @@
-//! A file of the configuration, edited as editors, orchestrators and accidents do it. Knows the file's content, and
-//! which versions were ever valid; not how a coordinator uses it.
+//! A file of the configuration, edited as editors, orchestrators and accidents do it. The module records the file's
+//! content and the versions that were ever valid. It does not depend on a coordinator's use of them.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -16,13 +16,14 @@ use tokio::time::sleep;
 
 /// A length in bytes beyond the limit for such files.
 const TOO_LONG: usize = (1 << 20) + 100;
-/// The longest time that a half-written file exists, in milliseconds: it may span several looks, or none.
+/// The longest time that a half-written file exists, in milliseconds: the coordinator may read the file several times
+/// meanwhile, or not at all.
 const PAUSE_MS: u64 = 500;
 
 /// The content of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Stands {
-    /// This version, whole and valid.
+    /// The content is this version, complete and valid.
     Good(u64),
     /// Invalid content, which is to be reported in these words.
     Bad(String),
@@ -57,15 +58,15 @@ impl Good {
 
 /// A kind of file.
 pub(super) struct Kind {
-    /// Its text: a different one for each number.
+    /// The text of a version, different for each number.
     pub(super) text: fn(u64) -> String,
-    /// Faults: a line that replaces another, and the message behind the file's name.
+    /// Faults: the number of a line, its replacement, and the message after the file's name.
     pub(super) faults: &'static [(usize, &'static str, &'static str)],
     /// The messages for a file that is no text, too long, empty, absent, or a folder.
     pub(super) words: [&'static str; 5],
     /// Whether the file may be absent without harm to any request.
     pub(super) may_vanish: bool,
-    /// The state in which its absence counts.
+    /// The state of the file when it is absent.
     pub(super) absence: fn(name: &str) -> Stands,
 }
 

@@ -27,7 +27,8 @@ use edited::{Edited, Good, Kind, Stands, away};
 const EDITS: u64 = 100;
 /// The most edits in a row before the test checks which version the coordinator uses.
 const BURST: u64 = 20;
-/// The longest time between two edits, in milliseconds: several may fall between two looks, and some span two looks.
+/// The longest time between two edits, in milliseconds: several edits may happen between two reads of the coordinator,
+/// and some span two reads.
 const BETWEEN_MS: u64 = 150;
 /// The interval between requests of each client.
 const ASK: Duration = Duration::from_millis(25);

@@ -118,7 +118,7 @@ async fn kill_workers(boss: &Boss) -> usize {
     let pids = slots["slots"].as_array().into_iter().flatten().filter_map(|slot| slot["pid"].as_u64());
     let mut killed = 0;
     for pid in pids.filter_map(|pid| i32::try_from(pid).ok()) {
-        // A process that is gone already needs no signal.
+        // A signal to a process that has already ended fails, which does no harm.
         killed += usize::from(kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok());
     }
     killed

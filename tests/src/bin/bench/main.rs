@@ -123,7 +123,7 @@ async fn time_to_first_token(boss: &Boss, gaps: &mut Vec<Duration>) -> Duration 
     first
 }
 
-/// The same requests to a fake worker through the coordinator, and directly.
+/// Measures the same requests through the coordinator and directly to a fake worker.
 async fn door() {
     let sandbox = Sandbox::new();
     let behaviour = Behaviour { reply: Some("yes".to_owned()), ..Behaviour::default() };

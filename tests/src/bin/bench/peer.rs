@@ -1,4 +1,4 @@
-//! Other programs that measurements compare with. Finds them; installs and builds none.
+//! Other programs that measurements compare with. The module finds installed programs, and installs and builds none.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ const SHAPE: &str = "qwen3-0.6b";
 /// The context of each sequence in tokens, for both servers.
 const CONTEXT: usize = 4_096;
 
-/// The measurement.
+/// A measurement that this command can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Models that replace each other, and one that is loaded from a cold file.
@@ -52,7 +52,7 @@ impl Options {
     }
 }
 
-/// Runs the measurement; `words` are the arguments behind its name.
+/// Runs the measurement; `words` are the arguments after its name.
 pub(crate) async fn run(part: Part, words: impl Iterator<Item = String>, processor: &str) -> ExitCode {
     let options = match Options::read(words) {
         Ok(options) => options,

@@ -16,7 +16,7 @@ use report::Report;
 /// The shape of the measured model.
 const SHAPE: &str = "qwen3-0.6b";
 
-/// The measurement.
+/// A measurement that this command can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Decode,
@@ -85,7 +85,7 @@ impl Options {
     }
 }
 
-/// Runs the measurement; `words` are the arguments behind its name.
+/// Runs the measurement; `words` are the arguments after its name.
 pub(crate) fn run(part: Part, words: impl Iterator<Item = String>, processor: &str) -> ExitCode {
     let options = match Options::read(part, words) {
         Ok(options) => options,

@@ -1,4 +1,4 @@
-//! The backend of every gateway: the same 1 KB answer to every question, or one frame of a stream each 20 ms. Follows
+//! The backend of every gateway: the same 1 KB answer to every request, or one frame of a stream each 20 ms. It follows
 //! the contract of a worker, so that the coordinator can start it. For the other gateways it is started by hand.
 
 use std::fs;
@@ -15,7 +15,7 @@ use super::wire::{Head, Length, clock, number_after, position};
 
 /// The time between two frames of a stream.
 pub(super) const PACE: Duration = Duration::from_millis(20);
-/// The field of a frame that says when it was written, in nanoseconds of [`clock`].
+/// The field of a frame with the time at which it was written, in nanoseconds of [`clock`].
 pub(super) const SENT: &[u8] = b"\"sent\":";
 /// The size of a whole answer's body.
 const ANSWER: usize = 1024;

@@ -136,7 +136,7 @@ impl Gateway {
     /// Puts its threads on the CPU `gateway` and its backend on `backend`; `None` is any CPU.
     pub(super) fn pin(&self, gateway: Option<usize>, backend: Option<usize>) {
         self.own.iter().for_each(|pid| pin_process(*pid, gateway));
-        // Without a gateway the backend is measured; it stays on its usual CPU.
+        // Without a gateway the backend itself is measured, on its usual CPU.
         pin_process(self.backend, backend);
     }
 
@@ -157,7 +157,7 @@ impl Gateway {
         self.own.iter().map(of).sum()
     }
 
-    /// Ends its processes.
+    /// Ends the processes of the gateway and its backend.
     pub(super) async fn finish(self) {
         if let Running::Ours(boss) = self.running {
             boss.finish().await;

@@ -78,7 +78,7 @@ impl Options {
     }
 }
 
-/// Runs the measurement; `words` are the arguments behind `proxy`.
+/// Runs the measurement; `words` are the arguments after `proxy`.
 pub(crate) async fn run(words: impl Iterator<Item = String>, processor: String) -> ExitCode {
     let options = match Options::read(words) {
         Ok(options) => options,

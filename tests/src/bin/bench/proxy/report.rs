@@ -108,7 +108,7 @@ impl Report {
     }
 }
 
-/// `median (least–most)`.
+/// The text `median (least–most)` of values.
 pub(crate) fn summary(mut values: Vec<f64>) -> String {
     if values.is_empty() {
         return "–".to_owned();

@@ -61,7 +61,7 @@ impl Options {
     }
 }
 
-/// Runs the measurement; `words` are the arguments behind its name. A model that it writes is removed at the end.
+/// Runs the measurement; `words` are the arguments after its name. A model that it writes is removed at the end.
 pub(crate) fn run(words: impl Iterator<Item = String>, processor: &str) -> ExitCode {
     let options = match Options::read(words) {
         Ok(options) => options,
@@ -184,7 +184,7 @@ impl Bench<'_> {
         rate(group, command, "llama-bench", "avg_ts")
     }
 
-    /// The same measurement for several sequences together.
+    /// The rate of llama.cpp for several sequences in a batch, in tokens per second.
     fn llama_batched(&self, program: &Path, streams: usize, group: &Group) -> Option<f64> {
         let mut command = group.command(program);
         let (tokens, streams) = (self.options.tokens.to_string(), streams.to_string());

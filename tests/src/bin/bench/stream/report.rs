@@ -73,7 +73,7 @@ impl Figures {
         Self(values)
     }
 
-    /// The median, and the range if there is one.
+    /// The text of the median, with the range if there is one.
     fn show(&self) -> String {
         let figure = |value: f64| match value.abs() {
             100.0.. => format!("{value:.0}"),
