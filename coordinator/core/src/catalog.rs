@@ -41,7 +41,7 @@ pub(crate) struct Model {
     pub(crate) used_at: Moment,
     /// An operator's pin or unpin, which overrides the manifest's.
     pub(crate) pinned: Option<bool>,
-    /// The slot that serves it, or will once it is loaded. There is at most one (RC-14).
+    /// The slot that serves the model, or will once it is loaded. There is at most one (RC-14).
     pub(crate) serving: Option<SlotId>,
     /// All its slots, stopping ones included.
     pub(crate) slots: Vec<SlotId>,
@@ -54,7 +54,7 @@ pub(crate) struct Model {
     pub(crate) second_try_at: Option<Moment>,
     /// Loads in a row that failed because another process listened on the port.
     pub(crate) port_clashes: u32,
-    /// The ledger's last refusal, and until when the lease is not asked for again.
+    /// The ledger's last refusal, with the time of the next request for a lease.
     pub(crate) lease_refusal: Option<LeaseRefusal>,
     /// The last exit of its worker that the scheduler did not order.
     pub(crate) last_exit: Option<String>,
@@ -63,7 +63,7 @@ pub(crate) struct Model {
     /// Whether the entry is a cloud provider. No slot serves a provider: its requests are dispatched as soon as their
     /// clients' limits allow.
     pub(crate) cloud: bool,
-    /// The pause that the provider asked for with its last error.
+    /// The pause that the provider's last error requires.
     pub(crate) rest: Option<Rest>,
 }
 
@@ -373,7 +373,8 @@ mod tests {
         assert_eq!(catalog.close_names("giude"), ["guide"]);
         assert!(catalog.close_names(&"x".repeat(60)).is_empty());
         assert!(catalog.close_names(&"x".repeat(1 << 20)).is_empty());
-        // Names of the same length are the expensive ones: a match behind thousands of them is not reached.
+        // The search is expensive among names of the same length, and is stopped before a match after thousands of
+        // them.
         let alike = (0..20_000).map(|n| model(&format!("{}{n:05}", "q".repeat(55)), 1));
         catalog.replace(alike.chain([model(&"z".repeat(60), 1)]).collect(), Moment::START);
         assert!(catalog.close_names(&("z".repeat(59) + "y")).is_empty());

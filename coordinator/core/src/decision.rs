@@ -48,7 +48,7 @@ pub enum Verdict {
     Crash,
     /// The ledger refused a lease.
     LeaseRefused,
-    /// Holders of other leases were asked to release memory for a model.
+    /// Leases of other holders were revoked for a model.
     Revoke,
     /// Requests for a model were refused.
     Refuse,

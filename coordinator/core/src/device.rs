@@ -32,14 +32,14 @@ pub(crate) struct Device {
     pub(crate) given_up: bool,
 }
 
-/// Room being made for a model. It reserves the next turn on its devices, and bytes that are free already are not
-/// given to others.
+/// A reservation of memory that evictions free for a model. It covers the next turn on the model's devices, and bytes
+/// that are free already.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
     /// The request whose right the claim rests on; without it the claim ends.
     pub(crate) asker: RequestId,
-    /// A request more important than this may take the turn. One that needs a draining victim keeps that victim
-    /// loaded.
+    /// The priority of the claim: only a more important request may take the turn. If that request needs a draining
+    /// victim, the victim stays loaded.
     pub(crate) standing: Priority,
     /// The site where the model will be loaded.
     pub(crate) site: Vec<DeviceId>,
@@ -89,7 +89,7 @@ impl Device {
     }
 
     fn room_beside(&self, foreign: Option<ByteCount>) -> Option<i128> {
-        // While the present use is unknown, so is the room.
+        // Unknown foreign memory makes the free memory unknown too.
         self.observation.foreign?;
         Some(i128::from(self.ceiling()?.0) - i128::from(foreign?.0) - i128::from(self.leased.0))
     }
@@ -183,7 +183,7 @@ impl Devices {
         }
     }
 
-    /// Ends the turn of a slot that is not loading any more.
+    /// Ends the turn of a slot whose load has ended.
     pub(crate) fn end_turn(&mut self, slot: SlotId, parts: &[(DeviceId, ByteCount)]) {
         for (name, _) in parts {
             if let Some(device) = self.devices.get_mut(name)

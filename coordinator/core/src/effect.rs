@@ -1,4 +1,4 @@
-//! The effects that the scheduler asks the shell for.
+//! The effects that the scheduler requests from the shell.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, Re
 use crate::refusal::Refusal;
 use crate::{EngineOptions, Footprint, RungChoice};
 
-/// An act that the scheduler asks of the shell, which reports back with an [`Event`](crate::Event).
+/// An act that the scheduler requests from the shell, which reports back with an [`Event`](crate::Event).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Reserve bytes in the ledger; answer with `LeaseGranted` or `LeaseRefused`.
@@ -34,15 +34,15 @@ pub enum Effect {
         parts: Vec<(DeviceId, ByteCount)>,
         /// The priority of the waiting request.
         priority: Priority,
-        /// Whether less important holders that allow it are asked to release memory.
+        /// Whether less important leases that allow it are revoked.
         preempt: bool,
     },
     /// Leave the ledger's queue.
     ForgoLease {
-        /// The model that gives up its place.
+        /// The model whose place in the queue is cancelled.
         model: ModelId,
     },
-    /// Start the worker behind its gate; answer with `WorkerStarted`, then `WorkerReady` or `WorkerExited`.
+    /// Start the worker behind its gate. The shell answers with `WorkerStarted`, then `WorkerReady` or `WorkerExited`.
     Spawn {
         /// The slot to fill.
         slot: SlotId,
@@ -52,7 +52,7 @@ pub enum Effect {
         model: ModelId,
         /// The bytes by device. Never `auto`; more than one device is a split (RC-22).
         parts: Vec<(DeviceId, ByteCount)>,
-        /// The context to serve, when a load asked for another one than the manifest's.
+        /// The context to serve, if a load named another one than the manifest.
         context: Option<u64>,
         /// Options that the load gives its engine.
         engine: EngineOptions,
@@ -66,7 +66,7 @@ pub enum Effect {
         /// The slot's generation.
         generation: Generation,
     },
-    /// Release the lease, with the evidence that the processes are gone; answer with `LeaseReleased`.
+    /// Release the lease, with the evidence that the processes are gone. The shell answers with `LeaseReleased`.
     ReleaseLease {
         /// The slot whose bytes are released.
         slot: SlotId,
@@ -81,7 +81,7 @@ pub enum Effect {
         slot: SlotId,
         /// The slot's generation.
         generation: Generation,
-        /// Its priority, after the limits of its client.
+        /// The request's priority, after the limits of its client.
         priority: Priority,
         /// The time it waited in the queue.
         queued: Duration,

@@ -28,14 +28,14 @@ pub enum Event {
     Finished {
         /// The request that ended.
         request: RequestId,
-        /// Its outcome.
+        /// The outcome of the request.
         outcome: Outcome,
         /// Tokens of prompt and answer, when the answer reported them.
         tokens: Option<u64>,
     },
-    /// The target of a dispatched request cannot answer it, and no byte was sent to the client. The request goes to
-    /// the next rung of its ladder; without one, `error` is its final answer. Answered with `Dispatch`,
-    /// `DispatchCloud` or `Refuse`.
+    /// The target of a dispatched request cannot answer it, and no byte was sent to the client. The request is sent to
+    /// the next rung of its ladder; without one, `error` is its final answer. Answered with `Dispatch`, `DispatchCloud`
+    /// or `Refuse`.
     RungFailed {
         /// The request that was dispatched.
         request: RequestId,
@@ -48,7 +48,7 @@ pub enum Event {
     Ledger(LedgerState),
     /// Leases or requests of other holders changed in the ledger.
     Others {
-        /// Their leases.
+        /// The leases of all other holders.
         leases: Vec<OtherLease>,
         /// Their waiting requests, in the order of arrival.
         requests: Vec<OtherRequest>,
@@ -82,13 +82,13 @@ pub enum Event {
     },
     /// The ledger does not grant the bytes now.
     LeaseRefused {
-        /// The slot that asked for bytes.
+        /// The slot whose lease was refused.
         slot: SlotId,
         /// The slot's generation.
         generation: Generation,
         /// The reason, for people.
         reason: String,
-        /// The time after which asking again makes sense.
+        /// The time after which another request makes sense.
         retry_after: Duration,
     },
     /// The worker's process exists and has its start line.
@@ -126,7 +126,7 @@ pub enum Event {
         slot: SlotId,
         /// The slot's generation.
         generation: Generation,
-        /// The way it ended.
+        /// The exit code or the signal, with the worker's last lines.
         exit: ExitReport,
     },
     /// A probe measured the worker's process tree once it was ready. Raises the slot's charge, and is learned
@@ -148,9 +148,9 @@ pub enum Event {
         /// The slot's generation.
         generation: Generation,
     },
-    /// The process was asked to end: refuse new requests, finish running ones, then stop every worker.
+    /// The process has to end: refuse new requests, finish running ones, then stop every worker.
     Drain,
-    /// Time has passed.
+    /// Time has passed without another event.
     Tick,
 }
 
@@ -171,7 +171,8 @@ pub struct DeviceObservation {
     pub exclusive: bool,
     /// Memory of workers that ended without giving it back in time (RC-18). Other figures include it too.
     pub leaking: ByteCount,
-    /// Whether its driver does not list it any more. Without that, an unknown value may be known at the next probe.
+    /// Whether the driver does not list the device any more. If it does, an unknown value may be known at the next
+    /// probe.
     pub lost: bool,
 }
 
@@ -186,7 +187,7 @@ pub struct Submission {
     pub category: Category,
     /// The client that sent it.
     pub client: ClientId,
-    /// Its priority; `None` for its client's default.
+    /// The priority of the request; `None` for its client's default.
     pub priority: Option<Priority>,
     /// The moment after which an answer is useless.
     pub deadline: Option<Moment>,
@@ -198,17 +199,17 @@ pub struct Submission {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The worker gave its whole answer, whatever its status.
+    /// The worker sent its complete answer, with any status.
     Answered,
     /// The client disconnected during the answer.
     ClientGone,
     /// The worker died before any byte of its answer was sent on: the request may be tried again.
     LostBeforeAnswer,
-    /// The worker died in the middle of its answer: the client has been told in the stream.
+    /// The worker died in the middle of its answer. The stream has ended with an error.
     LostMidAnswer,
-    /// The target refused the request, and no other may answer it: the client has been told why.
+    /// The target refused the request, and no other may answer it. The client has the error.
     Refused,
-    /// The request's time was over before its answer: the client has been told.
+    /// The deadline passed before the answer. The client has the error.
     DeadlineExceeded,
 }
 

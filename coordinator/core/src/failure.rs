@@ -27,7 +27,7 @@ struct Failure {
 /// The stage at which a worker died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailedWhen {
-    /// During the load.
+    /// The failure happened during the load.
     Loading,
     /// After it was ready, before it completed a request.
     BeforeFirstAnswer,
@@ -77,7 +77,7 @@ impl Failures {
         }
     }
 
-    /// Ends the backoff: there is reason to try again at once.
+    /// Ends the backoff, because a change makes an attempt worthwhile at once.
     pub(crate) fn try_at_once(&mut self) {
         self.until = Moment::START;
     }

@@ -6,7 +6,7 @@ use model_boss_protocol::{ByteCount, DeviceId};
 
 use crate::{Footprint, ModelDescription, SizeEstimate, SizeRule};
 
-/// The number of footprints remembered. Contexts and models by path come from clients, so their number must be
+/// The number of footprints that are kept. Contexts and models by path come from clients, so their number must be
 /// bounded. The footprint seen longest ago is dropped, and measured again when the model is next loaded.
 pub const FOOTPRINTS_KEPT: usize = 1_024;
 

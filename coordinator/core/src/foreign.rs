@@ -8,15 +8,15 @@ use model_boss_protocol::ByteCount;
 
 use crate::Moment;
 
-/// The use since each change, oldest first. Changes older than the longest window asked for are dropped.
+/// The use since each change, oldest first. Changes older than the longest requested window are dropped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ForeignUse {
     changes: VecDeque<(Moment, ByteCount)>,
 }
 
 impl ForeignUse {
-    /// Records a probe's figure. `None` is unknown, and makes earlier figures worthless. `window` is the longest time
-    /// that later calls ask about.
+    /// Records a probe's figure. `None` is unknown, and makes earlier figures worthless. `window` is the longest window
+    /// of later calls.
     pub(crate) fn saw(&mut self, now: Moment, bytes: Option<ByteCount>, window: Duration) {
         let Some(bytes) = bytes else { return self.changes.clear() };
         if self.changes.back().is_some_and(|&(_, last)| last == bytes) {
@@ -101,7 +101,7 @@ mod tests {
                 seen.saw(s(now), Some(ByteCount::gib(gib)), WINDOW);
                 each.extend((0..span).map(|_| ByteCount::gib(gib)));
                 now += span;
-                // The second in which the window begins lies partly in it.
+                // The second in which the window begins is partly inside it.
                 let last = each[each.len().saturating_sub(31)..].iter().copied();
                 let at = s(now - 1);
                 prop_assert_eq!(seen.least(at, WINDOW), last.clone().min());

@@ -28,7 +28,7 @@ pub enum LedgerState {
     },
 }
 
-/// Another holder's lease or request on a device, for people.
+/// A lease or a waiting request of another holder on a device, for display.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeaseShare {
     /// The lease's name; `null` for a waiting request.

@@ -1,7 +1,7 @@
 //! All decisions of the coordinator: queue, pool, slots, placement. The crate is pure: events in, effects out.
 //!
-//! It has no clock, sockets, processes or Redis. [`Event`]s come in with the moment they happened, and [`Effect`]s go
-//! out. The same events give the same effects.
+//! It has no clock, sockets, processes or Redis. Each [`Event`] has the moment at which it happened, and is answered
+//! with [`Effect`]s. The same events give the same effects.
 
 mod admission;
 mod by_number;

@@ -1,4 +1,4 @@
-//! A model as the scheduler knows it: its description, its size, and the options of a load.
+//! A model in the scheduler: its description, its size, and the options of a load.
 
 use model_boss_protocol::{
     ByteCount, Category, DeviceId, KeepAlive, LlamaArgs, ModelId, Priority, Residency, ResidencyMode,
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 /// The description of a model for the scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelDescription {
-    /// Its name.
+    /// The name of the model.
     pub id: ModelId,
-    /// Other names for it.
+    /// Other names of the model.
     pub aliases: Vec<ModelId>,
-    /// Its category, which decides the routes that it serves.
+    /// The category, which decides the routes that the model serves.
     pub category: Category,
     /// The device it should run on; `auto` lets the scheduler choose.
     pub device: DeviceId,
@@ -30,15 +30,15 @@ pub struct ModelDescription {
     pub exclusive_devices: Vec<DeviceId>,
     /// Whether its layers can be spread over several devices (RC-22).
     pub splittable: bool,
-    /// The context it serves when a load asks for no other, in tokens.
+    /// The context in tokens that the model serves unless a load names another.
     pub context_length: Option<u64>,
-    /// Whether its layers may be streamed when a load does not say, and through how large a window (RS-11).
+    /// Whether layers may be streamed unless a load decides it, and the size of the window (RS-11).
     pub residency: Residency,
-    /// The options that its engine is started with when a load asks for nothing.
+    /// The options of the engine unless a load has its own.
     #[serde(skip)]
     pub engine: EngineOptions,
-    /// How often clients named it by its path; `None` for a model with a manifest. A model named by path is forgotten
-    /// when it is not used.
+    /// The number of times that clients named the model by its path; `None` for a model with a manifest. A model named
+    /// by path is forgotten if it is not used.
     pub named: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ impl ModelDescription {
 }
 
 /// Options of an operator's load beyond the manifest. They hold until the model is unloaded, its manifest changes, or
-/// another load says otherwise.
+/// another load changes them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadOptions {
     /// The device, in place of the manifest's.
@@ -164,7 +164,7 @@ pub struct Footprint {
     pub model: ModelId,
     /// The model's revision.
     pub revision: u64,
-    /// The context that its load asked for; `None` is the manifest's.
+    /// The context that its load named; `None` is the manifest's.
     pub context: Option<u64>,
     /// The number of concurrent requests it was loaded for.
     pub max_concurrent: u32,
@@ -181,7 +181,7 @@ pub struct SizeEstimate {
     pub bytes: ByteCount,
     /// The rule that gave them.
     pub rule: SizeRule,
-    /// Its needs when streamed (RS-11); `None` where all layers have to stay.
+    /// The memory that the model needs when streamed (RS-11); `None` if all layers have to stay.
     #[serde(skip)]
     pub streamed: Option<Streaming>,
 }

@@ -8,7 +8,7 @@ use crate::{Event, LoadOptions, Principal, Submission};
 /// An order to the scheduler. The shell makes one only from a permission.
 #[derive(Clone, Debug)]
 pub enum Order {
-    /// A client asks for inference.
+    /// A client's request for inference.
     Submit(Submission),
     /// Load a model (`request` is answered with `Done` or `Refuse`). A client's load has the client's priority and
     /// limits. It does not end the backoff of a failed model.

@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadPhase {
-    /// The ledger was asked for the bytes.
+    /// The ledger has the request for the bytes.
     AwaitingLease,
     /// The worker is being started behind its gate.
     Spawning,
@@ -30,7 +30,7 @@ pub enum ReadyPhase {
 pub enum StopPhase {
     /// The ledger has not yet answered a request that is no longer needed.
     AwaitingLease,
-    /// The worker was asked to end.
+    /// The worker has the order to end.
     Terminating,
     /// The worker has exited; its bytes are being released.
     Releasing,

@@ -13,7 +13,7 @@ use crate::{Streaming, split};
 /// The reason why a model can be placed nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlacementError {
-    /// The observations so far do not suffice to tell; later ones may.
+    /// The observations so far do not suffice for a decision; later ones may.
     #[error("the memory of {device} is not known")]
     Unknown { device: DeviceId },
     /// An operator closed the device; it may be opened again.
@@ -22,7 +22,7 @@ pub(crate) enum PlacementError {
     /// The driver does not list the device any more; requests wait for its return until it is given up.
     #[error("{device} is gone: its driver does not list it any more; it is used again once it is seen")]
     Lost { device: DeviceId, given_up: bool },
-    /// This machine has no such device.
+    /// The wanted device does not exist on this machine.
     #[error("device '{wanted}' is not there; known devices: {known}")]
     Absent { wanted: DeviceId, known: String },
     /// The model is too large for every device it may run on.

@@ -31,16 +31,16 @@ pub enum WaitReason {
         /// The number of requests it takes at once.
         max_concurrent: u32,
     },
-    /// Loads on a device happen one after another, and another model has its turn.
+    /// Loads on a device run one after another, and it is another model's turn.
     Turn {
         /// The device that is loading.
         device: DeviceId,
-        /// The model that has the turn.
+        /// The model whose turn it is.
         model: ModelId,
     },
-    /// There is no room, and no slot that this request may evict.
+    /// No device has enough free memory, and this request may evict no slot.
     Capacity {
-        /// The device that comes closest.
+        /// The device with the smallest shortage.
         device: DeviceId,
         /// The bytes that the model needs there.
         needs: ByteCount,
@@ -48,12 +48,12 @@ pub enum WaitReason {
         free: ByteCount,
         /// The slots with the other bytes, and why they may not be evicted.
         blockers: Vec<Blocker>,
-        /// Leases of others there, and requests of others that come first.
+        /// Leases of other holders on the device, and requests of theirs that have precedence.
         leases: Vec<LeaseShare>,
         /// The bytes that programs without a lease use there.
         foreign: ByteCount,
     },
-    /// Other holders were asked to release their leases.
+    /// Leases of other holders were revoked, and are not released yet.
     LeaseRevoking {
         /// The device of the leases.
         device: DeviceId,
@@ -78,7 +78,7 @@ pub enum WaitReason {
     LeaseRefused {
         /// The ledger's message.
         detail: String,
-        /// The time until it is asked again.
+        /// The time until the next request to the ledger.
         #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
         retry_in: Duration,
     },
@@ -99,7 +99,7 @@ pub enum WaitReason {
         model: ModelId,
         /// The number of failures in a row.
         failures: u32,
-        /// The last failure.
+        /// The message of the last failure.
         detail: String,
         /// The time until the next load.
         #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
@@ -143,7 +143,7 @@ pub enum WaitReason {
         /// The unknown device.
         device: DeviceId,
     },
-    /// The worker lost a request; no other is dispatched until it is known whether the worker lives.
+    /// The worker lost a request. No other is dispatched to it until it is known whether the worker is alive.
     WorkerLost {
         /// The model of the request.
         model: ModelId,
@@ -226,7 +226,7 @@ pub enum LeaveCause {
     DeviceLost,
     /// Idle models kept more memory than they may (BC-1, BC-2).
     Retention,
-    /// Other programs used memory that it holds (RC-21).
+    /// Other programs needed the memory that the slot held (RC-21).
     Foreign,
     /// The slot was idle, and a more important request waits for a lease (LE-3).
     Yielded {
@@ -240,12 +240,11 @@ pub enum LeaveCause {
         /// The priority of that request.
         priority: Priority,
     },
-    /// Another copy took over on another device (DM-5).
+    /// A copy of the model on another device took over (DM-5).
     Moved,
     /// The model is reloaded with other settings (RC-29).
     Reload,
-    /// The slot was idle and streaming. The model is reloaded with all layers resident, since there is room for them
-    /// now (RS-11).
+    /// The slot was idle and streaming. The model is reloaded with all layers resident, because they fit now (RS-11).
     RoomToStay,
     /// Room was needed for a second try of a failed load (MM-4).
     SecondTry {

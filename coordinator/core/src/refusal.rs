@@ -45,7 +45,7 @@ pub enum RefusalReason {
     DeviceUnavailable,
     /// No device of this machine is large enough.
     NeverFits,
-    /// Other models, or other holders of leases, keep the memory.
+    /// Other models, or leases of other holders, occupy the memory.
     NoCapacity,
     /// Pinned models keep the memory.
     Pinned,
@@ -67,7 +67,7 @@ pub enum RefusalReason {
     WorkerCrashed,
     /// A move cannot be done, or was not finished.
     MoveFailed {
-        /// Whether a worker of ours failed; otherwise the request met another move or found no room.
+        /// Whether a worker failed; otherwise the request met another move or found no memory.
         by_worker: bool,
     },
     /// The lease store cannot be reached.
@@ -98,21 +98,21 @@ impl Refusal {
         Self { retry_after, ..Self::new(reason, message) }
     }
 
-    /// The same refusal with the part of the request that is at fault.
+    /// Adds the part of the request that is at fault.
     #[must_use]
     pub(crate) fn about(mut self, subject: Subject) -> Self {
         self.about = Some(subject);
         self
     }
 
-    /// The same refusal with the time until another try makes sense.
+    /// Adds the time after which another attempt makes sense.
     #[must_use]
     pub(crate) fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
         self
     }
 
-    /// The same refusal with the device on which the model still serves.
+    /// Adds the device on which the model still serves.
     #[must_use]
     pub(crate) fn still_on(mut self, device: DeviceId) -> Self {
         self.still_on = Some(device);

@@ -24,7 +24,7 @@ pub struct Settings {
     /// The shortest time that a used slot serves before an equally important request may evict it (RC-18).
     #[serde(with = "span_text")]
     pub min_hold: Duration,
-    /// A request that waited this long may evict any slot, whatever its rank (RC-18); zero is never.
+    /// The wait after which a request may evict any slot, whatever its rank (RC-18); zero is never.
     #[serde(with = "span_text")]
     pub max_wait: Duration,
     /// The stay-warm times of categories whose default the operator changed (RC-8).
@@ -54,7 +54,7 @@ pub struct Settings {
     /// The longest backoff.
     #[serde(with = "span_text")]
     pub back_off_limit: Duration,
-    /// A slot that lost a request gets no other for this time, or until its worker is known to have exited.
+    /// The time for which a slot that lost a request gets no other, unless its worker is known to have exited earlier.
     #[serde(with = "span_text")]
     pub lost_pause: Duration,
     /// The number of models of each category that may be loaded at once (MM-1).
@@ -80,8 +80,9 @@ pub struct Settings {
     pub clients: ClientRules,
     /// Prefixes of cloud providers whose models give embeddings too; every provider's models answer chats.
     pub embedding_providers: BTreeSet<String>,
-    /// At equal importance a client goes behind others by one for each of these steps of additional service (RC-4).
-    /// In tokens, or hundredths of a second where tokens are not counted.
+    /// The service in tokens (or hundredths of a second where tokens are not counted) that costs a client one position.
+    /// Among clients of equal importance, one with more service is behind the others by a position for each step
+    /// (RC-4).
     pub service_step: u64,
 }
 
@@ -152,7 +153,7 @@ impl Default for ClientRule {
 /// The limit of loaded models by category (MM-1). In text `"auto"`, or a map such as `{ llm = 2 }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum MaxLoaded {
-    /// Only memory limits the number.
+    /// The number of loaded models has no limit but memory.
     #[default]
     Auto,
     /// A number for each named category; one for the others.

@@ -258,9 +258,9 @@ impl ModelSlot {
 /// The residency of a generation's layers (RS-11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Layers {
-    /// The residency that the manifest or a load asked for.
+    /// The residency that the manifest or a load requires.
     pub(crate) asked: Residency,
-    /// The lease that a load asked for.
+    /// The lease that a load requires.
     pub(crate) memory: Option<ByteCount>,
     /// Whether layers are streamed.
     pub(crate) stream: bool,

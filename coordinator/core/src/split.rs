@@ -7,8 +7,8 @@ use crate::need::Need;
 /// The bytes that a part of a split model leaves free on its device.
 pub(crate) const MARGIN: i128 = 512 << 20;
 
-/// Whether devices with these free bytes hold `need` together. One device holds all of it; several hold it beside
-/// their margins. The host, which comes last where it buffers, holds its own part.
+/// Whether devices with these free bytes hold `need` together. One device holds all of it; several hold it beside their
+/// margins. The host, which is last if it buffers, holds its own part.
 pub(crate) fn holds(need: &Need, free: &[i128]) -> bool {
     let (free, host) = apart(need, free);
     i128::from(need.bytes.0) <= spare(free) && host.is_none_or(|(wanted, free)| i128::from(wanted.0) <= free)

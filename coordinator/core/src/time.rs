@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A moment, as the time since the coordinator's own arbitrary start. Never goes back.
+/// A moment, as the time since an arbitrary start of the coordinator's clock. It never decreases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment {
     /// Nanoseconds since the start. The last moment is 584 years after it, and sums of spans saturate there.

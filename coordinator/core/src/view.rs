@@ -17,11 +17,11 @@ use crate::{
 /// A model of the catalog.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelView {
-    /// Its name.
+    /// The name of the model.
     pub id: ModelId,
-    /// Other names for it.
+    /// Other names of the model.
     pub aliases: Vec<ModelId>,
-    /// Its category, which decides the routes that it serves.
+    /// The category, which decides the routes that the model serves.
     pub category: Category,
     /// The device it should run on.
     pub device: DeviceId,
@@ -103,7 +103,7 @@ pub struct SlotView {
     pub revision: u64,
     /// Whether that revision is out of date: the slot then stops when it is idle.
     pub stale: bool,
-    /// Its present importance (RC-18).
+    /// The slot's present importance (RC-18).
     pub rank: Priority,
     /// The moment of its last use.
     pub last_used: Moment,
@@ -131,11 +131,11 @@ pub struct QueuedView {
     pub model: ModelId,
     /// The kind of request.
     pub purpose: RequestPurpose,
-    /// Its own priority.
+    /// The request's priority before aging.
     pub priority: Priority,
-    /// Its priority after aging (RC-5).
+    /// The request's priority after aging (RC-5).
     pub effective_priority: Priority,
-    /// Its place in the whole queue, from 1.
+    /// The request's position in the whole queue, from 1.
     pub position: usize,
     /// The time since its arrival.
     #[serde(rename = "waited_ms", serialize_with = "millis")]
@@ -267,7 +267,7 @@ pub struct PlanView {
 /// The residency of a model's layers (RS-11).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayersView {
-    /// The mode that the manifest or the load asked for.
+    /// The mode that the manifest or the load requires.
     pub residency: ResidencyMode,
     /// The look-ahead in blocks, if it was set.
     pub window: Option<u32>,
@@ -284,7 +284,7 @@ pub struct LayersView {
 /// The state of a rung for a hypothetical request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RungView {
-    /// Its place in the ladder as written, from 0.
+    /// The rung's position in the ladder as written, from 0.
     pub rung: usize,
     /// The model that serves it.
     pub model: Target,
@@ -306,17 +306,17 @@ pub enum PlannedStep {
         /// The provider's name.
         provider: String,
     },
-    /// Its model is loaded and would take it at once.
+    /// The rung's model is loaded and would serve the request at once.
     Serve {
         /// The model's bytes by device.
         parts: Vec<(DeviceId, ByteCount)>,
     },
-    /// There is room, and its model would be loaded at once.
+    /// The rung's model fits, and would be loaded at once.
     Load {
         /// The bytes by device of the load.
         parts: Vec<(DeviceId, ByteCount)>,
     },
-    /// Its model would be loaded after evictions.
+    /// The rung's model would be loaded after evictions.
     Evict {
         /// The bytes by device of the load.
         parts: Vec<(DeviceId, ByteCount)>,
@@ -408,7 +408,7 @@ fn optional_millis<S: Serializer>(span: &Option<Duration>, serializer: S) -> Res
 /// A client with its use of the service (RC-9).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClientView {
-    /// Its name.
+    /// The client's name, or the operator.
     pub id: Principal,
     /// Whether it is a client or the operator.
     pub kind: PrincipalKind,
@@ -424,7 +424,7 @@ pub struct ClientView {
     pub tokens: u64,
     /// Requests per minute, averaged over about the last one.
     pub requests_per_minute: f64,
-    /// Its service beyond that of the least-served client with waiting or running requests (RC-4).
+    /// The client's service beyond that of the least-served client with waiting or running requests (RC-4).
     pub service_ahead: u64,
     /// The limit for which it may start no request now.
     pub held_back: Option<WaitReason>,
@@ -432,7 +432,7 @@ pub struct ClientView {
     pub last_seen: Moment,
     /// Answers by model.
     pub models: BTreeMap<ModelId, u64>,
-    /// Its last requests that ended, oldest first.
+    /// The client's last requests that ended, oldest first.
     pub recent: Vec<RecentView>,
     /// The rule with its limits.
     pub rule: ClientRule,
@@ -452,7 +452,7 @@ pub struct RecentView {
     pub took: Duration,
     /// Tokens of prompt and answer, when known.
     pub tokens: Option<u64>,
-    /// Its outcome.
+    /// The outcome of the request.
     pub outcome: Outcome,
 }
 

@@ -100,7 +100,7 @@ pub(crate) enum HeldBack {
 pub(crate) enum OverLimit {
     /// The client sent too many requests within a minute.
     Rate { per_minute: u32, retry_after: Duration },
-    /// Too many of its requests are waiting.
+    /// The client has too many waiting requests.
     Queued { limit: u32 },
 }
 

@@ -1,5 +1,5 @@
-//! Rights of eviction: the slots that a request may evict, and which of them it evicts (RC-18, RC-19). Pure: numbers
-//! in, victims with their reasons out, or the slots in the way.
+//! Rights of eviction: the slots that a request may evict, and which of them it evicts (RC-18, RC-19). The module is
+//! pure: from numbers it computes victims with their reasons, or the slots that prevent the eviction.
 
 use std::cmp::Reverse;
 use std::fmt;

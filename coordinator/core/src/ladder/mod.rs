@@ -1,9 +1,9 @@
-//! Ladders: the rungs that may serve a request, and the choice among them (TR-2). Pure: the state of each rung comes
-//! in, and the choice with its reason goes out.
+//! Ladders: the rungs that may serve a request, and the choice among them (TR-2). The module is pure: from the states
+//! of all rungs it computes the choice and its reason.
 //!
-//! Every rung has a price in time. It adds the wait until an answer can begin, the cost of evictions for other
-//! models, and the task's patience for each step down. The cheapest rung is taken, the better one among equals. Thus
-//! a loaded lower rung wins over a cold primary exactly when the primary's load would take longer than the patience.
+//! Every rung has a price in time. It adds the wait until an answer can begin, the cost of evictions for other models,
+//! and the task's patience for each step down. The cheapest rung is taken, the better one among equals. Thus a loaded
+//! lower rung wins over a cold primary exactly when the primary's load would take longer than the patience.
 
 use std::fmt;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub enum Target {
 pub struct Rung {
     /// The model that serves it.
     pub target: Target,
-    /// Its place in the ladder as written, from 0. Rungs removed since then leave gaps.
+    /// The rung's position in the ladder as written, from 0. Rungs removed since then leave gaps.
     pub position: usize,
 }
 
@@ -94,7 +94,7 @@ impl Serialize for Target {
 /// The chosen rung, with the reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RungChoice {
-    /// Its place in the ladder as written, from 0.
+    /// The rung's position in the ladder as written, from 0.
     #[serde(rename = "rung")]
     pub position: usize,
     /// The reason for the choice.
@@ -148,7 +148,7 @@ impl fmt::Display for RungReason {
     }
 }
 
-/// The way of a request along its ladder.
+/// The progress of a request along its ladder.
 #[derive(Clone, Debug)]
 pub(crate) struct Climb {
     pub(crate) ladder: Ladder,
@@ -184,7 +184,7 @@ pub(crate) enum RungState {
     Resting {
         /// The time until an answer could begin.
         wait: Duration,
-        /// The failure.
+        /// The message of the failure.
         why: String,
     },
     /// The rung cannot take this request.
@@ -226,7 +226,7 @@ pub enum Standing {
         /// The rest of the load, and the time for the requests before it.
         wait: Duration,
     },
-    /// The model has to be loaded, and there is room.
+    /// The model has to be loaded, and has enough free memory.
     Cold {
         /// The time of the load.
         load: Duration,
@@ -240,17 +240,16 @@ pub enum Standing {
         /// The number of busy models that have to finish their requests and be evicted.
         busy: usize,
     },
-    /// The model has to be loaded, and there is no room that this request may take.
+    /// The model has to be loaded, and this request may not free enough memory.
     NoRoom {
-        /// The time of the load once there is room.
+        /// The time of the load once enough memory is free.
         load: Duration,
     },
 }
 
 /// The price of evicting an idle model, which is loaded again at its next request.
 const IDLE_LEAVES: Duration = Duration::from_secs(2);
-/// The price of evicting a busy model. Its running requests delay the load, and those queued behind them wait for
-/// another load.
+/// The price of evicting a busy model. Its running requests delay the load, and its waiting ones need another load.
 const BUSY_LEAVES: Duration = Duration::from_secs(15);
 /// The assumed wait when it is unknown when there will be room.
 const NO_ROOM: Duration = Duration::from_secs(120);

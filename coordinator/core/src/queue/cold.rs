@@ -1,4 +1,5 @@
-//! Models that are not loaded and have waiting requests: in lines of models that are alike, or set apart from them.
+//! Models that are not loaded and have waiting requests. Each is in a queue of models with the same needs, or set
+//! aside.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -16,7 +16,7 @@ pub(crate) struct Arrival {
     pub(crate) at: Moment,
 }
 
-/// The key of RC-4's order, without `warm_bump`: smaller goes first.
+/// The key of RC-4's order, without `warm_bump`: the smallest key is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OrderKey {
     pub(crate) effective: Priority,
@@ -80,8 +80,9 @@ pub(crate) enum Residency {
     Resident,
 }
 
-/// A kind of models that are alike for placement. When the first finds neither room nor a right to evict, then those
-/// behind it find none either. They have the same or a less important base priority, and need as much memory or more.
+/// A class of models that are alike for placement. When the first of a queue finds neither free memory nor a right to
+/// evict, the models after it find none either. Their base priority is the same or less important, and they need as
+/// much memory or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Likeness {
     /// Models with the same possible sites.
@@ -100,7 +101,7 @@ impl Likeness {
         (mib.log2() * 16.0) as u16
     }
 
-    /// Whether a failed look at `self` makes a look at `other` needless.
+    /// Whether a failed placement of `self` implies that `other` would fail too.
     pub(crate) fn covers(self, other: Self) -> bool {
         self.family == other.family && self.base <= other.base && self.need <= other.need
     }

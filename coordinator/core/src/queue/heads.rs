@@ -19,8 +19,8 @@ pub(super) struct Terms {
     aging_step: Duration,
     /// Standings by client. A search for the first head reads many of these and no other data of a client.
     standings: Vec<ClientStanding>,
-    /// A version that rises when heads may come forward for another reason than aging, so that a cached first head
-    /// has to be checked.
+    /// A version of the terms. It rises when heads may move forward for another reason than aging, and then a cached
+    /// first head has to be checked.
     edition: u64,
 }
 
@@ -69,7 +69,7 @@ impl Terms {
     }
 }
 
-/// The head that goes first.
+/// The first head in the order, with its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct First<T> {
     pub(super) key: OrderKey,
@@ -83,8 +83,8 @@ pub(super) struct Heads<T> {
     pub(super) base: Priority,
     /// Heads, oldest first.
     heads: Vec<(Arrival, T)>,
-    /// The heads' clients, in the same order. They are stored apart because a search for the first head reads them in
-    /// sequence and little else.
+    /// The heads' clients, in the same order. They are stored apart, because a search for the first head reads mainly
+    /// these.
     clients: Vec<ClientIndex>,
     /// The first head of the last search: its key is never larger than the true one.
     first: Option<First<T>>,
@@ -149,12 +149,12 @@ impl<T: Copy> Heads<T> {
         })
     }
 
-    /// The head that goes first, searched again only if necessary.
+    /// The first head in the order, searched again only if necessary.
     pub(super) fn first(&self, now: Moment, terms: &Terms) -> Option<First<T>> {
         if self.is_in_doubt(now, terms) { self.search(self.oldest(now, terms)?, now, terms) } else { self.first }
     }
 
-    /// The head that goes first, cached for the next call.
+    /// The first head in the order, cached for the next call.
     pub(super) fn seek(&mut self, now: Moment, terms: &Terms) -> Option<First<T>> {
         if self.is_in_doubt(now, terms) {
             let oldest = self.oldest(now, terms);
@@ -170,7 +170,7 @@ impl<T: Copy> Heads<T> {
         let mut first: Option<(u64, usize)> = None;
         for place in oldest {
             let standing = terms.standing(self.clients[place]);
-            // With equal service the older one stays first.
+            // Of two clients with equal service, the one with the older head is first.
             if !standing.held_back && first.is_none_or(|(least, _)| standing.service < least) {
                 first = Some((standing.service, place));
             }
@@ -180,7 +180,7 @@ impl<T: Copy> Heads<T> {
         Some(First { key: terms.key(self.base, arrival, client, now), client, what })
     }
 
-    /// The oldest head whose client may start a request, and the heads behind it that aged as far.
+    /// The oldest head whose client may start a request, and the next heads that aged by as many steps.
     fn oldest(&self, now: Moment, terms: &Terms) -> Option<Range<usize>> {
         let place = self.clients.iter().position(|&client| !terms.standing(client).held_back)?;
         // Aging beyond the most important priority does not count.

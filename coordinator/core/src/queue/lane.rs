@@ -54,13 +54,13 @@ impl Lane {
         self.fifos.get(&client).and_then(VecDeque::front).is_some_and(|&(_, first)| first == id)
     }
 
-    /// The request that goes first among clients that may start one.
+    /// The first request in the order among clients that may start one.
     pub(super) fn first(&self, now: Moment, terms: &Terms) -> Option<Head> {
         let first = self.heads.first(now, terms)?;
         Some(Head { key: first.key, id: first.what, base: self.heads.base })
     }
 
-    /// The request that goes first, cached for the next call.
+    /// The first request in the order, cached for the next call.
     pub(super) fn seek(&mut self, now: Moment, terms: &Terms) -> Option<RequestId> {
         self.heads.seek(now, terms).map(|first| first.what)
     }

@@ -15,7 +15,8 @@ use crate::client::ClientIndex;
 /// The models of one kind, by the waiting requests of one base priority.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// The models that a client waits for, by its oldest request. Looked up by client, never iterated.
+    /// The models that a client waits for, by its oldest request. The map is only searched by client, never iterated,
+    /// so its order does not matter.
     rows: ByNumber<ClientIndex, BTreeSet<(Arrival, ModelIndex)>>,
     heads: Heads<ModelIndex>,
 }
@@ -29,7 +30,7 @@ impl Line {
         self.heads.is_empty()
     }
 
-    /// The model that goes first, by its first request.
+    /// The first model in the order, by its first request.
     pub(super) fn seek(&mut self, now: Moment, terms: &Terms) -> Option<Wanting> {
         self.heads.seek(now, terms).map(|first| (first.key, first.what))
     }

@@ -1,11 +1,11 @@
-//! The waiting requests and their order (RC-4, RC-5, RC-10). The queue knows which models are loaded and which
-//! clients may start requests; slots, devices and reasons are kept in other modules.
+//! The waiting requests and their order (RC-4, RC-5, RC-10). Loaded models and clients that may start requests are
+//! reported to the queue. Slots, devices and reasons are in other modules.
 //!
 //! There is one FIFO per (model, priority, client). Within a FIFO the oldest is always first. Among requests of one
 //! base priority the older one is never aged less. So the order at any moment is a merge of few heads, and no list is
-//! sorted again as time passes. A client's service moves all its requests at once, so the first is searched among one
-//! head per client, on demand. Models that want a load are kept in lines built in the same way. Every change is
-//! logarithmic.
+//! sorted again as time passes. A client's service changes the position of all its requests at once. The first is
+//! therefore searched on demand, among one head per client. Models that want a load are kept in lines built in the same
+//! way. Every change is logarithmic.
 
 mod cold;
 mod entry;
@@ -55,10 +55,10 @@ struct ModelQueue {
     residency: Residency,
     /// Whether the entry is a cloud provider rather than a model of this machine.
     is_provider: bool,
-    /// Whether it is set apart from the lines: its load is in progress, or has to wait for a condition of its own.
+    /// Whether the model is set aside: its load is in progress, or has to wait for a condition of its own.
     aside: bool,
-    /// Lanes with waiting requests, most important first. They are stored together because a look at a model reads
-    /// them all.
+    /// Lanes with waiting requests, most important first. They are stored together, because an examination of a model
+    /// reads them all.
     lanes: Vec<Lane>,
     length: usize,
     loads: BTreeSet<RequestId>,
@@ -186,7 +186,7 @@ impl InferenceQueue {
         Some(entry)
     }
 
-    /// The request for `model` that goes first.
+    /// The first request for `model` in the order.
     pub(crate) fn best(&self, model: ModelIndex, now: Moment) -> Option<Head> {
         self.heads(model, now).min_by_key(|head| head.key)
     }
@@ -206,7 +206,7 @@ impl InferenceQueue {
         }
     }
 
-    /// Whether a waiting request goes before all others for its model that have its base priority.
+    /// Whether a waiting request is the first for its model of those with its base priority.
     pub(crate) fn is_head(&mut self, id: RequestId, now: Moment) -> bool {
         self.advance(now);
         let Some(&Waiting { model, priority, client, .. }) = self.get(id) else { return false };
@@ -263,8 +263,8 @@ impl InferenceQueue {
         self.entry(model).bytes = None;
     }
 
-    /// Whether a waiting request is in line behind another model's that makes exactly the same demands. The result of
-    /// considering that one then holds for this one too.
+    /// Whether a waiting request's model waits behind another model with exactly the same needs. A failed placement of
+    /// that model then implies that this one would fail too.
     pub(crate) fn is_behind_its_like(&mut self, id: RequestId, now: Moment) -> bool {
         let Some(&Waiting { model, priority, .. }) = self.get(id) else { return false };
         let queue = &self.models[model.get()];
@@ -276,8 +276,8 @@ impl InferenceQueue {
             })
     }
 
-    /// Sets a model apart from the lines while it has the next turn, or waits for another condition than room. So the
-    /// first of a line is always a model that has to be considered.
+    /// Sets a model aside while it has the next turn, or waits for another condition than memory. The first of a queue
+    /// of models is then always one that has to be examined.
     pub(crate) fn set_aside(&mut self, model: ModelIndex, aside: bool) {
         if self.entry(model).aside != aside {
             self.leave_lines(model);
@@ -311,7 +311,7 @@ impl InferenceQueue {
             self.leave_lines(model);
             let queue = self.entry(model);
             queue.residency = residency;
-            // A load may change the known need of memory.
+            // After a load the known need of memory may have changed.
             queue.bytes = None;
             self.enter_lines(model);
         }

@@ -30,7 +30,7 @@ fn push(queue: &mut InferenceQueue, at: Moment, id: u64, model: usize, priority:
     waiting
 }
 
-/// The models that want a load, in their order: each is set apart so that the next comes first.
+/// The models that want a load, in their order: each is set aside, so that the next is first.
 fn wanting(queue: &mut InferenceQueue, now: Moment, limit: usize) -> Vec<ModelIndex> {
     let mut order = Vec::new();
     while order.len() < limit

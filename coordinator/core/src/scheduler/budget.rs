@@ -31,7 +31,7 @@ impl Scheduler {
         checked
     }
 
-    /// Refuses a deadline that cannot be met, as far as load and answer times were measured.
+    /// Refuses a deadline that cannot be met, by the measured times of loads and answers.
     pub(super) fn check_budget(&self, model: ModelIndex, deadline: Moment) -> Result<(), Refusal> {
         let Some(estimate) = self.cold_start(model) else { return Ok(()) };
         let left = deadline.since(self.now);
@@ -66,7 +66,7 @@ impl Scheduler {
         known.history.cold_start(loading_for)
     }
 
-    /// Begins a load for later requests. Its slot gives way to any model that needs the memory (RC-11).
+    /// Begins a load for later requests. Its slot may be evicted for any model that needs the memory (RC-11).
     pub(super) fn load_ahead(&mut self, model: ModelIndex, priority: Priority) {
         let reason = format!("a request of priority {priority} came too late for it, the next may be in time");
         self.load_for_nobody(model, priority, reason);
@@ -91,7 +91,7 @@ impl Scheduler {
         let may_go = |family: u32, device: &DeviceId| match self.families.iter().find(|(_, id)| **id == family) {
             Some((key, _)) if !key.alone_on.is_empty() => key.alone_on.contains(device),
             Some((key, _)) => key.device == DeviceId::Auto || key.device == *device,
-            // The model was never looked at, or its state was forgotten.
+            // The model was never examined, or its state was dropped.
             None => true,
         };
         parts.iter().all(|(device, bytes)| {

@@ -1,5 +1,5 @@
-//! Claims. A claim reserves the slots that are evicted for a model, the room they leave, and the model's turn until
-//! it has that room (RC-18).
+//! Claims. A claim reserves the slots that are evicted for a model, and the memory that they free. It also reserves the
+//! model's turn until it has that memory (RC-18).
 
 use model_boss_protocol::{DeviceId, SlotId};
 
@@ -12,7 +12,7 @@ use crate::eviction::{self, Right, Usage};
 use crate::reason::LeaveCause;
 
 impl Scheduler {
-    /// Evicts the plan's victims, and reserves the turn and the room for this model.
+    /// Evicts the plan's victims, and reserves the turn and the memory for this model.
     pub(super) fn make_room(&mut self, ask: &Ask, plan: Plan) {
         let parts = plan.parts();
         let Plan { asker, site, held: _, takes, victims, coming, asks } = plan;
@@ -71,15 +71,14 @@ impl Scheduler {
         models.into_iter().filter_map(|claimant| Some((claimant, self.claims.remove(&claimant)?))).collect()
     }
 
-    /// Gives up the model's claim. Victims that still drain for it stay loaded, and the model goes back into its
-    /// line.
+    /// Cancels the model's claim. Victims that still drain for it stay loaded, and the model returns to its queue.
     pub(super) fn drop_claim(&mut self, model: ModelIndex) {
         if self.release_claim(model) {
             self.queue.set_aside(model, false);
         }
     }
 
-    /// Gives up the claim of a model that gets another turn at once. Returns whether it had a claim.
+    /// Cancels the claim of a model that gets another turn at once. Returns whether it had a claim.
     fn release_claim(&mut self, model: ModelIndex) -> bool {
         let Some(claim) = self.claims.remove(&model) else { return false };
         for victim in claim.victims {
@@ -88,7 +87,7 @@ impl Scheduler {
         true
     }
 
-    /// Gives up all claims on a device.
+    /// Cancels all claims on a device.
     pub(super) fn drop_claims_on(&mut self, device: &DeviceId) {
         let on_it = self.claims.iter().filter(|(_, claim)| claim.site.contains(device));
         let models: Vec<ModelIndex> = on_it.map(|(model, _)| *model).collect();

@@ -24,8 +24,8 @@ impl Scheduler {
         }
     }
 
-    /// Handles a lost device: its slots stop, and their requests go to other places or wait. A request with no other
-    /// place is refused when the device has been gone for too long.
+    /// Handles a lost device: its slots stop, and their requests are moved to other devices or wait. A request without
+    /// another device is refused once the device has been lost for too long.
     fn device_lost(&mut self, name: &DeviceId) {
         let (now, patience) = (self.now, self.settings.device_patience);
         let Some(device) = self.devices.get_mut(name) else { return };

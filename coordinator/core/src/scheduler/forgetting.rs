@@ -7,7 +7,7 @@ use super::state::{LEAST_WAIT, Scheduler, Timer};
 use crate::catalog::ModelIndex;
 use crate::{Effect, Moment};
 
-/// The shortest time between two searches for unused models, whatever the settings say.
+/// The shortest time between two searches for unused models, independent of the settings.
 const LEAST_LOOK: Duration = Duration::from_secs(1);
 
 impl Scheduler {
@@ -16,7 +16,7 @@ impl Scheduler {
         let known = &mut self.catalog[model];
         known.used_at = self.now;
         if known.description.named.is_some() {
-            // This model may exceed the count of unused ones that are remembered.
+            // With this model, the number of unused ones may exceed the limit.
             self.timers.set(Timer::Forget, self.now + LEAST_WAIT);
         }
     }
@@ -52,7 +52,7 @@ impl Scheduler {
     }
 
     /// Forgets models that the catalog no longer lists, oldest departure first, beyond the number that is remembered.
-    /// All state indexed by such a model goes too. A model that still finishes requests is forgotten at a later
+    /// All state indexed by such a model is dropped too. A model that still finishes requests is forgotten at a later
     /// change of the catalog.
     pub(super) fn forget_models_that_left(&mut self) {
         for model in self.catalog.left_beyond(self.settings.left_models_kept) {

@@ -78,7 +78,7 @@ impl Scheduler {
         };
         let climb = Climb { ladder: ladder.clone(), at, choice, category: *category, failed: Vec::new() };
         let model = self.entry_of(climb.target())?;
-        // Both kinds of rung pass the same limits of the queue.
+        // Requests to models and to providers have the same limits of the queue.
         self.admit_to_queue(model, priority)?;
         self.admit_client(client)?;
         if at > 0 {
@@ -267,7 +267,7 @@ impl Scheduler {
     }
 
     /// Moves requests whose model's load has not begun to a rung that is loaded or loading by now. They keep their
-    /// places in the queue. A loaded rung is never left again, so no request moves back and forth.
+    /// places in the queue. A request stays at a loaded rung, so it never moves back and forth.
     pub(super) fn reconsider_rungs(&mut self) {
         if self.life != Life::Serving {
             return;

@@ -9,7 +9,7 @@ use crate::queue::{Residency, Waiting};
 use crate::refusal::{Refusal, RefusalReason};
 use crate::{LedgerState, Moment, Verdict, WaitReason};
 
-/// The pause before an unreachable store is asked again.
+/// The pause before the next attempt to reach the store.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 impl Scheduler {

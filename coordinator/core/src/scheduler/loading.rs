@@ -1,4 +1,4 @@
-//! Loads of cold models: at once, after room was made, or in their turn (RC-6, RC-7, MM-7).
+//! Loads of cold models: at once, after evictions, or in their turn (RC-6, RC-7, MM-7).
 
 use model_boss_protocol::{ByteCount, DeviceId, ModelId, Priority, RequestId, SlotId};
 
@@ -34,7 +34,7 @@ impl Scheduler {
         let ask = self.ask_of(model);
         let sites = self.sites(&ask);
         self.note_likeness(&ask, sites.as_deref().unwrap_or_default());
-        // Without a turn at any site there is no offer to compute.
+        // A model that has its turn at no site gets no offer.
         let offer = |sites: Vec<Site>| {
             if self.is_no_turn_at(&ask, &sites) { Offer::No(Vec::new()) } else { self.offer_at(&ask, sites) }
         };
@@ -245,7 +245,7 @@ impl Scheduler {
         }
     }
 
-    /// Begins a load where there is room, for a request or ahead of one.
+    /// Begins a load for which memory is free, for a request or ahead of one.
     pub(super) fn begin_load(
         &mut self,
         ask: &Ask,
@@ -254,7 +254,8 @@ impl Scheduler {
         priority: Priority,
         reason: String,
     ) {
-        // The model leaves its line before it gives up its claim, so that it does not join the line again in between.
+        // The model leaves its queue before its claim is cancelled, so that it does not join the queue again in
+        // between.
         self.queue.set_residency(ask.model, Residency::Coming);
         match self.begin_filling(ask, parts, cause, priority, reason) {
             Some(slot) => self.catalog[ask.model].serving = Some(slot),
@@ -262,7 +263,7 @@ impl Scheduler {
         }
     }
 
-    /// Charges the parts to their devices and asks the ledger for a lease.
+    /// Charges the parts to their devices and requests a lease from the ledger.
     pub(super) fn begin_filling(
         &mut self,
         ask: &Ask,

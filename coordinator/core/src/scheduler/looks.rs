@@ -11,7 +11,7 @@ use crate::placement::Site;
 use crate::queue::{Likeness, Wanting};
 use crate::{MaxLoaded, eviction};
 
-/// With more kinds than this, they are no longer considered one by one.
+/// The greatest number of kinds of models that are all examined at once.
 const KINDS_AT_ONCE: usize = 16;
 
 impl Scheduler {
@@ -22,9 +22,9 @@ impl Scheduler {
         self.unlooked.models.extend(self.claims.keys());
     }
 
-    /// Considers the models that may take a slot which ended a request. If its load and importance are as before,
-    /// only the next in line may have come to precede those waiting for the slot's model. Otherwise any model may
-    /// take it now. No other slot changed, so models that may not take this one are skipped.
+    /// Examines the models that may replace a slot which ended a request. If its load and importance are as before,
+    /// only the next model in the queue may now precede the requests for the slot's model. Otherwise any model may
+    /// replace the slot. No other slot changed, so models that may not replace this one are skipped.
     pub(super) fn look_who_may_take(&mut self, id: SlotId, as_before: bool) {
         if !self.may_make_way(id) {
             return;
@@ -46,7 +46,7 @@ impl Scheduler {
             }
             return;
         }
-        // With very many kinds it is cheaper to consider some now and the others in later ticks.
+        // With very many kinds it is cheaper to examine some now and the others in later ticks.
         if self.queue.kinds().nth(KINDS_AT_ONCE).is_some() {
             return self.reconsider_at_least(Reconsider::Kinds);
         }
@@ -92,7 +92,7 @@ impl Scheduler {
         }
         while budget.is_left() && !self.unlooked.is_empty() {
             if !self.has_a_turn() {
-                // The end of each running load triggers the next look.
+                // The end of each running load triggers the next examination.
                 return self.unlooked.clear();
             }
             self.look_at_first_unlooked(budget);
@@ -109,8 +109,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether no model can get a load now, however much room there is. The event that ends this state triggers the
-    /// next look.
+    /// Whether no model can get a load now, independent of free memory. The event that ends this state triggers the
+    /// next examination.
     fn all_are_held_up(&mut self) -> bool {
         if !self.is_ledger_open() && self.queue.anyone_waits_for_a_load() {
             self.begin_patience();
@@ -149,7 +149,7 @@ impl Scheduler {
             }
             Looked::Passed | Looked::Alone => {}
         }
-        // If the same model is still the first of its kind, it was not helped.
+        // The examination did not help a model that is still the first of its kind.
         if let Some(kind) = kind
             && self.queue.first_alike(self.now, kind).is_some_and(|(_, first)| first == model)
         {
@@ -157,13 +157,13 @@ impl Scheduler {
         }
     }
 
-    /// Considers a model and charges the look to the budget.
+    /// Examines a model and charges that to the budget.
     pub(super) fn spend(&mut self, model: ModelIndex, budget: &mut Budget) -> Looked {
         let looked = self.consider(model);
         match looked {
             Looked::Passed => budget.passes = budget.passes.saturating_sub(1),
             Looked::Blocked => budget.looks = budget.looks.saturating_sub(1),
-            // Acting on its right costs more than a look, so it uses up the budget.
+            // An eviction costs more than an examination, so it uses up the budget.
             Looked::Alone => budget.looks = 0,
         }
         looked
@@ -178,14 +178,14 @@ impl Scheduler {
         device.loading.is_none_or(|slot| self.is_unwanted(slot))
     }
 
-    /// Whether at each of these sites a device is loading another model, and the ask has no turn of its own.
+    /// Whether each of these sites has a device that is loading another model, and the ask has no turn of its own.
     pub(super) fn is_no_turn_at(&self, ask: &Ask, sites: &[Site]) -> bool {
         let waits = |name| self.devices.get(name).is_some_and(|device| !self.is_its_turn(device));
         !self.claims.contains_key(&ask.model) && sites.iter().all(|site| site.iter().any(waits))
     }
 
-    /// Whether any model could get a load in the place of this slot now, as far as turns go. If not, the end of the
-    /// load that has the turn triggers the next look.
+    /// Whether any model could now get a load in place of this slot, as far as turns are concerned. If not, the end of
+    /// the load that has the turn triggers the next examination.
     pub(super) fn may_make_way(&self, id: SlotId) -> bool {
         let slot = &self.pool[id];
         let devices = slot.parts.iter().map(|(device, _)| device).chain(&slot.exclusive);

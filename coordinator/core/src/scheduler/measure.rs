@@ -52,8 +52,8 @@ impl Scheduler {
         self.memory_changed();
     }
 
-    /// Learns from a load that ran out of memory: it needs more than it was given, at most all there is. Returns
-    /// whether the next load gets more. Manifest sizes and the sizes of streamed models stay as they are.
+    /// Learns from a load that ran out of memory: it needs more memory than it had, and at most all of the device.
+    /// Returns whether the next load gets more. Manifest sizes and the sizes of streamed models stay as they are.
     pub(super) fn learn_from_out_of_memory(&mut self, id: SlotId) -> bool {
         let slot = &self.pool[id];
         if slot.size_rule == SizeRule::Manifest || slot.layers.stream {

@@ -1,5 +1,5 @@
 //! The scheduler applies each input to queue, pool and devices, and returns the effects to carry out. It has no clock
-//! and no I/O. Its state lies in [`state`]; the other modules are its rules, by subject.
+//! and no I/O. Its state is in [`state`]; the other modules are its rules, by subject.
 
 mod budget;
 mod claims;

@@ -1,6 +1,6 @@
 //! Moves of loaded models between devices (DM-5). A second copy is loaded and takes over in one step; the first copy
-//! finishes its requests and stops. A load with a larger context works the same way (RC-29). If the second copy
-//! fails, the first one serves on.
+//! finishes its requests and stops. A load with a larger context works the same way (RC-29). If the second copy fails,
+//! the first one keeps serving.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::refusal::{Refusal, RefusalReason, Subject};
 use crate::slot::SlotState;
 use crate::{Effect, Principal, Verdict};
 
-/// How long a move goes on asking a ledger that refuses the second copy's lease.
+/// The time for which a move repeats its request to a ledger that refuses the second copy's lease.
 const LEASE_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Scheduler {
@@ -160,9 +160,9 @@ impl Scheduler {
         }
     }
 
-    /// Reloads a model that serves with too little context or on another device than wanted (RC-29). The second copy
-    /// is loaded beside the first where both fit. Returns whether that was begun; if not, the first copy has to stop
-    /// before.
+    /// Reloads a model that serves with too little context or on another device than wanted (RC-29). The second copy is
+    /// loaded beside the first where both fit. Returns whether that load was begun; if not, the first copy has to stop
+    /// first.
     pub(super) fn reload_beside(&mut self, wanted: &LoadRequest<'_>, ask: &Ask, before: LoadWish) -> bool {
         let Ok(Offer::Now(parts)) = self.offer(ask) else { return false };
         let LoadRequest { id: request, priority, .. } = *wanted;
@@ -187,7 +187,8 @@ impl Scheduler {
         true
     }
 
-    /// If the slot that became ready is a second copy, it takes over in this step and the first copy drains.
+    /// Completes a move if the slot that became ready is a second copy: it takes over in this step and the first copy
+    /// drains.
     pub(super) fn take_over(&mut self, id: SlotId) {
         let model = self.pool[id].model;
         let Some(moving) = self.moves.get(&model).filter(|moving| moving.slot == Some(id)) else { return };
@@ -332,7 +333,7 @@ impl Scheduler {
         }
     }
 
-    /// Forgets a caller that disconnected; its move goes on.
+    /// Drops a caller that disconnected; its move continues.
     pub(super) fn forget_caller(&mut self, request: RequestId) {
         for moving in self.moves.values_mut() {
             moving.callers.retain(|caller| *caller != request);

@@ -93,13 +93,12 @@ impl Scheduler {
         });
     }
 
-    /// Whether the slot, loaded or loading, meets all that a load asks for. A slot is never reloaded for less
-    /// (RC-29).
+    /// Whether the slot, loaded or loading, satisfies all options of a load. A slot is never reloaded for less (RC-29).
     fn serves_with(&self, id: SlotId, options: &LoadOptions) -> bool {
         let slot = &self.pool[id];
         let described = &self.catalog[slot.model].description;
         let given = described.context_length;
-        // A worker may serve a shorter context than it was asked for; a second load would change nothing.
+        // A worker may serve a shorter context than its load requested; a second load would not change that.
         let context = slot.context.or(given).max(slot.context_length);
         let there = |device: &DeviceId| *device == DeviceId::Auto || slot.computes_on(device);
         let held = slot.computing().iter().map(|&(_, bytes)| bytes).sum();
@@ -350,7 +349,7 @@ impl Scheduler {
         }
     }
 
-    /// A slot that drains for another model goes on serving if it was pinned meanwhile (RC-19).
+    /// Keeps serving a slot that drains for another model, if it was pinned meanwhile (RC-19).
     fn keep_pinned(&mut self, slot: SlotId) {
         let Some(LeaveCause::Eviction { room_for }) = &self.pool[slot].leaving else { return };
         if let Some(claimant) = self.catalog.resolve_any(room_for) {

@@ -15,7 +15,7 @@ impl Scheduler {
         self.settings.max_loaded.of(self.catalog[model].description.category)
     }
 
-    /// Slots of other models of its category that count against the limit. Each counts until its process is gone.
+    /// Slots of other models of the category that count against its limit. Each counts until its process is gone.
     pub(super) fn loaded_beside(&self, model: ModelIndex) -> Vec<SlotId> {
         let category = self.catalog[model].description.category;
         let counts = |slot: &&crate::slot::ModelSlot| {
@@ -26,8 +26,8 @@ impl Scheduler {
         self.pool.in_use().filter(counts).map(|slot| slot.id).collect()
     }
 
-    /// The number of models of its category that have to be evicted before it may be loaded (MM-1). Slots for which
-    /// `leaving` holds count as gone. A claim of another model occupies its place already.
+    /// The number of models of the category that have to be evicted before `model` may be loaded (MM-1). Slots for
+    /// which `leaving` holds count as evicted. A claim of another model counts as a loaded one.
     pub(super) fn places_missing(&self, model: ModelIndex, leaving: impl Fn(SlotId) -> bool) -> usize {
         let Some(limit) = self.limit_of(model) else { return 0 };
         let category = self.catalog[model].description.category;

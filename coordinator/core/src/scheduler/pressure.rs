@@ -1,5 +1,5 @@
-//! Memory that idle models give back without a request for it: above their retention budget (BC-1, BC-2), and when
-//! other programs need it (RC-21).
+//! Idle models that are unloaded without a request for their memory: above their retention budget (BC-1, BC-2), and
+//! when other programs need memory (RC-21).
 
 use std::cmp::Reverse;
 
@@ -15,7 +15,7 @@ use crate::slot::SlotState;
 impl Scheduler {
     /// Checks all devices for memory pressure after their accounts changed.
     pub(super) fn relieve(&mut self) {
-        // Without the ledger no load could replace an evicted model, so none is evicted.
+        // While the ledger is unreachable no load could replace an evicted model, so none is evicted.
         if !self.is_ledger_open() || !std::mem::take(&mut self.accounts_changed) {
             return;
         }

@@ -139,7 +139,7 @@ impl Scheduler {
             return self.pump_cloud(model);
         }
         let Some(slot) = self.catalog[model].serving else {
-            // A request behind others of its model and importance changes nothing for them.
+            // A request behind others of its model and importance does not change the order of models.
             if self.queue.is_head(request, self.now) && !self.queue.is_behind_its_like(request, self.now) {
                 self.consider(model);
             }
@@ -152,7 +152,7 @@ impl Scheduler {
         }
     }
 
-    /// A slot that drains for a less important request goes on serving for a more important one (RC-18).
+    /// Keeps serving a slot that drains for a less important request than this one (RC-18).
     fn keep_for(&mut self, slot: SlotId, request: RequestId) {
         let arrived = self.queue.get(request).map(|waiting| waiting.priority);
         if let (Some(LeaveCause::Revoked { by, priority }), Some(arrived)) = (self.pool[slot].leaving.clone(), arrived)
@@ -241,8 +241,8 @@ impl Scheduler {
 
     pub(super) fn finished(&mut self, request: RequestId, outcome: Outcome, tokens: Option<u64>) {
         let Some(run) = self.running.remove(&request) else {
-            // An end holds at every stage: its reporter may not know yet that the request was queued again, or never
-            // sent.
+            // The report of an end is valid at every stage: the request may have been queued again, or never sent,
+            // without the reporter's knowledge.
             if outcome != Outcome::LostBeforeAnswer {
                 self.withdraw(request);
             }
@@ -319,7 +319,7 @@ impl Scheduler {
             let error = self.crashed(model, request.retries + 1);
             match self.climb_on(request, error) {
                 Ok(()) => return,
-                // There is no other rung: the same one is tried again.
+                // Without another rung, the same one is tried again.
                 Err(same) => request = same.waiting,
             }
         }
@@ -353,7 +353,7 @@ impl Scheduler {
         Refusal::new(RefusalReason::WorkerCrashed, message)
     }
 
-    /// Withdraws a request or an order whose caller has gone away.
+    /// Withdraws a request or an order whose caller has disconnected.
     fn withdraw(&mut self, request: RequestId) {
         if self.take_waiting(request).is_none() {
             self.unloads.remove(&request);

@@ -23,7 +23,7 @@ pub(super) struct Ask {
     pub(super) device: DeviceId,
     /// The context to load with; `None` for the manifest's.
     pub(super) context: Option<u64>,
-    /// The residency of its layers, as a load asked for it.
+    /// The residency of the layers, as a load requires it.
     pub(super) layers: LayerOptions,
     /// The estimated size where none was learned.
     pub(super) estimate: SizeEstimate,
@@ -47,14 +47,14 @@ pub(super) enum Offer {
 pub(super) enum NoRoom {
     /// The device's memory is not known.
     Unknown(DeviceId),
-    /// Another model has its turn on the device.
+    /// It is another model's turn on the device.
     Turn(DeviceId, ModelIndex),
     /// Slots that are stopping already will make enough room.
     Coming,
     /// No slot may be evicted, or too few.
     Blocked {
         by: eviction::Blocked,
-        /// Pinned models that alone stand in the way.
+        /// Pinned models that alone prevent the eviction.
         pins: Vec<SlotId>,
     },
 }
@@ -70,13 +70,13 @@ pub(super) struct Plan {
     pub(super) victims: Vec<Victim>,
     /// Slots that are stopping already and whose bytes are counted on.
     pub(super) coming: Vec<SlotId>,
-    /// Whether holders of other leases have to give up memory as well.
+    /// Whether leases of other holders have to be revoked as well.
     pub(super) asks: bool,
 }
 
 /// The state of a site before any eviction.
 struct Footing<'a> {
-    /// The memory that the ask needs here.
+    /// The memory that the ask needs at this site.
     need: Need,
     /// The bytes left on each device.
     rooms: Vec<i128>,
@@ -154,12 +154,12 @@ impl Scheduler {
                 Err(why) => blocked.push((site, why)),
             }
         }
-        // Our own idle models are evicted before other holders are asked.
+        // The coordinator's own idle models are evicted before other holders' leases are revoked.
         let after = after.or_else(|| self.plan_with_others(ask));
         after.map_or(Offer::No(blocked), Offer::After)
     }
 
-    /// The cheapest plan in which holders of other leases give up memory too.
+    /// The cheapest plan in which leases of other holders are revoked too.
     fn plan_with_others(&self, ask: &Ask) -> Option<Plan> {
         let head = *ask.heads.iter().min_by_key(|head| head.base)?;
         self.yielding(head.base).next()?;
@@ -467,6 +467,6 @@ impl Scheduler {
 struct Rival<'a> {
     model: ModelIndex,
     claim: &'a Claim,
-    /// Whether the two models exclude each other (MM-5), whatever the memory.
+    /// Whether the two models exclude each other (MM-5), even if both fit.
     excludes: bool,
 }

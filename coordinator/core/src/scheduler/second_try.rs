@@ -72,8 +72,8 @@ impl Scheduler {
         self.send_away(slot, LeaveCause::SecondTry { room_for: room_for.clone() });
     }
 
-    /// Gives up the second try: slots that drain for it go on serving. A model whose second try did not take place
-    /// may have one later.
+    /// Cancels the second try: slots that drain for it keep serving. A model whose second try did not begin may have
+    /// one later.
     pub(super) fn call_off_second_try(&mut self) {
         let Some(second) = self.second_try.take() else { return };
         self.catalog[second.model].second_try_at = None;

@@ -19,7 +19,7 @@ use crate::{SizeEstimate, SizeRule, Streaming, split};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sized {
     pub(super) need: Need,
-    /// The rule that the size comes from.
+    /// The rule that determined the size.
     pub(super) rule: SizeRule,
     /// Whether its layers are streamed.
     pub(super) stream: bool,
@@ -61,7 +61,7 @@ impl Scheduler {
         }
     }
 
-    /// The sites where the model could run at all. A model larger than their lasting room goes to a site where its
+    /// The sites where the model could run at all. A model larger than their lasting memory gets a site where its
     /// layers can be streamed.
     pub(super) fn sites(&self, ask: &Ask) -> Result<Vec<Site>, PlacementError> {
         let bytes = |site: &[DeviceId]| self.whole_at(ask, site).bytes;
@@ -164,8 +164,8 @@ impl Scheduler {
         Some(room - self.pinned_on(ask.model, device))
     }
 
-    /// The room for a model on a device that is certain after its own copy there is unloaded and no other. Memory
-    /// that other programs used until a moment ago does not count.
+    /// The memory on a device that is certain for a model if only its own copy there is unloaded. Memory that other
+    /// programs have released only recently does not count.
     pub(super) fn sure_room(&self, model: ModelIndex, device: &Device, name: &DeviceId) -> Option<i128> {
         let own: i128 =
             device.slots.iter().filter(|slot| self.pool[**slot].model == model).map(|&s| self.bytes(s, name)).sum();

@@ -17,7 +17,7 @@ use crate::{Effect, ExitReport, MaxLoaded, Verdict};
 /// The number of loads in a row that may fail on an occupied port before that counts as a failure of the model.
 const PORT_CLASHES: u32 = 8;
 
-/// The shortest pause before a ledger that allows an immediate retry is asked again.
+/// The shortest pause before the next request to a ledger that allows an immediate retry.
 const LEAST_LEASE_WAIT: Duration = Duration::from_millis(50);
 
 impl Scheduler {
@@ -333,7 +333,7 @@ impl Scheduler {
         slot.unload_at = unload_at;
         match unload_at {
             None => self.timers.clear(Timer::Unload(id)),
-            // Without the ledger the model could not be loaded again.
+            // While the ledger is unreachable the model could not be loaded again, so it is not unloaded.
             Some(at) if at <= self.now && !self.is_ledger_open() => {
                 self.timers.set(Timer::Unload(id), self.now + self.settings.reevaluate_every.max(LEAST_LEASE_WAIT));
             }

@@ -1,5 +1,5 @@
-//! Reloads of streaming models with all layers resident, once there is room for them. They happen while the model is
-//! idle, so that requests do not have to wait for them (RS-11).
+//! Reloads of streaming models with all layers resident, once these fit. A reload begins while the model is idle, so
+//! that requests need not wait for it (RS-11).
 
 use std::time::Duration;
 

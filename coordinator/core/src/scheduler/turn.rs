@@ -189,7 +189,7 @@ impl Scheduler {
     }
 
     /// Whether every slot is empty, or has no process any more and only waits for an unreachable ledger. The next
-    /// reader of the ledger sees that the processes of such slots are gone.
+    /// reader of the ledger finds that the processes of such slots are gone.
     fn nothing_is_left(&self) -> bool {
         let only_its_lease = |slot: &ModelSlot| slot.state == SlotState::Stopping(StopPhase::Releasing);
         self.pool.is_empty() || (!self.is_ledger_open() && self.pool.in_use().all(only_its_lease))

@@ -1,6 +1,6 @@
 //! Leases of other holders (LE-3). The scheduler plans around them, and takes a place in the ledger's queue before it
-//! makes room. It asks holders that allow it to give up memory for more important requests. In return, it evicts idle
-//! models for other holders' more important requests, and gives back leases that these revoke.
+//! evicts models. It has leases that allow it revoked for more important requests. In return, it evicts idle models for
+//! other holders' more important requests, and releases leases that these revoke.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::refusal::{Refusal, RefusalReason};
 use crate::slot::{SlotEvent, SlotState};
 use crate::{AskedLease, Effect, LeaseShare, Verdict, WaitReason, split};
 
-/// The default pause before a request may come again that waited in vain for a holder to give up its lease.
+/// The default pause before the next attempt of a request that waited in vain for the release of a revoked lease.
 const AFTER_DEFAULT: Duration = Duration::from_secs(30);
 
 impl Scheduler {
@@ -41,7 +41,7 @@ impl Scheduler {
         }
     }
 
-    /// The leases of other holders on these devices, and their requests that come first, largest first.
+    /// The leases of other holders on these devices, and their requests with precedence, largest first.
     pub(super) fn shares(&self, site: &[DeviceId]) -> Vec<LeaseShare> {
         let mut shares: Vec<LeaseShare> = self
             .others
@@ -57,7 +57,7 @@ impl Scheduler {
         shares
     }
 
-    /// Other holders' requests that come before one of this priority on these devices.
+    /// Other holders' requests on these devices that have precedence over one of this priority.
     fn first(&self, site: &[DeviceId], priority: Priority) -> Vec<LeaseShare> {
         let first = self.others.requests.iter().filter(|request| request.priority <= priority);
         first
@@ -66,21 +66,21 @@ impl Scheduler {
             .collect()
     }
 
-    /// All leases and requests of other holders that stand in the way of an ask.
+    /// All leases and requests of other holders that occupy memory which an ask needs.
     pub(super) fn in_the_way(&self, ask: &Ask, site: &[DeviceId]) -> Vec<LeaseShare> {
         let mut shares = self.shares(site);
         shares.extend(self.first(site, importance(ask)));
         shares
     }
 
-    /// The bytes of a device that other holders' earlier requests will take before an ask.
+    /// The bytes of a device that other holders' requests with precedence will occupy before an ask.
     pub(super) fn taken_first(&self, ask: &Ask, device: &DeviceId) -> i128 {
         let priority = importance(ask);
         let first = self.others.requests.iter().filter(|request| request.priority <= priority);
         first.map(|request| i128::from(request.on(device).0)).sum()
     }
 
-    /// Leases on these devices that a request of this priority may preempt, or has asked for already.
+    /// Leases on these devices that a request of this priority may preempt, or has preempted already.
     pub(super) fn yielding(&self, priority: Priority) -> impl Iterator<Item = &OtherLease> {
         let may = move |lease: &&OtherLease| {
             lease.revoking.is_some() || (lease.may_be_asked && !lease.in_default && lease.priority > priority)
@@ -101,7 +101,7 @@ impl Scheduler {
         self.yielding(priority).map(|lease| i128::from(lease.on(device).0)).sum()
     }
 
-    /// The bytes of a device that the holders will release whom this model has asked.
+    /// The bytes of a device that will be free once the leases revoked for this model are released.
     pub(super) fn asked_back(&self, model: ModelIndex, device: &DeviceId) -> i128 {
         match self.others.places.get(&model) {
             Some(place) if place.preempt => self.could_yield(device, place.priority),
@@ -109,7 +109,7 @@ impl Scheduler {
         }
     }
 
-    /// The wait reason of a model for whose room other holders were asked.
+    /// The wait reason of a model for which leases of other holders were revoked.
     pub(super) fn why_revoking(&self, model: ModelIndex, site: &[DeviceId]) -> Option<WaitReason> {
         let place = self.others.places.get(&model).filter(|place| place.preempt)?;
         let here = |lease: &&OtherLease| site.iter().any(|device| lease.on(device) > ByteCount::ZERO);
@@ -133,12 +133,12 @@ impl Scheduler {
         }
     }
 
-    /// Notes that the ledger was asked for bytes; if it refuses them, the model has a place in its queue.
+    /// Notes a request to the ledger for bytes. If it is refused, the model has a place in the ledger's queue.
     pub(super) fn asks_ledger(&mut self, model: ModelIndex, parts: Parts, priority: Priority) {
         self.others.places.insert(model, LedgerPlace { parts, priority, preempt: false });
     }
 
-    /// The ledger granted the lease, so the model's place in its queue is gone.
+    /// Notes that the ledger granted the lease, so that the model's place in its queue is gone.
     pub(super) fn has_lease(&mut self, model: ModelIndex) {
         self.others.places.remove(&model);
     }
@@ -156,8 +156,7 @@ impl Scheduler {
         self.stand_in_line(ask.model, parts, head.base, false);
     }
 
-    /// The error for a model's requests when the holders asked for its room did not release it in time (preemption of
-    /// leases).
+    /// The error for a model's requests when leases that were revoked for it were not released in time.
     pub(super) fn refuse_in_default(&mut self, ask: &Ask) -> Option<Refusal> {
         let place = self.others.places.get(&ask.model).filter(|place| place.preempt)?;
         let there = |lease: &&OtherLease| place.parts.iter().any(|(device, _)| lease.on(device) > ByteCount::ZERO);
@@ -197,7 +196,7 @@ impl Scheduler {
         let mut promised: BTreeMap<DeviceId, i128> = BTreeMap::new();
         let mut look_again = false;
         for request in self.others.requests.clone() {
-            // Our own models that come before the request get their bytes first.
+            // The coordinator's own models with precedence over the request get their bytes first.
             let ours = |device: &DeviceId| -> i128 {
                 let first = self.others.places.values().filter(|place| place.priority <= request.priority);
                 first.flat_map(|place| &place.parts).filter(|(d, _)| d == device).map(|(_, b)| i128::from(b.0)).sum()
@@ -305,7 +304,7 @@ impl Scheduler {
         if busy { self.drain_slot(id, cause) } else { self.stop_slot(id, cause) }
     }
 
-    /// Handles a withdrawn revocation: a slot that still drains for it goes on serving.
+    /// Handles a withdrawn revocation: a slot that still drains for it keeps serving.
     pub(super) fn lease_kept(&mut self, id: SlotId, generation: Generation) {
         if self.pool.current(id, generation).is_some() {
             self.keep_revoked(id);
@@ -324,7 +323,7 @@ impl Scheduler {
     }
 }
 
-/// The priority of an ask as other holders see it. A load without a waiting request has the lowest.
+/// The priority of an ask in the ledger. A load without a waiting request has the lowest.
 fn importance(ask: &Ask) -> Priority {
     ask.heads.iter().map(|head| head.base).min().unwrap_or(Priority::LOWEST)
 }

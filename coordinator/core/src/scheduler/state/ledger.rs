@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{LedgerState, Moment};
 
-/// The number of outages kept apart; older ones count as one.
+/// The number of outages whose times are kept; older ones are merged into one.
 pub(in crate::scheduler) const OUTAGES_KEPT: usize = 64;
 
 /// The known state of the ledger.
@@ -24,7 +24,7 @@ impl Ledger {
     pub(in crate::scheduler) fn change(&mut self, state: LedgerState, now: Moment, patience: Duration) -> bool {
         let away = |state: &LedgerState| matches!(state, LedgerState::Away { .. });
         let since = match (away(&self.state), away(&state)) {
-            // Another reason does not begin another outage.
+            // A change of the reason does not begin a new outage.
             (true, true) => self.since,
             (true, false) => {
                 self.outages.push_back((self.since, now));

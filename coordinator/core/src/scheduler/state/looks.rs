@@ -1,4 +1,4 @@
-//! Looks: the waiting models that remain to be considered for a load, and the number that one event may consider.
+//! Examinations of waiting models: those that remain to be examined for a load, and how many one event may examine.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ impl Budget {
 /// The result of considering a model that wants a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::scheduler) enum Looked {
-    /// There is neither room nor a slot it may evict. The same holds for the models of its kind behind it.
+    /// The model does not fit, and may evict no slot. The same holds for all models of its kind after it.
     Blocked,
     /// The model waits for another condition than room, which is cheap to see.
     Passed,
@@ -47,8 +47,8 @@ pub(in crate::scheduler) enum Looked {
 pub(in crate::scheduler) struct Unlooked {
     /// Kinds of which the first model remains to be considered.
     pub(in crate::scheduler) kinds: BTreeSet<Likeness>,
-    /// Single models: those with the next turn on a device, which are in no line, and those that only the passing of
-    /// time concerns.
+    /// Single models: those with the next turn on a device, which are in no queue, and those whose chances change only
+    /// with time.
     pub(in crate::scheduler) models: BTreeSet<ModelIndex>,
 }
 
@@ -67,7 +67,7 @@ impl Unlooked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::scheduler) enum Reconsider {
     Nothing,
-    /// Only the models that remain from earlier changes.
+    /// Only the models that remain from earlier changes are examined.
     Rest,
     /// One model of each kind.
     Kinds,

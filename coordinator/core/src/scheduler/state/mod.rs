@@ -61,7 +61,7 @@ pub struct Scheduler {
     pub(in crate::scheduler) idle_sweeps: u64,
     /// Unload orders, and the slots that each still waits for.
     pub(in crate::scheduler) unloads: BTreeMap<RequestId, BTreeSet<SlotId>>,
-    /// Models whose last lease was refused; they are asked for again at any change of leases.
+    /// Models whose last lease was refused. It is requested again after any change of leases.
     pub(in crate::scheduler) refused_leases: BTreeSet<ModelIndex>,
     pub(in crate::scheduler) life: Life,
     pub(in crate::scheduler) reconsider: Reconsider,
@@ -108,14 +108,13 @@ pub(in crate::scheduler) enum Timer {
     Unload(SlotId),
     /// The slot may take requests again after it lost one.
     Resume(SlotId),
-    /// A backoff ends, a lease may be asked for again, or a request has waited so long that it may evict other
-    /// models.
+    /// A backoff ends, a lease may be requested again, or a request has waited so long that it may evict other models.
     Consider(ModelIndex),
     /// The protection of a slot from eviction may have ended.
     Rights,
     /// The client's pause between requests is over.
     Client(ClientIndex),
-    /// The ledger may be asked again for the second copy of a model that moves.
+    /// The lease for the second copy of a moving model may be requested again.
     Move(ModelIndex),
     /// An idle model may have become less important than a request that waits in the ledger.
     Yield,
@@ -127,7 +126,7 @@ pub(in crate::scheduler) enum Timer {
     Reevaluate,
     /// A model named by its path may have been unused for long enough.
     Forget,
-    /// Looks that exceeded the budget of an event continue.
+    /// Examinations that exceeded the budget of an event continue.
     LookOn,
 }
 

@@ -12,7 +12,7 @@ use crate::need::Parts;
 pub(in crate::scheduler) struct LedgerPlace {
     pub(in crate::scheduler) parts: Parts,
     pub(in crate::scheduler) priority: Priority,
-    /// Whether other holders are asked to release memory for it.
+    /// Whether leases of other holders are revoked for the model.
     pub(in crate::scheduler) preempt: bool,
 }
 

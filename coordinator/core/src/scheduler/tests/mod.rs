@@ -245,7 +245,7 @@ fn an_end_by_the_shells_own_clock_holds_wherever_the_request_is() {
     let mut world = World::calm(8, vec![concurrent(model("m", 4), 1)]);
     let (first, second, third) = (world.submit("m", 5), world.submit("m", 5), world.submit("m", 5));
     world.run_until(s(4));
-    // One request that waits, and one that has its turn.
+    // One request waits, and another one's turn has come.
     world.time_is_over(second);
     world.time_is_over(first);
     assert!(matches!(world.fate(third), Fate::Running(..)));

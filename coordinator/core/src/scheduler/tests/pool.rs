@@ -154,8 +154,7 @@ fn mm_1_a_place_that_was_made_is_not_given_to_somebody_else() {
     world.submit("d", 1);
     let first = world.submit("b", 5);
     let second = world.submit("c", 5);
-    // The worker of `a` has exited before its memory is free. Its place goes to `b`, although `c` could use it at
-    // once.
+    // The worker of `a` has exited before its memory is free. `b` gets its place, although `c` could use it at once.
     world.run_for(5 * SECOND);
     assert!(matches!(world.fate(first), Fate::Running(..)), "{:?}", world.core.why(first));
     assert!(matches!(world.core.why(second), Some(WaitReason::Limit { .. })), "{:?}", world.core.why(second));
@@ -590,7 +589,7 @@ fn rc_13_a_load_ahead_begins_beside_those_who_wait_and_takes_no_room_that_they_n
     world.run_for(10 * SECOND);
     world.unload(Some("far"));
     world.run_for(SECOND);
-    // Other models wait at sites where this one does not go.
+    // Other models wait at sites that this one does not use.
     world.submit("blocked-0", 5);
     let hasty = |world: &mut World| {
         let deadline = world.now + SECOND;

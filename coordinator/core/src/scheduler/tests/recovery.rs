@@ -8,8 +8,8 @@ fn a_request_whose_worker_died_before_its_answer_is_answered_by_the_next_one() {
     let mut world = World::calm(8, vec![model("m", 4)]);
     world.submit("m", 5);
     world.run_until(s(6));
-    // A simulated death happens before the first byte of some answers and within others; the loop looks for the first
-    // kind.
+    // A simulated death happens before the first byte of some answers and within others. The loop searches for a death
+    // of the first kind.
     for _ in 0..20 {
         let request = world.submit("m", 5);
         world.run_for(SECOND);
@@ -42,7 +42,7 @@ fn where_there_is_room_a_crashed_model_is_loaded_again_before_the_old_bytes_are_
     assert_eq!(released, acquired);
 }
 
-/// Both orders in which a worker's exit and its lost request may be reported, without the simulated world.
+/// Reports a worker's exit and its lost request in one of the two orders, without the simulated world.
 fn lost_in_order(exit_first: bool) {
     let mut core = crate::Scheduler::new(Settings::default(), s(0));
     core.handle(s(0), Event::DeviceObserved(device("cuda:0", 8)));
@@ -213,7 +213,8 @@ fn le_1_without_its_ledger_what_is_loaded_serves_on_and_nothing_is_loaded_or_evi
     world.submit("warm", 5);
     world.run_until(s(6));
     world.tell(away());
-    // An idle model, far less important and in the way, stays all the same, even after its stay-warm time.
+    // An idle model that is far less important, and whose memory is needed, is not evicted, even after its stay-warm
+    // time.
     let waits = world.submit("cold", 0);
     world.run_for(SECOND);
     let reason = world.core.why(waits).unwrap();
@@ -267,7 +268,7 @@ fn le_1_a_ledger_that_is_back_for_moments_only_does_not_begin_the_patience_anew(
         world.tell(away());
     }
     assert_eq!(world.refusal(request).reason, RefusalReason::LedgerAway);
-    // A request that comes after the ledger was open for long has its full patience.
+    // A request that arrives long after the ledger was reachable again has its full patience.
     world.tell(Event::Ledger(LedgerState::Open));
     let request = world.submit("m", 5);
     world.run_for(60 * SECOND);

@@ -170,7 +170,7 @@ fn a_streamed_model_in_use_or_without_room_or_by_order_is_left_alone() {
     world.submit("m", 5);
     world.run_until(s(200));
     assert_eq!((world.loads(), slot(&world, "m").streamed), (2, true));
-    // An operator asked for streaming.
+    // An operator's load requires streaming.
     let mut small = streams("m", 12, 2);
     small.residency.mode = ResidencyMode::Stream;
     small.size.bytes = gib(2);

@@ -1,4 +1,4 @@
-//! Other holders of leases, and which of them release memory for which (LE-3).
+//! Leases of other holders, and which of them are released for which models (LE-3).
 
 use model_boss_protocol::{OtherLease, OtherRequest};
 

@@ -128,9 +128,9 @@ enum Coming {
     Event(Event),
     WorkerDies(Filling, Option<WorkerExit>),
     Answer(Filling, RequestId),
-    /// Another holder releases a revoked lease, or lets the time for it pass.
+    /// Another holder releases a revoked lease, or ignores the revocation.
     MakesWay(String, bool),
-    /// Another holder asks for memory again.
+    /// Another holder repeats its request for memory.
     AsksAgain(String),
     AnswerFromElsewhere(RequestId),
     /// The client disconnects.
@@ -297,8 +297,8 @@ impl World {
         request
     }
 
-    /// Disconnects a client at any moment. The scheduler sees only `Cancel`: the reporter of the request is gone with
-    /// the client.
+    /// Disconnects a client at any moment. The scheduler receives only `Cancel`, because the reporter of the request
+    /// ends with the client.
     pub(super) fn cancel(&mut self, request: RequestId) {
         self.leaves(request);
         self.tell(Event::Cancel(request));
@@ -767,7 +767,7 @@ impl World {
         assert_eq!(counted, self.core.running.len(), "the clients' counts of running requests are wrong");
     }
 
-    /// Checks that a load begins only where it fits beside all known use.
+    /// Checks that a load begins only where it fits beside all known memory in use.
     fn check_promise(&self, parts: &[(DeviceId, ByteCount)]) {
         for device in self.core.devices().iter().filter(|device| parts.iter().any(|(d, _)| *d == device.id)) {
             let most = device.capacity.and_then(|c| Some(c - device.reserve - device.foreign? - device.leased));

@@ -1,4 +1,5 @@
-//! Other holders in the simulated ledger: training jobs that wait, hold, release in time or do not.
+//! Other holders in the simulated ledger: training jobs that wait for leases, hold them, and release them in time or
+//! too late.
 
 use std::time::Duration;
 
@@ -7,13 +8,13 @@ use model_boss_protocol::{ByteCount, DeviceId, ModelId, OtherLease, OtherRequest
 use super::{Coming, LedgerPlace, World};
 use crate::Event;
 
-/// The pause before a waiting holder asks again.
+/// The pause before a waiting holder repeats its request.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// The time in which a revoked holder has to release.
 const GRACE: Duration = Duration::from_secs(10);
 
 impl World {
-    /// A job of another holder asks for memory: it waits until it is granted, then holds it.
+    /// Adds a job of another holder. It waits until its memory is granted, and then holds it.
     pub(in crate::scheduler) fn train(&mut self, label: &str, device: &str, gib: u64, priority: u8) {
         let request = request(label, device, gib, priority);
         self.waiting_outside.push(request);
