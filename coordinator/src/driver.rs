@@ -26,7 +26,7 @@ const BATCH: usize = 64;
 pub(crate) struct Driver {
     /// All decisions.
     pub(crate) scheduler: Scheduler,
-    /// The handle, which knows when [`Moment::START`] was.
+    /// The handle of the scheduler, with the instant of [`Moment::START`].
     pub(crate) scheduling: Scheduling,
     /// The models.
     pub(crate) catalog: Arc<LiveCatalog>,
@@ -34,7 +34,7 @@ pub(crate) struct Driver {
     pub(crate) supervisor: Supervisor,
     /// The ledger.
     pub(crate) leases: Leases,
-    /// The devices, for the UUIDs behind their names.
+    /// The devices, which translate names to UUIDs.
     pub(crate) devices: DeviceTable,
     /// The learned sizes.
     pub(crate) footprints: Footprints,
@@ -60,7 +60,7 @@ pub(crate) struct DriverQueue {
 }
 
 impl Driver {
-    /// Runs until every reporter is gone.
+    /// Runs until every reporter is dropped.
     pub(crate) async fn run(mut self, inbox: Inbox) {
         let Inbox(mut inbox) = inbox;
         let mut batch = Vec::with_capacity(BATCH);
@@ -147,7 +147,7 @@ impl Driver {
         }
     }
 
-    /// Carries out an effect; returns an event when the outcome is known at once.
+    /// Executes an effect; returns an event if its result is known at once.
     fn act(&mut self, effect: Effect) -> Option<Event> {
         match effect {
             Effect::AcquireLease { slot, generation, model, parts, priority, yields } => {
@@ -195,7 +195,8 @@ impl Driver {
             }
             Effect::ForgetModel { model, named } => {
                 let catalog = Arc::clone(&self.catalog);
-                // The catalog's lock may be held by a look at files, for which this task must not wait.
+                // Another thread may hold the catalog's lock while it reads files, and this task must not wait for
+                // that.
                 tokio::task::spawn_blocking(move || catalog.forget(&model, named));
             }
             Effect::Learned(footprint) => self.footprints.learn(footprint),
@@ -206,14 +207,14 @@ impl Driver {
         None
     }
 
-    /// Sends the dispatch to the request's ticket. If the ticket is gone, the place is released, because no owner would
-    /// ever end the request.
+    /// Sends the dispatch to the request's ticket. If the ticket was dropped, the place is released, because no owner
+    /// would ever end the request.
     fn send_on(&mut self, request: RequestId, dispatched: Dispatched) -> Option<Event> {
         let handed_over = self.reply(request, Ruling::Dispatched(dispatched));
         handed_over.is_none().then_some(Event::Cancel(request))
     }
 
-    /// Sends a verdict; `None` if the ticket is gone.
+    /// Sends a verdict; `None` if the ticket was dropped.
     fn reply(&mut self, request: RequestId, verdict: Ruling) -> Option<()> {
         self.waiting.replies.remove(&request)?.send(verdict).ok()
     }

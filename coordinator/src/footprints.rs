@@ -1,5 +1,5 @@
-//! Footprints, the measured memory of models, kept across restarts. They lie in a document of the lease store, which
-//! all coordinators of the store share (RC-20). Knows nothing of how footprints are measured.
+//! Footprints, the measured memory of models, kept across restarts. They are in a document of the lease store, which
+//! all coordinators of the store share (RC-20). The scheduler measures them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +24,8 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 pub(crate) struct Footprints(mpsc::UnboundedSender<Footprint>);
 
 impl Footprints {
-    /// Reports the known footprints to the scheduler, and starts to store new ones. A store that is out of reach is
-    /// waited for. Entries that cannot be parsed are skipped: their sizes are learned again.
+    /// Reports the known footprints to the scheduler, and begins to store new ones. While the store is unreachable,
+    /// this waits. Entries that cannot be parsed are skipped: their sizes are measured again.
     pub(crate) async fn start(documents: Arc<dyn DocumentStore>, news: News) -> Self {
         let (sender, learned) = mpsc::unbounded_channel();
         let reached = tell(&*documents, &news).await;
@@ -35,7 +35,7 @@ impl Footprints {
 
     /// Stores a footprint, and removes those of other revisions of its model.
     pub(crate) fn learn(&self, footprint: Footprint) {
-        // The task lives as long as the sender.
+        // The send cannot fail: the task runs as long as the sender exists.
         let _ = self.0.send(footprint);
     }
 }

@@ -393,7 +393,7 @@ fn word(what: Verdict) -> &'static str {
     }
 }
 
-/// The help of each metric, by name. Metrics whose name says everything have none.
+/// The help of each metric, by name. Metrics with self-explanatory names have none.
 const HELP: &[(&str, &str)] = &[
     (REQUESTS, "Inference requests that ended, by model and HTTP status; 499: the client went away"),
     (PROMPT_TOKENS, "Tokens of prompts"),

@@ -30,7 +30,7 @@ pub(crate) struct Worker {
     pub(crate) kill: CancellationToken,
     /// The reason, set before `kill`.
     pub(crate) kill_reason: OnceLock<&'static str>,
-    /// Cancelled when a worker that has served is gone, or is being ended.
+    /// Cancelled when a worker that has served has ended, or is being ended.
     pub(crate) ended: CancellationToken,
 }
 
@@ -62,8 +62,8 @@ impl Worker {
         why
     }
 
-    /// Whether its process is gone, or about to go. A death shows on its connections first, so the answer may take a
-    /// moment.
+    /// Whether the worker's process has ended, or is about to. Its connections close before the process ends, so the
+    /// answer may take a moment.
     pub(crate) async fn has_ended(&self) -> bool {
         timeout(DEATH_NEWS, self.ended.cancelled()).await.is_ok()
     }

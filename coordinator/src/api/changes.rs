@@ -41,7 +41,7 @@ struct Recent {
     lines: VecDeque<SentEvent>,
 }
 
-/// The views as of the last look, by kind and name.
+/// The views of the last comparison, by kind and name.
 #[derive(Default, Clone)]
 pub(super) struct Shown {
     pub(super) things: BTreeMap<(&'static str, String), Value>,
@@ -61,7 +61,7 @@ impl Changes {
         }
     }
 
-    /// Compares the views for as long as the process lives, but reads them only while there are readers.
+    /// Compares the views as long as the process runs, but only while there are readers.
     pub(crate) async fn follow(self: Arc<Self>, scheduling: Scheduling, pulse: Arc<Pulse>, clock: Clock) {
         // The state at the start is no change.
         let Some(first) = scheduling.view(move |scheduler, _| look(scheduler, 0, clock)).await else { return };
@@ -141,12 +141,12 @@ impl Changes {
     }
 
     pub(super) async fn wait_for_more(&self, after: u64) {
-        // The sender lives as long as `self`.
+        // The wait cannot fail: `self` owns the sender.
         let _ = self.newest.subscribe().wait_for(|newest| *newest > after).await;
     }
 }
 
-/// One look at the scheduler.
+/// The scheduler's views at one moment.
 pub(super) struct Look {
     pub(super) shown: Shown,
     decisions: Vec<Value>,
@@ -173,7 +173,7 @@ pub(super) fn look(scheduler: &Scheduler, decided: u64, clock: Clock) -> Look {
     Look { shown: Shown { things, decided: last }, decisions }
 }
 
-/// A reader, counted as long as this value lives.
+/// A reader, counted until this value is dropped.
 pub(super) struct Listener(pub(super) Arc<Changes>);
 
 impl Listener {

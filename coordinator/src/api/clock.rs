@@ -26,7 +26,7 @@ impl Clock {
         at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
     }
 
-    /// The same value with every moment in it as seconds since 1970.
+    /// Replaces every moment in a value by seconds since 1970.
     pub(super) fn dated(self, mut value: Value) -> Value {
         self.date(&mut value);
         value

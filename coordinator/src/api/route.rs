@@ -1,5 +1,5 @@
-//! The table of routes. Every route has a scope, which says who may use it. The checks that follow from the scope (key,
-//! content type, body size) are made here, before the handler runs.
+//! The table of routes. Every route has a scope with the permission that it requires. The checks that follow from the
+//! scope (key, content type, body size) are made here, before the handler runs.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) enum Scope {
     Manage,
 }
 
-/// One request on its way to its handler.
+/// A request with the values that its handler needs.
 pub(super) struct Call {
     pub(super) context: Arc<Context>,
     /// The head of the request.
@@ -106,8 +106,8 @@ impl Routes {
     {
         #[cfg(test)]
         self.table.push((method, path.to_owned()));
-        // Routes under /v1 are also served under /api/v1, and without a prefix, because clients write base URLs in each
-        // way.
+        // Routes under /v1 are also served under /api/v1, and without a prefix, because clients write base URLs in all
+        // of these forms.
         let bare = path.strip_prefix("/v1").filter(|bare| bare.starts_with('/'));
         let twin = bare.map(|_| format!("/api{path}"));
         for path in std::iter::once(path).chain(twin.as_deref()).chain(bare) {
@@ -186,7 +186,7 @@ impl Call {
         id.map_or(HeaderValue::from_static("none"), |RequestId(id)| id.clone())
     }
 
-    /// The caller's user, as the kernel knows it for this connection.
+    /// The user of the caller's process, as the kernel reports it for this connection.
     pub(super) fn caller(&self) -> impl Future<Output = Caller> + Send + use<> {
         let peer = self.request.extensions().get::<Peer>().cloned();
         async move {

@@ -10,7 +10,7 @@ use super::handle::Leases;
 pub(crate) struct LedgerDocuments(Leases);
 
 impl LedgerDocuments {
-    /// The documents of the ledger behind this handle.
+    /// A handle to the ledger's documents.
     pub(crate) fn new(leases: Leases) -> Self {
         Self(leases)
     }

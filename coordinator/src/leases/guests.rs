@@ -18,7 +18,8 @@ use super::handle::Leases;
 use super::ledger::Ledger;
 use super::refused::Refused;
 
-/// The interval at which a queued caller asks again: well within the term, so that the place in the queue is kept.
+/// The interval at which a queued caller repeats its request, well within the term, so that its place in the queue is
+/// kept.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The most devices and processes of one request: they are written into a document that is read often.
@@ -29,7 +30,7 @@ const PROCESSES: usize = 256;
 /// A hint where processes do not end.
 const FORCE: &str = "an operator can end the lease without them: model-boss lease release --force";
 
-/// The result of a request: an answer, or the reason to ask again.
+/// The result of a request: an answer, or the reason to repeat the request.
 pub(crate) enum GuestAnswer<T> {
     /// The answer.
     Done(Box<T>),
@@ -134,7 +135,7 @@ impl Leases {
         .await
     }
 
-    /// Releases a lease: the holder with its token, or any caller once the holder is gone.
+    /// Releases a lease. Its holder needs the token; any caller may release it once the holder is gone.
     pub(crate) async fn give_back(
         &self,
         caller: Caller,
@@ -164,7 +165,8 @@ impl Leases {
         .await
     }
 
-    /// Ends a lease whatever its processes do. For operators: root of this host, or the user that runs the coordinator.
+    /// Ends a lease although its processes are alive. Only operators may do this: root of this host, or the user that
+    /// runs the coordinator.
     pub(crate) async fn force(&self, caller: Caller, id: LeaseId) -> Result<ReleasedBody, ApiError> {
         let operator = match caller {
             Caller::User(user) if user == 0 || user == getuid().as_raw() => user,
@@ -205,7 +207,7 @@ impl Leases {
     /// All leases and queued requests, read anew.
     pub(crate) async fn everybody(&self) -> Result<LeaseList, ApiError> {
         self.guest(|ledger| {
-            // While the store is away, its last known state is shown.
+            // While the store is unreachable, the last known state is shown.
             let _ = ledger.refresh();
             Ok(LeaseList {
                 leases: ledger.holder.leases().into_iter().map(Into::into).collect(),
@@ -322,7 +324,8 @@ impl Ledger {
         samples.into_iter().filter(|sample| sample.uuid.is_some()).map(|sample| sample.device).collect()
     }
 
-    /// The processes that some driver lists. The host's memory is left out: it is free as soon as a process is gone.
+    /// The processes that a driver lists. The host's memory is omitted, because it is free as soon as a process is
+    /// gone.
     pub(super) fn showing(&self) -> Vec<u32> {
         let samples = self.table.samples();
         let drivers = samples.iter().filter(|sample| sample.device != DeviceId::Cpu);
@@ -330,7 +333,7 @@ impl Ledger {
     }
 }
 
-/// The caller's user, as far as the kernel tells.
+/// The caller's user, if the kernel reports it.
 fn user_of(caller: Caller) -> Option<u32> {
     match caller {
         Caller::User(user) => Some(user),

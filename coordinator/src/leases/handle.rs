@@ -51,12 +51,12 @@ impl Leases {
         self.send(LeaseCommand::Wait(Ask { model, parts, priority, preempt, yields: true }));
     }
 
-    /// Gives up a model's place in the queue.
+    /// Cancels a model's place in the queue.
     pub(crate) fn forgo(&self, model: ModelId) {
         self.send(LeaseCommand::Forgo(model));
     }
 
-    /// Passes a process through the gate, to the devices of its lease. The error says why it may not.
+    /// Lets a process pass the gate, to the devices of its lease. The error has the reason of a refusal.
     pub(crate) async fn attach(&self, slot: SlotId, generation: Generation, pid: u32) -> Result<(), String> {
         let (reply, attached) = oneshot::channel();
         self.send(LeaseCommand::Attach { slot, generation, pid, reply });
@@ -71,7 +71,7 @@ impl Leases {
     /// begin.
     pub(crate) fn loaded(&self, slot: SlotId, generation: Generation) {
         self.send(LeaseCommand::Do(Box::new(move |ledger| {
-            // Without a ledger there are no loads.
+            // Without a ledger no load can have begun.
             if let Ok(ledger) = ledger {
                 ledger.loaded((slot, generation));
             }
@@ -90,14 +90,14 @@ impl Leases {
     ) -> Result<T, E> {
         let (reply, done) = oneshot::channel();
         self.send(LeaseCommand::Do(Box::new(move |ledger| {
-            // The caller is gone.
+            // An error means that the caller disconnected.
             let _ = reply.send(ledger.map_err(E::from).and_then(act));
         })));
         done.await.unwrap_or_else(|_| Err(StoreError::Host("the thread that keeps the ledger").into()))
     }
 
     pub(super) fn send(&self, command: LeaseCommand) {
-        // The thread ends only after the last handle is gone.
+        // The send cannot fail: the thread ends only after the last handle is dropped.
         let _ = self.commands.send(command);
     }
 }

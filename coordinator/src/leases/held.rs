@@ -13,14 +13,14 @@ pub(super) type Filling = (SlotId, Generation);
 pub(super) struct Held {
     pub(super) handle: LeaseHandle,
     pub(super) pid: Option<u32>,
-    /// Whether its load is known to be complete.
+    /// The state of the worker's load.
     pub(super) load: LoadKnown,
     /// The memory on its devices that no listed process explained when the worker passed the gate.
     pub(super) unexplained: Vec<(DeviceId, ByteCount)>,
     /// Devices whose list of processes may lack the worker.
     pub(super) doubts: BTreeMap<DeviceId, Doubt>,
-    /// Its processes when its load was complete, and those that a device listed since. A process that is gone keeps its
-    /// pid here as long as a device lists it.
+    /// The worker's processes when its load was complete, and those that a device listed since. A process that has
+    /// ended keeps its pid here as long as a device lists it.
     pub(super) family: Vec<Process>,
     /// The largest use that was reported to the scheduler.
     pub(super) told: Vec<(DeviceId, ByteCount)>,
@@ -33,7 +33,8 @@ pub(super) enum LoadKnown {
     Runs,
     /// The load is complete.
     Complete,
-    /// The ledger has recorded that, which matters only where the driver does not tell processes apart.
+    /// The load is complete, and the ledger has recorded that. The record matters only for drivers that do not tell
+    /// processes apart.
     Stated,
 }
 
@@ -41,7 +42,7 @@ pub(super) enum LoadKnown {
 pub(super) struct QueuePlace {
     pub(super) request_id: String,
     pub(super) ask: Ask,
-    /// When the place was last renewed.
+    /// The time of the place's last renewal.
     pub(super) asked: Instant,
 }
 

@@ -1,4 +1,4 @@
-//! The ledger's thread: its loop, and the order of its work. The heartbeat comes first.
+//! The ledger's thread: its loop, and the order of its work. The heartbeat has precedence.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -58,7 +58,7 @@ impl Leases {
     }
 }
 
-/// Runs the thread until the last handle is gone.
+/// Runs the thread until the last handle is dropped.
 pub(super) fn keep(
     setup: LeaseSetup,
     table: &DeviceTable,
@@ -103,7 +103,7 @@ pub(super) fn keep(
     let spans = (foreign, return_patience);
     let mut ledger = Ledger::new(holder, probes, spans, news, (table.clone(), watch.clone()), unsettled);
     match ledger.look() {
-        // Another ledger counts one of our devices.
+        // Another ledger counts one of this machine's devices.
         Err(error) if !error.is_outage() => {
             tell(Err(error.into()));
             return;
@@ -114,8 +114,8 @@ pub(super) fn keep(
     ledger.run(inbox);
 }
 
-/// Whether trying again may help. A fault of the store itself is an error at the start. Later it is waited for, since
-/// an operator may be about to mend it.
+/// Whether another attempt may help. A fault of the store itself is an error at the start. Later the thread waits for
+/// its end, since an operator may be about to correct it.
 fn may_come_back(store: &StoreChoice, error: &StoreError, reached: bool) -> bool {
     match store {
         _ if reached && error.is_outage() => true,
@@ -154,7 +154,7 @@ fn refuse_for(
                 let (reason, retry_after) = (chain(error), OPEN_AGAIN);
                 news.event(Event::LeaseRefused { slot, generation, reason, retry_after });
             }
-            // A caller that is gone needs no answer.
+            // A caller that disconnected needs no answer.
             Ok(LeaseCommand::Attach { reply, .. }) => drop(reply.send(Err(unavailable()))),
             Ok(LeaseCommand::Release { slot, generation }) => news.event(Event::LeaseReleased { slot, generation }),
             Ok(LeaseCommand::Do(job)) => job(Err(unavailable())),
@@ -276,7 +276,7 @@ impl Ledger {
                 None => LedgerState::Open,
             },
             (Err(error), None) if error.is_outage() => away(chain(error)),
-            // An invalid request says nothing about the store.
+            // An invalid request does not show the store's state.
             (Err(_), None) => return,
         };
         let same = std::mem::discriminant(&state) == std::mem::discriminant(&self.state);

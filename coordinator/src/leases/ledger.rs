@@ -27,7 +27,7 @@ pub(super) struct Ledger {
     pub(super) held: HashMap<Filling, Held>,
     /// Models with a place in the ledger's queue.
     pub(super) places: BTreeMap<ModelId, QueuePlace>,
-    /// Cancelled requests of which the store does not know yet.
+    /// Cancelled requests that are not yet deleted in the store.
     pub(super) cancelling: Vec<String>,
     /// The number of requests so far, so that none is mistaken for an earlier one.
     pub(super) asked: u64,
@@ -47,22 +47,22 @@ pub(super) struct Ledger {
     pub(super) blind: BTreeMap<DeviceId, Blindness>,
     /// The memory of programs without a lease on each such device, as the operator states it.
     pub(super) foreign: ByteCount,
-    /// Whether the last sample left open how a device is counted, so that the next must come soon.
+    /// Whether the accounting of a device was uncertain at the last sample, so that the next must follow soon.
     pub(super) in_doubt: bool,
-    /// Whether some lease may have no holder any more, so that each look checks all of them.
+    /// Whether some lease may have lost its holder, so that all of them are checked after each sample.
     pub(super) unsettled: bool,
     /// The time of the last sample.
     pub(super) looked: Instant,
-    /// The last warning, so that it is not repeated at every look.
+    /// The last warning, so that it is not repeated after every sample.
     pub(super) complaint: String,
 }
 
 /// The evidence that a driver does not tell processes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blindness {
-    /// It refuses the query, or names processes without their memory.
+    /// The driver refuses the query, or names processes without their memory.
     Refused,
-    /// It lists processes, but not those of our workers.
+    /// The driver lists processes, but not those of this coordinator's workers.
     Inferred,
 }
 

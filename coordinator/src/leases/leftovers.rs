@@ -12,7 +12,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// The interval between checks during that wait.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Ends them. Returns whether some still live, in a system call that does not return: they are settled later.
+/// Ends processes whose holder is gone. Returns whether some are still alive, in a system call that does not return:
+/// they are settled later.
 pub(super) fn end_leftovers(holder: &mut Holder) -> Result<bool, StoreError> {
     let deadline = Instant::now().later(LIMIT);
     loop {

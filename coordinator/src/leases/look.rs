@@ -25,7 +25,7 @@ const LEAST_GROWTH: ByteCount = ByteCount::mib(64);
 /// The age up to which a sample counts as new.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// Publishes the devices while there is no ledger that could tell whose memory is in use.
+/// Publishes the devices without a ledger, which would attribute the memory in use to leases.
 pub(super) fn show_unknown(probes: &mut Probes, table: &DeviceTable, news: &News) {
     let samples = probes.sample(&[], SAMPLE_LIMIT);
     table.set(samples.clone(), probes.problems());
@@ -66,7 +66,7 @@ pub(super) fn unexplained(sample: &DeviceSample) -> Option<(DeviceId, ByteCount)
     Some((sample.device.clone(), sample.used?.saturating_sub(explained)))
 }
 
-/// The age at which a doubt is dropped: memory stayed in use, and processes that may hold it live.
+/// The age at which a doubt is dropped: memory stayed in use, and processes that may hold it are alive.
 const LONGEST_DOUBT: Duration = Duration::from_secs(2);
 
 /// The conclusion from a list without a worker, and the doubt that remains. Arguments: `grew` says whether unexplained
@@ -129,7 +129,7 @@ impl Ledger {
             let leaking = self.leaks.on(&sample);
             let foreign = match (&written, accounting) {
                 (Ok(()), Some(accounting)) => self.write_down(&sample, accounting),
-                // The store failed at this look already, or the figure is in doubt: it is not written.
+                // The store failed before in this sample, or the figure is in doubt: it is not written.
                 _ => Ok(None),
             };
             match foreign {
@@ -200,9 +200,9 @@ impl Ledger {
         }
     }
 
-    /// How the use of a device is counted; `None` while that is in doubt. A driver that refused to tell processes apart
-    /// stays distrusted: an empty list would be taken for free memory. A driver whose lists lacked a worker is trusted
-    /// again once they name one.
+    /// The accounting of a device; `None` while it is in doubt. A driver that refused to tell processes apart is never
+    /// trusted again, because an empty list would be mistaken for free memory. A driver whose lists lacked a worker is
+    /// trusted again once they contain one.
     fn accounting(&mut self, sample: &DeviceSample) -> Option<Accounting> {
         let seen = if sample.told_apart { self.lists_ours(sample) } else { Listed::Refused };
         let blind = match seen {
@@ -251,7 +251,7 @@ impl Ledger {
             }
             let at_first = held.unexplained.iter().find(|(other, _)| *other == device).map(|(_, bytes)| *bytes);
             let grew = now.saturating_sub(at_first.unwrap_or(now)) >= LEAST_GROWTH.max(ByteCount(promised.0 / 8));
-            // This is read after the list: a process that is seen now was alive when the list was made.
+            // The process tree is read after the list: a process in it was alive when the list was made.
             let root = tree.lineage(worker, &[]).into_iter().next();
             let living = || root.map(|root| tree.members(&root)).unwrap_or_default();
             let before = held.doubts.remove(&device);
@@ -312,8 +312,8 @@ mod tests {
         Process { pid, start_time, pid_ns: "pid:[1]".to_owned() }
     }
 
-    /// The conclusions of consecutive samples, 50 ms apart. Each has whether memory grew, and the processes that were
-    /// alive after its list.
+    /// The conclusions of consecutive samples, 50 ms apart. Each sample has whether memory grew, and the processes that
+    /// were alive after its list.
     fn looks(seen: &[(bool, &[Process])]) -> Vec<Listed> {
         let (mut before, mut now) = (None, Instant::now());
         let look = |(grew, living): &(bool, &[Process])| {
@@ -331,7 +331,8 @@ mod tests {
         let (guard, worker) = (process(10, 1), process(11, 2));
         let both = [guard.clone(), worker.clone()];
         assert_eq!(looks(&[(true, &both), (true, &both)]), [Doubtful, Lacking]);
-        // The worker ended between the figure and the list; its guard lives a moment longer, its memory does not.
+        // The worker ended between the figure and the list. Its guard is alive a moment longer, but the worker's memory
+        // is free.
         let guard_only = std::slice::from_ref(&guard);
         assert_eq!(looks(&[(true, &both), (true, guard_only), (false, &[])]), [Doubtful, Doubtful, Unsure]);
         assert_eq!(looks(&[(true, guard_only), (true, &[])]), [Doubtful, Unsure]);

@@ -1,7 +1,7 @@
 //! The coordinator's side of the lease ledger. One OS thread owns the holder and the probes, because both may block.
-//! The ledger grants; this side requests, reports to the driver, and renews in time whatever else happens. It releases
-//! memory only when the process is seen to be gone. While the store is out of reach, no lease is dropped and none is
-//! requested.
+//! The ledger grants leases. This side requests them, reports to the driver, and renews in time in every situation. It
+//! releases memory only when the process is known to be gone. While the store is unreachable, no lease is dropped and
+//! none is requested.
 
 mod command;
 mod documents;

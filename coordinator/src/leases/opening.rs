@@ -17,7 +17,7 @@ pub(crate) enum StoreChoice {
     Redis {
         /// The server.
         url: RedisUrl,
-        /// Whether the machine is simulated: its ledger says nothing about the real one.
+        /// Whether the machine is simulated, and its ledger separate from that of the real one.
         simulated: bool,
     },
 }

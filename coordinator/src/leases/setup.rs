@@ -19,7 +19,8 @@ pub(crate) struct LeaseSetup {
     pub(crate) runtime_dir: Option<PathBuf>,
     /// The terms of leases.
     pub(crate) terms: Terms,
-    /// The memory of programs without a lease on a device whose driver does not tell processes apart.
+    /// The memory of programs without a lease, set by the operator for a device whose driver does not tell processes
+    /// apart.
     pub(crate) foreign: ByteCount,
     /// The longest wait for an ended worker's memory before its device is reported as leaking.
     pub(crate) return_patience: Duration,
@@ -29,7 +30,7 @@ pub(crate) struct LeaseSetup {
     pub(crate) news: News,
 }
 
-/// The running thread, once the ledger is open or its store is known to be out of reach.
+/// The running thread, once the ledger is open or its store is known to be unreachable.
 pub(crate) struct LeaseStart {
     /// The handle.
     pub(crate) leases: Leases,

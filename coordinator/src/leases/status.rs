@@ -11,7 +11,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceTable(Arc<RwLock<LastLook>>);
 
-/// The probes' results at the last look.
+/// The probes' results in the last sample.
 #[derive(Debug, Default)]
 pub(super) struct LastLook {
     pub(super) samples: Vec<DeviceSample>,

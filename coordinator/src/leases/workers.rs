@@ -21,7 +21,7 @@ const NEVER_FITS_RETRY: Duration = Duration::from_secs(10);
 /// The pause before a failed store is tried again.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
-/// The number of a lease's processes above which those that are gone are dropped.
+/// The number of a lease's processes above which ended ones are dropped.
 const MOST_USERS: usize = 256;
 
 /// The time after the grant during which a model's lease is not revoked (RC-18's hold).
@@ -92,7 +92,7 @@ impl Ledger {
         self.forgo(model);
     }
 
-    /// Gives up a model's place in the queue.
+    /// Cancels a model's place in the queue.
     pub(super) fn forgo(&mut self, model: &ModelId) {
         let Some(place) = self.places.remove(model) else { return };
         let cancelled = self.holder.cancel(&place.request_id);
@@ -163,7 +163,8 @@ impl Ledger {
         }
     }
 
-    /// Records which processes use devices for our leases, and drops those that are gone with their memory.
+    /// Records which processes use devices for this coordinator's leases, and drops those that have ended and released
+    /// their memory.
     pub(super) fn note_users(&mut self) -> Result<(), StoreError> {
         let (showing, tree) = (self.showing(), ProcessTree::of_this_host(this_process()?.pid_ns));
         for held in self.held.values_mut() {
@@ -180,8 +181,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records completed loads in the ledger, where only that tells whose memory is in use. Returns whether there were
-    /// any.
+    /// Records completed loads in the ledger, on devices whose accounting needs that. Returns whether there were any.
     pub(super) fn state_loads(&mut self) -> bool {
         let blind = |held: &Held| {
             let parts = self.holder.parts(&held.handle);
@@ -195,7 +195,7 @@ impl Ledger {
             let stated = self.holder.loaded(&held.handle);
             match &stated {
                 Ok(()) => held.load = LoadKnown::Stated,
-                // The next look tries again; after a while the load counts as complete anyway.
+                // The next sample repeats the attempt; after a while the load counts as complete anyway.
                 Err(error) => tracing::warn!("a load could not be stated as complete: {}", chain(error)),
             }
             self.done(&stated);
@@ -254,7 +254,7 @@ impl Ledger {
 
     /// Releases leases whose memory no device shows any more. If a device still shows some when patience is over, it
     /// stays charged in the ledger until its processes are seen to be gone. Its device is then reported as leaking
-    /// (RC-18). While the store is out of reach, releases wait for it.
+    /// (RC-18). While the store is unreachable, releases wait.
     pub(super) fn finish_releases(&mut self) {
         let showing = self.showing();
         for (filling, since) in std::mem::take(&mut self.releasing) {
@@ -266,7 +266,7 @@ impl Ledger {
             // Every process of the worker's tree counts, whichever session it is in: one may have outlived the worker.
             let mut left = self.holder.living_of(&held.handle, &showing);
             for process in held.family.iter().filter(|process| still_holds(process, &showing)) {
-                // The ledger may know the process too: its memory is counted once.
+                // The ledger may contain the process too: its memory is counted once.
                 if !left.contains(process) {
                     left.push(process.clone());
                 }

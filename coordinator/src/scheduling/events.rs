@@ -31,7 +31,7 @@ pub(crate) enum Message {
 }
 
 impl News {
-    /// Both ends of the channel: one reports, the driver reads the other.
+    /// The two ends of the channel: reports are sent on the first, and the driver reads the second.
     pub(crate) fn channel() -> (Self, Inbox) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self(sender), Inbox(receiver))
@@ -42,7 +42,7 @@ impl News {
         self.send(Message::Event(event));
     }
 
-    /// Reports that the lease of this slot's generation is gone.
+    /// Reports that the lease of this slot's generation is lost.
     pub(crate) fn lease_lost(&self, slot: SlotId, generation: Generation) {
         self.send(Message::LeaseLost { slot, generation });
     }

@@ -101,8 +101,8 @@ impl Scheduling {
         self.order(|request| Order::OpenDevice { request, device })
     }
 
-    /// Sends an order with its ticket's number. Private, so that every order comes from a method that takes a
-    /// permission.
+    /// Sends an order with its ticket's number. The method is private, so that every order needs a permission: the
+    /// public methods take one.
     fn order(&self, order: impl FnOnce(RequestId) -> Order) -> Ticket {
         let request = self.next_id();
         self.ask(request, order(request).into())
@@ -125,7 +125,7 @@ impl Scheduling {
     ) -> Option<T> {
         let (reply, seen) = oneshot::channel();
         self.news.send(Message::View(Box::new(move |scheduler, now| {
-            // The caller may be gone.
+            // An error means that the caller disconnected.
             let _ = reply.send(look(scheduler, now));
         })));
         seen.await.ok()

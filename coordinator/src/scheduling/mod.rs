@@ -1,5 +1,5 @@
-//! The scheduler as the rest of the coordinator uses it: reports, the handle for requests and orders, tickets and their
-//! verdicts. The task behind them is [`crate::driver`].
+//! The interface of the scheduler within the coordinator: reports, the handle for requests and orders, tickets and
+//! their verdicts. The task that owns the scheduler is [`crate::driver`].
 
 mod events;
 mod handle;

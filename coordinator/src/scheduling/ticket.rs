@@ -7,7 +7,8 @@ use tokio::sync::oneshot;
 use crate::refusals::{api_error, of_rung};
 use crate::scheduling::{Dispatched, Message, News, Ruling};
 
-/// A place in the queue, then the right to use a worker. Dropped before its end, it reports that the client is gone.
+/// A place in the queue, then the right to use a worker. Dropping it before the end reports that the client
+/// disconnected.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     hold: Hold,
@@ -15,9 +16,9 @@ pub(crate) struct Ticket {
     verdict: oneshot::Receiver<Ruling>,
 }
 
-/// The one owner of a request in the scheduler, from before it is submitted until its end is reported. Dropped earlier,
-/// it reports that the client is gone. That report ends the request at every stage, so the owner need not know the
-/// stage.
+/// The one owner of a request in the scheduler, from before it is submitted until its end is reported. Dropping it
+/// earlier reports that the client disconnected. That report ends the request at every stage, so the owner need not
+/// know the stage.
 #[derive(Debug)]
 struct Hold {
     request: RequestId,
@@ -103,7 +104,7 @@ impl Ticket {
         self.hold.end(if in_time { Outcome::Refused } else { Outcome::DeadlineExceeded }, None);
     }
 
-    /// Waits for the verdict; `None` says that an order is done.
+    /// Waits for the verdict; `None` means that an order is done.
     async fn verdict(&mut self) -> Result<Option<Dispatched>, ApiError> {
         let verdict = (&mut self.verdict).await;
         match verdict {

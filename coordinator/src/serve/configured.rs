@@ -97,7 +97,7 @@ pub(super) fn simulated(config: &Config) -> Result<Option<Arc<SimulatedMachine>>
 /// machine, so that both can run side by side.
 pub(super) fn beside_the_real_one(config: Config) -> Config {
     let state_dir = config.own_state_dir();
-    // Another state folder does not separate the locks: both coordinators use the real devices.
+    // A state folder of its own does not separate the locks: both coordinators use the real devices.
     let runtime_dir = config.runtime_dir.map_or_else(|| state_dir.join("run"), |folder| folder.join("simulation"));
     Config { runtime_dir: Some(runtime_dir), state_dir, ..config }
 }

@@ -1,4 +1,4 @@
-//! The end of a coordinator: the signals that ask for it, and the time that running requests still get.
+//! The end of a coordinator: the signals that request it, and the time that running requests still have.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -14,7 +14,7 @@ use crate::tasks::UnusableTasks;
 /// Why the coordinator cannot start, or ends.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServeError {
-    /// Without keys, every machine on the network could use this one.
+    /// The server listens on an address of the network without keys, so any machine there could use it.
     #[error("{0} is not a loopback address: set api_keys to a file with one key per line before others can connect")]
     OpenToAll(IpAddr),
     /// The file of API keys is invalid.
@@ -29,7 +29,7 @@ pub(super) enum ServeError {
     /// The machine to simulate is invalid.
     #[error("the simulated machine cannot be used")]
     Simulation(#[from] SimulationError),
-    /// A folder, a link or a pipe lies at the path of a state file.
+    /// The path of a state file is a folder, a link or a pipe.
     #[error("{0} cannot be used")]
     StateFile(PathBuf, #[source] io::Error),
     /// The address cannot be bound.

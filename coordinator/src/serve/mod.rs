@@ -52,7 +52,7 @@ use crate::tasks::LiveTasks;
 
 /// The state folder of earlier versions without a setting, relative to the folder in which they were started.
 const EARLIER_STATE: &str = "state";
-/// The number of file descriptors below which the log says how many clients are served.
+/// The number of file descriptors below which the log has a line with the number of clients that can be served.
 const FEW_DESCRIPTORS: usize = 1_024;
 
 /// Threads that serve sockets. A request alternates between the tasks of its connection and of the scheduler. On one
@@ -60,7 +60,7 @@ const FEW_DESCRIPTORS: usize = 1_024;
 /// latency added at one connection. Long work (large bodies, leases, probes, spawns) runs on threads of its own.
 const IO_THREADS: usize = 1;
 
-/// Runs the coordinator until it is asked to end, on a runtime of its own.
+/// Runs the coordinator until a signal ends it, on a runtime of its own.
 pub(crate) fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
     let runtime = Builder::new_multi_thread()
         .worker_threads(IO_THREADS)
@@ -235,7 +235,7 @@ impl Started {
     }
 }
 
-/// The last step: requests are answered until a signal asks for the end.
+/// The last step: requests are answered until a signal requests the end.
 async fn answer(mut prepared: Prepared, mut started: Started, log: LogFilter) -> Result<ExitCode, ServeError> {
     let listeners = std::mem::take(&mut prepared.listeners);
     let addresses: Vec<SocketAddr> = listeners

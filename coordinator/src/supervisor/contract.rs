@@ -25,7 +25,7 @@ const MAX_HEALTH: usize = 64 * 1024;
 pub(super) enum Contract {
     /// A worker of ours: candle or fake.
     Own(Box<WorkerSpec>),
-    /// An external engine, behind its guard.
+    /// An external engine with its guard.
     Foreign(Box<ForeignEngine>),
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Sign {
     pub(super) progress: f32,
     /// The context that it serves in tokens, if it reports one.
     pub(super) context_length: Option<u64>,
-    /// Its counters.
+    /// The counters of the engine.
     pub(super) engine: EngineStats,
     /// The whole health answer of one of our own workers.
     pub(super) health: Option<WorkerHealth>,
@@ -52,7 +52,7 @@ impl Contract {
         }
     }
 
-    /// The signal that asks it to end.
+    /// The signal that ends the worker in order.
     pub(super) fn stop_signal(&self) -> Signal {
         match self {
             Self::Own(_) => Signal::SIGTERM,

@@ -21,7 +21,7 @@ pub(super) fn signal(pid: u32, signal: Signal) {
     if let Ok(pid) = i32::try_from(pid)
         && pid > 1
     {
-        // An error means that the process is gone already.
+        // An error means that the process has already ended.
         let _ = killpg(Pid::from_raw(pid), signal);
     }
 }

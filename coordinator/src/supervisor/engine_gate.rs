@@ -1,5 +1,5 @@
-//! The gate of an external engine: `model-boss engine-gate`. An external engine knows no start lines. The gate waits
-//! for the line, and then replaces itself by the program that the line names.
+//! The gate of an external engine: `model-boss engine-gate`. An external engine does not read start lines. The gate
+//! waits for the line, and then replaces itself by the program in it.
 
 use std::io::{self, BufRead};
 use std::os::unix::process::CommandExt;
@@ -17,7 +17,7 @@ const NOT_RUNNABLE: u8 = 126;
 pub(crate) fn engine_gate() -> ExitCode {
     let mut line = String::new();
     match io::stdin().lock().read_line(&mut line) {
-        // The coordinator was gone before it wrote the line, which is no fault of the engine.
+        // The coordinator ended before it wrote the line, which is no fault of the engine.
         Ok(0) => return ExitCode::SUCCESS,
         Ok(_) => {}
         Err(error) => return failed(1, &format!("the start line cannot be read: {error}")),

@@ -1,5 +1,5 @@
 //! The log of a model's workers on disk: `NAME.log`, and `NAME.log.old` with earlier output. The size is limited for
-//! each model and for all of them together. Knows nothing of lines.
+//! each model and for all of them together. The file is written as bytes, without regard to lines.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};

@@ -41,7 +41,7 @@ impl Supervisor {
         Self { tools: Arc::new(tools), workers: HashMap::new() }
     }
 
-    /// Starts a worker. `WorkerExited` is reported exactly once, whatever happens.
+    /// Starts a worker. `WorkerExited` is reported exactly once, in every case.
     pub(crate) fn spawn(&mut self, order: SpawnOrder) {
         let worker = Arc::new(Worker {
             model: order.model.description.id.clone(),
@@ -58,7 +58,7 @@ impl Supervisor {
         tokio::spawn(WorkerRunner::new(order, worker, Arc::clone(&self.tools)).run());
     }
 
-    /// Asks a worker to end.
+    /// Orders a worker to end.
     pub(crate) fn stop(&self, slot: SlotId, generation: Generation) {
         if let Some(worker) = self.worker(slot, generation) {
             worker.stop.cancel();

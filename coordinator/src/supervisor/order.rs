@@ -26,11 +26,11 @@ pub(crate) struct Tools {
     pub(crate) ports: Ports,
     /// The models, their engines, and how external engines are started.
     pub(crate) catalog: Arc<LiveCatalog>,
-    /// The ledger, which must know a pid before its worker may start.
+    /// The ledger, which must have a pid before its worker may start.
     pub(crate) leases: Leases,
     /// The receiver of reports.
     pub(crate) news: News,
-    /// The simulated machine, if there is one: workers' memory is then what they report.
+    /// The simulated machine, if there is one: workers then report their memory themselves.
     pub(crate) machine: Option<Arc<SimulatedMachine>>,
     /// The workers' figures on streamed layers.
     pub(crate) streams: Streams,
@@ -67,7 +67,7 @@ pub(crate) struct SpawnOrder {
     pub(crate) backend: Backend,
     /// The devices, and the bytes on each. Never `auto`, never empty.
     pub(crate) parts: Vec<(DeviceId, ByteCount)>,
-    /// The context to serve in tokens, when a load asked for one.
+    /// The context to serve in tokens, if a load named one.
     pub(crate) context: Option<u64>,
     /// The residency of its layers: `stream` where its memory is too small for all to stay.
     pub(crate) residency: Residency,

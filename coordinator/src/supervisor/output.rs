@@ -1,5 +1,5 @@
-//! The output of workers. Each line goes to the model's log file and to our own log; the last ones are kept to explain
-//! an exit.
+//! The output of workers. Each line is written to the model's log file and to the coordinator's own log. The last lines
+//! are kept to explain an exit.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -31,14 +31,14 @@ use crate::worker::Worker;
 
 /// The first interval between health checks: a process is up within milliseconds.
 const FIRST_POLL: Duration = Duration::from_millis(5);
-/// The longest interval between health checks while loading. A worker of ours is asked to answer when it is ready, or
-/// after this time with its progress.
+/// The longest interval between health checks while loading. A worker of this project answers a check when it is ready,
+/// or after this time with its progress.
 const SLOWEST_POLL: Duration = Duration::from_millis(100);
 /// The longest health check while loading.
 const HEALTH_LIMIT: Duration = Duration::from_secs(2);
 /// The most ports that are tried when a worker finds its port taken.
 const MAX_PORTS: u32 = 16;
-/// The task behind a [`Worker`].
+/// The task that owns the process of a [`Worker`].
 pub(super) struct WorkerRunner {
     order: SpawnOrder,
     worker: Arc<Worker>,
@@ -134,7 +134,7 @@ impl WorkerRunner {
                 (kill(&mut child, pid, guard).await, Some(why))
             }
         };
-        // There are orphans only if a guard was killed: processes below it then came to this process.
+        // Orphans exist only if a guard was killed: processes below it then became children of this process.
         if !spawn_blocking(end_orphans).await.unwrap_or(true) {
             tracing::warn!(%model, pid, "processes of this worker do not end");
         }
@@ -175,8 +175,8 @@ impl WorkerRunner {
         Ok((contract, started))
     }
 
-    /// The reason behind the exit of an external engine: its exit codes are not ours, so its last lines are
-    /// interpreted.
+    /// The reason of an external engine's exit. Its exit codes have other meanings than a worker's, so its last lines
+    /// are interpreted.
     fn reason_of_foreign(&self, code: Option<i32>, port: &Port, exit: &ExitReport) -> Option<WorkerExit> {
         let was_ready = self.worker.upstream().is_some();
         match () {
@@ -201,7 +201,7 @@ impl WorkerRunner {
             return format!("the lease ledger did not take its pid: {reason}");
         }
         if let Err(why) = write_start_line(contract, lifeline).await {
-            // The exit code of a worker that ended by itself says more than this error.
+            // The exit code of a worker that ended by itself explains more than this error.
             tracing::debug!(pid, "the start line was not taken: {why}");
             return pending().await;
         }
@@ -284,7 +284,7 @@ impl WorkerRunner {
         }
     }
 
-    /// Records the health answer of one of our workers. On a simulated machine, its memory comes from this answer.
+    /// Records a worker's health answer. On a simulated machine, the worker's memory is taken from it.
     fn heard(&self, pid: u32, health: Option<&WorkerHealth>) {
         let Some(health) = health else { return };
         if let Some(machine) = &self.tools.machine {
@@ -316,7 +316,7 @@ impl WorkerRunner {
         kill(child, pid, guard).await
     }
 
-    /// The start and the health check of this process. Looks at the model's files for external engines.
+    /// The start and the health check of this process. The model's files are read for external engines.
     async fn contract(&self, port: u16, token: SpawnToken, proof: SpawnToken) -> Result<Contract, ExitReport> {
         let catalog = Arc::clone(&self.tools.catalog);
         let (model, options) = (Arc::clone(&self.order.model), self.order.engine.clone());
@@ -425,8 +425,8 @@ async fn write_start_line(contract: &Contract, lifeline: &mut Option<ChildStdin>
     pipe.flush().await.map_err(|error| error.to_string())
 }
 
-/// Runs work on files on a thread of its own, which a shutdown does not wait for, since a disk may hang. Returns `None`
-/// when there is no thread, or the work panicked.
+/// Runs work on files on a blocking thread. A shutdown does not wait for that thread, since a disk may hang. Returns
+/// `None` if no thread could be started, or the work panicked.
 async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, result) = oneshot::channel();
     let work = move || drop(done.send(work()));

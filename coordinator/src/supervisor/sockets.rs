@@ -35,7 +35,7 @@ pub(super) fn listener(root: u32, port: u16) -> Listener {
     }
 }
 
-/// The inodes of the sockets that a process holds. Empty for a process that is gone or may not be inspected.
+/// The inodes of the sockets that a process holds. Empty for a process that has ended or may not be inspected.
 fn sockets_of(pid: u32) -> Vec<u64> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let inode = |link: std::path::PathBuf| {

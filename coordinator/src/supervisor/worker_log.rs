@@ -77,7 +77,7 @@ async fn write_lines(file: LogState, mut lines: mpsc::Receiver<String>, dropped:
                 let why = format!("a worker's lines cannot be written and wait in memory: {error}");
                 file.state.trouble(file.log.path(), why);
                 dropped.fetch_add(lost, Ordering::Relaxed);
-                // The worker is gone, and its end must not wait for a disk.
+                // The worker has ended, and its end must not wait for a disk.
                 if lines.is_closed() {
                     return;
                 }
@@ -88,7 +88,7 @@ async fn write_lines(file: LogState, mut lines: mpsc::Receiver<String>, dropped:
     }
 }
 
-/// The file, and its faults as the state folder knows them.
+/// The log file, and its faults, which the state folder reports.
 struct LogState {
     state: StateFolder,
     log: LogFile,
@@ -121,7 +121,7 @@ mod tests {
     async fn lines_wait_for_a_disk_that_takes_none_and_their_reader_does_not() {
         let folder = tempfile::tempdir().unwrap();
         let (state, logs) = (StateFolder::new(folder.path()), folder.path().join("logs"));
-        // A file lies where the folder should be, so no log can be opened in it.
+        // The path of the folder is a file, so no log can be opened in it.
         fs::write(&logs, "").unwrap();
         let mut tasks = JoinSet::new();
         let log = WorkerLog::open(&state, logs.join("m.log"), &mut tasks);

@@ -33,7 +33,7 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
 /// The rules of clients: in `tasks.yaml`, and below them in the configuration.
 struct WrittenRules<'a> {
     file: &'a TasksFile,
-    /// Both merged, as the scheduler has them.
+    /// The rules of file and configuration, merged as in the scheduler.
     rules: &'a ClientRules,
 }
 

@@ -36,7 +36,7 @@ pub(crate) async fn events(call: Call) -> Result<Response, ApiError> {
         Some(None) => return Err(ApiError::invalid(LAST_EVENT_ID, "'Last-Event-ID' must be the id of an event")),
     };
     let listener = Listener::new(&context.changes);
-    // A larger number comes from an earlier run of the process: the reader then gets the state.
+    // A number greater than the newest is from an earlier run of the process: the reader then gets the state.
     let resumed = resumed.filter(|id| *id <= context.changes.newest());
     let (first, after) = match resumed {
         Some(id) => (None, id),

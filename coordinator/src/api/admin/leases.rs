@@ -16,7 +16,7 @@ use crate::leases::GuestAnswer;
 /// The path before the id of a lease.
 const PREFIX: &str = "/api/v1/leases/";
 
-/// `GET /api/v1/leases`: leases and queued requests. While the store is away, their last known state.
+/// `GET /api/v1/leases`: leases and queued requests. While the store is unreachable, their last known state.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     json(&call.context.leases.everybody().await?)
 }

@@ -26,10 +26,10 @@ use crate::supervisor::{earlier_log, log_path};
 const LINES: usize = 200;
 /// The most bytes at the file's end that are searched for the last lines.
 const TAIL: u64 = 1 << 20;
-/// The interval between looks at a followed file.
+/// The interval between reads of a followed file.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The lines that `?lines=200&follow=true` asks for.
+/// The lines that the query (`?lines=200&follow=true`) selects.
 pub(crate) async fn logs(call: Call) -> Result<Response, ApiError> {
     let context = &call.context;
     let path = call.request.uri().path();

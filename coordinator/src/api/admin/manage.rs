@@ -31,7 +31,7 @@ struct LoadRequest {
     model_name: Option<String>,
     /// An absolute path below a model root.
     path: Option<PathBuf>,
-    /// Whether to answer when the model serves, rather than when it is known.
+    /// Whether to answer only once the model serves, not as soon as it is known.
     #[serde(default = "yes")]
     wait: bool,
     /// The context to serve, in tokens.
@@ -44,10 +44,10 @@ struct LoadRequest {
     block: Option<u32>,
     /// The lease on the devices that compute.
     vram: Option<ByteCount>,
-    /// How long an unused model stays loaded.
+    /// The time for which an unused model stays loaded.
     keep_alive: Option<KeepAlive>,
     priority: Option<Priority>,
-    /// More arguments for llama-server.
+    /// Further arguments for llama-server.
     llamacpp_args: Option<LlamaArgs>,
     /// The build of llama-server.
     llamacpp_backend: Option<String>,
@@ -130,7 +130,7 @@ pub(crate) async fn load(mut call: Call) -> Result<Response, ApiError> {
         loading.done().await.map_err(about_the_device)?;
         return json(&Done::with("loaded", &model));
     }
-    // The result shows in the model's status, and in the answers to its requests.
+    // The model's status and the answers to its requests show the result.
     tokio::spawn(loading.done());
     json_with(StatusCode::ACCEPTED, &Done::with("loading", &model))
 }
@@ -164,7 +164,7 @@ fn engine_options(
     Ok(EngineOptions { args, build: build.map(|build| engines.same_build(described, build)) })
 }
 
-/// Names the device's field in an error of the scheduler, which does not know the field.
+/// Adds the name of the field `device` to an error of the scheduler, which has no fields.
 fn about_the_device(error: ApiError) -> ApiError {
     match error.code {
         ErrorCode::DeviceNotAvailable if error.param.is_none() => error.with_param("device"),

@@ -17,11 +17,11 @@ use crate::refusals::api_error;
 struct PlanRequest {
     /// A model's name or alias, `task:NAME`, or `PROVIDER:MODEL`.
     model: Option<String>,
-    /// A task; `model` then asks for one of its rungs.
+    /// The name of a task; `model` is then a wish for one of its rungs.
     task: Option<String>,
     /// The category of the request, where neither the task nor the models of this machine determine it.
     category: Option<Category>,
-    /// The client as which to ask, since names and permissions differ.
+    /// The client whose names and permissions apply.
     client: Option<ClientId>,
     /// The requested context, in tokens.
     ctx_size: Option<u64>,

@@ -46,7 +46,7 @@ async fn read_off(context: &Context, page: &mut Page) {
         page.gauge("model_boss_device_foreign_bytes", &label, bytes(device.foreign));
         page.gauge("model_boss_device_leased_bytes", &label, bytes(Some(device.charged)));
         page.gauge("model_boss_device_free_bytes", &label, bytes(device.free));
-        // BC-6 asks for entries and budget; the bytes are those leased.
+        // BC-6 requires entries and budget. The bytes are those of leases.
         page.gauge("model_boss_device_models", &label, device.models.len() as f64);
         if let Some(budget) = device.retention {
             page.gauge("model_boss_device_retention_budget_bytes", &label, budget.0 as f64);

@@ -24,7 +24,7 @@ struct Word {
     status: &'static str,
 }
 
-/// `GET` and `HEAD /`: a sign of life, which Ollama's clients ask for first.
+/// `GET` and `HEAD /`: a sign of life, which Ollama's clients request first.
 pub(crate) async fn root(call: Call) -> Result<Response, ApiError> {
     let accepted = call.request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if accepted.split(',').any(|kind| kind.trim().starts_with("application/json")) {
@@ -56,8 +56,8 @@ pub(crate) async fn ready(call: Call) -> Result<Response, ApiError> {
     json_with(if refuses { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, &word)
 }
 
-/// The state of the process in one word. With `ok` everything works; without the ledger's store, loaded models still
-/// serve.
+/// The state of the process in one word. `ok` means that all parts work; without the ledger's store, loaded models
+/// still serve.
 fn condition(draining: bool, store: &StoreStatus) -> &'static str {
     match store.state {
         _ if draining => "draining",
@@ -67,7 +67,7 @@ fn condition(draining: bool, store: &StoreStatus) -> &'static str {
     }
 }
 
-/// The fields that MM-8 asks for.
+/// The fields of the health answer that MM-8 requires.
 #[derive(Serialize)]
 struct Health {
     status: &'static str,
@@ -100,7 +100,7 @@ pub(crate) async fn health(call: Call) -> Result<Response, ApiError> {
     let context = call.context;
     let mut slots = context.scheduling.view(|scheduler, _| scheduler.slots()).await.unwrap_or_default();
     slots.retain(|slot| matches!(slot.state, SlotState::Ready(_)));
-    // The slot that was loaded last comes first.
+    // The slot that was loaded last is first.
     slots.sort_by_key(|slot| std::cmp::Reverse(slot.ready_at));
     let store = context.store.status();
     let loaded: Vec<_> = slots.into_iter().map(|slot| loaded_model(&context, slot)).collect();
@@ -115,8 +115,8 @@ pub(crate) async fn health(call: Call) -> Result<Response, ApiError> {
     })
 }
 
-/// Faults that an operator has to mend: in manifests, tasks, stored configuration, devices, the lease store, or files
-/// that cannot be written.
+/// Faults that an operator has to correct: in manifests, tasks, stored configuration, devices, the lease store, or
+/// files that cannot be written.
 fn problems(context: &Context) -> Vec<String> {
     let mut problems: Vec<String> = context.catalog.current().problems.iter().map(ToString::to_string).collect();
     problems.extend(context.tasks.problems());
@@ -162,7 +162,7 @@ pub(crate) async fn stats(call: Call) -> Result<Response, ApiError> {
         #[serde(flatten)]
         totals: model_boss_cloud::Counted,
     }
-    /// The totals of one device, which BC-6 asks for.
+    /// The totals of one device, as BC-6 requires them.
     #[derive(Serialize)]
     struct DeviceTotals {
         device: DeviceId,

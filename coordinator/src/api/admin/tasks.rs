@@ -44,7 +44,7 @@ struct RungObject {
     known: bool,
     /// Whether a cloud provider serves it.
     cloud: bool,
-    /// The reason why it may not be used, if there is one.
+    /// The reason why the rung may not be used, if there is one.
     removed: Option<&'static str>,
 }
 

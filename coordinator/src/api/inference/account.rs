@@ -85,7 +85,7 @@ impl Account {
         self.usage.as_ref().map(|usage| usage.prompt_tokens.saturating_add(usage.completion_tokens))
     }
 
-    /// The time since the request came.
+    /// The time since the request arrived.
     pub(crate) fn age(&self) -> Duration {
         self.arrived.elapsed()
     }

@@ -1,5 +1,5 @@
 //! Adds an object `model_boss` to the first and the last chunk of a stream (TR-2). It holds facts that were not known
-//! when the headers were sent. All other bytes of the stream stay unchanged.
+//! when the headers were sent. All other bytes of the stream are unchanged.
 
 use bytes::Bytes;
 use memchr::memmem;
@@ -15,7 +15,7 @@ const LONGEST_EVENT: usize = 8 << 20;
 pub(crate) struct Annotator {
     /// The field to insert: `"model_boss":{…}`.
     field: Vec<u8>,
-    /// The beginning of an event whose end has not come.
+    /// The beginning of an event whose end has not arrived.
     unfinished: Vec<u8>,
     /// Whether the first chunk was annotated already.
     begun: bool,

@@ -70,7 +70,7 @@ pub(crate) struct CloudAccess {
 pub(crate) enum ModelInBody {
     /// The model that serves it.
     Named,
-    /// No model: it is inserted when it is known.
+    /// The request names no model. The name is inserted once it is known.
     Missing,
 }
 
@@ -80,7 +80,7 @@ impl Forward {
         if self.model_in_body == ModelInBody::Named {
             return Outgoing::new(self.body.clone(), Bytes::new());
         }
-        // After the brace comes another field, or the end.
+        // After the brace, the body has another field, or ends.
         let rest = if self.body.is_empty() { Bytes::from_static(b"}") } else { self.body.slice(1..) };
         let comma = if rest == "}" { "" } else { "," };
         let first = format!("{{\"model\":{}{comma}", serde_json::Value::from(model));
@@ -101,7 +101,7 @@ pub(crate) struct Answer {
     pub(super) account: Account,
     /// The client's deadline.
     pub(super) deadline: Option<Instant>,
-    /// The place that the answer comes from.
+    /// The worker or provider that the answer comes from.
     pub(super) place: Destination,
 }
 
@@ -161,7 +161,7 @@ impl Lost {
         }
     }
 
-    /// Whether the worker took the request and closed the connection: it died, or this is its way to answer.
+    /// Whether the worker accepted the request and closed the connection, either because it died or as a faulty answer.
     fn is_broken_off(&self) -> bool {
         match self {
             Self::NotReady | Self::Refused(_) | Self::Nonsense(_) => false,
@@ -204,8 +204,8 @@ struct Reply {
 }
 
 async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) -> Result<(Dispatched, Reply), ApiError> {
-    // The worker that closed the connection last. If it is alive, it is not tried a third time, since its next answer
-    // would end the same way.
+    // The worker that closed the connection last. A worker that is alive gets no third attempt, since its next answer
+    // would end in the same way.
     let mut broke_off: Option<Arc<Worker>> = None;
     loop {
         let dispatched = ticket.dispatched().await?;
@@ -281,7 +281,7 @@ async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Res
     }
 
     let (head, body) = upstream.send(request).await?.into_parts();
-    // Of a worker's headers, only those inserted here are passed on.
+    // Only these headers of a worker's answer are passed on.
     let mut told = HeaderMap::new();
     let from = Origin::Worker(body);
     if head.status.is_client_error() || head.status.is_server_error() {
@@ -304,7 +304,7 @@ struct Backend {
     path: &'static str,
 }
 
-/// The body of a successful answer. An answer of another kind than the request asks for is invalid.
+/// The body of a successful answer. It is invalid if the request required another kind (a stream, or a whole answer).
 async fn read_answer(backend: Backend, headers: &HeaderMap, forward: &Forward) -> Result<Content, Lost> {
     let Backend { status, from, reshape, path } = backend;
     if status != StatusCode::OK {

@@ -82,7 +82,7 @@ impl AnswerBody {
         self.stream.as_ref().is_some_and(|stream| stream.check.has_begun())
     }
 
-    /// Tokens of prompt and answer, where they are known apart from the bytes that are passed on.
+    /// Tokens of prompt and answer, if they are known independently of the bytes that are passed on.
     pub(crate) fn tokens(&self) -> Option<(u64, u64)> {
         let stream = self.stream.as_ref()?;
         stream.reshape.as_ref().map_or(stream.tokens, |reshape| reshape.tokens())

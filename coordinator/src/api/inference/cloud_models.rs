@@ -16,7 +16,7 @@ use crate::api::context::Context;
 pub(crate) struct CloudModel {
     pub(super) id: String,
     object: &'static str,
-    /// The time of its creation, which is not known: 0.
+    /// The time of the model's creation: 0, because it is unknown.
     created: u64,
     owned_by: String,
     kind: &'static str,

@@ -42,8 +42,8 @@ pub(crate) async fn messages(mut call: Call) -> Result<Response, ApiError> {
     reshaped(&context, answer, reshape, "text/event-stream").await
 }
 
-/// `POST /v1/messages/count_tokens`. A provider counts the tokens for its own models. A model of this machine is asked
-/// for one token, and reports how many it read with its template and vocabulary.
+/// `POST /v1/messages/count_tokens`. A provider counts the tokens for its own models. A model of this machine gets a
+/// request for one token, and reports the length of the prompt by its template and vocabulary.
 pub(crate) async fn count_tokens(mut call: Call) -> Result<Response, ApiError> {
     let body = call.body().await?;
     json(&json!({ "input_tokens": counted_somewhere(call, body).await? }))

@@ -1,4 +1,4 @@
-//! `/api/…`: Ollama's API, for tools that know no other. Queue, models and rules are those of all requests; only the
+//! `/api/…`: Ollama's API, for tools that support no other. Queue, models and rules are those of all requests; only the
 //! names of fields and routes differ.
 
 use std::sync::Arc;
@@ -79,7 +79,7 @@ async fn ask(
 enum OllamaWish {
     /// The model is to be loaded or unloaded.
     Residency(Box<Residency>),
-    /// An answer to this body on OpenAI's path.
+    /// The body is answered as a request to a path of OpenAI's API.
     Answer(RequestBody, Names, &'static str),
 }
 
@@ -92,7 +92,7 @@ struct Residency {
     keep_alive: Option<KeepAlive>,
 }
 
-/// Translates a request, with the model's name as the coordinator knows it.
+/// Translates a request, and its model's name to the coordinator's own.
 async fn request(
     call: &mut Call,
     read: fn(&Map<String, Value>) -> Result<OllamaRequest, ApiError>,
@@ -204,7 +204,7 @@ pub(crate) async fn tags(call: Call) -> Result<Response, ApiError> {
     json(&json!({ "models": listed.await? }))
 }
 
-/// Reads models' headers on a thread of its own: they are read when a client first asks for their content.
+/// Reads models' headers on a blocking thread. They are read when a client first needs their content.
 async fn looking_at_files<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
     spawn_blocking(look).await.map_err(|_| panic_error())
 }
@@ -272,7 +272,7 @@ pub(crate) async fn pull(mut call: Call) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-/// The model, task or provider's model behind a name, in Ollama's form.
+/// The model, task or provider's model with this name, in Ollama's form.
 async fn about(context: &Context, headers: &HeaderMap, mut body: Map<String, Value>) -> Result<Value, ApiError> {
     let stamp = named(&mut body);
     let name = stamp.model.as_str();

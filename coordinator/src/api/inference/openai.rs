@@ -218,7 +218,7 @@ fn comment_times(context: &Context) -> CommentTimes {
     CommentTimes { first: context.sse.first_comment, interval: context.sse.interval }
 }
 
-/// Turns an answer that has begun into HTTP.
+/// Converts an answer that has begun to HTTP.
 fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = answer.status;

@@ -120,7 +120,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
     let LeaseStart { leases, devices, store, .. } = Leases::start(setup).await.unwrap();
     let documents: Arc<dyn DocumentStore> = Arc::new(LedgerDocuments::new(leases.clone()));
     let scheduling = Scheduling::new(news.clone());
-    // The program exists when it is looked for, and is removed before it is started.
+    // The program exists when its path is checked, and is removed before it is started.
     let worker = folder.path().join("no-such-worker");
     std::fs::write(&worker, "").unwrap();
     let programs = Programs::find(Some(&worker)).unwrap();
@@ -704,7 +704,7 @@ async fn every_route_is_in_docs_api_md_and_nothing_else_is() {
     let served: Vec<(String, String)> =
         table.into_iter().map(|(filter, path)| (method(filter).to_owned(), path)).collect();
     assert!(served.len() > 40, "{served:?}");
-    // There, `{*id}` is one word in capitals, and may have a verb behind it.
+    // In the document, `{*id}` is one word in capitals, and may be followed by a verb.
     let same = |(method, path): &(String, String), (written_method, written): &(String, String)| {
         let Some((head, _)) = path.split_once("{*") else { return method == written_method && path == written };
         let rest = written.strip_prefix(head);

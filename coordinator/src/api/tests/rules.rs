@@ -158,14 +158,14 @@ async fn ruled() -> Fixture {
     api
 }
 
-/// The way in which a client is named.
+/// The place in which a request names its client.
 #[derive(Clone, Copy)]
 enum Named<'a> {
     Header(&'a str),
     Field(&'a str),
 }
 
-/// Every way in which a route accepts a client's name for this effect.
+/// Every place in which a route accepts a client's name for this effect.
 fn names<'a>(what: &Use, client: &'a str) -> Vec<Named<'a>> {
     match what {
         Asks(..) => vec![Named::Header(client), Named::Field(client)],

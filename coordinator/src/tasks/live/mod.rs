@@ -20,9 +20,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::refusals::denied;
 
-/// The interval between looks. Two looks that agree make a change, as for manifests (docs/adr/0005), since a
-/// half-written file is seen only once. The small file is read each time, so that no time stamp and no kind of file
-/// system can hide an edit.
+/// The interval between reads of the file. A change counts after two equal reads, as for manifests (docs/adr/0005),
+/// since a half-written file is seen only once. The small file is read each time, so that no time stamp and no kind of
+/// file system can hide an edit.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// The largest file in bytes; a larger one is refused.
 const MAX_SIZE: u64 = 1 << 20;
@@ -38,7 +38,7 @@ pub(crate) struct LiveTasks {
     looks: Mutex<Looks>,
 }
 
-/// One version of the tasks. The holder keeps this version whatever is edited meanwhile.
+/// One version of the tasks. The holder keeps this version even if the file is edited meanwhile.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Current {
     /// The names of the last valid file.
@@ -76,8 +76,8 @@ enum Mark {
     Unreadable(Option<i32>),
 }
 
-/// The file cannot be used at the start. There is no last good version, and without the file's rules clients would have
-/// no limits.
+/// The file cannot be used at the start. No earlier good version exists, and without the file's rules clients would
+/// have no limits.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{}; no client is served without the rules of this file: mend it (`model-boss tasks check` says what is wrong), or \
@@ -168,19 +168,19 @@ impl LiveTasks {
         decide(&around)
     }
 
-    /// Follows the file for as long as the process lives.
+    /// Follows the file as long as the process runs.
     pub(crate) async fn follow(self: Arc<Self>) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
             let live = Arc::clone(&self);
-            // A look that panicked has no result.
+            // An error means that the read panicked and has no result.
             let _ = spawn_blocking(move || live.look()).await;
         }
     }
 
-    /// Looks once. A new version is judged when the next look sees the same.
+    /// Reads the file once. A new version is checked when the next read is equal.
     fn look(&self) {
         let (mark, text) = self.see();
         let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);

@@ -254,7 +254,7 @@ fn edit(rig: &Rig, edits: u64, dice: &mut Dice) {
         for _ in 0..looks {
             rig.live.look();
         }
-        // A valid version that stayed for two looks is the one in use.
+        // The version in use is a valid one that was found by two reads.
         let stands = fs::read(rig.file()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let read = stands.and_then(|text| TasksFile::read(&text, &Providers::new()).ok());
         let current = rig.live.current();

@@ -1,5 +1,5 @@
-//! The body of a streamed answer: comments while the request is queued, then the worker's bytes as they arrive. Knows
-//! nothing of the meaning of the bytes.
+//! The body of a streamed answer: comments while the request is queued, then the worker's bytes as they arrive. The
+//! bytes are not interpreted here.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ use crate::api::inference::usage::{Tail, usage_in};
 use crate::metrics::Usage;
 use crate::scheduling::{Destination, Ticket};
 
-/// The last bytes of a stream behind a whole event.
+/// The last bytes of a stream after a complete event.
 const AT_END: [u8; 2] = [EVENT_END[0], EVENT_END[1]];
 
 /// The answer, once it begins, or the error in its place.
@@ -58,9 +58,9 @@ enum AnswerState {
 /// Whether the headers of an answer named the model that serves it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Headers {
-    /// They named it.
+    /// The headers named the model.
     Told,
-    /// They were sent before it was known.
+    /// The headers were sent before the model was known.
     Gone,
 }
 
@@ -75,11 +75,11 @@ struct Silence {
 struct Relay {
     first: Option<Bytes>,
     rest: AnswerBody,
-    /// The place that it comes from, until that fails.
+    /// The worker or provider that the answer comes from, until it fails.
     place: Option<Destination>,
     /// The search for the reason of the failure.
     broken: Option<Pin<Box<dyn Future<Output = ApiError> + Send>>>,
-    /// Dropped unfinished, it reports that the client is gone.
+    /// The ticket of the request. If it is dropped before the end, it reports that the client disconnected.
     ticket: Ticket,
     account: Account,
     /// The status to count when the stream ends by itself: until then the client may still disconnect.
@@ -87,7 +87,7 @@ struct Relay {
     tail: Tail,
     /// Adds facts to the stream that its headers could not have.
     annotator: Option<Annotator>,
-    /// The last two bytes sent: a comment may only stand between two events.
+    /// The last two bytes sent. A comment is allowed only between two events.
     ending: [u8; 2],
 }
 
@@ -198,7 +198,7 @@ impl StreamBody {
                 }
                 Poll::Pending => {
                     if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
-                        // This closes the connection, which stops the generation.
+                        // The end of the relay closes the connection to the worker, which stops the generation.
                         let event = relay.error_event(&deadline_exceeded());
                         self.end_with(Outcome::DeadlineExceeded, ErrorCode::DeadlineExceeded.status());
                         return Poll::Ready(Some(event));
@@ -303,7 +303,7 @@ impl Relay {
         self.tail.usage().or_else(|| self.told_apart())
     }
 
-    /// The usage that the translation knows, which the client may not see.
+    /// The usage by the translation, which the client may not see.
     fn told_apart(&self) -> Option<Usage> {
         let (prompt_tokens, completion_tokens) = self.rest.tokens()?;
         Some(Usage { prompt_tokens, completion_tokens, ..Usage::default() })
