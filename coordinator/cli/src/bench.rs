@@ -1,5 +1,5 @@
-//! `model-boss bench`: measures one model on this machine, with the worker that will run it. No coordinator takes part
-//! and no lease is held, so the result depends on how busy the machine is at the moment.
+//! `model-boss bench`: measures one model on this machine, with the worker that will run it. The command uses no
+//! coordinator and no lease, so the result depends on the load of the machine.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

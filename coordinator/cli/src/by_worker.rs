@@ -1,5 +1,5 @@
-//! Commands that the worker does alone with a model's files: finds the files that a name means, and runs the worker's
-//! program. No coordinator takes part, and no lease is held.
+//! Commands that the worker executes alone with a model's files. They find the files of a name, and run the worker's
+//! program, without a coordinator and without a lease.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Errors of the command line, with messages that say what to do.
+//! Errors of the command line, with messages that include a remedy.
 
 use std::error::Error;
 use std::io;
@@ -83,13 +83,13 @@ pub(super) enum CliError {
 /// Why a coordinator for one chat did not start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrivateError {
-    /// Its folders or its log could not be made.
+    /// The folders or the log of the private coordinator could not be created.
     #[error("cannot make a folder for a coordinator of this chat")]
     Folder(#[source] io::Error),
-    /// Its program could not be started.
+    /// The program of the private coordinator could not be started.
     #[error("cannot start a coordinator for this chat")]
     Spawn(#[source] io::Error),
-    /// It ended before it served.
+    /// The private coordinator ended before it served.
     #[error("no coordinator answered, and one for this chat does not start: {said}{hint}")]
     Ended {
         /// The end of its log.

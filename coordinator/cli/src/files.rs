@@ -1,5 +1,5 @@
-//! Models given as a file or a folder: recognises paths, asks a coordinator to load them, and lists their content. The
-//! coordinator decides which files make a model.
+//! Models given as a file or a folder. The module recognises paths, has a coordinator load them, and lists their
+//! content. The coordinator decides which files make a model.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use super::error::CliError;
 use super::flags::environment;
 
 /// The absolute path that `text` means, or `None` if it is the name of a model. A text that begins like a path is one.
-/// A text that could be either is a name if the coordinator knows it: for example, one that ends in `.gguf`.
+/// A text that could be either, such as one that ends in `.gguf`, is a name if the coordinator lists it.
 pub(super) async fn meant(client: &Client, text: &str) -> Result<Option<PathBuf>, CliError> {
     let begins_like_one = ["/", "./", "../", "~/"].iter().any(|start| text.starts_with(start));
     let path = match text.strip_prefix("~/").zip(std::env::home_dir()) {
@@ -42,8 +42,8 @@ async fn is_known(client: &Client, name: &str) -> Result<bool, CliError> {
     }
 }
 
-/// Asks the coordinator to add the files as a model and to load it; returns the model's name. Files outside of the
-/// model roots are loaded only for the user who runs the coordinator.
+/// Has the coordinator add the files as a model and load it; returns the model's name. Files outside of the model roots
+/// are loaded only for the user who runs the coordinator.
 pub(super) async fn load(client: &Client, path: &Path) -> Result<String, CliError> {
     let path = path.to_str().ok_or_else(|| CliError::NotText(path.to_owned()))?;
     let body = json!({ "path": path, "wait": false });
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::testing::{Answer, FakeCoordinator};
 
-    /// Runs `meant` against a coordinator that knows every name, or none; returns the number of requests and the
+    /// Runs `meant` against a coordinator that lists every name, or none; returns the number of requests and the
     /// result.
     async fn asked(text: &str, knows: bool) -> (usize, Result<Option<PathBuf>, CliError>) {
         let answer = if knows {

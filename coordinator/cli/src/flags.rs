@@ -16,7 +16,7 @@ pub(super) struct SettingFlags {
 }
 
 impl SettingFlags {
-    /// These flags, and this process's environment.
+    /// The sources of settings: these flags, and this process's environment.
     pub(super) fn sources(self) -> Sources {
         Sources { flags: self.given, environment: environment(), file: self.file }
     }

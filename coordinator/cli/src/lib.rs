@@ -1,6 +1,6 @@
-//! The command line: its commands, and the code that runs each. Every command but `serve` and `config` talks to a
-//! coordinator over HTTP and knows only what the API returns. The command `run` starts a coordinator of its own for a
-//! file if none runs.
+//! The command line: its commands, and the code that runs each. Every command but `serve` and `config` uses a
+//! coordinator's API over HTTP, and no other information. The command `run` starts a coordinator of its own for a file
+//! if none runs.
 
 mod args;
 mod bench;
@@ -194,7 +194,8 @@ enum ConfigCommand {
     Set(set_config::SetArgs),
 }
 
-/// Runs the coordinator until it is asked to end. Passed in by the binary, since this crate knows no coordinator.
+/// Runs the coordinator until a signal ends it. The binary passes this function in, since this crate does not depend on
+/// the coordinator.
 pub type Serve = fn(Loaded, LogFilter) -> Result<ExitCode, Box<dyn Error + Send + Sync>>;
 
 /// Runs the command line. Exit codes: 1 for an error, 2 for an invalid command line, 130 for an answer stopped by
@@ -202,7 +203,7 @@ pub type Serve = fn(Loaded, LogFilter) -> Result<ExitCode, Box<dyn Error + Send 
 pub fn run(serve: Serve) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        // It repeats what was typed, which a script may have from elsewhere.
+        // The message repeats the arguments, which a script may have from an untrusted source.
         Err(error) if error.use_stderr() => {
             terminal::say(error.render().to_string().trim_end());
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));

@@ -1,5 +1,5 @@
 //! A coordinator for one chat: started where none runs, with a port and a state of its own, and ended with the chat.
-//! Knows how a coordinator is started and ended, but sends it no requests.
+//! The module starts and ends it, and sends it no requests.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::error::{CliError, PrivateError};
 
-/// The longest wait for its end. It has no work left when it is asked to end, but a worker may hang.
+/// The longest wait for the coordinator's end. It has no requests left by then, but a worker may hang.
 const END_LIMIT: Duration = Duration::from_secs(15);
 
 /// The lines of its log that are shown when it does not start.
@@ -35,7 +35,7 @@ pub(super) struct Private {
 
 impl Private {
     /// Starts a coordinator that may load the model at `path`, with the settings that `serve` would have here. `None`
-    /// if `stop` comes first.
+    /// if `stop` completes first.
     pub(crate) async fn start<T>(path: &Path, stop: impl Future<Output = T>) -> Result<Option<Self>, CliError> {
         let folder = tempfile::Builder::new().prefix("model-boss-run-").tempdir().map_err(PrivateError::Folder)?;
         let (manifests, log) = (folder.path().join("manifests"), folder.path().join("log"));
@@ -67,7 +67,7 @@ impl Private {
             _ = stop => return Ok(None),
         };
         let Some(url) = url else {
-            // It closed its output, so it is about to end.
+            // The coordinator closed its output, so it is about to end.
             let _ = timeout(END_LIMIT, child.wait()).await;
             return Err(ended(&log).into());
         };
@@ -80,7 +80,7 @@ impl Private {
         &self.client
     }
 
-    /// Ends it and waits until it is gone; kills it if `stop` comes.
+    /// Ends the coordinator and waits until it is gone; kills it if `stop` completes first.
     pub(super) async fn end<T>(mut self, stop: impl Future<Output = T>) {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
             // A process that has ended already needs no signal.
@@ -91,13 +91,13 @@ impl Private {
             _ = stop => false,
         };
         if !gone {
-            // Its workers die with it.
+            // The coordinator's workers die with it.
             let _ = self.child.kill().await;
         }
     }
 }
 
-/// Its URL, from its first line; `None` if it ends before.
+/// The coordinator's URL, from its first line; `None` if it ends before.
 async fn url_of(child: &mut Child) -> io::Result<Option<String>> {
     let Some(output) = child.stdout.take() else { return Ok(None) };
     let mut lines = BufReader::new(output).lines();
@@ -109,7 +109,7 @@ async fn url_of(child: &mut Child) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Folders as a list in the setting's syntax, whatever characters their names have.
+/// Folders as a list in the setting's syntax, with any characters in their names.
 fn list(folders: &[PathBuf]) -> Result<String, CliError> {
     let quoted = |folder: &PathBuf| {
         let text = folder.to_str().ok_or_else(|| CliError::NotText(folder.clone()))?;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::error::CliError;
 use super::tables::{items, pretty, table, text};
 
-/// Both tables, or the API's own JSON.
+/// The tables of providers and of spending, or the API's own JSON.
 pub(crate) async fn providers(client: &Client, as_json: bool) -> Result<String, CliError> {
     let answer = client.get("/api/v1/providers").await?;
     if as_json {

@@ -142,7 +142,7 @@ fn until(slot: &Value, now: f64) -> String {
 
 /// A table with columns as wide as their widest cell, two spaces between them.
 pub(super) fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    // A cell stays within its line, whatever text it has.
+    // A cell stays within its line, even with control characters in its text.
     let rows = std::iter::once(head.map(str::to_owned)).chain(rows);
     let rows: Vec<[String; N]> = rows.map(|row| row.map(|cell| printable(&cell).into_owned())).collect();
     let mut widths = [0; N];

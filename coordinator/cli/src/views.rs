@@ -230,7 +230,7 @@ pub(super) fn plan_question(model: &str, context: Option<u64>, priority: Option<
     question
 }
 
-/// A priority as the API takes it: a number, or a word.
+/// A priority as the API accepts it: a number, or a word.
 pub(super) fn number_or_word(text: &str) -> Value {
     text.parse::<u64>().map_or_else(|_| Value::from(text), Value::from)
 }

@@ -9,7 +9,7 @@ use super::args::WatchArgs;
 use super::error::CliError;
 use super::runtime::{print, small_runtime};
 
-/// The time between two looks.
+/// The interval between two requests for the view.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Prints the view that `look` makes, once or repeatedly.

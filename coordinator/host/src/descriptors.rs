@@ -14,7 +14,7 @@ const MOST_CONNECTIONS: usize = 8_192;
 /// within these bounds.
 const LEAST_RESERVE: usize = 40;
 const MOST_RESERVE: usize = 1_024;
-/// The limit that is assumed as long as [`raise`] has not asked the system.
+/// The limit that is assumed until [`raise`] has read the system's.
 const UNKNOWN: usize = 1_024;
 
 /// The soft and hard limit with which this process was started.

@@ -1,6 +1,6 @@
-//! The environment that started programs inherit from the coordinator. The coordinator's own environment holds the keys
-//! of providers and whatever else its owner keeps there. Programs that run models inherit only what a list names:
-//! paths, locales, and settings of drivers and arithmetic libraries.
+//! The environment that started programs inherit from the coordinator. The coordinator's own environment may hold keys
+//! of providers and other secrets of its owner. Programs that run models inherit only what a list names: paths,
+//! locales, and settings of drivers and arithmetic libraries.
 //!
 //! Left out on purpose: keys and tokens; proxies, whose addresses hold passwords, because a model needs no network;
 //! `LLAMA_ARG_*`, which would bypass the list of permitted llama-server arguments; `LD_PRELOAD`. A manifest returns
@@ -93,13 +93,13 @@ impl ChildEnvironment {
         Self(None)
     }
 
-    /// The environment of programs that run models: the built-in list and `more`, which holds names, or prefixes with a
-    /// `*` behind them.
+    /// The environment of programs that run models: the built-in list and `more`, which has names, or prefixes that end
+    /// with `*`.
     pub fn of_models(more: &[String]) -> Self {
         Self::listed(|name| is_for_models(name) || more.iter().any(|more| matches(more, name)))
     }
 
-    /// Only the variables of these names, where they are set.
+    /// Only the variables with these names, if they are set.
     pub fn of_names(names: &[&str]) -> Self {
         Self::listed(|name| name == GUARDS_VARIABLE || names.contains(&name))
     }

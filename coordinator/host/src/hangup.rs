@@ -1,5 +1,5 @@
-//! SIGHUP: the terminal was closed, or another process asks this one to end. Under `nohup` the signal is ignored from
-//! the start, and stays ignored.
+//! SIGHUP: the terminal was closed, or another process requests the end of this one. Under `nohup` the signal is
+//! ignored from the start, and stays ignored.
 
 use std::io;
 

@@ -45,7 +45,7 @@ impl LogFilter {
             LogFormat::Json => registry.with(lines.json()).init(),
         }
         let set = move |level| {
-            // Reloading fails only when the log is gone.
+            // Reloading fails only if the log was dropped.
             let _ = handle.reload(level);
         };
         Self { set: Some(Arc::new(set)), failed }

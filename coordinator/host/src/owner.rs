@@ -1,4 +1,4 @@
-//! The owner key: proves to a coordinator that a caller is the user who runs it. The key lies in a file of the state
+//! The owner key: it proves to a coordinator that a caller is the user who runs it. The key is in a file of the state
 //! folder that only this user can read. It is drawn anew at each start, and valid for the port in the file.
 
 use std::io::{self, Read};

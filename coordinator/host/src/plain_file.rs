@@ -12,15 +12,15 @@ pub const TOKENIZER_CONFIG: u64 = 8 << 20;
 /// The longest chat template, in bytes.
 pub const TEMPLATE: u64 = 256 << 10;
 
-/// The bytes of the file at `path`, links followed. A file longer than `limit` gives `limit` + 1 bytes, by which the
-/// caller sees that it is too long.
+/// The bytes of the file at `path`, following links. A file longer than `limit` gives `limit` + 1 bytes, which show the
+/// caller that it is too long.
 ///
-/// Errors: the system's; for a folder, a pipe or a device, an error that says what it is.
+/// Errors: the system's; for a folder, a pipe or a device, an error that names its kind.
 pub fn read_plain_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     read_opened(open(path)?, limit)
 }
 
-/// Opens a file for reading, links followed. The open does not block on a named pipe, whose writer may never come.
+/// Opens a file for reading, following links. The open does not block on a named pipe, which might never get a writer.
 pub fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)
 }

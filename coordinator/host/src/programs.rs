@@ -20,7 +20,7 @@ pub struct Programs {
 /// Why a required program cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// The program lies neither beside this one nor on PATH.
+    /// The program is neither beside this one nor on PATH.
     #[error("the program '{0}' is neither beside this program nor on PATH; build it (scripts/run does){1}")]
     Missing(&'static str, &'static str),
     /// The configured path of the worker is not a file.

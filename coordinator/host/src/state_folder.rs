@@ -1,4 +1,5 @@
-//! The folder of files that survive a restart, and the current faults of these files. Knows nothing of their content.
+//! The folder of files that survive a restart, and the current faults of these files. Their content is their owners'
+//! matter.
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
@@ -13,7 +14,7 @@ use nix::sys::statvfs::statvfs;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// The interval between looks at the free space.
+/// The interval between checks of the free space.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The pause before a failed write is repeated.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
@@ -46,14 +47,14 @@ struct Pen {
 struct WriterState {
     /// Whether the content has changed since the last write.
     changed: bool,
-    /// Whether the owner is gone: no more changes follow.
+    /// Whether the owner was dropped: no more changes follow.
     over: bool,
     /// Whether the thread has ended.
     ended: bool,
 }
 
 impl KeptFile {
-    /// Reports that the content has changed; the writing thread asks for it and writes it soon.
+    /// Reports that the content has changed. The writing thread will read it and write it soon.
     pub fn changed(&self) {
         self.0.asked().changed = true;
         self.0.news.notify_all();
@@ -74,7 +75,7 @@ impl Pen {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes every change until the owner is gone. The last write is tried once.
+    /// Writes every change until the owner is dropped. The last write is tried once.
     fn write(&self, mut try_to: impl FnMut() -> bool) {
         loop {
             let asked = self.asked();
@@ -124,8 +125,9 @@ impl StateFolder {
         self.path.join(name)
     }
 
-    /// Keeps a file that is written as a whole after every change, for as long as the returned value lives. Arguments:
-    /// `content` gives the file's text, or why that is not known yet; `cannot` is the message of a failed write.
+    /// Keeps a file that is written as a whole after every change, until the returned value is dropped. Arguments:
+    /// `content` gives the file's text, or the reason why that is not known yet; `cannot` is the message of a failed
+    /// write.
     pub fn keep(
         &self,
         name: &str,
@@ -151,7 +153,7 @@ impl StateFolder {
         KeptFile(pen)
     }
 
-    /// Refuses whatever lies at the path of one of these files without being a regular file: a pipe, a link, a folder.
+    /// Refuses a path of one of these files that is no regular file but a pipe, a link or a folder.
     pub fn check(&self, names: &[&str]) -> Result<(), (PathBuf, io::Error)> {
         names.iter().map(|name| self.file(name)).try_for_each(|path| check_state_file(&path).map_err(|why| (path, why)))
     }
@@ -178,21 +180,21 @@ impl StateFolder {
         self.troubles.lock().unwrap_or_else(PoisonError::into_inner).remove(file);
     }
 
-    /// Checks, for as long as the process lives, whether there is space for the next write.
+    /// Checks the space for the next write, as long as the process runs.
     pub async fn watch(self) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
             let folder = self.clone();
-            // A disk that hangs blocks the thread of the look, and this task with it.
+            // A disk that hangs blocks the thread of the check, and this task with it.
             if spawn_blocking(move || folder.look()).await.is_err() {
                 return;
             }
         }
     }
 
-    /// Creates the folder where it is absent, and looks at its free space.
+    /// Creates the folder if it is absent, and checks its free space.
     pub fn look(&self) {
         if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&self.path) {
             return self.trouble(&self.path, format!("it cannot be made: {error}"));
@@ -242,7 +244,7 @@ mod tests {
     fn a_file_that_cannot_be_written_is_named_and_tried_until_it_is() {
         let root = tempfile::tempdir().unwrap();
         let folder = StateFolder::new(&root.path().join("state"));
-        // A folder lies where the file should be.
+        // The path of the file is a folder.
         fs::create_dir_all(folder.file("kept")).unwrap();
         let says = Arc::new(Mutex::new(Err("nothing is known".to_owned())));
         let newest = Arc::clone(&says);

@@ -1,5 +1,5 @@
-//! The kernel's table of TCP sockets (proc(5), `/proc/net/tcp` and `tcp6`): addresses, user and inode of each. Knows no
-//! processes and decides nothing.
+//! The kernel's table of TCP sockets (proc(5), `/proc/net/tcp` and `tcp6`): addresses, user and inode of each. The
+//! module reads the table and decides nothing.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The state of a listening socket, in hexadecimal.
 const LISTEN: &str = "0A";
-/// IPv4 comes first: clients on loopback are mostly there.
+/// The table of IPv4 is read first, because most clients on loopback use it.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
 /// One line of the table.

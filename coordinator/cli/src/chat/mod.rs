@@ -47,8 +47,8 @@ pub(super) struct RunArgs {
     keep_alive: Option<String>,
 }
 
-/// Asks once, or starts a conversation. A file is served by the coordinator at `client`, or by one of our own where
-/// none runs.
+/// Sends one question, or starts a conversation. A file is served by the coordinator at `client`, or by a private one
+/// if none runs.
 pub(super) fn run(client: &Client, args: RunArgs, runtime: &Runtime) -> Result<ExitCode, CliError> {
     let mut interrupt = {
         let _entered = runtime.enter();
@@ -136,7 +136,7 @@ fn converse(asker: &Asker<'_>, runtime: &Runtime, interrupt: &mut Signal) -> Res
             }
             _ => {}
         }
-        // Without history only the arrow keys do less.
+        // Without the history, only the arrow keys do less.
         let _ = editor.add_history_entry(line.as_str());
         messages.push(message("user", &line));
         match runtime.block_on(asker.ask(&messages, &mut out, interrupt.recv())) {
@@ -155,7 +155,7 @@ fn message(role: &str, text: &str) -> Value {
     json!({ "role": role, "content": text })
 }
 
-/// How an answer ended.
+/// The end of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     /// The answer is complete.
@@ -260,7 +260,7 @@ impl Notice {
         // A lost notice is no reason to lose the answer.
         let mut err = terminal::err();
         let _ = if self.terminal {
-            // The notice stays on a line of its own, whatever characters it has.
+            // The notice stays on one line, even with control characters in it.
             let words = model_boss_protocol::printable(words);
             [Code::ClearLine, Code::Dim]
                 .into_iter()

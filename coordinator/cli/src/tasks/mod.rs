@@ -88,7 +88,7 @@ pub(super) async fn explain(
     if let Some(priority) = priority.map(views::number_or_word).or_else(|| Some(task["priority"].clone())) {
         question["priority"] = priority;
     }
-    // Where no rung can serve the request, the answer is the reason.
+    // If no rung can serve the request, the answer is the reason.
     let plan = match client.post("/api/v1/plan", &question).await {
         Ok(plan) => plan,
         Err(model_boss_client::ClientError::Api(body)) => json!({ "error": body.error.message }),

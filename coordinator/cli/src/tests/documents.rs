@@ -35,7 +35,7 @@ fn command_lines(text: &str) -> Vec<&str> {
     in_blocks.chain(sentences).collect()
 }
 
-/// The words behind `model-boss`, without a comment. A text in quotes is one word.
+/// The words after `model-boss`, without a comment. A text in quotes is one word.
 fn words(line: &str) -> Option<Vec<String>> {
     let line = line.split(" # ").next()?.trim();
     let line = line.strip_prefix("target/release/").unwrap_or(line).strip_prefix("model-boss ")?;

@@ -1,5 +1,5 @@
-//! The holder's own children, and the orphans that the kernel hands to the holder when guards are killed. Orphans are
-//! killed and reaped here.
+//! The holder's own children, and the orphans that the holder inherits when guards are killed. Orphans are killed and
+//! reaped here.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,16 +16,16 @@ use nix::unistd::{Pid, getsid};
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The outer guards that this process started, by pid, with their start times. The list is global because orphans come
-/// to the process, not to one of its parts.
+/// The outer guards that this process started, by pid, with their start times. The list is global, because orphans
+/// become children of the process, not of one of its parts.
 static GUARDS: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
 
-/// The pause between looks for orphans that were killed.
+/// The pause between checks for killed orphans.
 const SWEEP: Duration = Duration::from_millis(5);
-/// The longest wait for killed orphans: one that still lives then is in a system call that does not return.
+/// The longest wait for killed orphans: one that is alive after it is in a system call that does not return.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Starts a guard and records it. Processes that are orphaned below the guard come to this process.
+/// Starts a guard and records it. Processes that are orphaned below the guard become children of this process.
 pub(super) fn started(spawn: impl FnOnce() -> io::Result<Child>) -> io::Result<Child> {
     // The lock is held until the new child is recorded, so that no sweep takes it for an orphan.
     let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,7 +43,7 @@ async fn keep_running(guard: u32) {
     let (Ok(guard), Ok(mut changes)) = (i32::try_from(guard), signal(SignalKind::child())) else { return };
     let guard = Pid::from_raw(guard);
     loop {
-        // Only stops are taken here: the end of the guard is for those who wait for it.
+        // Only stops are collected here: the end of the guard is for the task that waits for it.
         match waitid(Id::Pid(guard), WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG) {
             Ok(WaitStatus::Stopped(..)) => _ = kill(guard, Signal::SIGCONT),
             Err(Errno::ECHILD) => return,
@@ -55,8 +55,8 @@ async fn keep_running(guard: u32) {
     }
 }
 
-/// Kills and reaps every orphan that came to this process from a killed guard. Returns whether none is left. Blocks for
-/// at most two seconds.
+/// Kills and reaps every orphan that this process inherited from a killed guard. Returns whether none is left. Blocks
+/// for at most two seconds.
 pub fn end_orphans() -> bool {
     let deadline = Instant::now().later(LIMIT);
     loop {
@@ -68,7 +68,7 @@ pub fn end_orphans() -> bool {
     }
 }
 
-/// One look for orphans. Returns whether there was any.
+/// Kills all orphans once. Returns whether there was any.
 fn sweep() -> bool {
     let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
     let me = std::process::id();
@@ -79,7 +79,7 @@ fn sweep() -> bool {
         // A child in our session was started by a library of this process: guarded processes have sessions of their
         // own.
         let ours = one.parent != me || Some(one.session) == session || guards.contains_key(&one.pid);
-        // As the first process of a container, this process is also given orphans that never had a guard.
+        // The first process of a container also inherits orphans that never had a guard.
         !ours && (me != 1 || one.is_zombie || ProcessTree::is_guarded(one.pid))
     };
     let mut lost: Vec<Below> = below.iter().filter(|one| is_orphan(one)).copied().collect();
@@ -90,8 +90,8 @@ fn sweep() -> bool {
     }
     for one in &lost {
         let Ok(pid) = i32::try_from(one.pid).map(Pid::from_raw) else { continue };
-        // A process that is gone already needs no signal. Killing an orphan makes its children orphans, which the next
-        // sweep finds.
+        // A signal to a process that has ended fails, which does no harm. Killing an orphan makes its children orphans,
+        // which the next sweep finds.
         let _ = kill(pid, Signal::SIGKILL);
         let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
     }

@@ -1,8 +1,9 @@
-//! Guards: two processes between a holder (the coordinator, `lease run`) and a program that it starts. Nothing of the
-//! program outlives its holder, whatever sessions and double forks it makes, and whichever process is killed first.
+//! Guards: two processes between a holder (the coordinator, `lease run`) and a program that it starts. No process of
+//! the program outlives its holder, even after new sessions and double forks, and independent of which process is
+//! killed first.
 //!
-//! Holder, outer guard and inner guard are subreapers: a process orphaned below one of them stays below it or comes to
-//! the next one above. Each sees the end of the others and then ends everything below itself. A guard ends only when
+//! Holder, outer guard and inner guard are subreapers: a process orphaned below one of them becomes its child, or that
+//! of the next one above. Each sees the end of the others and then ends everything below itself. A guard ends only when
 //! the kernel reports that nothing is left below it. See docs/adr/0030.
 
 mod household;
@@ -25,7 +26,7 @@ pub use leftovers::end_leftovers_at_once;
 pub use process::{GUARD, run};
 pub use tie::die_with_us;
 
-/// A program that is about to be started behind its guards.
+/// A program and its settings, before it is started behind its guards.
 #[derive(Debug)]
 pub struct Guarded {
     command: Command,
@@ -41,8 +42,8 @@ pub struct Lifeline {
 }
 
 impl Guarded {
-    /// A program: a path, or a name to look for in PATH. A program that cannot be run shows by the guards' exit code,
-    /// as in a shell. The file is not checked here, because its disk may hang.
+    /// A program by its path, or by a name to search in PATH. If it cannot be run, the guards exit with the code that a
+    /// shell would use. The file is not checked here, because its disk may hang.
     pub fn new(program: impl AsRef<OsStr>, environment: &ChildEnvironment) -> io::Result<Self> {
         let (watched, writer) = io::pipe()?;
         let mut command = Command::new(OWN_PROGRAM);

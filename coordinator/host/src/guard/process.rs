@@ -30,12 +30,12 @@ const INNER: &str = "inner";
 
 /// The signal by which the kernel reports the parent's end. It is used for nothing else here.
 const PARENT_ENDED: Signal = Signal::SIGUSR1;
-/// Signals that ask a program to end. Each is sent to the whole group, but an early signal may come before the program
-/// is part of it.
+/// Signals that request the end of a program. Each is sent to the whole group, but an early signal may arrive before
+/// the program is part of it.
 const ASKING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP];
-/// The pause between looks for killed processes, in milliseconds.
+/// The pause between checks for killed processes, in milliseconds.
 const SWEEP: u8 = 2;
-/// The pause in milliseconds after [`SWEEPS`] looks: a process that still lives does not end soon.
+/// The pause in milliseconds after [`SWEEPS`] checks: a process that is still alive does not end soon.
 const SLOW_SWEEP: u8 = 200;
 const SWEEPS: u32 = 500;
 /// The exit codes of shells for a program that is not there, or cannot be run.
@@ -49,7 +49,7 @@ enum GuardPosition {
     Inner,
 }
 
-/// How the process that a guard started has ended.
+/// The end of the process that a guard started.
 #[derive(Clone, Copy)]
 enum Ended {
     With(i32),
@@ -128,11 +128,11 @@ fn guard(place: GuardPosition, lifeline: RawFd, program: OsString, args: Vec<OsS
     }
     let mut wards = Wards { main: Pid::from_raw(child.id().cast_signed()), place, ended: None };
     for asked in watch.asked() {
-        // The signal came during the start, so the program may have missed it.
+        // The signal arrived during the start, so the program may have missed it.
         let _ = kill(wards.main, asked);
     }
     loop {
-        // Collecting comes before waiting: earlier ends are not missed, and later ends wake the guard.
+        // Ends are collected before the wait: earlier ends are not missed, and later ends wake the guard.
         wards.collect();
         if watch.is_over() {
             wards.end(&watch);
@@ -169,13 +169,13 @@ impl Watch {
         SigSet::all().thread_block()?;
         let told = SigSet::from_iter([Signal::SIGCHLD, PARENT_ENDED].into_iter().chain(ASKING));
         let signals = SignalFd::with_flags(&told, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        // Until here the parent's end killed this process. From here on the guard sees that end and first ends
-        // everything below. A parent that ended in between shows by its changed pid at the first look.
+        // Until here the parent's end killed this process. From here on the guard notices that end and first ends all
+        // processes below it. A parent that ended in between is noticed by its changed pid at the first check.
         set_pdeathsig(PARENT_ENDED)?;
         Ok(Self { lifeline, signals, parent })
     }
 
-    /// Whether the holder, or the guard above, is gone.
+    /// Whether the parent, which is the holder or the outer guard, has ended.
     fn is_over(&self) -> bool {
         let mut lifeline = [PollFd::new(self.lifeline.as_fd(), PollFlags::empty())];
         let cut = poll(&mut lifeline, PollTimeout::ZERO).is_ok_and(|ready| ready > 0);
@@ -191,7 +191,7 @@ impl Watch {
         self.asked();
     }
 
-    /// Takes the pending signals, and returns those that ask for an end.
+    /// Collects the pending signals, and returns those that request the end.
     fn asked(&self) -> Vec<Signal> {
         let mut asked = Vec::new();
         while let Ok(Some(told)) = self.signals.read_signal() {
@@ -219,7 +219,7 @@ impl Wards {
                     self.ended.get_or_insert(Ended::By(Signal::SIGKILL));
                     return false;
                 }
-                // Another child ended, or one was ended by a signal that has no name here.
+                // Another child ended, or one was ended by a signal that `Signal` does not have.
                 Ok(_) | Err(_) => {}
             }
         }
@@ -231,7 +231,7 @@ impl Wards {
         let mut sweeps = 0_u32;
         while self.collect() {
             for below in ProcessTree::below(me).iter().filter(|below| !below.is_zombie) {
-                // A process that is gone already needs no signal.
+                // A signal to a process that has ended fails, which does no harm.
                 let _ = kill(Pid::from_raw(below.pid.cast_signed()), Signal::SIGKILL);
             }
             sweeps = sweeps.saturating_add(1);

@@ -1,4 +1,4 @@
-//! Declared devices: they are exactly as `[devices.NAME]` says, no driver is asked, and only leases use them (DM-1).
+//! Declared devices: they have the values of `[devices.NAME]`, no driver is queried, and only leases use them (DM-1).
 
 use std::time::Instant;
 

@@ -239,7 +239,7 @@ mod tests {
             processes.into_iter().map(|(pid, bytes)| (pid, bytes.0 >> 30)).collect::<Vec<_>>()
         };
         assert_eq!(trees(&[70]), [(70, 1), (71, 1)]);
-        // A process that leads no group counts with its descendants, in whatever session, but not with its siblings.
+        // A process that leads no group counts with its descendants in all sessions, but not with its siblings.
         assert_eq!(trees(&[80]), [(80, 1), (81, 1), (82, 1)]);
     }
 

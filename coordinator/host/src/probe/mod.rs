@@ -1,6 +1,6 @@
 //! The devices of the machine and their memory in use. Each probe runs on its own thread behind a deadline: a driver
-//! that hangs makes its own devices unknown, and no others. Unknown is never taken for zero (RC-21). Knows of leases
-//! only the pids that it is given.
+//! that hangs makes its own devices unknown, and no others. Unknown never counts as zero (RC-21). Of leases, the probes
+//! get only the pids.
 
 mod cgroup;
 mod declared;
@@ -103,8 +103,8 @@ impl ProbeThread {
         }
     }
 
-    /// An answer, completed by the known devices that are missing from it: a device that is not mentioned has not kept
-    /// its figures.
+    /// An answer, completed by the known devices that are missing from it: the figures of a missing device are not
+    /// kept.
     fn take(&mut self, mut samples: Vec<DeviceSample>) -> Vec<DeviceSample> {
         for sample in &samples {
             if self.missing.remove(&sample.device).is_some() {
@@ -132,7 +132,7 @@ impl ProbeThread {
         samples
     }
 
-    /// Every known device while the probe does not answer. A lost device stays lost.
+    /// Every known device, with unknown figures, while the probe does not answer. A lost device stays lost.
     fn unknown(&self) -> Vec<DeviceSample> {
         let why = match &self.late {
             Some((_, asked)) => {
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(probes.sample(&[], long)[0].used, Some(ByteCount(500)));
         let hung = probes.sample(&[], Duration::from_millis(1));
         assert_eq!((hung[0].used, hung[0].capacity), (None, Some(ByteCount(1000))));
-        // The driver still hangs: the answer comes at once, without a new order.
+        // The driver still hangs: the answer arrives at once, without a new query.
         assert_eq!(probes.sample(&[], long)[0].used, None);
         permits.send(()).unwrap();
         permits.send(()).unwrap();

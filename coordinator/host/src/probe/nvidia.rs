@@ -43,20 +43,20 @@ enum Driver {
 /// Why there are no NVIDIA GPUs here.
 #[derive(Debug, thiserror::Error)]
 pub enum NoNvidia {
-    /// There is no library: the usual case on a machine without such a GPU.
+    /// The library does not exist, as on most machines without such a GPU.
     #[error("no NVIDIA driver is installed")]
     NoDriver,
-    /// The library is there, but does not work.
+    /// The library exists, but does not work.
     #[error("the NVIDIA driver does not work: {0}")]
     Broken(NvmlError),
-    /// The library is there, but does not answer.
+    /// The library exists, but does not answer.
     #[error("the NVIDIA driver has not answered for {} s", START_LIMIT.as_secs())]
     Hangs,
 }
 
 impl NvidiaProbe {
-    /// Loads the library. A driver that fails or hangs is asked again at each look, and the error says why there are no
-    /// GPUs yet. Without a library there is no probe.
+    /// Loads the library. A driver that fails or hangs is queried again at each probe, and the error has the reason why
+    /// there are no GPUs yet. Without a library there is no probe.
     pub fn start() -> (Option<Self>, Option<NoNvidia>) {
         let begun = begin();
         let (driver, why) = match begun.recv_timeout(START_LIMIT) {
@@ -97,7 +97,7 @@ impl NvidiaProbe {
         }
     }
 
-    /// Every known GPU, while none can be read.
+    /// Every known GPU with unknown figures, while none can be read.
     fn unreadable(&self, why: &str) -> Vec<DeviceSample> {
         let forget = |gpu: &DeviceSample| gpu.without_figures(Trouble::Unreadable(why.to_owned()));
         self.known.iter().map(forget).collect()
@@ -117,7 +117,7 @@ impl NvidiaProbe {
 /// Loads the library on a thread of its own, so that a library that hangs blocks only that thread.
 fn begin() -> Receiver<Result<Nvml, NvmlError>> {
     let (reply, begun) = mpsc::sync_channel(1);
-    // Without a thread the channel closes, which the receiver takes for a failure.
+    // If the thread cannot be started the channel closes, which the receiver treats as a failure.
     let _ = std::thread::Builder::new().name("nvml".into()).spawn(move || {
         let _ = reply.send(Nvml::init());
     });
@@ -146,7 +146,7 @@ impl Probe for NvidiaProbe {
             let mut gpu = DeviceSample { device, ..gpu };
             match (known, &gpu.trouble) {
                 (Some(known), None) => known.clone_from(&gpu),
-                // Constant facts of the GPU are kept through a failed look.
+                // Constant properties of the GPU are kept when a probe fails.
                 (Some(known), Some(trouble)) => gpu = known.without_figures(trouble.clone()),
                 (None, _) => self.known.push(gpu.clone()),
             }
@@ -173,8 +173,8 @@ impl Probe for NvidiaProbe {
     }
 }
 
-/// The GPUs that the driver lists, with its numbers, and why one could not be asked for its name. A GPU that the driver
-/// calls lost counts as not listed.
+/// The GPUs that the driver lists, with its numbers, and the reason why one gave no name. A GPU that the driver calls
+/// lost counts as not listed.
 #[expect(clippy::type_complexity, reason = "read at one place, a few lines below")]
 fn list(nvml: &Nvml) -> Result<(Vec<(u32, DeviceSample)>, Option<String>), NvmlError> {
     let mut gpus = Vec::new();
@@ -219,8 +219,8 @@ fn sample(gpu: &Device<'_>) -> Result<DeviceSample, NvmlError> {
     })
 }
 
-/// The memory of each process on this GPU. Returns `None` where the driver does not tell processes apart: the query is
-/// unknown or forbidden, or a process comes without its memory. Any other failure is one of this look.
+/// The memory of each process on this GPU. Returns `None` if the driver does not tell processes apart: the query is
+/// unknown or forbidden, or a process has no memory in it. Any other failure concerns this probe only.
 fn by_process(gpu: &Device<'_>) -> Result<Option<Vec<(u32, ByteCount)>>, NvmlError> {
     let mut held: BTreeMap<u32, ByteCount> = BTreeMap::new();
     let computing = match gpu.running_compute_processes() {

@@ -20,9 +20,9 @@ pub trait Probe: Send + 'static {
 /// Why a device cannot be used now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// Its figures cannot be read at the moment, for this reason.
+    /// The device's figures cannot be read at the moment, for this reason.
     Unreadable(String),
-    /// Its driver no longer lists it.
+    /// The device's driver no longer lists it.
     Lost,
 }
 
@@ -53,10 +53,10 @@ pub struct DeviceSample {
     pub reserve: ByteCount,
     /// The memory in use by any process.
     pub used: Option<ByteCount>,
-    /// The memory of each process that could be told apart. Leased processes are always among them, if they could be.
+    /// The memory of each process, if the driver reports it. Leased processes are always among them then.
     #[serde(skip)]
     pub processes: Vec<(u32, ByteCount)>,
-    /// Whether the driver says what each process uses. Some do not (WSL, some MIG, containers).
+    /// Whether the driver reports the memory of each process. Some do not (WSL, some MIG, containers).
     pub told_apart: bool,
     /// The memory that idle models may keep here (BC-1).
     #[serde(skip)]
@@ -73,7 +73,7 @@ pub struct DeviceSample {
 }
 
 impl DeviceSample {
-    /// The same device with every changing figure unknown.
+    /// Makes every changing figure of the device unknown.
     pub(super) fn without_figures(&self, trouble: Trouble) -> Self {
         Self { used: None, processes: Vec::new(), trouble: Some(trouble), sampled_at: Instant::now(), ..self.clone() }
     }

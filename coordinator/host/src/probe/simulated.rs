@@ -1,6 +1,6 @@
 //! A simulated machine (`serve --simulate`): its devices come from a file, the memory in use from reports of fake
-//! workers. Edits of the file count at the next look, so that a test can simulate other programs too. Knows only the
-//! processes that report.
+//! workers. Edits of the file take effect at the next probe, so that a test can simulate other programs too. Only
+//! processes that report have memory.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub struct SimulatedMachine {
     held: Mutex<HashMap<u32, Vec<(DeviceId, ByteCount)>>>,
 }
 
-/// The last valid description, and the state of the file at the last look.
+/// The last valid description, and the file's stamp at the last read.
 #[derive(Debug)]
 struct Described {
     machine: Description,
@@ -111,7 +111,7 @@ impl SimulatedMachine {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(pid, held);
     }
 
-    /// Removes a worker that is gone, with its memory.
+    /// Removes a worker that has ended, with its memory.
     pub fn gone(&self, pid: u32) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
     }

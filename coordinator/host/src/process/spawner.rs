@@ -28,7 +28,7 @@ pub struct Spawner {
 pub struct Launch {
     /// The worker's program.
     pub program: PathBuf,
-    /// Its one argument.
+    /// The one argument of the program.
     pub argument: &'static str,
     /// The UUIDs of the GPUs it may see, joined by commas; empty for none (RC-16).
     pub visible_gpus: String,
@@ -52,10 +52,10 @@ impl Spawner {
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
             let _reaper = runtime.enter();
             while let Ok(order) = inbox.recv() {
-                // If the caller is gone, the unsent reply drops the lifeline, which ends the program.
+                // If the caller was dropped, so is the reply with the lifeline, which ends the program.
                 let _ = order.reply.send(order.program.spawn());
             }
-            // Every handle is gone, but children of this thread may live: the thread must outlive them.
+            // Every handle was dropped, but children of this thread may be alive: the thread must outlive them.
             loop {
                 std::thread::park();
             }
@@ -77,7 +77,7 @@ impl Spawner {
     }
 }
 
-/// Looks for orphans whenever a child ends: a guard that was killed may have left some.
+/// Searches for orphans whenever a child ends: a killed guard may have left some.
 async fn collect_orphans(mut children: Signal) {
     while children.recv().await.is_some() {
         if !spawn_blocking(end_orphans).await.unwrap_or(true) {
