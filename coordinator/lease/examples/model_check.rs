@@ -26,7 +26,7 @@ use stateright::Model;
 use model::Instance;
 use world::{Action, Budget, Bug, Reached, World};
 
-/// Three clients that ask for overlapping parts of two devices; pauses, a crash, a loss, a jump of the clock.
+/// Three clients that request overlapping parts of two devices; pauses, a crash, a loss, a jump of the clock.
 const LARGE: Instance = Instance {
     clients: 3,
     budget: Budget { ticks: 4, asks: 3, pauses: 2, crashes: 1, losses: 1, jumps: 1, oddities: 1 },

@@ -18,11 +18,11 @@ pub struct DeviceKey(String);
 pub struct Device {
     /// The name for people, such as `cuda:0`.
     pub name: String,
-    /// Its usable memory, the reserve included.
+    /// The device's usable memory, the reserve included.
     pub capacity: ByteCount,
     /// The part of `capacity` that is never leased.
     pub reserve: ByteCount,
-    /// The way in which the leases' use of it is found.
+    /// The method by which the leases' use of the device is measured.
     #[serde(default)]
     pub accounting: Accounting,
     /// Bytes in use at the last observation.
@@ -31,7 +31,7 @@ pub struct Device {
     /// The part of `used` that belonged to no leased process.
     #[serde(default)]
     pub foreign: Option<ByteCount>,
-    /// The processes that use the foreign bytes, the largest first, as far as the probe could tell.
+    /// The processes that use the foreign bytes, the largest first, if the probe can list them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strangers: Vec<ProcessUse>,
     /// The time at which the last observation was sampled.
@@ -44,7 +44,7 @@ pub struct Device {
     pub(crate) unknown: UnknownFields,
 }
 
-/// The way in which the leases' use of a device is found.
+/// The method by which the leases' use of a device is measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accounting {
@@ -57,7 +57,7 @@ pub enum Accounting {
         /// The bytes that programs without a lease use, as the operator stated.
         foreign: ByteCount,
     },
-    /// A way that a newer version wrote. No lease is granted on such a device.
+    /// A method that a newer version wrote. No lease is granted on such a device.
     #[serde(untagged)]
     Other(UnknownValue),
 }

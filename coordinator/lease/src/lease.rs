@@ -17,9 +17,9 @@ pub struct Lease {
     pub token: Token,
     /// The caller's name for its request: repeating the request gives the same lease.
     pub request_id: String,
-    /// The owner that asked for it.
+    /// The owner that requested the lease.
     pub owner: Owner,
-    /// Its importance for the queue and for preemption.
+    /// The importance of the lease for the queue and for preemption.
     pub priority: Priority,
     /// The conditions under which it may be revoked.
     #[serde(flatten)]
@@ -40,7 +40,7 @@ pub struct Lease {
     /// The last time its holder reported that it was in use.
     #[serde(default)]
     pub used_at: StoreTime,
-    /// The time at which its holder reported a complete load. It matters where processes cannot be told apart.
+    /// The time at which the holder reported a complete load. It matters if processes cannot be told apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded_at: Option<StoreTime>,
     /// `REVOKING`: the time by which its holder should release the bytes.
@@ -104,7 +104,7 @@ pub enum LeaseState {
     Pending,
     /// Processes are attached.
     Active,
-    /// Revoked: its holder is asked to release the bytes, which still count.
+    /// The lease is revoked: its holder has to release the bytes, which still count.
     Revoking,
     /// Expired or released without evidence: its bytes may still be in use, so they stay counted.
     Limbo,
@@ -123,7 +123,7 @@ pub struct Owner {
     pub label: Label,
     /// The kind of program.
     pub kind: OwnerKind,
-    /// The user who asked on this host, where known: the number of leases for each is limited.
+    /// The user of the request on this host, if known: the number of leases for each is limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<u32>,
     #[serde(flatten)]
@@ -211,7 +211,7 @@ impl Lease {
 }
 
 impl Default for Yielding {
-    /// Not preemptible.
+    /// The default is not preemptible.
     fn default() -> Self {
         let (grace, min_hold) = (Duration::from_secs(60), Duration::from_secs(600));
         Self { preemptible: false, grace, min_hold, reload: Duration::ZERO }
@@ -237,7 +237,7 @@ impl Owner {
         Self { process, label: label.into(), kind, user: None, unknown: UnknownFields::default() }
     }
 
-    /// The same owner with the user who asked.
+    /// Adds the user of the request to the owner.
     #[must_use]
     pub fn of_user(self, user: Option<u32>) -> Self {
         Self { user, ..self }

@@ -1,6 +1,6 @@
 //! The ledger: one document with all promises of a host. It holds data only; the rules are in `rules`.
 //!
-//! Each object keeps the fields it does not know, so that an older process never drops what a newer one wrote.
+//! Each object keeps unknown fields, so that an older process never drops fields that a newer one wrote.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,8 +22,8 @@ pub struct Ledger {
     pub schema: u32,
     /// The host's current boot. Another boot begins another ledger, because a reboot empties every device.
     pub boot_id: String,
-    /// The store's process that this document was last read from. The next process may know less. `None`: no
-    /// acknowledged write is ever lost, and the clock never jumps.
+    /// The store's process that this document was last read from. Another process may have lost writes. `None` means
+    /// that no acknowledged write is ever lost, and that the clock never jumps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
     /// The largest token granted so far.
@@ -57,7 +57,7 @@ pub struct Ledger {
 pub struct Forced {
     /// The lease that was ended.
     pub lease: LeaseId,
-    /// Its owner.
+    /// The owner of the request.
     pub owner: Owner,
     /// The processes that were attached.
     pub pids: Vec<Process>,
@@ -90,7 +90,7 @@ pub struct Terms {
     /// A larger step of the clock counts as a jump while there are leases.
     #[serde(with = "millis")]
     pub jump: Duration,
-    /// The longest grace of a revoked lease, whatever it asked for.
+    /// The upper limit of a revoked lease's grace.
     #[serde(with = "millis")]
     pub longest_grace: Duration,
     /// Degraded accounting: the time after which a load counts as complete without a report of its holder.

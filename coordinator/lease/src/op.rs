@@ -16,11 +16,11 @@ pub enum Op {
         device: DeviceKey,
         /// The name for people.
         name: String,
-        /// Its usable memory, the reserve included.
+        /// The device's usable memory, the reserve included.
         capacity: ByteCount,
         /// The part of `capacity` that is never leased.
         reserve: ByteCount,
-        /// The way in which the leases' use of it is found.
+        /// The method by which the leases' use of the device is measured.
         accounting: Accounting,
         /// The kind of owner that states it.
         by: OwnerKind,
@@ -36,13 +36,13 @@ pub enum Op {
         /// The time of the sample.
         sampled_at: StoreTime,
     },
-    /// Asks for bytes: all parts or none. The same request id gives the same lease.
+    /// Requests bytes: all parts or none. The same request id gives the same lease.
     Acquire(Request),
     /// Withdraws a request: its place in the queue, and its lease if no process passed the gate.
     Cancel {
         /// The id of the request.
         request_id: String,
-        /// The process that asked.
+        /// The process of the request.
         owner: Process,
     },
     /// Passes the gate: only after this may the process use the device.
@@ -56,7 +56,7 @@ pub enum Op {
         /// The boot of the caller's host.
         boot_id: String,
     },
-    /// Reports a complete load. It matters where processes cannot be told apart.
+    /// Reports a complete load. It matters if processes cannot be told apart.
     Settle {
         /// The lease that was loaded under.
         lease: LeaseId,
@@ -132,13 +132,13 @@ pub struct Record {
     pub request_id: String,
     /// The lease's owner.
     pub owner: Owner,
-    /// Its importance for the queue and for preemption.
+    /// The importance of the request for the queue and for preemption.
     pub priority: Priority,
     /// The conditions under which it may be revoked.
     pub yielding: Yielding,
     /// The bytes on each device.
     pub parts: Vec<(DeviceKey, ByteCount)>,
-    /// The processes that are attached and live.
+    /// The attached processes that are alive.
     pub pids: Vec<Process>,
     /// The boot in which they run.
     pub boot_id: String,

@@ -33,11 +33,12 @@ pub enum Outcome {
     },
     /// `Attach`: the process may use the devices.
     Attached,
-    /// The lease is gone, or the token is outdated: nothing changed. The caller must not use the device.
+    /// The lease does not exist any more, or the token is outdated. The ledger is unchanged, and the caller must not
+    /// use the device.
     Lost,
     /// `Renew`: the leases that are lost or revoked; all others were renewed.
     Renewed {
-        /// Leases that are gone, or whose token is outdated.
+        /// Leases that do not exist any more, or whose token is outdated.
         lost: Vec<LeaseId>,
         /// Leases that were revoked.
         revoked: Vec<Revocation>,
@@ -112,7 +113,7 @@ pub struct Revocation {
 pub struct NeverFits {
     /// The device's name for people.
     pub device: String,
-    /// The bytes asked for.
+    /// The bytes requested.
     pub needs: ByteCount,
     /// The most bytes that it can lease.
     pub leasable: ByteCount,
@@ -138,7 +139,7 @@ pub enum Refusal {
     /// The lease of this request has ended.
     #[error("the lease of request '{0}' has ended; use a new request id")]
     AlreadyEnded(String),
-    /// Another lease has the name that was drawn for this one.
+    /// Another lease has the random name that was drawn for this one.
     #[error("a lease is called '{0}' already; ask again with another name")]
     NameTaken(LeaseId),
     /// The number of entries is at its limit. The ledger is read and written as a whole, so it must stay small.
@@ -149,7 +150,7 @@ pub enum Refusal {
         /// The limit.
         limit: usize,
     },
-    /// Another owner used this request id.
+    /// This request id belongs to another owner.
     #[error("request id '{0}' belongs to another holder")]
     NotYours(String),
     /// A newer program wrote the ledger.

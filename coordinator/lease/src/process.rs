@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Process {
     /// The process id.
     pub pid: u32,
-    /// When it started, in clock ticks since boot.
+    /// The start time of the process, in clock ticks since boot.
     pub start_time: u64,
     /// The pid namespace in which `pid` is valid.
     pub pid_ns: String,

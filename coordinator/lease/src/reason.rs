@@ -17,7 +17,7 @@ pub enum WaitReason {
     Stale {
         /// The device's name for people.
         device: String,
-        /// Its age.
+        /// The age of the last observation.
         age: Duration,
     },
     /// A process started or a lease ended on the device after the last observation.
@@ -29,7 +29,7 @@ pub enum WaitReason {
     Capacity {
         /// The device's name for people.
         device: String,
-        /// The bytes asked for.
+        /// The bytes requested.
         needs: ByteCount,
         /// The free bytes.
         free: ByteCount,
@@ -42,7 +42,7 @@ pub enum WaitReason {
     Behind {
         /// The device's name for people.
         device: String,
-        /// The bytes asked for.
+        /// The bytes requested.
         needs: ByteCount,
         /// The bytes left after these requests.
         left: ByteCount,

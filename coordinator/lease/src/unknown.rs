@@ -6,12 +6,12 @@ use std::hash::{Hash, Hasher};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Fields that this version does not know.
+/// Fields that this version does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct UnknownFields(BTreeMap<String, Value>);
 
-/// A value of a kind that this version does not know.
+/// A value of a kind that this version does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UnknownValue(Value);

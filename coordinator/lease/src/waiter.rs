@@ -13,9 +13,9 @@ pub struct Request {
     pub request_id: String,
     /// The name of the lease if this request is granted. Drawn at random, because it is shown to everyone.
     pub lease: LeaseId,
-    /// The owner that asks.
+    /// The owner of the request.
     pub owner: Owner,
-    /// Its importance for the queue and for preemption.
+    /// The importance of the request for the queue and for preemption.
     pub priority: Priority,
     /// The conditions under which the lease may be revoked.
     pub yielding: Yielding,
@@ -86,9 +86,9 @@ impl Mode {
 /// A request that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Waiter {
-    /// The owner that asks.
+    /// The owner of the request.
     pub owner: Owner,
-    /// Its importance for the queue and for preemption.
+    /// The importance of the request for the queue and for preemption.
     pub priority: Priority,
     /// The bytes and devices that are wanted.
     pub want: Want,
@@ -96,7 +96,7 @@ pub struct Waiter {
     pub mode: Mode,
     /// The time of its arrival.
     pub arrived: StoreTime,
-    /// The time at which its place expires unless it asks again.
+    /// The time at which the place expires unless the request is repeated.
     pub deadline: StoreTime,
     #[serde(flatten)]
     pub(crate) unknown: UnknownFields,

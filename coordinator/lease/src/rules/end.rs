@@ -21,7 +21,8 @@ pub(super) fn release(ledger: &mut Ledger, now: StoreTime, id: &LeaseId, token: 
     Outcome::Released
 }
 
-/// Ends a lease whose processes are all shown to be gone. Only a caller that sees their pid namespace can know that.
+/// Ends a lease whose processes are all shown to be gone. Only a caller that can read their pid namespace can show
+/// that.
 pub(super) fn confirm_dead(
     ledger: &mut Ledger,
     now: StoreTime,
@@ -40,8 +41,8 @@ pub(super) fn confirm_dead(
     Outcome::Released
 }
 
-/// Ends a lease on an operator's order, whatever its processes do. The ledger records that it was forced, and by
-/// whom.
+/// Ends a lease on an operator's order, even if its processes are alive. The ledger records that it was forced, and by
+/// which user.
 pub(super) fn force(ledger: &mut Ledger, now: StoreTime, id: &LeaseId, by: String) -> Outcome {
     let Some(lease) = ledger.leases.get(id) else { return Outcome::Lost };
     let (owner, pids) = (lease.owner.clone(), lease.pids.clone());

@@ -3,7 +3,7 @@
 use crate::{LeaseState, Ledger, StoreTime};
 
 /// Drops promises that no process was ever attached to, expired places in the queue, and request ids that ended long
-/// ago. A lease that is not renewed goes to `LIMBO`, where its bytes still count.
+/// ago. A lease that is not renewed changes to `LIMBO`, where its bytes still count.
 pub(super) fn expire(ledger: &mut Ledger, now: StoreTime) {
     ledger.leases.retain(|_, lease| !(lease.is_untouched() && lease.deadline <= now));
     for lease in ledger.leases.values_mut() {

@@ -17,7 +17,7 @@ pub(super) struct Demand<'a> {
     pub(super) more: ByteCount,
 }
 
-/// Whether every demand can be met now, after the requests that come first.
+/// Whether every demand can be met now, after the requests with precedence.
 pub(super) fn fits(ledger: &Ledger, now: StoreTime, demands: &[Demand<'_>], first: &Nominated) -> Result<(), Outcome> {
     for demand in demands {
         can_ever_fit(ledger, demand.device, demand.size)?;

@@ -17,7 +17,8 @@ pub(super) struct QueuePosition<'a> {
     pub(super) request_id: &'a str,
 }
 
-/// The arrival of a request that comes now: after all waiting ones, even if the clock stood still or was set back.
+/// The arrival of a request that is made now: after all waiting ones, even if the clock did not advance or was set
+/// back.
 pub(super) fn arrival(ledger: &Ledger, now: StoreTime) -> StoreTime {
     let last = ledger.waiters.values().map(|waiter| waiter.arrived.0).max();
     StoreTime(now.0.max(last.map_or(0, |last| last + 1)))
@@ -48,8 +49,8 @@ pub(super) fn before(ledger: &Ledger, now: StoreTime, place: QueuePosition<'_>, 
     nominated
 }
 
-/// The devices chosen for a wish. For "any k of", devices where it fits now come first, the fullest of them first, so
-/// that large gaps stay. Next are devices where it will fit after releases in progress, then those where it would
+/// The devices chosen for a wish. For "any k of", devices where it fits now are first, the fullest of them first, so
+/// that large gaps remain. Next are devices where it will fit after releases in progress, then those where it would
 /// after further revocations, then those with the most room.
 pub(super) fn choose(
     ledger: &Ledger,

@@ -1,4 +1,4 @@
-//! Preemption asks first: a lease is revoked if it was declared preemptible, is less important than the request, and
+//! Preemption by revocation: a lease is revoked if it was declared preemptible, is less important than the request, and
 //! its minimum hold is over. No process is ever killed for another's request.
 
 use model_boss_protocol::{ByteCount, Priority};
@@ -10,7 +10,7 @@ use crate::{DeviceKey, Lease, LeaseId, LeaseState, Ledger, Mode, Process, StoreT
 pub(super) struct Importance<'a> {
     pub(super) priority: Priority,
     pub(super) mode: &'a Mode,
-    /// The process that asks.
+    /// The process of the request.
     pub(super) owner: &'a Process,
 }
 
@@ -113,7 +113,7 @@ pub(super) fn headroom(ledger: &Ledger, key: &DeviceKey, taken: ByteCount) -> i1
     i128::from(device.leasable().0) - minus
 }
 
-/// The bytes of a device that come free if all leases revoked or revocable for this asker are released.
+/// The bytes of a device that are free once all leases revoked or revocable for this request are released.
 pub(super) fn could_yield(ledger: &Ledger, now: StoreTime, key: &DeviceKey, asker: &Importance<'_>) -> i128 {
     let leases = ledger.leases.values().filter(|lease| is_yielding(lease) || may_be_asked(lease, now, asker));
     leases.map(|lease| i128::from(lease.charged(key).0)).sum()
@@ -130,7 +130,7 @@ fn is_yielding(lease: &Lease) -> bool {
 }
 
 fn may_be_asked(lease: &Lease, now: StoreTime, asker: &Importance<'_>) -> bool {
-    // A holder knows its own leases, and need not revoke them through the ledger.
+    // A holder can release its own leases itself, and need not revoke them through the ledger.
     asker.mode.preempts()
         && lease.owner.process != *asker.owner
         && lease.yielding.preemptible

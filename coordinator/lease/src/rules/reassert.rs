@@ -1,5 +1,5 @@
-//! Reports of leases by their holders, after the store may have lost them. Memory in use is a fact, whatever the
-//! ledger contains.
+//! Reports of leases by their holders, after the store may have lost them. The memory in use counts even if the ledger
+//! has no record of it.
 
 use model_boss_protocol::ByteCount;
 
@@ -80,7 +80,7 @@ fn sizes(ledger: &Ledger, now: StoreTime, record: &Record) -> Result<Vec<Sized>,
             match fit::fits(ledger, now, &[demand], &first) {
                 _ if more == ByteCount::ZERO => *stated,
                 Ok(()) => *stated,
-                // The holder's use cannot be seen: it keeps what it has, and asks again.
+                // The holder's use cannot be measured: it keeps its lease, and repeats the request.
                 Err(Outcome::Wait(Wait { reason, position })) if unclear(ledger, device, &reason) => {
                     return Err(Outcome::Wait(Wait { position, reason }));
                 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::grant::next_token;
 use crate::{LeaseState, Ledger, SCHEMA, StoreTime};
 
-/// A clock that is this little behind the latest time seen is waited for: no lease is shorter.
+/// The difference up to which a clock behind the latest time seen is waited for: every lease is longer.
 const SMALL_STEP: Duration = Duration::from_secs(1);
 
 /// Records the store's process that the document was read from. Another process than before may have lost the last
@@ -29,8 +29,8 @@ pub fn after_loss(ledger: &mut Ledger, time: StoreTime) {
     ledger.last_time = now;
 }
 
-/// The time to use: never before the latest seen, unless the store's clock was really set back. After a jump in
-/// either direction, the clock cannot tell which holders renewed in time.
+/// The time to use: never before the latest seen, unless the store's clock was really set back. After a jump in either
+/// direction, the clock does not show which holders renewed in time.
 pub(super) fn advance(ledger: &mut Ledger, time: StoreTime) -> StoreTime {
     let last = ledger.last_time;
     let can_jump = ledger.run_id.is_some();

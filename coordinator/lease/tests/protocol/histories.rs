@@ -1,4 +1,4 @@
-//! Random histories with faults of nearly every kind. Each is checked step by step, and must come to rest.
+//! Random histories with faults of nearly every kind. Each is checked after every step, and must end in a stable state.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;

@@ -63,7 +63,7 @@ fn le_4_every_state_of_a_small_instance_keeps_the_invariants() {
     assert!(checker.unique_state_count() >= 5_000, "{}", checker.unique_state_count());
 }
 
-/// The same search finds a seeded bug.
+/// The search of the model checker finds a seeded bug.
 #[test]
 fn the_model_checker_finds_a_seeded_bug() {
     let budget = Budget { ticks: 0, asks: 1, pauses: 0, crashes: 0, losses: 0, jumps: 0, oddities: 0 };

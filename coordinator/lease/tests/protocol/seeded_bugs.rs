@@ -75,7 +75,7 @@ fn paused_client_swaps_with_an_old_clock() {
     assert_eq!(found(Bug::None), None);
 }
 
-/// The same histories without a bug break no invariant.
+/// The histories that reveal the seeded bugs break no invariant without them.
 #[test]
 fn without_a_bug_nothing_is_found() {
     for seed in 0..500 {
@@ -85,7 +85,7 @@ fn without_a_bug_nothing_is_found() {
     }
 }
 
-/// A process of an older version writes back only the fields it knows. The document must show it.
+/// A process of an older version writes back only its own fields. The loss must be found in the document.
 #[test]
 fn old_schema_drops_fields() {
     use model_boss_lease::{Ledger, Op, StoreTime, Terms, Token, apply};

@@ -370,7 +370,7 @@ fn a_descendant_that_outlives_its_parents_keeps_the_bytes_counted() {
         sampled_at: when,
     };
     apply(&mut ledger, at(3), sample(rank(vec![process(9), process(8), process(7)]), at(3)));
-    // Its parents are gone and init is its parent now; it was seen as a descendant before.
+    // The process's parents have ended, and init is its parent now. It was seen as a descendant before.
     apply(&mut ledger, at(4), sample(rank(vec![process(9)]), at(4)));
     assert_eq!(ledger.devices[&DeviceKey::cpu()].foreign, Some(ByteCount::ZERO));
     let dead = |gone: &[u32]| Op::ConfirmDead {

@@ -1,4 +1,4 @@
-//! Preemption asks first: the choice and number of revoked leases, their grace, and leases in default.
+//! Preemption by revocation: the choice and number of revoked leases, their grace, and leases in default.
 
 use std::time::Duration;
 
@@ -181,7 +181,7 @@ fn who_lets_the_grace_pass_is_in_default_and_others_are_tried() {
     apply(&mut ledger, at(36), release(&other, Evidence::Gone));
     look(&mut ledger, at(37), DeviceKey::cpu(), 0, &[]);
     granted(apply(&mut ledger, at(37), asker()));
-    // With no other lease to revoke, the reason names this one.
+    // If no other lease can be revoked, the reason names this one.
     let reason = waits(apply(&mut ledger, at(37), preempt("next", 2, &cpu(60)))).reason;
     assert!(matches!(reason, WaitReason::Capacity { .. }), "{reason:?}: it was not asked for this one");
 }

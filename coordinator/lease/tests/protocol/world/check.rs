@@ -35,9 +35,9 @@ impl World {
         let empty = BTreeMap::new();
         let leases = before.map_or(&empty, |before| &before.leases);
         for (id, lease) in leases.iter().filter(|(id, _)| !after.leases.contains_key(*id)) {
-            // A store that lost an attachment drops the promise when all processes it knows are gone. The holder
-            // reports the lease again. If the lease was released while a worker lived, the driver shows the rest as
-            // foreign.
+            // If the store lost an attachment, the promise is dropped once all processes in its record are gone. The
+            // holder reports the lease again. If the lease was released while a worker was alive, the driver shows the
+            // rest as foreign.
             let forgotten = |process| self.store.lost_something && !lease.owns(process);
             let living = |worker: &super::physics::Worker| worker.alive && worker.lease == *id;
             if self.physics.workers.iter().any(|worker| living(worker) && !forgotten(&worker.process)) {
@@ -81,7 +81,7 @@ impl World {
         }
         if let (Op::Resize { .. }, Outcome::Resized) = (op, outcome) {
             for (id, lease) in &after.leases {
-                // Its use beyond its promise is in the sample already.
+                // A use beyond the lease's promise is included in the sample.
                 let grew = |d: usize| {
                     let old = leases.get(id).map_or(0, |lease| promised_or_used(lease, d));
                     promised_or_used(lease, d).saturating_sub(old)

@@ -18,7 +18,7 @@ pub(super) struct Client {
     incarnation: u64,
     /// The number of its requests.
     requests: u64,
-    /// Whether it asked and got no final answer yet.
+    /// Whether the client has a request without a final answer.
     pub(super) asking: bool,
     pub(super) held: Option<Held>,
     /// The worker that waits at the gate.
@@ -78,7 +78,7 @@ impl Client {
         format!("{}-{}-{}", self.number, self.incarnation, self.requests)
     }
 
-    /// Whether the client asked for these parts under this label, or no longer asks.
+    /// Whether the client requested these parts under this label, or has no request any more.
     pub(super) fn wants(&self, label: &str, parts: &[(DeviceKey, ByteCount)]) -> bool {
         let request = self.request();
         *request.owner.label == *label && request.want == Want::Parts(parts.to_vec())
@@ -337,8 +337,8 @@ impl World {
         }
     }
 
-    /// Checks a lease against the ledger. The store may have gone back to a time when the lease was smaller: then its
-    /// holder reports it again.
+    /// Checks a lease against the ledger. The store may have restored a version in which the lease was smaller: then
+    /// its holder reports it again.
     fn still_whole(&mut self, number: usize) {
         let Some(held) = self.clients[number].held.clone() else { return };
         let ledger = self.store.document.as_ref();

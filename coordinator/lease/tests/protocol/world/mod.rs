@@ -1,5 +1,5 @@
 //! A small world around the rules: clients with workers, devices with memory, a store with a clock, and all kinds of
-//! faults between them. The world knows the true state; the ledger gets only the reports of a careful holder.
+//! faults between them. The world has the true state; the ledger gets only the reports of a correct holder.
 //!
 //! Random histories and the model checker use this same world, and every step is checked against the invariants.
 
@@ -32,9 +32,9 @@ pub(crate) struct World {
     store: Register,
     clients: Vec<Client>,
     physics: Physics,
-    /// The true time, whatever the store's clock shows.
+    /// The true time, independent of the store's clock.
     now: StoreTime,
-    /// This host's marker file: a ledger was begun since the boot.
+    /// Whether this host has the marker file, which shows that a ledger was begun since the boot.
     marker: bool,
     /// The largest token ever granted.
     last_token: Token,
@@ -127,7 +127,7 @@ pub(crate) enum Action {
     Drain(usize),
     Fill(usize),
     Overuse(usize),
-    /// A lease's processes are looked for, truly or falsely.
+    /// A caller looks for a lease's processes, and reports the result truly or falsely.
     ConfirmDead(usize),
     ConfirmFromElsewhere(usize),
     Forge(usize),
@@ -442,7 +442,7 @@ impl World {
         self.transact(None, op);
     }
 
-    /// All processes that existed and are gone.
+    /// All processes that have ended.
     fn gone(&self) -> Vec<Process> {
         let clients = self.clients.iter().flat_map(Client::former_owners);
         clients.chain(self.physics.former_processes(self.clients.len())).collect()

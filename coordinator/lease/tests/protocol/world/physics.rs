@@ -117,7 +117,7 @@ impl World {
     }
 
     pub(super) fn write_down(&mut self, sample: Sample) {
-        // A coordinator declares its devices again when the ledger does not know them.
+        // A coordinator declares its devices again if the ledger does not have them.
         if self.store.document.as_ref().is_none_or(|ledger| !ledger.devices.contains_key(&device(sample.device))) {
             self.declare();
         }

@@ -4,7 +4,7 @@ use model_boss_lease::{Ledger, StoreTime};
 
 use super::{Bug, SECOND, start_time};
 
-/// The number of earlier versions that can come back.
+/// The number of earlier versions that a loss can restore.
 const REMEMBERED: usize = 3;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +75,7 @@ impl Register {
         self.was_set_back = true;
     }
 
-    /// The store's process ends, and the next one knows only an earlier version.
+    /// Ends the store's process; the next one has only an earlier version.
     pub(super) fn lose(&mut self, version: usize) {
         let version = version.min(self.earlier.len().saturating_sub(1));
         if !self.earlier.is_empty() {
