@@ -94,7 +94,7 @@ impl Catalog {
         self.names.get(name).or_else(|| self.names.get(without_latest(name)?))
     }
 
-    /// The models' descriptions for the scheduler. `engines` never change while the process lives.
+    /// The models' descriptions for the scheduler. `engines` never change while the process runs.
     pub(crate) fn descriptions(&self, engines: &Engines) -> Vec<ModelDescription> {
         self.models().map(|model| model.described.get_or_init(|| engines.describe(model)).clone()).collect()
     }

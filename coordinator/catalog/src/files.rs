@@ -53,7 +53,7 @@ pub(super) fn model_files(source: &Path) -> Vec<ModelFile> {
 pub(super) fn model_files_in(source: &Path, folders: &mut Folders) -> Vec<ModelFile> {
     let mut files = Vec::new();
     collect(source, 0, &mut files, folders);
-    // Only a part of a split model has other parts beside it.
+    // Only a part of a split model belongs together with other files.
     let part = source.file_name().map(|name| name.to_string_lossy()).filter(|name| split_of(name).is_some());
     if let (Some(name), Some(folder), true) = (part, source.parent(), source.is_file())
         && let Ok(about) = std::fs::metadata(folder)

@@ -1,5 +1,5 @@
-//! Whether the candle worker can run a model, as far as the headers of its files tell (RC-16). Without information the
-//! answer is yes: the worker reads more than headers and names what is wrong.
+//! Whether the candle worker can run a model, by the headers of its files (RC-16). Without information the answer is
+//! yes: the worker reads more than headers and reports faults itself.
 
 use std::fmt;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A cache of folder listings. The catalog looks at every model several times a second. A folder is listed again only
-//! when it changed; otherwise only the times and lengths of its files are read. Knows no models.
+//! A cache of folder listings. The catalog examines every model several times a second. A folder is listed again only
+//! if it changed; otherwise only the times and lengths of its files are read.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
@@ -35,13 +35,13 @@ pub(super) struct Listing {
 struct Listed {
     modified: Option<SystemTime>,
     listed_at: SystemTime,
-    /// The number of the last look that used this listing.
+    /// The number of the last pass that used this listing.
     wanted: u64,
     listing: Arc<Listing>,
 }
 
 impl Folders {
-    /// The listing of a folder whose metadata `about` was just read. `counts` says which files matter.
+    /// The listing of a folder whose metadata `about` was just read. `counts` selects the files that matter.
     pub(super) fn list(&mut self, folder: &Path, about: &Metadata, counts: fn(&Path) -> bool) -> Arc<Listing> {
         let modified = about.modified().ok();
         if let Some(known) = self.known.get_mut(folder)
@@ -62,7 +62,7 @@ impl Folders {
         listing
     }
 
-    /// Ends a look: listings that it did not use are dropped.
+    /// Ends a pass over all models: listings that it did not use are dropped.
     pub(super) fn end_look(&mut self) {
         let look = self.look;
         self.known.retain(|_, known| known.wanted == look);

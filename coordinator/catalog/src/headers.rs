@@ -274,7 +274,7 @@ mod tests {
             let facts = HeaderFacts::read(&path, &model_files(&path)).unwrap();
             assert_eq!((facts.weights, facts.shape.cached_values()), (ByteCount(1_120), 2 * 2 * 2 * 16));
             assert_eq!(facts.layers, LayerFacts { bytes: ByteCount(96), largest: ByteCount(64) });
-            // Its only matrix is f32.
+            // The only matrix is f32, so keys and values are f32 too.
             assert_eq!(facts.cached_value, 4);
             assert_eq!(facts.shape.max_position_embeddings, Some(100));
         }

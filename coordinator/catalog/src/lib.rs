@@ -1,6 +1,6 @@
 //! The models of this machine. Manifests and packages are read into a catalog with all their faults; models that
-//! clients name by path join it. One bad manifest never hides the others, and an invalid edit leaves the last good
-//! version. Knows files and their sizes; never their content.
+//! clients name by path are added to it. One bad manifest never hides the others, and an invalid edit leaves the last
+//! good version. The crate reads files' names, sizes and headers, never their data.
 
 mod about;
 mod by_path;

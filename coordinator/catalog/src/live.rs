@@ -19,12 +19,12 @@ use super::folders::Folders;
 use super::model::{Model, Problem};
 use crate::Asker;
 
-/// The interval between looks. Two looks that agree make a change, so an edit counts within half a second. Polling sees
-/// every kind of edit on every file system, and weights outside of the folder too; file notifications do not
+/// The interval between reads of the folder. A change counts after two equal reads, so within half a second. Polling
+/// detects every kind of edit on every file system, and weights outside of the folder too; file notifications do not
 /// (docs/adr/0005).
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// The pause after a look, as a multiple of the time that the look took.
+/// The pause after a read of the folder, as a multiple of the time that the read took.
 const REST: u32 = 9;
 
 /// The last good catalog of a folder, and the models named by path.
@@ -45,7 +45,7 @@ pub type CatalogListener = Box<dyn Fn(Vec<ModelDescription>) + Send + Sync>;
 #[derive(Default)]
 struct NamedByPath {
     all: Vec<ByPath>,
-    /// The listings of earlier looks, also those of models with manifests.
+    /// The listings of earlier reads, also those of models with manifests.
     folders: Folders,
     /// The number of namings of all models by path so far.
     namings: u64,
@@ -68,7 +68,7 @@ impl LiveCatalog {
         live
     }
 
-    /// The current catalog. The holder keeps this version whatever is edited meanwhile.
+    /// The current catalog. The holder keeps this version even if files are edited meanwhile.
     pub fn current(&self) -> Arc<Catalog> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -84,7 +84,7 @@ impl LiveCatalog {
     }
 
     /// The model at an absolute path: an existing one, else a new one that lasts while its files exist and it is in
-    /// use. The same path is always the same model. Looks at files, so it may block.
+    /// use. The same path is always the same model. The function reads files, so it may block.
     pub fn add(&self, path: &Path, asker: Asker) -> Result<ModelId, PathError> {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let roots = by_path::roots_for(asker, path, &self.roots);
@@ -112,8 +112,8 @@ impl LiveCatalog {
         Ok(id)
     }
 
-    /// Forgets a model that a client named by path, unless it was named again since. Waits for a running look at the
-    /// files, so it may block.
+    /// Forgets a model that a client named by path, unless it was named again since. The function may wait for a read
+    /// of the folder, so it may block.
     pub fn forget(&self, id: &ModelId, named: u64) {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let known = by_path.all.len();
@@ -127,8 +127,8 @@ impl LiveCatalog {
         self.adopt(Arc::new(catalog), &by_path);
     }
 
-    /// Checks that the files of a model named by path are still those that were checked. Looks at files, so it may
-    /// block.
+    /// Checks that the files of a model named by path are still those that were checked. The function reads files, so
+    /// it may block.
     pub fn check(&self, model: &Model) -> Result<(), PathError> {
         let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let one = by_path.all.iter().find(|one| one.name() == model.manifest.name).cloned();
@@ -136,7 +136,7 @@ impl LiveCatalog {
         one.map_or(Ok(()), |one| one.check(model))
     }
 
-    /// Follows the folder and the models' files for as long as the process lives.
+    /// Follows the folder and the models' files as long as the process runs.
     pub async fn follow(self: Arc<Self>) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -149,17 +149,16 @@ impl LiveCatalog {
                 live.look(&mut candidate);
                 (candidate, began.elapsed())
             };
-            // A look that panicked has no result.
+            // A read that panicked has no result.
             let (seen, took) = spawn_blocking(look).await.unwrap_or_default();
             candidate = seen;
-            // The pause keeps the share of time spent on looks small, however many models there are and however slow
-            // their disk is.
+            // The pause keeps the share of time spent on reads small, for any number of models and on slow disks.
             sleep(took.saturating_mul(REST).saturating_sub(LOOK_EVERY)).await;
         }
     }
 
-    /// Reads the folder again. A change is adopted when the next look sees the same, since a half-written file is seen
-    /// only once.
+    /// Reads the folder again. A change is adopted when the next read is equal, since a half-written file is seen only
+    /// once.
     fn look(&self, candidate: &mut Option<Catalog>) -> Option<Arc<Catalog>> {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self.current();
@@ -191,8 +190,8 @@ impl LiveCatalog {
         }
     }
 
-    /// Looks at one model named by path. A model that is gone, or whose path leads elsewhere by now, is dropped; an
-    /// invalid one keeps its last good form.
+    /// Reads one model named by path. A model whose files were deleted, or whose path now leads to others, is dropped;
+    /// an invalid one keeps its last good form.
     fn look_at(&self, one: &ByPath, before: &Catalog, seen: &mut Catalog, folders: &mut Folders) {
         let last_good = before.find(one.name()).filter(|model| model.manifest.name == one.name());
         let model = match one.read(last_good, folders) {

@@ -1,4 +1,4 @@
-//! One model as its manifest describes it, and faults that an operator has to mend.
+//! One model as its manifest describes it, and faults that an operator has to correct.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ pub struct Model {
     pub manifest: Manifest,
     /// The path of the manifest; without a manifest, that of the model.
     pub file: PathBuf,
-    /// The absolute path of the weights. It may not exist: then the load says so.
+    /// The absolute path of the weights. If it does not exist, the load reports that.
     pub source: PathBuf,
     /// The time of the manifest's last change, in seconds since 1970.
     pub created: u64,
@@ -37,7 +37,7 @@ pub struct Model {
     pub about: OnceLock<About>,
 }
 
-/// A fault in a manifest that an operator has to mend.
+/// A fault in a manifest that an operator has to correct.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The file or folder at fault.
@@ -49,8 +49,8 @@ pub struct Problem {
 }
 
 impl Model {
-    /// The memory that the model needs under `backend` with this context and these options for its layers. Looks at
-    /// files, so it may block.
+    /// The memory that the model needs under `backend` with this context and these options for its layers. The function
+    /// reads files, so it may block.
     pub fn size_with(&self, context: Option<u64>, layers: LayerOptions, backend: Backend) -> SizeEstimate {
         let Residency { mode, window, block, .. } = layers.residency(self.manifest.residency());
         let stated = layers.memory.or(self.manifest.stated_size());
@@ -66,19 +66,19 @@ impl Model {
         size::estimate(&manifest, &self.source, &self.files, backend)
     }
 
-    /// The reason why the candle worker cannot run it, as far as headers tell. Looks at files the first time, so it may
+    /// The reason why the candle worker cannot run the model, by its headers. The first call reads files, so it may
     /// block.
     pub(crate) fn candle_lacks(&self) -> Option<&str> {
         let look = || fitness::candle_lacks(self.description.category, &self.source, &self.files);
         self.candle_lacks.get_or_init(look).as_deref()
     }
 
-    /// The facts in its files. Looks at them the first time, so it may block.
+    /// The facts from the model's headers. The first call reads files, so it may block.
     pub fn about(&self) -> &About {
         self.about.get_or_init(|| About::read(&self.source, &self.files))
     }
 
-    /// Whether there is a GGUF file, which llama-server reads.
+    /// Whether the model has a GGUF file, which llama-server reads.
     pub(crate) fn has_gguf(&self) -> bool {
         self.files.iter().any(ModelFile::is_gguf)
     }

@@ -1,5 +1,5 @@
 //! A package that a client named by its path: a `model.toml` that describes a model, but not how this machine runs it.
-//! The type has no field for a program, an environment or a file elsewhere, so no package can choose one.
+//! The type has no field for a program, an environment or a file outside of the package, so no package can choose one.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -116,7 +116,7 @@ pub(super) fn ignored(text: &str) -> Option<String> {
     })
 }
 
-/// Refuses a field that only an operator may set before other faults show, with a message that says where it belongs.
+/// Refuses a field that only an operator may set, before other faults are reported. The message names the place for it.
 fn refusal(text: &str) -> Option<(&'static str, String)> {
     // Invalid TOML is reported by the parser of the fields.
     let table: toml::Table = toml::from_str(text).ok()?;

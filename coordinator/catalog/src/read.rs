@@ -176,8 +176,8 @@ fn described(written: ParsedManifest, revision: u64) -> Model {
     }
 }
 
-/// The same place without `..`, so that it stays valid when a folder on the way is moved. The part behind the last `..`
-/// keeps its links, which may be redirected later.
+/// The path without `..`, so that it stays valid if a folder on it is moved. The part after the last `..` keeps its
+/// links, which may be redirected later.
 fn without_steps_up(path: PathBuf) -> PathBuf {
     let parts: Vec<Component<'_>> = path.components().collect();
     let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else { return path };

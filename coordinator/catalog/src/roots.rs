@@ -1,4 +1,4 @@
-//! Paths that a client may name (OP-5): those that lead below a model root, links followed. Knows nothing of models.
+//! Paths that a client may name (OP-5): those that lead below a model root, after following links.
 
 use std::fmt;
 use std::fs::File;
@@ -24,9 +24,9 @@ pub(super) struct Admitted {
 /// Why a path is not admitted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotAdmitted {
-    /// It leads, or could lead, out of the roots. The error does not reveal whether a file exists there.
+    /// The path leads, or could lead, out of the roots. The error does not reveal whether a file exists there.
     Outside,
-    /// It lies below a root, but does not exist.
+    /// The path is below a root, but does not exist.
     Absent,
 }
 
@@ -49,7 +49,7 @@ impl ModelRoots {
         Self(roots.filter(meant).map(|(_, path)| path).collect())
     }
 
-    /// These roots and others.
+    /// The union of these roots and others.
     pub(super) fn and(mut self, others: Self) -> Self {
         self.0.extend(others.0);
         self
@@ -73,8 +73,8 @@ impl ModelRoots {
         &self.0
     }
 
-    /// Opens a file that lies below a root. The check is made on the opened file, so that a link redirected meanwhile
-    /// changes nothing.
+    /// Opens a file below a root. The check is made on the opened file, so that redirecting a link meanwhile has no
+    /// effect.
     pub(super) fn open(&self, path: &Path) -> Result<File, NotAdmitted> {
         let file = open(path).map_err(|_| self.absent(path))?;
         let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -95,8 +95,8 @@ impl ModelRoots {
         }
     }
 
-    /// The error for a missing path. It reads "absent" only where the nearest existing folder lies below a root, so
-    /// that clients cannot probe other folders. A dangling link could lead anywhere.
+    /// The error for a missing path. It is "absent" only if the nearest existing folder is below a root, so that
+    /// clients cannot probe other folders. A dangling link could lead anywhere.
     fn absent(&self, path: &Path) -> NotAdmitted {
         let nearest = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok());
         let below = nearest

@@ -136,7 +136,7 @@ pub(super) fn revision(manifest: &str, files: &[ModelFile]) -> u64 {
     hash
 }
 
-/// The requests that a model serves at once when its manifest does not say.
+/// The number of requests that a model serves at once by default.
 pub(super) const DEFAULT_CONCURRENCY: u32 = 8;
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ fn rc_20_the_rule_of_an_estimate_is_told() {
     assert_eq!(size("files").bytes, ByteCount(1300 + 1100 + cache) + ByteCount::mib(64));
     assert_eq!(size("files").rule, SizeRule::FileSize);
     assert_eq!(size("missing").rule, SizeRule::Name);
-    // The recorded size holds until the files are there again.
+    // The recorded size is used until the files exist again.
     assert_eq!(
         (size("away-70b").bytes, size("away-70b").rule),
         (ByteCount(1100) + ByteCount::mib(320), SizeRule::Source)

@@ -1,5 +1,5 @@
 //! An HTTP client of a coordinator: one connection per request, JSON in, JSON or a stream of events out. Dropping a
-//! stream closes its connection, which stops the generation behind it.
+//! stream closes its connection, which stops the generation.
 
 use std::io;
 use std::net::IpAddr;
@@ -113,7 +113,7 @@ impl Client {
         self.port
     }
 
-    /// The JSON that `PUT path` answers, whatever version is there now.
+    /// Replaces the resource, with `PUT path`, regardless of its version; returns the JSON of the answer.
     pub async fn replace(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
         Ok(self.ask_with(Method::PUT, path, Some(body), Some((IF_MATCH, "*"))).await?.1)
     }

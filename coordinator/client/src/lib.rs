@@ -1,4 +1,4 @@
-//! Callers of the coordinator: an HTTP client, the bodies of its lease API, and the holder behind `lease run`.
+//! Callers of the coordinator: an HTTP client, the bodies of its lease API, and the holder of `lease run`.
 
 mod http;
 pub mod lease_http;

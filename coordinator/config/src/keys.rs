@@ -1,4 +1,4 @@
-//! The file of API keys. Knows nothing of callers or their requests.
+//! The file of API keys.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

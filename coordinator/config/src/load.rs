@@ -29,7 +29,7 @@ pub struct Sources {
     pub flags: Vec<(String, String)>,
     /// Environment variables; those without the prefix are ignored.
     pub environment: Vec<(String, String)>,
-    /// The file to read. It must exist; when absent, [`DEFAULT_FILE`] is read if it is there.
+    /// The file to read, which must exist. By default, [`DEFAULT_FILE`] is read if it exists.
     pub file: Option<PathBuf>,
 }
 
@@ -232,7 +232,7 @@ impl Entry {
             && nearest(&self.path, known).is_none_or(|(likeness, _)| likeness <= 0.9)
     }
 
-    /// The fault of this entry, if any: there is no such setting, or the value is invalid.
+    /// The fault of this entry, if any: the setting does not exist, or the value is invalid.
     fn problem(&self, known: &BTreeSet<String>) -> Option<String> {
         let Self { path, value, origin } = self;
         // A flag or variable names its setting itself, so the message need not.

@@ -193,7 +193,7 @@ impl ProviderTables {
             if let Some(file) = &mut spec.key_file {
                 *file = folder.join(&*file);
             }
-            // A bare name is looked for in PATH.
+            // A name without a folder is searched in PATH.
             if let Some(program) = spec.command.as_mut().filter(|program| program.components().count() > 1) {
                 *program = folder.join(&*program);
             }
@@ -286,8 +286,8 @@ impl Provider {
         known.max_by_key(|(name, _)| name.len()).map(|(_, price)| *price)
     }
 
-    /// Whether a key sent to it would travel unencrypted. The configuration refuses a configured key at the start; this
-    /// check refuses every request, whatever the key's source.
+    /// Whether a key sent to the provider would be transferred unencrypted. A configured key is refused at the start;
+    /// this check refuses every request, for keys from any source.
     pub fn is_readable_on_the_way(&self) -> bool {
         is_readable_on_the_way(&self.base_url)
     }

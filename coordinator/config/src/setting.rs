@@ -8,7 +8,7 @@ use figment::value::{Num, Value};
 
 /// The value of a setting. Environment and command line give text; the file gives text, numbers, booleans and lists.
 pub(super) trait Setting {
-    /// Parses the value, or says what would be valid.
+    /// Parses the value; the error describes the valid ones.
     fn read(&mut self, value: &Value) -> Result<(), String>;
 
     /// The value as it would be written in the file.

@@ -106,7 +106,7 @@ impl LogLevel {
         Self::WORDS.iter().find(|(_, known)| *known == word).map(|(level, _)| *level)
     }
 
-    /// Its name.
+    /// The name of the value.
     pub fn as_str(self) -> &'static str {
         Self::WORDS.iter().find(|(level, _)| *level == self).map_or("off", |(_, word)| word)
     }

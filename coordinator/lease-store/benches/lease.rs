@@ -121,7 +121,7 @@ impl Client {
                     parts(SIZE).into(),
                 ))? {
                     Acquired::Granted(extra) => self.held.push(extra),
-                    // Another client's revoked lease is not shrunk here: the answer counts like any other.
+                    // A revoked lease of another client is not shrunk here: the answer counts like any other.
                     _ => self.turn += 2,
                 }
                 Ok(())

@@ -2,7 +2,7 @@
 //! the same memory.
 //!
 //! A claim is a file that its process has locked before another process could open it, with that process's number and
-//! start time. It counts while the lock is held and that process of the file's owner lives. No other user can
+//! start time. It counts while the lock is held and that process of the file's owner is alive. No other user can
 //! therefore make a dead claim look alive, take the name of a claim, or keep its owner from making another.
 
 use std::fs::File;
@@ -27,7 +27,7 @@ const LONGEST_SHOWN: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Claim {
-    /// This process alone, with a text that identifies it.
+    /// Only this process uses the ledger; the text identifies it.
     Alone(String),
     /// All processes that use this ledger.
     Shared(String),
@@ -58,7 +58,7 @@ impl DeviceClaim {
         let record = Record { process: host::this_process()?, claim: claim.clone() };
         let mut tries = 1;
         loop {
-            // Every process publishes its claim before it looks for others, so at least one of two sees the other.
+            // Every process publishes its claim before it searches for others, so at least one of two finds the other.
             let files = publish(place, &prefix, &record)?;
             let own = Self { device: device.clone(), prefix: prefix.clone(), record: record.clone(), files };
             let Some(holder) = own.rival(place) else { return Ok(own) };

@@ -12,11 +12,11 @@ pub struct DeviceDeclaration {
     pub device: DeviceId,
     /// The key in the ledger.
     pub key: DeviceKey,
-    /// Its usable memory, the reserve included.
+    /// The device's usable memory, the reserve included.
     pub capacity: ByteCount,
     /// The part of `capacity` that is never leased.
     pub reserve: ByteCount,
-    /// The way in which the leases' use of it is found.
+    /// The method by which the leases' use of the device is measured.
     pub accounting: Accounting,
 }
 
@@ -27,7 +27,7 @@ pub struct Observation {
     pub device: DeviceId,
     /// Bytes in use by all processes; `None` when the driver did not report them.
     pub used: Option<ByteCount>,
-    /// Bytes in use by each process that the probe could tell apart. Descendants of leased processes are found here.
+    /// Bytes in use by each process, if the probe can list them. Descendants of leased processes are found here.
     pub processes: Vec<(u32, ByteCount)>,
     /// The time of the sample.
     pub sampled_at: Instant,
@@ -41,7 +41,7 @@ pub struct AcquireRequest {
     pub request_id: String,
     /// For people: the model or the job.
     pub label: String,
-    /// Its importance for the queue and for preemption.
+    /// The importance of the request for the queue and for preemption.
     pub priority: Priority,
     /// The bytes and devices that are wanted.
     pub wish: LeaseWish,
@@ -80,7 +80,7 @@ pub enum Acquired {
         reason: String,
         /// The leases revoked for it.
         asked: Vec<RevokedForUs>,
-        /// The time after which asking again makes sense, unless leases change before.
+        /// The time after which the request should be repeated, unless leases change before.
         retry_after: Duration,
     },
     /// The bytes can never be granted on this host.
@@ -111,7 +111,7 @@ pub struct LeaseHandle {
 /// The result of a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RenewOutcome {
-    /// Leases that are gone: their processes must be ended within five seconds.
+    /// Leases that do not exist any more: their processes must be ended within five seconds.
     pub lost: Vec<LeaseHandle>,
     /// Leases that were revoked.
     pub revoked: Vec<Revoked>,
@@ -135,14 +135,14 @@ pub struct Revoked {
     pub wanted: Vec<(DeviceId, ByteCount)>,
 }
 
-/// A lease whose owner has ended while its processes live.
+/// A lease whose owner has ended while its processes are alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
     /// The lease's name.
     pub lease: LeaseId,
     /// The purpose of the lease, for people.
     pub label: String,
-    /// The processes of its tree that still live.
+    /// The processes of the lease's tree that are still alive.
     pub processes: Vec<Process>,
 }
 

@@ -190,7 +190,7 @@ impl EmbeddedStore {
         next: Etag,
         content: &str,
     ) -> Result<Swap, StoreError> {
-        // If this fails for lack of room, the store reports an outage until there is enough.
+        // If this fails because the disk is full, the store reports an outage until there is enough space.
         self.room = self.room.max(content.len());
         self.ask(|database| {
             let transaction = database.begin_write()?;

@@ -58,7 +58,7 @@ pub enum StoreError {
     Evicts {
         /// The server's address, without credentials.
         server: String,
-        /// Its eviction policy.
+        /// The eviction policy of the Redis server.
         policy: String,
     },
     /// The server is too old for the store's scripts.
@@ -66,7 +66,7 @@ pub enum StoreError {
     TooOld {
         /// The server's address, without credentials.
         server: String,
-        /// Its version.
+        /// The version of the Redis server.
         version: String,
     },
     /// The URL of the store is invalid.
@@ -107,7 +107,7 @@ pub enum StoreError {
     /// A document that this program wrote does not serialise.
     #[error("the lease ledger cannot be written as JSON")]
     Encode(#[source] serde_json::Error),
-    /// Other processes kept changing the ledger.
+    /// Other processes changed the ledger during each of this many attempts.
     #[error("the lease ledger was changed by others {0} times in a row while this process tried to change it")]
     Contended(u32),
     /// The kernel does not report a value that leases need.
@@ -122,7 +122,7 @@ pub enum StoreError {
     /// The lease of this request is held, and its token was given with the grant.
     #[error("{0} is the lease of this request and is held already; its token is not given twice")]
     HeldAlready(LeaseId),
-    /// The lease is gone: its process must not touch the device.
+    /// The lease does not exist any more: its process must not use the device.
     #[error("{0} is not held any more; its process must not touch the device")]
     Lost(LeaseId),
     /// Records may have been lost: holders report theirs first.
@@ -145,10 +145,10 @@ pub enum Unreachable {
     /// The connection could not be opened.
     #[error("no connection")]
     Connect(#[source] redis::RedisError),
-    /// The connection broke, or the answer did not come in time. It is unknown whether a change was made.
+    /// The connection broke, or the answer did not arrive in time. It is unknown whether a change was made.
     #[error("no answer")]
     Answer(#[source] redis::RedisError),
-    /// None of the sentinels knows a master.
+    /// No sentinel has the address of a master.
     #[error("no sentinel names a master for '{0}'")]
     NoMaster(String),
     /// An attempt failed a moment ago, and the next one is not due.
@@ -227,7 +227,7 @@ pub enum NotNamed {
         pid: u32,
         /// The user that the process runs as.
         owner: u32,
-        /// The user that asks.
+        /// The user of the request.
         caller: u32,
     },
     /// The caller has no user on this host, and the process is in the coordinator's pid namespace.

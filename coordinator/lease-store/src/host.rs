@@ -1,4 +1,4 @@
-//! This boot and its processes, as the kernel reports them. Leases are not known here.
+//! The boot of this host and its processes, as the kernel reports them.
 
 use std::fs;
 use std::time::Duration;
@@ -32,7 +32,7 @@ const BOOT_CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
 #[cfg(not(target_os = "linux"))]
 const BOOT_CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 
-/// This process.
+/// The process that calls this function.
 pub fn this_process() -> Result<Process, StoreError> {
     process(std::process::id())
 }

@@ -76,8 +76,8 @@ pub(crate) fn private_folder(path: &Path) -> Result<PathBuf, StoreError> {
     path.canonicalize().map_err(io("find"))
 }
 
-/// Creates the folder likewise, and checks that this user owns it: it may lie in a folder where every user can create
-/// one.
+/// Creates the folder in the same way, and checks that this user owns it. It may be in a folder where every user can
+/// create one.
 pub(crate) fn own_folder(path: &Path) -> Result<PathBuf, StoreError> {
     let path = private_folder(path)?;
     let owner =

@@ -15,7 +15,7 @@ use crate::store::Etag;
 use crate::tree::ProcessTree;
 use crate::{StoreError, host};
 
-/// The size of a mark, whatever its content, so that overwriting it needs no room.
+/// The fixed size of a mark in bytes, so that overwriting it needs no further disk space.
 const SIZE: usize = 8 << 10;
 /// The number of holders that a mark can name.
 const MOST_HOLDERS: usize = 64;
@@ -45,9 +45,9 @@ pub(crate) struct Mark {
     prefix: String,
     own: Content,
     files: Vec<Published>,
-    /// Whether a ledger of this boot had leases whose holders may live, by the mark of any process.
+    /// Whether a ledger of this boot had leases whose holders may be alive, by the mark of any process.
     leased: bool,
-    /// Holders of earlier ledgers that may live. Their leases are not in the new ledger until the recovery window
+    /// Holders of earlier ledgers that may be alive. Their leases are not in the new ledger until the recovery window
     /// closes.
     living: BTreeSet<Process>,
     /// The marks that earlier processes of this user wrote.
@@ -103,7 +103,7 @@ impl Mark {
     pub(crate) fn is_ahead_of(&self, etag: Etag) -> bool {
         let named = |content: &Content| content.states.contains(&etag.to_string());
         if !self.own.states.is_empty() {
-            // This process has written to the ledger, so it knows every state.
+            // This process has written to the ledger, so it has seen every state.
             return self.own.is_leased() && !named(&self.own);
         }
         let known_at = self.earlier.iter().filter(|mark| named(mark)).map(|mark| mark.at).max();
@@ -183,7 +183,7 @@ impl Content {
         self.holders.as_ref().is_none_or(|holders| !holders.is_empty())
     }
 
-    /// Whether the mark is obsolete: its ledger's file is gone, without leases.
+    /// Whether the mark is obsolete: its ledger's file was deleted, and had no leases.
     fn is_over(&self) -> bool {
         !self.is_leased() && self.file.as_ref().is_some_and(|file| !file.exists())
     }

@@ -1,7 +1,7 @@
-//! Shared folders, in which processes of one host find each other's files whatever their user and session. The
-//! content of the files is not interpreted here.
+//! Shared folders, in which processes of one host find each other's files across users and sessions. The content of the
+//! files is not interpreted here.
 //!
-//! Other users are not trusted. A file counts only as its owner's word, is opened without following a link or
+//! Other users are not trusted. A file is evidence about its owner only. It is opened without following a link or
 //! waiting, and is never written by another user. Files placed there in advance do not interfere, because every name
 //! ends in random digits.
 

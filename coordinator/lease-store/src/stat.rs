@@ -48,8 +48,8 @@ impl Stat {
         })
     }
 
-    /// Whether the process has ended. One whose first thread ended looks like a zombie while its other threads live
-    /// on.
+    /// Whether the process has ended. A process whose first thread ended looks like a zombie while its other threads
+    /// run.
     pub(crate) fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x') && self.threads <= 1
     }

@@ -55,8 +55,8 @@ pub fn check_state_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces the file at `path` by one with this content, whole or not at all, whatever fails meanwhile. A pipe, link
-/// or folder at that path stays.
+/// Replaces the file at `path` by one with this content, completely or not at all, in all failures. A pipe, link or
+/// folder at that path is not changed.
 pub fn replace_state_file(path: &Path, content: &[u8]) -> io::Result<()> {
     check_state_file(path)?;
     let draft = draft_of(path);

@@ -42,7 +42,8 @@ pub struct Snapshot {
     pub etag: Etag,
     /// The store's time of reading.
     pub now: StoreTime,
-    /// The store's process, since another one may know less. `None`: the store loses no acknowledged write.
+    /// The run of the store's process, since a new one may have lost writes. `None` if the store loses no acknowledged
+    /// write.
     pub run_id: Option<String>,
 }
 
@@ -86,9 +87,9 @@ impl fmt::Debug for Etag {
 pub enum Swap {
     /// The document is stored.
     Done,
-    /// Another process was faster: load again.
+    /// Another process changed the document first: load it again.
     Conflict,
-    /// Too much time passed since the document was read, or the store's process changed, so the decision may be
-    /// wrong. Load again.
+    /// Too much time passed since the document was read, or the store's process changed, so the decision may be wrong.
+    /// Load the document again.
     Stale,
 }

@@ -20,9 +20,9 @@ pub struct LeaseView {
     pub label: String,
     /// The lease's owner.
     pub owner: Owner,
-    /// Its importance for the queue and for preemption.
+    /// The importance of the lease for the queue and for preemption.
     pub priority: Priority,
-    /// Device names, promised bytes, and used bytes where known.
+    /// Device names, promised bytes, and used bytes if they are known.
     pub parts: Vec<PartView>,
     /// The state in its lifecycle.
     pub state: LeaseState,
@@ -75,7 +75,7 @@ pub struct WaiterView {
     pub request_id: String,
     /// The label of the request.
     pub label: String,
-    /// Its importance for the queue and for preemption.
+    /// The importance of the request for the queue and for preemption.
     pub priority: Priority,
     /// The wanted bytes by the devices' names; `None` for a wish of a newer version.
     pub want: Option<LeaseWish>,
@@ -90,7 +90,7 @@ pub struct PartView {
     pub uuid: Option<String>,
     /// The promised bytes.
     pub bytes: ByteCount,
-    /// The used bytes, where known.
+    /// The used bytes, if they are known.
     pub measured: Option<ByteCount>,
 }
 

@@ -36,7 +36,7 @@ fn granted(acquired: Acquired) -> LeaseHandle {
     }
 }
 
-/// A process that lives until its standard input ends.
+/// A process that ends when its standard input does.
 fn worker() -> std::io::Result<Child> {
     Command::new("cat").stdin(Stdio::piped()).spawn()
 }

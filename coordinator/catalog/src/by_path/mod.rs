@@ -48,10 +48,10 @@ pub enum PathError {
         /// The permitted roots.
         roots: ModelRoots,
     },
-    /// The path lies below a root, but does not exist.
+    /// The path is below a root, but does not exist.
     #[error("{0} does not exist, or cannot be read")]
     Absent(PathBuf),
-    /// Neither a folder, nor a file that is a model.
+    /// The path is neither a folder nor a file of a model.
     #[error("{0} is not a model: a .gguf file is one, and so is a folder with config.json and *.safetensors")]
     Unsupported(PathBuf),
     /// A folder without a model.
@@ -79,12 +79,12 @@ pub enum PathError {
     Changed(PathBuf),
 }
 
-/// A model that was named by its path, for as long as its files are there.
+/// A model that was named by its path. It is kept while its files exist.
 #[derive(Clone, Debug)]
 pub(super) struct ByPath {
     name: String,
     path: PathBuf,
-    /// The folders in which its files may lie, which depend on who named it.
+    /// The folders that the model's files may be in, which depend on the caller that named it.
     roots: ModelRoots,
     /// The number of its last naming, counted over all such models: no two namings have the same.
     named: u64,
@@ -142,7 +142,7 @@ impl ByPath {
 }
 
 impl Model {
-    /// Whether this is the model at that path, with whatever links it was named.
+    /// Whether this is the model at that path, also if it was named through links.
     pub(super) fn is_at(&self, at: &Admitted) -> bool {
         let leads_to = |path: &Path, real: &Path| path.canonicalize().is_ok_and(|path| path == real);
         leads_to(&self.source, &at.real) || leads_to(&self.file, &at.real.join(PACKAGE_FILE))

@@ -1,5 +1,5 @@
-//! The choice of the engine for each model (RC-16), and the command line of an external engine. Knows manifests,
-//! settings and paths of programs; starts nothing.
+//! The choice of the engine for each model (RC-16), and the command line of an external engine. It uses manifests,
+//! settings and paths of programs, and starts no program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ use super::model::Model;
 /// The engines of this machine, and their settings.
 #[derive(Clone, Debug, Default)]
 pub struct Engines {
-    /// Whether the fake worker runs every model, whatever manifests say: the machine is simulated.
+    /// Whether the machine is simulated, so that the fake worker runs every model.
     pub all_fake: bool,
     /// The path of llama.cpp's server, when one was found.
     pub llama_server: Option<PathBuf>,
-    /// Its builds by name, and the templates of other programs.
+    /// The builds of llama-server by name, and the templates of other programs.
     pub tables: BackendTables,
     /// `--llamacpp`: the build used when neither manifest nor load names one.
     pub build: Option<String>,
@@ -44,11 +44,11 @@ pub struct ForeignEngine {
     pub health_path: String,
     /// The answer that means ready.
     pub health: HealthRule,
-    /// The signal that asks it to end.
+    /// The signal that ends the engine in order.
     pub stop: StopSignal,
     /// The longest time to readiness, if its template states one.
     pub load_timeout: Option<Duration>,
-    /// The context of one sequence in tokens, where it is known.
+    /// The context of one sequence in tokens, if it is known.
     pub context: Option<u64>,
 }
 
@@ -70,7 +70,7 @@ pub enum EngineError {
          that makes images can be set by backend = \"command\""
     )]
     NoImages,
-    /// Neither the candle worker nor llama-server can run it, for this reason.
+    /// Neither the candle worker nor llama-server can run the model, for this reason.
     #[error("{0}, and llama-server reads only .gguf files; a program that runs it can be set by backend = \"command\"")]
     Nothing(String),
     /// The configuration has no such build.
@@ -78,7 +78,7 @@ pub enum EngineError {
     NoBuild {
         /// The requested name.
         name: String,
-        /// The known names.
+        /// The names that exist, as a list in words.
         known: String,
     },
     /// The configuration has no such template.
@@ -86,7 +86,7 @@ pub enum EngineError {
     NoCommand {
         /// The requested name.
         name: String,
-        /// The known names.
+        /// The names that exist, as a list in words.
         known: String,
     },
     /// The manifest gives neither a command nor a template's name.
@@ -201,7 +201,7 @@ impl Engines {
         }
     }
 
-    /// The options of a model's engine when a load asks for none.
+    /// The options of a model's engine for a load that has none.
     pub fn usual(&self, model: &Model) -> EngineOptions {
         if self.backend(model) != Backend::LlamaServer {
             return EngineOptions::default();
@@ -292,7 +292,7 @@ pub fn find_llama_server() -> Option<PathBuf> {
 }
 
 impl Engines {
-    /// The scheduler's description of a model, with the engine that runs it. Looks at files, so it may block.
+    /// The scheduler's description of a model, with the engine that runs it. The function reads files, so it may block.
     pub(super) fn describe(&self, model: &Model) -> ModelDescription {
         let backend = self.backend(model);
         let of_engine = backend.is_foreign() || (model.manifest.context_length.is_none() && self.context.is_some());

@@ -44,7 +44,7 @@ pub struct AcquireBody {
     /// A size on each of these devices. Either this or `any` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Vec<PartBody>>,
-    /// The same size on each of any devices. Either this or `parts` is set.
+    /// Equal sizes on any devices of a list. Either this or `parts` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub any: Option<AnyBody>,
     /// `false` tries once and does not queue.
@@ -69,7 +69,7 @@ pub struct GrantedBody {
 /// The answer 202 to a request that cannot be granted now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaitingBody {
-    /// The reason, and when to ask again.
+    /// The reason, and the time after which to repeat the request.
     pub waiting: Waiting,
 }
 
@@ -80,7 +80,7 @@ pub struct Waiting {
     pub position: usize,
     /// The reason, for people.
     pub reason: String,
-    /// The time after which to ask again.
+    /// The time in milliseconds after which to repeat the request.
     pub retry_after_ms: u64,
     /// Whether the store may have lost records: no lease is granted until the holders have stated theirs again.
     #[serde(default)]
@@ -132,7 +132,7 @@ pub struct HandleBody {
 pub struct RenewedBody {
     /// The renewed leases, with their revocations.
     pub leases: Vec<LeaseBody>,
-    /// Leases that the ledger does not know: the holder states them again, or ends their processes.
+    /// Leases that are not in the ledger: the holder reasserts them, or ends their processes.
     pub lost: Vec<LeaseId>,
 }
 
@@ -174,7 +174,7 @@ pub struct ReassertBody {
     pub processes: Vec<ProcessBody>,
 }
 
-/// `DELETE /api/v1/leases/ID`. Without a token it ends only a lease whose holder is gone, or one that an operator
+/// `DELETE /api/v1/leases/ID`. Without a token it ends only a lease whose holder has ended, or one that an operator
 /// forces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -182,12 +182,13 @@ pub struct ReleaseBody {
     /// The token of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Proof>,
-    /// Whether to end the lease whatever its processes do. For operators.
+    /// Whether to end the lease even if its processes are alive. For operators.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
 
-/// The answer to a release: 200 when the bytes are free, 202 when they stay counted until the processes are seen gone.
+/// The answer to a release: 200 if the bytes are free, 202 if they stay counted until the processes are known to be
+/// gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleasedBody {
     /// Whether the bytes are free.
@@ -204,7 +205,7 @@ pub struct ReleasedBody {
 }
 
 /// `DELETE /api/v1/leases` cancels a request: its place in the queue, and its lease if no process has passed the gate.
-/// The answer is 200 and `{"cancelled": true}`, also when there is nothing to cancel.
+/// The answer is 200 and `{"cancelled": true}`, also if no such request exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelBody {

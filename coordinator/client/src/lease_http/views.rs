@@ -22,9 +22,9 @@ pub struct LeaseBody {
     pub expires_in_ms: Option<u64>,
     /// The revocation, if there is one.
     pub revoke: Option<RevokeBody>,
-    /// The same as `id`.
+    /// The lease's name, equal to `id`.
     pub lease: LeaseId,
-    /// The same as `owner.label`.
+    /// The owner's label, equal to `owner.label`.
     pub label: String,
     /// The process that holds the lease.
     pub owner: Owner,
@@ -53,7 +53,7 @@ pub struct LeasePart {
     pub uuid: Option<String>,
     /// The promised size.
     pub bytes: ByteCount,
-    /// The used size, where known.
+    /// The used size, if it is known.
     pub measured: Option<ByteCount>,
 }
 

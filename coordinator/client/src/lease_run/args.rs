@@ -91,7 +91,7 @@ impl RunArgs {
         }
     }
 
-    /// The signal that asks the program to release its memory.
+    /// The signal that requests the release of the program's memory.
     pub(super) fn revoke_signal(&self) -> Signal {
         self.on_revoke.unwrap_or(Signal::SIGTERM)
     }

@@ -38,7 +38,7 @@ pub(super) trait Desk: Send {
     fn renew(&mut self) -> Result<Renewed, LeaseError>;
     /// Makes the lease as small as possible, so that only memory that its processes still use is counted.
     fn shrink(&mut self) -> Result<(), LeaseError>;
-    /// Tries to release the memory. With `for_good`, memory that cannot be shown to be free is left to later looks at
+    /// Tries to release the memory. With `for_good`, memory that cannot be shown to be free is left to later checks of
     /// the ledger.
     fn release(&mut self, for_good: bool) -> Result<Released, LeaseError>;
     /// Cancels the request.
@@ -73,7 +73,7 @@ pub(super) struct GrantedPart {
 pub(super) struct Renewed {
     /// The revocation, if there is one.
     pub(super) revoked: Option<Revoked>,
-    /// Whether the lease is gone: its processes must end.
+    /// Whether the lease is lost, so that its processes must end.
     pub(super) lost: bool,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Revoked {
 pub(super) enum Released {
     /// The memory is free.
     Free,
-    /// The memory may still be in use, so it stays counted until it is seen to be free. The text says why.
+    /// The memory may still be in use, so it stays counted until it is known to be free. The text has the reason.
     Counted(String),
 }
 
@@ -107,7 +107,7 @@ impl Granted {
     }
 }
 
-/// The holders that were asked to release memory, as the end of a sentence.
+/// The holders whose leases were revoked, as the end of a sentence.
 pub(super) fn asked<'a>(asked: impl Iterator<Item = (&'a str, Duration)>) -> String {
     let asked: Vec<String> = asked.map(|(label, left)| format!("{label} has {} s", left.as_secs())).collect();
     if asked.is_empty() { String::new() } else { format!("; asked: {}", asked.join(", ")) }

@@ -21,7 +21,7 @@ pub enum LeaseError {
     /// The coordinator does not answer in time.
     #[error("the coordinator at {url} did not answer within {} s", limit.as_secs())]
     Slow {
-        /// Its address.
+        /// The address of the coordinator.
         url: String,
         /// The time limit.
         limit: Duration,
@@ -49,13 +49,13 @@ pub enum LeaseError {
         /// The last reason for waiting.
         reason: String,
     },
-    /// There is no GPU, or none that can be leased.
+    /// The machine has no GPU, or none that can be leased.
     #[error("no GPU can be leased here; name a device with --device, such as --device cpu")]
     NoGpu,
     /// The device does not exist.
     #[error("there is no device {0} here; there are: {1}")]
     NoDevice(DeviceId, String),
-    /// There is no such lease.
+    /// The lease does not exist.
     #[error("no lease is called '{0}'; `model-boss lease list` shows them")]
     NoLease(String),
     /// The lease is still held by living processes.

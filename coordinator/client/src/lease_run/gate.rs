@@ -1,5 +1,5 @@
-//! The gate of a leased program: waits until the ledger has recorded its process, then becomes the program. Touches no
-//! device and knows no ledger; its guards end it with its holder.
+//! The gate of a leased program: it waits until the ledger has recorded its process, then becomes the program. It uses
+//! no device and no ledger; its guards end it with its holder.
 
 use std::ffi::OsString;
 use std::io::{self, Read};

@@ -104,7 +104,7 @@ enum Tell {
     Back {
         id: String,
     },
-    /// The lease is released; `counted` says why some of its memory stays counted.
+    /// The lease is released; `counted` has the reason why some of its memory stays counted.
     Released {
         id: String,
         counted: Option<String>,
@@ -154,7 +154,7 @@ pub(super) fn run(whereabouts: &Whereabouts) -> Result<ExitCode, LeaseError> {
 
 async fn hold(whereabouts: Whereabouts) -> Result<ExitCode, LeaseError> {
     let listen = |kind| signal(kind).map_err(|error| LeaseError::System("listen for signals", error));
-    // Ctrl-C goes to the whole process group. The calling program decides what follows, and ends this one by closing
+    // Ctrl-C is sent to the whole process group. The calling program decides the reaction, and ends this one by closing
     // the pipe.
     let (_interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     let (out, told) = channel();
@@ -314,8 +314,8 @@ impl Story {
         loop {
             let id = self.id.clone();
             let news = tokio::select! {
-                // Events come first: memory may become free at the last moment, and a request that does not wait still
-                // gets the reason.
+                // Events have precedence: memory may become free at the last moment, and a request that does not wait
+                // still gets the reason.
                 biased;
                 news = self.listener.recv() => news,
                 () = &mut patience, if !granted && !reason.is_empty() => {
@@ -379,7 +379,7 @@ fn read(lines: &mpsc::UnboundedSender<Vec<u8>>) {
     }
 }
 
-/// Writes messages until every sender is gone.
+/// Writes messages until every sender is dropped.
 fn write(told: &Receiver<Tell>) {
     while let Ok(tell) = told.recv() {
         let Ok(mut line) = serde_json::to_vec(&tell) else { continue };

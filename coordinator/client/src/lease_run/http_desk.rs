@@ -1,5 +1,5 @@
-//! Leases at a coordinator over HTTP, which samples the devices and keeps the ledger. This side only remembers its own
-//! lease, and states it again when a restarted coordinator does not know it.
+//! Leases at a coordinator over HTTP, which samples the devices and keeps the ledger. This side only keeps its own
+//! lease, and reasserts it if a restarted coordinator does not have it.
 
 use std::time::Duration;
 
@@ -84,13 +84,13 @@ impl HttpDesk {
         self.held.as_mut().ok_or(LeaseError::NotGranted)
     }
 
-    /// States the lease to a coordinator that does not know it. The coordinator's answer is final.
+    /// Reasserts the lease at a coordinator that does not have it. The coordinator's answer is final.
     fn state_again(&mut self) -> Result<Renewed, LeaseError> {
         let wish = self.wish.clone();
         let held = self.held()?;
         let living: Vec<Process> = held.attached.iter().filter(|process| !is_gone(process)).cloned().collect();
         if living.is_empty() {
-            // No process has passed the gate, so there is no use of memory to defend.
+            // No process has passed the gate, so no memory is in use.
             return Ok(Renewed { lost: true, revoked: None });
         }
         let body = ReassertBody {
@@ -112,7 +112,7 @@ impl HttpDesk {
                 self.held()?.parts = promised(&lease);
                 Ok(Renewed::default())
             }
-            // The coordinator cannot say yet what this process holds: the next heartbeat asks again.
+            // The coordinator does not yet know the memory of this process: the next heartbeat repeats the report.
             Ok(_) => Ok(Renewed::default()),
             Err(error) if is(&error, ErrorCode::LeaseLost) => Ok(Renewed { lost: true, revoked: None }),
             Err(error) => Err(error),
@@ -160,7 +160,7 @@ impl Desk for HttpDesk {
         let held = self.held()?;
         let (path, token) = (format!("{ROUTE}/{}/attach", held.id), held.token.clone());
         let answer = self.line.ask(Method::POST, &path, &AttachBody { token, pids: vec![pid] });
-        // Where the answer is lost, the coordinator may have recorded the process.
+        // If the answer was lost, the coordinator may have recorded the process.
         if answer.as_ref().err().is_none_or(LeaseError::is_outage) {
             let attachments = &mut self.held()?.attached;
             attachments.retain(|known| *known != attached);

@@ -26,7 +26,7 @@ use super::keeper::{Keeper, Leaving, Listener, News};
 use super::whereabouts::Whereabouts;
 use crate::lease_run::opening;
 
-/// The longest wait for the gate, which is this same program and comes up at once or not at all.
+/// The longest wait for the gate, which is this same program and starts at once or not at all.
 const GATE_LIMIT: Duration = Duration::from_secs(10);
 /// The longest wait for the guards' end: they end everything within milliseconds.
 const END_LIMIT: Duration = Duration::from_secs(2);
@@ -65,7 +65,7 @@ async fn run_job(args: &RunArgs, (keeper, mut listener): (Keeper, Listener)) -> 
     }
     guard.open().await;
     let ended = watch(args, &mut listener, &mut guard, &mut asked).await;
-    // There are orphans only if a guard was killed: processes below it then came to this process.
+    // Orphans exist only if a guard was killed: processes below it then became children of this process.
     if !spawn_blocking(end_orphans).await.unwrap_or(true) {
         say("some of its processes do not end");
     }
@@ -207,7 +207,7 @@ impl Guard {
     }
 
     async fn open(&mut self) {
-        // A gate that is gone shows by the end of its guards.
+        // An error means that the gate has ended, which the end of its guards shows.
         let _ = self.gate.write_all(&[OPEN]).await;
     }
 
@@ -232,7 +232,7 @@ impl Guard {
     }
 }
 
-/// Waits until [`END_LIMIT`] after `ended`, by which time guards should be gone. A stopped guard is late.
+/// Waits until [`END_LIMIT`] after `ended`, by which time the guards should have ended. A stopped guard ends late.
 async fn late(ended: Option<Instant>) {
     match ended {
         Some(ended) => tokio::time::sleep(END_LIMIT.saturating_sub(ended.elapsed())).await,

@@ -15,9 +15,9 @@ const ASK: Duration = Duration::from_secs(1);
 const ATTACH_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest time of such tries: after it the lease is about to expire.
 const ATTACH_LIMIT: Duration = Duration::from_secs(10);
-/// The interval between looks at the device after the program has ended.
+/// The interval between samples of the device after the program has ended.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(50);
-/// The longest time of such looks; after it the memory stays counted until a later look finds it free.
+/// The longest time of such samples. After it the memory stays counted until a later check finds it free.
 const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Events of the lease.
@@ -31,7 +31,7 @@ pub(super) enum News {
     Granted(Granted),
     /// The lease was revoked.
     Revoked(Revoked),
-    /// The lease is gone: the program must end.
+    /// The lease is lost: the program must end.
     Lost,
     /// The ledger cannot be reached, or can again. Existing leases stay valid.
     Away(String),
@@ -43,9 +43,9 @@ pub(super) enum News {
 /// Whether the lease's processes end with its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// Its processes have ended, or are about to.
+    /// The lease's processes have ended, or are about to.
     Ending,
-    /// Its processes may live on: memory that they still use stays counted until they end.
+    /// The lease's processes may continue: memory that they still use stays counted until they end.
     LivingOn,
 }
 
@@ -79,7 +79,7 @@ impl Keeper {
                     lease.tell(News::Asks(lease.desk.describe()));
                     lease.run(&inbox);
                 }
-                // The handle is gone, so there is no receiver.
+                // The handle was dropped, so there is no receiver.
                 Err(error) => drop(news.send(News::Failed(error))),
             })
             .map_err(|error| LeaseError::System("start the thread that keeps the lease", error))?;
@@ -97,7 +97,7 @@ impl Keeper {
     pub(super) async fn release(&self, leaving: Leaving) -> Option<String> {
         let (reply, done) = oneshot::channel();
         self.order(KeeperOrder::Release { leaving, reply });
-        // A thread that has ended renews no lease: the lease expires, and the next look at the ledger ends it.
+        // A thread that has ended renews no lease: the lease expires, and the next check of the ledger ends it.
         done.await.ok().flatten()
     }
 
@@ -141,7 +141,7 @@ impl Lease {
                     if let Err(error) = self.desk.cancel() {
                         tracing::debug!("the request could not be taken back: {}", chain(&error));
                     }
-                    // The caller is gone.
+                    // An error means that the caller was dropped.
                     let _ = reply.send(());
                     return;
                 }
@@ -217,7 +217,7 @@ impl Lease {
             let why = match self.desk.release(for_good) {
                 Ok(Released::Free) => return None,
                 Ok(Released::Counted(why)) => why,
-                // The lease expires, and the next look that finds its processes gone ends it.
+                // The lease expires, and the next check that finds its processes gone ends it.
                 Err(error) if !error.is_outage() => return Some(chain(&error)),
                 Err(error) if Instant::now() > deadline => return Some(chain(&error)),
                 Err(error) => {
@@ -234,7 +234,7 @@ impl Lease {
     }
 
     fn tell(&self, news: News) {
-        // Without a receiver the program is about to end.
+        // A missing receiver means that the program is about to end.
         let _ = self.news.send(news);
     }
 }

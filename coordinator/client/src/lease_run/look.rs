@@ -15,7 +15,7 @@ use super::http_desk::{BlockingClient, is};
 use super::whereabouts::Whereabouts;
 use crate::lease_http::{ForcedBody, LeaseBody, LeaseList, OneLease, ReleaseBody, ReleasedBody, WaiterBody};
 
-/// The interval between looks of `watch`.
+/// The interval at which `watch` reads the ledger.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const ROUTE: &str = "/api/v1/leases";
 
@@ -45,7 +45,7 @@ pub(super) fn show(lease: &str, whereabouts: &Whereabouts, json: bool) -> Result
     print(&window.describe(), &LeaseList { leases: vec![found], ..LeaseList::default() }, json)
 }
 
-/// Ends abandoned leases whose processes are gone. The error says why this lease is not among them.
+/// Ends abandoned leases whose processes are gone. The error has the reason why this lease is not among them.
 pub(super) fn release(lease: &str, whereabouts: &Whereabouts) -> Result<ExitCode, LeaseError> {
     match Window::open(whereabouts)? {
         Window::Redis(mut holder) => {
@@ -72,7 +72,7 @@ pub(super) fn release(lease: &str, whereabouts: &Whereabouts) -> Result<ExitCode
     }
 }
 
-/// Ends a lease whatever its processes do, and prints the consequences.
+/// Ends a lease even if its processes are alive, and prints the consequences.
 pub(super) fn force(lease: &str, whereabouts: &Whereabouts) -> Result<ExitCode, LeaseError> {
     let warning = match Window::open(whereabouts)? {
         Window::Redis(mut holder) => {
@@ -223,7 +223,7 @@ fn table(list: &LeaseList) -> String {
         let (label, by) = (forced.label.clone(), format!("by {}", forced.by));
         rows.push([forced.id.to_string(), label, state, "-".to_owned(), memory.join(", "), by]);
     }
-    // A cell stays within its line, whatever text it has.
+    // A cell stays within its line, even with control characters in its text.
     let rows: Vec<_> = rows.into_iter().map(|row| row.map(|cell| printable(&cell).into_owned())).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..6).map(width).collect();

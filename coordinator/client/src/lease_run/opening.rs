@@ -20,7 +20,7 @@ pub(super) fn open(
     let owner = Owner::new(this_process()?, wanted.label.clone(), OwnerKind::Job).of_user(Some(getuid().as_raw()));
     let process = &owner.process;
     let namespace: String = process.pid_ns.chars().filter(char::is_ascii_digit).collect();
-    // The request's id must be secret, because the answer to a known id could be fetched by others.
+    // The request's id must be secret, because any process that has the id can fetch the answer.
     let secret = getrandom::u64().map_err(|error| LeaseError::System("draw a name", io::Error::other(error)))?;
     let request_id = format!("job-{namespace}-{}-{}-{request}-{secret:016x}", process.pid, process.start_time);
     Ok(match whereabouts {

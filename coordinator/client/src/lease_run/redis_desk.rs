@@ -129,7 +129,7 @@ impl Desk for RedisDesk {
     fn ask(&mut self) -> Result<Granting, LeaseError> {
         self.look()?;
         let mut acquired = self.holder.acquire(self.request()?)?;
-        // Without a coordinator, no other process notices a dead holder: the queued requests must.
+        // Without a coordinator, no other process notices that a holder died: the queued requests must check it.
         if matches!(acquired, Acquired::Wait { .. }) && self.settle()? {
             self.look()?;
             acquired = self.holder.acquire(self.request()?)?;
@@ -157,7 +157,7 @@ impl Desk for RedisDesk {
     fn attach(&mut self, pid: u32) -> Result<(), LeaseError> {
         let attached = process(pid)?;
         let answer = self.holder.attach(&self.handle()?, pid);
-        // Where the answer is lost, the ledger may have recorded the process.
+        // If the answer was lost, the ledger may have recorded the process.
         if answer.as_ref().err().is_none_or(StoreError::is_outage) {
             self.attached.retain(|known| *known != attached);
             self.attached.push(attached);
@@ -209,7 +209,7 @@ impl Desk for RedisDesk {
     }
 }
 
-/// The probes of the host's memory and, where there is a driver, of its GPUs.
+/// The probes of the host's memory and, if there is a driver, of its GPUs.
 fn probes() -> Vec<Box<dyn Probe>> {
     let mut probes: Vec<Box<dyn Probe>> = vec![Box::new(HostProbe::new(None, None))];
     probes.extend(NvidiaProbe::start().0.map(|nvidia| Box::new(nvidia) as Box<dyn Probe>));

@@ -22,8 +22,8 @@ pub struct CommandQuestion {
     pub thinking: Option<u64>,
 }
 
-/// Translates a chat for the command. The command takes one text, so a conversation is written into it turn by turn.
-/// Content that the command cannot take is refused by name. Preferences without a flag (`temperature`, `top_p`,
+/// Translates a chat for the command. The command accepts one text, so a conversation is written into it turn by turn.
+/// Content that the command does not accept is refused by name. Preferences without a flag (`temperature`, `top_p`,
 /// `top_k`) are dropped.
 pub fn command_question(chat: &Map<String, Value>) -> Result<CommandQuestion, ApiError> {
     let refuse = |param: &str, what: &str| {
@@ -154,7 +154,7 @@ impl CommandAnswer {
                 }
                 sse::named(out, kind, event);
             }
-            // Each content block of a message comes in a line of its own.
+            // Each content block of a message is a line of its own.
             Some("assistant") => {
                 let message = &said["message"];
                 self.content.extend(message["content"].as_array().into_iter().flatten().cloned());

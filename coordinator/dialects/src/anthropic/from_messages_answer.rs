@@ -21,10 +21,10 @@ pub struct ChatFromMessages {
     /// Whether every chunk carries the usage so far (`continuous_usage_stats`).
     continuous_usage: bool,
     reader: SseReader,
-    /// Tokens of the prompt, and the cached ones among them; a stream tells both in its first event.
+    /// Tokens of the prompt, and the cached ones among them, from the first event of a stream.
     prompt: (u64, u64),
     answer: u64,
-    /// Bytes of a streamed answer so far; `None` once the stream has told its tokens.
+    /// Bytes of a streamed answer so far; `None` once the stream has sent its count of tokens.
     untold: Option<usize>,
     /// The number of tool calls begun so far.
     calls: u64,
@@ -234,8 +234,8 @@ impl Reshape for ChatFromMessages {
         Bytes::from(out)
     }
 
-    /// Tokens as far as the answer told them. A stream tells its answer's tokens only at its end; until then they are
-    /// estimated from its bytes.
+    /// Tokens of prompt and answer. A stream has the count of its answer only at the end; until then it is estimated
+    /// from the bytes.
     fn tokens(&self) -> Option<(u64, u64)> {
         let guess = self.untold.map_or(0, |bytes| u64::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u64::MAX));
         let (prompt, answer) = (self.prompt.0, self.answer.max(guess));
@@ -252,8 +252,8 @@ fn finish_reason(stop_reason: &str) -> &'static str {
     }
 }
 
-/// Translates an error of the Messages API into one of ours. A provider that is too busy is not retried: the client
-/// learns when to come back.
+/// Translates an error of the Messages API into one of the coordinator. A request to an overloaded provider is not
+/// retried: its error has the time after which to send it again.
 pub fn cloud_error(status: u16, body: &[u8], retry_after: Option<Duration>) -> ApiError {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     // OpenAI's error shape has the same fields at these places.

@@ -14,7 +14,7 @@ use crate::{StoreError, host};
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Holder {
-    /// Asks for bytes: all parts or none. Observe the devices first: no lease is granted on old figures.
+    /// Requests bytes: all parts or none. The devices should be observed first: no lease is granted on old figures.
     pub fn acquire(&mut self, request: AcquireRequest) -> Result<Acquired, StoreError> {
         let AcquireRequest { request_id, label, priority, wish, yielding, mode } = request;
         let mut owner = self.owner.clone();
@@ -41,7 +41,7 @@ impl Holder {
                 Acquired::Granted(handle)
             }
             Outcome::Wait(reason) => wait(reason, Vec::new()),
-            // The request was for a place in the queue, and there is room.
+            // The request was for a place in the queue, and its memory is free.
             Outcome::Noted => {
                 Acquired::Wait { position: 1, reason: "it fits".to_owned(), asked: Vec::new(), retry_after: ASK_AGAIN }
             }

@@ -80,7 +80,7 @@ impl Holder {
         Some(LeaseView::of(id, self.seen.leases.get(id)?, &self.seen))
     }
 
-    /// Asks for bytes for `owner`. Observe the devices first: no lease is granted on old figures.
+    /// Requests bytes for `owner`. The devices should be observed first: no lease is granted on old figures.
     pub fn acquire_for(&mut self, owner: Owner, request: AcquireRequest) -> Result<GuestAcquired, StoreError> {
         let capability = self.capabilities.capability(&owner.process, &request.request_id);
         let request = self.request_for(owner, request, capability.lease())?;
@@ -109,7 +109,7 @@ impl Holder {
         })
     }
 
-    /// The error for a lease that an earlier run of the coordinator granted, whose proof is not known here.
+    /// The error for a lease that an earlier run of the coordinator granted, whose proof this run does not have.
     fn granted_earlier(&self, id: &LeaseId) -> Result<GuestAcquired, StoreError> {
         let Some(lease) = self.seen.leases.get(id).filter(|lease| lease.is_untouched()) else {
             return Err(StoreError::HeldAlready(id.clone()));
@@ -181,7 +181,7 @@ impl Holder {
         }
     }
 
-    /// Changes the size of a guest's lease. The inner `Err` is the reason why there is no room, for people.
+    /// Changes the size of a guest's lease. The inner `Err` is the reason of a refusal, for display.
     pub fn resize_for(
         &mut self,
         caller: Caller,
@@ -199,8 +199,8 @@ impl Holder {
         }
     }
 
-    /// Restores a lease that the store lost, perhaps smaller than reported; processes that ended are ignored. The
-    /// inner `Err` is the reason why its bytes are not known yet; the guest asks again.
+    /// Restores a lease that the store lost, perhaps smaller than reported; processes that ended are ignored. The inner
+    /// `Err` is the reason why its bytes are not known yet; the guest repeats its request.
     pub fn reassert_for(
         &mut self,
         caller: Caller,
@@ -268,8 +268,8 @@ impl Holder {
         }
     }
 
-    /// Ends a lease on an operator's order, whatever its processes do, and records that in the ledger. Returns the
-    /// forced lease; `None` for a lease without a holder, which ends like any other.
+    /// Ends a lease on an operator's order, even if its processes are alive, and records that in the ledger. Returns
+    /// the forced lease; `None` for a lease without a holder, which ends like any other.
     pub fn force(&mut self, id: &LeaseId, by: &str) -> Result<Option<ForcedView>, StoreError> {
         if self.end_abandoned(id)? == GuestReleased::Free {
             return Ok(None);
@@ -287,7 +287,8 @@ impl Holder {
         self.seen.forced.iter().map(|forced| ForcedView::of(forced, &self.seen)).collect()
     }
 
-    /// The processes of a held lease that live, or that a device shows, as last seen. Does not access the store.
+    /// The processes of a held lease that are alive, or that a device lists, by the last readings. Does not access the
+    /// store.
     pub fn living_of(&self, handle: &LeaseHandle, showing: &[u32]) -> Vec<Process> {
         let lease = self.seen.leases.get(&handle.lease).filter(|lease| lease.token == handle.token);
         lease.map(|lease| self.living(lease, showing)).unwrap_or_default()
@@ -299,7 +300,7 @@ impl Holder {
         lease.map(|lease| lease.parts.iter().flat_map(|part| part.users.clone()).collect()).unwrap_or_default()
     }
 
-    /// The processes of a lease that live, or that a device shows.
+    /// The processes of a lease that are alive, or that a device lists.
     fn living(&self, lease: &Lease, showing: &[u32]) -> Vec<Process> {
         let tree = self.tree();
         let shown = |process: &Process| process.pid_ns == self.owner.process.pid_ns && showing.contains(&process.pid);

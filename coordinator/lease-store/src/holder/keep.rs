@@ -42,7 +42,7 @@ impl Holder {
             revoked: revoked.into_iter().filter_map(|r| self.revoked(r)).collect(),
             ..RenewOutcome::default()
         };
-        // A store that went back in time may have lost a lease, or have it with fewer bytes.
+        // A store that restored an earlier version may have lost a lease, or have it with fewer bytes.
         let whole = |held: &Held| {
             let known = self.seen.leases.get(&held.handle.lease).map(model_boss_lease::Lease::promised);
             known.is_some_and(|known| held.parts.iter().all(|(device, bytes)| counts_for(&known, device) >= *bytes))
@@ -79,7 +79,7 @@ impl Holder {
                 held.parts = parts;
                 Ok(if smaller { Stated::Reduced } else { Stated::Kept })
             }
-            // Its bytes are not known yet: the report is repeated at the next heartbeat.
+            // The lease's bytes are not known yet: the report is repeated at the next heartbeat.
             Outcome::Wait(_) => Ok(Stated::Kept),
             Outcome::Lost => Ok(Stated::Lost),
             other => Err(unexpected("reassert", other)),
@@ -104,7 +104,8 @@ impl Holder {
         }
     }
 
-    /// Makes a lease smaller or, where there is room, larger. `None` means done; otherwise the reason, for people.
+    /// Makes a lease smaller or, if the memory is free, larger. `None` means success; otherwise the reason of a
+    /// refusal, for display.
     pub fn resize(
         &mut self,
         handle: &LeaseHandle,

@@ -10,7 +10,7 @@ use crate::{Caller, NotNamed};
 const INIT: u32 = 1;
 
 impl Holder {
-    /// Whether the caller may name this process. It must live, and be the caller's own.
+    /// Whether the caller may name this process. It must be alive, and be the caller's own.
     pub fn may_name(&self, caller: Caller, process: &Process) -> Result<(), NotNamed> {
         let namespace = &self.owner.process.pid_ns;
         let tree = self.tree();

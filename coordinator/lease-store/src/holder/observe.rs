@@ -41,8 +41,8 @@ impl Holder {
         self.devices.get(&declaration.device).is_some_and(|claimed| claimed.declaration == *declaration)
     }
 
-    /// Records an observation, unless it equals a recent one. Returns the bytes used by programs without a lease,
-    /// where known.
+    /// Records an observation, unless it equals a recent one. Returns the bytes used by programs without a lease, if
+    /// they are known.
     pub fn observe(&mut self, observation: &Observation) -> Result<Option<ByteCount>, StoreError> {
         let Observation { device, used, processes, sampled_at } = observation;
         let key = self.key(device)?;

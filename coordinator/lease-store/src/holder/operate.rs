@@ -20,11 +20,11 @@ use crate::view::{LeaseView, WaiterView};
 use crate::{EmbeddedStore, RedisStore, StoreError, host};
 
 impl Holder {
-    /// Opens the embedded store in `state_dir`. Call [`Holder::settle`] next.
+    /// Opens the embedded store in `state_dir`. [`Holder::settle`] should follow.
     ///
     /// `runtime_dir` is for tests: the folder for claims and for the mark that this boot's ledger had leases. Claims
-    /// keep two coordinators of this host from counting one device twice. Without the folder both lie where every
-    /// process of the host finds them.
+    /// keep two coordinators of this host from counting one device twice. By default both are in folders of the whole
+    /// host.
     pub fn embedded(
         state_dir: &Path,
         runtime_dir: Option<&Path>,
@@ -190,7 +190,7 @@ impl Holder {
         parts.iter().map(|(device, bytes)| Ok((self.key(device)?, *bytes))).collect()
     }
 
-    /// Parts by the devices' names for people, where this process knows them.
+    /// Parts by the devices' names for display, if this process has them.
     pub(super) fn named(&self, parts: &[(DeviceKey, ByteCount)]) -> Vec<(DeviceId, ByteCount)> {
         let name = |key: &DeviceKey| {
             self.devices.iter().find(|(_, claimed)| claimed.declaration.key == *key).map(|(device, _)| device.clone())
@@ -241,7 +241,7 @@ impl Holder {
                 self.reach.written(self.store.compare_and_swap(&loaded, next, &document))?
             };
             if swap == Swap::Done {
-                // If the ledger is lost, its tokens continue from here, whatever the clock shows then.
+                // If the ledger is lost, its tokens continue from this one, even if the clock is set back.
                 self.empty.fence = self.empty.fence.max(ledger.fence);
                 self.seen = ledger;
                 self.met = true;

@@ -8,8 +8,8 @@ use model_boss_protocol::{OtherLease, OtherRequest};
 use super::state::Holder;
 
 impl Holder {
-    /// The process ids on this host of all leases' processes, as last seen. For a process that ended, those that it
-    /// left behind. Does not access the store.
+    /// The process ids on this host of all leases' processes, by the last reading. A process that ended is replaced by
+    /// the descendants that it left. Does not access the store.
     pub fn leased_processes(&self) -> Vec<u32> {
         let tree = self.tree();
         let family: BTreeSet<&Process> = self.seen.leases.values().flat_map(Lease::family).collect();
@@ -58,6 +58,6 @@ impl Holder {
 pub struct Others {
     /// The leases.
     pub leases: Vec<OtherLease>,
-    /// The requests that wait, first come first.
+    /// The waiting requests, in the order of their arrival.
     pub requests: Vec<OtherRequest>,
 }

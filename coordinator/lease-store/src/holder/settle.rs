@@ -1,4 +1,4 @@
-//! Settlement: finds leases without a holder, and their processes that still live.
+//! Settlement: the search for leases without a holder, and for their processes that are still alive.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::contract::Leftover;
 use crate::tree::ProcessTree;
 
 impl Holder {
-    /// Ends every lease without a holder whose processes have ended. Returns leases whose processes live and have
+    /// Ends every lease without a holder whose processes have ended. Returns leases whose processes are alive and have
     /// lost every program that would have ended them. These are leases of former coordinators, and of programs whose
     /// guards died with their holder. The caller ends those processes, and then settles again.
     pub fn settle(&mut self) -> Result<Vec<Leftover>, StoreError> {
@@ -21,10 +21,10 @@ impl Holder {
         for (id, lease) in self.seen.leases.clone() {
             let mine = lease.owner.process == self.owner.process;
             let abandoned = if mine { !self.held.contains_key(&id) } else { tree.is_gone(&lease.owner.process) };
-            // The lease was released, or not renewed for long: its processes may have ended although its holder
-            // lives.
+            // The lease was released, or not renewed for long: its processes may have ended although its holder is
+            // alive.
             let in_limbo = lease.state == LeaseState::Limbo && !lease.pids.is_empty();
-            // The owner may have ended while others of its group live on, such as a reader of its output.
+            // The owner may have ended while other processes of its group are alive, such as a reader of its output.
             let ended = !mine && tree.has_ended(&lease.owner.process);
             if !abandoned && !in_limbo && !ended {
                 continue;
@@ -70,7 +70,7 @@ impl Holder {
         guards.iter().flat_map(|guard| tree.marked(guard)).chain(known).collect()
     }
 
-    /// Records the descendants of the processes of other holders' leases while those live.
+    /// Records the descendants of the processes of other holders' leases while those processes are alive.
     fn note_descendants(&mut self, tree: &ProcessTree) {
         let mut below = std::mem::take(&mut self.below);
         below.retain(|id, _| self.seen.leases.contains_key(id));

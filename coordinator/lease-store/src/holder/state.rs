@@ -97,7 +97,7 @@ pub(super) struct Claimed {
     pub(super) claim: DeviceClaim,
 }
 
-/// This process's record of a lease.
+/// The record that this process keeps of a lease.
 pub(super) struct Held {
     pub(super) handle: LeaseHandle,
     pub(super) request: Request,

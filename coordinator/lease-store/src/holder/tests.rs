@@ -34,7 +34,7 @@ struct Register {
     swaps: u32,
     answers: Vec<Swap>,
     cut_off: bool,
-    /// If set, the store can lose acknowledged writes.
+    /// The run of the store's process. If it is set, the store can lose acknowledged writes.
     run_id: Option<String>,
     /// The time by which the store's clock is ahead of this host's.
     ahead: Duration,
@@ -200,7 +200,7 @@ fn a_lost_race_is_run_again_until_the_caller_has_waited_long_enough() {
     bench.memory.0.lock().unwrap().answers = vec![Swap::Conflict; 100];
     let handle = bench.granted("a", ByteCount::gib(1));
     assert_eq!(bench.holder.leases().len(), 1);
-    // Many more than ever come in a row.
+    // More losses in a row than can happen in practice.
     bench.memory.0.lock().unwrap().answers = vec![Swap::Stale; 10_000];
     let error = bench.holder.release(&handle, Evidence::Gone).unwrap_err();
     let StoreError::Contended(losses) = error else { panic!("{error}") };
@@ -430,7 +430,7 @@ fn a_caller_names_living_processes_of_its_own_and_none_that_never_end() {
     assert!(matches!(named(Caller::Unknown, &mine), Err(NotNamed::NoUser)));
     let earlier = Process { start_time: mine.start_time - 1, ..mine.clone() };
     assert!(matches!(named(Caller::User(0), &earlier), Err(NotNamed::NotSeen(_))));
-    // Even root may name none of these.
+    // Not even root may name one of these processes.
     let init = host::process(1).unwrap();
     assert!(matches!(named(Caller::User(0), &init), Err(NotNamed::System(1))));
     for ours in [&coordinator, &worker] {
@@ -494,7 +494,7 @@ fn le_4_what_died_guards_left_is_counted_and_ours_to_end_and_without_guards_it_i
         let all = if guarded { Vec::from_iter(BTreeSet::from([marked, bare])) } else { Vec::new() };
         assert_eq!(left(), (all, 1));
         kill_number(marked);
-        // Only the descendants recorded while its guard lived show to which lease this process belongs.
+        // Only the descendants that were recorded while the guard was alive show the lease of this process.
         assert_eq!(left(), (if guarded { vec![bare] } else { Vec::new() }, 1));
         kill_number(bare);
         assert_eq!(left(), (Vec::new(), 0));
@@ -559,7 +559,7 @@ fn a_guest_proves_its_lease_by_its_secret_also_after_the_store_lost_it_and_nobod
         std::slice::from_ref(&handle.lease)
     );
 
-    // The store loses the lease, and another process asks first.
+    // The store loses the lease, and another process makes the next request.
     bench.memory.0.lock().unwrap().document = None;
     lost(bench.holder.reassert_for(me, record(&forged, &stranger)).unwrap_err());
     let earlier = GuestHandle { lease: "lease-7".into(), proof: Proof::Fence(Token(u64::MAX)) };

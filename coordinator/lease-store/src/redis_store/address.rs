@@ -75,7 +75,7 @@ fn sentinels(scheme: &str, rest: &str) -> Result<Address, String> {
     Ok(Address::Sentinels { sentinels, service: service.to_owned(), server })
 }
 
-/// The same connection at another address.
+/// The settings of a connection with another address.
 pub(super) fn at_place(server: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
     let addr = match server.addr() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {

@@ -105,7 +105,7 @@ fn open(info: ConnectionInfo) -> Result<Connection, RedisError> {
     Ok(connection)
 }
 
-/// The master's address, asked of one sentinel after the other.
+/// The master's address, requested from one sentinel after the other.
 fn master(sentinels: &[ConnectionInfo], service: &str, server: &ConnectionInfo) -> Result<ConnectionInfo, Unreachable> {
     let mut last = None;
     for sentinel in sentinels {

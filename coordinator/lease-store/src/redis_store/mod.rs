@@ -191,7 +191,7 @@ fn expected(etag: Etag) -> String {
     if etag == Etag(0) { String::new() } else { etag.to_string() }
 }
 
-/// Before 6.2 a script that asks for the time could not write.
+/// Whether the version is 6.2 or newer. In older ones, a script that reads the time cannot write.
 fn is_new_enough(version: &str) -> bool {
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 2)

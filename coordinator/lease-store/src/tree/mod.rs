@@ -1,8 +1,8 @@
 //! Process trees: descendants of a process, whether it and all of them have ended, and which pid namespaces are
-//! visible. Reads `/proc`; leases are not known here.
+//! visible. The module reads `/proc`.
 //!
-//! A process belongs to the tree of an ancestor while the chain of parents leads to it. The chain breaks when a
-//! process in its middle dies. Then the group, the session and the inherited marks of guards still identify the tree.
+//! A process belongs to the tree of an ancestor while the chain of parents leads to it. The chain breaks when a process
+//! in its middle dies. Then the group, the session and the inherited marks of guards still identify the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -38,8 +38,8 @@ pub fn guard_mark(guard: &Process) -> String {
 pub struct ProcessTree {
     source: Box<dyn Source>,
     namespace: String,
-    /// Users whose processes may have the mark of a guard, by mark, where known. Without this any user could write a
-    /// mark into the environment of their own processes.
+    /// The users whose processes may have the mark of a guard, by mark, if known. Otherwise any user could write a mark
+    /// into the environment of their own processes.
     users: BTreeMap<String, u32>,
 }
 
@@ -76,7 +76,7 @@ impl ProcessTree {
         self
     }
 
-    /// All processes that live now; `None` when they cannot be listed.
+    /// All processes that are alive now; `None` if they cannot be listed.
     pub fn snapshot(&self) -> Option<ProcessLook> {
         living(self.source.as_ref()).map(ProcessLook)
     }
@@ -143,9 +143,9 @@ impl ProcessTree {
         Proc.guards(pid).is_some()
     }
 
-    /// All living processes of the tree of `root`, with `root` itself while it lives. These are its descendants, the
-    /// groups and sessions that they lead, and the processes with the root's mark, with all of theirs. Empty for a
-    /// root of another pid namespace.
+    /// All living processes of the tree of `root`, with `root` itself if it is alive. These are its descendants, the
+    /// groups and sessions that they lead, and the processes with the root's mark, with all of theirs. Empty for a root
+    /// of another pid namespace.
     pub fn members(&self, root: &Process) -> Vec<Process> {
         if root.pid_ns != self.namespace {
             return Vec::new();
@@ -176,7 +176,7 @@ impl ProcessTree {
     }
 
     /// The process, its ancestors as far as they can be followed, and the leaders of its group and session. A leader
-    /// that has ended is found in `attached`: the kernel does not reuse its number while its group or session lives.
+    /// that has ended is found in `attached`: the kernel does not reuse its number while its group or session exists.
     pub fn lineage(&self, pid: u32, attached: &[Process]) -> Vec<Process> {
         let mut line = Vec::new();
         let mut leaders = Vec::new();
@@ -206,7 +206,7 @@ impl ProcessTree {
             line.extend(found.filter(|process| !line.contains(process)));
         }
         if !attached.iter().any(|process| line.contains(process)) {
-            // Its chain is broken: the nearest guard above it is the last in its marks.
+            // The chain of parents is broken: the nearest guard above the process is the last in its marks.
             let guards = self.source.guards(pid).unwrap_or_default();
             let named = guards.rsplit(',').filter(|mark| self.may_bear(pid, mark)).filter_map(|mark| {
                 attached.iter().find(|process| process.pid_ns == self.namespace && guard_mark(process) == mark)
@@ -222,7 +222,7 @@ impl ProcessTree {
         if process.pid_ns != self.namespace {
             return self.is_gone_elsewhere(process);
         }
-        // Most processes asked about live, which is seen without listing all others.
+        // Most of these processes are alive, which is found without listing all others.
         if self.shows(process) {
             return false;
         }
@@ -233,19 +233,19 @@ impl ProcessTree {
         living(self.source.as_ref()).is_some_and(|living| self.members_among(&living, process).is_empty())
     }
 
-    /// Whether this very process is known to have ended, whatever processes it left.
+    /// Whether this very process is known to have ended, even if it left other processes.
     pub fn has_ended(&self, process: &Process) -> bool {
         // /proc may hide other users' processes.
         let hidden = || self.source.stat(process.pid).is_none() && self.source.exists(process.pid);
         process.pid_ns == self.namespace && !self.shows(process) && !hidden()
     }
 
-    /// Whether this very process lives, as far as it is visible from here.
+    /// Whether this very process is alive, if it is visible from here.
     pub fn shows(&self, process: &Process) -> bool {
         self.number_of(process).is_some()
     }
 
-    /// The number of this very process in our namespace, if it lives.
+    /// The number of this very process in this process's pid namespace, if it is alive.
     pub(crate) fn number_of(&self, process: &Process) -> Option<u32> {
         let same = |pid: &u32| {
             self.source.stat(*pid).is_some_and(|stat| stat.start_time == process.start_time && !stat.is_zombie())

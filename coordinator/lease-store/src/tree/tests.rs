@@ -45,7 +45,7 @@ fn tree(processes: &[(u32, u32, u32, u32, u64)]) -> ProcessTree {
     marked_tree(processes, &[])
 }
 
-/// The same, with the marks of the processes.
+/// A tree of processes with marks.
 fn marked_tree(processes: &[(u32, u32, u32, u32, u64)], marks: &[(u32, String)]) -> ProcessTree {
     let made = processes.iter().map(|&(pid, parent, group, session, start_time)| {
         let stat = Stat { state: b'S', parent, group, session, threads: 1, start_time };
@@ -75,7 +75,7 @@ fn a_line_goes_up_to_init_and_names_the_leaders() {
 
 #[test]
 fn an_orphan_belongs_to_the_session_of_its_dead_leader() {
-    // Its ancestors have ended: 30 is init's child, in group 20 and session 10.
+    // The ancestors of 30 have ended: it is init's child, in group 20 and session 10.
     let tree = tree(&[(30, 1, 20, 10, 30)]);
     assert_eq!(tree.lineage(30, &[]), vec![process(30, 30)]);
     let attached = [process(10, 5), process(10, 40), process(20, 6)];

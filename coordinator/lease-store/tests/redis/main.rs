@@ -1,6 +1,6 @@
 //! The Redis store and its holders against a real server, which the tests start, kill, pause and empty.
 //!
-//! Without `redis-server` or `valkey-server` on the PATH each test says so and does nothing; `scripts/test` reports it.
+//! Without `redis-server` or `valkey-server` on the PATH each test prints that and passes; `scripts/test` reports it.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
 
@@ -53,7 +53,7 @@ pub(crate) fn granted(acquired: Acquired) -> LeaseHandle {
     }
 }
 
-/// A process that lives until its standard input ends.
+/// A process that ends when its standard input does.
 pub(crate) fn worker() -> Child {
     Command::new("cat").stdin(Stdio::piped()).spawn().unwrap()
 }

@@ -49,7 +49,7 @@ fn after_a_restart_without_its_data_everything_is_stated_again() {
     server.kill();
     server.forget();
     server.start_again();
-    // The first holder that returns finds no ledger, and knows that there was one.
+    // The first holder that returns finds no ledger, and has the record of an earlier one.
     until(|| observe(&mut two).ok());
     assert!(two.recovering().is_some());
     assert!(matches!(acquire(&mut two, "b", ByteCount(1)).unwrap(), Acquired::Wait { .. }));

@@ -1,5 +1,5 @@
-//! The same operations at the same times, on the rules alone and on ledgers in each store: all outcomes and documents
-//! must be the same.
+//! Equal operations at equal times, on the rules alone and on ledgers in each store: all outcomes and documents must be
+//! equal.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn le_1_embedded_redis_and_the_rules_alone_agree_on_every_sequence() {
             let mut embedded = EmbeddedStore::open(folder.path()).unwrap();
             let mut alone = Ledger::new(BOOT, Token(0), Terms::default());
             let mut now = StoreTime(1_000_000_000);
-            // Both devices are declared and observed.
+            // The two devices are declared and observed.
             let first = [(0, 0, 0, 0), (0, 0, 1, 0), (1, 0, 0, 1), (1, 0, 1, 1)];
             for step in first.into_iter().chain(steps) {
                 now = now.after(Duration::from_millis(step.3));

@@ -13,7 +13,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server that writes every change to disk. `None`, and a line that says so, when none is installed.
+    /// Starts a server that writes every change to disk. `None`, with a printed reason, if none is installed.
     pub(crate) fn start() -> Option<Self> {
         program()?;
         let folder = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Either may have happened already.
+        // The server may have been killed or removed before, so errors are ignored.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
