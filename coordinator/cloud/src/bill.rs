@@ -31,7 +31,7 @@ pub(super) struct Bill {
     pub(super) provider: String,
     /// The provider's own name of the model.
     pub(super) model: String,
-    /// US dollars for a token of prompt and of answer; `None` where the price is not known.
+    /// US dollars for a token of prompt and of answer; `None` if the price is unknown.
     pub(super) price: Option<(f64, f64)>,
     pub(super) now: u64,
     /// The client's limit for a day in US dollars, if there is one.

@@ -59,7 +59,7 @@ pub struct CloudRequest<'a> {
     pub limits: JsonLimits,
 }
 
-/// The fields that the Messages API counts. It refuses fields that it does not know.
+/// The fields that the Messages API counts. It refuses other fields.
 const COUNTED: [&str; 5] = ["messages", "system", "tools", "tool_choice", "thinking"];
 
 /// A prompt whose tokens are to be counted.
@@ -299,7 +299,7 @@ impl CloudAnswer {
     }
 }
 
-/// A request that was sent. It is counted when its answer begins, or when its client gives up.
+/// A request that was sent. It is counted when its answer begins, or when its client disconnects.
 struct Sent<'a> {
     spend: &'a Spend,
     provider: &'a str,
@@ -334,7 +334,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Duration::try_from_secs_f64(text.trim().parse().ok()?).ok().map(|wait| wait.min(Duration::from_secs(3_600)))
 }
 
-/// The provider's id of the request, which its support asks for; other headers are not passed on.
+/// The provider's id of the request, which its support requires; other headers are not passed on.
 fn told(headers: &HeaderMap) -> HeaderMap {
     let mut told = HeaderMap::new();
     for name in ["request-id", "x-request-id"] {

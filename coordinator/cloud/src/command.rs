@@ -109,8 +109,8 @@ impl Commands {
         let system = folder.path().join("system.txt");
         let words = if question.system.is_empty() { USUAL_SYSTEM } else { &question.system };
         std::fs::write(&system, words).map_err(failed)?;
-        // A bare name is looked for in PATH. Any other path is relative to our current folder, which is not the
-        // command's.
+        // A name without a folder is searched in PATH. Any other path is relative to this process's current folder,
+        // which is not the command's.
         let program = if program.components().count() > 1 {
             std::path::absolute(program).map_err(failed)?
         } else {

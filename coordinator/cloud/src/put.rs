@@ -90,7 +90,7 @@ fn put_now(order: CloudCall) -> Result<Put, ApiError> {
         }
         ProviderKind::OpenAi => {
             let thinking = for_provider(&mut chat, is_own)?;
-            // OpenAI refuses options that it does not know.
+            // OpenAI refuses unknown options.
             if let Some(options) = chat.get_mut("stream_options").and_then(Value::as_object_mut).filter(|_| !is_own) {
                 options.remove("continuous_usage_stats");
             }
@@ -104,7 +104,7 @@ fn put_now(order: CloudCall) -> Result<Put, ApiError> {
             // Embeddings have no answer tokens.
             let answer = if path == "/v1/embeddings" { Some(0) } else { named() };
             bill.reserve(Most::of(&chat, answer))?;
-            // The cost is computed from the counts, so they are requested where there is a price.
+            // The cost is computed from the counts, so they are requested if there is a price.
             let hide_usage = is_stream && bill.price.is_some() && !chat.contains_key("stream_options");
             let reshape = Box::new(BilledChat::new(bill, &chat, hide_usage));
             chat.insert("model".to_owned(), json!(model));

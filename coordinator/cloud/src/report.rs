@@ -41,9 +41,9 @@ pub struct ProviderReport {
     problem: Option<String>,
     /// Short names of its models.
     names: BTreeMap<String, String>,
-    /// The sum over its models; dollars only of models with a known price.
+    /// The sum over the provider's models, with the dollars of models with a known price.
     pub today: Counted,
-    /// The same sum since the process began.
+    /// The sum over the provider's models since the process began.
     pub since_start: Counted,
     /// Models that were requested, or have a price or a short name.
     pub models: Vec<ProviderModel>,
@@ -54,13 +54,13 @@ pub struct ProviderReport {
 pub struct ProviderModel {
     /// The provider's own name of the model.
     pub model: String,
-    /// US dollars for a million tokens of prompts and of answers, where they are known.
+    /// US dollars for a million tokens of prompts and of answers, if they are known.
     price: Option<Price>,
     today: Counted,
     pub since_start: Counted,
 }
 
-/// Requests, tokens, and their cost as far as it is known.
+/// Requests, tokens, and their cost if it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Counted {

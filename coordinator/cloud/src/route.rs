@@ -1,6 +1,6 @@
 //! Connections to providers: direct, or through the proxy that `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`
 //! name. An https request goes through a tunnel (`CONNECT`), in which the proxy sees only the destination; an http
-//! request is handed to the proxy. A proxy is never used for this machine itself.
+//! request is sent to the proxy itself. A proxy is never used for this machine itself.
 
 use std::future::Future;
 use std::io;
@@ -23,8 +23,8 @@ use tower::Service;
 
 /// The longest time to connect, with a tunnel where one is needed.
 const CONNECT: Duration = Duration::from_secs(30);
-/// The idle time after which TCP keep-alive probes a connection, and closes it when the other end is gone. Thinking
-/// models are silent for minutes, and so are machines that were switched off.
+/// The idle time after which TCP keep-alive probes a connection, and closes it if the other end does not answer. The
+/// probes distinguish models that think for minutes from machines that were switched off.
 const PROBE: Duration = Duration::from_secs(60);
 const PROBE_AGAIN: Duration = Duration::from_secs(15);
 /// The variables that name proxies, as curl reads them; of each group, the first that is set counts.
@@ -56,7 +56,7 @@ impl Proxies {
         if address.host().is_some_and(is_loopback) { None } else { self.0.intercept(address) }
     }
 
-    /// The proxy's credentials, sent with each request that is handed to it. A tunnel sends them once, when it is made.
+    /// The proxy's credentials, which each http request has. A tunnel sends them once, when it is made.
     pub(super) fn authorization(&self, address: &Uri) -> Option<HeaderValue> {
         let plain = address.scheme_str() == Some("http");
         plain.then(|| self.to(address)).flatten().and_then(|proxy| proxy.basic_auth().cloned())

@@ -39,7 +39,7 @@ pub struct Tally {
     pub input_tokens: u64,
     /// Tokens of answers.
     pub output_tokens: u64,
-    /// US dollars, where prices are known.
+    /// US dollars of requests with known prices.
     pub spent_usd: f64,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Used<'a> {
     pub(super) model: &'a str,
     /// Tokens of prompt and of answer.
     pub(super) tokens: (u64, u64),
-    /// The cost; `None` where no price is known.
+    /// The cost; `None` without a known price.
     pub(super) dollars: Option<f64>,
 }
 
@@ -208,7 +208,7 @@ impl Books {
 }
 
 impl Spend {
-    /// Reads the file in the state folder; the counts are zero where there is none.
+    /// Reads the file in the state folder; without it the counts are zero.
     pub(super) fn open(state: &StateFolder) -> Self {
         let books = Mutex::new(Books { unread: true, ..Books::default() });
         let kept = Arc::new(SpendState { path: state.file(FILE), books });
@@ -216,7 +216,7 @@ impl Spend {
         let own = Arc::clone(&kept);
         let file = state.keep(FILE, "what was spent cannot be written and is counted in memory", move || own.content());
         // The file is read before it is written: if it cannot be read now, reading is repeated later. If its content is
-        // lost, a restart must know that too.
+        // lost, the new file records that for a restart.
         if read.is_err() || kept.books().today.unknown {
             file.changed();
         }
@@ -384,7 +384,7 @@ mod tests {
         let (late, early) = (ClientId::from("late"), ClientId::from("early"));
         let midnight = 20_000 * DAY;
         spend.used(&use_of(&early, Some(5.0)), midnight + 1);
-        // The request came yesterday; its answer took until now.
+        // The request was made on the day before; its answer lasted until now.
         spend.used(&use_of(&late, Some(2.0)), midnight - 1);
         assert_eq!((spend.of(&early, midnight + 2), spend.of(&late, midnight + 2)), (5.0, 2.0));
         // A clock that was a year ahead does not keep its day for a year.

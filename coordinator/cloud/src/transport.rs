@@ -48,7 +48,7 @@ pub(super) struct Answered {
 /// Why a request got no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TransportError {
-    /// There are no trusted root certificates.
+    /// The system has no trusted root certificates.
     #[error("the system's certificates cannot be read, so nobody can be trusted; SSL_CERT_FILE names others")]
     Roots(#[source] std::io::Error),
     /// The request cannot be written as HTTP.
@@ -76,7 +76,7 @@ impl Transport {
         Self { proxies: Proxies::of_environment(), trusting: OnceCell::new(), plain: OnceCell::new() }
     }
 
-    /// The client for an address. Certificates that cannot be read are looked for again at the next request.
+    /// The client for an address. Certificates that cannot be read are read again at the next request.
     async fn client(&self, address: &Uri) -> Result<&HttpClient, TransportError> {
         let trusting = self.trusting.get_or_try_init(|| async {
             let read = || ClientConfig::builder().with_native_roots();

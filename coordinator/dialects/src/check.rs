@@ -174,7 +174,7 @@ struct ChunkChoice {
 }
 
 impl StreamCheck {
-    /// Checks the next piece; the error says how much of it is good.
+    /// Checks the next piece; the error has the number of its valid bytes.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), BadStream> {
         let mut at = 0;
         while let Some(length) = memchr(b'\n', &bytes[at..]) {

@@ -27,7 +27,7 @@ impl CompletionKind {
     }
 }
 
-/// Stop string of an Alpaca answer, behind which the model would write the next question itself.
+/// The stop string of an Alpaca answer, after which the model would write the next question itself.
 const ALPACA_STOP: &str = "\n### Instruction:";
 
 /// Fields that only chats have, or that are translated; all others are passed on unchanged.
@@ -300,7 +300,7 @@ impl CompletionToChat {
         }
     }
 
-    /// Writes the last chunk of a stream, which tells the usage of the whole answer.
+    /// Writes the last chunk of a stream, with the usage of the whole answer.
     fn tell_usage(&self, out: &mut Vec<u8>) {
         if let (Some(usage), true) = (&self.so_far, self.wants_usage) {
             let mut chunk = self.chunk(&json!({}), None);

@@ -1,9 +1,9 @@
-//! Continuation of a last assistant message by llama.cpp's server. The request says in the server's fields whether to
-//! continue. The server's answer repeats the text that had begun, which is removed: our own worker, Anthropic's API and
-//! vLLM answer with the new text only.
+//! Continuation of a last assistant message by llama.cpp's server. Fields of that server in the request decide whether
+//! to continue. The server's answer repeats the text that had begun, which is removed: the candle worker, Anthropic's
+//! API and vLLM answer with the new text only.
 //!
-//! After llama.cpp's `common_chat_continuation_parse` and the server's handling of `prefill_assistant` and `echo`.
-//! Builds without `continue_final_message` always continue and ignore the field.
+//! The code follows llama.cpp's `common_chat_continuation_parse` and the server's handling of `prefill_assistant` and
+//! `echo`. Builds without `continue_final_message` always continue and ignore the field.
 
 use bytes::Bytes;
 use model_boss_protocol::{ApiError, Remedy, beyond};
@@ -26,7 +26,7 @@ pub(crate) fn ask(fields: &mut Fields, leaves_it: bool) -> Result<Option<String>
         "null" => !leaves_it,
         "true" => true,
         "false" => false,
-        // Other values are the server's own vocabulary, and passed on.
+        // Other values are defined by the server, and passed on.
         _ => return Ok(None),
     };
     let Some(begun) = begun(fields)? else { return Ok(None) };
@@ -50,7 +50,7 @@ pub(crate) fn ask(fields: &mut Fields, leaves_it: bool) -> Result<Option<String>
     }
 }
 
-/// The text of the last message, if an answer can continue it: an assistant's, without tool calls, behind other
+/// The text of the last message, if an answer can continue it: an assistant's, without tool calls, after other
 /// messages.
 fn begun(fields: &Fields) -> Result<Option<String>, ApiError> {
     #[derive(Deserialize)]

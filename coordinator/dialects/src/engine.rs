@@ -79,8 +79,8 @@ impl EngineDialect {
         Ok(Prepared { path, body: Bytes::from(body), reshape, thinking: note })
     }
 
-    /// Refuses demands that llama.cpp's server would ignore. Requests to other engines pass, since their fields are not
-    /// known here.
+    /// Refuses demands that llama.cpp's server would ignore. Requests to other engines pass, since their fields are
+    /// unknown.
     fn refuse_demands(&self, fields: &Fields) -> Result<(), ApiError> {
         let unknown = |name: &str| {
             let is_known = DEMANDS.iter().any(|demand| demand.field == name && demand.remedy.is_llama_server());
@@ -108,8 +108,8 @@ impl EngineDialect {
     }
 }
 
-/// Asks llama.cpp's server for its progress where a client wants tokens counted from the first chunk. The server tells
-/// the prompt's tokens early only in its progress.
+/// Requests progress reports from llama.cpp's server, if a client wants tokens counted from the first chunk. Only these
+/// have the prompt's tokens early.
 fn ask_for_progress(fields: &mut Fields) -> Result<(), ApiError> {
     const PROGRESS: &str = "return_progress";
     let options = fields.get("stream_options").map_or("null", |options| options.get());

@@ -34,7 +34,7 @@ pub fn engine_error(status: u16, body: &[u8]) -> ApiError {
     }
 }
 
-/// The engine's words, with the facts that they lack. Clients look for the context's length in OpenAI's words.
+/// The engine's message, with missing facts added. Clients search it for the context's length in OpenAI's words.
 /// llama-server does not name the option that an embedding model lacks.
 fn with_advice(message: String, said: &Value) -> String {
     if message.contains("Pooling type") {
@@ -53,10 +53,10 @@ fn with_advice(message: String, said: &Value) -> String {
     }
 }
 
-/// OpenAI's words for the context of a model, which clients look for before they shorten a conversation.
+/// OpenAI's words for the context of a model, which clients search for before they shorten a conversation.
 pub(crate) const OPENAIS: &str = "This model's maximum context length";
 
-/// Whether an engine's message says that a prompt is too long. vLLM, SGLang and llama-server say so in words only.
+/// Whether an engine's message means that a prompt is too long. vLLM, SGLang and llama-server have no code for it.
 fn is_overflow(message: &str) -> bool {
     let words = [
         "maximum context length",

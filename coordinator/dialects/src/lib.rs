@@ -1,6 +1,6 @@
 //! Translations between OpenAI's API and other dialects: Anthropic's Messages, Ollama's API, llama.cpp's completions.
-//! They cover requests, whole answers, streams and errors, in both directions. Pure: bytes in, bytes out; the crate
-//! knows no sockets, no models and no clock.
+//! They cover requests, whole answers, streams and errors, in both directions. The crate is pure: it translates bytes,
+//! and has no sockets, no models and no clock.
 
 pub mod anthropic;
 mod check;

@@ -14,7 +14,7 @@ pub struct Names {
     origins: BTreeMap<String, Origin>,
 }
 
-/// The place in the client's request from which a place of the translation comes.
+/// The place in the client's request from which a place of the translation was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Origin {
     /// The value was copied: places below it map to places below the client's.
@@ -91,7 +91,7 @@ impl Names {
         }
     }
 
-    /// A message with the client's names of its fields. A word is taken for a field if it is in quotes or contains an
+    /// A message with the client's names of its fields. A word counts as a field if it is in quotes or contains an
     /// underscore.
     fn words(&self, message: &str, param: Option<&str>) -> String {
         let mut out = String::with_capacity(message.len());
@@ -124,8 +124,8 @@ impl Names {
     }
 }
 
-/// Whether the quoted words of an error are fields. Under all other codes of ours, quoted words are names of models,
-/// which may look like fields.
+/// Whether the quoted words of an error are fields. In errors with other codes, quoted words are names of models, which
+/// may look like fields.
 fn is_about_fields(code: &str, param: Option<&str>) -> bool {
     use ErrorCode::{ContextLengthExceeded, InvalidRequest, TemplateFailed, UnsupportedByModel};
     let known = ErrorCode::ALL.iter().find(|known| known.as_str() == code);

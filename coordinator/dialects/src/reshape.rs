@@ -31,13 +31,13 @@ pub trait Reshape: Send {
         true
     }
 
-    /// Tokens of prompt and answer, for shapes that count them apart from the usage passed on to the client.
+    /// Tokens of prompt and answer, for translations that count them independently of the usage in the client's answer.
     fn tokens(&self) -> Option<(u64, u64)> {
         None
     }
 }
 
-/// The error for a backend's answer that has no usable form; `what` tells the fault.
+/// The error for a backend's answer that has no usable form; `what` describes the fault.
 pub fn nonsense(what: impl std::fmt::Display) -> ApiError {
     ApiError::new(ErrorCode::BackendError, format!("the backend's answer cannot be used: {what}"))
 }

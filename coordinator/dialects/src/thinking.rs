@@ -1,5 +1,5 @@
 //! The wish to think or not (RC-23), translated for external engines and cloud providers. The functions also report the
-//! part of the wish that cannot be met. Our own worker reads the wish itself.
+//! part of the wish that cannot be met. The candle worker reads the wish itself.
 
 use model_boss_protocol::{ApiError, THINKING_SWITCHES, Thinking};
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ pub(crate) const FIELD: &str = "thinking";
 /// The field in which engines take the variables of chat templates.
 const TEMPLATE_OPTIONS: &str = "chat_template_kwargs";
 const EFFORT: &str = "reasoning_effort";
-/// llama.cpp's field for a budget, under the name that its older builds know too.
+/// llama.cpp's field for a budget, under the name that its older builds have too.
 const LLAMA_BUDGET: &str = "thinking_budget_tokens";
 
 /// Note for the client: the engine thinks, but enforces no budget.

@@ -45,7 +45,7 @@ pub struct ServerLimits {
     pub refusals: usize,
 }
 
-/// Listening sockets and the service behind them.
+/// Listening sockets and the service of their connections.
 pub struct Server {
     listeners: Vec<TcpListener>,
     door: Door,
@@ -79,7 +79,7 @@ impl Server {
         let (refusals, refusal) = (Arc::clone(&self.refusals), Arc::new(refusal()));
         for turn in 0_usize.. {
             let accepted = async {
-                // Without a place to be served, a client gets at least a refusal.
+                // A client that cannot be served gets at least a refusal.
                 let refusal = Arc::clone(&refusals).acquire_owned().await.ok()?;
                 let accepted = accept(&self.listeners, turn).await;
                 let place = match Arc::clone(&self.places).try_acquire_owned() {
@@ -148,7 +148,7 @@ impl Server {
 
 /// Accepts the next connection of any listener.
 async fn accept(listeners: &[TcpListener], turn: usize) -> io::Result<(TcpStream, SocketAddr)> {
-    // The listeners are asked in rotating order, so that a busy one does not starve the others.
+    // The listeners are polled in rotating order, so that a busy one does not starve the others.
     let (last, first) = listeners.split_at(turn % listeners.len().max(1));
     poll_fn(|cx| {
         let mut accepted = first.iter().chain(last).map(|listener| listener.poll_accept(cx));
@@ -157,7 +157,7 @@ async fn accept(listeners: &[TcpListener], turn: usize) -> io::Result<(TcpStream
     .await
 }
 
-/// The whole answer to a refused client, built in advance.
+/// The complete answer to a refused client, built in advance.
 fn refusal() -> String {
     let message = "every connection that this coordinator can serve is in use: come again in a moment, close idle \
                    connections, or raise its limit of file descriptors (ulimit -n)";

@@ -123,7 +123,7 @@ mod tests {
     use hyper_util::rt::TokioIo;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
-    /// The whole answer to these bytes, from a server that answers each request with 404.
+    /// The complete answer to these bytes, from a server that answers each request with 404.
     async fn answer(request: &[u8]) -> String {
         let (mut client, server) = duplex(1 << 20);
         let service = service_fn(async |_| {

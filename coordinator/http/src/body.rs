@@ -1,9 +1,9 @@
-//! Request bodies in, JSON bodies out.
+//! Bodies of requests and of JSON answers.
 //!
-//! [`Unread`] is the only way to a request's body: it reads the body whole into a [`RequestBody`], which counts against
-//! the memory budget. The content is reached only through [`RequestBody::open`], which moves work on large bodies off
-//! the thread that serves sockets. An open body parses into a value of a type, or into an object whose size was bounded
-//! first.
+//! [`Unread`] is the only access to a request's body: it reads the body completely into a [`RequestBody`], which counts
+//! against the memory budget. The content is accessible only by [`RequestBody::open`], which moves work on large bodies
+//! off the thread that serves sockets. An open body parses into a value of a type, or into an object whose size was
+//! bounded first.
 
 use std::time::Duration;
 

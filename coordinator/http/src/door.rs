@@ -27,7 +27,7 @@ const ANTHROPICS_ID: HeaderName = HeaderName::from_static("request-id");
 /// The longest client-chosen id that is echoed, in bytes.
 const MAX_REQUEST_ID: usize = 128;
 
-/// The service behind every connection.
+/// The HTTP service of every connection.
 #[derive(Clone)]
 pub struct Door {
     allowed: Arc<AllowedHosts>,

@@ -33,7 +33,7 @@ impl ErrorShape {
         }
     }
 
-    /// The same answer, with an error of ours rewritten in this shape.
+    /// Rewrites an answer with an error of the coordinator in this shape.
     pub(crate) fn put_on(self, response: &mut Response) {
         let Some(Refused(error)) = response.extensions_mut().remove() else { return };
         let ours = || serde_json::to_value(error.body(source(&error))).unwrap_or_default();
@@ -59,7 +59,7 @@ fn is_below(path: &str, root: &str) -> bool {
 #[derive(Clone, Debug)]
 struct Refused(ApiError);
 
-/// The answer to an error of ours. `ErrorShape::put_on` later puts it in the client's shape.
+/// The answer for an error of the coordinator. `ErrorShape::put_on` later puts it in the client's shape.
 pub fn error_response(error: &ApiError) -> Response {
     let mut response = Response::new(Body::from(error.body(source(error)).to_json()));
     response.extensions_mut().insert(Refused(error.clone()));
@@ -105,7 +105,7 @@ fn status(number: u16) -> StatusCode {
     StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// Whole seconds, rounded up, so that a client that waits that long never comes too early.
+/// Whole seconds, rounded up, so that a client that waits that long is never too early.
 fn whole_seconds(wait: Duration) -> u64 {
     (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
 }

@@ -76,7 +76,7 @@ mod tests {
         let place = gathered.several.as_ptr();
         pieces(&mut gathered, 23);
         assert_eq!((gathered.size(), gathered.several.as_ptr()), (4 * SMALL, place));
-        // More than was said is no fault, and what is kept has no room to spare.
+        // More bytes than expected are no fault, and the kept ones have no spare capacity.
         gathered.add(Bytes::from_static(b"more"));
         assert!(gathered.whole().ends_with(b"more"));
     }

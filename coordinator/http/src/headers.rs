@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue};
 /// The header of a request's public id. `Door` gives one to every request that has none, and to every answer.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The public id of a request, on its way from the door to the routes.
+/// The public id of a request. The first layer sets it, and routes read it.
 #[derive(Clone, Debug)]
 pub struct RequestId(pub HeaderValue);
 

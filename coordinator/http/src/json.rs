@@ -79,7 +79,7 @@ fn text_end(body: &[u8], mut at: usize) -> usize {
         if body[at - 1] == b'"' {
             return at;
         }
-        // A character behind a backslash does not end the text.
+        // A character after a backslash does not end the text.
         at += 1;
     }
     body.len()

@@ -1,6 +1,5 @@
-//! HTTP as the coordinator speaks it: connections and their limits, request bodies within one memory budget, and pooled
-//! connections to engines. Errors are written in each dialect's shape. Knows nothing of models or of what its routes
-//! do.
+//! The coordinator's HTTP: connections and their limits, request bodies within one memory budget, and pooled
+//! connections to engines. Errors are written in each dialect's shape. Models and routes are not part of this crate.
 
 pub mod accept;
 pub mod bare_errors;

@@ -1,5 +1,5 @@
 //! One budget for the memory that requests and answers hold while they are in flight. It covers arriving bodies, bodies
-//! of queued requests, parsed documents and collected answers. Knows numbers of bytes only.
+//! of queued requests, parsed documents and collected answers. The budget only counts bytes.
 //!
 //! No request waits for memory, so no two can wait for each other. A request that gets too little is refused at once
 //! and releases what it held. Small requests are preferred without a queue. A holder may grow only while at least its
@@ -34,7 +34,7 @@ pub struct HeldMemory {
     bytes: u64,
 }
 
-/// Whether a request was accepted before it asks for memory.
+/// Whether a request was accepted before it needs memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// Not accepted yet: the request can be refused without a loss, so the threshold applies.
@@ -46,10 +46,10 @@ pub enum Admission {
 /// Why memory was not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// Others hold it at the moment.
+    /// Other requests hold the memory at the moment.
     #[error("too much memory is in use by other requests")]
     Busy,
-    /// The request asks for more than any single one may hold.
+    /// The request needs more than any single one may hold.
     #[error("one request may hold {0} of memory at most, half of limits.request_memory")]
     Never(ByteCount),
 }
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(small.grow(50, Admission::AtDoor), Ok(()));
         assert_eq!(small.grow(1, Admission::AtDoor), Err(MemoryError::Busy));
         assert_eq!(small.grow(50, Admission::Accepted), Ok(()));
-        // One holder gives up, and the others go on.
+        // One holder releases its memory, and the others continue to grow.
         large.pop();
         assert!(large[0].grow(1, Admission::Accepted).is_ok());
         assert_eq!(budget.figures().refused, 10);

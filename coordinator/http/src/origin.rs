@@ -23,7 +23,7 @@ const WATCHED: [&str; 3] = ["/live", "/ready", "/health"];
 /// The seconds for which a browser may cache a preflight answer.
 const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("600");
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, OPTIONS");
-/// Makes caches keep the answers to different sites apart.
+/// The header that makes caches separate the answers to different sites.
 const VARIES: HeaderValue = HeaderValue::from_static("Origin, Access-Control-Request-Headers");
 /// Chrome's question whether public pages may reach private addresses.
 const REQUEST_PRIVATE: HeaderName = HeaderName::from_static("access-control-request-private-network");
@@ -125,7 +125,7 @@ impl AllowedHosts {
         Ok(())
     }
 
-    /// Whether a program on this machine uses a name that only its containers know.
+    /// Whether a program on this machine uses a name that only its containers have.
     fn is_guests(&self, authority: &str) -> bool {
         let (name, port) = authority.find(':').map_or((authority, ""), |colon| authority.split_at(colon));
         self.is_local && port_is_sane(port) && GUESTS_NAMES.iter().any(|guests| name.eq_ignore_ascii_case(guests))

@@ -39,11 +39,11 @@ impl Patience {
 /// The silence of one connection.
 struct Silence {
     patience: Patience,
-    /// Whether no request has come yet.
+    /// Whether no request has arrived yet.
     fresh: bool,
-    /// When hyper began to wait for a head.
+    /// The time at which hyper began to wait for a head.
     since: Instant,
-    /// When the current head began.
+    /// The time at which the current head began.
     begun: Option<Instant>,
     /// The timer, which is moved when it fires, not with each request.
     timer: Pin<Box<tokio::time::Sleep>>,
@@ -90,7 +90,7 @@ fn with<T>(silence: &Mutex<Silence>, act: impl FnOnce(&mut Silence) -> T) -> T {
     act(&mut silence.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// hyper's timer. hyper asks it for one thing only: to be woken when a head takes too long, beginning now.
+/// The timer that hyper uses. hyper only needs it to be woken when a head takes too long, from the moment of the call.
 struct HeadTimer(Arc<Mutex<Silence>>);
 
 impl Timer for HeadTimer {
@@ -224,7 +224,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(30)).await;
         client.write_all(b"GET / HTTP/1.1\r\nhost: loc").await.unwrap();
         tokio::time::sleep(Duration::from_secs(6)).await;
-        // Another byte is no new head.
+        // A further byte does not begin a new head.
         client.write_all(b"a").await.unwrap();
         assert_eq!(closed(&mut client).await, 4);
     }

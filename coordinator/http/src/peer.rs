@@ -1,5 +1,5 @@
-//! The user at the other end of a connection. TCP carries no credentials, so the kernel's socket table tells whose
-//! process made the socket. A caller on another host has no user here.
+//! The user at the other end of a connection. TCP carries no credentials, so the user is that of the socket in the
+//! kernel's table. A caller on another host has no user here.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::{Arc, OnceLock};
@@ -9,10 +9,10 @@ use model_boss_lease_store::Caller;
 
 /// The uid that the kernel shows for a user unknown to this user namespace (user_namespaces(7)).
 const OVERFLOW: &str = "/proc/sys/kernel/overflowuid";
-/// The map of a user namespace in which every user is known.
+/// The map of a user namespace that has every user.
 const WHOLE_MAP: [&str; 3] = ["0", "0", "4294967295"];
 
-/// One connection. The table is read at most once for it, and only where a route asks.
+/// One connection. The table is read at most once for it, and only if a route needs it.
 #[derive(Clone, Debug)]
 pub struct Peer(Arc<Ends>);
 

@@ -1,4 +1,5 @@
-//! Keep-alive HTTP connections to one worker. Knows the worker's address and token; nothing of queues or models.
+//! Keep-alive HTTP connections to one worker. They have the worker's address and token, and no relation to queues or
+//! models.
 //!
 //! A connection is either in the pool or owned by exactly one exchange. Dropping an exchange closes its connection,
 //! which makes the worker stop a generation when the client disconnects. The exchange's own task drives the connection:
@@ -43,8 +44,7 @@ struct PooledConnection {
     closed: bool,
 }
 
-/// The body of a request in two parts, sent one after the other. Text is prepended to a body this way without copying
-/// the body.
+/// The body of a request in two parts, sent one after the other. Text can thus be prepended without copying the body.
 #[derive(Clone, Debug, Default)]
 pub struct Outgoing {
     first: Bytes,
@@ -78,7 +78,7 @@ impl Body for Outgoing {
     }
 }
 
-/// Why no answer came from the worker.
+/// The reason why the worker gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
     /// The connection could not be opened.
@@ -89,7 +89,7 @@ pub enum UpstreamError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The connection broke before the head of an answer came.
+    /// The connection broke before the head of an answer arrived.
     #[error("it closed the connection before the head of its answer was whole")]
     Exchange(#[source] hyper::Error),
     /// The token is no valid header value: cannot happen with hexadecimal tokens.
@@ -98,7 +98,7 @@ pub enum UpstreamError {
 }
 
 impl UpstreamError {
-    /// Whether the other side answered, but not in HTTP: another try would end the same way.
+    /// Whether the other side answered, but not in HTTP: another attempt would end in the same way.
     pub fn is_nonsense(&self) -> bool {
         matches!(self, Self::Exchange(error) if error.is_parse())
     }

@@ -1,5 +1,5 @@
 //! Settings that change while the process runs (TR-4): values stored beside the lease ledger, which override the
-//! configuration. Knows the effective settings and their sources; a listener applies them.
+//! configuration. The crate has the effective settings and their sources; a listener applies them.
 
 mod documents;
 mod live;

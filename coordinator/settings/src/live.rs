@@ -17,7 +17,7 @@ const NOT_READ: &str = "allowCloudFallback is not known, so it is off: the lease
 /// keeps the guard shut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredGuard {
-    /// The store was not read, or its value is invalid; the text says which.
+    /// The store was not read, or its value is invalid; the text has the reason.
     Unknown(&'static str),
     /// The store has no value: the configuration decides.
     Unset,
@@ -38,7 +38,7 @@ pub struct Overrides {
     pub cloud_fallback: StoredGuard,
     pub aging_step: Option<Duration>,
     pub max_wait: Option<Duration>,
-    /// How long an unneeded model of any category stays loaded.
+    /// The time for which an unneeded model of any category stays loaded.
     pub model_idle: Option<KeepAlive>,
     pub max_loaded: Option<MaxLoaded>,
     pub max_queue: Option<usize>,

@@ -173,7 +173,7 @@ fn is_name(name: &str) -> bool {
     is_model(name) && !name.contains(':')
 }
 
-/// The names of local models in a file that `is_known` does not know. This is not an error, because a manifest may be
+/// The names of local models in a file for which `is_known` is false. This is not an error, because a manifest may be
 /// added later, but it is worth a warning.
 pub fn unknown_models<'a>(
     file: &'a TasksFile,

@@ -1,10 +1,10 @@
 //! `tasks.yaml`: the names of tasks and the profiles of clients. A task is a name for a ladder of models with a
-//! priority, a time budget and default parameters. A client's profile contains its limits, and the meaning of the
-//! names it uses.
+//! priority, a time budget and default parameters. A client's profile contains its limits, and the meaning of the names
+//! it uses.
 //!
-//! Pure: text comes in and a [`TasksFile`] with every problem goes out; a name comes in and a [`Resolved`] ladder
-//! goes out. Tasks, plain models, aliases and models of providers all pass through [`resolve()`], and so does the
-//! rule about clouds. Files, HTTP and the state of models are handled in other crates.
+//! The crate is pure: it parses text to a [`TasksFile`] with every problem, and resolves a name to a [`Resolved`]
+//! ladder. Tasks, plain models, aliases and models of providers all pass through [`resolve()`], and so does the rule
+//! about clouds. Files, HTTP and the state of models are handled in other crates.
 
 mod check;
 mod denial;

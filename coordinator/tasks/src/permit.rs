@@ -36,7 +36,7 @@ impl Permit {
         &self.ladder
     }
 
-    /// The same permission for the first rung alone.
+    /// Limits the permit to the first rung.
     #[must_use]
     pub fn first_only(self) -> Self {
         Self { ladder: Ladder { rest: Vec::new(), ..self.ladder }, ..self }
@@ -47,8 +47,8 @@ impl Permit {
         (self.client, self.ladder)
     }
 
-    /// The permission to load and unload the model of the first rung, if that is a local one. A client that may ask
-    /// for a model may have it loaded, and may say that it does not need it any more.
+    /// The permission to load and unload the model of the first rung, if that is a local one. A client that may use a
+    /// model may have it loaded, and may report that it does not need it any more.
     pub fn into_model(self) -> Option<ModelPermit> {
         match self.ladder.first.target {
             Target::Local(model) => Some(ModelPermit { principal: Principal::Client(self.client), model }),

@@ -14,7 +14,7 @@ pub const CLAUDE: &str = "claude";
 pub struct Providers(BTreeMap<String, bool>);
 
 impl Providers {
-    /// Only the built-in provider.
+    /// A list with only the built-in provider.
     pub fn new() -> Self {
         Self::default()
     }

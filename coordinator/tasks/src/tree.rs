@@ -13,7 +13,7 @@ use serde_saphyr::Spanned;
 const MAX_SIZE: usize = 1 << 20;
 /// The most nodes that a file may expand to, with aliases resolved.
 const MAX_NODES: usize = 100_000;
-/// The deepest nesting; files written by hand stay below.
+/// The limit on nesting; files written by hand stay below it.
 const MAX_DEPTH: usize = 24;
 /// The number of problems reported; more would not be read.
 const MAX_PROBLEMS: usize = 100;

@@ -245,7 +245,7 @@ pub fn messages_error(ours: &Value) -> Value {
         ) => kind,
         _ => "api_error",
     };
-    // Anthropic's clients look for these words before they shorten a conversation.
+    // Anthropic's clients search the error for these words before they shorten a conversation.
     let message = match (error["code"].as_str(), error["message"].as_str()) {
         (Some("context_length_exceeded"), Some(message)) if !message.starts_with(TOO_LONG) => {
             json!(format!("{TOO_LONG}: {message}"))

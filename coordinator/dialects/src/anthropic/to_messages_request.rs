@@ -12,11 +12,11 @@ const USUAL_LIMIT: u64 = 8_192;
 const LEAST_THINKING: u32 = 1_024;
 /// The thinking budget of requests that name none, in tokens.
 const USUAL_THINKING: u32 = 4_096;
-/// Tokens reserved for the answer behind the thinking.
+/// Tokens reserved for the answer after the thinking.
 const AFTER_THINKING: u64 = 2_048;
 
-/// Translates a chat request for `model`. Demands that the Messages API cannot meet are refused by name. Preferences it
-/// does not know (`seed`, penalties, `logit_bias`) are dropped.
+/// Translates a chat request for `model`. Demands that the Messages API cannot meet are refused by name. Preferences
+/// that it does not have (`seed`, penalties, `logit_bias`) are dropped.
 pub fn to_messages_request(chat: &Map<String, Value>, model: &str) -> Result<Value, ApiError> {
     refuse_what_it_lacks(chat)?;
     let (system, messages) = conversation(chat)?;
@@ -32,7 +32,7 @@ pub fn to_messages_request(chat: &Map<String, Value>, model: &str) -> Result<Val
         request["thinking"] = json!({ "type": "enabled", "budget_tokens": budget });
     } else {
         if let Some(temperature) = chat.get("temperature").and_then(Value::as_f64) {
-            // OpenAI's temperature goes to 2, Anthropic's to 1.
+            // OpenAI's temperature is at most 2, Anthropic's at most 1.
             request["temperature"] = json!(temperature.min(1.0));
         }
         copy(chat, "top_p", &mut request, "top_p");

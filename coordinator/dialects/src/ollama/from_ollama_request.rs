@@ -11,7 +11,7 @@ use crate::links::is_picture;
 pub enum OllamaRequest {
     /// An OpenAI chat request, and the client's names of its fields.
     Chat(Value, Names),
-    /// An OpenAI completion request for the prompt as it stands, and the client's names of its fields.
+    /// An OpenAI completion request for the unchanged prompt, and the client's names of its fields.
     Completion(Value, Names),
     /// A request without a prompt: the model is loaded.
     Load,
@@ -28,7 +28,7 @@ pub enum EmbedShape {
     One,
 }
 
-/// The request's `keep_alive`: for how long the model stays loaded. `None`: the request does not say.
+/// The request's `keep_alive`: the time for which the model stays loaded. `None` if the request has none.
 pub fn keep_alive_of(body: &Map<String, Value>) -> Result<Option<KeepAlive>, ApiError> {
     match body.get("keep_alive") {
         None | Some(Value::Null) => Ok(None),
@@ -365,7 +365,7 @@ fn chat_message(
     }
     if role == "tool" {
         let own = message.get("tool_call_id").and_then(Value::as_str).map(str::to_owned);
-        // A result names its function only. Results of one function come in the order of its calls.
+        // A result has only the name of its function. Results of one function are in the order of its calls.
         let name = message.get("tool_name").and_then(Value::as_str);
         let next = calls.iter().position(|call| Some(call.name.as_str()) == name).unwrap_or(0);
         let next = if calls.is_empty() { format!("call_{}", at.index) } else { calls.remove(next).id };

@@ -1,5 +1,5 @@
-//! Ollama's API, for tools that know no other. Its requests become OpenAI's, and OpenAI's answers become Ollama's lines
-//! of JSON. Shapes follow Ollama's API documentation; durations are in nanoseconds.
+//! Ollama's API, for tools that support no other. Its requests are translated to OpenAI's, and OpenAI's answers to
+//! Ollama's lines of JSON. Shapes follow Ollama's API documentation; durations are in nanoseconds.
 
 mod from_ollama_request;
 mod to_ollama_answer;

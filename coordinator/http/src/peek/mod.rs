@@ -37,11 +37,11 @@ pub struct Peeked {
     pub stream: bool,
     /// The client's own id.
     pub client: Option<ClientId>,
-    /// The priority that the client asks for.
+    /// The priority in the client's request.
     pub priority: Option<Priority>,
     /// The task that the request names.
     pub task: Option<String>,
-    /// How long the model should stay loaded after the request.
+    /// The time for which the model should stay loaded after the request.
     pub keep_alive: Option<KeepAlive>,
     /// The client's deadline, from the request's arrival.
     pub budget: Option<Duration>,
@@ -134,7 +134,7 @@ impl Peeked {
                 let said = read::<Option<serde_json::Value>>(name, value, "a value")?;
                 self.thinking = said.map(|said| Thinking::of_field(name, &said)).transpose()?;
             }
-            // These fields are not ours, but an engine's adapter parses them.
+            // An engine's adapter parses these fields, which are not model-boss's own.
             THINKING | EFFORT | TEMPLATE | LLAMA_BUDGET => check_length(name, value)?,
             _ => {
                 if unknown.len() + name.len() < MAX_UNKNOWN {
@@ -168,7 +168,7 @@ impl Peeked {
             self.task = Some(text.to_owned());
         }
         if let (None, Some(text)) = (self.keep_alive, get("x-keep-alive")?) {
-            // A header cannot tell a number from a text: bare digits are seconds, as in JSON.
+            // A header does not distinguish a number from a text: bare digits are seconds, as in JSON.
             let seconds = text.parse().ok().and_then(|s: f64| serde_json::from_value(s.into()).ok());
             self.keep_alive = Some(seconds.map_or_else(|| parse("x-keep-alive", text), Ok)?);
         }
@@ -346,7 +346,7 @@ impl Rewrite<'_> {
         match self.changes.thinking? {
             ThinkingSource::Request(thinking) => Some(thinking),
             ThinkingSource::Task(_) if said.names.contains(THINKING) || said.names.contains(EFFORT) => None,
-            // A template's switch says only whether to think; the task still says how long.
+            // A template's switch only decides whether to think; the task still sets the budget.
             ThinkingSource::Task(thinking) => {
                 Thinking::of_chat(None, said.template.as_ref(), None, Some(thinking)).ok().flatten()
             }

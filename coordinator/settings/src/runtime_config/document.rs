@@ -49,7 +49,7 @@ pub(super) struct LocalCopy {
 }
 
 impl Stored {
-    /// Parses a document. The error says why this version does not understand it.
+    /// Parses a document. The error has the reason why this version cannot use it.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| error.to_string())
     }
@@ -111,7 +111,7 @@ impl LocalCopy {
     }
 }
 
-/// The copy in a state folder, whatever store it came from; for people who look at a configuration.
+/// The copy in a state folder, from any store; for the display of a configuration.
 pub(super) fn read_copy(folder: &Path) -> Option<Kept> {
     read(&folder.join(FILE)).ok().flatten()
 }

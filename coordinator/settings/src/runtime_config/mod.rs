@@ -1,6 +1,6 @@
 //! The few settings that change while the process runs (TR-4). They are stored beside the leases, so that they survive
 //! a restart and every coordinator of the store has them within a second. A stored value overrides every other source.
-//! A guard is open only where the store was read and says so, or has no value (docs/adr/0034-a-copy-shuts-a-guard.md).
+//! A guard is open only if the store was read, and its value is true or absent (docs/adr/0034-a-copy-shuts-a-guard.md).
 
 mod document;
 mod values;
@@ -24,7 +24,7 @@ use crate::live::{LiveSettings, StoredGuard};
 
 /// The name of the document.
 const DOCUMENT: &str = "runtime-config";
-/// The interval between looks at the document, which other coordinators change too.
+/// The interval between reads of the document, which other coordinators change too.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The tries of a change that other writers overtake each time.
 const TRIES: usize = 16;
@@ -45,7 +45,7 @@ pub struct RuntimeConfig {
 struct DocumentState {
     /// The newest known document of this store. It comes from the copy until the store was read.
     known: Option<Kept>,
-    /// Its values that are not used.
+    /// The document's values that are not used.
     ignored: Vec<Ignored>,
     /// The document that was judged last.
     seen: Option<Etag>,
@@ -70,7 +70,7 @@ pub struct ShownValues {
 pub enum Detail {
     /// Values alone.
     Values,
-    /// Also the configured value, and its source.
+    /// The effective values, with the configured ones and their sources.
     Origins,
 }
 
@@ -106,7 +106,7 @@ impl RuntimeConfig {
         config
     }
 
-    /// Follows the document for as long as the process lives.
+    /// Follows the document as long as the process runs.
     pub async fn follow(self: Arc<Self>) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -191,7 +191,7 @@ impl RuntimeConfig {
             };
             let before = match read(&document) {
                 Ok(Some(stored)) if !known.is_newer_than(&stored) => stored,
-                // The store lost the document: the change starts from the last known one.
+                // The store lost the document: the change is applied to the last known one.
                 Ok(_) => known,
                 Err(_) if expected == Expected::Anything => known,
                 Err(why) => return Err(not_understood(&why)),

@@ -56,7 +56,7 @@ pub enum CloudFallback {
     Allowed,
     /// Fallback to a cloud was switched off.
     Off,
-    /// The setting is not known, for this reason, and fallback counts as switched off.
+    /// The setting is unknown, for this reason, and fallback counts as switched off.
     Unknown(&'static str),
 }
 
@@ -84,14 +84,14 @@ pub struct Resolved {
     pub budget: Option<Duration>,
     /// The keep-alive of requests that do not state one.
     pub keep_alive: Option<KeepAlive>,
-    /// Whether models that can reason before they answer do, if the request does not say.
+    /// Whether models that can reason before they answer do so, unless the request decides it.
     pub thinking: Option<Thinking>,
     /// The client's profile.
     pub profile: Arc<ClientProfile>,
     /// Rungs as written that may not be used, with the reason.
     pub removed: Vec<Removed>,
-    /// The rungs that were left out only because a guard is not known, with the reason, for an error that their
-    /// absence causes.
+    /// The rungs that were omitted only because a guard is unknown, with the reason, for an error that their absence
+    /// causes.
     pub unknown_guard: Option<String>,
     /// The named task, completed with the defaults.
     task: Option<Arc<Task>>,
@@ -125,8 +125,8 @@ pub struct Removed {
 
 /// Resolves the names of a request.
 ///
-/// Errors: 404 for a task that does not exist, 403 for a model or task that the client may not use. An unknown model
-/// is no error here: the scheduler knows all names, and finds similar ones.
+/// Errors: 404 for a task that does not exist, 403 for a model or task that the client may not use. An unknown model is
+/// no error here: the scheduler has all names, and finds similar ones.
 pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Resolved, Denial> {
     let profile = Arc::clone(around.names.profile(question.client));
     let preferred = question.task.is_some().then_some(question.model).flatten();
@@ -195,8 +195,8 @@ fn left_out(fallen: &[Removed], why: &str) -> String {
     format!("not asked: {} ({why})", names.join(", "))
 }
 
-/// The permission to load, unload, move, pin or invalidate a local model, by its own name. The operator has it for
-/// all models, a client for those that it may ask for.
+/// The permission to load, unload, move, pin or invalidate a local model, by its own name. The operator has it for all
+/// models, a client for those that it may use.
 ///
 /// Errors: 403 for a model that the client may not use.
 pub fn operate_model(principal: Principal, model: ModelId, around: &Surroundings<'_>) -> Result<ModelPermit, Denial> {
