@@ -50,7 +50,7 @@ fn prefix_says_what_it_lacks(file: &[u8]) {
 
 fn walk(header: &Header<'_>, key: &str, value: Value<'_>) {
     assert!(header.get(key).is_some());
-    // Each either reads or says why not; an error names its key.
+    // Each call returns a value or an error that names its key.
     let _ = (header.find::<bool>(key), header.find::<f32>(key), header.find::<i64>(key), header.find::<u32>(key));
     if let Err(error) = header.need::<&str>(key) {
         assert!(!error.to_string().is_empty());

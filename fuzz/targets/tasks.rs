@@ -1,5 +1,5 @@
-//! Any text as `tasks.yaml`: it is read or refused with its faults, in bounded time and memory. What is read means
-//! something: every task resolves, and with clouds shut off no ladder leaves the machine behind its first place.
+//! Any text as `tasks.yaml`: it is parsed, or refused with its faults, in bounded time and memory. In a parsed file
+//! every task resolves, and with clouds forbidden no ladder has a rung of a cloud provider after its first.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -26,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
                 model_named: &|name| (name == "guide").then(|| name.into()),
             };
             let question = Question { model: None, task: Some(task), client: &client, no_fallback: false };
-            // A client's own names and permissions may lead elsewhere, or nowhere.
+            // A client's own names and permissions may name another ladder, or none.
             let Ok(resolved) = resolve(&question, &around) else { continue };
             let behind = resolved.ladder().rungs().filter(|rung| rung.position > 0);
             assert!(behind.into_iter().all(|rung| !providers.is_cloud(&rung.target)), "a cloud behind the first place");

@@ -1,5 +1,5 @@
 //! Any bytes as a source of vocabularies and templates: a GGUF file, `tokenizer.json`, `tokenizer_config.json`, or a
-//! chat template. A source that loads must encode, decode and render a fixed text, or say why not.
+//! chat template. A source that loads must encode, decode and render a fixed text, or return an error.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ static FOLDERS: LazyLock<Folders> = LazyLock::new(|| {
 fuzz_target!(
     init: {
         // The fuzzer ends the process at every panic, even at one that is caught. Panics inside the tokenizers library
-        // (and what it uses) are caught where we call it; ours, and those that nobody catches, still end the process.
+        // (and its dependencies) are caught by this repository's code; all others still end the process.
         let end = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let foreign = panic.location().is_some_and(|place| place.file().contains("/registry/"));

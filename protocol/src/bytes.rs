@@ -64,7 +64,7 @@ impl Sum for ByteCount {
     }
 }
 
-/// Three significant figures in binary units, the way people compare sizes: `7.41 MiB`, `18.0 GiB`, `512 B`.
+/// Three significant figures in binary units, in which people compare sizes: `7.41 MiB`, `18.0 GiB`, `512 B`.
 impl fmt::Display for ByteCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];

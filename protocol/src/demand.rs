@@ -1,5 +1,5 @@
-//! Demands of requests that our own worker cannot meet yet, by their fields. An answer of 200 without them would be
-//! wrong. Such a field is refused by its name, and the refusal says which engine supports it.
+//! Demands of requests that the candle worker cannot meet yet, by their fields. An answer of 200 that ignores one would
+//! be wrong. Such a field is refused by its name, and the refusal names an engine that supports it.
 //!
 //! The fields are those of OpenAI's API, llama.cpp, vLLM and SGLang; other dialects are translated into them first.
 
@@ -16,16 +16,16 @@ pub enum Remedy {
     LlamaServer,
     /// An external engine with this name, started by a command line.
     Command(&'static str),
-    /// Both kinds of engines.
+    /// Any external engine can meet the demand.
     AnyEngine,
     /// A model of a cloud provider.
     Provider,
-    /// Another form of the same demand.
+    /// Another form of the demand can be met.
     Instead(&'static str),
 }
 
 impl Remedy {
-    /// Whether llama.cpp's server knows the field.
+    /// Whether llama.cpp's server supports the field.
     pub const fn is_llama_server(self) -> bool {
         matches!(self, Self::LlamaServer | Self::AnyEngine)
     }
@@ -57,7 +57,7 @@ pub struct Demand {
     pub field: &'static str,
     /// The demanded act, as it follows "cannot".
     pub act: &'static str,
-    /// The way to meet it.
+    /// The engine or change by which the demand can be met.
     pub remedy: Remedy,
     /// Fields that give details of the demand. They demand nothing by themselves.
     pub details: &'static [&'static str],

@@ -76,11 +76,11 @@ error_codes! {
     LeaseLost = "lease_lost", 409, "invalid_request_error";
     /// The lease cannot grow now.
     LeaseNoRoom = "lease_no_room", 409, "invalid_request_error";
-    /// The lease is held by a process that lives.
+    /// The lease is held by a process that is alive.
     LeaseInUse = "lease_in_use", 409, "invalid_request_error";
     /// The device is not present.
     DeviceNotAvailable = "device_not_available", 409, "invalid_request_error";
-    /// Only pinned models could make room.
+    /// Only the eviction of pinned models would make room.
     SlotsPinned = "slots_pinned", 409, "invalid_request_error";
     /// The move failed; the old copy still serves.
     MigrationFailed = "migration_failed", 409, "invalid_request_error";
@@ -168,28 +168,28 @@ impl ApiError {
         Self { param: Some(param.into()), ..Self::new(ErrorCode::InvalidRequest, message) }
     }
 
-    /// The same error with the field that was wrong.
+    /// Adds the field that was wrong.
     #[must_use]
     pub fn with_param(mut self, param: impl Into<String>) -> Self {
         self.param = Some(param.into());
         self
     }
 
-    /// The same error with a time to try again.
+    /// Adds the time after which to try again.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
         self
     }
 
-    /// The same error with another status than the code's own.
+    /// Sets another status than the code's own.
     #[must_use]
     pub fn with_status(mut self, status: u16) -> Self {
         self.status = Some(status);
         self
     }
 
-    /// The same error with the device on which the model still serves.
+    /// Adds the device on which the model still serves.
     #[must_use]
     pub fn still_on(mut self, device: DeviceId) -> Self {
         self.still_on = Some(device);

@@ -17,7 +17,7 @@ pub enum LlamaArgsError {
     /// The option is not on the list.
     #[error("'{0}' is not allowed; what may be given is {all}", all = allowed_names())]
     NotAllowed(String),
-    /// A value stands in the place of an option.
+    /// The text has a value in place of an option.
     #[error("'{0}' belongs to no option")]
     Stray(String),
     /// An option lacks its value.
@@ -36,7 +36,7 @@ pub enum LlamaArgsError {
 enum Takes {
     Nothing,
     Value,
-    /// An optional value: older builds take none, newer ones a word.
+    /// The value is optional: older builds accept none, newer ones a word.
     Perhaps,
 }
 
@@ -201,8 +201,8 @@ impl LlamaArgs {
     }
 }
 
-/// Whether a value is a number, a word or a list with commas. Paths, and texts for which a program would read a file,
-/// are none of these.
+/// Whether a value is a number, a word or a list with commas. Paths, and texts that make a program read a file, are
+/// none of these.
 fn is_plain(value: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-+,;:".contains(&b);
     !value.is_empty() && value.len() <= 256 && value.bytes().all(allowed) && !value.contains("..")

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{ByteCount, DeviceId, Priority};
 
-/// A lease of another holder: a training job, another coordinator, or a holder that is gone and whose bytes still
+/// A lease of another holder: a training job, another coordinator, or a holder that has ended and whose bytes still
 /// count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtherLease {
@@ -31,7 +31,7 @@ pub struct OtherRequest {
     pub label: String,
     /// The request's priority.
     pub priority: Priority,
-    /// The bytes it will get in its turn.
+    /// The bytes that the request will get in its turn.
     pub parts: Vec<(DeviceId, ByteCount)>,
 }
 

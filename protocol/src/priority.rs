@@ -39,7 +39,7 @@ impl Priority {
         self.0
     }
 
-    /// More important by `steps`, but never beyond 1, so that 0 is never overtaken (RC-5).
+    /// A priority more important by `steps`, but at most 1, so that 0 is never overtaken (RC-5).
     #[must_use]
     pub fn aged(self, steps: u64) -> Self {
         if self.0 <= 1 {

@@ -77,7 +77,7 @@ pub enum KeepAlive {
 }
 
 impl KeepAlive {
-    /// This time, but at most `limit`.
+    /// The shorter of this time and `limit`.
     #[must_use]
     pub fn at_most(self, limit: Duration) -> Self {
         match self {

@@ -19,8 +19,8 @@ pub mod headers {
     /// The id of the request, echoed by the worker.
     pub const REQUEST_ID: &str = "x-request-id";
     /// The time that the request has left, in milliseconds; without the header there is no limit. A worker answers
-    /// within it, or with `deadline_exceeded`: status 504 before its answer began, an error event in a stream. It
-    /// stops the work then. Engines that do not know the header have their connection closed at that moment.
+    /// within it, or with `deadline_exceeded`: status 504 before its answer began, an error event in a stream. It stops
+    /// the work then. The connection to an engine without support for the header is closed at that moment.
     pub const DEADLINE_MS: &str = "x-deadline-ms";
     /// The request's priority, 0 to 9, where lower is more important. A worker may order its work by it.
     pub const PRIORITY: &str = "x-priority";
@@ -49,7 +49,7 @@ pub struct WorkerSpec {
     pub generation: Generation,
     /// The token that callers must present.
     pub token: SpawnToken,
-    /// The secret that only this worker knows; shown in [`WorkerHealth::proof`].
+    /// The secret that only this worker has; shown in [`WorkerHealth::proof`].
     pub proof: ReadyProof,
     /// The longest prompt plus answer, in tokens; the model's own limit when absent.
     #[serde(default)]
@@ -97,8 +97,8 @@ impl Default for TextLimits {
     }
 }
 
-/// A second secret of the spawn. It shows that the process on the port is the one that read the start line. Another
-/// process that got the port first cannot know it.
+/// A second secret of the spawn. It proves that the process on the port is the one that read the start line. Another
+/// process that bound the port first cannot have it.
 pub type ReadyProof = SpawnToken;
 
 /// The start line cannot be used.
@@ -181,8 +181,8 @@ impl WorkerSpec {
 /// The parameters of `GET /health`, as its query states them: `?wait_ms=100`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HealthQuestion {
-    /// The longest time for which a worker that is loading delays its answer, until it is ready. So the coordinator
-    /// learns of it at once and need not ask repeatedly.
+    /// The longest time for which a loading worker delays its answer, until it is ready. The coordinator thus notices
+    /// readiness at once, without polling.
     pub wait: Duration,
 }
 
@@ -223,13 +223,13 @@ pub struct WorkerHealth {
     pub proof: ReadyProof,
     /// The share of the weights read, 0 to 1.
     pub progress: f32,
-    /// The context it serves, in tokens; known when ready.
+    /// The context that the worker serves, in tokens; known when ready.
     #[serde(default)]
     pub context_length: Option<u64>,
-    /// Bytes of weights it holds; known when ready.
+    /// Bytes of weights that the worker holds; known when ready.
     #[serde(default)]
     pub weight_bytes: Option<u64>,
-    /// The bytes it holds on each device of [`WorkerSpec::parts`], by the same names, where they are known.
+    /// The bytes that the worker holds on each device of [`WorkerSpec::parts`], by the same names, if they are known.
     #[serde(default)]
     pub held: Vec<(DeviceId, ByteCount)>,
     /// Counts of the engine's work.
@@ -291,7 +291,7 @@ pub struct EngineStats {
 /// giving up the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerExit {
-    /// The worker was asked to stop, or the coordinator ended.
+    /// The worker has ended in order, after SIGTERM or because the coordinator ended.
     Clean,
     /// The start line or the command line is wrong.
     BadSpec,
@@ -299,7 +299,7 @@ pub enum WorkerExit {
     BadModel,
     /// There is not enough memory for the model.
     OutOfMemory,
-    /// A file that exists could not be read: the disk or the network behind it failed, and may work later.
+    /// A file that exists could not be read: the disk or the network failed, and may work later.
     ReadFailed,
     /// Another process listens on the port.
     PortInUse,

@@ -1,11 +1,11 @@
-"""A Hugging Face Trainer that saves a checkpoint and stops when its memory is asked back, and goes on from there next time.
+"""A Hugging Face Trainer that saves a checkpoint and stops when its lease is revoked. The next run continues from there.
 
     with model_boss.lease(vram="18GiB", preemptible=True, grace="5m") as lease:
         trainer = Trainer(..., callbacks=[SaveOnRevocation(lease)])
         trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir))
 
-With torchrun enter the lease in the program that starts it (`model-boss lease run --gpus 4 --on-revoke USR1 -- torchrun …`):
-the ranks are its children.
+With torchrun, the program that starts it enters the lease, because the ranks are its children:
+`model-boss lease run --gpus 4 --on-revoke USR1 -- torchrun …`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 else:
     try:
         from transformers import TrainerCallback
-    except ImportError:  # the class has no other duty than its methods
+    except ImportError:  # without transformers, the class only needs its own methods
         TrainerCallback = object
 
 
 class SaveOnRevocation(TrainerCallback):
-    """Asks the trainer to save and stop at the next step after the revocation, also between evaluation steps."""
+    """Makes the trainer save and stop at the next step after the revocation, also between evaluation steps."""
 
     def __init__(self, lease: model_boss.Lease) -> None:
         self.lease = lease
@@ -36,7 +36,7 @@ class SaveOnRevocation(TrainerCallback):
         return control
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        # Within gradient accumulation nothing can be saved; the trainer looks at this flag there too.
+        # Within gradient accumulation no checkpoint can be saved, but the trainer checks this flag.
         if self.lease.revoked.is_set():
             control.should_training_stop = True
         return control

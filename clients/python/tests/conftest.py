@@ -1,6 +1,6 @@
 """Starts a store of leases: a real coordinator on a simulated machine, or a real Redis server with no coordinator.
 
-Run by scripts/test, which builds the binaries and says where they are in MODEL_BOSS_TEST_BIN_DIR.
+scripts/test runs the tests. It builds the binaries and sets their folder in MODEL_BOSS_TEST_BIN_DIR.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def binary(name: str) -> pathlib.Path:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Nothing of whoever runs the tests."""
+    """Environment variables without those of the user who runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MODEL_BOSS_")}
     return {**kept, "PYTHONPATH": str(SOURCE), **more}
 
 
 def until(ask: Callable[[], Any], what: str) -> Any:
-    """Asks until there is an answer, for at most thirty seconds."""
+    """Polls until there is a value, for at most thirty seconds."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         if answer := ask():
@@ -162,7 +162,7 @@ def redis(tmp_path: pathlib.Path) -> Iterator[Redis]:
 
 
 class Script:
-    """A training script in a process of its own: says lines, and hears lines."""
+    """A training script in a process of its own, which prints and reads lines."""
 
     def __init__(self, text: str, variables: dict[str, str]) -> None:
         self.process = subprocess.Popen(

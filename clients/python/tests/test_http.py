@@ -213,7 +213,7 @@ def test_a_process_that_never_hears_that_it_was_let_through_promises_itself_noth
         {"MODEL_BOSS_URL": between.url},
     )
     assert job.line() == "gave up"
-    # It was let through, so it is counted with what it uses until it ends, and with no more than that.
+    # The process was attached, so the memory that it uses is counted until it ends, and no more than that.
     [lease] = coordinator.leases()
     assert [part["bytes"] for part in lease["parts"]] == [1, 1]
     job.say("")

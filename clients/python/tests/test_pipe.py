@@ -40,7 +40,7 @@ def test_le_2_the_process_itself_is_let_through_the_gate(redis: Redis, script: S
     assert (lease["state"], lease["parts"][0]["bytes"]) == ("limbo", 1), "what it still uses is counted"
     job.say("")
     assert job.code() == 0
-    # Nobody renews it any more, and its process is gone: whoever looks next ends it.
+    # The lease is not renewed any more, and its process is gone: the next reader of the ledger ends it.
     until(lambda: not settled(redis), "the end of the lease")
 
 
@@ -61,7 +61,7 @@ def test_le_4_a_killed_process_holds_nothing(redis: Redis, script: Start) -> Non
 
 
 def test_a_forked_worker_that_lives_on_delays_nobody_and_holds_no_pipe(redis: Redis, script: Start) -> None:
-    # What a DataLoader of torch does: workers are forked and outlive the statement.
+    # As with a DataLoader of torch, workers are forked and outlive the statement.
     job = script(
         "import model_boss, multiprocessing, sys\n"
         "fork = multiprocessing.get_context('fork')\n"

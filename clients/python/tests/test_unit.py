@@ -1,4 +1,4 @@
-"""What needs neither a coordinator nor Redis."""
+"""Tests that need neither a coordinator nor Redis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 import pytest
 
 import model_boss
-from model_boss._lease import Lease, _Ears
+from model_boss._lease import Lease, _LeaseListener
 from model_boss._http import _answer
 from model_boss._words import Grant, Listener, Part, Process, Wish, label_of, printable, read_json, seconds
 from trainer_callback import SaveOnRevocation
@@ -55,7 +55,7 @@ def test_op_10_texts_from_outside_cannot_steer_a_terminal() -> None:
 
 
 class Given:
-    """A backend that grants at once, and remembers."""
+    """A backend that grants at once, and records its calls."""
 
     def __init__(self, parts: list[Part]) -> None:
         self.parts, self.story = parts, list[str]()
@@ -116,7 +116,7 @@ def test_wishes_that_make_no_sense_are_named() -> None:
 
 
 class Trainer:
-    """What transformers' Trainer does with its callbacks, as far as this one is concerned: steps, flags, saves."""
+    """The part of transformers' Trainer that concerns this callback: steps, flags, saves."""
 
     def __init__(self, callback: SaveOnRevocation, step: Callable[[int], None]) -> None:
         self.callback, self.step, self.saved = callback, step, list[int]()
@@ -166,5 +166,5 @@ def test_without_a_revocation_the_trainer_goes_on() -> None:
 def test_on_lost_is_called_instead_of_the_end() -> None:
     called = threading.Event()
     with lease_of(Given(GPUS), on_lost=lambda lease: called.set()) as lease:
-        _Ears(lease).lost("forgotten")
+        _LeaseListener(lease).lost("forgotten")
         assert called.wait(10) and lease.lost.is_set()

@@ -3,16 +3,16 @@
     import model_boss
 
     with model_boss.lease(vram="18GiB", gpus=1, preemptible=True, grace="2m") as lease:
-        import torch                       # only now: nothing may touch CUDA before the lease is there
+        import torch                       # only now: no code may use CUDA before the lease is granted
         for step, batch in enumerate(data):
             train(batch)
-            if lease.revoked.is_set():     # somebody more important needs the memory
+            if lease.revoked.is_set():     # a more important request needs the memory
                 save_checkpoint()
                 break
 
-The coordinator is asked over HTTP (``MODEL_BOSS_URL``, by default http://127.0.0.1:8210). With a Redis URL
-(``MODEL_BOSS_REDIS_URL``) the program ``model-boss lease hold`` is asked over a pipe instead, and no coordinator needs to
-run. Nothing is decided here: who gets memory, and who gives it back, is decided by the ledger.
+Requests are sent to the coordinator over HTTP (``MODEL_BOSS_URL``, by default http://127.0.0.1:8210). With a Redis URL
+(``MODEL_BOSS_REDIS_URL``) they are sent to the program ``model-boss lease hold`` over a pipe, and no coordinator needs to
+run. The ledger decides all grants and revocations; this package decides none.
 """
 
 from ._errors import (

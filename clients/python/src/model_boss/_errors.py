@@ -1,4 +1,4 @@
-"""What can go wrong, in words that say what to do."""
+"""Errors, with messages that include a remedy."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from ._words import printable
 
 
 class LeaseError(Exception):
-    """Something about a lease failed. The base of all errors here, whose words are printable."""
+    """A failure of a lease: the base class of all errors of this package. Messages are printable."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(printable(message))
 
 
 class NotReachable(LeaseError):
-    """Where leases are kept cannot be reached. What is held stays held."""
+    """The store of leases cannot be reached. Leases that are held are not affected."""
 
 
 class Refused(LeaseError):
-    """The request makes no sense or is not allowed; ``code`` is one of docs/errors.md where there is one."""
+    """The request is invalid or not allowed; ``code`` is one of docs/errors.md, or None."""
 
     def __init__(self, message: str, code: Optional[str] = None) -> None:
         super().__init__(message)
@@ -27,16 +27,16 @@ class Refused(LeaseError):
 
 
 class NeverFits(Refused):
-    """More is asked for than the devices have."""
+    """The request is larger than the devices."""
 
 
 class WaitedTooLong(LeaseError):
-    """The memory did not come free in the time that ``wait`` allows."""
+    """The memory was not free within the time of ``wait``."""
 
 
 class LeaseLost(LeaseError):
-    """The lease is gone: its process must not touch the device any more."""
+    """The lease is lost: its process must not use the device any more."""
 
 
 class CudaTouched(LeaseError):
-    """CUDA was used before the lease was there: too late to count it, and to choose the GPU."""
+    """CUDA was initialised before the lease was granted, so its memory was not counted and the GPU cannot be chosen."""

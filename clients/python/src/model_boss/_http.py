@@ -18,9 +18,9 @@ from ._words import Grant, Listener, Part, Process, Wish, fields, read_json
 _LOG = logging.getLogger("model_boss")
 _ROUTE = "/api/v1/leases"
 _ANSWER_LIMIT = 5.0
-"""A coordinator looks at its devices before it answers; longer than this is no answer."""
+"""Seconds for an answer. The coordinator samples its devices before it answers."""
 _ATTACH_LIMIT = 10.0
-"""So long a process is let through again and again; then the promise is about to expire."""
+"""Seconds for which an attach is repeated. After them the grant is about to expire."""
 _ATTACH_INTERVAL = 0.2
 _PASSING = {"lease_store_unavailable", "lease_store_recovering", "draining"}
 
@@ -61,7 +61,7 @@ class HttpBackend:
                 status, answer = self._ask("POST", _ROUTE, {**self._wish, **where, "wait": True})
                 met = True
             except NotReachable as error:
-                # One that was there will be back; one that never was is a wrong address.
+                # A coordinator that answered before will return; one that never answered has a wrong address.
                 if not met:
                     raise
                 status, answer = 202, {"waiting": {"position": 1, "reason": str(error), "retry_after_ms": 1000}}
@@ -90,7 +90,7 @@ class HttpBackend:
         self._parts = [{"device": p["device"], "memory": p["bytes"]} for p in lease["parts"] if p["bytes"] > 0]
 
     def attach(self, pid: int) -> None:
-        # Where the answer is lost the process may have been let through: it is asked again, and that says so once more.
+        # If an answer is lost, the process may have been attached: the request is repeated, which has no further effect.
         self._attached = True
         deadline = time.monotonic() + _ATTACH_LIMIT
         while True:
@@ -110,7 +110,7 @@ class HttpBackend:
         self._keeper.start()
 
     def _keep(self, listener: Listener) -> None:
-        """The heartbeat. What it cannot reach is not lost: the work goes on."""
+        """The heartbeat. While the coordinator is unreachable the lease is not lost, and the work continues."""
         away = False
         while not self._over.wait(self._heartbeat):
             try:
@@ -120,7 +120,7 @@ class HttpBackend:
                 away = False
             except LeaseLost as error:
                 return listener.lost(str(error))
-            except Exception as error:  # whatever it is, the next heartbeat tries again
+            except Exception as error:  # after any error, the next heartbeat tries again
                 if not away:
                     _LOG.warning("goes on without the coordinator: %s", error)
                 away = True
@@ -137,7 +137,7 @@ class HttpBackend:
                 return next(iter(answer["leases"]), None)
         except LeaseLost:
             pass
-        # A coordinator that does not know the lease is told of it; what it says then is final.
+        # The lease is reasserted at a coordinator that does not have it. The answer to that is final.
         wish = self._wish
         keys = ("request_id", "owner", "priority", "preemptible", "grace", "min_hold")
         record = {key: wish[key] for key in keys}
@@ -149,7 +149,7 @@ class HttpBackend:
         return None
 
     def forked(self) -> None:
-        """Nothing to do: every question has a connection of its own, and the heartbeat's thread is the parent's."""
+        """Does nothing: every request has a connection of its own, and the heartbeat's thread is the parent's."""
 
     def release(self) -> Optional[str]:
         self._over.set()
@@ -161,14 +161,14 @@ class HttpBackend:
                     self._ask("DELETE", _ROUTE, {"request_id": self._request_id, "owner": self._wish["owner"]})
                 return None
             if self._attached:
-                # This process lives on. Nothing more is promised to it than what it still uses, as it is seen.
+                # This process continues. The lease shrinks to the least, and the measured use of the process counts.
                 least = [{**part, "memory": 1} for part in self._parts]
                 self._ask("PUT", f"{_ROUTE}/{self._id}", {"token": self._token, "parts": least})
             _, answer = self._ask("DELETE", f"{_ROUTE}/{self._id}", {"token": self._token})
         except LeaseLost:
             return None
         except LeaseError as error:
-            # It expires, and ends when this process does.
+            # The lease expires, and ends when this process does.
             return str(error)
         return None if answer.get("released") else str(answer.get("reason") or "its process lives")
 
@@ -194,7 +194,7 @@ def _answer(url: str, status: int, text: bytes) -> dict[str, Any]:
         answer = read_json(text)
         error = answer.get("error") if status >= 300 else None
     except (ValueError, AttributeError) as cause:
-        # A proxy in front of a coordinator that restarts.
+        # The answer is that of a proxy in front of a coordinator that restarts.
         kind = NotReachable if status >= 500 else Refused
         raise kind(f"{url} answered {status} and nothing that model-boss would say") from cause
     if status < 300:

@@ -1,4 +1,4 @@
-"""The lease as training code sees it."""
+"""The interface of a lease for training code."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from ._words import Backend, Grant, Size, Span, Wish, label_of, printable, secon
 
 _LOG = logging.getLogger("model_boss")
 _LAST_WORDS = 5.0
-"""Whoever lost its lease must be gone in so many seconds."""
+"""Seconds in which a process that lost its lease must end."""
 _EXIT_CODE = 75
-"""EX_TEMPFAIL of sysexits.h: nothing was wrong with the work, it may be started again."""
+"""EX_TEMPFAIL of sysexits.h: the program has no fault and may be started again."""
 
 
 @dataclass(frozen=True)
 class Revocation:
-    """That a lease is asked back."""
+    """The revocation of a lease."""
 
     by: str
-    """Who needs the memory."""
+    """The label of the holder that needs the memory."""
     deadline: float
-    """Until when it has to be given back, by ``time.monotonic()``. Then the process is ended."""
+    """The end of the grace, by ``time.monotonic()``. A process that still holds the lease then is ended."""
 
     @property
     def remaining(self) -> float:
-        """Seconds that are left."""
+        """Seconds until the deadline."""
         return max(0.0, self.deadline - time.monotonic())
 
 
 class Lease:
-    """Memory on GPUs, held by this process. Made by :func:`lease`; use it in a ``with`` or ``async with`` statement."""
+    """Memory on GPUs, held by this process. :func:`lease` makes it, for use in a ``with`` or ``async with`` statement."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class Lease:
         self._over = threading.Event()
         self._ending = False
         self.revoked = threading.Event()
-        """Set when the memory is asked back: save what must not be lost, and leave the ``with`` statement."""
+        """Set when the lease is revoked: save the state of the work, and leave the ``with`` statement."""
         self.lost = threading.Event()
-        """Set when the lease is gone; the process ends within five seconds unless ``on_lost`` was given."""
+        """Set when the lease is lost; the process ends within five seconds unless ``on_lost`` was given."""
         _LIVING.add(self)
 
     @property
     def id(self) -> str:
-        """Its name in ``model-boss lease list``."""
+        """The lease's name in ``model-boss lease list``."""
         return self._held().lease
 
     @property
@@ -82,12 +82,12 @@ class Lease:
 
     @property
     def cuda_visible_devices(self) -> str:
-        """The GPUs by UUID, as ``CUDA_VISIBLE_DEVICES`` has it; empty when there are none."""
+        """The UUIDs of the GPUs, as the value of ``CUDA_VISIBLE_DEVICES``; empty without a GPU."""
         return ",".join(part.uuid for part in self._held().parts if part.uuid)
 
     @property
     def revocation(self) -> Optional[Revocation]:
-        """Who asks for the memory and how long there still is; ``None`` while nobody does."""
+        """The revocation with its deadline; ``None`` as long as the lease is not revoked."""
         return self._revocation
 
     def __enter__(self) -> "Lease":
@@ -103,11 +103,11 @@ class Lease:
 
         try:
             self._grant = backend.acquire(self._wish, self._waiting(), stopped)
-            # The GPUs are chosen before anything can have chosen others.
+            # CUDA must not have been initialised with other GPUs before the variable is set.
             _before_cuda()
             self._environment()
             backend.attach(self._pid)
-            backend.watch(_Ears(self))
+            backend.watch(_LeaseListener(self))
         except BaseException:
             self._leave()
             raise
@@ -119,7 +119,7 @@ class Lease:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        # A child that was forked meanwhile holds nothing.
+        # A child that was forked meanwhile does not hold the lease.
         if os.getpid() == self._pid:
             self._leave()
 
@@ -201,7 +201,7 @@ class Lease:
             self._end(why)
 
     def _call(self, callback: Callable[["Lease"], object]) -> None:
-        """In a thread of its own: a checkpoint may take long, and the heartbeat must not."""
+        """Runs a callback in a thread of its own, because a checkpoint may take long and would delay the heartbeat."""
 
         def call() -> None:
             try:
@@ -212,7 +212,7 @@ class Lease:
         threading.Thread(target=call, name="model-boss callback", daemon=True).start()
 
     def _end(self, why: str) -> None:
-        """Only the owner ends its own processes."""
+        """Ends this process. The ledger never ends processes of a living owner, so the owner does it."""
         if self._over.is_set() or self._ending:
             return
         self._ending = True
@@ -226,8 +226,8 @@ class Lease:
         threading.Thread(target=end, name="model-boss end", daemon=True).start()
 
 
-class _Ears:
-    """What a backend tells a lease; keeps it out of the public face of :class:`Lease`."""
+class _LeaseListener:
+    """The listener of a backend for a lease. It keeps these methods out of the public interface of :class:`Lease`."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
@@ -261,20 +261,20 @@ def lease(
 ) -> Lease:
     """Memory for this process and its children, to be used in a ``with`` or ``async with`` statement.
 
-    Enter it before anything touches CUDA: entering is the gate, and sets ``CUDA_VISIBLE_DEVICES`` to the GPUs that were
-    granted (unless ``set_environment`` is false). Entering waits for the memory, leaving gives it back: what this process
-    still uses then stays counted until it ends, because CUDA itself gives the rest back only then.
+    Enter it before any code uses CUDA. Entering is the gate: it waits for the memory, and sets ``CUDA_VISIBLE_DEVICES`` to
+    the granted GPUs (unless ``set_environment`` is false). Leaving releases the memory. The memory that this process still
+    uses then stays counted until the process ends, because CUDA frees the rest only then.
 
     vram: bytes on each GPU, or a text such as ``"18GiB"``.
-    gpus: on how many GPUs, whichever have room first; or ``devices``: on these, such as ``["cuda:0"]`` or ``["cpu"]``.
+    gpus: the number of GPUs; the first with enough memory are used. Or ``devices``: these, such as ``["cuda:0"]`` or ``["cpu"]``.
     priority: 0 (most important) to 9, or interactive, normal, batch.
-    preemptible: more important requests may ask for the memory back. Then ``lease.revoked`` is set and ``on_revoke`` is
-        called in a thread of its own, and after ``grace`` the process is ended. Not within ``min_hold`` of the grant.
-    preempt: ask less important holders that allow it to give memory back.
-    wait: how long to wait; for ever by default, 0 tries once. Then :class:`WaitedTooLong` is raised.
-    on_wait: is told the reason whenever it changes.
-    on_lost: is called instead of ending the process when the lease is gone. The device must then be left alone.
-    url: the coordinator. redis: the ledger in Redis, asked through ``program`` (``model-boss``), wins over ``url``.
+    preemptible: more important requests may revoke the lease, but not within ``min_hold`` of the grant. Then
+        ``lease.revoked`` is set and ``on_revoke`` is called in a thread of its own. After ``grace`` the process is ended.
+    preempt: revoke less important leases that allow it.
+    wait: the longest wait; for ever by default, 0 tries once. After it :class:`WaitedTooLong` is raised.
+    on_wait: called with the reason of the wait whenever it changes.
+    on_lost: called if the lease is lost, in place of ending the process. The device must not be used any more then.
+    url: the coordinator. redis: the ledger in Redis, used through ``program`` (``model-boss``), in place of ``url``.
     """
     if gpus < 1:
         raise ValueError("gpus must be at least 1")
@@ -314,7 +314,7 @@ _LIVING: "weakref.WeakSet[Lease]" = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """A forked child belongs to its parent's lease, and keeps, loses and releases nothing by itself."""
+    """Makes a forked child a process of its parent's lease: it does not renew, lose or release the lease itself."""
     for inherited in list(_LIVING):
         inherited._over.set()
         if inherited._backend is not None:

@@ -17,17 +17,17 @@ from ._words import Grant, Listener, Part, Wish, fields, read_json
 _LOG = logging.getLogger("model_boss")
 _ID = "lease"
 _RELEASE_LIMIT = 15.0
-"""``lease hold`` looks at the devices for at most ten seconds before it leaves the rest to others."""
+"""Seconds for a release. ``lease hold`` checks the devices for at most ten seconds before it answers."""
 
 
 class PipeBackend:
-    """One lease over a pipe to the program."""
+    """One lease through the program ``model-boss lease hold``, over a pipe."""
 
     def __init__(self, redis: str, program: Optional[str]) -> None:
         found = program or os.environ.get("MODEL_BOSS_BIN") or shutil.which("model-boss")
         if not found:
             raise NotReachable("the program model-boss is not on PATH; set MODEL_BOSS_BIN to where it is")
-        # The URL may hold a password: not an argument, which everybody on the machine can read.
+        # The URL may have a password, so it is no argument: every user of the machine can read those.
         environment = {**os.environ, "MODEL_BOSS_REDIS_URL": redis}
         try:
             self._child = subprocess.Popen(
@@ -48,12 +48,12 @@ class PipeBackend:
 
     def acquire(self, wish: Wish, waiting: Callable[[str], None], stopped: Callable[[float], bool]) -> Grant:
         where: dict[str, Any] = {"gpus": wish.count} if wish.devices is None else {"devices": list(wish.devices)}
-        self._say({"op": "acquire", "id": _ID, "vram": wish.memory, "label": wish.label, **where, **fields(wish)})
+        self._send({"op": "acquire", "id": _ID, "vram": wish.memory, "label": wish.label, **where, **fields(wish)})
         self._asked = True
         reason = "no answer yet"
         while True:
             try:
-                event = self._hear(0.1)
+                event = self._receive(0.1)
             except queue.Empty:
                 if stopped(0):
                     raise WaitedTooLong(f"the memory did not come free in time: {reason}") from None
@@ -71,9 +71,9 @@ class PipeBackend:
                 raise (NeverFits if "never fit" in message else Refused)(message)
 
     def attach(self, pid: int) -> None:
-        self._say({"op": "attach", "id": _ID, "pids": [pid]})
+        self._send({"op": "attach", "id": _ID, "pids": [pid]})
         while True:
-            event = self._hear(None)
+            event = self._receive(None)
             if event["event"] == "attached":
                 self._attached = True
                 return
@@ -82,23 +82,23 @@ class PipeBackend:
 
     def watch(self, listener: Listener) -> None:
         self._listener = listener
-        # What came before anybody listened.
+        # Events that arrived before there was a listener.
         while True:
             try:
                 event = self._events.get_nowait()
             except queue.Empty:
                 return
             if event is not None:
-                self._news(event)
+                self._notify(event)
 
     def release(self) -> Optional[str]:
         counted: Optional[str] = None
         self._released = True
         try:
             if self._asked:
-                self._say({"op": "release", "id": _ID})
+                self._send({"op": "release", "id": _ID})
                 while True:
-                    event = self._hear(_RELEASE_LIMIT)
+                    event = self._receive(_RELEASE_LIMIT)
                     if event["event"] == "released":
                         counted = event["counted"]
                         break
@@ -110,7 +110,8 @@ class PipeBackend:
         return counted
 
     def forked(self) -> None:
-        """In a forked child: the pipe is the parent's. The descriptors stay taken, so that nothing else gets their numbers."""
+        """Closes the pipe in a forked child, where it is the parent's. The descriptors stay open on /dev/null, so that no other
+        file gets their numbers."""
         null = os.open(os.devnull, os.O_RDWR)
         for end in (self._child.stdin, self._child.stdout):
             if end is not None and not end.closed:
@@ -123,14 +124,14 @@ class PipeBackend:
                 self._child.stdin.close()
             except OSError:
                 pass
-        # The end of its input is not enough: a process that was started meanwhile may hold the pipe as well.
+        # Closing the pipe is not enough: a process that was started meanwhile may hold it open as well.
         self._child.terminate()
         try:
             self._child.wait(_RELEASE_LIMIT)
         except subprocess.TimeoutExpired:
             _LOG.warning("model-boss lease hold (process %s) does not end", self._child.pid)
 
-    def _say(self, line: dict[str, Any]) -> None:
+    def _send(self, line: dict[str, Any]) -> None:
         try:
             assert self._child.stdin is not None
             self._child.stdin.write(json.dumps(line) + "\n")
@@ -138,10 +139,10 @@ class PipeBackend:
         except (OSError, ValueError) as error:
             raise NotReachable(f"model-boss lease hold has ended: {error}") from error
 
-    def _hear(self, patience: Optional[float]) -> dict[str, Any]:
+    def _receive(self, patience: Optional[float]) -> dict[str, Any]:
         event = self._events.get(timeout=patience)
         if event is None:
-            # For whoever asks next.
+            # The mark of the end is put back for the next caller.
             self._events.put(None)
             raise NotReachable("model-boss lease hold has ended")
         return event
@@ -153,13 +154,13 @@ class PipeBackend:
             if self._listener is None or event["event"] in ("released", "failed", "error"):
                 self._events.put(event)
             else:
-                self._news(event)
+                self._notify(event)
         self._events.put(None)
         if self._listener is not None and not self._released:
-            # The ledger counts the memory until this process ends, whoever keeps the lease.
+            # The ledger counts the memory until this process ends, even if the lease has no holder.
             _LOG.error("model-boss lease hold has ended; the memory stays counted until this process ends")
 
-    def _news(self, event: dict[str, Any]) -> None:
+    def _notify(self, event: dict[str, Any]) -> None:
         listener, kind = self._listener, event["event"]
         if listener is None:
             return

@@ -1,4 +1,4 @@
-"""What a lease is asked for with, and what comes of it, whichever way it travels."""
+"""Requests for leases and their results, for both kinds of backends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def seconds(span: Span) -> float:
 
 
 def printable(text: str) -> str:
-    """A text from outside as terminals and logs may show it: what would steer them is written as its number."""
+    """A foreign text for terminals and logs. Characters that could control a terminal are replaced by their numbers."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] if c < "\x7f" else _escaped(c) for c in text)
@@ -44,7 +44,7 @@ def _escaped(character: str) -> str:
 
 
 def read_json(text: Union[str, bytes]) -> Any:
-    """JSON from outside, with every text in it printable."""
+    """Parses foreign JSON and makes every text in it printable."""
     return _shown(json.loads(text))
 
 
@@ -59,13 +59,13 @@ def _shown(value: Any) -> Any:
 
 
 def label_of(text: str) -> str:
-    """A label as the ledger takes it: printable, and at most 128 bytes."""
+    """A label that the ledger accepts: printable, and at most 128 bytes."""
     return printable(text).encode("utf-8", "replace")[:128].decode("utf-8", "ignore")
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for."""
+    """A request for a lease."""
 
     memory: Size
     count: int
@@ -90,14 +90,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Grant:
-    """What was granted."""
+    """A granted lease."""
 
     lease: str
     parts: Sequence[Part]
 
 
 class Listener(Protocol):
-    """Who is told what happens to a lease, in a thread of the backend's."""
+    """The receiver of a lease's events. A thread of the backend calls it."""
 
     def revoked(self, by: str, grace_left: float) -> None: ...
 
@@ -105,26 +105,26 @@ class Listener(Protocol):
 
 
 class Backend(Protocol):
-    """Where one lease is asked for and kept."""
+    """The store of one lease: a coordinator or a ledger."""
 
     def acquire(self, wish: Wish, waiting: Callable[[str], None], stopped: Callable[[float], bool]) -> Grant:
-        """Waits for the memory. ``stopped(seconds)`` rests so long and says whether to give up."""
+        """Waits for the memory. ``stopped(seconds)`` pauses for that time and returns whether to stop waiting."""
 
     def attach(self, pid: int) -> None:
-        """The gate: only after this may the process touch the device."""
+        """Passes the gate: only after this may the process use the device."""
 
     def watch(self, listener: Listener) -> None:
-        """Begins to keep the lease, in the background."""
+        """Begins to renew the lease, in the background."""
 
     def forked(self) -> None:
-        """Called in a child that was forked: what is inherited belongs to the parent."""
+        """Called in a forked child, which must not use the parent's connection."""
 
     def release(self) -> Optional[str]:
-        """Gives the memory back; why some of it stays counted, if it does. Called once, whatever came before."""
+        """Releases the memory. Returns the reason if some of it stays counted. Called once, in every state."""
 
 
 def fields(wish: Wish) -> dict[str, Any]:
-    """What both ways of asking have in common."""
+    """The fields that requests of both backends have."""
     return {
         "priority": wish.priority,
         "preemptible": wish.preemptible,
@@ -136,7 +136,7 @@ def fields(wish: Wish) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Process:
-    """A process that cannot be mistaken for a later one with the same number."""
+    """A process, identified by its number and start time, since numbers are reused."""
 
     pid: int
     start_time: int
@@ -145,7 +145,7 @@ class Process:
     @staticmethod
     def this() -> "Process":
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
-            # The name stands in parentheses and may hold anything.
+            # The name is in parentheses and may contain any character.
             rest = stat.read().rpartition(")")[2].split()
         return Process(os.getpid(), int(rest[19]), os.readlink("/proc/self/ns/pid"))
 
