@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Makes the archives that stand for NVIDIA's libraries when a CUDA build is linked (x86-64 Linux).
+"""Makes the archives that replace NVIDIA's libraries when a CUDA build is linked (x86-64 Linux).
 
-Why: candle asks the linker for libcuda, libcublas, libcublasLt, libcurand and libnvrtc. A program linked with the real
-ones does not start on a machine without them, and they are not here to link with. Linked with these archives it starts
-anywhere: each function looks its library up when it is called for the first time, and answers with an error code when the
-library or the function is not there. So "no driver" is an ordinary error of the first call.
+Reason: candle links with libcuda, libcublas, libcublasLt, libcurand and libnvrtc. A program linked with the real libraries
+does not start on a machine without them, and they are not needed on the machine of the build. A program linked with these
+archives starts anywhere. Each function loads its library when it is called for the first time, and returns an error code if
+the library or the function does not exist. "No driver" is then an ordinary error of the first call.
 
-What: every function is one jump through a slot. At first the slot points to a piece of code that remembers which function
-was meant and calls the resolver; the resolver stores the real address, or that of a function that returns the error, into
-the slot. Later calls cost one indirect jump. Arguments pass through untouched, whatever they are: the registers that carry
-them (System V ABI) are saved around the resolver, and those on the stack are never moved.
+Method: every function is one jump through a slot. At first the slot points to code that records the function's number and
+calls the resolver. The resolver stores the real address in the slot, or that of a function that returns the error. Later
+calls cost one indirect jump. Arguments of any type are passed on unchanged: the registers that carry them (System V ABI) are
+saved around the resolver, and those on the stack are never moved.
 
 Usage: link_shims.py CUDARC_SOURCE OUT. The functions are those that cudarc, candle's bindings, declares.
 """
@@ -38,7 +38,7 @@ LIBRARIES = [
     Library("nvrtc", "nvrtc", ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"], 11),  # ..._INTERNAL_ERROR
 ]
 
-# Registers that carry arguments.
+# The registers that carry arguments.
 INTEGER_ARGUMENTS = ["rdi", "rsi", "rdx", "rcx", "r8", "r9"]
 VECTOR_ARGUMENTS = range(8)
 

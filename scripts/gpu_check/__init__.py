@@ -1,2 +1,2 @@
-"""Rows about the worker on a GPU, and what it takes to measure them. Standard library only: it is carried to machines
-that have nothing else."""
+"""Rows about the worker on a GPU, and the code that measures them. It uses only the standard library, because it is copied to
+machines without other packages."""

@@ -1,10 +1,10 @@
-"""The most that this machine copies from page-locked host memory to its GPU: what streaming is measured against. Asks the
-driver's own library, with nothing of ours in between."""
+"""The greatest rate of copies from page-locked host memory to this machine's GPU, with which streaming is compared. It calls the
+driver's own library directly."""
 
 import ctypes
 
 class Driver:
-    """The few functions of libcuda that it takes. Each raises with the function's name when the driver refuses."""
+    """The functions of libcuda that are needed. Each raises an error with the function's name if the driver refuses."""
 
     def __init__(self, library=None):
         self.library = library or ctypes.CDLL("libcuda.so.1")
@@ -15,14 +15,14 @@ class Driver:
             raise RuntimeError(f"{name} answers {code}")
 
     def made(self, kind, name: str, *arguments):
-        """The value that a function puts where its first argument points."""
+        """The value that a function writes to the place of its first argument."""
         value = kind()
         self.call(name, ctypes.byref(value), *arguments)
         return value
 
 
 def device_of(driver: Driver, uuid: str) -> ctypes.c_int:
-    """The GPU that nvidia-smi calls so: the driver may count them in another order."""
+    """The GPU with this UUID. The driver may number GPUs in another order than nvidia-smi."""
     wanted = bytes.fromhex(uuid.removeprefix("GPU-").replace("-", ""))
     for number in range(driver.made(ctypes.c_int, "cuDeviceGetCount").value):
         device = driver.made(ctypes.c_int, "cuDeviceGet", number)
@@ -32,7 +32,7 @@ def device_of(driver: Driver, uuid: str) -> ctypes.c_int:
 
 
 def pinned_copy(driver: Driver, uuid: str, size: int, rounds: int) -> list[float]:
-    """Bytes per second of each of some copies of so many bytes to that GPU, by its own clock."""
+    """Bytes per second of each of `rounds` copies of `size` bytes to that GPU, by its own clock."""
     driver.call("cuInit", 0)
     device = device_of(driver, uuid)
     context = driver.made(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", device)

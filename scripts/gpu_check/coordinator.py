@@ -1,4 +1,4 @@
-"""A coordinator of one's own: its models, its state and its port are nobody else's."""
+"""A private coordinator, with models, state and a port of its own."""
 
 import http.client
 import json
@@ -19,7 +19,7 @@ ANSWER_TIMEOUT = 300.0
 
 
 class Coordinator:
-    """`program` is model-boss; `settings` are more of its options, e.g. `--simulate`."""
+    """A running coordinator. `program` is model-boss; `settings` are further options, e.g. `--simulate`."""
 
     def __init__(self, program: Path, worker: Path | None, manifests: Path, settings: tuple[str, ...] = ()):
         self.folder = tempfile.TemporaryDirectory(prefix="gpu-check-boss-")
@@ -75,7 +75,7 @@ class Coordinator:
 
 
 def move_under_load(boss: Coordinator, model: str, device: str, streams: int, after: float = 1.0) -> dict:
-    """Moves a loaded model while so many clients ask without a pause. What came of it."""
+    """Moves a loaded model while `streams` clients send requests without a pause. Returns the counts of answers and errors."""
     answers, stop = [], threading.Event()
 
     def client(number: int) -> None:

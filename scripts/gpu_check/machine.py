@@ -1,4 +1,4 @@
-"""The machine: its GPU as NVML sees it (through nvidia-smi), and where CUDA's libraries are."""
+"""The machine: its GPU by NVML (through nvidia-smi), and the folders of CUDA's libraries."""
 
 import glob
 import os
@@ -30,7 +30,7 @@ def why_no_gpu() -> str:
 
 
 def used_memory(gpu: Gpu) -> int:
-    """Bytes in use on the GPU, by whoever."""
+    """Bytes in use on the GPU, by all processes."""
     for uuid, used in _nvidia_smi("uuid,memory.used"):
         if uuid == gpu.uuid:
             return int(used) << 20
@@ -38,8 +38,8 @@ def used_memory(gpu: Gpu) -> int:
 
 
 def library_path() -> str:
-    """What LD_LIBRARY_PATH has to be for libcublas and libcurand: pip's packages of them (torch brings them), then the
-    usual places, then what was there."""
+    """The value of LD_LIBRARY_PATH for libcublas and libcurand: the folders of their pip packages (torch depends on them), then the
+    usual folders, then the present value."""
     roots = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
     found = [folder for root in dict.fromkeys(roots) if root for folder in sorted(glob.glob(f"{root}/nvidia/*/lib"))]
     found += ["/usr/local/cuda/lib64", "/usr/local/nvidia/lib64", os.environ.get("LD_LIBRARY_PATH", "")]

@@ -1,4 +1,4 @@
-"""The command line, the order of things, and the table. Knows no row."""
+"""The command line, the order of the rows, and the table."""
 
 import argparse
 import json

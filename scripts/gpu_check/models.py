@@ -1,5 +1,5 @@
-"""Models to measure with: the guide in other number types, a big made-up Llama, and one that no machine can hold. All
-safetensors, written by hand: eight bytes of length, a JSON header, the tensors."""
+"""Models for measurements: the guide in other number types, a large synthetic Llama, and one that fits on no machine. All are
+safetensors files, written here byte by byte: eight bytes of length, a JSON header, the tensors."""
 
 import array
 import json
@@ -19,7 +19,7 @@ class Models:
         scratch.mkdir(parents=True, exist_ok=True)
 
     def guide_as(self, dtype: str) -> Path:
-        """The guide with every weight in that type (F32, F16 or BF16)."""
+        """The guide with every weight in this type (F32, F16 or BF16)."""
         folder = self.scratch / f"guide-{dtype.lower()}"
         if folder.exists():
             return folder
@@ -37,7 +37,7 @@ class Models:
         return folder
 
     def big(self) -> Path:
-        """A Llama of the 1B kind with the guide's small vocabulary: 1.95 GB in bf16, weights random."""
+        """A Llama of the size of a 1B model, with the guide's small vocabulary: 1.95 GB in bf16, with random weights."""
         folder = self.scratch / "big"
         if not folder.exists():
             config = self._llama(hidden=2048, layers=16, intermediate=8192, heads=32, kv_heads=8)
@@ -46,7 +46,7 @@ class Models:
         return folder
 
     def too_big(self, for_bytes: int) -> Path:
-        """A model of at least that size in bf16. A file full of holes: it takes no space and is refused before it is read."""
+        """A model of at least this size in bf16. Its file is sparse: it needs no disk space and is refused before it is read."""
         folder = self.scratch / "too-big"
         shutil.rmtree(folder, ignore_errors=True)
         config = self._llama(hidden=16384, layers=1, intermediate=65536, heads=128, kv_heads=8)
@@ -118,7 +118,7 @@ def random_bf16(name: str, shape: list[int]) -> bytes:
     if len(shape) == 1:
         return struct.pack("<H", 0x3F80) * shape[0]
     values = bytearray(random.Random(name).randbytes(2 * prod(shape)))
-    # The upper byte is the sign and most of the exponent: the sign stays as drawn, the exponent is set.
+    # The upper byte has the sign and most of the exponent: the sign stays random, and the exponent is set.
     values[1::2] = values[1::2].translate(bytes((upper & 0x80) | 0x3C for upper in range(256)))
     return bytes(values)
 

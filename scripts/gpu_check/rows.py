@@ -1,7 +1,7 @@
-"""Every row of the table but those of `streaming`. New GPU work adds its row: a function with `@row`, nothing else.
+"""Every row of the table but those of `streaming`. New GPU work adds its row: a function with `@row`.
 
-A row is measured on each of its devices, "cpu" or "cuda:0", top to bottom; rows of one model stand together, so that it
-is loaded once.
+Each row is measured on its devices, "cpu" or "cuda:0", from top to bottom. Rows of one model follow each other, so that it is
+loaded once.
 """
 
 import random
@@ -33,15 +33,15 @@ QUESTIONS = [
     "What happens when a worker dies?",
 ]
 
-# How far apart log-probabilities of prompt tokens may be between the CPU, which computes in f32 whatever is stored, and
-# the GPU, which computes in the stored type. A step of rounding is 2^-11 in f16 and 2^-8 in bf16, and errors add up over
+# The largest difference of log-probabilities of prompt tokens between the CPU, which always computes in f32, and the GPU,
+# which computes in the stored type. A step of rounding is 2^-11 in f16 and 2^-8 in bf16, and errors add up over
 # the layers.
 TOLERANCE = {"F32": 1e-3, "F16": 0.05, "BF16": 0.4}
 
 
 @dataclass
 class Outcome:
-    """`value` is for the table, `numbers` for the JSON; `ok` is false when a promise is broken."""
+    """The result of a row. `value` is for the table, `numbers` for the JSON; `ok` is false if a promise is missed."""
 
     value: str
     ok: bool = True
@@ -57,7 +57,7 @@ class Row:
 
 @dataclass
 class Bench:
-    """What a row measures with."""
+    """The programs, models and workers that rows measure."""
 
     workers: Workers
     models: Models
@@ -75,12 +75,12 @@ def row(name: str, *devices: str):
     return register
 
 
-# ---- it starts, and says what is missing
+# ---- start, and errors for missing parts
 
 
 @row("no GPU visible: a clear error", CPU)
 def says_what_is_missing(bench: Bench, device: str) -> Outcome:
-    """Runs everywhere: with no GPU to be seen, a machine that has one is like one that has none."""
+    """The row runs on every machine: the GPUs are hidden from the worker."""
     bench.workers.stop()
     code, last = bench.workers.start(bench.models.guide, GPU, visible="-1").ended()
     return Outcome(f"exit {code}: {last}", code == DEVICE_LOST and "no NVIDIA driver" in last, {"exit": code})
@@ -94,7 +94,7 @@ def refuses_what_does_not_fit(bench: Bench, device: str) -> Outcome:
     return Outcome(f"exit {code}: {last}", code == OUT_OF_MEMORY, {"exit": code})
 
 
-# ---- the same answers
+# ---- equal answers
 
 
 def same_as_cpu(bench: Bench, dtype: str) -> Outcome:
@@ -168,7 +168,7 @@ def big_load(bench: Bench, device: str) -> Outcome:
 
 @row("1B bf16: memory, estimate and NVML", GPU)
 def big_memory(bench: Bench, device: str) -> Outcome:
-    """At its highest while eight sequences of 2304 tokens run."""
+    """The greatest memory in use while eight sequences of 2304 tokens run."""
     bench.workers.stop()
     before = machine.used_memory(bench.gpu)
     worker = bench.workers.serving(bench.models.big(), device)
@@ -180,7 +180,7 @@ def big_memory(bench: Bench, device: str) -> Outcome:
             stats, now = worker.ask("GET", "/stats"), machine.used_memory(bench.gpu) - before
             estimate, used = max(estimate, stats["weight_bytes"] + stats["totals"]["kv_bytes"]), max(used, now)
         answers.result()
-    # Beyond the model's bytes: the context, kernels, the libraries' workspaces, the rows of a step, room for tokens to come.
+    # The memory beyond the model's bytes: context, kernels, workspaces of libraries, the rows of a step, and space for later tokens.
     value = f"{estimate / GIB:.2f} GiB of model, {used / GIB:.2f} GiB in use ({(used - estimate) / GIB:+.2f})"
     return Outcome(value, 0 <= used - estimate < 2 * GIB, {"estimate_bytes": estimate, "used_bytes": used})
 
@@ -215,7 +215,7 @@ def killed(bench: Bench, device: str) -> Outcome:
     return Outcome(value, left <= held // 50, {"held_bytes": held, "left_bytes": left, "seconds": seconds})
 
 
-# ---- how things are measured
+# ---- methods of measurement
 
 
 @dataclass
@@ -225,7 +225,7 @@ class Greedy:
 
 
 def question(worker: Worker, text: str) -> dict:
-    """As in a chat: through the model's template."""
+    """The body of a question that the model's chat template renders."""
     prompt = worker.ask("POST", "/tokenize", {"messages": [{"role": "user", "content": text}]})
     return {"prompt": prompt["tokens"], "max_tokens": 48, "logprobs": 0}
 
@@ -244,12 +244,12 @@ def greedy(worker: Worker) -> list[Greedy]:
 
 
 def any_tokens(count: int) -> list[int]:
-    """A prompt that no prefix cache has seen. Special tokens stand at the front of the guide's vocabulary."""
+    """A prompt that no prefix cache contains. The special tokens have the lowest numbers of the guide's vocabulary."""
     return [random.randrange(256, 2000) for _ in range(count)]
 
 
 def load_time(workers: Workers, model, device: str) -> Outcome:
-    """From the start of the process to the first good health, the files in the page cache."""
+    """The time from the start of the process to the first health answer that it is ready, with the files in the page cache."""
     workers.stop()
     worker = workers.serving(model, device)
     seconds, size = worker.loaded_after, worker.ask("GET", "/stats")["weight_bytes"]

@@ -1,4 +1,4 @@
-"""Rows about layers that come and go, and about models that do: streaming, swaps, moves."""
+"""Rows about streamed layers, and about swaps and moves of models."""
 
 import signal
 import subprocess
@@ -10,12 +10,12 @@ from .coordinator import Coordinator, move_under_load
 from .rows import CPU, GPU, Bench, Outcome, any_tokens, decode, greedy, row, same_as_cpu_of
 
 STREAM = ("--residency", "stream", "--window", "1", "--block", "1")
-# All layers of the big model in host memory, so that the disk is not what is measured.
+# Host memory for all layers of the large model, so that the disk does not affect the measurement.
 FROM_HOST = ("--residency", "stream", "--window", "2", "--host-memory", "4GiB")
 
 
 def same_as_resident(bench: Bench, model: Path, device: str) -> Outcome:
-    """RS-10: the same tokens and the same log-probabilities, to the last digit that is printed."""
+    """RS-10: equal tokens and equal log-probabilities, to the last printed digit."""
     stays = greedy(bench.workers.serving(model, device))
     comes = greedy(bench.workers.serving(model, device, *STREAM))
     equal = sum(a == b for a, b in zip(stays, comes))
@@ -58,10 +58,10 @@ def share_of_pinned_copy(bench: Bench, device: str) -> Outcome:
 
 
 def against_ceiling(before: dict, after: dict, most: float) -> Outcome:
-    """What came in between two reports, as a share of the most that can come, and how much of it was hidden."""
+    """The rate of streaming between two reports, as a share of the ceiling, and the overlap."""
     since = {name: after["totals"][name] - before["totals"][name] for name in after["totals"]}
     wall = max(since["wall_seconds"], 1e-9)
-    # As the worker's own report has it: reading and placing overlap too, and embedding and head compute as layers do.
+    # The formula of the worker's own report: reading and placing overlap too, and embedding and head compute like layers.
     copying = max(since["read_seconds"], since["place_seconds"])
     computing = since["compute_seconds"] + since["ends_seconds"]
     rate, both = since["bytes"] / wall, copying + computing
@@ -73,7 +73,7 @@ def against_ceiling(before: dict, after: dict, most: float) -> Outcome:
 
 @row("swap: from SIGTERM to the next model's first token", CPU, GPU)
 def swap(bench: Bench, device: str) -> Outcome:
-    """The guide goes, the other model comes (on the CPU: the guide in another type); its file is in the page cache."""
+    """The guide is replaced by another model (on the CPU: the guide in another type), whose file is in the page cache."""
     other = bench.models.big() if device == GPU else bench.models.guide_as("F32")
     (other / "model.safetensors").read_bytes()
     bench.workers.stop()
@@ -125,7 +125,7 @@ def quantised_guide(bench: Bench) -> Path:
 
 
 def manifests_of(bench: Bench) -> Path:
-    """A folder of manifests with the guide in it, which is a package."""
+    """A folder of manifests with the guide, which is a package."""
     folder = bench.models.scratch / "manifests"
     folder.mkdir(exist_ok=True)
     if not (folder / "guide").exists():

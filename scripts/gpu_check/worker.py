@@ -1,4 +1,4 @@
-"""Worker processes run by hand, one at a time, and questions to them. Knows its command line and HTTP, no GPU."""
+"""Worker processes without a coordinator, one at a time, and requests to them over HTTP."""
 
 import json
 import os
@@ -17,13 +17,13 @@ ANSWER_TIMEOUT = 300.0
 
 
 class Workers:
-    """Starts workers; there is never more than one, so that the memory in use is its own."""
+    """Starts workers, never more than one at a time, so that the memory in use is the worker's own."""
 
     def __init__(self, program: Path, gpu: machine.Gpu | None):
         self.program, self.gpu, self.running = program, gpu, None
 
     def serving(self, model: Path, device: str, *options: str) -> "Worker":
-        """The worker of that model, started and loaded unless it runs already."""
+        """The worker of this model, which is started and loaded unless it is running."""
         if self.running is None or self.running.of != (model, device, options) or not self.running.alive():
             self.stop()
             self.running = self.start(model, device, *options)
@@ -32,7 +32,7 @@ class Workers:
 
     def start(self, model: Path, device: str, *options: str, visible: str | None = None) -> "Worker":
         environment = os.environ | {"LD_LIBRARY_PATH": machine.library_path()}
-        # As the coordinator does it: by UUID, and the GPU is then number 0.
+        # The GPU is selected by its UUID, as the coordinator does, and is then number 0.
         environment["CUDA_VISIBLE_DEVICES"] = visible if visible is not None else self.gpu.uuid if self.gpu else ""
         command = [self.program, "serve", model, "--port", "0", "--device", device, "--max-concurrent", "16", *options]
         return Worker((model, device, options), [str(part) for part in command], environment)
@@ -73,12 +73,12 @@ class Worker:
             return json.load(answer)
 
     def complete(self, **fields) -> dict:
-        """Greedy, past the end of the answer, with nothing from the model's own defaults that would change it."""
+        """A greedy completion that continues after the end of the answer, without the model's own default parameters."""
         plain = {"temperature": 0.0, "ignore_eos": True, "repeat_penalty": 1.0}
         return self.ask("POST", "/v1/completions", plain | fields)
 
     def complete_together(self, bodies: list[dict]) -> list[dict]:
-        """All at once, each on a connection of its own; answers in the order of the questions."""
+        """Sends all requests at once, each on a connection of its own. Returns the answers in the order of the requests."""
         with ThreadPoolExecutor(len(bodies)) as pool:
             return list(pool.map(lambda body: self.complete(**body), bodies))
 
@@ -86,7 +86,7 @@ class Worker:
         return self.process.poll() is None
 
     def ended(self, timeout: float = LOAD_TIMEOUT) -> tuple[int, str]:
-        """Exit code and last line, once it has ended."""
+        """Waits for the worker's end. Returns its exit code and its last line."""
         code = self.process.wait(timeout)
         self.reader.join(timeout=10)
         return code, self.log[-1] if self.log else ""

@@ -6,9 +6,9 @@
 llama-server is found by MODEL_BOSS_BENCH_LLAMA_SERVER or on PATH; the worker by --worker or in target/release. Both
 serve the file on this machine alone; nothing is fetched. Tokens are compared by their bytes. Exit code 1 if any differ.
 
-Where two answers part, it prints by how much each side preferred its own token, in nats. Random weights leave the best
-tokens close together, and two engines that round differently (activations in blocks of 8 bits on both sides) part at some
-point; an engine that computes something else parts at once, and by whole nats.
+Where two answers diverge, it prints by how many nats each side preferred its own token. Random weights make the best tokens
+nearly equal, so two engines that round differently (activations in blocks of 8 bits on both sides) diverge at some point. An
+engine with a fault diverges at once, and by whole nats.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def free_port():
 def ask(port, path, body=None):
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"content-type": "application/json"})
-    # A proxy of the environment is not for this machine.
+    # Requests to this machine must not use a proxy of the environment.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=300) as answer:
         return json.load(answer)
@@ -71,7 +71,7 @@ class Server:
         self.process.wait()
 
     def tokens(self, question, most):
-        """The bytes of each token of the greedy answer with the likeliest ones at its place, and how the answer ended."""
+        """The bytes of each token of the greedy answer with the likeliest alternatives, and the reason of the answer's end."""
         body = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": most,
                 "logprobs": True, "top_logprobs": 10, "model": "any"}
         choice = ask(self.port, "/v1/chat/completions", body)["choices"][0]
@@ -85,7 +85,7 @@ class Server:
 
 
 def starts_within(tokens, offset):
-    """Where those tokens begin that begin at this byte or before it."""
+    """The offsets at which tokens begin, up to this byte."""
     starts, at = [], 0
     for token in tokens:
         if at > offset:
@@ -96,9 +96,9 @@ def starts_within(tokens, offset):
 
 
 def preference(likeliest, own, other):
-    """By how many nats the own token was preferred; at least that much, if the other is not among the likeliest."""
+    """The nats by which a side preferred its own token over the other's. A lower bound, if the other is not among the likeliest."""
     least = min(likeliest.values())
-    # Held back with the next token: its own beginning is what was chosen here.
+    # The server shows this token together with the next: only its beginning was chosen here.
     other = max((one for one in likeliest if other.startswith(one)), key=len, default=other)
     return f"{'' if other in likeliest else '> '}{likeliest[own] - likeliest.get(other, least):.3f}"
 
@@ -125,7 +125,7 @@ def main():
         for question in questions:
             answers = [server.tokens(question, asked.tokens) for server in servers]
             (ours, our_best, why, text), (theirs, their_best, their_why, their_text) = answers
-            # Bytes, not tokens: llama-server holds a part of a character back and shows it with the token after it.
+            # Bytes are compared, not tokens: llama-server shows a part of a character only together with the token after it.
             parted = next((n for n, (a, b) in enumerate(zip(b"".join(ours), b"".join(theirs))) if a != b), None)
             whole = parted is None and why == their_why and text == their_text
             equal = len(ours) if parted is None else len(starts_within(ours, parted)) - 1

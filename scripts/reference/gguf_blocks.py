@@ -4,9 +4,9 @@ an independent implementation (the PyPI package `gguf`) reads from it.
 
     pip install gguf==0.19.0 && scripts/reference/gguf_blocks.py
 
-The file is itself written by that package, so reading it also checks our header reader against its writer.
+That package also writes the file, so the test checks this repository's header reader against its writer.
 Tensors: `TYPE` holds stored blocks, `TYPE.values` the same elements as F32, both of shape [2, row]. `q8_0.source` holds
-floats whose Q8_0 form is the tensor `Q8_0`: our quantiser must give the same bytes.
+floats whose Q8_0 form is the tensor `Q8_0`: this repository's quantiser must give the same bytes.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from gguf.quants import dequantize, quantize
 
 OUT = Path(__file__).resolve().parents[2] / "worker/weights/tests/fixtures/gguf-blocks.gguf"
 
-# Where the f16 scales lie in a block: random bytes there would make infinities, so sane numbers are put in.
+# The offsets of the f16 scales in a block. Random bytes there could be infinities, so finite numbers are written.
 SCALES = {
     T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0],
     T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208],

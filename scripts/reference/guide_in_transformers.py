@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 def ours(trainer, package):
-    """Question and answer, as `eval --all` prints them: a line `right: …` or `wrong: …`, then the answer, indented."""
+    """Questions and answers from the output of `eval --all`: a line `right: …` or `wrong: …`, then the answer, indented."""
     printed = subprocess.run([trainer, "eval", package, "--all"], check=True, capture_output=True, text=True).stdout
     question, lines = None, []
     for line in [*printed.splitlines(), "end: "]:

@@ -1,4 +1,4 @@
-"""Makes the golden models of worker/candle: tiny, random, of the Llama family, with what `transformers` answers.
+"""Makes the golden models of worker/candle: tiny, random, of the Llama family, with the answers of `transformers`.
 
 Run it in a throw-away environment, outside of the repository:
 
@@ -6,9 +6,9 @@ Run it in a throw-away environment, outside of the repository:
     VENV/bin/python scripts/reference/make_golden.py [NAME ...]
 
 Each case becomes worker/candle/tests/golden/NAME/ with config.json, the weights (whole or in shards) and expected.json:
-prompts, the logits behind each prompt (for one case behind every token), and the tokens that follow greedily. Weights
-are seeded; `transformers` is the truth, nothing in expected.json is ever written by hand. Stored f16 and bf16 weights are
-widened to f32 before the model answers, because that is the arithmetic the decoder promises.
+prompts, the logits after each prompt (for one case after every token), and the greedy tokens that follow. Weights are drawn
+from a seed. `transformers` writes all of expected.json, and no value is changed by hand. Stored f16 and bf16 weights are
+converted to f32 before the model answers, because the decoder promises that arithmetic.
 """
 
 import json
@@ -45,7 +45,7 @@ YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
 
 
 def case(config=LlamaConfig, dtype=torch.float16, write=None, drop=(), shards=None, all_positions=False, **fields):
-    """What a case is. `write` and `drop` change config.json after transformers wrote it, to get other spellings."""
+    """The description of a case. `write` and `drop` change config.json after transformers wrote it, to test other spellings."""
     return dict(
         config=config,
         dtype=dtype,
@@ -58,7 +58,7 @@ def case(config=LlamaConfig, dtype=torch.float16, write=None, drop=(), shards=No
 
 
 def old_spelling(theta, scaling):
-    """config.json as transformers 4 wrote it."""
+    """The rope fields of config.json as transformers 4 wrote them."""
     return dict(write=dict(rope_theta=theta, rope_scaling=scaling), drop=("rope_parameters",))
 
 
@@ -81,7 +81,7 @@ CASES = {
     "dynamic-old": case(**old_spelling(10_000.0, dict(type="dynamic", factor=2.0))),
     "sharded": case(dtype=torch.bfloat16, shards=3, num_key_value_heads=2),
     "gelu-eps": case(hidden_act="gelu", rms_norm_eps=1e-5),
-    # Only what cannot be guessed; the rest has to come from the defaults.
+    # The file has only the required fields; the loader must use the defaults of the others.
     "bare-config": case(
         drop=(
             "attention_bias attention_dropout bos_token_id dtype eos_token_id head_dim hidden_act initializer_range "
@@ -90,13 +90,13 @@ CASES = {
         ).split()
     ),
     "qwen2": case(config=Qwen2Config, dtype=torch.float32, num_key_value_heads=2, all_positions=True),
-    # As the small ones of the family are stored.
+    # The small models of the family are stored in this form.
     "qwen2-tied-bf16": case(
         config=Qwen2Config,
         dtype=torch.bfloat16,
         num_key_value_heads=1,
         tie_word_embeddings=True,
-        # Named, as in the family's files, and not used.
+        # The window is in the file but not used, as in the family's files.
         write=dict(sliding_window=16),
     ),
     "qwen2-sharded-f16": case(config=Qwen2Config, shards=2, num_key_value_heads=2),
@@ -112,7 +112,7 @@ CASES = {
 
 
 def write_model(folder, spec, seed):
-    """Random weights, larger than a fresh model's, so that attention looks somewhere and logits are far apart."""
+    """Writes random weights, larger than a new model's, so that attention is sharp and logits differ clearly."""
     config = spec["config"](**spec["fields"])
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config).eval()
@@ -142,7 +142,7 @@ def write_model(folder, spec, seed):
 
 
 def split(folder, count):
-    """The one weight file as `count` shards and an index, as the hub stores large models."""
+    """Splits the weight file into `count` shards and an index, as the hub stores large models."""
     whole = folder / "model.safetensors"
     tensors = load_file(whole)
     whole.unlink()
@@ -159,7 +159,7 @@ def split(folder, count):
 
 
 def expect(folder, spec, seed):
-    """What transformers answers for the folder as it stands on disk."""
+    """The answers of transformers for the model in the folder."""
     config = AutoConfig.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32, attn_implementation="eager")
     model.eval()
@@ -178,7 +178,7 @@ def expect(folder, spec, seed):
                 margins.append((best.values[0] - best.values[1]).item())
                 tokens = torch.cat([tokens, best.indices[:1].view(1, 1)], dim=1)
             answer["greedy"] = tokens[0, length:].tolist()
-        # A near tie would test rounding, not the decoder: such a seed is not used.
+        # A seed with nearly equal best tokens is refused, because it would test rounding and not the decoder.
         if min(margins) < 2e-3:
             return None
         cases.append(answer)

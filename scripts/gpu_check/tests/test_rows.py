@@ -1,4 +1,4 @@
-"""What of the check does not need a GPU: python3 -m unittest discover -s scripts -p 'test_*.py' -t scripts"""
+"""Tests of the parts that need no GPU: python3 -m unittest discover -s scripts -p 'test_*.py' -t scripts"""
 
 import ctypes
 import http.client
