@@ -16,13 +16,13 @@ const DEATH_NEWS: Duration = Duration::from_secs(2);
 /// One generation of a slot, as the rest of the shell sees it.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    /// The model that it serves.
+    /// The model that the worker serves.
     pub(crate) model: ModelId,
     /// The generation of the slot.
     pub(crate) generation: Generation,
-    /// The backend that runs it.
+    /// The backend of the model.
     pub(crate) backend: Backend,
-    /// The form that requests must have, if it is an external engine.
+    /// The form that requests must have, if the worker is an external engine.
     pub(crate) dialect: Option<EngineDialect>,
     /// The HTTP client, set right before `WorkerReady` is reported.
     pub(crate) upstream: OnceLock<Arc<Upstream>>,
@@ -74,7 +74,7 @@ impl Worker {
         self.kill.cancel();
     }
 
-    /// Waits for the order to kill it, and returns the reason.
+    /// Waits for the order to kill the worker, and returns the reason.
     pub(crate) async fn killed(&self) -> &'static str {
         self.kill.cancelled().await;
         self.kill_reason.get().copied().unwrap_or_default()

@@ -155,7 +155,7 @@ impl Demand {
         beyond(who, self.field, self.act, self.remedy)
     }
 
-    /// The names of its field and of its details.
+    /// The names of the demand's field and of its details.
     pub fn fields(self) -> impl Iterator<Item = &'static str> {
         std::iter::once(self.field).chain(self.details.iter().copied())
     }

@@ -229,7 +229,7 @@ impl std::error::Error for ApiError {}
 pub struct ErrorBody {
     /// The error itself.
     pub error: ErrorObject,
-    /// The process that found it.
+    /// The process that found the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<ErrorSource>,
 }

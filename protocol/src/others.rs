@@ -14,13 +14,13 @@ pub struct OtherLease {
     pub label: String,
     /// The lease's priority.
     pub priority: Priority,
-    /// The bytes that it counts for on each device.
+    /// The bytes that the lease counts for on each device.
     pub parts: Vec<(DeviceId, ByteCount)>,
-    /// Whether a more important request may preempt it now.
+    /// Whether a more important request may preempt the lease now.
     pub may_be_asked: bool,
-    /// The time left for its release, if it was revoked.
+    /// The time left for the lease's release, if it was revoked.
     pub revoking: Option<Duration>,
-    /// Whether it was revoked and not released in time.
+    /// Whether the lease was revoked and not released in time.
     pub in_default: bool,
 }
 
@@ -36,14 +36,14 @@ pub struct OtherRequest {
 }
 
 impl OtherLease {
-    /// The bytes that it counts for on a device.
+    /// The bytes that the lease counts for on a device.
     pub fn on(&self, device: &DeviceId) -> ByteCount {
         on(&self.parts, device)
     }
 }
 
 impl OtherRequest {
-    /// The bytes that it will get on a device.
+    /// The bytes that the request will get on a device.
     pub fn on(&self, device: &DeviceId) -> ByteCount {
         on(&self.parts, device)
     }

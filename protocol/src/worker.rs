@@ -38,9 +38,9 @@ pub struct WorkerSpec {
     /// The device to run on. Never `auto`: the coordinator has decided. A GPU is index 0 of those that the worker
     /// sees.
     pub device: DeviceId,
-    /// The bytes of its lease on each device, by the names the coordinator uses. Several accelerators are a split
-    /// (RC-22), in the order in which the worker sees them; `cpu` beside an accelerator is what [`Self::host_bytes`]
-    /// gives.
+    /// The bytes of the worker's lease on each device, by the names the coordinator uses. Several accelerators are a
+    /// split (RC-22), in the order in which the worker sees them; `cpu` beside an accelerator is what
+    /// [`Self::host_bytes`] gives.
     #[serde(default)]
     pub parts: Vec<(DeviceId, ByteCount)>,
     /// The port to listen on, on 127.0.0.1.

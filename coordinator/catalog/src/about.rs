@@ -64,15 +64,15 @@ pub struct About {
     pub format: &'static str,
     /// The architecture, such as `qwen3`.
     pub family: Option<String>,
-    /// The number of values in its tensors.
+    /// The number of values in the model's tensors.
     pub parameters: Option<u64>,
     /// The type of most tensors, such as `Q4_K_M` or `BF16`.
     pub quantization: Option<String>,
     /// The size of the weight files.
     pub bytes: ByteCount,
-    /// The context in tokens that it was trained for.
+    /// The context in tokens that the model was trained for.
     pub context_length: Option<u64>,
-    /// The chat template in its files.
+    /// The chat template in the model's files.
     pub template: Option<String>,
     /// Keys under GGUF's names, with their values; lists are `null`.
     pub info: Map<String, Json>,
@@ -109,12 +109,12 @@ impl About {
         }
     }
 
-    /// Whether its template mentions tools.
+    /// Whether the model's template mentions tools.
     pub fn knows_tools(&self) -> bool {
         self.template.as_deref().is_some_and(|template| template.contains("tools"))
     }
 
-    /// Whether its template mentions thinking.
+    /// Whether the model's template mentions thinking.
     pub fn knows_thinking(&self) -> bool {
         let words = ["enable_thinking", "reasoning_content", "<think>", "thinking"];
         self.template.as_deref().is_some_and(|template| words.iter().any(|word| template.contains(word)))

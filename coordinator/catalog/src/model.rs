@@ -33,7 +33,7 @@ pub struct Model {
     pub(super) described: OnceLock<ModelDescription>,
     /// The reason why the candle worker cannot run the model; computed on first use.
     pub(super) candle_lacks: OnceLock<Option<String>>,
-    /// The facts in its files; read on first use.
+    /// The facts in the model's files; read on first use.
     pub about: OnceLock<About>,
 }
 

@@ -92,7 +92,7 @@ pub(crate) enum PrivateError {
     /// The private coordinator ended before it served.
     #[error("no coordinator answered, and one for this chat does not start: {said}{hint}")]
     Ended {
-        /// The end of its log.
+        /// The end of the coordinator's log.
         said: String,
         /// A hint what to do.
         hint: &'static str,

@@ -75,7 +75,7 @@ impl Private {
         Ok(Some(Self { child, client, _folder: folder }))
     }
 
-    /// A client of its API.
+    /// A client of the coordinator's API.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }

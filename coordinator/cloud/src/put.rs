@@ -42,7 +42,7 @@ pub(super) struct CloudCall {
 /// A request in its provider's form.
 pub(super) struct Put {
     pub(super) question: Question,
-    /// The translation of its answer.
+    /// The translation of the request's answer.
     pub(super) reshape: Box<dyn Reshape>,
     /// The part of a wish about thinking that the provider cannot follow.
     pub(super) thinking: Option<&'static str>,

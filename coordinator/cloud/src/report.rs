@@ -33,13 +33,13 @@ pub struct ProviderReport {
     kind: ProviderKind,
     /// The provider's address, or the command to run.
     base_url: String,
-    /// Whether requests to it leave the machines of this coordinator's owner.
+    /// Whether requests to the provider leave the machines of this coordinator's owner.
     pub cloud: bool,
-    /// Whether its key is set.
+    /// Whether the provider's key is set.
     pub key: KeyState,
-    /// The reason why it cannot be used, in words.
+    /// The reason why the provider cannot be used, in words.
     problem: Option<String>,
-    /// Short names of its models.
+    /// Short names of the provider's models.
     names: BTreeMap<String, String>,
     /// The sum over the provider's models, with the dollars of models with a known price.
     pub today: Counted,

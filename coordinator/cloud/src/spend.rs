@@ -125,7 +125,7 @@ pub(super) enum Refused {
 #[derive(Debug)]
 pub(super) struct Reserved {
     kept: Arc<SpendState>,
-    /// The client whose sum it counts against; `None` for the shared sum.
+    /// The client whose sum the reservation counts against; `None` for the shared sum.
     client: Option<ClientId>,
     dollars: f64,
 }

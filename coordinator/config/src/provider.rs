@@ -22,7 +22,7 @@ const CLAUDE_MODELS: [(&str, &str); 3] =
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderSpec {
-    /// The API that it speaks; `anthropic` for `claude`, else `openai`.
+    /// The API that the provider speaks; `anthropic` for `claude`, else `openai`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ProviderKind>,
     /// The transport; HTTP by default.
@@ -34,20 +34,20 @@ pub struct ProviderSpec {
     /// The address up to, and without, `/v1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
-    /// The environment variable that holds its key.
+    /// The environment variable that holds the provider's key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key_env: Option<String>,
-    /// The file that holds its key; read again for each request.
+    /// The file that holds the provider's key; read again for each request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Whether requests to it leave the machines of this coordinator's owner. By default, all but loopback addresses
-    /// do.
+    /// Whether requests to the provider leave the machines of this coordinator's owner. By default, all but loopback
+    /// addresses do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud: Option<bool>,
-    /// Short names for its models.
+    /// Short names for the provider's models.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, String>,
-    /// Prices of its models, by prefixes of their names.
+    /// Prices of the provider's models, by prefixes of their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub prices: BTreeMap<String, Price>,
 }
@@ -95,7 +95,7 @@ pub struct Provider {
 }
 
 impl ProviderSpec {
-    /// The API that it speaks. `name` is its prefix.
+    /// The API that the provider speaks. `name` is its prefix.
     fn kind(&self, name: &str) -> ProviderKind {
         let by_command = self.transport == Some(TransportKind::Cli);
         let usual = if name == CLAUDE || by_command { ProviderKind::Anthropic } else { ProviderKind::OpenAi };
@@ -244,7 +244,7 @@ impl Provider {
         Self { name: name.to_owned(), kind: spec.kind(name), base_url, spec }
     }
 
-    /// The API that it speaks.
+    /// The API that the provider speaks.
     pub fn kind(&self) -> ProviderKind {
         self.kind
     }
@@ -297,7 +297,8 @@ impl Provider {
         self.listed_price(model).map(|price| (price.input / 1e6, price.output / 1e6))
     }
 
-    /// Whether its answers cost anything: those of a provider on this machine, or marked as no cloud, do not.
+    /// Whether the provider's answers cost anything: those of a provider on this machine, or marked as no cloud, do
+    /// not.
     pub fn costs(&self) -> bool {
         self.spec.cloud.unwrap_or_else(|| !leads_here(&self.base_url))
     }

@@ -14,17 +14,17 @@ pub(super) trait Setting {
     /// The value as it would be written in the file.
     fn show(&self) -> String;
 
-    /// The number of words that it takes on the command line.
+    /// The number of words that the setting takes on the command line.
     fn words(&self) -> RangeInclusive<usize> {
         1..=1
     }
 
-    /// Whether its text may begin with a dash on the command line.
+    /// Whether the setting's text may begin with a dash on the command line.
     fn may_begin_with_dash(&self) -> bool {
         false
     }
 
-    /// Whether it is a list, whose flag may be repeated.
+    /// Whether the setting is a list, whose flag may be repeated.
     fn is_list(&self) -> bool {
         false
     }

@@ -33,20 +33,20 @@ impl ModelIndex {
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) description: ModelDescription,
-    /// Whether the newest catalog lists it.
+    /// Whether the newest catalog lists the model.
     pub(crate) listed: bool,
-    /// The position of its departure among all departures: models that left first are forgotten first.
+    /// The position of the model's departure among all departures: models that left first are forgotten first.
     left: u64,
-    /// The moment of its last request, load or mention by path.
+    /// The moment of the model's last request, load or mention by path.
     pub(crate) used_at: Moment,
     /// An operator's pin or unpin, which overrides the manifest's.
     pub(crate) pinned: Option<bool>,
     /// The slot that serves the model, or will once it is loaded. There is at most one (RC-14).
     pub(crate) serving: Option<SlotId>,
-    /// All its slots, stopping ones included.
+    /// All the model's slots, stopping ones included.
     pub(crate) slots: Vec<SlotId>,
     pub(crate) failures: Failures,
-    /// Options of its last load beyond the manifest.
+    /// Options of the model's last load beyond the manifest.
     pub(crate) wish: LoadWish,
     /// Set while the model stops in order to be loaded again.
     pub(crate) returns: Option<Return>,
@@ -56,9 +56,9 @@ pub(crate) struct Model {
     pub(crate) port_clashes: u32,
     /// The ledger's last refusal, with the time of the next request for a lease.
     pub(crate) lease_refusal: Option<LeaseRefusal>,
-    /// The last exit of its worker that the scheduler did not order.
+    /// The last exit of the model's worker that the scheduler did not order.
     pub(crate) last_exit: Option<String>,
-    /// The durations of its loads and answers.
+    /// The durations of the model's loads and answers.
     pub(crate) history: History,
     /// Whether the entry is a cloud provider. No slot serves a provider: its requests are dispatched as soon as their
     /// clients' limits allow.

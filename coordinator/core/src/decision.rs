@@ -18,7 +18,7 @@ pub struct Decision {
     pub what: Verdict,
     /// The model that the decision is about.
     pub model: ModelId,
-    /// The request that it was made for, if there was one.
+    /// The request that the decision was made for, if there was one.
     pub request: Option<RequestId>,
     /// The reasons, in short sentences for people.
     pub reasons: Vec<String>,

@@ -22,13 +22,13 @@ pub(crate) struct Device {
     pub(crate) slots: BTreeSet<SlotId>,
     /// The slot that is loading onto this device: loads happen one after another (MM-7).
     pub(crate) loading: Option<SlotId>,
-    /// An operator closed it to models (RC-30).
+    /// An operator closed the device to models (RC-30).
     pub(crate) closed: bool,
     /// The slot that last became ready on this device.
     pub(crate) newest: Option<SlotId>,
-    /// The moment since which its driver does not list it.
+    /// The moment since which the device's driver does not list it.
     pub(crate) lost: Option<Moment>,
-    /// Whether it was lost for so long that requests bound to it are refused.
+    /// Whether the device was lost for so long that requests bound to it are refused.
     pub(crate) given_up: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Claim {
     pub(crate) standing: Priority,
     /// The site where the model will be loaded.
     pub(crate) site: Vec<DeviceId>,
-    /// The bytes it will take on each device of the site.
+    /// The bytes the model will take on each device of the site.
     pub(crate) takes: Vec<i128>,
     /// Slots evicted or waited for, on any device.
     pub(crate) victims: Vec<SlotId>,

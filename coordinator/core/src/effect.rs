@@ -54,9 +54,9 @@ pub enum Effect {
         parts: Vec<(DeviceId, ByteCount)>,
         /// The context to serve, if a load named another one than the manifest.
         context: Option<u64>,
-        /// Options that the load gives its engine.
+        /// Options that the load gives the model's engine.
         engine: EngineOptions,
-        /// Whether its layers are streamed to fit into these parts, and through how large a window.
+        /// Whether the model's layers are streamed to fit into these parts, and through how large a window.
         residency: Residency,
     },
     /// End the worker: SIGTERM, grace, SIGKILL, wait; answer with `WorkerExited`.
@@ -77,17 +77,17 @@ pub enum Effect {
     Dispatch {
         /// The request to send.
         request: RequestId,
-        /// The slot that serves it.
+        /// The slot that serves the request.
         slot: SlotId,
         /// The slot's generation.
         generation: Generation,
         /// The request's priority, after the limits of its client.
         priority: Priority,
-        /// The time it waited in the queue.
+        /// The time the request waited in the queue.
         queued: Duration,
         /// The part of that time in which a load it caused or shared was running.
         loading: Duration,
-        /// The rung of its ladder that was chosen, and why.
+        /// The rung of the request's ladder that was chosen, and why.
         rung: RungChoice,
     },
     /// Send the request to this cloud provider now; answer with `Finished` or `RungFailed`.
@@ -98,16 +98,16 @@ pub enum Effect {
         provider: String,
         /// The name of the provider's model.
         model: String,
-        /// The time it waited in the queue.
+        /// The time the request waited in the queue.
         queued: Duration,
-        /// The rung of its ladder that was chosen, and why.
+        /// The rung of the request's ladder that was chosen, and why.
         rung: RungChoice,
     },
     /// Remove a model that a client named by its path and that is unused, unless it was named again since.
     ForgetModel {
         /// The model's name.
         model: ModelId,
-        /// The number of times it had been named ([`ModelDescription::named`](crate::ModelDescription::named)).
+        /// The number of times the model had been named ([`ModelDescription::named`](crate::ModelDescription::named)).
         named: u64,
     },
     /// Store a learned footprint for the next start of the process ([`Event::Footprints`](crate::Event::Footprints)).

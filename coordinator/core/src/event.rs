@@ -39,7 +39,7 @@ pub enum Event {
     RungFailed {
         /// The request that was dispatched.
         request: RequestId,
-        /// The error for its client if no other rung can answer.
+        /// The error for the request's client if no other rung can answer.
         error: Refusal,
     },
     /// The settings were changed while the process runs.
@@ -99,7 +99,7 @@ pub enum Event {
         generation: Generation,
         /// The process id.
         pid: u32,
-        /// The port it will listen on, on 127.0.0.1.
+        /// The port the worker will listen on, on 127.0.0.1.
         port: u16,
     },
     /// The worker reads its weights.
@@ -117,7 +117,7 @@ pub enum Event {
         slot: SlotId,
         /// The slot's generation.
         generation: Generation,
-        /// The context it serves, in tokens.
+        /// The context the worker serves, in tokens.
         context_length: Option<u64>,
     },
     /// The worker exited and was reaped, for any reason.
@@ -167,7 +167,7 @@ pub struct DeviceObservation {
     pub foreign: Option<ByteCount>,
     /// The most that unused models may keep here (BC-1); `None` is no limit.
     pub retention: Option<ByteCount>,
-    /// Whether it holds one model at a time only (MM-5).
+    /// Whether the device holds one model at a time only (MM-5).
     pub exclusive: bool,
     /// Memory of workers that ended without giving it back in time (RC-18). Other figures include it too.
     pub leaking: ByteCount,
@@ -181,11 +181,11 @@ pub struct DeviceObservation {
 pub struct Submission {
     /// The request's number.
     pub id: RequestId,
-    /// The rungs that may serve it.
+    /// The rungs that may serve the request.
     pub ladder: Ladder,
     /// The category that the route needs.
     pub category: Category,
-    /// The client that sent it.
+    /// The client that sent the request.
     pub client: ClientId,
     /// The priority of the request; `None` for its client's default.
     pub priority: Option<Priority>,
@@ -216,10 +216,10 @@ pub enum Outcome {
 /// The end of a worker's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitReport {
-    /// The meaning of its exit code; `None` for a signal, or a code that is not ours.
+    /// The meaning of the worker's exit code; `None` for a signal, or a code that is not ours.
     pub reason: Option<WorkerExit>,
     /// For people: `exit code 65`, `killed by signal 9`, `could not be started: …`.
     pub description: String,
-    /// The last lines it wrote to standard error.
+    /// The last lines the worker wrote to standard error.
     pub last_lines: Vec<String>,
 }

@@ -48,7 +48,7 @@ pub struct AskedLease {
     pub lease: String,
     /// The holder's description of its purpose.
     pub label: String,
-    /// The time left for its release; `null` when it was not revoked yet.
+    /// The time left for the lease's release; `null` when it was not revoked yet.
     #[serde(rename = "grace_left_ms", serialize_with = "crate::time::optional_millis")]
     pub left: Option<Duration>,
 }

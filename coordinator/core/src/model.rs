@@ -14,21 +14,21 @@ pub struct ModelDescription {
     pub aliases: Vec<ModelId>,
     /// The category, which decides the routes that the model serves.
     pub category: Category,
-    /// The device it should run on; `auto` lets the scheduler choose.
+    /// The device the model should run on; `auto` lets the scheduler choose.
     pub device: DeviceId,
-    /// The memory it will need.
+    /// The memory the model will need.
     pub size: SizeEstimate,
     /// The number of concurrent requests.
     pub max_concurrent: u32,
     /// Never evicted, never unloaded for idleness.
     pub pin: bool,
-    /// The time it stays loaded after its last use, if the manifest sets it.
+    /// The time the model stays loaded after its last use, if the manifest sets it.
     pub keep_alive: Option<KeepAlive>,
     /// Changes when the manifest or the weights change.
     pub revision: u64,
-    /// Devices that it needs for itself alone, besides the one it computes on (MM-5).
+    /// Devices that the model needs for itself alone, besides the one it computes on (MM-5).
     pub exclusive_devices: Vec<DeviceId>,
-    /// Whether its layers can be spread over several devices (RC-22).
+    /// Whether the model's layers can be spread over several devices (RC-22).
     pub splittable: bool,
     /// The context in tokens that the model serves unless a load names another.
     pub context_length: Option<u64>,
@@ -73,15 +73,15 @@ pub struct LoadOptions {
     pub device: Option<DeviceId>,
     /// The context to serve, in tokens.
     pub context: Option<u64>,
-    /// The residency of its layers.
+    /// The residency of the model's layers.
     pub layers: LayerOptions,
     /// The estimated memory with that context and residency.
     pub size: Option<SizeEstimate>,
-    /// The time it stays loaded after this load if it is not used.
+    /// The time the model stays loaded after this load if it is not used.
     pub keep_alive: Option<KeepAlive>,
     /// The priority of the load; 2 when absent (MM-3).
     pub priority: Option<Priority>,
-    /// Options of its engine beyond the manifest.
+    /// Options of the model's engine beyond the manifest.
     pub engine: EngineOptions,
 }
 
@@ -164,13 +164,13 @@ pub struct Footprint {
     pub model: ModelId,
     /// The model's revision.
     pub revision: u64,
-    /// The context that its load named; `None` is the manifest's.
+    /// The context that the model's load named; `None` is the manifest's.
     pub context: Option<u64>,
-    /// The number of concurrent requests it was loaded for.
+    /// The number of concurrent requests the model was loaded for.
     pub max_concurrent: u32,
     /// The device; `auto` for a split over several devices.
     pub device: DeviceId,
-    /// The sum of bytes on its devices.
+    /// The sum of bytes on the model's devices.
     pub bytes: ByteCount,
 }
 

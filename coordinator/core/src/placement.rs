@@ -29,7 +29,7 @@ pub(crate) enum PlacementError {
     #[error("it needs {needs}{}, and {limits}; choose a smaller model or a smaller context", or_streamed(*.streamed))]
     NeverFits {
         needs: ByteCount,
-        /// The bytes it needs when streamed, if it may be.
+        /// The bytes the model needs when streamed, if it may be.
         streamed: Option<ByteCount>,
         limits: String,
     },
@@ -59,9 +59,9 @@ pub(crate) type Site = Vec<DeviceId>;
 pub(crate) struct Candidate<'a> {
     /// The wanted device; `auto` lets the placement choose.
     pub(crate) device: &'a DeviceId,
-    /// The memory it needs in all, by site.
+    /// The memory the model needs in all, by site.
     pub(crate) bytes: &'a dyn Fn(&[DeviceId]) -> ByteCount,
-    /// Whether it can be spread over several devices.
+    /// Whether the model can be spread over several devices.
     pub(crate) splittable: bool,
 }
 

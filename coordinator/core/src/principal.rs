@@ -26,7 +26,7 @@ impl Principal {
         self.client().map_or("operator", ClientId::as_str)
     }
 
-    /// Whether it is the operator or a client.
+    /// Whether the principal is the operator or a client.
     pub fn kind(&self) -> PrincipalKind {
         match self {
             Self::Operator => PrincipalKind::Operator,

@@ -26,9 +26,9 @@ pub enum WaitReason {
     Busy {
         /// The model of the request.
         model: ModelId,
-        /// The number of its running requests.
+        /// The number of the model's running requests.
         running: usize,
-        /// The number of requests it takes at once.
+        /// The number of requests the model takes at once.
         max_concurrent: u32,
     },
     /// Loads on a device run one after another, and it is another model's turn.
@@ -67,7 +67,7 @@ pub enum WaitReason {
         /// The victims that still hold memory.
         victims: Vec<ModelId>,
     },
-    /// The loaded copy of its model is stopping; a new one follows it.
+    /// The loaded copy of the request's model is stopping; a new one follows it.
     Leaving {
         /// The model of the request.
         model: ModelId,
@@ -118,7 +118,7 @@ pub enum WaitReason {
     Exclusive {
         /// The needed device.
         device: DeviceId,
-        /// The slots that use it, and why they stay.
+        /// The slots that use the device, and why they stay.
         blockers: Vec<Blocker>,
     },
     /// A load that failed is tried once more with no other model loaded; until then no other load begins (MM-4).
@@ -128,12 +128,12 @@ pub enum WaitReason {
         /// The slots that have not stopped yet.
         victims: Vec<ModelId>,
     },
-    /// An operator freed its device for something else (RC-30).
+    /// An operator freed the request's device for something else (RC-30).
     DeviceClosed {
         /// The closed device.
         device: DeviceId,
     },
-    /// The driver of its device does not list it any more. After a while such requests are refused.
+    /// The driver of the request's device does not list it any more. After a while such requests are refused.
     DeviceLost {
         /// The lost device.
         device: DeviceId,
@@ -152,7 +152,7 @@ pub enum WaitReason {
     ClientLimit {
         /// The limited client.
         client: ClientId,
-        /// The number of its running requests.
+        /// The number of the client's running requests.
         running: u32,
         /// The number allowed.
         limit: u32,
@@ -174,9 +174,9 @@ pub enum WaitReason {
 pub struct Blocker {
     /// The slot's model.
     pub model: ModelId,
-    /// The bytes it holds on the device.
+    /// The bytes the slot holds on the device.
     pub bytes: ByteCount,
-    /// The reason why it may not be evicted.
+    /// The reason why the slot may not be evicted.
     pub why: Protection,
 }
 
@@ -188,7 +188,7 @@ pub enum Protection {
     Pinned,
     /// The model is being loaded for a request.
     Loading,
-    /// The request it was loaded for has not been dispatched yet.
+    /// The request the slot was loaded for has not been dispatched yet.
     CauseWaits,
     /// The slot is more important than the request.
     MoreImportant {
@@ -212,7 +212,7 @@ pub enum LeaveCause {
         /// The model that needs the room.
         room_for: ModelId,
     },
-    /// An operator unloaded it.
+    /// An operator unloaded the model.
     Unload,
     /// The model was unused for its stay-warm time.
     Idle,
@@ -222,7 +222,7 @@ pub enum LeaveCause {
     Removed,
     /// The slot's device was freed for another purpose (RC-30).
     Freed,
-    /// The driver of its device does not list it any more.
+    /// The driver of the slot's device does not list it any more.
     DeviceLost,
     /// Idle models kept more memory than they may (BC-1, BC-2).
     Retention,
@@ -251,7 +251,7 @@ pub enum LeaveCause {
         /// The model of the failed load.
         room_for: ModelId,
     },
-    /// No request waited for its load any more, and another model needs the device.
+    /// No request waited for the model's load any more, and another model needs the device.
     Unwanted,
     /// The process is shutting down.
     Shutdown,

@@ -115,18 +115,18 @@ impl ClientRules {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientRule {
-    /// The most important priority that its requests can have (RC-3).
+    /// The most important priority that the client's requests can have (RC-3).
     pub max_priority: Priority,
     /// The priority of requests that do not state one.
     pub default_priority: Priority,
-    /// The number of its running requests; further ones wait.
+    /// The number of the client's running requests; further ones wait.
     pub max_concurrent: Option<u32>,
     /// The shortest time between the end of one of its requests and the start of the next.
     #[serde(with = "span_text")]
     pub cooldown: Duration,
     /// The number of requests in a minute; further ones are refused.
     pub rate_per_minute: Option<u32>,
-    /// The number of its waiting requests; further ones are refused.
+    /// The number of the client's waiting requests; further ones are refused.
     pub max_queued: Option<u32>,
 }
 

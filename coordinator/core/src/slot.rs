@@ -109,11 +109,11 @@ pub(crate) struct ModelSlot {
     pub(crate) context: Option<u64>,
     /// Options of the load for the engine.
     pub(crate) engine: EngineOptions,
-    /// The residency of its layers.
+    /// The residency of the slot's layers.
     pub(crate) layers: Layers,
-    /// Devices it has for itself alone (MM-5).
+    /// Devices the slot has for itself alone (MM-5).
     pub(crate) exclusive: Vec<DeviceId>,
-    /// The rule that gave its size (RC-20).
+    /// The rule that gave the slot's size (RC-20).
     pub(crate) size_rule: SizeRule,
     pub(crate) load_started: Moment,
     pub(crate) ready_at: Moment,
@@ -132,7 +132,7 @@ pub(crate) struct ModelSlot {
     pub(crate) unload_at: Option<Moment>,
     /// The request that caused this load, until it is dispatched.
     pub(crate) cause: Option<RequestId>,
-    /// The cause for which it drains or stops.
+    /// The cause for which the slot drains or stops.
     pub(crate) leaving: Option<LeaveCause>,
     /// The end of the pause after a lost request, in which no other is dispatched to it.
     pub(crate) paused_until: Option<Moment>,
@@ -300,7 +300,7 @@ impl Layers {
 /// The purpose of a new generation.
 #[derive(Clone, Debug)]
 pub(crate) struct Filling {
-    /// The request that it is for; `None` for a load without one.
+    /// The request that the load is for; `None` for a load without one.
     pub(crate) request: Option<RequestId>,
     pub(crate) priority: Priority,
     pub(crate) revision: u64,

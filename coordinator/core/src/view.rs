@@ -23,27 +23,27 @@ pub struct ModelView {
     pub aliases: Vec<ModelId>,
     /// The category, which decides the routes that the model serves.
     pub category: Category,
-    /// The device it should run on.
+    /// The device the model should run on.
     pub device: DeviceId,
-    /// The memory it will need.
+    /// The memory the model will need.
     pub size: ByteCount,
-    /// The rule that gave its size (RC-20).
+    /// The rule that gave the model's size (RC-20).
     pub size_rule: SizeRule,
     /// Never evicted, never unloaded for idleness.
     pub pin: bool,
-    /// Whether it is loaded.
+    /// Whether the model is loaded.
     pub status: ModelStatus,
-    /// The share of the weights read while it is loading, 0 to 1.
+    /// The share of the weights read while the model is loading, 0 to 1.
     pub progress: Option<f32>,
-    /// The last failure, if it failed since its last answer.
+    /// The last failure, if the model failed since its last answer.
     pub failure: Option<String>,
-    /// The slot that serves it or loads it.
+    /// The slot that serves the model or loads it.
     pub slot: Option<SlotId>,
-    /// The context it serves, once it is loaded.
+    /// The context the model serves, once it is loaded.
     pub context_length: Option<u64>,
-    /// The number of its waiting requests.
+    /// The number of the model's waiting requests.
     pub queued: usize,
-    /// The number of its running requests.
+    /// The number of the model's running requests.
     pub running: usize,
 }
 
@@ -51,13 +51,13 @@ pub struct ModelView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelStatus {
-    /// No slot serves it.
+    /// No slot serves the model.
     Unloaded,
-    /// A slot is loading it.
+    /// A slot is loading the model.
     Loading,
-    /// A slot serves it.
+    /// A slot serves the model.
     Loaded,
-    /// The last attempt to load it failed.
+    /// The last attempt to load the model failed.
     Failed,
 }
 
@@ -77,25 +77,25 @@ pub struct SlotView {
     pub state: SlotState,
     /// The share of the weights read, 0 to 1.
     pub progress: f32,
-    /// The bytes it holds, by device.
+    /// The bytes the slot holds, by device.
     pub parts: Vec<(DeviceId, ByteCount)>,
     /// The worker's process id.
     pub pid: Option<u32>,
     /// The port on which the worker listens, on 127.0.0.1.
     pub port: Option<u16>,
-    /// The context it serves.
+    /// The context the slot serves.
     pub context_length: Option<u64>,
-    /// The rule that gave its size (RC-20).
+    /// The rule that gave the slot's size (RC-20).
     pub size_rule: SizeRule,
-    /// Whether its layers are streamed (RS-11).
+    /// Whether the slot's layers are streamed (RS-11).
     pub streamed: bool,
-    /// Whether it is a second copy that is loading to take over (DM-5).
+    /// Whether the slot is a second copy that is loading to take over (DM-5).
     pub moving: bool,
     /// The number of running requests.
     pub running: usize,
-    /// The number of requests it takes at once.
+    /// The number of requests the slot takes at once.
     pub max_concurrent: usize,
-    /// The number of requests answered since it became ready.
+    /// The number of requests answered since the slot became ready.
     pub completed: u64,
     /// Never evicted, never unloaded for idleness.
     pub pinned: bool,
@@ -105,16 +105,16 @@ pub struct SlotView {
     pub stale: bool,
     /// The slot's present importance (RC-18).
     pub rank: Priority,
-    /// The moment of its last use.
+    /// The moment of the slot's last use.
     pub last_used: Moment,
-    /// The moment when it became ready, if it is.
+    /// The moment when the slot became ready, if it is.
     pub ready_at: Option<Moment>,
     /// The duration of this load.
     #[serde(rename = "load_ms", serialize_with = "optional_millis")]
     pub load_time: Option<Duration>,
-    /// The moment when it is unloaded unless it is used before.
+    /// The moment when the slot is unloaded unless it is used before.
     pub unload_at: Option<Moment>,
-    /// The cause of its stop, if it is draining or stopping.
+    /// The cause of the slot's stop, if it is draining or stopping.
     pub leaving: Option<LeaveCause>,
 }
 
@@ -127,7 +127,7 @@ pub struct QueuedView {
     pub client: Principal,
     /// Whether that is a client or the operator.
     pub kind: PrincipalKind,
-    /// The model that it waits for.
+    /// The model that the request waits for.
     pub model: ModelId,
     /// The kind of request.
     pub purpose: RequestPurpose,
@@ -137,14 +137,14 @@ pub struct QueuedView {
     pub effective_priority: Priority,
     /// The request's position in the whole queue, from 1.
     pub position: usize,
-    /// The time since its arrival.
+    /// The time since the request's arrival.
     #[serde(rename = "waited_ms", serialize_with = "millis")]
     pub waited: Duration,
-    /// The number of retries after its worker died.
+    /// The number of retries after the request's worker died.
     pub retries: u32,
     /// The moment after which an answer is useless.
     pub deadline: Option<Moment>,
-    /// The reason why it waits.
+    /// The reason why the request waits.
     pub wait: WaitReason,
     /// The reason in words.
     pub message: String,
@@ -185,14 +185,14 @@ pub struct DeviceView {
     pub models: Vec<ModelId>,
     /// The model that is loading here.
     pub loading: Option<ModelId>,
-    /// Whether an operator closed it to models (RC-30).
+    /// Whether an operator closed the device to models (RC-30).
     pub closed: bool,
-    /// Whether its driver does not list it any more. Its models stop then, and none is placed here until it is listed
-    /// again.
+    /// Whether the device's driver does not list it any more. Its models stop then, and none is placed here until it is
+    /// listed again.
     pub lost: bool,
     /// The most that unused models may keep here (BC-1).
     pub retention: Option<ByteCount>,
-    /// Whether it holds one model at a time only (MM-5).
+    /// Whether the device holds one model at a time only (MM-5).
     pub exclusive: bool,
     /// The model for which room is being made here.
     pub making_room_for: Option<ModelId>,
@@ -201,9 +201,9 @@ pub struct DeviceView {
 /// A hypothetical request (`POST /api/v1/plan`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanQuestion {
-    /// The rungs that may serve it.
+    /// The rungs that may serve the request.
     pub ladder: Ladder,
-    /// The category it needs; by default, that of the ladder's first local model.
+    /// The category the request needs; by default, that of the ladder's first local model.
     pub category: Option<Category>,
     /// The context to load with, if not the manifest's.
     pub context: Option<u64>,
@@ -213,7 +213,7 @@ pub struct PlanQuestion {
     pub size: Option<SizeEstimate>,
     /// The priority; 5 when absent.
     pub priority: Option<Priority>,
-    /// The device it would have to run on.
+    /// The device the request would have to run on.
     pub device: Option<DeviceId>,
 }
 
@@ -236,18 +236,18 @@ impl Default for PlanQuestion {
 pub struct PlanView {
     /// The model that would answer.
     pub model: ModelId,
-    /// The rung of its ladder that would be chosen, and why.
+    /// The rung of the request's ladder that would be chosen, and why.
     #[serde(flatten)]
     pub rung: RungChoice,
     /// The state of every rung, in the ladder's order.
     pub ladder: Vec<RungView>,
-    /// The priority it would have.
+    /// The priority the request would have.
     pub priority: Priority,
     /// The memory the model needs at its site.
     pub size: ByteCount,
     /// The rule that gave the size.
     pub size_rule: SizeRule,
-    /// The residency of its layers; `null` for a cloud provider.
+    /// The residency of the model's layers; `null` for a cloud provider.
     pub layers: Option<LayersView>,
     /// The step that the scheduler would take.
     #[serde(flatten)]
@@ -286,9 +286,9 @@ pub struct LayersView {
 pub struct RungView {
     /// The rung's position in the ladder as written, from 0.
     pub rung: usize,
-    /// The model that serves it.
+    /// The model of the rung.
     pub model: Target,
-    /// Whether it could take the request now.
+    /// Whether the rung could take the request now.
     pub usable: bool,
     /// The estimated time until an answer could begin there; `null` where it cannot.
     #[serde(rename = "expected_s", serialize_with = "optional_seconds")]
@@ -339,7 +339,7 @@ pub enum PlannedStep {
 pub struct Eviction {
     /// The evicted model.
     pub model: ModelId,
-    /// Whether it would finish its requests first.
+    /// Whether the model would finish its requests first.
     pub drains: bool,
     /// The rule that permits the eviction.
     pub why: String,
@@ -410,25 +410,25 @@ fn optional_millis<S: Serializer>(span: &Option<Duration>, serializer: S) -> Res
 pub struct ClientView {
     /// The client's name, or the operator.
     pub id: Principal,
-    /// Whether it is a client or the operator.
+    /// Whether the account is a client's or the operator's.
     pub kind: PrincipalKind,
-    /// The number of its waiting requests.
+    /// The number of the client's waiting requests.
     pub queued: u32,
-    /// The number of its running requests.
+    /// The number of the client's running requests.
     pub running: u32,
     /// The number of accepted requests.
     pub requests: u64,
-    /// The number of requests refused because of its limits.
+    /// The number of requests refused because of the client's limits.
     pub refused: u64,
-    /// Tokens of its prompts and answers.
+    /// Tokens of the client's prompts and answers.
     pub tokens: u64,
     /// Requests per minute, averaged over about the last one.
     pub requests_per_minute: f64,
     /// The client's service beyond that of the least-served client with waiting or running requests (RC-4).
     pub service_ahead: u64,
-    /// The limit for which it may start no request now.
+    /// The limit for which the client may start no request now.
     pub held_back: Option<WaitReason>,
-    /// The moment of its last request.
+    /// The moment of the client's last request.
     pub last_seen: Moment,
     /// Answers by model.
     pub models: BTreeMap<ModelId, u64>,
@@ -443,11 +443,11 @@ pub struct ClientView {
 pub struct RecentView {
     /// The request's number.
     pub id: RequestId,
-    /// The model that served it.
+    /// The model that served the request.
     pub model: ModelId,
-    /// The moment of its end.
+    /// The moment of the request's end.
     pub ended: Moment,
-    /// The time from dispatch to its end.
+    /// The time from dispatch to the request's end.
     #[serde(rename = "took_ms", serialize_with = "millis")]
     pub took: Duration,
     /// Tokens of prompt and answer, when known.

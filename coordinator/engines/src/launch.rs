@@ -13,11 +13,11 @@ pub struct Facts<'a> {
     pub model: &'a ModelId,
     /// The model's category.
     pub category: Category,
-    /// The path of its files: one file, or a folder.
+    /// The path of the model's files: one file, or a folder.
     pub source: &'a Path,
     /// The bytes on each device. Never `auto`, never empty.
     pub parts: &'a [(DeviceId, ByteCount)],
-    /// The UUIDs of its GPUs, separated by commas; empty on `cpu`.
+    /// The UUIDs of the model's GPUs, separated by commas; empty on `cpu`.
     pub gpus: &'a str,
     /// The port to listen on, on 127.0.0.1.
     pub port: u16,
@@ -62,7 +62,7 @@ pub enum LaunchError {
 }
 
 impl Facts<'_> {
-    /// The number of its GPUs.
+    /// The number of the model's GPUs.
     pub(crate) fn gpu_count(&self) -> usize {
         self.parts.iter().filter(|(device, _)| matches!(device, DeviceId::Cuda(_))).count()
     }

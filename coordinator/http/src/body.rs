@@ -54,7 +54,7 @@ pub struct BodyLimits {
     pub size: ByteCount,
     /// The longest pause of a client.
     pub patience: Duration,
-    /// Limits on the nesting and size of its JSON.
+    /// Limits on the nesting and size of the body's JSON.
     pub json: JsonLimits,
 }
 
@@ -168,7 +168,7 @@ impl OpenBody {
         &self.0.bytes
     }
 
-    /// The limits on its JSON.
+    /// The limits on the body's JSON.
     pub fn limits(&self) -> JsonLimits {
         self.0.limits
     }

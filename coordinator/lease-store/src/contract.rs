@@ -78,7 +78,7 @@ pub enum Acquired {
         position: usize,
         /// The reason, for people.
         reason: String,
-        /// The leases revoked for it.
+        /// The leases revoked for the request.
         asked: Vec<RevokedForUs>,
         /// The time after which the request should be repeated, unless leases change before.
         retry_after: Duration,
@@ -95,7 +95,7 @@ pub enum Acquired {
 pub struct RevokedForUs {
     /// The label of the lease.
     pub label: String,
-    /// The time left for its release.
+    /// The time left for the lease's release.
     pub remaining: Duration,
 }
 
@@ -104,7 +104,7 @@ pub struct RevokedForUs {
 pub struct LeaseHandle {
     /// The lease's name.
     pub lease: LeaseId,
-    /// The token that proves it.
+    /// The token that proves the lease.
     pub token: Token,
 }
 
@@ -125,9 +125,9 @@ pub struct RenewOutcome {
 pub struct Revoked {
     /// The revoked lease.
     pub handle: LeaseHandle,
-    /// The time left for its release. At zero the grace is over, and the holder ends its own processes now.
+    /// The time left for the lease's release. At zero the grace is over, and the holder ends its own processes now.
     pub remaining: Duration,
-    /// The label of the request it is revoked for, for people.
+    /// The label of the request the lease is revoked for, for people.
     pub wanted_by: String,
     /// The priority of that request.
     pub priority: Priority,

@@ -15,7 +15,7 @@ pub enum StoreError {
     InUse {
         /// The resource that both processes need.
         what: String,
-        /// The process that uses it: `process 4711 (state folder …)`.
+        /// The process that uses the resource: `process 4711 (state folder …)`.
         holder: String,
         /// The remedy.
         advice: &'static str,

@@ -44,7 +44,7 @@ pub(crate) struct Found {
     pub(crate) path: PathBuf,
     pub(crate) file: File,
     pub(crate) id: FileId,
-    /// The user that owns it.
+    /// The user that owns the file.
     pub(crate) uid: u32,
     pub(crate) text: String,
 }

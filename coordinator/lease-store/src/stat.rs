@@ -54,7 +54,7 @@ impl Stat {
         matches!(self.state, b'Z' | b'X' | b'x') && self.threads <= 1
     }
 
-    /// Whether it is `kthreadd` or its child, which have no memory of their own.
+    /// Whether the process is `kthreadd` or its child, which have no memory of their own.
     pub(crate) fn is_kernel_thread(&self, pid: u32) -> bool {
         pid == 2 || self.parent == 2
     }

@@ -24,28 +24,28 @@ pub struct LeaseView {
     pub priority: Priority,
     /// Device names, promised bytes, and used bytes if they are known.
     pub parts: Vec<PartView>,
-    /// The state in its lifecycle.
+    /// The state in the lease's lifecycle.
     pub state: LeaseState,
-    /// Whether it may be revoked.
+    /// Whether the lease may be revoked.
     pub preemptible: bool,
-    /// Whether it was revoked and not released in time.
+    /// Whether the lease was revoked and not released in time.
     pub in_default: bool,
-    /// The processes that passed its gate.
+    /// The processes that passed the lease's gate.
     pub pids: Vec<u32>,
-    /// The time until it expires unless renewed; `None` for an expired lease.
+    /// The time until the lease expires unless renewed; `None` for an expired lease.
     pub expires_in: Option<Duration>,
-    /// The revocation, if it was revoked.
+    /// The revocation, if the lease was revoked.
     pub revoke: Option<RevokeView>,
 }
 
 /// The revocation of a lease, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RevokeView {
-    /// The label of the request it is revoked for.
+    /// The label of the request the lease is revoked for.
     pub by: String,
     /// The priority of that request.
     pub priority: Option<Priority>,
-    /// The time left for its release.
+    /// The time left for the lease's release.
     pub grace_left: Duration,
 }
 
@@ -58,9 +58,9 @@ pub struct ForcedView {
     pub label: String,
     /// The processes that were attached. They were not ended.
     pub pids: Vec<u32>,
-    /// The bytes that it counted for, by the devices' names.
+    /// The bytes that the lease counted for, by the devices' names.
     pub parts: Vec<(String, ByteCount)>,
-    /// The time since its end.
+    /// The time since the lease's end.
     pub ago: Duration,
     /// The operator, for people.
     pub by: String,

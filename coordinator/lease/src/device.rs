@@ -68,7 +68,7 @@ pub struct ProcessUse {
     /// The process itself, then its ancestors from its parent on, then the leaders of its group and session, as far
     /// as known.
     pub lineage: Vec<Process>,
-    /// The bytes it uses.
+    /// The bytes the process uses.
     pub bytes: ByteCount,
 }
 

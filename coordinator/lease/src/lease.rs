@@ -21,23 +21,23 @@ pub struct Lease {
     pub owner: Owner,
     /// The importance of the lease for the queue and for preemption.
     pub priority: Priority,
-    /// The conditions under which it may be revoked.
+    /// The conditions under which the lease may be revoked.
     #[serde(flatten)]
     pub yielding: Yielding,
     /// The bytes on each device; each device is listed once.
     pub parts: Vec<Part>,
     /// The processes that may use the devices. Their descendants belong to the lease too.
     pub pids: Vec<Process>,
-    /// The state in its lifecycle.
+    /// The state in the lease's lifecycle.
     pub state: LeaseState,
-    /// The time at which it expires unless renewed.
+    /// The time at which the lease expires unless renewed.
     pub deadline: StoreTime,
-    /// The time of its grant.
+    /// The time of the lease's grant.
     pub granted_at: StoreTime,
     /// The last time a process passed the gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached_at: Option<StoreTime>,
-    /// The last time its holder reported that it was in use.
+    /// The last time the lease's holder reported that it was in use.
     #[serde(default)]
     pub used_at: StoreTime,
     /// The time at which the holder reported a complete load. It matters if processes cannot be told apart.
@@ -49,7 +49,7 @@ pub struct Lease {
     /// `REVOKING`: the request that it was revoked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemptor: Option<String>,
-    /// Whether it was revoked and not released in time. It is not revoked again.
+    /// Whether the lease was revoked and not released in time. It is not revoked again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub in_default: bool,
     #[serde(flatten)]
@@ -59,13 +59,13 @@ pub struct Lease {
 /// The conditions under which a lease may be revoked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Yielding {
-    /// Whether it may be revoked at all.
+    /// Whether the lease may be revoked at all.
     #[serde(default)]
     pub preemptible: bool,
-    /// The time that its holder needs to release the bytes.
+    /// The time that the lease's holder needs to release the bytes.
     #[serde(default, with = "millis")]
     pub grace: Duration,
-    /// The time after its grant in which it is not revoked.
+    /// The time after the lease's grant in which it is not revoked.
     #[serde(default, with = "millis")]
     pub min_hold: Duration,
     /// The time to load again later; among equals the cheapest lease is revoked first.

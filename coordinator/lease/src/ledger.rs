@@ -61,9 +61,9 @@ pub struct Forced {
     pub owner: Owner,
     /// The processes that were attached.
     pub pids: Vec<Process>,
-    /// The bytes that it counted for on each device.
+    /// The bytes that the lease counted for on each device.
     pub parts: Vec<(DeviceKey, ByteCount)>,
-    /// The time of its end.
+    /// The time of the lease's end.
     pub at: StoreTime,
     /// The operator, for people.
     pub by: Label,

@@ -83,7 +83,7 @@ pub enum Op {
         lease: LeaseId,
         /// The lease's token.
         token: Token,
-        /// The evidence that its bytes are free.
+        /// The evidence that the lease's bytes are free.
         evidence: Evidence,
     },
     /// Proves that the processes of a lease are gone, for any holder.
@@ -116,7 +116,7 @@ pub struct Renewal {
     pub token: Token,
     /// The new priority, if it changed.
     pub priority: Option<Priority>,
-    /// Whether it was used since the last renewal.
+    /// Whether the lease was used since the last renewal.
     pub used: bool,
 }
 
@@ -128,13 +128,13 @@ pub struct Record {
     /// The lease's token, or `None` for a holder that proves its lease in another way. In that case the lease keeps
     /// the token in the ledger, or gets the next one.
     pub token: Option<Token>,
-    /// The request that it was granted for.
+    /// The request that the lease was granted for.
     pub request_id: String,
     /// The lease's owner.
     pub owner: Owner,
     /// The importance of the request for the queue and for preemption.
     pub priority: Priority,
-    /// The conditions under which it may be revoked.
+    /// The conditions under which the lease may be revoked.
     pub yielding: Yielding,
     /// The bytes on each device.
     pub parts: Vec<(DeviceKey, ByteCount)>,

@@ -65,9 +65,9 @@ pub enum Outcome {
 pub struct Grant {
     /// The lease's name.
     pub lease: LeaseId,
-    /// The token that proves it.
+    /// The token that proves the lease.
     pub token: Token,
-    /// The time at which it expires unless renewed.
+    /// The time at which the lease expires unless renewed.
     pub deadline: StoreTime,
     /// The bytes on each device.
     pub parts: Vec<(DeviceKey, ByteCount)>,
@@ -89,7 +89,7 @@ pub struct Victim {
     pub lease: LeaseId,
     /// The purpose of the lease, for people.
     pub label: String,
-    /// The time left for its release.
+    /// The time left for the lease's release.
     pub remaining: Duration,
 }
 
@@ -98,9 +98,9 @@ pub struct Victim {
 pub struct Revocation {
     /// The lease's name.
     pub lease: LeaseId,
-    /// The time left for its release; at zero the holder ends its own processes.
+    /// The time left for the lease's release; at zero the holder ends its own processes.
     pub remaining: Duration,
-    /// The label of the request it is revoked for, for people.
+    /// The label of the request the lease is revoked for, for people.
     pub wanted_by: String,
     /// The priority of that request.
     pub priority: Priority,
@@ -115,7 +115,7 @@ pub struct NeverFits {
     pub device: String,
     /// The bytes requested.
     pub needs: ByteCount,
-    /// The most bytes that it can lease.
+    /// The most bytes that the device can lease.
     pub leasable: ByteCount,
 }
 

@@ -70,7 +70,7 @@ pub enum WaitReason {
 pub struct Share {
     /// The label of the lease.
     pub label: String,
-    /// The bytes it holds.
+    /// The bytes the lease holds.
     pub bytes: ByteCount,
     /// The priority of the lease.
     pub priority: Priority,

@@ -58,7 +58,7 @@ pub enum Mode {
     /// Take or keep a place in the queue without a grant. The asker makes the room itself first, and the place keeps
     /// others from taking it.
     Reserve,
-    /// Reserve a place, and revoke other leases for it.
+    /// Reserve a place, and revoke other leases for the request.
     #[serde(rename = "reserve-preempt")]
     ReservePreempt,
     /// A mode of a newer version.
@@ -72,12 +72,12 @@ impl Mode {
         matches!(self, Self::Wait | Self::Preempt | Self::Reserve | Self::ReservePreempt)
     }
 
-    /// Whether other leases are revoked for it.
+    /// Whether other leases are revoked for the request.
     pub(crate) const fn preempts(&self) -> bool {
         matches!(self, Self::Preempt | Self::ReservePreempt)
     }
 
-    /// Whether it only keeps a place and gets no grant yet.
+    /// Whether the request only keeps a place and gets no grant yet.
     pub(crate) const fn only_reserves(&self) -> bool {
         matches!(self, Self::Reserve | Self::ReservePreempt)
     }
@@ -92,9 +92,9 @@ pub struct Waiter {
     pub priority: Priority,
     /// The bytes and devices that are wanted.
     pub want: Want,
-    /// The action while it waits.
+    /// The action while the request waits.
     pub mode: Mode,
-    /// The time of its arrival.
+    /// The time of the request's arrival.
     pub arrived: StoreTime,
     /// The time at which the place expires unless the request is repeated.
     pub deadline: StoreTime,

@@ -31,7 +31,7 @@ pub(crate) struct StoreStatus {
     /// Whether memory can be leased now.
     #[serde(flatten)]
     pub(crate) state: LedgerState,
-    /// Whether it was ever reached: until then no model is loaded, so no request can be served.
+    /// Whether the store was ever reached: until then no model is loaded, so no request can be served.
     pub(crate) reached: bool,
     /// Faults in how other processes of this host are seen.
     #[serde(skip)]

@@ -13,7 +13,7 @@ use crate::worker::Worker;
 pub(crate) struct Dispatched {
     /// The place.
     pub(crate) place: Destination,
-    /// The rung of its ladder, and the reason for it.
+    /// The rung of the request's ladder, and the reason for it.
     pub(crate) rung: RungChoice,
     /// The time that the request waited in the queue.
     pub(crate) queued: Duration,

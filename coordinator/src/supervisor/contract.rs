@@ -35,7 +35,7 @@ pub(super) struct Sign {
     pub(super) ready: bool,
     /// The finished share of the load, if the process reports one.
     pub(super) progress: f32,
-    /// The context that it serves in tokens, if it reports one.
+    /// The context that the worker serves in tokens, if it reports one.
     pub(super) context_length: Option<u64>,
     /// The counters of the engine.
     pub(super) engine: EngineStats,
@@ -64,7 +64,7 @@ impl Contract {
         }
     }
 
-    /// The longest time of its load, if its template states one.
+    /// The longest time of the engine's load, if its template states one.
     pub(super) fn load_timeout(&self) -> Option<Duration> {
         match self {
             Self::Own(_) => None,

@@ -63,17 +63,17 @@ pub(crate) struct SpawnOrder {
     pub(crate) generation: Generation,
     /// The model to load.
     pub(crate) model: Arc<Model>,
-    /// The backend that runs it.
+    /// The backend that runs the model.
     pub(crate) backend: Backend,
     /// The devices, and the bytes on each. Never `auto`, never empty.
     pub(crate) parts: Vec<(DeviceId, ByteCount)>,
     /// The context to serve in tokens, if a load named one.
     pub(crate) context: Option<u64>,
-    /// The residency of its layers: `stream` where its memory is too small for all to stay.
+    /// The residency of the model's layers: `stream` where its memory is too small for all to stay.
     pub(crate) residency: Residency,
-    /// The UUIDs of the GPUs of its lease, joined by commas; empty on `cpu`.
+    /// The UUIDs of the GPUs of the model's lease, joined by commas; empty on `cpu`.
     pub(crate) visible_gpus: String,
-    /// The load's options for its engine.
+    /// The load's options for the model's engine.
     pub(crate) engine: EngineOptions,
 }
 

@@ -68,7 +68,7 @@ pub enum PathError {
     Several {
         /// The folder.
         folder: PathBuf,
-        /// The names of its GGUF files.
+        /// The names of the folder's GGUF files.
         files: Vec<String>,
     },
     /// The package's manifest is not usable, for this reason.
@@ -86,7 +86,7 @@ pub(super) struct ByPath {
     path: PathBuf,
     /// The folders that the model's files may be in, which depend on the caller that named it.
     roots: ModelRoots,
-    /// The number of its last naming, counted over all such models: no two namings have the same.
+    /// The number of the model's last naming, counted over all such models: no two namings have the same.
     named: u64,
 }
 
@@ -131,7 +131,7 @@ impl ByPath {
         &self.name
     }
 
-    /// The number of its last naming.
+    /// The number of the model's last naming.
     pub(super) fn named(&self) -> u64 {
         self.named
     }

@@ -40,13 +40,13 @@ pub struct Engines {
 pub struct ForeignEngine {
     /// The command line.
     pub launch: Launch,
-    /// The path of its health route.
+    /// The path of the engine's health route.
     pub health_path: String,
     /// The answer that means ready.
     pub health: HealthRule,
     /// The signal that ends the engine in order.
     pub stop: StopSignal,
-    /// The longest time to readiness, if its template states one.
+    /// The longest time to readiness, if the engine's template states one.
     pub load_timeout: Option<Duration>,
     /// The context of one sequence in tokens, if it is known.
     pub context: Option<u64>,
@@ -125,7 +125,7 @@ impl Engines {
         if fits { Backend::Candle } else { Backend::LlamaServer }
     }
 
-    /// Whether its layers may be spread over several devices (RC-22).
+    /// Whether the model's layers may be spread over several devices (RC-22).
     pub(crate) fn splits(&self, model: &Model) -> bool {
         match self.backend(model) {
             Backend::Command => self.command(model).is_ok_and(CommandSpec::splits),
@@ -167,7 +167,7 @@ impl Engines {
         }
     }
 
-    /// The form that requests to its engine must have.
+    /// The form that requests to the model's engine must have.
     pub fn dialect(&self, model: &Model) -> Option<EngineDialect> {
         let backend = self.backend(model);
         if !backend.is_foreign() {

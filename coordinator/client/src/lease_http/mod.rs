@@ -95,7 +95,7 @@ pub struct Waiting {
 pub struct AskedBody {
     /// The lease's label.
     pub label: String,
-    /// The rest of its grace.
+    /// The rest of the lease's grace.
     pub grace_left_ms: u64,
 }
 

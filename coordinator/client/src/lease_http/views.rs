@@ -18,7 +18,7 @@ pub struct LeaseBody {
     /// The token, shown to the holder alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Proof>,
-    /// The time until it expires; `null` for one that does not.
+    /// The time until the lease expires; `null` for one that does not.
     pub expires_in_ms: Option<u64>,
     /// The revocation, if there is one.
     pub revoke: Option<RevokeBody>,
@@ -28,18 +28,18 @@ pub struct LeaseBody {
     pub label: String,
     /// The process that holds the lease.
     pub owner: Owner,
-    /// The priority of its request.
+    /// The priority of the lease's request.
     pub priority: Priority,
     /// The size on each device.
     pub parts: Vec<LeasePart>,
     /// The state in the ledger.
     #[serde(with = "state")]
     pub state: LeaseState,
-    /// Whether it may be revoked.
+    /// Whether the lease may be revoked.
     pub preemptible: bool,
-    /// Whether it was revoked and not released within its grace.
+    /// Whether the lease was revoked and not released within its grace.
     pub in_default: bool,
-    /// The processes that have passed its gate.
+    /// The processes that have passed the lease's gate.
     pub pids: Vec<u32>,
 }
 
@@ -62,7 +62,7 @@ pub struct LeasePart {
 pub struct RevokeBody {
     /// The reason, for people.
     pub reason: String,
-    /// The request or operator that revoked it.
+    /// The request or operator that revoked the lease.
     pub by: String,
     /// The rest of the grace.
     pub grace_left_ms: u64,
@@ -95,9 +95,9 @@ pub struct ForcedBody {
     pub id: LeaseId,
     /// The lease's label.
     pub label: String,
-    /// The processes that had passed its gate. They were not ended.
+    /// The processes that had passed the lease's gate. They were not ended.
     pub pids: Vec<u32>,
-    /// The sizes that it counted for.
+    /// The sizes that the lease counted for.
     pub parts: Vec<ForcedPart>,
     /// The time since the forced release.
     pub(crate) ago_ms: u64,

@@ -168,7 +168,7 @@ async fn watch(
     }
 }
 
-/// The guards as their holder sees them.
+/// The outer guard of the program, with the lifeline and the gate's socket.
 struct Guard {
     child: Child,
     pid: u32,

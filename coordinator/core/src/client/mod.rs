@@ -56,7 +56,7 @@ pub(crate) struct Clients {
 pub(crate) struct Client {
     pub(crate) principal: Principal,
     pub(crate) rule: ClientRule,
-    /// The service that it got, on the scale of the order.
+    /// The service that the client got, on the scale of the order.
     pub(crate) service: u64,
     pub(crate) waiting: u32,
     pub(crate) running: u32,
@@ -65,7 +65,7 @@ pub(crate) struct Client {
     /// The number of requests of the last minute, decaying with time.
     rate: f64,
     rated_at: Moment,
-    /// The number of requests that its rate limit still allows; refills with time.
+    /// The number of requests that the client's rate limit still allows; refills with time.
     allowance: f64,
     pub(crate) requests: u64,
     pub(crate) refused: u64,
@@ -91,7 +91,7 @@ pub(crate) struct RecentRequest {
 pub(crate) enum HeldBack {
     /// The client has as many running requests as it may have.
     Concurrency { running: u32, limit: u32 },
-    /// The pause after its last request is not over.
+    /// The pause after the client's last request is not over.
     Cooldown { until: Moment },
 }
 

@@ -27,22 +27,22 @@ pub(crate) struct Goal {
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) slot: SlotId,
-    /// The bytes it holds on the goal's first device.
+    /// The bytes the slot holds on the goal's first device.
     pub(crate) bytes: i128,
-    /// The bytes it holds on each further device of the site.
+    /// The bytes the slot holds on each further device of the site.
     pub(crate) further: Vec<i128>,
     /// Whether the slot uses a device that the new model needs for itself alone (MM-5), so that it has to be evicted.
     pub(crate) excluded: bool,
-    /// Whether its model is of the limited category, so that its eviction frees a place (MM-1).
+    /// Whether the slot's model is of the limited category, so that its eviction frees a place (MM-1).
     pub(crate) frees_place: bool,
-    /// The standing of the claim that it is already being evicted for.
+    /// The standing of the claim that the slot is already being evicted for.
     pub(crate) claimed: Option<Priority>,
     pub(crate) hold: Hold,
     pub(crate) rank: Priority,
     pub(crate) usage: Usage,
     pub(crate) last_used: Moment,
     pub(crate) last_priority: Priority,
-    /// The best place in the queue among its model's requests, and their most important base priority.
+    /// The best position in the queue among the requests for the slot's model, and their most important base priority.
     pub(crate) queued: Option<(OrderKey, Priority)>,
 }
 

@@ -152,7 +152,7 @@ impl fmt::Display for RungReason {
 #[derive(Clone, Debug)]
 pub(crate) struct Climb {
     pub(crate) ladder: Ladder,
-    /// The index of its present rung.
+    /// The index of the request's present rung.
     pub(crate) at: usize,
     /// The reason for that rung.
     pub(crate) choice: RungChoice,
@@ -169,7 +169,7 @@ impl Climb {
         !self.ladder.rest.is_empty() && !stays
     }
 
-    /// The target of its present rung.
+    /// The target of the request's present rung.
     pub(crate) fn target(&self) -> &Target {
         &self.ladder.rung(self.at).unwrap_or(&self.ladder.first).target
     }
@@ -218,7 +218,7 @@ impl fmt::Display for RungState {
 pub enum Standing {
     /// The model is loaded, or served by a provider, and an answer is expected to begin after this wait.
     Warm {
-        /// The time for the requests before it.
+        /// The time for the requests that wait before this one.
         wait: Duration,
     },
     /// The model is being loaded.

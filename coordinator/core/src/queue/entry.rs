@@ -20,7 +20,7 @@ pub(crate) struct Arrival {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OrderKey {
     pub(crate) effective: Priority,
-    /// The service that its client got, in whole steps.
+    /// The service that the request's client got, in whole steps.
     pub(crate) service: u64,
     pub(crate) arrival: Arrival,
 }
@@ -45,9 +45,9 @@ pub(crate) struct Waiting {
     pub(crate) arrival: Arrival,
     pub(crate) deadline: Option<Moment>,
     pub(crate) keep_alive: Option<KeepAlive>,
-    /// The number of retries after its worker died.
+    /// The number of retries after the request's worker died.
     pub(crate) retries: u32,
-    /// The other rungs it could move to; `None` for a request that names one model of this machine.
+    /// The other rungs the request could move to; `None` for a request that names one model of this machine.
     pub(crate) climb: Option<Box<Climb>>,
 }
 

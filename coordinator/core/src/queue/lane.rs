@@ -20,9 +20,9 @@ pub(super) struct Lane {
 /// The change that an added or removed request made to the heads of its lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeadChange {
-    /// The head of its client before.
+    /// The head of the request's client before.
     pub(super) before: Option<Arrival>,
-    /// The head of its client now.
+    /// The head of the request's client now.
     pub(super) after: Option<Arrival>,
 }
 

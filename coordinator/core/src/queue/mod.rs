@@ -64,7 +64,7 @@ struct ModelQueue {
     loads: BTreeSet<RequestId>,
     family: u32,
     need: u16,
-    /// The exact bytes it needs; `None` when it was never considered, or changed since.
+    /// The exact bytes the model needs; `None` when it was never considered, or changed since.
     bytes: Option<ByteCount>,
 }
 
@@ -464,7 +464,7 @@ impl ModelQueue {
         (self.family, self.need)
     }
 
-    /// Whether its requests are in the lines of models that want a load.
+    /// Whether the model's requests are in the lines of models that want a load.
     fn is_in_line(&self) -> bool {
         self.residency == Residency::Absent && !self.aside
     }

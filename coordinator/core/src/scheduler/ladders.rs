@@ -45,7 +45,7 @@ pub(super) struct Chosen<'a> {
 /// A request that no rung can answer.
 pub(super) struct Stranded {
     pub(super) waiting: Waiting,
-    /// The error for its client.
+    /// The error for the request's client.
     pub(super) error: Refusal,
 }
 

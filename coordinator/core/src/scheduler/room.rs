@@ -65,7 +65,7 @@ pub(super) struct Plan {
     pub(super) site: Site,
     /// The bytes that the model will hold on each device of the site.
     pub(super) held: Vec<ByteCount>,
-    /// The bytes that it will take on each device, margins included.
+    /// The bytes that the model will take on each device, margins included.
     pub(super) takes: Vec<i128>,
     pub(super) victims: Vec<Victim>,
     /// Slots that are stopping already and whose bytes are counted on.

@@ -21,7 +21,7 @@ pub(super) struct Sized {
     pub(super) need: Need,
     /// The rule that determined the size.
     pub(super) rule: SizeRule,
-    /// Whether its layers are streamed.
+    /// Whether the model's layers are streamed.
     pub(super) stream: bool,
 }
 

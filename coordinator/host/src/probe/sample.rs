@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// A probe samples one kind of device. It may block, and never panics on what the system reports.
 pub trait Probe: Send + 'static {
-    /// Samples all its devices. `leased` are the roots of the process trees that hold leases.
+    /// Samples all the probe's devices. `leased` are the roots of the process trees that hold leases.
     fn sample(&mut self, leased: &[u32]) -> Vec<DeviceSample>;
 
     /// The probe's own fault, as text for people.

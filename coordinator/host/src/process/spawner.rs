@@ -30,9 +30,9 @@ pub struct Launch {
     pub program: PathBuf,
     /// The one argument of the program.
     pub argument: &'static str,
-    /// The UUIDs of the GPUs it may see, joined by commas; empty for none (RC-16).
+    /// The UUIDs of the GPUs the program may see, joined by commas; empty for none (RC-16).
     pub visible_gpus: String,
-    /// The environment that it inherits.
+    /// The environment that the program inherits.
     pub environment: ChildEnvironment,
 }
 

@@ -358,7 +358,7 @@ impl Rewrite<'_> {
 #[derive(Default)]
 struct Said {
     names: BTreeSet<String>,
-    /// The variables of its chat template.
+    /// The variables of the request's chat template.
     template: Option<serde_json::Value>,
 }
 

@@ -43,7 +43,7 @@ pub enum GuestAcquired {
         position: usize,
         /// The reason, for people.
         reason: String,
-        /// The leases revoked for it.
+        /// The leases revoked for the request.
         asked: Vec<RevokedForUs>,
     },
     /// Records may have been lost: no lease is granted for this long.
@@ -66,11 +66,11 @@ pub enum GuestReleased {
 pub struct GuestRecord {
     /// The lease's name and proof.
     pub handle: GuestHandle,
-    /// The request that it was granted for.
+    /// The request that the lease was granted for.
     pub request: AcquireRequest,
     /// The lease's owner.
     pub owner: Owner,
-    /// The processes that passed its gate.
+    /// The processes that passed the lease's gate.
     pub processes: Vec<Process>,
 }
 

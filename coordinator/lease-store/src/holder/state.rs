@@ -103,7 +103,7 @@ pub(super) struct Held {
     pub(super) request: Request,
     pub(super) parts: Vec<(DeviceKey, ByteCount)>,
     pub(super) pids: Vec<Process>,
-    /// Whether it was used since the last heartbeat.
+    /// Whether the lease was used since the last heartbeat.
     pub(super) used: bool,
 }
 

@@ -305,7 +305,7 @@ pub struct Below {
     pub parent: u32,
     /// The session's id.
     pub session: u32,
-    /// Whether it ended and its parent has not reaped it yet.
+    /// Whether the process ended and its parent has not reaped it yet.
     pub is_zombie: bool,
 }
 

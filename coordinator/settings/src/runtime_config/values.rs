@@ -15,13 +15,13 @@ const MAX_SECONDS: f64 = 365.0 * 86_400.0;
 
 /// A key of the runtime configuration.
 pub(super) struct Key {
-    /// The name as clients write it.
+    /// The key's name in the API.
     pub(super) name: &'static str,
-    /// The path of the setting that it overrides.
+    /// The path of the setting that the key overrides.
     pub(super) setting: &'static str,
     /// That setting's value, in the key's form.
     pub(super) configured: fn(&Configured) -> Value,
-    /// Whether it is a guard, which forbids something. An invalid value keeps a guard shut.
+    /// Whether the key is a guard, which forbids something. An invalid value keeps a guard shut.
     pub(super) is_guard: bool,
     read: fn(&Value, &mut Overrides) -> Result<(), &'static str>,
 }

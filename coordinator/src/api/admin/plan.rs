@@ -27,7 +27,7 @@ struct PlanRequest {
     ctx_size: Option<u64>,
     priority: Option<Priority>,
     device: Option<String>,
-    /// The residency of its layers (RS-11), as in a load.
+    /// The residency of the model's layers (RS-11), as in a load.
     residency: Option<String>,
     window: Option<u32>,
     block: Option<u32>,

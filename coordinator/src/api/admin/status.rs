@@ -87,9 +87,9 @@ struct LoadedModel {
     last_use: f64,
     #[serde(rename = "type")]
     category: Category,
-    /// The first of its devices.
+    /// The first of the model's devices.
     device: Option<DeviceId>,
-    /// All its devices: a split model has several (DM-4).
+    /// All the model's devices: a split model has several (DM-4).
     devices: Vec<DeviceId>,
     backend: &'static str,
     backend_url: Option<String>,

@@ -22,7 +22,7 @@ pub(crate) struct TaskObject {
     pub(crate) description: Option<String>,
     /// Every rung of the file, in order.
     ladder: Vec<RungObject>,
-    /// The category of its requests, if the file states one.
+    /// The category of the task's requests, if the file states one.
     category: Option<Category>,
     priority: Option<Priority>,
     budget_s: Option<f64>,
@@ -42,7 +42,7 @@ struct RungObject {
     model: Target,
     /// Whether this machine or a provider has the model.
     known: bool,
-    /// Whether a cloud provider serves it.
+    /// Whether a cloud provider serves the rung.
     cloud: bool,
     /// The reason why the rung may not be used, if there is one.
     removed: Option<&'static str>,
@@ -54,7 +54,7 @@ impl TaskObject {
         self.ladder.iter().filter(|rung| rung.removed.is_none()).map(|rung| rung.model.to_string()).collect()
     }
 
-    /// The category of its models: the file's, else that of the first model of this machine.
+    /// The category of the task's models: the file's, else that of the first model of this machine.
     pub(crate) fn category(&self, catalog: &Catalog) -> Category {
         let mut usable = self.ladder.iter().filter(|rung| rung.removed.is_none());
         let of_a_model = || {

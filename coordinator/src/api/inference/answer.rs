@@ -68,7 +68,7 @@ pub(crate) struct CloudAccess {
 /// Whether a body has a `model`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ModelInBody {
-    /// The model that serves it.
+    /// The body names its model.
     Named,
     /// The request names no model. The name is inserted once it is known.
     Missing,
@@ -365,7 +365,7 @@ async fn read_error(status: StatusCode, from: Origin, is_foreign: bool) -> Resul
 struct EngineRequest {
     path: &'static str,
     body: Outgoing,
-    /// The translation of its answer.
+    /// The translation of the request's answer.
     reshape: Option<Box<dyn Reshape>>,
     thinking: Option<&'static str>,
 }

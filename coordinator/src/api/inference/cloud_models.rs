@@ -23,7 +23,7 @@ pub(crate) struct CloudModel {
     /// The provider's own name of the model.
     pub(super) served_as: String,
     category: &'static str,
-    /// Whether requests to it leave the machines of this coordinator's owner.
+    /// Whether requests to the model leave the machines of this coordinator's owner.
     cloud: bool,
     #[serde(skip)]
     pub(super) provider: String,

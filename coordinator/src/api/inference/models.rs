@@ -34,9 +34,9 @@ struct ModelObject<'a> {
     status: Status<'a>,
     category: Category,
     input_modalities: Vec<Modality>,
-    /// The device that it runs on, or prefers.
+    /// The device that the model runs on, or prefers.
     device: &'a DeviceId,
-    /// All devices that hold a part of it; empty before it is loaded (DM-4).
+    /// All devices that hold a part of the model; empty before it is loaded (DM-4).
     devices: Vec<&'a DeviceId>,
     backend: &'static str,
     context_length: Option<u64>,
@@ -64,7 +64,7 @@ struct Details<'a> {
     /// The path of the weights.
     source: String,
     labels: &'a [String],
-    /// The kinds of devices that it can use; empty where any will do (MM-5).
+    /// The kinds of devices that the model can use; empty where any will do (MM-5).
     device_flags: &'a [DeviceFlag],
     max_concurrent: u32,
     keep_alive: Option<KeepAlive>,

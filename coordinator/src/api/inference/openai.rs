@@ -124,7 +124,7 @@ struct Looked {
     peeked: Peeked,
     /// The body to forward.
     body: Bytes,
-    /// The meaning of its names.
+    /// The meaning of the request's names.
     resolved: Resolved,
     model_in_body: ModelInBody,
 }

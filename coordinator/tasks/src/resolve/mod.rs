@@ -31,7 +31,7 @@ pub struct Question<'a> {
     pub model: Option<&'a str>,
     /// The field `x_task`, if present.
     pub task: Option<&'a str>,
-    /// The client that sent it.
+    /// The client that sent the request.
     pub client: &'a ClientId,
     /// `x_fallback: "none"`: only the first rung may serve it.
     pub no_fallback: bool,
@@ -61,7 +61,7 @@ pub enum CloudFallback {
 }
 
 impl CloudFallback {
-    /// The reason why it is forbidden, in words; `None` where it is not.
+    /// The reason why the fallback is forbidden, in words; `None` where it is not.
     pub const fn refusal(self) -> Option<&'static str> {
         match self {
             Self::Allowed => None,

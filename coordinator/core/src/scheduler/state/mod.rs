@@ -96,7 +96,7 @@ pub(in crate::scheduler) const FAMILIES_KEPT: usize = 1_024;
 #[derive(Debug)]
 pub(in crate::scheduler) struct Running {
     pub(in crate::scheduler) request: Waiting,
-    /// The slot and generation that serve it; `None` for a cloud provider.
+    /// The slot and generation that serve the request; `None` for a cloud provider.
     pub(in crate::scheduler) place: Option<(SlotId, Generation)>,
     pub(in crate::scheduler) started: Moment,
 }

@@ -14,16 +14,16 @@ use super::{Bug, CAPACITY, Fate, NAMESPACE, Reply, Step, Way, World, bytes, devi
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Client {
     number: usize,
-    /// The number of its restarts.
+    /// The number of the client's restarts.
     incarnation: u64,
-    /// The number of its requests.
+    /// The number of the client's requests.
     requests: u64,
     /// Whether the client has a request without a final answer.
     pub(super) asking: bool,
     pub(super) held: Option<Held>,
     /// The worker that waits at the gate.
     gate: Option<Process>,
-    /// The last time it learned that its leases count in full.
+    /// The last time the client learned that its leases count in full.
     pub(super) contact: StoreTime,
     /// A decision of a client that read, decided, and was paused before it wrote.
     pub(super) paused: Option<Box<Prepared>>,
@@ -34,7 +34,7 @@ pub(super) struct Held {
     pub(super) lease: LeaseId,
     token: Token,
     promised: [u64; 2],
-    /// Whether its lease was revoked.
+    /// Whether the client's lease was revoked.
     pub(super) revoked: bool,
 }
 
@@ -69,7 +69,7 @@ impl Client {
         (1..self.incarnation).map(|incarnation| self.process(incarnation))
     }
 
-    /// The seconds by which its own clock is wrong.
+    /// The seconds by which the client's own clock is wrong.
     pub(super) fn clock_skew(&self) -> i64 {
         if self.number.is_multiple_of(2) { -30 } else { 30 }
     }

@@ -106,7 +106,7 @@ pub(super) enum Fate {
 }
 
 impl Fate {
-    /// Whether its client still waits for it.
+    /// Whether the request's client still waits for it.
     pub(super) fn is_open(&self) -> bool {
         matches!(self, Self::Waiting | Self::Running(..) | Self::Elsewhere(_))
     }
