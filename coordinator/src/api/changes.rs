@@ -76,7 +76,7 @@ impl Changes {
             let Some(now) = scheduling.view(move |scheduler, _| look(scheduler, last.decided, clock)).await else {
                 return;
             };
-            self.tell_changes(&shown, &now);
+            self.publish_changes(&shown, &now);
             shown = now.shown;
             tokio::time::sleep(SETTLE).await;
             tokio::select! {
@@ -87,7 +87,7 @@ impl Changes {
     }
 
     /// Adds an event.
-    pub(crate) fn tell(&self, kind: &str, data: &Value) {
+    pub(crate) fn publish(&self, kind: &str, data: &Value) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let number = recent.first + recent.lines.len() as u64;
         recent.lines.push_back(Bytes::from(format!("id: {number}\nevent: {kind}\ndata: {data}\n\n")));
@@ -98,17 +98,17 @@ impl Changes {
         self.newest.send_replace(number);
     }
 
-    pub(super) fn tell_changes(&self, before: &Shown, now: &Look) {
+    pub(super) fn publish_changes(&self, before: &Shown, now: &Look) {
         for ((kind, name), value) in &now.shown.things {
             if before.things.get(&(*kind, name.clone())) != Some(value) {
-                self.tell(kind, value);
+                self.publish(kind, value);
             }
         }
         for (kind, name) in before.things.keys().filter(|key| !now.shown.things.contains_key(*key)) {
-            self.tell(kind, &json!({ "id": name, "gone": true }));
+            self.publish(kind, &json!({ "id": name, "gone": true }));
         }
         for decision in &now.decisions {
-            self.tell("decision", decision);
+            self.publish("decision", decision);
         }
     }
 
@@ -199,8 +199,8 @@ mod tests {
     fn events_are_numbered_and_given_once() {
         let changes = Changes::new();
         assert_eq!(changes.after(0), None);
-        changes.tell("device", &json!({ "id": "cpu" }));
-        changes.tell("device", &json!({ "id": "cuda:0" }));
+        changes.publish("device", &json!({ "id": "cpu" }));
+        changes.publish("device", &json!({ "id": "cuda:0" }));
         let (piece, last) = changes.after(0).unwrap();
         let text = String::from_utf8(piece.to_vec()).unwrap();
         assert!(text.starts_with("id: 1\nevent: device\ndata: {\"id\":\"cpu\"}\n\nid: 2\n"), "{text}");
@@ -212,7 +212,7 @@ mod tests {
     fn a_reader_that_is_behind_is_told_how_much_it_missed() {
         let changes = Changes::new();
         for _ in 0..KEPT + 10 {
-            changes.tell("queue", &json!({}));
+            changes.publish("queue", &json!({}));
         }
         let (piece, last) = changes.after(3).unwrap();
         let text = String::from_utf8(piece.to_vec()).unwrap();
@@ -233,10 +233,10 @@ mod tests {
         let thing = |n: u64| (("slot", "1".to_owned()), json!({ "id": 1, "running": n }));
         let shown = |things: Vec<_>| Shown { things: things.into_iter().collect(), decided: 0 };
         let look = |things| Look { shown: shown(things), decisions: Vec::new() };
-        changes.tell_changes(&shown(vec![]), &look(vec![thing(0)]));
-        changes.tell_changes(&shown(vec![thing(0)]), &look(vec![thing(0)]));
-        changes.tell_changes(&shown(vec![thing(0)]), &look(vec![thing(1)]));
-        changes.tell_changes(&shown(vec![thing(1)]), &look(vec![]));
+        changes.publish_changes(&shown(vec![]), &look(vec![thing(0)]));
+        changes.publish_changes(&shown(vec![thing(0)]), &look(vec![thing(0)]));
+        changes.publish_changes(&shown(vec![thing(0)]), &look(vec![thing(1)]));
+        changes.publish_changes(&shown(vec![thing(1)]), &look(vec![]));
         let text = String::from_utf8(changes.after(0).unwrap().0.to_vec()).unwrap();
         assert_eq!(text.matches("event: slot").count(), 3, "{text}");
         assert!(text.contains("\"gone\":true"), "{text}");

@@ -23,7 +23,7 @@ pub(super) struct Held {
     /// ended keeps its pid here as long as a device lists it.
     pub(super) family: Vec<Process>,
     /// The largest use that was reported to the scheduler.
-    pub(super) told: Vec<(DeviceId, ByteCount)>,
+    pub(super) reported: Vec<(DeviceId, ByteCount)>,
 }
 
 /// The state of a worker's load, as far as it is known.
@@ -43,7 +43,7 @@ pub(super) struct QueuePlace {
     pub(super) request_id: String,
     pub(super) ask: Ask,
     /// The time of the place's last renewal.
-    pub(super) asked: Instant,
+    pub(super) renewed: Instant,
 }
 
 /// The priority of each lease, and whether it is in use. The scheduler's task writes it, each heartbeat reads it.

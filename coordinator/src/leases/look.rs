@@ -191,10 +191,10 @@ impl Ledger {
             };
             let parts: Vec<(DeviceId, ByteCount)> = lease.parts.iter().filter_map(part).collect();
             let more = |(device, bytes): &(DeviceId, ByteCount)| {
-                held.told.iter().find(|(told, _)| told == device).is_none_or(|(_, told)| bytes > told)
+                held.reported.iter().find(|(at, _)| at == device).is_none_or(|(_, before)| bytes > before)
             };
             if parts.iter().any(more) {
-                held.told.clone_from(&parts);
+                held.reported.clone_from(&parts);
                 self.news.event(Event::Measured { slot, generation, parts });
             }
         }

@@ -50,7 +50,7 @@ impl Ledger {
                         unexplained: Vec::new(),
                         doubts: BTreeMap::new(),
                         family: Vec::new(),
-                        told: Vec::new(),
+                        reported: Vec::new(),
                     },
                 );
                 self.news.event(Event::LeaseGranted { slot, generation });
@@ -115,7 +115,7 @@ impl Ledger {
         let due: Vec<Ask> = self
             .places
             .values()
-            .filter(|place| place.ask.preempt || place.asked.elapsed() >= heartbeat)
+            .filter(|place| place.ask.preempt || place.renewed.elapsed() >= heartbeat)
             .map(|place| place.ask.clone())
             .collect();
         for ask in due {
@@ -130,7 +130,7 @@ impl Ledger {
             format!("{}-{}", self.run, self.asked)
         });
         let Ask { model, parts, priority, yields, .. } = ask.clone();
-        let place = QueuePlace { request_id: request_id.clone(), ask: ask.clone(), asked: Instant::now() };
+        let place = QueuePlace { request_id: request_id.clone(), ask: ask.clone(), renewed: Instant::now() };
         self.places.insert(model.clone(), place);
         let yielding = Yielding { preemptible: yields, min_hold: MIN_HOLD, ..Yielding::default() };
         let request = AcquireRequest::new(request_id, model.as_str(), priority, parts);

@@ -229,7 +229,7 @@ impl WorkerRunner {
         loop {
             let asked = Instant::now();
             if let Some(sign) = check.health((HEALTH_LIMIT, Some(SLOWEST_POLL))).await {
-                self.heard(check.pid, sign.health.as_ref());
+                self.record_health(check.pid, sign.health.as_ref());
                 if sign.ready {
                     return sign.context_length;
                 }
@@ -258,7 +258,7 @@ impl WorkerRunner {
             sleep(interval).await;
             match check.health((interval, None)).await {
                 Some(sign) => {
-                    self.heard(check.pid, sign.health.as_ref());
+                    self.record_health(check.pid, sign.health.as_ref());
                     let engine = sign.engine;
                     let slowest = slowest_step(sign.health.as_ref().and_then(|health| health.streaming.as_ref()));
                     let limit = limit.saturating_add(slowest);
@@ -285,7 +285,7 @@ impl WorkerRunner {
     }
 
     /// Records a worker's health answer. On a simulated machine, the worker's memory is taken from it.
-    fn heard(&self, pid: u32, health: Option<&WorkerHealth>) {
+    fn record_health(&self, pid: u32, health: Option<&WorkerHealth>) {
         let Some(health) = health else { return };
         if let Some(machine) = &self.tools.machine {
             machine.holds(pid, health.held.clone());

@@ -343,7 +343,7 @@ async fn moved(context: Arc<Context>, moving: Ticket, model: ModelId, to: Device
     let ended = moving.done().await;
     let error = ended.as_ref().err().map(|error| json!({ "code": error.code.as_str(), "message": error.message }));
     let outcome = if error.is_none() { "done" } else { "failed" };
-    context.changes.tell("move", &json!({ "model": model, "device": to, "outcome": outcome, "error": error }));
+    context.changes.publish("move", &json!({ "model": model, "device": to, "outcome": outcome, "error": error }));
     ended
 }
 

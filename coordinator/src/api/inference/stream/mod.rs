@@ -59,9 +59,9 @@ enum AnswerState {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Headers {
     /// The headers named the model.
-    Told,
+    Named,
     /// The headers were sent before the model was known.
-    Gone,
+    Sent,
 }
 
 /// Measures the time since the last byte was sent.
@@ -106,14 +106,14 @@ impl StreamBody {
     /// The body of an answer that has begun.
     pub(crate) fn begun(answer: Answer, times: CommentTimes) -> Self {
         let deadline = answer.deadline.map(|at| Box::pin(sleep_until(at)));
-        Self { state: AnswerState::begin(answer, Headers::Told), silence: Silence::new(times.interval), deadline }
+        Self { state: AnswerState::begin(answer, Headers::Named), silence: Silence::new(times.interval), deadline }
     }
 }
 
 impl AnswerState {
     fn begin(answer: Answer, headers: Headers) -> Self {
         let Answer { ticket, mut account, content, status, served, thinking, place, .. } = answer;
-        let annotator = (headers == Headers::Gone).then(|| Annotator::new(&served, thinking));
+        let annotator = (headers == Headers::Sent).then(|| Annotator::new(&served, thinking));
         match content {
             Content::Stream { first, rest } => {
                 account.first_byte();
@@ -237,7 +237,7 @@ impl Drop for StreamBody {
     /// Records a client that disconnected midway, with the usage known by then.
     fn drop(&mut self) {
         if let AnswerState::Relaying(mut relay) = std::mem::replace(&mut self.state, AnswerState::Ended)
-            && let Some(usage) = relay.told_apart()
+            && let Some(usage) = relay.counted_apart()
         {
             relay.account.used(Some(usage));
             relay.ticket.finish(Outcome::ClientGone, relay.account.tokens());
@@ -300,11 +300,11 @@ impl Relay {
 
     /// The usage, if the answer states it.
     fn usage(&self) -> Option<Usage> {
-        self.tail.usage().or_else(|| self.told_apart())
+        self.tail.usage().or_else(|| self.counted_apart())
     }
 
     /// The usage by the translation, which the client may not see.
-    fn told_apart(&self) -> Option<Usage> {
+    fn counted_apart(&self) -> Option<Usage> {
         let (prompt_tokens, completion_tokens) = self.rest.tokens()?;
         Some(Usage { prompt_tokens, completion_tokens, ..Usage::default() })
     }
@@ -366,7 +366,7 @@ fn first_bytes(answer: Result<Answer, ApiError>) -> (AnswerState, Option<Bytes>)
             if let Some(body) = &whole {
                 answer.account.used(usage_in(body));
             }
-            (AnswerState::begin(answer, Headers::Gone), whole.filter(|body| !body.is_empty()))
+            (AnswerState::begin(answer, Headers::Sent), whole.filter(|body| !body.is_empty()))
         }
     }
 }
