@@ -54,7 +54,7 @@ error_codes! {
     ForbiddenOrigin = "forbidden_origin", 403, "permission_error";
     /// This client or task may not use a cloud.
     CloudNotAllowed = "cloud_not_allowed", 403, "permission_error";
-    /// The process is not on the coordinator's host, and leases are for processes there.
+    /// The process is not on the coordinator's host, and leases are only for processes of that host.
     NotOnThisHost = "not_on_this_host", 403, "permission_error";
     /// The process is not the caller's own, and a lease may name only those.
     NotYourProcess = "not_your_process", 403, "permission_error";

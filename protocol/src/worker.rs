@@ -206,9 +206,9 @@ impl HealthQuestion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Readiness {
-    /// Reading weights. `GET /health` answers 503.
+    /// The worker reads its weights. `GET /health` answers 503.
     Loading,
-    /// Serving. `GET /health` answers 200.
+    /// The worker serves. `GET /health` answers 200.
     Ok,
 }
 

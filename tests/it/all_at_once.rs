@@ -135,7 +135,7 @@ impl House {
         }
     }
 
-    /// Waits until health reports no fault, all devices are there, and no job has a lease.
+    /// Waits until health reports no fault, all devices are listed, and no job has a lease.
     async fn is_well(&self) {
         self.health_says("all is well", |health| health["status"] == "ok" && health["problems"] == json!([])).await;
         let devices = async || {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 
 use model_boss_tests::{Behaviour, Sandbox};
 
-/// A range of free ports below the ephemeral ones, occupied by other programs.
+/// Occupies a range of free ports below the ephemeral ones, as other programs might.
 fn strangers(count: u16) -> (u16, Vec<TcpListener>) {
     let start = 30_000 + u16::try_from(std::process::id() % 200).unwrap() * 10;
     let runs = (start..32_700).step_by(10);

@@ -111,7 +111,7 @@ async fn rc_11_a_connection_that_closes_stops_the_real_engine() {
     worker.ready().await;
     for stream in [true, false] {
         let before = worker.engine("nothing runs", |engine| engine.active == 0).await.steps;
-        // Uninterrupted, the answer would fill the context, which takes hundreds of steps.
+        // Without an interruption, the answer would fill the context, which takes hundreds of steps.
         let messages = json!([{ "role": "user", "content": "Tell me everything." }]);
         let answer = worker.ask(&json!({ "messages": messages, "stream": stream, "ignore_eos": true }));
         worker.engine("a request runs", |engine| engine.active == 1 && engine.steps > before + 2).await;

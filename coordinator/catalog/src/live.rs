@@ -33,7 +33,8 @@ pub struct LiveCatalog {
     roots: ModelRoots,
     engines: Engines,
     current: RwLock<Arc<Catalog>>,
-    /// Locked while the catalog changes: of two changes at once, one would be lost.
+    /// The models named by path. The lock is held while the catalog changes, because one of two simultaneous changes
+    /// would be lost.
     by_path: Mutex<NamedByPath>,
     listener: CatalogListener,
 }

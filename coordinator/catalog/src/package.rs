@@ -20,7 +20,7 @@ const OPERATORS_FIELDS: [&str; 3] = ["command", "llamacpp_backend", "recipe"];
 struct Package {
     #[serde(default)]
     name: String,
-    /// Ignored here: aliases are for an operator who moves the package among the manifests.
+    /// The aliases are ignored for a package: they are for an operator who moves the package among the manifests.
     #[serde(default, rename = "aliases")]
     _aliases: Vec<String>,
     category: Option<Category>,
@@ -38,7 +38,7 @@ struct Package {
     window: Option<u32>,
     block: Option<u32>,
     store: Option<StoreKind>,
-    /// Ignored here: only an operator may keep other models out of memory.
+    /// The pin is ignored for a package: only an operator may keep other models out of memory.
     #[serde(default, rename = "pin")]
     _pin: bool,
     keep_alive: Option<KeepAlive>,

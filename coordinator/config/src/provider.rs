@@ -127,7 +127,7 @@ impl ProviderSpec {
             if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() || uri.query().is_some() {
                 return Err(format!("'base_url': '{shown}' must be http(s)://HOST, without a query"));
             }
-            // Addresses are shown and logged, so a key does not belong there.
+            // Addresses are shown and logged, so they must not contain a key.
             if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
                 return Err("'base_url' must not hold a user or a password; use key_env or key_file".to_owned());
             }

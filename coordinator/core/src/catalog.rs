@@ -48,7 +48,7 @@ pub(crate) struct Model {
     pub(crate) failures: Failures,
     /// Options of the model's last load beyond the manifest.
     pub(crate) wish: LoadWish,
-    /// Set while the model stops in order to be loaded again.
+    /// The load that follows, while the model stops in order to be loaded again.
     pub(crate) returns: Option<Return>,
     /// The moment when all other models were evicted for a second try of its load (MM-4).
     pub(crate) second_try_at: Option<Moment>,

@@ -203,17 +203,17 @@ pub struct Streaming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SizeRule {
-    /// Stated in the manifest.
+    /// The manifest has the size.
     Manifest,
-    /// Measured at an earlier load.
+    /// The size was measured at an earlier load.
     Learned,
-    /// Recorded when the source was found, for files that are not on this machine.
+    /// The size was recorded when the source was found, for files that are not on this machine.
     Source,
-    /// Computed from headers: weights, keys and values, activations, device context.
+    /// The size is computed from headers: weights, keys and values, activations, device context.
     Headers,
-    /// Estimated from the file sizes.
+    /// The size is estimated from the file sizes.
     FileSize,
-    /// Guessed from the name.
+    /// The size is guessed from the model's name.
     Name,
     /// The model does not fit and is streamed; it gets most of what the device can give (RS-11).
     Streamed,

@@ -42,15 +42,15 @@ pub enum WaitReason {
     Capacity {
         /// The device with the smallest shortage.
         device: DeviceId,
-        /// The bytes that the model needs there.
+        /// The bytes that the model needs on this device.
         needs: ByteCount,
-        /// The bytes free there now.
+        /// The bytes that are free on this device now.
         free: ByteCount,
         /// The slots with the other bytes, and why they may not be evicted.
         blockers: Vec<Blocker>,
         /// Leases of other holders on the device, and requests of theirs that have precedence.
         leases: Vec<LeaseShare>,
-        /// The bytes that programs without a lease use there.
+        /// The bytes that programs without a lease use on this device.
         foreign: ByteCount,
     },
     /// Leases of other holders were revoked, and are not released yet.

@@ -290,7 +290,7 @@ pub struct RungView {
     pub model: Target,
     /// Whether the rung could take the request now.
     pub usable: bool,
-    /// The estimated time until an answer could begin there; `null` where it cannot.
+    /// The estimated time until this rung could begin an answer; `null` if it cannot.
     #[serde(rename = "expected_s", serialize_with = "optional_seconds")]
     pub expected: Option<Duration>,
     /// The rung's state or fault in words.

@@ -39,7 +39,7 @@ pub struct HeldMemory {
 pub enum Admission {
     /// Not accepted yet: the request can be refused without a loss, so the threshold applies.
     AtDoor,
-    /// Accepted: all free memory may be taken.
+    /// The request was accepted: it may use all free memory.
     Accepted,
 }
 

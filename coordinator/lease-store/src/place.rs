@@ -119,7 +119,7 @@ impl HostFolders {
 }
 
 impl Published {
-    /// Whether the file is still there for others to find.
+    /// Whether the file still exists, so that other processes find it.
     pub(crate) fn is_in_place(&self) -> bool {
         self.id.is_at(&self.path)
     }
@@ -153,7 +153,7 @@ fn found(path: PathBuf) -> io::Result<Found> {
     Ok(Found { path, id: FileId::of(&file)?, uid: about.uid(), file, text })
 }
 
-/// Whether every user may create files there and none can remove another's.
+/// Whether every user may create files in the folder and none can remove another's.
 fn is_for_all(folder: &Path) -> bool {
     fs::symlink_metadata(folder).is_ok_and(|about| {
         about.is_dir() && about.permissions().mode() & STICKY == STICKY && ROOT_SEEN_AS.contains(&about.uid())

@@ -100,13 +100,13 @@ pub struct Part {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum LeaseState {
-    /// Granted; no process has passed the gate.
+    /// The lease is granted, and no process has passed the gate.
     Pending,
     /// Processes are attached.
     Active,
     /// The lease is revoked: its holder has to release the bytes, which still count.
     Revoking,
-    /// Expired or released without evidence: its bytes may still be in use, so they stay counted.
+    /// The lease expired, or was released without evidence: its bytes may still be in use, so they stay counted.
     Limbo,
     /// A state of a newer version. Its bytes count like those of every other.
     #[serde(untagged)]

@@ -9,7 +9,7 @@ use model_boss_engines::Launch;
 
 /// The name of the hidden command that runs the gate.
 pub(crate) const ENGINE_GATE: &str = "engine-gate";
-/// The exit codes of shells for a program that is not there, or cannot be run.
+/// The exit codes of shells for a program that does not exist, or cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
 

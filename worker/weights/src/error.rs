@@ -71,7 +71,7 @@ pub enum WeightsError {
         /// The fault, in words.
         what: String,
     },
-    /// The index of a sharded model lists a file that is not there.
+    /// The index of a sharded model lists a file that does not exist.
     #[error("{index} lists {shard}, which is missing; fetch the model again")]
     MissingShard {
         /// The index file's name.

@@ -74,7 +74,7 @@ pub enum PathError {
     /// The package's manifest is not usable, for this reason.
     #[error("{0}")]
     Package(String),
-    /// The files there now are not those that were checked.
+    /// The files of the path have changed since they were checked.
     #[error("the files at {0} changed since they were looked at; ask for the model again")]
     Changed(PathBuf),
 }
@@ -122,7 +122,7 @@ impl ByPath {
         if same { Ok(()) } else { Err(PathError::Changed(self.path.clone())) }
     }
 
-    /// Whether a file or folder is still there.
+    /// Whether the model's file or folder still exists.
     pub(super) fn exists(&self) -> bool {
         self.path.exists()
     }

@@ -183,7 +183,7 @@ impl<T: Copy> Heads<T> {
     /// The oldest head whose client may start a request, and the next heads that aged by as many steps.
     fn oldest(&self, now: Moment, terms: &Terms) -> Option<Range<usize>> {
         let place = self.clients.iter().position(|&client| !terms.standing(client).held_back)?;
-        // Aging beyond the most important priority does not count.
+        // Only aging up to the most important priority counts.
         let steps_that_count = u64::from(self.base.number().saturating_sub(1));
         let aged = steps(now.since(self.heads[place].0.at), terms.aging_step).min(steps_that_count);
         if aged == 0 {

@@ -38,7 +38,7 @@ const SWEEP: u8 = 2;
 /// The pause in milliseconds after [`SWEEPS`] checks: a process that is still alive does not end soon.
 const SLOW_SWEEP: u8 = 200;
 const SWEEPS: u32 = 500;
-/// The exit codes of shells for a program that is not there, or cannot be run.
+/// The exit codes of shells for a program that does not exist, or cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
 

@@ -166,7 +166,7 @@ impl Probe for NvidiaProbe {
             Driver::Begins(_, since) => {
                 Some(format!("the NVIDIA driver has not answered for {:.0} s", since.elapsed().as_secs_f64().ceil()))
             }
-            // A library without a driver is no fault where there never was a GPU.
+            // A library without a driver is no fault if no GPU was ever seen.
             Driver::Fails(why, _) if !self.known.is_empty() => Some(format!("the NVIDIA driver does not work: {why}")),
             Driver::Fails(..) | Driver::Works(_) => None,
         }

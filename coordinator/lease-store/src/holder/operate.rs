@@ -103,7 +103,7 @@ impl Holder {
         // Reads the ledger, so that an invalid document is reported here and not at the first load.
         holder.apply(&|_| Op::Renew { leases: Vec::new() })?;
         if !holder.is_alone() {
-            // Written before the first acquire.
+            // The mark is written before the first acquire.
             holder.mark.begun();
         }
         Ok(holder)

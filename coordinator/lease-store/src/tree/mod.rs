@@ -322,7 +322,7 @@ fn living(source: &dyn Source) -> Option<BTreeMap<u32, Stat>> {
     Some(all.filter_map(|pid| Some((pid, source.stat(pid)?))).filter(|(_, stat)| !stat.is_zombie()).collect())
 }
 
-/// `seeds`, and all numbers that edges (from, to) lead to from there.
+/// The set of `seeds` and of all numbers that edges (from, to) reach from them.
 fn reach(seeds: BTreeSet<u32>, edges: impl Iterator<Item = (u32, u32)>) -> BTreeSet<u32> {
     let mut next: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (from, to) in edges {

@@ -57,7 +57,7 @@ pub(crate) struct Forward {
     pub(super) limits: JsonLimits,
 }
 
-/// The providers, and this client's limit there.
+/// The providers, and this client's limit of spending at them.
 pub(crate) struct CloudAccess {
     pub(super) clouds: Arc<Clouds>,
     pub(super) client: ClientId,

@@ -14,7 +14,7 @@ use crate::plan::options::DeviceOptions;
 pub(crate) struct LoadDevice {
     pub(crate) name: DeviceId,
     pub(crate) target: WeightTarget,
-    /// Bytes that the load may allocate there.
+    /// Bytes that the load may allocate on the device.
     pub(crate) budget: u64,
     /// The device's weight among several.
     pub(crate) share: u64,

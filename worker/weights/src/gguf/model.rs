@@ -138,7 +138,7 @@ fn open_parts(path: &Path, parts: u64) -> Result<Vec<GgufFile>, GgufModelError> 
     (1..=parts)
         .map(|number| {
             let file = GgufFile::open(&path.with_file_name(format!("{stem}-{number:05}-of-{parts:05}.gguf")))?;
-            // Counted from 0 in the header, from 1 in the name.
+            // The number of a part begins at 0 in the header, and at 1 in the file's name.
             let said = file.header()?.find::<u64>("split.no")?;
             if said.is_some_and(|said| said + 1 != number) {
                 let what = format!("part {number} says it is part {}", said.unwrap_or_default().saturating_add(1));

@@ -30,7 +30,7 @@ impl<'a> TensorInfo<'a> {
 
     /// The product of its dimensions.
     pub fn elements(&self) -> u64 {
-        // Checked when it was read.
+        // The product cannot overflow: it was checked when the record was read.
         self.shape().iter().product()
     }
 

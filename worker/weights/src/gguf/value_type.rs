@@ -6,17 +6,17 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ValueType {
-    /// Unsigned 8 bits.
+    /// An unsigned integer of 8 bits.
     U8 = 0,
-    /// Signed 8 bits.
+    /// A signed integer of 8 bits.
     I8 = 1,
-    /// Unsigned 16 bits.
+    /// An unsigned integer of 16 bits.
     U16 = 2,
-    /// Signed 16 bits.
+    /// A signed integer of 16 bits.
     I16 = 3,
-    /// Unsigned 32 bits.
+    /// An unsigned integer of 32 bits.
     U32 = 4,
-    /// Signed 32 bits.
+    /// A signed integer of 32 bits.
     I32 = 5,
     /// 32-bit float.
     F32 = 6,
@@ -26,9 +26,9 @@ pub enum ValueType {
     String = 8,
     /// A typed array.
     Array = 9,
-    /// Unsigned 64 bits.
+    /// An unsigned integer of 64 bits.
     U64 = 10,
-    /// Signed 64 bits.
+    /// A signed integer of 64 bits.
     I64 = 11,
     /// 64-bit float.
     F64 = 12,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The reason why a piece could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightStoreError {
-    /// The operating system refused.
+    /// The operating system refused to open or read a file.
     #[error("{} cannot be read at byte {offset}: {source}", path.display())]
     Read {
         /// The path of the file.

@@ -1,5 +1,5 @@
-//! Mapped files, copied from piece by piece; what was copied is let go, from the map and from the page cache. For file
-//! systems on which positioned reads are slow or wrong.
+//! A store of mapped files, which are copied piece by piece. Copied pages are unmapped and dropped from the page cache.
+//! It is for file systems on which positioned reads are slow or wrong.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ impl WeightStore for MappedStore {
 }
 
 impl Mapped {
-    /// Mapped pages count as in use, so the map lets go before the cache can forget.
+    /// Unmaps pages that were copied. Mapped pages count as in use, so the page cache can drop them only afterwards.
     fn let_go(&self, offset: usize, len: usize) {
         if self.is_memory || len == 0 {
             return;

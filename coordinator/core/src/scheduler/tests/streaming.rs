@@ -1,4 +1,5 @@
-//! Streamed layers: when a model streams them, with how much memory of which devices, and until when (RS-11, RC-22).
+//! Streamed layers: the conditions under which a model streams them, the memory and devices for them, and the end of
+//! streaming (RS-11, RC-22).
 
 use super::*;
 use crate::{LayerOptions, LoadOptions, Order, PlanQuestion, PlannedStep, SizeEstimate, SizeRule, SlotView, Streaming};

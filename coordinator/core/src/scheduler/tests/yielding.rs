@@ -62,7 +62,7 @@ fn le_3_a_preemptible_job_is_asked_only_by_somebody_more_important_and_after_our
     let asks = |world: &World| {
         world.log.iter().filter(|(_, effect)| matches!(effect, Effect::AwaitLease { preempt: true, .. })).count()
     };
-    // Evicting our own idle model is enough.
+    // The eviction of the coordinator's own idle model is enough.
     let own = world.submit("b", 5);
     world.run_for(10 * SECOND);
     assert!(matches!(world.fate(own), Fate::Answered));

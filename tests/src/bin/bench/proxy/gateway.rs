@@ -1,5 +1,6 @@
-//! The gateways in front of the same backend: none, the coordinator, nginx as a plain proxy, a router in Rust. Starts
-//! them, measures their cost, and assigns them to CPUs. Installs none: an absent one is named and left out.
+//! The gateways in front of the same backend: none, the coordinator, nginx as a plain proxy, a router in Rust. The
+//! module starts them, measures their cost, and assigns them to CPUs. It installs none: an absent one is named and
+//! omitted.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -179,7 +179,7 @@ fn rs_10_copied_into_slots_is_resident_to_the_bit() {
             let mut comes = streamed(&model, None, &options(1 + at % 3, 1 + at % 2, host), &driver).unwrap();
             assert!(bits(&mut comes) == expected, "{} with {host:?}", model.display());
             let monitor = comes.monitor().unwrap();
-            // Two layers fit in the buffers, and are then held there.
+            // Two layers fit in the buffers, which then hold them.
             let held = monitor.residency().store == "host memory";
             assert_eq!(held, host.is_some() || monitor.residency().blocks <= 2, "{}", monitor.residency().store);
             let (totals, layers) = (monitor.totals(), monitor.layers());

@@ -93,7 +93,7 @@ impl Default for Behaviour {
 pub(super) enum Fate {
     Waiting,
     Running(SlotId, Generation),
-    /// Dispatched to this cloud provider.
+    /// The request was dispatched to this cloud provider.
     Elsewhere(String),
     Answered,
     /// The operator's order was carried out.
