@@ -56,7 +56,7 @@ pub struct WorkerSpec {
     pub context_length: Option<u64>,
     /// The number of sequences decoded at once.
     pub max_concurrent: u32,
-    /// Whether layers stay on the device or are streamed through its part of [`Self::parts`].
+    /// Whether layers stay on the device or are streamed through the worker's part of [`Self::parts`].
     #[serde(default)]
     pub residency: Residency,
     /// Request fields used when the request does not set them.

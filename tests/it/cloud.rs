@@ -27,7 +27,7 @@ pub(crate) struct Stub {
     pub(crate) address: SocketAddr,
     asked: Arc<Mutex<Vec<Asked>>>,
     answer: Arc<Mutex<(u16, &'static str, String)>>,
-    /// Whether its answers have no end.
+    /// Whether the provider's answers have no end.
     endless: Arc<AtomicBool>,
 }
 

@@ -71,7 +71,7 @@ impl Job {
         line.trim().to_owned()
     }
 
-    /// Closes its input, and waits; returns its exit code and its standard error.
+    /// Closes the program's input, and waits; returns its exit code and its standard error.
     fn end(mut self) -> (Option<i32>, String) {
         drop(self.child.stdin.take());
         let mut words = String::new();

@@ -71,13 +71,13 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Waits until all its processes run.
+    /// Waits until all the program's processes run.
     pub(crate) async fn stands(&mut self) {
         let all = self.all_stand();
         within(PATIENCE, "the whole tree stands", all).await;
     }
 
-    /// Completes when all its processes run.
+    /// Completes when all the program's processes run.
     pub(crate) async fn all_stand(&mut self) {
         let mut seen = Vec::new();
         let all = async || {

@@ -43,7 +43,7 @@ impl Launch {
         Self { command, mark: mark.to_owned(), folder }
     }
 
-    /// Starts it with this file as its standard error.
+    /// Starts the coordinator with this file as its standard error.
     pub async fn start_with_log(mut self, log: std::fs::File) -> Boss {
         self.command.stderr(log);
         self.start().await
@@ -69,7 +69,7 @@ impl Launch {
         self
     }
 
-    /// Starts it and waits until it prints its address.
+    /// Starts the coordinator and waits until it prints its address.
     pub async fn start(mut self) -> Boss {
         let mut child = self.command.spawn().unwrap_or_else(|e| panic!("cannot start {:?}: {e}", self.command));
         let output = Output::default();
@@ -91,7 +91,7 @@ impl Launch {
         boss
     }
 
-    /// Starts it and waits for its end, for command lines that must be refused.
+    /// Starts the coordinator and waits for its end, for command lines that must be refused.
     pub async fn end(mut self) -> (ExitStatus, String) {
         let mut child = self.command.spawn().unwrap_or_else(|e| panic!("cannot start {:?}: {e}", self.command));
         let output = Output::default();
@@ -122,7 +122,7 @@ pub struct Boss {
 }
 
 impl Boss {
-    /// A client of its API.
+    /// A client of the coordinator's API.
     pub const fn client(&self) -> Client {
         self.client
     }
@@ -162,7 +162,7 @@ impl Boss {
         answer.json()
     }
 
-    /// Sends it a signal.
+    /// Sends the coordinator a signal.
     pub fn signal(&self, signal: Signal) {
         kill(pid(self.child.id()), signal).expect("the coordinator is there to be signalled");
     }
@@ -179,14 +179,14 @@ impl Boss {
         status
     }
 
-    /// Waits for its end after it was killed together with its guards. Processes that are left stay, for the test to
-    /// inspect.
+    /// Waits for the coordinator's end after it was killed together with its guards. Processes that are left stay, for
+    /// the test to inspect.
     pub async fn is_killed(mut self) {
         exit_of(&mut self.child, PATIENCE).await;
         self.ended = true;
     }
 
-    /// Every living process that it started.
+    /// Every living process that the coordinator started.
     pub fn processes(&self) -> Processes {
         Processes::below(self.child.id()).and(Processes::marked(&self.mark)).without(self.child.id())
     }

@@ -188,7 +188,7 @@ pub enum Event {
 
 /// A streamed answer. Dropping it closes the connection.
 pub struct Streamed {
-    /// The status in its head.
+    /// The status in the stream's head.
     pub status: StatusCode,
     /// The headers of the stream.
     pub headers: HeaderMap,

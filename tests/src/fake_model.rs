@@ -156,9 +156,9 @@ fn greet(mut stream: UnixStream, script: &Mutex<Script>) -> Option<FakeWorker> {
 pub struct FakeWorker {
     /// The pid of the worker.
     pub pid: u32,
-    /// The port that it listens on.
+    /// The port that the worker listens on.
     pub port: u16,
-    /// The generation of its slot.
+    /// The generation of the worker's slot.
     pub generation: Generation,
     /// The worker's environment variables.
     pub env: BTreeMap<String, String>,
@@ -183,12 +183,12 @@ pub struct Received {
 }
 
 impl FakeWorker {
-    /// Waits until it serves.
+    /// Waits until the worker serves.
     pub async fn ready(&mut self) {
         self.report("is ready", |report| matches!(report, Report::Ready).then_some(())).await;
     }
 
-    /// The next request that it received.
+    /// The next request that the worker received.
     pub async fn request(&mut self) -> Received {
         self.report("gets a request", |report| match report {
             Report::Request { number, path, headers, body } => {
@@ -246,12 +246,12 @@ impl FakeWorker {
         self.tell(Command::Decode);
     }
 
-    /// Sends it a signal.
+    /// Sends the worker a signal.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid.cast_signed()), signal).expect("the worker is there to be signalled");
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills the worker with SIGKILL.
     pub fn kill(&self) {
         self.signal(Signal::SIGKILL);
     }

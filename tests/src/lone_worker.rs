@@ -30,12 +30,12 @@ pub struct LoneWorker {
 }
 
 impl LoneWorker {
-    /// Starts the binary of this name, with its gate closed.
+    /// Starts the binary of this name, with the worker's gate closed.
     pub fn spawn(name: &str) -> Self {
         Self::spawn_program(&binary(name))
     }
 
-    /// Starts the program, with its gate closed.
+    /// Starts the program, with the worker's gate closed.
     pub fn spawn_program(program: &Path) -> Self {
         let mut command = Command::new(program);
         command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -88,17 +88,17 @@ impl LoneWorker {
         self.write(&spec.to_line().expect("a start line is JSON"));
     }
 
-    /// Writes to its standard input.
+    /// Writes to the worker's standard input.
     pub fn write(&mut self, line: &str) {
         self.stdin.as_mut().expect("the lifeline is not cut").write_all(line.as_bytes()).expect("it reads");
     }
 
-    /// Closes its standard input, as its coordinator's end would.
+    /// Closes the worker's standard input, as its coordinator's end would.
     pub fn cut_lifeline(&mut self) {
         self.stdin.take();
     }
 
-    /// Sends it a signal.
+    /// Sends the worker a signal.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("it is there to be signalled");
     }
@@ -108,7 +108,7 @@ impl LoneWorker {
         self.child.id()
     }
 
-    /// The address that it listens on.
+    /// The address that the worker listens on.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -118,12 +118,12 @@ impl LoneWorker {
         SpawnToken::from_bits(11)
     }
 
-    /// The proof that its health answer must contain.
+    /// The proof that the worker's health answer must contain.
     pub fn proof(&self) -> ReadyProof {
         SpawnToken::from_bits(12)
     }
 
-    /// The generation that its start line states.
+    /// The generation that the worker's start line states.
     pub const fn generation(&self) -> Generation {
         Generation(4)
     }
@@ -147,20 +147,20 @@ impl LoneWorker {
         tokio::spawn(async move { client.send(request).await })
     }
 
-    /// Waits until it listens.
+    /// Waits until the worker listens.
     pub async fn listens(&self) {
         let client = Client::new(self.address);
         until(PATIENCE, "the worker listens", async || client.listens().await.then_some(())).await;
     }
 
-    /// Waits until it serves.
+    /// Waits until the worker serves.
     pub async fn ready(&self) {
         self.listens().await;
         let ready = async || self.get("/health").await.status.is_success().then_some(());
         until(PATIENCE, "the worker is ready", ready).await;
     }
 
-    /// Waits until its engine's own figures satisfy `wanted`.
+    /// Waits until the worker's engine's own figures satisfy `wanted`.
     pub async fn engine(&self, what: &str, wanted: impl Fn(&EngineStats) -> bool) -> EngineStats {
         let look = async || {
             let health: WorkerHealth = serde_json::from_slice(&self.get("/health").await.body).expect("health");
@@ -169,7 +169,7 @@ impl LoneWorker {
         until(PATIENCE, what, look).await
     }
 
-    /// Waits for its exit; returns the code and its standard error.
+    /// Waits for the worker's exit; returns the code and its standard error.
     pub async fn end(mut self) -> (Option<i32>, String) {
         let status = until(PATIENCE, "the worker ends", async || self.child.try_wait().expect("our own child")).await;
         let mut text = String::new();

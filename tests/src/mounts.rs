@@ -17,8 +17,8 @@ pub struct Mounts {
 }
 
 impl Mounts {
-    /// Creates one and runs `script` in it with a shell. Returns `None`, and prints the reason, where the system
-    /// forbids it.
+    /// Creates a mount namespace and runs `script` in it with a shell. Returns `None`, and prints the reason, if the
+    /// system forbids it.
     pub fn with(script: &str) -> Option<Self> {
         let own = if geteuid().is_root() { ["-m"].as_slice() } else { ["-U", "-r", "-m"].as_slice() };
         let spawned = Command::new("unshare")

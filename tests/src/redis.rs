@@ -40,12 +40,12 @@ impl RedisServer {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// The path of its socket.
+    /// The path of the server's socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -53,23 +53,23 @@ impl RedisServer {
         _ = std::fs::remove_file(self.socket());
     }
 
-    /// Starts it again with its files.
+    /// Starts the server again with its files.
     pub fn start_again(&mut self) {
         self.process = run(self.folder.path());
         self.is_up();
     }
 
-    /// Sends it a signal.
+    /// Sends the server a signal.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.process.id().cast_signed()), signal).unwrap();
     }
 
-    /// Copies its files, to be restored later. The server must have been killed.
+    /// Copies the server's files, to be restored later. The server must have been killed.
     pub fn copy_files(&self, to: &Path) {
         copy(&self.files(), to);
     }
 
-    /// Restores an earlier copy of its files; without a copy, removes them.
+    /// Restores an earlier copy of the server's files; without a copy, removes them.
     pub fn put_files(&self, from: &Path) {
         _ = std::fs::remove_dir_all(self.files());
         copy(from, &self.files());

@@ -16,7 +16,7 @@ type Names = Vec<String>;
 /// One module: its items, its imports, and the paths in its code.
 #[derive(Debug, Default)]
 struct Module {
-    /// The file that contains it.
+    /// The file that contains the module.
     file: PathBuf,
     parent: Option<usize>,
     children: BTreeMap<String, usize>,

@@ -34,10 +34,10 @@ struct Requirement {
     id: String,
     /// The requirement, in a sentence or two.
     text: String,
-    /// Files and folders that implement it.
+    /// Files and folders that implement the requirement.
     #[serde(default)]
     code: Vec<String>,
-    /// Scripts that measure it, where a test cannot.
+    /// Scripts that measure the requirement, where a test cannot.
     #[serde(default)]
     checks: Vec<String>,
     /// The part that is not built, or that no test covers.

@@ -42,7 +42,7 @@ impl Gathered {
         self.several.extend_from_slice(&piece);
     }
 
-    /// All of it.
+    /// All collected bytes.
     pub fn whole(mut self) -> Bytes {
         if self.several.is_empty() {
             return self.first;

@@ -50,7 +50,7 @@ pub struct Snapshot {
 /// The content of a document at one moment.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// `None` when it was never written.
+    /// The document's text; `None` if it was never written.
     pub content: Option<String>,
     /// The etag of this state of the document.
     pub etag: Etag,

@@ -59,7 +59,7 @@ fn le_1_leases_survive_a_reopen() {
     granted(acquire(&mut holder, "b", ByteCount::gib(4)).unwrap());
 }
 
-/// Runs itself a second time as the coordinator that is killed.
+/// The test starts its own binary a second time, as the coordinator that is killed.
 #[test]
 fn le_4_after_kill_9_living_workers_stay_counted_and_dead_ones_do_not() {
     const STATE: &str = "LEASE_STORE_TEST_STATE";

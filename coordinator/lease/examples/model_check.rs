@@ -113,7 +113,7 @@ fn explore(arguments: &Arguments) -> ExitCode {
         }
         let left = depth - u8::try_from(way.len()).unwrap_or(*depth);
         let known = seen.entry(fingerprint(&next)).or_default();
-        // One more than the steps left, so that zero means a state never seen.
+        // The stored number is one more than the steps left, so that zero means a state that was never seen.
         if *known > left {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Requests for bytes, and waiting ones among them.
+//! Requests for bytes, and the record of a request that waits in the ledger.
 
 use model_boss_protocol::{ByteCount, Priority};
 use serde::{Deserialize, Serialize};

@@ -54,7 +54,7 @@ pub enum LoadError {
     DeviceLost {
         /// The device that was named.
         device: DeviceId,
-        /// The reason why it cannot be used.
+        /// The reason why the device cannot be used.
         why: String,
     },
 }

@@ -33,18 +33,18 @@ pub struct Behaviour {
     pub hold_load: bool,
     /// Bytes to allocate and touch while loading.
     pub memory: u64,
-    /// The bytes that it reports to hold once it is loaded, spread over its devices like its lease; absent: its
+    /// The bytes that the worker reports to hold once it is loaded, spread over its devices like its lease; absent: its
     /// lease.
     pub holds: Option<ByteCount>,
-    /// The exit code with which it ends instead of becoming ready.
+    /// The exit code with which the worker ends instead of becoming ready.
     pub load_exit: Option<i32>,
-    /// The text that it writes to standard error before `load_exit`.
+    /// The text that the worker writes to standard error before `load_exit`.
     pub load_message: String,
-    /// Whether it shows a proof that is not this spawn's.
+    /// Whether the worker shows a proof that is not this spawn's.
     pub wrong_proof: bool,
     /// Delay of every health answer, in milliseconds.
     pub health_ms: u64,
-    /// The context that it reports to serve, in tokens, unless it is started with another one.
+    /// The context that the worker reports to serve, in tokens, unless it is started with another one.
     pub context_length: u64,
 
     /// The answer's text; without it, `tokens` canned words.
@@ -55,23 +55,23 @@ pub struct Behaviour {
     pub tokens_per_s: f64,
     /// Time from the request to the first token, in milliseconds.
     pub first_token_ms: u64,
-    /// Whether it answers with the request as it arrived, as JSON: `{"body": …, "headers": …, "env": …}`.
+    /// Whether the worker answers with the request as it arrived, as JSON: `{"body": …, "headers": …, "env": …}`.
     pub echo: bool,
     /// The number of a request's tokens after which it stops until [`Command::Decode`]: from outside, a hang.
     pub hold_after_tokens: Option<u64>,
     /// The number of a request's tokens after which it dies.
     pub crash_after_tokens: Option<u64>,
-    /// The request at whose arrival it dies (1 is the first).
+    /// The request at whose arrival the worker dies (1 is the first).
     pub crash_at_request: Option<u64>,
     /// The exit code of a crash.
     pub crash_exit: i32,
-    /// An error with which it answers every request.
+    /// An error with which the worker answers every request.
     pub refuse: Option<Refusal>,
-    /// An invalid answer that it gives to every request.
+    /// An invalid answer that the worker gives to every request.
     pub malformed: Option<Malformed>,
-    /// Bytes with which it answers every request, before it closes the connection.
+    /// Bytes with which the worker answers every request, before it closes the connection.
     pub raw: Option<RawAnswer>,
-    /// Whether it ignores SIGTERM.
+    /// Whether the worker ignores SIGTERM.
     pub ignore_sigterm: bool,
 }
 
@@ -204,13 +204,13 @@ pub enum Report {
     Spawned {
         /// The process id.
         pid: u32,
-        /// The port it will listen on.
+        /// The port the worker will listen on.
         port: u16,
         /// The slot's generation.
         generation: Generation,
         /// The environment variables of the process.
         env: BTreeMap<String, String>,
-        /// The content of its start line, without the secrets.
+        /// The content of the worker's start line, without the secrets.
         spec: Value,
     },
     /// The worker serves.

@@ -68,7 +68,7 @@ impl Worker {
         if whole.is_zero() { 0.5 } else { (self.started.elapsed().as_secs_f32() / whole.as_secs_f32()).min(0.99) }
     }
 
-    /// The bytes it holds on each device at present.
+    /// The bytes the worker holds on each device at present.
     fn held(&self) -> Vec<(DeviceId, ByteCount)> {
         let leased: ByteCount = self.spec.parts.iter().map(|(_, bytes)| *bytes).sum();
         let holds = self.behaviour.holds.unwrap_or(leased).0 as f64 / leased.0.max(1) as f64;

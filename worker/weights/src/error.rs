@@ -56,7 +56,7 @@ pub enum WeightsError {
     Malformed {
         /// The file's name.
         file: String,
-        /// The format that it should have.
+        /// The format that the file should have.
         format: &'static str,
         /// The fault, in words.
         what: String,

@@ -20,7 +20,7 @@ const LONGEST: u64 = 256 << 20;
 pub struct LayerIndex {
     /// Pieces in the order they compute.
     pub layers: Vec<IndexedPiece>,
-    /// The files it was made from; empty where its maker did not record them.
+    /// The files the index was made from; empty where its maker did not record them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub made_from: Vec<FileStamp>,
 }
@@ -56,7 +56,7 @@ pub struct FileStamp {
     pub name: String,
     /// The length in bytes.
     pub bytes: u64,
-    /// The time of its last change: seconds and nanoseconds since 1970.
+    /// The time of the file's last change: seconds and nanoseconds since 1970.
     pub modified: (i64, i64),
 }
 
@@ -144,7 +144,7 @@ impl LayerIndex {
         Ok(index)
     }
 
-    /// The JSON of it.
+    /// The JSON of the index.
     pub fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec_pretty(self)
     }

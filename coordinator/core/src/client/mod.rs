@@ -46,7 +46,7 @@ pub(crate) struct Clients {
     active: BTreeSet<(u64, ClientIndex)>,
     /// The other clients, by the moment of their last request.
     resting: BTreeSet<(Moment, ClientIndex)>,
-    /// The service of the least-served active client, or that of the last active one when it became inactive. Never
+    /// The service of the least-served active client, or that of the last active one when it became inactive. It never
     /// falls.
     floor: u64,
 }

@@ -18,7 +18,7 @@ impl ClientIndex {
 /// The properties of a client that the order of the queue depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientStanding {
-    /// The service that the client got, in whole steps. Never falls while the client waits.
+    /// The service that the client got, in whole steps. It never falls while the client waits.
     pub(crate) service: u64,
     /// Whether the client's limits let it start no request now: its requests keep their places and are skipped.
     pub(crate) held_back: bool,

@@ -64,7 +64,7 @@ pub struct DeviceSample {
     /// Why the device cannot be used now.
     #[serde(skip)]
     pub trouble: Option<Trouble>,
-    /// Whether only one model at a time may use it (MM-5).
+    /// Whether only one model at a time may use the device (MM-5).
     #[serde(skip)]
     pub exclusive: bool,
     /// The time of the sample.

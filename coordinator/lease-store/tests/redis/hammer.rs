@@ -18,7 +18,7 @@ const PROCESSES: usize = 3;
 const THREADS: u64 = 2;
 const ROUNDS: u64 = 15;
 
-/// Runs itself again as the processes that compete.
+/// The test starts its own binary again, as the processes that compete.
 #[test]
 fn le_4_nothing_is_granted_twice_however_many_compete() {
     if let (Ok(url), Ok(runtime)) = (std::env::var(URL), std::env::var(RUNTIME)) {

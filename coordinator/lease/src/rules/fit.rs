@@ -27,8 +27,8 @@ pub(super) fn fits(ledger: &Ledger, now: StoreTime, demands: &[Demand<'_>], firs
         let wait = |reason| Outcome::Wait(Wait { position: first.count + 1, reason });
         let free = free(ledger, now, device).map_err(wait)?;
         let left = free.saturating_sub(taken);
-        // A lease that uses more than its promise may grow to its use, but not on an overcommitted device. Part of
-        // those bytes was promised to others, who would never get them.
+        // A lease that uses more than its promise may be resized to its use, but not on an overcommitted device. A part
+        // of those bytes was promised to other leases, which would never get them.
         let needs = (*more).max(overdraft(ledger, device));
         if needs > left {
             return Err(wait(shortage(ledger, device, needs, (free, left), first)));

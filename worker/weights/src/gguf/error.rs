@@ -173,7 +173,7 @@ pub enum KeyError {
     WrongType {
         /// The name of the key.
         key: String,
-        /// The types that its reader can use.
+        /// The types that the key's reader can use.
         wanted: &'static str,
         /// The type that the file holds.
         found: String,

@@ -21,7 +21,7 @@ pub struct GgufModel {
 /// The place, shape and type of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredTensor {
-    /// The type of its elements.
+    /// The type of the tensor's elements.
     pub kind: TensorType,
     /// Dimensions, slowest first.
     pub shape: Vec<usize>,

@@ -12,11 +12,11 @@ const MAX_RANK: usize = 4;
 pub struct TensorInfo<'a> {
     /// The tensor's name, unique in the file.
     pub name: &'a str,
-    /// The type of its elements.
+    /// The type of the tensor's elements.
     pub kind: TensorType,
-    /// The offset of its bytes in the file.
+    /// The offset of the tensor's bytes in the file.
     pub offset: u64,
-    /// The number of its bytes.
+    /// The number of the tensor's bytes.
     pub bytes: u64,
     shape: [u64; MAX_RANK],
     rank: usize,
@@ -28,7 +28,7 @@ impl<'a> TensorInfo<'a> {
         self.shape.get(..self.rank).unwrap_or_default()
     }
 
-    /// The product of its dimensions.
+    /// The product of the tensor's dimensions.
     pub fn elements(&self) -> u64 {
         // The product cannot overflow: it was checked when the record was read.
         self.shape().iter().product()

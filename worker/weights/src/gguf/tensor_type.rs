@@ -110,7 +110,7 @@ impl TensorType {
         }
     }
 
-    /// ggml's name for it.
+    /// ggml's name for the type.
     pub fn name(self) -> &'static str {
         self.row().1
     }
@@ -131,7 +131,7 @@ impl TensorType {
         if elements.is_multiple_of(len) { (elements / len).checked_mul(bytes) } else { None }
     }
 
-    /// Whether this project computes with it.
+    /// Whether this project computes with the type.
     pub fn is_supported(self) -> bool {
         // The first fourteen (F32 to Q8_K) and BF16.
         self as u32 <= Self::Q8_K as u32 || self == Self::BF16

@@ -142,23 +142,23 @@ impl<'a> Array<'a> {
         Ok(Self { kind, len, bytes })
     }
 
-    /// The type of its elements.
+    /// The type of the array's elements.
     pub fn kind(&self) -> ValueType {
         self.kind
     }
 
-    /// The number of its elements.
+    /// The number of the array's elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether the array has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its strings, in order, not checked to be UTF-8; `None` for other types. An empty array of any type counts as
-    /// strings: some writers cannot state the type of an empty array.
+    /// The array's strings, in order, not checked to be UTF-8; `None` for other types. An empty array of any type
+    /// counts as strings: some writers cannot state the type of an empty array.
     pub fn strings(&self) -> Option<Strings<'a>> {
         (self.kind == ValueType::String || self.is_empty()).then_some(Strings { left: self.len, bytes: self.bytes })
     }

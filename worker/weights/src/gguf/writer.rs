@@ -160,7 +160,7 @@ impl<W: Write> TensorBody<W> {
 pub trait ToValue {
     /// The GGUF type of the value.
     fn kind(&self) -> ValueType;
-    /// Appends its bytes, without the type.
+    /// Appends the value's bytes, without the type.
     fn put(&self, out: &mut Vec<u8>);
 }
 

@@ -41,7 +41,7 @@ pub struct TensorEntry {
     pub dtype: Dtype,
     /// Dimensions, slowest first; empty for a scalar.
     pub shape: Vec<usize>,
-    /// The file that contains it.
+    /// The file that contains the tensor.
     pub file: WeightFileId,
     /// Range in bytes from the file's first byte. Its length agrees with type and shape.
     pub range: Range<u64>,

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Bytes that are read at once.
 const AT_ONCE: usize = 64 << 10;
-/// Lists and tables within each other.
+/// The limit on the nesting of lists and tables.
 const DEEPEST: usize = 64;
 
 /// A fault of JSON text.

@@ -13,10 +13,10 @@ pub struct HostBuffer(Box<dyn HostMemory>);
 
 /// Host memory of any origin: a device's driver may have its own.
 pub trait HostMemory: Send + Sync + fmt::Debug {
-    /// All of it, always at the same place.
+    /// All bytes of the memory, always at the same address.
     fn bytes(&self) -> &[u8];
 
-    /// All of it, to write to.
+    /// All bytes of the memory, for writing.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 

@@ -134,21 +134,21 @@ impl Gateway {
         self
     }
 
-    /// Puts its threads on the CPU `gateway` and its backend on `backend`; `None` is any CPU.
+    /// Puts the gateway's threads on the CPU `gateway` and its backend on `backend`; `None` is any CPU.
     pub(super) fn pin(&self, gateway: Option<usize>, backend: Option<usize>) {
         self.own.iter().for_each(|pid| pin_process(*pid, gateway));
         // Without a gateway the backend itself is measured, on its usual CPU.
         pin_process(self.backend, backend);
     }
 
-    /// The CPU time of its processes so far, without the backend's.
+    /// The CPU time of the gateway's processes so far, without the backend's.
     pub(super) fn cpu_time(&self) -> Duration {
         let ticks_per_second = sysconf(SysconfVar::CLK_TCK).unwrap().unwrap();
         let ticks: u64 = self.own.iter().map(|pid| stat(*pid)).sum();
         Duration::from_secs_f64(ticks as f64 / ticks_per_second as f64)
     }
 
-    /// The resident memory of its processes in bytes, without the backend's.
+    /// The resident memory of the gateway's processes in bytes, without the backend's.
     pub(super) fn resident(&self) -> u64 {
         let of = |pid: &u32| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
