@@ -36,7 +36,7 @@ pub(crate) fn api_error(refusal: Refusal) -> ApiError {
         Subject::Model => "model".to_owned(),
         Subject::Device => "device".to_owned(),
     });
-    // A worker of ours failed (DM-7), which is no fault of the request.
+    // A worker failed (DM-7), which is no fault of the request.
     let status = (reason == RefusalReason::MoveFailed { by_worker: true }).then_some(500);
     ApiError { code, message, param, retry_after, status, still_on }
 }
@@ -53,8 +53,8 @@ pub(crate) fn denied(denial: Denial) -> ApiError {
     if denial == Denial::MachineNotAllowed { error } else { error.with_param("model") }
 }
 
-/// The failure of a rung, as the scheduler takes it. A limit of ours concerns one request or one client: other clients
-/// may still use the provider.
+/// The failure of a rung, in the scheduler's terms. A limit of the coordinator concerns one request or one client:
+/// other clients may still use the provider.
 pub(crate) fn of_rung(error: ApiError) -> Refusal {
     let by_provider = !matches!(error.code, ErrorCode::ClientLimit | ErrorCode::Overloaded);
     Refusal::of_rung(error, by_provider)

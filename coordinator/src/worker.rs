@@ -40,7 +40,7 @@ impl Worker {
         self.upstream.get()
     }
 
-    /// The form that requests must have; `None` for our own workers, which take them unchanged.
+    /// The form that requests must have; `None` for candle workers and fake workers, which accept them unchanged.
     pub(crate) fn dialect(&self) -> Option<&EngineDialect> {
         self.dialect.as_ref()
     }

@@ -1,5 +1,5 @@
-//! Any bytes as a GGUF file. A file that our reader accepts is sound, can be dequantised, and reads the same after our
-//! writer wrote it.
+//! Any bytes as a GGUF file. A file that this repository's reader accepts is sound and can be dequantised. It reads the
+//! same after this repository's writer wrote it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

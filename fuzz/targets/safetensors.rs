@@ -1,4 +1,5 @@
-//! Any bytes as a safetensors file: what our reader accepts is sound, and the reference reader accepts it too.
+//! Any bytes as a safetensors file: a file that this repository's reader accepts is sound, and the reference reader
+//! accepts it too.
 #![no_main]
 
 use std::path::Path;

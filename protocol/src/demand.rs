@@ -81,7 +81,7 @@ const AS_GRAMMAR: &str = "send 'grammar' to a GGUF model with backend = \"llama-
                           one that vLLM serves by a [command]";
 const CHOOSE: &str = "choose tokens this way";
 
-/// Every demand that our own worker does not meet.
+/// Every demand that the candle worker does not meet.
 pub const DEMANDS: [Demand; 36] = [
     demand("grammar", FORM, Remedy::LlamaServer),
     demand("json_schema", FORM, Remedy::LlamaServer),
@@ -183,7 +183,7 @@ impl Demand {
     }
 }
 
-/// Checks that our own worker can meet all demands of a request. `text` gives the JSON text of a field of the
+/// Checks that the candle worker can meet all demands of a request. `text` gives the JSON text of a field of the
 /// request.
 ///
 /// Errors: 400 that names the field, and the engine that supports it.
@@ -209,7 +209,7 @@ pub fn refuse_unmet<'a>(text: impl Fn(&str) -> Option<&'a str>) -> Result<(), Ap
     }
 }
 
-/// The refusal of a request's field that our own worker does not support; `act` follows "cannot".
+/// The refusal of a request's field that the candle worker does not support; `act` follows "cannot".
 pub fn beyond_worker(param: &str, act: &str, remedy: Remedy) -> ApiError {
     beyond(OWN, param, act, remedy)
 }

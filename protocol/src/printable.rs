@@ -101,7 +101,7 @@ impl<W: Write> PrintableWriter<W> {
         Self { inner, rest: Vec::new() }
     }
 
-    /// The filtered writer, for control codes of our own.
+    /// The filtered writer, for permitted control codes.
     pub const fn inner(&mut self) -> &mut W {
         &mut self.inner
     }

@@ -1,5 +1,5 @@
 //! RC-16, RC-17, MM-11: external engines, with the fake worker in the role of llama-server. They have the same queue,
-//! leases, eviction and supervision as our own worker.
+//! leases, eviction and supervision as the candle worker.
 
 use http::StatusCode;
 use model_boss_tests::{Behaviour, FakeWorker, Sandbox, binary, question, text_of_events};

@@ -119,7 +119,7 @@ fn is_backend_error(answer: &Answer, path: &str) -> bool {
     answer.status == StatusCode::BAD_GATEWAY && shape
 }
 
-/// An external engine and a worker of ours, each with one model.
+/// An external engine and a fake worker in the role of the candle worker, each with one model.
 fn models(sandbox: &mut Sandbox) -> [FakeModel; 2] {
     sandbox.llama_server();
     [
@@ -186,7 +186,7 @@ async fn a_living_backend_that_closes_its_connections_is_named_with_the_reason()
         let asked = models.iter().flat_map(|model| {
             [false, true].into_iter().flat_map(|stream| asked(model.name(), stream)).map(|asked| (model.name(), asked))
         });
-        // Each of our answers is requested in one of the ways.
+        // The model `own` gets each malformed answer in only one of the ways, because there are many.
         let asked =
             asked.enumerate().filter(|(at, (name, _))| *name != "own" || at % 7 == number).map(|(_, asked)| asked);
         let others = [

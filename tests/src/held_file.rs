@@ -21,8 +21,8 @@ impl HeldFile {
     #[allow(unsafe_code)]
     pub fn hold(path: &Path) -> Option<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
-        // SAFETY: these commands of fcntl(2) take a number, and touch no memory of ours. The signal that reports a
-        // blocked open is one that is ignored.
+        // SAFETY: these commands of fcntl(2) take a number, and touch no memory of this program. The signal that
+        // reports a blocked open is one that is ignored.
         let held = unsafe {
             libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) == 0
                 && libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0

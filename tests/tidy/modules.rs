@@ -242,7 +242,7 @@ impl<'code> Visit<'code> for Paths<'_> {
     fn visit_visibility(&mut self, _: &'code Visibility) {}
 
     fn visit_attribute(&mut self, attribute: &'code Attribute) {
-        // Derives and doc comments name no item of ours; `serde(with = "crate::x")` does.
+        // Derives and doc comments name no item of this crate; `serde(with = "crate::x")` does.
         if let syn::Meta::List(list) = &attribute.meta {
             for token in list.tokens.clone() {
                 if let TokenTree::Literal(text) = token

@@ -1,4 +1,5 @@
-//! The outputs of our programs to a terminal or a log: each is one module that filters, and no other code prints.
+//! The outputs of the repository's programs to a terminal or a log: each is one module that filters, and no other code
+//! prints.
 
 use crate::sources::files;
 

@@ -18,7 +18,7 @@ fn crates() -> Vec<PathBuf> {
     members.iter().map(|member| root().join(member.as_str().unwrap()).join("src")).collect()
 }
 
-/// The crates whose manifests name each of our crates.
+/// The crates whose manifests name each crate of the workspace.
 fn users(members: &[PathBuf]) -> BTreeMap<String, BTreeSet<String>> {
     let mut users: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for member in members {

@@ -54,7 +54,7 @@ pub(super) struct ResidencyArgs {
     json: bool,
 }
 
-/// Runs the worker's report; its exit code is ours.
+/// Runs the worker's report; its exit code is passed on.
 pub(super) async fn residency(client: &Client, args: &ResidencyArgs) -> Result<ExitCode, CliError> {
     let worker = ByWorker::new()?;
     let found = worker.find(client, &args.model).await?;

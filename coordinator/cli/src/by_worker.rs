@@ -43,8 +43,8 @@ impl ByWorker {
         }
     }
 
-    /// Runs the worker with this command line; it writes to the terminal itself. Its exit code is ours; a worker ended
-    /// by a signal gives 1.
+    /// Runs the worker with this command line; it writes to the terminal itself. Its exit code is passed on; a worker
+    /// ended by a signal gives 1.
     pub(super) fn run<S: AsRef<OsStr>>(&self, line: impl IntoIterator<Item = S>) -> Result<ExitCode, CliError> {
         let programs = Programs::find(self.config.worker_binary.as_deref())?;
         let worker = programs.of(Backend::Candle)?;

@@ -70,7 +70,7 @@ enum StoredAs {
     Q8_0,
 }
 
-/// Runs the worker, which writes the files; its exit code is ours.
+/// Runs the worker, which writes the files; its exit code is passed on.
 pub(super) async fn convert(client: &Client, command: &ConvertCommand) -> Result<ExitCode, CliError> {
     let (ConvertCommand::Index(IndexArgs { model, .. }) | ConvertCommand::Gguf(GgufArgs { model, .. })) = command;
     let worker = ByWorker::new()?;

@@ -58,8 +58,8 @@ pub(super) async fn load(client: &Client, path: &Path) -> Result<String, CliErro
     answer.get("model_name").and_then(Value::as_str).map(str::to_owned).ok_or_else(|| stranger().into())
 }
 
-/// The owner key, which proves to a coordinator of this machine that we are its user. It is read from the state folder
-/// that a coordinator started from here would have.
+/// The owner key, which proves to a coordinator of this machine that this process runs as its user. It is read from the
+/// state folder that a coordinator started from here would have.
 fn owner_key(client: &Client) -> Option<String> {
     let sources = Sources { flags: Vec::new(), environment: environment(), file: None };
     let config = sources.load().ok()?.config;

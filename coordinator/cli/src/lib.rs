@@ -212,7 +212,7 @@ pub fn run(serve: Serve) -> ExitCode {
     };
     match cli.command.run(&cli.url, serve) {
         Ok(code) => code,
-        // The reader of our output has closed it, as in `model-boss list | head -1`.
+        // The reader of this command's output has closed it, as in `model-boss list | head -1`.
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             terminal::say(&format!("model-boss: {}", chain(&error)));

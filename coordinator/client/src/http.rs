@@ -36,7 +36,7 @@ pub enum ClientError {
     /// The coordinator's error.
     #[error("{}", .0.error.message)]
     Api(ErrorBody),
-    /// The answer is not in the shape of our API.
+    /// The answer is not in the shape of model-boss's API.
     #[error("{url} answered {status} and no error that model-boss would send; is something else listening there?")]
     Stranger {
         /// The coordinator's address.

@@ -248,7 +248,7 @@ impl Clouds {
         let said = transport::collect(answered.body).await;
         let mut error = cloud_error(answered.status.as_u16(), &said, retry_after);
         if let Some(key) = key {
-            // Some providers repeat a rejected key. The key is ours, and clients read the error.
+            // Some providers repeat a rejected key. The key is the operator's secret, and clients read the error.
             error.message = without(&error.message, key);
         }
         Err(error)

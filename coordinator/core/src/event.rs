@@ -216,7 +216,7 @@ pub enum Outcome {
 /// The end of a worker's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitReport {
-    /// The meaning of the worker's exit code; `None` for a signal, or a code that is not ours.
+    /// The meaning of the worker's exit code; `None` for a signal, or a code that workers do not use.
     pub reason: Option<WorkerExit>,
     /// For people: `exit code 65`, `killed by signal 9`, `could not be started: …`.
     pub description: String,

@@ -22,9 +22,9 @@ pub enum Order {
         /// Options that differ from the manifest.
         options: Box<LoadOptions>,
     },
-    /// Move a loaded model (DM-5): a second copy is loaded there and takes over, and the old copy drains. Answered
-    /// with `Done` at the takeover, or with `Refuse` while the old copy serves on. A disconnect of the caller does
-    /// not cancel it.
+    /// Move a loaded model (DM-5): a second copy is loaded there and takes over, and the old copy drains. Answered with
+    /// `Done` at the takeover, or with `Refuse` while the old copy keeps serving. A disconnect of the caller does not
+    /// cancel it.
     Move {
         /// The caller's id.
         request: RequestId,

@@ -80,7 +80,7 @@ pub enum RefusalReason {
     RungFailed {
         /// The error that the rung gave.
         error: Box<ApiError>,
-        /// Whether the cloud provider is at fault. A limit of ours concerns one request or client only.
+        /// Whether the cloud provider is at fault. A limit of the coordinator concerns one request or client only.
         by_provider: bool,
     },
 }

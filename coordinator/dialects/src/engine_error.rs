@@ -1,4 +1,4 @@
-//! Errors of external engines, in the shape and with the codes of our own API.
+//! Errors of external engines, in the shape and with the codes of model-boss's API.
 
 use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::Value;
@@ -6,8 +6,8 @@ use serde_json::Value;
 /// Characters of a body without JSON that an error message repeats.
 const MAX_WORDS: usize = 300;
 
-/// Translates an engine's error: its own words, with a code of ours. A status that does not concern the request (the
-/// engine refuses our key, or fails itself) becomes `backend_error`.
+/// Translates an engine's error: its own words, with a code of model-boss. A status that does not concern the request
+/// (the engine refuses the coordinator's key, or fails itself) becomes `backend_error`.
 pub fn engine_error(status: u16, body: &[u8]) -> ApiError {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     // llama.cpp and vLLM put an object into `error`, other engines a string; FastAPI calls the field `detail`.

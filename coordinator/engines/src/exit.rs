@@ -2,7 +2,7 @@
 
 use model_boss_protocol::WorkerExit;
 
-/// The exit codes of shells and our guard for a program that does not exist, or cannot be run.
+/// The exit codes of shells and of model-boss's guard for a program that does not exist, or cannot be run.
 const CANNOT_RUN: [i32; 2] = [126, 127];
 
 /// Texts that report a lack of memory: llama.cpp and ggml, CUDA, PyTorch, the C++ library, Python.
@@ -64,7 +64,7 @@ mod tests {
             (1, "error: invalid argument: --foo", Some(WorkerExit::BadSpec)),
             (127, "", Some(WorkerExit::BadSpec)),
             (1, "something else", None),
-            // Our own exit codes mean nothing from another program.
+            // The exit codes of model-boss's workers mean nothing from another program.
             (65, "", None),
         ] {
             assert_eq!(exit_reason(Some(code), &[line.to_owned()]), expected, "{line}");

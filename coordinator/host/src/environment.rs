@@ -83,7 +83,7 @@ const FAMILIES: [&str; 24] = [
 /// in full.
 const SECRETS: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL"];
 
-/// The environment of a child process; `None` inherits all of ours.
+/// The environment of a child process; `None` inherits all variables of this process.
 #[derive(Clone, Debug)]
 pub struct ChildEnvironment(Option<Vec<(OsString, OsString)>>);
 

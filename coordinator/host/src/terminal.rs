@@ -20,7 +20,7 @@ pub enum Code {
     HomeAndClear,
 }
 
-/// A stream that passes printable text and our own codes.
+/// A stream that passes printable text and the permitted control codes.
 pub struct Terminal<W>(PrintableWriter<W>);
 
 /// The filtered standard output.
@@ -59,7 +59,7 @@ impl<W: Write> Terminal<W> {
         Self(PrintableWriter::new(inner))
     }
 
-    /// Writes a code of our own.
+    /// Writes a permitted control code.
     pub fn code(&mut self, code: Code) -> io::Result<()> {
         self.0.inner().write_all(match code {
             Code::Bold => b"\x1b[1m",

@@ -22,7 +22,8 @@ impl<S> BareErrors<S> {
         Self { stream, header_size, instead: Vec::new() }
     }
 
-    /// The replacement for these bytes, if they are an error of hyper's. Our own errors always have a body already.
+    /// The replacement for these bytes, if they are an error of hyper's. The coordinator's own errors always have a
+    /// body already.
     fn worded(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         let text = std::str::from_utf8(bytes).ok().filter(|text| text.starts_with("HTTP/1.1 4"))?;
         let head = text.strip_suffix("\r\n\r\n")?;

@@ -1,6 +1,6 @@
-//! The sites that may talk to us. A web page anywhere can make a browser send requests to a loopback port. It can also
-//! give its own host name our address (DNS rebinding). The names in Host and Origin reveal such requests. Pages of
-//! other sites read no answer, unless `allowed_origins` names their site (CORS).
+//! The sites whose pages may send requests. A web page anywhere can make a browser send requests to a loopback port. It
+//! can also give its own host name our address (DNS rebinding). The names in Host and Origin reveal such requests.
+//! Pages of other sites read no answer, unless `allowed_origins` names their site (CORS).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -75,8 +75,8 @@ fn is_preflight(asked: &request::Parts) -> bool {
 }
 
 impl AllowedHosts {
-    /// The loopback names, `configured`, and the addresses we listen on unless one is a wildcard. Invalid `origins` are
-    /// skipped here: reading the configuration reports them.
+    /// The loopback names, `configured`, and the addresses that the server listens on unless one is a wildcard. Invalid
+    /// `origins` are skipped here: reading the configuration reports them.
     pub fn new(configured: &[String], origins: &[String], listening: &Hosts) -> Self {
         let mut names: Vec<String> = configured.iter().map(|name| name.trim().to_ascii_lowercase()).collect();
         names.extend(listening.iter().filter(|address| !address.is_unspecified()).map(|address| address.to_string()));

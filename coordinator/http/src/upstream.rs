@@ -130,7 +130,7 @@ impl Upstream {
         if let Some(mut line) = self.idle_line().await {
             match line.exchange(request).await {
                 Ok(response) => return Ok(self.answer(response, line)),
-                // The worker closed the idle connection before our request was written: a new connection is safe.
+                // The worker closed the idle connection before the request was written: a new connection is safe.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
                     None => return Err(UpstreamError::Exchange(error.into_error())),

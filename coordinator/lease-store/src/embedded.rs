@@ -164,7 +164,8 @@ impl EmbeddedStore {
             let mut reached = fences.get(())?.map_or(0, |fence| fence.value());
             for row in ledgers.iter()? {
                 let (_, value) = row?;
-                // A ledger that cannot be read is reported when its own boot reads it; here only its token is lost.
+                // An error is ignored: the boot that wrote this ledger reports that it cannot be read, and here only
+                // its token is missing.
                 if let Ok(ledger) = serde_json::from_str::<Ledger>(value.value().1) {
                     reached = reached.max(ledger.fence.0);
                 }

@@ -33,9 +33,9 @@ pub(super) struct Ledger {
     pub(super) asked: u64,
     /// The foreign leases and requests that were last reported to the scheduler.
     pub(super) others: Others,
-    /// Leases of our workers that are revoked.
+    /// Revoked leases of this coordinator's workers.
     pub(super) revoked: BTreeSet<Filling>,
-    /// The priorities of our leases, as the scheduler stated last.
+    /// The priorities of this coordinator's leases, as the scheduler stated last.
     pub(super) ranks: Ranks,
     pub(super) releasing: Vec<(Filling, Instant)>,
     /// The longest wait for the memory of ended workers.

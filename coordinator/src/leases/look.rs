@@ -42,7 +42,7 @@ fn observed(sample: DeviceSample, foreign: Option<ByteCount>, leaking: ByteCount
     DeviceObservation { device, capacity, reserve, foreign, retention, exclusive, leaking, lost }
 }
 
-/// The evidence in a driver's list about our workers.
+/// The evidence in a driver's list about this coordinator's workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listed {
     /// The driver gives no list.

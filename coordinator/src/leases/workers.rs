@@ -236,7 +236,8 @@ impl Ledger {
         self.revoked = revoked;
     }
 
-    /// Records the current priorities of our leases in the ledger, which may have to choose a lease to revoke.
+    /// Records the current priorities of this coordinator's leases in the ledger, which may have to choose a lease to
+    /// revoke.
     fn rank(&mut self) {
         let known = std::mem::take(&mut *self.ranks.0.lock().unwrap_or_else(PoisonError::into_inner));
         for (filling, priority, busy) in known {

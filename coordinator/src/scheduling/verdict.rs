@@ -24,7 +24,7 @@ pub(crate) struct Dispatched {
 /// The place to which a request is sent.
 #[derive(Clone, Debug)]
 pub(crate) enum Destination {
-    /// A worker of ours.
+    /// A worker of this coordinator.
     Worker {
         /// The worker.
         worker: Arc<Worker>,

@@ -17,7 +17,7 @@ use crate::tasks::LiveTasks;
 
 /// The state at the start.
 pub(super) struct Startup<'a> {
-    /// The addresses that we listen on; never empty.
+    /// The addresses that the server listens on; never empty.
     pub(super) addresses: &'a [SocketAddr],
     /// The models, and the faults of manifests.
     pub(super) catalog: &'a Catalog,

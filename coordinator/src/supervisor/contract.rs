@@ -1,6 +1,6 @@
-//! The start and the readiness of a process. Our own workers get a start line with secrets, and prove their identity in
-//! health answers. External engines get their guard's start line, and are recognised by the process that listens on
-//! their port.
+//! The start and the readiness of a process. Candle workers and fake workers get a start line with secrets, and prove
+//! their identity in health answers. External engines get their guard's start line, and are recognised by the process
+//! that listens on their port.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const MAX_HEALTH: usize = 64 * 1024;
 
 /// The two kinds of processes.
 pub(super) enum Contract {
-    /// A worker of ours: candle or fake.
+    /// A candle worker or a fake worker.
     Own(Box<WorkerSpec>),
     /// An external engine with its guard.
     Foreign(Box<ForeignEngine>),
@@ -39,7 +39,7 @@ pub(super) struct Sign {
     pub(super) context_length: Option<u64>,
     /// The counters of the engine.
     pub(super) engine: EngineStats,
-    /// The whole health answer of one of our own workers.
+    /// The whole health answer of a candle worker or a fake worker.
     pub(super) health: Option<WorkerHealth>,
 }
 
@@ -73,7 +73,7 @@ impl Contract {
     }
 
     /// One health check. `None` when no process answers, or one that is not this spawn. `root` is the process that was
-    /// started. With `patience`, a loading worker of ours may delay its answer that long, until it is ready.
+    /// started. With `patience`, a loading candle worker may delay its answer that long, until it is ready.
     pub(super) async fn health(
         &self,
         root: u32,

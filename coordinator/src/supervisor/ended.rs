@@ -17,7 +17,7 @@ const GUARD_LIMIT: Duration = Duration::from_secs(2);
 
 /// Sends a signal to the worker's whole process group.
 pub(super) fn signal(pid: u32, signal: Signal) {
-    // Group 0 would be our own.
+    // Group 0 would be that of this process.
     if let Ok(pid) = i32::try_from(pid)
         && pid > 1
     {

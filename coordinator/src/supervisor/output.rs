@@ -18,7 +18,8 @@ pub(crate) const LOGS: &str = "logs";
 
 /// The lines kept to explain an exit.
 const LAST_LINES: usize = 20;
-/// The longest line in bytes; a longer one is cut, so that a worker that writes no newlines cannot fill our memory.
+/// The longest line in bytes; a longer one is cut, so that a worker that writes no newlines cannot fill the
+/// coordinator's memory.
 const MAX_LINE: u64 = 8 * 1024;
 /// The longest wait for output after a worker's end: its descendants may keep the pipe open.
 const DRAIN_LIMIT: Duration = Duration::from_millis(500);

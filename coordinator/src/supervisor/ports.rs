@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The range of `worker_ports`, and the ports in use by our workers.
+/// The range of `worker_ports`, and the ports in use by this coordinator's workers.
 #[derive(Clone, Debug)]
 pub(crate) struct Ports {
     shared: Arc<Mutex<Taken>>,
@@ -32,7 +32,7 @@ impl Ports {
         Self { shared: Arc::new(Mutex::new(Taken { range, next, held: BTreeSet::new() })) }
     }
 
-    /// The next port that neither a worker of ours nor another program uses; `None` when the whole range is busy.
+    /// The next port that neither a worker nor another program uses; `None` when the whole range is busy.
     pub(crate) fn take(&self) -> Option<Port> {
         let mut taken = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in taken.range.clone() {

@@ -238,7 +238,7 @@ impl WorkerRunner {
                     self.tools.news.event(Event::WorkerProgress { slot, generation, progress: told });
                 }
                 if let Contract::Own(_) = check.contract {
-                    // A worker of ours has delayed its answer: a further check needs hardly a pause.
+                    // A candle worker has delayed its answer: a further check needs hardly a pause.
                     sleep_until(later(asked, SLOWEST_POLL)).await;
                     continue;
                 }

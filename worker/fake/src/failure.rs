@@ -46,6 +46,6 @@ pub(crate) fn exit_code(exit: WorkerExit) -> ExitCode {
 /// Ends the process at once, even if other threads hold locks.
 #[allow(unsafe_code)]
 pub(crate) fn exit_now(code: i32) -> ! {
-    // SAFETY: `_exit` takes any number, touches no memory of ours and does not return.
+    // SAFETY: `_exit` takes any number, touches no memory of this program and does not return.
     unsafe { nix::libc::_exit(code) }
 }

@@ -365,7 +365,7 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
     if body.stream { streamed(decode, shape, body.wants_usage()) } else { at_once(decode, shape).await }
 }
 
-/// Refuses a field that our worker would refuse.
+/// Refuses a field that the candle worker would refuse.
 fn refuse_unmet_in(body: &[u8]) -> Result<(), ApiError> {
     let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(body).unwrap_or_default();
     refuse_unmet(|name| fields.get(name).map(|value| value.get()))

@@ -71,7 +71,7 @@ mod tests {
         fs::write(&path, "abc").unwrap();
         assert_eq!(read_small_file(&path, 3).unwrap().unwrap(), b"abc");
         assert!(matches!(read_small_file(&path, 2), Err(SmallFileError::TooLarge { bytes: 3, most: 2, .. })));
-        // Sparse: it takes no room on the disk.
+        // The file is sparse and needs no space on the disk.
         File::create(&path).unwrap().set_len(1 << 40).unwrap();
         assert!(matches!(read_small_file(&path, 1 << 20), Err(SmallFileError::TooLarge { .. })));
         assert!(matches!(read_small_file(folder.path(), 3), Err(SmallFileError::NotRegular(_))));

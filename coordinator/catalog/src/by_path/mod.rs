@@ -33,7 +33,7 @@ const MAX_PART: usize = 80;
 /// Why a path names no model.
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
-    /// The path is relative, so it would depend on our current folder.
+    /// The path is relative, so it would depend on the coordinator's current folder.
     #[error("'{0}' is not an absolute path; write it from / on")]
     Relative(PathBuf),
     /// The path leads out of the roots, or is absent: the error does not reveal which.

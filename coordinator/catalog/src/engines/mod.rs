@@ -152,7 +152,7 @@ impl Engines {
         }
     }
 
-    /// The external engine of this model; `None` for our own workers.
+    /// The external engine of this model; `None` for the candle worker and the fake worker.
     pub fn foreign(
         &self,
         model: &Model,

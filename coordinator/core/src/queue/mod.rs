@@ -389,8 +389,8 @@ impl InferenceQueue {
         all
     }
 
-    /// The number of requests for `model` that would go before one of this priority arriving now. For people: the
-    /// call reads them all.
+    /// The number of requests for `model` that would be before one of this priority arriving now. For people: the call
+    /// reads them all.
     pub(crate) fn stand_before(&self, model: ModelIndex, base: Priority, now: Moment) -> usize {
         let aged = |waiting: &&Waiting| self.terms.effective(waiting.priority, waiting.arrival, now);
         let of_model = self.waiting.values().map(Box::as_ref).filter(|waiting| waiting.model == model);

@@ -190,7 +190,7 @@ impl Scheduler {
         })
     }
 
-    /// The estimated time that the requests before a new one take.
+    /// The estimated time for the requests before a new one.
     fn turns(&self, model: ModelIndex, running: usize) -> Duration {
         let known = &self.catalog[model];
         let places = known.max_concurrent();

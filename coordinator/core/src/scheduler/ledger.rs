@@ -22,7 +22,7 @@ impl Scheduler {
             return;
         }
         if was_open {
-            // Room for a load cannot be taken now, so models that drain for one go on serving.
+            // No load can begin now, so models that drain for one keep serving.
             let claimants: Vec<ModelIndex> = self.claims.keys().copied().collect();
             claimants.into_iter().for_each(|model| self.drop_claim(model));
             self.call_off_second_try();

@@ -60,8 +60,8 @@ impl Scheduler {
         }
     }
 
-    /// The importance of the claim on a slot's devices: only more important models go before it. A place among the
-    /// models of a category may be had without that claim's room.
+    /// The importance of the claim on a slot's devices: only more important models have precedence over it. A place
+    /// among the models of a category may be had without that claim's room.
     fn turn_beside(&self, id: SlotId) -> Option<Priority> {
         let here = |claim: &&Claim| self.pool[id].parts.iter().any(|(device, _)| claim.site.contains(device));
         let claims = self.claims.values().filter(|_| self.settings.max_loaded == MaxLoaded::Auto);
@@ -169,7 +169,7 @@ impl Scheduler {
         looked
     }
 
-    /// Whether any device can take a load now, as far as turns go.
+    /// Whether any device can begin a load now, as far as turns are concerned.
     pub(super) fn has_a_turn(&self) -> bool {
         self.devices.iter().any(|(_, device)| self.is_its_turn(device))
     }

@@ -10,7 +10,7 @@ use crate::{Effect, Footprint, SizeRule, split};
 /// Footprints are learned in whole steps, so that noise of a probe is not taken for a change.
 const STEP: u64 = 16 << 20;
 
-/// The factor on the given memory that a load is taken to need after it ran out of memory.
+/// The factor between the memory of a load that ran out of memory and that of the next attempt.
 const MORE_AFTER_OUT_OF_MEMORY: f64 = 1.25;
 
 impl Scheduler {

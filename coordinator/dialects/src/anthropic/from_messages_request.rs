@@ -17,12 +17,12 @@ pub(super) const FIELDS: [(&str, &str); 11] = [
     ("max_tokens", "max_tokens"),
     ("stop", "stop_sequences"),
     ("user", "metadata.user_id"),
-    // An addition of ours: Anthropic's models always continue a last message of the assistant.
+    // An addition of model-boss: Anthropic's models always continue a last message of the assistant.
     ("continue_final_message", "continue_final_message"),
 ];
 
-/// Translates a Messages request; returns the chat and the client's names of its fields. Our own fields (`x_…`) are
-/// copied.
+/// Translates a Messages request; returns the chat and the client's names of its fields. model-boss's own fields
+/// (`x_…`) are copied.
 pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Names), ApiError> {
     let (mut chat, mut names) = (Map::new(), Names::default());
     if !messages.get("max_tokens").is_some_and(Value::is_u64) {

@@ -209,8 +209,8 @@ fn usage(usage: &Value) -> Value {
     })
 }
 
-/// The stop string that ended a choice, in a field of vLLM and of our worker. vLLM also puts a stop token's number
-/// there.
+/// The stop string that ended a choice, in a field of vLLM and of the candle worker. vLLM also puts a stop token's
+/// number there.
 fn stop_sequence(choice: &Value) -> Option<String> {
     choice["stop_reason"].as_str().map(str::to_owned)
 }
@@ -227,7 +227,7 @@ fn stop_reason(finish: &str, sequence: Option<&str>) -> &'static str {
 
 const TOO_LONG: &str = "prompt is too long";
 
-/// Translates one of our errors into the Messages API's shape.
+/// Translates an error of model-boss into the Messages API's shape.
 pub fn messages_error(ours: &Value) -> Value {
     let error = &ours["error"];
     let kind = match (error["type"].as_str(), error["code"].as_str()) {

@@ -175,7 +175,7 @@ fn streams(body: &Map<String, Value>) -> Result<bool, ApiError> {
     }
 }
 
-/// Fields of OpenAI's API or our worker's additions, each with Ollama's option that holds the same value.
+/// Fields of OpenAI's API or the candle worker's additions, each with Ollama's option that holds the same value.
 pub(super) const OPTIONS: [(&str, &str); 12] = [
     ("temperature", "temperature"),
     ("top_p", "top_p"),

@@ -318,7 +318,7 @@ fn error_line(names: &Names, error: Value) -> Value {
     json!({ "error": error_text(&names.put_back_body(error)) })
 }
 
-/// The message of one of our errors; Ollama's clients read no other field.
+/// The message of an error of model-boss; Ollama's clients read no other field.
 pub fn error_text(ours: &Value) -> String {
     let error = &ours["error"];
     error.as_str().map_or_else(|| message_with_field(error), str::to_owned)

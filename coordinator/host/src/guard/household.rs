@@ -76,8 +76,8 @@ fn sweep() -> bool {
     guards.retain(|pid, start_time| below.iter().any(|one| one.pid == *pid && one.start_time == *start_time));
     let session = getsid(None).ok().and_then(|session| u32::try_from(session.as_raw()).ok());
     let is_orphan = |one: &Below| {
-        // A child in our session was started by a library of this process: guarded processes have sessions of their
-        // own.
+        // A child in the session of this process was started by a library of this process: guarded processes have
+        // sessions of their own.
         let ours = one.parent != me || Some(one.session) == session || guards.contains_key(&one.pid);
         // The first process of a container also inherits orphans that never had a guard.
         !ours && (me != 1 || one.is_zombie || ProcessTree::is_guarded(one.pid))

@@ -248,7 +248,7 @@ impl Wards {
 fn die_of(ended_by: Signal) -> ExitCode {
     // The program's core dump is useful; the guard's own is not.
     let _ = set_dumpable(false);
-    // SAFETY: the default action runs no code of ours.
+    // SAFETY: the default action runs no code of this program.
     let _ = unsafe { signal(ended_by, SigHandler::SigDfl) };
     let _ = kill(getpid(), ended_by);
     let _ = SigSet::from_iter([ended_by]).thread_unblock();
@@ -263,6 +263,6 @@ fn failed(code: u8, error: &GuardError) -> ExitCode {
 /// The path of this very program, which stays valid after its file was replaced.
 pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// The process name of guards. It differs from ours, so that a signal to every process named model-boss spares the
-/// guards.
+/// The process name of guards. It differs from the program's name, so that a signal to every process named model-boss
+/// spares the guards.
 pub(super) const NAME: &str = "mb-guard";

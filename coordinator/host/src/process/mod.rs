@@ -1,4 +1,4 @@
-//! Processes of ours, started so that none of them outlives the coordinator.
+//! Processes that the coordinator starts, in such a way that none of them outlives the coordinator.
 
 mod spawner;
 

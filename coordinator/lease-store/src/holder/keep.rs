@@ -92,12 +92,12 @@ impl Holder {
         Some(Revoked { handle, remaining, wanted_by, priority, wanted: self.named(&wanted) })
     }
 
-    /// Notes that a lease is in use, and its present priority. Written with the next heartbeat.
+    /// Notes that a lease is in use, and its present priority. The next heartbeat writes it.
     pub fn in_use(&mut self, handle: &LeaseHandle, priority: Priority) {
         self.rank(handle, priority, true);
     }
 
-    /// Notes a lease's present priority, and whether it is in use. Written with the next heartbeat.
+    /// Notes a lease's present priority, and whether it is in use. The next heartbeat writes it.
     pub fn rank(&mut self, handle: &LeaseHandle, priority: Priority, used: bool) {
         if let Some(held) = self.held.get_mut(&handle.lease) {
             (held.used, held.request.priority) = (used, priority);

@@ -61,8 +61,8 @@ impl Holder {
         Ok(living)
     }
 
-    /// Processes left by guards that were killed together with their holder. A living guard ends its processes
-    /// itself, and processes without a guard are not ours to end.
+    /// Processes left by guards that were killed together with their holder. A living guard ends its processes itself,
+    /// and processes without a guard must not be ended here.
     fn left_by_guards(&self, tree: &ProcessTree, id: &LeaseId, lease: &Lease, left: Vec<Process>) -> BTreeSet<Process> {
         let guards: Vec<&Process> = lease.pids.iter().filter(|guard| tree.has_ended(guard)).collect();
         let guarded = self.below.get(id).is_some_and(|below| below.guarded);

@@ -255,7 +255,7 @@ impl ProcessTree {
         here.filter(same)
     }
 
-    /// The number in our namespace of the process that has this number in another one.
+    /// The number in this process's namespace of the process that has this number in another one.
     pub(crate) fn here(&self, namespace: &str, pid: u32) -> Option<u32> {
         let bears = |here: &u32| self.source.inner(*here).is_some_and(|(ns, inner)| ns == namespace && inner == pid);
         self.source.all().unwrap_or_default().into_iter().find(bears)

@@ -91,7 +91,8 @@ fn take_turns(url: &str, runtime: &str, thread: u64) {
     }
 }
 
-/// With many competitors an operation may lose sixteen races in a row, and on a slow machine it may take too long.
+/// Repeats an operation until it succeeds. With many competitors it may lose sixteen races in a row, and on a slow
+/// machine it may take too long.
 fn persist<T>(mut act: impl FnMut() -> Result<T, StoreError>) -> T {
     loop {
         match act() {

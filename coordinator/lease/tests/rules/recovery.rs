@@ -51,7 +51,7 @@ fn another_run_of_the_store_opens_the_window_and_nothing_is_granted_in_it() {
     assert!(matches!(apply(&mut ledger, at(5), grow(40)), Outcome::Recovering { .. }));
     assert_eq!(apply(&mut ledger, at(5), grow(20)), Outcome::Resized);
     assert_eq!(apply(&mut ledger, at(18), renew(&[&attached])), Outcome::Renewed { lost: vec![], revoked: vec![] });
-    // Lease time and two heartbeats later.
+    // The lease time and two heartbeats have passed.
     look(&mut ledger, at(25), DeviceKey::cpu(), 0, &[]);
     assert!(matches!(apply(&mut ledger, at(25), ask("c", &cpu(1))), Outcome::Recovering { .. }));
     look(&mut ledger, at(26), DeviceKey::cpu(), 0, &[]);

@@ -344,7 +344,7 @@ async fn beginning(body: &mut AnswerBody) -> Result<Bytes, Lost> {
     Ok(first)
 }
 
-/// A worker's error with its status. An error of our own worker has our shape already.
+/// A worker's error with its status. An error of a candle worker or a fake worker has the coordinator's shape already.
 async fn read_error(status: StatusCode, from: Origin, is_foreign: bool) -> Result<(StatusCode, Bytes), Lost> {
     let (mut body, mut all) = (AnswerBody::whole(from), Vec::new());
     while let Some(more) = next_data(&mut body).await? {

@@ -258,8 +258,8 @@ impl Served {
     }
 }
 
-/// A text of ours or of a worker as a header: characters that a header cannot hold become `?`, and its length is
-/// limited.
+/// A text of the coordinator or of a worker as a header: characters that a header cannot hold become `?`, and its
+/// length is limited.
 fn in_a_header(words: &str) -> HeaderValue {
     let plain = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
     let text: String = words.chars().map(plain).take(MAX_REASON).collect();

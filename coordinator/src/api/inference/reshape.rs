@@ -1,4 +1,4 @@
-//! Translates an answer of ours into the shape of another API, whole or as it streams.
+//! Translates an answer in OpenAI's shape into the shape of another API, whole or as it streams.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -256,7 +256,8 @@ fn plain(name: &str, around: &Surroundings<'_>) -> Meaning {
     Meaning { name: target.to_string(), rungs: vec![Rung { target, position: 0 }], task: None }
 }
 
-/// Local names go before providers' prefixes: the operator wrote the manifest.
+/// The target of a name. Local names have precedence over providers' prefixes, because the operator wrote the
+/// manifests.
 fn target(name: &str, around: &Surroundings<'_>) -> Target {
     (around.model_named)(name).map_or_else(|| around.providers.target(name), Target::Local)
 }

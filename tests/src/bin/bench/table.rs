@@ -1,4 +1,4 @@
-//! A table with one row for each figure, ours and a peer's in every round: as Markdown and as JSON.
+//! A table with one row for each figure, model-boss's and a peer's in every round: as Markdown and as JSON.
 
 use serde::Serialize;
 

@@ -171,7 +171,7 @@ fn the_page_cache_is_no_second_copy() {
     let paths = [path.clone()];
     clean();
     if cached_bytes(&path) > 0 {
-        // A file system that does not take advice.
+        // The file system ignores the advice.
         return;
     }
     std::fs::read(&path).unwrap();

@@ -16,7 +16,7 @@ pub(in crate::scheduler) struct LedgerPlace {
     pub(in crate::scheduler) preempt: bool,
 }
 
-/// Leases and requests of other holders, and our models' places in the same queue.
+/// Leases and requests of other holders, and the places of this coordinator's models in the same queue.
 #[derive(Debug, Default)]
 pub(in crate::scheduler) struct Others {
     pub(in crate::scheduler) leases: Vec<OtherLease>,

@@ -153,7 +153,7 @@ pub(super) struct World {
     agenda: BTreeMap<(Moment, u64), Coming>,
     leases: BTreeMap<Filling, (Vec<(DeviceId, ByteCount)>, Lease)>,
     workers: BTreeMap<Filling, Worker>,
-    /// Our models' places in the ledger's queue.
+    /// The places of the scheduler's models in the ledger's queue.
     pub(super) places: BTreeMap<ModelId, LedgerPlace>,
     /// The leases of other holders, and the requests of those that wait.
     pub(super) outside: Vec<OtherLease>,
@@ -171,7 +171,7 @@ pub(super) struct World {
     pub(super) verdict_counts: BTreeMap<Verdict, u64>,
 }
 
-/// A place of our model in the ledger's queue.
+/// The place of one of the scheduler's models in the ledger's queue.
 #[derive(Clone, Debug)]
 pub(super) struct LedgerPlace {
     pub(super) parts: Vec<(DeviceId, ByteCount)>,
