@@ -24,21 +24,20 @@ const BATCH: usize = 64;
 
 /// The task that owns the scheduler.
 pub(crate) struct Driver {
-    /// All decisions.
+    /// The scheduler, which makes all decisions.
     pub(crate) scheduler: Scheduler,
     /// The handle of the scheduler, with the instant of [`Moment::START`].
     pub(crate) scheduling: Scheduling,
-    /// The models.
+    /// The models of this machine.
     pub(crate) catalog: Arc<LiveCatalog>,
-    /// The processes.
+    /// The supervisor of the workers' processes.
     pub(crate) supervisor: Supervisor,
-    /// The ledger.
+    /// The handle of the ledger's thread.
     pub(crate) leases: Leases,
     /// The devices, which translate names to UUIDs.
     pub(crate) devices: DeviceTable,
     /// The learned sizes.
     pub(crate) footprints: Footprints,
-    /// The metrics.
     pub(crate) metrics: Arc<Metrics>,
     /// Cancelled when all workers are stopped after a drain.
     pub(crate) drained: CancellationToken,

@@ -1,4 +1,4 @@
-//! Names of devices. A `DeviceId` is the name for people; a GPU's identity is its UUID, stored beside it.
+//! Names of devices. A `DeviceId` is the human-readable name; a GPU's identity is its UUID, stored beside it.
 
 use std::fmt;
 use std::str::FromStr;

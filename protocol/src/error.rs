@@ -145,7 +145,7 @@ pub enum ErrorSource {
 pub struct ApiError {
     /// The code, for programs.
     pub code: ErrorCode,
-    /// The fault and its remedy, for people.
+    /// The fault and its remedy, human-readable.
     pub message: String,
     /// The field of the request that was wrong.
     pub param: Option<String>,
@@ -237,7 +237,7 @@ pub struct ErrorBody {
 /// The object that OpenAI's clients read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorObject {
-    /// The message, for people.
+    /// The message, human-readable.
     pub message: String,
     /// OpenAI's type of the error.
     #[serde(rename = "type", default)]

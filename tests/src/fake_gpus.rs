@@ -46,7 +46,6 @@ pub enum Listing {
 /// A machine's GPUs. Clones share the machine.
 #[derive(Clone)]
 pub struct FakeGpus {
-    /// The path of the library.
     library: PathBuf,
     /// The file from which the library reads the machine's state.
     file: PathBuf,

@@ -33,7 +33,7 @@ pub enum Trouble {
 /// The file system's handling of reads past the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectReads {
-    /// The real file system's.
+    /// Direct reads have the result of the real file system.
     AsItIs,
     /// The file system refuses direct reads.
     Refused,

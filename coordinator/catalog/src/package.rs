@@ -106,7 +106,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Manifest, Fault> {
     Ok(package.manifest(folder))
 }
 
-/// The settings of a package that are ignored, as text for people.
+/// The settings of a package that are ignored, as human-readable text.
 pub(super) fn ignored(text: &str) -> Option<String> {
     let table: toml::Table = toml::from_str(text).ok()?;
     (table.get("pin")?.as_bool()?).then(|| {

@@ -234,7 +234,7 @@ pub fn in_path(name: &str) -> String {
 pub enum Event {
     /// `: text`, a comment that keeps a silent connection alive.
     Comment(String),
-    /// `data: text`.
+    /// A line `data: text`.
     Data(String),
 }
 

@@ -288,7 +288,7 @@ impl Spend {
         });
     }
 
-    /// Today's ledger.
+    /// The spending of today, after a change of the day if necessary.
     pub(super) fn today(&self, now: u64) -> Today {
         let mut books = self.kept.books();
         books.today.turn(now);

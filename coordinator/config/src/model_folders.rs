@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 /// The folders, which may not exist.
 pub struct ModelFolders {
-    /// Hugging Face's cache.
+    /// The cache of Hugging Face's tools.
     pub hub: PathBuf,
-    /// Ollama's.
+    /// Ollama's folder of models.
     pub ollama: PathBuf,
-    /// LM Studio's, new and old.
+    /// LM Studio's folders of models, the newer and the older.
     pub studio: [PathBuf; 2],
-    /// llama.cpp's.
+    /// llama.cpp's cache.
     pub llama_cpp: PathBuf,
 }
 

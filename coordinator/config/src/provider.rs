@@ -76,7 +76,7 @@ pub enum ProviderKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransportKind {
-    /// HTTP.
+    /// Requests over HTTP.
     Http,
     /// The `claude` command line, with its own login.
     Cli,

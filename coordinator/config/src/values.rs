@@ -58,7 +58,7 @@ impl RedisUrl {
         &self.0
     }
 
-    /// The server's address, for people.
+    /// The server's address, human-readable.
     pub fn server(&self) -> String {
         redis_server(&self.0).unwrap_or_default()
     }

@@ -50,7 +50,7 @@ pub enum Event {
     Others {
         /// The leases of all other holders.
         leases: Vec<OtherLease>,
-        /// Their waiting requests, in the order of arrival.
+        /// The waiting requests of all other holders, in the order of arrival.
         requests: Vec<OtherRequest>,
     },
     /// A more important request revokes the lease of this slot. Repeated at each heartbeat while that holds.
@@ -59,7 +59,7 @@ pub enum Event {
         slot: SlotId,
         /// The slot's generation.
         generation: Generation,
-        /// The label of the request, for people.
+        /// The label of the request, human-readable.
         by: String,
         /// The request's priority.
         priority: Priority,
@@ -86,7 +86,7 @@ pub enum Event {
         slot: SlotId,
         /// The slot's generation.
         generation: Generation,
-        /// The reason, for people.
+        /// The reason, human-readable.
         reason: String,
         /// The time after which another request makes sense.
         retry_after: Duration,

@@ -23,7 +23,7 @@ pub enum LedgerState {
     /// The store cannot be reached or used. Loaded models serve on; no model is loaded, and none is evicted for
     /// memory.
     Away {
-        /// The reason, for people.
+        /// The reason, human-readable.
         detail: String,
     },
 }
@@ -41,7 +41,7 @@ pub struct LeaseShare {
     pub bytes: ByteCount,
 }
 
-/// A lease that was revoked, or may be, for people.
+/// A lease that was revoked, or may be, human-readable.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AskedLease {
     /// The lease's name.

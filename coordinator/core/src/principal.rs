@@ -21,7 +21,7 @@ impl Principal {
         }
     }
 
-    /// The name for people. A client may have the operator's name here; [`Principal::kind`] tells them apart.
+    /// The human-readable name. A client may have the operator's name here; [`Principal::kind`] tells them apart.
     pub fn name(&self) -> &str {
         self.client().map_or("operator", ClientId::as_str)
     }

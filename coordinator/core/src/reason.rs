@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::phase::LoadPhase;
 use crate::{AskedLease, LeaseShare};
 
-/// The reason why a request waits. `Display` is one short line for people.
+/// The reason why a request waits. `Display` is one short human-readable line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum WaitReason {
@@ -84,7 +84,7 @@ pub enum WaitReason {
     },
     /// The store of the lease ledger cannot be reached: no model is loaded until it can.
     LedgerAway {
-        /// The reason, for people.
+        /// The reason, human-readable.
         detail: String,
     },
     /// The store may have lost records: no lease is granted until every holder has had time to report its own.
@@ -230,12 +230,12 @@ pub enum LeaveCause {
     Foreign,
     /// The slot was idle, and a more important request waits for a lease (LE-3).
     Yielded {
-        /// The label of that request, for people.
+        /// The label of that request, human-readable.
         to: String,
     },
     /// The slot's lease was revoked for a more important request.
     Revoked {
-        /// The label of that request, for people.
+        /// The label of that request, human-readable.
         by: String,
         /// The priority of that request.
         priority: Priority,

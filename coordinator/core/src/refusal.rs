@@ -11,7 +11,7 @@ use model_boss_protocol::{ApiError, DeviceId};
 pub struct Refusal {
     /// The reason, for programs.
     pub reason: RefusalReason,
-    /// The reason and the remedy, for people.
+    /// The reason and the remedy, human-readable.
     pub message: String,
     /// The part of the request that is at fault.
     pub about: Option<Subject>,

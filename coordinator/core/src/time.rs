@@ -13,7 +13,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// The start.
+    /// The start of the coordinator's clock.
     pub const START: Self = Self { nanos: 0 };
 
     /// The moment `since` the start.
@@ -21,7 +21,7 @@ impl Moment {
         Self { nanos: nanos(since) }
     }
 
-    /// Time since the start.
+    /// Time since the start of the coordinator's clock.
     pub const fn since_start(self) -> Duration {
         Duration::from_nanos(self.nanos)
     }

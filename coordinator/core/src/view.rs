@@ -146,7 +146,7 @@ pub struct QueuedView {
     pub deadline: Option<Moment>,
     /// The reason why the request waits.
     pub wait: WaitReason,
-    /// The reason in words.
+    /// The reason as a human-readable text.
     pub message: String,
 }
 
@@ -252,7 +252,7 @@ pub struct PlanView {
     /// The step that the scheduler would take.
     #[serde(flatten)]
     pub step: PlannedStep,
-    /// The step in words.
+    /// The step as a human-readable text.
     pub message: String,
     /// The number of earlier requests for this model.
     pub before_it: usize,

@@ -16,13 +16,13 @@ const LONGEST_LINE: usize = 8 << 20;
 /// The answer's shape, by the route of OpenAI's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
-    /// `/v1/chat/completions`.
+    /// Answers of `/v1/chat/completions`.
     Chat,
-    /// `/v1/completions`.
+    /// Answers of `/v1/completions`.
     Completion,
-    /// `/v1/embeddings`.
+    /// Answers of `/v1/embeddings`.
     Embeddings,
-    /// `/v1/rerank`.
+    /// Answers of `/v1/rerank`.
     Ranking,
 }
 
@@ -152,7 +152,7 @@ pub struct StreamCheck {
 pub struct BadStream {
     /// Bytes of the last piece that may still be passed on.
     pub good: usize,
-    /// The fault.
+    /// The fault in the stream.
     pub error: ApiError,
 }
 

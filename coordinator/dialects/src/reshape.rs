@@ -10,7 +10,7 @@ pub struct Stamp {
     pub id: String,
     /// The model's name in the answer.
     pub model: String,
-    /// Seconds since 1970.
+    /// The time of the answer, in seconds since 1970.
     pub created: u64,
 }
 

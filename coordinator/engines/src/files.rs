@@ -22,7 +22,7 @@ pub enum NoLlamaFiles {
     Several {
         /// The folder with the files.
         folder: PathBuf,
-        /// Their names.
+        /// The names of the files.
         names: Vec<String>,
     },
 }

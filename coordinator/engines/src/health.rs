@@ -8,7 +8,7 @@ use serde::Deserialize;
 pub enum HealthRule {
     /// 200 with `{"status": "ok"}`; 503 while it loads.
     LlamaServer,
-    /// Any 200.
+    /// Any answer with status 200 means readiness.
     Plain,
 }
 

@@ -34,7 +34,7 @@ pub struct Facts<'a> {
 pub struct Launch {
     /// A path, or a name to search for on PATH.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<String>,
     /// Environment variables beyond those that every program of a model inherits.
     #[serde(default)]

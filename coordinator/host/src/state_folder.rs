@@ -214,7 +214,7 @@ impl StateFolder {
         }
     }
 
-    /// Every current fault, as text for people.
+    /// Every current fault, as human-readable text.
     pub fn troubles(&self) -> Vec<String> {
         let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         troubles.iter().map(|(file, why)| format!("{}: {why}", file.display())).collect()

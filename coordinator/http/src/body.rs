@@ -163,7 +163,7 @@ impl RequestBody {
 }
 
 impl OpenBody {
-    /// The content.
+    /// The content of the body.
     pub fn bytes(&self) -> &Bytes {
         &self.0.bytes
     }

@@ -59,7 +59,7 @@ pub enum MemoryError {
 pub struct MemoryUse {
     /// The memory held now.
     pub used: ByteCount,
-    /// `limits.request_memory`.
+    /// The setting `limits.request_memory`.
     pub limit: ByteCount,
     /// The number of refusals since the start.
     pub refused: u64,

@@ -8,7 +8,7 @@ use model_boss_protocol::{ByteCount, DeviceId, Priority};
 /// A device that can be leased.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceDeclaration {
-    /// The name for people.
+    /// The human-readable name.
     pub device: DeviceId,
     /// The key in the ledger.
     pub key: DeviceKey,
@@ -60,7 +60,7 @@ pub enum LeaseWish {
     AnyOf {
         /// The number of devices.
         count: usize,
-        /// The bytes on each.
+        /// The bytes on each device.
         bytes: ByteCount,
         /// The devices to choose from.
         devices: Vec<DeviceId>,
@@ -76,7 +76,7 @@ pub enum Acquired {
     Wait {
         /// The place in the queue, from 1.
         position: usize,
-        /// The reason, for people.
+        /// The reason, human-readable.
         reason: String,
         /// The leases revoked for the request.
         asked: Vec<RevokedForUs>,
@@ -85,7 +85,7 @@ pub enum Acquired {
     },
     /// The bytes can never be granted on this host.
     NeverFits {
-        /// The reason, for people.
+        /// The reason, human-readable.
         reason: String,
     },
 }
@@ -127,7 +127,7 @@ pub struct Revoked {
     pub handle: LeaseHandle,
     /// The time left for the lease's release. At zero the grace is over, and the holder ends its own processes now.
     pub remaining: Duration,
-    /// The label of the request the lease is revoked for, for people.
+    /// The label of the request the lease is revoked for, human-readable.
     pub wanted_by: String,
     /// The priority of that request.
     pub priority: Priority,
@@ -140,7 +140,7 @@ pub struct Revoked {
 pub struct Leftover {
     /// The lease's name.
     pub lease: LeaseId,
-    /// The purpose of the lease, for people.
+    /// The purpose of the lease, human-readable.
     pub label: String,
     /// The processes of the lease's tree that are still alive.
     pub processes: Vec<Process>,

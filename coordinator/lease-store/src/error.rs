@@ -17,7 +17,7 @@ pub enum StoreError {
         what: String,
         /// The process that uses the resource: `process 4711 (state folder …)`.
         holder: String,
-        /// The remedy.
+        /// The remedy, as a sentence.
         advice: &'static str,
     },
     /// A folder or file could not be used.
@@ -39,7 +39,7 @@ pub enum StoreError {
     Unavailable {
         /// The server's address, without credentials.
         server: String,
-        /// The reason.
+        /// The reason why the store is unreachable.
         #[source]
         source: Unreachable,
     },
@@ -48,7 +48,7 @@ pub enum StoreError {
     Away {
         /// The store, without credentials.
         store: String,
-        /// The reason.
+        /// The reason, in words.
         detail: String,
     },
     /// The store would delete the ledger when memory gets short.

@@ -34,7 +34,7 @@ struct Content {
     holders: Option<Vec<Process>>,
     /// The largest token in these states.
     fence: Token,
-    /// Microseconds since the boot.
+    /// The time of the mark, in microseconds since the boot.
     at: u64,
 }
 

@@ -15,7 +15,7 @@ pub trait LedgerStore: Send {
     /// long ago. After an error it may be stored or not.
     fn compare_and_swap(&mut self, loaded: &Snapshot, next: Etag, document: &str) -> Result<Swap, StoreError>;
 
-    /// The kind and address of the store, for people.
+    /// The kind and address of the store, human-readable.
     fn describe(&self) -> String;
 }
 

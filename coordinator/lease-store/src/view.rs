@@ -62,7 +62,7 @@ pub struct ForcedView {
     pub parts: Vec<(String, ByteCount)>,
     /// The time since the lease's end.
     pub ago: Duration,
-    /// The operator, for people.
+    /// The operator, human-readable.
     pub by: String,
 }
 
@@ -84,7 +84,7 @@ pub struct WaiterView {
 /// Bytes on one device, for display.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartView {
-    /// The device's name for people.
+    /// The device's human-readable name.
     pub device: String,
     /// The device's UUID, if it is a GPU.
     pub uuid: Option<String>,
@@ -165,7 +165,7 @@ fn uuid(key: &DeviceKey) -> Option<String> {
     is_gpu.then(|| text.to_owned())
 }
 
-/// A wish by the devices' names for people.
+/// A wish by the devices' human-readable names.
 fn named(want: &Want, ledger: &Ledger) -> Option<LeaseWish> {
     let name = |key: &DeviceKey| -> Option<DeviceId> { ledger.name_of(key).parse().ok() };
     match want {

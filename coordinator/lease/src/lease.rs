@@ -102,7 +102,7 @@ pub struct Part {
 pub enum LeaseState {
     /// The lease is granted, and no process has passed the gate.
     Pending,
-    /// Processes are attached.
+    /// The lease is granted, and processes are attached.
     Active,
     /// The lease is revoked: its holder has to release the bytes, which still count.
     Revoking,
@@ -119,7 +119,7 @@ pub struct Owner {
     /// The process that renews and releases.
     #[serde(flatten)]
     pub process: Process,
-    /// The purpose, for people.
+    /// The purpose, human-readable.
     pub label: Label,
     /// The kind of program.
     pub kind: OwnerKind,

@@ -65,7 +65,7 @@ pub struct Forced {
     pub parts: Vec<(DeviceKey, ByteCount)>,
     /// The time of the lease's end.
     pub at: StoreTime,
-    /// The operator, for people.
+    /// The operator, human-readable.
     pub by: Label,
     #[serde(flatten)]
     pub(crate) unknown: UnknownFields,
@@ -138,7 +138,7 @@ impl Ledger {
         self.recovering_until.map(|until| until.since(self.last_time)).filter(|left| !left.is_zero())
     }
 
-    /// The device's name for people.
+    /// The device's human-readable name.
     pub fn name_of(&self, device: &DeviceKey) -> String {
         self.devices.get(device).map_or_else(|| device.to_string(), |device| device.name.clone())
     }

@@ -14,7 +14,7 @@ pub enum Op {
     Declare {
         /// The device that is declared.
         device: DeviceKey,
-        /// The name for people.
+        /// The human-readable name.
         name: String,
         /// The device's usable memory, the reserve included.
         capacity: ByteCount,
@@ -100,7 +100,7 @@ pub enum Op {
     Force {
         /// The lease to end.
         lease: LeaseId,
-        /// The operator, for people.
+        /// The operator, human-readable.
         by: String,
     },
     /// Reports a holder's lease again, after the store may have lost it.

@@ -78,7 +78,7 @@ pub struct Grant {
 pub struct Wait {
     /// The place in the queue, from 1.
     pub position: usize,
-    /// The reason.
+    /// The reason of the wait.
     pub reason: WaitReason,
 }
 
@@ -87,7 +87,7 @@ pub struct Wait {
 pub struct Victim {
     /// The lease's name.
     pub lease: LeaseId,
-    /// The purpose of the lease, for people.
+    /// The purpose of the lease, human-readable.
     pub label: String,
     /// The time left for the lease's release.
     pub remaining: Duration,
@@ -100,7 +100,7 @@ pub struct Revocation {
     pub lease: LeaseId,
     /// The time left for the lease's release; at zero the holder ends its own processes.
     pub remaining: Duration,
-    /// The label of the request the lease is revoked for, for people.
+    /// The label of the request the lease is revoked for, human-readable.
     pub wanted_by: String,
     /// The priority of that request.
     pub priority: Priority,
@@ -108,10 +108,10 @@ pub struct Revocation {
     pub wanted: Vec<(DeviceKey, ByteCount)>,
 }
 
-/// The error for more bytes than the device can ever lease. Prints as a sentence for people.
+/// The error for more bytes than the device can ever lease. It prints as a human-readable sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeverFits {
-    /// The device's name for people.
+    /// The device's human-readable name.
     pub device: String,
     /// The bytes requested.
     pub needs: ByteCount,
@@ -147,7 +147,7 @@ pub enum Refusal {
     TooMany {
         /// The owner of the entries, as the beginning of a sentence.
         whose: String,
-        /// The limit.
+        /// The limit on entries.
         limit: usize,
     },
     /// This request id belongs to another owner.

@@ -5,29 +5,29 @@ use std::time::Duration;
 
 use model_boss_protocol::{ByteCount, Priority};
 
-/// The reason why bytes are not granted now. Prints as a sentence for people.
+/// The reason why bytes are not granted now. It prints as a human-readable sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitReason {
     /// The device's use is not known.
     Unobserved {
-        /// The device's name for people.
+        /// The device's human-readable name.
         device: String,
     },
     /// The last observation of the device is too old.
     Stale {
-        /// The device's name for people.
+        /// The device's human-readable name.
         device: String,
         /// The age of the last observation.
         age: Duration,
     },
     /// A process started or a lease ended on the device after the last observation.
     Unsettled {
-        /// The device's name for people.
+        /// The device's human-readable name.
         device: String,
     },
     /// The device has too few free bytes.
     Capacity {
-        /// The device's name for people.
+        /// The device's human-readable name.
         device: String,
         /// The bytes requested.
         needs: ByteCount,
@@ -40,7 +40,7 @@ pub enum WaitReason {
     },
     /// Enough would be free, but other requests are earlier or more important.
     Behind {
-        /// The device's name for people.
+        /// The device's human-readable name.
         device: String,
         /// The bytes requested.
         needs: ByteCount,
@@ -51,21 +51,21 @@ pub enum WaitReason {
     },
     /// Processes cannot be told apart on the device, so one load runs at a time.
     Loading {
-        /// The device's name for people.
+        /// The device's human-readable name.
         device: String,
         /// The label of the load.
         label: String,
     },
     /// All leases that could be revoked were revoked, and not released in time.
     InDefault {
-        /// The device's name for people.
+        /// The device's human-readable name.
         device: String,
         /// The label of the first such lease.
         label: String,
     },
 }
 
-/// The bytes of a lease on a device, for people.
+/// The bytes of a lease on a device, human-readable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The label of the lease.

@@ -35,7 +35,7 @@ pub enum Want {
     AnyOf {
         /// The number of devices.
         count: usize,
-        /// The bytes on each.
+        /// The bytes on each device.
         bytes: ByteCount,
         /// The devices to choose from, each named once.
         devices: Vec<DeviceKey>,

@@ -57,11 +57,11 @@ impl Overrides {
 pub struct Configured {
     /// The scheduler's settings.
     pub settings: Settings,
-    /// `allow_cloud_fallback`.
+    /// The setting `allow_cloud_fallback`.
     pub allow_cloud_fallback: bool,
-    /// `model_idle_secs`.
+    /// The setting `model_idle_secs`.
     pub model_idle: Option<KeepAlive>,
-    /// `log.level`.
+    /// The setting `log.level`.
     pub log_level: LogLevel,
 }
 

@@ -25,7 +25,7 @@ use crate::tasks::LiveTasks;
 pub(crate) struct Context {
     /// The handle of the scheduler.
     pub(crate) scheduling: Scheduling,
-    /// The models.
+    /// The models of this machine.
     pub(crate) catalog: Arc<LiveCatalog>,
     /// The tasks and their names.
     pub(crate) tasks: Arc<LiveTasks>,
@@ -33,7 +33,7 @@ pub(crate) struct Context {
     pub(crate) config: Arc<RuntimeConfig>,
     /// The cloud providers.
     pub(crate) clouds: Arc<Clouds>,
-    /// The ledger.
+    /// The handle of the ledger's thread.
     pub(crate) leases: Leases,
     /// The devices' last samples.
     pub(crate) devices: DeviceTable,
@@ -41,7 +41,6 @@ pub(crate) struct Context {
     pub(crate) store: StoreWatch,
     /// The workers' figures on streamed layers.
     pub(crate) streams: Streams,
-    /// The metrics.
     pub(crate) metrics: Arc<Metrics>,
     /// The API keys; without them every caller on loopback is accepted.
     pub(crate) keys: Option<ApiKeys>,
@@ -65,6 +64,6 @@ pub(crate) struct Context {
     pub(crate) started: Instant,
     /// The scheduler's time as seconds since 1970.
     pub(crate) clock: Clock,
-    /// The recent changes.
+    /// The recent changes, for readers of events.
     pub(crate) changes: Arc<Changes>,
 }

@@ -32,7 +32,7 @@ const FORCE: &str = "an operator can end the lease without them: model-boss leas
 
 /// The result of a request: an answer, or the reason to repeat the request.
 pub(crate) enum GuestAnswer<T> {
-    /// The answer.
+    /// The request is answered.
     Done(Box<T>),
     /// The request is queued.
     Waits(Waiting),
@@ -218,7 +218,7 @@ impl Leases {
         .await
     }
 
-    /// One lease.
+    /// The lease with this id.
     pub(crate) async fn show(&self, id: LeaseId) -> Result<OneLease, ApiError> {
         self.guest(move |ledger| {
             ledger.refresh()?;

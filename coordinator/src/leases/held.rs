@@ -29,7 +29,7 @@ pub(super) struct Held {
 /// The state of a worker's load, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LoadKnown {
-    /// The worker loads.
+    /// The load is in progress.
     Runs,
     /// The load is complete.
     Complete,

@@ -291,7 +291,7 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// A fault for each device that shows memory of ended workers, for people.
+    /// A fault for each device that shows memory of ended workers, human-readable.
     pub(super) fn leaking(&self, samples: &[DeviceSample]) -> Vec<String> {
         let leaking = samples.iter().map(|sample| (&sample.device, self.leaks.on(sample)));
         let leaking = leaking.filter(|(_, bytes)| *bytes > ByteCount::ZERO);

@@ -15,7 +15,7 @@ pub(crate) enum StoreChoice {
     Embedded(PathBuf),
     /// Redis, shared with every program of the host that uses it.
     Redis {
-        /// The server.
+        /// The URL of the server.
         url: RedisUrl,
         /// Whether the machine is simulated, and its ledger separate from that of the real one.
         simulated: bool,

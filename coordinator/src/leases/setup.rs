@@ -32,7 +32,7 @@ pub(crate) struct LeaseSetup {
 
 /// The running thread, once the ledger is open or its store is known to be unreachable.
 pub(crate) struct LeaseStart {
-    /// The handle.
+    /// The handle of the ledger's thread.
     pub(crate) leases: Leases,
     /// The devices' last samples, kept up to date.
     pub(crate) devices: DeviceTable,

@@ -50,7 +50,7 @@ impl DeviceTable {
         !look.problems.is_empty() || look.samples.iter().any(|sample| sample.trouble.is_some())
     }
 
-    /// The current faults of devices and probes, for people.
+    /// The current faults of devices and probes, human-readable.
     pub(crate) fn problems(&self) -> Vec<String> {
         let look = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let in_trouble = look.samples.iter().filter_map(|sample| {

@@ -8,10 +8,10 @@ use model_boss_protocol::Priority;
 
 use crate::worker::Worker;
 
-/// The right to send a request to a place now.
+/// The right to send a request to a worker or a provider now.
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatched {
-    /// The place.
+    /// The worker or provider that is to answer.
     pub(crate) place: Destination,
     /// The rung of the request's ladder, and the reason for it.
     pub(crate) rung: RungChoice,
@@ -26,14 +26,13 @@ pub(crate) struct Dispatched {
 pub(crate) enum Destination {
     /// A worker of this coordinator.
     Worker {
-        /// The worker.
         worker: Arc<Worker>,
         /// The priority of the request, after the limits of its client.
         priority: Priority,
     },
     /// A cloud provider.
     Cloud {
-        /// The provider.
+        /// The provider's prefix.
         provider: String,
         /// The provider's model.
         model: String,

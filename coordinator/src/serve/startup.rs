@@ -21,13 +21,10 @@ pub(super) struct Startup<'a> {
     pub(super) addresses: &'a [SocketAddr],
     /// The models, and the faults of manifests.
     pub(super) catalog: &'a Catalog,
-    /// The tasks.
     pub(super) tasks: &'a LiveTasks,
-    /// The devices.
     pub(super) devices: &'a [DeviceSample],
-    /// The lease store.
+    /// The state of the lease store.
     pub(super) store: &'a StoreStatus,
-    /// The state folder.
     pub(super) state_dir: &'a Path,
     /// The state folder of earlier versions, if it exists and none is configured.
     pub(super) earlier_state: Option<&'a Path>,

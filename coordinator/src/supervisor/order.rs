@@ -57,7 +57,6 @@ pub(crate) struct SupervisorSettings {
 
 /// An order to load a model into a slot.
 pub(crate) struct SpawnOrder {
-    /// The slot.
     pub(crate) slot: SlotId,
     /// The generation of the slot.
     pub(crate) generation: Generation,

@@ -115,7 +115,7 @@ pub enum ModelError {
     /// Streaming could not begin.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// This build cannot stream to this kind of device.
+    /// This build cannot stream layers to the kind of the device.
     #[error(
         "this build streams layers to CPUs and NVIDIA GPUs only; `residency = \"resident\"` keeps them on the device"
     )]

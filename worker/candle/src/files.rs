@@ -66,7 +66,6 @@ impl ModelFiles {
         }
     }
 
-    /// The tensor of this name.
     pub(crate) fn get(&self, name: &str) -> Result<FileTensor<'_>, ModelError> {
         let name = self.spelled(name);
         match self {

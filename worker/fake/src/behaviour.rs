@@ -109,11 +109,11 @@ impl Default for Behaviour {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refusal {
-    /// HTTP status.
+    /// The HTTP status of the answer.
     pub status: u16,
-    /// `error.code`.
+    /// The value of `error.code`.
     pub code: String,
-    /// `error.message`.
+    /// The value of `error.message`.
     pub message: String,
 }
 

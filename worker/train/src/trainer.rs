@@ -27,7 +27,7 @@ pub enum TrainError {
     /// A tensor operation failed.
     #[error("a step failed")]
     Step(#[from] candle_core::Error),
-    /// The checkpoint is unusable.
+    /// The checkpoint cannot be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// The loss is not finite any more.

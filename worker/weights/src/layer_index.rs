@@ -36,7 +36,7 @@ pub struct IndexedPiece {
     pub path: PathBuf,
     /// The offset of the first byte in the file.
     pub offset: u64,
-    /// The number of bytes.
+    /// The number of bytes of the piece.
     pub nbytes: u64,
     /// The type of elements, by ggml's names; absent where it is the model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The reason why a small file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SmallFileError {
-    /// The operating system refused.
+    /// The operating system refused to open or read the file.
     #[error("{} cannot be read", path.display())]
     Read {
         /// The path of the file.

@@ -66,7 +66,7 @@ pub enum PathError {
     /// A folder with several models, of which the client must name one.
     #[error("{folder} has more than one model; name one of {}", .files.join(", "))]
     Several {
-        /// The folder.
+        /// The folder with several models.
         folder: PathBuf,
         /// The names of the folder's GGUF files.
         files: Vec<String>,

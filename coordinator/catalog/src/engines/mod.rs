@@ -27,9 +27,9 @@ pub struct Engines {
     pub tables: BackendTables,
     /// `--llamacpp`: the build used when neither manifest nor load names one.
     pub build: Option<String>,
-    /// `--llamacpp-args`.
+    /// The arguments of `--llamacpp-args`.
     pub args: LlamaArgs,
-    /// `--ctx-size`.
+    /// The context of `--ctx-size`, in tokens.
     pub context: Option<u64>,
     /// Declared devices, and the engines that run on them.
     pub devices: DeclaredDevices,
@@ -279,7 +279,7 @@ impl Engines {
     }
 }
 
-/// The names of a table, for people.
+/// The names of a table, human-readable.
 fn listed<T>(table: &BTreeMap<String, T>) -> String {
     let names: Vec<&str> = table.keys().map(String::as_str).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }

@@ -78,7 +78,7 @@ pub struct WaitingBody {
 pub struct Waiting {
     /// The place in the queue, from 1.
     pub position: usize,
-    /// The reason, for people.
+    /// The reason, human-readable.
     pub reason: String,
     /// The time in milliseconds after which to repeat the request.
     pub retry_after_ms: u64,
@@ -196,10 +196,10 @@ pub struct ReleasedBody {
     /// The lease's state, where its bytes are not free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// The reason, for people.
+    /// The reason, human-readable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The consequences of a forced release, for people.
+    /// The consequences of a forced release, human-readable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }

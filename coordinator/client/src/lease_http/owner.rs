@@ -14,7 +14,7 @@ pub struct OwnerBody {
     pub start_time: u64,
     /// The pid namespace in which `pid` is valid: the number in `/proc/PID/ns/pid`, or that whole text.
     pub pid_ns: PidNamespace,
-    /// A name for people. Printable, at most [`Label::LIMIT`] bytes.
+    /// A human-readable name. Printable, at most [`Label::LIMIT`] bytes.
     pub label: String,
 }
 

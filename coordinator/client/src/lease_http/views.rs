@@ -46,7 +46,7 @@ pub struct LeaseBody {
 /// Bytes of a lease on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeasePart {
-    /// The device's name for people.
+    /// The device's human-readable name.
     pub device: String,
     /// The UUID of a GPU, for `CUDA_VISIBLE_DEVICES`; `null` for other devices.
     #[serde(default)]
@@ -60,7 +60,7 @@ pub struct LeasePart {
 /// The revocation of a lease. Once the grace is over, the holder ends its processes at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokeBody {
-    /// The reason, for people.
+    /// The reason, human-readable.
     pub reason: String,
     /// The request or operator that revoked the lease.
     pub by: String,
@@ -108,7 +108,7 @@ pub struct ForcedBody {
 /// Bytes that a forced lease counted for on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForcedPart {
-    /// The device's name for people.
+    /// The device's human-readable name.
     pub device: String,
     /// The size.
     pub bytes: ByteCount,
@@ -171,7 +171,7 @@ impl From<ForcedView> for ForcedBody {
     }
 }
 
-/// The consequences of a forced release, for people.
+/// The consequences of a forced release, human-readable.
 pub fn warning(forced: &ForcedView) -> String {
     let parts: Vec<String> = forced.parts.iter().map(|(device, bytes)| format!("{bytes} on {device}")).collect();
     let pids: Vec<String> = forced.pids.iter().map(ToString::to_string).collect();

@@ -11,7 +11,7 @@ use super::error::LeaseError;
 /// The memory to request, and for which program.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LeaseRequest {
-    /// The label, for people.
+    /// The label, human-readable.
     pub(super) label: String,
     /// The size on each device.
     pub(super) memory: ByteCount,
@@ -100,7 +100,7 @@ impl Granted {
         gpus.join(",")
     }
 
-    /// The devices and sizes, for people.
+    /// The devices and sizes, human-readable.
     pub(super) fn describe(&self) -> String {
         let parts: Vec<String> = self.parts.iter().map(|part| format!("{} on {}", part.bytes, part.device)).collect();
         parts.join(" and ")

@@ -226,7 +226,7 @@ impl BlockingClient {
         Ok(Self { client, runtime })
     }
 
-    /// The coordinator's address, for people.
+    /// The coordinator's address, human-readable.
     pub(super) fn describe(&self) -> String {
         format!("the coordinator at {}", self.client.url())
     }

@@ -114,7 +114,7 @@ impl Keeper {
     }
 }
 
-/// The state of the thread.
+/// The state of the thread that renews the lease.
 struct Lease {
     desk: Box<dyn Desk>,
     news: news::UnboundedSender<News>,

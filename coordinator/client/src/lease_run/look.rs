@@ -235,7 +235,7 @@ fn table(list: &LeaseList) -> String {
     rows.iter().map(line).collect()
 }
 
-/// The memory that a queued request needs, for people.
+/// The memory that a queued request needs, human-readable.
 fn wish(waiter: &WaiterBody) -> String {
     if let Some(parts) = &waiter.parts {
         let parts: Vec<String> = parts.iter().map(|part| format!("{} on {}", part.memory, part.device)).collect();

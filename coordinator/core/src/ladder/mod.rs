@@ -64,7 +64,6 @@ impl Ladder {
         std::iter::once(&self.first).chain(&self.rest)
     }
 
-    /// The rung at this index.
     pub(crate) fn rung(&self, index: usize) -> Option<&Rung> {
         self.rungs().nth(index)
     }

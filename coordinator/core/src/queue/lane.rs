@@ -75,7 +75,7 @@ impl Lane {
         terms: &Terms,
     ) -> Option<HeadChange> {
         let fifo = self.fifos.entry(client).or_default();
-        // Most requests arrive last.
+        // Most requests arrive in order, so the place is searched from the end.
         let place = match fifo.back() {
             Some((newest, _)) if *newest < arrival => fifo.len(),
             _ => fifo.partition_point(|(other, _)| *other < arrival),

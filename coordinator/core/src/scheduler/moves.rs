@@ -308,7 +308,7 @@ impl Scheduler {
         self.moves.get(&model)?.slot
     }
 
-    /// Fails all moves to this device.
+    /// Fails all moves that this device takes part in, as target or as source.
     pub(super) fn fail_moves_to(&mut self, device: &DeviceId, why: &str) {
         let there = |id: SlotId| self.pool[id].parts.iter().any(|(part, _)| part == device);
         let to_it = self.moves.iter().filter(|(_, moving)| moving.device == *device || moving.slot.is_some_and(there));

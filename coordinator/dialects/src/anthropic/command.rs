@@ -95,7 +95,7 @@ pub struct CommandAnswer {
 pub enum Ended {
     /// The command ended with an answer.
     Well,
-    /// The command failed.
+    /// The command failed, for this reason.
     Badly {
         /// The command's own error message.
         message: String,

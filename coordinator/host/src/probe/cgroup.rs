@@ -8,7 +8,6 @@ use model_boss_protocol::ByteCount;
 /// One limit on this process, and how much of it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemoryLimit {
-    /// The limit in bytes.
     pub(super) limit: ByteCount,
     /// Bytes in use without the page cache, which the kernel reclaims when it needs memory.
     pub(super) used: Option<ByteCount>,

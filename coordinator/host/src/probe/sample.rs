@@ -11,7 +11,7 @@ pub trait Probe: Send + 'static {
     /// Samples all the probe's devices. `leased` are the roots of the process trees that hold leases.
     fn sample(&mut self, leased: &[u32]) -> Vec<DeviceSample>;
 
-    /// The probe's own fault, as text for people.
+    /// The probe's own fault, as human-readable text.
     fn problem(&self) -> Option<String> {
         None
     }
@@ -43,7 +43,7 @@ impl fmt::Display for Trouble {
 pub struct DeviceSample {
     /// The device's id.
     pub device: DeviceId,
-    /// The device's name, for people.
+    /// The device's name, human-readable.
     pub name: String,
     /// A GPU's UUID, its identity.
     pub uuid: Option<String>,

@@ -220,7 +220,6 @@ fn stamp(file: &Path) -> Option<Stamp> {
     Some((about.modified().ok()?, about.len()))
 }
 
-/// The probe of a simulated machine.
 struct SimulatedProbe(Arc<SimulatedMachine>);
 
 impl Probe for SimulatedProbe {

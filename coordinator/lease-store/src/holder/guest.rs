@@ -41,7 +41,7 @@ pub enum GuestAcquired {
     Wait {
         /// The place in the queue, from 1.
         position: usize,
-        /// The reason, for people.
+        /// The reason, human-readable.
         reason: String,
         /// The leases revoked for the request.
         asked: Vec<RevokedForUs>,

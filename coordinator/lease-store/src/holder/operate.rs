@@ -166,7 +166,7 @@ impl Holder {
         self.apply(&|_| Op::Renew { leases: Vec::new() }).map(drop)
     }
 
-    /// The kind and address of the store, for people.
+    /// The kind and address of the store, human-readable.
     pub fn describe(&self) -> String {
         self.store.describe()
     }

@@ -56,7 +56,7 @@ impl Holder {
 /// devices do not show its memory as free.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Others {
-    /// The leases.
+    /// The leases of other holders.
     pub leases: Vec<OtherLease>,
     /// The waiting requests, in the order of their arrival.
     pub requests: Vec<OtherRequest>,

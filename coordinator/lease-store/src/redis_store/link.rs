@@ -34,7 +34,7 @@ impl Link {
         Self { address, connection: None, failures: 0, resting: None }
     }
 
-    /// The server's address, for people.
+    /// The server's address, human-readable.
     pub(super) fn server(&self) -> String {
         self.address.show()
     }

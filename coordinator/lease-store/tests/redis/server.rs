@@ -41,7 +41,7 @@ impl Server {
         redis::cmd("FLUSHALL").exec(&mut self.connection()).unwrap();
     }
 
-    /// `kill -9`.
+    /// Kills the server with SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();

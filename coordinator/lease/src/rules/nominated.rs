@@ -12,7 +12,7 @@ pub(super) struct Nominated {
     bytes: BTreeMap<DeviceKey, ByteCount>,
     /// The number of these requests.
     pub(super) count: usize,
-    /// The label of the first of them, for people.
+    /// The label of the first of them, human-readable.
     pub(super) label: Option<String>,
 }
 

@@ -93,13 +93,13 @@ impl LocalCopy {
         (Self { file, newest, store: store.to_owned() }, read.ok().flatten().filter(|kept| kept.store == store))
     }
 
-    /// A document that the store has now.
+    /// The record of a document that the store has now, for the copy.
     pub(super) fn seen(&self, document: Stored) -> Kept {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         Kept { store: self.store.clone(), at, document }
     }
 
-    /// Writes the copy.
+    /// Writes the copy of the document into the state folder.
     pub(super) fn keep(&self, kept: &Kept) {
         match serde_json::to_vec(kept) {
             Ok(content) => {

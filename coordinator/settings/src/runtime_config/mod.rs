@@ -68,7 +68,7 @@ pub struct ShownValues {
 /// Whether each value is shown with its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// Values alone.
+    /// The effective values, without their sources.
     Values,
     /// The effective values, with the configured ones and their sources.
     Origins,
@@ -312,7 +312,7 @@ impl RuntimeConfig {
     }
 }
 
-/// The stored values in the copy of this state folder, for people. Each takes one line, also those that are not used.
+/// The stored values in the copy of this state folder, human-readable. Each takes one line, also those that are not used.
 /// Returns `None` without a copy.
 pub fn known_in(state_dir: &Path) -> Option<Vec<String>> {
     let kept = document::read_copy(state_dir)?;

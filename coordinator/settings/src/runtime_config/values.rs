@@ -19,7 +19,7 @@ pub(super) struct Key {
     pub(super) name: &'static str,
     /// The path of the setting that the key overrides.
     pub(super) setting: &'static str,
-    /// That setting's value, in the key's form.
+    /// The value of the overridden setting, in the key's form.
     pub(super) configured: fn(&Configured) -> Value,
     /// Whether the key is a guard, which forbids something. An invalid value keeps a guard shut.
     pub(super) is_guard: bool,

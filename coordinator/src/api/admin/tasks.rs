@@ -82,7 +82,7 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     json(&Tasks { file, tasks, problems: context.tasks.problems() })
 }
 
-/// One task.
+/// `GET /api/v1/tasks/NAME`: one task.
 pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
     let path = call.request.uri().path();
     let name = path.split_once("/tasks/").map_or("", |(_, name)| name);

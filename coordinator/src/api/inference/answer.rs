@@ -41,7 +41,7 @@ pub(crate) struct Forward {
     pub(super) path: &'static str,
     /// The body without model-boss's own fields.
     pub(super) body: Bytes,
-    /// The public id.
+    /// The public id of the request.
     pub(super) request_id: HeaderValue,
     /// The client's deadline.
     pub(super) deadline: Option<Instant>,

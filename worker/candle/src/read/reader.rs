@@ -59,7 +59,6 @@ impl<'a> WeightReader<'a> {
         self.target = target;
     }
 
-    /// The model's files.
     pub(crate) fn files(&self) -> &'a ModelFiles {
         self.files
     }

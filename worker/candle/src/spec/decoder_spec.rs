@@ -75,7 +75,7 @@ pub enum RopeScaling {
     None,
     /// Division of every frequency by `factor`.
     Linear {
-        /// The divisor.
+        /// The divisor of every frequency.
         factor: f64,
     },
     /// The scaling of Llama 3.1: long wavelengths are scaled, short ones are not, and those between are interpolated.

@@ -163,12 +163,12 @@ impl<'a> Array<'a> {
         (self.kind == ValueType::String || self.is_empty()).then_some(Strings { left: self.len, bytes: self.bytes })
     }
 
-    /// Its integers, of any width, in order; `None` for other types and if one does not fit.
+    /// The array's integers, of any width, in order; `None` for other types and if one does not fit.
     pub fn integers(&self) -> Option<Vec<i64>> {
         self.elements(Value::integer)
     }
 
-    /// Its numbers as floats, in order; `None` for strings.
+    /// The array's numbers as floats, in order; `None` for strings.
     pub fn floats(&self) -> Option<Vec<f32>> {
         #[allow(clippy::cast_precision_loss)]
         self.elements(|value| match *value {

@@ -151,7 +151,7 @@ impl<W: Write> TensorBody<W> {
 
     fn pad(&mut self, written: u64) -> io::Result<()> {
         let padding = written.next_multiple_of(DEFAULT_ALIGNMENT) - written;
-        // Less than the alignment.
+        // The padding is shorter than the alignment, so the slice exists.
         self.out.write_all(ZEROS.get(..padding as usize).unwrap_or_default())
     }
 }

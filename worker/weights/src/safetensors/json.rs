@@ -174,7 +174,7 @@ impl<R: Read> JsonReader<R> {
         }
     }
 
-    /// Passes over a string.
+    /// Skips a string.
     pub(crate) fn skip_text(&mut self) -> Result<(), JsonFault> {
         self.expect(b'"', "'\"'")?;
         self.skip_string()

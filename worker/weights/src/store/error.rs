@@ -33,7 +33,7 @@ pub enum WeightStoreError {
     /// No memory to hold bytes in.
     #[error("no memory to hold {bytes} bytes of weights: {source}")]
     Memory {
-        /// The number of bytes.
+        /// The number of bytes to be held.
         bytes: u64,
         /// The error of the operating system.
         source: io::Error,

@@ -14,7 +14,7 @@ pub enum WeightStoreChoice {
     /// Direct reads where the file system has them, else reads through the page cache, whose copy is dropped.
     #[default]
     Auto,
-    /// Direct reads, or none.
+    /// Requires direct reads, and fails without them.
     Direct,
     /// Reads mapped files.
     Map,

@@ -143,7 +143,7 @@ impl Bug {
         hidden
     }
 
-    /// Changes the outcome.
+    /// Changes the outcome of an operation, if the bug is about that.
     fn after(self, ledger: &mut Ledger, mut outcome: Outcome) -> Outcome {
         match (self, &mut outcome) {
             (Self::ExpiryFrees, _) => ledger.leases.retain(|_, lease| lease.state != LeaseState::Limbo),

@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// I1 by the newest observation, which must be fresh and newer than the last change.
+    /// Checks that the newest observation allowed a grant (I1). It must be recent and newer than the last change.
     fn check_room(&mut self, number: usize, more: u64, what: &str) {
         if more == 0 {
             return;

@@ -278,7 +278,7 @@ impl World {
         *client = Client { incarnation, requests, ..Client::new(number) };
     }
 
-    /// Acts on an answer.
+    /// Makes the client act on an answer.
     pub(super) fn hear(&mut self, number: usize, op: &Op, outcome: Outcome) {
         let now = self.now;
         let client = &mut self.clients[number];

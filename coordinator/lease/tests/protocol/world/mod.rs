@@ -100,7 +100,7 @@ impl Reached {
 /// An action in the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
-    /// Time passes.
+    /// The clock advances by one of several steps.
     Tick(u8),
     /// A device is observed, and the observation is recorded at once.
     Observe(usize),
@@ -108,7 +108,7 @@ pub(crate) enum Action {
     Sample(usize),
     Deliver,
     Blind(usize),
-    /// A client acts.
+    /// A client makes its next request.
     Ask(usize),
     Cancel(usize),
     Attach(usize),
