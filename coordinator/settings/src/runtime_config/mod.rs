@@ -312,8 +312,8 @@ impl RuntimeConfig {
     }
 }
 
-/// The stored values in the copy of this state folder, human-readable. Each takes one line, also those that are not used.
-/// Returns `None` without a copy.
+/// The stored values in the copy of this state folder, human-readable. Each takes one line, also those that are not
+/// used.
 pub fn known_in(state_dir: &Path) -> Option<Vec<String>> {
     let kept = document::read_copy(state_dir)?;
     let reading = Reading::of(&kept.document.values);
