@@ -594,7 +594,7 @@ async fn tr_1_models_of_providers_are_listed_for_those_who_may_use_them() {
     let told = json!({ "id": "claude:opus", "object": "model", "created": 0, "owned_by": "claude", "kind": "cloud",
         "served_as": "claude-opus-x", "category": "llm", "cloud": true });
     assert_eq!(one, told);
-    // A model without a short name can be requested all the same.
+    // A model without a short name can be requested too.
     assert_eq!(boss.read("/v1/models/claude%3Aclaude-y").await["served_as"], "claude-y");
     assert_eq!(boss.client().get("/v1/models/locked:m").await.status, StatusCode::NOT_FOUND);
     let shown = boss.client().post("/api/show", &json!({ "model": "claude:opus" })).await.json();

@@ -54,7 +54,7 @@ impl Unruly {
         Tree { pipe }
     }
 
-    /// A program that starts this one and then becomes `program`.
+    /// A command line that starts the unruly program and then becomes `program`.
     fn before(&self, sandbox: &Sandbox, program: &std::path::Path) -> PathBuf {
         let script =
             format!("#!/bin/sh\n'{}' </dev/null &\nexec '{}' \"$@\"\n", self.program.display(), program.display());

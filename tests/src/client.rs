@@ -149,7 +149,7 @@ impl Answer {
         error["code"].as_str().unwrap_or_else(|| panic!("no code: {self:?}")).to_owned()
     }
 
-    /// The `error.message` of such an answer.
+    /// The `error.message` of an answer with an error.
     pub fn error_message(&self) -> String {
         self.json()["error"]["message"].as_str().unwrap_or_else(|| panic!("no message: {self:?}")).to_owned()
     }

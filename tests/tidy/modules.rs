@@ -310,7 +310,7 @@ fn name_of(item: &Item) -> Option<String> {
     Some(name.to_string())
 }
 
-/// Groups of nodes that reach each other, those of one node left out.
+/// Groups of at least two nodes that reach each other.
 pub(super) fn circles<T: Ord + Clone>(arrows: &BTreeSet<(T, T)>) -> Vec<BTreeSet<T>> {
     let reached = |from: &T| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from.clone()]);

@@ -45,7 +45,7 @@ impl Args for SettingFlags {
                 variable(&setting.path)
             );
             let arg = Arg::new(setting.path.clone()).long(flag(&setting.path)).value_name("VALUE").help(help);
-            // The name that `model-boss lease` has for it.
+            // `model-boss lease` has another name for this flag.
             let arg = if setting.path == "redis_url" { arg.visible_alias("redis") } else { arg };
             let arg = if setting.is_list { arg.action(ArgAction::Append) } else { arg };
             command.arg(arg.num_args(setting.words).allow_hyphen_values(setting.may_begin_with_dash))

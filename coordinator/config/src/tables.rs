@@ -30,7 +30,7 @@ pub struct DeclaredDevice {
     /// Whether only one model at a time may use it; an `npu` is always so.
     #[serde(default)]
     pub exclusive: bool,
-    /// The backend of models on it, when a manifest states none.
+    /// The backend of models on the device, if a manifest states none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
 }

@@ -179,7 +179,7 @@ pub struct Footprint {
 pub struct SizeEstimate {
     /// The estimated bytes.
     pub bytes: ByteCount,
-    /// The rule that gave them.
+    /// The rule that gave the size.
     pub rule: SizeRule,
     /// The memory that the model needs when streamed (RS-11); `None` if all layers have to stay.
     #[serde(skip)]

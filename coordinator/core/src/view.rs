@@ -422,7 +422,7 @@ pub struct ClientView {
     pub refused: u64,
     /// Tokens of the client's prompts and answers.
     pub tokens: u64,
-    /// Requests per minute, averaged over about the last one.
+    /// Requests per minute, averaged over approximately the last minute.
     pub requests_per_minute: f64,
     /// The client's service beyond that of the least-served client with waiting or running requests (RC-4).
     pub service_ahead: u64,

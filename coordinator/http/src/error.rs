@@ -43,7 +43,7 @@ impl ErrorShape {
             Self::Ollama => json!({ "error": error_text(&ours()) }),
         };
         *response.body_mut() = Body::from(body.to_string());
-        // The length is that of the other shape.
+        // The header has the length of the earlier body.
         response.headers_mut().remove(CONTENT_LENGTH);
     }
 }

@@ -130,7 +130,7 @@ impl HeldMemory {
         if more > 0 { self.grow(usize::try_from(more).unwrap_or(usize::MAX), admission) } else { Ok(()) }
     }
 
-    /// Releases what is held over `bytes`.
+    /// Releases the memory over `bytes`.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let over = self.bytes.saturating_sub(bytes as u64);
         self.budget.0.used.fetch_sub(over, Ordering::Relaxed);

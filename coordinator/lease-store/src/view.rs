@@ -1,4 +1,4 @@
-//! Leases for people and the API: names in place of keys, without proofs.
+//! Leases for the API and for display: with names in place of keys, and without proofs.
 
 use std::time::Duration;
 

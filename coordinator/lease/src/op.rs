@@ -63,7 +63,7 @@ pub enum Op {
         /// The lease's token.
         token: Token,
     },
-    /// Renews leases. Never creates one.
+    /// Renews leases. It never creates one.
     Renew {
         /// Leases of one holder.
         leases: Vec<Renewal>,

@@ -28,7 +28,7 @@ pub(crate) struct Wish {
     pub(crate) category: Category,
     /// The requested priority, if any.
     pub(crate) priority: Option<Priority>,
-    /// The time from which its answer is useless.
+    /// The time from which the answer is useless.
     pub(crate) deadline: Option<Instant>,
     /// The requested time for the model to stay loaded after it.
     pub(crate) keep_alive: Option<KeepAlive>,
@@ -144,7 +144,7 @@ impl Scheduling {
         self.started
     }
 
-    /// This instant in the scheduler's time.
+    /// An instant in the scheduler's time.
     pub(crate) fn moment(&self, at: Instant) -> Moment {
         Moment::at(at.saturating_duration_since(self.started))
     }

@@ -64,7 +64,7 @@ pub(crate) struct SpawnOrder {
     pub(crate) model: Arc<Model>,
     /// The backend that runs the model.
     pub(crate) backend: Backend,
-    /// The devices, and the bytes on each. Never `auto`, never empty.
+    /// The devices, and the bytes on each. No device is `auto`, and the list is not empty.
     pub(crate) parts: Vec<(DeviceId, ByteCount)>,
     /// The context to serve in tokens, if a load named one.
     pub(crate) context: Option<u64>,

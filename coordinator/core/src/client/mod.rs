@@ -298,7 +298,7 @@ impl Client {
         (until > now).then_some(HeldBack::Cooldown { until })
     }
 
-    /// Requests per minute, averaged over about the last one.
+    /// Requests per minute, averaged over approximately the last minute.
     pub(crate) fn requests_per_minute(&self, now: Moment) -> f64 {
         self.rate * faded(now.since(self.rated_at))
     }

@@ -121,7 +121,7 @@ impl Scheduler {
         self.life != Life::Serving || !self.is_ledger_open() || self.second_try.is_some()
     }
 
-    /// Considers the first in line among the models that were not considered yet.
+    /// Examines the first model of the queue among those that were not examined yet.
     pub(super) fn look_at_first_unlooked(&mut self, budget: &mut Budget) {
         let mut first: Option<(Wanting, Option<Likeness>)> = None;
         let queue = &mut self.queue;

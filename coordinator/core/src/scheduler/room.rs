@@ -27,7 +27,7 @@ pub(super) struct Ask {
     pub(super) layers: LayerOptions,
     /// The estimated size where none was learned.
     pub(super) estimate: SizeEstimate,
-    /// The requests that the load is for, the first in line first. Without any, no slot is evicted.
+    /// The requests that the load is for, in their order. Without a request, no slot is evicted.
     pub(super) heads: Vec<Head>,
 }
 

@@ -3,7 +3,7 @@
 use super::held::held;
 use crate::{LeaseState, Ledger, Outcome, Renewal, Revocation, StoreTime, Want};
 
-/// Renews leases. Never creates one.
+/// Renews leases. It never creates one.
 pub(super) fn renew(ledger: &mut Ledger, now: StoreTime, leases: Vec<Renewal>) -> Outcome {
     let deadline = now.after(ledger.terms.lease);
     let (mut lost, mut revoked) = (Vec::new(), Vec::new());

@@ -67,7 +67,7 @@ struct UnloadRequest {
 #[serde(deny_unknown_fields)]
 struct MoveRequest {
     device: String,
-    /// Whether other models may be evicted for it.
+    /// Whether other models may be evicted for the second copy.
     #[serde(default)]
     evict: bool,
     priority: Option<Priority>,

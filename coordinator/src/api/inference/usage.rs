@@ -13,7 +13,7 @@ use crate::metrics::Usage;
 const TAIL_FRAMES: usize = 4;
 const TAIL_BYTES: usize = 16 * 1024;
 
-/// The last frames of a passing answer.
+/// The last frames of an answer that is passed on.
 #[derive(Default)]
 pub(crate) struct Tail {
     frames: [Bytes; TAIL_FRAMES],

@@ -121,7 +121,7 @@ pub enum FileError {
     Unsupported {
         /// The path of the file.
         path: PathBuf,
-        /// The first such tensor.
+        /// The name of the first tensor of that type.
         tensor: String,
         /// The name of the tensor's type.
         kind: &'static str,

@@ -148,7 +148,7 @@ impl Outline {
         }
     }
 
-    /// All of them, in the file's order.
+    /// All keys that were read, in the file's order.
     pub fn facts(&self) -> impl Iterator<Item = (&str, &Fact)> {
         self.facts.iter().map(|(key, fact)| (key.as_str(), fact))
     }

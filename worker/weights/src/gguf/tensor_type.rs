@@ -174,7 +174,7 @@ mod tests {
             assert_eq!((kind.name(), kind.block_len(), kind.block_bytes()), (name, len, bytes));
             assert_eq!(format!("{kind:?}"), name);
         }
-        // Every number below the highest is a type or a removed one.
+        // Every number below the highest is a type, or was removed from the format.
         for id in 0..=42 {
             assert!(!matches!(TensorType::from_id(id), Err(UnknownType::Unheard(_))), "{id}");
         }

@@ -49,7 +49,7 @@ impl Raw {
         self.u32(kind).u64(offset)
     }
 
-    /// Pads to where data begin and appends so many bytes of it.
+    /// Adds the padding before the data, and this many bytes of data.
     fn data(&mut self, bytes: usize) -> &mut Self {
         let start = self.0.len().next_multiple_of(32);
         self.0.resize(start + bytes, 0);

@@ -9,7 +9,7 @@ use crate::{Event, Input};
 /// The amount of work within one event, so that its duration does not depend on the number of waiting models.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::scheduler) struct Budget {
-    /// Models that may still be considered.
+    /// The number of models that may still be examined.
     pub(in crate::scheduler) looks: usize,
     /// Models that may still be skipped because they wait for another condition than room.
     pub(in crate::scheduler) passes: usize,

@@ -131,7 +131,7 @@ impl Bug {
         for (id, waiter) in waiters.into_iter().filter(|(id, _)| *id != request.request_id) {
             match self {
                 Self::NominationsIgnored => drop(ledger.waiters.remove(&id)),
-                // Each waiter takes all others for earlier ones.
+                // For each waiter, all others count as earlier.
                 Self::NominationCycle => {
                     let first = ledger.waiters.get_mut(&id);
                     first.into_iter().for_each(|waiter| waiter.priority = Priority::HIGHEST);
