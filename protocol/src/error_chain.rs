@@ -1,4 +1,4 @@
-//! Errors for people, in a terminal or a log: with their causes.
+//! Errors as text for a terminal or a log, with their causes.
 
 /// An error and all its sources in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {

@@ -40,7 +40,8 @@ enum Takes {
     Perhaps,
 }
 
-/// The permitted options, each with its other names. None of them names a file, a network address, a log or a key.
+/// The permitted options, each with its other names. No permitted option names a file, a network address, a log or a
+/// key.
 const ALLOWED: &[(&[&str], Takes)] = {
     use Takes::{Nothing, Perhaps, Value};
     &[

@@ -136,8 +136,8 @@ impl<W: Write> Write for PrintableWriter<W> {
     }
 }
 
-/// A short text for people in a document that others read: printable, and at most [`Label::LIMIT`] bytes. Other texts
-/// are escaped and cut, also when a document is read.
+/// A short human-readable text in a document that others read: printable, and at most [`Label::LIMIT`] bytes. Other
+/// texts are escaped and cut, also when a document is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Label(String);

@@ -150,7 +150,7 @@ impl WorkerSpec {
     }
 
     /// Host memory of a worker that computes on another device: for a pinned ring, and for streamed layers that the
-    /// host holds (RS-11). Zero for one that computes on the host, whose bytes serve all purposes.
+    /// host holds (RS-11). It is zero for a worker that computes on the host, whose bytes serve all purposes.
     pub fn host_bytes(&self) -> ByteCount {
         if self.device == DeviceId::Cpu {
             return ByteCount::ZERO;

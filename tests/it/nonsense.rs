@@ -51,7 +51,7 @@ fn whole() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Streams that are invalid from their first event on.
+/// Streams that are invalid from their first event.
 fn streamed() -> Vec<(&'static str, String)> {
     vec![
         ("a page", with_head("200 OK", "text/html", "<html>good day</html>")),

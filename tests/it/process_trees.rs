@@ -1,6 +1,6 @@
 //! Programs that start sessions of their own, fork twice, clear their environment and ignore SIGTERM. They run behind a
 //! worker, an engine and `lease run`. None of their processes outlives its holder, whichever process is killed, and no
-//! lease is released before.
+//! lease is released before all processes of its holder have ended.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Read;

@@ -1,5 +1,5 @@
-//! A file on a disk that seems to hang: opening or running it blocks. Made by a file lease (fcntl(2), `F_SETLEASE`),
-//! which the kernel breaks by itself after 45 s.
+//! A file on a disk that seems to hang: opening or running it blocks. The means is a file lease (fcntl(2),
+//! `F_SETLEASE`), which the kernel breaks by itself after 45 s.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;

@@ -20,7 +20,7 @@ impl Processes {
         })
     }
 
-    /// Every living process below `ancestor`, which is not among them.
+    /// Every living descendant of `ancestor`, without `ancestor` itself.
     pub fn below(ancestor: u32) -> Self {
         Self::all(|pid| {
             let mut at = pid;

@@ -43,8 +43,8 @@ impl ModelFile {
     }
 }
 
-/// The files at `source`, which may be one file, or a folder that is searched recursively. Empty when it is missing.
-/// One part of a split model brings the other parts.
+/// The files at `source`, which may be one file, or a folder that is searched recursively. The list is empty when
+/// `source` is missing. One part of a split model brings the other parts.
 pub(super) fn model_files(source: &Path) -> Vec<ModelFile> {
     model_files_in(source, &mut Folders::default())
 }

@@ -1,5 +1,5 @@
-//! The memory that a model will need, from the headers of its files (RC-20). Reads the beginning of each file piece by
-//! piece and never maps a file. A file that shrinks or grows meanwhile must not end the coordinator.
+//! The memory that a model will need, from the headers of its files (RC-20). The module reads the beginning of each
+//! file piece by piece and never maps a file. A file that shrinks or grows meanwhile must not end the coordinator.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -46,7 +46,8 @@ pub(super) fn manifest_files(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
     Ok(files)
 }
 
-/// A parsed manifest, and the files of its model. Made several times a second, so the files' headers are not read.
+/// A parsed manifest, and the files of its model. The catalog is read several times a second, so the headers of the
+/// models' files are not.
 pub(super) struct ParsedManifest {
     pub(super) manifest: Manifest,
     pub(super) file: PathBuf,

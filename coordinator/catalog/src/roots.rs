@@ -112,7 +112,7 @@ impl ModelRoots {
     }
 }
 
-/// The roots for people: `/home/ada, /models`.
+/// The roots as text for messages: `/home/ada, /models`.
 impl fmt::Display for ModelRoots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_slice() {

@@ -92,8 +92,8 @@ fn cache(manifest: &Manifest, shape: &Shape, backend: Backend, cached_value: u64
     ByteCount(factors.into_iter().fold(1, u64::saturating_mul))
 }
 
-/// The size of weights by the model's name: `qwen3-0.6b`, `llama-7b-q4`, `mixtral-8x7b`. Zero where the name has no
-/// size.
+/// The size of weights by the model's name: `qwen3-0.6b`, `llama-7b-q4`, `mixtral-8x7b`. The size is zero where the
+/// name states none.
 fn by_name(name: &str) -> ByteCount {
     let name = name.to_ascii_lowercase();
     let words = || name.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');

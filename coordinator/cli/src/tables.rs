@@ -1,4 +1,4 @@
-//! Models, as tables for people or as the API's own JSON.
+//! Models, as human-readable tables or as the API's own JSON.
 
 use model_boss_client::{Client, in_path};
 use model_boss_host::clocks::unix_time;

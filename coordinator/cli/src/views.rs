@@ -1,4 +1,4 @@
-//! The queue, clients, devices, decisions and plans, as tables for people or as the API's own JSON.
+//! The queue, clients, devices, decisions and plans, as human-readable tables or as the API's own JSON.
 
 use std::time::Duration;
 

@@ -79,7 +79,8 @@ fn most_tokens(value: &Value) -> u64 {
 }
 
 impl Bill {
-    /// Reserves the most that the request may cost, for a client with a limit. Called before the request is sent.
+    /// Reserves the most that the request may cost, for a client with a limit. The call comes before the request is
+    /// sent.
     pub(super) fn reserve(&mut self, most: Most) -> Result<(), ApiError> {
         let Some(limit) = self.daily_limit else { return Ok(()) };
         // A provider on this machine, or marked as no cloud, may have no price.

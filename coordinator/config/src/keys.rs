@@ -16,7 +16,7 @@ pub enum ApiKeysError {
     /// The file has no key, only comments.
     #[error("{0} holds no key; write one key per line")]
     Empty(PathBuf),
-    /// A key is so short that it could be guessed. Holds its line.
+    /// A key is so short that it could be guessed. The number is the key's line.
     #[error("{0}:{1}: the key is shorter than 16 characters; make one with `openssl rand -hex 32`")]
     Short(PathBuf, usize),
 }

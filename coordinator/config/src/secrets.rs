@@ -1,4 +1,4 @@
-//! Removes secrets from text for people and logs: parts of addresses and values of settings that may be secret.
+//! Removes secrets from messages and logs: parts of addresses and values of settings that may be secret.
 
 /// The text in place of a secret.
 const HIDDEN: &str = "***";

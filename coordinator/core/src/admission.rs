@@ -105,7 +105,7 @@ mod tests {
         for n in 1..=100 {
             history.answered_in(seconds(n));
         }
-        // The last 64 are 37 to 100; the 61st of them is 97.
+        // The last 64 waits are 37 to 100, and the 61st of the 64 is 97.
         assert_eq!(history.expected_answer(), Some(seconds(97)));
         let estimate = history.cold_start(Some(seconds(2))).unwrap();
         assert_eq!(estimate.load, seconds(1));

@@ -20,7 +20,7 @@ pub struct Decision {
     pub model: ModelId,
     /// The request that the decision was made for, if there was one.
     pub request: Option<RequestId>,
-    /// The reasons, in short sentences for people.
+    /// The reasons, in short human-readable sentences.
     pub reasons: Vec<String>,
 }
 

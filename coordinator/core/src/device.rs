@@ -94,7 +94,7 @@ impl Device {
         Some(i128::from(self.ceiling()?.0) - i128::from(foreign?.0) - i128::from(self.leased.0))
     }
 
-    /// [`Self::balance`] for people, with zero in place of a negative value.
+    /// [`Self::balance`] for display, with zero in place of a negative value.
     pub(crate) fn free(&self) -> Option<ByteCount> {
         self.balance().map(|bytes| ByteCount(u64::try_from(bytes).unwrap_or(0)))
     }

@@ -18,7 +18,7 @@ pub enum Effect {
         generation: Generation,
         /// The model that the bytes are for.
         model: ModelId,
-        /// The bytes by device. Never `auto`.
+        /// The bytes by device; `auto` is never among the devices.
         parts: Vec<(DeviceId, ByteCount)>,
         /// The priority of the request that caused the load.
         priority: Priority,
@@ -50,7 +50,7 @@ pub enum Effect {
         generation: Generation,
         /// The model to load.
         model: ModelId,
-        /// The bytes by device. Never `auto`; more than one device is a split (RC-22).
+        /// The bytes by device; `auto` is never among the devices. More than one device is a split (RC-22).
         parts: Vec<(DeviceId, ByteCount)>,
         /// The context to serve, if a load named another one than the manifest.
         context: Option<u64>,

@@ -1,5 +1,5 @@
 //! Events that the scheduler is informed of. With [`Order`](crate::Order) and [`Effect`](crate::Effect) they are the
-//! whole contract between the core, which decides, and the shell, which acts.
+//! complete contract between the core, which decides, and the shell, which acts.
 
 use std::time::Duration;
 

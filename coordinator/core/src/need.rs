@@ -7,7 +7,7 @@ use model_boss_protocol::{ByteCount, DeviceId};
 pub(crate) struct Need {
     /// Bytes of the computing devices, together.
     pub(crate) bytes: ByteCount,
-    /// Bytes of the host beside them; `None` where the host has no part, or is the computing device.
+    /// Bytes of the host beside the bytes of devices; `None` where the host has no part, or is the computing device.
     pub(crate) host: Option<ByteCount>,
 }
 

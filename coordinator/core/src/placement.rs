@@ -238,7 +238,7 @@ mod tests {
         let cuda = |n: &[u32]| n.iter().map(|&n| DeviceId::Cuda(n)).collect::<Site>();
         let four = devices(&[("cpu", 99), ("cuda:0", 24), ("cuda:1", 8), ("cuda:2", 24), ("cuda:3", 12)]);
         assert_eq!(sites_of("auto", 24, true, &four), Ok(vec![cuda(&[0]), cuda(&[2])]));
-        // Two of 24 GiB hold it beside their margins; so do three and four.
+        // Two GPUs of 24 GiB hold the model beside their margins; so do three and four.
         assert_eq!(sites_of("auto", 47, true, &four), Ok(vec![cuda(&[0, 2]), cuda(&[0, 2, 3]), cuda(&[0, 1, 2, 3])]));
         assert_eq!(sites_of("auto", 48, true, &four), Ok(vec![cuda(&[0, 2, 3]), cuda(&[0, 1, 2, 3])]));
         assert_eq!(sites_of("auto", 80, true, &four), Ok(vec![vec![DeviceId::Cpu]]));

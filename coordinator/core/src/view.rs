@@ -97,7 +97,7 @@ pub struct SlotView {
     pub max_concurrent: usize,
     /// The number of requests answered since the slot became ready.
     pub completed: u64,
-    /// Never evicted, never unloaded for idleness.
+    /// Whether the model is pinned: it is never evicted, and never unloaded for idleness.
     pub pinned: bool,
     /// The loaded revision of the model.
     pub revision: u64,

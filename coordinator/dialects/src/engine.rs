@@ -108,8 +108,8 @@ impl EngineDialect {
     }
 }
 
-/// Requests progress reports from llama.cpp's server, if a client wants tokens counted from the first chunk. Only these
-/// have the prompt's tokens early.
+/// Requests progress reports from llama.cpp's server, if a client wants tokens counted from the first chunk. Only
+/// progress reports have the prompt's tokens early.
 fn ask_for_progress(fields: &mut Fields) -> Result<(), ApiError> {
     const PROGRESS: &str = "return_progress";
     let options = fields.get("stream_options").map_or("null", |options| options.get());

@@ -15,7 +15,7 @@ pub struct Facts<'a> {
     pub category: Category,
     /// The path of the model's files: one file, or a folder.
     pub source: &'a Path,
-    /// The bytes on each device. Never `auto`, never empty.
+    /// The bytes on each device. The list is never empty, and `auto` is never among the devices.
     pub parts: &'a [(DeviceId, ByteCount)],
     /// The UUIDs of the model's GPUs, separated by commas; empty on `cpu`.
     pub gpus: &'a str,

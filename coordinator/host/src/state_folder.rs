@@ -34,13 +34,13 @@ pub struct StateFolder {
 /// or is full blocks no caller. Failed writes are repeated; changes that arrive meanwhile are merged into one write.
 /// Dropping the value waits for the last write, up to a limit.
 #[derive(Debug)]
-pub struct KeptFile(Arc<Pen>);
+pub struct KeptFile(Arc<WriterShared>);
 
 /// The state that a file's owner shares with the file's writing thread.
 #[derive(Debug, Default)]
-struct Pen {
-    asked: Mutex<WriterState>,
-    news: Condvar,
+struct WriterShared {
+    state: Mutex<WriterState>,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -49,63 +49,63 @@ struct WriterState {
     changed: bool,
     /// Whether the owner was dropped: no more changes follow.
     over: bool,
-    /// Whether the thread has ended.
+    /// Whether the writer's thread has ended.
     ended: bool,
 }
 
 impl KeptFile {
     /// Reports that the content has changed. The writing thread will read it and write it soon.
     pub fn changed(&self) {
-        self.0.asked().changed = true;
-        self.0.news.notify_all();
+        self.0.state().changed = true;
+        self.0.changed.notify_all();
     }
 }
 
 impl Drop for KeptFile {
     fn drop(&mut self) {
-        let mut asked = self.0.asked();
-        asked.over = true;
-        self.0.news.notify_all();
-        drop(self.0.news.wait_timeout_while(asked, LAST_WRITE, |asked| !asked.ended));
+        let mut state = self.0.state();
+        state.over = true;
+        self.0.changed.notify_all();
+        drop(self.0.changed.wait_timeout_while(state, LAST_WRITE, |state| !state.ended));
     }
 }
 
-impl Pen {
-    fn asked(&self) -> MutexGuard<'_, WriterState> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+impl WriterShared {
+    fn state(&self) -> MutexGuard<'_, WriterState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes every change until the owner is dropped. The last write is tried once.
     fn write(&self, mut try_to: impl FnMut() -> bool) {
         loop {
-            let asked = self.asked();
-            let idle = |asked: &mut WriterState| !asked.changed && !asked.over;
-            let mut asked = self.news.wait_while(asked, idle).unwrap_or_else(PoisonError::into_inner);
-            if !std::mem::take(&mut asked.changed) {
+            let state = self.state();
+            let idle = |state: &mut WriterState| !state.changed && !state.over;
+            let mut state = self.changed.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
+            if !std::mem::take(&mut state.changed) {
                 return;
             }
-            let over = asked.over;
-            drop(asked);
+            let over = state.over;
+            drop(state);
             if try_to() {
                 continue;
             }
-            let mut asked = self.asked();
-            asked.changed = true;
+            let mut state = self.state();
+            state.changed = true;
             if over {
                 return;
             }
-            drop(self.news.wait_timeout_while(asked, TRY_AGAIN, |asked| !asked.over));
+            drop(self.changed.wait_timeout_while(state, TRY_AGAIN, |state| !state.over));
         }
     }
 }
 
 /// Reports the end of the thread, also after a panic.
-struct Done(Arc<Pen>);
+struct Done(Arc<WriterShared>);
 
 impl Drop for Done {
     fn drop(&mut self) {
-        self.0.asked().ended = true;
-        self.0.news.notify_all();
+        self.0.state().ended = true;
+        self.0.changed.notify_all();
     }
 }
 
@@ -135,8 +135,8 @@ impl StateFolder {
         content: impl Fn() -> Result<Vec<u8>, String> + Send + 'static,
     ) -> KeptFile {
         let (folder, file) = (self.clone(), self.file(name));
-        let pen = Arc::<Pen>::default();
-        let done = Done(Arc::clone(&pen));
+        let shared = Arc::<WriterShared>::default();
+        let done = Done(Arc::clone(&shared));
         let write_all = move || {
             let cannot = |error: io::Error| format!("{cannot}: {error}");
             let written = content().and_then(|content| write(&file, &content).map_err(cannot));
@@ -150,7 +150,7 @@ impl StateFolder {
         if let Err(error) = writer {
             self.trouble(&self.file(name), format!("{cannot}: there is no thread for it: {error}"));
         }
-        KeptFile(pen)
+        KeptFile(shared)
     }
 
     /// Refuses a path of one of these files that is no regular file but a pipe, a link or a folder.

@@ -26,7 +26,7 @@ pub struct TcpSocket {
     pub inode: u64,
 }
 
-/// The first socket that satisfies `wanted`. Reads the table no further than that.
+/// The first socket that satisfies `wanted`. The table is read no further than that.
 pub fn find(wanted: impl Fn(&TcpSocket) -> bool) -> Option<TcpSocket> {
     sockets().find(wanted)
 }

@@ -50,7 +50,7 @@ pub(crate) struct DeviceClaim {
 }
 
 impl DeviceClaim {
-    /// Claims a device for this host's ledger. `name` is for people.
+    /// Claims a device for this host's ledger. `name` is for messages.
     pub(crate) fn take(place: &HostFolders, device: &DeviceKey, name: &str, claim: &Claim) -> Result<Self, StoreError> {
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
         let key: String = device.as_str().chars().map(safe).collect();

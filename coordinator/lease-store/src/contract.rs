@@ -27,7 +27,8 @@ pub struct Observation {
     pub device: DeviceId,
     /// Bytes in use by all processes; `None` when the driver did not report them.
     pub used: Option<ByteCount>,
-    /// Bytes in use by each process, if the probe can list them. Descendants of leased processes are found here.
+    /// Bytes in use by each process, if the probe can list them. The reader looks for descendants of leased processes
+    /// in this list.
     pub processes: Vec<(u32, ByteCount)>,
     /// The time of the sample.
     pub sampled_at: Instant,
@@ -111,7 +112,7 @@ pub struct LeaseHandle {
 /// The result of a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RenewOutcome {
-    /// Leases that do not exist any more: their processes must be ended within five seconds.
+    /// Leases that do not exist any more. The processes of these leases must be ended within five seconds.
     pub lost: Vec<LeaseHandle>,
     /// Leases that were revoked.
     pub revoked: Vec<Revoked>,

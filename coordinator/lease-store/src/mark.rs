@@ -117,7 +117,7 @@ impl Mark {
         self.fence
     }
 
-    /// Records the ledger's present state and its next one. Called before each swap.
+    /// Records the ledger's present state and its next one. The call comes before each swap of the ledger.
     pub(crate) fn write(&mut self, loaded: Etag, before: Option<&Ledger>, next: Etag, after: &Ledger) {
         let ledgers = before.into_iter().chain([after]);
         let leases = ledgers.flat_map(|ledger| ledger.leases.values());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 
-/// The use of a file of the state folder. None of them empties it.
+/// The use of a file of the state folder. No use empties the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateFileUse {
     /// The file is read, and must exist.

@@ -16,7 +16,7 @@ pub struct DeviceKey(String);
 /// A device with its last observation. `None` is unknown, never zero.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Device {
-    /// The name for people, such as `cuda:0`.
+    /// The human-readable name, such as `cuda:0`.
     pub name: String,
     /// The device's usable memory, the reserve included.
     pub capacity: ByteCount,
@@ -78,7 +78,7 @@ impl DeviceKey {
         Self("cpu".to_owned())
     }
 
-    /// A GPU by its UUID; its index is only for people.
+    /// A GPU by its UUID; its index is only for display.
     pub fn gpu(uuid: impl Into<String>) -> Self {
         Self(uuid.into())
     }

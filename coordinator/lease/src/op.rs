@@ -140,7 +140,7 @@ pub struct Record {
     pub parts: Vec<(DeviceKey, ByteCount)>,
     /// The attached processes that are alive.
     pub pids: Vec<Process>,
-    /// The boot in which they run.
+    /// The boot in which the processes run.
     pub boot_id: String,
 }
 

@@ -11,7 +11,7 @@ use crate::{DeviceKey, LeaseId, Owner, StoreTime, Yielding};
 pub struct Request {
     /// The caller's name for the request. The same id gives the same lease.
     pub request_id: String,
-    /// The name of the lease if this request is granted. Drawn at random, because it is shown to everyone.
+    /// The name of the lease if this request is granted. It is random, because every client can see it.
     pub lease: LeaseId,
     /// The owner of the request.
     pub owner: Owner,

@@ -26,7 +26,7 @@ pub(super) enum LeaseCommand {
         slot: SlotId,
         generation: Generation,
     },
-    /// Runs a job on the thread; without a ledger the job gets an error in its place.
+    /// Runs a job on the ledger's thread; without a ledger the job gets an error in its place.
     Do(Job),
 }
 

@@ -37,8 +37,8 @@ const RELEASE_INTERVAL: Duration = Duration::from_millis(50);
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
 
 impl Leases {
-    /// Starts the thread. It opens the ledger, ends processes of an earlier coordinator and samples the devices. A
-    /// store that is out of reach is tried again without limit; one that cannot be used is an error.
+    /// Starts the ledger's thread. It opens the ledger, ends processes of an earlier coordinator and samples the
+    /// devices. A store that is out of reach is tried again without limit; one that cannot be used is an error.
     pub(crate) async fn start(setup: LeaseSetup) -> Result<LeaseStart, LeaseStartError> {
         let (commands, inbox) = mpsc::channel();
         let (reply, begun) = oneshot::channel();
@@ -58,7 +58,7 @@ impl Leases {
     }
 }
 
-/// Runs the thread until the last handle is dropped.
+/// Runs the ledger's thread until the last handle is dropped.
 pub(super) fn keep(
     setup: LeaseSetup,
     table: &DeviceTable,

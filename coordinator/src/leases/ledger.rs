@@ -14,7 +14,7 @@ use super::leaks::Leaks;
 use super::status::{DeviceTable, StoreWatch};
 use crate::scheduling::News;
 
-/// The state that the thread owns.
+/// The state that the ledger's thread owns.
 pub(super) struct Ledger {
     pub(super) holder: Holder,
     pub(super) probes: Probes,

@@ -7,7 +7,7 @@ use model_boss_host::guard::end_leftovers_at_once;
 use model_boss_lease_store::{Holder, Leftover, StoreError};
 use model_boss_protocol::Later;
 
-/// The longest wait for them after SIGKILL.
+/// The longest wait for the processes' end after SIGKILL.
 const LIMIT: Duration = Duration::from_secs(5);
 /// The interval between checks during that wait.
 const INTERVAL: Duration = Duration::from_millis(50);

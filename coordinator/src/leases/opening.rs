@@ -31,7 +31,7 @@ impl StoreChoice {
         }
     }
 
-    /// The store's name for people, before it was opened.
+    /// The store's name for messages, before the store was opened.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Embedded(folder) => format!("embedded store in {}", folder.display()),

@@ -38,7 +38,7 @@ pub(crate) struct LeaseStart {
     pub(crate) devices: DeviceTable,
     /// The store's state, kept up to date.
     pub(crate) store: StoreWatch,
-    /// Cancelled if the thread ends, which is a fault.
+    /// The token is cancelled if the ledger's thread ends, which is a fault.
     pub(crate) ended: CancellationToken,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct LastLook {
 #[derive(Clone, Debug)]
 pub(crate) struct StoreWatch(Arc<RwLock<StoreStatus>>);
 
-/// The state of the lease store, for people and probes.
+/// The state of the lease store, for operators and health probes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct StoreStatus {
     /// The store's kind and address, without credentials.

@@ -40,7 +40,7 @@ pub(crate) enum Destination {
 }
 
 impl Destination {
-    /// The name of the model that serves the request, for people and headers.
+    /// The name of the model that serves the request, for messages and headers.
     pub(crate) fn served(&self) -> String {
         match self {
             Self::Worker { worker, .. } => worker.model.to_string(),

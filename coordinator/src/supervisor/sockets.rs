@@ -1,5 +1,5 @@
 //! The processes that listen on a port. An external engine has no secret to prove its identity. Its answers count only
-//! when they come through a socket that one of its own processes holds (RC-15). Reads `/proc`.
+//! when they come through a socket that one of its own processes holds (RC-15). The module reads `/proc`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +35,8 @@ pub(super) fn listener(root: u32, port: u16) -> Listener {
     }
 }
 
-/// The inodes of the sockets that a process holds. Empty for a process that has ended or may not be inspected.
+/// The inodes of the sockets that a process holds. The list is empty for a process that has ended or may not be
+/// inspected.
 fn sockets_of(pid: u32) -> Vec<u64> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let inode = |link: std::path::PathBuf| {

@@ -10,7 +10,7 @@ use crate::tree::{Document, Problem};
 
 /// The longest permitted duration: a week.
 const MAX_SECONDS: f64 = 7.0 * 86_400.0;
-/// Fields that belong to the request: a task that set them would answer another question.
+/// Fields that belong to the request. A task that set such a field would change the client's question.
 const NOT_PARAMS: [&str; 8] = ["model", "messages", "prompt", "input", "stream", "query", "documents", "keep_alive"];
 /// The sections of the file.
 const SECTIONS: [&str; 3] = ["tasks", "clients", "defaults"];

@@ -23,7 +23,7 @@ const MAX_PROBLEMS: usize = 100;
 pub struct Problem {
     /// The line in the file, from 1.
     pub line: Option<usize>,
-    /// The field, such as `tasks.chat.ladder[1]`. Empty for the file itself.
+    /// The field, such as `tasks.chat.ladder[1]`. The path is empty for the file itself.
     pub field: String,
     /// The fault, and its remedy.
     pub message: String,

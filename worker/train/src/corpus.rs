@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use crate::rng::Rng;
 
-/// Questions that mean the same, and the answer to all of them.
+/// Questions that mean the same, and the one answer to these questions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
     /// The family's name, unique in the corpus.

@@ -18,7 +18,7 @@ const LONGEST: u64 = 256 << 20;
 /// The places of a model's layers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LayerIndex {
-    /// Pieces in the order they compute.
+    /// The pieces, in the order in which their layers compute.
     pub layers: Vec<IndexedPiece>,
     /// The files the index was made from; empty where its maker did not record them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,5 +1,5 @@
-//! Models without a manifest: a GGUF file or a folder that a client named by its path. Defines their files and names;
-//! the roots decide who may name them.
+//! Models without a manifest: a GGUF file or a folder that a client named by its path. The module finds a model's files
+//! and name. The roots decide which clients may name a path.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -114,8 +114,8 @@ impl ByPath {
         Ok(written.model(before))
     }
 
-    /// Checks that the files that a worker would open now are those that were checked. Called right before the worker
-    /// starts.
+    /// Checks that the files that a worker would open now are those that were checked. The call comes right before the
+    /// worker starts.
     pub(crate) fn check(&self, model: &Model) -> Result<(), PathError> {
         let written = read_at(&self.path, &self.roots, &mut Folders::default())?;
         let same = written.source == model.source && written.revision() == model.description.revision;
@@ -197,8 +197,8 @@ fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Par
     Ok(written)
 }
 
-/// Links that a worker may follow. They are all links in the folder of a model, and beside a single file those with the
-/// names of [`BESIDE_A_FILE`].
+/// The symbolic links that a worker may follow. For a folder they are all links in it. For a single file they are those
+/// beside it with the names of [`BESIDE_A_FILE`].
 fn links_at(source: &Path, folders: &mut Folders) -> Vec<PathBuf> {
     let mut links = |folder: &Path| -> Vec<PathBuf> {
         let about = std::fs::metadata(folder);

@@ -99,7 +99,7 @@ pub struct AskedBody {
     pub grace_left_ms: u64,
 }
 
-/// `POST /api/v1/leases/ID/attach`: the gate. Only after its answer may the processes touch the devices.
+/// `POST /api/v1/leases/ID/attach`: attaches processes to the lease. They may use the devices only after the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttachBody {

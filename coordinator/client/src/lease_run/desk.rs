@@ -15,7 +15,7 @@ pub(super) struct LeaseRequest {
     pub(super) label: String,
     /// The size on each device.
     pub(super) memory: ByteCount,
-    /// The devices. Empty: any `count` GPUs.
+    /// The devices; an empty list means any `count` GPUs.
     pub(super) devices: Vec<DeviceId>,
     pub(super) count: usize,
     pub(super) priority: Priority,
@@ -26,7 +26,7 @@ pub(super) struct LeaseRequest {
 
 /// One request and its lease. The methods block, so each value belongs to a thread of its own.
 pub(super) trait Desk: Send {
-    /// The ledger's address for people, without credentials.
+    /// The ledger's address for messages, without credentials.
     fn describe(&self) -> String;
     /// The interval between calls of [`Desk::renew`].
     fn heartbeat(&self) -> Duration;

@@ -55,17 +55,17 @@ enum KeeperOrder {
     Cancel { reply: oneshot::Sender<()> },
 }
 
-/// The handle of the thread. Dropping it without a release leaves the lease to expire.
+/// The handle of the thread that renews the lease. Dropping it without a release leaves the lease to expire.
 #[derive(Clone)]
 pub(super) struct Keeper {
     orders: mpsc::Sender<KeeperOrder>,
 }
 
-/// The events of the thread.
+/// The events of the thread that renews the lease.
 pub(super) type Listener = news::UnboundedReceiver<News>;
 
 impl Keeper {
-    /// Starts the thread, which opens the ledger and sends the request.
+    /// Starts the thread that renews the lease. It opens the ledger and sends the request.
     pub(super) fn start(
         open: impl FnOnce() -> Result<Box<dyn Desk>, LeaseError> + Send + 'static,
     ) -> Result<(Self, Listener), LeaseError> {

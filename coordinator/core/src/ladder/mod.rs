@@ -36,7 +36,7 @@ pub struct Rung {
     pub position: usize,
 }
 
-/// The rungs that may serve a request, the best first. Never empty.
+/// The rungs that may serve a request, the best first. The list is never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ladder {
     /// The best rung.

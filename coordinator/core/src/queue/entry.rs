@@ -87,9 +87,9 @@ pub(crate) enum Residency {
 pub(crate) struct Likeness {
     /// Models with the same possible sites.
     pub(crate) family: u32,
-    /// The base priority of their requests.
+    /// The base priority of the models' requests.
     pub(crate) base: Priority,
-    /// The memory that their model needs, in steps of a sixteenth of an octave.
+    /// The memory that the model needs, in steps of a sixteenth of an octave.
     pub(crate) need: u16,
 }
 

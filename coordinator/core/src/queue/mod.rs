@@ -3,9 +3,9 @@
 //!
 //! There is one FIFO per (model, priority, client). Within a FIFO the oldest is always first. Among requests of one
 //! base priority the older one is never aged less. So the order at any moment is a merge of few heads, and no list is
-//! sorted again as time passes. A client's service changes the position of all its requests at once. The first is
-//! therefore searched on demand, among one head per client. Models that want a load are kept in lines built in the same
-//! way. Every change is logarithmic.
+//! sorted again as time passes. A client's service changes the position of all its requests at once. The first request
+//! is therefore searched on demand, among one head per client. Models that want a load are kept in lines built in the
+//! same way. Every change is logarithmic.
 
 mod cold;
 mod entry;

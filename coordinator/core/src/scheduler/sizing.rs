@@ -127,7 +127,7 @@ impl Scheduler {
         Layers { asked: self.residency_of(ask), memory: ask.layers.memory, stream: size.stream }
     }
 
-    /// The residency of layers for people, with the reason for streaming.
+    /// The residency of layers as text, with the reason for streaming.
     pub(super) fn layers_view(&self, ask: &Ask, site: &[DeviceId], size: &Sized) -> LayersView {
         let asked = self.residency_of(ask);
         let whole = ask.estimate.streamed.map(|streaming| self.streaming_whole(ask, site, &streaming));

@@ -1,4 +1,4 @@
-//! Views of the scheduler's state for people and the API. The functions here change no state.
+//! Views of the scheduler's state for the API and for operators. The functions here change no state.
 
 use model_boss_protocol::RequestId;
 
@@ -31,8 +31,8 @@ impl Scheduler {
         self.pool.in_use().map(|slot| self.slot_view(slot)).collect()
     }
 
-    /// All waiting requests in the order of RC-4 at `now`. The call sorts them all: it is for people, not for the
-    /// path of a request.
+    /// All waiting requests in the order of RC-4 at `now`. The call sorts them all: it is for operators' views, not for
+    /// the path of a request.
     pub fn queue(&self, now: Moment) -> Vec<QueuedView> {
         let ordered = self.queue.in_order(now).into_iter().enumerate();
         ordered

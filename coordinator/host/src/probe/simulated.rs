@@ -32,7 +32,7 @@ pub enum SimulationError {
     Wrong(PathBuf, String),
 }
 
-/// A simulated machine and the memory that its workers hold. Shared by the probe and by the watchers of workers.
+/// A simulated machine and the memory that its workers hold. The probe and the watchers of workers share it.
 #[derive(Debug)]
 pub struct SimulatedMachine {
     file: PathBuf,

@@ -1,5 +1,5 @@
-//! The fields of a request's body that scheduling needs, read without parsing the rest. Also the same body without
-//! model-boss's own fields (RC-2). All other fields are for the worker.
+//! The fields of a request's body that scheduling needs, read without parsing the rest. The module also gives the same
+//! body without model-boss's own fields (RC-2). All other fields are for the worker.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

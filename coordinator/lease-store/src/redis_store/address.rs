@@ -40,7 +40,7 @@ impl Address {
         })
     }
 
-    /// The address for people, never with credentials.
+    /// The address for messages, never with credentials.
     pub(super) fn show(&self) -> String {
         match self {
             Self::Direct(info) => format!("{}/{}", info.addr(), info.redis_settings().db()),

@@ -144,8 +144,8 @@ impl ProcessTree {
     }
 
     /// All living processes of the tree of `root`, with `root` itself if it is alive. These are its descendants, the
-    /// groups and sessions that they lead, and the processes with the root's mark, with all of theirs. Empty for a root
-    /// of another pid namespace.
+    /// groups and sessions that they lead, and the processes with the root's mark, with all of theirs. The list is
+    /// empty for a root of another pid namespace.
     pub fn members(&self, root: &Process) -> Vec<Process> {
         if root.pid_ns != self.namespace {
             return Vec::new();

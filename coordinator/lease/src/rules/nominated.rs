@@ -12,7 +12,7 @@ pub(super) struct Nominated {
     bytes: BTreeMap<DeviceKey, ByteCount>,
     /// The number of these requests.
     pub(super) count: usize,
-    /// The label of the first of them, human-readable.
+    /// The human-readable label of the first of these requests.
     pub(super) label: Option<String>,
 }
 

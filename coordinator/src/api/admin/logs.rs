@@ -75,7 +75,7 @@ async fn tail(file: &Path, lines: usize) -> std::io::Result<(Bytes, u64)> {
     Ok((Bytes::from(last_lines(&text, lines).to_vec()), end))
 }
 
-/// The end of a file, and its length. Empty for a missing file.
+/// The end of a file, and the file's length. A missing file counts as empty.
 async fn end_of(file: &Path) -> std::io::Result<(Vec<u8>, u64)> {
     let mut file = match open(file).await {
         Ok(file) => file,

@@ -29,7 +29,8 @@ impl Table {
         self.rows[at].theirs.extend(theirs);
     }
 
-    /// Medians with their ranges. The ratio is the median of the rounds' ratios, where both were measured in each.
+    /// Medians with their ranges. The ratio is the median of the rounds' ratios, where both sides were measured in each
+    /// round.
     pub(crate) fn markdown(&self, peer: &str) -> String {
         let mut text = format!(
             "\n| figure (median of the rounds, range) | model-boss | {peer} | ours / theirs |\n|---|---|---|---|\n"

@@ -18,7 +18,7 @@ pub trait WeightStore: Send + Sync {
 
 /// The number of reads in progress at the same time. A disk that has to wait for the next read delivers a tenth less.
 const TOGETHER: usize = 2;
-/// Bytes of each of them: whole pages.
+/// The bytes of each read: whole pages.
 const PIECE: usize = 8 << 20;
 
 /// Reads all planned runs, several at a time if they are many bytes.

@@ -80,8 +80,8 @@ pub struct Scheduler {
 pub(in crate::scheduler) struct FamilyKey {
     pub(in crate::scheduler) device: DeviceId,
     pub(in crate::scheduler) category: Category,
-    /// Devices that can each hold the model alone. Empty where several devices share it or its layers are streamed:
-    /// then the room decides.
+    /// Devices that can each hold the model alone. The list is empty where several devices share the model or its
+    /// layers are streamed. Then the room decides.
     pub(in crate::scheduler) alone_on: Vec<DeviceId>,
     pub(in crate::scheduler) splittable: bool,
     pub(in crate::scheduler) streams: bool,

@@ -20,7 +20,7 @@ pub(in crate::scheduler) struct LedgerPlace {
 #[derive(Debug, Default)]
 pub(in crate::scheduler) struct Others {
     pub(in crate::scheduler) leases: Vec<OtherLease>,
-    /// In the order of their arrival.
+    /// The requests of other holders, in the order of arrival.
     pub(in crate::scheduler) requests: Vec<OtherRequest>,
     pub(in crate::scheduler) places: BTreeMap<ModelIndex, LedgerPlace>,
 }

@@ -227,7 +227,7 @@ fn rc_11_a_client_that_leaves_as_its_turn_comes_leaves_its_place_to_the_next() {
     let mut world = World::calm(8, vec![concurrent(model("m", 4), 1)]);
     let requests: Vec<RequestId> = (0..10).map(|_| world.submit("m", 5)).collect();
     world.run_until(s(4));
-    // All but the last are cancelled at their turn, before their dispatch was reported.
+    // All requests but the last are cancelled at their turn, before their dispatch was reported.
     for request in &requests[..9] {
         assert!(matches!(world.fate(*request), Fate::Running(..)), "{request} has its turn");
         world.cancel(*request);

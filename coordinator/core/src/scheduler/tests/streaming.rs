@@ -280,7 +280,7 @@ fn rc_22_what_is_too_large_for_the_gpus_together_is_streamed_over_all_of_them() 
     let (parts, residency) = spawned(&world).unwrap();
     assert_eq!(residency.mode, ResidencyMode::Auto);
     assert_eq!(parts.iter().map(|part| part.1).sum::<ByteCount>(), gib(20) + context + context);
-    // 60 GiB fit nowhere: they take most of both GPUs, in proportion to their free memory, and the host.
+    // A model of 60 GiB fits nowhere: it takes most of both GPUs, in proportion to their free memory, and the host.
     let mut world = machine(&devices, vec![splittable(streams("m", 60, 4))]);
     let request = world.submit("m", 5);
     world.run_until(s(10));

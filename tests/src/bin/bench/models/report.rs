@@ -1,4 +1,4 @@
-//! The speeds of all rounds, as a table for people and as JSON.
+//! The speeds of all rounds, as a human-readable table and as JSON.
 
 use std::collections::BTreeMap;
 

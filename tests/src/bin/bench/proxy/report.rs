@@ -1,4 +1,4 @@
-//! The figures of all rounds, as a table for people and as JSON.
+//! The figures of all rounds, as a human-readable table and as JSON.
 
 use std::collections::BTreeMap;
 
