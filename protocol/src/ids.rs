@@ -60,7 +60,7 @@ macro_rules! number_id {
 }
 
 text_id! {
-    /// The name of a model as its manifest gives it. May contain `/` and `:`.
+    /// The name of a model as its manifest gives it. The name may contain `/` and `:`.
     ModelId
 }
 text_id! {

@@ -53,13 +53,13 @@ pub struct Manifest {
     /// Whether all layers stay on the device, or those that do not fit are streamed in each step (RS-11).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub residency: Option<ResidencyMode>,
-    /// Of a streamed model: the look-ahead, in blocks of layers.
+    /// The look-ahead of a streamed model, in blocks of layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<u32>,
-    /// Of a streamed model: the number of layers in a block.
+    /// The number of layers in a block of a streamed model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<u32>,
-    /// Of a streamed model: how its layers are read; chosen by the file system when absent.
+    /// The kind of reads of a streamed model's layers. By default the file system decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreKind>,
     /// Whether it is never evicted, nor unloaded when idle (RC-19).
@@ -96,19 +96,19 @@ pub struct Manifest {
     /// Request fields used when the request does not set them (`temperature`, `top_p`, …).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub params: BTreeMap<String, serde_json::Value>,
-    /// A version for people (DM-10).
+    /// A version in free text (DM-10).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// A description for people.
+    /// A human-readable description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The author, for people.
+    /// The author, in free text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
-    /// The license, for people.
+    /// The license, in free text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub license: Option<String>,
-    /// Tags for people.
+    /// Tags in free text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// Values that the operator wants to keep beside the model.

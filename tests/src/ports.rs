@@ -1,4 +1,4 @@
-//! Ports for workers, separate from those of other tests. Does not check whether they are free.
+//! Ports for workers, separate from those of other tests. The module does not check whether they are free.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! Admission by time: whether a request that needs a cold start can be answered before its deadline (RC-13). Pure
-//! arithmetic on measured history.
+//! Admission by time: whether a request that needs a cold start can be answered before its deadline (RC-13). The module
+//! is pure arithmetic on measured history.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Memory needs of a model with all layers resident, or with some streamed (RS-11): bytes of the computing devices,
-//! and of the host beside them. Pure arithmetic.
+//! Memory needs of a model with all layers resident, or with some streamed (RS-11): bytes of the computing devices, and
+//! of the host beside them. The module is pure arithmetic.
 
 use model_boss_protocol::{ByteCount, DeviceId, GPU_CONTEXT};
 

@@ -1,4 +1,5 @@
-//! Stay-warm times: how long an unused model stays loaded (RC-8, BC-3). Pure arithmetic on settings and descriptions.
+//! Stay-warm times: how long an unused model stays loaded (RC-8, BC-3). The module is pure arithmetic on settings and
+//! descriptions.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Splits of a model over several devices, in proportion to their spare memory (RC-22). Pure arithmetic.
+//! Splits of a model over several devices, in proportion to their spare memory (RC-22). The module is pure arithmetic.
 
 use model_boss_protocol::ByteCount;
 

@@ -12,7 +12,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::terminal;
 
-/// Sets the level of the log, and reports whether its lines can be written. Does nothing where no log was started.
+/// Sets the level of the log, and reports whether its lines can be written. The call does nothing where no log was
+/// started.
 #[derive(Clone, Default)]
 pub struct LogFilter {
     set: Option<Arc<dyn Fn(LevelFilter) + Send + Sync>>,

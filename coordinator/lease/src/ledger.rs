@@ -45,7 +45,7 @@ pub struct Ledger {
     pub waiters: BTreeMap<String, Waiter>,
     /// Ids of requests whose lease ended, with the time: a late duplicate gets no second lease.
     pub done: BTreeMap<String, StoreTime>,
-    /// Leases that an operator ended without evidence, the latest last.
+    /// Leases that an operator ended without evidence, the latest at the end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forced: Vec<Forced>,
     #[serde(flatten)]

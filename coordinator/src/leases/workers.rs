@@ -181,7 +181,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records completed loads in the ledger, on devices whose accounting needs that. Returns whether there were any.
+    /// Records completed loads in the ledger, on devices whose accounting needs that. Returns whether the ledger has
+    /// changed.
     pub(super) fn state_loads(&mut self) -> bool {
         let blind = |held: &Held| {
             let parts = self.holder.parts(&held.handle);

@@ -1,5 +1,5 @@
-//! Worker processes: one runner task each, from spawn to reaping. Executes the core's `Spawn` and `Stop` and reports
-//! the results. Does not decide which model runs where, or whether to retry.
+//! Worker processes: one runner task each, from spawn to reaping. The runners execute the core's `Spawn` and `Stop` and
+//! report the results. They do not decide which model runs where, or whether to retry.
 
 mod contract;
 mod ended;

@@ -187,7 +187,8 @@ impl WorkerRunner {
         }
     }
 
-    /// Gate, load, service. Returns only when the process must be killed, with the reason.
+    /// Passes the gate, loads the model and serves. The call returns only when the process must be killed, with the
+    /// reason.
     async fn watch(
         &self,
         pid: u32,

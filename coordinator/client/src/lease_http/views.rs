@@ -83,7 +83,7 @@ pub struct LeaseList {
     /// Queued requests, in order.
     #[serde(default)]
     pub waiters: Vec<WaiterBody>,
-    /// Leases that operators ended without proof that their memory was free, the latest last.
+    /// Leases that operators ended without proof that their memory was free, the latest at the end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forced: Vec<ForcedBody>,
 }

@@ -71,7 +71,7 @@ impl RedisDesk {
         Ok(AcquireRequest { wish, mode, yielding, ..request })
     }
 
-    /// Ends the leases whose processes are gone. Returns whether there were any.
+    /// Ends the leases whose processes are gone. Returns whether a lease was ended.
     fn settle(&mut self) -> Result<bool, StoreError> {
         let before = self.holder.leases().len();
         // Only processes of this user can be ended.

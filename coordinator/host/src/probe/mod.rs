@@ -50,8 +50,8 @@ impl Probes {
         Ok(Self { probes: probes.into_iter().map(ProbeThread::start).collect::<Result<_, _>>()? })
     }
 
-    /// Samples every device. A probe that does not answer within `limit` gives its devices as last seen, with every
-    /// changing figure unknown.
+    /// Samples every device. A probe that does not answer within `limit` gives the devices of its last answer, with
+    /// every changing figure unknown.
     pub fn sample(&mut self, leased: &[u32], limit: Duration) -> Vec<DeviceSample> {
         let deadline = Instant::now().later(limit);
         self.probes.iter_mut().flat_map(|probe| probe.sample(leased, deadline)).collect()

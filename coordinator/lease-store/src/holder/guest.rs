@@ -75,7 +75,7 @@ pub struct GuestRecord {
 }
 
 impl Holder {
-    /// One lease, as last seen.
+    /// One lease in the ledger as last read.
     pub fn lease(&self, id: &LeaseId) -> Option<LeaseView> {
         Some(LeaseView::of(id, self.seen.leases.get(id)?, &self.seen))
     }
@@ -282,19 +282,19 @@ impl Holder {
         }
     }
 
-    /// Leases that operators ended without evidence, the latest last, as last seen. Devices are given by name.
+    /// The leases that operators ended without evidence, the latest at the end. Devices are given by name.
     pub fn forced(&self) -> Vec<ForcedView> {
         self.seen.forced.iter().map(|forced| ForcedView::of(forced, &self.seen)).collect()
     }
 
-    /// The processes of a held lease that are alive, or that a device lists, by the last readings. Does not access the
-    /// store.
+    /// The processes of a held lease that are alive, or that a device lists, by the last readings. The call does not
+    /// access the store.
     pub fn living_of(&self, handle: &LeaseHandle, showing: &[u32]) -> Vec<Process> {
         let lease = self.seen.leases.get(&handle.lease).filter(|lease| lease.token == handle.token);
         lease.map(|lease| self.living(lease, showing)).unwrap_or_default()
     }
 
-    /// The processes of a held lease that a device last showed besides the attached ones. Does no I/O.
+    /// The processes of a held lease that a device last showed besides the attached ones. The call does no I/O.
     pub fn users_of(&self, handle: &LeaseHandle) -> Vec<Process> {
         let lease = self.seen.leases.get(&handle.lease).filter(|lease| lease.token == handle.token);
         lease.map(|lease| lease.parts.iter().flat_map(|part| part.users.clone()).collect()).unwrap_or_default()
@@ -315,7 +315,7 @@ impl Holder {
         self.opened(caller, handle)
     }
 
-    /// The handle of a lease in the ledger as last seen, after a check of the guest's proof.
+    /// The handle of a lease in the ledger as last read, after a check of the guest's proof.
     fn opened(&self, caller: Caller, handle: &GuestHandle) -> Result<LeaseHandle, StoreError> {
         let GuestHandle { lease: id, proof } = handle;
         let lost = || StoreError::Lost(id.clone());

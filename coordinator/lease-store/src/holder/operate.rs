@@ -136,27 +136,28 @@ impl Holder {
         self.seen.terms.lease
     }
 
-    /// Whether a process started or a lease ended on a device after its last observation, as last seen. Does no I/O.
+    /// Whether a process started or a lease ended on a device after its last observation, in the ledger as last read.
+    /// The call does no I/O.
     pub fn is_unsettled(&self) -> bool {
         self.seen.devices.values().any(|device| device.unsettled_since.is_some() || device.observed_at.is_none())
     }
 
-    /// The rest of the recovery window, in which no lease is granted, as last seen.
+    /// The rest of the recovery window, in which no lease is granted, in the ledger as last read.
     pub fn recovering(&self) -> Option<Duration> {
         self.seen.recovering()
     }
 
-    /// The reason why the store cannot be used now: its last read or write failed. Does no I/O.
+    /// The reason why the store cannot be used now: its last read or write failed. The call does no I/O.
     pub fn outage(&self) -> Option<&str> {
         self.reach.read.as_deref().or(self.reach.write.as_deref())
     }
 
-    /// All leases of this host, as last seen. Does no I/O.
+    /// All leases of this host in the ledger as last read. The call does no I/O.
     pub fn leases(&self) -> Vec<LeaseView> {
         self.seen.leases.iter().map(|(id, lease)| LeaseView::of(id, lease, &self.seen)).collect()
     }
 
-    /// The waiting requests in the order of arrival, as last seen. Does no I/O.
+    /// The waiting requests in the ledger as last read, in the order of arrival. The call does no I/O.
     pub fn waiters(&self) -> Vec<WaiterView> {
         WaiterView::queue(&self.seen)
     }

@@ -20,7 +20,7 @@ impl Holder {
         family.iter().flat_map(here).collect()
     }
 
-    /// Leases and requests of other holders, as last seen. Does no I/O.
+    /// Leases and requests of other holders in the ledger as last read. The call does no I/O.
     pub fn others(&self) -> Others {
         let now = self.seen.last_time;
         let other = |(id, lease): (&LeaseId, &model_boss_lease::Lease)| {

@@ -1,4 +1,4 @@
-//! The state of a holder: its store, its leases, and the ledger as last seen.
+//! The state of a holder: its store, its leases, and the ledger as last read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

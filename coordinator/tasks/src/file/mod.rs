@@ -30,24 +30,24 @@ pub struct TasksFile {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Task {
-    /// A description for people.
+    /// A human-readable description.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Models, the best first: names or aliases of models of this machine, or `PROVIDER:MODEL`.
     #[schemars(length(min = 1))]
     pub ladder: Vec<String>,
-    /// The category of its requests. By default it is that of the first model of this machine in the ladder, or `llm`
-    /// without one.
+    /// The category of the task's requests. By default it is that of the first model of this machine in the ladder, or
+    /// `llm` without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<Category>,
-    /// The priority of its requests that do not state one.
+    /// The priority of requests that do not state one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
     /// The longest time of a request in all, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.001, max = 604_800))]
     pub budget_s: Option<f64>,
-    /// The time for which its model stays loaded after a request.
+    /// The time for which the task's model stays loaded after a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_alive_s: Option<KeepAlive>,
     /// Whether the first model is used even when it is not loaded and another one is. If it fails, the next one is
@@ -65,7 +65,7 @@ pub struct Task {
     /// Whether models that can think aloud do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<Thinking>,
-    /// Whether its requests always stay on this machine, whatever the ladder or a client says.
+    /// Whether the task's requests always stay on this machine, whatever the ladder or a client states.
     pub local_only: bool,
     /// Values for fields that requests do not set: `temperature`, `max_tokens`, …
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -113,7 +113,7 @@ pub enum Fallback {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientProfile {
-    /// The priority of its requests that do not state one.
+    /// The priority of requests that do not state one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_priority: Option<Priority>,
     /// The most important priority that its requests can have, whatever they state. The default is 2.
@@ -127,26 +127,26 @@ pub struct ClientProfile {
     /// default is all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_models: Option<Vec<String>>,
-    /// The number of its running requests; further ones wait.
+    /// The largest number of the client's running requests; further ones wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_concurrent: Option<u32>,
-    /// The shortest time between the end of one of its requests and the start of the next, in seconds.
+    /// The shortest time between the end of one request and the start of the client's next, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
     pub cooldown_s: Option<f64>,
-    /// The number of requests in a minute; further ones are refused.
+    /// The largest number of requests in a minute; further ones are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub rate_per_minute: Option<u32>,
-    /// The number of its waiting requests; further ones are refused.
+    /// The largest number of the client's waiting requests; further ones are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_queued: Option<u32>,
-    /// Whether its requests may leave this machine.
+    /// Whether the client's requests may leave this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cloud: Option<bool>,
-    /// The limit of its spending at cloud providers in a day, in US dollars.
+    /// The limit of the client's spending at cloud providers in a day, in US dollars.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub daily_spend_usd: Option<f64>,

@@ -47,7 +47,7 @@ pub(super) fn forget(file: &File, offset: u64, len: usize) {
     #[cfg(target_os = "linux")]
     if let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) {
         use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-        // Advice: where it is not taken, the kernel forgets when it has to.
+        // The call is only advice. Where it has no effect, the kernel drops the pages when it needs memory.
         let _ = posix_fadvise(file, offset, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     }
     #[cfg(not(target_os = "linux"))]

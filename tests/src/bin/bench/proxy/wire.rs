@@ -1,5 +1,5 @@
-//! Just enough HTTP/1.1 for the load and the backend: heads, lengths, chunks. Does not interpret them. A real client or
-//! server would cost more than the measured gateways.
+//! Just enough HTTP/1.1 for the load and the backend: heads, lengths, chunks. The module does not interpret them. A
+//! real client or server would cost more than the measured gateways.
 
 use std::ops::Range;
 use std::time::Duration;
