@@ -19,7 +19,7 @@ const DOCUMENT: &str = "footprints";
 /// The pause before a store that is out of reach is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// Receives learned footprints. Cheap to clone.
+/// Receives learned footprints. The handle is cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Footprints(mpsc::UnboundedSender<Footprint>);
 

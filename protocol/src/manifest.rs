@@ -68,7 +68,7 @@ pub struct Manifest {
     /// The time for which it stays loaded after its last use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive: Option<KeepAlive>,
-    /// Whether a model that can think aloud does: `on`, `off`, or for at most so many tokens.
+    /// Whether a model that can reason before its answer does so: `on`, `off`, or a limit of tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking: Option<Thinking>,
     /// The memory it needs, if the operator knows better than our estimate (RC-20).

@@ -28,7 +28,7 @@ schema!(Priority, {
     ],
 });
 schema!(Thinking, {
-    "description": "Whether a model that can think aloud does: on, off, or for at most so many tokens.",
+    "description": "Whether a model that can reason before its answer does so: on, off, or a limit of tokens.",
     "anyOf": [
         { "type": "string", "enum": ["on", "off"] },
         { "type": "integer", "minimum": 0, "maximum": 4_294_967_295_u64 },

@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 
 use crate::ApiError;
 
-/// Whether a model that can think aloud does.
+/// Whether a model that can reason in text before its answer does so.
 ///
-/// People write `on`, `off` or a number of tokens; requests also Anthropic's object, `{"type": "enabled",
+/// Files have `on`, `off` or a number of tokens. Requests may also have Anthropic's object, `{"type": "enabled",
 /// "budget_tokens": 2048}` or `{"type": "disabled"}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thinking {
-    /// Without a limit of tokens.
+    /// Thinking without a limit of tokens.
     On,
-    /// Not at all: the model answers at once.
+    /// No thinking: the model answers at once.
     Off,
-    /// For at most this many tokens; then the thinking is ended and the model answers. 0 is [`Thinking::Off`].
+    /// Thinking of at most this many tokens. At the limit it is ended and the model answers. 0 is [`Thinking::Off`].
     Budget(u32),
 }
 

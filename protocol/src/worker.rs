@@ -65,7 +65,7 @@ pub struct WorkerSpec {
     /// A Jinja chat template in place of the model's own.
     #[serde(default)]
     pub chat_template: Option<String>,
-    /// Whether a model that can think aloud does, and for how many tokens.
+    /// Whether a model that can reason before its answer does so, and for how many tokens.
     #[serde(default)]
     pub thinking: Option<Thinking>,
     /// Settings of the manifest for this kind of worker alone: its own table below `[custom]`.

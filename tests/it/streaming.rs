@@ -144,7 +144,7 @@ async fn rs_11_on_a_simulated_gpu_one_lease_covers_the_gpu_and_the_host() {
     let [gpu, host] = large["parts"].as_array().map_or(&[][..], Vec::as_slice) else { panic!("two parts: {large}") };
     assert_eq!((&gpu[0], &host[0]), (&"cuda:0".into(), &"cpu".into()));
     assert!(gpu[1].as_u64() > Some(536 * MIB) && gpu[1].as_u64() <= Some(650 * MIB), "{large}");
-    // The lease has the slots, and every streamed layer: some 45 MiB of them.
+    // The host part of the lease is about 45 MiB: the slots and every streamed layer.
     assert!(host[1].as_u64() > Some(30 * MIB) && host[1].as_u64() < Some(64 * MIB), "{large}");
     assert_eq!(lease(&boss).await, json!([host, gpu]), "both in one lease");
     assert_eq!(layers(&boss, "large").await["streamed_layers"], 12);

@@ -22,7 +22,7 @@ use crate::client::{Answer, Client};
 use crate::ports::own_ports;
 use crate::wait::{PATIENCE, until};
 
-/// A worker process. Killed when dropped.
+/// A worker process, which is killed when the value is dropped.
 pub struct LoneWorker {
     child: Child,
     stdin: Option<ChildStdin>,

@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(told("qwen3.rope.freq_base"), Some(json!(1e6_f32)));
         assert_eq!(told("tokenizer.ggml.tokens"), Some(Json::Null));
         assert_eq!(told("general.parameter_count"), Some(json!(9_216)));
-        assert_eq!(told("tokenizer.chat_template"), None, "it stands elsewhere");
+        assert_eq!(told("tokenizer.chat_template"), None, "the chat template is in another field");
     }
 
     #[test]

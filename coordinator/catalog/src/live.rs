@@ -403,7 +403,7 @@ mod tests {
         let id = live.add(&file, Asker::Anybody).unwrap();
         assert_eq!(told(&inbox), [("file:x".to_owned(), 1)]);
         live.add(&file, Asker::Anybody).unwrap();
-        assert_eq!(told(&inbox), [("file:x".to_owned(), 2)], "the scheduler hears of it before any order");
+        assert_eq!(told(&inbox), [("file:x".to_owned(), 2)], "the scheduler gets the model before any order");
         live.forget(&id, 1);
         assert_eq!(names(&live), ["file:x", "known"]);
         live.forget(&id, 2);
@@ -414,7 +414,7 @@ mod tests {
             assert!(live.look(&mut candidate).is_none(), "no look brings it back");
         }
         live.forget(&"known".into(), 1);
-        assert_eq!(names(&live), ["known"], "one with a manifest is nobody's to forget");
+        assert_eq!(names(&live), ["known"], "a model with a manifest is never forgotten");
         assert_eq!(live.add(&file, Asker::Anybody).unwrap(), id);
     }
 

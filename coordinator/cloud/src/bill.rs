@@ -160,7 +160,7 @@ pub(super) struct BilledChat {
     /// Whether to drop the last chunk, with the tokens: the client did not request it.
     hide_usage: bool,
     reader: SseReader,
-    told: Option<(u64, u64)>,
+    reported: Option<(u64, u64)>,
     /// Bytes of text: of the prompt, and of the answer so far.
     text: (usize, usize),
 }
@@ -168,12 +168,12 @@ pub(super) struct BilledChat {
 impl BilledChat {
     pub(crate) fn new(bill: Bill, chat: &Map<String, Value>, hide_usage: bool) -> Self {
         let prompt = chat.get("messages").or_else(|| chat.get("prompt")).map_or(0, text_in);
-        Self { bill, hide_usage, reader: SseReader::default(), told: None, text: (prompt, 0) }
+        Self { bill, hide_usage, reader: SseReader::default(), reported: None, text: (prompt, 0) }
     }
 
     fn count(&mut self, usage: Option<Usage>) {
         if let Some(Usage { prompt_tokens: Some(prompt), completion_tokens }) = usage {
-            self.told = Some((prompt, completion_tokens.unwrap_or(0)));
+            self.reported = Some((prompt, completion_tokens.unwrap_or(0)));
         }
     }
 }
@@ -247,7 +247,7 @@ impl Reshape for BilledChat {
         // An abandoned stream never reached its counts. Without a price the counts do not matter.
         let guess = |bytes: usize| u64::try_from(bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(u64::MAX);
         let begun = self.bill.price.is_some() && self.text.1 > 0;
-        self.told.or_else(|| begun.then(|| (guess(self.text.0), guess(self.text.1))))
+        self.reported.or_else(|| begun.then(|| (guess(self.text.0), guess(self.text.1))))
     }
 }
 

@@ -59,7 +59,7 @@ pub struct CloudRequest<'a> {
     pub limits: JsonLimits,
 }
 
-/// The fields that the Messages API counts. It refuses other fields.
+/// The fields that the Messages API accepts when it counts tokens. It refuses other fields.
 const COUNTED: [&str; 5] = ["messages", "system", "tools", "tool_choice", "thinking"];
 
 /// A prompt whose tokens are to be counted.
@@ -289,7 +289,7 @@ impl CloudAnswer {
     }
 
     fn of_http(Answered { status, headers, body }: Answered, reshape: Box<dyn Reshape>) -> Self {
-        Self { status, headers: told(&headers), thinking: None, body: CloudBody::Http(body), reshape }
+        Self { status, headers: passed_headers(&headers), thinking: None, body: CloudBody::Http(body), reshape }
     }
 
     fn of_command(body: CloudBody, is_stream: bool, reshape: Box<dyn Reshape>) -> Self {
@@ -335,15 +335,15 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// The provider's id of the request, which its support requires; other headers are not passed on.
-fn told(headers: &HeaderMap) -> HeaderMap {
-    let mut told = HeaderMap::new();
+fn passed_headers(headers: &HeaderMap) -> HeaderMap {
+    let mut passed = HeaderMap::new();
     for name in ["request-id", "x-request-id"] {
         if let Some(id) = headers.get(name) {
-            told.insert("x-provider-request-id", id.clone());
+            passed.insert("x-provider-request-id", id.clone());
         }
     }
     if let Some(kind) = headers.get(CONTENT_TYPE) {
-        told.insert(CONTENT_TYPE, kind.clone());
+        passed.insert(CONTENT_TYPE, kind.clone());
     }
-    told
+    passed
 }

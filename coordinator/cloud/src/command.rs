@@ -230,8 +230,8 @@ impl Running {
                     () = sender.closed() => return,
                     more = self.more() => if let Err(error) = more {
                         let mut event = Vec::new();
-                        let told = json!({ "type": "api_error", "message": error.message });
-                        sse::named(&mut event, "error", &json!({ "type": "error", "error": told }));
+                        let shown = json!({ "type": "api_error", "message": error.message });
+                        sse::named(&mut event, "error", &json!({ "type": "error", "error": shown }));
                         _ = sender.send(Bytes::from(event)).await;
                         return;
                     },

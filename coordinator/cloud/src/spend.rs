@@ -464,7 +464,7 @@ mod tests {
             (again.of(&first, now), again.of(&ClientId::from("new"), now)),
             (0.5, again.today(now).others_spent)
         );
-        assert!(again.reserve(&ClientId::from("new"), limit, 0.01, now).is_err(), "a restart forgives nobody");
+        assert!(again.reserve(&ClientId::from("new"), limit, 0.01, now).is_err(), "spending survives a restart");
         assert_eq!(again.of(&ClientId::from("new"), now + 2 * DAY), 0.0);
     }
 

@@ -95,14 +95,14 @@ pub struct Provider {
 }
 
 impl ProviderSpec {
-    /// The API that the provider speaks. `name` is its prefix.
+    /// The API that the provider speaks. `name` is the provider's prefix.
     fn kind(&self, name: &str) -> ProviderKind {
         let by_command = self.transport == Some(TransportKind::Cli);
         let usual = if name == CLAUDE || by_command { ProviderKind::Anthropic } else { ProviderKind::OpenAi };
         self.kind.unwrap_or(usual)
     }
 
-    /// Checks the table. `name` is its prefix.
+    /// Checks the provider's table. `name` is the provider's prefix.
     pub fn check(&self, name: &str) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty() || !name.chars().all(plain) {

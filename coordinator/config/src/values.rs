@@ -43,7 +43,7 @@ impl Hosts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleTime(pub KeepAlive);
 
-/// A Redis server's URL, which may contain a password. Shown without it.
+/// A Redis server's URL, which may contain a password. Messages show it without the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl(String);
 

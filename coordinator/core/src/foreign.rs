@@ -33,7 +33,7 @@ impl ForeignUse {
         self.changes.push_back((now, bytes));
     }
 
-    /// The least use at any moment of the window before `now`: lasting use. `None` while unknown.
+    /// The use that lasted: the least at any moment of the window before `now`. It is `None` while the use is unknown.
     pub(crate) fn least(&self, now: Moment, window: Duration) -> Option<ByteCount> {
         self.within(now, window).min()
     }

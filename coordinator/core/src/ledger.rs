@@ -16,7 +16,7 @@ pub enum LedgerState {
     Open,
     /// The store may have lost records: no lease is granted until every holder has had time to report its own.
     Recovering {
-        /// The longest time until then.
+        /// The longest time until leases are granted again.
         #[serde(rename = "left_ms", serialize_with = "crate::time::as_millis")]
         left: Duration,
     },

@@ -1,4 +1,5 @@
-//! The sites where a model could run at all, by the devices' properties and not by their present use. Pure.
+//! The sites where a model could run at all, by the devices' properties and not by their present use. The module has no
+//! state.
 
 use std::cmp::Reverse;
 

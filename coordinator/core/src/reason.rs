@@ -89,7 +89,7 @@ pub enum WaitReason {
     },
     /// The store may have lost records: no lease is granted until every holder has had time to report its own.
     LedgerRecovering {
-        /// The longest time until then.
+        /// The longest time until leases are granted again.
         #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
         retry_in: Duration,
     },

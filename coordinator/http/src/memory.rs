@@ -16,7 +16,7 @@ use model_boss_protocol::{ApiError, ByteCount, ErrorCode};
 /// The `Retry-After` of a refusal: uploads end and answers are read within seconds.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The budget of everything in flight. Clones share it.
+/// The memory budget of all requests and answers in flight. Clones share the budget.
 #[derive(Clone, Debug)]
 pub struct MemoryBudget(Arc<Counters>);
 

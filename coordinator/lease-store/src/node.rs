@@ -82,6 +82,6 @@ mod tests {
                 && !may_open(&with(0o606), stranger, |_| vec![group])
         );
         assert!(may_open(&with(0), 0, |_| vec![]));
-        assert!(may_use(&DeviceKey::cpu(), stranger), "everybody may use memory");
+        assert!(may_use(&DeviceKey::cpu(), stranger), "every user may use memory");
     }
 }

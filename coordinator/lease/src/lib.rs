@@ -1,9 +1,9 @@
-//! The lease rules: promises of bytes on devices to holders, and the end of promises. Pure.
+//! The lease rules: promises of bytes on devices to holders, and the end of promises.
 //!
-//! The crate has no clock, randomness, store or processes. [`apply`] takes the ledger of one host, the store's time
-//! and one operation, changes the ledger and returns the outcome. Every store runs these same rules over one
-//! document. Where a store can lose an acknowledged write, [`read_from`] and [`after_loss`] open the recovery window
-//! first.
+//! The crate is pure: it has no clock, randomness, store or processes. [`apply`] takes the ledger of one host, the
+//! store's time and one operation, changes the ledger and returns the outcome. Every store runs these same rules over
+//! one document. Where a store can lose an acknowledged write, [`read_from`] and [`after_loss`] open the recovery
+//! window first.
 //!
 //! These invariants hold for every order of operations:
 //!

@@ -9,8 +9,8 @@ use crate::{
 /// One operation on the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// States a device's properties. A coordinator's statement replaces the present one; that of any other owner
-    /// holds only until then.
+    /// States a device's properties. A coordinator's statement replaces every present one. A statement of another owner
+    /// holds only until a coordinator declares the device.
     Declare {
         /// The device that is declared.
         device: DeviceKey,
@@ -25,7 +25,7 @@ pub enum Op {
         /// The kind of owner that states it.
         by: OwnerKind,
     },
-    /// Records an observation of a device. The newer sample wins.
+    /// Records an observation of a device. The newer sample has precedence.
     Observe {
         /// The observed device.
         device: DeviceKey,

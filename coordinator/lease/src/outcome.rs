@@ -28,7 +28,7 @@ pub enum Outcome {
     /// `Acquire`, `Attach`, growth: records may have been lost. No lease is granted until every holder has had time
     /// to report its own.
     Recovering {
-        /// The longest time until then.
+        /// The longest time until leases are granted again.
         retry_after: Duration,
     },
     /// `Attach`: the process may use the devices.

@@ -5,7 +5,7 @@ use model_boss_settings::{DocumentAnswer, DocumentStore};
 
 use super::handle::Leases;
 
-/// Access to the documents beside the ledger, but not to the ledger. Cheap to clone.
+/// Access to the documents beside the ledger, but not to the ledger. The handle is cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct LedgerDocuments(Leases);
 

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::scheduling::{Message, News, Ticket};
 
-/// Submits inference requests and operators' orders, and reads views. Every order takes a permission. Cheap to clone.
+/// Submits inference requests and operators' orders, and reads views. Every order takes a permission. The handle is
+/// cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Scheduling {
     news: News,

@@ -31,7 +31,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Starts to read. `pid` marks the lines.
+    /// Starts to read the output. The log's lines are marked with `pid`.
     pub(super) fn capture(
         state: &StateFolder,
         model: &ModelId,

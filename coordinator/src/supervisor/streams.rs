@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use model_boss_protocol::{Generation, ModelId, SlotId, StreamStats};
 
-/// Figures by slot. Cheap to clone.
+/// The figures of streaming, by slot. The handle is cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Streams(Arc<RwLock<StreamFigures>>);
 

@@ -240,7 +240,7 @@ pub enum Report {
     Cancelled {
         /// The request's number.
         number: u64,
-        /// The number of tokens generated until then.
+        /// The number of tokens generated before.
         tokens: u64,
     },
     /// SIGTERM arrived.

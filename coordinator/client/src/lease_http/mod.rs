@@ -182,7 +182,7 @@ pub struct ReleaseBody {
     /// The token of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Proof>,
-    /// Whether to end the lease even if its processes are alive. For operators.
+    /// Whether to end the lease even if its processes are alive. Only operators may do this.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }

@@ -176,7 +176,7 @@ fn a_request_stands_behind_its_like_only_where_another_model_that_needs_exactly_
     push(&mut q, s(0), 1, 0, 5, 0);
     push(&mut q, s(1), 2, 1, 5, 0);
     let behind = |q: &mut InferenceQueue, id| q.is_behind_its_like(RequestId(id), s(1));
-    assert!(!behind(&mut q, 2), "nobody knows what it needs");
+    assert!(!behind(&mut q, 2), "the memory that it needs is unknown");
     let gib = ByteCount::gib(8);
     q.set_likeness(a, 1, gib);
     q.set_likeness(b, 1, gib);

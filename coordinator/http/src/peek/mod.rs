@@ -148,7 +148,7 @@ impl Peeked {
         Ok(())
     }
 
-    /// Reads the same metadata from headers, for clients that cannot add fields. The body wins.
+    /// Reads the same metadata from headers, for clients that cannot add fields. The body has precedence.
     fn fill_from(&mut self, headers: &HeaderMap) -> Result<(), ApiError> {
         let get = |name: &str| match headers.get(name).map(|value| value.to_str()) {
             None => Ok(None),

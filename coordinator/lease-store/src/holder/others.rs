@@ -9,7 +9,7 @@ use super::state::Holder;
 
 impl Holder {
     /// The process ids on this host of all leases' processes, by the last reading. A process that ended is replaced by
-    /// the descendants that it left. Does not access the store.
+    /// the descendants that it left. The call does not access the store.
     pub fn leased_processes(&self) -> Vec<u32> {
         let tree = self.tree();
         let family: BTreeSet<&Process> = self.seen.leases.values().flat_map(Lease::family).collect();

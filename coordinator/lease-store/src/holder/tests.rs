@@ -395,7 +395,7 @@ fn a_request_that_is_taken_back_leaves_the_queue() {
     bench.holder.cancel("b").unwrap();
     assert!(bench.holder.waiters().is_empty());
     bench.holder.cancel("a").unwrap();
-    assert!(bench.holder.leases().is_empty(), "nobody went through its gate");
+    assert!(bench.holder.leases().is_empty(), "no process passed its gate");
 }
 
 #[test]

@@ -78,7 +78,7 @@ pub struct RedisStore {
     version: Option<String>,
 }
 
-/// The address in this URL, without credentials; an error names the URL's fault. Opens no connection.
+/// The address in this URL, without credentials; an error names the URL's fault. The call opens no connection.
 pub fn redis_server(url: &str) -> Result<String, StoreError> {
     Ok(Address::parse(url)?.show())
 }

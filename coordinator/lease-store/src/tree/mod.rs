@@ -383,7 +383,7 @@ impl Source for Proc {
     }
 }
 
-/// Whether the process has ended with all processes that it left. See [`ProcessTree::is_gone`].
+/// Whether the process has ended with all processes that it left ([`ProcessTree::is_gone`]).
 pub fn is_gone(process: &Process) -> bool {
     pid_namespace().is_ok_and(|namespace| ProcessTree::of_this_host(namespace).is_gone(process))
 }

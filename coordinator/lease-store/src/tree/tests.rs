@@ -137,7 +137,7 @@ fn le_4_a_mark_that_somebody_else_wrote_counts_for_nothing() {
     assert!(known.lineage(40, std::slice::from_ref(&guard)).contains(&guard));
     assert!(!known.lineage(1040, std::slice::from_ref(&guard)).contains(&guard), "its memory is its own");
     let alone = marked_tree(&processes[1..], &marks).with_users([(&guard, 1)]);
-    assert!(alone.is_gone(&guard), "a stranger keeps nobody's lease");
+    assert!(alone.is_gone(&guard), "an unrelated process keeps no lease");
     // A process older than the guard was never below it.
     let older = marked_tree(&[(40, 1, 40, 40, 4)], &[(40, mark)]).with_users([(&guard, 1)]);
     assert!(older.is_gone(&guard) && older.marked(&guard).is_empty());

@@ -47,7 +47,7 @@ fn le_4_nothing_is_granted_twice_however_many_compete() {
     let mut people = server.connection();
     let (held, grants): (i64, u64) = redis::cmd("MGET").arg("held").arg("grants").query(&mut people).unwrap();
     assert_eq!(held, 0);
-    assert_eq!(grants, u64::try_from(PROCESSES).unwrap() * THREADS * ROUNDS, "everybody got a turn");
+    assert_eq!(grants, u64::try_from(PROCESSES).unwrap() * THREADS * ROUNDS, "every thread got its turns");
 }
 
 fn compete(url: &str, runtime: &str) {

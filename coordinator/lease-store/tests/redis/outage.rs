@@ -77,7 +77,7 @@ fn after_flushall_everything_is_stated_again() {
         "the server did not change"
     );
     let kept = holder.renew().unwrap();
-    assert_eq!(kept.lost, vec![untouched.clone()], "nobody went through its gate");
+    assert_eq!(kept.lost, vec![untouched.clone()], "no process passed its gate");
     assert_eq!(holder.leases().len(), 1);
     assert!(matches!(holder.attach(&untouched, std::process::id()), Err(StoreError::Lost(_))));
     let later = granted_token(&mut holder);

@@ -1,4 +1,4 @@
-//! Effects of time alone. Expiry is not release.
+//! Changes of the ledger that follow from time alone. An expired lease is not yet released.
 
 use crate::{LeaseState, Ledger, StoreTime};
 

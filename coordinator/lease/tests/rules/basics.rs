@@ -303,7 +303,7 @@ fn what_a_newer_program_wrote_survives_and_is_respected() {
     document["leases"][&lease]["owner"]["kind"] = serde_json::json!("notebook");
     let mut newer: Ledger = serde_json::from_value(document.clone()).unwrap();
     assert_eq!(serde_json::to_value(&newer).unwrap(), document);
-    assert_eq!(newer.charged(&DeviceKey::cpu()), ByteCount(10), "a state nobody knows is counted");
+    assert_eq!(newer.charged(&DeviceKey::cpu()), ByteCount(10), "a lease in an unknown state is counted");
 
     newer.schema = SCHEMA + 1;
     let before = newer.clone();
@@ -406,7 +406,7 @@ fn a_request_that_is_taken_back_gives_back_what_was_not_touched() {
     let promised = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 30)])));
     let cancel = |id: &str, owner: &str| Op::Cancel { request_id: id.to_owned(), owner: crate::story::owner_of(owner) };
     apply(&mut ledger, at(2), cancel("a", "b"));
-    assert!(ledger.leases.contains_key(&promised.lease), "somebody else's word counts for nothing");
+    assert!(ledger.leases.contains_key(&promised.lease), "the statement of another holder has no effect");
     apply(&mut ledger, at(2), cancel("a", "a"));
     assert!(ledger.leases.is_empty());
     let attached = granted(apply(&mut ledger, at(2), ask("b", &[(DeviceKey::cpu(), 30)])));

@@ -23,7 +23,7 @@ fn victims(outcome: Outcome) -> Vec<String> {
             labels.sort();
             labels
         }
-        other => panic!("nobody was asked: {other:?}"),
+        other => panic!("no holder was asked to yield: {other:?}"),
     }
 }
 

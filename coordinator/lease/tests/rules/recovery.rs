@@ -168,7 +168,7 @@ fn a_record_without_a_token_keeps_what_the_ledger_knows_or_gets_the_next_one() {
     let fence = after.fence;
     assert!(matches!(apply(&mut after, at(11), stated(&grant)), Outcome::Reasserted { .. }));
     let token = after.leases[&grant.lease].token;
-    assert!(token > fence && token == after.fence, "tokens only grow, whoever states a lease");
+    assert!(token > fence && token == after.fence, "tokens only grow, whichever holder states a lease");
 }
 
 #[test]

@@ -245,7 +245,7 @@ async fn op_10_every_route_has_a_place_in_the_table_of_rules() {
     let served: BTreeSet<(&str, String)> = routes.into_iter().map(|(method, path)| (word(method), path)).collect();
     let ruled: BTreeSet<(&str, String)> =
         table().into_iter().map(|(method, path, _)| (method, path.to_owned())).collect();
-    assert_eq!(served, ruled, "say in the table here what a new route does in somebody's name");
+    assert_eq!(served, ruled, "add a new route to the table here, with what it does in a client's name");
 }
 
 #[tokio::test]

@@ -267,7 +267,7 @@ fn edit(rig: &Rig, edits: u64, dice: &mut Dice) {
             Some(file) if *current.names.file() == file => good = file,
             None if looks >= 2 => {
                 refused += 1;
-                assert!(!current.problems.is_empty(), "a bad file stands there and nobody says so");
+                assert!(!current.problems.is_empty(), "a bad file is there, but no problem is reported");
             }
             _ => {}
         }

@@ -62,7 +62,7 @@ pub struct Task {
     /// Whether a request may be served by another model than the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
-    /// Whether models that can think aloud do.
+    /// Whether models that can reason before their answers do so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<Thinking>,
     /// Whether the task's requests always stay on this machine, whatever the ladder or a client states.

@@ -119,7 +119,7 @@ impl World {
             return;
         }
         let Some(sample) = &self.physics.newest[number] else {
-            return self.break_with("I1", format!("{what} on device {number} that nobody looked at"));
+            return self.break_with("I1", format!("{what} on device {number} that was not observed"));
         };
         let age = self.store.clock.since(sample.at);
         match sample.used {
@@ -153,7 +153,7 @@ impl World {
             let more = promised(lease, number);
             let wanted: u64 = earlier.iter().map(|waiter| wanted(waiter, number)).sum();
             if more > 0 && wanted > 0 && wanted + counted(after, number) > CAPACITY {
-                self.break_with("I7", format!("{} passed somebody on device {number}", lease.request_id));
+                self.break_with("I7", format!("{} passed an earlier request on device {number}", lease.request_id));
             }
         }
     }
