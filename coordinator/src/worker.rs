@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 /// first.
 const DEATH_NEWS: Duration = Duration::from_secs(2);
 
-/// One generation of a slot, as the rest of the shell sees it.
+/// One generation of a slot, as the other modules of the shell see it.
 #[derive(Debug)]
 pub(crate) struct Worker {
     /// The model that the worker serves.

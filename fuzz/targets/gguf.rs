@@ -38,7 +38,7 @@ fn outline_agrees(file: &[u8]) {
     assert_eq!(tensors, theirs);
 }
 
-/// Half of a file either is enough, or wants a number of bytes that the file has.
+/// A prefix of a file either is enough, or wants a number of bytes that the file has.
 fn prefix_says_what_it_lacks(file: &[u8]) {
     let head = &file[..file.len() / 2];
     if let Err(error) = Header::parse_prefix(head, file.len() as u64)
@@ -60,7 +60,7 @@ fn walk(header: &Header<'_>, key: &str, value: Value<'_>) {
         ValueType::String => header.need::<Strings<'_>>(key).map(|strings| strings.count()).ok(),
         ValueType::F32 | ValueType::F64 => array.floats().map(|floats| floats.len()),
         ValueType::Bool | ValueType::Array => return,
-        // One that does not fit in 63 bits.
+        // This is an integer that does not fit in 63 bits.
         ValueType::U64 => array.integers().map_or(Some(array.len()), |integers| Some(integers.len())),
         _ => array.integers().map(|integers| integers.len()),
     };

@@ -17,9 +17,9 @@ const PLAIN: &str = r#"{"version": "1.0", "added_tokens": [], "model": {"type": 
     "vocab": {"?": 0, "Hello": 1, "<s>": 2}}}"#;
 
 struct Folders {
-    /// Holds nothing but the fuzzed `tokenizer.json`.
+    /// The folder with only the fuzzed `tokenizer.json`.
     vocabulary: PathBuf,
-    /// Holds the fuzzed `tokenizer_config.json` beside a sound vocabulary.
+    /// The folder with the fuzzed `tokenizer_config.json` and a valid vocabulary.
     settings: PathBuf,
     gguf: PathBuf,
 }

@@ -232,7 +232,7 @@ pub struct WorkerHealth {
     /// The bytes that the worker holds on each device of [`WorkerSpec::parts`], by the same names, if they are known.
     #[serde(default)]
     pub held: Vec<(DeviceId, ByteCount)>,
-    /// Counts of the engine's work.
+    /// The counts of the engine's work.
     #[serde(default)]
     pub engine: EngineStats,
     /// The state of streaming; `None` where all layers are resident.

@@ -250,7 +250,7 @@ async fn requests_outlive_the_processes_that_work_on_them() {
     until(PATIENCE, "a process renders", async || busy_below(worker.pid())).await;
     let all = Processes::below(worker.pid());
     for pid in all.pids() {
-        // One process may have ended with another.
+        // The process may have ended together with an earlier one.
         let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
     }
     assert_eq!(answer.await.unwrap().text(), expected);

@@ -143,7 +143,7 @@ fn guards_and_program(holder: u32) -> Vec<u32> {
 pub(crate) fn kill_at_once(pids: &[u32]) {
     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
         for pid in pids {
-            // One process may have ended with another.
+            // The process may have ended together with an earlier one.
             let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
         }
     }

@@ -25,7 +25,7 @@ pub enum KeyState {
     None,
 }
 
-/// One provider.
+/// The state of one provider.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProviderReport {
     /// The provider's prefix.
@@ -49,7 +49,7 @@ pub struct ProviderReport {
     pub models: Vec<ProviderModel>,
 }
 
-/// One of a provider's models.
+/// The state of one model of a provider.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProviderModel {
     /// The provider's own name of the model.

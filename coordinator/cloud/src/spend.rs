@@ -56,7 +56,7 @@ pub struct Today {
     /// Dollars of all clients without a sum of their own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub others_spent: f64,
-    /// Counts of each provider.
+    /// The counts of each provider.
     #[serde(default)]
     pub providers: Tallies,
     /// Whether the file of this day was damaged, so that today's spending is unknown.

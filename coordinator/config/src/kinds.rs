@@ -212,7 +212,7 @@ impl Setting for Option<String> {
     }
 }
 
-/// One text, or a list of texts.
+/// The arguments for llama-server: one text, or a list of texts.
 impl Setting for LlamaArgs {
     fn read(&mut self, value: &Value) -> Result<(), String> {
         let wrong = || format!("{} is no text with arguments for llama-server", Quoted(value));

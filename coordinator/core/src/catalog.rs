@@ -336,7 +336,7 @@ fn likeness(wanted: &str, known: &str, left: &mut usize) -> Option<usize> {
     (distance <= allowed).then_some(distance)
 }
 
-/// Longer names are not compared for a hint.
+/// The longest name that is compared for a hint.
 const LONGEST_COMPARED: usize = 64;
 /// The number of names compared for one hint.
 const NAMES_COMPARED: usize = 512;

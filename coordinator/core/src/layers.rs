@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(take(&[4 * GIB], None), Some(Need::of(ByteCount::gib(4))));
         assert_eq!(take(&[4 * GIB - 1], None), None);
         assert_eq!(take(&[64 * GIB], None), Some(Need::of(ByteCount::gib(40))));
-        // Two devices, each with its margin.
+        // There are two devices, each with its margin.
         assert_eq!(take(&[8 * GIB + split::MARGIN, 8 * GIB + split::MARGIN], None), take(&[16 * GIB], None));
     }
 

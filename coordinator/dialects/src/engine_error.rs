@@ -3,7 +3,7 @@
 use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::Value;
 
-/// Characters of a body without JSON that an error message repeats.
+/// The most characters that an error message repeats of a body without JSON.
 const MAX_WORDS: usize = 300;
 
 /// Translates an engine's error: its own words, with a code of model-boss. A status that does not concern the request

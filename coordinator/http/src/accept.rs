@@ -29,7 +29,7 @@ const REFUSAL_LINGER: Duration = Duration::from_millis(100);
 const COME_AGAIN: Duration = Duration::from_secs(1);
 /// The pause before the next accept when the system has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The time that open connections get to close after the last answer.
+/// The longest time that open connections get to close after the last answer.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Limits on the size and speed of request heads, and on the number of connections.

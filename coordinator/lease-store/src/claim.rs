@@ -20,7 +20,7 @@ use crate::{StoreError, host};
 /// The number of tries. Two claims that begin at the same moment both withdraw, and try again after different pauses.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(10);
-/// The number of bytes shown of another user's text.
+/// The most bytes shown of another user's text.
 const LONGEST_SHOWN: usize = 256;
 
 /// The scope of a claim.

@@ -17,7 +17,7 @@ use crate::{StoreError, host};
 
 /// The fixed size of a mark in bytes, so that overwriting it needs no further disk space.
 const SIZE: usize = 8 << 10;
-/// The number of holders that a mark can name.
+/// The largest number of holders that a mark can name.
 const MOST_HOLDERS: usize = 64;
 
 /// The content of a mark, about one ledger.

@@ -21,10 +21,10 @@ const NEVER_FITS_RETRY: Duration = Duration::from_secs(10);
 /// The pause before a failed store is tried again.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
-/// The number of a lease's processes above which ended ones are dropped.
+/// The most processes of a lease before ended ones are dropped from the list.
 const MOST_USERS: usize = 256;
 
-/// The time after the grant during which a model's lease is not revoked (RC-18's hold).
+/// The shortest time after the grant during which a model's lease is not revoked (RC-18's hold).
 const MIN_HOLD: Duration = Duration::from_secs(10);
 
 impl Ledger {
@@ -254,9 +254,9 @@ impl Ledger {
         });
     }
 
-    /// Releases leases whose memory no device shows any more. If a device still shows some when patience is over, it
-    /// stays charged in the ledger until its processes are seen to be gone. Its device is then reported as leaking
-    /// (RC-18). While the store is unreachable, releases wait.
+    /// Releases leases whose memory no device shows any more. If a device still shows memory of a lease after the
+    /// patience, the lease stays charged until its processes are seen to be gone. The device is then reported as
+    /// leaking (RC-18). While the store is unreachable, releases wait.
     pub(super) fn finish_releases(&mut self) {
         let showing = self.showing();
         for (filling, since) in std::mem::take(&mut self.releasing) {

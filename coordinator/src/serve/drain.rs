@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::error::ServeError;
 use crate::scheduling::Scheduling;
 
-/// The time in which requests learn of their end, after `drain_grace` has passed and the workers were killed.
+/// The longest time in which requests learn of their end, after `drain_grace` has passed and the workers were killed.
 const CUT_LIMIT: Duration = Duration::from_secs(1);
 
 /// A stream of SIGINT, SIGTERM and SIGHUP.

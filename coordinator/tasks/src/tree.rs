@@ -15,7 +15,7 @@ const MAX_SIZE: usize = 1 << 20;
 const MAX_NODES: usize = 100_000;
 /// The limit on nesting; files written by hand stay below it.
 const MAX_DEPTH: usize = 24;
-/// The number of problems reported; more would not be read.
+/// The most problems that are reported, since an operator would not read more.
 const MAX_PROBLEMS: usize = 100;
 
 /// A problem that an operator has to fix.

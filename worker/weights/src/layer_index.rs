@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// A longer index is none.
+/// The longest file that is read as an index.
 const LONGEST: u64 = 256 << 20;
 
 /// The places of a model's layers.

@@ -13,5 +13,5 @@ pub(crate) const MOST_DIMENSIONS: usize = 16;
 pub(crate) const LONGEST_DTYPE: usize = 32;
 /// Bytes of the index of a model in several files.
 pub(crate) const LONGEST_INDEX: u64 = 64 << 20;
-/// Tensors of all files of a model.
+/// The most tensors in all files of a model.
 pub(crate) const MOST_INDEXED: usize = 1 << 19;

@@ -210,7 +210,7 @@ proptest! {
         for (block, restored) in values.chunks(32).zip(back.chunks(32)) {
             let step = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs())) / 127.0;
             for (x, y) in block.iter().zip(restored) {
-                // Half a step, and what rounding the scale to f16 moves the largest value by.
+                // The bound is half a step, plus the most that rounding the scale to f16 changes the largest value.
                 prop_assert!((x - y).abs() <= step * 0.5 + step * 127.0 / 2048.0 + 1e-6, "{x} {y} {step}");
             }
         }

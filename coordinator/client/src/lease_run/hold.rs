@@ -289,7 +289,7 @@ impl Hold {
     }
 }
 
-/// One request and its events, until it is over.
+/// One request and its events, until the lease has ended.
 struct Story {
     id: String,
     keeper: Keeper,

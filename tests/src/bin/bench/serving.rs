@@ -22,7 +22,7 @@ const CONTEXT: usize = 4_096;
 pub(crate) enum Part {
     /// Models that replace each other, and one that is loaded from a cold file.
     Swap,
-    /// One client, and eight at once.
+    /// One client alone, then eight clients at once.
     Batch,
 }
 

@@ -9,8 +9,8 @@ use memmap2::Mmap;
 use super::{Header, HeaderError, TensorInfo};
 use crate::ahead::{cached_share, will_need, will_need_all};
 
-/// The approximate size in bytes of a header with a large vocabulary. It is requested at once: page after page, as they
-/// are touched, would take longer.
+/// The approximate size in bytes of a header with a large vocabulary. So many bytes are requested at once, because
+/// reading single pages when they are touched takes longer.
 const LONGEST_USUAL_HEADER: u64 = 8 << 20;
 
 /// A mapped file. Its header is read on request and borrows from the map.

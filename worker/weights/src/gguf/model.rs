@@ -8,7 +8,7 @@ use crate::store::Extent;
 
 use super::{FileError, GgufFile, Header, KeyError, TensorType};
 
-/// Parts are numbered with five digits.
+/// The largest number of a part: it has five digits.
 const MAX_PARTS: u64 = 99_999;
 
 /// The mapped files of a model, every header checked.

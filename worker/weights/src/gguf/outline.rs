@@ -22,7 +22,7 @@ const KEPT: usize = 1 << 20;
 const RECORD: usize = MAX_NAME + 256;
 /// Bytes that are read at once.
 const AT_ONCE: usize = 2 * RECORD;
-/// No header is read beyond this.
+/// The longest header that is read.
 const LONGEST_HEADER: u64 = 128 << 20;
 
 /// The value of a key.
