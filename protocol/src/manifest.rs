@@ -184,7 +184,8 @@ impl Manifest {
         }
     }
 
-    /// The kinds of devices it uses: those of its recipe, else that of its device. Empty where any device will do.
+    /// The kinds of devices that the model uses: those of its recipe, else that of its device. The list is empty where
+    /// any device is permitted.
     pub const fn device_flags(&self) -> &'static [DeviceFlag] {
         use DeviceFlag::{Cpu, Gpu, Npu};
         match (self.recipe, &self.device) {

@@ -115,7 +115,7 @@ async fn op_10_no_header_and_no_file_beside_weights_swells_the_coordinator() {
         std::fs::write(folder.join(file), format!("{{\"a\":[{}0]}}", "[],".repeat(5 << 20))).unwrap();
     }
     std::fs::write(folder.join("chat_template.jinja"), "x".repeat(16 << 20)).unwrap();
-    // A folder with many small models.
+    // The folder has many small models.
     let many: Vec<String> = (0..48).map(|number| format!("small-{number}")).collect();
     for name in &many {
         safetensors(&model(name).join("model.safetensors"), 128 << 10, many_tensors);

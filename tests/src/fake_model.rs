@@ -102,7 +102,7 @@ impl FakeModel {
         self.script.lock().unwrap().then = behaviour;
     }
 
-    /// Sets the behaviour of the next worker that has none yet; called twice, those of the next two.
+    /// Sets the behaviour of the next worker that has none yet. Two calls set the behaviour of the next two workers.
     pub fn behave_next(&self, behaviour: Behaviour) {
         self.script.lock().unwrap().next.push_back(behaviour);
     }

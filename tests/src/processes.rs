@@ -116,7 +116,7 @@ pub struct PeakMemory {
 impl PeakMemory {
     /// Starts to measure from the process's current use.
     pub fn of(pid: u32) -> Self {
-        // Resets the high-water mark (man 5 proc).
+        // The write resets the high-water mark (man 5 proc).
         fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("our own child's mark can be reset");
         Self { pid, before: status_kib(pid, "VmRSS") }
     }

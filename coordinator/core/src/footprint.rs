@@ -135,7 +135,7 @@ mod tests {
         learned.learn(seen(None, "cpu", 1_000));
         for context in 0..3 * FOOTPRINTS_KEPT as u64 {
             learned.learn(seen(Some(context), "cpu", 1_000));
-            // A second measurement, and no larger.
+            // The second measurement is no larger.
             learned.learn(seen(None, "cpu", 900));
         }
         assert_eq!(learned.len(), FOOTPRINTS_KEPT);

@@ -101,7 +101,7 @@ pub(crate) fn sites(wanted: &Candidate<'_>, devices: &Devices) -> Result<Vec<Sit
     if wanted.splittable && *wanted.device == DeviceId::Auto && allowed().filter(|(name, _)| is_gpu(name)).count() > 1 {
         limits.push("it is too large for the GPUs together".to_owned());
     }
-    // The minimum on any single device.
+    // This is the minimum on any single device.
     let alone = |name: &DeviceId| (wanted.bytes)(std::slice::from_ref(name));
     let needs = allowed().map(|(name, _)| alone(name)).min().unwrap_or_else(|| alone(wanted.device));
     Err(PlacementError::NeverFits { needs, streamed: None, limits: limits.join(", ") })

@@ -148,7 +148,7 @@ pub enum WaitReason {
         /// The model of the request.
         model: ModelId,
     },
-    /// The request's client has as many running requests as it may have.
+    /// The request's client has as many running requests as its limit permits.
     ClientLimit {
         /// The limited client.
         client: ClientId,

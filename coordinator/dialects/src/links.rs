@@ -93,7 +93,7 @@ impl LinkSearch {
             _ if DESCRIPTIONS.contains(&name) => None,
             _ if name == "url" || name == "uri" || is_url(name) => Some(Self::Url),
             _ if name == "data" || MEDIA.contains(&name) => Some(Self::Media),
-            // Further fields of a media object, such as those of Anthropic's links.
+            // These are further fields of a media object, such as those of Anthropic's links.
             _ => Some(Self::Words),
         }
     }

@@ -20,7 +20,7 @@ pub struct Programs {
 /// Why a required program cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// The program is neither beside this one nor on PATH.
+    /// The program is neither in the folder of the running program nor on PATH.
     #[error("the program '{0}' is neither beside this program nor on PATH; build it (scripts/run does){1}")]
     Missing(&'static str, &'static str),
     /// The configured path of the worker is not a file.
@@ -52,7 +52,7 @@ impl Programs {
     }
 }
 
-/// The path of a program beside this one, else on PATH.
+/// The path of a program in the folder of the running program, else on PATH.
 fn find(name: &str) -> Option<PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(name)));
     let path = std::env::var_os("PATH").unwrap_or_default();

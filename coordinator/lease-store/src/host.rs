@@ -49,7 +49,7 @@ pub(crate) fn pid_namespace() -> Result<String, StoreError> {
     Ok(link.to_string_lossy().into_owned())
 }
 
-/// Whether this process may be alive and of this user: a process that cannot be seen may be.
+/// Whether this process may be alive and of this user. A process that cannot be seen counts as such.
 pub(crate) fn may_be(process: &Process, uid: u32) -> bool {
     if pid_namespace().is_ok_and(|own| own != process.pid_ns) {
         return true;

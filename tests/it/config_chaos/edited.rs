@@ -35,7 +35,7 @@ pub(super) enum Stands {
 #[derive(Debug, Default)]
 pub(super) struct Good {
     written: Mutex<BTreeSet<u64>>,
-    /// The newest version that was seen in use: no older one may return.
+    /// The newest version that was seen in use: no older version may return.
     seen: AtomicU64,
 }
 
@@ -231,7 +231,7 @@ impl Edited {
                 }
             }
             Ok(about) if about.is_dir() => fs::remove_dir(path).unwrap(),
-            // A pipe, a dangling link, or no file at all.
+            // The path is a pipe, a dangling link, or no file at all.
             _ => drop(fs::remove_file(path)),
         }
     }
@@ -276,7 +276,7 @@ impl Edited {
         match dice.below(6) {
             // VS Code, nano, a shell: in place, through a link if it is one.
             0..=1 => fs::write(path, bytes).unwrap(),
-            // In two pieces, as on a slow disk.
+            // The file is written in two pieces, as on a slow disk.
             2 => {
                 let half = std::str::from_utf8(bytes).ok().filter(|text| text.contains('"'));
                 let half = half.map_or(bytes.len() / 2, |text| cut(text, dice));

@@ -151,7 +151,7 @@ mod tests {
         let path = || PathBuf::from("large.gguf");
         let system = io::Error::from_raw_os_error;
         let read = |source| ModelError::Store(WeightStoreError::Read { path: path(), offset: 4096, source });
-        // The error numbers of EIO and ESTALE, then of ENOENT and EACCES.
+        // The numbers are those of EIO and ESTALE, then of ENOENT and EACCES.
         for (number, expected) in [
             (5, WorkerExit::ReadFailed),
             (116, WorkerExit::ReadFailed),

@@ -181,7 +181,7 @@ fn a_file_that_changes_underneath_ends_the_process_with_its_name() {
     );
     // Later steps fail too.
     assert!(matches!(comes.forward(&[step(&[2])]), Err(DecoderError::Fatal(_))));
-    // A truncated file.
+    // The copy of the model's file is truncated.
     let cut = tempfile::tempdir().unwrap();
     let model = synthetic(&cut);
     let mut comes = streamed(&model, &options(Some(1), Some(1)));

@@ -57,7 +57,7 @@ fn counts_cost_nothing_until_their_bytes_are_there() {
     let mut file = header(40_000, 0);
     file.resize(1 << 20, 0xff);
     assert!(peak_of_parsing(&file) < 4096);
-    // An array of 100,000 strings, each empty.
+    // The header has an array of 100,000 empty strings.
     let mut file = header(0, 1);
     file.extend(1_u64.to_le_bytes());
     file.extend(b"k\x09\0\0\0\x08\0\0\0");

@@ -89,7 +89,7 @@ pub(crate) struct RecentRequest {
 /// The limit for which a client may start no request now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBack {
-    /// The client has as many running requests as it may have.
+    /// The client has as many running requests as its limit permits.
     Concurrency { running: u32, limit: u32 },
     /// The pause after the client's last request is not over.
     Cooldown { until: Moment },

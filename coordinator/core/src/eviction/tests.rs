@@ -226,7 +226,7 @@ fn rc_22_victims_on_several_devices_are_counted_together() {
         last_used: s(used),
         ..idle(n, 9)
     };
-    // 12 GiB over two devices with 4 GiB and 2 GiB of spare memory beside the margin.
+    // The model needs 12 GiB on two devices, which have 4 GiB and 2 GiB of spare memory beside the margin.
     let goal = Goal { need: wants(12 * GIB), rooms: vec![4 * GIB + margin, 2 * GIB + margin], places: 0 };
     let all = [on(1, 1, 0, 1), on(2, 0, 6, 2), on(3, 6, 0, 3)];
     let victims = plan(&mine, &goal, &all, s(9), &Settings::default()).unwrap();

@@ -37,7 +37,7 @@ struct ProbeThread {
     /// The pending answer that missed its deadline, and when its order was given. No second order is given before it
     /// arrives.
     late: Option<(Receiver<Seen>, Instant)>,
-    /// Every device that was ever seen, as of its last sample.
+    /// Every device that was ever seen, with its last sample.
     last: Vec<DeviceSample>,
     /// The number of consecutive answers in which each device was missing.
     missing: BTreeMap<DeviceId, u32>,

@@ -27,7 +27,7 @@ const BEGIN_AGAIN: Duration = Duration::from_secs(1);
 /// The probe of the driver.
 pub struct NvidiaProbe {
     driver: Driver,
-    /// Every GPU that was ever seen, as of its last sample.
+    /// Every GPU that was ever seen, with its last sample.
     known: Vec<DeviceSample>,
 }
 

@@ -365,7 +365,7 @@ impl Source for Proc {
     fn inner(&self, pid: u32) -> Option<(String, u32)> {
         let namespace = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?.to_string_lossy().into_owned();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        // Numbers from the outermost visible namespace to the process's own (proc_pid_status(5)).
+        // The line has the process's numbers, from the outermost visible namespace to its own (proc_pid_status(5)).
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
         Some((namespace, numbers.split_ascii_whitespace().last()?.parse().ok()?))
     }

@@ -99,7 +99,7 @@ fn a_register_swaps_only_what_was_read_and_only_soon() {
     assert_eq!(store.compare_and_swap(&loaded, Etag::random().unwrap(), "two").unwrap(), Swap::Stale, "another server");
     let loaded = store.load().unwrap();
     assert_eq!(store.compare_and_swap(&loaded, Etag::random().unwrap(), "two").unwrap(), Swap::Done);
-    // One readable document, and no key that expires.
+    // Redis has one readable document, and no key that expires.
     let mut people = server.connection();
     let document: String = redis::cmd("HGET").arg("mb:{boot}:ledger").arg("document").query(&mut people).unwrap();
     assert_eq!(document, "two");

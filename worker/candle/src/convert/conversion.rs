@@ -90,7 +90,7 @@ impl Conversion {
     /// Writes the file: `header` with the model's metadata, and all tensors.
     pub fn write(&self, mut header: HeaderWriter, out: impl Write) -> Result<(), ConvertError> {
         let factors = gguf_keys::write(&self.spec, &mut header)?;
-        // llama.cpp's numbers for files of mostly one type.
+        // These are llama.cpp's numbers for files of mostly one type.
         let file_type: u32 = match self.matrices {
             MatrixType::F16 => 1,
             MatrixType::Q8_0 => 7,

@@ -138,7 +138,7 @@ impl TensorType {
     }
 
     fn row(self) -> (Self, &'static str, u64, u64) {
-        // Present for every variant; a test walks them all.
+        // Every variant is in the table, which a test checks.
         TYPES.into_iter().find(|(kind, ..)| *kind == self).unwrap_or(TYPES[0])
     }
 }

@@ -273,7 +273,7 @@ impl<R: Read> JsonReader<R> {
         if self.byte()? == wanted { Ok(()) } else { Err(self.unexpected(words)) }
     }
 
-    /// Consumes the next character if it is this one; returns whether it was.
+    /// Consumes the next character if it is `wanted`, and returns whether it was.
     fn next_is(&mut self, wanted: u8) -> Result<bool, JsonFault> {
         self.blanks()?;
         let is = self.peek()? == Some(wanted);

@@ -130,7 +130,7 @@ fn is_refusal(error: &io::Error) -> bool {
     [Errno::EINVAL, Errno::EFAULT].iter().any(|refusal| error.raw_os_error() == Some(*refusal as i32))
 }
 
-/// Some file systems open a file for direct reads and refuse the first one.
+/// Tries a direct read, because some file systems open a file for direct reads and refuse the first read.
 fn try_direct(file: File) -> io::Result<File> {
     let mut page = HostBuffer::new(PAGE)?;
     file.read_at(&mut page, 0)?;

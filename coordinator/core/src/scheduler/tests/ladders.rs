@@ -232,8 +232,8 @@ fn a_provider_takes_what_comes_without_a_slot_and_its_failure_leads_on() {
     assert_eq!((decision.model.as_str(), decision.request), ("claude", Some(failed)));
     assert_eq!(decision.reasons, ["the provider is busy", "it is asked nothing for 30 s"]);
 
-    // The provider said when to come again. Until then it gets no requests, and a request without another rung is
-    // refused.
+    // The provider's answer stated the earliest time of the next request. Until then it gets no requests, and a request
+    // without another rung is refused.
     let meanwhile = submit(&mut world, &["claude:opus", "small"]);
     assert_eq!(rung(&world, meanwhile).0, 1);
     let alone = submit(&mut world, &["claude:opus"]);

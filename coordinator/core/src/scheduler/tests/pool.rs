@@ -363,7 +363,7 @@ fn rc_20_what_was_measured_is_charged_learned_and_used_at_the_next_load() {
     world.behaviour.footprint = Some((1_250, 1_250));
     world.submit("m", 5);
     world.run_until(s(10));
-    // A quarter more than the estimate with the GPU's context.
+    // The measured memory is a quarter more than the estimate with the GPU's context.
     let measured = ByteCount::mib((4_096 + 536) * 5 / 4).0 / 1_000_000;
     assert_eq!(parts(&world, "m")[0].1.0 / 1_000_000, measured);
     assert_eq!(world.core.devices()[0].charged.0 / 1_000_000, measured);

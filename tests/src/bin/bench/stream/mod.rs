@@ -81,7 +81,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>, processor: &str) -> ExitC
     let bytes = fs::metadata(&model).expect("the model is a file").len();
     println!("machine: {processor}, {} threads", options.threads);
     println!("model: {}, {:.2} GB; limit {}", model.display(), bytes as f64 / 1e9, options.limit);
-    // Memory for everything: the model, keys and values, and a step's activations.
+    // The memory is enough for everything: the model, keys and values, and a step's activations.
     let ample = ByteCount(bytes + bytes / 4 + (1 << 30));
     let groups = Group::new(options.limit).and_then(|tight| Ok((tight, Group::new(ample)?)));
     let (tight, ample) = match groups {
