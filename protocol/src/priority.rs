@@ -18,11 +18,11 @@ pub struct ParsePriorityError(String);
 impl Priority {
     /// The most important.
     pub const HIGHEST: Self = Self(0);
-    /// For requests of a person who waits for the answer.
+    /// The priority of requests of a person who waits for the answer.
     pub const INTERACTIVE: Self = Self(2);
-    /// For requests that state no priority.
+    /// The priority of requests that state none.
     pub const NORMAL: Self = Self(5);
-    /// For requests that can wait until there is room.
+    /// The priority of requests that can wait until there is room.
     pub const BATCH: Self = Self(8);
     /// For training jobs that lease memory, unless they state another (LE-3).
     pub const TRAINING: Self = Self(7);

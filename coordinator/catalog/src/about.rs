@@ -1,5 +1,5 @@
-//! Facts that a model's files state about it: family, number of parameters, quantisation, context, chat template. They
-//! are shown to people and clients; no decision depends on them.
+//! Facts that a model's files state about it: family, number of parameters, quantisation, context, chat template. The
+//! facts are shown to operators and clients; no decision depends on them.
 
 use std::collections::BTreeMap;
 use std::path::Path;

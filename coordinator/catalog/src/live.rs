@@ -48,7 +48,7 @@ struct NamedByPath {
     all: Vec<ByPath>,
     /// The listings of earlier reads, also those of models with manifests.
     folders: Folders,
-    /// The number of namings of all models by path so far.
+    /// The number of times that clients have named any model by path.
     namings: u64,
 }
 
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(live.add(&file, Asker::Anybody).unwrap(), id);
     }
 
-    /// The scheduler's last list: the models by path with their namings.
+    /// The scheduler's last list: the models by path, with the numbers of their last use of the path.
     fn told(inbox: &mpsc::Receiver<Vec<ModelDescription>>) -> Vec<(String, u64)> {
         let mut last = Vec::new();
         for models in inbox.try_iter() {

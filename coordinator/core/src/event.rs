@@ -218,7 +218,7 @@ pub enum Outcome {
 pub struct ExitReport {
     /// The meaning of the worker's exit code; `None` for a signal, or a code that workers do not use.
     pub reason: Option<WorkerExit>,
-    /// For people: `exit code 65`, `killed by signal 9`, `could not be started: …`.
+    /// A human-readable text: `exit code 65`, `killed by signal 9`, `could not be started: …`.
     pub description: String,
     /// The last lines the worker wrote to standard error.
     pub last_lines: Vec<String>,

@@ -29,7 +29,7 @@ struct Failure {
 pub(crate) enum FailedWhen {
     /// The failure happened during the load.
     Loading,
-    /// After it was ready, before it completed a request.
+    /// The worker failed after it was ready, and before it completed a request.
     BeforeFirstAnswer,
 }
 

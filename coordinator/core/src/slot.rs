@@ -19,7 +19,7 @@ use crate::{EngineOptions, LayerOptions, LoadPhase, Moment, ReadyPhase, SizeRule
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", content = "phase", rename_all = "snake_case")]
 pub enum SlotState {
-    /// Empty: no lease, no process.
+    /// The slot is empty: it has no lease and no process.
     Idle,
     /// A load is in progress.
     Loading(LoadPhase),

@@ -92,7 +92,7 @@ pub enum UpstreamError {
     /// The connection broke before the head of an answer arrived.
     #[error("it closed the connection before the head of its answer was whole")]
     Exchange(#[source] hyper::Error),
-    /// The token is no valid header value: cannot happen with hexadecimal tokens.
+    /// The token is no valid header value, which cannot happen with hexadecimal tokens.
     #[error("the worker's token cannot be sent in a header")]
     Token(#[source] http::header::InvalidHeaderValue),
 }

@@ -40,7 +40,7 @@ pub struct AcquireRequest {
     /// The caller's name for the request; repeating it gives the same lease. It is unique among all requests ever
     /// made.
     pub request_id: String,
-    /// For people: the model or the job.
+    /// A human-readable name: the model or the job.
     pub label: String,
     /// The importance of the request for the queue and for preemption.
     pub priority: Priority,

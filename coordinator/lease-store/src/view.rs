@@ -1,4 +1,4 @@
-//! Leases for the API and for display: with names in place of keys, and without proofs.
+//! Leases for the API and for display. They have names in place of keys, and no proofs.
 
 use std::time::Duration;
 

@@ -25,13 +25,14 @@ use super::context::Context;
 /// The callers of a route, and its requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Open to every caller; reveals only whether the process works.
+    /// Every caller may use the route. It reveals only whether the process works.
     Public,
-    /// For clients of models: a key where keys are set.
+    /// Clients of models may use the route. It needs a key where keys are set.
     Inference,
-    /// For readers of the state: a key where keys are set.
+    /// Readers of the state may use the route. It needs a key where keys are set.
     Read,
-    /// For operators: a key where keys are set, and a small JSON body that a page of another site cannot send.
+    /// Operators may use the route. It needs a key where keys are set, and a small JSON body that a page of another
+    /// site cannot send.
     Manage,
 }
 

@@ -44,7 +44,7 @@ pub(super) enum ServeError {
     /// The driver or the ledger's thread ended: the coordinator cannot run without either.
     #[error("a part of the coordinator that must not end has ended; its log says why")]
     Broken,
-    /// Buckets of histograms are invalid: cannot happen with those in this program.
+    /// Buckets of histograms are invalid, which cannot happen with those in this program.
     #[error("cannot set up metrics")]
     Metrics(#[from] prometheus::Error),
 }

@@ -441,7 +441,7 @@ fn readable(headers: &HeaderMap) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// An answer's body: at once, or frame by frame as written.
+/// An answer's body, sent at once or frame by frame.
 enum Stream {
     Whole(Option<Bytes>),
     Frames(mpsc::Receiver<Bytes>),

@@ -86,7 +86,7 @@ pub(super) struct ByPath {
     path: PathBuf,
     /// The folders that the model's files may be in, which depend on the caller that named it.
     roots: ModelRoots,
-    /// The number of the model's last naming, counted over all such models: no two namings have the same.
+    /// The number of the request that last named the model by its path. Numbers are unique among all such models.
     named: u64,
 }
 
@@ -131,7 +131,7 @@ impl ByPath {
         &self.name
     }
 
-    /// The number of the model's last naming.
+    /// The number of the request that last named the model by its path.
     pub(super) fn named(&self) -> u64 {
         self.named
     }

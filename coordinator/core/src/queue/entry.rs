@@ -94,9 +94,9 @@ pub(crate) struct Likeness {
 }
 
 impl Likeness {
-    /// The step of a number of bytes.
+    /// The step of [`Self::need`] that a number of bytes belongs to.
     pub(crate) fn step_of(bytes: ByteCount) -> u16 {
-        // In whole MiB; the logarithm of 2^44 MiB is no more than 44 octaves.
+        // Bytes are rounded to whole MiB. The logarithm of 2^44 MiB is no more than 44 octaves.
         let mib = (bytes.0 >> 20).max(1) as f64;
         (mib.log2() * 16.0) as u16
     }

@@ -22,7 +22,7 @@ use crate::streamed::request::StreamRequest;
 pub(crate) enum StageFailure {
     /// The weights are larger than the free memory.
     TooSmall { needs: u64, free: u64 },
-    /// Slots or buffers of streamed layers found no memory, on the device or on the host; in words.
+    /// Slots or buffers of streamed layers found no memory, on the device or on the host. The text is the reason.
     NoRoom(String),
     /// Another error.
     Model(ModelError),

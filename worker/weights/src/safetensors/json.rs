@@ -47,7 +47,7 @@ pub(crate) struct JsonReader<R> {
 }
 
 impl<R: Read> JsonReader<R> {
-    /// At the beginning of a text.
+    /// Creates a reader at the beginning of a text.
     pub(crate) fn new(source: R) -> Self {
         Self { source, buffer: vec![0; AT_ONCE].into_boxed_slice(), filled: 0, next: 0, before: 0 }
     }

@@ -48,9 +48,9 @@ pub(crate) struct Quantised {
 
 /// The blocks' bytes, in one of two orders.
 enum OrderedBlocks {
-    /// Row by row, as in the file.
+    /// The rows follow one another, as in the file.
     Rows(Bytes),
-    /// In tiles of sixteen rows.
+    /// The matrix is in tiles of sixteen rows.
     Tiles(Tiles),
 }
 
