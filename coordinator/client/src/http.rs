@@ -167,7 +167,7 @@ impl Client {
         // Without this option only latency suffers.
         let _ = stream.set_nodelay(true);
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
-        // The end of the connection shows on the body.
+        // A failure of the connection reaches the reader of the body.
         tokio::spawn(connection);
         let mut request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
         if let Some(key) = &self.key {

@@ -25,8 +25,8 @@ struct Scenario {
     answer: Duration,
     /// The number of concurrent requests of one model.
     at_once: usize,
-    /// The number of open requests for all models together at any time. The load is saturating; users with so many
-    /// open conversations cause one of this size.
+    /// The number of open requests for all models together at any time. The number saturates the machine, as do users
+    /// with the same number of open conversations.
     open: usize,
 }
 

@@ -14,13 +14,14 @@ use crate::state_file::{FileId, StateFileUse, open_state_file};
 use crate::store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Swap};
 use crate::{StoreError, host};
 
-/// Boot id → etag, and the ledger as JSON. At most one row: opening drops the rows of other boots.
+/// The ledgers by boot id, each as an etag and JSON. The table has at most one row: opening drops the rows of other
+/// boots.
 const LEDGERS: TableDefinition<'_, &str, (u128, &str)> = TableDefinition::new("ledgers");
 
 /// The largest token of earlier boots' ledgers, so that tokens grow across boots too.
 const FENCE: TableDefinition<'_, (), u64> = TableDefinition::new("fence");
 
-/// Name → etag, and the content of a small document.
+/// The small documents by name, each as an etag and its content.
 const DOCUMENTS: TableDefinition<'_, &str, (u128, &str)> = TableDefinition::new("documents");
 
 /// A document that was read longer ago than this is read again before a decision.

@@ -297,7 +297,7 @@ impl WorkerRunner {
         }
     }
 
-    /// Ends a worker: SIGTERM → grace → SIGKILL → wait.
+    /// Ends a worker: sends SIGTERM, waits for the grace, sends SIGKILL and waits for the end.
     async fn terminate(
         &self,
         child: &mut Child,

@@ -21,9 +21,9 @@ impl Scheduler {
         }
     }
 
-    /// Forgets models that clients named by their path and that were unused for long. Beyond a limit of count, those
-    /// unused for longest go first. The shell removes them from its catalog too, unless they were named again
-    /// meanwhile.
+    /// Forgets models that clients named by their path and that were unused for long. Above a limit of their number,
+    /// the models unused for longest are forgotten too. The shell removes them from its catalog too, unless they were
+    /// named again meanwhile.
     pub(super) fn forget_path_models(&mut self) {
         let named = self.catalog.iter().filter(|(_, model)| model.listed && model.description.named.is_some());
         let named: Vec<(Moment, ModelIndex)> = named.map(|(index, model)| (model.used_at, index)).collect();

@@ -1,4 +1,4 @@
-//! [`DecoderSpec`] → GGUF metadata, the inverse of [`crate::spec::gguf`]. It writes no tensor data.
+//! Writes a [`DecoderSpec`] as GGUF metadata, the inverse of [`crate::spec::gguf`]. It writes no tensor data.
 
 use model_boss_weights::gguf::{HeaderWriter, ToValue, WriteError};
 

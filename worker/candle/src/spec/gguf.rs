@@ -1,5 +1,5 @@
-//! GGUF metadata → [`DecoderSpec`]: the keys of the architectures that this decoder supports, and the defaults of
-//! llama.cpp. Of the tensors only the names are read.
+//! Reads GGUF metadata into a [`DecoderSpec`]: the keys of the architectures that this decoder supports, and the
+//! defaults of llama.cpp. Of the tensors only the names are read.
 
 use std::collections::HashSet;
 

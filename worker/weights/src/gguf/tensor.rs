@@ -23,7 +23,8 @@ pub struct TensorInfo<'a> {
 }
 
 impl<'a> TensorInfo<'a> {
-    /// The tensor's dimensions, slowest first (row-major; the file has them fastest first). Empty for a single number.
+    /// The tensor's dimensions, slowest first (row-major; the file has them fastest first). The list is empty for a
+    /// single number.
     pub fn shape(&self) -> &[u64] {
         self.shape.get(..self.rank).unwrap_or_default()
     }

@@ -54,7 +54,7 @@ impl TensorEntry {
     }
 }
 
-/// Every tensor of a model: name → type, shape, file and range. Holds no data and no open file.
+/// Every tensor of a model by name, with its type, shape, file and range. The index holds no data and no open file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TensorIndex {
     files: Vec<WeightFile>,

@@ -82,7 +82,7 @@ struct RawIndex {
     weight_map: WeightMap,
 }
 
-/// Tensor → shard, no tensor twice.
+/// The shard of each tensor. No tensor is in two shards.
 struct WeightMap(BTreeMap<String, String>);
 
 impl<'de> Deserialize<'de> for WeightMap {

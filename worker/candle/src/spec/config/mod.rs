@@ -1,5 +1,5 @@
-//! `config.json` → [`DecoderSpec`]. The module reads the file's spellings, old and new, and fills in the defaults of
-//! `transformers`. It does not look at tensors.
+//! Reads `config.json` into a [`DecoderSpec`]. The module reads the file's spellings, old and new, and fills in the
+//! defaults of `transformers`. It does not look at tensors.
 //!
 //! Rope is spelled in two ways. Up to transformers 4 it is `rope_theta` beside `rope_scaling` (with `type` or
 //! `rope_type`); since transformers 5 it is one `rope_parameters`. Both are read as transformers 5 does. A

@@ -185,8 +185,9 @@ struct HostShare {
 }
 
 impl HostShare {
-    /// The buffers first, then as many blocks as fit. Blocks are chosen evenly among the streamed ones, so that the
-    /// disk has time for the others while they are copied. Without a limit only buffers are held.
+    /// Chooses the blocks to hold: the buffers have precedence, then as many blocks as fit are held. Blocks are chosen
+    /// evenly among the streamed ones, so that the disk has time for the others while they are copied. Without a limit
+    /// only buffers are held.
     fn of(
         limit: Option<u64>,
         blocks: &[(Reads, Vec<MatrixPiece>)],
