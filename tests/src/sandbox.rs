@@ -1,4 +1,5 @@
-//! A temporary folder for one coordinator: manifests, state, configuration, fake models. Starts coordinators in it.
+//! A temporary folder for one coordinator: manifests, state, configuration, fake models. The sandbox starts
+//! coordinators in its folder.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};

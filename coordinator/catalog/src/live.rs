@@ -1,5 +1,5 @@
 //! The current catalog. Edits of manifests and of models' files take effect while requests run (TR-5), and models that
-//! clients name by path join it. Reports every change to the scheduler, in order.
+//! clients name by path join it. Every change is reported to the scheduler, in order.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -241,7 +241,7 @@ impl Running {
         receiver
     }
 
-    /// Reads more of the output. Fails when the command ended without a result, or is silent for too long.
+    /// Reads more of the output. The call fails when the command ended without a result, or is silent for too long.
     async fn more(&mut self) -> Result<(), ApiError> {
         self.read.clear();
         self.read.reserve(READ_AT_ONCE);

@@ -311,7 +311,7 @@ impl SpendState {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The text of the file. Fails until the file was read once, because its content would be lost.
+    /// The text of the file. The call fails until the file was read once, because its content would be lost.
     fn content(&self) -> Result<Vec<u8>, String> {
         self.read_file()?;
         let today = self.books().today.clone();

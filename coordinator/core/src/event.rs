@@ -24,7 +24,8 @@ pub enum Event {
     /// dispatched one gives its place back. If the request has ended already, nothing changes. No other event has to
     /// follow.
     Cancel(RequestId),
-    /// A request ended. Every outcome but [`Outcome::LostBeforeAnswer`] is its end at every stage, as `Cancel` is.
+    /// A request ended. With every outcome but [`Outcome::LostBeforeAnswer`], this ends the request at every stage, as
+    /// `Cancel` does.
     Finished {
         /// The request that ended.
         request: RequestId,
@@ -34,8 +35,8 @@ pub enum Event {
         tokens: Option<u64>,
     },
     /// The target of a dispatched request cannot answer it, and no byte was sent to the client. The request is sent to
-    /// the next rung of its ladder; without one, `error` is its final answer. Answered with `Dispatch`, `DispatchCloud`
-    /// or `Refuse`.
+    /// the next rung of its ladder; without one, `error` is its final answer. The scheduler answers with `Dispatch`,
+    /// `DispatchCloud` or `Refuse`.
     RungFailed {
         /// The request that was dispatched.
         request: RequestId,
@@ -53,7 +54,8 @@ pub enum Event {
         /// The waiting requests of all other holders, in the order of arrival.
         requests: Vec<OtherRequest>,
     },
-    /// A more important request revokes the lease of this slot. Repeated at each heartbeat while that holds.
+    /// A more important request revokes the lease of this slot. The event is repeated at each heartbeat until the lease
+    /// is released or kept.
     LeaseRevoked {
         /// The slot with the lease.
         slot: SlotId,
@@ -129,8 +131,8 @@ pub enum Event {
         /// The exit code or the signal, with the worker's last lines.
         exit: ExitReport,
     },
-    /// A probe measured the worker's process tree once it was ready. Raises the slot's charge, and is learned
-    /// (RC-20).
+    /// A probe measured the worker's process tree once it was ready. The figure raises the slot's charge, and is
+    /// learned (RC-20).
     Measured {
         /// The worker's slot.
         slot: SlotId,

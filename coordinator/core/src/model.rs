@@ -20,11 +20,11 @@ pub struct ModelDescription {
     pub size: SizeEstimate,
     /// The number of concurrent requests.
     pub max_concurrent: u32,
-    /// Never evicted, never unloaded for idleness.
+    /// Whether the model is never evicted, nor unloaded for idleness.
     pub pin: bool,
     /// The time the model stays loaded after its last use, if the manifest sets it.
     pub keep_alive: Option<KeepAlive>,
-    /// Changes when the manifest or the weights change.
+    /// A number that changes when the manifest or the weights change.
     pub revision: u64,
     /// Devices that the model needs for itself alone, besides the one it computes on (MM-5).
     pub exclusive_devices: Vec<DeviceId>,

@@ -22,9 +22,9 @@ pub enum Order {
         /// Options that differ from the manifest.
         options: Box<LoadOptions>,
     },
-    /// Move a loaded model (DM-5): a second copy is loaded there and takes over, and the old copy drains. Answered with
-    /// `Done` at the takeover, or with `Refuse` while the old copy keeps serving. A disconnect of the caller does not
-    /// cancel it.
+    /// Move a loaded model (DM-5): a second copy is loaded there and takes over, and the old copy drains. The order is
+    /// answered with `Done` at the takeover, or with `Refuse` while the old copy keeps serving. A disconnect of the
+    /// caller does not cancel it.
     Move {
         /// The caller's id.
         request: RequestId,
@@ -55,7 +55,8 @@ pub enum Order {
         /// The pin in place of the manifest's; `None` restores the manifest's.
         pinned: Option<bool>,
     },
-    /// Close a device to loads and unload its models (RC-30). Answered with `Done` when it is empty.
+    /// Close a device to loads and unload its models (RC-30). The order is answered with `Done` when the device is
+    /// empty.
     FreeDevice {
         /// The caller's id.
         request: RequestId,

@@ -29,7 +29,7 @@ pub struct ModelView {
     pub size: ByteCount,
     /// The rule that gave the model's size (RC-20).
     pub size_rule: SizeRule,
-    /// Never evicted, never unloaded for idleness.
+    /// Whether the model is never evicted, nor unloaded for idleness.
     pub pin: bool,
     /// Whether the model is loaded.
     pub status: ModelStatus,

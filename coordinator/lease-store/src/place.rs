@@ -96,8 +96,8 @@ impl HostFolders {
             .collect()
     }
 
-    /// Creates a new file in each folder: `prepare` fills it before another process may open it. Fails only if no
-    /// folder accepts it.
+    /// Creates a new file in each folder: `prepare` fills it before another process may open it. The call fails only if
+    /// no folder accepts the file.
     pub(crate) fn publish(
         &self,
         prefix: &str,

@@ -65,7 +65,7 @@ pub struct Configured {
     pub log_level: LogLevel,
 }
 
-/// The effective settings. Reports every change to its listener.
+/// The effective settings. Every change is reported to the listener.
 pub struct LiveSettings {
     configured: Configured,
     state: Mutex<SettingsState>,

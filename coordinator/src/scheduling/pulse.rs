@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// Signals to the one listening task that the state may have changed. Costs only a flag while no task listens.
+/// Signals to the one listening task that the state may have changed. A signal costs only a flag while no task listens.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
     heard: AtomicBool,

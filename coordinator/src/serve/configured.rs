@@ -107,7 +107,7 @@ fn cache(config: &Config) -> Option<ByteCount> {
     config.model_cache_mb.map(|mb| ByteCount(mb.saturating_mul(1 << 20)))
 }
 
-/// The supervisor's settings. Fails if the program that runs every model is missing.
+/// The supervisor's settings. The call fails if the program that runs every model is missing.
 pub(super) fn supervisor_settings(config: &Config, state: &StateFolder) -> Result<SupervisorSettings, ProgramError> {
     let programs = Programs::find(config.worker_binary.as_deref())?;
     programs.of(if config.simulate.is_some() { Backend::Fake } else { Backend::Candle })?;

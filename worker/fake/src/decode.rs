@@ -62,7 +62,7 @@ pub(crate) enum Finish {
     Length,
 }
 
-/// An answer in progress. Dropped before [`Decode::finish`], it counts as cancelled: the client disconnected.
+/// An answer in progress. If it is dropped before [`Decode::finish`], it counts as cancelled: the client disconnected.
 pub(crate) struct Decode {
     number: u64,
     words: Vec<String>,

@@ -1,6 +1,6 @@
 //! `model-boss lease`: runs programs with leased memory, serves leases to programs in other languages, and lists leases
-//! and queued requests. Uses the ledger in Redis directly where one is named, so that no coordinator has to run;
-//! otherwise a coordinator. The rules of leases are decided in `model-boss-lease`.
+//! and queued requests. The commands use the ledger in Redis directly where one is named, so that no coordinator has to
+//! run. Otherwise they use a coordinator. The rules of leases are decided in `model-boss-lease`.
 
 mod args;
 mod desk;

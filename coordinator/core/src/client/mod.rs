@@ -65,7 +65,7 @@ pub(crate) struct Client {
     /// The number of requests of the last minute, decaying with time.
     rate: f64,
     rated_at: Moment,
-    /// The number of requests that the client's rate limit still allows; refills with time.
+    /// The number of requests that the client's rate limit still allows. The number rises again with time.
     allowance: f64,
     pub(crate) requests: u64,
     pub(crate) refused: u64,

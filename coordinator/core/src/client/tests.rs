@@ -53,7 +53,7 @@ fn rc_4_a_client_that_was_away_saves_nothing_up_and_owes_nothing() {
     assert_eq!(all.ahead(new), 0);
     serve(&mut all, new, s(2), 3_000);
     assert_eq!(all.ahead(new), 3_000);
-    // One client alone, then another: service that no other wanted counts against none of them.
+    // One client is alone, then another one arrives. Service that no other client wanted counts against neither.
     all.left(new, s(3));
     all.ended(busy, s(3), ended(Some(9_000), Duration::ZERO));
     let late = all.named(&client("late"), s(4));

@@ -11,7 +11,7 @@ use crate::ladder::Climb;
 /// A position in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Arrival {
-    /// Rises with the moment, so it decides the order alone.
+    /// The position as a number, which rises with the moment. So it decides the order alone.
     pub(super) number: u64,
     pub(crate) at: Moment,
 }

@@ -227,8 +227,8 @@ impl InferenceQueue {
         self.cold.seek_among_all(self.now, &self.terms)
     }
 
-    /// The next model with waiting requests that is not loaded, from this one on, models outside the lines included.
-    /// The order has no meaning.
+    /// The next model with waiting requests that is not loaded, by index from `from` on. Models outside the lines are
+    /// included.
     pub(crate) fn next_cold(&self, from: ModelIndex) -> Option<ModelIndex> {
         self.cold.next_model(from)
     }
@@ -286,7 +286,8 @@ impl InferenceQueue {
         }
     }
 
-    /// The largest need among the models that want a load: by family, all models that are alike together.
+    /// Upper bounds of the memory that the models that want a load need, each with its family. The models that are
+    /// alike are summed in one bound.
     pub(crate) fn needs(&self) -> impl Iterator<Item = (u32, i128)> {
         self.cold.counts().map(|((family, need), models)| {
             let each = f64::from(need + 1) / 16.0;
@@ -378,7 +379,7 @@ impl InferenceQueue {
         self.waiting.values().map(Box::as_ref)
     }
 
-    /// All waiting requests in RC-4's order. For people: the call sorts them all.
+    /// All waiting requests in RC-4's order. The call sorts them all, so it is only for views.
     pub(crate) fn in_order(&self, now: Moment) -> Vec<(OrderKey, &Waiting)> {
         let key = |entry: &Waiting| self.terms.key(entry.priority, entry.arrival, entry.client, now);
         let mut all: Vec<_> = self.waiting.values().map(|entry| (key(entry), entry.as_ref())).collect();
@@ -389,8 +390,8 @@ impl InferenceQueue {
         all
     }
 
-    /// The number of requests for `model` that would be before one of this priority arriving now. For people: the call
-    /// reads them all.
+    /// The number of requests for `model` that would be before one of this priority arriving now. The call reads all of
+    /// these, so it is only for views.
     pub(crate) fn stand_before(&self, model: ModelIndex, base: Priority, now: Moment) -> usize {
         let aged = |waiting: &&Waiting| self.terms.effective(waiting.priority, waiting.arrival, now);
         let of_model = self.waiting.values().map(Box::as_ref).filter(|waiting| waiting.model == model);

@@ -115,7 +115,7 @@ impl Scheduler {
             QueueFull::Elsewhere { limit } => format!("{limit} requests wait for providers already; try again later"),
             QueueFull::InAll { limit } => format!("{limit} requests wait already; try again later"),
         };
-        // About the time in which an eighth of the requests before it are done.
+        // The hint is about the time in which an eighth of the requests before it are done.
         let turns = self.queue.len_of(model) / (8 * self.catalog[model].max_concurrent()) + 1;
         let wait = self.catalog[model].history.mean_answer().saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX));
         let wait = wait.clamp(Duration::from_secs(1), Duration::from_secs(60));
@@ -372,8 +372,8 @@ impl Scheduler {
         }
     }
 
-    /// Removes a request that will not be dispatched from the queue. Ends the claim, and the cause of a load, that
-    /// rest on it alone.
+    /// Removes a request that will not be dispatched from the queue. A claim or a cause of a load that rests on this
+    /// request alone ends too.
     pub(super) fn take_waiting(&mut self, request: RequestId) -> Option<Waiting> {
         let waiting = self.dequeue(request)?;
         let model = waiting.model;

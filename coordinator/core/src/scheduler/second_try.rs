@@ -13,7 +13,7 @@ use crate::settings::LoadFailurePolicy;
 use crate::slot::SlotState;
 use crate::{ExitReport, Verdict, WaitReason};
 
-/// The shortest time between two such tries of one model.
+/// The shortest time between two second tries of one model.
 const AT_MOST_EVERY: Duration = Duration::from_secs(600);
 
 impl Scheduler {

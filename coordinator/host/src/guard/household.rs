@@ -55,8 +55,8 @@ async fn keep_running(guard: u32) {
     }
 }
 
-/// Kills and reaps every orphan that this process inherited from a killed guard. Returns whether none is left. Blocks
-/// for at most two seconds.
+/// Kills and reaps every orphan that this process inherited from a killed guard. Returns whether none is left. The call
+/// blocks for at most two seconds.
 pub fn end_orphans() -> bool {
     let deadline = Instant::now().later(LIMIT);
     loop {

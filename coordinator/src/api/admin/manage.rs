@@ -101,7 +101,7 @@ impl<'a> Done<'a> {
     }
 }
 
-/// Loads a model. Waits as long as its caller stays connected (MM-7), or not at all.
+/// Loads a model. The call waits as long as its caller stays connected (MM-7), or not at all.
 pub(crate) async fn load(mut call: Call) -> Result<Response, ApiError> {
     let wait = waits(&call)?;
     let mut request: LoadRequest = call.body().await?.parse().await?;

@@ -24,7 +24,7 @@ const SHORT_EVENT: usize = 64 << 10;
 /// The number of copies of an unfinished event: in translations, in the check, and in the annotator.
 const KEEPERS: usize = 4;
 
-/// An answer's body. Dropped before its end, it closes its connection.
+/// An answer's body. If it is dropped before its end, its connection is closed.
 pub(crate) struct AnswerBody {
     from: Origin,
     stream: Option<Box<Stream>>,

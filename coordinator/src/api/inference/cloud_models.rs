@@ -42,8 +42,8 @@ pub(crate) fn permitted(context: &Context, client: &ClientId) -> Vec<CloudModel>
     names.into_iter().filter_map(|name| find(context, client, &name).ok().flatten()).collect()
 }
 
-/// The provider's model with this name; `None` where the name means something else. Fails where the client may not use
-/// it, or the provider lacks its key.
+/// The provider's model with this name; `None` where the name means something else. The call fails where the client may
+/// not use the model, or the provider lacks its key.
 pub(crate) fn find(context: &Context, client: &ClientId, name: &str) -> Result<Option<CloudModel>, ApiError> {
     let here = context.catalog.current().find(name).is_some();
     let Target::Cloud { provider, model } = context.tasks.providers().target(name) else { return Ok(None) };

@@ -22,7 +22,7 @@ pub struct MappedWeights {
 }
 
 impl MappedWeights {
-    /// Maps every file of the index. Fails when one has another length than when its header was checked.
+    /// Maps every file of the index. The call fails when a file has another length than when its header was checked.
     pub fn map(index: TensorIndex) -> Result<Self, WeightsError> {
         let mut maps = Vec::new();
         for file in index.files() {

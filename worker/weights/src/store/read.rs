@@ -12,7 +12,7 @@ pub trait WeightStore: Send + Sync {
     /// file is not changed.
     fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), WeightStoreError>;
 
-    /// The store's kind of reads and the reason, in a few words for people: `direct (ext4)`.
+    /// The store's kind of reads and the reason, in a few words: `direct (ext4)`.
     fn describe(&self) -> String;
 }
 

@@ -88,7 +88,7 @@ fn rc_18_batch_work_against_a_busy_more_important_model_is_done_within_its_bound
     let streams =
         [Stream { model: "a", priority: 2, per_1000_s: 1_000 }, Stream { model: "b", priority: 8, per_1000_s: 20 }];
     let waits = hammer(2, 1, 20, &streams, 2 * HOUR);
-    // The bound: max_wait, then the hold of the loaded model, its drain and the load.
+    // The bound is `max_wait`, then the hold of the loaded model, its drain and the load.
     assert!(longest(&waits[1]) < 720, "batch waited {} s", longest(&waits[1]));
 }
 

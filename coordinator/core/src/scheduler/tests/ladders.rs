@@ -69,7 +69,7 @@ fn rc_10_what_waits_for_providers_is_bounded_too_and_keeps_nobody_from_a_model()
     let asked: Vec<RequestId> =
         (0..40).map(|n| of(&mut world, "greedy", ["claude:x", "openai:y", "other:z"][n % 3])).collect();
     let refused = asked.iter().filter(|request| matches!(world.fate(**request), Fate::Refused(_))).count();
-    // One request is dispatched, and the others wait, as many as for one model.
+    // One request is dispatched. The others wait, in the number that may wait for one model.
     assert_eq!((refused, world.core.queued()), (35, 4));
     let error = world.refusal(asked[39]);
     assert_eq!(error.reason, RefusalReason::QueueFull);

@@ -118,7 +118,7 @@ fn rc_6_a_request_without_room_waits_in_the_queue_and_names_who_is_in_the_way() 
     // The idle model's rank fades by one per 30 s until it is no more important than the waiting request.
     world.run_until(s(120));
     assert_eq!(world.fate(waiting), &Fate::Answered);
-    // 90 s after its answer at 5 s, without waiting for a re-evaluation.
+    // The time is 90 s after the answer at 5 s, without waiting for a re-evaluation.
     let answered = world.answered_at(waiting).unwrap();
     assert!(answered > s(100) && answered < ms(100_300), "{answered:?}");
 }
@@ -471,7 +471,7 @@ fn lease_refusals_wait_their_time_or_for_any_lease_change() {
     world.unload(Some("b"));
     world.run_for(Duration::from_millis(150));
     assert!(matches!(world.core.why(waiting), Some(WaitReason::Loading { .. })));
-    // The ledger saw the same asker all the time.
+    // The ledger saw the same requester all the time.
     let asked = world.log.iter().filter_map(|(_, effect)| match effect {
         Effect::AcquireLease { model, generation, .. } if model.as_str() == "a" => Some(*generation),
         _ => None,
