@@ -1,5 +1,6 @@
 //! The one task that owns the scheduler: events in, effects out. It carries out every effect by a message to another
-//! part (the ledger's thread, the supervisor, a waiting request) and never waits for an answer. Decides nothing.
+//! part (the ledger's thread, the supervisor, a waiting request) and never waits for an answer. The driver decides
+//! nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub(crate) struct Driver {
     /// The learned sizes.
     pub(crate) footprints: Footprints,
     pub(crate) metrics: Arc<Metrics>,
-    /// Cancelled when all workers are stopped after a drain.
+    /// The token is cancelled when all workers are stopped after a drain.
     pub(crate) drained: CancellationToken,
     /// Signals that the state may have changed.
     pub(crate) pulse: Arc<Pulse>,

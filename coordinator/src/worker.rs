@@ -30,7 +30,7 @@ pub(crate) struct Worker {
     pub(crate) kill: CancellationToken,
     /// The reason, set before `kill`.
     pub(crate) kill_reason: OnceLock<&'static str>,
-    /// Cancelled when a worker that has served has ended, or is being ended.
+    /// The token is cancelled when a worker that has served has ended, or is being ended.
     pub(crate) ended: CancellationToken,
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Answer {
 pub(super) struct FakeCoordinator {
     pub(super) url: String,
     asked: Arc<Mutex<Vec<Asked>>>,
-    /// Cancelled when a client closes a connection whose answer has no end.
+    /// The token is cancelled when a client closes a connection whose answer has no end.
     pub(super) left: CancellationToken,
 }
 

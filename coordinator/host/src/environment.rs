@@ -3,7 +3,7 @@
 //! locales, and settings of drivers and arithmetic libraries.
 //!
 //! Left out on purpose: keys and tokens; proxies, whose addresses hold passwords, because a model needs no network;
-//! `LLAMA_ARG_*`, which would bypass the list of permitted llama-server arguments; `LD_PRELOAD`. A manifest returns
+//! `LLAMA_ARG_*`, which would bypass the list of permitted llama-server arguments; `LD_PRELOAD`. A manifest can add
 //! some of them by name (`inherit_env`), or sets values (`env` of a command).
 
 use std::ffi::OsString;

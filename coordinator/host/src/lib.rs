@@ -1,5 +1,5 @@
-//! The machine: its devices, its started processes and the guards that end them. Also files that survive a restart,
-//! signals, file descriptors, clocks and the terminal. Models and requests are not part of this crate.
+//! The machine: its devices, its started processes and the guards that end them. The crate also has files that survive
+//! a restart, signals, file descriptors, clocks and the terminal. Models and requests are not part of this crate.
 
 pub mod clocks;
 pub mod descriptors;

@@ -1,4 +1,4 @@
-//! Files that people write. They are opened without blocking, and read no further than a valid file can be long.
+//! Files that users write. They are opened without blocking, and read no further than a valid file can be long.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};

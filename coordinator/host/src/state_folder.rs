@@ -1,5 +1,5 @@
-//! The folder of files that survive a restart, and the current faults of these files. Their content is their owners'
-//! matter.
+//! The folder of files that survive a restart, and the current faults of these files. Their content is not interpreted
+//! here.
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
@@ -23,7 +23,7 @@ const LAST_WRITE: Duration = Duration::from_secs(2);
 /// Free bytes below which the next write may fail.
 const LITTLE: u64 = 64 << 10;
 
-/// The state folder. Cheap to clone; all clones share the known faults.
+/// The state folder. The handle is cheap to clone, and all clones share the known faults.
 #[derive(Clone, Debug)]
 pub struct StateFolder {
     path: PathBuf,

@@ -19,8 +19,8 @@ pub struct TcpSocket {
     pub remote: SocketAddr,
     /// Whether the socket listens.
     pub listens: bool,
-    /// The user whose process created the socket. Means nothing when `inode` is 0: the kernel then writes 0, which is
-    /// root.
+    /// The user whose process created the socket. The number means nothing when `inode` is 0: the kernel then writes 0,
+    /// which is root.
     pub uid: u32,
     /// The socket's inode; 0 when no process holds the socket any more.
     pub inode: u64,

@@ -1,5 +1,5 @@
 //! Untrusted JSON, measured before it is parsed: its nesting, its number of values, and the memory that a parsed
-//! document would take. One pass over the bytes that allocates nothing.
+//! document would take. The measurement is one pass over the bytes, and allocates nothing.
 
 use memchr::memchr2;
 use model_boss_config::JsonLimits;

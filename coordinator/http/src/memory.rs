@@ -37,7 +37,7 @@ pub struct HeldMemory {
 /// Whether a request was accepted before it needs memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Not accepted yet: the request can be refused without a loss, so the threshold applies.
+    /// The request is not accepted yet. It can be refused without a loss, so the threshold applies.
     AtDoor,
     /// The request was accepted: it may use all free memory.
     Accepted,

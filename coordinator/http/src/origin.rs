@@ -1,6 +1,6 @@
 //! The sites whose pages may send requests. A web page anywhere can make a browser send requests to a loopback port. It
-//! can also give its own host name our address (DNS rebinding). The names in Host and Origin reveal such requests.
-//! Pages of other sites read no answer, unless `allowed_origins` names their site (CORS).
+//! can also give its own host name this server's address (DNS rebinding). The names in Host and Origin reveal such
+//! requests. Pages of other sites read no answer, unless `allowed_origins` names their site (CORS).
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -67,7 +67,7 @@ impl Silence {
         self.begun.get_or_insert_with(Instant::now);
     }
 
-    /// Ready when the silence has lasted too long.
+    /// The future is ready when the silence has lasted too long.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let due = match self.begun {
             Some(begun) => later(begun, self.patience.head),

@@ -29,8 +29,8 @@ struct Content {
     file: Option<PathBuf>,
     /// The possible states of a ledger that one process alone writes.
     states: Vec<String>,
-    /// The holders of leases in these states. Absent where many processes write the ledger, or there are too many to
-    /// name.
+    /// The holders of leases in these states. The list is absent where many processes write the ledger, or where it
+    /// would be too long.
     holders: Option<Vec<Process>>,
     /// The largest token in these states.
     fence: Token,

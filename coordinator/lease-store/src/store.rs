@@ -56,8 +56,8 @@ pub struct Document {
     pub etag: Etag,
 }
 
-/// The etag of one state of a register; 0 where it is empty. Random, so that no state after a loss of data is
-/// mistaken for an earlier one.
+/// The etag of one state of a register; 0 where it is empty. The etag is random, so that no state after a loss of data
+/// is mistaken for an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Etag(pub u128);
 

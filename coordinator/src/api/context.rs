@@ -58,7 +58,7 @@ pub(crate) struct Context {
     pub(crate) state: StateFolder,
     /// The log of the process itself.
     pub(crate) log: LogFilter,
-    /// Cancelled when the process has the order to end.
+    /// The token is cancelled when the process has the order to end.
     pub(crate) draining: CancellationToken,
     /// The time at which the process began.
     pub(crate) started: Instant,

@@ -66,7 +66,7 @@ pub(super) fn unexplained(sample: &DeviceSample) -> Option<(DeviceId, ByteCount)
     Some((sample.device.clone(), sample.used?.saturating_sub(explained)))
 }
 
-/// The greatest age at which a doubt is dropped: memory stayed in use, and processes that may hold it are alive.
+/// The age at which a doubt is dropped. Until then memory stayed in use, and processes that may hold it are alive.
 const LONGEST_DOUBT: Duration = Duration::from_secs(2);
 
 /// The conclusion from a list without a worker, and the doubt that remains. Arguments: `grew` says whether unexplained

@@ -161,7 +161,7 @@ impl Known {
 struct Started {
     /// The driver's task, which ends only by a fault.
     driver: JoinHandle<()>,
-    /// Cancelled when no request is left after a drain.
+    /// The token is cancelled when no request is left after a drain.
     drained: CancellationToken,
     scheduling: Scheduling,
     metrics: Arc<Metrics>,

@@ -132,7 +132,7 @@ fn identity(about: &Metadata) -> (u64, u64) {
     (about.dev(), about.ino())
 }
 
-/// Fowler, Noll and Vo's FNV-1a of 128 bits: distinguishes long names, and protects against no attack.
+/// Fowler, Noll and Vo's FNV-1a of 128 bits. The sum distinguishes long names, and protects against no attack.
 fn sum(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

@@ -19,7 +19,7 @@ const KEPT_LINES: usize = 512;
 /// The pause before a failed disk is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
-/// Takes lines for a log file. Cheap to clone; the last clone ends the log.
+/// A handle that takes lines for a log file. It is cheap to clone; dropping the last clone ends the log.
 #[derive(Clone)]
 pub(super) struct WorkerLog {
     lines: mpsc::Sender<String>,

@@ -210,7 +210,7 @@ impl Wards {
                 Ok(WaitStatus::Exited(pid, code)) if pid == self.main => self.ended = Some(Ended::With(code)),
                 Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.main => self.ended = Some(Ended::By(signal)),
                 Ok(WaitStatus::StillAlive) => return true,
-                // A stopped guard ends nothing. A stopped program is its owner's affair.
+                // A stopped guard ends nothing. A stopped program is left stopped, as its owner wanted.
                 Ok(WaitStatus::Stopped(pid, _)) if pid == self.main && self.place == GuardPosition::Outer => {
                     let _ = kill(pid, Signal::SIGCONT);
                 }

@@ -200,7 +200,7 @@ fn a_lost_race_is_run_again_until_the_caller_has_waited_long_enough() {
     bench.memory.0.lock().unwrap().answers = vec![Swap::Conflict; 100];
     let handle = bench.granted("a", ByteCount::gib(1));
     assert_eq!(bench.holder.leases().len(), 1);
-    // More losses in a row than can happen in practice.
+    // These are more losses in a row than can happen in practice.
     bench.memory.0.lock().unwrap().answers = vec![Swap::Stale; 10_000];
     let error = bench.holder.release(&handle, Evidence::Gone).unwrap_err();
     let StoreError::Contended(losses) = error else { panic!("{error}") };

@@ -85,7 +85,8 @@ pub fn redis_server(url: &str) -> Result<String, StoreError> {
 
 impl RedisStore {
     /// Opens the ledger of this boot. `url` is `redis://`, `rediss://` (TLS), `redis+unix://`, or
-    /// `redis+sentinel://host:port,host:port/SERVICE/DB`. Connects at once, so that a wrong address is reported here.
+    /// `redis+sentinel://host:port,host:port/SERVICE/DB`. The call connects at once, so that a wrong address is
+    /// reported here.
     pub fn open(url: &str, boot_id: &str) -> Result<Self, StoreError> {
         let link = Link::new(Address::parse(url)?);
         let mut store = Self { link, key: format!("mb:{{{boot_id}}}:ledger"), version: None };

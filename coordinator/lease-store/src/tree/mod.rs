@@ -118,8 +118,8 @@ impl ProcessTree {
         self.users.get(mark).is_none_or(|user| self.source.users(pid) == Some([*user; 2]))
     }
 
-    /// All processes whose chain of parents leads to `ancestor`, without `ancestor` itself. Complete while the
-    /// ancestor is a subreaper (prctl(2), `PR_SET_CHILD_SUBREAPER`): orphans below it become its children.
+    /// All processes whose chain of parents leads to `ancestor`, without `ancestor` itself. The list is complete while
+    /// the ancestor is a subreaper (prctl(2), `PR_SET_CHILD_SUBREAPER`): orphans below it become its children.
     pub fn below(ancestor: u32) -> Vec<Below> {
         let all = Proc.all().unwrap_or_default();
         // Processes that started during the listing have the next numbers.

@@ -26,7 +26,7 @@ use crate::api::route::Call;
 /// The header with the last event that a reconnecting reader has seen.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// `GET /api/v1/events`. Begins with the current state, or with the events after `Last-Event-ID`.
+/// `GET /api/v1/events`. The stream begins with the current state, or with the events after `Last-Event-ID`.
 pub(crate) async fn events(call: Call) -> Result<Response, ApiError> {
     let context = call.context;
     let resumed = call.request.headers().get(LAST_EVENT_ID);

@@ -16,7 +16,7 @@ use crate::leases::GuestAnswer;
 /// The path before the id of a lease.
 const PREFIX: &str = "/api/v1/leases/";
 
-/// `GET /api/v1/leases`: leases and queued requests. While the store is unreachable, their last known state.
+/// `GET /api/v1/leases`: leases and queued requests. While the store is unreachable, the last known ones are shown.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     json(&call.context.leases.everybody().await?)
 }
@@ -97,7 +97,7 @@ fn most_important(call: &Call, asked: Priority) -> Result<Priority, ApiError> {
     Ok(asked.max(call.context.tasks.client_rules().of(&client).max_priority))
 }
 
-/// The rest of the path after the list's.
+/// The part of the path after [`PREFIX`].
 fn place(call: &Call) -> Result<String, ApiError> {
     let path = call.request.uri().path();
     percent_decode(path.strip_prefix(PREFIX).unwrap_or_default())

@@ -321,7 +321,7 @@ enum Verb {
     Pin,
 }
 
-/// Moves a model (DM-5). Answers when the move is done; a caller that disconnects does not stop it.
+/// Moves a model (DM-5). The route answers when the move is done. A caller that disconnects does not stop the move.
 async fn move_to(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     let wait = waits(&call)?;
     let request: MoveRequest = call.body().await?.parse().await?;

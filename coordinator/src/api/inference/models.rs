@@ -54,7 +54,7 @@ struct Status<'a> {
     failure: Option<&'a str>,
 }
 
-/// A model with its manifest's content, people's notes on it (DM-10) and its path.
+/// A model with its manifest's content, its descriptive fields (DM-10) and its path.
 #[derive(Serialize)]
 struct Details<'a> {
     #[serde(flatten)]

@@ -22,7 +22,7 @@ const MODELS: [(&str, &str); 2] = [("vectors", "category = \"embedding\"\n"), ("
 
 /// The effect of a route for which rules about clients apply.
 enum Use {
-    /// No such effect: the route shows state, or changes settings and leases.
+    /// The route has no such effect: it shows state, or changes settings and leases.
     Nothing,
     /// A request to this model: the body. A field or a header names the client.
     Asks(&'static str, fn(&str) -> Value),

@@ -239,7 +239,7 @@ impl LiveTasks {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
     }
 
-    /// A problem with its file, as people read it: `tasks.yaml:12: tasks.chat.budget_s: …`.
+    /// A problem with its file, as messages show it: `tasks.yaml:12: tasks.chat.budget_s: …`.
     pub(crate) fn place(&self, problem: &Problem) -> String {
         let line = problem.line.map_or_else(String::new, |line| format!(":{line}"));
         format!("{}{line}: {problem}", self.path.display())

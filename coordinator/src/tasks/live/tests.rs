@@ -1,4 +1,4 @@
-//! Edits of the file, as editors and accidents make them.
+//! Tests of edits of the file, in the ways of editors and of faults.
 
 use std::collections::hash_map::RandomState;
 use std::fs;
@@ -120,7 +120,7 @@ fn tr_5_a_link_that_is_turned_counts_and_so_does_what_it_leads_to() {
     rig.live.look();
     rig.live.look();
     assert_eq!(rig.tasks(), ["a"]);
-    // Kubernetes and editors replace a file so: a new link over the old one.
+    // Kubernetes and some editors replace a file in this way: a new link replaces the old one.
     symlink("two", at("new")).unwrap();
     fs::rename(at("new"), rig.file()).unwrap();
     rig.live.look();
@@ -215,7 +215,7 @@ fn edit(rig: &Rig, edits: u64, dice: &mut Dice) {
         let beside = rig.folder.path().join("beside");
         clear();
         match dice.below(10) {
-            // In place, in one write, or by a rename over it as most editors do.
+            // The file is written in place, in one write, or replaced by a rename as most editors do.
             0..=2 => fs::write(rig.file(), &text).unwrap(),
             3 => {
                 fs::write(&beside, &text).unwrap();

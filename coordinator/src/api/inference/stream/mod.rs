@@ -331,7 +331,7 @@ impl Silence {
         self.last = Instant::now();
     }
 
-    /// Ready when no byte was sent for the interval.
+    /// The future is ready when no byte was sent for the interval.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.timer.as_mut().poll(cx));
