@@ -1,4 +1,4 @@
-//! The command line, as a person or a script uses it.
+//! Tests of the command line, in the ways that persons and scripts use it.
 
 use std::process::{Command, Output};
 

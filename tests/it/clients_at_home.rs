@@ -105,7 +105,8 @@ async fn en_7_every_command_of_ollamas_command_line_gets_what_it_reads() {
     assert_eq!(last("/api/generate", generate(json!({ "keep_alive": "0s" }))).await["done_reason"], "unload");
     assert_eq!(boss.read("/api/ps").await["models"], json!([]));
 
-    // An unknown name: `stop` and `rm` search the error for these words, and `run` tries to pull because of the status.
+    // The name is unknown. `stop` and `rm` search the error for these words, and `run` tries to pull because of the
+    // status.
     let missing = show("nobody").await;
     assert_eq!(missing.status, StatusCode::NOT_FOUND, "{missing:?}");
     assert!(missing.json()["error"].as_str().unwrap().contains("not found"), "{missing:?}");

@@ -294,7 +294,7 @@ async fn le_4_nothing_is_promised_twice_and_loaded_models_answer_whatever_happen
             }
         };
         *score.faults.entry(fault).or_default() += 1;
-        // Lost leases are reasserted before the next fault: two faults at once are beyond what is promised .
+        // Lost leases are reasserted before the next fault: the ledger promises nothing for two faults at once.
         sleep(Duration::from_millis(500 + rng.below(1_500))).await;
     }
     over.store(true, Ordering::Release);

@@ -145,7 +145,7 @@ struct Upload {
 #[derive(Clone, Copy, PartialEq)]
 enum Length {
     Told,
-    /// No length: the body is sent in chunks.
+    /// The upload states no length: the body is sent in chunks.
     Untold,
 }
 

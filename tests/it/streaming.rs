@@ -105,7 +105,7 @@ async fn rs_11_auto_streams_what_could_never_fit_and_nothing_else() {
     let sandbox = Sandbox::new().with_config("host_memory = \"140MiB\"");
     let file = synth(&sandbox, "qwen3-small");
     with(&sandbox, "fits", &file, "");
-    // The same file, with more keys and values than fit beside all layers.
+    // This is the same file, with more keys and values than fit beside all layers.
     let more = "block = 1\nwindow = 1";
     sandbox.model("large", &file, &format!("{more}\ncontext_length = 1024\nmax_concurrent = 2\n"));
     let boss = sandbox.start_with_real_worker().await;

@@ -13,7 +13,7 @@ fn says(reply: &str) -> Behaviour {
 }
 
 fn write(sandbox: &Sandbox, tasks: &str) {
-    // Editors write a file so: a new one is renamed over the old one.
+    // Editors write a file in this way: a new one is renamed over the old one.
     let (new, file) = (sandbox.path("tasks.yaml.new"), sandbox.path("tasks.yaml"));
     std::fs::write(&new, tasks).unwrap();
     std::fs::rename(new, file).unwrap();

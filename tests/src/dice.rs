@@ -1,6 +1,6 @@
 //! A seeded random generator, for tests with random steps that must be repeatable.
 
-/// Steele, Lea and Flood's splitmix64: small, and good enough for choices.
+/// Steele, Lea and Flood's splitmix64. The generator is small, and good enough for choices.
 #[derive(Debug)]
 pub struct Dice(u64);
 

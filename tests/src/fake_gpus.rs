@@ -32,14 +32,14 @@ pub const CALLS: [&str; 5] = [
 /// The way in which the driver lists processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Listing {
-    /// Each with its pid in this namespace.
+    /// Each process is listed with its pid in this namespace.
     #[default]
     AsTheyAre = 0,
-    /// No processes, as in a container.
+    /// The list has no processes, as in a container.
     Empty = 1,
-    /// Pids of another namespace, as in a container.
+    /// The list has pids of another namespace, as in a container.
     OtherNamespace = 2,
-    /// An error in place of the list.
+    /// The driver returns an error in place of the list.
     Refused = 3,
 }
 

@@ -1,4 +1,4 @@
-//! The harness of whole-system tests: starts real processes, observes them, and checks that none is left.
+//! The harness of whole-system tests: it starts real processes, observes them, and checks that none is left.
 //!
 //! A test makes a [`Sandbox`], a temporary folder with manifests and a state folder, and starts the real coordinator in
 //! it as a [`Boss`]. It sends HTTP requests to the coordinator, and steers the fake workers through a [`FakeModel`].

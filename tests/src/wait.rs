@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// The longest wait for an event that must happen before a test fails. Generous, because a loaded machine is no fault.
+/// The longest wait for an event that must happen before a test fails. It is long, because a loaded machine is no
+/// fault.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Returns the value of `future`, or panics after `patience` with the name of the missing event.

@@ -3,7 +3,7 @@
 
 use crate::sources::files;
 
-/// Folders of the programs that people use, and of the crates in them.
+/// Folders of the programs that users run, and of the crates in them.
 const FOLDERS: [&str; 3] = ["coordinator/", "protocol/src/", "worker/"];
 /// Files that may print: the filters, tests and measurements, and the fake worker, whose output only a harness reads.
 const EXITS: [&str; 7] =

@@ -13,7 +13,7 @@ use crate::{DeviceKey, Process, StoreTime};
 /// A promise of bytes to a holder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lease {
-    /// Proves that the caller holds this lease and not an earlier one.
+    /// A token that proves that the caller holds this lease and not an earlier one.
     pub token: Token,
     /// The caller's name for its request: repeating the request gives the same lease.
     pub request_id: String,

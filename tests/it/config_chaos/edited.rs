@@ -1,5 +1,5 @@
-//! A file of the configuration, edited as editors, orchestrators and accidents do it. The module records the file's
-//! content and the versions that were ever valid. It does not depend on a coordinator's use of them.
+//! A file of the configuration, edited in the ways of editors, orchestrators and accidents. The module records the
+//! file's content and the versions that were ever valid. It does not depend on a coordinator's use of them.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -274,7 +274,7 @@ impl Edited {
     async fn write(&self, bytes: &[u8], dice: &mut Dice) {
         let (path, beside) = (self.path(), self.beside("new"));
         match dice.below(6) {
-            // VS Code, nano, a shell: in place, through a link if it is one.
+            // VS Code, nano and a shell write in place, through a link if there is one.
             0..=1 => fs::write(path, bytes).unwrap(),
             // The file is written in two pieces, as on a slow disk.
             2 => {
@@ -284,16 +284,16 @@ impl Edited {
                 pause(dice).await;
                 fs::write(path, bytes).unwrap();
             }
-            // vim: the old file is renamed to a backup, the new one is written, and the backup is deleted.
+            // vim does this: the old file is renamed to a backup, the new one is written, and the backup is deleted.
             3 if self.kind.may_vanish && path.exists() => {
                 let backup = self.folder.join(format!("{}~", self.name));
                 fs::rename(&path, &backup).unwrap();
                 fs::write(&path, bytes).unwrap();
                 fs::remove_file(backup).unwrap();
             }
-            // Kubernetes: the file is a link through a link to a folder, and the latter is replaced.
+            // Kubernetes does this: the file is a link through a link to a folder, and the latter is replaced.
             4 => self.turn_link(bytes),
-            // emacs, git, most careful programs: the new file is renamed over the old one.
+            // emacs, git and most careful programs do this: the new file is renamed over the old one.
             _ => {
                 fs::write(&beside, bytes).unwrap();
                 fs::rename(beside, path).unwrap();
@@ -339,7 +339,7 @@ fn cut(text: &str, dice: &mut Dice) -> usize {
     *dice.one_of(&cuts)
 }
 
-/// A pause between two steps of an edit, as people make it.
+/// A pause between two steps of an edit, as long as a person may take.
 async fn pause(dice: &mut Dice) {
     sleep(Duration::from_millis(dice.below(PAUSE_MS))).await;
 }

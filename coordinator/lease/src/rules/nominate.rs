@@ -24,8 +24,8 @@ pub(super) fn arrival(ledger: &Ledger, now: StoreTime) -> StoreTime {
     StoreTime(now.0.max(last.map_or(0, |last| last + 1)))
 }
 
-/// The nominations of all requests before this place. The holder's own requests are left out, since their order is
-/// its own affair.
+/// The nominations of all requests before this place. The holder's own requests are left out, since the holder decides
+/// their order itself.
 pub(super) fn before(ledger: &Ledger, now: StoreTime, place: QueuePosition<'_>, holder: &Process) -> Nominated {
     let mut queue: Vec<_> = ledger
         .waiters

@@ -54,7 +54,7 @@ pub(super) fn plan(
         .filter(|(_, lease)| may_be_asked(lease, now, asker))
         .filter(|(_, lease)| parts.iter().any(|(device, _)| lease.charged(device) > ByteCount::ZERO))
         .collect();
-    // Least important first, then cheapest to load again, then least recently used.
+    // The order is: least important first, then cheapest to load again, then least recently used.
     candidates.sort_by_key(|(id, lease)| {
         (std::cmp::Reverse(lease.priority), lease.yielding.reload, lease.used_at, (*id).clone())
     });

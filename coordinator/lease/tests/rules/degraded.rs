@@ -41,7 +41,7 @@ fn the_driver_must_show_room_too() {
     apply(&mut ledger, at(3), attach(&one, 7));
     apply(&mut ledger, at(3), settle(&one));
     look(&mut ledger, at(4), gpu(1), 35, &[]);
-    // Other programs use 30 more than the operator set: 100 − 65 − (40 − 30) are left.
+    // Other programs use 30 more than the operator stated: 100 − 65 − (40 − 30) are left.
     look(&mut ledger, at(5), gpu(1), 65, &[]);
     assert!(matches!(apply(&mut ledger, at(5), ask("two", &[(gpu(1), 26)])), Outcome::Wait(_)));
     granted(apply(&mut ledger, at(5), ask("two", &[(gpu(1), 25)])));

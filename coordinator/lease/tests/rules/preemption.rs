@@ -106,7 +106,7 @@ fn as_few_as_possible_are_asked() {
     hold(&mut ledger, at(2), preemptible("small", 9, &cpu(10)), 7);
     hold(&mut ledger, at(3), preemptible("other", 8, &cpu(15)), 8);
     hold(&mut ledger, at(4), preemptible("large", 7, &cpu(60)), 9);
-    // The least important alone is not enough, and with the large one it is not needed.
+    // The least important lease alone is not enough, and beside the large lease it is not needed.
     assert_eq!(victims(apply(&mut ledger, at(5), preempt("asker", 2, &cpu(60)))), ["large"]);
     let asked = ledger.leases.values().filter(|lease| lease.state == LeaseState::Revoking).count();
     assert_eq!(asked, 1);

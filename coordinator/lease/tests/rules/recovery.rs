@@ -109,7 +109,7 @@ fn after_the_window_memory_that_the_device_shows_is_believed_and_the_rest_needs_
     look(&mut after, at(40), DeviceKey::cpu(), 25, &[(7, 20), (99, 5)]);
     let other = hold(&mut after, at(40), ask("b", &cpu(60)), 8);
     look(&mut after, at(41), DeviceKey::cpu(), 25, &[(7, 20), (99, 5)]);
-    // 20 are its own, 5 are foreign, 60 are promised: 10 more do not fit, 5 do.
+    // 20 bytes are the record's own, 5 are foreign, and 60 are promised. 10 more do not fit, 5 do.
     let outcome = apply(&mut after, at(41), Op::Reassert(record(&grant, "a", &[7])));
     assert_eq!(outcome, Outcome::Reasserted { parts: vec![(DeviceKey::cpu(), ByteCount(20))] });
     assert_eq!(after.devices[&DeviceKey::cpu()].foreign, Some(ByteCount(5)));

@@ -1,5 +1,5 @@
-//! Three times more requests than a machine can answer, for a minute. Measures the rate of answers, the time to
-//! refusals, and the delay of important requests.
+//! Three times more requests than a machine can answer, for a minute. The command measures the rate of answers, the
+//! time to refusals, and the delay of important requests.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

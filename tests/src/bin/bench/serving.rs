@@ -1,5 +1,6 @@
-//! `scripts/bench swap` and `batch`. Measures the wait of a client when models replace each other in memory, and the
-//! throughput of several clients. The coordinator and llama.cpp's server take turns in every round, on the same files.
+//! `scripts/bench swap` and `batch`. The commands measure the wait of a client when models replace each other in
+//! memory, and the throughput of several clients. The coordinator and llama.cpp's server take turns in every round, on
+//! the same files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -95,7 +95,7 @@ impl World {
     }
 
     fn check_grant(&mut self, before: Option<&Ledger>, after: &Ledger, lease: &Lease, want: &Want) {
-        // The order of tokens across a loss of data rests on the clock, which must not have been set back as well.
+        // The order of tokens across a loss of data is that of the clock, which must not have been set back as well.
         let rests_on_clock = self.store.was_set_back && self.store.lost_something;
         if lease.token <= self.last_token && !rests_on_clock {
             self.break_with("I2", format!("token {:?} came after {:?}", lease.token, self.last_token));
@@ -137,7 +137,7 @@ impl World {
     /// I7: an earlier request of the same importance finds as much room as before.
     fn check_order(&mut self, before: &Ledger, after: &Ledger, lease: &Lease) {
         let arrived = before.waiters.get(&lease.request_id).map(|waiter| waiter.arrived);
-        // The order of a holder's own requests is its own affair.
+        // A holder decides the order of its own requests itself.
         let earlier: Vec<&Waiter> = before
             .waiters
             .iter()

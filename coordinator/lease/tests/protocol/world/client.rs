@@ -49,7 +49,7 @@ pub(super) struct Prepared {
 
 impl std::hash::Hash for Prepared {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // The other fields follow from these.
+        // The other fields follow from `loaded` and `op`.
         (&self.loaded, &self.op).hash(state);
     }
 }

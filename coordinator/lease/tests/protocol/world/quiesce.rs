@@ -7,7 +7,7 @@ use model_boss_protocol::{ByteCount, Priority};
 use super::physics::{FOREIGN, worker_process};
 use super::{CAPACITY, Reply, World, bytes, device};
 
-/// Far more rounds, of a second each, than lease time, window and graces of all clients together.
+/// The number of rounds, of a second each. It is far more than lease time, window and graces of all clients together.
 const ROUNDS: u64 = 120;
 
 impl World {

@@ -40,7 +40,7 @@ enum Running {
 pub(super) type Found = Result<Gateway, String>;
 
 impl Gateway {
-    /// No gateway: the loopback round trip to the backend, which is the lower limit of all figures.
+    /// The case without a gateway: the loopback round trip to the backend, which is the lower limit of all figures.
     pub(super) async fn direct() -> Self {
         let (backend, address) = backend();
         let pid = backend.id();

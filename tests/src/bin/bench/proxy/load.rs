@@ -1,5 +1,5 @@
-//! The load: whole answers over many connections, one after another on each, and many streams at once. It has an
-//! address, and does not depend on the gateway there.
+//! The load: whole answers over many connections, one after another on each, and many streams at once. The load has
+//! only an address, and does not depend on the gateway there.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
