@@ -120,7 +120,7 @@ fn survives_writing(header: &Header<'_>, file: &[u8]) {
     }
 }
 
-/// Equal to the bit: a number that is none is not equal to itself.
+/// Whether two values are equal to the bit. A NaN is not equal to itself otherwise.
 fn same(left: Option<Value<'_>>, right: Value<'_>) -> bool {
     let bytes = |array: Array<'_>| (array.kind(), array.len(), array.bytes().to_vec());
     match (left, right) {

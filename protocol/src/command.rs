@@ -30,10 +30,10 @@ pub struct CommandSpec {
     /// The longest time of a load (`"5m"`); by the model's size when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_timeout: Option<String>,
-    /// The signal that asks it to end.
+    /// The signal that asks the program to end.
     #[serde(default)]
     pub stop_signal: StopSignal,
-    /// The program's own name of the model; ours when absent.
+    /// The program's own name of the model. By default it is the manifest's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served_name: Option<String>,
 }

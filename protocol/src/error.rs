@@ -104,7 +104,7 @@ error_codes! {
     BackendError = "backend_error", 502, "server_error";
     /// The worker died while it worked on this request.
     WorkerCrashed = "worker_crashed", 502, "server_error";
-    /// No room for the model now.
+    /// There is no room for the model now.
     NoCapacity = "no_capacity", 503, "server_error";
     /// The provider is overloaded.
     CloudOverloaded = "cloud_overloaded", 503, "server_error";

@@ -41,7 +41,7 @@ pub struct Manifest {
     /// The model's weights. A package needs none: it uses its own folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// The device it should run on.
+    /// The device that the model should run on.
     #[serde(default)]
     pub device: DeviceId,
     /// The longest prompt plus answer, in tokens; the model's own limit when absent.
@@ -62,19 +62,19 @@ pub struct Manifest {
     /// The kind of reads of a streamed model's layers. By default the file system decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreKind>,
-    /// Whether it is never evicted, nor unloaded when idle (RC-19).
+    /// Whether the model is never evicted, nor unloaded when idle (RC-19).
     #[serde(default)]
     pub pin: bool,
-    /// The time for which it stays loaded after its last use.
+    /// The time for which the model stays loaded after its last use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive: Option<KeepAlive>,
     /// Whether a model that can reason before its answer does so: `on`, `off`, or a limit of tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking: Option<Thinking>,
-    /// The memory it needs, if the operator knows better than our estimate (RC-20).
+    /// The memory that the model needs, where the operator knows better than the estimate (RC-20).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vram: Option<ByteCount>,
-    /// The memory it needs, in MiB.
+    /// The memory that the model needs, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vram_mb: Option<u64>,
     /// The text of a Jinja chat template in place of the model's own.
@@ -257,7 +257,7 @@ impl Manifest {
 pub enum Backend {
     /// Our own worker.
     Candle,
-    /// The image pipelines of our own worker (RC-17).
+    /// The image pipelines of model-boss's own worker (RC-17).
     Diffusers,
     /// llama.cpp's server, an external engine.
     LlamaServer,

@@ -24,7 +24,7 @@ impl Priority {
     pub const NORMAL: Self = Self(5);
     /// The priority of requests that can wait until there is room.
     pub const BATCH: Self = Self(8);
-    /// For training jobs that lease memory, unless they state another (LE-3).
+    /// The priority of training jobs that lease memory, unless they state another (LE-3).
     pub const TRAINING: Self = Self(7);
     /// The least important.
     pub const LOWEST: Self = Self(9);
@@ -48,7 +48,7 @@ impl Priority {
         Self(self.0.saturating_sub(u8::try_from(steps).unwrap_or(u8::MAX)).max(1))
     }
 
-    /// Less important by `steps`, at most 9.
+    /// A priority less important by `steps`, at most 9.
     #[must_use]
     pub fn faded(self, steps: u64) -> Self {
         Self(self.0.saturating_add(u8::try_from(steps).unwrap_or(u8::MAX)).min(9))

@@ -35,8 +35,8 @@ pub struct WorkerSpec {
     pub category: Category,
     /// A folder or file with the weights; absolute.
     pub source: PathBuf,
-    /// The device to run on. Never `auto`: the coordinator has decided. A GPU is index 0 of those that the worker
-    /// sees.
+    /// The device to run on. It is never `auto`, since the coordinator has decided. A GPU is index 0 of those that the
+    /// worker sees.
     pub device: DeviceId,
     /// The bytes of the worker's lease on each device, by the names the coordinator uses. Several accelerators are a
     /// split (RC-22), in the order in which the worker sees them; `cpu` beside an accelerator is what
@@ -113,9 +113,9 @@ pub enum WorkerSpecError {
 }
 
 impl WorkerSpec {
-    /// The devices that its layers go to and the bytes it may take of each, by the names that devices have inside the
-    /// worker. A GPU has its number among those that the worker sees. A worker started by hand sees all of them. Never
-    /// empty; a device without a part is without a limit.
+    /// The devices that the worker's layers go to, and the bytes that it may take of each. Devices have the names of the
+    /// worker's own view: a GPU has its number among those that the worker sees. A worker started by hand sees all of
+    /// them. The list is never empty, and a device without a part has no limit.
     ///
     /// ```
     /// # use model_boss_protocol::{ByteCount, DeviceId, WorkerSpec};

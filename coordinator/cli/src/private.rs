@@ -23,7 +23,7 @@ use super::error::{CliError, PrivateError};
 /// The longest wait for the coordinator's end. It has no requests left by then, but a worker may hang.
 const END_LIMIT: Duration = Duration::from_secs(15);
 
-/// The lines of its log that are shown when it does not start.
+/// The number of log lines that are shown when the coordinator does not start.
 const SHOWN_LINES: usize = 10;
 
 /// A coordinator that only this process uses.

@@ -1,5 +1,6 @@
 //! `scan`: proposes manifests for the models on this disk: in the caches of Hugging Face, LM Studio and Ollama, or in
-//! given folders. Prints the manifests, or writes them into a folder. Reads names and sizes, and no weights.
+//! given folders. The command prints the manifests, or writes them into a folder. It reads names and sizes, and no
+//! weights.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

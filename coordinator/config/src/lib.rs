@@ -1,5 +1,5 @@
-//! The settings of model-boss: their list, kinds and defaults, and the source of each value. Their effects are other
-//! crates' matter.
+//! The settings of model-boss: their list, kinds and defaults, and the source of each value. Other crates implement
+//! their effects.
 //!
 //! One list of settings ([`Config`]) serves the file, the environment, the command line and `config show`. Each field
 //! is a leaf with a path (`stay_warm.llm`), and every consumer walks the list.

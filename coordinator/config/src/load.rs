@@ -1,4 +1,4 @@
-//! Merges the sources: flag > environment > file > default. Finds every fault before it reports any.
+//! Merges the sources: flag > environment > file > default. The module finds every fault before it reports any.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

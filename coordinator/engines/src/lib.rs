@@ -1,5 +1,5 @@
-//! External engines as the coordinator runs them: command lines, environments, readiness, and the meaning of exits.
-//! Pure: this crate does no I/O.
+//! External engines as the coordinator runs them: command lines, environments, readiness, and the meaning of exits. The
+//! crate is pure: it does no I/O.
 
 mod command;
 mod exit;

@@ -1,4 +1,4 @@
-//! Decoders and devices on candle: from a model's files to logits.
+//! Decoders and devices on candle, which turn a model's files and tokens into logits.
 //!
 //! The crate reads `config.json` or GGUF metadata into a [`DecoderSpec`]. It has the one decoder that runs every spec,
 //! and the decoder's keys and values. Only this crate and the trainer name candle. HTTP, sampling, tokenizers and the

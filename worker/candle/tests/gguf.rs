@@ -273,7 +273,7 @@ fn a_converted_folder_answers_as_transformers_does() {
                     assert!(why.to_string().contains("SiLU"), "{why}");
                     continue;
                 }
-                // This loader could read such a file, llama.cpp could not.
+                // This loader could read such a file, but llama.cpp could not.
                 Err(ConvertError::Keys(why)) if name == "qwen3-biases" => {
                     assert!(why.to_string().contains("norms over heads and biases"), "{why}");
                     continue;

@@ -136,7 +136,7 @@ pub struct RawAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Malformed {
-    /// Status 200, a body that is not JSON.
+    /// The answer has status 200 and a body that is not JSON.
     NotJson,
     /// Bytes that are not HTTP.
     NotHttp,

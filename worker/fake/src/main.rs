@@ -57,7 +57,8 @@ fn run() -> Result<(), Failure> {
     runtime.block_on(serve::serve(Arc::new(spec), Arc::new(behaviour), Arc::new(control), manner))
 }
 
-/// Waits for the start line. Reads byte by byte through std's own buffer, from which the lifeline continues to read.
+/// Waits for the start line. The call reads byte by byte through std's own buffer, from which the lifeline continues to
+/// read.
 fn gate() -> Result<WorkerSpec, Failure> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).map_err(Failure::Gate)?;

@@ -1,4 +1,5 @@
-//! From the corpus to rows of tokens: the choice of questions and their wordings, and the packing of conversations.
+//! The way from the corpus to rows of tokens: the choice of questions and their wordings, and the packing of
+//! conversations.
 
 use crate::corpus::{Family, one_wording};
 use crate::rng::Rng;

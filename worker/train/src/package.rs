@@ -1,5 +1,5 @@
 //! A model package on disk: weights as f16 safetensors, `config.json`, tokenizer and chat template, in the form that
-//! Hugging Face tools read. The manifest `model.toml` is written by people and not changed.
+//! Hugging Face tools read. The manifest `model.toml` is written by hand and not changed.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

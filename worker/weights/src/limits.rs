@@ -5,13 +5,13 @@
 pub(crate) const LONGEST_HEADER: u64 = 32 << 20;
 /// Tensors of one file.
 pub(crate) const MOST_TENSORS: usize = 1 << 18;
-/// Bytes of a tensor's name, as in GGUF.
+/// The most bytes of a tensor's name, as in GGUF.
 pub(crate) const LONGEST_NAME: usize = u16::MAX as usize;
 /// Dimensions of a tensor.
 pub(crate) const MOST_DIMENSIONS: usize = 16;
-/// Bytes of the name of an element type.
+/// The most bytes of the name of an element type.
 pub(crate) const LONGEST_DTYPE: usize = 32;
-/// Bytes of the index of a model in several files.
+/// The most bytes of the index of a model in several files.
 pub(crate) const LONGEST_INDEX: u64 = 64 << 20;
 /// The most tensors in all files of a model.
 pub(crate) const MOST_INDEXED: usize = 1 << 19;

@@ -1,4 +1,4 @@
-//! GGUF against an independent writer and dequantiser, against real vocabularies, and against damage.
+//! GGUF files of an independent writer, with its dequantiser, with real vocabularies, and with damage.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -65,14 +65,14 @@ fn q8_0_is_quantised_to_the_same_bytes_as_by_an_independent_implementation() {
 
 #[test]
 fn blocks_without_a_published_dequantiser_follow_their_layout() {
-    // Q8_1: d = 0.5, a sum that is not used, then 32 signed bytes.
+    // The block of Q8_1 is d = 0.5, a sum that is not used, then 32 signed bytes.
     let mut block = half::f16::from_f32(0.5).to_le_bytes().to_vec();
     block.extend([0xff, 0x7b]);
     block.extend((0..32).map(|i| (i - 16) as i8 as u8));
     let mut values = [0.0; 32];
     dequantise(TensorType::Q8_1, &block, &mut values).unwrap();
     assert_eq!(values[..3], [-8.0, -7.5, -7.0]);
-    // Q8_K: an f32 scale, 256 signed bytes, sums that are not used.
+    // The block of Q8_K is an f32 scale, 256 signed bytes, and sums that are not used.
     let mut block = 0.25_f32.to_le_bytes().to_vec();
     block.extend((0..256).map(|i| (i - 128) as i8 as u8));
     block.extend([0xee; 32]);

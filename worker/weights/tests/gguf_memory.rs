@@ -53,7 +53,7 @@ fn counts_cost_nothing_until_their_bytes_are_there() {
     for file in [header(u64::MAX, 0), header(0, u64::MAX), header(1 << 30, 1 << 30)] {
         assert!(peak_of_parsing(&file) < 1024);
     }
-    // A count that the file's size would allow, without any entries.
+    // The header has a count that the file's size would allow, and no entries.
     let mut file = header(40_000, 0);
     file.resize(1 << 20, 0xff);
     assert!(peak_of_parsing(&file) < 4096);

@@ -1,8 +1,8 @@
-//! The bodies of `/api/v1/leases`, shared by the server and its callers. Plain data: `model-boss-lease` decides what a
-//! field means to the ledger.
+//! The bodies of `/api/v1/leases`, shared by the server and its callers. The types are plain data: `model-boss-lease`
+//! decides what a field means to the ledger.
 //!
-//! Sizes are bytes or texts such as `"18GiB"`, durations seconds or texts such as `"60s"`, devices the names people
-//! use.
+//! Sizes are bytes or texts such as `"18GiB"`, durations seconds or texts such as `"60s"`, devices their human-readable
+//! names.
 
 mod owner;
 mod parts;

@@ -33,7 +33,7 @@ pub(super) enum News {
     Revoked(Revoked),
     /// The lease is lost: the program must end.
     Lost,
-    /// The ledger cannot be reached, or can again. Existing leases stay valid.
+    /// The ledger cannot be reached, or can be reached again. Existing leases stay valid.
     Away(String),
     Back,
     /// The request will never be granted.

@@ -1,4 +1,4 @@
-//! Leases at the ledger in Redis. Samples the devices itself, so that no coordinator has to run.
+//! Leases at the ledger in Redis. The module samples the devices itself, so that no coordinator has to run.
 
 use std::collections::BTreeSet;
 use std::path::Path;

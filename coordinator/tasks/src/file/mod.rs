@@ -116,7 +116,7 @@ pub struct ClientProfile {
     /// The priority of requests that do not state one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_priority: Option<Priority>,
-    /// The most important priority that its requests can have, whatever they state. The default is 2.
+    /// The most important priority that the client's requests can have, whatever they state. The default is 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_priority: Option<Priority>,
     /// The names that the client uses, each with the model or `task:NAME` that it means. `"*"` stands for all other
@@ -223,7 +223,7 @@ impl Task {
         }
     }
 
-    /// The time by which its requests wait longer for a rung than for the next one.
+    /// The time by which the task's requests wait longer for a rung than for the next one.
     pub(crate) fn patience(&self) -> Duration {
         self.patience_s.map_or(DEFAULT_PATIENCE, seconds)
     }

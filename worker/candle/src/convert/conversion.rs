@@ -20,11 +20,11 @@ const BLOCK: usize = 32;
 /// The type of stored matrices. All other tensors are f32: they are small, and readers expect f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatrixType {
-    /// 16 bits: exact for models stored in f16.
+    /// Elements of 16 bits, which is exact for models stored in f16.
     F16,
-    /// 16 bits with the range of f32.
+    /// Elements of 16 bits with the range of f32.
     BF16,
-    /// 8 bits with a scale for each 32; matrices whose rows are no multiple of 32 stay in f16.
+    /// Elements of 8 bits with a scale for each 32 of them. Matrices whose rows are no multiple of 32 stay in f16.
     Q8_0,
 }
 

@@ -106,7 +106,7 @@ impl Synthetic {
     /// Writes the file: `header` with the model's metadata, and all tensors.
     pub fn write(&self, seed: u64, mut header: HeaderWriter, out: impl Write) -> Result<(), ConvertError> {
         gguf_keys::write(&self.spec, &mut header)?;
-        // llama.cpp's numbers for files that are mostly Q4_K (medium) and mostly Q8_0.
+        // These are llama.cpp's numbers for files that are mostly Q4_K (medium) and mostly Q8_0.
         header.set("general.file_type", &if self.stored == Mix::Q4KM { 15_u32 } else { 7 })?;
         header.set("general.quantization_version", &2_u32)?;
         let shape = self.spec.embedding_shape();

@@ -17,15 +17,15 @@ pub(crate) struct Activations {
     depth: usize,
 }
 
-/// 256 activations: element `i` of group `g` is `scales[g] · quant(g, i)`.
+/// A chunk of 256 activations. Element `i` of group `g` is `scales[g] · quant(g, i)`.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 pub(super) struct Chunk8 {
     /// Quants between −127 and 127, four to a word in the machine's order.
     pub(super) words: [[i32; WORDS]; GROUPS],
     pub(super) scales: [f32; GROUPS],
-    /// −32 times the sums of 16 quants each. A product that takes the weights' quants (−32 to 31) plus 32, to have them
-    /// unsigned, adds these to correct it.
+    /// −32 times the sums of 16 quants each. A product that uses the weights' quants (−32 to 31) plus 32, so that they
+    /// are unsigned, adds these values as a correction.
     pub(super) offsets: [i32; 2 * GROUPS],
     /// The sums of 16 quants each, as floating-point numbers.
     pub(super) half_sums: [f32; 2 * GROUPS],
@@ -107,9 +107,9 @@ fn quantise_group(x: &[f32; GROUP], chunk: &mut Chunk8, g: usize) {
     let largest = f32::from_bits(x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff)));
     let scale = largest / 127.0;
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-    // Simple loops one after another, so that each is compiled to vector instructions. Adding 1.5 · 2^23 rounds to the
-    // nearest whole number, with ties to even, and leaves it in the low bits. Infinity and NaN leave arbitrary bits,
-    // which the scale makes irrelevant.
+    // The loops are simple and separate, so that each is compiled to vector instructions. Adding 1.5 · 2^23 rounds to
+    // the nearest whole number, with ties to even, and leaves it in the low bits. Infinity and NaN leave arbitrary
+    // bits, which the scale makes irrelevant.
     const ROUND: f32 = 12_582_912.0;
     let mut quants = [0_i8; GROUP];
     for (x, quant) in x.iter().zip(&mut quants) {

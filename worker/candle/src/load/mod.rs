@@ -1,5 +1,5 @@
-//! From a model's files to a decoder that runs. The module has the order of a load (configuration, headers, shapes,
-//! memory, weights), and classifies its failures.
+//! The load of a model, from its files to a decoder that runs. The module has the order of a load (configuration,
+//! headers, shapes, memory, weights), and classifies its failures.
 
 mod stages;
 

@@ -1,5 +1,5 @@
-//! The decisions of a load, made before a weight is read: the tensors, the devices, their layers and the memory for
-//! them.
+//! The decisions of a load that are made before a weight is read: the tensors, the devices, their layers and the memory
+//! for them.
 
 pub(crate) mod checked_model;
 pub(crate) mod cut;

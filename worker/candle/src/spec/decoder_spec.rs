@@ -61,17 +61,18 @@ pub struct RopeSpec {
 /// The two elements of a head that form a rotated plane. The choice only changes the order of the weights' rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopePlanes {
-    /// Element `i` of the first half with element `i` of the second, as in GPT-NeoX and all safetensors files of this
-    /// project.
+    /// A plane is element `i` of the first half with element `i` of the second, as in GPT-NeoX and all safetensors
+    /// files of this project.
     Halves,
-    /// Neighbouring elements, as in the RoPE paper and in GGUF files with architecture `llama`.
+    /// A plane is two neighbouring elements, as in the RoPE paper and in GGUF files with architecture `llama`.
     Neighbours,
 }
 
 /// The scaling of rotary wavelengths, named as in `transformers`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// No scaling. Also used for `dynamic`, which scales only beyond `max_positions`, the most that a decoder serves.
+    /// No scaling. The variant also serves `dynamic`, which scales only beyond `max_positions`, the most that a decoder
+    /// serves.
     None,
     /// Division of every frequency by `factor`.
     Linear {
@@ -90,7 +91,7 @@ pub enum RopeScaling {
         original_max_positions: f64,
     },
     /// Division of each plane's frequency by its own factor, one for each half of `head_dim`. GGUF files express Llama
-    /// 3.1's scaling so.
+    /// 3.1's scaling in this way.
     Factors(Vec<f32>),
     /// YaRN (Peng et al., 2023, arXiv 2309.00071): interpolation by parts, and a scale on attention.
     Yarn {

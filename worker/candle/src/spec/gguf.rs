@@ -169,7 +169,7 @@ fn scaling(
     let positive = |name: &'static str| -> Result<Option<f64>, GgufSpecError> {
         match keys.find::<f32>(name)? {
             Some(factor) if factor.is_finite() && factor > 0.0 => Ok(Some(f64::from(factor))),
-            // 0 means that the factor is not set.
+            // The value 0 means that the factor is not set.
             Some(0.0) | None => Ok(None),
             Some(other) => Err(GgufSpecError::Unsupported(format!("`{}` = {other}", keys.key(name)))),
         }

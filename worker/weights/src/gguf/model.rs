@@ -1,5 +1,5 @@
 //! A whole model in GGUF: one file, or the parts it was split into. The module owns the maps and finds each tensor's
-//! bytes; the use of a tensor is its reader's matter.
+//! bytes, and does not interpret it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ impl GgufModel {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
-    /// A tensor's bytes as stored. Empty where the tensor is of another model.
+    /// A tensor's bytes as stored. The slice is empty where the tensor is of another model.
     pub fn bytes(&self, tensor: &StoredTensor) -> &[u8] {
         self.files.get(tensor.file).map_or(&[], |file| file.slice(tensor.offset, tensor.bytes))
     }

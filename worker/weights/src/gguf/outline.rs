@@ -14,11 +14,11 @@ use super::value::Value;
 use super::value_type::ValueType;
 use crate::HeaderBudget;
 
-/// Bytes of the longest text that is kept: a chat template has a tenth of it.
+/// The most bytes of a text that is kept. A chat template has a tenth of that.
 const LONGEST_TEXT: u64 = 256 << 10;
-/// Bytes of all names and texts that are kept.
+/// The most bytes of all names and texts that are kept.
 const KEPT: usize = 1 << 20;
-/// A record with the longest name fits.
+/// The bytes read for one record, in which a record with the longest name fits.
 const RECORD: usize = MAX_NAME + 256;
 /// Bytes that are read at once.
 const AT_ONCE: usize = 2 * RECORD;

@@ -133,7 +133,7 @@ impl TensorType {
 
     /// Whether this project computes with the type.
     pub fn is_supported(self) -> bool {
-        // The first fourteen (F32 to Q8_K) and BF16.
+        // The supported types are the first fourteen (F32 to Q8_K) and BF16.
         self as u32 <= Self::Q8_K as u32 || self == Self::BF16
     }
 

@@ -1,4 +1,4 @@
-//! The types that a metadata value can have. Knows numbers and sizes, no bytes.
+//! The types that a metadata value can have. The module knows numbers and sizes, and reads no bytes.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Writes GGUF files (version 3), front to back: first all names and sizes, then the tensors' bytes in the same order.
-//! Holds the header in memory, never the data, and needs no seeking.
+//! Writes GGUF files (version 3), from the front to the end: first all names and sizes, then the tensors' bytes in the
+//! same order. The writer holds the header in memory, never the data, and needs no seeking.
 
 use std::collections::HashSet;
 use std::io::{self, Write};

@@ -43,7 +43,7 @@ pub struct TensorEntry {
     pub shape: Vec<usize>,
     /// The file that contains the tensor.
     pub file: WeightFileId,
-    /// Range in bytes from the file's first byte. Its length agrees with type and shape.
+    /// The range in bytes, from the file's first byte. Its length agrees with type and shape.
     pub range: Range<u64>,
 }
 

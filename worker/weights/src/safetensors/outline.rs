@@ -25,7 +25,8 @@ pub struct OutlinedTensor<'a> {
     pub bytes: u64,
 }
 
-/// Calls `each` with every tensor of a file; the bytes of its data. The header's bytes are taken from `budget`.
+/// Calls `each` with every tensor of a file, and returns the bytes of the file's data. The header's bytes are taken
+/// from `budget`.
 pub fn outline_safetensors(
     path: &Path,
     budget: &mut HeaderBudget,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use memmap2::{Advice, MmapMut};
 
-/// Bytes of a page, and what direct I/O rounds to: a multiple of every disk's block in use.
+/// The bytes of a page. Direct I/O is rounded to pages, which are a multiple of every usual disk's block.
 pub const PAGE: usize = 4096;
 
 /// Memory of whole pages, returned to its source on drop.

@@ -42,14 +42,14 @@ impl DirectStore {
         Ok(Self { files: paths.iter().map(|path| DirectFile::open(path)).collect::<Result<_, _>>()? })
     }
 
-    /// Reads through the page cache, as where direct reads are refused.
+    /// Reads through the page cache from now on, as where direct reads are refused.
     #[cfg(test)]
     pub(super) fn without_direct(self) -> Self {
         self.files.iter().for_each(|file| file.refused.store(true, Ordering::Relaxed));
         self
     }
 
-    /// Itself, if every file can be read past the page cache.
+    /// Returns the store itself if every file can be read past the page cache.
     pub(super) fn or_refuse(self) -> Result<Self, WeightStoreError> {
         let refused = self.files.iter().find_map(|file| file.why_not_direct().map(|why| (file.path.clone(), why)));
         refused.map_or(Ok(self), |(path, why)| Err(WeightStoreError::NotDirect { path, why }))

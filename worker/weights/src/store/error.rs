@@ -30,7 +30,7 @@ pub enum WeightStoreError {
         /// The system's or the file system's reason.
         why: String,
     },
-    /// No memory to hold bytes in.
+    /// There is no memory to hold bytes in.
     #[error("no memory to hold {bytes} bytes of weights: {source}")]
     Memory {
         /// The number of bytes to be held.

@@ -31,7 +31,7 @@ pub(super) fn still_the_same(path: &Path, file: &File, identity: &Identity) -> R
     }
 }
 
-/// Turns read-ahead off: pages that the kernel read on its own account would be left in its cache.
+/// Turns read-ahead off: pages that the kernel read by itself would be left in its cache.
 pub(super) fn no_more_than_asked(file: &File) {
     #[cfg(target_os = "linux")]
     {
