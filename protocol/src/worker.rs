@@ -113,9 +113,9 @@ pub enum WorkerSpecError {
 }
 
 impl WorkerSpec {
-    /// The devices that the worker's layers go to, and the bytes that it may take of each. Devices have the names of the
-    /// worker's own view: a GPU has its number among those that the worker sees. A worker started by hand sees all of
-    /// them. The list is never empty, and a device without a part has no limit.
+    /// The devices that the worker's layers go to, and the bytes that it may take of each. Devices have the names of
+    /// the worker's own view: a GPU has its number among those that the worker sees. A worker started by hand sees all
+    /// of them. The list is never empty, and a device without a part has no limit.
     ///
     /// ```
     /// # use model_boss_protocol::{ByteCount, DeviceId, WorkerSpec};
