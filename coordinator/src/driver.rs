@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::footprints::Footprints;
 use crate::leases::{DeviceTable, Leases};
 use crate::metrics::Metrics;
-use crate::scheduling::{Destination, Dispatched, Inbox, Message, Pulse, Ruling, Scheduling};
+use crate::scheduling::{Destination, Dispatched, DriverInput, Inbox, Pulse, Ruling, Scheduling};
 use crate::supervisor::{SpawnOrder, Supervisor};
 
 /// The messages handled before the clock is read again.
@@ -86,16 +86,16 @@ impl Driver {
         }
     }
 
-    fn message(&mut self, message: Message) {
+    fn message(&mut self, message: DriverInput) {
         match message {
-            Message::Event(event) => self.handle(event.into()),
-            Message::Ask { request, reply, input } => {
+            DriverInput::Event(event) => self.handle(event.into()),
+            DriverInput::Ask { request, reply, input } => {
                 self.waiting.replies.insert(request, reply);
                 self.handle(input);
             }
-            Message::View(look) => look(&self.scheduler, self.now()),
-            Message::LeaseLost { slot, generation } => self.supervisor.kill(slot, generation, "its lease was lost"),
-            Message::Cut => self.supervisor.kill_all("drain_grace is over"),
+            DriverInput::View(look) => look(&self.scheduler, self.now()),
+            DriverInput::LeaseLost { slot, generation } => self.supervisor.kill(slot, generation, "its lease was lost"),
+            DriverInput::Cut => self.supervisor.kill_all("drain_grace is over"),
         }
     }
 

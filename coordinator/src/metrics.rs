@@ -37,7 +37,7 @@ pub(crate) struct Metrics {
     /// Metrics by provider prefix; all models of a provider share their series.
     providers: HashMap<String, Arc<ModelMetrics>>,
     unknown: Arc<ModelMetrics>,
-    recent: Mutex<Option<Recent>>,
+    recent: Mutex<Option<LastInference>>,
 }
 
 /// The models of the catalog, and the last that left it.
@@ -84,7 +84,7 @@ pub(crate) struct Totals {
 
 /// The most recent inference (MM-9).
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Recent {
+pub(crate) struct LastInference {
     input_tokens: u64,
     output_tokens: u64,
     time_to_first_token: Option<f64>,
@@ -180,7 +180,7 @@ impl Metrics {
             totals.output_tokens += usage.completion_tokens;
         }
         let at = unix_time();
-        *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = Some(Recent {
+        *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = Some(LastInference {
             input_tokens: usage.prompt_tokens,
             output_tokens: usage.completion_tokens,
             time_to_first_token: first_token,
@@ -206,7 +206,7 @@ impl Metrics {
     }
 
     /// The most recent inference.
-    pub(crate) fn recent(&self) -> Option<Recent> {
+    pub(crate) fn recent(&self) -> Option<LastInference> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -121,13 +121,13 @@ impl<'de> Deserialize<'de> for ByteCount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "a number of bytes or a text such as \"18GiB\"")]
-        enum Form {
+        enum WrittenBytes {
             Number(u64),
             Text(String),
         }
-        match Form::deserialize(deserializer)? {
-            Form::Number(n) => Ok(Self(n)),
-            Form::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        match WrittenBytes::deserialize(deserializer)? {
+            WrittenBytes::Number(n) => Ok(Self(n)),
+            WrittenBytes::Text(text) => text.parse().map_err(serde::de::Error::custom),
         }
     }
 }

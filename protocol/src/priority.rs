@@ -86,14 +86,16 @@ impl<'de> Deserialize<'de> for Priority {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "a number from 0 to 9, or \"interactive\", \"normal\" or \"batch\"")]
-        enum Form {
+        enum WrittenPriority {
             Number(i64),
             Text(String),
         }
         let bad = |text: String| serde::de::Error::custom(ParsePriorityError(text));
-        match Form::deserialize(deserializer)? {
-            Form::Number(n) => u8::try_from(n).ok().and_then(|n| Self::new(n).ok()).ok_or_else(|| bad(n.to_string())),
-            Form::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        match WrittenPriority::deserialize(deserializer)? {
+            WrittenPriority::Number(n) => {
+                u8::try_from(n).ok().and_then(|n| Self::new(n).ok()).ok_or_else(|| bad(n.to_string()))
+            }
+            WrittenPriority::Text(text) => text.parse().map_err(serde::de::Error::custom),
         }
     }
 }

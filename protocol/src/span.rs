@@ -125,14 +125,14 @@ impl<'de> Deserialize<'de> for KeepAlive {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "seconds as a number, or a duration such as \"5m\"")]
-        enum Form {
+        enum WrittenSpan {
             Seconds(f64),
             Text(String),
         }
-        match Form::deserialize(deserializer)? {
-            Form::Seconds(s) if s < 0.0 => Ok(Self::Forever),
-            Form::Seconds(s) => span_of_secs(s).map(Self::For).map_err(serde::de::Error::custom),
-            Form::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        match WrittenSpan::deserialize(deserializer)? {
+            WrittenSpan::Seconds(s) if s < 0.0 => Ok(Self::Forever),
+            WrittenSpan::Seconds(s) => span_of_secs(s).map(Self::For).map_err(serde::de::Error::custom),
+            WrittenSpan::Text(text) => text.parse().map_err(serde::de::Error::custom),
         }
     }
 }

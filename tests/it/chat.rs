@@ -1,7 +1,7 @@
 //! RC-1: a question and its answer, streamed and whole, through both processes.
 
 use http::{Method, StatusCode, header};
-use model_boss_tests::{Behaviour, Event, Malformed, Refusal, Sandbox, question, text_of_events};
+use model_boss_tests::{Behaviour, Event, FakeError, Malformed, Sandbox, question, text_of_events};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -147,7 +147,7 @@ async fn aliases_and_names_with_slashes() {
 #[tokio::test]
 async fn a_workers_error_comes_through_as_it_is() {
     let sandbox = Sandbox::new();
-    let refusal = Refusal {
+    let refusal = FakeError {
         status: 400,
         code: "context_length_exceeded".to_owned(),
         message: "9 tokens are too many".to_owned(),

@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use model_boss_fake_worker::behaviour::{Behaviour, Command, FILE, Report};
+use model_boss_fake_worker::behaviour::{Behaviour, FILE, FakeCommand, Report};
 use model_boss_protocol::{ByteCount, DeviceId, Generation};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -238,12 +238,12 @@ impl FakeWorker {
 
     /// Ends the pause of `hold_load`.
     pub fn finish_load(&self) {
-        self.tell(Command::FinishLoad);
+        self.tell(FakeCommand::FinishLoad);
     }
 
     /// Ends the pause of `hold_after_tokens`.
     pub fn decode(&self) {
-        self.tell(Command::Decode);
+        self.tell(FakeCommand::Decode);
     }
 
     /// Sends the worker a signal.
@@ -256,7 +256,7 @@ impl FakeWorker {
         self.signal(Signal::SIGKILL);
     }
 
-    fn tell(&self, command: Command) {
+    fn tell(&self, command: FakeCommand) {
         writeln!(&self.stream, "{}", serde_json::to_string(&command).unwrap()).expect("the worker listens");
     }
 

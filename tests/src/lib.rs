@@ -32,7 +32,7 @@ pub use fake_model::{FakeModel, FakeWorker, Received};
 pub use faulty_disk::{DirectReads, FaultyDisk, Trouble};
 pub use held_file::HeldFile;
 pub use lone_worker::LoneWorker;
-pub use model_boss_fake_worker::behaviour::{Behaviour, Malformed, RawAnswer, Refusal};
+pub use model_boss_fake_worker::behaviour::{Behaviour, FakeError, Malformed, RawAnswer};
 pub use mounts::Mounts;
 pub use ports::own_ports;
 pub use processes::{PeakMemory, Processes};

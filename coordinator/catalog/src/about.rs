@@ -186,7 +186,7 @@ impl About {
     /// Adds the facts from small files beside the weights, under GGUF's names.
     fn configured(&mut self, folder: &Path) {
         let text = text_beside_weights(&folder.join("config.json"), CONFIG).unwrap_or_default();
-        let config: Config = serde_json::from_str(&text).unwrap_or_default();
+        let config: ModelConfig = serde_json::from_str(&text).unwrap_or_default();
         self.family = config.model_type.map(|Short(family)| family).filter(|family| !family.is_empty());
         self.context_length = config.max_position_embeddings;
         if let Some(Quantization { quant_method: Some(Short(method)), bits }) = config.quantization_config {
@@ -219,7 +219,7 @@ impl About {
 /// The fields of `config.json` that are read. A value of another type counts as absent.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Config {
+struct ModelConfig {
     model_type: Option<Short>,
     #[serde(deserialize_with = "number")]
     max_position_embeddings: Option<u64>,

@@ -8,7 +8,7 @@ use model_boss_core::ModelDescription;
 use model_boss_protocol::{ModelId, without_latest};
 
 use super::folders::Folders;
-use super::model::{Model, Problem};
+use super::model::{ManifestProblem, Model};
 use crate::{Engines, read};
 
 /// All models, and the faults of manifests that could not be read.
@@ -18,7 +18,7 @@ pub struct Catalog {
     /// Models by their names and aliases.
     pub(super) names: HashMap<String, Arc<Model>>,
     /// The faults of manifests that gave no model.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ManifestProblem>,
 }
 
 impl Catalog {
@@ -101,13 +101,13 @@ impl Catalog {
 }
 
 /// Reserves the model's name and aliases. The first model with a name keeps it.
-pub(super) fn claim_names(model: &Model, taken: &mut BTreeMap<String, PathBuf>) -> Result<(), Problem> {
+pub(super) fn claim_names(model: &Model, taken: &mut BTreeMap<String, PathBuf>) -> Result<(), ManifestProblem> {
     let names = || std::iter::once(&model.manifest.name).chain(&model.manifest.aliases);
     if let Some((name, owner)) = names().find_map(|name| taken.get_key_value(name)) {
         let field = if *name == model.manifest.name { "name" } else { "aliases" };
         let message = format!("'{field}': '{name}' already belongs to {}", owner.display());
         let line = read::line_in(&model.file, field);
-        return Err(Problem { file: model.file.clone(), line, message });
+        return Err(ManifestProblem { file: model.file.clone(), line, message });
     }
     for name in names() {
         taken.insert(name.clone(), model.file.clone());

@@ -54,12 +54,12 @@ fn gguf_lacks(path: &Path) -> Option<String> {
 
 fn config_lacks(source: &Path) -> Option<String> {
     #[derive(Deserialize)]
-    struct Config {
+    struct ArchitectureConfig {
         architectures: FirstText,
     }
     let folder = if source.is_dir() { Some(source) } else { source.parent() };
     let text = text_beside_weights(&folder?.join("config.json"), CONFIG)?;
-    let named = serde_json::from_str::<Config>(&text).ok()?.architectures.0?;
+    let named = serde_json::from_str::<ArchitectureConfig>(&text).ok()?.architectures.0?;
     if CONFIG_ARCHITECTURES.contains(&named.as_str()) {
         return None;
     }
@@ -72,8 +72,8 @@ struct FirstText(Option<String>);
 
 impl<'de> Deserialize<'de> for FirstText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> Visitor<'de> for List {
+        struct ListVisitor;
+        impl<'de> Visitor<'de> for ListVisitor {
             type Value = FirstText;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of texts")
@@ -84,7 +84,7 @@ impl<'de> Deserialize<'de> for FirstText {
                 Ok(FirstText(first))
             }
         }
-        deserializer.deserialize_seq(List)
+        deserializer.deserialize_seq(ListVisitor)
     }
 }
 

@@ -16,7 +16,7 @@ const MAX_ENTRIES: usize = 20_000;
 /// Listings by folder.
 #[derive(Debug, Default)]
 pub(super) struct Folders {
-    known: HashMap<PathBuf, Listed>,
+    known: HashMap<PathBuf, ListedFolder>,
     look: u64,
     /// The number of listings, for tests.
     #[cfg(test)]
@@ -32,7 +32,7 @@ pub(super) struct Listing {
 }
 
 #[derive(Debug)]
-struct Listed {
+struct ListedFolder {
     modified: Option<SystemTime>,
     listed_at: SystemTime,
     /// The number of the last pass that used this listing.
@@ -57,7 +57,7 @@ impl Folders {
         let listed_at = SystemTime::now();
         // A folder that cannot be listed is tried again, because a changed permission leaves no time stamp.
         let Ok(listing) = read(folder, counts).map(Arc::new) else { return Arc::default() };
-        let known = Listed { modified, listed_at, wanted: self.look, listing: Arc::clone(&listing) };
+        let known = ListedFolder { modified, listed_at, wanted: self.look, listing: Arc::clone(&listing) };
         self.known.insert(folder.to_owned(), known);
         listing
     }
@@ -70,7 +70,7 @@ impl Folders {
     }
 }
 
-impl Listed {
+impl ListedFolder {
     /// Whether the folder cannot have changed since it was listed.
     fn is_still(&self, modified: Option<SystemTime>) -> bool {
         let settled = |at: SystemTime| self.listed_at.duration_since(at).is_ok_and(|age| age >= SETTLED);

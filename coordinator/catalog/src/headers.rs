@@ -26,7 +26,7 @@ pub(super) struct HeaderFacts {
     /// The size of all tensors.
     pub(super) weights: ByteCount,
     pub(super) layers: LayerFacts,
-    pub(super) shape: Shape,
+    pub(super) shape: ModelShape,
     /// The size of one element of a key or value, in bytes.
     pub(super) cached_value: u64,
 }
@@ -42,7 +42,7 @@ pub(super) struct LayerFacts {
 
 /// The dimensions that determine the size of keys, values and activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct Shape {
+pub(super) struct ModelShape {
     num_hidden_layers: u64,
     num_attention_heads: u64,
     num_key_value_heads: Option<u64>,
@@ -55,7 +55,7 @@ impl HeaderFacts {
     /// Reads the headers. `None` where they lack a fact, or cannot be read.
     pub(super) fn read(source: &Path, files: &[ModelFile]) -> Option<Self> {
         let weights: Vec<&ModelFile> = files.iter().filter(|file| file.is_weights()).collect();
-        let (mut bytes, mut shape, mut layers) = (0_u64, Shape::beside(source), Layers::default());
+        let (mut bytes, mut shape, mut layers) = (0_u64, ModelShape::beside(source), LayerSizes::default());
         let mut budget = HeaderBudget::default();
         for file in &weights {
             let facts = if file.is_gguf() {
@@ -81,7 +81,7 @@ impl HeaderFacts {
     }
 }
 
-impl Shape {
+impl ModelShape {
     /// The shape from a `config.json` beside the weights.
     pub(super) fn beside(source: &Path) -> Option<Self> {
         let folder = if source.is_dir() { Some(source) } else { source.parent() };
@@ -120,14 +120,14 @@ impl Shape {
 
 /// Sizes of layers, collected from the tensors of one or more files.
 #[derive(Default)]
-struct Layers {
+struct LayerSizes {
     /// The size of each layer in bytes, by its number. Parts of a split model may share a layer.
     bytes: BTreeMap<u64, u64>,
     /// Whether any matrix is stored in fewer bits than f32: the candle decoder then keeps keys and values in 16 bits.
     narrow: bool,
 }
 
-impl Layers {
+impl LayerSizes {
     /// Adds a tensor if it is a layer's, by the names of GGUF and of safetensors.
     fn add(&mut self, tensor: &str, bytes: u64) {
         let rest = ["blk.", "model.layers."].iter().find_map(|prefix| tensor.strip_prefix(prefix));
@@ -146,12 +146,12 @@ impl Layers {
 }
 
 /// The size of the tensors in bytes, and the shape if the file states it.
-type Facts = (u64, Option<Shape>);
+type TensorFacts = (u64, Option<ModelShape>);
 
 /// The file cannot be read, or its header is implausible.
 struct Unknown;
 
-fn of_gguf(path: &Path, budget: &mut HeaderBudget, layers: &mut Layers) -> Result<Facts, Unknown> {
+fn of_gguf(path: &Path, budget: &mut HeaderBudget, layers: &mut LayerSizes) -> Result<TensorFacts, Unknown> {
     let mut bytes = 0_u64;
     let outline = gguf_outline(path, budget, |tensor| {
         layers.add(tensor.name, tensor.bytes);
@@ -159,7 +159,7 @@ fn of_gguf(path: &Path, budget: &mut HeaderBudget, layers: &mut Layers) -> Resul
         bytes = bytes.saturating_add(tensor.bytes);
     });
     let outline = outline.map_err(|_| Unknown)?;
-    Ok((bytes, Shape::of_gguf(&outline)))
+    Ok((bytes, ModelShape::of_gguf(&outline)))
 }
 
 /// Reads the header of a GGUF file; `each` is called with its tensors. The error is the header's fault, or `None` where
@@ -180,7 +180,7 @@ pub(super) fn gguf_outline(
     })
 }
 
-fn of_safetensors(path: &Path, budget: &mut HeaderBudget, layers: &mut Layers) -> Result<Facts, Unknown> {
+fn of_safetensors(path: &Path, budget: &mut HeaderBudget, layers: &mut LayerSizes) -> Result<TensorFacts, Unknown> {
     let data = outline_safetensors(path, budget, |tensor| {
         layers.add(tensor.name, tensor.bytes);
         layers.narrow |= tensor.shape.len() > 1 && tensor.dtype != Some(Dtype::F32);
@@ -293,7 +293,10 @@ mod tests {
         let path = folder.path().join("model.safetensors");
         for bytes in [b"".to_vec(), b"\xff\xff\xff\xff\xff\xff\xff\x7f{}".to_vec(), b"\x02\0\0\0\0\0\0\0[]".to_vec()] {
             std::fs::write(&path, &bytes).unwrap();
-            assert!(of_safetensors(&path, &mut HeaderBudget::default(), &mut Layers::default()).is_err(), "{bytes:?}");
+            assert!(
+                of_safetensors(&path, &mut HeaderBudget::default(), &mut LayerSizes::default()).is_err(),
+                "{bytes:?}"
+            );
         }
     }
 }

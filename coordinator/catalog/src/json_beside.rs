@@ -65,8 +65,8 @@ impl<'de> Visitor<'de> for Number {
 
 impl<'de> Deserialize<'de> for Short {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Word;
-        impl<'de> Visitor<'de> for Word {
+        struct WordVisitor;
+        impl<'de> Visitor<'de> for WordVisitor {
             type Value = Short;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -80,7 +80,7 @@ impl<'de> Deserialize<'de> for Short {
             passes_over!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64);
             passes_over_lists!();
         }
-        deserializer.deserialize_any(Word)
+        deserializer.deserialize_any(WordVisitor)
     }
 }
 

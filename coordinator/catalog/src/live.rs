@@ -16,7 +16,7 @@ use super::by_path::{self, ByPath, PathError};
 use super::engines::Engines;
 use super::entries::Catalog;
 use super::folders::Folders;
-use super::model::{Model, Problem};
+use super::model::{ManifestProblem, Model};
 use crate::Asker;
 
 /// The interval between reads of the folder. A change counts after two equal reads, so within half a second. Polling
@@ -201,7 +201,7 @@ impl LiveCatalog {
             Err(error) => {
                 let model = last_good.cloned();
                 let file = model.as_ref().map_or_else(PathBuf::new, |model| model.file.clone());
-                seen.problems.push(Problem { file, line: None, message: error.to_string() });
+                seen.problems.push(ManifestProblem { file, line: None, message: error.to_string() });
                 model
             }
         };
@@ -209,7 +209,7 @@ impl LiveCatalog {
         match seen.find(one.name()) {
             Some(other) if other.file != model.file => {
                 let message = format!("its name '{}' now belongs to {}", one.name(), other.file.display());
-                seen.problems.push(Problem { file: model.file.clone(), line: None, message });
+                seen.problems.push(ManifestProblem { file: model.file.clone(), line: None, message });
             }
             _ => seen.add(model),
         }

@@ -39,7 +39,7 @@ pub struct Model {
 
 /// A fault in a manifest that an operator has to correct.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ManifestProblem {
     /// The file or folder at fault.
     pub file: PathBuf,
     /// The line in the file, from 1.
@@ -90,7 +90,7 @@ impl Model {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ManifestProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.file.display())?;
         if let Some(line) = self.line {

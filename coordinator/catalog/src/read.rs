@@ -11,7 +11,7 @@ use model_boss_protocol::{Backend, Manifest, ManifestError, ModelId};
 
 use super::files::ModelFile;
 use super::folders::Folders;
-use super::model::{Model, Problem};
+use super::model::{ManifestProblem, Model};
 use super::package;
 use super::size::{self, DEFAULT_CONCURRENCY};
 use crate::files;
@@ -24,8 +24,8 @@ const MAX_MANIFEST: u64 = 1 << 20;
 const MAX_PACKAGE: u64 = 64 << 10;
 
 /// The manifests in a folder, sorted by path.
-pub(super) fn manifest_files(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
-    let unreadable = |error: std::io::Error| Problem {
+pub(super) fn manifest_files(folder: &Path) -> Result<Vec<PathBuf>, ManifestProblem> {
+    let unreadable = |error: std::io::Error| ManifestProblem {
         file: folder.to_owned(),
         line: None,
         message: format!("the folder of manifests cannot be read: {error}"),
@@ -58,8 +58,8 @@ pub(super) struct ParsedManifest {
 }
 
 /// The text of a manifest, or the fault of reading it.
-fn text_of(file: &Path, bytes: std::io::Result<Vec<u8>>, longest: u64) -> Result<String, Problem> {
-    let problem = |message: String| Problem { file: file.to_owned(), line: None, message };
+fn text_of(file: &Path, bytes: std::io::Result<Vec<u8>>, longest: u64) -> Result<String, ManifestProblem> {
+    let problem = |message: String| ManifestProblem { file: file.to_owned(), line: None, message };
     let bytes = bytes.map_err(|error| problem(format!("cannot be read: {error}")))?;
     if bytes.len() as u64 > longest {
         return Err(problem(format!("is larger than {} KiB: this is no manifest", longest >> 10)));
@@ -69,8 +69,12 @@ fn text_of(file: &Path, bytes: std::io::Result<Vec<u8>>, longest: u64) -> Result
 
 /// Reads the `model.toml` of a package that a client named, from a file that is already open and checked. Its content
 /// cannot choose a program ([`package`]).
-pub(super) fn written_by_stranger(file: &Path, opened: File, folders: &mut Folders) -> Result<ParsedManifest, Problem> {
-    let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
+pub(super) fn written_by_stranger(
+    file: &Path,
+    opened: File,
+    folders: &mut Folders,
+) -> Result<ParsedManifest, ManifestProblem> {
+    let problem = |line: Option<usize>, message: String| ManifestProblem { file: file.to_owned(), line, message };
     let text = text_of(file, read_opened(opened, MAX_PACKAGE), MAX_PACKAGE)?;
     let folder = file.parent().ok_or_else(|| problem(None, "is in no folder".to_owned()))?;
     let manifest = package::parse(&text, folder)
@@ -86,8 +90,8 @@ pub(super) fn written(
     file: &Path,
     before: Option<&Arc<Model>>,
     folders: &mut Folders,
-) -> Result<ParsedManifest, Problem> {
-    let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
+) -> Result<ParsedManifest, ManifestProblem> {
+    let problem = |line: Option<usize>, message: String| ManifestProblem { file: file.to_owned(), line, message };
     let text = text_of(file, read_plain_file(file, MAX_MANIFEST), MAX_MANIFEST)?;
     let folder = std::path::absolute(file)
         .ok()

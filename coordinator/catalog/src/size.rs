@@ -6,7 +6,7 @@ use model_boss_core::{SizeEstimate, SizeRule, Streaming};
 use model_boss_protocol::{Backend, ByteCount, Manifest, ResidencyMode};
 
 use super::files::{ModelFile, has_extension};
-use super::headers::{HeaderFacts, LayerFacts, Shape};
+use super::headers::{HeaderFacts, LayerFacts, ModelShape};
 
 /// Code and buffers of a worker. A worker's context on each GPU is added where it is placed on one.
 const PROCESS: ByteCount = ByteCount::mib(64);
@@ -58,7 +58,7 @@ pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], 
         Some(bytes) => (weigh(bytes, has_extension(source, &["gguf"])), SizeRule::Source),
         None => (by_name(manifest.name.as_str()), SizeRule::Name),
     };
-    let cache = Shape::beside(source).map_or(UNKNOWN_CACHE, |shape| {
+    let cache = ModelShape::beside(source).map_or(UNKNOWN_CACHE, |shape| {
         // Models are usually published in sixteen bits.
         cache(manifest, &shape, backend, size_of::<u16>() as u64)
     });
@@ -80,7 +80,7 @@ const KV_SEGMENT: u64 = 256;
 
 /// Keys and values of every sequence at its full context: as wide as the candle decoder keeps them, and in 16 bits for
 /// external engines.
-fn cache(manifest: &Manifest, shape: &Shape, backend: Backend, cached_value: u64) -> ByteCount {
+fn cache(manifest: &Manifest, shape: &ModelShape, backend: Backend, cached_value: u64) -> ByteCount {
     // Few requests use a model's longest context: without a stated one the estimate assumes a usual one.
     let usual = shape.max_position_embeddings.unwrap_or(USUAL_CONTEXT).min(USUAL_CONTEXT);
     let context = manifest.context_length.unwrap_or(usual);

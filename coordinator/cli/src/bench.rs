@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use model_boss_client::Client;
 use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode};
 
-use super::by_worker::{ByWorker, Found};
+use super::by_worker::{ByWorker, ModelOnDisk};
 use super::error::CliError;
 
 /// The measurements.
@@ -69,7 +69,7 @@ pub(super) async fn residency(client: &Client, args: &ResidencyArgs) -> Result<E
 }
 
 /// The worker's command line: options given here override the manifest.
-fn arguments(args: &ResidencyArgs, found: &Found, picture: &Path) -> Vec<String> {
+fn arguments(args: &ResidencyArgs, found: &ModelOnDisk, picture: &Path) -> Vec<String> {
     let manifest = &found.manifest;
     let device = args.device.clone().or(Some(manifest.place())).filter(|device| *device != DeviceId::Auto);
     let given = [
@@ -123,7 +123,7 @@ mod tests {
             vram: Some(ByteCount::gib(2)),
             ..Manifest::default()
         };
-        let found = Found { name: "team/m:1".to_owned(), source: "/m/x.gguf".into(), manifest };
+        let found = ModelOnDisk { name: "team/m:1".to_owned(), source: "/m/x.gguf".into(), manifest };
         let line = |words: &str| arguments(&asked(words), &found, Path::new("x.svg")).join(" ");
         let memory = 2_u64 << 30;
         let said = format!("--memory {memory} --residency stream --window 3 --streams 1 --tokens 8 --timeline x.svg");

@@ -17,7 +17,7 @@ use super::flags::SettingFlags;
 
 /// A model on this disk, and its manifest.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct ModelOnDisk {
     pub(super) name: String,
     pub(super) source: PathBuf,
     /// The manifest; empty for a path.
@@ -36,7 +36,7 @@ impl ByWorker {
     }
 
     /// The model of a path, or of a name or alias in the folder of manifests.
-    pub(super) async fn find(&self, client: &Client, model: &str) -> Result<Found, CliError> {
+    pub(super) async fn find(&self, client: &Client, model: &str) -> Result<ModelOnDisk, CliError> {
         match files::meant(client, model).await? {
             Some(path) => Ok(of_path(path)),
             None => of_name(model, &self.config.manifests),
@@ -55,16 +55,16 @@ impl ByWorker {
     }
 }
 
-fn of_path(source: PathBuf) -> Found {
+fn of_path(source: PathBuf) -> ModelOnDisk {
     let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    Found { name, source, manifest: Manifest::default() }
+    ModelOnDisk { name, source, manifest: Manifest::default() }
 }
 
-fn of_name(name: &str, manifests: &Path) -> Result<Found, CliError> {
+fn of_name(name: &str, manifests: &Path) -> Result<ModelOnDisk, CliError> {
     let catalog = Catalog::read(manifests);
     let model = catalog.find(name).ok_or_else(|| CliError::NoSuchModel(name.to_owned(), manifests.to_owned()))?;
     let manifest = model.manifest.clone();
-    Ok(Found { name: manifest.name.clone(), source: model.source.clone(), manifest })
+    Ok(ModelOnDisk { name: manifest.name.clone(), source: model.source.clone(), manifest })
 }
 
 #[cfg(test)]

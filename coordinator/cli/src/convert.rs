@@ -9,7 +9,7 @@ use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 use model_boss_client::Client;
 
-use super::by_worker::{ByWorker, Found};
+use super::by_worker::{ByWorker, ModelOnDisk};
 use super::error::CliError;
 
 /// The forms that can be written.
@@ -79,7 +79,7 @@ pub(super) async fn convert(client: &Client, command: &ConvertCommand) -> Result
 }
 
 /// The worker's command line.
-fn arguments(command: &ConvertCommand, found: &Found) -> Vec<OsString> {
+fn arguments(command: &ConvertCommand, found: &ModelOnDisk) -> Vec<OsString> {
     let (source, said) = (found.source.clone().into(), |value: Option<PossibleValue>| {
         value.map(|value| value.get_name().to_owned()).unwrap_or_default().into()
     });
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn rs_5_the_worker_is_told_what_to_write_and_of_which_files() {
-        let found = Found { name: "m".to_owned(), source: "/m/x".into(), ..Found::default() };
+        let found = ModelOnDisk { name: "m".to_owned(), source: "/m/x".into(), ..ModelOnDisk::default() };
         for (words, line) in [
             ("index m", "index /m/x --order machine"),
             ("index m --order rows", "index /m/x --order rows"),

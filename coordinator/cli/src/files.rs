@@ -69,16 +69,16 @@ fn owner_key(client: &Client) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Answer, FakeCoordinator};
+    use crate::testing::{FakeCoordinator, ScriptedAnswer};
 
     /// Runs `meant` against a coordinator that lists every name, or none; returns the number of requests and the
     /// result.
     async fn asked(text: &str, knows: bool) -> (usize, Result<Option<PathBuf>, CliError>) {
         let answer = if knows {
-            Answer::json(200, &json!({ "id": text }))
+            ScriptedAnswer::json(200, &json!({ "id": text }))
         } else {
             let error = json!({ "message": "no", "type": "x", "param": null, "code": "model_not_found" });
-            Answer::json(404, &json!({ "error": error }))
+            ScriptedAnswer::json(404, &json!({ "error": error }))
         };
         let fake = FakeCoordinator::answering(vec![answer]).await.unwrap();
         let client = Client::new(&fake.url, None).unwrap();
@@ -118,7 +118,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_coordinator_is_asked_by_path_and_gives_the_name() {
-        let answer = Answer::json(202, &json!({ "status": "loading", "model_name": "file:x" }));
+        let answer = ScriptedAnswer::json(202, &json!({ "status": "loading", "model_name": "file:x" }));
         let fake = FakeCoordinator::answering(vec![answer]).await.unwrap();
         let client = Client::new(&fake.url, None).unwrap();
         assert_eq!(load(&client, Path::new("/m/x.gguf")).await.unwrap(), "file:x");

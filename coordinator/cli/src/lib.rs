@@ -34,7 +34,7 @@ use clap_complete::Shell;
 use error::CliError;
 use flags::SettingFlags;
 use model_boss_client::Client;
-use model_boss_client::lease_run::{self, LeaseCommand};
+use model_boss_client::lease_run::{self, LeaseCli};
 use model_boss_config::Loaded;
 use model_boss_host::log_filter::LogFilter;
 use model_boss_host::terminal;
@@ -84,7 +84,7 @@ enum Command {
     /// Run the coordinator in the foreground until Ctrl-C; a second Ctrl-C ends it at once.
     Serve(SettingFlags),
     /// Ask a model, or chat with it. Ctrl-C stops an answer; Ctrl-D or /bye leaves.
-    Run(chat::RunArgs),
+    Run(chat::ChatArgs),
     /// List loaded models: size, device, state, and when each is unloaded.
     Ps(WatchArgs),
     /// List all models.
@@ -164,7 +164,7 @@ enum Command {
     },
     /// Leases of memory that training jobs and models share: run a program with one, list them.
     #[command(subcommand)]
-    Lease(LeaseCommand),
+    Lease(LeaseCli),
     /// The configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -196,11 +196,11 @@ enum ConfigCommand {
 
 /// Runs the coordinator until a signal ends it. The binary passes this function in, since this crate does not depend on
 /// the coordinator.
-pub type Serve = fn(Loaded, LogFilter) -> Result<ExitCode, Box<dyn Error + Send + Sync>>;
+pub type ServeCommand = fn(Loaded, LogFilter) -> Result<ExitCode, Box<dyn Error + Send + Sync>>;
 
 /// Runs the command line. Exit codes: 1 for an error, 2 for an invalid command line, 130 for an answer stopped by
 /// Ctrl-C.
-pub fn run(serve: Serve) -> ExitCode {
+pub fn run(serve: ServeCommand) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         // The message repeats the arguments, which a script may have from an untrusted source.
@@ -222,7 +222,7 @@ pub fn run(serve: Serve) -> ExitCode {
 }
 
 impl Command {
-    fn run(self, url: &str, serve: Serve) -> Result<ExitCode, CliError> {
+    fn run(self, url: &str, serve: ServeCommand) -> Result<ExitCode, CliError> {
         let client = || Client::new(url, std::env::var("MODEL_BOSS_API_KEY").ok());
         match self {
             Self::Serve(flags) => {

@@ -71,7 +71,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{Answer, FakeCoordinator};
+    use crate::testing::{FakeCoordinator, ScriptedAnswer};
 
     #[tokio::test]
     async fn money_is_shown_by_provider_model_and_client() {
@@ -89,7 +89,7 @@ mod tests {
                 { "id": "rich", "spent_usd": 12.0, "daily_limit_usd": null, "remaining_usd": null },
             ],
         });
-        let fake = FakeCoordinator::answering(vec![Answer::json(200, &answer)]).await.unwrap();
+        let fake = FakeCoordinator::answering(vec![ScriptedAnswer::json(200, &answer)]).await.unwrap();
         let shown = providers(&Client::new(&fake.url, None).unwrap(), false).await.unwrap();
         let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["claude", "(all)", "3", "1", "1000", "500", "$0.0175", "ready"], "{shown}");

@@ -31,7 +31,7 @@ pub(super) struct ScanArgs {
 
 /// A model that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Found {
+struct FoundModel {
     name: String,
     path: PathBuf,
     bytes: u64,
@@ -87,7 +87,7 @@ fn write(file: &Path, text: &str) -> std::io::Result<bool> {
 }
 
 /// A link to an Ollama blob with the ending that readers of models expect: the blob itself is named by a hash.
-fn with_its_ending(folder: &Path, model: &Found) -> std::io::Result<PathBuf> {
+fn with_its_ending(folder: &Path, model: &FoundModel) -> std::io::Result<PathBuf> {
     if model.path.extension().is_some() || model.path.is_dir() {
         return Ok(model.path.clone());
     }
@@ -101,7 +101,7 @@ fn with_its_ending(folder: &Path, model: &Found) -> std::io::Result<PathBuf> {
     }
 }
 
-fn manifest(model: &Found, path: &Path) -> String {
+fn manifest(model: &FoundModel, path: &Path) -> String {
     let mut table = toml::Table::new();
     table.insert("name".to_owned(), model.name.clone().into());
     if model.embedding {
@@ -117,7 +117,7 @@ fn manifest(model: &Found, path: &Path) -> String {
 }
 
 /// The usual caches of other programs below the home folder.
-fn usual(home: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<Found> {
+fn usual(home: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<FoundModel> {
     let ModelFolders { hub, ollama, studio, llama_cpp } = ModelFolders::below(home, variable);
     let mut found = hugging_face(&hub);
     found.extend(ollama_models(&ollama));
@@ -127,7 +127,7 @@ fn usual(home: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<Found> 
 }
 
 /// Models in `models--ORG--NAME/snapshots/REVISION/…`, of the revision that `refs/main` names.
-fn hugging_face(hub: &Path) -> Vec<Found> {
+fn hugging_face(hub: &Path) -> Vec<FoundModel> {
     let mut found = Vec::new();
     for repository in folders_in(hub) {
         let name = repository.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -150,7 +150,7 @@ fn hugging_face(hub: &Path) -> Vec<Found> {
 }
 
 /// Models in Ollama's store: `manifests/HOST/SPACE/NAME/TAG` is JSON that names the blob with the weights.
-fn ollama_models(root: &Path) -> Vec<Found> {
+fn ollama_models(root: &Path) -> Vec<FoundModel> {
     let mut files = Vec::new();
     collect(&root.join("manifests"), 0, &mut files);
     let model = |file: &PathBuf| {
@@ -162,14 +162,14 @@ fn ollama_models(root: &Path) -> Vec<Found> {
         let path = root.join("blobs").join(weights["digest"].as_str()?.replace(':', "-"));
         let bytes = fs::metadata(&path).ok()?.len();
         let name = if tag == "latest" { name } else { format!("{name}:{tag}") };
-        Some(Found { embedding: looks_like_embedding(&name), name: clean(&name), path, bytes, origin: "Ollama" })
+        Some(FoundModel { embedding: looks_like_embedding(&name), name: clean(&name), path, bytes, origin: "Ollama" })
     };
     files.iter().filter_map(model).collect()
 }
 
 /// Models in a folder: `.gguf` files, the first part of each split model, and folders with `config.json` and
 /// `*.safetensors`.
-fn folder_models(folder: &Path, origin: &'static str) -> Vec<Found> {
+fn folder_models(folder: &Path, origin: &'static str) -> Vec<FoundModel> {
     let mut files = Vec::new();
     collect(folder, 0, &mut files);
     let mut folders: BTreeMap<PathBuf, u64> = BTreeMap::new();
@@ -183,13 +183,13 @@ fn folder_models(folder: &Path, origin: &'static str) -> Vec<Found> {
         } else if lower.ends_with(".gguf") && bytes >= SMALLEST && !lower.contains("mmproj") && !is_later_part(&lower) {
             let stem = name[..name.len() - ".gguf".len()].split("-00001-of-").next().unwrap_or_default();
             let (name, embedding) = (clean(stem), looks_like_embedding(stem));
-            found.push(Found { name, path: file, bytes, embedding, origin });
+            found.push(FoundModel { name, path: file, bytes, embedding, origin });
         }
     }
     for (path, bytes) in folders {
         if bytes >= SMALLEST && path.join("config.json").is_file() {
             let stem = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            found.push(Found { name: clean(&stem), embedding: looks_like_embedding(&stem), path, bytes, origin });
+            found.push(FoundModel { name: clean(&stem), embedding: looks_like_embedding(&stem), path, bytes, origin });
         }
     }
     found
@@ -216,7 +216,7 @@ fn file_name(name: &str) -> String {
 }
 
 /// Distinguishes models of one name by numbers; a file found twice is kept once.
-fn named_apart(mut found: Vec<Found>) -> Vec<Found> {
+fn named_apart(mut found: Vec<FoundModel>) -> Vec<FoundModel> {
     found.retain(|model| !model.name.is_empty());
     found.sort_by(|a, b| (&a.name, &a.path).cmp(&(&b.name, &b.path)));
     found.dedup_by(|a, b| a.path == b.path);
@@ -263,7 +263,7 @@ mod tests {
         fs::File::create(path).unwrap().set_len(bytes).unwrap();
     }
 
-    fn names(found: &[Found]) -> Vec<(&str, &str)> {
+    fn names(found: &[FoundModel]) -> Vec<(&str, &str)> {
         found.iter().map(|model| (model.name.as_str(), model.origin)).collect()
     }
 
@@ -303,7 +303,7 @@ mod tests {
             file(folder.path().join(part), if part.contains("tiny") { 9 } else { SMALLEST });
         }
         let args = ScanArgs { folders: vec![folder.path().to_owned()], write: Some(folder.path().join("manifests")) };
-        let blob = Found {
+        let blob = FoundModel {
             name: "n:7b".into(),
             path: folder.path().join("a/m.gguf").with_extension(""),
             bytes: 1,

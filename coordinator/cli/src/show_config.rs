@@ -1,7 +1,7 @@
 //! `model-boss config show`.
 
 use clap::Args;
-use model_boss_config::Shown;
+use model_boss_config::ShownSetting;
 use model_boss_settings::known_in;
 
 use super::error::CliError;
@@ -29,12 +29,12 @@ pub(super) fn show(args: ShowArgs) -> Result<String, CliError> {
         let json = serde_json::to_string_pretty(&shown).map_err(CliError::Json)?;
         return Ok(format!("{json}\n"));
     }
-    let line = |setting: &Shown| match setting.value.as_str() {
+    let line = |setting: &ShownSetting| match setting.value.as_str() {
         "unset" => format!("# {} =", setting.path),
         value => format!("{} = {value}", setting.path),
     };
     let width = shown.iter().map(|setting| line(setting).chars().count()).max().unwrap_or_default();
-    let whole = |setting: &Shown| match args.origin {
+    let whole = |setting: &ShownSetting| match args.origin {
         true => format!("{:<width$}  # {}\n", line(setting), setting.origin),
         false => format!("{}\n", line(setting)),
     };

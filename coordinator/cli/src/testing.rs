@@ -27,7 +27,7 @@ pub(super) struct Asked {
 }
 
 /// One answer: its status and the pieces of its body. Without an end the connection stays open after the last piece.
-pub(super) struct Answer {
+pub(super) struct ScriptedAnswer {
     pub(super) status: u16,
     pub(super) pieces: Vec<String>,
     pub(super) ends: bool,
@@ -43,7 +43,7 @@ pub(super) struct FakeCoordinator {
 
 impl FakeCoordinator {
     /// A coordinator that gives these answers, one per request.
-    pub(super) async fn answering(answers: Vec<Answer>) -> std::io::Result<Self> {
+    pub(super) async fn answering(answers: Vec<ScriptedAnswer>) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
         let (asked, left) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
@@ -68,7 +68,7 @@ impl FakeCoordinator {
     }
 }
 
-impl Answer {
+impl ScriptedAnswer {
     /// An answer with a whole JSON body.
     pub(super) fn json(status: u16, value: &Value) -> Self {
         Self { status, pieces: vec![value.to_string()], ends: true }
@@ -82,17 +82,18 @@ impl Answer {
 
 async fn answer_one(
     request: Request<Incoming>,
-    answer: Option<Answer>,
+    answer: Option<ScriptedAnswer>,
     seen: Arc<Mutex<Vec<Asked>>>,
     gone: CancellationToken,
-) -> Result<Response<Pieces>, Infallible> {
+) -> Result<Response<ScriptedPieces>, Infallible> {
     let line = format!("{} {}", request.method(), request.uri());
     let key = request.headers().get("authorization").and_then(|key| Some(key.to_str().ok()?.to_owned()));
     let body = request.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     if let Ok(mut seen) = seen.lock() {
         seen.push(Asked { line, key, body: serde_json::from_slice(&body).unwrap_or_default() });
     }
-    let Answer { status, pieces, ends } = answer.unwrap_or(Answer { status: 500, pieces: Vec::new(), ends: true });
+    let ScriptedAnswer { status, pieces, ends } =
+        answer.unwrap_or(ScriptedAnswer { status: 500, pieces: Vec::new(), ends: true });
     let (sender, receiver) = mpsc::unbounded_channel();
     for piece in pieces {
         // Sending cannot fail: the receiver is dropped below.
@@ -104,15 +105,15 @@ async fn answer_one(
             gone.cancel();
         });
     }
-    let mut response = Response::new(Pieces(receiver));
+    let mut response = Response::new(ScriptedPieces(receiver));
     *response.status_mut() = http::StatusCode::from_u16(status).unwrap_or_default();
     Ok(response)
 }
 
 /// A channel as a body.
-struct Pieces(mpsc::UnboundedReceiver<Bytes>);
+struct ScriptedPieces(mpsc::UnboundedReceiver<Bytes>);
 
-impl Body for Pieces {
+impl Body for ScriptedPieces {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -264,10 +264,10 @@ fn span(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Answer, FakeCoordinator};
+    use crate::testing::{FakeCoordinator, ScriptedAnswer};
 
     async fn fake(answer: Value) -> (FakeCoordinator, Client) {
-        let fake = FakeCoordinator::answering(vec![Answer::json(200, &answer)]).await.unwrap();
+        let fake = FakeCoordinator::answering(vec![ScriptedAnswer::json(200, &answer)]).await.unwrap();
         let client = Client::new(&fake.url, None).unwrap();
         (fake, client)
     }

@@ -231,7 +231,7 @@ pub fn in_path(name: &str) -> String {
 
 /// One meaningful line of an event stream.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum StreamLine {
     /// `: text`, a comment that keeps a silent connection alive.
     Comment(String),
     /// A line `data: text`.
@@ -247,7 +247,7 @@ pub struct Events {
 
 impl Events {
     /// The next event; `None` at the end. Cancelling this loses no event.
-    pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
+    pub async fn next(&mut self) -> Result<Option<StreamLine>, ClientError> {
         loop {
             while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
@@ -265,11 +265,11 @@ impl Events {
 }
 
 /// The event in a line. The coordinator's streams have one line per event and neither names nor ids.
-fn event(line: &str) -> Option<Event> {
+fn event(line: &str) -> Option<StreamLine> {
     let line = line.trim_end();
     match line.split_once(':')? {
-        ("", words) => Some(Event::Comment(words.trim_start().to_owned())),
-        ("data", text) => Some(Event::Data(text.trim_start().to_owned())),
+        ("", words) => Some(StreamLine::Comment(words.trim_start().to_owned())),
+        ("data", text) => Some(StreamLine::Data(text.trim_start().to_owned())),
         _ => None,
     }
 }

@@ -19,9 +19,9 @@ mod tests;
 mod values;
 
 pub use keys::{ApiKeys, ApiKeysError};
-pub use load::{ConfigError, DEFAULT_FILE, Loaded, Origin, Shown, Sources, catalogue, flag, variable};
+pub use load::{ConfigError, DEFAULT_FILE, Loaded, Origin, ShownSetting, Sources, catalogue, flag, variable};
 pub use provider::{Price, Provider, ProviderKind, ProviderTables, is_loopback};
-pub use sections::{Config, DEFAULT_TASKS, JsonLimits, LeaseTerms, Limits, Log, Sse, StayWarm, Text};
+pub use sections::{Config, DEFAULT_TASKS, JsonLimits, LeaseTerms, Limits, Log, Sse, StayWarm, TextSettings};
 pub use setting::entries;
 pub use tables::{BackendTables, DeclaredDevice, DeclaredDevices};
 pub use values::{Hosts, IdleTime, LogFormat, LogLevel, RedisUrl};

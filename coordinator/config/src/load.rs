@@ -43,7 +43,7 @@ pub struct Loaded {
 
 /// One setting, for `config show`.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Shown {
+pub struct ShownSetting {
     /// The path, such as `stay_warm.llm`.
     pub path: String,
     /// The value as it would be written in the file.
@@ -121,7 +121,7 @@ impl Sources {
         entries.extend(environment_entries(self.environment).into_iter().filter(|entry| !entry.is_for_others(&known)));
         entries.extend(self.flags.into_iter().map(|(path, text)| {
             let origin = Origin::Flag(format!("--{}", flag(&path)));
-            Entry { path, value: Value::from(text), origin }
+            SourcedValue { path, value: Value::from(text), origin }
         }));
 
         entries.retain(|entry| match entry.problem(&known) {
@@ -141,7 +141,7 @@ impl Sources {
 }
 
 /// Every setting with its default.
-pub fn catalogue() -> Vec<Shown> {
+pub fn catalogue() -> Vec<ShownSetting> {
     Loaded { config: Config::default(), origins: BTreeMap::new() }.show()
 }
 
@@ -152,14 +152,14 @@ impl Loaded {
     }
 
     /// Every setting with its value and its source.
-    pub fn show(&self) -> Vec<Shown> {
+    pub fn show(&self) -> Vec<ShownSetting> {
         let mut shown = Vec::new();
         self.config.clone().walk("", &mut |path, setting, help| {
             let origin = self.origins.get(path).unwrap_or(&Origin::Default).to_string();
             let (path, words) = (path.to_owned(), setting.words());
             let (value, may_begin_with_dash) = (setting.show(), setting.may_begin_with_dash());
             let (help, is_list) = (help.to_owned(), setting.is_list());
-            shown.push(Shown { path, value, origin, help, words, may_begin_with_dash, is_list });
+            shown.push(ShownSetting { path, value, origin, help, words, may_begin_with_dash, is_list });
         });
         shown
     }
@@ -217,13 +217,13 @@ impl Config {
 }
 
 /// One value of one source.
-struct Entry {
+struct SourcedValue {
     path: String,
     value: Value,
     origin: Origin,
 }
 
-impl Entry {
+impl SourcedValue {
     /// Whether a variable of the environment belongs to another program of model-boss, such as its tests or a client. A
     /// variable counts as a mistake only where its name resembles a setting.
     fn is_for_others(&self, known: &BTreeSet<String>) -> bool {
@@ -288,20 +288,20 @@ fn known_paths() -> BTreeSet<String> {
     paths
 }
 
-fn environment_entries(variables: Vec<(String, String)>) -> Vec<Entry> {
+fn environment_entries(variables: Vec<(String, String)>) -> Vec<SourcedValue> {
     let mut entries: Vec<_> = variables
         .into_iter()
         .filter(|(name, _)| !NOT_SETTINGS.contains(&name.as_str()))
         .filter_map(|(name, text)| {
             let path = name.strip_prefix(PREFIX)?.to_lowercase().replace("__", ".");
-            Some(Entry { path, value: Value::from(text), origin: Origin::Environment(name) })
+            Some(SourcedValue { path, value: Value::from(text), origin: Origin::Environment(name) })
         })
         .collect();
     entries.sort_by(|a, b| a.origin.cmp(&b.origin));
     entries
 }
 
-fn file_entries(path: &Path, problems: &mut Vec<String>) -> Vec<Entry> {
+fn file_entries(path: &Path, problems: &mut Vec<String>) -> Vec<SourcedValue> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) => {
@@ -327,7 +327,7 @@ fn file_entries(path: &Path, problems: &mut Vec<String>) -> Vec<Entry> {
                 DeValue::Table(inner) if known.iter().any(|path| path.starts_with(&format!("{name}."))) => {
                     tables.push((format!("{name}."), inner));
                 }
-                other => entries.push(Entry { path: name, value: figment_value(other), origin }),
+                other => entries.push(SourcedValue { path: name, value: figment_value(other), origin }),
             }
         }
     }
@@ -364,7 +364,7 @@ fn figment_value(value: DeValue<'_>) -> Value {
 
 /// Merges the entries; a later entry overrides an earlier one. Figment's tag on the winning value leads back to its
 /// entry.
-fn merge(entries: Vec<Entry>) -> (Config, BTreeMap<String, Origin>) {
+fn merge(entries: Vec<SourcedValue>) -> (Config, BTreeMap<String, Origin>) {
     let mut places = BTreeMap::new();
     let mut figment = Figment::new();
     for (number, entry) in entries.into_iter().enumerate() {

@@ -119,7 +119,7 @@ section! {
         /// Bounds on requests and on the queue.
         limits: Limits = Limits::default(),
         /// Limits on a model's chat template and tokenizer, which are programs in its files.
-        text: Text = Text::default(),
+        text: TextSettings = TextSettings::default(),
         /// Terms of leases.
         leases: LeaseTerms = LeaseTerms::default(),
         /// Comments that keep a stream alive while its request waits for a model.
@@ -196,7 +196,7 @@ impl Limits {
 section! {
     /// Limits on a model's chat template and tokenizer for one request
     /// (docs/adr/0036-templates-run-in-processes-of-their-own.md).
-    pub struct Text {
+    pub struct TextSettings {
         /// The longest time for one request.
         time: Duration = TextLimits::default().time,
         /// The memory that one request may use, the vocabulary not counted.
@@ -208,7 +208,7 @@ section! {
     }
 }
 
-impl Text {
+impl TextSettings {
     /// The limits in the form that workers read.
     pub fn limits(&self) -> TextLimits {
         let Self { time, memory, stack, processes } = *self;

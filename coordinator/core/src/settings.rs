@@ -183,16 +183,16 @@ impl<'de> Deserialize<'de> for MaxLoaded {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "\"auto\" or a number of models by category such as { llm = 2, embedding = 1 }")]
-        enum Form {
+        enum WrittenLimits {
             Word(String),
             Map(BTreeMap<Category, usize>),
         }
-        match Form::deserialize(deserializer)? {
-            Form::Word(word) if word == "auto" => Ok(Self::Auto),
-            Form::Word(word) => Err(D::Error::custom(format!(
+        match WrittenLimits::deserialize(deserializer)? {
+            WrittenLimits::Word(word) if word == "auto" => Ok(Self::Auto),
+            WrittenLimits::Word(word) => Err(D::Error::custom(format!(
                 "'{word}' is no limit of loaded models; write \"auto\" or a number by category such as {{ llm = 2 }}"
             ))),
-            Form::Map(limits) => match limits.iter().find(|(_, limit)| **limit == 0) {
+            WrittenLimits::Map(limits) => match limits.iter().find(|(_, limit)| **limit == 0) {
                 Some((category, _)) => Err(D::Error::custom(format!(
                     "at most 0 models of category {category} would be none at all; write 1 or more"
                 ))),

@@ -100,9 +100,9 @@ impl WriterShared {
 }
 
 /// Reports the end of the thread, also after a panic.
-struct Done(Arc<WriterShared>);
+struct WriterEnd(Arc<WriterShared>);
 
-impl Drop for Done {
+impl Drop for WriterEnd {
     fn drop(&mut self) {
         self.0.state().ended = true;
         self.0.changed.notify_all();
@@ -136,7 +136,7 @@ impl StateFolder {
     ) -> KeptFile {
         let (folder, file) = (self.clone(), self.file(name));
         let shared = Arc::<WriterShared>::default();
-        let done = Done(Arc::clone(&shared));
+        let done = WriterEnd(Arc::clone(&shared));
         let write_all = move || {
             let cannot = |error: io::Error| format!("{cannot}: {error}");
             let written = content().and_then(|content| write(&file, &content).map_err(cannot));

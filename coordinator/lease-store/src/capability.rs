@@ -112,14 +112,14 @@ impl<'de> Deserialize<'de> for Proof {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "the token of the lease, as it was given with the grant")]
-        enum Form {
+        enum WrittenToken {
             Number(u64),
             Text(String),
         }
-        match Form::deserialize(deserializer)? {
-            Form::Number(number) => Ok(Self::Fence(Token(number))),
+        match WrittenToken::deserialize(deserializer)? {
+            WrittenToken::Number(number) => Ok(Self::Fence(Token(number))),
             // The text itself may be a secret with a typing error: it is not echoed.
-            Form::Text(text) => parse(&text)
+            WrittenToken::Text(text) => parse(&text)
                 .map(|secret| Self::Capability(Capability(secret)))
                 .ok_or_else(|| D::Error::custom("this is no token of a lease: it has 32 hexadecimal digits")),
         }

@@ -14,7 +14,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::node::may_use;
-use crate::place::{Found, HostFolders, Published};
+use crate::place::{FoundFile, HostFolders, Published};
 use crate::{StoreError, host};
 
 /// The number of tries. Two claims that begin at the same moment both withdraw, and try again after different pauses.
@@ -35,7 +35,7 @@ pub(crate) enum Claim {
 
 /// The content of a claim's file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Record {
+struct ClaimRecord {
     process: Process,
     claim: Claim,
 }
@@ -45,7 +45,7 @@ struct Record {
 pub(crate) struct DeviceClaim {
     device: DeviceKey,
     prefix: String,
-    record: Record,
+    record: ClaimRecord,
     files: Vec<Published>,
 }
 
@@ -55,7 +55,7 @@ impl DeviceClaim {
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
         let key: String = device.as_str().chars().map(safe).collect();
         let prefix = format!("model-boss-device-{key}.");
-        let record = Record { process: host::this_process()?, claim: claim.clone() };
+        let record = ClaimRecord { process: host::this_process()?, claim: claim.clone() };
         let mut tries = 1;
         loop {
             // Every process publishes its claim before it searches for others, so at least one of two finds the other.
@@ -119,7 +119,7 @@ impl Claim {
     }
 }
 
-impl Record {
+impl ClaimRecord {
     fn describe(&self, uid: u32) -> String {
         let pid = self.process.pid;
         let whose = if uid == geteuid().as_raw() { String::new() } else { format!(" of user {uid}") };
@@ -131,7 +131,7 @@ impl Record {
     }
 }
 
-fn publish(place: &HostFolders, prefix: &str, record: &Record) -> Result<Vec<Published>, StoreError> {
+fn publish(place: &HostFolders, prefix: &str, record: &ClaimRecord) -> Result<Vec<Published>, StoreError> {
     let text = serde_json::to_vec(record).map_err(StoreError::Encode)?;
     place.publish(prefix, |mut file: &File| {
         file.try_lock().map_err(io::Error::from)?;
@@ -146,6 +146,6 @@ fn is_unlocked(file: &File) -> bool {
 
 /// Whether a claim belongs to a living process of the file's owner. A lock alone proves nothing, since any process
 /// may lock the file of a dead one.
-fn is_alive(found: &Found, record: &Record) -> bool {
+fn is_alive(found: &FoundFile, record: &ClaimRecord) -> bool {
     !is_unlocked(&found.file) && host::may_be(&record.process, found.uid)
 }

@@ -11,7 +11,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use crate::lock::{LockFile, private_folder};
 use crate::state_file::{FileId, StateFileUse, open_state_file};
-use crate::store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Swap};
+use crate::store::{Document, Etag, LedgerStore, Snapshot, StoredDocuments, Swap};
 use crate::{StoreError, host};
 
 /// The ledgers by boot id, each as an etag and JSON. The table has at most one row: opening drops the rows of other
@@ -249,7 +249,7 @@ fn describe(path: &Path) -> String {
     format!("embedded store, {}", path.display())
 }
 
-impl DocumentStore for EmbeddedStore {
+impl StoredDocuments for EmbeddedStore {
     fn load_document(&mut self, name: &str) -> Result<Document, StoreError> {
         let (content, etag) = self.read(DOCUMENTS, name)?;
         Ok(Document { content, etag })

@@ -41,6 +41,6 @@ pub use model_boss_lease::{
 };
 pub use redis_store::{RedisStore, redis_server};
 pub use state_file::{StateFileUse, check_state_file, open_state_file, replace_state_file};
-pub use store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Store, Swap};
+pub use store::{Document, Etag, LedgerStore, Snapshot, Store, StoredDocuments, Swap};
 pub use tree::{Below, GUARDS_VARIABLE, ProcessLook, ProcessTree, guard_mark, is_gone};
 pub use view::{ForcedView, LeaseView, PartView, RevokeView, WaiterView};

@@ -10,7 +10,7 @@ use model_boss_lease::{Ledger, Process, Token};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::place::{Found, HostFolders, Published};
+use crate::place::{FoundFile, HostFolders, Published};
 use crate::store::Etag;
 use crate::tree::ProcessTree;
 use crate::{StoreError, host};
@@ -22,7 +22,7 @@ const MOST_HOLDERS: usize = 64;
 
 /// The content of a mark, about one ledger.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Content {
+struct MarkContent {
     /// The ledger's name.
     ledger: String,
     /// The ledger's file, if it has one.
@@ -43,7 +43,7 @@ struct Content {
 pub(crate) struct Mark {
     place: HostFolders,
     prefix: String,
-    own: Content,
+    own: MarkContent,
     files: Vec<Published>,
     /// Whether a ledger of this boot had leases whose holders may be alive, by the mark of any process.
     leased: bool,
@@ -51,7 +51,7 @@ pub(crate) struct Mark {
     /// closes.
     living: BTreeSet<Process>,
     /// The marks that earlier processes of this user wrote.
-    earlier: Vec<Content>,
+    earlier: Vec<MarkContent>,
     /// Whether a mark of this ledger exists already.
     marked: bool,
     fence: Token,
@@ -68,7 +68,7 @@ impl Mark {
         let (mut leased, mut marked, mut fence, mut earlier) = (false, false, Token(0), Vec::new());
         let mut living = BTreeSet::new();
         for found in place.find(&prefix) {
-            let Ok(mut content) = serde_json::from_str::<Content>(&found.text) else { continue };
+            let Ok(mut content) = serde_json::from_str::<MarkContent>(&found.text) else { continue };
             let own = found.uid == geteuid().as_raw();
             if let Some(holders) = &mut content.holders {
                 holders.retain(may_live);
@@ -88,7 +88,7 @@ impl Mark {
             }
         }
         let file = file.map(Path::to_owned);
-        let own = Content { ledger, file, states: Vec::new(), holders: None, fence, at: 0 };
+        let own = MarkContent { ledger, file, states: Vec::new(), holders: None, fence, at: 0 };
         let (place, files, trouble) = (place.clone(), Vec::new(), None);
         Self { place, prefix, own, files, leased, living, earlier, marked, fence, trouble }
     }
@@ -101,7 +101,7 @@ impl Mark {
     /// Whether a ledger that one process alone writes is in an older state than before, or is not the one written
     /// last.
     pub(crate) fn is_ahead_of(&self, etag: Etag) -> bool {
-        let named = |content: &Content| content.states.contains(&etag.to_string());
+        let named = |content: &MarkContent| content.states.contains(&etag.to_string());
         if !self.own.states.is_empty() {
             // This process has written to the ledger, so it has seen every state.
             return self.own.is_leased() && !named(&self.own);
@@ -168,16 +168,16 @@ impl Mark {
     /// Removes this user's earlier marks of this ledger, since one mark is enough.
     fn forget_earlier(&self, new: &[Published]) {
         for found in self.place.find(&self.prefix) {
-            let same = |content: Content| content.ledger == self.own.ledger;
+            let same = |content: MarkContent| content.ledger == self.own.ledger;
             let own = found.uid == geteuid().as_raw() && !new.iter().any(|new| new.id == found.id);
-            if own && serde_json::from_str::<Content>(&found.text).is_ok_and(same) {
+            if own && serde_json::from_str::<MarkContent>(&found.text).is_ok_and(same) {
                 remove(&found);
             }
         }
     }
 }
 
-impl Content {
+impl MarkContent {
     /// Whether a lease may be in the ledger.
     fn is_leased(&self) -> bool {
         self.holders.as_ref().is_none_or(|holders| !holders.is_empty())
@@ -189,7 +189,7 @@ impl Content {
     }
 }
 
-fn remove(found: &Found) {
+fn remove(found: &FoundFile) {
     // The file is obsolete, so a failure to remove it does no harm.
     let _ = std::fs::remove_file(&found.path);
 }

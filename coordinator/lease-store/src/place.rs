@@ -40,7 +40,7 @@ pub(crate) struct HostFolders {
 }
 
 /// A file of any process, as found.
-pub(crate) struct Found {
+pub(crate) struct FoundFile {
     pub(crate) path: PathBuf,
     pub(crate) file: File,
     pub(crate) id: FileId,
@@ -88,7 +88,7 @@ impl HostFolders {
 
     /// Every file whose name begins with `prefix`. A file that cannot be opened, or is no regular file, does not
     /// count.
-    pub(crate) fn find(&self, prefix: &str) -> Vec<Found> {
+    pub(crate) fn find(&self, prefix: &str) -> Vec<FoundFile> {
         let entries = self.read.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
         entries
             .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix)))
@@ -142,7 +142,7 @@ fn create(path: &Path, prepare: &impl Fn(&File) -> io::Result<()>) -> io::Result
     prepared.inspect_err(|_| published.remove()).map(|()| published)
 }
 
-fn found(path: PathBuf) -> io::Result<Found> {
+fn found(path: PathBuf) -> io::Result<FoundFile> {
     let file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(&path)?;
     let about = file.metadata()?;
     if !about.is_file() || about.len() > LONGEST {
@@ -150,7 +150,7 @@ fn found(path: PathBuf) -> io::Result<Found> {
     }
     let mut text = String::new();
     (&file).take(LONGEST).read_to_string(&mut text)?;
-    Ok(Found { path, id: FileId::of(&file)?, uid: about.uid(), file, text })
+    Ok(FoundFile { path, id: FileId::of(&file)?, uid: about.uid(), file, text })
 }
 
 /// Whether every user may create files in the folder and none can remove another's.

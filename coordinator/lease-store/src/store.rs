@@ -20,7 +20,7 @@ pub trait LedgerStore: Send {
 }
 
 /// Small documents that all users of the store share: runtime configuration, learned footprints.
-pub trait DocumentStore: Send {
+pub trait StoredDocuments: Send {
     /// The present document of this name.
     fn load_document(&mut self, name: &str) -> Result<Document, StoreError>;
 
@@ -29,9 +29,9 @@ pub trait DocumentStore: Send {
 }
 
 /// A store of ledger and documents.
-pub trait Store: LedgerStore + DocumentStore {}
+pub trait Store: LedgerStore + StoredDocuments {}
 
-impl<S: LedgerStore + DocumentStore> Store for S {}
+impl<S: LedgerStore + StoredDocuments> Store for S {}
 
 /// The content of a store at one moment.
 #[derive(Clone, Debug)]

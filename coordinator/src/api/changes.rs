@@ -25,7 +25,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 
 /// The last events, and the number of readers.
 pub(crate) struct Changes {
-    recent: Mutex<Recent>,
+    recent: Mutex<RecentEvents>,
     newest: watch::Sender<u64>,
     listeners: AtomicUsize,
     came: Notify,
@@ -35,7 +35,7 @@ pub(crate) struct Changes {
 type SentEvent = Bytes;
 
 #[derive(Default)]
-struct Recent {
+struct RecentEvents {
     /// The number of the first kept event; numbers count from 1.
     first: u64,
     lines: VecDeque<SentEvent>,
@@ -43,7 +43,7 @@ struct Recent {
 
 /// The views of the last comparison, by kind and name.
 #[derive(Default, Clone)]
-pub(super) struct Shown {
+pub(super) struct ReportedViews {
     pub(super) things: BTreeMap<(&'static str, String), Value>,
     /// The number of the last reported decision.
     decided: u64,
@@ -52,7 +52,7 @@ pub(super) struct Shown {
 impl Changes {
     /// No events, and no readers.
     pub(crate) fn new() -> Self {
-        let recent = Recent { first: 1, lines: VecDeque::new() };
+        let recent = RecentEvents { first: 1, lines: VecDeque::new() };
         Self {
             recent: Mutex::new(recent),
             newest: watch::Sender::new(0),
@@ -98,7 +98,7 @@ impl Changes {
         self.newest.send_replace(number);
     }
 
-    pub(super) fn publish_changes(&self, before: &Shown, now: &Look) {
+    pub(super) fn publish_changes(&self, before: &ReportedViews, now: &SchedulerViews) {
         for ((kind, name), value) in &now.shown.things {
             if before.things.get(&(*kind, name.clone())) != Some(value) {
                 self.publish(kind, value);
@@ -147,12 +147,12 @@ impl Changes {
 }
 
 /// The scheduler's views at one moment.
-pub(super) struct Look {
-    pub(super) shown: Shown,
+pub(super) struct SchedulerViews {
+    pub(super) shown: ReportedViews,
     decisions: Vec<Value>,
 }
 
-pub(super) fn look(scheduler: &Scheduler, decided: u64, clock: Clock) -> Look {
+pub(super) fn look(scheduler: &Scheduler, decided: u64, clock: Clock) -> SchedulerViews {
     let mut things = BTreeMap::new();
     let value = |thing: Result<Value, serde_json::Error>| clock.dated(thing.unwrap_or_default());
     for slot in scheduler.slots() {
@@ -170,13 +170,13 @@ pub(super) fn look(scheduler: &Scheduler, decided: u64, clock: Clock) -> Look {
     let new: Vec<_> = scheduler.decisions().rev().take_while(|decision| decision.seq > decided).collect();
     let last = new.first().map_or(decided, |decision| decision.seq);
     let decisions = new.into_iter().rev().map(|decision| value(serde_json::to_value(decision))).collect();
-    Look { shown: Shown { things, decided: last }, decisions }
+    SchedulerViews { shown: ReportedViews { things, decided: last }, decisions }
 }
 
 /// A reader, counted until this value is dropped.
-pub(super) struct Listener(pub(super) Arc<Changes>);
+pub(super) struct EventReader(pub(super) Arc<Changes>);
 
-impl Listener {
+impl EventReader {
     pub(super) fn new(changes: &Arc<Changes>) -> Self {
         changes.listeners.fetch_add(1, Ordering::AcqRel);
         changes.came.notify_one();
@@ -184,7 +184,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for EventReader {
     fn drop(&mut self) {
         self.0.listeners.fetch_sub(1, Ordering::AcqRel);
     }
@@ -231,8 +231,8 @@ mod tests {
     fn what_is_gone_is_told() {
         let changes = Changes::new();
         let thing = |n: u64| (("slot", "1".to_owned()), json!({ "id": 1, "running": n }));
-        let shown = |things: Vec<_>| Shown { things: things.into_iter().collect(), decided: 0 };
-        let look = |things| Look { shown: shown(things), decisions: Vec::new() };
+        let shown = |things: Vec<_>| ReportedViews { things: things.into_iter().collect(), decided: 0 };
+        let look = |things| SchedulerViews { shown: shown(things), decisions: Vec::new() };
         changes.publish_changes(&shown(vec![]), &look(vec![thing(0)]));
         changes.publish_changes(&shown(vec![thing(0)]), &look(vec![thing(0)]));
         changes.publish_changes(&shown(vec![thing(0)]), &look(vec![thing(1)]));

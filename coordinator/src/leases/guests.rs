@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model_boss_client::lease_http::{
     AcquireBody, AskedBody, AttachBody, CancelBody, GrantedBody, LeaseBody, LeaseList, OneLease, OwnerBody, PartBody,
-    ReassertBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ResizeBody, Waiting, warning,
+    QueueNotice, ReassertBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ResizeBody, warning,
 };
 use model_boss_lease_store::{
     AcquireRequest, Caller, GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased, LeaseId, LeaseWish,
@@ -35,7 +35,7 @@ pub(crate) enum GuestAnswer<T> {
     /// The request is answered.
     Done(Box<T>),
     /// The request is queued.
-    Waits(Waiting),
+    Waits(QueueNotice),
 }
 
 impl Leases {
@@ -269,7 +269,7 @@ impl Ledger {
                 let asked = asked
                     .into_iter()
                     .map(|asked| AskedBody { label: asked.label, grace_left_ms: millis(asked.remaining) });
-                GuestAnswer::Waits(Waiting { asked: asked.collect(), ..waiting(position, reason, false) })
+                GuestAnswer::Waits(QueueNotice { asked: asked.collect(), ..waiting(position, reason, false) })
             }
             GuestAcquired::Recovering(left) if !body.wait => return Err(StoreError::Recovering(left).into()),
             GuestAcquired::Recovering(left) => {
@@ -417,8 +417,8 @@ fn some(param: &str, memory: ByteCount) -> Result<(), ApiError> {
     if none { Err(ApiError::invalid(param, "'memory' must be at least one byte")) } else { Ok(()) }
 }
 
-fn waiting(position: usize, reason: String, recovering: bool) -> Waiting {
-    Waiting { position, reason, retry_after_ms: millis(ASK_AGAIN), recovering, asked: Vec::new() }
+fn waiting(position: usize, reason: String, recovering: bool) -> QueueNotice {
+    QueueNotice { position, reason, retry_after_ms: millis(ASK_AGAIN), recovering, asked: Vec::new() }
 }
 
 fn one(lease: GuestLease) -> OneLease {

@@ -9,12 +9,12 @@ use crate::scheduling::Ruling;
 /// Reports to the driver; it cannot carry an order. Sending never blocks. The number of pending reports is limited by
 /// the limits on connections and workers.
 #[derive(Clone, Debug)]
-pub(crate) struct News(mpsc::UnboundedSender<Message>);
+pub(crate) struct News(mpsc::UnboundedSender<DriverInput>);
 
 /// A function that reads the scheduler, with the current time.
-pub(crate) type Look = Box<dyn FnOnce(&Scheduler, Moment) + Send>;
+pub(crate) type SchedulerLook = Box<dyn FnOnce(&Scheduler, Moment) + Send>;
 
-pub(crate) enum Message {
+pub(crate) enum DriverInput {
     Event(Event),
     /// A request or order whose sender gets a verdict.
     Ask {
@@ -22,7 +22,7 @@ pub(crate) enum Message {
         reply: oneshot::Sender<Ruling>,
         input: Input,
     },
-    View(Look),
+    View(SchedulerLook),
     LeaseLost {
         slot: SlotId,
         generation: Generation,
@@ -39,24 +39,24 @@ impl News {
 
     /// Reports an event.
     pub(crate) fn event(&self, event: Event) {
-        self.send(Message::Event(event));
+        self.send(DriverInput::Event(event));
     }
 
     /// Reports that the lease of this slot's generation is lost.
     pub(crate) fn lease_lost(&self, slot: SlotId, generation: Generation) {
-        self.send(Message::LeaseLost { slot, generation });
+        self.send(DriverInput::LeaseLost { slot, generation });
     }
 
     /// Queues a function that reads the scheduler, without waiting for it.
     pub(crate) fn look(&self, look: impl FnOnce(&Scheduler) + Send + 'static) {
-        self.send(Message::View(Box::new(|scheduler, _| look(scheduler))));
+        self.send(DriverInput::View(Box::new(|scheduler, _| look(scheduler))));
     }
 
-    pub(super) fn send(&self, message: Message) {
+    pub(super) fn send(&self, message: DriverInput) {
         // The driver ends last of all: without it the report has no receiver.
         let _ = self.0.send(message);
     }
 }
 
 /// The driver's end of [`News`].
-pub(crate) struct Inbox(pub(crate) mpsc::UnboundedReceiver<Message>);
+pub(crate) struct Inbox(pub(crate) mpsc::UnboundedReceiver<DriverInput>);

@@ -9,7 +9,7 @@ use model_boss_tasks::{MachinePermit, ModelPermit, Permit};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::scheduling::{Message, News, Ticket};
+use crate::scheduling::{DriverInput, News, Ticket};
 
 /// Submits inference requests and operators' orders, and reads views. Every order takes a permission. The handle is
 /// cheap to clone.
@@ -116,7 +116,7 @@ impl Scheduling {
 
     /// Ends every worker now, also a busy one.
     pub(crate) fn cut(&self) {
-        self.news.send(Message::Cut);
+        self.news.send(DriverInput::Cut);
     }
 
     /// Reads the scheduler's state. `None` when the driver has ended.
@@ -125,7 +125,7 @@ impl Scheduling {
         look: impl FnOnce(&Scheduler, Moment) -> T + Send + 'static,
     ) -> Option<T> {
         let (reply, seen) = oneshot::channel();
-        self.news.send(Message::View(Box::new(move |scheduler, now| {
+        self.news.send(DriverInput::View(Box::new(move |scheduler, now| {
             // An error means that the caller disconnected.
             let _ = reply.send(look(scheduler, now));
         })));

@@ -9,7 +9,7 @@ mod tests;
 mod ticket;
 mod verdict;
 
-pub(crate) use events::{Inbox, Message, News};
+pub(crate) use events::{DriverInput, Inbox, News};
 pub(crate) use handle::{Scheduling, Wish};
 pub(crate) use pulse::Pulse;
 pub(crate) use ticket::Ticket;

@@ -44,7 +44,7 @@ impl Bench {
     /// The sender of the verdict on the last request.
     fn asked(&mut self) -> oneshot::Sender<Ruling> {
         match self.inbox.0.try_recv() {
-            Ok(Message::Ask { reply, .. }) => reply,
+            Ok(DriverInput::Ask { reply, .. }) => reply,
             _ => panic!("something is asked"),
         }
     }
@@ -53,7 +53,7 @@ impl Bench {
     fn reported(&mut self) -> Vec<Event> {
         std::iter::from_fn(|| self.inbox.0.try_recv().ok())
             .map(|message| match message {
-                Message::Event(event) => event,
+                DriverInput::Event(event) => event,
                 _ => panic!("only events are reported"),
             })
             .collect()

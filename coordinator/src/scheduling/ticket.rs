@@ -5,13 +5,13 @@ use model_boss_protocol::{ApiError, ErrorCode, RequestId};
 use tokio::sync::oneshot;
 
 use crate::refusals::{api_error, of_rung};
-use crate::scheduling::{Dispatched, Message, News, Ruling};
+use crate::scheduling::{Dispatched, DriverInput, News, Ruling};
 
 /// A place in the queue, then the right to use a worker. Dropping it before the end reports that the client
 /// disconnected.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    hold: Hold,
+    hold: QueuedRequest,
     /// The verdict moves with the ticket: an unread one is dropped with it.
     verdict: oneshot::Receiver<Ruling>,
 }
@@ -20,17 +20,17 @@ pub(crate) struct Ticket {
 /// earlier reports that the client disconnected. That report ends the request at every stage, so the owner need not
 /// know the stage.
 #[derive(Debug)]
-struct Hold {
+struct QueuedRequest {
     request: RequestId,
     news: News,
     ended: bool,
 }
 
-impl Hold {
+impl QueuedRequest {
     /// Sends a request or order that is answered with a verdict.
     pub(super) fn ask(&self, input: Input) -> oneshot::Receiver<Ruling> {
         let (reply, verdict) = oneshot::channel();
-        self.news.send(Message::Ask { request: self.request, reply, input });
+        self.news.send(DriverInput::Ask { request: self.request, reply, input });
         verdict
     }
 
@@ -48,7 +48,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for QueuedRequest {
     fn drop(&mut self) {
         if !self.ended {
             self.news.event(Event::Cancel(self.request));
@@ -59,7 +59,7 @@ impl Drop for Hold {
 impl Ticket {
     /// Sends a request or order, and returns its ticket.
     pub(super) fn ask(request: RequestId, news: News, input: Input) -> Self {
-        let hold = Hold { request, news, ended: false };
+        let hold = QueuedRequest { request, news, ended: false };
         let verdict = hold.ask(input);
         Self { hold, verdict }
     }

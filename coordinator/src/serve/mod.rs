@@ -74,14 +74,14 @@ pub(crate) fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Box<dyn 
 }
 
 async fn run(loaded: Loaded, log: LogFilter) -> Result<ExitCode, ServeError> {
-    let prepared = Prepared::of(loaded).await?;
+    let prepared = PreparedServe::of(loaded).await?;
     let known = Known::read(&prepared, &log).await?;
     let started = Started::start(&prepared, known).await?;
     answer(prepared, started, log).await
 }
 
 /// The first step: settings, files and addresses are checked before any of them is used.
-struct Prepared {
+struct PreparedServe {
     config: Config,
     /// The source of each setting.
     decided: BTreeMap<String, String>,
@@ -95,7 +95,7 @@ struct Prepared {
     descriptors: Shares,
 }
 
-impl Prepared {
+impl PreparedServe {
     async fn of(loaded: Loaded) -> Result<Self, ServeError> {
         let decided = loaded.origins();
         let mut config = loaded.config;
@@ -129,7 +129,7 @@ struct Known {
 }
 
 impl Known {
-    async fn read(prepared: &Prepared, log: &LogFilter) -> Result<Self, ServeError> {
+    async fn read(prepared: &PreparedServe, log: &LogFilter) -> Result<Self, ServeError> {
         let config = &prepared.config;
         let (news, inbox) = News::channel();
         let prefixes = config.providers.prefixes();
@@ -176,8 +176,8 @@ struct Started {
 }
 
 impl Started {
-    async fn start(prepared: &Prepared, known: Known) -> Result<Self, ServeError> {
-        let Prepared { config, decided, machine, state, .. } = prepared;
+    async fn start(prepared: &PreparedServe, known: Known) -> Result<Self, ServeError> {
+        let PreparedServe { config, decided, machine, state, .. } = prepared;
         let Known { news, inbox, scheduler, metrics, settings, tasks, catalog, ledger, no_gpu } = known;
         let leases = &ledger.leases;
         let documents: Arc<dyn DocumentStore> = Arc::new(LedgerDocuments::new(leases.clone()));
@@ -236,7 +236,7 @@ impl Started {
 }
 
 /// The last step: requests are answered until a signal requests the end.
-async fn answer(mut prepared: Prepared, mut started: Started, log: LogFilter) -> Result<ExitCode, ServeError> {
+async fn answer(mut prepared: PreparedServe, mut started: Started, log: LogFilter) -> Result<ExitCode, ServeError> {
     let listeners = std::mem::take(&mut prepared.listeners);
     let addresses: Vec<SocketAddr> = listeners
         .iter()
@@ -281,13 +281,13 @@ async fn answer(mut prepared: Prepared, mut started: Started, log: LogFilter) ->
 
 /// The values that routes use.
 fn context(
-    prepared: &mut Prepared,
+    prepared: &mut PreparedServe,
     started: &Started,
     port: u16,
     draining: CancellationToken,
     log: LogFilter,
 ) -> Context {
-    let Prepared { config, state, keys, .. } = prepared;
+    let PreparedServe { config, state, keys, .. } = prepared;
     let owner = OwnerKey::create(state, port)
         .inspect_err(|error| tracing::warn!("`run PATH` is held to model_roots, no key could be drawn: {error}"))
         .ok();
@@ -318,8 +318,8 @@ fn context(
 }
 
 /// The server of these addresses, with the limits of each connection.
-fn server(prepared: &Prepared, listeners: Vec<TcpListener>, context: Arc<Context>) -> Server {
-    let Prepared { config, descriptors, .. } = prepared;
+fn server(prepared: &PreparedServe, listeners: Vec<TcpListener>, context: Arc<Context>) -> Server {
+    let PreparedServe { config, descriptors, .. } = prepared;
     let Shares { limit, connections, refusals, .. } = *descriptors;
     if limit < FEW_DESCRIPTORS {
         tracing::warn!(

@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::sockets::{Listener, listener};
+use super::sockets::{PortOwner, listener};
 
 /// The longest health answer in bytes: real ones have a few hundred.
 const MAX_HEALTH: usize = 64 * 1024;
@@ -108,11 +108,11 @@ impl Contract {
             }
             Self::Foreign(engine) => {
                 let found = spawn_blocking(move || listener(root, port)).await.ok()?;
-                if found == Listener::NotOurs {
+                if found == PortOwner::NotOurs {
                     return None;
                 }
                 let ready = engine.health.read(status.as_u16(), &body) == Seen::Ready;
-                if ready && found == Listener::OursInTheOpen {
+                if ready && found == PortOwner::OursInTheOpen {
                     tracing::warn!(
                         port,
                         "this engine listens where other machines can reach it; tell it to listen on {{host}}"

@@ -45,7 +45,7 @@ pub(crate) fn earlier_log(log: &Path) -> PathBuf {
 }
 
 /// Limits on the sizes of logs.
-struct Limits {
+struct LogLimits {
     log: u64,
     bytes: u64,
     files: usize,
@@ -54,7 +54,7 @@ struct Limits {
 /// A log that is open for writing.
 pub(super) struct LogFile {
     path: PathBuf,
-    limits: Limits,
+    limits: LogLimits,
     open: Option<Open>,
 }
 
@@ -66,7 +66,7 @@ struct Open {
 impl LogFile {
     /// The log at `path`, opened on the first write.
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, limits: Limits { log: MAX_LOG, bytes: MAX_BYTES, files: MAX_FILES }, open: None }
+        Self { path, limits: LogLimits { log: MAX_LOG, bytes: MAX_BYTES, files: MAX_FILES }, open: None }
     }
 
     /// The path of the file.
@@ -104,7 +104,7 @@ impl LogFile {
     }
 }
 
-impl Limits {
+impl LogLimits {
     /// Removes the logs with the oldest writes, but not this one.
     fn make_room(&self, folder: &Path, log: &Path) {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -148,11 +148,11 @@ mod tests {
 
     use super::*;
 
-    fn log(path: PathBuf, limits: Limits) -> LogFile {
+    fn log(path: PathBuf, limits: LogLimits) -> LogFile {
         LogFile { path, limits, open: None }
     }
 
-    const ROOMY: Limits = Limits { log: 100, bytes: 10_000, files: 10 };
+    const ROOMY: LogLimits = LogLimits { log: 100, bytes: 10_000, files: 10 };
 
     #[test]
     fn each_model_has_a_log_of_its_own_inside_the_folder() {
@@ -219,7 +219,7 @@ mod tests {
     fn all_logs_together_are_bounded() {
         let folder = tempfile::tempdir().unwrap();
         for number in 0..30 {
-            let limits = Limits { log: 100, bytes: 600, files: 8 };
+            let limits = LogLimits { log: 100, bytes: 600, files: 8 };
             let mut one = log(folder.path().join(format!("{number}.log")), limits);
             one.add(&[b'x'; 90]).unwrap();
             let logs: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();

@@ -12,7 +12,7 @@ use model_boss_core::{Event, ExitReport};
 use model_boss_engines::{Facts, exit_reason};
 use model_boss_host::clocks::later;
 use model_boss_host::guard::{Lifeline, end_orphans};
-use model_boss_host::process::{Launch, Started};
+use model_boss_host::process::{StartedProgram, WorkerLaunch};
 use model_boss_http::upstream::Upstream;
 use model_boss_protocol::{DeviceId, PromptFormat, SpawnToken, StreamStats, WorkerExit, WorkerHealth, WorkerSpec};
 use tokio::io::AsyncWriteExt;
@@ -161,7 +161,7 @@ impl WorkerRunner {
         port: u16,
         token: SpawnToken,
         proof: SpawnToken,
-    ) -> Result<(Contract, Started), ExitReport> {
+    ) -> Result<(Contract, StartedProgram), ExitReport> {
         let contract = self.contract(port, token, proof).await?;
         let failed = |error| not_started(&format!("{} could not be started: {error}", program.display()));
         let named = program.clone();
@@ -170,7 +170,7 @@ impl WorkerRunner {
         let argument = if self.order.backend.is_foreign() { ENGINE_GATE } else { "serve" };
         let environment = self.tools.settings.environment.clone();
         let visible_gpus = self.order.visible_gpus.clone();
-        let launch = Launch { program: program.clone(), argument, visible_gpus, environment };
+        let launch = WorkerLaunch { program: program.clone(), argument, visible_gpus, environment };
         let started = self.tools.spawner.spawn(launch).await.map_err(failed)?;
         Ok((contract, started))
     }
@@ -210,7 +210,7 @@ impl WorkerRunner {
         let size = || self.order.parts.iter().map(|(_, bytes)| *bytes).sum();
         let limit =
             contract.load_timeout().or(self.tools.settings.load_timeout).unwrap_or_else(|| load_timeout_for(size()));
-        let check = Check { pid, port, contract, upstream };
+        let check = HealthCheck { pid, port, contract, upstream };
         match timeout(limit, self.until_ready(&check)).await {
             Ok(context_length) => {
                 let _ = self.worker.upstream.set(Arc::clone(upstream));
@@ -223,7 +223,7 @@ impl WorkerRunner {
     }
 
     /// Waits until the worker is ready; returns the context that it serves.
-    async fn until_ready(&self, check: &Check<'_>) -> Option<u64> {
+    async fn until_ready(&self, check: &HealthCheck<'_>) -> Option<u64> {
         let (slot, generation) = (self.order.slot, self.order.generation);
         let mut pause = FIRST_POLL;
         let mut told = 0.0;
@@ -250,7 +250,7 @@ impl WorkerRunner {
     }
 
     /// Waits until the worker hangs: it has work and makes no step, or does not answer its health check at all.
-    async fn until_hung(&self, check: &Check<'_>) -> String {
+    async fn until_hung(&self, check: &HealthCheck<'_>) -> String {
         let limit = self.tools.settings.hang_timeout;
         let interval = (limit / 8).clamp(Duration::from_millis(20), Duration::from_secs(5));
         let mut last_sign = Instant::now();
@@ -394,14 +394,14 @@ fn slowest_step(streaming: Option<&StreamStats>) -> Duration {
 }
 
 /// The parameters of a process's health check.
-struct Check<'a> {
+struct HealthCheck<'a> {
     pid: u32,
     port: u16,
     contract: &'a Contract,
     upstream: &'a Arc<Upstream>,
 }
 
-impl Check<'_> {
+impl HealthCheck<'_> {
     async fn health(&self, times: (Duration, Option<Duration>)) -> Option<Sign> {
         self.contract.health(self.pid, self.port, self.upstream, times).await
     }

@@ -9,7 +9,7 @@ use model_boss_lease_store::ProcessTree;
 
 /// The owner of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Listener {
+pub(super) enum PortOwner {
     /// A process of the tree listens, on loopback only.
     Ours,
     /// A process of the tree listens, where other machines may reach it.
@@ -19,19 +19,19 @@ pub(super) enum Listener {
 }
 
 /// Whether `root`, or a process below it, listens on `port`.
-pub(super) fn listener(root: u32, port: u16) -> Listener {
+pub(super) fn listener(root: u32, port: u16) -> PortOwner {
     let listening: Vec<TcpSocket> =
         sockets().filter(|socket| socket.listens && socket.local.port() == port && socket.inode != 0).collect();
     if listening.is_empty() {
-        return Listener::NotOurs;
+        return PortOwner::NotOurs;
     }
     let held: BTreeSet<u64> =
         ProcessTree::below(root).iter().map(|below| below.pid).chain([root]).flat_map(sockets_of).collect();
     let ours: Vec<&TcpSocket> = listening.iter().filter(|socket| held.contains(&socket.inode)).collect();
     match () {
-        () if ours.is_empty() => Listener::NotOurs,
-        () if ours.iter().all(|socket| socket.local.ip().is_loopback()) => Listener::Ours,
-        () => Listener::OursInTheOpen,
+        () if ours.is_empty() => PortOwner::NotOurs,
+        () if ours.iter().all(|socket| socket.local.ip().is_loopback()) => PortOwner::Ours,
+        () => PortOwner::OursInTheOpen,
     }
 }
 
@@ -56,13 +56,13 @@ mod tests {
         let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = stranger.local_addr().unwrap().port();
         let (own, parent) = (std::process::id(), nix::unistd::getppid().as_raw().cast_unsigned());
-        assert_eq!(listener(own, port), Listener::Ours);
-        assert_eq!(listener(parent, port), Listener::Ours, "below it");
+        assert_eq!(listener(own, port), PortOwner::Ours);
+        assert_eq!(listener(parent, port), PortOwner::Ours, "below it");
         let mut other = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        assert_eq!(listener(other.id(), port), Listener::NotOurs);
+        assert_eq!(listener(other.id(), port), PortOwner::NotOurs);
         drop(other.stdin.take());
         other.wait().unwrap();
         let open = TcpListener::bind("0.0.0.0:0").unwrap();
-        assert_eq!(listener(own, open.local_addr().unwrap().port()), Listener::OursInTheOpen);
+        assert_eq!(listener(own, open.local_addr().unwrap().port()), PortOwner::OursInTheOpen);
     }
 }

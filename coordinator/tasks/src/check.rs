@@ -6,7 +6,7 @@ use model_boss_core::Target;
 
 use crate::file::{ClientProfile, Task, TasksFile};
 use crate::providers::Providers;
-use crate::tree::{Document, Problem};
+use crate::tree::{ParsedTasks, Problem};
 
 /// The longest permitted duration: a week.
 const MAX_SECONDS: f64 = 7.0 * 86_400.0;
@@ -23,8 +23,8 @@ pub(crate) fn unknown_section(name: &str) -> String {
     }
 }
 
-pub(crate) fn check(file: &TasksFile, document: &Document, providers: &Providers, problems: &mut Vec<Problem>) {
-    let mut check = Check { file, document, providers, problems };
+pub(crate) fn check(file: &TasksFile, document: &ParsedTasks, providers: &Providers, problems: &mut Vec<Problem>) {
+    let mut check = TasksCheck { file, document, providers, problems };
     for (name, task) in &file.tasks {
         check.task(name, task);
     }
@@ -35,9 +35,9 @@ pub(crate) fn check(file: &TasksFile, document: &Document, providers: &Providers
     check.span("defaults.patience_s", file.defaults.patience_s, Least::Nothing);
 }
 
-struct Check<'a> {
+struct TasksCheck<'a> {
     file: &'a TasksFile,
-    document: &'a Document,
+    document: &'a ParsedTasks,
     providers: &'a Providers,
     problems: &'a mut Vec<Problem>,
 }
@@ -47,7 +47,7 @@ enum Least {
     MoreThanNothing,
 }
 
-impl Check<'_> {
+impl TasksCheck<'_> {
     fn wrong(&mut self, field: impl Into<String>, message: impl Into<String>) {
         let field = field.into();
         // The field itself could not be read, and that problem is reported already.

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::file::TasksFile;
-use crate::tree::{Document, Problem};
+use crate::tree::{ParsedTasks, Problem};
 use crate::{Providers, check};
 
 impl TasksFile {
     /// Reads a file, or returns all its problems in the order of its lines.
     pub fn read(text: &str, providers: &Providers) -> Result<Self, Vec<Problem>> {
-        let document = Document::read(text).map_err(|problem| vec![problem])?;
+        let document = ParsedTasks::read(text).map_err(|problem| vec![problem])?;
         let mut problems = Vec::new();
         let mut file = Self::default();
         match &document.value {
@@ -51,7 +51,7 @@ impl TasksFile {
 }
 
 fn entries<T: Default + serde::de::DeserializeOwned>(
-    document: &Document,
+    document: &ParsedTasks,
     section: &str,
     value: &Value,
     problems: &mut Vec<Problem>,

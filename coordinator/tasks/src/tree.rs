@@ -40,12 +40,12 @@ impl fmt::Display for Problem {
 
 /// A document: its value, and the lines of its fields.
 #[derive(Debug)]
-pub(crate) struct Document {
+pub(crate) struct ParsedTasks {
     pub(crate) value: Value,
     lines: BTreeMap<String, usize>,
 }
 
-impl Document {
+impl ParsedTasks {
     /// Reads YAML. An error concerns its syntax.
     pub(crate) fn read(text: &str) -> Result<Self, Problem> {
         let whole = |message: String| Problem { line: None, field: String::new(), message };
@@ -277,7 +277,7 @@ mod tests {
     }
 
     fn decode(text: &str) -> (Thing, Vec<String>) {
-        let document = Document::read(text).unwrap();
+        let document = ParsedTasks::read(text).unwrap();
         let mut problems = Vec::new();
         let thing = document.decode(document.value.clone(), "", &mut problems);
         (thing, problems.iter().map(|problem| format!("{}|{}", problem.line.unwrap_or(0), problem.field)).collect())
@@ -295,18 +295,18 @@ mod tests {
 
     #[test]
     fn words_stay_words_and_a_key_stands_once() {
-        let document = Document::read("a: yes\nb: 012\nc: 1e3\nd: ~\ne: \"5\"\n").unwrap();
+        let document = ParsedTasks::read("a: yes\nb: 012\nc: 1e3\nd: ~\ne: \"5\"\n").unwrap();
         assert_eq!(document.value["a"], "yes");
         assert_eq!(document.value["d"], Value::Null);
         assert_eq!(document.value["e"], "5");
-        let twice = Document::read("a: 1\nb: 2\na: 3\n").unwrap_err();
+        let twice = ParsedTasks::read("a: 1\nb: 2\na: 3\n").unwrap_err();
         assert_eq!(twice.line, Some(3), "{twice:?}");
     }
 
     #[test]
     fn broken_text_is_a_problem_with_a_line() {
         for (text, line) in [("a: 1\n  b: [\n", None), ("a: {\n", None), ("tasks:\n\tchat: 1\n", Some(2))] {
-            let problem = Document::read(text).unwrap_err();
+            let problem = ParsedTasks::read(text).unwrap_err();
             assert!(!problem.message.is_empty() && problem.line.is_some(), "{text:?}: {problem:?}");
             assert!(line.is_none() || problem.line == line, "{text:?}: {problem:?}");
         }
@@ -319,9 +319,9 @@ mod tests {
             let before = format!("*a{}", n - 1);
             bomb.push_str(&format!("a{n}: &a{n} [{}]\n", [before.as_str(); 10].join(", ")));
         }
-        assert!(Document::read(&bomb).is_err());
-        assert!(Document::read(&"[".repeat(100_000)).is_err());
-        assert!(Document::read(&"x".repeat(MAX_SIZE + 1)).is_err());
-        assert!(Document::read(&format!("a: {}1{}", "[".repeat(80), "]".repeat(80))).is_err());
+        assert!(ParsedTasks::read(&bomb).is_err());
+        assert!(ParsedTasks::read(&"[".repeat(100_000)).is_err());
+        assert!(ParsedTasks::read(&"x".repeat(MAX_SIZE + 1)).is_err());
+        assert!(ParsedTasks::read(&format!("a: {}1{}", "[".repeat(80), "]".repeat(80))).is_err());
     }
 }

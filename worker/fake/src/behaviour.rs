@@ -23,13 +23,13 @@ pub const VARIABLE_PREFIX: &str = "FAKE_WORKER_";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Behaviour {
-    /// A Unix socket on which a test listens. The worker sends each [`Report`] there, and takes [`Command`]s. The
+    /// A Unix socket on which a test listens. The worker sends each [`Report`] there, and takes [`FakeCommand`]s. The
     /// behaviour that the test sends first replaces all other fields here.
     pub control: Option<PathBuf>,
 
     /// Time from the start line to readiness, in milliseconds.
     pub load_ms: u64,
-    /// Whether the load lasts until [`Command::FinishLoad`].
+    /// Whether the load lasts until [`FakeCommand::FinishLoad`].
     pub hold_load: bool,
     /// Bytes to allocate and touch while loading.
     pub memory: u64,
@@ -67,7 +67,7 @@ pub struct Behaviour {
     /// The exit code of a crash.
     pub crash_exit: i32,
     /// An error with which the worker answers every request.
-    pub refuse: Option<Refusal>,
+    pub refuse: Option<FakeError>,
     /// An invalid answer that the worker gives to every request.
     pub malformed: Option<Malformed>,
     /// Bytes with which the worker answers every request, before it closes the connection.
@@ -109,7 +109,7 @@ impl Default for Behaviour {
 /// An error with which the fake worker answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Refusal {
+pub struct FakeError {
     /// The HTTP status of the answer.
     pub status: u16,
     /// The value of `error.code`.
@@ -251,7 +251,7 @@ pub enum Report {
 /// A command of a test to a fake worker, as one JSON line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
-pub enum Command {
+pub enum FakeCommand {
     /// Lets a load end that the behaviour `hold_load` holds back.
     FinishLoad,
     /// Ends `hold_after_tokens`, for every request.

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 
-use model_boss_fake_worker::behaviour::{Behaviour, Command, Report};
+use model_boss_fake_worker::behaviour::{Behaviour, FakeCommand, Report};
 use model_boss_protocol::WorkerSpec;
 use tokio::sync::watch;
 
@@ -56,8 +56,8 @@ impl Control {
         std::thread::spawn(move || {
             for line in commands.lines() {
                 match line.map(|line| serde_json::from_str(&line)) {
-                    Ok(Ok(Command::FinishLoad)) => _ = finish_load.send(true),
-                    Ok(Ok(Command::Decode)) => _ = decode.send(true),
+                    Ok(Ok(FakeCommand::FinishLoad)) => _ = finish_load.send(true),
+                    Ok(Ok(FakeCommand::Decode)) => _ = decode.send(true),
                     Ok(Err(error)) => eprintln!("model-boss-fake-worker: unknown command: {error}"),
                     // The test has ended; the lifeline, not this socket, decides when the worker ends.
                     Err(_) => return,
@@ -82,17 +82,17 @@ impl Control {
         _ = stream.write_all(&line);
     }
 
-    /// Waits for [`Command::FinishLoad`].
+    /// Waits for [`FakeCommand::FinishLoad`].
     pub(crate) async fn finish_load(&self) {
         _ = self.finish_load.clone().wait_for(|released| *released).await;
     }
 
-    /// Waits for [`Command::Decode`].
+    /// Waits for [`FakeCommand::Decode`].
     pub(crate) async fn decode(&self) {
         _ = self.decode.clone().wait_for(|released| *released).await;
     }
 
-    /// Whether [`Command::Decode`] was received.
+    /// Whether [`FakeCommand::Decode`] was received.
     pub(crate) fn may_decode(&self) -> bool {
         *self.decode.borrow()
     }

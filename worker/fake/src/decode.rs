@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
 
 /// Counts of the fake engine's work.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct FakeCounters {
     requests: AtomicU64,
     steps: AtomicU64,
     active: AtomicU32,
@@ -25,7 +25,7 @@ pub(crate) struct Counters {
     completion_tokens: AtomicU64,
 }
 
-impl Counters {
+impl FakeCounters {
     /// The counts that health shows.
     pub(crate) fn engine(&self) -> EngineStats {
         EngineStats {
@@ -73,7 +73,7 @@ pub(crate) struct Decode {
     first: Option<Instant>,
     finished: bool,
     behaviour: Arc<Behaviour>,
-    counters: Arc<Counters>,
+    counters: Arc<FakeCounters>,
     control: Arc<Control>,
 }
 
@@ -94,7 +94,7 @@ impl Decode {
         limit: Option<u64>,
         text: Option<&str>,
         behaviour: Arc<Behaviour>,
-        counters: Arc<Counters>,
+        counters: Arc<FakeCounters>,
         control: Arc<Control>,
     ) -> Self {
         let words = match text.or(behaviour.reply.as_deref()) {

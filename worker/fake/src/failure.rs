@@ -8,7 +8,7 @@ use crate::{control, llama_server};
 
 /// The reason why the process ends early.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum FakeFailure {
     #[error("{0}")]
     Spec(#[from] WorkerSpecError),
     #[error("the start line cannot be read")]
@@ -25,7 +25,7 @@ pub(crate) enum Failure {
     Runtime(#[source] std::io::Error),
 }
 
-impl Failure {
+impl FakeFailure {
     /// `None` for a plain failure.
     pub(super) fn exit(&self) -> Option<WorkerExit> {
         Some(match self {

@@ -2,4 +2,4 @@
 
 pub mod behaviour;
 
-pub use behaviour::{Behaviour, Malformed, Refusal};
+pub use behaviour::{Behaviour, FakeError, Malformed};

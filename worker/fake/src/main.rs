@@ -21,7 +21,7 @@ use model_boss_fake_worker::behaviour::Behaviour;
 use model_boss_protocol::{WorkerExit, WorkerSpec};
 
 use crate::control::Control;
-use crate::failure::{Failure, exit_code, exit_now};
+use crate::failure::{FakeFailure, exit_code, exit_now};
 use crate::shapes::Manner;
 
 fn main() -> ExitCode {
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<(), Failure> {
+fn run() -> Result<(), FakeFailure> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (spec, manner) = match args.split_first() {
         Some((name, args)) if name == llama_server::NAME => (llama_server::spec(args)?, Manner::LlamaServer),
@@ -53,15 +53,15 @@ fn run() -> Result<(), Failure> {
     let own = if manner == Manner::Worker { spec.settings.clone() } else { BTreeMap::new() };
     let behaviour = Behaviour::read(&own, &spec.source, std::env::vars())?;
     let (behaviour, control) = Control::open(behaviour, &spec)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(FakeFailure::Runtime)?;
     runtime.block_on(serve::serve(Arc::new(spec), Arc::new(behaviour), Arc::new(control), manner))
 }
 
 /// Waits for the start line. The call reads byte by byte through std's own buffer, from which the lifeline continues to
 /// read.
-fn gate() -> Result<WorkerSpec, Failure> {
+fn gate() -> Result<WorkerSpec, FakeFailure> {
     let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).map_err(Failure::Gate)?;
+    std::io::stdin().lock().read_line(&mut line).map_err(FakeFailure::Gate)?;
     Ok(WorkerSpec::from_line(&line)?)
 }
 

@@ -28,28 +28,28 @@ use tokio::sync::{SetOnce, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::control::Control;
-use crate::decode::{Counters, Decode};
-use crate::failure::{Failure, exit_now};
+use crate::decode::{Decode, FakeCounters};
+use crate::failure::{FakeFailure, exit_now};
 use crate::llama_server;
 use crate::rough::{answer_badly, answer_raw};
-use crate::shapes::{Body, Manner, Route, Shape};
+use crate::shapes::{Body, CompletionRoute, FakeShape, Manner};
 
 /// The largest accepted request body in bytes.
 const BODY_LIMIT: usize = 64 << 20;
 
 /// The state that all connections share.
-struct Worker {
+struct FakeWorker {
     spec: Arc<WorkerSpec>,
     behaviour: Arc<Behaviour>,
     control: Arc<Control>,
     manner: Manner,
-    counters: Arc<Counters>,
+    counters: Arc<FakeCounters>,
     ready: SetOnce<()>,
     started: Instant,
 }
 
-impl Worker {
-    fn refuse(&self, error: &ApiError) -> Answer {
+impl FakeWorker {
+    fn refuse(&self, error: &ApiError) -> CannedAnswer {
         match self.manner {
             Manner::Worker => refuse(error),
             Manner::LlamaServer => {
@@ -103,12 +103,12 @@ pub(crate) async fn serve(
     behaviour: Arc<Behaviour>,
     control: Arc<Control>,
     manner: Manner,
-) -> Result<(), Failure> {
+) -> Result<(), FakeFailure> {
     let port = spec.port;
     let listener =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|source| Failure::Port { port, source })?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
-    let worker = Arc::new(Worker {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|source| FakeFailure::Port { port, source })?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(FakeFailure::Runtime)?;
+    let worker = Arc::new(FakeWorker {
         spec,
         behaviour,
         control,
@@ -143,7 +143,7 @@ pub(crate) async fn serve(
 }
 
 /// Simulates the reading of weights, takes real memory, and becomes ready or ends.
-async fn load(worker: Arc<Worker>) {
+async fn load(worker: Arc<FakeWorker>) {
     let behaviour = &worker.behaviour;
     let weights = vec![1_u8; usize::try_from(behaviour.memory).unwrap_or(usize::MAX)];
     tokio::time::sleep(Duration::from_millis(behaviour.load_ms)).await;
@@ -164,7 +164,7 @@ async fn load(worker: Arc<Worker>) {
     drop(weights);
 }
 
-async fn connection(stream: TcpStream, worker: Arc<Worker>, mut drain: watch::Receiver<bool>) {
+async fn connection(stream: TcpStream, worker: Arc<FakeWorker>, mut drain: watch::Receiver<bool>) {
     _ = stream.set_nodelay(true);
     if let Some(malformed @ (Malformed::NotHttp | Malformed::Hangup | Malformed::CutBody)) = worker.behaviour.malformed
         && asks_for_inference(&stream).await
@@ -197,9 +197,9 @@ async fn asks_for_inference(stream: &TcpStream) -> bool {
     matches!(stream.peek(&mut first).await, Ok(n) if n > 0) && first.starts_with(b"POST")
 }
 
-type Answer = Response<Stream>;
+type CannedAnswer = Response<CannedBody>;
 
-async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
+async fn answer(request: Request<Incoming>, worker: Arc<FakeWorker>) -> CannedAnswer {
     let foreign = worker.manner == Manner::LlamaServer;
     if foreign && request.uri().path() == "/health" {
         return closing(health(&worker, HealthQuestion::default()).await, &worker);
@@ -214,10 +214,10 @@ async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
         (&Method::GET, "/v1/models") => whole(StatusCode::OK, models(&worker)),
         (&Method::GET, "/stats") => whole(StatusCode::OK, worker.counters.to_json().to_string().into()),
         (&Method::GET, "/metrics") => metrics(&worker),
-        (&Method::POST, "/v1/chat/completions") => infer(request, &worker, Route::Chat).await,
-        (&Method::POST, "/v1/completions") => infer(request, &worker, Route::Completion).await,
+        (&Method::POST, "/v1/chat/completions") => infer(request, &worker, CompletionRoute::Chat).await,
+        (&Method::POST, "/v1/completions") => infer(request, &worker, CompletionRoute::Completion).await,
         (&Method::POST, "/tokenize") => tokenize(request).await,
-        (&Method::POST, "/completion") if foreign => infer(request, &worker, Route::LlamaCompletion).await,
+        (&Method::POST, "/completion") if foreign => infer(request, &worker, CompletionRoute::LlamaCompletion).await,
         (&Method::POST, "/v1/embeddings") => read_json(request, &worker, llama_server::embeddings).await,
         (&Method::POST, "/v1/rerank") => read_json(request, &worker, llama_server::rerank).await,
         _ => refuse(&ApiError::new(ErrorCode::NotFound, "no such route")),
@@ -229,14 +229,14 @@ async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
 }
 
 /// Marks an answer to close its connection if the behaviour gives invalid answers, which take effect per connection.
-fn closing(mut answer: Answer, worker: &Worker) -> Answer {
+fn closing(mut answer: CannedAnswer, worker: &FakeWorker) -> CannedAnswer {
     if worker.behaviour.malformed.is_some() || worker.behaviour.raw.is_some() {
         answer.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
     }
     answer
 }
 
-async fn health(worker: &Worker, question: HealthQuestion) -> Answer {
+async fn health(worker: &FakeWorker, question: HealthQuestion) -> CannedAnswer {
     tokio::time::sleep(Duration::from_millis(worker.behaviour.health_ms)).await;
     // Whether it became ready or the time ran out is seen below.
     let _ = tokio::time::timeout(question.wait, worker.ready.wait()).await;
@@ -260,12 +260,12 @@ async fn health(worker: &Worker, question: HealthQuestion) -> Answer {
     whole(status, serde_json::to_vec(&health).unwrap_or_default().into())
 }
 
-fn models(worker: &Worker) -> Bytes {
+fn models(worker: &FakeWorker) -> Bytes {
     let model = json!({ "id": worker.spec.model, "object": "model", "created": 0, "owned_by": "model-boss" });
     json!({ "object": "list", "data": [model] }).to_string().into()
 }
 
-fn metrics(worker: &Worker) -> Answer {
+fn metrics(worker: &FakeWorker) -> CannedAnswer {
     let mut text = String::new();
     if let Some(counts) = worker.counters.to_json().as_object() {
         for (name, value) in counts {
@@ -277,7 +277,7 @@ fn metrics(worker: &Worker) -> Answer {
     answer
 }
 
-async fn tokenize(request: Request<Incoming>) -> Answer {
+async fn tokenize(request: Request<Incoming>) -> CannedAnswer {
     let Ok(body) = Limited::new(request.into_body(), BODY_LIMIT).collect().await else {
         return refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit"));
     };
@@ -287,7 +287,7 @@ async fn tokenize(request: Request<Incoming>) -> Answer {
 }
 
 /// A route that answers at once.
-async fn read_json(request: Request<Incoming>, worker: &Worker, make: fn(&Value, &str) -> Value) -> Answer {
+async fn read_json(request: Request<Incoming>, worker: &FakeWorker, make: fn(&Value, &str) -> Value) -> CannedAnswer {
     let Ok(body) = Limited::new(request.into_body(), BODY_LIMIT).collect().await else {
         return worker.refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit"));
     };
@@ -295,7 +295,7 @@ async fn read_json(request: Request<Incoming>, worker: &Worker, make: fn(&Value,
     whole(StatusCode::OK, make(&body, worker.spec.model.as_str()).to_string().into())
 }
 
-async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Answer {
+async fn infer(request: Request<Incoming>, worker: &FakeWorker, route: CompletionRoute) -> CannedAnswer {
     let (parts, body) = request.into_parts();
     let number = worker.counters.next_request();
     let Ok(bytes) = Limited::new(body, BODY_LIMIT).collect().await else {
@@ -338,7 +338,7 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
         return worker.refuse(&error);
     }
     let Some(prompt_tokens) = body.prompt_tokens(route) else {
-        let field = if route == Route::Chat { "messages" } else { "prompt" };
+        let field = if route == CompletionRoute::Chat { "messages" } else { "prompt" };
         return worker.refuse(&ApiError::invalid(field, format!("'{field}' is missing")));
     };
     if prompt_tokens >= worker.context_length() {
@@ -361,7 +361,7 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
     );
     let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     let id = format!("{}-{number}", worker.spec.generation);
-    let shape = Shape::new((worker.manner, route), &id, &worker.spec.model, created, &body, prompt_tokens);
+    let shape = FakeShape::new((worker.manner, route), &id, &worker.spec.model, created, &body, prompt_tokens);
     if body.stream { streamed(decode, shape, body.wants_usage()) } else { at_once(decode, shape).await }
 }
 
@@ -372,7 +372,7 @@ fn refuse_unmet_in(body: &[u8]) -> Result<(), ApiError> {
 }
 
 /// The end of the connection drops this future with the decode, which cancels it.
-async fn at_once(mut decode: Decode, shape: Shape) -> Answer {
+async fn at_once(mut decode: Decode, shape: FakeShape) -> CannedAnswer {
     let mut text = String::new();
     while let Some(token) = decode.next().await {
         text.push_str(token);
@@ -381,7 +381,7 @@ async fn at_once(mut decode: Decode, shape: Shape) -> Answer {
     whole(StatusCode::OK, shape.whole(&text, finish, cost))
 }
 
-fn streamed(mut decode: Decode, shape: Shape, with_usage: bool) -> Answer {
+fn streamed(mut decode: Decode, shape: FakeShape, with_usage: bool) -> CannedAnswer {
     let (frames, body) = mpsc::channel(16);
     tokio::spawn(async move {
         if let Some(first) = shape.first_chunk()
@@ -403,7 +403,7 @@ fn streamed(mut decode: Decode, shape: Shape, with_usage: bool) -> Answer {
         let (finish, cost) = decode.finish();
         _ = frames.send(shape.last_chunks(finish, cost, with_usage)).await;
     });
-    let mut answer = Response::new(Stream::Frames(body));
+    let mut answer = Response::new(CannedBody::Frames(body));
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
@@ -411,13 +411,13 @@ fn streamed(mut decode: Decode, shape: Shape, with_usage: bool) -> Answer {
     answer
 }
 
-fn refuse(error: &ApiError) -> Answer {
+fn refuse(error: &ApiError) -> CannedAnswer {
     let status = StatusCode::from_u16(error.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     whole(status, error.body(ErrorSource::Worker).to_json().into())
 }
 
-fn whole(status: StatusCode, body: Bytes) -> Answer {
-    let mut answer = Response::new(Stream::Whole(Some(body)));
+fn whole(status: StatusCode, body: Bytes) -> CannedAnswer {
+    let mut answer = Response::new(CannedBody::Whole(Some(body)));
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     answer
@@ -442,12 +442,12 @@ fn readable(headers: &HeaderMap) -> BTreeMap<String, String> {
 }
 
 /// An answer's body, sent at once or frame by frame.
-enum Stream {
+enum CannedBody {
     Whole(Option<Bytes>),
     Frames(mpsc::Receiver<Bytes>),
 }
 
-impl http_body::Body for Stream {
+impl http_body::Body for CannedBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -9,7 +9,7 @@ use crate::decode::{Cost, Finish};
 
 /// The route of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
+pub(crate) enum CompletionRoute {
     Chat,
     Completion,
     /// llama.cpp's own route.
@@ -20,13 +20,13 @@ pub(crate) enum Route {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Body {
     #[serde(default)]
-    messages: Option<Vec<Message>>,
+    messages: Option<Vec<FakeMessage>>,
     #[serde(default)]
     prompt: Option<Value>,
     #[serde(default)]
     pub(crate) stream: bool,
     #[serde(default)]
-    stream_options: Option<StreamOptions>,
+    stream_options: Option<RequestedStream>,
     /// llama.cpp's field: whether to report the progress of prefill.
     #[serde(default)]
     return_progress: bool,
@@ -39,13 +39,13 @@ pub(crate) struct Body {
 }
 
 #[derive(Debug, Deserialize)]
-struct Message {
+struct FakeMessage {
     #[serde(default)]
     content: Value,
 }
 
 #[derive(Debug, Deserialize)]
-struct StreamOptions {
+struct RequestedStream {
     #[serde(default)]
     include_usage: bool,
     #[serde(default)]
@@ -54,11 +54,11 @@ struct StreamOptions {
 
 impl Body {
     /// The number of words in the prompt, in place of its tokens; `None` when the route's field is missing.
-    pub(crate) fn prompt_tokens(&self, route: Route) -> Option<u64> {
+    pub(crate) fn prompt_tokens(&self, route: CompletionRoute) -> Option<u64> {
         let words = |value: &Value| value.as_str().map_or(1, |text| text.split_whitespace().count() as u64);
         match route {
-            Route::Chat => self.messages.as_ref().map(|all| all.iter().map(|m| words(&m.content)).sum()),
-            Route::Completion | Route::LlamaCompletion => self.prompt.as_ref().map(words),
+            CompletionRoute::Chat => self.messages.as_ref().map(|all| all.iter().map(|m| words(&m.content)).sum()),
+            CompletionRoute::Completion | CompletionRoute::LlamaCompletion => self.prompt.as_ref().map(words),
         }
     }
 
@@ -75,8 +75,8 @@ impl Body {
 }
 
 /// The shapes of one answer. Parts that are the same in all chunks are formatted once.
-pub(crate) struct Shape {
-    route: Route,
+pub(crate) struct FakeShape {
+    route: CompletionRoute,
     head: String,
     /// The usage in each chunk: absent, `null`, or the tokens of the prompt.
     usage: String,
@@ -84,10 +84,10 @@ pub(crate) struct Shape {
     progress: String,
 }
 
-impl Shape {
+impl FakeShape {
     /// The shapes of answer `id`.
     pub(crate) fn new(
-        (manner, route): (Manner, Route),
+        (manner, route): (Manner, CompletionRoute),
         id: &str,
         model: &ModelId,
         created: u64,
@@ -95,9 +95,9 @@ impl Shape {
         prompt_tokens: u64,
     ) -> Self {
         let (prefix, object) = match (route, body.stream) {
-            (Route::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
-            (Route::Chat, false) => ("chatcmpl", "chat.completion"),
-            (Route::Completion | Route::LlamaCompletion, _) => ("cmpl", "text_completion"),
+            (CompletionRoute::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
+            (CompletionRoute::Chat, false) => ("chatcmpl", "chat.completion"),
+            (CompletionRoute::Completion | CompletionRoute::LlamaCompletion, _) => ("cmpl", "text_completion"),
         };
         let head = format!(
             r#"{{"id":"{prefix}-{id}","object":"{object}","created":{created},"model":{}"#,
@@ -124,11 +124,11 @@ impl Shape {
     /// The first chunk with the role, and with the prompt's length if that was requested.
     pub(crate) fn first_chunk(&self) -> Option<Bytes> {
         match self.route {
-            Route::Chat => Some(self.chunk(r#""delta":{"role":"assistant","content":""}"#, &self.progress)),
-            Route::LlamaCompletion if !self.progress.is_empty() => {
+            CompletionRoute::Chat => Some(self.chunk(r#""delta":{"role":"assistant","content":""}"#, &self.progress)),
+            CompletionRoute::LlamaCompletion if !self.progress.is_empty() => {
                 Some(format!("data: {{\"content\":\"\",\"stop\":false{}}}\n\n", self.progress).into())
             }
-            Route::Completion | Route::LlamaCompletion => None,
+            CompletionRoute::Completion | CompletionRoute::LlamaCompletion => None,
         }
     }
 
@@ -136,18 +136,20 @@ impl Shape {
     pub(crate) fn token_chunk(&self, token: &str) -> Bytes {
         let text = Value::from(token);
         match self.route {
-            Route::Chat => self.chunk(&format!(r#""delta":{{"content":{text}}}"#), ""),
-            Route::Completion => self.chunk(&format!(r#""text":{text}"#), ""),
-            Route::LlamaCompletion => format!("data: {{\"content\":{text},\"stop\":false}}\n\n").into(),
+            CompletionRoute::Chat => self.chunk(&format!(r#""delta":{{"content":{text}}}"#), ""),
+            CompletionRoute::Completion => self.chunk(&format!(r#""text":{text}"#), ""),
+            CompletionRoute::LlamaCompletion => format!("data: {{\"content\":{text},\"stop\":false}}\n\n").into(),
         }
     }
 
     /// The chunks after the last token: the reason with timings, the usage if requested, and the end.
     pub(crate) fn last_chunks(&self, finish: Finish, cost: Cost, with_usage: bool) -> Bytes {
         let said = match self.route {
-            Route::Chat => r#""delta":{}"#,
-            Route::Completion => r#""text":"""#,
-            Route::LlamaCompletion => return format!("data: {}\n\n", llama_completion("", finish, cost)).into(),
+            CompletionRoute::Chat => r#""delta":{}"#,
+            CompletionRoute::Completion => r#""text":"""#,
+            CompletionRoute::LlamaCompletion => {
+                return format!("data: {}\n\n", llama_completion("", finish, cost)).into();
+            }
         };
         let (head, reason, timings) = (&self.head, word(finish), timings(cost));
         let mut text = format!(
@@ -166,9 +168,9 @@ impl Shape {
     pub(crate) fn whole(&self, text: &str, finish: Finish, cost: Cost) -> Bytes {
         let text = Value::from(text);
         let said = match self.route {
-            Route::Chat => format!(r#""message":{{"role":"assistant","content":{text}}}"#),
-            Route::Completion => format!(r#""text":{text}"#),
-            Route::LlamaCompletion => {
+            CompletionRoute::Chat => format!(r#""message":{{"role":"assistant","content":{text}}}"#),
+            CompletionRoute::Completion => format!(r#""text":{text}"#),
+            CompletionRoute::LlamaCompletion => {
                 return llama_completion(text.as_str().unwrap_or_default(), finish, cost).to_string().into();
             }
         };

@@ -54,7 +54,7 @@ pub struct ForeignEngine {
 
 /// Why no engine can run a model.
 #[derive(Debug, thiserror::Error)]
-pub enum EngineError {
+pub enum NoEngine {
     /// The model needs llama-server, which was not found.
     #[error(
         "{reason}, and no llama-server was found: install llama.cpp, then put llama-server on PATH, set \
@@ -134,16 +134,16 @@ impl Engines {
     }
 
     /// Checks that this model can be run at all (RC-16).
-    pub fn check(&self, model: &Model, options: &EngineOptions) -> Result<(), EngineError> {
+    pub fn check(&self, model: &Model, options: &EngineOptions) -> Result<(), NoEngine> {
         match self.backend(model) {
             Backend::Fake => Ok(()),
-            Backend::Diffusers => Err(EngineError::NoImages),
+            Backend::Diffusers => Err(NoEngine::NoImages),
             Backend::Candle => match model.candle_lacks() {
                 // An operator's explicit choice is tried; the worker then names the obstacle.
                 _ if model.manifest.backend.is_some() => Ok(()),
                 None => Ok(()),
-                Some(reason) if model.has_gguf() => Err(EngineError::NoLlamaServer { reason: reason.to_owned() }),
-                Some(reason) => Err(EngineError::Nothing(reason.to_owned())),
+                Some(reason) if model.has_gguf() => Err(NoEngine::NoLlamaServer { reason: reason.to_owned() }),
+                Some(reason) => Err(NoEngine::Nothing(reason.to_owned())),
             },
             Backend::LlamaServer => {
                 self.build(options.build.as_deref().or(model.manifest.llamacpp_backend.as_deref())).map(|_| ())
@@ -158,7 +158,7 @@ impl Engines {
         model: &Model,
         options: &EngineOptions,
         facts: Facts<'_>,
-    ) -> Result<Option<ForeignEngine>, EngineError> {
+    ) -> Result<Option<ForeignEngine>, NoEngine> {
         self.check(model, options)?;
         match self.backend(model) {
             Backend::Candle | Backend::Diffusers | Backend::Fake => Ok(None),
@@ -186,17 +186,17 @@ impl Engines {
     }
 
     /// A build of llama-server: by name, else the one chosen at the start, else the one that was found.
-    pub fn build(&self, name: Option<&str>) -> Result<&Path, EngineError> {
+    pub fn build(&self, name: Option<&str>) -> Result<&Path, NoEngine> {
         let builds = &self.tables.builds;
         match name.or(self.build.as_deref()) {
             Some(name) => builds
                 .get(name)
                 .map(PathBuf::as_path)
-                .ok_or_else(|| EngineError::NoBuild { name: name.to_owned(), known: listed(builds) }),
+                .ok_or_else(|| NoEngine::NoBuild { name: name.to_owned(), known: listed(builds) }),
             None => {
                 let found = self.llama_server.as_deref().or_else(|| builds.values().next().map(PathBuf::as_path));
                 let reason = "it runs by llama-server".to_owned();
-                found.ok_or(EngineError::NoLlamaServer { reason })
+                found.ok_or(NoEngine::NoLlamaServer { reason })
             }
         }
     }
@@ -229,15 +229,15 @@ impl Engines {
         self.tables.builds.iter().find(|(_, build)| *build == program).map(|(name, _)| name.clone())
     }
 
-    fn command<'a>(&'a self, model: &'a Model) -> Result<&'a CommandSpec, EngineError> {
+    fn command<'a>(&'a self, model: &'a Model) -> Result<&'a CommandSpec, NoEngine> {
         match &model.manifest.command {
-            None => Err(EngineError::Command),
+            None => Err(NoEngine::Command),
             Some(CommandSource::Own(spec)) => Ok(spec),
             Some(CommandSource::Named(name)) => self
                 .tables
                 .commands
                 .get(name)
-                .ok_or_else(|| EngineError::NoCommand { name: name.clone(), known: listed(&self.tables.commands) }),
+                .ok_or_else(|| NoEngine::NoCommand { name: name.clone(), known: listed(&self.tables.commands) }),
         }
     }
 
@@ -246,7 +246,7 @@ impl Engines {
         model: &Model,
         options: &EngineOptions,
         facts: Facts<'_>,
-    ) -> Result<ForeignEngine, EngineError> {
+    ) -> Result<ForeignEngine, NoEngine> {
         let manifest = &model.manifest;
         let program = self.build(options.build.as_deref().or(manifest.llamacpp_backend.as_deref()))?;
         let found: Vec<PathBuf> = model_files(&model.source).iter().map(|file| file.path().to_owned()).collect();
@@ -266,7 +266,7 @@ impl Engines {
         })
     }
 
-    fn command_for(&self, model: &Model, facts: Facts<'_>) -> Result<ForeignEngine, EngineError> {
+    fn command_for(&self, model: &Model, facts: Facts<'_>) -> Result<ForeignEngine, NoEngine> {
         let spec = self.command(model)?;
         Ok(ForeignEngine {
             launch: command_line(spec, &facts)?,

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 
 use clap::Args;
-use model_boss_client::{Client, ClientError, Event, error_in, in_path};
+use model_boss_client::{Client, ClientError, StreamLine, error_in, in_path};
 use model_boss_host::terminal::{self, Code};
 use model_boss_protocol::chain;
 use rustyline::DefaultEditor;
@@ -24,7 +24,7 @@ const STOPPED: u8 = 130;
 /// Arguments of `run`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Without a question it reads one from a pipe, or starts a conversation in a terminal.")]
-pub(super) struct RunArgs {
+pub(super) struct ChatArgs {
     /// The model's name or alias, or a path: a .gguf file, or the folder of a model.
     #[arg(value_name = "MODEL|PATH")]
     model: String,
@@ -49,7 +49,7 @@ pub(super) struct RunArgs {
 
 /// Sends one question, or starts a conversation. A file is served by the coordinator at `client`, or by a private one
 /// if none runs.
-pub(super) fn run(client: &Client, args: RunArgs, runtime: &Runtime) -> Result<ExitCode, CliError> {
+pub(super) fn run(client: &Client, args: ChatArgs, runtime: &Runtime) -> Result<ExitCode, CliError> {
     let mut interrupt = {
         let _entered = runtime.enter();
         signal(SignalKind::interrupt()).map_err(CliError::Runtime)?
@@ -59,16 +59,16 @@ pub(super) fn run(client: &Client, args: RunArgs, runtime: &Runtime) -> Result<E
         return talk(client, args, question, runtime, &mut interrupt);
     };
     match runtime.block_on(files::load(client, &path)) {
-        Ok(model) => talk(client, RunArgs { model, ..args }, question, runtime, &mut interrupt),
+        Ok(model) => talk(client, ChatArgs { model, ..args }, question, runtime, &mut interrupt),
         Err(CliError::Client(ClientError::NoCoordinator(..))) if client.is_on_this_machine() => {
             let mut notice = Notice::new();
             notice.show("starting a coordinator for this chat");
             let started = runtime.block_on(Private::start(&path, interrupt.recv()));
             notice.clear();
             let Some(private) = started? else { return Ok(ExitCode::from(STOPPED)) };
-            let outcome = runtime
-                .block_on(files::load(private.client(), &path))
-                .and_then(|model| talk(private.client(), RunArgs { model, ..args }, question, runtime, &mut interrupt));
+            let outcome = runtime.block_on(files::load(private.client(), &path)).and_then(|model| {
+                talk(private.client(), ChatArgs { model, ..args }, question, runtime, &mut interrupt)
+            });
             runtime.block_on(private.end(interrupt.recv()));
             outcome
         }
@@ -77,7 +77,7 @@ pub(super) fn run(client: &Client, args: RunArgs, runtime: &Runtime) -> Result<E
 }
 
 /// The question on the command line or in the pipe; `None` at a terminal.
-fn question(args: &RunArgs) -> Result<Option<String>, CliError> {
+fn question(args: &ChatArgs) -> Result<Option<String>, CliError> {
     if args.prompt.is_empty() && io::stdin().is_terminal() {
         return Ok(None);
     }
@@ -90,22 +90,22 @@ fn question(args: &RunArgs) -> Result<Option<String>, CliError> {
 
 fn talk(
     client: &Client,
-    args: RunArgs,
+    args: ChatArgs,
     question: Option<String>,
     runtime: &Runtime,
     interrupt: &mut Signal,
 ) -> Result<ExitCode, CliError> {
-    let asker = Asker { client, args };
+    let asker = ChatSession { client, args };
     let Some(question) = question else { return converse(&asker, runtime, interrupt) };
     let mut messages = asker.beginning();
     messages.push(message("user", &question));
     match runtime.block_on(asker.ask(&messages, &mut terminal::out(), interrupt.recv()))?.1 {
-        Ended::ByItself => Ok(ExitCode::SUCCESS),
-        Ended::Stopped => Ok(ExitCode::from(STOPPED)),
+        AnswerEnd::ByItself => Ok(ExitCode::SUCCESS),
+        AnswerEnd::Stopped => Ok(ExitCode::from(STOPPED)),
     }
 }
 
-fn converse(asker: &Asker<'_>, runtime: &Runtime, interrupt: &mut Signal) -> Result<ExitCode, CliError> {
+fn converse(asker: &ChatSession<'_>, runtime: &Runtime, interrupt: &mut Signal) -> Result<ExitCode, CliError> {
     // A wrong name is reported before the first question is typed.
     runtime.block_on(asker.client.get(&format!("/v1/models/{}", in_path(&asker.args.model))))?;
     let mut out = terminal::out();
@@ -157,26 +157,26 @@ fn message(role: &str, text: &str) -> Value {
 
 /// The end of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum AnswerEnd {
     /// The answer is complete.
     ByItself,
     /// Ctrl-C stopped the answer.
     Stopped,
 }
 
-struct Asker<'a> {
+struct ChatSession<'a> {
     client: &'a Client,
-    args: RunArgs,
+    args: ChatArgs,
 }
 
-impl Asker<'_> {
+impl ChatSession<'_> {
     /// The first messages of every conversation.
     fn beginning(&self) -> Vec<Value> {
         self.args.system.iter().map(|text| message("system", text)).collect()
     }
 
     fn body(&self, messages: &[Value]) -> Value {
-        let RunArgs { model, max_tokens, temperature, seed, keep_alive, .. } = &self.args;
+        let ChatArgs { model, max_tokens, temperature, seed, keep_alive, .. } = &self.args;
         let mut body = json!({ "model": model, "messages": messages, "stream": true });
         let mut set = |name: &str, value: Option<Value>| {
             if let Some(value) = value {
@@ -198,26 +198,26 @@ impl Asker<'_> {
         messages: &[Value],
         out: &mut impl Write,
         stop: impl Future<Output = T>,
-    ) -> Result<(String, Ended), CliError> {
+    ) -> Result<(String, AnswerEnd), CliError> {
         let mut stop = pin!(stop);
         let body = self.body(messages);
         let mut text = String::new();
         let mut notice = Notice::new();
         let mut events = tokio::select! {
             biased;
-            _ = &mut stop => return Ok((text, Ended::Stopped)),
+            _ = &mut stop => return Ok((text, AnswerEnd::Stopped)),
             events = self.client.stream("/v1/chat/completions", &body) => events?,
         };
         let ended = loop {
             let event = tokio::select! {
                 biased;
-                _ = &mut stop => break Ended::Stopped,
+                _ = &mut stop => break AnswerEnd::Stopped,
                 event = events.next() => event.inspect_err(|_| notice.clear())?,
             };
             match event {
-                Some(Event::Comment(words)) => notice.show(&words),
-                Some(Event::Data(data)) if data == "[DONE]" => break Ended::ByItself,
-                Some(Event::Data(data)) => {
+                Some(StreamLine::Comment(words)) => notice.show(&words),
+                Some(StreamLine::Data(data)) if data == "[DONE]" => break AnswerEnd::ByItself,
+                Some(StreamLine::Data(data)) => {
                     notice.clear();
                     let chunk: Value = serde_json::from_str(&data).map_err(CliError::Json)?;
                     if let Some(error) = error_in(&chunk) {

@@ -5,15 +5,15 @@ use clap::Parser;
 use tokio::sync::Notify;
 
 use super::*;
-use crate::testing::{Answer, FakeCoordinator};
+use crate::testing::{FakeCoordinator, ScriptedAnswer};
 
 #[derive(Parser)]
 struct Line {
     #[command(flatten)]
-    args: RunArgs,
+    args: ChatArgs,
 }
 
-fn args(words: &[&str]) -> RunArgs {
+fn args(words: &[&str]) -> ChatArgs {
     Line::parse_from([&["run"], words].concat()).args
 }
 
@@ -21,10 +21,13 @@ fn piece(text: &str) -> String {
     format!("data: {}\n\n", json!({ "choices": [{ "delta": { "content": text } }] }))
 }
 
-async fn asked(answer: Answer, words: &[&str]) -> (FakeCoordinator, Result<(String, Ended), CliError>, String) {
+async fn asked(
+    answer: ScriptedAnswer,
+    words: &[&str],
+) -> (FakeCoordinator, Result<(String, AnswerEnd), CliError>, String) {
     let fake = FakeCoordinator::answering(vec![answer]).await.unwrap();
     let client = Client::new(&fake.url, Some("a secret key".to_owned())).unwrap();
-    let asker = Asker { client: &client, args: args(words) };
+    let asker = ChatSession { client: &client, args: args(words) };
     let mut messages = asker.beginning();
     messages.push(message("user", "What?"));
     let mut out = Vec::new();
@@ -39,8 +42,8 @@ async fn an_answer_is_written_as_it_comes_and_ends_its_line() {
     let whole = pieces.concat();
     let (first, second) = whole.split_at(whole.len() / 2);
     let words = ["guide", "--system", "Be short.", "--max-tokens", "9", "--temperature", "0", "--keep-alive", "-1"];
-    let (fake, answer, out) = asked(Answer::stream(&[first, second]), &words).await;
-    assert_eq!(answer.unwrap(), ("Good day".to_owned(), Ended::ByItself));
+    let (fake, answer, out) = asked(ScriptedAnswer::stream(&[first, second]), &words).await;
+    assert_eq!(answer.unwrap(), ("Good day".to_owned(), AnswerEnd::ByItself));
     assert_eq!(out, "Good day\n");
     let [request] = fake.asked().try_into().unwrap();
     assert_eq!(request.line, "POST /v1/chat/completions");
@@ -55,25 +58,26 @@ async fn an_answer_is_written_as_it_comes_and_ends_its_line() {
 #[tokio::test]
 async fn an_error_before_or_within_the_stream_is_told() {
     let body = json!({ "error": { "message": "there is no model 'giude'", "type": "x", "param": null, "code": "y" } });
-    let (_, answer, _) = asked(Answer::json(404, &body), &["giude"]).await;
+    let (_, answer, _) = asked(ScriptedAnswer::json(404, &body), &["giude"]).await;
     assert_eq!(answer.unwrap_err().to_string(), "there is no model 'giude'");
 
     let event = format!("data: {body}\n\n");
-    let (_, answer, out) = asked(Answer::stream(&[&piece("Good"), &event]), &["guide"]).await;
+    let (_, answer, out) = asked(ScriptedAnswer::stream(&[&piece("Good"), &event]), &["guide"]).await;
     assert_eq!(answer.unwrap_err().to_string(), "there is no model 'giude'");
     assert_eq!(out, "Good\n", "what came before stays");
 }
 
 #[tokio::test]
 async fn a_stream_without_its_end_is_an_error() {
-    let (_, answer, out) = asked(Answer::stream(&[&piece("Good")]), &["guide"]).await;
+    let (_, answer, out) = asked(ScriptedAnswer::stream(&[&piece("Good")]), &["guide"]).await;
     assert!(matches!(answer, Err(CliError::CutOff)), "{answer:?}");
     assert_eq!(out, "Good\n");
 }
 
 #[tokio::test]
 async fn somebody_else_on_the_port_is_told_apart() {
-    let (_, answer, _) = asked(Answer { status: 502, pieces: vec!["<html>".to_owned()], ends: true }, &["guide"]).await;
+    let (_, answer, _) =
+        asked(ScriptedAnswer { status: 502, pieces: vec!["<html>".to_owned()], ends: true }, &["guide"]).await;
     let error = answer.unwrap_err().to_string();
     assert!(error.contains("502") && error.contains("something else"), "{error}");
 }
@@ -94,25 +98,27 @@ impl Write for Watched<'_> {
 
 #[tokio::test]
 async fn ctrl_c_stops_the_answer_and_the_generation_behind_it() {
-    let answer = Answer { status: 200, pieces: vec![piece("Good")], ends: false };
+    let answer = ScriptedAnswer { status: 200, pieces: vec![piece("Good")], ends: false };
     let fake = FakeCoordinator::answering(vec![answer]).await.unwrap();
     let client = Client::new(&fake.url, None).unwrap();
-    let asker = Asker { client: &client, args: args(&["guide"]) };
+    let asker = ChatSession { client: &client, args: args(&["guide"]) };
     let written = Notify::new();
     let mut out = Watched(&written, Vec::new());
     let stopped = asker.ask(&[message("user", "What?")], &mut out, written.notified()).await.unwrap();
-    assert_eq!(stopped, ("Good".to_owned(), Ended::Stopped));
+    assert_eq!(stopped, ("Good".to_owned(), AnswerEnd::Stopped));
     assert_eq!(out.1, b"Good\n");
     fake.left.cancelled().await;
 }
 
 #[tokio::test]
 async fn ctrl_c_while_nothing_came_yet_stops_the_request() {
-    let fake = FakeCoordinator::answering(vec![Answer { status: 200, pieces: Vec::new(), ends: false }]).await.unwrap();
+    let fake = FakeCoordinator::answering(vec![ScriptedAnswer { status: 200, pieces: Vec::new(), ends: false }])
+        .await
+        .unwrap();
     let client = Client::new(&fake.url, None).unwrap();
-    let asker = Asker { client: &client, args: args(&["guide"]) };
+    let asker = ChatSession { client: &client, args: args(&["guide"]) };
     let (mut out, question) = (Vec::new(), [message("user", "What?")]);
     let stopped = asker.ask(&question, &mut out, std::future::ready(())).await.unwrap();
-    assert_eq!(stopped, (String::new(), Ended::Stopped));
+    assert_eq!(stopped, (String::new(), AnswerEnd::Stopped));
     assert!(out.is_empty());
 }

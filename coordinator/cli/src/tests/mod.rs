@@ -5,7 +5,7 @@ use serde_json::json;
 
 use model_boss_config::Sources;
 
-use super::testing::{Answer, FakeCoordinator};
+use super::testing::{FakeCoordinator, ScriptedAnswer};
 use super::*;
 
 fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
@@ -13,7 +13,7 @@ fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
 }
 
 async fn fake(answer: serde_json::Value) -> (FakeCoordinator, Client) {
-    let fake = FakeCoordinator::answering(vec![Answer::json(200, &answer)]).await.unwrap();
+    let fake = FakeCoordinator::answering(vec![ScriptedAnswer::json(200, &answer)]).await.unwrap();
     let client = Client::new(&fake.url, None).unwrap();
     (fake, client)
 }

@@ -70,12 +70,12 @@ pub struct GrantedBody {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaitingBody {
     /// The reason, and the time after which to repeat the request.
-    pub waiting: Waiting,
+    pub waiting: QueueNotice,
 }
 
 /// Why a request is queued. A request that is not repeated within the term loses its place in the queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Waiting {
+pub struct QueueNotice {
     /// The place in the queue, from 1.
     pub position: usize,
     /// The reason, human-readable.

@@ -64,13 +64,13 @@ impl From<ProcessBody> for Process {
 pub(super) fn namespace<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "the number of a pid namespace, such as 4026531836")]
-    enum Form {
+    enum WrittenOwner {
         Number(u64),
         Text(String),
     }
-    let number = match Form::deserialize(deserializer)? {
-        Form::Number(number) => number,
-        Form::Text(text) => {
+    let number = match WrittenOwner::deserialize(deserializer)? {
+        WrittenOwner::Number(number) => number,
+        WrittenOwner::Text(text) => {
             let inner = text.strip_prefix("pid:[").and_then(|text| text.strip_suffix(']')).unwrap_or(&text);
             let bad = || format!("'{text}' is no pid namespace: write the number that /proc/self/ns/pid shows");
             inner.parse().map_err(|_| serde::de::Error::custom(bad()))?

@@ -14,13 +14,13 @@ pub fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok,
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "seconds as a number, or a duration such as \"60s\"")]
-    enum Form {
+    enum WrittenLeaseSpan {
         Seconds(f64),
         Text(String),
     }
-    match Form::deserialize(deserializer)? {
-        Form::Seconds(seconds) => model_boss_protocol::span_of_secs(seconds).map_err(D::Error::custom),
-        Form::Text(text) => model_boss_protocol::parse_span(&text).map_err(D::Error::custom),
+    match WrittenLeaseSpan::deserialize(deserializer)? {
+        WrittenLeaseSpan::Seconds(seconds) => model_boss_protocol::span_of_secs(seconds).map_err(D::Error::custom),
+        WrittenLeaseSpan::Text(text) => model_boss_protocol::parse_span(&text).map_err(D::Error::custom),
     }
 }
 

@@ -75,7 +75,7 @@ fn the_other_words_travel_both_ways() {
     let process = ProcessBody::from(owner.owner().process);
     assert_eq!(Process::from(process.clone()), owner.owner().process);
     again(&WaitingBody {
-        waiting: Waiting {
+        waiting: QueueNotice {
             position: 1,
             reason: "full".to_owned(),
             retry_after_ms: 1_000,

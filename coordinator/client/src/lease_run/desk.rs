@@ -72,14 +72,14 @@ pub(super) struct GrantedPart {
 #[derive(Debug, Default)]
 pub(super) struct Renewed {
     /// The revocation, if there is one.
-    pub(super) revoked: Option<Revoked>,
+    pub(super) revoked: Option<RevokeNotice>,
     /// Whether the lease is lost, so that its processes must end.
     pub(super) lost: bool,
 }
 
 /// The revocation of a lease.
 #[derive(Clone, Debug)]
-pub(super) struct Revoked {
+pub(super) struct RevokeNotice {
     /// The rest of the grace: at zero it is over.
     pub(super) remaining: Duration,
     pub(super) wanted_by: String,

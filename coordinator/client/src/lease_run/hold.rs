@@ -19,9 +19,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::desk::{Granted, GrantedPart, LeaseRequest, Revoked};
+use super::desk::{Granted, GrantedPart, LeaseRequest, RevokeNotice};
 use super::error::LeaseError;
-use super::keeper::{Keeper, Leaving, Listener, News};
+use super::keeper::{Keeper, LeaseEvent, LeaseEvents, Leaving};
 use super::whereabouts::Whereabouts;
 use crate::lease_http::span::{self, millis};
 use crate::lease_http::{grace, min_hold, training};
@@ -33,7 +33,7 @@ const LONGEST_LINE: u64 = 1 << 20;
 /// A request on standard input.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
-enum Ask {
+enum PipeRequest {
     /// Requests memory; later lines about the lease carry this id.
     Acquire {
         id: String,
@@ -71,7 +71,7 @@ struct Span(#[serde(with = "span")] Duration);
 /// A message on standard output.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
-enum Tell {
+enum PipeEvent {
     Asking {
         id: String,
         source: String,
@@ -83,7 +83,7 @@ enum Tell {
     Granted {
         id: String,
         lease: String,
-        parts: Vec<Part>,
+        parts: Vec<PipedPart>,
         cuda_visible_devices: String,
     },
     Attached {
@@ -122,23 +122,23 @@ enum Tell {
 }
 
 #[derive(Debug, Serialize)]
-struct Part {
+struct PipedPart {
     device: DeviceId,
     bytes: ByteCount,
     uuid: Option<String>,
 }
 
 /// All leases and requests of this pipe.
-struct Hold {
+struct PipedLeases {
     whereabouts: Whereabouts,
-    entries: HashMap<String, Entry>,
-    out: Sender<Tell>,
+    entries: HashMap<String, PipedLease>,
+    out: Sender<PipeEvent>,
     /// The number of requests so far, which makes their ids unique.
     asked: u64,
     leaving: Vec<JoinHandle<()>>,
 }
 
-struct Entry {
+struct PipedLease {
     keeper: Keeper,
     pump: JoinHandle<()>,
     /// Whether the request failed, so that its id is free.
@@ -162,7 +162,7 @@ async fn hold(whereabouts: Whereabouts) -> Result<ExitCode, LeaseError> {
     let thread = |error| LeaseError::System("start a thread", error);
     let writer = std::thread::Builder::new().name("out".to_owned()).spawn(move || write(&told)).map_err(thread)?;
     std::thread::Builder::new().name("in".to_owned()).spawn(move || read(&lines)).map_err(thread)?;
-    let mut hold = Hold { whereabouts, entries: HashMap::new(), out, asked: 0, leaving: Vec::new() };
+    let mut hold = PipedLeases { whereabouts, entries: HashMap::new(), out, asked: 0, leaving: Vec::new() };
     let leaving = loop {
         tokio::select! {
             line = input.recv() => match line {
@@ -186,40 +186,51 @@ async fn hold(whereabouts: Whereabouts) -> Result<ExitCode, LeaseError> {
     Ok(ExitCode::SUCCESS)
 }
 
-impl Hold {
+impl PipedLeases {
     fn line(&mut self, line: &[u8]) {
         if line.trim_ascii().is_empty() {
             return;
         }
-        let ask: Ask = match serde_json::from_slice(line) {
+        let ask: PipeRequest = match serde_json::from_slice(line) {
             Ok(ask) => ask,
             Err(error) => {
                 let value: Option<serde_json::Value> = serde_json::from_slice(line).ok();
                 let id = value.and_then(|value| Some(value.get("id")?.as_str()?.to_owned()));
-                return self.tell(Tell::Error { id, message: format!("the line cannot be understood: {error}") });
+                return self.tell(PipeEvent::Error { id, message: format!("the line cannot be understood: {error}") });
             }
         };
         match ask {
-            Ask::Attach { id, pids } => self.attach(id, pids),
-            Ask::Release { id } if self.entries.contains_key(&id) => self.release(id, Leaving::LivingOn),
-            Ask::Release { id } => self.unknown(id),
-            ask @ Ask::Acquire { .. } => self.acquire(ask),
+            PipeRequest::Attach { id, pids } => self.attach(id, pids),
+            PipeRequest::Release { id } if self.entries.contains_key(&id) => self.release(id, Leaving::LivingOn),
+            PipeRequest::Release { id } => self.unknown(id),
+            ask @ PipeRequest::Acquire { .. } => self.acquire(ask),
         }
     }
 
-    fn acquire(&mut self, ask: Ask) {
-        let Ask::Acquire { id, vram, gpus, devices, priority, preemptible, preempt, grace, min_hold, label, wait } =
-            ask
+    fn acquire(&mut self, ask: PipeRequest) {
+        let PipeRequest::Acquire {
+            id,
+            vram,
+            gpus,
+            devices,
+            priority,
+            preemptible,
+            preempt,
+            grace,
+            min_hold,
+            label,
+            wait,
+        } = ask
         else {
             return;
         };
         if self.entries.get(&id).is_some_and(|entry| !entry.over.load(Ordering::Acquire)) {
             let message = format!("'{id}' is taken: release it first, or use another id");
-            return self.tell(Tell::Error { id: Some(id), message });
+            return self.tell(PipeEvent::Error { id: Some(id), message });
         }
         if gpus.is_some() && !devices.is_empty() {
             let message = "'gpus' and 'devices' exclude each other".to_owned();
-            return self.tell(Tell::Failed { id, message });
+            return self.tell(PipeEvent::Failed { id, message });
         }
         let wanted = LeaseRequest {
             label: if label.is_empty() { "model-boss lease hold".to_owned() } else { label },
@@ -237,10 +248,10 @@ impl Hold {
                 let (wait, over) = (wait.map(|wait| wait.0), Arc::new(AtomicBool::new(false)));
                 let story = Story { id: id.clone(), keeper: keeper.clone(), over: Arc::clone(&over), listener, wait };
                 let pump = tokio::spawn(story.tell(self.out.clone()));
-                let failed = self.entries.insert(id, Entry { keeper, pump, over });
+                let failed = self.entries.insert(id, PipedLease { keeper, pump, over });
                 self.leaving.extend(failed.map(|entry| entry.pump));
             }
-            Err(error) => self.tell(Tell::Failed { id, message: chain(&error) }),
+            Err(error) => self.tell(PipeEvent::Failed { id, message: chain(&error) }),
         }
     }
 
@@ -252,18 +263,18 @@ impl Hold {
                 if let Err(error) = keeper.attach(pid).await {
                     let message = format!("process {pid} was not let through: {}", chain(&error));
                     // Sending cannot fail: the writer outlives every sender.
-                    let _ = out.send(Tell::Error { id: Some(id), message });
+                    let _ = out.send(PipeEvent::Error { id: Some(id), message });
                     return;
                 }
             }
-            let _ = out.send(Tell::Attached { id });
+            let _ = out.send(PipeEvent::Attached { id });
         });
         self.leaving.retain(|task| !task.is_finished());
         self.leaving.push(task);
     }
 
     fn release(&mut self, id: String, leaving: Leaving) {
-        let Some(Entry { keeper, pump, over }) = self.entries.remove(&id) else { return };
+        let Some(PipedLease { keeper, pump, over }) = self.entries.remove(&id) else { return };
         if over.load(Ordering::Acquire) {
             self.leaving.push(pump);
             return;
@@ -274,16 +285,16 @@ impl Hold {
             drop(keeper);
             // No message about the request follows after this.
             let _ = pump.await;
-            let _ = out.send(Tell::Released { id, counted });
+            let _ = out.send(PipeEvent::Released { id, counted });
         }));
     }
 
     fn unknown(&self, id: String) {
         let message = format!("nothing was acquired as '{id}'");
-        self.tell(Tell::Error { id: Some(id), message });
+        self.tell(PipeEvent::Error { id: Some(id), message });
     }
 
-    fn tell(&self, tell: Tell) {
+    fn tell(&self, tell: PipeEvent) {
         // Sending cannot fail: the writer outlives every sender.
         let _ = self.out.send(tell);
     }
@@ -294,13 +305,13 @@ struct Story {
     id: String,
     keeper: Keeper,
     over: Arc<AtomicBool>,
-    listener: Listener,
+    listener: LeaseEvents,
     wait: Option<Duration>,
 }
 
 impl Story {
     /// Forwards the events until the keeper ends.
-    async fn tell(mut self, out: Sender<Tell>) {
+    async fn tell(mut self, out: Sender<PipeEvent>) {
         let mut reason = String::new();
         let mut granted = false;
         let wait = self.wait;
@@ -322,31 +333,31 @@ impl Story {
                     self.keeper.cancel().await;
                     self.over.store(true, Ordering::Release);
                     let message = format!("the memory did not come free in time: {reason}");
-                    let _ = out.send(Tell::Failed { id, message });
+                    let _ = out.send(PipeEvent::Failed { id, message });
                     return;
                 }
             };
             let tell = match news {
                 None => return,
-                Some(News::Asks(source)) => Tell::Asking { id, source },
-                Some(News::Waits(now)) if now == reason => continue,
-                Some(News::Waits(now)) => {
+                Some(LeaseEvent::Asks(source)) => PipeEvent::Asking { id, source },
+                Some(LeaseEvent::Waits(now)) if now == reason => continue,
+                Some(LeaseEvent::Waits(now)) => {
                     reason.clone_from(&now);
-                    Tell::Waiting { id, reason: now }
+                    PipeEvent::Waiting { id, reason: now }
                 }
-                Some(News::Granted(now)) => {
+                Some(LeaseEvent::Granted(now)) => {
                     granted = true;
-                    Tell::granted(id, now)
+                    PipeEvent::granted(id, now)
                 }
-                Some(News::Revoked(Revoked { remaining, wanted_by })) => {
-                    Tell::Revoked { id, by: wanted_by, grace_left_ms: millis(remaining) }
+                Some(LeaseEvent::Revoked(RevokeNotice { remaining, wanted_by })) => {
+                    PipeEvent::Revoked { id, by: wanted_by, grace_left_ms: millis(remaining) }
                 }
-                Some(News::Lost) => Tell::Lost { id },
-                Some(News::Away(reason)) => Tell::Away { id, reason },
-                Some(News::Back) => Tell::Back { id },
-                Some(News::Failed(error)) => {
+                Some(LeaseEvent::Lost) => PipeEvent::Lost { id },
+                Some(LeaseEvent::Away(reason)) => PipeEvent::Away { id, reason },
+                Some(LeaseEvent::Back) => PipeEvent::Back { id },
+                Some(LeaseEvent::Failed(error)) => {
                     self.over.store(true, Ordering::Release);
-                    Tell::Failed { id, message: chain(&error) }
+                    PipeEvent::Failed { id, message: chain(&error) }
                 }
             };
             // Sending cannot fail: the writer outlives every sender.
@@ -355,10 +366,10 @@ impl Story {
     }
 }
 
-impl Tell {
+impl PipeEvent {
     fn granted(id: String, granted: Granted) -> Self {
         let cuda_visible_devices = granted.visible();
-        let part = |GrantedPart { device, bytes, uuid }| Part { device, bytes, uuid };
+        let part = |GrantedPart { device, bytes, uuid }| PipedPart { device, bytes, uuid };
         let parts = granted.parts.into_iter().map(part).collect();
         Self::Granted { id, lease: granted.lease, parts, cuda_visible_devices }
     }
@@ -380,7 +391,7 @@ fn read(lines: &mpsc::UnboundedSender<Vec<u8>>) {
 }
 
 /// Writes messages until every sender is dropped.
-fn write(told: &Receiver<Tell>) {
+fn write(told: &Receiver<PipeEvent>) {
     while let Ok(tell) = told.recv() {
         let Ok(mut line) = serde_json::to_vec(&tell) else { continue };
         line.push(b'\n');

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
-use super::desk::{Desk, Granted, GrantedPart, Granting, LeaseRequest, Released, Renewed, Revoked, asked};
+use super::desk::{Desk, Granted, GrantedPart, Granting, LeaseRequest, Released, Renewed, RevokeNotice, asked};
 use super::error::LeaseError;
 use crate::lease_http::{
     AcquireBody, AnyBody, AttachBody, CancelBody, GrantedBody, HandleBody, LeaseBody, LeaseList, OneLease, OwnerBody,
@@ -30,7 +30,7 @@ const LEAST: ByteCount = ByteCount(1);
 pub(super) struct HttpDesk {
     line: BlockingClient,
     wish: AcquireBody,
-    held: Option<Held>,
+    held: Option<LeaseRecord>,
     heartbeat: Duration,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct BlockingClient {
 }
 
 /// The record of the lease.
-struct Held {
+struct LeaseRecord {
     id: LeaseId,
     token: Proof,
     parts: Vec<PartBody>,
@@ -80,7 +80,7 @@ impl HttpDesk {
         Ok(Self { line, wish, held: None, heartbeat: HEARTBEAT })
     }
 
-    fn held(&mut self) -> Result<&mut Held, LeaseError> {
+    fn held(&mut self) -> Result<&mut LeaseRecord, LeaseError> {
         self.held.as_mut().ok_or(LeaseError::NotGranted)
     }
 
@@ -151,7 +151,7 @@ impl Desk for HttpDesk {
             parts.push(GrantedPart { device, bytes: part.bytes, uuid: part.uuid.clone() });
         }
         self.heartbeat = Duration::from_millis(heartbeat_ms).max(Duration::from_millis(10));
-        self.held = Some(Held { id: lease.id.clone(), token, parts: promised(&lease), attached: Vec::new() });
+        self.held = Some(LeaseRecord { id: lease.id.clone(), token, parts: promised(&lease), attached: Vec::new() });
         Ok(Granting::Granted(Granted { lease: lease.id.to_string(), parts }))
     }
 
@@ -181,8 +181,10 @@ impl Desk for HttpDesk {
             return self.state_again();
         }
         let revoke = leases.into_iter().find_map(|lease| lease.revoke);
-        let revoked = revoke
-            .map(|revoke| Revoked { remaining: Duration::from_millis(revoke.grace_left_ms), wanted_by: revoke.by });
+        let revoked = revoke.map(|revoke| RevokeNotice {
+            remaining: Duration::from_millis(revoke.grace_left_ms),
+            wanted_by: revoke.by,
+        });
         Ok(Renewed { revoked, lost: false })
     }
 

@@ -19,10 +19,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::args::RunArgs;
-use super::desk::{Granted, Revoked};
+use super::desk::{Granted, RevokeNotice};
 use super::error::LeaseError;
 use super::gate::{OPEN, code};
-use super::keeper::{Keeper, Leaving, Listener, News};
+use super::keeper::{Keeper, LeaseEvent, LeaseEvents, Leaving};
 use super::whereabouts::Whereabouts;
 use crate::lease_run::opening;
 
@@ -39,7 +39,7 @@ pub(super) fn run(args: &RunArgs, whereabouts: &Whereabouts) -> Result<ExitCode,
     runtime.block_on(Box::pin(run_job(args, keeper)))
 }
 
-async fn run_job(args: &RunArgs, (keeper, mut listener): (Keeper, Listener)) -> Result<ExitCode, LeaseError> {
+async fn run_job(args: &RunArgs, (keeper, mut listener): (Keeper, LeaseEvents)) -> Result<ExitCode, LeaseError> {
     let mut asked = PassedSignals::new()?;
     let granted = match granted(args, &keeper, &mut listener, &mut asked).await? {
         Ok(granted) => granted,
@@ -79,7 +79,7 @@ async fn run_job(args: &RunArgs, (keeper, mut listener): (Keeper, Listener)) -> 
 async fn granted(
     args: &RunArgs,
     keeper: &Keeper,
-    listener: &mut Listener,
+    listener: &mut LeaseEvents,
     asked: &mut PassedSignals,
 ) -> Result<Result<Granted, ExitCode>, LeaseError> {
     let begun = Instant::now();
@@ -93,15 +93,15 @@ async fn granted(
         };
         tokio::select! {
             news = listener.recv() => match news {
-                Some(News::Granted(granted)) => return Ok(Ok(granted)),
-                Some(News::Waits(now)) => {
+                Some(LeaseEvent::Granted(granted)) => return Ok(Ok(granted)),
+                Some(LeaseEvent::Waits(now)) => {
                     if now != reason {
                         say(&format!("waits, {now}"));
                         reason = now;
                     }
                 }
-                Some(News::Asks(source)) if args.verbose => say(&format!("asks {source}")),
-                Some(News::Failed(error)) => return Err(error),
+                Some(LeaseEvent::Asks(source)) if args.verbose => say(&format!("asks {source}")),
+                Some(LeaseEvent::Failed(error)) => return Err(error),
                 Some(_) => {}
                 None => return Err(LeaseError::Keeper),
             },
@@ -121,7 +121,7 @@ async fn granted(
 /// Follows the program and its lease until the program has ended.
 async fn watch(
     args: &RunArgs,
-    listener: &mut Listener,
+    listener: &mut LeaseEvents,
     guard: &mut Guard,
     asked: &mut PassedSignals,
 ) -> Result<ExitCode, LeaseError> {
@@ -133,25 +133,25 @@ async fn watch(
                 return status.map(code).map_err(|error| LeaseError::System("wait for the program", error));
             }
             news = listener.recv() => match news {
-                Some(News::Revoked(Revoked { remaining, wanted_by })) if remaining.is_zero() => {
+                Some(LeaseEvent::Revoked(RevokeNotice { remaining, wanted_by })) if remaining.is_zero() => {
                     say(&format!("{wanted_by} needs the memory and the grace is over: the program is ended"));
                     guard.end();
                 }
-                Some(News::Revoked(Revoked { remaining, wanted_by })) if !told => {
+                Some(LeaseEvent::Revoked(RevokeNotice { remaining, wanted_by })) if !told => {
                     let signal = args.revoke_signal();
                     let left = remaining.as_secs();
                     say(&format!("{wanted_by} needs the memory: the program gets {signal} and has {left} s"));
                     told = true;
                     guard.signal(signal);
                 }
-                Some(News::Revoked(_) | News::Asks(_) | News::Waits(_) | News::Granted(_)) => {}
-                Some(News::Lost) => {
+                Some(LeaseEvent::Revoked(_) | LeaseEvent::Asks(_) | LeaseEvent::Waits(_) | LeaseEvent::Granted(_)) => {}
+                Some(LeaseEvent::Lost) => {
                     say("the lease is lost: the program is ended");
                     guard.end();
                 }
-                Some(News::Away(why)) => say(&format!("goes on without the ledger: {why}")),
-                Some(News::Back) => say("the ledger is back"),
-                Some(News::Failed(error)) => {
+                Some(LeaseEvent::Away(why)) => say(&format!("goes on without the ledger: {why}")),
+                Some(LeaseEvent::Back) => say("the ledger is back"),
+                Some(LeaseEvent::Failed(error)) => {
                     say(&chain(&error));
                     guard.end();
                 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use model_boss_protocol::{Later, chain};
 use tokio::sync::{mpsc as news, oneshot};
 
-use super::desk::{Desk, Granted, Granting, Released, Revoked};
+use super::desk::{Desk, Granted, Granting, Released, RevokeNotice};
 use super::error::LeaseError;
 
 /// The interval of repeated requests: well within the lease's term, so that the place in the queue is kept.
@@ -22,7 +22,7 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Events of the lease.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum LeaseEvent {
     /// The ledger's address, once it could be reached.
     Asks(String),
     /// The request is queued, for this reason.
@@ -30,7 +30,7 @@ pub(super) enum News {
     /// The memory is promised.
     Granted(Granted),
     /// The lease was revoked.
-    Revoked(Revoked),
+    Revoked(RevokeNotice),
     /// The lease is lost: the program must end.
     Lost,
     /// The ledger cannot be reached, or can be reached again. Existing leases stay valid.
@@ -62,25 +62,25 @@ pub(super) struct Keeper {
 }
 
 /// The events of the thread that renews the lease.
-pub(super) type Listener = news::UnboundedReceiver<News>;
+pub(super) type LeaseEvents = news::UnboundedReceiver<LeaseEvent>;
 
 impl Keeper {
     /// Starts the thread that renews the lease. It opens the ledger and sends the request.
     pub(super) fn start(
         open: impl FnOnce() -> Result<Box<dyn Desk>, LeaseError> + Send + 'static,
-    ) -> Result<(Self, Listener), LeaseError> {
+    ) -> Result<(Self, LeaseEvents), LeaseError> {
         let (orders, inbox) = mpsc::channel();
         let (news, listener) = news::unbounded_channel();
         std::thread::Builder::new()
             .name("lease".to_owned())
             .spawn(move || match open() {
                 Ok(desk) => {
-                    let lease = Lease { desk, news, held: false, away: false };
-                    lease.tell(News::Asks(lease.desk.describe()));
+                    let lease = KeptLease { desk, news, held: false, away: false };
+                    lease.tell(LeaseEvent::Asks(lease.desk.describe()));
                     lease.run(&inbox);
                 }
                 // The handle was dropped, so there is no receiver.
-                Err(error) => drop(news.send(News::Failed(error))),
+                Err(error) => drop(news.send(LeaseEvent::Failed(error))),
             })
             .map_err(|error| LeaseError::System("start the thread that keeps the lease", error))?;
         Ok((Self { orders }, listener))
@@ -115,14 +115,14 @@ impl Keeper {
 }
 
 /// The state of the thread that renews the lease.
-struct Lease {
+struct KeptLease {
     desk: Box<dyn Desk>,
-    news: news::UnboundedSender<News>,
+    news: news::UnboundedSender<LeaseEvent>,
     held: bool,
     away: bool,
 }
 
-impl Lease {
+impl KeptLease {
     fn run(mut self, inbox: &mpsc::Receiver<KeeperOrder>) {
         let mut due = Instant::now();
         loop {
@@ -130,7 +130,7 @@ impl Lease {
                 if self.held {
                     self.renew();
                 } else if let Err(error) = self.ask() {
-                    return self.tell(News::Failed(error));
+                    return self.tell(LeaseEvent::Failed(error));
                 }
                 due = Instant::now().later(if self.held { self.desk.heartbeat() } else { ASK });
             }
@@ -155,10 +155,10 @@ impl Lease {
         match self.desk.ask() {
             Ok(Granting::Granted(granted)) => {
                 self.held = true;
-                self.tell(News::Granted(granted));
+                self.tell(LeaseEvent::Granted(granted));
             }
-            Ok(Granting::Waits(reason)) => self.tell(News::Waits(reason)),
-            Err(error) if error.is_outage() => self.tell(News::Waits(chain(&error))),
+            Ok(Granting::Waits(reason)) => self.tell(LeaseEvent::Waits(reason)),
+            Err(error) if error.is_outage() => self.tell(LeaseEvent::Waits(chain(&error))),
             Err(error) => return Err(error),
         }
         Ok(())
@@ -182,19 +182,19 @@ impl Lease {
         match self.desk.renew() {
             Ok(kept) => {
                 if std::mem::take(&mut self.away) {
-                    self.tell(News::Back);
+                    self.tell(LeaseEvent::Back);
                 }
                 if let Some(revoked) = kept.revoked {
-                    self.tell(News::Revoked(revoked));
+                    self.tell(LeaseEvent::Revoked(revoked));
                 }
                 if kept.lost {
-                    self.tell(News::Lost);
+                    self.tell(LeaseEvent::Lost);
                 }
             }
             // The lease is not known to be lost: the program continues, and no new lease is requested.
             Err(error) => {
                 if !std::mem::replace(&mut self.away, true) {
-                    self.tell(News::Away(chain(&error)));
+                    self.tell(LeaseEvent::Away(chain(&error)));
                 }
             }
         }
@@ -233,7 +233,7 @@ impl Lease {
         }
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: LeaseEvent) {
         // A missing receiver means that the program is about to end.
         let _ = self.news.send(news);
     }

@@ -27,7 +27,7 @@ enum Window {
 
 /// The printed list: the API's, and its source.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct PrintedList<'a> {
     source: &'a str,
     #[serde(flatten)]
     list: &'a LeaseList,
@@ -176,7 +176,7 @@ fn lasting(mut list: LeaseList) -> LeaseList {
 
 fn print(source: &str, list: &LeaseList, json: bool) -> Result<ExitCode, LeaseError> {
     let text = if json {
-        let shown = Shown { source, list };
+        let shown = PrintedList { source, list };
         serde_json::to_string(&shown).map_err(LeaseError::Json)? + "\n"
     } else {
         table(list)

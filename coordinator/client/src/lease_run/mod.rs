@@ -26,7 +26,7 @@ pub use error::LeaseError;
 
 /// Leases of GPU memory that training jobs and models share.
 #[derive(Debug, Subcommand)]
-pub enum LeaseCommand {
+pub enum LeaseCli {
     /// Run a program once the memory it needs is leased, and release the memory when it ends.
     Run(Box<RunArgs>),
     /// List the leases.
@@ -60,15 +60,15 @@ pub enum LeaseCommand {
 }
 
 /// Runs the command; `run` returns the exit code of its program. The coordinator's address is `url`.
-pub fn run(command: LeaseCommand, url: &str) -> Result<ExitCode, LeaseError> {
+pub fn run(command: LeaseCli, url: &str) -> Result<ExitCode, LeaseError> {
     match command {
-        LeaseCommand::Run(args) => job::run(&args, &args.place.whereabouts(url)?),
-        LeaseCommand::List(look) => look::list(&look.place.whereabouts(url)?, look.json),
-        LeaseCommand::Show { lease, look } => look::show(&lease, &look.place.whereabouts(url)?, look.json),
-        LeaseCommand::Release { lease, force: false, place } => look::release(&lease, &place.whereabouts(url)?),
-        LeaseCommand::Release { lease, force: true, place } => look::force(&lease, &place.whereabouts(url)?),
-        LeaseCommand::Watch(look) => look::watch(&look.place.whereabouts(url)?, look.json),
-        LeaseCommand::Hold(place) => hold::run(&place.whereabouts(url)?),
-        LeaseCommand::Gate(args) => gate::gate(&args),
+        LeaseCli::Run(args) => job::run(&args, &args.place.whereabouts(url)?),
+        LeaseCli::List(look) => look::list(&look.place.whereabouts(url)?, look.json),
+        LeaseCli::Show { lease, look } => look::show(&lease, &look.place.whereabouts(url)?, look.json),
+        LeaseCli::Release { lease, force: false, place } => look::release(&lease, &place.whereabouts(url)?),
+        LeaseCli::Release { lease, force: true, place } => look::force(&lease, &place.whereabouts(url)?),
+        LeaseCli::Watch(look) => look::watch(&look.place.whereabouts(url)?, look.json),
+        LeaseCli::Hold(place) => hold::run(&place.whereabouts(url)?),
+        LeaseCli::Gate(args) => gate::gate(&args),
     }
 }

@@ -12,7 +12,7 @@ use model_boss_lease_store::{
 };
 use model_boss_protocol::{ByteCount, DeviceId};
 
-use super::desk::{Desk, Granted, GrantedPart, Granting, LeaseRequest, Released, Renewed, Revoked, asked};
+use super::desk::{Desk, Granted, GrantedPart, Granting, LeaseRequest, Released, Renewed, RevokeNotice, asked};
 use super::error::LeaseError;
 
 /// The longest wait for a sample of the devices.
@@ -173,7 +173,7 @@ impl Desk for RedisDesk {
         }
         let kept = renewed?;
         let revoked = kept.revoked.into_iter().next();
-        let revoked = revoked.map(|r| Revoked { remaining: r.remaining, wanted_by: r.wanted_by });
+        let revoked = revoked.map(|r| RevokeNotice { remaining: r.remaining, wanted_by: r.wanted_by });
         Ok(Renewed { revoked, lost: !kept.lost.is_empty() })
     }
 

@@ -51,7 +51,7 @@ enum GuardPosition {
 
 /// The end of the process that a guard started.
 #[derive(Clone, Copy)]
-enum Ended {
+enum ChildEnd {
     With(i32),
     By(Signal),
 }
@@ -79,7 +79,7 @@ struct Watch {
 struct Wards {
     main: Pid,
     place: GuardPosition,
-    ended: Option<Ended>,
+    ended: Option<ChildEnd>,
 }
 
 /// Runs a guard; `words` are the arguments after the command's name.
@@ -94,8 +94,8 @@ pub fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         return failed(1, &GuardError::CommandLine);
     };
     match guard(place, lifeline, program, words.collect()) {
-        Ok(Ended::With(code)) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
-        Ok(Ended::By(signal)) => die_of(signal),
+        Ok(ChildEnd::With(code)) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        Ok(ChildEnd::By(signal)) => die_of(signal),
         Err(error @ GuardError::Program(..)) => {
             let missing = matches!(&error, GuardError::Program(_, error) if error.kind() == io::ErrorKind::NotFound);
             failed(if missing { NOT_FOUND } else { NOT_RUNNABLE }, &error)
@@ -104,7 +104,12 @@ pub fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn guard(place: GuardPosition, lifeline: RawFd, program: OsString, args: Vec<OsString>) -> Result<Ended, GuardError> {
+fn guard(
+    place: GuardPosition,
+    lifeline: RawFd,
+    program: OsString,
+    args: Vec<OsString>,
+) -> Result<ChildEnd, GuardError> {
     let watch = Watch::begin(lifeline).map_err(|error| GuardError::System("watch its holder", error))?;
     let mut command = match place {
         GuardPosition::Outer => {
@@ -119,7 +124,7 @@ fn guard(place: GuardPosition, lifeline: RawFd, program: OsString, args: Vec<OsS
     command.args(args);
     die_with_parent(&mut command);
     if let Some(asked) = watch.asked().first() {
-        return Ok(Ended::By(*asked));
+        return Ok(ChildEnd::By(*asked));
     }
     let child = command.spawn().map_err(|error| GuardError::Program(program, error))?;
     // The program alone holds the reading end of its input, so that the pipe breaks when the program ends.
@@ -136,7 +141,7 @@ fn guard(place: GuardPosition, lifeline: RawFd, program: OsString, args: Vec<OsS
         wards.collect();
         if watch.is_over() {
             wards.end(&watch);
-            return Ok(Ended::By(Signal::SIGKILL));
+            return Ok(ChildEnd::By(Signal::SIGKILL));
         }
         if let Some(ended) = wards.ended {
             // Leftovers of the program would use memory that is no longer promised to it.
@@ -207,8 +212,8 @@ impl Wards {
     fn collect(&mut self) -> bool {
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
-                Ok(WaitStatus::Exited(pid, code)) if pid == self.main => self.ended = Some(Ended::With(code)),
-                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.main => self.ended = Some(Ended::By(signal)),
+                Ok(WaitStatus::Exited(pid, code)) if pid == self.main => self.ended = Some(ChildEnd::With(code)),
+                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.main => self.ended = Some(ChildEnd::By(signal)),
                 Ok(WaitStatus::StillAlive) => return true,
                 // A stopped guard ends nothing. A stopped program is left stopped, as its owner wanted.
                 Ok(WaitStatus::Stopped(pid, _)) if pid == self.main && self.place == GuardPosition::Outer => {
@@ -216,7 +221,7 @@ impl Wards {
                 }
                 // A subreaper without children has no descendants.
                 Err(Errno::ECHILD) => {
-                    self.ended.get_or_insert(Ended::By(Signal::SIGKILL));
+                    self.ended.get_or_insert(ChildEnd::By(Signal::SIGKILL));
                     return false;
                 }
                 // Another child ended, or one was ended by a signal that `Signal` does not have.

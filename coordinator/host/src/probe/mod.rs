@@ -30,13 +30,13 @@ pub struct Probes {
 }
 
 /// An answer of a probe: its devices, and the probe's own fault.
-type Seen = (Vec<DeviceSample>, Option<String>);
+type ProbeAnswer = (Vec<DeviceSample>, Option<String>);
 
 struct ProbeThread {
-    orders: SyncSender<(Vec<u32>, SyncSender<Seen>)>,
+    orders: SyncSender<(Vec<u32>, SyncSender<ProbeAnswer>)>,
     /// The pending answer that missed its deadline, and when its order was given. No second order is given before it
     /// arrives.
-    late: Option<(Receiver<Seen>, Instant)>,
+    late: Option<(Receiver<ProbeAnswer>, Instant)>,
     /// Every device that was ever seen, with its last sample.
     last: Vec<DeviceSample>,
     /// The number of consecutive answers in which each device was missing.
@@ -65,7 +65,7 @@ impl Probes {
 
 impl ProbeThread {
     fn start(mut probe: Box<dyn Probe>) -> std::io::Result<Self> {
-        let (orders, inbox) = mpsc::sync_channel::<(Vec<u32>, SyncSender<Seen>)>(1);
+        let (orders, inbox) = mpsc::sync_channel::<(Vec<u32>, SyncSender<ProbeAnswer>)>(1);
         std::thread::Builder::new().name("probe".into()).spawn(move || {
             while let Ok((leased, reply)) = inbox.recv() {
                 // A closed channel means that the order was given up: the next one is newer.

@@ -26,13 +26,13 @@ const BEGIN_AGAIN: Duration = Duration::from_secs(1);
 
 /// The probe of the driver.
 pub struct NvidiaProbe {
-    driver: Driver,
+    driver: NvmlState,
     /// Every GPU that was ever seen, with its last sample.
     known: Vec<DeviceSample>,
 }
 
 /// The state of the driver's library.
-enum Driver {
+enum NvmlState {
     /// Initialisation runs and has not ended.
     Begins(Receiver<Result<Nvml, NvmlError>>, Instant),
     Works(Box<Nvml>),
@@ -60,10 +60,10 @@ impl NvidiaProbe {
     pub fn start() -> (Option<Self>, Option<NoNvidia>) {
         let begun = begin();
         let (driver, why) = match begun.recv_timeout(START_LIMIT) {
-            Ok(Ok(nvml)) => (Driver::Works(Box::new(nvml)), None),
+            Ok(Ok(nvml)) => (NvmlState::Works(Box::new(nvml)), None),
             Ok(Err(NvmlError::LibloadingError(_))) => return (None, Some(NoNvidia::NoDriver)),
-            Ok(Err(error)) => (Driver::Fails(error.to_string(), Instant::now()), Some(NoNvidia::Broken(error))),
-            Err(RecvTimeoutError::Timeout) => (Driver::Begins(begun, Instant::now()), Some(NoNvidia::Hangs)),
+            Ok(Err(error)) => (NvmlState::Fails(error.to_string(), Instant::now()), Some(NoNvidia::Broken(error))),
+            Err(RecvTimeoutError::Timeout) => (NvmlState::Begins(begun, Instant::now()), Some(NoNvidia::Hangs)),
             Err(RecvTimeoutError::Disconnected) => return (None, Some(NoNvidia::NoDriver)),
         };
         (Some(Self { driver, known: Vec::new() }), why)
@@ -71,29 +71,29 @@ impl NvidiaProbe {
 
     /// The library, if it works by now.
     fn begun(&mut self) -> Result<&Nvml, String> {
-        if let Driver::Fails(_, since) = &self.driver
+        if let NvmlState::Fails(_, since) = &self.driver
             && since.elapsed() >= BEGIN_AGAIN
         {
-            self.driver = Driver::Begins(begin(), Instant::now());
+            self.driver = NvmlState::Begins(begin(), Instant::now());
         }
-        if let Driver::Begins(begun, since) = &self.driver {
+        if let NvmlState::Begins(begun, since) = &self.driver {
             // A working driver answers as quickly as to any other question; otherwise it hangs.
             match begun.recv_timeout(BEGIN_AGAIN / 4) {
-                Ok(Ok(nvml)) => self.driver = Driver::Works(Box::new(nvml)),
-                Ok(Err(error)) => self.driver = Driver::Fails(error.to_string(), Instant::now()),
+                Ok(Ok(nvml)) => self.driver = NvmlState::Works(Box::new(nvml)),
+                Ok(Err(error)) => self.driver = NvmlState::Fails(error.to_string(), Instant::now()),
                 Err(RecvTimeoutError::Timeout) => {
                     let seconds = since.elapsed().as_secs_f64().ceil();
                     return Err(format!("the NVIDIA driver was asked to begin {seconds} s ago and has not answered"));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    self.driver = Driver::Fails("its thread has ended".to_owned(), Instant::now());
+                    self.driver = NvmlState::Fails("its thread has ended".to_owned(), Instant::now());
                 }
             }
         }
         match &self.driver {
-            Driver::Works(nvml) => Ok(nvml),
-            Driver::Fails(why, _) => Err(format!("the NVIDIA driver does not work: {why}")),
-            Driver::Begins(..) => Err("the NVIDIA driver begins".to_owned()),
+            NvmlState::Works(nvml) => Ok(nvml),
+            NvmlState::Fails(why, _) => Err(format!("the NVIDIA driver does not work: {why}")),
+            NvmlState::Begins(..) => Err("the NVIDIA driver begins".to_owned()),
         }
     }
 
@@ -135,7 +135,7 @@ impl Probe for NvidiaProbe {
             Err(error) => {
                 // The library itself may not match an updated driver: it is loaded anew.
                 let why = format!("it does not say how many GPUs there are: {error}");
-                self.driver = Driver::Fails(why.clone(), Instant::now());
+                self.driver = NvmlState::Fails(why.clone(), Instant::now());
                 return self.unreadable(&format!("the NVIDIA driver does not work: {why}"));
             }
         };
@@ -163,12 +163,14 @@ impl Probe for NvidiaProbe {
 
     fn problem(&self) -> Option<String> {
         match &self.driver {
-            Driver::Begins(_, since) => {
+            NvmlState::Begins(_, since) => {
                 Some(format!("the NVIDIA driver has not answered for {:.0} s", since.elapsed().as_secs_f64().ceil()))
             }
             // A library without a driver is no fault if no GPU was ever seen.
-            Driver::Fails(why, _) if !self.known.is_empty() => Some(format!("the NVIDIA driver does not work: {why}")),
-            Driver::Fails(..) | Driver::Works(_) => None,
+            NvmlState::Fails(why, _) if !self.known.is_empty() => {
+                Some(format!("the NVIDIA driver does not work: {why}"))
+            }
+            NvmlState::Fails(..) | NvmlState::Works(_) => None,
         }
     }
 }

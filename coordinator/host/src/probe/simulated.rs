@@ -46,10 +46,10 @@ pub struct SimulatedMachine {
 #[derive(Debug)]
 struct Described {
     machine: Description,
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
 }
 
-type Stamp = (SystemTime, u64);
+type FileStamp = (SystemTime, u64);
 
 /// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -215,7 +215,7 @@ fn sample(
     }
 }
 
-fn stamp(file: &Path) -> Option<Stamp> {
+fn stamp(file: &Path) -> Option<FileStamp> {
     let about = std::fs::metadata(file).ok()?;
     Some((about.modified().ok()?, about.len()))
 }

@@ -2,4 +2,4 @@
 
 mod spawner;
 
-pub use spawner::{Launch, Spawner, Started};
+pub use spawner::{Spawner, StartedProgram, WorkerLaunch};

@@ -25,7 +25,7 @@ pub struct Spawner {
 
 /// A worker to start. Standard input, output and error are pipes.
 #[derive(Clone, Debug)]
-pub struct Launch {
+pub struct WorkerLaunch {
     /// The worker's program.
     pub program: PathBuf,
     /// The one argument of the program.
@@ -37,11 +37,11 @@ pub struct Launch {
 }
 
 /// A started program: its outer guard, and the lifeline that keeps it running.
-pub type Started = (Child, Lifeline);
+pub type StartedProgram = (Child, Lifeline);
 
 struct SpawnRequest {
     program: Guarded,
-    reply: oneshot::Sender<io::Result<Started>>,
+    reply: oneshot::Sender<io::Result<StartedProgram>>,
 }
 
 impl Spawner {
@@ -64,12 +64,12 @@ impl Spawner {
     }
 
     /// Starts one worker.
-    pub async fn spawn(&self, launch: Launch) -> io::Result<Started> {
+    pub async fn spawn(&self, launch: WorkerLaunch) -> io::Result<StartedProgram> {
         self.spawn_program(program(&launch)?).await
     }
 
     /// Starts a program behind its guards.
-    pub async fn spawn_program(&self, program: Guarded) -> io::Result<Started> {
+    pub async fn spawn_program(&self, program: Guarded) -> io::Result<StartedProgram> {
         let (reply, started) = oneshot::channel();
         let ended = || io::Error::other("the thread that starts processes has ended");
         self.orders.send(SpawnRequest { program, reply }).map_err(|_| ended())?;
@@ -86,7 +86,7 @@ async fn collect_orphans(mut children: Signal) {
     }
 }
 
-fn program(launch: &Launch) -> io::Result<Guarded> {
+fn program(launch: &WorkerLaunch) -> io::Result<Guarded> {
     let mut program = Guarded::new(&launch.program, &launch.environment)?;
     program
         .command()

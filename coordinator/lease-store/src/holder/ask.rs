@@ -5,7 +5,7 @@ use std::time::Duration;
 use model_boss_lease::{Op, Outcome, Request, Want};
 
 use super::operate::unexpected;
-use super::state::{Held, Holder};
+use super::state::{HeldLease, Holder};
 use crate::capability::random_name;
 use crate::contract::{AcquireRequest, Acquired, LeaseHandle, LeaseWish, RevokedForUs};
 use crate::{StoreError, host};
@@ -37,7 +37,7 @@ impl Holder {
         Ok(match self.apply(&|_| Op::Acquire(request.clone()))? {
             Outcome::Granted(grant) => {
                 let handle = LeaseHandle { lease: grant.lease.clone(), token: grant.token };
-                self.held.entry(grant.lease).or_insert_with(|| Held::new(handle.clone(), request, grant.parts));
+                self.held.entry(grant.lease).or_insert_with(|| HeldLease::new(handle.clone(), request, grant.parts));
                 Acquired::Granted(handle)
             }
             Outcome::Wait(reason) => wait(reason, Vec::new()),

@@ -7,7 +7,7 @@ use super::operate::unexpected;
 use super::state::Holder;
 use crate::StoreError;
 use crate::contract::{LeaseHandle, RenewOutcome, Revoked};
-use crate::holder::state::Held;
+use crate::holder::state::HeldLease;
 
 fn counts_for(parts: &[(DeviceKey, ByteCount)], device: &DeviceKey) -> ByteCount {
     parts.iter().filter(|(key, _)| key == device).map(|(_, bytes)| *bytes).sum()
@@ -26,7 +26,7 @@ impl Holder {
         if self.held.is_empty() {
             return Ok(RenewOutcome::default());
         }
-        let renewal = |held: &Held| Renewal {
+        let renewal = |held: &HeldLease| Renewal {
             lease: held.handle.lease.clone(),
             token: held.handle.token,
             priority: Some(held.request.priority),
@@ -43,7 +43,7 @@ impl Holder {
             ..RenewOutcome::default()
         };
         // A store that restored an earlier version may have lost a lease, or have it with fewer bytes.
-        let whole = |held: &Held| {
+        let whole = |held: &HeldLease| {
             let known = self.seen.leases.get(&held.handle.lease).map(model_boss_lease::Lease::promised);
             known.is_some_and(|known| held.parts.iter().all(|(device, bytes)| counts_for(&known, device) >= *bytes))
         };

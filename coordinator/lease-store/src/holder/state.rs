@@ -28,7 +28,7 @@ pub struct Holder {
     pub(super) place: HostFolders,
     pub(super) mark: Mark,
     pub(super) devices: BTreeMap<DeviceId, Claimed>,
-    pub(super) held: BTreeMap<LeaseId, Held>,
+    pub(super) held: BTreeMap<LeaseId, HeldLease>,
     /// The ledger as this process last saw it.
     pub(crate) seen: Ledger,
     /// Whether a ledger of this boot existed: if it does not any more, it was lost.
@@ -98,7 +98,7 @@ pub(super) struct Claimed {
 }
 
 /// The record that this process keeps of a lease.
-pub(super) struct Held {
+pub(super) struct HeldLease {
     pub(super) handle: LeaseHandle,
     pub(super) request: Request,
     pub(super) parts: Vec<(DeviceKey, ByteCount)>,
@@ -107,7 +107,7 @@ pub(super) struct Held {
     pub(super) used: bool,
 }
 
-impl Held {
+impl HeldLease {
     pub(super) fn new(handle: LeaseHandle, request: Request, parts: Vec<(DeviceKey, ByteCount)>) -> Self {
         Self { handle, request, parts, pids: Vec::new(), used: false }
     }

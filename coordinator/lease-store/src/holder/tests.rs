@@ -16,7 +16,7 @@ use crate::claim::Claim;
 use crate::mark::Mark;
 use crate::place::HostFolders;
 use crate::race::{Pacing, pause_after};
-use crate::store::{DocumentStore, Etag, LedgerStore, Snapshot};
+use crate::store::{Etag, LedgerStore, Snapshot, StoredDocuments};
 use crate::tree::guard_mark;
 use crate::{
     AcquireRequest, Acquired, Caller, DeviceDeclaration, Document, LeaseHandle, LeaseWish, NotNamed, Observation,
@@ -68,7 +68,7 @@ impl LedgerStore for Memory {
     }
 }
 
-impl DocumentStore for Memory {
+impl StoredDocuments for Memory {
     fn load_document(&mut self, _name: &str) -> Result<Document, StoreError> {
         Ok(Document { content: None, etag: Etag(0) })
     }

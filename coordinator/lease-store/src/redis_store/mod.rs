@@ -13,7 +13,7 @@ use model_boss_lease::StoreTime;
 use redis::Script;
 
 use crate::error::StoreError;
-use crate::store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Swap};
+use crate::store::{Document, Etag, LedgerStore, Snapshot, StoredDocuments, Swap};
 
 use address::Address;
 use link::Link;
@@ -69,7 +69,7 @@ static SWAP_DOCUMENT: LazyLock<Script> = LazyLock::new(|| {
 });
 
 /// Seconds, microseconds, run id, version, eviction policy, etag, document.
-type Reading = (u64, u64, String, String, String, Option<String>, Option<String>);
+type StoreAnswer = (u64, u64, String, String, String, Option<String>, Option<String>);
 
 /// The lease ledger in Redis.
 pub struct RedisStore {
@@ -137,7 +137,7 @@ impl RedisStore {
 impl LedgerStore for RedisStore {
     fn load(&mut self) -> Result<Snapshot, StoreError> {
         let key = self.key.clone();
-        let (seconds, micros, run_id, version, policy, etag, document): Reading =
+        let (seconds, micros, run_id, version, policy, etag, document): StoreAnswer =
             self.link.ask(|connection| READ.key(&key).invoke(connection))?;
         self.check_server(version, policy)?;
         let etag = self.etag(etag.as_deref())?;
@@ -167,7 +167,7 @@ impl LedgerStore for RedisStore {
     }
 }
 
-impl DocumentStore for RedisStore {
+impl StoredDocuments for RedisStore {
     fn load_document(&mut self, name: &str) -> Result<Document, StoreError> {
         let key = document_key(name);
         let (etag, content): (Option<String>, Option<String>) =

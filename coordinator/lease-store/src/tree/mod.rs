@@ -36,7 +36,7 @@ pub fn guard_mark(guard: &Process) -> String {
 
 /// The processes of a host, read anew at each call.
 pub struct ProcessTree {
-    source: Box<dyn Source>,
+    source: Box<dyn ProcessSource>,
     namespace: String,
     /// The users whose processes may have the mark of a guard, by mark, if known. Otherwise any user could write a mark
     /// into the environment of their own processes.
@@ -47,7 +47,7 @@ pub struct ProcessTree {
 pub struct ProcessLook(BTreeMap<u32, Stat>);
 
 /// A source of processes.
-trait Source {
+trait ProcessSource {
     /// The kernel's data of a process.
     fn stat(&self, pid: u32) -> Option<Stat>;
     /// Whether a process of this number exists, visible or hidden.
@@ -317,7 +317,7 @@ impl Below {
 }
 
 /// All living processes; `None` when they cannot be listed.
-fn living(source: &dyn Source) -> Option<BTreeMap<u32, Stat>> {
+fn living(source: &dyn ProcessSource) -> Option<BTreeMap<u32, Stat>> {
     let all = source.all()?.into_iter();
     Some(all.filter_map(|pid| Some((pid, source.stat(pid)?))).filter(|(_, stat)| !stat.is_zombie()).collect())
 }
@@ -348,7 +348,7 @@ fn bears(guards: &str, mark: &str) -> bool {
 /// The kernel's data in `/proc`.
 struct Proc;
 
-impl Source for Proc {
+impl ProcessSource for Proc {
     fn stat(&self, pid: u32) -> Option<Stat> {
         Stat::of(pid)
     }

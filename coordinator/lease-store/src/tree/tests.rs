@@ -13,7 +13,7 @@ struct Made(BTreeMap<u32, Seen>, BTreeMap<u32, String>);
 /// The stat of a process, and its namespace with its number inside.
 type Seen = (Stat, Option<(&'static str, u32)>);
 
-impl Source for Made {
+impl ProcessSource for Made {
     fn stat(&self, pid: u32) -> Option<Stat> {
         self.0.get(&pid).map(|(stat, _)| *stat)
     }

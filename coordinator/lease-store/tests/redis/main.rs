@@ -14,8 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use model_boss_lease_store::{
-    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, DocumentStore, Etag, Holder, LeaseHandle,
-    LedgerStore, Observation, Owner, OwnerKind, RedisStore, StoreError, Swap, Terms, this_process,
+    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, Etag, Holder, LeaseHandle, LedgerStore,
+    Observation, Owner, OwnerKind, RedisStore, StoreError, StoredDocuments, Swap, Terms, this_process,
 };
 use model_boss_protocol::{ByteCount, DeviceId, Later, Priority};
 

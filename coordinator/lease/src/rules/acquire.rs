@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model_boss_protocol::ByteCount;
 
-use super::fit::{self, Demand};
+use super::fit::{self, DeviceDemand};
 use super::grant::{next_token, well_formed};
 use super::nominate::{self, QueuePosition};
 use super::nominated::Nominated;
@@ -40,7 +40,8 @@ pub(super) fn acquire(ledger: &mut Ledger, now: StoreTime, request: Request) -> 
     let first = nominate::before(ledger, now, place, &request.owner.process);
     let asker = Importance { priority: request.priority, mode: &request.mode, owner: &request.owner.process };
     let parts = nominate::choose(ledger, now, &request.want, &asker, &first);
-    let demands: Vec<_> = parts.iter().map(|(device, bytes)| Demand { device, size: *bytes, more: *bytes }).collect();
+    let demands: Vec<_> =
+        parts.iter().map(|(device, bytes)| DeviceDemand { device, size: *bytes, more: *bytes }).collect();
     match fit::fits(ledger, now, &demands, &first) {
         Ok(()) if request.mode.only_reserves() => Outcome::Noted,
         Ok(()) => grant(ledger, now, request, parts),

@@ -9,7 +9,7 @@ use crate::{Accounting, Device, DeviceKey, Ledger, NeverFits, Outcome, Refusal, 
 const NAMED: usize = 3;
 
 /// The bytes wanted of one device.
-pub(super) struct Demand<'a> {
+pub(super) struct DeviceDemand<'a> {
     pub(super) device: &'a DeviceKey,
     /// The whole size.
     pub(super) size: ByteCount,
@@ -18,11 +18,16 @@ pub(super) struct Demand<'a> {
 }
 
 /// Whether every demand can be met now, after the requests with precedence.
-pub(super) fn fits(ledger: &Ledger, now: StoreTime, demands: &[Demand<'_>], first: &Nominated) -> Result<(), Outcome> {
+pub(super) fn fits(
+    ledger: &Ledger,
+    now: StoreTime,
+    demands: &[DeviceDemand<'_>],
+    first: &Nominated,
+) -> Result<(), Outcome> {
     for demand in demands {
         can_ever_fit(ledger, demand.device, demand.size)?;
     }
-    for Demand { device, more, .. } in demands {
+    for DeviceDemand { device, more, .. } in demands {
         let taken = first.on(device);
         let wait = |reason| Outcome::Wait(Wait { position: first.count + 1, reason });
         let free = free(ledger, now, device).map_err(wait)?;

@@ -4,7 +4,7 @@
 use model_boss_protocol::ByteCount;
 
 use super::crowd;
-use super::fit::{self, Demand};
+use super::fit::{self, DeviceDemand};
 use super::grant::{next_token, well_formed};
 use super::held::unsettle;
 use super::nominate::{self, QueuePosition};
@@ -56,9 +56,9 @@ pub(super) fn reassert(ledger: &mut Ledger, now: StoreTime, record: Record) -> O
 }
 
 /// Device, size, and the part of it that the newest observation counts as foreign.
-type Sized = (DeviceKey, ByteCount, ByteCount);
+type SizedPart = (DeviceKey, ByteCount, ByteCount);
 
-fn sizes(ledger: &Ledger, now: StoreTime, record: &Record) -> Result<Vec<Sized>, Outcome> {
+fn sizes(ledger: &Ledger, now: StoreTime, record: &Record) -> Result<Vec<SizedPart>, Outcome> {
     let recovering = ledger.recovering().is_some();
     let known = ledger.leases.get(&record.lease);
     let place = QueuePosition {
@@ -67,7 +67,7 @@ fn sizes(ledger: &Ledger, now: StoreTime, record: &Record) -> Result<Vec<Sized>,
         request_id: &record.request_id,
     };
     let first = nominate::before(ledger, now, place, &record.owner.process);
-    let mut sizes: Vec<Sized> = Vec::new();
+    let mut sizes: Vec<SizedPart> = Vec::new();
     for (device, stated) in &record.parts {
         let counted = known.map(|lease| lease.charged(device)).unwrap_or_default();
         let shown = shown(ledger, record, device);
@@ -76,7 +76,7 @@ fn sizes(ledger: &Ledger, now: StoreTime, record: &Record) -> Result<Vec<Sized>,
         } else {
             let physical = counted + shown;
             let more = stated.saturating_sub(physical);
-            let demand = Demand { device, size: *stated, more };
+            let demand = DeviceDemand { device, size: *stated, more };
             match fit::fits(ledger, now, &[demand], &first) {
                 _ if more == ByteCount::ZERO => *stated,
                 Ok(()) => *stated,
@@ -107,7 +107,7 @@ fn shown(ledger: &Ledger, record: &Record, device: &DeviceKey) -> ByteCount {
     own.map(|usage| usage.bytes).sum()
 }
 
-fn write(ledger: &mut Ledger, now: StoreTime, (token, record): (Token, Record), sizes: Vec<Sized>) {
+fn write(ledger: &mut Ledger, now: StoreTime, (token, record): (Token, Record), sizes: Vec<SizedPart>) {
     let deadline = now.after(ledger.terms.lease);
     let Record { lease: id, request_id, owner, priority, yielding, pids, .. } = record;
     let lease = ledger

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model_boss_protocol::ByteCount;
 
-use super::fit::{self, Demand};
+use super::fit::{self, DeviceDemand};
 use super::grant::well_formed;
 use super::held::{held, unsettle};
 use super::nominate::{self, QueuePosition};
@@ -31,7 +31,7 @@ pub(super) fn resize(
         .iter()
         .map(|part| (part, size_of(&part.device)))
         .filter(|(part, size)| *size > part.bytes)
-        .map(|(part, size)| Demand { device: &part.device, size, more: size.saturating_sub(part.charged()) })
+        .map(|(part, size)| DeviceDemand { device: &part.device, size, more: size.saturating_sub(part.charged()) })
         .collect();
     if !growth.is_empty() {
         if let Some(retry_after) = ledger.recovering() {

@@ -39,7 +39,7 @@ struct WrittenRules<'a> {
 
 /// A value and its source.
 #[derive(Serialize)]
-struct Setting {
+struct SettingView {
     value: Value,
     origin: String,
 }
@@ -80,7 +80,7 @@ impl WrittenRules<'_> {
             } else {
                 "default".to_owned()
             };
-            (name.to_owned(), json!(Setting { value, origin }))
+            (name.to_owned(), json!(SettingView { value, origin }))
         };
         all.chain(permissions).map(setting).collect()
     }

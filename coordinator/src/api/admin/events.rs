@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::changes::{Listener, look};
+use crate::api::changes::{EventReader, look};
 use crate::api::context::Context;
 use crate::api::route::Call;
 
@@ -35,7 +35,7 @@ pub(crate) async fn events(call: Call) -> Result<Response, ApiError> {
         Some(Some(id)) => Some(id),
         Some(None) => return Err(ApiError::invalid(LAST_EVENT_ID, "'Last-Event-ID' must be the id of an event")),
     };
-    let listener = Listener::new(&context.changes);
+    let listener = EventReader::new(&context.changes);
     // A number greater than the newest is from an earlier run of the process: the reader then gets the state.
     let resumed = resumed.filter(|id| *id <= context.changes.newest());
     let (first, after) = match resumed {
@@ -79,7 +79,7 @@ type Next = Pin<Box<dyn Future<Output = Option<(Bytes, u64)>> + Send>>;
 
 /// The events as an HTTP body. A reader that does not read costs no memory but its position.
 struct EventsBody {
-    listener: Listener,
+    listener: EventReader,
     /// The longest silence, after which a comment is sent.
     interval: Duration,
     draining: CancellationToken,

@@ -27,7 +27,7 @@ use crate::scheduling::Ticket;
 /// A load, which has either a name or a path.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LoadRequest {
+struct LoadBody {
     model_name: Option<String>,
     /// An absolute path below a model root.
     path: Option<PathBuf>,
@@ -88,14 +88,14 @@ fn pinned() -> Option<bool> {
 }
 
 #[derive(Serialize)]
-struct Done<'a> {
+struct ModelOrderDone<'a> {
     status: &'static str,
     model_name: Option<&'a ModelId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<&'a DeviceId>,
 }
 
-impl<'a> Done<'a> {
+impl<'a> ModelOrderDone<'a> {
     fn with(status: &'static str, model: &'a ModelId) -> Self {
         Self { status, model_name: Some(model), device: None }
     }
@@ -104,13 +104,13 @@ impl<'a> Done<'a> {
 /// Loads a model. The call waits as long as its caller stays connected (MM-7), or not at all.
 pub(crate) async fn load(mut call: Call) -> Result<Response, ApiError> {
     let wait = waits(&call)?;
-    let mut request: LoadRequest = call.body().await?.parse().await?;
+    let mut request: LoadBody = call.body().await?.parse().await?;
     let asker = asker(&call);
     if request.ctx_size == Some(0) {
         return Err(ApiError::invalid("ctx_size", "'ctx_size' must be at least 1 token"));
     }
     let mode = request.residency.as_deref().map(residency).transpose()?;
-    let LoadRequest { window, block, vram: memory, .. } = request;
+    let LoadBody { window, block, vram: memory, .. } = request;
     let layers = LayerOptions { mode, window, block, memory };
     let device = request.device.as_deref().map(device).transpose()?;
     let model = match (request.model_name.take(), request.path.take()) {
@@ -128,11 +128,11 @@ pub(crate) async fn load(mut call: Call) -> Result<Response, ApiError> {
     let loading = call.context.scheduling.load(permit, options);
     if request.wait && wait {
         loading.done().await.map_err(about_the_device)?;
-        return json(&Done::with("loaded", &model));
+        return json(&ModelOrderDone::with("loaded", &model));
     }
     // The model's status and the answers to its requests show the result.
     tokio::spawn(loading.done());
-    json_with(StatusCode::ACCEPTED, &Done::with("loading", &model))
+    json_with(StatusCode::ACCEPTED, &ModelOrderDone::with("loading", &model))
 }
 
 /// The load's options for llama-server (MM-11), if that is the model's engine.
@@ -287,7 +287,7 @@ pub(crate) async fn unload(mut call: Call) -> Result<Response, ApiError> {
         None => scheduling.unload_all(call.permit_machine()?),
     };
     order.done().await.map_err(about_model_name)?;
-    json(&Done { status: "unloaded", model_name: model.as_ref(), device: None })
+    json(&ModelOrderDone { status: "unloaded", model_name: model.as_ref(), device: None })
 }
 
 /// `POST /api/v1/models/{id}/VERB`: the id may contain `/`, so the verb is the last segment.
@@ -333,9 +333,9 @@ async fn move_to(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     if request.wait && wait {
         let ended = ended.await;
         ended.map_err(|_| ApiError::new(ErrorCode::Internal, "nobody could wait for the move"))??;
-        return json(&Done { device: Some(&to), ..Done::with("moved", &model) });
+        return json(&ModelOrderDone { device: Some(&to), ..ModelOrderDone::with("moved", &model) });
     }
-    json_with(StatusCode::ACCEPTED, &Done { device: Some(&to), ..Done::with("moving", &model) })
+    json_with(StatusCode::ACCEPTED, &ModelOrderDone { device: Some(&to), ..ModelOrderDone::with("moving", &model) })
 }
 
 /// Waits for the end of a move and adds it to the events.
@@ -351,7 +351,7 @@ async fn moved(context: Arc<Context>, moving: Ticket, model: ModelId, to: Device
 async fn invalidate(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     nothing_in(call.body().await?).await?;
     call.context.scheduling.invalidate(call.permit_model(&model)?).done().await?;
-    json(&Done::with("invalidated", &model))
+    json(&ModelOrderDone::with("invalidated", &model))
 }
 
 /// Pins a model at run time (RC-19); `{"pinned": null}` restores the manifest's choice.
@@ -364,7 +364,7 @@ async fn pin(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
         Some(false) => "unpinned",
         None => "as_manifest",
     };
-    json(&Done::with(status, &model))
+    json(&ModelOrderDone::with(status, &model))
 }
 
 /// `POST /api/v1/devices/{id}/drain` and `/open` (RC-30). A drain is answered when the device is empty.

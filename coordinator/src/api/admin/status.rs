@@ -20,7 +20,7 @@ use crate::api::route::Call;
 use crate::leases::StoreStatus;
 
 #[derive(Serialize)]
-struct Word {
+struct StatusWord {
     status: &'static str,
 }
 
@@ -44,13 +44,13 @@ struct Root {
 
 /// `GET /live`: the process works.
 pub(crate) async fn live(_: Call) -> Result<Response, ApiError> {
-    json(&Word { status: "ok" })
+    json(&StatusWord { status: "ok" })
 }
 
 /// `GET /ready` and `/health`: requests are taken.
 pub(crate) async fn ready(call: Call) -> Result<Response, ApiError> {
     let (draining, store) = (call.context.draining.is_cancelled(), call.context.store.status());
-    let word = Word { status: condition(draining, &store) };
+    let word = StatusWord { status: condition(draining, &store) };
     // Until the store is reached for the first time, no model can be loaded.
     let refuses = draining || !store.reached;
     json_with(if refuses { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, &word)
@@ -192,7 +192,7 @@ pub(crate) async fn stats(call: Call) -> Result<Response, ApiError> {
     #[derive(Serialize)]
     #[serde(untagged)]
     enum Recent {
-        Some(crate::metrics::Recent),
+        Some(crate::metrics::LastInference),
         None {
             input_tokens: Option<u64>,
             output_tokens: Option<u64>,

@@ -22,7 +22,7 @@ use model_boss_protocol::{ApiError, ClientId, ErrorBody, ErrorCode, ErrorSource,
 use tokio::time::{Instant, timeout_at};
 
 use super::account::Account;
-use super::answer_body::{AnswerBody, BodyError, Origin};
+use super::answer_body::{AnswerBody, AnswerSource, BodyError};
 use super::reshape::reshape_whole;
 use crate::scheduling::{Destination, Dispatched, Ticket};
 use crate::worker::Worker;
@@ -182,7 +182,7 @@ pub(crate) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
     };
     match begun {
         Ok((Dispatched { place, rung, queued, loading }, reply)) => {
-            let Reply { status, headers, thinking, content } = reply;
+            let UpstreamReply { status, headers, thinking, content } = reply;
             let served = Served { model: place.served(), rung, queued, loading };
             Ok(Answer { ticket, served, status, headers, thinking, content, account, deadline, place })
         }
@@ -195,7 +195,7 @@ pub(crate) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
 }
 
 /// The reply of a worker or a cloud provider, as far as it has arrived.
-struct Reply {
+struct UpstreamReply {
     status: StatusCode,
     /// The headers that the client may see.
     headers: HeaderMap,
@@ -203,7 +203,11 @@ struct Reply {
     content: Content,
 }
 
-async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) -> Result<(Dispatched, Reply), ApiError> {
+async fn begin(
+    ticket: &mut Ticket,
+    forward: &Forward,
+    account: &mut Account,
+) -> Result<(Dispatched, UpstreamReply), ApiError> {
     // The worker that closed the connection last. A worker that is alive gets no third attempt, since its next answer
     // would end in the same way.
     let mut broke_off: Option<Arc<Worker>> = None;
@@ -243,7 +247,7 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
 }
 
 /// Sends the request to a provider, once.
-async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<Reply, ApiError> {
+async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<UpstreamReply, ApiError> {
     let request = CloudRequest {
         provider,
         model,
@@ -258,13 +262,13 @@ async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<Rep
     };
     let broken = |lost: Lost| ApiError::new(ErrorCode::BackendError, format!("provider '{provider}': {lost}"));
     let CloudAnswer { status, mut headers, thinking, body, reshape } = forward.cloud.clouds.ask(&request).await?;
-    let answer = Backend { status, from: Origin::Cloud(body), reshape: Some(reshape), path: forward.path };
+    let answer = AnswerHead { status, from: AnswerSource::Cloud(body), reshape: Some(reshape), path: forward.path };
     let content = read_answer(answer, &headers, forward).await.map_err(broken)?;
     headers.remove(CONTENT_TYPE);
-    Ok(Reply { status, headers, thinking, content })
+    Ok(UpstreamReply { status, headers, thinking, content })
 }
 
-async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Result<Reply, Lost> {
+async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Result<UpstreamReply, Lost> {
     let upstream = worker.upstream().ok_or(Lost::NotReady)?;
     let EngineRequest { path, body, reshape, thinking } = prepare(worker, forward).await?;
     let mut request = Request::new(body);
@@ -283,30 +287,30 @@ async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Res
     let (head, body) = upstream.send(request).await?.into_parts();
     // Only these headers of a worker's answer are passed on.
     let mut told = HeaderMap::new();
-    let from = Origin::Worker(body);
+    let from = AnswerSource::Worker(body);
     if head.status.is_client_error() || head.status.is_server_error() {
         if let Some(wait) = head.headers.get(RETRY_AFTER) {
             told.insert(RETRY_AFTER, wait.clone());
         }
         let (status, body) = read_error(head.status, from, worker.dialect().is_some()).await?;
-        return Ok(Reply { status, headers: told, thinking, content: Content::Whole(body) });
+        return Ok(UpstreamReply { status, headers: told, thinking, content: Content::Whole(body) });
     }
-    let answer = Backend { status: head.status, from, reshape, path: forward.path };
+    let answer = AnswerHead { status: head.status, from, reshape, path: forward.path };
     let content = read_answer(answer, &head.headers, forward).await?;
-    Ok(Reply { status: head.status, headers: told, thinking, content })
+    Ok(UpstreamReply { status: head.status, headers: told, thinking, content })
 }
 
 /// An answer whose head has arrived.
-struct Backend {
+struct AnswerHead {
     status: StatusCode,
-    from: Origin,
+    from: AnswerSource,
     reshape: Option<Box<dyn Reshape>>,
     path: &'static str,
 }
 
 /// The body of a successful answer. It is invalid if the request required another kind (a stream, or a whole answer).
-async fn read_answer(backend: Backend, headers: &HeaderMap, forward: &Forward) -> Result<Content, Lost> {
-    let Backend { status, from, reshape, path } = backend;
+async fn read_answer(backend: AnswerHead, headers: &HeaderMap, forward: &Forward) -> Result<Content, Lost> {
+    let AnswerHead { status, from, reshape, path } = backend;
     if status != StatusCode::OK {
         return Err(Lost::Nonsense(format!("it answered with status {}", status.as_u16())));
     }
@@ -345,7 +349,7 @@ async fn beginning(body: &mut AnswerBody) -> Result<Bytes, Lost> {
 }
 
 /// A worker's error with its status. An error of a candle worker or a fake worker has the coordinator's shape already.
-async fn read_error(status: StatusCode, from: Origin, is_foreign: bool) -> Result<(StatusCode, Bytes), Lost> {
+async fn read_error(status: StatusCode, from: AnswerSource, is_foreign: bool) -> Result<(StatusCode, Bytes), Lost> {
     let (mut body, mut all) = (AnswerBody::whole(from), Vec::new());
     while let Some(more) = next_data(&mut body).await? {
         all.extend_from_slice(&more);

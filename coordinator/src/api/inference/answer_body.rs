@@ -26,12 +26,12 @@ const KEEPERS: usize = 4;
 
 /// An answer's body. If it is dropped before its end, its connection is closed.
 pub(crate) struct AnswerBody {
-    from: Origin,
-    stream: Option<Box<Stream>>,
+    from: AnswerSource,
+    stream: Option<Box<StreamSteps>>,
 }
 
 /// The steps that the bytes of a stream pass through.
-struct Stream {
+struct StreamSteps {
     /// The translation, until its end.
     reshape: Option<Box<dyn Reshape>>,
     check: StreamCheck,
@@ -46,7 +46,7 @@ struct Stream {
 }
 
 /// The source of the bytes.
-pub(crate) enum Origin {
+pub(crate) enum AnswerSource {
     /// A worker of this machine.
     Worker(UpstreamBody),
     /// A cloud provider.
@@ -66,14 +66,14 @@ pub(crate) enum BodyError {
 
 impl AnswerBody {
     /// A body whose bytes pass unchanged.
-    pub(crate) const fn whole(from: Origin) -> Self {
+    pub(crate) const fn whole(from: AnswerSource) -> Self {
         Self { from, stream: None }
     }
 
     /// The events of a stream, unchanged or translated by `reshape`. Bytes that are no event stream end in an error.
-    pub(crate) fn stream(from: Origin, reshape: Option<Box<dyn Reshape>>, memory: HeldMemory) -> Self {
+    pub(crate) fn stream(from: AnswerSource, reshape: Option<Box<dyn Reshape>>, memory: HeldMemory) -> Self {
         let (check, event) = (StreamCheck::default(), OpenEvent::default());
-        let stream = Stream { reshape, check, event, memory, failed: None, over: false, tokens: None };
+        let stream = StreamSteps { reshape, check, event, memory, failed: None, over: false, tokens: None };
         Self { from, stream: Some(Box::new(stream)) }
     }
 
@@ -89,7 +89,7 @@ impl AnswerBody {
     }
 }
 
-impl Stream {
+impl StreamSteps {
     /// Translates the next bytes; the result may be empty.
     fn take(&mut self, data: Bytes) -> Bytes {
         if let Err(error) = self.event.push(&data, &mut self.memory) {
@@ -198,12 +198,12 @@ impl Body for AnswerBody {
                 }
             }
             let frame = ready!(match &mut this.from {
-                Origin::Worker(body) => Pin::new(body).poll_frame(cx),
-                Origin::Cloud(CloudBody::Http(body)) => Pin::new(body).poll_frame(cx),
-                Origin::Cloud(CloudBody::Command(pieces)) => {
+                AnswerSource::Worker(body) => Pin::new(body).poll_frame(cx),
+                AnswerSource::Cloud(CloudBody::Http(body)) => Pin::new(body).poll_frame(cx),
+                AnswerSource::Cloud(CloudBody::Command(pieces)) => {
                     pieces.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
                 }
-                Origin::Cloud(CloudBody::Whole(all)) => Poll::Ready(all.take().map(|all| Ok(Frame::data(all)))),
+                AnswerSource::Cloud(CloudBody::Whole(all)) => Poll::Ready(all.take().map(|all| Ok(Frame::data(all)))),
             });
             let frame = frame.transpose()?;
             let Some(stream) = &mut this.stream else { return Poll::Ready(frame.map(Ok)) };

@@ -99,16 +99,16 @@ struct NameObject<'a> {
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Entry<'a> {
+enum ListedModel<'a> {
     Model(ModelObject<'a>),
     Name(NameObject<'a>),
     Cloud(CloudModel),
 }
 
 #[derive(Serialize)]
-struct List<'a> {
+struct OpenAiModels<'a> {
     object: &'static str,
-    data: Vec<Entry<'a>>,
+    data: Vec<ListedModel<'a>>,
 }
 
 /// `GET /v1/models`.
@@ -119,21 +119,21 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let catalog = context.catalog.current();
     let models = views.iter().filter_map(|view| {
         let model = catalog.get(&view.id)?;
-        Some(Entry::Model(object(view, &slots, model, context.catalog.backend(model))))
+        Some(ListedModel::Model(object(view, &slots, model, context.catalog.backend(model))))
     });
     let aliases = views.iter().filter_map(|view| Some((view, catalog.get(&view.id)?.created)));
     let aliases = aliases.flat_map(|(view, created)| {
         let named = move |alias: &'_ ModelId| name_object("alias", alias.to_string(), created);
-        view.aliases.iter().map(move |alias| Entry::Name(NameObject { alias_of: Some(&view.id), ..named(alias) }))
+        view.aliases.iter().map(move |alias| ListedModel::Name(NameObject { alias_of: Some(&view.id), ..named(alias) }))
     });
     let tasks = tasks::objects(&context);
-    let tasks = tasks.iter().map(|task| Entry::Name(task_entry(task)));
-    let clouds = cloud_models::permitted(&context, &client).into_iter().map(Entry::Cloud);
-    let data: Vec<Entry<'_>> = models.chain(aliases).chain(tasks).chain(clouds).collect();
+    let tasks = tasks.iter().map(|task| ListedModel::Name(task_entry(task)));
+    let clouds = cloud_models::permitted(&context, &client).into_iter().map(ListedModel::Cloud);
+    let data: Vec<ListedModel<'_>> = models.chain(aliases).chain(tasks).chain(clouds).collect();
     if call.request.headers().contains_key(ANTHROPIC_VERSION) {
-        return json(&AnthropicList::page(data.iter().map(Entry::anthropics).collect(), call.request.uri()));
+        return json(&AnthropicList::page(data.iter().map(ListedModel::anthropics).collect(), call.request.uri()));
     }
-    json(&List { object: "list", data })
+    json(&OpenAiModels { object: "list", data })
 }
 
 /// A model as Anthropic's clients read it.
@@ -184,7 +184,7 @@ impl AnthropicList {
     }
 }
 
-impl Entry<'_> {
+impl ListedModel<'_> {
     fn anthropics(&self) -> AnthropicModel {
         match self {
             Self::Model(model) => AnthropicModel::new(model.id.as_str(), model.created),
@@ -210,16 +210,16 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
     let path = call.request.uri().path();
     let id = path.split_once("/models/").map_or("", |(_, id)| id);
     let id = percent_decode(id).ok_or_else(|| unknown_model(id))?;
-    let entry = |entry: Entry<'_>| match call.request.headers().contains_key(ANTHROPIC_VERSION) {
+    let entry = |entry: ListedModel<'_>| match call.request.headers().contains_key(ANTHROPIC_VERSION) {
         true => json(&entry.anthropics()),
         false => json(&entry),
     };
     if let Some(task) = id.strip_prefix("task:") {
         let current = context.tasks.current();
-        return entry(Entry::Name(task_entry(&tasks::object(context, &current.names, task)?)));
+        return entry(ListedModel::Name(task_entry(&tasks::object(context, &current.names, task)?)));
     }
     if let Some(cloud) = cloud_models::find(context, &client_in(call.request.headers(), ANONYMOUS)?, &id)? {
-        return entry(Entry::Cloud(cloud));
+        return entry(ListedModel::Cloud(cloud));
     }
     let catalog = context.catalog.current();
     let model = catalog.find(&id).ok_or_else(|| unknown_model(&id))?;
@@ -227,7 +227,7 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
     let view = views.iter().find(|view| view.id == model.description.id).ok_or_else(|| unknown_model(&id))?;
     let object = object(view, &slots, model, context.catalog.backend(model));
     if call.request.headers().contains_key(ANTHROPIC_VERSION) {
-        return entry(Entry::Model(object));
+        return entry(ListedModel::Model(object));
     }
     let manifest = &model.manifest;
     json(&Details {

@@ -78,13 +78,13 @@ async fn ask(
 /// The meaning of a request.
 enum OllamaWish {
     /// The model is to be loaded or unloaded.
-    Residency(Box<Residency>),
+    Residency(Box<ResidencyRequest>),
     /// The body is answered as a request to a path of OpenAI's API.
     Answer(RequestBody, Names, &'static str),
 }
 
 /// A request only to load or to unload a model. The client's rules apply as to every other request.
-struct Residency {
+struct ResidencyRequest {
     asked: OllamaRequest,
     /// The permission for the model; `None` for a provider's model, which is never loaded here.
     permit: Option<ModelPermit>,
@@ -110,7 +110,10 @@ async fn request(
                 let (peeked, resolved) = understand(&context, &body, &headers)?;
                 let priority = peeked.priority.or(resolved.priority);
                 let permit = resolved.permit.into_model();
-                return Ok((stamp, OllamaWish::Residency(Box::new(Residency { asked, permit, priority, keep_alive }))));
+                return Ok((
+                    stamp,
+                    OllamaWish::Residency(Box::new(ResidencyRequest { asked, permit, priority, keep_alive })),
+                ));
             }
         };
         body.replace(request.to_string());
@@ -137,9 +140,9 @@ async fn only_residency(
     context: &Context,
     shape: AnswerShape,
     stamp: &Stamp,
-    wanted: Residency,
+    wanted: ResidencyRequest,
 ) -> Result<Response, ApiError> {
-    let Residency { asked, permit, priority, keep_alive } = wanted;
+    let ResidencyRequest { asked, permit, priority, keep_alive } = wanted;
     let unloads = asked == OllamaRequest::Unload;
     let done = async {
         let Some(permit) = permit else { return Ok(()) };

@@ -78,7 +78,7 @@ pub(crate) async fn infer_body(
     let Call { context, request, .. } = call;
     let (looking, headers) = (Arc::clone(&context), request.into_parts().0.headers);
     let looked = body.open(move |body| look(&looking, body, &headers)).await?;
-    let Looked { peeked, body, resolved, model_in_body } = looked;
+    let UnderstoodBody { peeked, body, resolved, model_in_body } = looked;
     let marks = Marks { request_id: request_id.clone(), unknown: peeked.unknown.clone() };
 
     let stream = peeked.stream && AnswerKind::of(path).may_stream();
@@ -120,7 +120,7 @@ fn naming_guard(mut error: ApiError, unknown_guard: Option<String>) -> ApiError 
 }
 
 /// A body that was read.
-struct Looked {
+struct UnderstoodBody {
     peeked: Peeked,
     /// The body to forward.
     body: Bytes,
@@ -150,7 +150,7 @@ pub(crate) fn understand(
 }
 
 /// The fields for scheduling, the meaning of the names, and the body to forward.
-fn look(context: &Context, mut body: OpenBody, headers: &HeaderMap) -> Result<Looked, ApiError> {
+fn look(context: &Context, mut body: OpenBody, headers: &HeaderMap) -> Result<UnderstoodBody, ApiError> {
     let (peeked, resolved) = understand(context, &body, headers)?;
     // A body that names its model is forwarded unchanged.
     let named = match &resolved.ladder().first.target {
@@ -163,7 +163,12 @@ fn look(context: &Context, mut body: OpenBody, headers: &HeaderMap) -> Result<Lo
         body.rewrite(changes.size(), |body| peeked.forwarded(body, &changes))?;
     }
     let body = body.close().into_bytes();
-    Ok(Looked { peeked, body, resolved, model_in_body: if named { ModelInBody::Named } else { ModelInBody::Missing } })
+    Ok(UnderstoodBody {
+        peeked,
+        body,
+        resolved,
+        model_in_body: if named { ModelInBody::Named } else { ModelInBody::Missing },
+    })
 }
 
 fn submit(

@@ -63,14 +63,14 @@ pub(crate) struct Reload {
 #[derive(Default)]
 struct Looks {
     /// The version that was seen last and not judged yet.
-    candidate: Option<Mark>,
+    candidate: Option<FileVersion>,
     /// The version that was judged last.
-    judged: Option<Mark>,
+    judged: Option<FileVersion>,
 }
 
 /// The identity of one version of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mark {
+enum FileVersion {
     Content(u64),
     Missing,
     Unreadable(Option<i32>),
@@ -103,7 +103,7 @@ impl LiveTasks {
             looks: Mutex::default(),
         };
         let (mark, text) = live.see();
-        let missing = mark == Mark::Missing && !required;
+        let missing = mark == FileVersion::Missing && !required;
         if !missing {
             live.judge(mark, text);
         }
@@ -192,16 +192,18 @@ impl LiveTasks {
         }
     }
 
-    fn see(&self) -> (Mark, Result<String, String>) {
+    fn see(&self) -> (FileVersion, Result<String, String>) {
         match read_plain_file(&self.path, MAX_SIZE) {
             Ok(bytes) => {
                 let mut hasher = DefaultHasher::new();
                 hasher.write(&bytes);
                 let text = String::from_utf8(bytes).map_err(|_| "is not a text in UTF-8".to_owned());
-                (Mark::Content(hasher.finish()), text)
+                (FileVersion::Content(hasher.finish()), text)
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (Mark::Missing, Err(self.missing().to_owned())),
-            Err(error) => (Mark::Unreadable(error.raw_os_error()), Err(format!("cannot be read: {error}"))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (FileVersion::Missing, Err(self.missing().to_owned()))
+            }
+            Err(error) => (FileVersion::Unreadable(error.raw_os_error()), Err(format!("cannot be read: {error}"))),
         }
     }
 
@@ -210,7 +212,7 @@ impl LiveTasks {
     }
 
     /// Adopts a valid version; otherwise records its faults, and keeps the version in use.
-    fn judge(&self, mark: Mark, text: Result<String, String>) {
+    fn judge(&self, mark: FileVersion, text: Result<String, String>) {
         let read = match text {
             Ok(text) => TasksFile::read(&text, &self.providers),
             Err(message) => Err(vec![Problem { line: None, field: String::new(), message }]),
@@ -230,7 +232,7 @@ impl LiveTasks {
                 for problem in &problems {
                     tracing::warn!("tasks not used: {}", self.place(problem));
                 }
-                if mark != Mark::Missing || self.required || next.reloads.adopted > 0 {
+                if mark != FileVersion::Missing || self.required || next.reloads.adopted > 0 {
                     next.reloads.refused += 1;
                 }
                 next.problems = problems;

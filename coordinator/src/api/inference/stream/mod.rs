@@ -43,7 +43,7 @@ pub(crate) struct CommentTimes {
 /// A streamed answer as an HTTP body.
 pub(crate) struct StreamBody {
     state: AnswerState,
-    silence: Silence,
+    silence: SentSilence,
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -65,7 +65,7 @@ enum Headers {
 }
 
 /// Measures the time since the last byte was sent.
-struct Silence {
+struct SentSilence {
     interval: Duration,
     last: Instant,
     timer: Pin<Box<Sleep>>,
@@ -100,13 +100,13 @@ impl StreamBody {
     ) -> Self {
         let explanation = Some(explain());
         let state = AnswerState::Waiting { pending, explain: Box::new(explain), explanation };
-        Self { state, silence: Silence::new(times.interval), deadline: None }
+        Self { state, silence: SentSilence::new(times.interval), deadline: None }
     }
 
     /// The body of an answer that has begun.
     pub(crate) fn begun(answer: Answer, times: CommentTimes) -> Self {
         let deadline = answer.deadline.map(|at| Box::pin(sleep_until(at)));
-        Self { state: AnswerState::begin(answer, Headers::Named), silence: Silence::new(times.interval), deadline }
+        Self { state: AnswerState::begin(answer, Headers::Named), silence: SentSilence::new(times.interval), deadline }
     }
 }
 
@@ -183,15 +183,15 @@ impl StreamBody {
                 Poll::Ready(Some(comment(words.as_deref().unwrap_or("working"))))
             }
             AnswerState::Relaying(relay) => match relay.poll_bytes(cx) {
-                Poll::Ready(Step::Bytes(bytes)) => {
+                Poll::Ready(FrameStep::Bytes(bytes)) => {
                     self.silence.sent();
                     Poll::Ready(Some(bytes))
                 }
-                Poll::Ready(Step::End) => {
+                Poll::Ready(FrameStep::End) => {
                     self.end(Outcome::Answered);
                     Poll::Ready(None)
                 }
-                Poll::Ready(Step::Lost(outcome, error)) => {
+                Poll::Ready(FrameStep::Lost(outcome, error)) => {
                     let event = relay.error_event(&error);
                     self.end_with(outcome, error.status());
                     Poll::Ready(Some(event))
@@ -245,7 +245,7 @@ impl Drop for StreamBody {
     }
 }
 
-enum Step {
+enum FrameStep {
     Bytes(Bytes),
     End,
     /// The answer cannot continue, with the reason.
@@ -253,22 +253,22 @@ enum Step {
 }
 
 impl Relay {
-    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<FrameStep> {
         loop {
             if let Some(broken) = &mut self.broken {
-                return Poll::Ready(Step::Lost(Outcome::LostMidAnswer, ready!(broken.as_mut().poll(cx))));
+                return Poll::Ready(FrameStep::Lost(Outcome::LostMidAnswer, ready!(broken.as_mut().poll(cx))));
             }
             let data = match self.first.take() {
                 Some(first) => first,
                 None => match ready!(Pin::new(&mut self.rest).poll_frame(cx)) {
                     None => {
                         let rest = self.annotator.take().and_then(|mut annotator| annotator.rest());
-                        return Poll::Ready(rest.map_or(Step::End, |rest| Step::Bytes(self.note(rest))));
+                        return Poll::Ready(rest.map_or(FrameStep::End, |rest| FrameStep::Bytes(self.note(rest))));
                     }
                     Some(Err(error)) => {
                         tracing::info!(request = %self.ticket.request(), %error, "an answer ends in the middle");
                         match error {
-                            BodyError::Refused(error) => return Poll::Ready(Step::Lost(Outcome::Answered, error)),
+                            BodyError::Refused(error) => return Poll::Ready(FrameStep::Lost(Outcome::Answered, error)),
                             BodyError::Broken(_) => {
                                 let why = self.place.take().map(broken_in_the_middle);
                                 self.broken = why.map(|why| Box::pin(why) as _);
@@ -287,7 +287,7 @@ impl Relay {
                 None => Some(data),
             };
             if let Some(data) = whole {
-                return Poll::Ready(Step::Bytes(self.note(data)));
+                return Poll::Ready(FrameStep::Bytes(self.note(data)));
             }
         }
     }
@@ -320,7 +320,7 @@ impl Relay {
     }
 }
 
-impl Silence {
+impl SentSilence {
     fn new(interval: Duration) -> Self {
         let last = Instant::now();
         Self { interval, last, timer: Box::pin(sleep_until(later(last, interval))) }

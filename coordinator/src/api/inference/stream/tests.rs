@@ -77,7 +77,7 @@ async fn rc_12_without_a_reason_the_comment_is_still_sent_and_stays_one_line() {
 
 #[tokio::test(start_paused = true)]
 async fn silence_counts_from_the_last_byte() {
-    let mut silence = Silence::new(Duration::from_secs(10));
+    let mut silence = SentSilence::new(Duration::from_secs(10));
     let began = Instant::now();
     tokio::time::sleep(Duration::from_secs(7)).await;
     silence.sent();
