@@ -40,6 +40,7 @@ mod operators;
 mod ports;
 mod printing;
 mod process_trees;
+mod prompts_by_hand;
 mod proxies;
 mod queue;
 mod real_model;

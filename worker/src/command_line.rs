@@ -6,6 +6,7 @@ use crate::args::{Convert, Index, Serve, Synth};
 use crate::commands::bench::BenchArgs;
 use crate::commands::disk::Disk;
 use crate::commands::inspect::Inspect;
+use crate::commands::prompt::{Detokenize, Render, Tokenize};
 use crate::commands::residency::ResidencyReportArgs;
 use crate::commands::text_cost::TextCost;
 
@@ -29,6 +30,12 @@ pub(crate) enum WorkerCommand {
     Index(Index),
     /// Write a GGUF file of random weights, for measurements
     Synth(Synth),
+    /// Render conversations from standard input with a chat template, as requests are rendered
+    Render(Render),
+    /// Turn texts from standard input into the ids of a model's tokens
+    Tokenize(Tokenize),
+    /// Turn ids of tokens from standard input into text
+    Detokenize(Detokenize),
     /// Measure how fast a model reads prompts and decodes, without HTTP around it
     Bench(BenchArgs),
     /// Decode with streamed layers, and report where the time went, layer by layer

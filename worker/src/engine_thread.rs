@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::backend::LoadDecoder;
 use crate::failure::LoadFailure;
 use crate::state::{Serving, Submit, WorkerState};
-use crate::text::{self, StartHost, TextSide};
+use crate::text::{self, StartHost, TextSide, TextSource};
 
 /// Sequences on their way to the engine; beyond them HTTP tasks wait.
 const INBOX: usize = 64;
@@ -106,7 +106,8 @@ fn load_text(worker: &WorkerState, host: StartHost, ended: Arc<EngineEnd>) -> st
         // An engine that failed to load needs no words.
         let _ = sender.send(text);
     };
-    text::start(host, Handle::current(), (spec.source.clone(), spec.chat_template.clone()), spec.text, loaded)?;
+    let source = TextSource::Model { path: spec.source.clone(), template: spec.chat_template.clone() };
+    text::start(host, Handle::current(), source, spec.text, loaded)?;
     Ok(loading)
 }
 

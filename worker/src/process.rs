@@ -15,7 +15,7 @@ use tracing_subscriber::EnvFilter;
 use crate::args::Serve;
 use crate::backend::{LoadDecoder, WorkerBackend};
 use crate::command_line::{CommandLine, WorkerCommand};
-use crate::commands::{bench, disk, inspect, residency, text_cost};
+use crate::commands::{bench, disk, inspect, prompt, residency, text_cost};
 use crate::defaults::RequestDefaults;
 use crate::failure::LoadFailure;
 use crate::gate::GateError;
@@ -40,6 +40,9 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
         WorkerCommand::Convert(convert) => (backend.convert)(&convert),
         WorkerCommand::Index(index) => (backend.index)(&index),
         WorkerCommand::Synth(synth) => (backend.synth)(&synth),
+        WorkerCommand::Render(asked) => prompt::render(&asked),
+        WorkerCommand::Tokenize(asked) => prompt::tokenize(&asked),
+        WorkerCommand::Detokenize(asked) => prompt::detokenize(&asked),
         WorkerCommand::Bench(asked) => bench::run(&asked, backend.load),
         WorkerCommand::Residency(asked) => residency::run(&asked, backend.load),
         WorkerCommand::Disk(asked) => disk::run(&asked),

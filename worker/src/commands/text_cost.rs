@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::failure::LoadFailure;
 use crate::terminal::print;
-use crate::text::{self, ChatQuestion, TextFailure, TextSide};
+use crate::text::{self, ChatQuestion, TextFailure, TextSide, TextSource};
 
 /// `text`'s command line.
 #[derive(Debug, clap::Args)]
@@ -55,7 +55,8 @@ pub(crate) fn run(asked: &TextCost) -> Result<(), LoadFailure> {
     let (sender, loading) = std::sync::mpsc::channel();
     let loaded = move |loaded| drop(sender.send(loaded));
     let limits = TextLimits::default();
-    text::start(text::start_process(), runtime.handle().clone(), (source, None), limits, loaded)
+    let source = TextSource::Model { path: source, template: None };
+    text::start(text::start_process(), runtime.handle().clone(), source, limits, loaded)
         .map_err(|error| internal(&error))?;
     let there = loading.recv().map_err(|error| internal(&error))??;
     let costs = runtime.block_on(async {

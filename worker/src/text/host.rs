@@ -60,7 +60,7 @@ fn host() -> io::Result<()> {
     limit(Resource::RLIMIT_DATA, data_in_use().saturating_add(limits.memory.0.saturating_mul(LOAD_MEMORY)))?;
     limit(Resource::RLIMIT_CPU, LOAD_SECONDS)?;
     model_boss_engine::text::keep_to_one_thread();
-    let text = match on_a_stack(limits, move || Text::load(&load.source, load.template.as_deref()))? {
+    let text = match on_a_stack(limits, move || load.source.load())? {
         Ok(text) => text,
         Err(error) => {
             let failure = load_failure(&error);

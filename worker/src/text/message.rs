@@ -1,18 +1,45 @@
 //! The questions that a worker asks its text processes, and their answers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use model_boss_engine::text::{Conversation, Text, ThinkingTags};
+use model_boss_engine::text::{Conversation, Text, TextError, ThinkingTags};
 use model_boss_protocol::TextLimits;
 use serde::{Deserialize, Serialize};
 
-/// The first frame to a text host: which model's text side to load.
+/// The first frame to a text host: which text side to load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct TextLoad {
-    pub(super) source: PathBuf,
-    /// A template in place of the model's own chat template.
-    pub(super) template: Option<String>,
+    pub(super) source: TextSource,
     pub(super) limits: TextLimits,
+}
+
+/// The files of a text side.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum TextSource {
+    /// A model's files. `template` takes the place of the model's own chat template.
+    Model { path: PathBuf, template: Option<String> },
+    /// A chat template without a vocabulary.
+    Template(PathBuf),
+    /// A vocabulary without a chat template: a `tokenizer.json`, or a GGUF file.
+    Vocabulary(PathBuf),
+}
+
+impl TextSource {
+    /// The path of the files.
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::Model { path, .. } | Self::Template(path) | Self::Vocabulary(path) => path,
+        }
+    }
+
+    /// Reads the files.
+    pub(super) fn load(&self) -> Result<Text, TextError> {
+        match self {
+            Self::Model { path, template } => Text::load(path, template.as_deref()),
+            Self::Template(path) => Text::template_alone(path),
+            Self::Vocabulary(path) => Text::vocabulary_alone(path),
+        }
+    }
 }
 
 /// The answer to [`TextLoad`]. The vocabulary is its tail.

@@ -84,7 +84,7 @@ impl HostProcess {
             format!(
                 "the chat template or the tokenizer of {} cannot be loaded: it goes over what it may use (text.memory is \
                  {memory}, text.stack is {stack}): {words}",
-                load.source.display()
+                load.source.path().display()
             ),
         )
     }

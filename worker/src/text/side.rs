@@ -1,7 +1,6 @@
 //! A model's text side for requests: a question goes to a renderer, and a renderer that exceeds a limit is ended.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
@@ -12,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::frame::{Frame, LARGEST_ANSWER};
-use super::message::{RendererReply, TextAnswer, TextFacts, TextLoad};
+use super::message::{RendererReply, TextAnswer, TextFacts, TextLoad, TextSource};
 use super::order::RendererEnd;
 use super::owner::{HostCommand, HostOwner, Renderer};
 use super::process::last_words;
@@ -36,11 +35,11 @@ pub(crate) struct TextSide {
 pub(crate) fn start(
     start: StartHost,
     runtime: Handle,
-    (source, template): (PathBuf, Option<String>),
+    source: TextSource,
     limits: TextLimits,
     loaded: impl FnOnce(Result<TextSide, LoadFailure>) + Send + 'static,
 ) -> io::Result<()> {
-    let load = TextLoad { source, template, limits };
+    let load = TextLoad { source, limits };
     let body = move || {
         let _runtime = runtime.enter();
         let (commands, inbox) = mpsc::channel();

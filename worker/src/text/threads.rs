@@ -27,8 +27,7 @@ impl RendererWatch for Unwatched {}
 
 impl TextHost for ThreadHost {
     fn load(&mut self, load: &TextLoad) -> Result<(TextFacts, Vocabulary), LoadFailure> {
-        let text = Text::load(&load.source, load.template.as_deref())
-            .map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))?;
+        let text = load.source.load().map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))?;
         let facts = TextFacts::of(&text);
         let vocabulary = text.vocabulary.clone();
         self.0 = Some(Arc::new(text));

@@ -20,6 +20,20 @@ const LARGEST_TOKENIZER: u64 = 128 << 20;
 /// Most bytes of any other file of the text side.
 const LARGEST_FILE: u64 = 16 << 20;
 
+/// The vocabulary of a model's folder.
+const TOKENIZER: &str = "tokenizer.json";
+
+/// The chat template to read.
+#[derive(Clone, Copy, Debug)]
+enum TemplateChoice<'t> {
+    /// The model's own.
+    Own,
+    /// This text.
+    Given(&'t str),
+    /// None.
+    Without,
+}
+
 /// The parts of a model that read and write text.
 #[derive(Debug)]
 pub struct Text {
@@ -61,6 +75,12 @@ pub enum TextError {
     /// No vocabulary.
     #[error("{0} is missing; a model folder needs one (Hugging Face's tools write it with save_pretrained)")]
     Missing(PathBuf),
+    /// No template there.
+    #[error("there is no chat template at {0}")]
+    NoTemplate(PathBuf),
+    /// A template is no text.
+    #[error("{0} is not UTF-8 text, so it is no chat template")]
+    NotUtf8(PathBuf),
     /// A file cannot be read.
     #[error(transparent)]
     Read(#[from] SmallFileError),
@@ -108,19 +128,50 @@ impl Text {
     /// Reads a model's text side. The path `source` is the model's folder, a weight file in it, or a GGUF file. The
     /// text `template` takes the place of the model's own chat template.
     pub fn load(source: &Path, template: Option<&str>) -> Result<Self, TextError> {
+        let choice = template.map_or(TemplateChoice::Own, TemplateChoice::Given);
         if let Some(file) = model_boss_weights::gguf_file(source)? {
-            return Self::from_gguf(&file, template);
+            return Self::from_gguf(&file, choice);
         }
         if !source.exists() {
             return Err(TextError::NoModel(source.to_owned()));
         }
         let folder = if source.is_dir() { source } else { source.parent().unwrap_or(source) };
-        let tokenizer = Tokenizer::from_json(&tokenizer_json(folder)?, SpecialTokens::default())
-            .map_err(|source| TextError::Tokenizer { path: folder.join("tokenizer.json"), source })?;
+        Self::from_json(&folder.join(TOKENIZER), choice)
+    }
+
+    /// Reads the vocabulary of a `tokenizer.json` or of a GGUF file, and no chat template.
+    pub fn vocabulary_alone(path: &Path) -> Result<Self, TextError> {
+        if let Some(file) = model_boss_weights::gguf_file(path)? {
+            return Self::from_gguf(&file, TemplateChoice::Without);
+        }
+        if !path.exists() {
+            return Err(TextError::NoModel(path.to_owned()));
+        }
+        let file = if path.is_dir() { path.join(TOKENIZER) } else { path.to_owned() };
+        Self::from_json(&file, TemplateChoice::Without)
+    }
+
+    /// Reads a chat template that belongs to no vocabulary: it renders prompts, but texts have no tokens.
+    pub fn template_alone(path: &Path) -> Result<Self, TextError> {
+        let Some(bytes) = read_small_file(path, LARGEST_FILE)? else {
+            return Err(TextError::NoTemplate(path.to_owned()));
+        };
+        let origin = path.display().to_string();
+        let source = String::from_utf8(bytes).map_err(|_| TextError::NotUtf8(path.to_owned()))?;
+        let template = ChatTemplate::new(default_template(&source), BTreeMap::new())
+            .map_err(|source| TextError::Template { origin, source })?;
+        Self::new(Tokenizer::without_tokens(), path, Some(template), Vec::new())
+    }
+
+    /// Reads a `tokenizer.json`, with the settings in its folder.
+    fn from_json(file: &Path, choice: TemplateChoice<'_>) -> Result<Self, TextError> {
+        let folder = file.parent().unwrap_or(file);
+        let tokenizer = Tokenizer::from_json(&vocabulary_file(file)?, SpecialTokens::default())
+            .map_err(|source| TextError::Tokenizer { path: file.to_owned(), source })?;
         let configs = Configs::read(folder)?;
         let special = configs.special_tokens(&tokenizer);
-        let template = configs.chat_template(folder, template)?;
-        Self::new(tokenizer.with_special(special), &folder.join("tokenizer.json"), template, Vec::new())
+        let template = configs.chat_template(folder, choice)?;
+        Self::new(tokenizer.with_special(special), file, template, Vec::new())
     }
 
     fn new(
@@ -164,7 +215,7 @@ impl Text {
     }
 
     /// Reads the text side of a GGUF file. Of a split model, any part will do.
-    fn from_gguf(path: &Path, given: Option<&str>) -> Result<Self, TextError> {
+    fn from_gguf(path: &Path, choice: TemplateChoice<'_>) -> Result<Self, TextError> {
         let model = GgufModel::open(path)?;
         let header = model.header()?;
         let vocabulary =
@@ -180,9 +231,10 @@ impl Text {
         ];
         let variables =
             roles.into_iter().filter_map(|(name, id)| Some((name.to_owned(), encoder.spelling(id?)?))).collect();
-        let (origin, sources) = match given {
-            Some(source) => ("the manifest".to_owned(), default_template(source)),
-            None => (path.display().to_string(), templates),
+        let (origin, sources) = match choice {
+            TemplateChoice::Given(source) => ("the manifest".to_owned(), default_template(source)),
+            TemplateChoice::Own => (path.display().to_string(), templates),
+            TemplateChoice::Without => (String::new(), BTreeMap::new()),
         };
         let template = if sources.is_empty() {
             None
@@ -245,10 +297,11 @@ impl Configs {
     }
 
     /// The template in force: the caller's, else the file beside the vocabulary, else the one inside its settings.
-    fn chat_template(&self, folder: &Path, given: Option<&str>) -> Result<Option<ChatTemplate>, TextError> {
-        let (origin, sources) = match given {
-            Some(source) => ("the manifest".to_owned(), default_template(source)),
-            None => self.templates_and_origin(folder)?,
+    fn chat_template(&self, folder: &Path, choice: TemplateChoice<'_>) -> Result<Option<ChatTemplate>, TextError> {
+        let (origin, sources) = match choice {
+            TemplateChoice::Given(source) => ("the manifest".to_owned(), default_template(source)),
+            TemplateChoice::Own => self.templates_and_origin(folder)?,
+            TemplateChoice::Without => return Ok(None),
         };
         if sources.is_empty() {
             return Ok(None);
@@ -278,8 +331,11 @@ impl Configs {
 
 /// The vocabulary's own file, which must be there.
 pub(super) fn tokenizer_json(folder: &Path) -> Result<Vec<u8>, TextError> {
-    let path = folder.join("tokenizer.json");
-    read_small_file(&path, LARGEST_TOKENIZER)?.ok_or(TextError::Missing(path))
+    vocabulary_file(&folder.join(TOKENIZER))
+}
+
+fn vocabulary_file(path: &Path) -> Result<Vec<u8>, TextError> {
+    read_small_file(path, LARGEST_TOKENIZER)?.ok_or_else(|| TextError::Missing(path.to_owned()))
 }
 
 fn token_id(value: &Value) -> Option<u32> {

@@ -41,6 +41,12 @@ impl Tokenizer {
         Ok(Self { inner: Encoder::Library(Box::new(inner)), special, longest })
     }
 
+    /// A tokenizer that knows no tokens: every text becomes an empty list.
+    pub fn without_tokens() -> Self {
+        let empty = Library::new(tokenizers::models::bpe::BPE::default());
+        Self { inner: Encoder::Library(Box::new(empty)), special: SpecialTokens::default(), longest: 0 }
+    }
+
     /// A tokenizer from a GGUF file's vocabulary. `longest` is the number of bytes of the longest token's spelling.
     pub fn from_gguf(encoder: Encoder, special: &Special, longest: usize) -> Self {
         let special = SpecialTokens { bos: special.bos, end: special.end.clone(), add_bos: Some(special.add_bos) };
