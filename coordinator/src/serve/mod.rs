@@ -1,4 +1,4 @@
-//! `model-boss serve`: four steps from a configuration to a coordinator that answers, and back.
+//! `model-boss serve`: the four steps from a configuration to a coordinator that answers, and the steps of its end.
 
 mod configured;
 mod drain;

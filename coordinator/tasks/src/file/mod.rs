@@ -102,10 +102,10 @@ pub struct TaskDefaults {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Fallback {
-    /// Any model of the ladder may serve it.
+    /// Any model of the ladder may serve the request.
     #[default]
     Any,
-    /// Only the first model may serve it.
+    /// Only the first model may serve the request.
     None,
 }
 
