@@ -6,8 +6,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::scheduling::Ruling;
 
-/// Reports to the driver; it cannot carry an order. Sending never blocks. The number of pending reports is limited by
-/// the limits on connections and workers.
+/// The sender of reports to the driver, which cannot send an order. Sending never blocks. The number of pending reports
+/// is limited by the limits on connections and workers.
 #[derive(Clone, Debug)]
 pub(crate) struct News(mpsc::UnboundedSender<DriverInput>);
 

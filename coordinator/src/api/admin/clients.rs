@@ -45,7 +45,7 @@ struct SettingView {
 }
 
 impl WrittenRules<'_> {
-    /// Every recent client, and each with an entry of its own.
+    /// Every recent client, and every client with an entry of its own.
     fn names(&self) -> Vec<ClientId> {
         let named = self.file.clients.keys().map(|name| ClientId::from(name.as_str()));
         let mut named: Vec<ClientId> =
