@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 const ONE: &str = "[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\n";
 /// Leases so short that a recovery window is over in a second and a half.
 const SHORT: &str = "[leases]\nterm = \"1s\"\nheartbeat = \"200ms\"\npatience = \"500ms\"";
-/// Streams report soon what their requests wait for.
+/// Settings with which streams report soon what their requests wait for.
 const TALKATIVE: &str = "[sse]\nfirst_comment = \"50ms\"\ninterval = \"50ms\"";
 
 fn sandbox(url: &str) -> Sandbox {

@@ -23,7 +23,7 @@ use crate::store::Etag;
 const HOST_FOLDERS: [&str; 2] = ["/dev/shm", "/run/lock"];
 /// The folder for systems that have neither.
 const LAST_FOLDER: &str = "/tmp";
-/// All users may create files, and only a file's owner may remove it.
+/// The mode of a folder in which all users may create files, and only a file's owner may remove it.
 const STICKY: u32 = 0o1777;
 /// The longest file that is read here.
 const LONGEST: u64 = 64 << 10;

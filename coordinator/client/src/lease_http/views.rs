@@ -128,7 +128,7 @@ pub struct WaiterBody {
     /// The size on each of these devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Vec<PartBody>>,
-    /// The size on each of any devices.
+    /// The size on each of a number of devices, whichever they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub any: Option<AnyBody>,
 }
