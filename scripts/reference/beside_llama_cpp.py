@@ -96,7 +96,7 @@ def starts_within(tokens, offset):
 
 
 def preference(likeliest, own, other):
-    """The nats by which a side preferred its own token over the other's. It is a lower bound if the other token is not among the likeliest."""
+    """The nats by which a side preferred its own token: a lower bound if the other's token is not among the likeliest."""
     least = min(likeliest.values())
     # The server shows this token together with the next: only its beginning was chosen here.
     other = max((one for one in likeliest if other.startswith(one)), key=len, default=other)
