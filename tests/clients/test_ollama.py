@@ -98,3 +98,17 @@ def test_en_6_samplers_that_are_off_pass_and_those_that_are_on_are_refused_by_na
         with pytest.raises(ollama.ResponseError, match=next(iter(on))) as caught:
             client.generate("guide", prompt="?", options={**off, **on})
         assert caught.value.status_code == 400
+
+
+def test_en_7_a_prompt_that_is_too_long_is_shortened_unless_the_client_forbids_it(client, fake_url):
+    long = [{"role": "user", "content": "What is a lease? " * 200}, {"role": "assistant", "content": "A promise."}, *QUESTION]
+    answer = client.chat("guide", messages=long * 5, options={**GREEDY, "num_predict": 24})
+    assert "8210" in answer.message.content
+    # Two words are left of each message of the stand-in, whose context is five words.
+    small = ollama_of(fake_url)
+    assert small.generate("small", prompt="one two three four five six seven").done
+    assert small.chat("small", messages=[{"role": "user", "content": "one two three four"}, {"role": "user", "content": "five"}]).done
+    with pytest.raises(ollama.ResponseError, match="the input length exceeds the context length") as caught:
+        small._request(ollama.GenerateResponse, "POST", "/api/generate",
+                       json={"model": "small", "prompt": "one two three four five six", "truncate": False, "stream": False})
+    assert caught.value.status_code == 400

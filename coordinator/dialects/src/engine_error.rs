@@ -3,6 +3,8 @@
 use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::Value;
 
+use crate::overflow::{OPENAIS, Overflow, is_overflow, overflow_limit};
+
 /// The most characters that an error message repeats of a body without JSON.
 const MAX_WORDS: usize = 300;
 
@@ -43,7 +45,13 @@ fn with_advice(message: String, said: &Value) -> String {
              model's manifest"
         );
     }
-    let limit = said.get("n_ctx").and_then(Value::as_u64).or_else(|| overflow_limit(&message));
+    let count = |name: &str| said.get(name).and_then(Value::as_u64);
+    let limit = count("n_ctx").or_else(|| overflow_limit(&message));
+    // llama-server's older words lack the number that its fields have.
+    let message = match count("n_prompt_tokens").filter(|_| Overflow::in_words(&message).prompt.is_none()) {
+        Some(tokens) => format!("{message} (the prompt has {tokens} tokens)"),
+        None => message,
+    };
     match limit.filter(|_| !message.contains(OPENAIS)) {
         Some(limit) if message.contains("physical batch") => {
             format!("{OPENAIS} is {limit} tokens. {message}: raise --ubatch-size in the llamacpp_args of its manifest")
@@ -51,29 +59,6 @@ fn with_advice(message: String, said: &Value) -> String {
         Some(limit) => format!("{OPENAIS} is {limit} tokens. {message}"),
         None => message,
     }
-}
-
-/// OpenAI's words for the context of a model, which clients search for before they shorten a conversation.
-pub(crate) const OPENAIS: &str = "This model's maximum context length";
-
-/// Whether an engine's message means that a prompt is too long. vLLM, SGLang and llama-server have no code for it.
-fn is_overflow(message: &str) -> bool {
-    let words = [
-        "maximum context length",
-        "longer than the model's context length",
-        "exceeds the available context size",
-        "larger than the max context size",
-        "too large to process",
-    ];
-    words.iter().any(|words| message.contains(words))
-}
-
-/// The longest prompt in tokens, where an engine's message gives it.
-pub(crate) fn overflow_limit(message: &str) -> Option<u64> {
-    ["batch size: ", "context length (", "context size (", "tokens > "].into_iter().find_map(|before| {
-        let (_, behind) = message.split_once(before)?;
-        behind.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-    })
 }
 
 fn plain(status: u16, body: &[u8]) -> String {
@@ -104,6 +89,12 @@ mod tests {
                 r#"{"error":{"code":400,"message":"too long","type":"exceed_context_size_error","n_ctx":9}}"#,
                 "context_length_exceeded",
                 "This model's maximum context length is 9 tokens. too long",
+            ),
+            (
+                400,
+                r#"{"error":{"code":400,"message":"long","type":"exceed_context_size_error","n_prompt_tokens":12,"n_ctx":9}}"#,
+                "context_length_exceeded",
+                "This model's maximum context length is 9 tokens. long (the prompt has 12 tokens)",
             ),
             (
                 400,

@@ -12,7 +12,9 @@ mod fields;
 mod links;
 mod names;
 pub mod ollama;
+mod overflow;
 mod reshape;
+mod shorten;
 pub mod sse;
 pub mod thinking;
 
@@ -22,4 +24,6 @@ pub use engine::{EngineDialect, Prepared};
 pub use engine_error::engine_error;
 pub use links::{LinkSearch, link_refused};
 pub use names::Names;
+pub use overflow::Overflow;
 pub use reshape::{Reshape, Stamp, nonsense};
+pub use shorten::{ContextWish, RefusedPrompt, shortened};

@@ -96,16 +96,47 @@ pub(crate) fn error(error: &ApiError) -> Value {
     json!({ "error": { "code": error.status(), "message": error.message, "type": error.code.kind() } })
 }
 
-/// A vector of three numbers for each text, or list of token ids.
-pub(crate) fn embeddings(body: &Value, model: &str) -> Value {
-    let texts = match &body["input"] {
+/// llama-server's refusal of a prompt that its context cannot hold.
+pub(crate) fn overflow(tokens: u64, limit: u64) -> Value {
+    let message = format!("the request exceeds the available context size ({limit} tokens), try increasing it");
+    json!({ "error": {
+        "code": 400, "message": message, "type": "exceed_context_size_error", "n_prompt_tokens": tokens, "n_ctx": limit,
+    } })
+}
+
+/// llama-server's refusal of a text to embed that its physical batch cannot hold.
+pub(crate) fn batch_overflow(tokens: u64, limit: u64) -> Value {
+    let message = format!(
+        "input ({tokens} tokens) is too large to process. increase the physical batch size (current batch size: {limit})"
+    );
+    json!({ "error": { "code": 500, "message": message, "type": "server_error" } })
+}
+
+/// The words of the longest text to embed.
+pub(crate) fn longest(body: &Value) -> u64 {
+    texts(body).iter().map(words).max().unwrap_or(0)
+}
+
+/// A token for each word of a text.
+pub(crate) fn tokens(body: &Value, _: &str) -> Value {
+    json!({ "tokens": (0..words(&body["content"])).collect::<Vec<_>>() })
+}
+
+fn texts(body: &Value) -> Vec<Value> {
+    match &body["input"] {
         Value::Array(texts) if !texts.iter().all(Value::is_number) => texts.clone(),
         one => vec![one.clone()],
-    };
-    let vector = |text: &Value| {
-        let words = text.as_str().map_or(1, |text| text.split_whitespace().count());
-        json!([words as f64, 0.5, -1.0])
-    };
+    }
+}
+
+fn words(text: &Value) -> u64 {
+    text.as_str().map_or(1, |text| text.split_whitespace().count() as u64)
+}
+
+/// A vector of three numbers for each text, or list of token ids. The first is the number of words.
+pub(crate) fn embeddings(body: &Value, model: &str) -> Value {
+    let texts = texts(body);
+    let vector = |text: &Value| json!([words(text) as f64, 0.5, -1.0]);
     let data = texts
         .iter()
         .enumerate()

@@ -59,6 +59,19 @@ impl FakeWorker {
         }
     }
 
+    /// Refuses a prompt of so many tokens.
+    fn refuse_length(&self, tokens: u64) -> CannedAnswer {
+        let limit = self.context_length();
+        if self.manner == Manner::LlamaServer {
+            return whole(StatusCode::BAD_REQUEST, llama_server::overflow(tokens, limit).to_string().into());
+        }
+        let message = format!(
+            "This model's maximum context length is {limit} tokens. However, the prompt has {tokens} tokens; shorten \
+             it, or use a model with a longer context"
+        );
+        refuse(&ApiError::new(ErrorCode::ContextLengthExceeded, message))
+    }
+
     /// The share of the simulated load that is done.
     fn progress(&self) -> f32 {
         if self.ready.get().is_some() {
@@ -216,9 +229,9 @@ async fn answer(request: Request<Incoming>, worker: Arc<FakeWorker>) -> CannedAn
         (&Method::GET, "/metrics") => metrics(&worker),
         (&Method::POST, "/v1/chat/completions") => infer(request, &worker, CompletionRoute::Chat).await,
         (&Method::POST, "/v1/completions") => infer(request, &worker, CompletionRoute::Completion).await,
-        (&Method::POST, "/tokenize") => tokenize(request).await,
+        (&Method::POST, "/tokenize") => read_json(request, &worker, llama_server::tokens).await,
         (&Method::POST, "/completion") if foreign => infer(request, &worker, CompletionRoute::LlamaCompletion).await,
-        (&Method::POST, "/v1/embeddings") => read_json(request, &worker, llama_server::embeddings).await,
+        (&Method::POST, "/v1/embeddings") => embed(request, &worker).await,
         (&Method::POST, "/v1/rerank") => read_json(request, &worker, llama_server::rerank).await,
         _ => refuse(&ApiError::new(ErrorCode::NotFound, "no such route")),
     };
@@ -277,22 +290,39 @@ fn metrics(worker: &FakeWorker) -> CannedAnswer {
     answer
 }
 
-async fn tokenize(request: Request<Incoming>) -> CannedAnswer {
-    let Ok(body) = Limited::new(request.into_body(), BODY_LIMIT).collect().await else {
-        return refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit"));
+/// Vectors, unless a text has more words than the context.
+async fn embed(request: Request<Incoming>, worker: &FakeWorker) -> CannedAnswer {
+    let limit = worker.context_length();
+    let vectors = |body: &Value, model: &str| match llama_server::longest(body) {
+        words if words > limit => Err(llama_server::batch_overflow(words, limit)),
+        _ => Ok(llama_server::embeddings(body, model)),
     };
-    let body: Value = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
-    let words = body["content"].as_str().unwrap_or_default().split_whitespace().count();
-    whole(StatusCode::OK, json!({ "tokens": (0..words).collect::<Vec<_>>() }).to_string().into())
+    try_json(request, worker, vectors).await
 }
 
 /// A route that answers at once.
 async fn read_json(request: Request<Incoming>, worker: &FakeWorker, make: fn(&Value, &str) -> Value) -> CannedAnswer {
+    try_json(request, worker, |body, model| Ok(make(body, model))).await
+}
+
+/// A route that answers at once, or refuses in llama-server's shape with the status in its `code`.
+async fn try_json(
+    request: Request<Incoming>,
+    worker: &FakeWorker,
+    make: impl FnOnce(&Value, &str) -> Result<Value, Value>,
+) -> CannedAnswer {
     let Ok(body) = Limited::new(request.into_body(), BODY_LIMIT).collect().await else {
         return worker.refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit"));
     };
     let body: Value = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
-    whole(StatusCode::OK, make(&body, worker.spec.model.as_str()).to_string().into())
+    match make(&body, worker.spec.model.as_str()) {
+        Ok(answer) => whole(StatusCode::OK, answer.to_string().into()),
+        Err(error) => {
+            let status = error["error"]["code"].as_u64().and_then(|code| u16::try_from(code).ok());
+            let status = status.and_then(|code| StatusCode::from_u16(code).ok());
+            whole(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), error.to_string().into())
+        }
+    }
 }
 
 async fn infer(request: Request<Incoming>, worker: &FakeWorker, route: CompletionRoute) -> CannedAnswer {
@@ -342,12 +372,7 @@ async fn infer(request: Request<Incoming>, worker: &FakeWorker, route: Completio
         return worker.refuse(&ApiError::invalid(field, format!("'{field}' is missing")));
     };
     if prompt_tokens >= worker.context_length() {
-        let message = format!(
-            "This model's maximum context length is {} tokens. However, the prompt has {prompt_tokens} tokens; shorten it, or \
-             use a model with a longer context",
-            worker.context_length()
-        );
-        return worker.refuse(&ApiError::new(ErrorCode::ContextLengthExceeded, message));
+        return worker.refuse_length(prompt_tokens);
     }
     let echo = worker.behaviour.echo.then(|| echo(&parts.headers, &bytes));
     let decode = Decode::start(

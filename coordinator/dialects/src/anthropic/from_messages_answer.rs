@@ -7,7 +7,7 @@ use model_boss_protocol::sse::{self as framing, DONE};
 use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
 use serde_json::{Map, Value, json};
 
-use crate::engine_error::{OPENAIS, overflow_limit};
+use crate::overflow::{OPENAIS, Overflow, is_overflow};
 use crate::sse::{self, SseItem, SseReader};
 use crate::{Reshape, Stamp, nonsense};
 
@@ -269,9 +269,10 @@ pub fn cloud_error(status: u16, body: &[u8], retry_after: Option<Duration>) -> A
         (529 | 503, _) | (_, "overloaded_error") => {
             with(ErrorCode::CloudOverloaded, format!("the provider is overloaded: {said}")).retry_after(later)
         }
-        (400 | 422, _) if said.contains("prompt is too long") => {
-            // Anthropic's words come first: its own clients read the numbers in them.
-            let openais = overflow_limit(said).map(|limit| format!(". {OPENAIS} is {limit} tokens"));
+        (400 | 422, _) if is_overflow(said) || json["error"]["code"] == "context_length_exceeded" => {
+            // The provider's words come first: Anthropic's own clients read the numbers in them.
+            let limit = Overflow::in_words(said).limit.filter(|_| !said.contains(OPENAIS));
+            let openais = limit.map(|limit| format!(". {OPENAIS} is {limit} tokens"));
             with(ErrorCode::ContextLengthExceeded, format!("{said}{}", openais.unwrap_or_default()))
         }
         (400 | 422, _) => with(ErrorCode::InvalidRequest, format!("the provider refused the request: {said}")),

@@ -3,8 +3,8 @@
 use model_boss_protocol::{ApiError, DEMANDS, Demand, ErrorCode, KeepAlive};
 use serde_json::{Map, Value, json};
 
-use crate::Names;
 use crate::links::is_picture;
+use crate::{ContextWish, Names};
 
 /// A translated request of Ollama's API.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +36,27 @@ pub fn keep_alive_of(body: &Map<String, Value>) -> Result<Option<KeepAlive>, Api
             let message = format!("'keep_alive' must be seconds as a number, or a duration such as \"5m\": {error}");
             ApiError::invalid("keep_alive", message)
         }),
+    }
+}
+
+/// The request's wish about a context that is too small. Unlike all other APIs, Ollama's shortens prompts unless it is
+/// told not to.
+pub fn context_wish(body: &Map<String, Value>) -> Result<ContextWish, ApiError> {
+    let keep = match body.get("options").and_then(|options| options.get("num_keep")) {
+        None | Some(Value::Null) => None,
+        Some(value) => Some(value.as_i64().ok_or_else(|| {
+            ApiError::invalid("options.num_keep", "'options.num_keep' must be a whole number of tokens")
+        })?),
+    };
+    Ok(ContextWish { shortens: flag(body, "truncate")?, shifts: flag(body, "shift")?, keep })
+}
+
+/// A field that is true unless the request says otherwise.
+fn flag(body: &Map<String, Value>, name: &str) -> Result<bool, ApiError> {
+    match body.get(name) {
+        None | Some(Value::Null) => Ok(true),
+        Some(Value::Bool(value)) => Ok(*value),
+        Some(_) => Err(ApiError::invalid(name, format!("'{name}' must be true or false"))),
     }
 }
 
@@ -167,14 +188,6 @@ pub fn model_name(body: &Map<String, Value>) -> Option<&str> {
     ["model", "name"].into_iter().filter_map(|field| body.get(field)?.as_str()).find(|name| !name.is_empty())
 }
 
-fn streams(body: &Map<String, Value>) -> Result<bool, ApiError> {
-    match body.get("stream") {
-        None | Some(Value::Null) => Ok(true),
-        Some(Value::Bool(stream)) => Ok(*stream),
-        Some(_) => Err(ApiError::invalid("stream", "'stream' must be true or false")),
-    }
-}
-
 /// Fields of OpenAI's API or the candle worker's additions, each with Ollama's option that holds the same value.
 pub(super) const OPTIONS: [(&str, &str); 12] = [
     ("temperature", "temperature"),
@@ -242,7 +255,7 @@ impl Translation {
             Some(Value::String(effort)) => asked.make("reasoning_effort", json!(effort), "think"),
             Some(_) => return Err(ApiError::invalid("think", "'think' must be true, false, or low, medium or high")),
         }
-        if streams(body)? {
+        if flag(body, "stream")? {
             asked.make("stream", json!(true), "stream");
             asked.make("stream_options", json!({ "include_usage": true }), "stream");
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use model_boss_protocol::ApiError;
+use model_boss_protocol::{ApiError, ErrorCode};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -318,10 +318,13 @@ fn error_line(names: &Names, error: Value) -> Value {
     json!({ "error": error_text(&names.put_back_body(error)) })
 }
 
-/// The message of an error of model-boss; Ollama's clients read no other field.
+/// The message of an error of model-boss; Ollama's clients read no other field. A prompt that is too long is named in
+/// Ollama's own words, which its clients search for.
 pub fn error_text(ours: &Value) -> String {
     let error = &ours["error"];
-    error.as_str().map_or_else(|| message_with_field(error), str::to_owned)
+    let text = error.as_str().map_or_else(|| message_with_field(error), str::to_owned);
+    let is_too_long = error["code"] == ErrorCode::ContextLengthExceeded.as_str();
+    if is_too_long { format!("the input length exceeds the context length: {text}") } else { text }
 }
 
 /// Formats seconds since 1970 as RFC 3339, in UTC. The date follows Howard Hinnant's "chrono-compatible low-level date

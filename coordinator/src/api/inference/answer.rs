@@ -8,21 +8,22 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Uri};
 use http_body_util::BodyExt;
-use model_boss_cloud::{CloudAnswer, CloudRequest, Clouds};
-use model_boss_config::JsonLimits;
+use model_boss_cloud::{CloudAnswer, CloudRequest};
 use model_boss_core::RungChoice;
 use model_boss_dialects::{AnswerKind, Prepared, Reshape, Stamp, check_answer, engine_error};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::gathered::Gathered;
 use model_boss_http::json;
-use model_boss_http::memory::{Admission, HeldMemory, MemoryBudget, MemoryError};
+use model_boss_http::memory::{Admission, HeldMemory, MemoryError};
 use model_boss_http::offload::offload;
 use model_boss_http::upstream::{Outgoing, UpstreamError};
-use model_boss_protocol::{ApiError, ClientId, ErrorBody, ErrorCode, ErrorSource, Priority, headers};
+use model_boss_protocol::{ApiError, ErrorBody, ErrorCode, ErrorSource, Priority, headers};
 use tokio::time::{Instant, timeout_at};
 
 use super::account::Account;
 use super::answer_body::{AnswerBody, AnswerSource, BodyError};
+use super::fitting::Fitting;
+use super::forward::Forward;
 use super::reshape::reshape_whole;
 use crate::scheduling::{Destination, Dispatched, Ticket};
 use crate::worker::Worker;
@@ -34,59 +35,6 @@ const MAX_ADDED: usize = 16 << 10;
 const MAX_ERROR: usize = 64 << 10;
 
 const MAX_BEGINNING: usize = 10 << 20;
-
-/// A request in the form for a worker.
-pub(crate) struct Forward {
-    /// The worker's path.
-    pub(super) path: &'static str,
-    /// The body without model-boss's own fields.
-    pub(super) body: Bytes,
-    /// The public id of the request.
-    pub(super) request_id: HeaderValue,
-    /// The client's deadline.
-    pub(super) deadline: Option<Instant>,
-    /// Whether the answer is to be streamed.
-    pub(super) is_stream: bool,
-    /// Whether the body names its model already.
-    pub(super) model_in_body: ModelInBody,
-    /// Access to the providers of cloud rungs.
-    pub(super) cloud: CloudAccess,
-    /// The budget from which the answer and a translated body take their memory.
-    pub(super) memory: MemoryBudget,
-    /// Limits on a body that is parsed.
-    pub(super) limits: JsonLimits,
-}
-
-/// The providers, and this client's limit of spending at them.
-pub(crate) struct CloudAccess {
-    pub(super) clouds: Arc<Clouds>,
-    pub(super) client: ClientId,
-    /// The limit in US dollars a day, if there is one.
-    pub(super) daily_limit: Option<f64>,
-}
-
-/// Whether a body has a `model`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ModelInBody {
-    /// The body names its model.
-    Named,
-    /// The request names no model. The name is inserted once it is known.
-    Missing,
-}
-
-impl Forward {
-    /// The body with `model` as its model.
-    fn body_for(&self, model: &str) -> Outgoing {
-        if self.model_in_body == ModelInBody::Named {
-            return Outgoing::new(self.body.clone(), Bytes::new());
-        }
-        // After the brace, the body has another field, or ends.
-        let rest = if self.body.is_empty() { Bytes::from_static(b"}") } else { self.body.slice(1..) };
-        let comma = if rest == "}" { "" } else { "," };
-        let first = format!("{{\"model\":{}{comma}", serde_json::Value::from(model));
-        Outgoing::new(Bytes::from(first), rest)
-    }
-}
 
 /// The beginning of an answer, with everything that keeps it open.
 pub(crate) struct Answer {
@@ -216,7 +164,7 @@ async fn begin(
         account.dispatched(&dispatched);
         let (worker, priority) = match &dispatched.place {
             Destination::Worker { worker, priority } => (worker, *priority),
-            Destination::Cloud { provider, model } => match ask_cloud(forward, provider, model).await {
+            Destination::Cloud { provider, model } => match fitted_cloud(forward, provider, model).await {
                 Ok(reply) => return Ok((dispatched, reply)),
                 Err(error) if error.code == ErrorCode::InvalidRequest => return Err(error),
                 Err(error) => {
@@ -225,7 +173,7 @@ async fn begin(
                 }
             },
         };
-        match exchange(worker, priority, forward).await {
+        match fitted_exchange(worker, priority, forward).await {
             Ok(reply) => return Ok((dispatched, reply)),
             Err(Lost::Refused(error)) => return Err(error),
             Err(lost) if lost.is_nonsense() => {
@@ -242,6 +190,32 @@ async fn begin(
                 broke_off = lost.is_broken_off().then(|| Arc::clone(worker));
                 ticket.lost();
             }
+        }
+    }
+}
+
+/// Sends the request to a provider, again where its prompt is too long and may be shortened.
+async fn fitted_cloud(forward: &Forward, provider: &str, model: &str) -> Result<UpstreamReply, ApiError> {
+    let mut fitting = Fitting::new(forward);
+    loop {
+        match ask_cloud(fitting.request(), provider, model).await {
+            Err(error) if fitting.shorten_after(&error).await? => {}
+            answered => return answered,
+        }
+    }
+}
+
+/// Sends the request to a worker, again where its prompt is too long and may be shortened.
+async fn fitted_exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Result<UpstreamReply, Lost> {
+    let mut fitting = Fitting::new(forward);
+    loop {
+        let reply = exchange(worker, priority, fitting.request()).await?;
+        let refusal = match &reply.content {
+            Content::Whole(body) if reply.status.is_client_error() => body,
+            _ => return Ok(reply),
+        };
+        if !fitting.shorten_after_answer(refusal).await? {
+            return Ok(reply);
         }
     }
 }

@@ -20,7 +20,7 @@ use super::account::Account;
 use super::answer::deadline_exceeded;
 use super::reshape::reshaped;
 use crate::api::context::Context;
-use crate::api::inference::openai::{infer_translated, understand};
+use crate::api::inference::openai::{InferenceRoute, infer_translated, understand};
 use crate::api::route::Call;
 use crate::scheduling::Wish;
 
@@ -37,7 +37,8 @@ pub(crate) async fn messages(mut call: Call) -> Result<Response, ApiError> {
     };
     let (model, chat, names) = call.body().await?.open(translate).await?;
     let (context, stamp) = (Arc::clone(&call.context), stamp(&call, model));
-    let answer = infer_translated(call, (chat, &names), "/v1/chat/completions", Category::Llm).await?;
+    let answer =
+        infer_translated(call, (chat, &names), InferenceRoute::at("/v1/chat/completions", Category::Llm)).await?;
     let reshape: Box<dyn Reshape> = Box::new(MessagesFromChat::new(stamp, names));
     reshaped(&context, answer, reshape, "text/event-stream").await
 }
@@ -138,7 +139,8 @@ async fn counted_elsewhere(
 
 /// The number of tokens in a chat's prompt, counted by a model of this machine.
 async fn counted(call: Call, chat: RequestBody, names: &Names) -> Result<u64, ApiError> {
-    let answer = infer_translated(call, (chat, names), "/v1/chat/completions", Category::Llm).await?;
+    let answer =
+        infer_translated(call, (chat, names), InferenceRoute::at("/v1/chat/completions", Category::Llm)).await?;
     let (head, body) = answer.into_parts();
     let body = Limited::new(body, MAX_COUNTED).collect().await.map(Collected::to_bytes).unwrap_or_default();
     let said: Value = serde_json::from_slice(&body).unwrap_or_default();

@@ -5,6 +5,8 @@ mod annotate;
 mod answer;
 mod answer_body;
 mod cloud_models;
+mod fitting;
+mod forward;
 pub(super) mod messages;
 pub(super) mod models;
 pub(super) mod ollama;

@@ -12,10 +12,10 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use model_boss_catalog::Model;
 use model_boss_core::{LoadOptions, Moment, SlotView};
 use model_boss_dialects::ollama::{
-    AnswerShape, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, OllamaRequest, from_chat, from_embed, from_generate,
-    keep_alive_of, model_name, timestamp,
+    AnswerShape, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, OllamaRequest, context_wish, from_chat, from_embed,
+    from_generate, keep_alive_of, model_name, timestamp,
 };
-use model_boss_dialects::{Names, Reshape, Stamp};
+use model_boss_dialects::{ContextWish, Names, Reshape, Stamp};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::body::{OpenBody, RequestBody, json};
 use model_boss_http::error::panic_error;
@@ -32,7 +32,7 @@ use super::models::look;
 use super::reshape::reshaped;
 use crate::api::admin::tasks;
 use crate::api::context::Context;
-use crate::api::inference::openai::{infer_translated, understand};
+use crate::api::inference::openai::{InferenceRoute, infer_translated, understand};
 use crate::api::route::Call;
 
 /// The version of Ollama whose API this is, since its clients require a minimum.
@@ -62,14 +62,14 @@ async fn ask(
     let began = Instant::now();
     let context = Arc::clone(&call.context);
     let (stamp, wanted) = request(&mut call, read).await?;
-    let (body, names, path) = match wanted {
+    let (body, names, asked) = match wanted {
         OllamaWish::Residency(residency) => return only_residency(&context, shape, &stamp, *residency).await,
-        OllamaWish::Answer(body, names, path) => (body, names, path),
+        OllamaWish::Answer(body, names, asked) => (body, names, asked),
     };
     let loading = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&loading);
     let elapsed = Box::new(move || (began.elapsed(), Duration::from_millis(told.load(Ordering::Relaxed))));
-    let answer = infer_translated(call, (body, &names), path, Category::Llm).await?;
+    let answer = infer_translated(call, (body, &names), asked).await?;
     let reshape: Box<dyn Reshape> = Box::new(OllamaFromChat::new(shape, stamp, names, elapsed));
     loading.store(load_ms(&answer), Ordering::Relaxed);
     reshaped(&context, answer, reshape, LINES).await
@@ -79,8 +79,8 @@ async fn ask(
 enum OllamaWish {
     /// The model is to be loaded or unloaded.
     Residency(Box<ResidencyRequest>),
-    /// The body is answered as a request to a path of OpenAI's API.
-    Answer(RequestBody, Names, &'static str),
+    /// The body is answered as a request of OpenAI's API.
+    Answer(RequestBody, Names, InferenceRoute),
 }
 
 /// A request only to load or to unload a model. The client's rules apply as to every other request.
@@ -101,6 +101,7 @@ async fn request(
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
         let stamp = named(&mut given);
+        let context_wish = context_wish(&given)?;
         let (request, names, path) = match read(&given)? {
             OllamaRequest::Chat(request, names) => (request, names, "/v1/chat/completions"),
             OllamaRequest::Completion(request, names) => (request, names, "/v1/completions"),
@@ -117,7 +118,10 @@ async fn request(
             }
         };
         body.replace(request.to_string());
-        Ok((stamp, OllamaWish::Answer(body.close(), names, path)))
+        Ok((
+            stamp,
+            OllamaWish::Answer(body.close(), names, InferenceRoute::at(path, Category::Llm).within(context_wish)),
+        ))
     };
     call.body().await?.open(translate).await
 }
@@ -181,11 +185,14 @@ async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError
         let mut given = body.object()?;
         let stamp = named(&mut given);
         let (request, names) = from_embed(&given, shape)?;
+        // The older route has no `truncate`, and shortens always.
+        let truncates = ContextWish { shortens: true, ..ContextWish::default() };
+        let wish = if shape == EmbedShape::One { truncates } else { context_wish(&given)? };
         body.replace(request.to_string());
-        Ok((stamp, body.close(), names))
+        Ok((stamp, body.close(), names, InferenceRoute::at("/v1/embeddings", Category::Embedding).within(wish)))
     };
-    let (stamp, request, names) = call.body().await?.open(translate).await?;
-    let answer = infer_translated(call, (request, &names), "/v1/embeddings", Category::Embedding).await?;
+    let (stamp, request, names, asked) = call.body().await?.open(translate).await?;
+    let answer = infer_translated(call, (request, &names), asked).await?;
     let loading = Duration::from_millis(load_ms(&answer));
     let elapsed = Box::new(move || (began.elapsed(), loading));
     let reshape: Box<dyn Reshape> = Box::new(OllamaFromEmbeddings::new(shape, stamp.model, names, elapsed));

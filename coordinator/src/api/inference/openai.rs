@@ -8,7 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use model_boss_core::{Outcome, Scheduler, Target};
-use model_boss_dialects::{AnswerKind, Names};
+use model_boss_dialects::{AnswerKind, ContextWish, Names};
 use model_boss_host::clocks::in_a;
 use model_boss_http::body::{OpenBody, RequestBody};
 use model_boss_http::headers::{REQUEST_ID, THINKING};
@@ -18,7 +18,8 @@ use model_boss_tasks::{Question, Resolved};
 use tokio::time::{Instant, timeout};
 
 use super::account::Account;
-use super::answer::{Answer, CloudAccess, Content, Forward, ModelInBody, Served, obtain};
+use super::answer::{Answer, Content, Served, obtain};
+use super::forward::{CloudAccess, Forward, ModelInBody};
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
 use crate::api::context::Context;
@@ -44,36 +45,54 @@ const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering")
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn chat_completions(call: Call) -> Result<Response, ApiError> {
-    infer(call, "/v1/chat/completions", Category::Llm).await
+    infer(call, InferenceRoute::at("/v1/chat/completions", Category::Llm)).await
 }
 
 /// `POST /v1/completions`.
 pub(crate) async fn completions(call: Call) -> Result<Response, ApiError> {
-    infer(call, "/v1/completions", Category::Llm).await
+    infer(call, InferenceRoute::at("/v1/completions", Category::Llm)).await
 }
 
 /// `POST /v1/embeddings`.
 pub(crate) async fn embeddings(call: Call) -> Result<Response, ApiError> {
-    infer(call, "/v1/embeddings", Category::Embedding).await
+    infer(call, InferenceRoute::at("/v1/embeddings", Category::Embedding)).await
 }
 
 /// `POST /v1/rerank` and its other names.
 pub(crate) async fn rerank(call: Call) -> Result<Response, ApiError> {
-    infer(call, "/v1/rerank", Category::Reranking).await
+    infer(call, InferenceRoute::at("/v1/rerank", Category::Reranking)).await
 }
 
-async fn infer(mut call: Call, path: &'static str, category: Category) -> Result<Response, ApiError> {
+/// The demands of a route on the model and its answer, apart from the body.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InferenceRoute {
+    /// The path in OpenAI's API.
+    path: &'static str,
+    category: Category,
+    /// The client's wish about a context that is too small.
+    context: ContextWish,
+}
+
+impl InferenceRoute {
+    /// A question whose prompt is refused if it is too long.
+    pub(super) fn at(path: &'static str, category: Category) -> Self {
+        Self { path, category, context: ContextWish::default() }
+    }
+
+    /// The same question with this wish about a context that is too small.
+    pub(super) const fn within(self, context: ContextWish) -> Self {
+        Self { context, ..self }
+    }
+}
+
+async fn infer(mut call: Call, asked: InferenceRoute) -> Result<Response, ApiError> {
     let body = call.body().await?;
-    infer_body(call, body, path, category).await
+    infer_body(call, body, asked).await
 }
 
 /// Serves a request whose body was read, or made, already.
-pub(crate) async fn infer_body(
-    call: Call,
-    body: RequestBody,
-    path: &'static str,
-    category: Category,
-) -> Result<Response, ApiError> {
+async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Result<Response, ApiError> {
+    let InferenceRoute { path, category, context: wish } = asked;
     let request_id = call.request_id();
     let Call { context, request, .. } = call;
     let (looking, headers) = (Arc::clone(&context), request.into_parts().0.headers);
@@ -91,7 +110,8 @@ pub(crate) async fn infer_body(
     let unknown_guard = resolved.unknown_guard.clone();
     let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
     let (memory, limits) = (context.memory.clone(), context.limits.json());
-    let forward = Forward { path, body, request_id, deadline, is_stream: stream, model_in_body, cloud, memory, limits };
+    let forward =
+        Forward { path, body, request_id, deadline, is_stream: stream, model_in_body, wish, cloud, memory, limits };
     let request = ticket.request();
     let answer =
         async move { obtain(ticket, forward, account).await.map_err(|error| naming_guard(error, unknown_guard)) };
@@ -105,10 +125,9 @@ pub(crate) async fn infer_body(
 pub(super) async fn infer_translated(
     call: Call,
     (request, names): (RequestBody, &Names),
-    path: &'static str,
-    category: Category,
+    asked: InferenceRoute,
 ) -> Result<Response, ApiError> {
-    infer_body(call, request, path, category).await.map_err(|error| names.put_back(error))
+    infer_body(call, request, asked).await.map_err(|error| names.put_back(error))
 }
 
 /// Adds the reason why cloud fallback is off to an error that a cloud rung might have prevented.

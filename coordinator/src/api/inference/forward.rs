@@ -1,0 +1,70 @@
+//! A request on its way to the place that serves it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::HeaderValue;
+use model_boss_cloud::Clouds;
+use model_boss_config::JsonLimits;
+use model_boss_dialects::ContextWish;
+use model_boss_http::memory::MemoryBudget;
+use model_boss_http::upstream::Outgoing;
+use model_boss_protocol::ClientId;
+use tokio::time::Instant;
+
+/// A request in the form for a worker.
+#[derive(Clone)]
+pub(crate) struct Forward {
+    /// The worker's path.
+    pub(super) path: &'static str,
+    /// The body without model-boss's own fields.
+    pub(super) body: Bytes,
+    /// The public id of the request.
+    pub(super) request_id: HeaderValue,
+    /// The client's deadline.
+    pub(super) deadline: Option<Instant>,
+    /// Whether the answer is to be streamed.
+    pub(super) is_stream: bool,
+    /// Whether the body names its model already.
+    pub(super) model_in_body: ModelInBody,
+    /// The client's wish about a context that is too small.
+    pub(super) wish: ContextWish,
+    /// Access to the providers of cloud rungs.
+    pub(super) cloud: CloudAccess,
+    /// The budget from which the answer and a translated body take their memory.
+    pub(super) memory: MemoryBudget,
+    /// Limits on a body that is parsed.
+    pub(super) limits: JsonLimits,
+}
+
+/// The providers, and this client's limit of spending at them.
+#[derive(Clone)]
+pub(crate) struct CloudAccess {
+    pub(super) clouds: Arc<Clouds>,
+    pub(super) client: ClientId,
+    /// The limit in US dollars a day, if there is one.
+    pub(super) daily_limit: Option<f64>,
+}
+
+/// Whether a body has a `model`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ModelInBody {
+    /// The model that serves it.
+    Named,
+    /// The request names no model. The name is inserted once it is known.
+    Missing,
+}
+
+impl Forward {
+    /// The body with `model` as its model.
+    pub(super) fn body_for(&self, model: &str) -> Outgoing {
+        if self.model_in_body == ModelInBody::Named {
+            return Outgoing::new(self.body.clone(), Bytes::new());
+        }
+        // After the brace, the body has another field, or ends.
+        let rest = if self.body.is_empty() { Bytes::from_static(b"}") } else { self.body.slice(1..) };
+        let comma = if rest == "}" { "" } else { "," };
+        let first = format!("{{\"model\":{}{comma}", serde_json::Value::from(model));
+        Outgoing::new(Bytes::from(first), rest)
+    }
+}
