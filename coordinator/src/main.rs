@@ -7,6 +7,7 @@ mod leases;
 mod listeners;
 mod metrics;
 mod refusals;
+mod responses;
 mod scheduling;
 mod serve;
 mod supervisor;

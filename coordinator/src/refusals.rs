@@ -2,6 +2,7 @@
 //! reason its code, its status and its field.
 
 use model_boss_core::{Refusal, RefusalReason, Subject};
+use model_boss_dialects::responses::ResponsesRefusal;
 use model_boss_protocol::{ApiError, ErrorCode};
 use model_boss_tasks::Denial;
 
@@ -51,6 +52,16 @@ pub(crate) fn denied(denial: Denial) -> ApiError {
     let error = ApiError::new(code, denial.to_string());
     // An order about the whole machine names no model.
     if denial == Denial::MachineNotAllowed { error } else { error.with_param("model") }
+}
+
+/// The error that a client gets for a request of the Responses API that cannot become a chat.
+pub(crate) fn of_responses(refusal: ResponsesRefusal) -> ApiError {
+    match refusal {
+        ResponsesRefusal::Malformed { field, message } => ApiError::invalid(field, message),
+        ResponsesRefusal::NotHere { field, message } => {
+            ApiError::new(ErrorCode::UnsupportedByModel, message).with_param(field)
+        }
+    }
 }
 
 /// The failure of a rung, in the scheduler's terms. A limit of the coordinator concerns one request or one client:

@@ -47,6 +47,7 @@ mod queue;
 mod real_model;
 mod request_memory;
 mod residency;
+mod responses;
 mod simulation;
 mod single_flight;
 mod streaming;

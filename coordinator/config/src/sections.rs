@@ -174,6 +174,10 @@ section! {
         path_models: usize = 256,
         /// A model named by its path is forgotten when it was not used for this long.
         path_model_idle: Duration = Duration::from_secs(86_400),
+        /// Memory for responses that clients may continue by their id; the least recently used go first.
+        responses: ByteCount = ByteCount::mib(64),
+        /// A response is forgotten when it was not used for this long.
+        response_idle: Duration = Duration::from_secs(86_400),
     }
 }
 

@@ -14,6 +14,7 @@ mod names;
 pub mod ollama;
 mod overflow;
 mod reshape;
+pub mod responses;
 mod shorten;
 pub mod sse;
 pub mod thinking;

@@ -179,6 +179,14 @@ impl OpenBody {
         json::object(bytes, *limits, memory, Admission::AtDoor)
     }
 
+    /// Parses another text for use beside the body. Its memory is held with the body's.
+    pub fn beside(&mut self, text: &[u8]) -> Result<Value, ApiError> {
+        let RequestBody { memory, limits, .. } = &mut self.0;
+        json::make_room(text, *limits, memory, Admission::AtDoor)?;
+        serde_json::from_slice(text)
+            .map_err(|error| ApiError::new(ErrorCode::Internal, format!("a stored text cannot be read: {error}")))
+    }
+
     /// Replaces the content; `more` is the most bytes by which it grows.
     pub fn rewrite(
         &mut self,

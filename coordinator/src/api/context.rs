@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{Changes, Clock};
 use crate::leases::{DeviceTable, Leases, StoreWatch};
 use crate::metrics::Metrics;
+use crate::responses::ResponseStore;
 use crate::scheduling::Scheduling;
 use crate::supervisor::Streams;
 use crate::tasks::LiveTasks;
@@ -50,6 +51,8 @@ pub(crate) struct Context {
     pub(crate) limits: Limits,
     /// The memory budget of bodies and answers in flight.
     pub(crate) memory: MemoryBudget,
+    /// Responses that clients may continue.
+    pub(crate) responses: ResponseStore,
     /// The times of comments in streams.
     pub(crate) sse: Sse,
     /// The folder with the output of workers.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use admin::{clients, config, events, leases, logs, manage, plan, prometheus, providers, status, tasks};
 use axum::Router;
-use inference::{messages, models, ollama, openai};
+use inference::{messages, models, ollama, openai, responses};
 use route::{Routes, Scope};
 
 pub(crate) use changes::Changes;
@@ -41,6 +41,10 @@ fn routes(context: Arc<Context>) -> Routes {
         .post("/v1/reranking", Inference, openai::rerank)
         .post("/v1/messages", Inference, messages::messages)
         .post("/v1/messages/count_tokens", Inference, messages::count_tokens)
+        .post("/v1/responses", Inference, responses::create)
+        .get("/v1/responses/{*id}", Inference, responses::show)
+        .post("/v1/responses/{*id}", Inference, responses::order)
+        .delete("/v1/responses/{*id}", Inference, responses::delete)
         .post("/api/chat", Inference, ollama::chat)
         .post("/api/generate", Inference, ollama::generate)
         .post("/api/embed", Inference, ollama::embed)

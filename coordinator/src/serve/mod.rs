@@ -46,6 +46,7 @@ use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
 use crate::metrics::Metrics;
+use crate::responses::ResponseStore;
 use crate::scheduling::{Inbox, News, Pulse, Scheduling};
 use crate::supervisor::{LOGS, Ports, Streams, Supervisor, Tools};
 use crate::tasks::LiveTasks;
@@ -306,6 +307,7 @@ fn context(
         owner,
         limits: config.limits.clone(),
         memory: MemoryBudget::new(config.limits.request_memory),
+        responses: ResponseStore::new(config.limits.responses, config.limits.response_idle),
         sse: config.sse.clone(),
         logs: state.file(LOGS),
         state: state.clone(),

@@ -1,4 +1,4 @@
-//! Routes of clients of models: three dialects, from a request to the last byte of its answer, and the lists of models.
+//! Routes of clients of models: four dialects, from a request to the last byte of its answer, and the lists of models.
 
 mod account;
 mod annotate;
@@ -12,5 +12,6 @@ pub(super) mod models;
 pub(super) mod ollama;
 pub(super) mod openai;
 mod reshape;
+pub(super) mod responses;
 mod stream;
 mod usage;

@@ -37,6 +37,7 @@ use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
 use crate::metrics::Metrics;
+use crate::responses::ResponseStore;
 use crate::scheduling::{News, Pulse, Scheduling};
 use crate::supervisor::{Ports, Supervisor, SupervisorSettings, Tools};
 use crate::tasks::LiveTasks;
@@ -193,6 +194,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         owner: None,
         limits: Limits { inference_body: ByteCount(2_000), management_body: ByteCount(200), ..Limits::default() },
         memory: MemoryBudget::new(Limits::default().request_memory),
+        responses: ResponseStore::new(Limits::default().responses, Limits::default().response_idle),
         sse: Sse::default(),
         logs: folder.path().join("logs"),
         state: StateFolder::new(folder.path()),

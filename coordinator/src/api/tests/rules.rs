@@ -71,7 +71,7 @@ fn nothing(_: &str) -> Value {
 }
 
 /// Routes that only show state.
-const SHOWN: [&str; 25] = [
+const SHOWN: [&str; 26] = [
     "/",
     "/live",
     "/ready",
@@ -82,6 +82,7 @@ const SHOWN: [&str; 25] = [
     "/api/version",
     "/v1/models",
     "/v1/models/{*id}",
+    "/v1/responses/{*id}",
     "/api/v1/health",
     "/api/v1/stats",
     "/api/v1/slots",
@@ -108,6 +109,9 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/v1/embeddings", Asks("vectors", input)),
         ("POST", "/v1/rerank", Asks("ranks", ranked)),
         ("POST", "/v1/reranking", Asks("ranks", ranked)),
+        ("POST", "/v1/responses", Asks("guide", input)),
+        ("POST", "/v1/responses/{*id}", Nothing),
+        ("DELETE", "/v1/responses/{*id}", Nothing),
         ("POST", "/v1/messages", Asks("guide", chat)),
         ("POST", "/v1/messages/count_tokens", Asks("guide", chat)),
         ("POST", "/api/chat", Asks("guide", chat)),

@@ -1,0 +1,269 @@
+//! Items of the Responses API: from items to the messages of a chat, and lists of items in pages.
+
+use serde_json::{Value, json};
+
+use super::refusal::ResponsesRefusal;
+use crate::Names;
+
+/// The messages of a chat, made from items one after another.
+pub(super) struct MessageList<'a> {
+    messages: Vec<Value>,
+    names: &'a mut Names,
+}
+
+impl<'a> MessageList<'a> {
+    pub(super) const fn new(names: &'a mut Names) -> Self {
+        Self { messages: Vec::new(), names }
+    }
+
+    /// The messages.
+    pub(super) fn end(self) -> Vec<Value> {
+        self.messages
+    }
+
+    /// Adds the request's instructions.
+    pub(super) fn instruct(&mut self, text: &str) {
+        let ours = self.add(json!({ "role": "system", "content": text }));
+        self.names.made(ours, "instructions");
+    }
+
+    /// Adds a text of the user's.
+    pub(super) fn push_text(&mut self, theirs: &str, text: &str) {
+        let ours = self.add(json!({ "role": "user", "content": text }));
+        self.names.made(ours, theirs);
+    }
+
+    /// Adds an item. `theirs` is its place in the request.
+    pub(super) fn push(&mut self, theirs: &str, item: &Value) -> Result<(), ResponsesRefusal> {
+        match item["type"].as_str() {
+            // A message may come without its type.
+            Some("message") => self.message(theirs, item),
+            None if item["role"].is_string() => self.message(theirs, item),
+            Some("function_call") => {
+                self.call(theirs, item);
+                Ok(())
+            }
+            Some("function_call_output") => self.result(theirs, item),
+            // Thoughts are dropped, since another model may have had them.
+            Some("reasoning") => Ok(()),
+            Some("item_reference") => {
+                let message = format!("'{theirs}' refers to an item by its id; send the item itself");
+                Err(ResponsesRefusal::not_here(theirs, message))
+            }
+            Some(kind) => {
+                let message = format!("'{theirs}' is an item of type '{kind}', which only OpenAI's own servers read");
+                Err(ResponsesRefusal::not_here(theirs, message))
+            }
+            None => {
+                let message = format!("'{theirs}' must be an item with a 'type', or a message with a 'role'");
+                Err(ResponsesRefusal::malformed(theirs, message))
+            }
+        }
+    }
+
+    /// Adds a message; returns its place in the chat, such as `messages[1]`.
+    fn add(&mut self, message: Value) -> String {
+        self.messages.push(message);
+        format!("messages[{}]", self.messages.len() - 1)
+    }
+
+    fn message(&mut self, theirs: &str, item: &Value) -> Result<(), ResponsesRefusal> {
+        let role = item["role"].as_str().unwrap_or_default();
+        if !["user", "assistant", "system", "developer"].contains(&role) {
+            let message = format!("'{theirs}.role' must be user, assistant, system or developer, not '{role}'");
+            return Err(ResponsesRefusal::malformed(format!("{theirs}.role"), message));
+        }
+        let index = self.messages.len();
+        let content = self.content(theirs, &format!("messages[{index}].content"), &item["content"])?;
+        let ours = self.add(json!({ "role": role, "content": content }));
+        self.names.moved_if_elsewhere(&ours, theirs);
+        Ok(())
+    }
+
+    /// A message's content: a text, or the parts of a list.
+    fn content(&mut self, theirs: &str, ours: &str, content: &Value) -> Result<Value, ResponsesRefusal> {
+        let theirs = format!("{theirs}.content");
+        let parts = match content {
+            Value::String(text) => return Ok(json!(text)),
+            Value::Array(parts) => parts,
+            _ => {
+                let message = format!("'{theirs}' must be a text, or a list of parts");
+                return Err(ResponsesRefusal::malformed(theirs, message));
+            }
+        };
+        let translated: Vec<Value> = parts
+            .iter()
+            .enumerate()
+            .map(|(number, part)| {
+                let place = format!("{theirs}[{number}]");
+                self.names.made(format!("{ours}[{number}]"), place.as_str());
+                self.names.moved(format!("{ours}[{number}].type"), format!("{place}.type"));
+                self.part(&place, &format!("{ours}[{number}]"), part)
+            })
+            .collect::<Result<_, _>>()?;
+        // Most templates and small engines read a text only.
+        let texts: Option<Vec<&str>> = translated.iter().map(|part| part["text"].as_str()).collect();
+        if let Some(texts) = texts {
+            self.names.made(ours, theirs);
+            return Ok(json!(texts.join("\n")));
+        }
+        Ok(Value::Array(translated))
+    }
+
+    fn part(&mut self, theirs: &str, ours: &str, part: &Value) -> Result<Value, ResponsesRefusal> {
+        let text = |name: &str| {
+            part[name].as_str().map(|text| json!({ "type": "text", "text": text })).ok_or_else(|| {
+                let place = format!("{theirs}.{name}");
+                let message = format!("'{place}' is missing, or no text");
+                ResponsesRefusal::malformed(place, message)
+            })
+        };
+        match part["type"].as_str() {
+            Some("input_text" | "output_text" | "text") => text("text"),
+            Some("refusal") => text("refusal"),
+            Some("input_image") if part["image_url"].is_string() => {
+                let mut image = json!({ "url": part["image_url"] });
+                if let Some(detail) = part["detail"].as_str() {
+                    image["detail"] = json!(detail);
+                }
+                self.names.moved(format!("{ours}.image_url.url"), format!("{theirs}.image_url"));
+                Ok(json!({ "type": "image_url", "image_url": image }))
+            }
+            Some("input_image" | "input_file") => {
+                let message = format!("'{theirs}' is a file at OpenAI; send an image as 'image_url' with a data: URL");
+                Err(ResponsesRefusal::not_here(theirs, message))
+            }
+            Some("input_audio") => Ok(json!({ "type": "input_audio", "input_audio": part["input_audio"] })),
+            kind => {
+                let kind = kind.unwrap_or_default();
+                let message = format!("'{theirs}' is a part of type '{kind}', which cannot be read here");
+                Err(ResponsesRefusal::malformed(format!("{theirs}.type"), message))
+            }
+        }
+    }
+
+    /// Adds a tool call to the assistant's message in front of it, or to a new one.
+    fn call(&mut self, theirs: &str, item: &Value) {
+        let function = json!({ "name": item["name"], "arguments": item["arguments"] });
+        let call = json!({ "id": item["call_id"], "type": "function", "function": function });
+        let joins = self.messages.last().is_some_and(|last| last["role"] == "assistant");
+        let index = if joins {
+            self.messages.len() - 1
+        } else {
+            self.add(json!({ "role": "assistant", "content": null }));
+            self.names.made(format!("messages[{}]", self.messages.len() - 1), theirs);
+            self.messages.len() - 1
+        };
+        let message = &mut self.messages[index];
+        let number = match &mut message["tool_calls"] {
+            Value::Array(calls) => {
+                calls.push(call);
+                calls.len() - 1
+            }
+            none => {
+                *none = json!([call]);
+                self.names.made(format!("messages[{index}].tool_calls"), theirs);
+                0
+            }
+        };
+        let ours = format!("messages[{index}].tool_calls[{number}]");
+        self.names.made(ours.as_str(), theirs);
+        self.names.moved(format!("{ours}.id"), format!("{theirs}.call_id"));
+        self.names.moved(format!("{ours}.function.name"), format!("{theirs}.name"));
+        self.names.moved(format!("{ours}.function.arguments"), format!("{theirs}.arguments"));
+    }
+
+    fn result(&mut self, theirs: &str, item: &Value) -> Result<(), ResponsesRefusal> {
+        let place = format!("{theirs}.output");
+        let output = match &item["output"] {
+            Value::String(text) => text.clone(),
+            Value::Array(parts) => {
+                let texts: Option<Vec<&str>> = parts.iter().map(|part| part["text"].as_str()).collect();
+                let message = format!("'{place}' may hold only text");
+                texts.ok_or_else(|| ResponsesRefusal::malformed(place.as_str(), message))?.join("\n")
+            }
+            _ => {
+                let message = format!("'{place}' must be a text, or a list of parts");
+                return Err(ResponsesRefusal::malformed(place, message));
+            }
+        };
+        let ours = self.add(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": output }));
+        self.names.made(ours.as_str(), theirs);
+        self.names.moved(format!("{ours}.tool_call_id"), format!("{theirs}.call_id"));
+        self.names.made(format!("{ours}.content"), place);
+        Ok(())
+    }
+}
+
+/// Items in the form of a list, each with a type and an id.
+pub(super) fn with_ids(items: Vec<Value>, id: &str) -> Vec<Value> {
+    let named = |(index, mut item): (usize, Value)| {
+        if !item["type"].is_string() {
+            item["type"] = json!("message");
+        }
+        if item["type"] == "message"
+            && let Some(text) = item["content"].as_str()
+        {
+            let kind = if item["role"] == "assistant" { "output_text" } else { "input_text" };
+            item["content"] = json!([{ "type": kind, "text": text }]);
+        }
+        if !item["id"].is_string() {
+            let prefix = match item["type"].as_str() {
+                Some("function_call") => "fc",
+                Some("function_call_output") => "fco",
+                Some("reasoning") => "rs",
+                _ => "msg",
+            };
+            item["id"] = json!(format!("{prefix}_{id}_i{index}"));
+        }
+        item
+    };
+    items.into_iter().enumerate().map(named).collect()
+}
+
+/// The order of a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ItemOrder {
+    /// The oldest first.
+    Ascending,
+    /// The newest first, as OpenAI lists them where the request does not say.
+    #[default]
+    Descending,
+}
+
+/// The wanted part of a list of items.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ItemPage {
+    /// The order.
+    pub order: ItemOrder,
+    /// The most items.
+    pub limit: usize,
+    /// The item behind which the page begins.
+    pub after: Option<String>,
+}
+
+impl Default for ItemPage {
+    fn default() -> Self {
+        Self { order: ItemOrder::default(), limit: 20, after: None }
+    }
+}
+
+/// A page of items in OpenAI's shape.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ItemList(pub Value);
+
+impl ItemList {
+    /// A page of these items, which are in ascending order.
+    pub fn page(mut items: Vec<Value>, page: &ItemPage) -> Self {
+        if page.order == ItemOrder::Descending {
+            items.reverse();
+        }
+        let after = page.after.as_ref().and_then(|after| items.iter().position(|item| item["id"] == after.as_str()));
+        items.drain(..after.map_or(0, |after| after + 1));
+        let has_more = items.len() > page.limit;
+        items.truncate(page.limit);
+        let id = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
+        let (first, last) = (id(items.first()), id(items.last()));
+        Self(json!({ "object": "list", "data": items, "first_id": first, "last_id": last, "has_more": has_more }))
+    }
+}

@@ -1,0 +1,356 @@
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::*;
+use crate::names::tests::check_every_place;
+use crate::sse::{SseItem, SseReader};
+use crate::{Names, Reshape, Stamp};
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+fn translated(request: Value) -> ResponsesRequest {
+    from_responses_request(&object(request.clone()), &[], "1").unwrap_or_else(|error| panic!("{request}: {error}"))
+}
+
+fn stamp() -> Stamp {
+    Stamp { id: "resp_1".into(), model: "m".into(), created: 7 }
+}
+
+fn tool(name: &str) -> Value {
+    json!({ "type": "function", "name": name, "description": "d", "strict": true,
+        "parameters": { "type": "object", "properties": {} } })
+}
+
+/// A request with every field that is translated.
+fn everything() -> Value {
+    json!({
+        "model": "m", "stream": true, "instructions": "Be brief.", "max_output_tokens": 9, "temperature": 0.5,
+        "top_p": 0.9, "top_logprobs": 2, "parallel_tool_calls": false, "user": "u", "x_priority": 3, "seed": 1,
+        "reasoning": { "effort": "low", "summary": "auto" }, "include": ["message.output_text.logprobs"],
+        "text": { "verbosity": "low", "format": { "type": "json_schema", "name": "n", "strict": true, "description": "d",
+            "schema": { "type": "object", "properties": {} } } },
+        "tools": [tool("look"), tool("listen")], "tool_choice": { "type": "function", "name": "look" },
+        "grammar": "x", "truncation": "auto", "metadata": { "a": "b" },
+        "input": [
+            { "role": "user", "content": "What?" },
+            { "type": "message", "role": "user", "content": [
+                { "type": "input_text", "text": "This" },
+                { "type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low" } ] },
+            { "type": "reasoning", "id": "rs_0", "summary": [] },
+            { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "I look." }] },
+            { "type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}" },
+            { "type": "function_call", "call_id": "c2", "name": "listen", "arguments": "{}" },
+            { "type": "function_call_output", "call_id": "c1", "output": "a cat" },
+            { "type": "function_call_output", "call_id": "c2", "output": [{ "type": "input_text", "text": "purr" }] },
+        ],
+    })
+}
+
+#[test]
+fn en_7_a_request_with_everything_becomes_a_chat() {
+    let request = translated(everything());
+    let function = |name: &str| {
+        json!({ "type": "function", "function": { "name": name, "description": "d", "strict": true,
+            "parameters": { "type": "object", "properties": {} } } })
+    };
+    let call =
+        |id: &str, name: &str| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": "{}" } });
+    assert_eq!(
+        request.chat,
+        json!({
+            "model": "m", "stream": true, "stream_options": { "include_usage": true }, "max_tokens": 9, "temperature": 0.5,
+            "top_p": 0.9, "logprobs": true, "top_logprobs": 2, "parallel_tool_calls": false, "user": "u", "x_priority": 3,
+            "seed": 1, "reasoning_effort": "low", "verbosity": "low", "grammar": "x",
+            "response_format": { "type": "json_schema", "json_schema": { "name": "n", "strict": true, "description": "d",
+                "schema": { "type": "object", "properties": {} } } },
+            "tools": [function("look"), function("listen")],
+            "tool_choice": { "type": "function", "function": { "name": "look" } },
+            "messages": [
+                { "role": "system", "content": "Be brief." },
+                { "role": "user", "content": "What?" },
+                { "role": "user", "content": [{ "type": "text", "text": "This" },
+                    { "type": "image_url", "image_url": { "url": "data:image/png;base64,AA", "detail": "low" } }] },
+                { "role": "assistant", "content": "I look.", "tool_calls": [call("c1", "look"), call("c2", "listen")] },
+                { "role": "tool", "tool_call_id": "c1", "content": "a cat" },
+                { "role": "tool", "tool_call_id": "c2", "content": "purr" },
+            ],
+        })
+    );
+    assert!(request.store && request.context.shortens);
+    let ids: Vec<&str> = request.items.iter().map(|item| item["id"].as_str().unwrap()).collect();
+    assert_eq!(ids[..3], ["msg_1_i0", "msg_1_i1", "rs_0"]);
+    assert_eq!(request.items[0]["content"], json!([{ "type": "input_text", "text": "What?" }]));
+    assert_eq!(request.echoed["reasoning"], json!({ "effort": "low", "summary": "auto" }));
+    assert_eq!(request.echoed["text"]["format"]["name"], "n");
+}
+
+#[test]
+fn en_7_every_field_of_a_translation_is_named_as_the_client_named_it() {
+    let asked = everything();
+    let ResponsesRequest { chat, names, .. } = translated(asked.clone());
+    check_every_place(&names, &chat, &asked);
+    for (ours, theirs) in [
+        ("max_tokens", "max_output_tokens"),
+        ("reasoning_effort", "reasoning.effort"),
+        ("response_format", "text.format"),
+        ("response_format.json_schema.schema.properties.x", "text.format.schema.properties.x"),
+        ("messages[0].content", "instructions"),
+        ("messages[2].content[1].image_url.url", "input[1].content[1].image_url"),
+        ("messages[3].tool_calls[1].function.arguments", "input[5].arguments"),
+        ("tools[1].function.parameters.type", "tools[1].parameters.type"),
+        ("messages", "input"),
+    ] {
+        assert_eq!(names.place(ours), theirs);
+    }
+    for asked in [
+        json!({ "model": "m", "input": "What?" }),
+        json!({ "model": "m", "input": [{ "role": "user", "content": "?" }] }),
+    ] {
+        let ResponsesRequest { chat, names, .. } = translated(asked.clone());
+        check_every_place(&names, &chat, &asked);
+    }
+}
+
+#[test]
+fn an_earlier_response_comes_first_but_for_its_instructions() {
+    let earlier = [
+        json!({ "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "1" }] }),
+        json!({ "type": "reasoning", "content": [{ "type": "reasoning_text", "text": "hm" }] }),
+        json!({ "type": "function_call", "call_id": "c", "name": "look", "arguments": "{}" }),
+    ];
+    let asked = json!({ "model": "m", "instructions": "new", "previous_response_id": "resp_0", "store": false,
+        "input": [{ "type": "function_call_output", "call_id": "c", "output": "cat" }] });
+    let request = from_responses_request(&object(asked.clone()), &earlier, "1").unwrap();
+    let roles: Vec<&str> =
+        request.chat["messages"].as_array().unwrap().iter().map(|said| said["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "tool"]);
+    assert_eq!(request.items.len(), 1, "only its own");
+    assert!(!request.store);
+    assert_eq!(request.names.place("messages[2].tool_calls[0].function.name"), "previous_response_id.name");
+    assert_eq!(previous_response(&object(asked)), Ok(Some("resp_0")));
+}
+
+#[test]
+fn en_7_what_only_openais_servers_have_is_refused_by_name() {
+    let with = |more: Value| {
+        let mut request = object(json!({ "model": "m", "input": "?" }));
+        request.extend(object(more));
+        request
+    };
+    for (more, field) in [
+        (json!({ "background": true }), "background"),
+        (json!({ "conversation": "conv_1" }), "conversation"),
+        (json!({ "prompt": { "id": "pmpt_1" } }), "prompt"),
+        (json!({ "tools": [tool("look"), { "type": "web_search" }] }), "tools[1]"),
+        (json!({ "tools": [{ "type": "custom", "name": "x" }] }), "tools[0]"),
+        (json!({ "tool_choice": { "type": "file_search" } }), "tool_choice"),
+        (json!({ "input": [{ "type": "web_search_call" }] }), "input[0]"),
+        (json!({ "input": [{ "type": "item_reference", "id": "x" }] }), "input[0]"),
+        (
+            json!({ "input": [{ "role": "user", "content": [{ "type": "input_file", "file_id": "f" }] }] }),
+            "input[0].content[0]",
+        ),
+    ] {
+        match from_responses_request(&with(more.clone()), &[], "1") {
+            Err(ResponsesRefusal::NotHere { field: named, message }) => {
+                assert_eq!(named, field, "{more}");
+                assert!(message.contains(field), "{message}");
+            }
+            other => panic!("{more}: {other:?}"),
+        }
+    }
+    for (more, field) in [
+        (json!({ "input": null }), "input"),
+        (json!({ "input": [] }), "input"),
+        (json!({ "input": [7] }), "input[0]"),
+        (json!({ "input": [{ "role": "robot", "content": "x" }] }), "input[0].role"),
+        (json!({ "input": [{ "role": "user", "content": 7 }] }), "input[0].content"),
+        (json!({ "input": [{ "role": "user", "content": [{ "type": "input_text" }] }] }), "input[0].content[0].text"),
+        (json!({ "input": [{ "role": "user", "content": [{ "type": "odd" }] }] }), "input[0].content[0].type"),
+        (json!({ "input": [{ "type": "function_call_output", "output": 7 }] }), "input[0].output"),
+        (json!({ "instructions": 7 }), "instructions"),
+        (json!({ "tools": {} }), "tools"),
+        (json!({ "include": "x" }), "include"),
+        (json!({ "store": "no" }), "store"),
+        (json!({ "truncation": "yes" }), "truncation"),
+        (json!({ "text": { "format": { "type": "xml" } } }), "text.format.type"),
+        (json!({ "text": { "format": { "type": "json_schema" } } }), "text.format.schema"),
+    ] {
+        match from_responses_request(&with(more.clone()), &[], "1") {
+            Err(ResponsesRefusal::Malformed { field: named, .. }) => assert_eq!(named, field, "{more}"),
+            other => panic!("{more}: {other:?}"),
+        }
+    }
+    let allowed =
+        json!({ "type": "allowed_tools", "mode": "required", "tools": [{ "type": "function", "name": "b" }] });
+    let asked = with(json!({ "tools": [tool("a"), tool("b")], "tool_choice": allowed }));
+    let ResponsesRequest { chat, names, .. } = from_responses_request(&asked, &[], "1").unwrap();
+    assert_eq!((&chat["tools"][0]["function"]["name"], &chat["tool_choice"]), (&json!("b"), &json!("required")));
+    assert_eq!(names.place("tools[0].function.name"), "tools[1].name");
+}
+
+fn reshape(on_end: Option<OnResponse>) -> ResponsesFromChat {
+    ResponsesFromChat::new(stamp(), Names::default(), translated(json!({ "model": "m", "input": "?" })).echoed, on_end)
+}
+
+/// The events of a stream, each checked for its name and number.
+fn events(bytes: &[u8]) -> Vec<Value> {
+    let mut numbered = Vec::new();
+    for item in SseReader::default().push(bytes) {
+        if let SseItem::Event { name, data } = item {
+            let event: Value = serde_json::from_str(&data).unwrap();
+            assert_eq!(event["type"], name.as_str());
+            assert_eq!(event["sequence_number"], numbered.len());
+            numbered.push(event);
+        }
+    }
+    numbered
+}
+
+const STREAM: &str = ": loading\n\ndata: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n\
+    data: {\"choices\":[{\"delta\":{\"reasoning_content\":\"h\"}}]}\n\n\
+    data: {\"choices\":[{\"delta\":{\"reasoning_content\":\"m\"}}]}\n\n\
+    data: {\"choices\":[{\"delta\":{\"content\":\"Yes\"},\"logprobs\":{\"content\":[{\"token\":\"Yes\"}]}}]}\n\n\
+    data: {\"choices\":[{\"delta\":{\"content\":\"!\"}}]}\n\n\
+    data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"a\",\"function\":{\"name\":\"look\",\"arguments\":\"{\\\"x\\\"\"}}]}}]}\n\n\
+    data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":1,\"id\":\"b\",\"function\":{\"name\":\"listen\",\"arguments\":\"{}\"}}]}}]}\n\n\
+    data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\":1}\"}}]}}]}\n\n\
+    data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\n\
+    data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2,\"prompt_tokens_details\":{\"cached_tokens\":1}}}\n\n\
+    data: [DONE]\n\n";
+
+#[test]
+fn en_7_a_stream_comes_as_typed_events_however_it_is_cut() {
+    let mut whole: Option<Vec<Value>> = None;
+    for size in [1, 7, 50, STREAM.len()] {
+        let (kept, keep) = std::sync::mpsc::channel();
+        let mut reshape = reshape(Some(Box::new(move |response: &Value| kept.send(response.clone()).unwrap())));
+        let mut out = Vec::new();
+        for piece in STREAM.as_bytes().chunks(size) {
+            out.extend_from_slice(&reshape.piece(piece));
+        }
+        out.extend_from_slice(&reshape.end());
+        assert!(out.starts_with(b": loading\n\n"), "comments keep the connection alive");
+        let events = events(&out);
+        assert_eq!(keep.recv().unwrap(), events.last().unwrap()["response"]);
+        assert_eq!(*whole.get_or_insert_with(|| events.clone()), events, "in pieces of {size}");
+    }
+    let events = whole.unwrap();
+    let names: Vec<&str> =
+        events.iter().map(|event| event["type"].as_str().unwrap().strip_prefix("response.").unwrap()).collect();
+    assert_eq!(
+        names,
+        [
+            "created",
+            "in_progress",
+            "output_item.added",
+            "content_part.added",
+            "reasoning_text.delta",
+            "reasoning_text.delta",
+            "reasoning_text.done",
+            "content_part.done",
+            "output_item.done",
+            "output_item.added",
+            "content_part.added",
+            "output_text.delta",
+            "output_text.delta",
+            "output_text.done",
+            "content_part.done",
+            "output_item.done",
+            "output_item.added",
+            "function_call_arguments.delta",
+            "output_item.added",
+            "function_call_arguments.delta",
+            "function_call_arguments.delta",
+            "function_call_arguments.done",
+            "output_item.done",
+            "function_call_arguments.done",
+            "output_item.done",
+            "completed",
+        ]
+    );
+    let response = &events.last().unwrap()["response"];
+    assert_eq!((&response["id"], &response["status"]), (&json!("resp_1"), &json!("completed")));
+    let output = response["output"].as_array().unwrap();
+    assert_eq!(output[0]["content"], json!([{ "type": "reasoning_text", "text": "hm" }]));
+    assert_eq!(output[1]["content"][0]["text"], "Yes!");
+    assert_eq!(output[1]["content"][0]["logprobs"], json!([{ "token": "Yes" }]));
+    assert_eq!((&output[2]["arguments"], &output[2]["call_id"]), (&json!("{\"x\":1}"), &json!("a")));
+    assert_eq!((&output[3]["name"], &output[3]["status"]), (&json!("listen"), &json!("completed")));
+    assert_eq!((&events[2]["item"]["id"], &events[4]["item_id"]), (&output[0]["id"], &output[0]["id"]));
+    let usage = json!({ "input_tokens": 3, "input_tokens_details": { "cached_tokens": 1 }, "output_tokens": 2,
+        "output_tokens_details": { "reasoning_tokens": 0 }, "total_tokens": 5 });
+    assert_eq!(response["usage"], usage);
+}
+
+#[test]
+fn en_7_a_whole_answer_has_the_output_of_its_stream() {
+    let answer = json!({ "choices": [{ "finish_reason": "length", "message": {
+        "reasoning_content": "hm", "content": "Yes!",
+        "tool_calls": [{ "id": "a", "function": { "name": "look", "arguments": "{}" } },
+            { "id": "b", "function": { "name": "look", "arguments": "{}" } }] } }],
+        "usage": { "prompt_tokens": 3, "completion_tokens": 2 } });
+    let whole: Value = serde_json::from_slice(&reshape(None).whole(200, &answer.to_string().into()).unwrap()).unwrap();
+    let kinds: Vec<&str> =
+        whole["output"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["reasoning", "message", "function_call", "function_call"]);
+    assert_eq!(
+        (&whole["status"], &whole["incomplete_details"]["reason"]),
+        (&json!("incomplete"), &json!("max_output_tokens"))
+    );
+    assert_eq!(
+        (&whole["object"], &whole["created_at"], &whole["error"]),
+        (&json!("response"), &json!(7), &json!(null))
+    );
+    assert_eq!((&whole["tools"], &whole["tool_choice"], &whole["store"]), (&json!([]), &json!("auto"), &json!(true)));
+    assert!(reshape(None).whole(200, &Bytes::from_static(b"{}")).is_err());
+}
+
+#[test]
+fn an_error_keeps_its_shape_before_the_stream_and_ends_it_inside() {
+    let ResponsesRequest { names, echoed, .. } = translated(everything());
+    let error =
+        json!({ "error": { "message": "'max_tokens' is wrong", "param": "max_tokens", "code": "invalid_request" } });
+    let mut reshape = ResponsesFromChat::new(stamp(), names, echoed, Some(Box::new(|_| panic!("it failed"))));
+    let whole: Value = serde_json::from_slice(&reshape.whole(400, &error.to_string().into()).unwrap()).unwrap();
+    assert_eq!(whole["error"]["param"], "max_output_tokens");
+    let mut out = reshape.piece(b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n").to_vec();
+    out.extend_from_slice(&reshape.piece(format!("data: {error}\n\n").as_bytes()));
+    out.extend_from_slice(&reshape.piece(b"data: {\"choices\":[{\"delta\":{\"content\":\"b\"}}]}\n\n"));
+    out.extend_from_slice(&reshape.end());
+    let events = events(&out);
+    let failed = events.last().unwrap();
+    assert_eq!((&failed["type"], &failed["response"]["status"]), (&json!("response.failed"), &json!("failed")));
+    assert_eq!(
+        failed["response"]["error"],
+        json!({ "code": "invalid_request", "message": "'max_output_tokens' is wrong" })
+    );
+}
+
+#[test]
+fn an_answer_without_end_is_given_up() {
+    let mut reshape = reshape(None);
+    let chunk = format!("data: {}\n\n", json!({ "choices": [{ "delta": { "content": "x".repeat(1 << 20) } }] }));
+    let mut last = Bytes::new();
+    for _ in 0..17 {
+        last = reshape.piece(chunk.as_bytes());
+    }
+    assert!(String::from_utf8_lossy(&last).contains("response.failed"));
+    assert!(reshape.piece(chunk.as_bytes()).is_empty() && reshape.end().is_empty());
+}
+
+#[test]
+fn items_come_in_pages() {
+    let items: Vec<Value> = (0..5).map(|number| json!({ "id": format!("i{number}") })).collect();
+    let ids = |page: ItemPage| {
+        let ItemList(list) = ItemList::page(items.clone(), &page);
+        let ids: Vec<String> =
+            list["data"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect();
+        (ids.join(" "), list["has_more"].as_bool().unwrap())
+    };
+    assert_eq!(ids(ItemPage::default()), ("i4 i3 i2 i1 i0".to_owned(), false));
+    let page = ItemPage { order: ItemOrder::Ascending, limit: 2, after: Some("i1".into()) };
+    assert_eq!(ids(page), ("i2 i3".to_owned(), true));
+}
