@@ -207,3 +207,42 @@ async fn en_7_a_model_that_dies_in_the_middle_fails_the_response() {
     assert_eq!(boss.client().get(&format!("{RESPONSES}/{id}")).await.status, StatusCode::NOT_FOUND);
     boss.finish().await;
 }
+
+#[tokio::test]
+async fn en_7_tokens_of_every_model_of_this_machine_are_told() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    sandbox.model("guide", &guide(), "");
+    let _engine = sandbox.gguf_model("engine", "backend = \"llama-server\"", reply("x"));
+    let _vectors =
+        sandbox.gguf_model("vectors", "labels = [\"embedding\"]\nbackend = \"llama-server\"", Behaviour::default());
+    let boss = sandbox.start_with_real_worker().await;
+    let post = async |path: &str, body: Value| boss.client().post(path, &body).await;
+    let text = "Which port does model-boss listen on?";
+    let plain = post("/tokenize", json!({ "model": "guide", "content": text })).await.json();
+    let tokens = plain["tokens"].as_array().unwrap();
+    assert!(tokens.len() > 3 && plain["count"] == tokens.len(), "{plain}");
+    let back = post("/v1/detokenize", json!({ "model": "guide", "tokens": tokens })).await.json();
+    assert_eq!((&back["content"], &back["prompt"]), (&json!(text), &json!(text)));
+    let pieces = post("/v1/tokenize", json!({ "model": "guide", "content": text, "with_pieces": true })).await.json();
+    let joined: String =
+        pieces["tokens"].as_array().unwrap().iter().filter_map(|token| token["piece"].as_str()).collect();
+    assert_eq!(joined.trim_start(), text, "{pieces}");
+    let strings =
+        post("/v1/tokenize", json!({ "model": "guide", "prompt": text, "return_token_strs": true })).await.json();
+    assert_eq!(strings["token_strs"].as_array().map(Vec::len), strings["tokens"].as_array().map(Vec::len), "{strings}");
+    let messages = json!([{ "role": "user", "content": text }]);
+    let chat = post("/v1/tokenize", json!({ "model": "guide", "messages": messages })).await.json();
+    let answer = json!({ "model": "guide", "messages": messages, "max_tokens": 1 });
+    let answer = post("/v1/chat/completions", answer).await.json();
+    assert_eq!(chat["count"], answer["usage"]["prompt_tokens"], "as its template writes it: {chat}");
+    for model in ["engine", "vectors"] {
+        let told = post("/v1/tokenize", json!({ "model": model, "content": "a b c" })).await.json();
+        assert_eq!((&told["count"], &told["tokens"]), (&json!(3), &json!([0, 1, 2])), "{model}: {told}");
+    }
+    let refused = post("/v1/tokenize", json!({ "model": "engine", "messages": messages })).await;
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("messages")));
+    let refused = post("/v1/tokenize", json!({ "model": "claude:opus", "content": "a" })).await;
+    assert!(refused.status.is_client_error(), "{refused:?}");
+    boss.finish().await;
+}

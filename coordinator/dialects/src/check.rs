@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::nonsense;
+use crate::tokens::{DETOKENIZE, TOKENIZE};
 
 /// Limit in bytes for a line of a stream; an image in base64 takes about a tenth of it.
 const LONGEST_LINE: usize = 8 << 20;
@@ -24,6 +25,10 @@ pub enum AnswerKind {
     Embeddings,
     /// Answers of `/v1/rerank`.
     Ranking,
+    /// `/tokenize`.
+    Tokens,
+    /// `/detokenize`.
+    Text,
 }
 
 impl AnswerKind {
@@ -33,6 +38,8 @@ impl AnswerKind {
             "/v1/embeddings" => Self::Embeddings,
             "/v1/rerank" => Self::Ranking,
             "/v1/completions" => Self::Completion,
+            TOKENIZE => Self::Tokens,
+            DETOKENIZE => Self::Text,
             _ => Self::Chat,
         }
     }
@@ -99,6 +106,18 @@ struct RankingAnswer {
 }
 
 #[derive(Deserialize)]
+struct TokenizedAnswer {
+    #[serde(rename = "tokens")]
+    _tokens: Vec<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct DetokenizedAnswer {
+    #[serde(rename = "content")]
+    _content: TextOnly,
+}
+
+#[derive(Deserialize)]
 struct Usage {
     #[serde(rename = "prompt_tokens")]
     _prompt: Option<u64>,
@@ -127,6 +146,14 @@ pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), ApiError> {
         AnswerKind::Embeddings => read::<EmbeddingsAnswer>(body)?.data.is_empty(),
         AnswerKind::Ranking => {
             read::<RankingAnswer>(body)?;
+            false
+        }
+        AnswerKind::Tokens => {
+            read::<TokenizedAnswer>(body)?;
+            false
+        }
+        AnswerKind::Text => {
+            read::<DetokenizedAnswer>(body)?;
             false
         }
     };
@@ -240,7 +267,7 @@ mod tests {
 
     #[test]
     fn answers_are_told_from_nonsense() {
-        use AnswerKind::{Chat, Completion, Embeddings, Ranking};
+        use AnswerKind::{Chat, Completion, Embeddings, Ranking, Text, Tokens};
         for (kind, body) in [
             (Chat, r#"{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[{}]}}],"usage":null}"#),
             (
@@ -250,6 +277,8 @@ mod tests {
             (Completion, r#"{"choices":[{"text":""}]}"#),
             (Embeddings, r#"{"data":[{"embedding":"AAAA"},{"embedding":[1,2]}]}"#),
             (Ranking, r#"{"results":[]}"#),
+            (Tokens, r#"{"tokens":[]}"#),
+            (Text, r#"{"content":""}"#),
         ] {
             assert_eq!(check_answer(kind, body.as_bytes()), Ok(()), "{body}");
         }
@@ -269,6 +298,8 @@ mod tests {
             (Embeddings, r#"{"data":[]}"#),
             (Embeddings, r#"{"data":[{}]}"#),
             (Ranking, r#"{"data":[]}"#),
+            (Tokens, r#"{"data":[]}"#),
+            (Text, r#"{"content":[]}"#),
         ] {
             assert!(check_answer(kind, body.as_bytes()).is_err(), "{kind:?}: {body}");
         }

@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use crate::completion::{CompletionKind, CompletionToChat, completion_request};
 use crate::continued::{self, WithoutBegun};
 use crate::fields::{Fields, malformed, raw};
-use crate::{Reshape, Stamp, thinking};
+use crate::tokens::{TokensToBothNames, is_about_tokens};
+use crate::{Reshape, Stamp, thinking, tokens};
 
 /// Rules by which requests are translated for one engine.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,6 +53,9 @@ impl EngineDialect {
     pub fn prepare(&self, path: &'static str, body: &Bytes, stamp: Stamp) -> Result<Prepared, ApiError> {
         let chat = path.ends_with("/chat/completions");
         let mut fields: Fields = serde_json::from_slice(body).map_err(malformed)?;
+        if is_about_tokens(path) {
+            return self.prepare_tokens(path, fields);
+        }
         self.refuse_demands(&fields)?;
         if self.is_llama_server {
             ask_for_progress(&mut fields)?;
@@ -77,6 +81,14 @@ impl EngineDialect {
         let body = serde_json::to_vec(&fields).map_err(malformed)?;
         let reshape = begun.map(|begun| Box::new(WithoutBegun(begun)) as Box<dyn Reshape>);
         Ok(Prepared { path, body: Bytes::from(body), reshape, thinking: note })
+    }
+
+    /// Translates a request about tokens. Defaults of the manifest are for answers.
+    fn prepare_tokens(&self, path: &'static str, mut fields: Fields) -> Result<Prepared, ApiError> {
+        tokens::rename(&mut fields, self.is_llama_server)?;
+        fields.insert("model".to_owned(), raw(&json!(self.served_name))?);
+        let body = Bytes::from(serde_json::to_vec(&fields).map_err(malformed)?);
+        Ok(Prepared { path, body, reshape: Some(Box::new(TokensToBothNames)), thinking: None })
     }
 
     /// Refuses demands that llama.cpp's server would ignore. Requests to other engines pass, since their fields are

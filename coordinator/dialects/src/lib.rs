@@ -18,6 +18,7 @@ pub mod responses;
 mod shorten;
 pub mod sse;
 pub mod thinking;
+mod tokens;
 
 pub use check::{AnswerKind, BadStream, StreamCheck, check_answer};
 pub use completion::CompletionToChat;
@@ -28,3 +29,4 @@ pub use names::Names;
 pub use overflow::Overflow;
 pub use reshape::{Reshape, Stamp, nonsense};
 pub use shorten::{ContextWish, RefusedPrompt, shortened};
+pub use tokens::{DETOKENIZE, TOKENIZE};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use admin::{clients, config, events, leases, logs, manage, plan, prometheus, providers, status, tasks};
 use axum::Router;
-use inference::{messages, models, ollama, openai, responses};
+use inference::{messages, models, ollama, openai, responses, tokens};
 use route::{Routes, Scope};
 
 pub(crate) use changes::Changes;
@@ -41,6 +41,8 @@ fn routes(context: Arc<Context>) -> Routes {
         .post("/v1/reranking", Inference, openai::rerank)
         .post("/v1/messages", Inference, messages::messages)
         .post("/v1/messages/count_tokens", Inference, messages::count_tokens)
+        .post("/v1/tokenize", Inference, tokens::tokenize)
+        .post("/v1/detokenize", Inference, tokens::detokenize)
         .post("/v1/responses", Inference, responses::create)
         .get("/v1/responses/{*id}", Inference, responses::show)
         .post("/v1/responses/{*id}", Inference, responses::order)

@@ -14,4 +14,5 @@ pub(super) mod openai;
 mod reshape;
 pub(super) mod responses;
 mod stream;
+pub(super) mod tokens;
 mod usage;

@@ -13,7 +13,7 @@ use model_boss_host::clocks::in_a;
 use model_boss_http::body::{OpenBody, RequestBody};
 use model_boss_http::headers::{REQUEST_ID, THINKING};
 use model_boss_http::peek::{ANONYMOUS, Changes, Peeked, ThinkingSource, peek};
-use model_boss_protocol::{ApiError, Category, ClientId, RequestId};
+use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, RequestId};
 use model_boss_tasks::{Question, Resolved};
 use tokio::time::{Instant, timeout};
 
@@ -66,9 +66,10 @@ pub(crate) async fn rerank(call: Call) -> Result<Response, ApiError> {
 /// The demands of a route on the model and its answer, apart from the body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InferenceRoute {
-    /// The path in OpenAI's API.
+    /// The path in OpenAI's API, or the worker's.
     path: &'static str,
-    category: Category,
+    /// The category of models that answer it; `None`: every model does, with what is its own.
+    category: Option<Category>,
     /// The client's wish about a context that is too small.
     context: ContextWish,
 }
@@ -76,7 +77,12 @@ pub(super) struct InferenceRoute {
 impl InferenceRoute {
     /// A question whose prompt is refused if it is too long.
     pub(super) fn at(path: &'static str, category: Category) -> Self {
-        Self { path, category, context: ContextWish::default() }
+        Self { path, category: Some(category), context: ContextWish::default() }
+    }
+
+    /// A question about the vocabulary of the model that is named.
+    pub(super) fn about_tokens(path: &'static str) -> Self {
+        Self { path, category: None, context: ContextWish::default() }
     }
 
     /// The same question with this wish about a context that is too small.
@@ -85,7 +91,7 @@ impl InferenceRoute {
     }
 }
 
-async fn infer(mut call: Call, asked: InferenceRoute) -> Result<Response, ApiError> {
+pub(super) async fn infer(mut call: Call, asked: InferenceRoute) -> Result<Response, ApiError> {
     let body = call.body().await?;
     infer_body(call, body, asked).await
 }
@@ -97,7 +103,15 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
     let Call { context, request, .. } = call;
     let (looking, headers) = (Arc::clone(&context), request.into_parts().0.headers);
     let looked = body.open(move |body| look(&looking, body, &headers)).await?;
-    let UnderstoodBody { peeked, body, resolved, model_in_body } = looked;
+    let UnderstoodBody { peeked, body, mut resolved, model_in_body } = looked;
+    let category = match category {
+        Some(category) => category,
+        None => {
+            // A model of another rung has another vocabulary.
+            resolved.permit = resolved.permit.first_only();
+            own_category(&context, &resolved.ladder().first.target)?
+        }
+    };
     let marks = Marks { request_id: request_id.clone(), unknown: peeked.unknown.clone() };
 
     let stream = peeked.stream && AnswerKind::of(path).may_stream();
@@ -119,6 +133,17 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
         return streamed(&context, request, answer, marks).await;
     }
     Ok(respond(answer.await?, &marks, comment_times(&context)))
+}
+
+/// The category of a model of this machine.
+fn own_category(context: &Context, target: &Target) -> Result<Category, ApiError> {
+    match target {
+        Target::Local(id) => Ok(context.catalog.current().get(id).map_or(Category::Llm, |m| m.description.category)),
+        Target::Cloud { provider, .. } => {
+            let message = format!("provider '{provider}' tells no tokens; ask a model of this machine");
+            Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"))
+        }
+    }
 }
 
 /// The answer to a request that was translated from another API. Errors name the client's own fields.

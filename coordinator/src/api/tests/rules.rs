@@ -46,6 +46,10 @@ fn input(model: &str) -> Value {
     json!({ "model": model, "input": "?" })
 }
 
+fn tokens(model: &str) -> Value {
+    json!({ "model": model, "tokens": [1] })
+}
+
 fn ranked(model: &str) -> Value {
     json!({ "model": model, "query": "?", "documents": ["a"] })
 }
@@ -112,6 +116,8 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/v1/responses", Asks("guide", input)),
         ("POST", "/v1/responses/{*id}", Nothing),
         ("DELETE", "/v1/responses/{*id}", Nothing),
+        ("POST", "/v1/tokenize", Asks("guide", prompt)),
+        ("POST", "/v1/detokenize", Asks("guide", tokens)),
         ("POST", "/v1/messages", Asks("guide", chat)),
         ("POST", "/v1/messages/count_tokens", Asks("guide", chat)),
         ("POST", "/api/chat", Asks("guide", chat)),
