@@ -26,13 +26,11 @@ const AROUND: u64 = 16;
 /// The weight of a token, where no refusal gives a better one.
 const TOKEN: f64 = 4.0;
 
-/// A client's wish about a context that is too small for its prompt and answer.
+/// A client's wish about a context that is too small for its prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContextWish {
     /// Whether a prompt that is too long is shortened; otherwise it is refused.
     pub shortens: bool,
-    /// Whether the generation goes on once the context is full, without its oldest half.
-    pub shifts: bool,
     /// Tokens at the beginning of a prompt that stay, if the client says; negative for as many as possible.
     pub keep: Option<i64>,
 }
@@ -276,7 +274,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    const SHORTENS: ContextWish = ContextWish { shortens: true, shifts: true, keep: None };
+    const SHORTENS: ContextWish = ContextWish { shortens: true, keep: None };
 
     fn object(value: Value) -> Map<String, Value> {
         value.as_object().unwrap().clone()

@@ -48,7 +48,7 @@ pub fn context_wish(body: &Map<String, Value>) -> Result<ContextWish, ApiError> 
             ApiError::invalid("options.num_keep", "'options.num_keep' must be a whole number of tokens")
         })?),
     };
-    Ok(ContextWish { shortens: flag(body, "truncate")?, shifts: flag(body, "shift")?, keep })
+    Ok(ContextWish { shortens: flag(body, "truncate")?, keep })
 }
 
 /// A field that is true unless the request says otherwise.
