@@ -24,6 +24,9 @@ pub mod headers {
     pub const DEADLINE_MS: &str = "x-deadline-ms";
     /// The request's priority, 0 to 9, where lower is more important. A worker may order its work by it.
     pub const PRIORITY: &str = "x-priority";
+    /// The caller, as a text that differs between callers and means nothing else. Our own worker shares the keys and
+    /// values of prompts between requests of one caller, and never between two. Clients cannot set it.
+    pub const CALLER: &str = "x-caller";
 }
 
 /// The line that starts a worker, as JSON.
@@ -232,6 +235,10 @@ pub struct WorkerHealth {
     /// The bytes that the worker holds on each device of [`WorkerSpec::parts`], by the same names, if they are known.
     #[serde(default)]
     pub held: Vec<(DeviceId, ByteCount)>,
+    /// The most bytes that the worker will hold there, with all the keys and values that it may keep; known when ready.
+    /// Its lease covers them from then on, used or not.
+    #[serde(default)]
+    pub may_hold: Vec<(DeviceId, ByteCount)>,
     /// The counts of the engine's work.
     #[serde(default)]
     pub engine: EngineStats,

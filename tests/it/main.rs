@@ -39,6 +39,7 @@ mod observability;
 mod one_host;
 mod operators;
 mod ports;
+mod prefix_cache;
 mod printing;
 mod process_trees;
 mod prompts_by_hand;

@@ -71,6 +71,13 @@ impl WorkerMetrics {
         gauge("model_boss_worker_sequences_active", f64::from(stats.active));
         gauge("model_boss_worker_sequences_waiting", f64::from(stats.waiting));
         gauge("model_boss_worker_kv_bytes", totals.kv_bytes as f64);
+        gauge("model_boss_worker_kv_blocks_used", totals.kv_used_blocks as f64);
+        gauge("model_boss_worker_kv_blocks_cached", totals.kv_cached_blocks as f64);
+        if let Some(limit) = totals.kv_limit_blocks {
+            gauge("model_boss_worker_kv_blocks_limit", limit as f64);
+        }
+        counter("model_boss_worker_cached_tokens_total", totals.found_tokens);
+        counter("model_boss_worker_preemptions_total", totals.preempted);
         if let Some(monitor) = streaming {
             self.record_streaming(monitor);
         }

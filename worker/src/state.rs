@@ -118,20 +118,41 @@ impl WorkerState {
         self.serving.get().map_or_else(Vec::new, |serving| serving.places.iter().map(PlaceUse::report).collect())
     }
 
+    /// A device's name in the lease.
+    fn leased_name(&self, place: &PlaceReport) -> DeviceId {
+        let on_cpu = self.spec.device == DeviceId::Cpu;
+        let mut leased = self.spec.parts.iter().filter(|(name, _)| on_cpu || *name != DeviceId::Cpu);
+        let at = self.spec.places().iter().position(|(device, _)| *device == place.device);
+        at.and_then(|at| leased.nth(at)).map_or_else(|| place.device.clone(), |(name, _)| name.clone())
+    }
+
     /// Bytes of weights, keys and values on each device, by the names of the lease.
     fn held(&self) -> Vec<(DeviceId, ByteCount)> {
-        let on_cpu = self.spec.device == DeviceId::Cpu;
-        let leased: Vec<_> = self.spec.parts.iter().filter(|(name, _)| on_cpu || *name != DeviceId::Cpu).collect();
-        let inside = self.spec.places();
         let reports = self.places();
-        let name = |place: &PlaceReport| {
-            let at = inside.iter().position(|(device, _)| *device == place.device);
-            at.and_then(|at| leased.get(at)).map_or_else(|| place.device.clone(), |(name, _)| name.clone())
-        };
-        let held = |place: &PlaceReport| (name(place), ByteCount(place.weight_bytes + place.kv_bytes));
+        let held = |place: &PlaceReport| (self.leased_name(place), ByteCount(place.weight_bytes + place.kv_bytes));
         let host: u64 = reports.iter().map(|place| place.host_bytes).sum();
         let host = (host > 0).then_some((DeviceId::Cpu, ByteCount(host)));
         reports.iter().map(held).chain(host).collect()
+    }
+
+    /// The most bytes it will hold on each device, by the names of the lease; empty without a limit on keys and values.
+    fn may_hold(&self) -> Vec<(DeviceId, ByteCount)> {
+        let Some((serving, tokens)) = self.serving.get().and_then(|s| Some((s, s.info.kv_tokens? as u64))) else {
+            return Vec::new();
+        };
+        let beside = |place: &PlaceUse| {
+            let kv = tokens.saturating_mul(place.kv_bytes_per_token() as u64);
+            ByteCount(kv.saturating_add(serving.info.workspace_bytes))
+        };
+        let weights = |place: &PlaceUse| ByteCount(place.report().weight_bytes);
+        let mut all: Vec<(DeviceId, ByteCount)> = Vec::new();
+        for place in serving.places.iter() {
+            let bytes = weights(place) + beside(place);
+            all.push((self.leased_name(&place.report()), bytes));
+        }
+        let host: u64 = serving.places.iter().map(|place| place.report().host_bytes).sum();
+        all.extend((host > 0).then_some((DeviceId::Cpu, ByteCount(host))));
+        all
     }
 
     /// The body of `GET /health`.
@@ -145,6 +166,7 @@ impl WorkerState {
             context_length: serving.map(|serving| serving.info.context_length as u64),
             weight_bytes: serving.map(|serving| serving.info.weight_bytes),
             held: self.held(),
+            may_hold: self.may_hold(),
             engine: self.activity.stats(),
             streaming: self.monitor().map(stream_stats),
         }

@@ -75,8 +75,8 @@ fn window(manifest: &Manifest, layers: &LayerFacts) -> ByteCount {
     ByteCount((layers.largest + ByteCount::mib(1)).0.saturating_mul(block).saturating_mul(slots))
 }
 
-/// The tokens by which the candle decoder's cache grows (`worker/candle`, `cpu_attention::SEGMENT`).
-const KV_SEGMENT: u64 = 256;
+/// The tokens by which the candle decoder's keys and values grow (`worker/engine`, `BLOCK_TOKENS`).
+const KV_BLOCK: u64 = 32;
 
 /// Keys and values of every sequence at its full context: as wide as the candle decoder keeps them, and in 16 bits for
 /// external engines.
@@ -86,8 +86,8 @@ fn cache(manifest: &Manifest, shape: &ModelShape, backend: Backend, cached_value
     let context = manifest.context_length.unwrap_or(usual);
     let sequences = u64::from(manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY));
     let value = if backend.is_foreign() { size_of::<u16>() as u64 } else { cached_value };
-    // The candle decoder's cache grows in segments.
-    let context = if backend.is_foreign() { context } else { context.next_multiple_of(KV_SEGMENT) };
+    // The candle decoder's keys and values grow in blocks.
+    let context = if backend.is_foreign() { context } else { context.next_multiple_of(KV_BLOCK) };
     let factors = [value, shape.cached_values(), context, sequences];
     ByteCount(factors.into_iter().fold(1, u64::saturating_mul))
 }

@@ -99,8 +99,8 @@ fn rc_20_the_rule_of_an_estimate_is_told() {
     let catalog = Catalog::read(root.path());
     let size = |name: &str| catalog.find(name).unwrap().description.size.clone();
     assert_eq!((size("stated").bytes, size("stated").rule), (ByteCount::gib(3), SizeRule::Manifest));
-    // 2 tensors × 2 bytes × 2 layers × 2 heads × 16 wide × 100 positions, in memory for 256, × 2 sequences.
-    let cache = 2 * 2 * 2 * 2 * 16 * 256 * 2;
+    // 2 tensors × 2 bytes × 2 layers × 2 heads × 16 wide × 100 positions, in memory for 128, × 2 sequences.
+    let cache = 2 * 2 * 2 * 2 * 16 * 128 * 2;
     assert_eq!(size("files").bytes, ByteCount(1300 + 1100 + cache) + ByteCount::mib(64));
     assert_eq!(size("files").rule, SizeRule::FileSize);
     assert_eq!(size("missing").rule, SizeRule::Name);

@@ -67,13 +67,13 @@ impl Leases {
         }
     }
 
-    /// Reports that a worker has completed its load. Where the driver does not tell processes apart, the next load may
-    /// begin.
-    pub(crate) fn loaded(&self, slot: SlotId, generation: Generation) {
+    /// Reports that a worker has completed its load, and the most memory that it will hold on each device, if it is
+    /// known. Where the driver does not tell processes apart, the next load may begin.
+    pub(crate) fn loaded(&self, slot: SlotId, generation: Generation, may_hold: Vec<(DeviceId, ByteCount)>) {
         self.send(LeaseCommand::Do(Box::new(move |ledger| {
             // Without a ledger no load can have begun.
             if let Ok(ledger) = ledger {
-                ledger.loaded((slot, generation));
+                ledger.loaded((slot, generation), may_hold);
             }
         })));
     }

@@ -22,6 +22,8 @@ pub(super) struct Held {
     /// The worker's processes when its load was complete, and those that a device listed since. A process that has
     /// ended keeps its pid here as long as a device lists it.
     pub(super) family: Vec<Process>,
+    /// The most memory that the worker will hold on each device, as it says itself.
+    pub(super) may_hold: Vec<(DeviceId, ByteCount)>,
     /// The largest use that was reported to the scheduler.
     pub(super) reported: Vec<(DeviceId, ByteCount)>,
 }

@@ -176,7 +176,8 @@ impl Ledger {
         self.others = others;
     }
 
-    /// Reports the measured use of workers to the scheduler, when it is larger than before.
+    /// Reports the use of workers to the scheduler, when it is larger than before: the measured one, or what the worker
+    /// will hold once all its keys and values are used.
     fn tell_measured(&mut self) {
         if self.held.values().all(|held| held.pid.is_none()) {
             return;
@@ -187,7 +188,9 @@ impl Ledger {
             let part = |part: &PartView| {
                 // A driver that does not tell processes apart shows no memory, which is not zero (RC-21).
                 let bytes = part.measured.filter(|bytes| *bytes > ByteCount::ZERO)?;
-                Some((part.device.parse().ok()?, bytes))
+                let device: DeviceId = part.device.parse().ok()?;
+                let may_hold = held.may_hold.iter().filter(|(name, _)| *name == device).map(|(_, bytes)| *bytes).sum();
+                Some((device, bytes.max(may_hold)))
             };
             let parts: Vec<(DeviceId, ByteCount)> = lease.parts.iter().filter_map(part).collect();
             let more = |(device, bytes): &(DeviceId, ByteCount)| {

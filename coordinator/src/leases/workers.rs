@@ -8,7 +8,7 @@ use model_boss_core::Event;
 use model_boss_lease_store::{
     AcquireRequest, Acquired, Evidence, LeaseHandle, Mode, ProcessTree, StoreError, Yielding, this_process,
 };
-use model_boss_protocol::{ModelId, chain};
+use model_boss_protocol::{ByteCount, DeviceId, ModelId, chain};
 
 use super::held::{Ask, Filling, Held, LoadKnown, QueuePlace};
 use super::leaks::still_holds;
@@ -50,6 +50,7 @@ impl Ledger {
                         unexplained: Vec::new(),
                         doubts: BTreeMap::new(),
                         family: Vec::new(),
+                        may_hold: Vec::new(),
                         reported: Vec::new(),
                     },
                 );
@@ -150,8 +151,9 @@ impl Ledger {
     }
 
     /// Records that a load is complete.
-    pub(super) fn loaded(&mut self, filling: Filling) {
+    pub(super) fn loaded(&mut self, filling: Filling, may_hold: Vec<(DeviceId, ByteCount)>) {
         let Some(held) = self.held.get_mut(&filling) else { return };
+        held.may_hold = may_hold;
         held.load = LoadKnown::Complete;
         if let (Some(pid), Ok(owner)) = (held.pid, this_process()) {
             let tree = ProcessTree::of_this_host(owner.pid_ns);

@@ -14,7 +14,9 @@ use model_boss_host::clocks::later;
 use model_boss_host::guard::{Lifeline, end_orphans};
 use model_boss_host::process::{StartedProgram, WorkerLaunch};
 use model_boss_http::upstream::Upstream;
-use model_boss_protocol::{DeviceId, PromptFormat, SpawnToken, StreamStats, WorkerExit, WorkerHealth, WorkerSpec};
+use model_boss_protocol::{
+    ByteCount, DeviceId, PromptFormat, SpawnToken, StreamStats, WorkerExit, WorkerHealth, WorkerSpec,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin};
 use tokio::sync::oneshot;
@@ -56,6 +58,14 @@ enum EndCause {
 enum Ending {
     PortTaken,
     Final(ExitReport),
+}
+
+/// A worker that is ready.
+struct ReadyWorker {
+    /// The context that it serves.
+    context_length: Option<u64>,
+    /// The most memory that it will hold on each device.
+    may_hold: Vec<(DeviceId, ByteCount)>,
 }
 
 impl WorkerRunner {
@@ -212,9 +222,9 @@ impl WorkerRunner {
             contract.load_timeout().or(self.tools.settings.load_timeout).unwrap_or_else(|| load_timeout_for(size()));
         let check = HealthCheck { pid, port, contract, upstream };
         match timeout(limit, self.until_ready(&check)).await {
-            Ok(context_length) => {
+            Ok(ReadyWorker { context_length, may_hold }) => {
                 let _ = self.worker.upstream.set(Arc::clone(upstream));
-                self.tools.leases.loaded(slot, generation);
+                self.tools.leases.loaded(slot, generation, may_hold);
                 self.tools.news.event(Event::WorkerReady { slot, generation, context_length });
                 self.until_hung(&check).await
             }
@@ -222,8 +232,8 @@ impl WorkerRunner {
         }
     }
 
-    /// Waits until the worker is ready; returns the context that it serves.
-    async fn until_ready(&self, check: &HealthCheck<'_>) -> Option<u64> {
+    /// Waits until the worker is ready.
+    async fn until_ready(&self, check: &HealthCheck<'_>) -> ReadyWorker {
         let (slot, generation) = (self.order.slot, self.order.generation);
         let mut pause = FIRST_POLL;
         let mut told = 0.0;
@@ -232,7 +242,8 @@ impl WorkerRunner {
             if let Some(sign) = check.health((HEALTH_LIMIT, Some(SLOWEST_POLL))).await {
                 self.record_health(check.pid, sign.health.as_ref());
                 if sign.ready {
-                    return sign.context_length;
+                    let may_hold = sign.health.map(|health| health.may_hold).unwrap_or_default();
+                    return ReadyWorker { context_length: sign.context_length, may_hold };
                 }
                 if sign.progress > told {
                     told = sign.progress;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use model_boss_candle::load;
-use model_boss_engine::{KvSlot, Logits, SequenceStep};
+use model_boss_engine::{KvSlot, Logits, SequenceStep, Sequences};
 use model_boss_protocol::{ByteCount, DeviceId};
 
 const PROMPT: usize = 256;
@@ -15,7 +15,7 @@ const STEPS: usize = 64;
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = PathBuf::from(std::env::args_os().nth(1).ok_or("give the folder of a model")?);
     let start = Instant::now();
-    let mut decoder = load(&folder, &DeviceId::Cpu, None, &mut |_| {})?;
+    let mut decoder = Sequences::over(load(&folder, &DeviceId::Cpu, None, &mut |_| {})?);
     let (vocab, weights) = (decoder.info().vocab_size as u32, ByteCount(decoder.info().weight_bytes));
     println!("loaded {weights} in {:.2} s", start.elapsed().as_secs_f64());
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use model_boss_candle::{Synthetic, load};
-use model_boss_engine::{Logits, SequenceStep};
+use model_boss_engine::{Logits, SequenceStep, Sequences};
 use model_boss_protocol::DeviceId;
 use model_boss_weights::gguf::{GgufModel, HeaderWriter};
 
@@ -29,7 +29,8 @@ fn forgotten(path: &Path) -> bool {
 }
 
 fn logits(path: &Path) -> Vec<u32> {
-    let mut decoder = load(path, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
+    let decoder = load(path, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
+    let mut decoder = Sequences::over(decoder);
     let kv = decoder.open(16).unwrap();
     let rows = decoder.forward(&[SequenceStep { kv, tokens: &[5, 1, 300, 7], logits: Logits::All }]).unwrap();
     rows.iter().flat_map(|row| row.iter().map(|logit| logit.to_bits())).collect()

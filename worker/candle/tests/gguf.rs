@@ -10,7 +10,7 @@ use model_boss_candle::{
     Activation, AttentionBias, Conversion, ConvertError, DecoderSpec, GgufSpecError, MatrixType, RopePlanes,
     RopeScaling, load,
 };
-use model_boss_engine::{Decoder, Logits, SequenceStep};
+use model_boss_engine::{Logits, SequenceStep, Sequences};
 use model_boss_protocol::{DeviceId, GGUF_ARCHITECTURES, WorkerExit};
 use model_boss_weights::gguf::{GgufModel, HeaderWriter, TensorType, dequantise, quantise_q8_0};
 use model_boss_weights::{Dtype, MappedWeights, TensorIndex};
@@ -191,11 +191,11 @@ fn gguf_name(name: &str) -> String {
     name.replace("lm_head", "output")
 }
 
-fn open(path: &Path) -> Box<dyn Decoder> {
-    load(path, &DeviceId::Cpu, None, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
+fn open(path: &Path) -> Sequences {
+    Sequences::over(load(path, &DeviceId::Cpu, None, &mut |_| {}).unwrap_or_else(|error| panic!("{error}")))
 }
 
-fn last_logits(decoder: &mut dyn Decoder, tokens: &[u32]) -> Vec<f32> {
+fn last_logits(decoder: &mut Sequences, tokens: &[u32]) -> Vec<f32> {
     let kv = decoder.open(tokens.len()).unwrap();
     let logits = decoder.forward(&[SequenceStep { kv, tokens, logits: Logits::Last }]).unwrap().remove(0);
     decoder.close(kv);
@@ -219,14 +219,14 @@ fn fa_1_a_gguf_file_answers_as_transformers_does() {
         architectures[usize::from(name.starts_with("qwen"))] += 1;
         let mut decoder = open(&path);
         for case in cases(&name) {
-            let logits = last_logits(decoder.as_mut(), &case.prompt);
+            let logits = last_logits(&mut decoder, &case.prompt);
             let off = worst(&logits, &case.last_logits);
             // Keys and values of models stored in 16 bits are rounded to f16; golden.rs has that tolerance.
             let largest = case.last_logits.iter().fold(0.0, |largest: f32, logit| largest.max(logit.abs()));
             assert!(off < 2e-3 * largest, "{name}, prompt of {}: off by {off} of {largest}", case.prompt.len());
             let mut tokens = case.prompt.clone();
             for wanted in &case.greedy {
-                let logits = last_logits(decoder.as_mut(), &tokens);
+                let logits = last_logits(&mut decoder, &tokens);
                 let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap();
                 assert_eq!(best as u32, *wanted, "{name}");
                 tokens.push(*wanted);
@@ -247,7 +247,7 @@ fn fa_2_weights_rounded_to_8_bits_stay_close() {
         }
         let mut decoder = open(&path);
         for case in cases(&name) {
-            let logits = last_logits(decoder.as_mut(), &case.prompt);
+            let logits = last_logits(&mut decoder, &case.prompt);
             let off: Vec<f32> = logits.iter().zip(&case.last_logits).map(|(got, want)| got - want).collect();
             let off = spread(&off) / spread(&case.last_logits);
             println!("{off} {name}");
@@ -284,7 +284,7 @@ fn a_converted_folder_answers_as_transformers_does() {
             let mut decoder = open(&path);
             assert_eq!(decoder.info().vocab_size, model.vocabulary());
             for case in cases(&name) {
-                let logits = last_logits(decoder.as_mut(), &case.prompt);
+                let logits = last_logits(&mut decoder, &case.prompt);
                 let off: Vec<f32> = logits.iter().zip(&case.last_logits).map(|(got, want)| got - want).collect();
                 let off = spread(&off) / spread(&case.last_logits);
                 assert!(off < most, "{name} as {matrices:?}: off by {off} of the logits' spread");
@@ -340,7 +340,7 @@ fn fa_2_who_shares_a_step_changes_no_bit_of_a_quantised_model() {
         .collect();
     let together = decoder.forward(&batch).unwrap();
     for (case, together) in cases.iter().zip(together) {
-        assert_eq!(last_logits(decoder.as_mut(), &case.prompt), together);
+        assert_eq!(last_logits(&mut decoder, &case.prompt), together);
     }
 }
 

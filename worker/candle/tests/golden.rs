@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use model_boss_candle::load;
-use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
+use model_boss_engine::{DecoderError, KvSlot, Logits, SequenceStep, Sequences};
 use model_boss_protocol::DeviceId;
 use serde::Deserialize;
 
@@ -36,8 +36,8 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
-fn open(folder: &Path) -> Box<dyn Decoder> {
-    load(folder, &DeviceId::Cpu, None, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
+fn open(folder: &Path) -> Sequences {
+    Sequences::over(load(folder, &DeviceId::Cpu, None, &mut |_| {}).unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// Whether a model's weights are stored in 16 bits.
@@ -50,7 +50,7 @@ fn stored_in_halves(folder: &Path) -> bool {
 }
 
 /// Runs a check over every golden model.
-fn for_every_model(check: impl Fn(&str, &mut dyn Decoder, &[Case])) {
+fn for_every_model(check: impl Fn(&str, &mut Sequences, &[Case])) {
     let mut folders: Vec<PathBuf> = std::fs::read_dir(golden()).unwrap().map(|entry| entry.unwrap().path()).collect();
     folders.sort();
     assert!(folders.len() >= 25, "golden models are missing");
@@ -58,7 +58,7 @@ fn for_every_model(check: impl Fn(&str, &mut dyn Decoder, &[Case])) {
         let expected = std::fs::read(folder.join("expected.json")).unwrap();
         let expected: Expected = serde_json::from_slice(&expected).unwrap();
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-        check(&name, open(&folder).as_mut(), &expected.cases);
+        check(&name, &mut open(&folder), &expected.cases);
     }
 }
 
@@ -67,7 +67,7 @@ fn step<'a>(kv: KvSlot, tokens: &'a [u32], logits: Logits) -> SequenceStep<'a> {
 }
 
 /// Runs one sequence's part of a step alone; returns its logits.
-fn alone(decoder: &mut dyn Decoder, kv: KvSlot, tokens: &[u32], logits: Logits) -> Vec<f32> {
+fn alone(decoder: &mut Sequences, kv: KvSlot, tokens: &[u32], logits: Logits) -> Vec<f32> {
     decoder.forward(&[step(kv, tokens, logits)]).unwrap().remove(0)
 }
 
@@ -88,7 +88,7 @@ fn assert_close(got: &[f32], want: &[f32], what: &str) {
 }
 
 /// The most likely tokens after `logits`, with one sequence alone.
-fn greedy(decoder: &mut dyn Decoder, kv: KvSlot, mut logits: Vec<f32>, count: usize) -> Vec<u32> {
+fn greedy(decoder: &mut Sequences, kv: KvSlot, mut logits: Vec<f32>, count: usize) -> Vec<u32> {
     let mut tokens = Vec::new();
     while tokens.len() < count {
         let token = best(&logits);
@@ -221,8 +221,8 @@ fn a_truncated_sequence_goes_on_as_if_the_rest_had_never_been() {
 fn what_cannot_be_computed_is_refused_and_changes_nothing() {
     let mut decoder = open(&golden().join("plain"));
     let (one, two) = (decoder.open(8).unwrap(), decoder.open(8).unwrap());
-    alone(decoder.as_mut(), one, &[5, 6, 7], Logits::None);
-    let before = alone(decoder.as_mut(), two, &[9], Logits::Last);
+    alone(&mut decoder, one, &[5, 6, 7], Logits::None);
+    let before = alone(&mut decoder, two, &[9], Logits::Last);
     let closed = decoder.open(8).unwrap();
     decoder.close(closed);
     decoder.close(closed);
@@ -239,7 +239,7 @@ fn what_cannot_be_computed_is_refused_and_changes_nothing() {
         assert_eq!((decoder.len(one), decoder.len(two)), (3, 1));
     }
     decoder.truncate(two, 0);
-    assert_eq!(alone(decoder.as_mut(), two, &[9], Logits::Last), before);
+    assert_eq!(alone(&mut decoder, two, &[9], Logits::Last), before);
     assert!(decoder.open(decoder.info().context_length + 1).is_err());
     assert_eq!(decoder.forward(&[]).unwrap(), Vec::<Vec<f32>>::new());
     assert_eq!(decoder.len(closed), 0);
@@ -250,10 +250,10 @@ fn a_sequence_fills_its_capacity_exactly() {
     let mut decoder = open(&golden().join("plain"));
     let whole: Vec<u32> = (0..128).map(|i| i * 37 % 128).collect();
     let (one, other) = (decoder.open(128).unwrap(), decoder.open(128).unwrap());
-    let at_once = alone(decoder.as_mut(), one, &whole, Logits::Last);
+    let at_once = alone(&mut decoder, one, &whole, Logits::Last);
     let mut last = Vec::new();
     for token in &whole {
-        last = alone(decoder.as_mut(), other, &[*token], Logits::Last);
+        last = alone(&mut decoder, other, &[*token], Logits::Last);
     }
     assert_close(&last, &at_once, "plain, token by token");
     assert!(decoder.forward(&[step(one, &[1], Logits::Last)]).is_err());

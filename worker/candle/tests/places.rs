@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use model_boss_candle::{DecoderLoadOptions, DeviceOptions, LoadError, Synthetic, load, load_over};
 use model_boss_engine::residency::plan::ResidencyOptions;
-use model_boss_engine::{Decoder, KvSlot, Logits, PlaceReport, PlaceUse, SequenceStep};
+use model_boss_engine::{KvSlot, Logits, PlaceReport, PlaceUse, SequenceStep, Sequences};
 use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode, WorkerExit};
 use model_boss_weights::gguf::HeaderWriter;
 
@@ -39,17 +39,22 @@ fn options(mode: ResidencyMode) -> DecoderLoadOptions {
     DecoderLoadOptions { context_length: Some(CONTEXT), residency, ..DecoderLoadOptions::default() }
 }
 
-fn over(model: &Path, places: &[DeviceOptions], mode: ResidencyMode) -> Box<dyn Decoder> {
-    load_over(model, places, &options(mode), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
+fn over(model: &Path, places: &[DeviceOptions], mode: ResidencyMode) -> Sequences {
+    Sequences::over(load_over(model, places, &options(mode), &mut |_| {}).unwrap_or_else(|error| panic!("{error}")))
 }
 
-fn reports(decoder: &dyn Decoder) -> Vec<PlaceReport> {
+/// All of it in one place.
+fn whole(model: &Path) -> Sequences {
+    Sequences::over(load(model, &DeviceId::Cpu, Some(CONTEXT), &mut |_| {}).unwrap())
+}
+
+fn reports(decoder: &Sequences) -> Vec<PlaceReport> {
     decoder.places().iter().map(PlaceUse::report).collect()
 }
 
 /// Runs three sequences in a batch: one of them a long prompt, then a token each. Returns all logits' bits, and the
 /// number of rows computed.
-fn run(decoder: &mut dyn Decoder) -> (Vec<Vec<u32>>, usize) {
+fn run(decoder: &mut Sequences) -> (Vec<Vec<u32>>, usize) {
     let vocab = decoder.info().vocab_size as u32;
     let token = |i: u32| (i * 7 + 3) % vocab;
     let longest = decoder.info().context_length.min(700) as u32 - 4;
@@ -79,12 +84,12 @@ fn run(decoder: &mut dyn Decoder) -> (Vec<Vec<u32>>, usize) {
 fn rc_22_several_places_are_one_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
     for model in golden().into_iter().chain([synthetic(&folder)]) {
-        let (expected, rows) = run(load(&model, &DeviceId::Cpu, Some(CONTEXT), &mut |_| {}).unwrap().as_mut());
+        let (expected, rows) = run(&mut whole(&model));
         for shares in [&[1 << 30, 1 << 30][..], &[1 << 30, 3 << 30], &[2 << 30, 1 << 30, 1 << 30]] {
             let places: Vec<_> = shares.iter().map(|share| place(*share, None)).collect();
             let mut split = over(&model, &places, ResidencyMode::Auto);
-            assert!(run(split.as_mut()).0 == expected, "{} over {shares:?}", model.display());
-            let reports = reports(split.as_ref());
+            assert!(run(&mut split).0 == expected, "{} over {shares:?}", model.display());
+            let reports = reports(&split);
             // A place with room for half a layer gets none.
             if reports.len() == 1 {
                 assert!(reports[0].layers <= 2 && shares[0] != shares[1], "{}", model.display());
@@ -108,13 +113,13 @@ fn rc_22_layers_are_where_there_is_room_with_their_keys_and_values() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
     let mut split = over(&model, &[place(3 << 30, None), place(1 << 30, None)], ResidencyMode::Auto);
-    let parts: Vec<_> = reports(split.as_ref()).iter().map(|place| (place.first_layer, place.layers)).collect();
+    let parts: Vec<_> = reports(&split).iter().map(|place| (place.first_layer, place.layers)).collect();
     assert_eq!(parts, [(0, 3), (3, 1)]);
     let kv = split.open(64).unwrap();
     split.forward(&[SequenceStep { kv, tokens: &[1, 2, 3], logits: Logits::Last }]).unwrap();
-    let held: Vec<u64> = reports(split.as_ref()).iter().map(|place| place.kv_bytes).collect();
+    let held: Vec<u64> = reports(&split).iter().map(|place| place.kv_bytes).collect();
     assert_eq!(held[0], 3 * held[1]);
-    let [first, last] = [0, 1].map(|at| reports(split.as_ref())[at].weight_bytes);
+    let [first, last] = [0, 1].map(|at| reports(&split)[at].weight_bytes);
     assert_eq!(first + last, split.info().weight_bytes);
     assert!(first > 2 * last, "three layers and the embedding, one and the head: {first}, {last}");
 }
@@ -123,10 +128,10 @@ fn rc_22_layers_are_where_there_is_room_with_their_keys_and_values() {
 fn a_place_that_is_too_small_streams_and_the_other_one_stays() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
-    let (expected, _) = run(load(&model, &DeviceId::Cpu, Some(CONTEXT), &mut |_| {}).unwrap().as_mut());
+    let (expected, _) = run(&mut whole(&model));
     // All layers are streamed.
     let mut comes = over(&model, &[place(1 << 30, None), place(1 << 30, None)], ResidencyMode::Stream);
-    assert!(run(comes.as_mut()).0 == expected);
+    assert!(run(&mut comes).0 == expected);
     let monitor = comes.monitor().unwrap();
     assert_eq!((monitor.residency().streamed_layers, monitor.residency().slots), (4, 4));
     let layers: Vec<usize> = monitor.layers().iter().map(|layer| layer.layer).collect();
@@ -137,8 +142,9 @@ fn a_place_that_is_too_small_streams_and_the_other_one_stays() {
     for quarters in 0..64 {
         let places = [place(1 << 30, None), place(3 << 30, Some((164 + quarters) << 18))];
         match load_over(&model, &places, &options(ResidencyMode::Auto), &mut |_| {}) {
-            Ok(mut decoder) => {
-                assert!(run(decoder.as_mut()).0 == expected);
+            Ok(decoder) => {
+                let mut decoder = Sequences::over(decoder);
+                assert!(run(&mut decoder).0 == expected);
                 if let Some(monitor) = decoder.monitor() {
                     assert_eq!(monitor.layers()[0].layer, 1);
                     streamed = Some(monitor.residency().streamed_layers);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use model_boss_candle::{DecoderLoadOptions, IndexOrder, LoadError, Synthetic, load, load_with, write_layer_index};
 use model_boss_engine::residency::plan::ResidencyOptions;
-use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
+use model_boss_engine::{DecoderError, KvSlot, Logits, SequenceStep, Sequences};
 use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode, WorkerExit};
 use model_boss_weights::gguf::{GgufModel, HeaderWriter};
 use model_boss_weights::store::WeightStoreChoice;
@@ -38,12 +38,12 @@ fn options(window: Option<usize>, block: Option<usize>) -> DecoderLoadOptions {
     }
 }
 
-fn streamed(model: &Path, options: &DecoderLoadOptions) -> Box<dyn Decoder> {
-    load_with(model, &DeviceId::Cpu, options, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
+fn streamed(model: &Path, options: &DecoderLoadOptions) -> Sequences {
+    Sequences::over(load_with(model, &DeviceId::Cpu, options, &mut |_| {}).unwrap_or_else(|error| panic!("{error}")))
 }
 
-fn resident(model: &Path) -> Box<dyn Decoder> {
-    load(model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap()
+fn resident(model: &Path) -> Sequences {
+    Sequences::over(load(model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap())
 }
 
 fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
@@ -51,7 +51,7 @@ fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
 }
 
 /// Decodes prompts of several lengths and then some tokens each, one sequence after the other or all together.
-fn run(decoder: &mut dyn Decoder, together: bool) -> Vec<Vec<Vec<u32>>> {
+fn run(decoder: &mut Sequences, together: bool) -> Vec<Vec<Vec<u32>>> {
     let vocab = decoder.info().vocab_size as u32;
     let token = |i: u32| (i * 7 + 3) % vocab;
     let prompts: Vec<Vec<u32>> = [9, 1, 4].map(|len| (0..len).map(token).collect()).to_vec();
@@ -86,7 +86,7 @@ fn rs_10_streamed_is_resident_to_the_bit() {
         let monitor = comes.monitor().expect("it streams");
         assert_eq!(monitor.residency().resident_layers, 0, "{}", model.display());
         for together in [false, true] {
-            assert!(run(stays.as_mut(), together) == run(comes.as_mut(), together), "{}", model.display());
+            assert!(run(&mut stays, together) == run(&mut comes, together), "{}", model.display());
         }
         let (totals, layers) = (monitor.totals(), monitor.layers());
         assert_eq!(totals.steps, 4 * 3 + 4);
@@ -106,7 +106,7 @@ fn short_sequences_are_counted_with_the_memory_they_take() {
         let options = DecoderLoadOptions { memory, context_length: Some(context), ..options(Some(1), Some(1)) };
         load_with(&model, &DeviceId::Cpu, &options, &mut |_| {}).map(|_| ()).unwrap_err().to_string()
     };
-    let (one, full, more) = (refused(1), refused(256), refused(257));
+    let (one, full, more) = (refused(1), refused(32), refused(33));
     assert!(one.contains("keys and values"), "{one}");
     assert!(one == full && full != more, "{one}; {full}; {more}");
 }
@@ -115,7 +115,7 @@ fn short_sequences_are_counted_with_the_memory_they_take() {
 fn rs_1_what_fits_stays_and_the_rest_comes() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
-    let expected = run(resident(&model).as_mut(), true);
+    let expected = run(&mut resident(&model), true);
     let (mut refused, mut mixed, mut stayed) = (0, 0, 0);
     for quarters in 0..60 {
         let memory = ByteCount((160 + quarters) << 18);
@@ -125,13 +125,14 @@ fn rs_1_what_fits_stays_and_the_rest_comes() {
             ..options(None, None)
         };
         match load_with(&model, &DeviceId::Cpu, &options, &mut |_| {}) {
-            Ok(mut decoder) => {
+            Ok(decoder) => {
+                let mut decoder = Sequences::over(decoder);
                 match decoder.monitor() {
                     Some(monitor) if monitor.residency().resident_layers > 0 => mixed += 1,
                     Some(_) => {}
                     None => stayed += 1,
                 }
-                assert!(run(decoder.as_mut(), true) == expected, "in {memory}");
+                assert!(run(&mut decoder, true) == expected, "in {memory}");
             }
             Err(error) => {
                 assert!(matches!(error, LoadError::TooLarge { .. }), "{error}");
@@ -226,14 +227,14 @@ fn a_number_that_is_none_fails_the_step_with_the_tensors_name() {
 fn rs_4_every_store_feeds_the_decoder_to_the_bit() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let model = synthetic(&folder);
-    let expected = run(resident(&model).as_mut(), true);
+    let expected = run(&mut resident(&model), true);
     let mut streams_only = None;
     // Files in memory and some file systems refuse direct reads: then only the refusal is tested.
     for store in [WeightStoreChoice::Auto, WeightStoreChoice::Direct, WeightStoreChoice::Map, WeightStoreChoice::Memory]
     {
         let options = DecoderLoadOptions { store, ..options(Some(1), Some(1)) };
         let mut comes = match load_with(&model, &DeviceId::Cpu, &options, &mut |_| {}) {
-            Ok(comes) => comes,
+            Ok(comes) => Sequences::over(comes),
             Err(error) => {
                 let words = error.to_string();
                 assert!(store == WeightStoreChoice::Direct && words.contains("past the page cache"), "{words}");
@@ -251,7 +252,7 @@ fn rs_4_every_store_feeds_the_decoder_to_the_bit() {
         let held = if store == WeightStoreChoice::Memory { std::fs::metadata(&model).unwrap().len() / 2 } else { 0 };
         let without = streams_only.get_or_insert(comes.info().weight_bytes);
         assert!(comes.info().weight_bytes >= *without + held, "{about}: {}", comes.info().weight_bytes);
-        assert!(run(comes.as_mut(), true) == expected, "{about}");
+        assert!(run(&mut comes, true) == expected, "{about}");
     }
 }
 
@@ -259,18 +260,18 @@ fn rs_4_every_store_feeds_the_decoder_to_the_bit() {
 fn what_is_held_in_memory_outlives_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
-    let expected = run(resident(&model).as_mut(), true);
+    let expected = run(&mut resident(&model), true);
     let options = DecoderLoadOptions { store: WeightStoreChoice::Memory, ..options(Some(1), Some(1)) };
     let mut comes = streamed(&model, &options);
     File::options().write(true).open(&model).unwrap().set_len(0).unwrap();
-    assert!(run(comes.as_mut(), true) == expected);
+    assert!(run(&mut comes, true) == expected);
 }
 
 #[test]
 fn rs_5_layers_in_a_file_of_their_own_are_the_same_and_a_stale_one_is_passed_over() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
-    let expected = run(resident(&model).as_mut(), true);
+    let expected = run(&mut resident(&model), true);
     let index = write_layer_index(&model, IndexOrder::Machine).unwrap();
     assert_eq!(index, folder.path().join("tiny.gguf.layers.json"));
     let arranges = std::fs::read_to_string(&index).unwrap().contains("tiles16");
@@ -279,7 +280,7 @@ fn rs_5_layers_in_a_file_of_their_own_are_the_same_and_a_stale_one_is_passed_ove
         let about = comes.monitor().unwrap().residency().clone();
         let store = about.store;
         assert!(store.contains(said), "{store}");
-        assert!(run(comes.as_mut(), true) == expected, "{store}");
+        assert!(run(&mut comes, true) == expected, "{store}");
         // With the index only reading remains. Without it, a machine that rearranges bytes still has that work.
         let left_to_do = arranges && said != ", index";
         assert_eq!(about.rearranged_bytes > 0, left_to_do, "{store}");
@@ -300,7 +301,7 @@ fn rs_5_layers_in_a_file_of_their_own_are_the_same_and_a_stale_one_is_passed_ove
     let mut comes = streamed(&model, &options(Some(2), Some(1)));
     let about = comes.monitor().unwrap().residency().clone();
     assert_eq!((about.store.ends_with(", index"), about.rearranged_bytes > 0), (true, arranges), "{}", about.store);
-    assert!(run(comes.as_mut(), true) == expected);
+    assert!(run(&mut comes, true) == expected);
 }
 
 /// Doubles every element of a matrix, by the exponents of its blocks' factors, so that no rounding occurs.
@@ -324,7 +325,7 @@ fn doubled(dtype: &str, bytes: &mut [u8]) {
 fn rs_5_a_scale_in_the_index_is_a_factor_on_the_matrix() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
-    let expected = run(resident(&model).as_mut(), true);
+    let expected = run(&mut resident(&model), true);
     let index = write_layer_index(&model, IndexOrder::Rows).unwrap();
     let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&index).unwrap()).unwrap();
     let data = index.with_extension("bin");
@@ -342,7 +343,7 @@ fn rs_5_a_scale_in_the_index_is_a_factor_on_the_matrix() {
         let mut comes = streamed(&model, &options(window, Some(1)));
         let store = comes.monitor().unwrap().residency().store.clone();
         assert!(store.ends_with(", index"), "{store}");
-        assert!(run(comes.as_mut(), true) == expected, "{store}");
+        assert!(run(&mut comes, true) == expected, "{store}");
     }
 }
 
@@ -375,5 +376,5 @@ fn rs_5_a_folder_of_safetensors_has_an_index_too() {
     write_layer_index(folder.path(), IndexOrder::Machine).unwrap();
     let mut comes = streamed(folder.path(), &options(None, None));
     assert!(comes.monitor().unwrap().residency().store.ends_with(", index"));
-    assert!(run(comes.as_mut(), true) == run(resident(&model).as_mut(), true));
+    assert!(run(&mut comes, true) == run(&mut resident(&model), true));
 }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use metrics::Histogram;
 use model_boss_protocol::EngineStats;
 
+use crate::kv::KvUse;
+
 /// Counters an engine keeps while it works. Reading them never waits for a step.
 #[derive(Debug)]
 pub struct Activity {
@@ -12,6 +14,11 @@ pub struct Activity {
     active: AtomicU32,
     waiting: AtomicU32,
     kv_bytes: AtomicU64,
+    kv_used: AtomicU64,
+    kv_cached: AtomicU64,
+    kv_limit: AtomicU64,
+    found_tokens: AtomicU64,
+    preempted: AtomicU64,
     prompt_tokens: AtomicU64,
     completion_tokens: AtomicU64,
     finished: AtomicU64,
@@ -50,8 +57,18 @@ pub struct EngineTotals {
     pub cancelled: u64,
     /// Sequences that failed.
     pub failed: u64,
-    /// Bytes of keys and values held now.
+    /// Bytes of keys and values held now, those that are kept for later sequences included.
     pub kv_bytes: u64,
+    /// Blocks of keys and values of the sequences in the batch.
+    pub kv_used_blocks: u64,
+    /// Blocks that are kept for later sequences.
+    pub kv_cached_blocks: u64,
+    /// The most blocks at the same time; none without a limit.
+    pub kv_limit_blocks: Option<u64>,
+    /// Tokens that did not have to be evaluated, because an earlier sequence had begun with them.
+    pub found_tokens: u64,
+    /// The number of times that a sequence gave its blocks back to one that had come before it.
+    pub preempted: u64,
 }
 
 impl Activity {
@@ -62,6 +79,11 @@ impl Activity {
             active: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             kv_bytes: AtomicU64::new(0),
+            kv_used: AtomicU64::new(0),
+            kv_cached: AtomicU64::new(0),
+            kv_limit: AtomicU64::new(u64::MAX),
+            found_tokens: AtomicU64::new(0),
+            preempted: AtomicU64::new(0),
             prompt_tokens: AtomicU64::new(0),
             completion_tokens: AtomicU64::new(0),
             finished: AtomicU64::new(0),
@@ -89,6 +111,11 @@ impl Activity {
             cancelled: self.cancelled.load(Ordering::Relaxed),
             failed: self.failed.load(Ordering::Relaxed),
             kv_bytes: self.kv_bytes.load(Ordering::Relaxed),
+            kv_used_blocks: self.kv_used.load(Ordering::Relaxed),
+            kv_cached_blocks: self.kv_cached.load(Ordering::Relaxed),
+            kv_limit_blocks: Some(self.kv_limit.load(Ordering::Relaxed)).filter(|limit| *limit != u64::MAX),
+            found_tokens: self.found_tokens.load(Ordering::Relaxed),
+            preempted: self.preempted.load(Ordering::Relaxed),
         }
     }
 
@@ -114,10 +141,30 @@ impl Activity {
         .fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn occupied(&self, active: usize, waiting: usize, kv_bytes: u64) {
+    /// A sequence was let in, and this many of its tokens were there.
+    pub(crate) fn found(&self, tokens: usize) {
+        self.found_tokens.fetch_add(tokens as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn preempted(&self) {
+        self.preempted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn occupied(&self, active: usize, waiting: usize) {
         self.active.store(u32::try_from(active).unwrap_or(u32::MAX), Ordering::Relaxed);
         self.waiting.store(u32::try_from(waiting).unwrap_or(u32::MAX), Ordering::Relaxed);
-        self.kv_bytes.store(kv_bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn holds(&self, blocks: KvUse, block_bytes: usize) {
+        let held = blocks.used.saturating_add(blocks.cached).saturating_mul(block_bytes);
+        let limit = if blocks.limit == usize::MAX { u64::MAX } else { blocks.limit as u64 };
+        let values = [
+            (&self.kv_bytes, held as u64),
+            (&self.kv_used, blocks.used as u64),
+            (&self.kv_cached, blocks.cached as u64),
+            (&self.kv_limit, limit),
+        ];
+        values.into_iter().for_each(|(count, value)| count.store(value, Ordering::Relaxed));
     }
 }
 

@@ -1,5 +1,8 @@
 //! The contract between the batching engine and a decoder, which computes logits. It fits on one page: all operations
 //! of a decoder are here.
+//!
+//! A decoder knows blocks of keys and values, no sequences. The engine has the table of each sequence's blocks, and so
+//! shares blocks between sequences, drops and reuses them (`crate::kv`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,9 +10,10 @@ use std::sync::Arc;
 use crate::places::PlaceUse;
 use crate::residency::Monitor;
 
-/// A sequence's keys and values inside a decoder. Opened and closed by the engine; never reused while open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct KvSlot(pub u32);
+/// A block of keys and values inside a decoder: [`BLOCK_TOKENS`](crate::BLOCK_TOKENS) tokens in all layers. The engine
+/// decides which block holds which tokens; numbers are dense, from 0 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockId(pub u32);
 
 /// Facts about a decoder that the engine plans by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,15 +24,22 @@ pub struct DecoderInfo {
     pub context_length: usize,
     /// Bytes of keys and values for one token of one sequence.
     pub kv_bytes_per_token: usize,
+    /// The most blocks that there is memory for; `usize::MAX` without a limit.
+    pub kv_blocks: usize,
     /// Bytes of weights held.
     pub weight_bytes: u64,
+    /// Bytes that a step takes on each device beside weights, keys and values, at most.
+    pub workspace_bytes: u64,
 }
 
 /// The tokens that one sequence brings to a step.
 #[derive(Clone, Debug)]
-pub struct SequenceStep<'a> {
-    /// The sequence to continue.
-    pub kv: KvSlot,
+pub struct DecoderStep<'a> {
+    /// The sequence's blocks in the order of its tokens, with room for the new ones. Other sequences may have the same
+    /// blocks, but for those that the step writes.
+    pub blocks: &'a [BlockId],
+    /// Tokens that the blocks hold.
+    pub past: usize,
     /// The new tokens: a piece of prompt, or the one token sampled last. Never empty.
     pub tokens: &'a [u32],
     /// The rows of logits that the engine will read.
@@ -62,35 +73,30 @@ pub trait Decoder: Send {
     /// The facts that do not change.
     fn info(&self) -> &DecoderInfo;
 
-    /// A new, empty sequence that will hold at most `capacity` tokens.
-    fn open(&mut self, capacity: usize) -> Result<KvSlot, DecoderError>;
-
-    /// Forgets a sequence and frees its memory. Closing twice is harmless.
-    fn close(&mut self, kv: KvSlot);
-
-    /// Tokens the sequence holds.
-    fn len(&self, kv: KvSlot) -> usize;
-
-    /// Keeps the first `len` tokens of a sequence and drops the rest.
-    fn truncate(&mut self, kv: KvSlot, len: usize);
-
-    /// Appends each sequence's tokens and computes the requested logits. The result has one entry per input, in
-    /// order. Each holds `0`, `1` or `tokens.len()` rows of `vocab_size` logits, row after row.
+    /// Writes each sequence's new keys and values behind its past and computes the requested logits. The result has one
+    /// entry per input, in order. Each holds `0`, `1` or `tokens.len()` rows of `vocab_size` logits, row after row.
+    /// Memory for blocks is taken when they are first written.
     ///
     /// `stop` is asked between layers, or as often as a decoder can: once it says yes, the step may end early with
     /// [`DecoderError::Interrupted`].
     ///
-    /// On an error no sequence's length has changed.
+    /// On an error the past of each sequence is as it was.
     fn forward_until(
         &mut self,
-        batch: &[SequenceStep<'_>],
+        batch: &[DecoderStep<'_>],
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Vec<Vec<f32>>, DecoderError>;
 
     /// As [`Decoder::forward_until`], to the end.
-    fn forward(&mut self, batch: &[SequenceStep<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
+    fn forward(&mut self, batch: &[DecoderStep<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
         self.forward_until(batch, &|| false)
     }
+
+    /// Copies all that a block holds to another one.
+    fn copy(&mut self, from: BlockId, to: BlockId) -> Result<(), DecoderError>;
+
+    /// Blocks whose contents are not needed any more: their memory may be given back.
+    fn free(&mut self, blocks: &[BlockId]);
 
     /// The report on streamed layers; none where all layers are resident.
     fn monitor(&self) -> Option<Arc<Monitor>> {
@@ -106,7 +112,7 @@ pub trait Decoder: Send {
 /// The reason why a decoder failed.
 #[derive(Debug)]
 pub enum DecoderError {
-    /// No memory for another sequence; the ones that run are unharmed.
+    /// No memory for more blocks; those that hold something are unharmed.
     OutOfMemory(String),
     /// This step failed; the decoder still works.
     Step(String),

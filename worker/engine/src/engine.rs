@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::kv::CacheSalt;
 use crate::sampling::{SamplingParams, TokenLogprob};
 use crate::text::ThinkingPlan;
 
@@ -32,14 +33,18 @@ pub trait Engine: Send {
 /// Facts about an engine that do not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineInfo {
-    /// Longest prompt plus answer, in tokens.
+    /// Longest prompt plus answer, in tokens: the model's or the setting's limit, or the memory's for keys and values.
     pub context_length: usize,
     /// Token ids are below this.
     pub vocab_size: usize,
     /// Bytes of weights held.
     pub weight_bytes: u64,
+    /// Bytes that a step takes on each device beside weights, keys and values, at most.
+    pub workspace_bytes: u64,
     /// Bytes of keys and values for one token of one sequence.
     pub kv_bytes_per_token: usize,
+    /// The most tokens that keys and values are held of, over all sequences; none without a limit.
+    pub kv_tokens: Option<usize>,
     /// Sequences worked on at once.
     pub max_concurrent: usize,
 }
@@ -73,6 +78,9 @@ pub struct Generate {
     pub prompt_logprobs: bool,
     /// The plan to separate thinking from the answer, and to end it when its budget is used up.
     pub thinking: Option<ThinkingPlan>,
+    /// Keys and values of the prompt are shared with sequences of the same salt, before and after this one. None shares
+    /// nothing.
+    pub cache: Option<CacheSalt>,
 }
 
 /// The receiver of the events of one sequence.
@@ -92,6 +100,8 @@ pub enum SequenceEvent {
     Started {
         /// One entry per prompt token if they were requested; the first has no log-probability.
         prompt_logprobs: Vec<TokenLogprob>,
+        /// Prompt tokens whose keys and values were already there.
+        cached_tokens: usize,
     },
     /// More of what the model thinks before it answers. Whole characters only.
     Thought {

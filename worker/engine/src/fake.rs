@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::decoder::{Decoder, DecoderError, DecoderInfo, KvSlot, Logits, SequenceStep};
+use crate::decoder::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits};
+use crate::kv::BLOCK_TOKENS;
 use crate::text::{Tokenizer, Vocabulary, fixture};
 
 /// The choice of the token that the fake decoder favours.
@@ -17,22 +18,17 @@ pub enum Script {
     Hash(u32),
 }
 
-/// Computes logits from a [`Script`].
+/// Computes logits from a [`Script`], of what its blocks hold: a wrong block gives another answer, and a block that one
+/// sequence writes while another has it is an error.
 pub struct FakeDecoder {
     info: DecoderInfo,
     script: Script,
     control: FakeControl,
     permits: Option<Receiver<()>>,
-    open: HashMap<KvSlot, FakeSequence>,
-    opened: u32,
-}
-
-#[derive(Default)]
-struct FakeSequence {
-    tokens: Vec<u32>,
-    capacity: usize,
-    /// Tokens held when logits were first asked for.
-    prompt: Option<usize>,
+    /// The tokens of each block that holds any.
+    blocks: HashMap<BlockId, Vec<u32>>,
+    /// How many tokens were the prompt's, by all tokens of a sequence when logits were last asked for.
+    prompts: HashMap<Vec<u32>, usize>,
 }
 
 /// The handle by which a test sees and breaks the decoder from outside the engine's thread.
@@ -43,9 +39,10 @@ pub struct FakeControl(Arc<Mutex<Controlled>>);
 struct Controlled {
     fail_next: Option<DecoderError>,
     poison: Option<u32>,
-    most_open: Option<usize>,
+    most_blocks: Option<usize>,
     batches: Vec<Vec<usize>>,
-    open: usize,
+    blocks: usize,
+    copies: usize,
 }
 
 impl FakeControl {
@@ -63,9 +60,9 @@ impl FakeControl {
         self.with(|state| state.poison = Some(token));
     }
 
-    /// More open sequences than this are out of memory.
-    pub fn most_open(&self, sequences: usize) {
-        self.with(|state| state.most_open = Some(sequences));
+    /// More blocks than this are out of memory, whatever the budget says.
+    pub fn most_blocks(&self, blocks: usize) {
+        self.with(|state| state.most_blocks = Some(blocks));
     }
 
     /// Tokens each sequence brought, for each step so far.
@@ -73,17 +70,41 @@ impl FakeControl {
         self.with(|state| state.batches.clone())
     }
 
-    /// Sequences open now.
-    pub fn open(&self) -> usize {
-        self.with(|state| state.open)
+    /// Blocks that hold tokens now.
+    pub fn blocks(&self) -> usize {
+        self.with(|state| state.blocks)
+    }
+
+    /// Blocks that were copied so far.
+    pub fn copies(&self) -> usize {
+        self.with(|state| state.copies)
     }
 }
 
 impl FakeDecoder {
     /// A decoder over the vocabulary of [`byte_tokenizer`].
     pub fn new(script: Script, context_length: usize) -> Self {
-        let info = DecoderInfo { vocab_size: 262, context_length, kv_bytes_per_token: 8, weight_bytes: 1_000 };
-        Self { info, script, control: FakeControl::default(), permits: None, open: HashMap::new(), opened: 0 }
+        let info = DecoderInfo {
+            vocab_size: 262,
+            context_length,
+            kv_bytes_per_token: 8,
+            kv_blocks: usize::MAX,
+            weight_bytes: 1_000,
+            workspace_bytes: 0,
+        };
+        Self {
+            info,
+            script,
+            control: FakeControl::default(),
+            permits: None,
+            blocks: HashMap::new(),
+            prompts: HashMap::new(),
+        }
+    }
+
+    /// The same with a budget of blocks.
+    pub fn with_blocks(self, kv_blocks: usize) -> Self {
+        Self { info: DecoderInfo { kv_blocks, ..self.info }, ..self }
     }
 
     /// The handle for the test.
@@ -98,38 +119,65 @@ impl FakeDecoder {
         permit
     }
 
-    fn check(&self, batch: &[SequenceStep<'_>]) -> Result<(), DecoderError> {
+    /// The tokens that a step's blocks hold.
+    fn past(&self, step: &DecoderStep<'_>) -> Result<Vec<u32>, DecoderError> {
+        let mut tokens = Vec::with_capacity(step.past);
+        for block in step.blocks {
+            let left = step.past - tokens.len();
+            let held = self.blocks.get(block).map_or(&[][..], Vec::as_slice);
+            if held.len() < left.min(BLOCK_TOKENS) {
+                return Err(DecoderError::Step(format!("block {} holds {} tokens", block.0, held.len())));
+            }
+            tokens.extend_from_slice(&held[..left.min(BLOCK_TOKENS)]);
+        }
+        if tokens.len() < step.past {
+            return Err(DecoderError::Step("fewer blocks than the past needs".to_owned()));
+        }
+        Ok(tokens)
+    }
+
+    fn check(&self, batch: &[DecoderStep<'_>]) -> Result<(), DecoderError> {
         let failing = self.control.with(|state| {
             state.batches.push(batch.iter().map(|step| step.tokens.len()).collect());
             let poisoned = state.poison.is_some_and(|token| batch.iter().any(|step| step.tokens.contains(&token)));
             state.fail_next.take().or_else(|| poisoned.then(|| DecoderError::Step("poisoned".to_owned())))
         });
         failing.map_or(Ok(()), Err)?;
-        for step in batch {
-            let Some(sequence) = self.open.get(&step.kv) else {
-                return Err(DecoderError::Step("a closed sequence".to_owned()));
-            };
-            if step.tokens.is_empty() || sequence.tokens.len() + step.tokens.len() > sequence.capacity {
-                return Err(DecoderError::Step("no tokens, or more than the capacity".to_owned()));
+        let mut taken = self.blocks.len();
+        for (index, step) in batch.iter().enumerate() {
+            if step.tokens.is_empty() || step.past + step.tokens.len() > self.info.context_length {
+                return Err(DecoderError::Step("no tokens, or more than the context".to_owned()));
             }
+            let Some(written) = written(step) else {
+                return Err(DecoderError::Step("fewer blocks than the tokens need".to_owned()));
+            };
+            let others = batch.iter().enumerate().filter(|(other, _)| *other != index);
+            if others.flat_map(|(_, other)| other.blocks).any(|block| written.contains(block)) {
+                return Err(DecoderError::Step("a block that is written is another's too".to_owned()));
+            }
+            taken += written.iter().filter(|block| !self.blocks.contains_key(block)).count();
+        }
+        let most = self.control.with(|state| state.most_blocks).unwrap_or(usize::MAX).min(self.info.kv_blocks);
+        if taken > most {
+            return Err(DecoderError::OutOfMemory("the fake is full".to_owned()));
         }
         Ok(())
     }
 
-    fn row(&self, sequence: &FakeSequence, held: usize) -> Vec<f32> {
+    fn row(&self, tokens: &[u32], prompt: usize) -> Vec<f32> {
         let mut row = vec![-1.0; self.info.vocab_size];
         match &self.script {
             Script::Answer(answer) => {
-                let said = held - sequence.prompt.unwrap_or(held);
+                let said = tokens.len() - prompt.min(tokens.len());
                 if let Some(token) = answer.get(said % answer.len().max(1)) {
                     row[*token as usize] = 9.0;
                 }
             }
-            Script::Hash(tokens) => {
-                let hash = sequence.tokens[..held].iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, token| {
+            Script::Hash(count) => {
+                let hash = tokens.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, token| {
                     (hash ^ u64::from(*token)).wrapping_mul(0x0100_0000_01b3)
                 });
-                for token in 0..*tokens {
+                for token in 0..*count {
                     let mixed = (hash ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                     row[token as usize] = (mixed >> 40) as f32 / (1_u64 << 22) as f32;
                 }
@@ -137,6 +185,16 @@ impl FakeDecoder {
         }
         row
     }
+
+    fn note_blocks(&self) {
+        self.control.with(|state| state.blocks = self.blocks.len());
+    }
+}
+
+/// The blocks that a step writes; none if there are too few.
+fn written<'a>(step: &DecoderStep<'a>) -> Option<&'a [BlockId]> {
+    let end = (step.past + step.tokens.len()).div_ceil(BLOCK_TOKENS);
+    step.blocks.get(step.past / BLOCK_TOKENS..end)
 }
 
 impl Decoder for FakeDecoder {
@@ -144,36 +202,9 @@ impl Decoder for FakeDecoder {
         &self.info
     }
 
-    fn open(&mut self, capacity: usize) -> Result<KvSlot, DecoderError> {
-        if self.control.with(|state| state.most_open).is_some_and(|most| self.open.len() >= most) {
-            return Err(DecoderError::OutOfMemory("the fake is full".to_owned()));
-        }
-        let kv = KvSlot(self.opened);
-        self.opened += 1;
-        self.open.insert(kv, FakeSequence { capacity, ..FakeSequence::default() });
-        self.control.with(|state| state.open += 1);
-        Ok(kv)
-    }
-
-    fn close(&mut self, kv: KvSlot) {
-        if self.open.remove(&kv).is_some() {
-            self.control.with(|state| state.open -= 1);
-        }
-    }
-
-    fn len(&self, kv: KvSlot) -> usize {
-        self.open.get(&kv).map_or(0, |sequence| sequence.tokens.len())
-    }
-
-    fn truncate(&mut self, kv: KvSlot, len: usize) {
-        if let Some(sequence) = self.open.get_mut(&kv) {
-            sequence.tokens.truncate(len);
-        }
-    }
-
     fn forward_until(
         &mut self,
-        batch: &[SequenceStep<'_>],
+        batch: &[DecoderStep<'_>],
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Vec<Vec<f32>>, DecoderError> {
         if self.permits.as_ref().is_some_and(|permits| permits.recv().is_err()) {
@@ -185,18 +216,43 @@ impl Decoder for FakeDecoder {
         self.check(batch)?;
         let mut out = Vec::with_capacity(batch.len());
         for step in batch {
-            let mut sequence = self.open.remove(&step.kv).unwrap_or_default();
-            let before = sequence.tokens.len();
-            sequence.tokens.extend_from_slice(step.tokens);
-            let after = sequence.tokens.len();
-            let first = after - step.logits.rows(step.tokens.len()).min(after - before);
-            if step.logits == Logits::Last && sequence.prompt.is_none() {
-                sequence.prompt = Some(after);
+            let mut tokens = self.past(step)?;
+            let known = self.prompts.get(&tokens).copied().filter(|_| step.tokens.len() == 1);
+            tokens.extend_from_slice(step.tokens);
+            for (at, block) in step.blocks.iter().enumerate().skip(step.past / BLOCK_TOKENS) {
+                let first = at * BLOCK_TOKENS;
+                if first < tokens.len() {
+                    let held = tokens[first..tokens.len().min(first + BLOCK_TOKENS)].to_vec();
+                    self.blocks.insert(*block, held);
+                }
             }
-            out.push((first..after).flat_map(|index| self.row(&sequence, index + 1)).collect());
-            self.open.insert(step.kv, sequence);
+            // An answer begins where logits are first asked for.
+            let prompt = known.unwrap_or(tokens.len());
+            if step.logits == Logits::Last {
+                self.prompts.insert(tokens.clone(), prompt);
+            }
+            let rows = step.logits.rows(step.tokens.len());
+            let first = tokens.len() - rows;
+            out.push((first..tokens.len()).flat_map(|index| self.row(&tokens[..=index], prompt)).collect());
         }
+        self.note_blocks();
         Ok(out)
+    }
+
+    fn copy(&mut self, from: BlockId, to: BlockId) -> Result<(), DecoderError> {
+        let held = self.blocks.get(&from).cloned();
+        let held = held.ok_or_else(|| DecoderError::Step(format!("block {} holds nothing", from.0)))?;
+        self.blocks.insert(to, held);
+        self.control.with(|state| state.copies += 1);
+        self.note_blocks();
+        Ok(())
+    }
+
+    fn free(&mut self, blocks: &[BlockId]) {
+        blocks.iter().for_each(|block| {
+            self.blocks.remove(block);
+        });
+        self.note_blocks();
     }
 }
 

@@ -9,6 +9,7 @@ mod engine;
 mod exp;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
+mod kv;
 mod places;
 pub mod residency;
 pub mod sampling;
@@ -16,11 +17,12 @@ pub mod text;
 mod text_engine;
 
 pub use activity::{Activity, EngineTotals, Histograms};
-pub use decoder::{Decoder, DecoderError, DecoderInfo, KvSlot, Logits, SequenceStep};
+pub use decoder::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits};
 pub use engine::{
     Engine, EngineError, EngineInfo, FinishReason, Finished, Generate, Progress, Reply, SequenceEvent, SequenceId,
     SequenceTimings, TokenUsage, Work, WorkError,
 };
 pub use exp::exp;
+pub use kv::{BLOCK_TOKENS, CacheSalt, KvSlot, SequenceStep, Sequences};
 pub use places::{PlaceReport, PlaceUse};
 pub use text_engine::{TextEngine, TextEngineSettings};

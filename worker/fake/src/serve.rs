@@ -263,6 +263,7 @@ async fn health(worker: &FakeWorker, question: HealthQuestion) -> CannedAnswer {
         context_length: ready.then(|| worker.context_length()),
         weight_bytes: ready.then_some(worker.behaviour.memory),
         held: worker.held(),
+        may_hold: Vec::new(),
         engine: worker.counters.engine(),
         streaming: worker.streaming(ready),
     };

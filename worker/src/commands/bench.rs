@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use model_boss_engine::batch::StepBudget;
-use model_boss_engine::{Decoder, DecoderError, Logits, SequenceStep};
+use model_boss_engine::{DecoderError, Logits, SequenceStep, Sequences};
 use model_boss_protocol::{DeviceId, WorkerExit};
 use serde::Serialize;
 
@@ -64,9 +64,9 @@ pub(crate) fn run(asked: &BenchArgs, load: LoadDecoder) -> Result<(), LoadFailur
     };
     let spec = by_hand::spec(&serve, &asked.model).map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
     let begun = Instant::now();
-    let mut decoder = load(&spec, &mut |_| ())?;
+    let mut decoder = Sequences::over(load(&spec, &mut |_| ())?);
     let load_s = begun.elapsed().as_secs_f64();
-    let speeds = Speeds { load_s, ..measure(asked, decoder.as_mut()).map_err(LoadFailure::of_step)? };
+    let speeds = Speeds { load_s, ..measure(asked, &mut decoder).map_err(LoadFailure::of_step)? };
     if asked.json {
         // Lists of numbers always have a spelling in JSON.
         print(serde_json::to_string(&speeds).unwrap_or_default());
@@ -89,13 +89,13 @@ fn print_row(name: &str, speeds: &[f64]) {
     }
 }
 
-fn measure(asked: &BenchArgs, decoder: &mut dyn Decoder) -> Result<Speeds, DecoderError> {
+fn measure(asked: &BenchArgs, decoder: &mut Sequences) -> Result<Speeds, DecoderError> {
     let vocabulary = u32::try_from(decoder.info().vocab_size).unwrap_or(u32::MAX).max(1);
     // Any tokens will do, as long as they are many different ones.
     let token = |i: usize| (i as u32).wrapping_mul(7_919).wrapping_add(13) % vocabulary;
     let capacity = asked.depth + asked.prompt.max(asked.tokens).max(1);
     let kv = decoder.open(capacity)?;
-    let read = |decoder: &mut dyn Decoder, from: usize, to: usize, piece: usize| -> Result<Duration, DecoderError> {
+    let read = |decoder: &mut Sequences, from: usize, to: usize, piece: usize| -> Result<Duration, DecoderError> {
         let tokens: Vec<u32> = (from..to).map(token).collect();
         let begun = Instant::now();
         for piece in tokens.chunks(piece) {
@@ -142,7 +142,7 @@ mod tests {
     fn every_round_is_measured_and_the_sequence_is_closed() {
         let asked =
             Line::parse_from(["x", "m", "--prompt", "20", "--tokens", "5", "--depth", "7", "--rounds", "2"]).bench;
-        let mut decoder = FakeDecoder::new(Script::Hash(8), 64);
+        let mut decoder = Sequences::over(Box::new(FakeDecoder::new(Script::Hash(8), 64)));
         let speeds = measure(&asked, &mut decoder).unwrap();
         assert_eq!((speeds.prompt.len(), speeds.decode.len()), (2, 2));
         assert!(speeds.prompt.iter().chain(&speeds.decode).all(|speed| *speed > 0.0));

@@ -227,13 +227,13 @@ pub(super) struct UsageObject {
 }
 
 impl UsageObject {
-    /// The usage of an answer that is not complete.
-    pub(super) fn so_far(prompt_tokens: usize, completion_tokens: usize) -> Self {
+    /// The usage of an answer that is not complete: the prompt's tokens and those of them that were cached.
+    pub(super) fn so_far((prompt_tokens, cached_tokens): (usize, usize), completion_tokens: usize) -> Self {
         Self {
             prompt_tokens,
             completion_tokens,
             total_tokens: prompt_tokens + completion_tokens,
-            prompt_tokens_details: PromptTokensDetails { cached_tokens: 0 },
+            prompt_tokens_details: PromptTokensDetails { cached_tokens },
             completion_tokens_details: None,
         }
     }

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
+use axum::http::HeaderMap;
 use axum::response::Response;
 use model_boss_engine::text::{Conversation, TemplateValue, ThinkingPlan};
 use model_boss_protocol::{ApiError, Remedy, THINKING_SWITCHES, Thinking, beyond_worker};
@@ -26,9 +27,10 @@ use super::plan::AnswerPlan;
 /// Answers a conversation.
 pub(super) async fn complete(
     State(worker): State<Arc<WorkerState>>,
+    headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ErrorAnswer> {
-    let plan = prepare(&worker, body?).await?;
+    let plan = prepare(&worker, body?).await?.of_caller(&headers);
     answer(&worker, worker.serving()?, plan).await
 }
 

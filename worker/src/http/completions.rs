@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
+use axum::http::HeaderMap;
 use axum::response::Response;
 use model_boss_engine::Generate;
 use model_boss_engine::text::Specials;
@@ -31,9 +32,10 @@ const MAX_TOKENS: usize = 16;
 /// Continues one or several prompts.
 pub(super) async fn complete(
     State(worker): State<Arc<WorkerState>>,
+    headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ErrorAnswer> {
-    let plan = prepare(&worker, body?).await?;
+    let plan = prepare(&worker, body?).await?.of_caller(&headers);
     answer(&worker, worker.serving()?, plan).await
 }
 

@@ -87,7 +87,7 @@ async fn whole(
         let Some((index, event)) = events.recv().await else { return Err(unanswered().await.into()) };
         let choice = &mut choices[index];
         match event {
-            SequenceEvent::Started { prompt_logprobs } => {
+            SequenceEvent::Started { prompt_logprobs, .. } => {
                 choice.text.push_str(shape.echo(index / plan.choices_per_prompt));
                 choice.logprobs = prompt_logprobs;
             }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use model_boss_engine::Generate;
 use model_boss_engine::sampling::SamplingParams;
 use model_boss_engine::text::ThinkingPlan;
+use model_boss_engine::{CacheSalt, Generate};
 use model_boss_protocol::{ApiError, Remedy, beyond_worker, refuse_unmet};
 use serde::Deserialize;
 
@@ -15,6 +15,9 @@ use super::fields::RequestFields;
 
 /// Most stop strings in a request.
 const MOST_STOPS: usize = 16;
+
+/// Longest `cache_salt` in bytes.
+const LONGEST_SALT: usize = 256;
 
 /// Most answers to one prompt.
 const MOST_CHOICES: i64 = 128;
@@ -30,6 +33,8 @@ pub(super) struct GenerateOptions {
     pub(super) stop: Vec<String>,
     pub(super) choices: usize,
     pub(super) ignore_eos: bool,
+    /// Keys and values are shared with requests of the same salt; with none at all where it is absent.
+    pub(super) cache: Option<CacheSalt>,
     pub(super) stream: bool,
     pub(super) usage: UsageIn,
     /// The plan of thinking for a chat; a text completion does not separate thinking.
@@ -46,6 +51,7 @@ impl GenerateOptions {
             stop: stop(fields)?,
             choices: choices(fields)?,
             ignore_eos: fields.get("ignore_eos")?.unwrap_or(false),
+            cache: cache(fields)?,
             stream: fields.get("stream")?.unwrap_or(false),
             usage: fields.get::<StreamOptions>("stream_options")?.map_or(UsageIn::Nothing, StreamOptions::usage),
             thinking: None,
@@ -67,6 +73,7 @@ impl GenerateOptions {
             logprobs,
             prompt_logprobs: false,
             thinking: self.thinking.clone(),
+            cache: self.cache.clone(),
         }
     }
 }
@@ -88,6 +95,17 @@ fn max_tokens(fields: &RequestFields<'_>, fewest: i64) -> Result<MaxTokens, ApiE
     }
     let tokens = fields.whole(&NAMES, fewest..=i64::from(u32::MAX))?;
     Ok(tokens.and_then(|tokens| usize::try_from(tokens).ok()).map_or(MaxTokens::Unsaid, MaxTokens::Some))
+}
+
+/// The salt of a request that shares its prompt: vLLM's `cache_salt`, and llama.cpp's `cache_prompt` to share nothing.
+fn cache(fields: &RequestFields<'_>) -> Result<Option<CacheSalt>, ApiError> {
+    let salt = fields.get::<String>("cache_salt")?.unwrap_or_default();
+    if salt.len() > LONGEST_SALT {
+        let message = format!("'cache_salt' has {} bytes; at most {LONGEST_SALT} are allowed", salt.len());
+        return Err(ApiError::invalid("cache_salt", message));
+    }
+    let shares = fields.get::<bool>("cache_prompt")?.unwrap_or(true);
+    Ok(shares.then(|| CacheSalt::new(&salt)))
 }
 
 /// Whether a manifest's fields are valid in a request.

@@ -1,6 +1,8 @@
 //! The plan of an answer before its first token, and the events that it is made of.
 
+use axum::http::HeaderMap;
 use model_boss_engine::{Generate, SequenceEvent};
+use model_boss_protocol::headers;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::answer::ApiShape;
@@ -15,6 +17,18 @@ pub(super) struct AnswerPlan {
     pub(super) shape: ApiShape,
     pub(super) stream: bool,
     pub(super) usage: UsageIn,
+}
+
+impl AnswerPlan {
+    /// Keys and values of the prompts are shared with other requests of the same caller alone. Callers without a name,
+    /// of a worker that is run by hand, are one.
+    pub(super) fn of_caller(mut self, headers: &HeaderMap) -> Self {
+        let caller = headers.get(headers::CALLER).and_then(|caller| caller.to_str().ok()).unwrap_or_default();
+        for work in &mut self.works {
+            work.cache = work.cache.take().map(|salt| salt.of_caller(caller));
+        }
+        self
+    }
 }
 
 /// Events of all choices, each with its index. Dropping it cancels all running choices.

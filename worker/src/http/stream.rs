@@ -28,6 +28,8 @@ pub(super) struct EventStream {
     tally: UsageTally,
     /// The tokens of all prompts together.
     prompt_tokens: usize,
+    /// Those of them that did not have to be evaluated, as far as is known.
+    cached_tokens: usize,
     /// Per choice: tokens sampled so far.
     sampled: Vec<usize>,
     /// Choices that have not ended.
@@ -46,7 +48,19 @@ impl EventStream {
     ) -> Self {
         let (offsets, left) = (vec![0; wanted.len()], wanted.len());
         let (sampled, tally, ready) = (offsets.clone(), UsageTally::default(), VecDeque::new());
-        let mut stream = Self { plan, wanted, offsets, envelope, tally, prompt_tokens, sampled, left, events, ready };
+        let mut stream = Self {
+            plan,
+            wanted,
+            offsets,
+            envelope,
+            tally,
+            prompt_tokens,
+            cached_tokens: 0,
+            sampled,
+            left,
+            events,
+            ready,
+        };
         stream.take(index, event);
         stream
     }
@@ -56,7 +70,10 @@ impl EventStream {
         let shape = &self.plan.shape;
         let wanted = self.wanted[index];
         let choice = match event {
-            SequenceEvent::Started { prompt_logprobs } => {
+            SequenceEvent::Started { prompt_logprobs, cached_tokens } => {
+                if index.is_multiple_of(self.plan.choices_per_prompt) {
+                    self.cached_tokens += cached_tokens;
+                }
                 let prompt_logprobs = (!prompt_logprobs.is_empty())
                     .then(|| logprobs(shape, wanted, prompt_logprobs, &mut self.offsets[index]))
                     .flatten();
@@ -91,7 +108,8 @@ impl EventStream {
         let mut object = self.envelope.object(&self.plan.shape, Whole::No, vec![choice]);
         match self.plan.usage {
             UsageIn::EveryChunk => {
-                object.usage = Some(Some(UsageObject::so_far(self.prompt_tokens, self.sampled.iter().sum())));
+                let prompt = (self.prompt_tokens, self.cached_tokens);
+                object.usage = Some(Some(UsageObject::so_far(prompt, self.sampled.iter().sum())));
             }
             UsageIn::LastChunk => object.usage = Some(None),
             UsageIn::Nothing if self.left == 0 => object.timings = Some(self.tally.timings()),

@@ -1,7 +1,7 @@
 //! The score of a package on questions it was not trained on, by greedy decoding on the decoder that serves it. An
 //! answer counts if it contains the required texts.
 
-use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
+use model_boss_engine::{DecoderError, KvSlot, Logits, SequenceStep, Sequences};
 
 use crate::corpus::HeldOut;
 use crate::text::{GuideText, GuideTextError};
@@ -42,7 +42,7 @@ impl HeldOutReport {
 
 /// Answers every question in a new conversation.
 pub fn evaluate(
-    decoder: &mut dyn Decoder,
+    decoder: &mut Sequences,
     text: &GuideText,
     questions: &[HeldOut],
 ) -> Result<HeldOutReport, EvaluateError> {
@@ -67,7 +67,7 @@ struct QuestionSequence {
 }
 
 /// The most likely answer to each question, all in one batch.
-pub fn answer(decoder: &mut dyn Decoder, text: &GuideText, questions: &[&str]) -> Result<Vec<String>, EvaluateError> {
+pub fn answer(decoder: &mut Sequences, text: &GuideText, questions: &[&str]) -> Result<Vec<String>, EvaluateError> {
     let mut sequences = Vec::with_capacity(questions.len());
     for question in questions {
         let pending = text.question(question)?;

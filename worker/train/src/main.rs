@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use model_boss_engine::Decoder;
+use model_boss_engine::Sequences;
 use model_boss_protocol::DeviceId;
 use model_boss_train::batch::Curriculum;
 use model_boss_train::corpus::{self, Family};
@@ -154,7 +154,7 @@ fn train(args: &Train) -> TrainOutcome {
     let loss = trainer::recent(&trained.curve);
     print(format_args!("loss {loss:.4}, {} parameters", trained.model.parameter_count()));
     let (mut decoder, text) = open(&args.package)?;
-    print_report(&evaluate::evaluate(&mut *decoder, &text, &held_out)?, false);
+    print_report(&evaluate::evaluate(&mut decoder, &text, &held_out)?, false);
     Ok(())
 }
 
@@ -180,15 +180,15 @@ fn describe(families: &[Family], text: &GuideText, plan: &TrainPlan) -> TrainOut
 }
 
 /// Opens a package as it will be served, with the worker's decoder.
-fn open(folder: &Path) -> TrainOutcome<(Box<dyn Decoder>, GuideText)> {
-    let decoder = model_boss_candle::load(folder, &DeviceId::Cpu, None, &mut |_| ())?;
+fn open(folder: &Path) -> TrainOutcome<(Sequences, GuideText)> {
+    let decoder = Sequences::over(model_boss_candle::load(folder, &DeviceId::Cpu, None, &mut |_| ())?);
     Ok((decoder, GuideText::open(&folder.join("tokenizer.json"))?))
 }
 
 fn eval(folder: &Path, held_out: &Path, all: bool) -> TrainOutcome {
     let (mut decoder, text) = open(folder)?;
     let questions = corpus::read_held_out(held_out)?;
-    print_report(&evaluate::evaluate(&mut *decoder, &text, &questions)?, all);
+    print_report(&evaluate::evaluate(&mut decoder, &text, &questions)?, all);
     Ok(())
 }
 
@@ -209,7 +209,7 @@ fn print_report(report: &HeldOutReport, all: bool) {
 
 fn ask(folder: &Path, question: &str) -> TrainOutcome {
     let (mut decoder, text) = open(folder)?;
-    for answer in evaluate::answer(&mut *decoder, &text, &[question])? {
+    for answer in evaluate::answer(&mut decoder, &text, &[question])? {
         print(answer);
     }
     Ok(())

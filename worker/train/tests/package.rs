@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use model_boss_engine::text::{ChatTemplate, Conversation};
-use model_boss_engine::{Logits, SequenceStep};
+use model_boss_engine::{Logits, SequenceStep, Sequences};
 use model_boss_protocol::{DeviceId, Manifest};
 use model_boss_train::corpus;
 use model_boss_train::evaluate;
@@ -55,7 +55,8 @@ fn the_workers_decoder_computes_the_trainers_logits() {
     let places = (0..time as u32).collect();
     let expected = model.forward(&input, &vec![0; time].into(), places).unwrap().to_vec2::<f32>().unwrap();
 
-    let mut decoder = model_boss_candle::load(folder.path(), &DeviceId::Cpu, None, &mut |_| ()).unwrap();
+    let mut decoder =
+        Sequences::over(model_boss_candle::load(folder.path(), &DeviceId::Cpu, None, &mut |_| ()).unwrap());
     let kv = decoder.open(time).unwrap();
     let step = SequenceStep { kv, tokens: &tokens, logits: Logits::All };
     let found = decoder.forward(&[step]).unwrap();
@@ -108,18 +109,19 @@ fn the_committed_package_is_complete_and_answers() {
     let config: Value = serde_json::from_slice(&std::fs::read(folder.join("tokenizer_config.json")).unwrap()).unwrap();
     assert_eq!(config["chat_template"], CHAT_TEMPLATE, "retrain: the template has changed");
 
-    let mut decoder = model_boss_candle::load(&folder, &DeviceId::Cpu, None, &mut |_| ()).unwrap();
+    let mut decoder = Sequences::over(model_boss_candle::load(&folder, &DeviceId::Cpu, None, &mut |_| ()).unwrap());
     let text = GuideText::open(&folder.join("tokenizer.json")).unwrap();
-    let answers = evaluate::answer(&mut *decoder, &text, &["Which port does model-boss listen on?", "Hi!"]).unwrap();
+    let answers = evaluate::answer(&mut decoder, &text, &["Which port does model-boss listen on?", "Hi!"]).unwrap();
     assert!(answers[0].contains("8210"), "{answers:?}");
     assert!(answers[1].contains("Hello"), "{answers:?}");
 }
 
 #[test]
 fn guide_answers_most_held_out_questions() {
-    let mut decoder = model_boss_candle::load(&guide_folder(), &DeviceId::Cpu, None, &mut |_| ()).unwrap();
+    let mut decoder =
+        Sequences::over(model_boss_candle::load(&guide_folder(), &DeviceId::Cpu, None, &mut |_| ()).unwrap());
     let text = GuideText::open(&guide_folder().join("tokenizer.json")).unwrap();
     let questions = corpus::read_held_out(&corpus_folder().join("heldout.txt")).unwrap();
-    let report = evaluate::evaluate(&mut *decoder, &text, &questions).unwrap();
+    let report = evaluate::evaluate(&mut decoder, &text, &questions).unwrap();
     assert!(report.share() >= 0.8, "{} of {}", report.correct(), questions.len());
 }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use model_boss_engine::Sequences;
 use model_boss_protocol::DeviceId;
 use model_boss_train::corpus::{Family, HeldOut};
 use model_boss_train::evaluate;
@@ -62,9 +63,10 @@ fn a_few_steps_lower_the_loss_and_the_package_answers() {
     assert!(last < 0.2 * first, "{first} became {last}");
 
     package::write(folder.path(), &trained.model, &text).unwrap();
-    let mut decoder = model_boss_candle::load(folder.path(), &DeviceId::Cpu, None, &mut |_| ()).unwrap();
+    let mut decoder =
+        Sequences::over(model_boss_candle::load(folder.path(), &DeviceId::Cpu, None, &mut |_| ()).unwrap());
     let question = HeldOut { question: "Which port?".into(), must: vec![vec!["8210".into()]] };
-    let report = evaluate::evaluate(&mut *decoder, &text, &[question]).unwrap();
+    let report = evaluate::evaluate(&mut decoder, &text, &[question]).unwrap();
     assert_eq!(report.correct(), 1, "{}", report.answers[0].1);
 }
 

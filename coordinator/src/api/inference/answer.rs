@@ -17,7 +17,7 @@ use model_boss_http::json;
 use model_boss_http::memory::{Admission, HeldMemory, MemoryError};
 use model_boss_http::offload::offload;
 use model_boss_http::upstream::{Outgoing, UpstreamError};
-use model_boss_protocol::{ApiError, ErrorBody, ErrorCode, ErrorSource, Priority, headers};
+use model_boss_protocol::{ApiError, ClientId, ErrorBody, ErrorCode, ErrorSource, Priority, headers};
 use tokio::time::{Instant, timeout_at};
 
 use super::account::Account;
@@ -252,6 +252,9 @@ async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Res
     outgoing.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     outgoing.insert(HeaderName::from_static(headers::REQUEST_ID), forward.request_id.clone());
     outgoing.insert(HeaderName::from_static(headers::PRIORITY), HeaderValue::from(u16::from(priority.number())));
+    if worker.dialect().is_none() {
+        outgoing.insert(HeaderName::from_static(headers::CALLER), caller(&forward.cloud.client));
+    }
     if let Some(deadline) = forward.deadline {
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         let left = HeaderValue::from(u64::try_from(left).unwrap_or(u64::MAX));
@@ -272,6 +275,12 @@ async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Res
     let answer = AnswerHead { status: head.status, from, reshape, path: forward.path };
     let content = read_answer(answer, &head.headers, forward).await?;
     Ok(UpstreamReply { status: head.status, headers: told, thinking, content })
+}
+
+/// The client as a header: its name's bytes in hexadecimal, since names may have any characters.
+fn caller(client: &ClientId) -> HeaderValue {
+    let hex: String = client.as_str().bytes().map(|byte| format!("{byte:02x}")).collect();
+    HeaderValue::try_from(hex).unwrap_or(HeaderValue::from_static(""))
 }
 
 /// An answer whose head has arrived.

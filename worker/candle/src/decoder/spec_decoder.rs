@@ -1,17 +1,16 @@
 //! The one decoder: runs a [`DecoderSpec`] over layers from any source, for several sequences at once. Keeps the
-//! sequences' keys and values; knows no file and no sampling.
+//! blocks of keys and values; knows no file and no sampling.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Storage, Tensor, bail};
 use model_boss_engine::residency::Monitor;
-use model_boss_engine::{Decoder, DecoderError, DecoderInfo, KvSlot, Logits, PlaceUse, SequenceStep};
+use model_boss_engine::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits, PlaceUse};
 
 use crate::decoder::stage::{Stage, StretchStep, monitor_over};
 use crate::device;
 use crate::kernels::product::contiguous;
-use crate::layers::kv::SequenceKv;
+use crate::layers::kv::{KvStore, StepKv};
 use crate::layers::linear::Linear;
 use crate::layers::norm::RmsNorm;
 use crate::layers::rope::Rope;
@@ -31,8 +30,16 @@ pub(crate) struct SpecDecoder {
     /// The use of each stage's device.
     places: Arc<[PlaceUse]>,
     monitor: Option<Arc<Monitor>>,
-    sequences: HashMap<KvSlot, SequenceKv>,
-    next_slot: u32,
+    kv: KvStore,
+}
+
+/// The sizes that a decoder keeps to.
+pub(crate) struct DecoderLimits {
+    pub(crate) context_length: usize,
+    /// Blocks of keys and values that there is memory for.
+    pub(crate) kv_blocks: usize,
+    /// Bytes of a step's own values on each device.
+    pub(crate) workspace_bytes: u64,
 }
 
 /// The weights outside of layers: those before the first are on the first stage's device, the others on the last's.
@@ -45,41 +52,39 @@ pub(crate) struct DecoderEnds {
 
 impl SpecDecoder {
     /// `stages` cover all layers in order.
-    pub(crate) fn new(spec: DecoderSpec, context_length: usize, ends: DecoderEnds, stages: Vec<Stage>) -> Self {
+    pub(crate) fn new(spec: DecoderSpec, limits: DecoderLimits, ends: DecoderEnds, stages: Vec<Stage>) -> Self {
+        let DecoderLimits { context_length, kv_blocks, workspace_bytes } = limits;
         let places: Arc<[PlaceUse]> = stages.iter().map(|stage| stage.place(&spec)).collect();
         let info = DecoderInfo {
             vocab_size: spec.vocab,
             context_length,
             kv_bytes_per_token: places.iter().map(PlaceUse::kv_bytes_per_token).sum(),
+            kv_blocks,
             weight_bytes: stages.iter().map(|stage| stage.weight_bytes).sum(),
+            workspace_bytes,
         };
         let (rope, monitor) = (Rope::new(&spec), monitor_over(&stages));
-        Self { info, spec, rope, ends, stages, places, monitor, sequences: HashMap::new(), next_slot: 0 }
+        let kv = KvStore::new(&spec, stages.iter().flat_map(|stage| stage.layers.clone().map(|_| &stage.target)));
+        Self { info, spec, rope, ends, stages, places, monitor, kv }
     }
 
     /// Publishes the room of keys and values to observers.
     fn note_room(&self) {
-        let tokens = self.sequences.values().map(SequenceKv::room).sum();
-        self.places.iter().for_each(|place| place.holds_tokens(tokens));
+        for (stage, place) in self.stages.iter().zip(self.places.iter()) {
+            place.holds_tokens(self.kv.room(stage.layers.start));
+        }
     }
 
     /// Refuses a batch that cannot be computed, before anything is touched.
-    fn check(&self, batch: &[SequenceStep<'_>]) -> std::result::Result<(), DecoderError> {
+    fn check(&self, batch: &[DecoderStep<'_>]) -> std::result::Result<(), DecoderError> {
         let refuse = |what: String| Err(DecoderError::Step(what));
-        for (index, step) in batch.iter().enumerate() {
-            let slot = step.kv.0;
-            let Some(sequence) = self.sequences.get(&step.kv) else {
-                return refuse(format!("sequence {slot} is not open"));
-            };
-            if batch[..index].iter().any(|earlier| earlier.kv == step.kv) {
-                return refuse(format!("sequence {slot} stands in the batch twice"));
-            }
+        for step in batch {
             if step.tokens.is_empty() {
-                return refuse(format!("sequence {slot} brings no tokens"));
+                return refuse("a sequence brings no tokens".to_owned());
             }
-            if step.tokens.len() > sequence.capacity - sequence.len {
-                let (held, new, capacity) = (sequence.len, step.tokens.len(), sequence.capacity);
-                return refuse(format!("sequence {slot} holds {held} of {capacity} tokens, {new} more do not fit"));
+            if step.tokens.len() > self.info.context_length.saturating_sub(step.past) {
+                let (past, new, context) = (step.past, step.tokens.len(), self.info.context_length);
+                return refuse(format!("{new} tokens behind {past} do not fit into a context of {context}"));
             }
             if let Some(token) = step.tokens.iter().find(|token| **token as usize >= self.info.vocab_size) {
                 return refuse(format!("token {token} is outside the vocabulary of {}", self.info.vocab_size));
@@ -88,20 +93,15 @@ impl SpecDecoder {
         Ok(())
     }
 
-    /// All layers over all rows: `[rows, hidden]`. Writes keys and values behind each sequence's length, which stays.
+    /// All layers over all rows: `[rows, hidden]`. Writes keys and values behind each sequence's past.
     fn run_layers(
         &mut self,
-        batch: &[SequenceStep<'_>],
-        sequences: &mut [SequenceKv],
+        batch: &[DecoderStep<'_>],
         stop: &(dyn Fn() -> bool + Sync),
     ) -> std::result::Result<Tensor, DecoderError> {
         let fail = |error| device::failure(&error);
-        let mut lengths = Vec::with_capacity(batch.len());
-        for (step, sequence) in batch.iter().zip(sequences.iter_mut()) {
-            let targets = self.stages.iter().flat_map(|stage| stage.layers.clone().map(|_| &stage.target));
-            sequence.reserve(sequence.len + step.tokens.len(), &self.spec, targets).map_err(fail)?;
-            lengths.push((sequence.len, step.tokens.len()));
-        }
+        let lengths: Vec<(usize, usize)> = batch.iter().map(|step| (step.past, step.tokens.len())).collect();
+        let mut kv: StepKv<'_> = self.kv.lend(batch)?;
         let tokens: Vec<u32> = batch.iter().flat_map(|step| step.tokens).copied().collect();
         self.stages.iter_mut().for_each(|stage| stage.stretch.begin_step());
         let mut x: Option<Tensor> = None;
@@ -115,7 +115,8 @@ impl SpecDecoder {
             };
             let WeightTarget { device, dtype, .. } = &stage.target;
             let context = StepContext::new(&lengths, self.spec.heads, &self.rope, *dtype, device).map_err(fail)?;
-            let mut step = StretchStep { layers: stage.layers.clone(), sequences, context: &context, stop };
+            kv.enter(device).map_err(fail)?;
+            let mut step = StretchStep { layers: stage.layers.clone(), kv: &mut kv, context: &context, stop };
             let rows = rows.map_err(fail)?;
             // On one of the threads that share the products. From outside, each of some hundred products would put this
             // thread to sleep and wake it again. A device has a thread of its own and keeps it.
@@ -126,7 +127,7 @@ impl SpecDecoder {
     }
 
     /// Logits of the rows that were asked for, sequence by sequence.
-    fn logits(&self, batch: &[SequenceStep<'_>], x: &Tensor) -> Result<Vec<Vec<f32>>> {
+    fn logits(&self, batch: &[DecoderStep<'_>], x: &Tensor) -> Result<Vec<Vec<f32>>> {
         let mut wanted: Vec<u32> = Vec::new();
         let mut end = 0;
         for step in batch {
@@ -161,41 +162,9 @@ impl Decoder for SpecDecoder {
         &self.info
     }
 
-    fn open(&mut self, capacity: usize) -> std::result::Result<KvSlot, DecoderError> {
-        if capacity > self.info.context_length {
-            let context = self.info.context_length;
-            return Err(DecoderError::Step(format!("{capacity} tokens do not fit into a context of {context}")));
-        }
-        // A closed slot's number comes back only after all others, so closing twice cannot hit a stranger.
-        let mut slot = KvSlot(self.next_slot);
-        while self.sequences.contains_key(&slot) {
-            slot = KvSlot(slot.0.wrapping_add(1));
-        }
-        self.next_slot = slot.0.wrapping_add(1);
-        self.sequences.insert(slot, SequenceKv::new(capacity));
-        Ok(slot)
-    }
-
-    fn close(&mut self, kv: KvSlot) {
-        if self.sequences.remove(&kv).is_some() {
-            self.note_room();
-            self.stages.iter().for_each(|stage| device::trim(&stage.target.device));
-        }
-    }
-
-    fn len(&self, kv: KvSlot) -> usize {
-        self.sequences.get(&kv).map_or(0, |sequence| sequence.len)
-    }
-
-    fn truncate(&mut self, kv: KvSlot, len: usize) {
-        if let Some(sequence) = self.sequences.get_mut(&kv) {
-            sequence.len = sequence.len.min(len);
-        }
-    }
-
     fn forward_until(
         &mut self,
-        batch: &[SequenceStep<'_>],
+        batch: &[DecoderStep<'_>],
         stop: &(dyn Fn() -> bool + Sync),
     ) -> std::result::Result<Vec<Vec<f32>>, DecoderError> {
         if batch.is_empty() {
@@ -203,24 +172,28 @@ impl Decoder for SpecDecoder {
         }
         self.check(batch)?;
         let on_cpu = self.stages.iter().all(|stage| stage.target.device.is_cpu());
-        // Out of the map for the step, so that layers see them while the decoder is borrowed.
-        let mut sequences: Vec<SequenceKv> = batch.iter().filter_map(|step| self.sequences.remove(&step.kv)).collect();
         let mut compute = || {
-            let x = self.run_layers(batch, &mut sequences, stop)?;
+            let x = self.run_layers(batch, stop)?;
             let logits = self.logits(batch, &x).map_err(|error| device::failure(&error))?;
             self.stages.iter_mut().for_each(|stage| stage.stretch.end_step());
             Ok(logits)
         };
         // As each stretch does, and with it everything around.
         let result = if on_cpu { rayon::scope(|_| compute()) } else { compute() };
-        for (step, mut sequence) in batch.iter().zip(sequences) {
-            if result.is_ok() {
-                sequence.len += step.tokens.len();
-            }
-            self.sequences.insert(step.kv, sequence);
-        }
         self.note_room();
         result
+    }
+
+    fn copy(&mut self, from: BlockId, to: BlockId) -> std::result::Result<(), DecoderError> {
+        let copied = self.kv.copy(from, to).map_err(|error| device::failure(&error));
+        self.note_room();
+        copied
+    }
+
+    fn free(&mut self, blocks: &[BlockId]) {
+        self.kv.free(blocks);
+        self.note_room();
+        self.stages.iter().for_each(|stage| device::trim(&stage.target.device));
     }
 
     fn monitor(&self) -> Option<Arc<Monitor>> {

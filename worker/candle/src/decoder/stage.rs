@@ -12,7 +12,7 @@ use model_boss_protocol::DeviceId;
 use crate::decoder::source::LayerSource;
 use crate::device;
 use crate::layers::kv;
-use crate::layers::kv::{LayerKv, SequenceKv};
+use crate::layers::kv::StepKv;
 use crate::layers::step::StepContext;
 use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
@@ -46,11 +46,11 @@ impl Stage {
 }
 
 /// A step, with the data that one stage needs.
-pub(crate) struct StretchStep<'a> {
+pub(crate) struct StretchStep<'a, 's> {
     /// Its layers.
     pub(crate) layers: Range<usize>,
     /// The sequences, with room for the step's tokens.
-    pub(crate) sequences: &'a mut [SequenceKv],
+    pub(crate) kv: &'a mut StepKv<'s>,
     pub(crate) context: &'a StepContext,
     /// Asked between layers.
     pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
@@ -60,7 +60,7 @@ pub(crate) struct StretchStep<'a> {
 /// repeated at each layer.
 pub(crate) trait Stretch: Send {
     /// All layers over all rows: `[rows, hidden]`.
-    fn forward(&mut self, x: Tensor, step: &mut StretchStep<'_>) -> std::result::Result<Tensor, DecoderError>;
+    fn forward(&mut self, x: Tensor, step: &mut StretchStep<'_, '_>) -> std::result::Result<Tensor, DecoderError>;
 
     /// Begins a step, on any device.
     fn begin_step(&mut self);
@@ -73,15 +73,13 @@ pub(crate) trait Stretch: Send {
 }
 
 impl<S: LayerSource> Stretch for S {
-    fn forward(&mut self, mut x: Tensor, step: &mut StretchStep<'_>) -> std::result::Result<Tensor, DecoderError> {
+    fn forward(&mut self, mut x: Tensor, step: &mut StretchStep<'_, '_>) -> std::result::Result<Tensor, DecoderError> {
         for index in step.layers.clone() {
             if (step.stop)() {
                 return Err(DecoderError::Interrupted);
             }
-            let mut kv: Vec<&mut LayerKv> =
-                step.sequences.iter_mut().filter_map(|sequence| sequence.layer(index)).collect();
             let layer = self.layer(index, &step.stop)?;
-            x = layer.forward(&x, &mut kv, step.context).map_err(|error| device::failure(&error))?;
+            x = layer.forward(&x, step.kv.layer(index), step.context).map_err(|error| device::failure(&error))?;
         }
         Ok(x)
     }

@@ -51,13 +51,13 @@ impl Attention {
 
     /// `[rows, hidden]` → `[rows, hidden]`. Writes each sequence's new keys and values behind its past; `kv` has one
     /// entry per span.
-    pub(crate) fn forward(&self, x: &Tensor, kv: &mut [&mut LayerKv], step: &StepContext) -> Result<Tensor> {
+    pub(crate) fn forward(&self, x: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
         let [query, key, value] = Linear::forward_all([&self.query, &self.key, &self.value], x)?;
         let (mut on_host, mut on_device) = (Vec::new(), Vec::new());
         for kv in kv {
             match kv {
                 LayerKv::Host(kv) => on_host.push(kv),
-                LayerKv::Device(kv) => on_device.push(&*kv),
+                LayerKv::Device(kv) => on_device.push(kv),
             }
         }
         let attended = match on_host.len() {
@@ -73,7 +73,7 @@ impl Attention {
         query: &Tensor,
         key: &Tensor,
         value: &Tensor,
-        kv: &mut [&mut HostKv],
+        kv: &mut [HostKv<'_>],
         step: &StepContext,
     ) -> Result<Tensor> {
         let heads = AttentionHeads { heads: self.heads, kv_heads: self.kv_heads, head_dim: self.head_dim };
@@ -105,7 +105,7 @@ impl Attention {
         query: &Tensor,
         key: &Tensor,
         value: &Tensor,
-        kv: &[&DeviceKv],
+        kv: &[DeviceKv<'_>],
         step: &StepContext,
     ) -> Result<Tensor> {
         let rows = query.dim(0)?;
@@ -133,7 +133,7 @@ impl Attention {
     }
 
     /// One sequence: `[heads, rows, head_dim]` → `[rows, heads * head_dim]`.
-    fn attend(&self, query: &Tensor, kv: &DeviceKv, span: &SequenceSpan) -> Result<Tensor> {
+    fn attend(&self, query: &Tensor, kv: &DeviceKv<'_>, span: &SequenceSpan) -> Result<Tensor> {
         let tiles = span
             .tiles
             .iter()
@@ -148,7 +148,7 @@ impl Attention {
         joined(&tiles)
     }
 
-    fn attend_tile(&self, query: &Tensor, kv: &DeviceKv, tile: &ScoreTile) -> Result<Tensor> {
+    fn attend_tile(&self, query: &Tensor, kv: &DeviceKv<'_>, tile: &ScoreTile) -> Result<Tensor> {
         let (rows, group) = (tile.rows.len(), self.heads / self.kv_heads);
         let (keys, values) = kv.first(tile.keys)?;
         // The query heads that share a key head lie behind one another: as rows of one product they need no copy of it.

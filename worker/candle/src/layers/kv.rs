@@ -1,130 +1,370 @@
-//! Keys and values of one sequence. They are kept outside the layers, so that layers stay immutable and serve any
-//! number of sequences. Attention is not known here.
+//! Keys and values in blocks. They are kept outside the layers, so that layers stay immutable and serve any number of
+//! sequences. Which block belongs to which sequence is the engine's matter; attention is not known here.
+//!
+//! In the host's memory a block is one piece with the pages of all layers there. On other devices a layer has one
+//! tensor for all blocks, which grows by doubling.
 
-use candle_core::{DType, Result, Tensor};
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
 
-use crate::layers::cpu_attention::{HostKv, KvElement};
+use candle_core::{DType, Device, Result, Tensor};
+use model_boss_engine::{BLOCK_TOKENS, BlockId, DecoderError, DecoderStep};
+use model_boss_weights::store::HostBuffer;
+
+use crate::device;
+use crate::layers::cpu_attention::{HostKv, KvElement, PageShape};
 use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
 
-/// Tokens a sequence first gets room for; the room then doubles, so appending costs O(1) per token on average.
-const FIRST_ROOM: usize = 256;
+/// Blocks that a device first gets room for; the room then doubles, so appending costs O(1) per token on average.
+const FIRST_ROOM: usize = 8;
 
-/// One layer's keys and values.
-pub(crate) enum LayerKv {
+/// One layer's keys and values of one sequence.
+pub(crate) enum LayerKv<'a> {
     /// On the CPU.
-    Host(HostKv),
+    Host(HostKv<'a>),
     /// On other devices, in the type that the layer computes in.
-    Device(DeviceKv),
+    Device(DeviceKv<'a>),
 }
 
-/// Keys and values as tensors: `[kv_heads, room, head_dim]` each.
-pub(crate) struct DeviceKv {
-    keys: Tensor,
-    values: Tensor,
+/// All blocks of a decoder.
+pub(crate) struct KvStore {
+    layers: Vec<LayerStore>,
+    /// Bytes of a block in the host's memory.
+    host_bytes: usize,
+    /// The blocks there, by their numbers; none where nothing was written yet.
+    host: Vec<Option<HostBuffer>>,
+    /// Blocks that hold something.
+    held: BTreeSet<BlockId>,
 }
 
-impl DeviceKv {
-    /// Writes `[kv_heads, tokens, head_dim]` behind the first `at` tokens.
-    pub(crate) fn write(&self, keys: &Tensor, values: &Tensor, at: usize) -> Result<()> {
-        self.keys.slice_set(keys, 1, at)?;
-        self.values.slice_set(values, 1, at)
-    }
-
-    /// Views of the first `tokens` keys and values.
-    pub(crate) fn first(&self, tokens: usize) -> Result<(Tensor, Tensor)> {
-        Ok((self.keys.narrow(1, 0, tokens)?, self.values.narrow(1, 0, tokens)?))
-    }
+/// Where a layer's keys and values lie.
+enum LayerStore {
+    /// At this place in each block in the host's memory.
+    Host { offset: usize, shape: PageShape },
+    /// In tensors of their own.
+    Device(DeviceStore),
 }
 
-/// A sequence: what its tokens left in every layer. Entries behind `len` are left over from steps that failed or tokens
-/// that were cut off.
-pub(crate) struct SequenceKv {
-    layers: Vec<LayerKv>,
-    room: usize,
-    pub(crate) len: usize,
-    pub(crate) capacity: usize,
+/// One layer's keys and values of all blocks as tensors.
+struct DeviceStore {
+    device: Device,
+    dtype: DType,
+    kv_heads: usize,
+    head_dim: usize,
+    /// `[kv_heads, blocks * BLOCK_TOKENS, head_dim]` each; none before the first block.
+    tensors: Option<(Tensor, Tensor)>,
 }
 
-impl SequenceKv {
-    /// An empty sequence; takes no memory yet.
-    pub(crate) fn new(capacity: usize) -> Self {
-        Self { layers: Vec::new(), room: 0, len: 0, capacity }
-    }
+/// One layer's keys and values of one sequence as tensors.
+pub(crate) struct DeviceKv<'a> {
+    keys: &'a Tensor,
+    values: &'a Tensor,
+    blocks: &'a [BlockId],
+    /// The places of all tokens, where the blocks are not one behind the other.
+    places: Option<&'a Tensor>,
+}
 
-    /// Makes room for `tokens` in all, each layer's where `targets` says, one for each. Keeps what is there; on an
-    /// error nothing has changed.
-    pub(crate) fn reserve<'t>(
-        &mut self,
-        tokens: usize,
-        spec: &DecoderSpec,
-        targets: impl Iterator<Item = &'t WeightTarget>,
-    ) -> Result<()> {
-        if tokens <= self.room {
-            return Ok(());
-        }
-        let room = tokens.max(2 * self.room).max(FIRST_ROOM).min(self.capacity).max(tokens);
-        let grown = |old: Option<&Tensor>, target: &WeightTarget| -> Result<Tensor> {
-            let new = Tensor::zeros((spec.kv_heads, room, spec.head_dim), target.cached, &target.device)?;
-            if let Some(old) = old.filter(|_| self.len > 0) {
-                new.slice_set(&old.narrow(1, 0, self.len)?.contiguous()?, 1, 0)?;
+/// The keys and values of a step's sequences, taken out of the store for the time of the step: each sequence owns the
+/// blocks that it writes.
+pub(crate) struct StepKv<'s> {
+    store: &'s mut KvStore,
+    sequences: Vec<SequenceKv>,
+}
+
+struct SequenceKv {
+    blocks: Vec<BlockId>,
+    /// Blocks before the first that is written.
+    read: usize,
+    /// Tokens behind the step.
+    tokens: usize,
+    /// The blocks that are written, in the host's memory.
+    written: Vec<HostBuffer>,
+    /// As in [`DeviceKv`], on the device of the present stage.
+    places: Option<Tensor>,
+}
+
+impl KvStore {
+    /// No blocks yet; each layer's will be where `targets` say, one for each.
+    pub(crate) fn new<'t>(spec: &DecoderSpec, targets: impl Iterator<Item = &'t WeightTarget>) -> Self {
+        let mut host_bytes = 0;
+        let store = |target: &WeightTarget| {
+            if !target.device.is_cpu() {
+                return LayerStore::Device(DeviceStore {
+                    device: target.device.clone(),
+                    dtype: target.cached,
+                    kv_heads: spec.kv_heads,
+                    head_dim: spec.head_dim,
+                    tensors: None,
+                });
             }
-            Ok(new)
+            let kept = if target.cached == DType::F16 { KvElement::Halves } else { KvElement::Floats };
+            let shape = PageShape { kv_heads: spec.kv_heads, head_dim: spec.head_dim, kept };
+            let offset = host_bytes;
+            host_bytes += shape.bytes();
+            LayerStore::Host { offset, shape }
         };
-        let mut on_host = Vec::new();
-        let mut layers = Vec::new();
-        for (index, target) in targets.enumerate() {
-            if target.device.is_cpu() {
-                on_host.push(index);
-                let kept = if target.cached == DType::F16 { KvElement::Halves } else { KvElement::Floats };
-                layers.push(LayerKv::Host(HostKv::new(spec.kv_heads, spec.head_dim, kept)));
-                continue;
+        let layers = targets.map(store).collect();
+        Self { layers, host_bytes, host: Vec::new(), held: BTreeSet::new() }
+    }
+
+    /// Takes the blocks of a step's sequences out, with memory for all that they write.
+    pub(crate) fn lend(&mut self, batch: &[DecoderStep<'_>]) -> std::result::Result<StepKv<'_>, DecoderError> {
+        let mut writers = HashMap::new();
+        for (index, step) in batch.iter().enumerate() {
+            let (read, end) = written(step);
+            if step.blocks.len() < end || step.blocks[..read].iter().any(|block| !self.held.contains(block)) {
+                return Err(DecoderError::Step("a sequence lacks blocks for its tokens".to_owned()));
             }
-            let old = match self.layers.get(index) {
-                Some(LayerKv::Device(old)) => Some((&old.keys, &old.values)),
-                _ => None,
-            };
-            let (keys, values) = (grown(old.map(|kv| kv.0), target)?, grown(old.map(|kv| kv.1), target)?);
-            layers.push(LayerKv::Device(DeviceKv { keys, values }));
-        }
-        // Keys and values in host memory grow where they are, and untouched memory takes no pages.
-        let of_tokens = if on_host.len() == layers.len() { HostKv::room_for(tokens) } else { room };
-        let mut old = std::mem::take(&mut self.layers);
-        let mut reserve = || -> std::io::Result<()> {
-            for index in &on_host {
-                let layer = if old.is_empty() { &mut layers[*index] } else { &mut old[*index] };
-                if let LayerKv::Host(kv) = layer {
-                    kv.reserve(of_tokens)?;
+            for block in &step.blocks[read..end] {
+                if writers.insert(*block, index).is_some() {
+                    return Err(DecoderError::Step(format!("two sequences write block {}", block.0)));
                 }
             }
-            Ok(())
-        };
-        if let Err(error) = reserve() {
-            self.layers = old;
-            return Err(error.into());
+            // Its first block holds the end of its past.
+            if !step.past.is_multiple_of(BLOCK_TOKENS) && !self.held.contains(&step.blocks[read]) {
+                return Err(DecoderError::Step(format!("block {} holds nothing", step.blocks[read].0)));
+            }
         }
-        if !old.is_empty() {
-            on_host.into_iter().for_each(|index| std::mem::swap(&mut old[index], &mut layers[index]));
+        for (index, step) in batch.iter().enumerate() {
+            let foreign = |block: &BlockId| writers.get(block).is_some_and(|writer| *writer != index);
+            if let Some(block) = step.blocks[..written(step).0].iter().find(|block| foreign(block)) {
+                return Err(DecoderError::Step(format!(
+                    "block {} is written while another sequence reads it",
+                    block.0
+                )));
+            }
         }
-        (self.layers, self.room) = (layers, of_tokens);
+        self.reserve(writers.keys().copied()).map_err(|error| device::failure(&error))?;
+        let mut sequences = Vec::with_capacity(batch.len());
+        for step in batch {
+            let (read, end) = written(step);
+            let blocks = step.blocks[..end].to_vec();
+            let own = blocks[read..].iter().filter_map(|block| self.host.get_mut(block.0 as usize)?.take()).collect();
+            let tokens = step.past + step.tokens.len();
+            sequences.push(SequenceKv { blocks, read, tokens, written: own, places: None });
+        }
+        Ok(StepKv { store: self, sequences })
+    }
+
+    /// Copies all that a block holds to another.
+    pub(crate) fn copy(&mut self, from: BlockId, to: BlockId) -> Result<()> {
+        if !self.held.contains(&from) {
+            candle_core::bail!("block {} holds nothing", from.0);
+        }
+        self.reserve([to].into_iter())?;
+        for layer in &self.layers {
+            if let LayerStore::Device(DeviceStore { tensors: Some((keys, values)), .. }) = layer {
+                for tensor in [keys, values] {
+                    let block = tensor.narrow(1, first_token(from), BLOCK_TOKENS)?.contiguous()?;
+                    tensor.slice_set(&block, 1, first_token(to))?;
+                }
+            }
+        }
+        if self.host_bytes > 0 {
+            let [from, to] = [from, to].map(|block| block.0 as usize);
+            // Taken out for the time of the copy, so that both can be borrowed.
+            let Some(mut copied) = self.host.get_mut(to).and_then(Option::take) else {
+                candle_core::bail!("block {to} has no memory");
+            };
+            if let Some(held) = self.host.get(from).and_then(Option::as_ref) {
+                copied.copy_from_slice(held);
+            }
+            self.host[to] = Some(copied);
+        }
         Ok(())
     }
 
-    /// Tokens there is room for.
-    pub(crate) fn room(&self) -> usize {
-        self.room
+    /// Gives the memory of blocks back: in the host's memory at once, on other devices with the last one.
+    pub(crate) fn free(&mut self, blocks: &[BlockId]) {
+        for block in blocks {
+            self.held.remove(block);
+            if let Some(memory) = self.host.get_mut(block.0 as usize) {
+                *memory = None;
+            }
+        }
+        if self.held.is_empty() {
+            for layer in &mut self.layers {
+                if let LayerStore::Device(store) = layer {
+                    store.tensors = None;
+                }
+            }
+        }
     }
 
-    /// One layer's part; `None` before the first [`Self::reserve`].
-    pub(crate) fn layer(&mut self, index: usize) -> Option<&mut LayerKv> {
-        self.layers.get_mut(index)
+    /// Tokens that a layer has memory for.
+    pub(crate) fn room(&self, layer: usize) -> usize {
+        match self.layers.get(layer) {
+            Some(LayerStore::Host { .. }) => self.held.len() * BLOCK_TOKENS,
+            Some(LayerStore::Device(store)) => store.room() * BLOCK_TOKENS,
+            None => 0,
+        }
+    }
+
+    /// Makes room for these blocks. Keeps what is there, and on an error it is as it was.
+    fn reserve(&mut self, blocks: impl Iterator<Item = BlockId>) -> Result<()> {
+        let new: Vec<BlockId> = blocks.filter(|block| !self.held.contains(block)).collect();
+        let Some(last) = new.iter().max().map(|last| last.0 as usize) else { return Ok(()) };
+        for layer in &mut self.layers {
+            if let LayerStore::Device(store) = layer {
+                store.reserve(last + 1)?;
+            }
+        }
+        if self.host_bytes > 0 {
+            if self.host.len() <= last {
+                self.host.resize_with(last + 1, || None);
+            }
+            let memory = new.iter().map(|_| HostBuffer::new(self.host_bytes)).collect::<std::io::Result<Vec<_>>>()?;
+            for (block, memory) in new.iter().zip(memory) {
+                self.host[block.0 as usize] = Some(memory);
+            }
+        }
+        self.held.extend(new);
+        Ok(())
     }
 }
 
-/// Bytes of keys and values of one sequence of `tokens` in one layer. The host's memory is given in whole segments.
+impl DeviceStore {
+    /// Blocks there is room for.
+    fn room(&self) -> usize {
+        let tokens = self.tensors.as_ref().and_then(|(keys, _)| keys.dim(1).ok()).unwrap_or(0);
+        tokens / BLOCK_TOKENS
+    }
+
+    fn reserve(&mut self, blocks: usize) -> Result<()> {
+        let before = self.room();
+        if blocks <= before {
+            return Ok(());
+        }
+        let room = blocks.max(2 * before).max(FIRST_ROOM) * BLOCK_TOKENS;
+        let grown = |old: Option<&Tensor>| -> Result<Tensor> {
+            let new = Tensor::zeros((self.kv_heads, room, self.head_dim), self.dtype, &self.device)?;
+            if let Some(old) = old {
+                new.slice_set(old, 1, 0)?;
+            }
+            Ok(new)
+        };
+        let old = self.tensors.as_ref();
+        self.tensors = Some((grown(old.map(|(keys, _)| keys))?, grown(old.map(|(_, values)| values))?));
+        Ok(())
+    }
+}
+
+impl StepKv<'_> {
+    /// The layers that follow are on this device.
+    pub(crate) fn enter(&mut self, device: &Device) -> Result<()> {
+        for sequence in &mut self.sequences {
+            let scattered = !device.is_cpu() && first_run(&sequence.blocks) < sequence.blocks.len();
+            sequence.places = if scattered { Some(sequence.places_on(device)?) } else { None };
+        }
+        Ok(())
+    }
+
+    /// One layer's part of every sequence.
+    pub(crate) fn layer(&mut self, index: usize) -> Vec<LayerKv<'_>> {
+        let KvStore { layers, host, .. } = &*self.store;
+        let mut parts = Vec::with_capacity(self.sequences.len());
+        if let Some(layer) = layers.get(index) {
+            for sequence in &mut self.sequences {
+                parts.extend(sequence.layer(layer, host));
+            }
+        }
+        parts
+    }
+}
+
+impl Drop for StepKv<'_> {
+    fn drop(&mut self) {
+        for sequence in self.sequences.drain(..) {
+            for (block, memory) in sequence.blocks[sequence.read..].iter().zip(sequence.written) {
+                self.store.host[block.0 as usize] = Some(memory);
+            }
+        }
+    }
+}
+
+impl SequenceKv {
+    fn layer<'a>(&'a mut self, layer: &'a LayerStore, host: &'a [Option<HostBuffer>]) -> Option<LayerKv<'a>> {
+        match layer {
+            LayerStore::Host { offset, shape } => {
+                let page = *offset..*offset + shape.bytes();
+                let read = self.blocks[..self.read].iter();
+                let read = read.filter_map(|block| host.get(block.0 as usize)?.as_deref()?.get(page.clone()));
+                let written = self.written.iter_mut().filter_map(|memory| memory.get_mut(page.clone()));
+                Some(LayerKv::Host(HostKv::new(*shape, read.collect(), written.collect())))
+            }
+            LayerStore::Device(store) => {
+                let (keys, values) = store.tensors.as_ref()?;
+                let (blocks, places) = (self.blocks.as_slice(), self.places.as_ref());
+                Some(LayerKv::Device(DeviceKv { keys, values, blocks, places }))
+            }
+        }
+    }
+
+    /// The places of all its tokens, `[tokens]`.
+    fn places_on(&self, device: &Device) -> Result<Tensor> {
+        let of_block = |block: &BlockId| {
+            let first = first_token(*block) as u32;
+            first..first + BLOCK_TOKENS as u32
+        };
+        let places: Vec<u32> = self.blocks.iter().flat_map(of_block).take(self.tokens).collect();
+        Tensor::new(places, device)
+    }
+}
+
+impl DeviceKv<'_> {
+    /// Writes `[kv_heads, tokens, head_dim]` behind the first `at` tokens.
+    pub(crate) fn write(&self, keys: &Tensor, values: &Tensor, at: usize) -> Result<()> {
+        let tokens = keys.dim(1)?;
+        let mut done = 0;
+        while done < tokens {
+            let (first, within) = ((at + done) / BLOCK_TOKENS, (at + done) % BLOCK_TOKENS);
+            let run = first_run(&self.blocks[first..]) * BLOCK_TOKENS - within;
+            let (count, place) = (run.min(tokens - done), first_token(self.blocks[first]) + within);
+            for (tensor, new) in [(self.keys, keys), (self.values, values)] {
+                let part = match count {
+                    _ if count == tokens => Cow::Borrowed(new),
+                    _ => Cow::Owned(new.narrow(1, done, count)?.contiguous()?),
+                };
+                tensor.slice_set(&part, 1, place)?;
+            }
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// The first `tokens` keys and values: views where the blocks lie one behind the other, copies else.
+    pub(crate) fn first(&self, tokens: usize) -> Result<(Tensor, Tensor)> {
+        let first = self.blocks.first().map_or(0, |block| first_token(*block));
+        match self.places {
+            None => Ok((self.keys.narrow(1, first, tokens)?, self.values.narrow(1, first, tokens)?)),
+            Some(places) => {
+                let places = places.narrow(0, 0, tokens)?;
+                Ok((self.keys.index_select(&places, 1)?, self.values.index_select(&places, 1)?))
+            }
+        }
+    }
+}
+
+/// The first block that a step writes, and the one behind the last.
+fn written(step: &DecoderStep<'_>) -> (usize, usize) {
+    (step.past / BLOCK_TOKENS, (step.past + step.tokens.len()).div_ceil(BLOCK_TOKENS))
+}
+
+/// The place of a block's first token in a device's tensors.
+fn first_token(block: BlockId) -> usize {
+    block.0 as usize * BLOCK_TOKENS
+}
+
+/// How many blocks, from the first on, lie one behind the other.
+fn first_run(blocks: &[BlockId]) -> usize {
+    let follows = |pair: &&[BlockId]| pair[1].0 == pair[0].0.wrapping_add(1);
+    blocks.len().min(1 + blocks.windows(2).take_while(follows).count())
+}
+
+/// Bytes of keys and values of one sequence of `tokens` in one layer: whole blocks.
 pub(crate) fn bytes_of_layer(spec: &DecoderSpec, target: &WeightTarget, tokens: usize) -> usize {
-    let room = if target.device.is_cpu() { HostKv::room_for(tokens) } else { tokens };
-    room.saturating_mul(bytes_per_layer(spec, target))
+    tokens.next_multiple_of(BLOCK_TOKENS).saturating_mul(bytes_per_layer(spec, target))
 }
 
 /// Bytes of keys and values for one token in one layer.

@@ -34,7 +34,7 @@ impl Layer {
     }
 
     /// `[rows, hidden]` → `[rows, hidden]`; `kv` has this layer's part of every sequence of the step.
-    pub(crate) fn forward(&self, x: &Tensor, kv: &mut [&mut LayerKv], step: &StepContext) -> Result<Tensor> {
+    pub(crate) fn forward(&self, x: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
         let x = (x + self.attention.forward(&self.attention_norm.forward(x)?, kv, step)?)?;
         &x + self.mlp.forward(&self.mlp_norm.forward(&x)?)?
     }

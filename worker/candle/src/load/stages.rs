@@ -1,16 +1,17 @@
 //! Reading each device's layers into a stage of the decoder, and the classes of failures.
 
-use model_boss_engine::DecoderError;
+use model_boss_engine::{BLOCK_TOKENS, DecoderError};
 use model_boss_protocol::ByteCount;
 
 use crate::decoder::source::Resident;
-use crate::decoder::spec_decoder::{DecoderEnds, SpecDecoder};
+use crate::decoder::spec_decoder::{DecoderEnds, DecoderLimits, SpecDecoder};
 use crate::decoder::stage::{Stage, Stretch};
 use crate::device;
 use crate::error::ModelError;
+use crate::layers::kv;
 use crate::layers::layer::Layer;
 use crate::plan::checked_model::CheckedModel;
-use crate::plan::needs::{context, wanted};
+use crate::plan::needs::{context, kept_tokens, wanted, workspace};
 use crate::plan::options::DecoderLoadOptions;
 use crate::plan::part::DevicePart;
 use crate::read::reader::WeightReader;
@@ -82,8 +83,27 @@ pub(crate) fn read<'a>(
         let nowhere = ModelError::Device(DecoderError::Step("no device was named".to_owned()));
         return Err((0, StageFailure::Model(nowhere)));
     };
-    let context = context(&spec, options.context_length);
-    Ok(SpecDecoder::new(spec, context, DecoderEnds { embedding, norm, head }, stages))
+    let limits = DecoderLimits {
+        context_length: context(&spec, options.context_length),
+        kv_blocks: kv_blocks(&spec, parts, &stages, options),
+        workspace_bytes: workspace(&spec),
+    };
+    Ok(SpecDecoder::new(spec, limits, DecoderEnds { embedding, norm, head }, stages))
+}
+
+/// The blocks of keys and values that there is memory for: as many as all sequences need, or as many as fit beside the
+/// weights on every device. One sequence always fits, even where that takes more than was given.
+fn kv_blocks(spec: &DecoderSpec, parts: &[DevicePart], stages: &[Stage], options: &DecoderLoadOptions) -> usize {
+    let Some(sequences) = options.max_concurrent else { return usize::MAX };
+    let one = kept_tokens(spec, options).div_ceil(BLOCK_TOKENS);
+    let all = one.saturating_mul(sequences.max(1) as usize);
+    let fits = |(part, stage): (&DevicePart, &Stage)| {
+        let given = part.place.budget.min(part.place.share);
+        let left = given.saturating_sub(stage.weight_bytes).saturating_sub(workspace(spec));
+        let block = kv::bytes_of_layer(spec, &stage.target, BLOCK_TOKENS).saturating_mul(stage.layers.len());
+        usize::try_from(left / (block as u64).max(1)).unwrap_or(usize::MAX)
+    };
+    parts.iter().zip(stages).map(fits).fold(all, usize::min).max(one)
 }
 
 /// The host's memory for devices that stream through it. Each device in turn may use an even share of the bytes that

@@ -9,8 +9,9 @@ use model_boss_weights::store::WeightStoreChoice;
 pub struct DecoderLoadOptions {
     /// The longest sequence wanted, in tokens.
     pub context_length: Option<u64>,
-    /// The number of simultaneous sequences, one by default. When layers are streamed, memory for their keys and values
-    /// is reserved.
+    /// The number of simultaneous sequences. Keys and values take no more memory than all of them need, and no more
+    /// than there is beside the weights. By default there is no limit, and streamed layers leave room for one
+    /// sequence.
     pub max_concurrent: Option<u32>,
     /// The most bytes that the load may use on the device; all free bytes by default. This limit is for
     /// [`crate::load_with`]: with several devices each has a limit of its own.

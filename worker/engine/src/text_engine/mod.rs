@@ -3,6 +3,10 @@
 //!
 //! A step drops cancelled sequences and lets waiting ones in, first come first served. [`crate::batch`] plans how many
 //! tokens each brings. The decoder runs once over all of them, and each sequence gets its row of logits.
+//!
+//! Sequences are let in while there are blocks for all their tokens. When blocks run out later, the sequence that came
+//! last gives its own back and waits at the front of the queue. Its tokens are evaluated again then, and its client
+//! sees nothing but a pause.
 
 mod sequence;
 
@@ -12,10 +16,11 @@ use std::time::Instant;
 
 use crate::activity::{Activity, End};
 use crate::batch::{self, StepBudget};
-use crate::decoder::{Decoder, DecoderError, SequenceStep};
+use crate::decoder::{Decoder, DecoderError, DecoderStep};
 use crate::engine::{
     Engine, EngineError, EngineInfo, Generate, Progress, Reply, SequenceEvent, SequenceId, Work, WorkError,
 };
+use crate::kv::{BLOCK_TOKENS, KvCache};
 use crate::places::PlaceUse;
 use crate::residency::Monitor;
 use crate::text::Vocabulary;
@@ -51,8 +56,15 @@ pub struct TextEngine {
     settings: TextEngineSettings,
     info: EngineInfo,
     activity: Arc<Activity>,
-    waiting: VecDeque<Sequence>,
+    /// Blocks of keys and values.
+    kv: KvCache,
+    /// In the order of their arrival.
+    waiting: VecDeque<RunningSequence>,
     running: Vec<RunningSequence>,
+    /// Sequences submitted so far.
+    arrivals: u64,
+    /// The device had less memory than was planned: until a sequence ends, none is let in.
+    short_of_memory: bool,
 }
 
 impl TextEngine {
@@ -65,13 +77,32 @@ impl TextEngine {
     ) -> Self {
         let loaded = decoder.info();
         let info = EngineInfo {
-            context_length: settings.context_length.unwrap_or(usize::MAX).min(loaded.context_length),
+            context_length: settings
+                .context_length
+                .unwrap_or(usize::MAX)
+                .min(loaded.context_length)
+                .min(loaded.kv_blocks.saturating_mul(BLOCK_TOKENS)),
             vocab_size: loaded.vocab_size,
             weight_bytes: loaded.weight_bytes,
+            workspace_bytes: loaded.workspace_bytes,
             kv_bytes_per_token: loaded.kv_bytes_per_token,
+            kv_tokens: loaded.kv_blocks.checked_mul(BLOCK_TOKENS),
             max_concurrent: settings.max_concurrent.max(1),
         };
-        Self { decoder, vocabulary, settings, info, activity, waiting: VecDeque::new(), running: Vec::new() }
+        let kv = KvCache::new(loaded.kv_blocks);
+        let (waiting, running) = (VecDeque::new(), Vec::new());
+        Self {
+            decoder,
+            vocabulary,
+            settings,
+            info,
+            activity,
+            kv,
+            waiting,
+            running,
+            arrivals: 0,
+            short_of_memory: false,
+        }
     }
 
     /// The report on streamed layers; none where all layers are resident.
@@ -104,7 +135,7 @@ impl TextEngine {
 
     /// Forgets everything whose client has gone.
     fn drop_abandoned(&mut self) {
-        let (decoder, activity) = (&mut self.decoder, &self.activity);
+        let (kv, activity) = (&mut self.kv, &self.activity);
         let abandoned = |reply: &dyn Reply| {
             let closed = reply.is_closed();
             if closed {
@@ -113,10 +144,10 @@ impl TextEngine {
             closed
         };
         self.waiting.retain(|sequence| !abandoned(sequence.reply()));
-        self.running.retain(|running| {
+        self.running.retain_mut(|running| {
             let gone = abandoned(running.reply());
             if gone {
-                decoder.close(running.kv());
+                release(kv, running);
             }
             !gone
         });
@@ -124,24 +155,92 @@ impl TextEngine {
 
     /// Lets waiting sequences into the batch, in order, while there is room.
     fn admit(&mut self) -> Result<(), EngineError> {
-        while self.running.len() < self.info.max_concurrent {
-            let Some(mut sequence) = self.waiting.pop_front() else { break };
-            match self.decoder.open(sequence.capacity()) {
-                Ok(kv) => self.running.push(RunningSequence::new(sequence, kv)),
-                // Running sequences will end and free memory; without any, no memory will become free.
-                Err(DecoderError::OutOfMemory(_)) if !self.running.is_empty() => {
-                    self.waiting.push_front(sequence);
-                    break;
+        let mut at = 0;
+        self.short_of_memory &= !self.running.is_empty();
+        while self.running.len() < self.info.max_concurrent && !self.short_of_memory {
+            let Some(sequence) = self.waiting.get(at) else { break };
+            if self.running.iter().any(|running| computes_prefix_of(running, sequence)) {
+                at += 1;
+                continue;
+            }
+            // Others in the batch will soon need another block each.
+            let spare = self.running.iter().filter(|running| running.may_grow()).count();
+            let admitted = self.kv.admit(sequence.salt(), sequence.tokens(), spare);
+            match (admitted, self.running.is_empty()) {
+                (Some(mut admission), _) => {
+                    if let Some((from, to)) = admission.copy {
+                        let copied = self.decoder.copy(from, to);
+                        self.kv.copied(from);
+                        if let Err(error) = copied {
+                            fatal(&error)?;
+                            KvCache::copy_failed(&mut admission.table);
+                        }
+                    }
+                    let Some(mut sequence) = self.waiting.remove(at) else { break };
+                    self.activity.found(admission.table.len());
+                    sequence.admit(admission.table);
+                    self.running.push(sequence);
                 }
-                Err(error) => {
-                    let fatal = fatal(&error);
+                // Running sequences will end and free blocks.
+                (None, false) => break,
+                (None, true) => {
+                    let Some(mut sequence) = self.waiting.remove(at) else { break };
+                    let held = self.kv.usage().limit.saturating_mul(BLOCK_TOKENS);
+                    let why = format!("{} tokens, and there is memory for {held}", sequence.tokens().len());
+                    sequence.fail(WorkError::OutOfMemory(why));
                     self.activity.ended(End::Failed);
-                    sequence.fail(error.into());
-                    fatal?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Gives every sequence of the batch room for its tokens. Sequences that came last give their blocks back where
+    /// that takes more than there are.
+    fn make_room(&mut self) {
+        // Those that came first are served first.
+        let mut order: Vec<u64> = self.running.iter().map(RunningSequence::arrival).collect();
+        order.sort_unstable();
+        for arrival in order {
+            while let Some(running) = self.running.iter_mut().find(|running| running.arrival() == arrival) {
+                if running.table().is_none_or(|(table, tokens)| self.kv.grow(table, tokens.len())) {
+                    break;
+                }
+                self.preempt();
+            }
+        }
+    }
+
+    /// Sends the sequence that came last back to the queue, without its blocks.
+    fn preempt(&mut self) {
+        let last = self.running.iter().enumerate().max_by_key(|(_, running)| running.arrival());
+        let Some(at) = last.map(|(at, _)| at) else { return };
+        let mut sequence = self.running.remove(at);
+        release(&mut self.kv, &mut sequence);
+        let place = self.waiting.partition_point(|waiting| waiting.arrival() < sequence.arrival());
+        self.waiting.insert(place, sequence);
+        self.activity.preempted();
+    }
+
+    /// Frees memory when the device has less of it than was planned. Returns whether another try makes sense.
+    fn relieve(&mut self) -> bool {
+        let dropped = self.kv.drop_cached();
+        let several = self.running.len() > 1;
+        if several {
+            self.preempt();
+            self.kv.drop_cached();
+        }
+        // Until one of the others ends, another sequence would have no more room than this one.
+        self.short_of_memory = several;
+        dropped || several
+    }
+
+    /// Gives memory of blocks that hold nothing back to the device.
+    fn give_back(&mut self) {
+        let freed = self.kv.take_freed();
+        if !freed.is_empty() {
+            self.decoder.free(&freed);
+        }
     }
 
     /// Runs the decoder over the batch. One result for each running sequence, in order.
@@ -150,12 +249,20 @@ impl TextEngine {
     ///
     /// A cancelled step ends between two layers; then there is no result.
     fn forward(&mut self, shares: &[usize]) -> Result<Option<StepRows>, EngineError> {
-        let batch: Vec<SequenceStep<'_>> =
+        let batch: Vec<DecoderStep<'_>> =
             self.running.iter().zip(shares).filter(|(_, share)| **share > 0).map(|(r, share)| r.step(*share)).collect();
         let vocab_size = self.info.vocab_size;
         let running = &self.running;
         let abandoned = || running.iter().all(|running| running.reply().is_closed());
-        let mut rows = match self.decoder.forward_until(&batch, &abandoned) {
+        let outcome = self.decoder.forward_until(&batch, &abandoned);
+        if let Err(DecoderError::OutOfMemory(why)) = outcome {
+            drop(batch);
+            let retried = self.relieve();
+            // Without others there is nothing left to give back.
+            let failed = || self.running.iter().map(|_| Err(WorkError::OutOfMemory(why.clone()))).collect();
+            return Ok((!retried).then(failed));
+        }
+        let mut rows = match outcome {
             Ok(rows) if fits(&batch, &rows, vocab_size) => rows.into_iter().map(Ok).collect(),
             Ok(_) => vec![Err(WorkError::Step("the decoder gave rows of another length".into())); batch.len()],
             Err(DecoderError::Interrupted) => return Ok(None),
@@ -191,6 +298,7 @@ impl TextEngine {
 
     fn try_step(&mut self) -> Result<Progress, EngineError> {
         self.drop_abandoned();
+        self.make_room();
         self.admit()?;
         if self.running.is_empty() {
             return Ok(Progress::Idle);
@@ -207,14 +315,26 @@ impl TextEngine {
         let mut still_running = Vec::with_capacity(self.running.len());
         for ((mut running, rows), share) in self.running.drain(..).zip(rows).zip(shares) {
             let step = match rows {
-                Ok(rows) => running.advance(share, rows, &self.vocabulary, &self.activity),
+                Ok(rows) => {
+                    let in_prompt = running.is_in_prompt();
+                    if let Some((table, tokens)) = running.table() {
+                        let fed = table.len() + share;
+                        self.kv.advance(table, tokens, fed);
+                        // Answers to the same prompt begin with all of it.
+                        if in_prompt && fed == tokens.len() {
+                            self.kv.index_rest(table, tokens);
+                        }
+                    }
+                    running.advance(share, rows, &self.vocabulary, &self.activity)
+                }
                 Err(error) => running.fail(error),
             };
             match step {
                 Continuation::Continues => still_running.push(running),
                 Continuation::Ended(end) => {
                     self.activity.ended(end);
-                    self.decoder.close(running.kv());
+                    self.short_of_memory = false;
+                    release(&mut self.kv, &mut running);
                 }
             }
         }
@@ -225,9 +345,8 @@ impl TextEngine {
     }
 
     fn publish(&self) {
-        let tokens: usize = self.running.iter().map(|running| self.decoder.len(running.kv())).sum();
-        let kv_bytes = tokens as u64 * self.info.kv_bytes_per_token as u64;
-        self.activity.occupied(self.running.len(), self.waiting.len(), kv_bytes);
+        self.activity.occupied(self.running.len(), self.waiting.len());
+        self.activity.holds(self.kv.usage(), BLOCK_TOKENS * self.info.kv_bytes_per_token);
     }
 }
 
@@ -245,7 +364,8 @@ impl Engine for TextEngine {
             }
             None => {
                 let sequence = Sequence::new(id, work, reply, self.info.context_length, &self.vocabulary);
-                self.waiting.push_back(sequence);
+                self.waiting.push_back(RunningSequence::new(sequence, self.arrivals));
+                self.arrivals += 1;
             }
         }
         self.publish();
@@ -254,8 +374,9 @@ impl Engine for TextEngine {
     fn cancel(&mut self, id: SequenceId) {
         self.waiting.retain(|sequence| sequence.id() != id);
         if let Some(at) = self.running.iter().position(|running| running.id() == id) {
-            let running = self.running.remove(at);
-            self.decoder.close(running.kv());
+            let mut running = self.running.remove(at);
+            release(&mut self.kv, &mut running);
+            self.give_back();
         }
         self.activity.ended(End::Cancelled);
         self.publish();
@@ -265,14 +386,32 @@ impl Engine for TextEngine {
         let outcome = self.try_step();
         if let Err(EngineError::DeviceLost(why)) = &outcome {
             let error = WorkError::Step(format!("the device failed: {why}"));
-            self.waiting.drain(..).for_each(|mut sequence| sequence.fail(error.clone()));
-            self.running.drain(..).for_each(|mut running| {
-                running.fail(error.clone());
+            self.waiting.drain(..).chain(self.running.drain(..)).for_each(|mut sequence| {
+                sequence.fail(error.clone());
             });
         }
+        self.give_back();
         self.publish();
         outcome
     }
+}
+
+/// Takes a sequence's blocks back; what they hold can be found from now on.
+fn release(kv: &mut KvCache, sequence: &mut RunningSequence) {
+    if let Some(table) = sequence.take_table() {
+        kv.release(table, sequence.tokens());
+    }
+}
+
+/// Whether a sequence in the batch computes blocks at this moment that another one waits for: it begins with the same
+/// tokens. The other one is let in once they are there, in place of computing them twice.
+fn computes_prefix_of(running: &RunningSequence, waiting: &RunningSequence) -> bool {
+    if !running.is_in_prompt() || running.salt().is_none() || running.salt() != waiting.salt() {
+        return false;
+    }
+    let whole_blocks = |tokens: usize| tokens / BLOCK_TOKENS * BLOCK_TOKENS;
+    let same = running.tokens().iter().zip(waiting.tokens()).take_while(|(a, b)| a == b).count();
+    whole_blocks(running.fed()) < whole_blocks(same.min(waiting.tokens().len().saturating_sub(1)))
 }
 
 /// The error that ends the process, if this is one.
@@ -294,7 +433,7 @@ impl From<DecoderError> for WorkError {
 }
 
 /// Whether the decoder gave what was asked for.
-fn fits(batch: &[SequenceStep<'_>], rows: &[Vec<f32>], vocab_size: usize) -> bool {
+fn fits(batch: &[DecoderStep<'_>], rows: &[Vec<f32>], vocab_size: usize) -> bool {
     batch.len() == rows.len()
         && batch.iter().zip(rows).all(|(step, rows)| rows.len() == step.logits.rows(step.tokens.len()) * vocab_size)
 }

@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use crate::activity::{Activity, End};
 use crate::batch::SequenceStage;
-use crate::decoder::{KvSlot, Logits, SequenceStep};
+use crate::decoder::{DecoderStep, Logits};
 use crate::engine::{
     FinishReason, Finished, Generate, Reply, SequenceEvent, SequenceId, SequenceTimings, TokenUsage, WorkError,
 };
+use crate::kv::{BlockTable, CacheSalt, blocks_for};
 use crate::sampling::{LogprobRow, Sampler, TokenLogprob, TopLogprob};
 use crate::text::{AnswerPart, Detokenizer, Stopped, TextStream, Thoughts, Trimmed, Vocabulary};
 
@@ -26,6 +27,8 @@ pub(super) struct Sequence {
     sampler: Sampler,
     text: TextStream,
     thinking: Option<ThinkingState>,
+    /// Shares blocks with sequences of the same salt.
+    cache: Option<CacheSalt>,
     submitted: Instant,
 }
 
@@ -64,22 +67,11 @@ impl Sequence {
             sampler: Sampler::new(work.sampling, &work.prompt, work.choice),
             text: TextStream::new(Arc::clone(vocabulary), &work.prompt, work.stop),
             thinking,
+            // Log-probabilities of a prompt need every row to be computed.
+            cache: work.cache.filter(|_| !work.prompt_logprobs),
             prompt: work.prompt,
             submitted: Instant::now(),
         }
-    }
-
-    pub(super) fn id(&self) -> SequenceId {
-        self.id
-    }
-
-    pub(super) fn reply(&self) -> &dyn Reply {
-        &*self.reply
-    }
-
-    /// Tokens the decoder will have to hold at most.
-    pub(super) fn capacity(&self) -> usize {
-        self.prompt.len() + self.max_tokens
     }
 
     pub(super) fn fail(&mut self, error: WorkError) {
@@ -87,16 +79,20 @@ impl Sequence {
     }
 }
 
-/// A sequence in the batch.
+/// A sequence that waits for its place in the batch, or is in it. One that had to give its blocks back waits again, and
+/// goes on with all else that it has.
 pub(super) struct RunningSequence {
     sequence: Sequence,
-    kv: KvSlot,
-    /// Prompt tokens evaluated.
-    fed: usize,
-    /// The token sampled last, still to be evaluated.
-    next: u32,
+    /// Its number: later ones came later.
+    arrival: u64,
+    /// The prompt, then the sampled tokens. The last of those is not evaluated yet.
+    tokens: Vec<u32>,
+    /// The blocks of its keys and values; none while it waits.
+    table: Option<BlockTable>,
     sampled: usize,
-    admitted: Instant,
+    /// Prompt tokens that did not have to be evaluated.
+    cached: usize,
+    admitted: Option<Instant>,
     prompt_done: Option<Instant>,
     last_token: Instant,
     prompt_logprobs: Vec<TokenLogprob>,
@@ -120,17 +116,18 @@ pub(super) enum Continuation {
 const MOST_LOGITS: usize = 32 << 20;
 
 impl RunningSequence {
-    pub(super) fn new(sequence: Sequence, kv: KvSlot) -> Self {
-        let now = Instant::now();
+    pub(super) fn new(sequence: Sequence, arrival: u64) -> Self {
+        let tokens = sequence.prompt.to_vec();
         Self {
-            sequence,
-            kv,
-            fed: 0,
-            next: 0,
+            arrival,
+            tokens,
+            table: None,
             sampled: 0,
-            admitted: now,
+            cached: 0,
+            admitted: None,
             prompt_done: None,
-            last_token: now,
+            last_token: sequence.submitted,
+            sequence,
             prompt_logprobs: Vec::new(),
             held: VecDeque::new(),
             produced: 0,
@@ -142,17 +139,62 @@ impl RunningSequence {
         self.sequence.id
     }
 
-    pub(super) fn kv(&self) -> KvSlot {
-        self.kv
+    pub(super) fn arrival(&self) -> u64 {
+        self.arrival
     }
 
     pub(super) fn reply(&self) -> &dyn Reply {
         &*self.sequence.reply
     }
 
+    /// All tokens so far, the one sampled last included.
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The salt by which it shares blocks.
+    pub(super) fn salt(&self) -> Option<&CacheSalt> {
+        self.sequence.cache.as_ref()
+    }
+
+    /// Enters the batch with these blocks.
+    pub(super) fn admit(&mut self, table: BlockTable) {
+        if self.admitted.is_none() {
+            self.admitted = Some(Instant::now());
+            self.cached = table.len();
+        }
+        self.table = Some(table);
+    }
+
+    /// Its blocks and its tokens, for a cache that changes the blocks.
+    pub(super) fn table(&mut self) -> Option<(&mut BlockTable, &[u32])> {
+        self.table.as_mut().map(|table| (table, &*self.tokens))
+    }
+
+    /// Takes its blocks away.
+    pub(super) fn take_table(&mut self) -> Option<BlockTable> {
+        self.table.take()
+    }
+
+    /// Tokens whose keys and values are there.
+    pub(super) fn fed(&self) -> usize {
+        self.table.as_ref().map_or(0, BlockTable::len)
+    }
+
+    /// Whether its answer may need more blocks than it has.
+    pub(super) fn may_grow(&self) -> bool {
+        let blocks = self.table.as_ref().map_or(0, |table| table.blocks().len());
+        blocks_for(self.sequence.prompt.len() + self.sequence.max_tokens) > blocks
+    }
+
+    /// Whether its prompt is still evaluated for the first time.
+    pub(super) fn is_in_prompt(&self) -> bool {
+        self.prompt_done.is_none()
+    }
+
     pub(super) fn stage(&self, vocab_size: usize) -> SequenceStage {
-        match self.sequence.prompt.len() - self.fed {
-            0 => SequenceStage::Decode,
+        match self.tokens.len() - self.fed() {
+            1 if !self.is_in_prompt() => SequenceStage::Decode,
             remaining if self.sequence.prompt_logprobs => {
                 SequenceStage::Prefill { remaining, at_most: (MOST_LOGITS / vocab_size.max(1)).max(1) }
             }
@@ -161,20 +203,17 @@ impl RunningSequence {
     }
 
     /// The next tokens to evaluate, `share` of them.
-    pub(super) fn step(&self, share: usize) -> SequenceStep<'_> {
-        let prompt = &self.sequence.prompt;
-        if self.fed == prompt.len() {
-            return SequenceStep { kv: self.kv, tokens: std::slice::from_ref(&self.next), logits: Logits::Last };
-        }
-        let end = self.fed + share;
-        let logits = if self.sequence.prompt_logprobs {
+    pub(super) fn step(&self, share: usize) -> DecoderStep<'_> {
+        let (past, blocks) = (self.fed(), self.table.as_ref().map_or(&[][..], BlockTable::blocks));
+        let end = past + share;
+        let logits = if self.sequence.prompt_logprobs && self.is_in_prompt() {
             Logits::All
-        } else if end < prompt.len() {
+        } else if end < self.tokens.len() {
             Logits::None
         } else {
             Logits::Last
         };
-        SequenceStep { kv: self.kv, tokens: &prompt[self.fed..end], logits }
+        DecoderStep { blocks, past, tokens: &self.tokens[past..end], logits }
     }
 
     pub(super) fn fail(&mut self, error: WorkError) -> Continuation {
@@ -182,7 +221,7 @@ impl RunningSequence {
         Continuation::Ended(End::Failed)
     }
 
-    /// Takes the rows of logits behind `share` evaluated tokens.
+    /// Takes the rows of logits behind `share` evaluated tokens, which its blocks hold by now.
     pub(super) fn advance(
         &mut self,
         share: usize,
@@ -193,18 +232,17 @@ impl RunningSequence {
         if share == 0 {
             return Continuation::Continues;
         }
-        let prompt_len = self.sequence.prompt.len();
-        if self.fed < prompt_len {
-            if self.sequence.prompt_logprobs {
-                self.note_prompt_logprobs(share, &rows, vocabulary);
-            }
-            self.fed += share;
-            if self.fed < prompt_len {
-                return Continuation::Continues;
-            }
+        let in_prompt = self.is_in_prompt();
+        if in_prompt && self.sequence.prompt_logprobs {
+            self.note_prompt_logprobs(share, &rows, vocabulary);
+        }
+        if self.fed() < self.tokens.len() {
+            return Continuation::Continues;
+        }
+        if in_prompt {
             self.prompt_done = Some(Instant::now());
             let prompt_logprobs = std::mem::take(&mut self.prompt_logprobs);
-            self.sequence.reply.send(SequenceEvent::Started { prompt_logprobs });
+            self.sequence.reply.send(SequenceEvent::Started { prompt_logprobs, cached_tokens: self.cached });
             if self.sequence.max_tokens == 0 {
                 return self.finish(FinishReason::Length);
             }
@@ -231,7 +269,7 @@ impl RunningSequence {
         };
         self.note_time(activity);
         self.sampled += 1;
-        self.next = token;
+        self.tokens.push(token);
         if forced.is_none() && vocabulary.ends(token) && !self.sequence.ignore_eos {
             return self.finish(FinishReason::Stop);
         }
@@ -307,19 +345,20 @@ impl RunningSequence {
             let (text, sampled) = (String::new(), self.sampled);
             self.sequence.reply.send(SequenceEvent::Text { text, logprobs: leftover, sampled });
         }
-        let prompt_done = self.prompt_done.unwrap_or(self.admitted);
+        let admitted = self.admitted.unwrap_or(self.sequence.submitted);
+        let prompt_done = self.prompt_done.unwrap_or(admitted);
         let finished = Finished {
             reason,
             stop: self.sequence.text.stopped_by().map(str::to_owned),
             usage: TokenUsage {
                 prompt_tokens: self.sequence.prompt.len(),
                 completion_tokens: self.sampled,
-                cached_tokens: 0,
+                cached_tokens: self.cached,
                 thought_tokens: self.sequence.thinking.as_ref().map_or(0, |thinking| thinking.thoughts.count()),
             },
             timings: SequenceTimings {
-                queued: self.admitted.duration_since(self.sequence.submitted),
-                prompt: prompt_done.duration_since(self.admitted),
+                queued: admitted.duration_since(self.sequence.submitted),
+                prompt: prompt_done.duration_since(admitted),
                 predicted: self.last_token.saturating_duration_since(prompt_done),
             },
         };
@@ -327,15 +366,18 @@ impl RunningSequence {
         Continuation::Ended(End::Finished)
     }
 
-    /// Records log-probabilities of the prompt: row `i` gives that of the token after the step's token `i`.
+    /// Records log-probabilities of the prompt: row `i` gives that of the token after the step's token `i`. Those that
+    /// are known from before blocks had to be given back stay.
     fn note_prompt_logprobs(&mut self, share: usize, rows: &[f32], vocabulary: &Vocabulary) {
         let prompt = &self.sequence.prompt;
         let vocab_size = rows.len() / share;
         let top = self.sequence.logprobs.unwrap_or(0);
-        if self.fed == 0 {
+        let behind = self.fed() - share;
+        if self.prompt_logprobs.is_empty() {
             self.prompt_logprobs.push(TokenLogprob { logprob: None, ..spelled(prompt[0], vocabulary) });
         }
-        for (row, &token) in rows.chunks_exact(vocab_size).zip(&prompt[self.fed + 1..]) {
+        let known = self.prompt_logprobs.len().saturating_sub(behind + 1);
+        for (row, &token) in rows.chunks_exact(vocab_size).zip(&prompt[behind + 1..]).skip(known) {
             let reading = LogprobRow::new(row, top);
             let logprob = reading.of(row.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY));
             self.prompt_logprobs.push(token_logprob(token, logprob, &reading, vocabulary));

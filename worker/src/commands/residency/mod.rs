@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use model_boss_engine::residency::{Adapted, LayerReport, Monitor, ResidencySummary, StreamTotals};
-use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
+use model_boss_engine::{DecoderError, KvSlot, Logits, SequenceStep, Sequences};
 use model_boss_protocol::{DeviceId, WorkerExit};
 use serde::Serialize;
 
@@ -87,8 +87,8 @@ pub(crate) fn run(asked: &ResidencyReportArgs, load: LoadDecoder) -> Result<(), 
         layers: asked.layers.clone(),
     };
     let spec = by_hand::spec(&serve, &asked.model).map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
-    let mut decoder = load(&spec, &mut |_| ())?;
-    let report = measure(asked, decoder.as_mut()).map_err(LoadFailure::of_step)?;
+    let mut decoder = Sequences::over(load(&spec, &mut |_| ())?);
+    let report = measure(asked, &mut decoder).map_err(LoadFailure::of_step)?;
     if let (Some(path), Some(monitor)) = (&asked.timeline, decoder.monitor()) {
         let picture = picture::of(&monitor.last());
         std::fs::write(path, picture).map_err(|error| {
@@ -104,7 +104,7 @@ pub(crate) fn run(asked: &ResidencyReportArgs, load: LoadDecoder) -> Result<(), 
     Ok(())
 }
 
-fn measure(asked: &ResidencyReportArgs, decoder: &mut dyn Decoder) -> Result<DecodeReport, DecoderError> {
+fn measure(asked: &ResidencyReportArgs, decoder: &mut Sequences) -> Result<DecodeReport, DecoderError> {
     let vocabulary = u32::try_from(decoder.info().vocab_size).unwrap_or(u32::MAX).max(1);
     let token = |i: usize| (i as u32).wrapping_mul(7_919).wrapping_add(13) % vocabulary;
     let streams = asked.streams.max(1);
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_model_that_stays_is_said_to_stay() {
-        let mut decoder = FakeDecoder::new(Script::Hash(8), 64);
+        let mut decoder = Sequences::over(Box::new(FakeDecoder::new(Script::Hash(8), 64)));
         let report = measure(&asked(), &mut decoder).unwrap();
         assert!(report.tokens_per_second > 0.0 && report.streaming.is_none());
         assert!(table(&report).contains("3 streams") && table(&report).contains("stay on the device"));

@@ -408,3 +408,33 @@ async fn en_7_a_stream_counts_from_its_first_chunk_on_where_that_is_asked_for() 
     assert!(counts.is_sorted() && counts[counts.len() - 1] > 2, "{counts:?}");
     assert_eq!(counts[counts.len() - 1], counts[counts.len() - 2]);
 }
+
+#[tokio::test]
+async fn en_1_a_prompt_is_shared_between_requests_of_one_caller_unless_they_say_no() {
+    let rig = Setup::default().start().await;
+    let ask = async |caller: &str, extra: Value| {
+        let body = chat(extra).to_string();
+        let answer = rig.send("POST", "/v1/chat/completions", caller, body.as_bytes()).await;
+        assert_eq!((answer.status, &answer.json()["choices"][0]["message"]["content"]), (200, &json!("hello")));
+        answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    let (me, you) = ("x-caller: 6d65\r\n", "x-caller: 796f75\r\n");
+    assert_eq!(ask(me, json!({})).await, 0);
+    assert_eq!(ask(me, json!({})).await, 20, "all but the last token");
+    assert_eq!(ask(you, json!({})).await, 0);
+    assert_eq!(ask("", json!({})).await, 0, "callers without a name are another one");
+    assert_eq!(ask(me, json!({"cache_prompt": false})).await, 0);
+    assert_eq!(ask(me, json!({"cache_salt": "apart"})).await, 0);
+    assert_eq!(ask(me, json!({"cache_prompt": null, "cache_salt": "apart"})).await, 20);
+    let wrong = rig.chat(json!({"cache_prompt": "no"})).await;
+    assert_eq!((wrong.error().0, wrong.error().2.as_str()), (400, "cache_prompt"));
+    let long = rig.chat(json!({"cache_salt": "x".repeat(257)})).await;
+    assert_eq!((long.error().0, long.error().2.as_str()), (400, "cache_salt"));
+    // A stream that counts says so from its first chunk on.
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    let events = rig.chat(json!({"stream": true, "stream_options": options})).await.events();
+    let cached = |event: &Value| event["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    assert!(events.iter().all(|event| cached(event) == 20), "{events:?}");
+    let metrics = rig.get("/metrics").await.chunks.concat();
+    assert!(metrics.contains("model_boss_worker_cached_tokens_total 60"), "{metrics}");
+}

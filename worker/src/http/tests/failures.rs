@@ -73,10 +73,10 @@ async fn rc_11_a_client_that_goes_away_ends_its_answer_streamed_or_not() {
         let body = chat(json!({"stream": stream})).to_string();
         let client = rig.open("POST", "/v1/chat/completions", "", body.as_bytes()).await;
         rig.stepping_until(&permits, |rig| rig.worker.activity.stats().steps >= 3).await;
-        assert_eq!(rig.control.open(), 1);
+        assert_eq!(rig.worker.activity.totals().kv_used_blocks, 1);
         drop(client);
         rig.stepping_until(&permits, |rig| rig.worker.activity.totals().cancelled == 1).await;
-        assert_eq!(rig.control.open(), 0, "its memory came back");
+        rig.until(|rig| rig.worker.activity.totals().kv_used_blocks == 0).await;
     }
 }
 
@@ -90,7 +90,7 @@ async fn rc_13_a_request_ends_with_its_time_streamed_or_not() {
         let error = if stream { event(last) } else { answer.json() };
         assert_eq!((answer.status, &error["error"]["code"]), (status, &json!("deadline_exceeded")), "{last}");
         rig.until(|rig| rig.worker.activity.totals().cancelled == 1).await;
-        assert_eq!(rig.control.open(), 0, "its memory came back");
+        rig.until(|rig| rig.worker.activity.totals().kv_used_blocks == 0).await;
     }
     // Enough time, or an invalid header, has no effect.
     for header in ["x-deadline-ms: 600000\r\n", "x-deadline-ms: soon\r\n"] {
@@ -114,7 +114,7 @@ async fn rc_11_a_waiting_client_that_goes_away_is_forgotten() {
     rig.stepping_until(&permits, |rig| rig.worker.activity.stats().waiting == 0).await;
     assert_eq!(rig.worker.activity.stats().active, 4);
     drop(running);
-    rig.stepping_until(&permits, |rig| rig.control.open() == 0).await;
+    rig.stepping_until(&permits, |rig| rig.worker.activity.totals().kv_used_blocks == 0).await;
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn a_failure_before_the_first_token_keeps_its_status() {
     let rig = Setup::default().start().await;
     rig.control.fail_next(DecoderError::Step("a bad day".to_owned()));
     assert_eq!(rig.chat(json!({"stream": true})).await.error(), (500, "internal_error".into(), String::new()));
-    rig.control.most_open(0);
+    rig.control.most_blocks(0);
     let full = rig.chat(json!({"stream": true})).await;
     assert_eq!((full.error().1.as_str(), full.headers["retry-after"].as_str()), ("no_capacity", "1"));
 }

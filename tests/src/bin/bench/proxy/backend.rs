@@ -73,6 +73,7 @@ fn health(spec: &WorkerSpec) -> WorkerHealth {
         context_length: Some(8192),
         weight_bytes: Some(0),
         held: Vec::new(),
+        may_hold: Vec::new(),
         engine: Default::default(),
         streaming: None,
     }

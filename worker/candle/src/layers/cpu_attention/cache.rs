@@ -1,19 +1,15 @@
 //! Keys and values of one layer of one sequence in the host's memory. Knows heads and positions, no attention.
 //!
-//! They lie in segments of [`SEGMENT`] tokens that never move: growing copies nothing, and what is given back goes back
-//! to the system. In a segment each head has its keys and then its values in one piece. Values are rows. Keys lie in
-//! blocks of [`BLOCK`], the same element of all keys of a block side by side. One vector instruction works on many
-//! keys, each lane is one score, and no sum runs across lanes.
-
-use std::io;
+//! They lie in pages of [`PAGE`] tokens, which may be anywhere and may be other sequences' too. In a page each head has
+//! its keys and then its values in one piece. Values are rows. Of the keys the same element of all lies side by side:
+//! one vector instruction works on many keys, each lane is one score, and no sum runs across lanes.
 
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
-use model_boss_weights::store::HostBuffer;
 use pulp::bytemuck::{cast_slice, cast_slice_mut};
 
 use super::kernel::Panel;
-use super::segment::{BLOCK, SEGMENT};
+use super::segment::PAGE;
 
 /// The type that keys and values are kept in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,81 +30,82 @@ impl KvElement {
     }
 }
 
-/// One layer's keys and values of one sequence.
-pub(crate) struct HostKv {
-    kv_heads: usize,
-    head_dim: usize,
-    kept: KvElement,
-    segments: Vec<HostBuffer>,
+/// The shape of one layer's keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageShape {
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) kept: KvElement,
 }
 
-/// One head's part of one segment.
+/// One layer's keys and values of one sequence.
+pub(crate) struct HostKv<'a> {
+    shape: PageShape,
+    /// Pages that are only read, from the first on.
+    read: Vec<&'a [u8]>,
+    /// Pages behind those, which this sequence alone has.
+    written: Vec<&'a mut [u8]>,
+}
+
+/// One head's part of one page.
 #[derive(Clone, Copy)]
-pub(super) struct HeadSegment<'a> {
-    /// `[SEGMENT / BLOCK, head_dim, BLOCK]`.
+pub(super) struct HeadPage<'a> {
+    /// `[head_dim, PAGE]`.
     pub(super) keys: Panel<'a>,
-    /// `[SEGMENT, head_dim]`.
+    /// `[PAGE, head_dim]`.
     pub(super) values: Panel<'a>,
 }
 
-impl HostKv {
-    /// Without room for anything.
-    pub(crate) fn new(kv_heads: usize, head_dim: usize, kept: KvElement) -> Self {
-        Self { kv_heads, head_dim, kept, segments: Vec::new() }
+impl PageShape {
+    /// Bytes of a page.
+    pub(crate) fn bytes(self) -> usize {
+        self.kv_heads * self.head_len() * self.kept.bytes()
     }
 
-    /// The number of tokens that memory for `tokens` has room for.
-    pub(crate) fn room_for(tokens: usize) -> usize {
-        tokens.next_multiple_of(SEGMENT)
+    /// Elements of one head in a page.
+    fn head_len(self) -> usize {
+        2 * PAGE * self.head_dim
+    }
+}
+
+impl<'a> HostKv<'a> {
+    /// Pages of [`PageShape::bytes`] in the order of their tokens, with room for all of them.
+    pub(crate) fn new(shape: PageShape, read: Vec<&'a [u8]>, written: Vec<&'a mut [u8]>) -> Self {
+        Self { shape, read, written }
     }
 
-    /// Makes room for `tokens` in all. Existing content is kept.
-    ///
-    /// # Errors
-    /// The system has no more memory.
-    pub(crate) fn reserve(&mut self, tokens: usize) -> io::Result<()> {
-        while self.segments.len() * SEGMENT < tokens {
-            let bytes = self.kv_heads * self.head_len() * self.kept.bytes();
-            self.segments.push(HostBuffer::new(bytes)?);
-        }
-        Ok(())
+    pub(super) fn kept(&self) -> KvElement {
+        self.shape.kept
     }
 
-    /// Values of a head in a segment.
-    fn head_len(&self) -> usize {
-        2 * SEGMENT * self.head_dim
-    }
-
-    /// A head's part of a segment that there is room for.
-    pub(super) fn segment(&self, segment: usize, head: usize) -> HeadSegment<'_> {
-        let buffer = &self.segments[segment];
-        let all = match self.kept {
-            KvElement::Halves => Panel::Halves(cast_slice(buffer)),
-            KvElement::Floats => Panel::Floats(cast_slice(buffer)),
+    /// A head's part of a page.
+    pub(super) fn page(&self, page: usize, head: usize) -> HeadPage<'_> {
+        let bytes = match page.checked_sub(self.read.len()) {
+            None => self.read[page],
+            Some(behind) => &*self.written[behind],
         };
-        let (begin, half) = (head * self.head_len(), self.head_len() / 2);
-        HeadSegment { keys: all.part(begin, half), values: all.part(begin + half, half) }
+        let all = match self.shape.kept {
+            KvElement::Halves => Panel::Halves(cast_slice(bytes)),
+            KvElement::Floats => Panel::Floats(cast_slice(bytes)),
+        };
+        let (begin, half) = (head * self.shape.head_len(), self.shape.head_len() / 2);
+        HeadPage { keys: all.part(begin, half), values: all.part(begin + half, half) }
     }
 
     /// A writer for each head, so that heads can be written at once.
     pub(super) fn writers(&mut self) -> Vec<HeadWriter<'_>> {
-        let (head_dim, head_len) = (self.head_dim, self.head_len().max(1));
-        let mut writers: Vec<_> = (0..self.kv_heads).map(|_| HeadWriter { head_dim, segments: Vec::new() }).collect();
-        for buffer in &mut self.segments {
-            match self.kept {
+        let PageShape { kv_heads, head_dim, kept } = self.shape;
+        let (head_len, first) = (self.shape.head_len().max(1), self.read.len());
+        let mut writers: Vec<_> = (0..kv_heads).map(|_| HeadWriter { head_dim, first, pages: Vec::new() }).collect();
+        for bytes in &mut self.written {
+            match kept {
                 KvElement::Halves => {
-                    let parts = cast_slice_mut(buffer).chunks_exact_mut(head_len);
-                    writers
-                        .iter_mut()
-                        .zip(parts)
-                        .for_each(|(writer, part)| writer.segments.push(SegmentPart::Halves(part)));
+                    let parts = cast_slice_mut(bytes).chunks_exact_mut(head_len).map(PagePart::Halves);
+                    writers.iter_mut().zip(parts).for_each(|(writer, part)| writer.pages.push(part));
                 }
                 KvElement::Floats => {
-                    let parts = cast_slice_mut(buffer).chunks_exact_mut(head_len);
-                    writers
-                        .iter_mut()
-                        .zip(parts)
-                        .for_each(|(writer, part)| writer.segments.push(SegmentPart::Floats(part)));
+                    let parts = cast_slice_mut(bytes).chunks_exact_mut(head_len).map(PagePart::Floats);
+                    writers.iter_mut().zip(parts).for_each(|(writer, part)| writer.pages.push(part));
                 }
             }
         }
@@ -119,27 +116,29 @@ impl HostKv {
 /// Writes one head.
 pub(super) struct HeadWriter<'a> {
     head_dim: usize,
-    segments: Vec<SegmentPart<'a>>,
+    /// The number of the first page that is written.
+    first: usize,
+    pages: Vec<PagePart<'a>>,
 }
 
-/// A head's part of a segment.
-enum SegmentPart<'a> {
+/// A head's part of a page.
+enum PagePart<'a> {
     Halves(&'a mut [u16]),
     Floats(&'a mut [f32]),
 }
 
 impl HeadWriter<'_> {
-    /// Puts a key and a value, `[head_dim]` each, at a position that there is room for; rounded, if halves are kept.
+    /// Puts a key and a value, `[head_dim]` each, at a position of a page that is written; rounded, if halves are kept.
     pub(super) fn write(&mut self, position: usize, key: &[f32], value: &[f32]) {
-        let (head_dim, at) = (self.head_dim, position % SEGMENT);
-        match &mut self.segments[position / SEGMENT] {
-            SegmentPart::Floats(part) => put(part, at, head_dim, key, value, |from, to| to.copy_from_slice(from)),
-            SegmentPart::Halves(part) => put(part, at, head_dim, key, value, narrow),
+        let (head_dim, at) = (self.head_dim, position % PAGE);
+        match &mut self.pages[position / PAGE - self.first] {
+            PagePart::Floats(part) => put(part, at, head_dim, key, value, |from, to| to.copy_from_slice(from)),
+            PagePart::Halves(part) => put(part, at, head_dim, key, value, narrow),
         }
     }
 }
 
-/// Puts a key and a value at a place of a segment.
+/// Puts a key and a value at a place of a page.
 fn put<T: Copy + Default>(
     part: &mut [T],
     at: usize,
@@ -148,15 +147,14 @@ fn put<T: Copy + Default>(
     value: &[f32],
     convert: impl Fn(&[f32], &mut [T]),
 ) {
-    let (keys, values) = part.split_at_mut(SEGMENT * head_dim);
+    let (keys, values) = part.split_at_mut(PAGE * head_dim);
     convert(value, &mut values[at * head_dim..][..head_dim]);
-    let block = &mut keys[at / BLOCK * BLOCK * head_dim..][..BLOCK * head_dim];
     let mut converted = [T::default(); 64];
-    for (key, block) in key.chunks(converted.len()).zip(block.chunks_mut(converted.len() * BLOCK)) {
+    for (key, rows) in key.chunks(converted.len()).zip(keys.chunks_mut(converted.len() * PAGE)) {
         let converted = &mut converted[..key.len()];
         convert(key, converted);
-        for (element, row) in converted.iter().zip(block.as_chunks_mut::<BLOCK>().0) {
-            row[at % BLOCK] = *element;
+        for (element, row) in converted.iter().zip(rows.as_chunks_mut::<PAGE>().0) {
+            row[at] = *element;
         }
     }
 }
@@ -192,34 +190,39 @@ mod tests {
 
     /// With numbers that either can hold.
     fn what_is_written_is_there_as(kept: KvElement) {
-        let (kv_heads, head_dim) = (3, 72);
-        let mut kv = HostKv::new(kv_heads, head_dim, kept);
-        assert!(kv.writers().iter().all(|writer| writer.segments.is_empty()));
-        kv.reserve(SEGMENT + 1).unwrap();
+        let shape = PageShape { kv_heads: 3, head_dim: 72, kept };
+        // Of a type that pages of either kind can lie in.
+        let mut memory = vec![0_f32; 3 * shape.bytes() / size_of::<f32>()];
         let number = |head: usize, at: usize, i: usize| ((head * 7 + at * 13 + i) % 101) as f32 / 8.0 - 5.0;
-        let positions = [0, 1, BLOCK - 1, BLOCK, SEGMENT - 1, SEGMENT, 2 * SEGMENT - 1];
+        let positions = [PAGE, PAGE + 1, 2 * PAGE - 1, 2 * PAGE, 3 * PAGE - 1];
+        let (read, written) = cast_slice_mut(&mut memory).split_at_mut(shape.bytes());
+        let mut kv = HostKv::new(shape, vec![read], written.chunks_exact_mut(shape.bytes()).collect());
         for at in positions {
             for (head, writer) in kv.writers().iter_mut().enumerate() {
-                let key: Vec<f32> = (0..head_dim).map(|i| number(head, at, i)).collect();
+                let key: Vec<f32> = (0..shape.head_dim).map(|i| number(head, at, i)).collect();
                 let value: Vec<f32> = key.iter().map(|x| -x).collect();
                 writer.write(at, &key, &value);
             }
         }
         for at in positions {
-            for head in 0..kv_heads {
-                let HeadSegment { keys, values } = kv.segment(at / SEGMENT, head);
-                let (block, lane) = (at % SEGMENT / BLOCK, at % BLOCK);
-                for i in 0..head_dim {
+            for head in 0..shape.kv_heads {
+                let HeadPage { keys, values } = kv.page(at / PAGE, head);
+                for i in 0..shape.head_dim {
                     let number_at = |panel: Panel<'_>, at: usize| match panel {
                         Panel::Halves(bits) => f16::from_bits(bits[at]).to_f32(),
                         Panel::Floats(floats) => floats[at],
                     };
-                    let key = number_at(keys, (block * head_dim + i) * BLOCK + lane);
-                    let value = number_at(values, at % SEGMENT * head_dim + i);
+                    let key = number_at(keys, i * PAGE + at % PAGE);
+                    let value = number_at(values, at % PAGE * shape.head_dim + i);
                     assert_eq!((key, value), (number(head, at, i), -number(head, at, i)));
                 }
             }
         }
+        let untouched = kv.page(0, 0).values;
+        assert!(
+            matches!(untouched, Panel::Halves(bits) if bits.iter().all(|bits| *bits == 0))
+                || matches!(untouched, Panel::Floats(floats) if floats.iter().all(|float| *float == 0.0))
+        );
     }
 
     #[test]

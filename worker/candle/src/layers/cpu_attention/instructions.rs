@@ -2,7 +2,8 @@
 
 use pulp::Arch;
 
-use super::kernel::{Product, SoftmaxBlock};
+use super::cache::KvElement;
+use super::kernel::{Panel, Product, SoftmaxBlock};
 use super::{avx512, cache};
 
 /// The instructions to use.
@@ -20,6 +21,25 @@ impl Instructions {
     /// Whether products with `rows` rows take halves as they are. With more rows, widening them once is less work.
     pub(super) fn widen_as_they_go(self, rows: usize) -> bool {
         matches!(self, Self::Avx512(_)) && rows <= avx512::MOST_ROWS
+    }
+
+    /// Whether products with `rows` rows take keys and values page by page, as they are stored. With more rows it is
+    /// less work to make one piece of a block's pages first.
+    pub(super) fn takes_as_stored(self, rows: usize, kept: KvElement) -> bool {
+        match kept {
+            KvElement::Halves => self.widen_as_they_go(rows),
+            KvElement::Floats => rows <= avx512::MOST_ROWS,
+        }
+    }
+
+    /// Rows of `width` as f32, into the beginnings of rows of `stride`.
+    pub(super) fn spread(self, rows: Panel<'_>, width: usize, wide: &mut [f32], stride: usize) {
+        for (row, wide) in wide.chunks_mut(stride).enumerate().take(rows.len() / width.max(1)) {
+            match rows.part(row * width, width) {
+                Panel::Halves(bits) => self.widen(bits, &mut wide[..width]),
+                Panel::Floats(floats) => wide[..width].copy_from_slice(floats),
+            }
+        }
     }
 
     /// f16 as f32, exactly. Both are of the same length.

@@ -21,7 +21,7 @@ use std::ops::Range;
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
-pub(crate) use cache::{HostKv, KvElement};
+pub(crate) use cache::{HostKv, KvElement, PageShape};
 pub(crate) use heads::{HeadNorm, Rotation};
 
 use cache::HeadWriter;
@@ -66,18 +66,18 @@ pub(crate) struct SequenceRows {
 
 impl AttentionHeads {
     /// Writes each sequence's new keys and values behind its past and attends: `[rows, heads, head_dim]`. Places cover
-    /// the rows in their order; `kv` has one entry per place, with room for all its tokens.
-    pub(crate) fn attend(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &mut [&mut HostKv]) -> Vec<f32> {
+    /// the rows in their order; `kv` has one entry per place, with pages for all its tokens.
+    pub(crate) fn attend(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &mut [HostKv<'_>]) -> Vec<f32> {
         self.write(rows, places, kv);
         let mut out = vec![0.0; rows.query.len()];
         let mut pieces = self.pieces(places, &mut out);
-        let kv: Vec<&HostKv> = kv.iter().map(|kv| &**kv).collect();
+        let kv: &[HostKv<'_>] = kv;
         let work = |piece: &AttentionPiece<'_>| {
             piece.rows.len() * self.group() * self.head_dim * (piece.past + piece.rows.end)
         };
         if pieces.iter().map(work).sum::<usize>() < WORTH_SHARING {
             let mut scratch = Scratch::default();
-            pieces.iter_mut().for_each(|piece| self.attend_piece(rows, piece, &kv, &mut scratch));
+            pieces.iter_mut().for_each(|piece| self.attend_piece(rows, piece, kv, &mut scratch));
             return out;
         }
         let wanted = PIECES * rayon::current_num_threads();
@@ -85,9 +85,9 @@ impl AttentionHeads {
             pieces
                 .par_iter_mut()
                 .with_max_len(1)
-                .for_each_init(Scratch::default, |scratch, piece| self.attend_piece(rows, piece, &kv, scratch));
+                .for_each_init(Scratch::default, |scratch, piece| self.attend_piece(rows, piece, kv, scratch));
         } else {
-            self.attend_by_segments(rows, &mut pieces, &kv, wanted);
+            self.attend_by_segments(rows, &mut pieces, kv, wanted);
         }
         out
     }
@@ -97,7 +97,7 @@ impl AttentionHeads {
         self.heads / self.kv_heads.max(1)
     }
 
-    fn write(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &mut [&mut HostKv]) {
+    fn write(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &mut [HostKv<'_>]) {
         let mut jobs = Vec::new();
         for (place, kv) in places.iter().zip(kv) {
             jobs.extend(kv.writers().into_iter().enumerate().map(|(head, writer)| (place, head, writer)));
@@ -145,11 +145,11 @@ impl AttentionHeads {
         self,
         rows: &AttentionRows<'_>,
         piece: &mut AttentionPiece<'_>,
-        kv: &[&HostKv],
+        kv: &[HostKv<'_>],
         scratch: &mut Scratch,
     ) {
         let tile = self.tile(rows, piece);
-        let mixed = tile.attend(kv[piece.sequence], piece.head, self.head_dim, scratch);
+        let mixed = tile.attend(&kv[piece.sequence], piece.head, self.head_dim, scratch);
         self.write_out(piece, &mixed);
     }
 
@@ -158,7 +158,7 @@ impl AttentionHeads {
         self,
         rows: &AttentionRows<'_>,
         pieces: &mut [AttentionPiece<'_>],
-        kv: &[&HostKv],
+        kv: &[HostKv<'_>],
         wanted: usize,
     ) {
         let tiles: Vec<QueryTile> = pieces.iter().map(|piece| self.tile(rows, piece)).collect();
@@ -176,7 +176,7 @@ impl AttentionHeads {
                 let (tile, piece) = (&tiles[*index], &pieces[*index]);
                 let of_segment = |segment| {
                     let mut mixed = Mixed::nothing(tile.seen.len(), self.head_dim);
-                    tile.attend_segment(kv[piece.sequence], piece.head, segment, &mut mixed, scratch);
+                    tile.attend_segment(&kv[piece.sequence], piece.head, segment, &mut mixed, scratch);
                     mixed
                 };
                 segments.clone().map(of_segment).collect()

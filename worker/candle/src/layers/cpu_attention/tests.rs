@@ -1,10 +1,11 @@
 //! Attention against its definition in f64; and that neither rows, neighbours nor cores change a bit.
 
 use half::f16;
+use pulp::bytemuck::{cast_slice, cast_slice_mut};
 
 use super::instructions::Instructions;
 use super::kernel::{Panel, Product};
-use super::segment::{BLOCK, SEGMENT};
+use super::segment::{BLOCK, PAGE, SEGMENT};
 use super::*;
 use crate::spec::RopePlanes;
 
@@ -48,12 +49,13 @@ impl Example {
         &all[rows.start * heads * head_dim..rows.end * heads * head_dim]
     }
 
-    fn cache(&self) -> HostKv {
-        HostKv::new(self.heads.kv_heads, self.heads.head_dim, self.kept)
+    fn cache(&self) -> Pages {
+        let AttentionHeads { kv_heads, head_dim, .. } = self.heads;
+        Pages { shape: PageShape { kv_heads, head_dim, kept: self.kept }, pages: Vec::new() }
     }
 
     /// Attends to some tokens behind those that the cache holds.
-    fn step(&self, kv: &mut HostKv, tokens: Range<usize>) -> Vec<f32> {
+    fn step(&self, kv: &mut Pages, tokens: Range<usize>) -> Vec<f32> {
         together(&mut [(self, kv, tokens)])
     }
 
@@ -108,15 +110,35 @@ impl Example {
     }
 }
 
+/// The memory of one sequence, each page apart.
+struct Pages {
+    shape: PageShape,
+    pages: Vec<Vec<f32>>,
+}
+
+impl Pages {
+    fn reserve(&mut self, tokens: usize) {
+        let floats = self.shape.bytes() / size_of::<f32>();
+        self.pages.resize_with(tokens.div_ceil(PAGE).max(self.pages.len()), || vec![0.0; floats]);
+    }
+
+    /// The sequence, for a step that writes behind `past` tokens.
+    fn behind(&mut self, past: usize) -> HostKv<'_> {
+        let (read, written) = self.pages.split_at_mut(past / PAGE);
+        let read = read.iter().map(|page| cast_slice(page)).collect();
+        HostKv::new(self.shape, read, written.iter_mut().map(|page| cast_slice_mut(page)).collect())
+    }
+}
+
 /// Tokens of several sequences in one step.
-fn together(steps: &mut [(&Example, &mut HostKv, Range<usize>)]) -> Vec<f32> {
+fn together(steps: &mut [(&Example, &mut Pages, Range<usize>)]) -> Vec<f32> {
     let first = steps[0].0;
     let AttentionHeads { heads, kv_heads, head_dim } = first.heads;
     let (mut query, mut key, mut value) = (Vec::new(), Vec::new(), Vec::new());
     let (mut cos, mut sin, mut places) = (Vec::new(), Vec::new(), Vec::new());
     let mut row = 0;
     for (example, kv, tokens) in steps.iter_mut() {
-        kv.reserve(tokens.end).unwrap();
+        kv.reserve(tokens.end);
         query.extend_from_slice(Example::part(&example.query, heads, head_dim, tokens.clone()));
         key.extend_from_slice(Example::part(&example.key, kv_heads, head_dim, tokens.clone()));
         value.extend_from_slice(Example::part(&example.value, kv_heads, head_dim, tokens.clone()));
@@ -134,7 +156,7 @@ fn together(steps: &mut [(&Example, &mut HostKv, Range<usize>)]) -> Vec<f32> {
         key_norm: norm,
         rotation: Rotation { planes: first.planes, cos: &cos, sin: &sin },
     };
-    let mut kv: Vec<&mut HostKv> = steps.iter_mut().map(|(_, kv, _)| &mut **kv).collect();
+    let mut kv: Vec<HostKv<'_>> = steps.iter_mut().map(|(_, kv, tokens)| kv.behind(tokens.start)).collect();
     first.heads.attend(&rows, &places, &mut kv)
 }
 
@@ -212,7 +234,7 @@ fn fa_4_neighbours_do_not_change_a_bit() {
     let examples: Vec<Example> = (0..3).map(|salt| Example::new(shape, 900, salt * 10)).collect();
     let lens = [700, 40, 333];
     let alone: Vec<Vec<f32>> = examples.iter().zip(lens).map(|(one, len)| one.in_pieces(&[len, 1, 5])).collect();
-    let mut caches: Vec<HostKv> = examples.iter().map(Example::cache).collect();
+    let mut caches: Vec<Pages> = examples.iter().map(Example::cache).collect();
     let mut answers = vec![Vec::new(); 3];
     for (from, new) in [(0, None), (0, Some(1)), (1, Some(5))] {
         let tokens = |len: usize| new.map_or(0..len, |new| len + from..len + from + new);
@@ -294,12 +316,13 @@ fn fa_4_every_set_of_instructions_attends_the_same() {
     let example = Example::new(shape, 300, 3);
     let mut kv = example.cache();
     example.step(&mut kv, 0..300);
+    let kv = std::cell::RefCell::new(kv);
     let tile = QueryTile { queries: numbers(5 * 48, 8), seen: vec![1, 64, 65, 256, 300] };
     let attend = |instructions: Instructions| {
         let mut scratch = Scratch::default();
         scratch.instructions = instructions;
         let mut out = vec![0.0; 5 * 48];
-        tile.attend(&kv, 1, 48, &mut scratch).write(0, 48, &mut out);
+        tile.attend(&kv.borrow_mut().behind(300), 1, 48, &mut scratch).write(0, 48, &mut out);
         out
     };
     let best = attend(Instructions::detect());

@@ -1,10 +1,10 @@
 //! Some queries that share keys, against the keys of one head: block by block with an online softmax, segment by
 //! segment. Knows numbers and the cache's layout, no tasks.
 
-use super::cache::{HeadSegment, HostKv};
+use super::cache::HostKv;
 use super::instructions::Instructions;
 use super::kernel::{LANES, Panel, Product, RunningSoftmax, SoftmaxBlock, merge};
-use super::segment::{BLOCK, SEGMENT};
+use super::segment::{BLOCK, PAGE, SEGMENT};
 
 /// Queries and what they see.
 pub(super) struct QueryTile {
@@ -73,7 +73,7 @@ impl Mixed {
 
 impl QueryTile {
     /// All keys that the queries see.
-    pub(super) fn attend(&self, kv: &HostKv, head: usize, head_dim: usize, scratch: &mut Scratch) -> Mixed {
+    pub(super) fn attend(&self, kv: &HostKv<'_>, head: usize, head_dim: usize, scratch: &mut Scratch) -> Mixed {
         let mut total = Mixed::nothing(self.seen.len(), head_dim);
         let mut part = Mixed::nothing(self.seen.len(), head_dim);
         for segment in 0..self.segments() {
@@ -88,18 +88,19 @@ impl QueryTile {
     /// query therefore mixes the same values in the same order, for any tile and any past.
     pub(super) fn attend_segment(
         &self,
-        kv: &HostKv,
+        kv: &HostKv<'_>,
         head: usize,
         segment: usize,
         mixed: &mut Mixed,
         scratch: &mut Scratch,
     ) {
-        let instructions = scratch.instructions;
-        let HeadSegment { keys, values } = kv.segment(segment, head);
+        let Scratch { instructions, .. } = *scratch;
         let queries = self.seen.len();
         let head_dim = self.queries.len() / queries.max(1);
+        let (most, pages) = (self.most_seen(), BLOCK / PAGE);
+        let as_keys_lie = instructions.takes_as_stored(queries, kv.kept());
+        let as_values_lie = as_keys_lie && mixed.width == head_dim;
         scratch.scores.resize(queries * BLOCK, 0.0);
-        let most = self.most_seen();
         for block in 0..SEGMENT / BLOCK {
             let first = segment * SEGMENT + block * BLOCK;
             let depth = most.saturating_sub(first).min(BLOCK);
@@ -108,20 +109,36 @@ impl QueryTile {
             }
             scratch.seen.clear();
             scratch.seen.extend(self.seen.iter().map(|seen| seen.saturating_sub(first).min(BLOCK)));
+            // For each page its number, its first key in the block, and how many of its keys are seen.
+            let seen_pages = (0..pages)
+                .map(|page| (first / PAGE + page, page * PAGE, depth.saturating_sub(page * PAGE).min(PAGE)))
+                .take_while(|(_, _, keys)| *keys > 0);
 
-            let keys = keys.part(block * BLOCK * head_dim, BLOCK * head_dim);
             scratch.scores.fill(0.0);
-            instructions.product(Product {
-                rows: queries,
-                depth: head_dim,
-                width: depth.next_multiple_of(LANES),
-                a: &self.queries,
-                a_stride: head_dim,
-                b: panel(instructions, queries, keys, BLOCK, BLOCK, &mut scratch.keys),
-                b_stride: BLOCK,
-                c: &mut scratch.scores,
-                c_stride: BLOCK,
-            });
+            let score = |b: Panel<'_>, b_stride: usize, column: usize, keys: usize, scores: &mut [f32]| {
+                instructions.product(Product {
+                    rows: queries,
+                    depth: head_dim,
+                    width: keys.next_multiple_of(LANES),
+                    a: &self.queries,
+                    a_stride: head_dim,
+                    b,
+                    b_stride,
+                    c: &mut scores[column..],
+                    c_stride: BLOCK,
+                });
+            };
+            if as_keys_lie {
+                for (page, column, keys) in seen_pages.clone() {
+                    score(kv.page(page, head).keys, PAGE, column, keys, &mut scratch.scores);
+                }
+            } else {
+                scratch.keys.resize(head_dim * BLOCK, 0.0);
+                for (page, column, _) in seen_pages.clone() {
+                    instructions.spread(kv.page(page, head).keys, PAGE, &mut scratch.keys[column..], BLOCK);
+                }
+                score(Panel::Floats(&scratch.keys), BLOCK, 0, depth, &mut scratch.scores);
+            }
             instructions.weigh(SoftmaxBlock {
                 scores: &mut scratch.scores,
                 seen: &scratch.seen,
@@ -129,18 +146,33 @@ impl QueryTile {
                 mixed: &mut mixed.values,
                 width: mixed.width,
             });
-            let values = values.part(block * BLOCK * head_dim, depth * head_dim);
-            instructions.product(Product {
-                rows: queries,
-                depth,
-                width: mixed.width,
-                a: &scratch.scores,
-                a_stride: BLOCK,
-                b: panel(instructions, queries, values, head_dim, mixed.width, &mut scratch.values),
-                b_stride: mixed.width,
-                c: &mut mixed.values,
-                c_stride: mixed.width,
-            });
+            let width = mixed.width;
+            let mut mix = |b: Panel<'_>, first: usize, keys: usize| {
+                instructions.product(Product {
+                    rows: queries,
+                    depth: keys,
+                    width,
+                    a: &scratch.scores[first..],
+                    a_stride: BLOCK,
+                    b,
+                    b_stride: width,
+                    c: &mut mixed.values,
+                    c_stride: width,
+                });
+            };
+            if as_values_lie {
+                for (page, first, keys) in seen_pages {
+                    mix(kv.page(page, head).values.part(0, keys * head_dim), first, keys);
+                }
+            } else {
+                // Rows end with zeros where the width is larger than a head.
+                scratch.values.resize(BLOCK * width, 0.0);
+                for (page, first, keys) in seen_pages {
+                    let rows = kv.page(page, head).values.part(0, keys * head_dim);
+                    instructions.spread(rows, head_dim, &mut scratch.values[first * width..], width);
+                }
+                mix(Panel::Floats(&scratch.values), 0, depth);
+            }
         }
     }
 
@@ -152,33 +184,4 @@ impl QueryTile {
     fn most_seen(&self) -> usize {
         self.seen.iter().copied().max().unwrap_or(0)
     }
-}
-
-/// Stored rows as a panel that a product takes: as they are, or widened to rows of `stride` with zeros at their ends.
-fn panel<'a>(
-    instructions: Instructions,
-    queries: usize,
-    stored: Panel<'a>,
-    width: usize,
-    stride: usize,
-    room: &'a mut Vec<f32>,
-) -> Panel<'a> {
-    let as_it_is = match stored {
-        Panel::Halves(_) => instructions.widen_as_they_go(queries),
-        Panel::Floats(_) => true,
-    };
-    if width == stride && as_it_is {
-        return stored;
-    }
-    let rows = stored.len() / width;
-    room.resize(rows * stride, 0.0);
-    for (row, room) in room.chunks_exact_mut(stride).enumerate() {
-        let (used, rest) = room.split_at_mut(width);
-        match stored.part(row * width, width) {
-            Panel::Halves(bits) => instructions.widen(bits, used),
-            Panel::Floats(floats) => used.copy_from_slice(floats),
-        }
-        rest.fill(0.0);
-    }
-    Panel::Floats(room)
 }

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::Device as CandleDevice;
 use model_boss_engine::residency::plan::ResidencyOptions;
-use model_boss_engine::{Decoder, Logits, SequenceStep};
+use model_boss_engine::{Logits, SequenceStep, Sequences};
 use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode};
 use model_boss_weights::gguf::HeaderWriter;
 
 use super::*;
 use crate::convert::synthetic::Synthetic;
-use crate::decoder::spec_decoder::{DecoderEnds, SpecDecoder};
+use crate::decoder::spec_decoder::{DecoderEnds, DecoderLimits, SpecDecoder};
 use crate::decoder::stage::Stage;
 use crate::files::ModelFiles;
 use crate::load::load;
@@ -124,7 +124,7 @@ fn streamed(
     limit: Option<u64>,
     options: &DecoderLoadOptions,
     driver: &Arc<HostDriver>,
-) -> Result<SpecDecoder, ModelError> {
+) -> Result<Sequences, ModelError> {
     let (files, spec) = ModelFiles::open(model)?;
     let plan = CheckedModel::new(&spec, &files)?;
     let asked = DeviceOptions { device: DeviceId::Cpu, share: None, limit: limit.map(ByteCount) };
@@ -144,11 +144,17 @@ fn streamed(
         weight_bytes: reader.bytes() + opened.slot_bytes,
         host_bytes: opened.host_bytes,
     };
-    let context = context(&spec, options.context_length);
-    Ok(SpecDecoder::new(spec, context, DecoderEnds { embedding, norm, head }, vec![stage]))
+    let context_length = context(&spec, options.context_length);
+    let limits = DecoderLimits { context_length, kv_blocks: usize::MAX, workspace_bytes: 0 };
+    let ends = DecoderEnds { embedding, norm, head };
+    Ok(Sequences::over(Box::new(SpecDecoder::new(spec, limits, ends, vec![stage]))))
 }
 
-fn bits(decoder: &mut dyn Decoder) -> Vec<Vec<u32>> {
+fn resident(model: &Path) -> Vec<Vec<u32>> {
+    bits(&mut Sequences::over(load(model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap()))
+}
+
+fn bits(decoder: &mut Sequences) -> Vec<Vec<u32>> {
     let slots = [decoder.open(32).unwrap(), decoder.open(32).unwrap()];
     let mut answers = Vec::new();
     for tokens in [[&[1u32, 2, 3, 4, 5][..], &[9][..]], [&[6], &[7]], [&[8], &[1]]] {
@@ -172,7 +178,7 @@ fn rs_10_copied_into_slots_is_resident_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
     let names = ["bf16", "f16", "qwen3-tied-bf16", "qwen2-sharded-f16", "plain", "biases"];
     for (at, model) in names.iter().map(|name| golden.join(name)).chain([synthetic(&folder)]).enumerate() {
-        let expected = bits(load(&model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap().as_mut());
+        let expected = resident(&model);
         // Without a limit the host holds no layer. Further limits hold all layers, and as many as three buffers.
         for host in [None, Some(1 << 30)] {
             let driver = Arc::new(HostDriver::default());
@@ -195,7 +201,7 @@ fn rs_10_copied_into_slots_is_resident_to_the_bit() {
 fn rs_5_an_index_with_the_models_own_bytes_is_copied_from_and_one_for_cpus_is_passed_over() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
-    let expected = bits(load(&model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap().as_mut());
+    let expected = resident(&model);
     for (order, used) in [(IndexOrder::Rows, true), (IndexOrder::Machine, false), (IndexOrder::Rows, true)] {
         let index = write_layer_index(&model, order).unwrap();
         let arranged = std::fs::read_to_string(&index).unwrap().contains("tiles16");
@@ -211,7 +217,7 @@ fn rs_5_an_index_with_the_models_own_bytes_is_copied_from_and_one_for_cpus_is_pa
 fn host_memory_is_a_limit_and_what_it_holds_is_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
-    let expected = bits(load(&model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap().as_mut());
+    let expected = resident(&model);
     let (mut partly, mut refused) = (0, 0);
     for host in (0..24).map(|part| part << 17) {
         match streamed(&model, None, &options(1, 1, Some(host)), &Arc::new(HostDriver::default())) {
@@ -235,7 +241,7 @@ fn host_memory_is_a_limit_and_what_it_holds_is_not_read() {
 fn slots_that_take_more_than_their_largest_block_still_fit_the_budget() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
-    let expected = bits(load(&model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap().as_mut());
+    let expected = resident(&model);
     let (mut mixed, mut refused) = (0, 0);
     for limit in (160..220).map(|quarters: u64| quarters << 18) {
         let options = DecoderLoadOptions {

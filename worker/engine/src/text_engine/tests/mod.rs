@@ -1,5 +1,6 @@
 use super::*;
 
+mod memory;
 mod thinking;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +49,7 @@ impl Client {
         let mut answer = Answer::default();
         for event in self.events.try_iter() {
             match event {
-                SequenceEvent::Started { prompt_logprobs } => answer.prompt_logprobs = prompt_logprobs,
+                SequenceEvent::Started { prompt_logprobs, .. } => answer.prompt_logprobs = prompt_logprobs,
                 SequenceEvent::Thought { text, .. } => {
                     assert!(answer.text.is_empty(), "it thinks before it answers");
                     answer.thoughts += &text;
@@ -74,7 +75,10 @@ struct Rig {
 
 impl Rig {
     fn new(script: Script, settings: TextEngineSettings) -> Self {
-        let decoder = FakeDecoder::new(script, 200);
+        Self::over(FakeDecoder::new(script, 200), settings)
+    }
+
+    fn over(decoder: FakeDecoder, settings: TextEngineSettings) -> Self {
         let control = decoder.control();
         let activity = Arc::new(Activity::new(Histograms::default()));
         let engine = TextEngine::new(Box::new(decoder), Arc::new(byte_vocabulary()), settings, activity);
@@ -96,7 +100,7 @@ impl Rig {
 
     fn run(&mut self) {
         while self.engine.step().unwrap() == Progress::Stepped {}
-        assert_eq!(self.control.open(), 0, "every sequence was closed");
+        assert_eq!(self.engine.kv.usage().used, 0, "every sequence gave its blocks back");
     }
 
     fn answer(mut self, work: Generate) -> Answer {
@@ -117,6 +121,7 @@ fn prompt(text: &str) -> Generate {
         logprobs: None,
         prompt_logprobs: false,
         thinking: None,
+        cache: None,
     }
 }
 
@@ -210,11 +215,11 @@ fn rc_11_a_closed_reply_ends_the_sequence_within_one_step() {
     let waiting = rig.submit(prompt("two"));
     rig.engine.step().unwrap();
     rig.engine.step().unwrap();
-    assert_eq!(rig.control.open(), 1);
+    assert_eq!(rig.control.blocks(), 1);
     running.closed.store(true, Ordering::Relaxed);
     waiting.closed.store(true, Ordering::Relaxed);
     assert_eq!(rig.engine.step().unwrap(), Progress::Idle);
-    assert_eq!(rig.control.open(), 0);
+    assert_eq!(rig.control.blocks(), 0);
     assert!(running.answer().finished.is_none());
     assert_eq!(rig.engine.activity.totals().cancelled, 2);
     assert_eq!(rig.engine.activity.stats().active, 0);
@@ -263,11 +268,11 @@ fn rc_11_cancel_forgets_a_sequence_wherever_it_is() {
 #[test]
 fn en_2_no_memory_keeps_a_sequence_waiting_until_another_ends() {
     let mut rig = Rig::saying("ok");
-    rig.control.most_open(1);
+    rig.control.most_blocks(1);
     let clients = [rig.submit(prompt("one")), rig.submit(prompt("two"))];
     rig.run();
     assert_eq!(clients.map(|client| client.answer().text), ["ok", "ok"]);
-    rig.control.most_open(0);
+    rig.control.most_blocks(0);
     let alone = rig.submit(prompt("three"));
     rig.run();
     assert!(matches!(alone.answer().failed, Some(WorkError::OutOfMemory(_))));

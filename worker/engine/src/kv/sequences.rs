@@ -1,0 +1,149 @@
+//! A decoder with sequences that share nothing: for measurements, training and tests, which need no batching engine.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::decoder::{Decoder, DecoderError, DecoderInfo, DecoderStep, Logits};
+use crate::places::PlaceUse;
+use crate::residency::Monitor;
+
+use super::cache::{BlockTable, KvCache};
+
+/// One sequence of [`Sequences`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvSlot(u32);
+
+/// The tokens that one sequence brings to a step.
+#[derive(Clone, Debug)]
+pub struct SequenceStep<'a> {
+    /// The sequence to continue.
+    pub kv: KvSlot,
+    /// The new tokens. Never empty.
+    pub tokens: &'a [u32],
+    /// The rows of logits to return.
+    pub logits: Logits,
+}
+
+/// A decoder, and the blocks of the sequences that are open.
+pub struct Sequences {
+    decoder: Box<dyn Decoder>,
+    cache: KvCache,
+    open: HashMap<KvSlot, OpenSequence>,
+    opened: u32,
+}
+
+struct OpenSequence {
+    table: BlockTable,
+    capacity: usize,
+}
+
+impl Sequences {
+    /// No sequence yet.
+    pub fn over(decoder: Box<dyn Decoder>) -> Self {
+        let cache = KvCache::new(decoder.info().kv_blocks);
+        Self { decoder, cache, open: HashMap::new(), opened: 0 }
+    }
+
+    /// The decoder's facts.
+    pub fn info(&self) -> &DecoderInfo {
+        self.decoder.info()
+    }
+
+    /// The report on streamed layers; none where all layers are resident.
+    pub fn monitor(&self) -> Option<Arc<Monitor>> {
+        self.decoder.monitor()
+    }
+
+    /// The devices of the decoder's parts, in the order of the layers.
+    pub fn places(&self) -> Arc<[PlaceUse]> {
+        self.decoder.places()
+    }
+
+    /// A new, empty sequence that will hold at most `capacity` tokens.
+    pub fn open(&mut self, capacity: usize) -> Result<KvSlot, DecoderError> {
+        let context = self.info().context_length;
+        if capacity > context {
+            return Err(DecoderError::Step(format!("{capacity} tokens do not fit into a context of {context}")));
+        }
+        let admitted = self.cache.admit(None, &[], 0);
+        let admitted = admitted.ok_or_else(|| DecoderError::OutOfMemory("for a sequence of no tokens".to_owned()))?;
+        let slot = KvSlot(self.opened);
+        self.opened = self.opened.wrapping_add(1);
+        self.open.insert(slot, OpenSequence { table: admitted.table, capacity });
+        Ok(slot)
+    }
+
+    /// Forgets a sequence and frees its memory. Closing twice is harmless.
+    pub fn close(&mut self, kv: KvSlot) {
+        if let Some(sequence) = self.open.remove(&kv) {
+            self.cache.release(sequence.table, &[]);
+            self.give_back();
+        }
+    }
+
+    /// Tokens the sequence holds.
+    pub fn len(&self, kv: KvSlot) -> usize {
+        self.open.get(&kv).map_or(0, |sequence| sequence.table.len())
+    }
+
+    /// Whether the sequence holds no token.
+    pub fn is_empty(&self, kv: KvSlot) -> bool {
+        self.len(kv) == 0
+    }
+
+    /// Keeps the first `len` tokens of a sequence and drops the rest.
+    pub fn truncate(&mut self, kv: KvSlot, len: usize) {
+        if let Some(sequence) = self.open.get_mut(&kv) {
+            self.cache.truncate(&mut sequence.table, len);
+        }
+        self.give_back();
+    }
+
+    /// As [`Self::forward_until`], to the end.
+    pub fn forward(&mut self, batch: &[SequenceStep<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
+        self.forward_until(batch, &|| false)
+    }
+
+    /// Appends each sequence's tokens and computes the requested logits, as [`Decoder::forward_until`] does. On an
+    /// error no sequence's length has changed.
+    pub fn forward_until(
+        &mut self,
+        batch: &[SequenceStep<'_>],
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Vec<Vec<f32>>, DecoderError> {
+        for step in batch {
+            let slot = step.kv.0;
+            let Some(sequence) = self.open.get_mut(&step.kv) else {
+                return Err(DecoderError::Step(format!("sequence {slot} is not open")));
+            };
+            let (held, new, capacity) = (sequence.table.len(), step.tokens.len(), sequence.capacity);
+            if new > capacity - held {
+                let why = format!("sequence {slot} holds {held} of {capacity} tokens, {new} more do not fit");
+                return Err(DecoderError::Step(why));
+            }
+            if !self.cache.grow(&mut sequence.table, held + new) {
+                return Err(DecoderError::OutOfMemory("all blocks of keys and values are in use".to_owned()));
+            }
+        }
+        let steps = batch.iter().filter_map(|step| {
+            let table = &self.open.get(&step.kv)?.table;
+            let (blocks, past) = (table.blocks(), table.len());
+            Some(DecoderStep { blocks, past, tokens: step.tokens, logits: step.logits })
+        });
+        let rows = self.decoder.forward_until(&steps.collect::<Vec<_>>(), stop)?;
+        for step in batch {
+            if let Some(sequence) = self.open.get_mut(&step.kv) {
+                let len = sequence.table.len() + step.tokens.len();
+                self.cache.advance(&mut sequence.table, &[], len);
+            }
+        }
+        Ok(rows)
+    }
+
+    fn give_back(&mut self) {
+        let freed = self.cache.take_freed();
+        if !freed.is_empty() {
+            self.decoder.free(&freed);
+        }
+    }
+}
