@@ -23,7 +23,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 14] = [
+const BENCHES: [(&str, &str); 15] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("resolve", "what a request's names mean, with 1,000 models and 100 tasks (no processes)"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
@@ -55,6 +55,10 @@ const BENCHES: [(&str, &str); 14] = [
         "two models and room for one, and one from a cold file: request to first token, beside llama-server's router mode",
     ),
     ("batch", "tokens per second of one and of eight clients together: beside llama-server where it is installed"),
+    (
+        "prefix",
+        "the first token of a long prompt, and of one that begins like it: beside llama-server where it is installed",
+    ),
     ("prefill", "prompt tokens per second of the worker: beside llama-bench where it is installed"),
 ];
 
@@ -69,6 +73,7 @@ async fn main() -> ExitCode {
         Some("decode") => return models::run(models::Part::Decode, std::env::args().skip(2), &processor()),
         Some("prefill") => return models::run(models::Part::Prefill, std::env::args().skip(2), &processor()),
         Some("swap") => return serving::run(serving::Part::Swap, std::env::args().skip(2), &processor()).await,
+        Some("prefix") => return serving::run(serving::Part::Prefix, std::env::args().skip(2), &processor()).await,
         Some("batch") => return serving::run(serving::Part::Batch, std::env::args().skip(2), &processor()).await,
         Some("stream") => return stream::run(std::env::args().skip(2), &processor()),
         // The coordinator starts this program as the worker behind the gateways of `proxy`.

@@ -1,6 +1,6 @@
-//! `scripts/bench swap` and `batch`. The commands measure the wait of a client when models replace each other in
-//! memory, and the throughput of several clients. The coordinator and llama.cpp's server take turns in every round, on
-//! the same files.
+//! `scripts/bench swap`, `batch` and `prefix`. The commands measure the wait of a client when models replace each other
+//! in memory, the throughput of several clients, and a prompt that begins as an earlier one did. The coordinator and
+//! llama.cpp's server take turns in every round, on the same files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,8 @@ pub(crate) enum Part {
     Swap,
     /// One client alone, then eight clients at once.
     Batch,
+    /// A long prompt, and another one with the same beginning.
+    Prefix,
 }
 
 struct Options {
@@ -74,6 +76,7 @@ pub(crate) async fn run(part: Part, words: impl Iterator<Item = String>, process
     match part {
         Part::Swap => swap(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
         Part::Batch => batch(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
+        Part::Prefix => prefix(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
     }
     println!("{}", table.markdown("llama-server"));
     if let Some(file) = &options.json {
@@ -204,6 +207,75 @@ async fn batch(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table
         }
     }
     boss.finish().await;
+}
+
+/// Words of a prompt, and how many of them two prompts have in common.
+const WORDS: usize = 1_200;
+const SHARED_WORDS: usize = 1_080;
+
+/// A prompt that no earlier one began like, then another one with nine tenths of it.
+async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table: &mut Table) {
+    const LONG: usize = 16_384;
+    let folder = sandbox.path("gguf");
+    fs::create_dir_all(&folder).unwrap();
+    let file = synthetic(&folder, "a", 1);
+    sandbox.model("a", &file, &format!("context_length = {LONG}\nmax_concurrent = 1"));
+    println!("- model: {SHAPE}, Q4_K_M, random weights; prompts of {WORDS} words, {SHARED_WORDS} of them shared");
+    println!("- ceiling: {:.2} of the words are new", (WORDS - SHARED_WORDS) as f64 / WORDS as f64);
+    let boss = ours(sandbox, options).await;
+    let (threads, context, path) = (options.threads.to_string(), LONG.to_string(), file.to_string_lossy());
+    let server = match llama {
+        Some(program) => {
+            let arguments = ["-m", &*path, "-t", &threads, "-np", "1", "-c", &context];
+            Some(LlamaServer::start(program, &arguments).await)
+        }
+        None => None,
+    };
+    let mut doors = vec![boss.client()];
+    doors.extend(server.as_ref().map(|server| server.client));
+    for door in &doors {
+        first_of(*door, &words(0, 0)).await;
+    }
+    for round in 1..=options.rounds {
+        eprintln!("round {round} of {}", options.rounds);
+        let (mut cold, mut warm) = ([None; 2], [None; 2]);
+        for (place, door) in doors.iter().enumerate() {
+            cold[place] = Some(first_of(*door, &words(round, 0)).await);
+            warm[place] = Some(first_of(*door, &words(round, 1)).await);
+        }
+        table.add("first token of a new prompt: ms", cold[0], cold[1]);
+        table.add("first token of a prompt that begins as the one before: ms", warm[0], warm[1]);
+        let share = |place: usize| Some(warm[place]? / cold[place]?);
+        table.add("the second over the first", share(0), share(1));
+    }
+    boss.finish().await;
+}
+
+/// A prompt: the first words are the round's, the others its ending's too.
+fn words(round: usize, ending: usize) -> String {
+    const SYLLABLES: [&str; 8] = ["ba", "ke", "lo", "mi", "nu", "ra", "se", "to"];
+    let word = |at: usize| {
+        let own = if at < SHARED_WORDS { 0 } else { ending + 1 };
+        let number = (at * 2_654_435 + round * 97_003 + own * 7_919) >> 3;
+        let syllables: String = (0..2).map(|part| SYLLABLES[number >> (3 * part) & 7]).collect();
+        // The first word already tells the rounds apart.
+        if at == 0 { format!("{round} {syllables}") } else { syllables }
+    };
+    (0..WORDS).map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// Milliseconds from a request to the first token of its answer.
+async fn first_of(door: Client, prompt: &str) -> f64 {
+    let body = json!({
+        "model": "a", "prompt": prompt, "max_tokens": 1, "stream": true, "ignore_eos": true, "cache_prompt": true
+    });
+    let begun = Instant::now();
+    let mut answer = door.stream("/v1/completions", &body).await;
+    assert!(answer.status.is_success(), "{}", answer.status);
+    while !matches!(answer.next().await, Some(Event::Data(_)) | None) {}
+    let took = milliseconds(begun.elapsed());
+    answer.rest().await;
+    took
 }
 
 async fn ours(sandbox: &Sandbox, options: &Options) -> Boss {
