@@ -75,24 +75,24 @@ pub(crate) fn render(asked: &Render) -> Result<(), LoadFailure> {
     let path = absolute(&asked.source)?;
     let is_template = path.extension().is_some_and(|ending| ending == "jinja" || ending == "j2");
     let source = if is_template { TextSource::Template(path) } else { TextSource::Model { path, template: None } };
-    let prompts = Prompts::load(source)?;
-    prompts.each(asked.jsonl, |input| {
+    let loaded = LoadedText::load(source)?;
+    loaded.each(asked.jsonl, |input| {
         let line: RenderLine = read(input, "a conversation: an object with 'messages'")?;
         let RenderLine { messages, tools, add_generation_prompt, variables } = line;
         let conversation = Conversation { messages, tools, add_generation_prompt, begun: None, variables };
-        let text = prompts.answer(async |side| side.render(RenderQuestion::new(conversation)?).await)?;
+        let text = loaded.answer(async |side| side.render(RenderQuestion::new(conversation)?).await)?;
         Ok(if asked.jsonl { json!({ "text": text }).to_string() } else { text })
     })
 }
 
 /// Turns the texts on standard input into ids.
 pub(crate) fn tokenize(asked: &Tokenize) -> Result<(), LoadFailure> {
-    let prompts = Prompts::load(TextSource::Vocabulary(absolute(&asked.source)?))?;
+    let loaded = LoadedText::load(TextSource::Vocabulary(absolute(&asked.source)?))?;
     let specials = if asked.special { AddSpecials::Yes } else { AddSpecials::No };
-    prompts.each(asked.jsonl, |input| {
+    loaded.each(asked.jsonl, |input| {
         let text = if asked.jsonl { read(input, "a string")? } else { input.to_owned() };
         let mut ids =
-            prompts.answer(async |side| side.encode(EncodeQuestion::new(vec![text], specials, None)?).await)?;
+            loaded.answer(async |side| side.encode(EncodeQuestion::new(vec![text], specials, None)?).await)?;
         // Numbers always have a spelling in JSON.
         Ok(serde_json::to_string(&ids.pop().unwrap_or_default()).unwrap_or_default())
     })
@@ -100,10 +100,10 @@ pub(crate) fn tokenize(asked: &Tokenize) -> Result<(), LoadFailure> {
 
 /// Turns the ids on standard input into text.
 pub(crate) fn detokenize(asked: &Detokenize) -> Result<(), LoadFailure> {
-    let prompts = Prompts::load(TextSource::Vocabulary(absolute(&asked.source)?))?;
+    let loaded = LoadedText::load(TextSource::Vocabulary(absolute(&asked.source)?))?;
     let specials = if asked.hide_special { Specials::Hidden } else { Specials::Spelled };
-    let vocabulary = &prompts.side.vocabulary;
-    prompts.each(asked.jsonl, |input| {
+    let vocabulary = &loaded.side.vocabulary;
+    loaded.each(asked.jsonl, |input| {
         let ids: Vec<u32> = read(input, "an array of ids")?;
         if let Some(unknown) = ids.iter().find(|id| **id as usize >= vocabulary.len()) {
             return Err(format!("the vocabulary has no token {unknown}: it has {} tokens", vocabulary.len()));
@@ -114,12 +114,12 @@ pub(crate) fn detokenize(asked: &Detokenize) -> Result<(), LoadFailure> {
 }
 
 /// A loaded text side, and the runtime that watches its processes.
-struct Prompts {
+struct LoadedText {
     runtime: Runtime,
     side: TextSide,
 }
 
-impl Prompts {
+impl LoadedText {
     fn load(source: TextSource) -> Result<Self, LoadFailure> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|error| internal(&error))?;
