@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
 
-use model_boss_engine::text::{Conversation, Specials, TemplateValue};
+use model_boss_engine::text::{Conversation, NoContent, Specials, TemplateValue};
 use model_boss_protocol::{TextLimits, WorkerExit};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -79,7 +79,14 @@ pub(crate) fn render(asked: &Render) -> Result<(), LoadFailure> {
     loaded.each(asked.jsonl, |input| {
         let line: RenderLine = read(input, "a conversation: an object with 'messages'")?;
         let RenderLine { messages, tools, add_generation_prompt, variables } = line;
-        let conversation = Conversation { messages, tools, add_generation_prompt, begun: None, variables };
+        let conversation = Conversation {
+            messages,
+            tools,
+            add_generation_prompt,
+            begun: None,
+            variables,
+            no_content: NoContent::Exact,
+        };
         let text = loaded.answer(async |side| side.render(RenderQuestion::new(conversation)?).await)?;
         Ok(if asked.jsonl { json!({ "text": text }).to_string() } else { text })
     })

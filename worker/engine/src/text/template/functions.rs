@@ -3,21 +3,73 @@
 
 use std::fmt;
 
-use minijinja::value::Value;
+use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::error::TemplateError;
 use super::tojson::tojson;
 use super::{markup, python_types};
 
+/// The widest indent in spaces.
+const WIDEST_INDENT: usize = 1 << 20;
+
 pub(super) fn install(environment: &mut Environment<'static>) {
     minijinja_contrib::add_to_environment(environment);
     environment.add_filter("tojson", tojson);
+    environment.add_filter("indent", indent);
     python_types::install(environment);
     environment.add_function(markup::ADD, markup::add);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment.set_unknown_method_callback(method);
+}
+
+/// Jinja2's `indent`: spaces, or a text, in front of every line but the first; with `first` there too, with `blank` in
+/// front of empty lines too. Unlike minijinja's it keeps the line feed that ends the text.
+fn indent(
+    text: String,
+    width: Option<Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<String, Error> {
+    let width: Option<Value> = width.or(options.get("width")?);
+    let first = first.or(options.get("first")?).unwrap_or(false);
+    let blank = blank.or(options.get("blank")?).unwrap_or(false);
+    options.assert_all_used()?;
+    let space = match &width {
+        None => " ".repeat(4),
+        Some(width) => match width.as_str() {
+            Some(text) => text.to_owned(),
+            None => " ".repeat(usize::try_from(i64::try_from(width.clone())?).unwrap_or(0).min(WIDEST_INDENT)),
+        },
+    };
+    let mut indented = String::new();
+    for (number, line) in python_lines(&text).into_iter().enumerate() {
+        if number > 0 {
+            indented.push('\n');
+        }
+        if if number == 0 { first } else { blank || !line.is_empty() } {
+            indented.push_str(&space);
+        }
+        indented.push_str(line);
+    }
+    Ok(indented)
+}
+
+/// The parts of a text between line ends, as Python's `splitlines` knows them. A line end at the end of the text is
+/// followed by an empty line.
+fn python_lines(text: &str) -> Vec<&str> {
+    let is_end = |c: char| matches!(c, '\n'..='\r' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let mut lines = Vec::new();
+    let mut rest = text;
+    while let Some((at, end)) = rest.char_indices().find(|(_, c)| is_end(*c)) {
+        lines.push(&rest[..at]);
+        let length = if rest[at..].starts_with("\r\n") { 2 } else { end.len_utf8() };
+        rest = &rest[at + length..];
+    }
+    lines.push(rest);
+    lines
 }
 
 /// A message of the template itself, kept apart from failures of the engine.

@@ -49,12 +49,27 @@ pub struct Conversation {
     pub begun: Option<String>,
     /// Further variables that the template may read, such as `enable_thinking`.
     pub variables: BTreeMap<String, TemplateValue>,
+    /// Whether a message without content is rendered as it is.
+    #[serde(default)]
+    pub no_content: NoContent,
+}
+
+/// The content that a template gets for a message whose content is `null`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NoContent {
+    /// Nothing, which a template can test for and which prints nothing. A template that fails on it gets an empty
+    /// text. Agents send such messages with tool calls, and the reference renderer would print `None` or refuse.
+    #[default]
+    Lenient,
+    /// Python's `None`, as the reference renderer passes it.
+    Exact,
 }
 
 impl Default for Conversation {
     fn default() -> Self {
         let variables = BTreeMap::new();
-        Self { messages: Vec::new(), tools: None, add_generation_prompt: true, begun: None, variables }
+        let no_content = NoContent::default();
+        Self { messages: Vec::new(), tools: None, add_generation_prompt: true, begun: None, variables, no_content }
     }
 }
 
@@ -89,17 +104,20 @@ impl ChatTemplate {
         self.knows_developer
     }
 
-    /// The prompt for a conversation. A template that cannot use messages without content gets them with empty ones.
+    /// The prompt for a conversation.
     pub fn render(&self, conversation: &Conversation) -> Result<String, TemplateError> {
-        match self.render_with(conversation, NoContent::None) {
+        if conversation.no_content == NoContent::Exact {
+            return self.render_with(conversation, ContentInstead::None);
+        }
+        match self.render_with(conversation, ContentInstead::Nothing) {
             Err(TemplateError::Failed(_) | TemplateError::Refused(_)) if conversation.lacks_content() => {
-                self.render_with(conversation, NoContent::Empty)
+                self.render_with(conversation, ContentInstead::Empty)
             }
             rendered => rendered,
         }
     }
 
-    fn render_with(&self, conversation: &Conversation, no_content: NoContent) -> Result<String, TemplateError> {
+    fn render_with(&self, conversation: &Conversation, instead: ContentInstead) -> Result<String, TemplateError> {
         let tools = conversation.tools.clone();
         let with_tools = tools.is_some().then(|| self.environment.get_template("tool_use").ok()).flatten();
         let template = match with_tools {
@@ -108,9 +126,10 @@ impl ChatTemplate {
         };
         let none = python_types::none_for(template.source());
         let mut context = conversation.variables.clone();
-        let nothing = match no_content {
-            NoContent::None => python_types::no_content_for(template.source()),
-            NoContent::Empty => Value::from(""),
+        let nothing = match instead {
+            ContentInstead::None => none.clone(),
+            ContentInstead::Nothing => python_types::no_content_for(template.source()),
+            ContentInstead::Empty => Value::from(""),
         };
         context.insert("messages".to_owned(), conversation.messages_with(&nothing).into());
         // transformers passes `None` for absent values, and templates ask `is none` as well as `is defined`.
@@ -127,10 +146,14 @@ impl ChatTemplate {
     }
 }
 
-/// The content that a template gets for a message without any.
+/// The value in place of absent content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NoContent {
+enum ContentInstead {
+    /// Python's `None`.
     None,
+    /// A value that prints nothing.
+    Nothing,
+    /// An empty text.
     Empty,
 }
 

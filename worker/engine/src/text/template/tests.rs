@@ -79,6 +79,28 @@ fn nothing_is_nothing_and_cannot_be_looped_over() {
 }
 
 #[test]
+fn en_4_absent_content_is_none_for_the_reference_and_nothing_for_agents() {
+    let source = "{% for m in messages %}[{{ m.content }}|{{ m.content is none }}|{{ m.content or '-' }}]{% endfor %}";
+    let failing = "{% for m in messages %}{{ 'x' + m.content }}{% endfor %}";
+    let messages: Vec<TemplateValue> = serde_json::from_str(r#"[{"role": "assistant", "content": null}]"#).unwrap();
+    let render = |source: &str, no_content| {
+        template(source).render(&Conversation { messages: messages.clone(), no_content, ..Conversation::default() })
+    };
+    assert_eq!(render(source, NoContent::Exact).unwrap(), "[None|True|-]");
+    assert_eq!(render(source, NoContent::Lenient).unwrap(), "[|True|-]");
+    assert!(render(failing, NoContent::Exact).is_err());
+    assert_eq!(render(failing, NoContent::Lenient).unwrap(), "x");
+}
+
+#[test]
+fn en_4_lines_are_indented_and_lists_are_reversed_as_in_python() {
+    assert_eq!(render("{{ '{\n' | indent(2, first=true) }}}", "{}").unwrap(), "  {\n}");
+    assert_eq!(render("{{ 'a\n\nb' | indent(width='> ') }}", "{}").unwrap(), "a\n\n> b");
+    assert_eq!(render("{{ 'a\n\nb' | indent(1, true, true) }}", "{}").unwrap(), " a\n \n b");
+    assert_eq!(render("{{ [][::-1] }}{{ [1, 2, 3][::-1] }}{{ [1, 2, 3][:0:-1] }}", "{}").unwrap(), "[][3, 2, 1][3, 2]");
+}
+
+#[test]
 fn generators_are_not_lists() {
     assert_eq!(render("{% for m in tools | selectattr('x') %}x{% endfor %}", "{}").unwrap(), "");
     assert_eq!(render("{{ [1, 2] | map('string') | list | tojson }}", "{}").unwrap(), "[\"1\", \"2\"]");
@@ -145,6 +167,7 @@ fn en_4_rc_23_real_templates_render_exactly_as_the_reference() {
         let special = special.into_iter().map(|(name, text)| (name.to_owned(), text.clone())).collect();
         let conversation = Conversation {
             begun: None,
+            no_content: NoContent::Exact,
             messages: case.messages.clone(),
             tools: case.tools.clone(),
             add_generation_prompt: case.add_generation_prompt,
