@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use model_boss_engine::text::{Conversation, TemplateValue, ThinkingPlan};
+use model_boss_engine::text::{Conversation, NoContent, TemplateValue, ThinkingPlan};
 use model_boss_protocol::{ApiError, Remedy, THINKING_SWITCHES, Thinking, beyond_worker};
 use serde::{Deserialize, Serialize};
 
@@ -146,6 +146,7 @@ pub(super) fn conversation(
         add_generation_prompt: begun.is_some() || fields.get("add_generation_prompt")?.unwrap_or(true),
         begun,
         variables,
+        no_content: NoContent::Lenient,
     })
 }
 
