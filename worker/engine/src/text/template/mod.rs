@@ -57,7 +57,7 @@ pub struct Conversation {
 /// The content that a template gets for a message whose content is `null`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoContent {
-    /// Nothing, which a template can test for and which prints nothing. A template that fails on it gets an empty
+    /// An empty value: it counts as `none` and prints nothing. A template that fails on it gets an empty
     /// text. Agents send such messages with tool calls, and the reference renderer would print `None` or refuse.
     #[default]
     Lenient,
