@@ -71,6 +71,14 @@ impl World {
         }
     }
 
+    /// A further token of an answer whose tokens so far are all evaluated.
+    fn answer(&mut self, at: usize, kind: u32) {
+        let open = &self.open[at];
+        if open.table.len() == open.tokens.len() && self.sample(at, kind) {
+            self.compute(at, 1);
+        }
+    }
+
     /// Samples a token; false when there is no block for it.
     fn sample(&mut self, at: usize, token: u32) -> bool {
         let Sequence { table, tokens } = &mut self.open[at];
@@ -224,11 +232,7 @@ proptest! {
                     world.admit(salts[kind as usize % 3].as_ref(), tokens.collect());
                 }
                 2 if !world.open.is_empty() => world.compute(at, size),
-                3 if !world.open.is_empty() => {
-                    if world.open[at].table.len() == world.open[at].tokens.len() && world.sample(at, kind) {
-                        world.compute(at, 1);
-                    }
-                }
+                3 if !world.open.is_empty() => world.answer(at, kind),
                 4 if !world.open.is_empty() => world.release(at),
                 5 if size > 75 => { world.cache.drop_cached(); }
                 _ => {}
