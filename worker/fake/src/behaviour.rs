@@ -57,8 +57,8 @@ pub struct Behaviour {
     pub first_token_ms: u64,
     /// Whether the worker answers with the request as it arrived, as JSON: `{"body": …, "headers": …, "env": …}`.
     pub echo: bool,
-    /// The number of a request's tokens after which it stops until [`FakeCommand::Decode`]. From outside this looks like
-    /// a hang.
+    /// The number of a request's tokens after which it stops until [`FakeCommand::Decode`]. From outside this looks
+    /// like a hang.
     pub hold_after_tokens: Option<u64>,
     /// The number of a request's tokens after which it dies.
     pub crash_after_tokens: Option<u64>,
