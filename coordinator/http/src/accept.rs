@@ -14,15 +14,18 @@ use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::bare_errors::BareErrors;
 use crate::door::Door;
 use crate::patience::Patience;
 use crate::peer::Peer;
 
-/// The time a refused client gets to send its request, which is not parsed.
-const REFUSAL_HEAD: Duration = Duration::from_millis(50);
+/// The time a refused client gets for each step while other clients wait for a refusal.
+const REFUSAL_STEP: Duration = Duration::from_millis(50);
+/// The longest time a refused client gets to send its request, which is not parsed. Many clients take an answer before
+/// their request for a broken connection.
+const REFUSAL_HEAD: Duration = Duration::from_secs(1);
 /// The time a refused client gets to read the answer.
 const REFUSAL_LINGER: Duration = Duration::from_millis(100);
 /// The `Retry-After` of a refusal.
@@ -104,9 +107,10 @@ impl Server {
                     });
                 }
                 (Ok((stream, _)), ConnectionPlace::Refused(place)) => {
-                    let answer = Arc::clone(&refusal);
+                    let (answer, places) = (Arc::clone(&refusal), Arc::clone(&refusals));
                     tokio::spawn(async move {
-                        refuse(stream, &answer).await;
+                        // The loop above holds a place for the next connection.
+                        refuse(stream, &answer, || places.available_permits() == 0).await;
                         drop(place);
                     });
                 }
@@ -172,13 +176,18 @@ fn refusal() -> String {
     )
 }
 
-/// Sends the refusal and closes soon, because other clients wait for theirs.
-async fn refuse(mut stream: TcpStream, answer: &str) {
+/// Sends the refusal and closes, soon while other clients wait for theirs (`hurried`).
+async fn refuse(mut stream: TcpStream, answer: &str, hurried: impl Fn() -> bool) {
     let mut scrap = [0; 4_096];
+    let started = Instant::now();
     // The client is answered even when it sends nothing, or disconnects.
-    let _ = timeout(REFUSAL_HEAD, stream.read(&mut scrap)).await;
-    let _ = timeout(REFUSAL_HEAD, stream.write_all(answer.as_bytes())).await;
-    let _ = timeout(REFUSAL_HEAD, stream.shutdown()).await;
+    while timeout(REFUSAL_STEP, stream.read(&mut scrap)).await.is_err() {
+        if hurried() || started.elapsed() >= REFUSAL_HEAD {
+            break;
+        }
+    }
+    let _ = timeout(REFUSAL_STEP, stream.write_all(answer.as_bytes())).await;
+    let _ = timeout(REFUSAL_STEP, stream.shutdown()).await;
     // Closing a socket with unread bytes resets the connection, and the client loses the answer.
     let read = async { while matches!(stream.read(&mut scrap).await, Ok(1..)) {} };
     let _ = timeout(REFUSAL_LINGER, read).await;
