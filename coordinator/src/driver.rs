@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model_boss_catalog::LiveCatalog;
-use model_boss_core::{Effect, Event, ExitReport, Input, Moment, Outcome, Scheduler};
+use model_boss_core::{Effect, Event, ExitReport, Input, Moment, Outcome, Scheduler, SlotKey};
 use model_boss_host::clocks::later;
-use model_boss_protocol::{RequestId, SlotId};
+use model_boss_protocol::RequestId;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::footprints::Footprints;
-use crate::leases::{DeviceTable, Leases};
+use crate::leases::{DeviceTable, LeaseAsk, Leases};
 use crate::metrics::Metrics;
 use crate::scheduling::{Destination, Dispatched, DriverInput, Inbox, Pulse, Ruling, Scheduling};
 use crate::supervisor::{SpawnOrder, Supervisor};
@@ -52,7 +52,7 @@ pub(crate) struct Driver {
 #[derive(Default)]
 pub(crate) struct DriverQueue {
     replies: HashMap<RequestId, oneshot::Sender<Ruling>>,
-    loads: HashMap<SlotId, Instant>,
+    loads: HashMap<SlotKey, Instant>,
     /// Events that followed from an effect at once and are not handled yet.
     events: VecDeque<Event>,
     /// The number of the last decision in the metrics.
@@ -94,7 +94,7 @@ impl Driver {
                 self.handle(input);
             }
             DriverInput::View(look) => look(&self.scheduler, self.now()),
-            DriverInput::LeaseLost { slot, generation } => self.supervisor.kill(slot, generation, "its lease was lost"),
+            DriverInput::LeaseLost { slot } => self.supervisor.kill(slot, "its lease was lost"),
             DriverInput::Cut => self.supervisor.kill_all("drain_grace is over"),
         }
     }
@@ -132,16 +132,14 @@ impl Driver {
             Event::Cancel(request) | Event::Finished { request, .. } => {
                 self.waiting.replies.remove(request);
             }
-            Event::WorkerReady { slot, generation, .. } => {
-                if let (Some(began), Some(worker)) =
-                    (self.waiting.loads.remove(slot), self.supervisor.worker(*slot, *generation))
-                {
+            Event::WorkerReady { slot, .. } => {
+                if let (Some(began), Some(worker)) = (self.waiting.loads.remove(slot), self.supervisor.worker(*slot)) {
                     self.metrics.loaded(&worker.model, began.elapsed());
                 }
             }
-            Event::WorkerExited { slot, generation, .. } => {
+            Event::WorkerExited { slot, .. } => {
                 self.waiting.loads.remove(slot);
-                self.supervisor.forget(*slot, *generation);
+                self.supervisor.forget(*slot);
             }
             _ => {}
         }
@@ -150,26 +148,25 @@ impl Driver {
     /// Executes an effect; returns an event if its result is known at once.
     fn act(&mut self, effect: Effect) -> Option<Event> {
         match effect {
-            Effect::AcquireLease { slot, generation, model, parts, priority, yields } => {
-                self.leases.acquire(slot, generation, model, parts, priority, yields);
+            Effect::AcquireLease { slot, model, parts, priority, yields } => {
+                self.leases.acquire(slot, LeaseAsk { model, parts, priority, preempt: false, yields });
             }
             Effect::AwaitLease { model, parts, priority, preempt } => {
-                self.leases.wait_for(model, parts, priority, preempt);
+                self.leases.wait(LeaseAsk { model, parts, priority, preempt, yields: true });
             }
-            Effect::ForgoLease { model } => self.leases.forgo(model),
-            Effect::ReleaseLease { slot, generation } => self.leases.release(slot, generation),
-            Effect::Spawn { slot, generation, model, parts, context, engine, residency } => {
+            Effect::CancelLease { model } => self.leases.cancel(model),
+            Effect::ReleaseLease { slot } => self.leases.release(slot),
+            Effect::Spawn { slot, model, parts, context, engine, residency } => {
                 let Some(model) = self.catalog.current().get(&model).cloned() else {
                     let description = format!("could not be started: no manifest describes {model}");
                     let exit = ExitReport { reason: None, description, last_lines: Vec::new() };
-                    return Some(Event::WorkerExited { slot, generation, exit });
+                    return Some(Event::WorkerExited { slot, exit });
                 };
                 let uuids: Vec<_> = parts.iter().filter_map(|(device, _)| self.devices.uuid_of(device)).collect();
                 let (backend, visible_gpus) = (self.catalog.backend(&model), uuids.join(","));
                 self.waiting.loads.insert(slot, Instant::now());
                 self.supervisor.spawn(SpawnOrder {
                     slot,
-                    generation,
                     model,
                     backend,
                     parts,
@@ -179,9 +176,9 @@ impl Driver {
                     engine,
                 });
             }
-            Effect::Stop { slot, generation } => self.supervisor.stop(slot, generation),
-            Effect::Dispatch { request, slot, generation, priority, queued, loading, rung } => {
-                let Some(worker) = self.supervisor.worker(slot, generation).cloned() else {
+            Effect::Stop { slot } => self.supervisor.stop(slot),
+            Effect::Dispatch { request, slot, priority, queued, loading, rung } => {
+                let Some(worker) = self.supervisor.worker(slot).cloned() else {
                     return Some(Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None });
                 };
                 return self.send_on(

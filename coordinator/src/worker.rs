@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model_boss_dialects::EngineDialect;
 use model_boss_http::upstream::Upstream;
-use model_boss_protocol::{Backend, Generation, ModelId};
+use model_boss_protocol::{Backend, ModelId};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -18,8 +18,6 @@ const DEATH_NEWS: Duration = Duration::from_secs(2);
 pub(crate) struct Worker {
     /// The model that the worker serves.
     pub(crate) model: ModelId,
-    /// The generation of the slot.
-    pub(crate) generation: Generation,
     /// The backend of the model.
     pub(crate) backend: Backend,
     /// The form that requests must have, if the worker is an external engine.

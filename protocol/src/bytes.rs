@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::iter::Sum;
-use std::ops::{Add, Sub};
+use std::ops::{Add, AddAssign, Neg, Sub, SubAssign};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -37,6 +37,11 @@ impl ByteCount {
         Self(self.0.saturating_sub(other.0))
     }
 
+    /// The size as a number that may become negative.
+    pub const fn signed(self) -> SignedBytes {
+        SignedBytes(self.0 as i128)
+    }
+
     /// This size times a non-negative factor, rounded up.
     #[must_use]
     pub fn scaled(self, factor: f64) -> Self {
@@ -59,6 +64,76 @@ impl Sub for ByteCount {
 }
 
 impl Sum for ByteCount {
+    fn sum<I: Iterator<Item = Self>>(sizes: I) -> Self {
+        sizes.fold(Self::ZERO, Add::add)
+    }
+}
+
+/// A difference of sizes, such as the room on a device: negative where more is promised than there is. Any sum or
+/// difference of sizes is exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SignedBytes(i128);
+
+impl SignedBytes {
+    /// No bytes.
+    pub const ZERO: Self = Self(0);
+
+    /// Whether the number is greater than zero.
+    pub const fn is_positive(self) -> bool {
+        self.0 > 0
+    }
+
+    /// Whether the number is less than zero.
+    pub const fn is_negative(self) -> bool {
+        self.0 < 0
+    }
+
+    /// The number as a size: zero where it is negative.
+    pub fn clamped(self) -> ByteCount {
+        ByteCount(u64::try_from(self.0.max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<i128> for SignedBytes {
+    fn from(bytes: i128) -> Self {
+        Self(bytes)
+    }
+}
+
+impl Add for SignedBytes {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+
+impl Sub for SignedBytes {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0 - other.0)
+    }
+}
+
+impl Neg for SignedBytes {
+    type Output = Self;
+    fn neg(self) -> Self {
+        Self(-self.0)
+    }
+}
+
+impl AddAssign for SignedBytes {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl SubAssign for SignedBytes {
+    fn sub_assign(&mut self, other: Self) {
+        *self = *self - other;
+    }
+}
+
+impl Sum for SignedBytes {
     fn sum<I: Iterator<Item = Self>>(sizes: I) -> Self {
         sizes.fold(Self::ZERO, Add::add)
     }
@@ -165,6 +240,16 @@ mod tests {
         assert_eq!(ByteCount::gib(18).to_string(), "18.0 GiB");
         assert_eq!(ByteCount(1023).to_string(), "1023 B");
         assert_eq!(ByteCount((1 << 20) - 1).to_string(), "1.00 MiB");
+    }
+
+    #[test]
+    fn a_difference_keeps_its_sign_and_is_no_size_below_zero() {
+        let (small, large) = (ByteCount(1), ByteCount(u64::MAX));
+        let short = small.signed() - large.signed();
+        assert!(short.is_negative() && (-short).is_positive());
+        assert_eq!((short.clamped(), (-short).clamped()), (ByteCount::ZERO, ByteCount(u64::MAX - 1)));
+        assert_eq!([large, large].map(ByteCount::signed).into_iter().sum::<SignedBytes>().clamped(), large);
+        assert_eq!(short + large.signed(), small.signed());
     }
 
     proptest! {

@@ -27,7 +27,7 @@ mod thinking;
 mod worker;
 
 pub use architecture::{CONFIG_ARCHITECTURES, GGUF_ARCHITECTURES};
-pub use bytes::{ByteCount, ParseByteCountError};
+pub use bytes::{ByteCount, ParseByteCountError, SignedBytes};
 pub use category::{Category, Modality, ParseCategoryError};
 pub use clock::Later;
 pub use command::{CommandSource, CommandSpec, CommandTemplateError, Piece, Placeholder, StopSignal, split_template};

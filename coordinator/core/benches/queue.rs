@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use model_boss_core::{
     DeviceObservation, Effect, Event, Input, Ladder, ModelDescription, Moment, Order, Outcome, Scheduler, Settings,
-    SizeEstimate, SizeRule, Submission,
+    Submission,
 };
 use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
 
@@ -121,23 +121,7 @@ fn row(kind: &str, mut times: Vec<u64>) {
 }
 
 fn model(number: u64) -> ModelDescription {
-    ModelDescription {
-        id: format!("model-{number:04}").into(),
-        aliases: Vec::new(),
-        category: Category::Llm,
-        device: DeviceId::Auto,
-        size: SizeEstimate { bytes: ByteCount::gib(8), rule: SizeRule::Manifest, streamed: None },
-        max_concurrent: 4,
-        pin: false,
-        keep_alive: None,
-        revision: 1,
-        exclusive_devices: Vec::new(),
-        splittable: false,
-        context_length: None,
-        residency: Default::default(),
-        engine: Default::default(),
-        named: None,
-    }
+    ModelDescription { max_concurrent: 4, ..ModelDescription::plain(format!("model-{number:04}"), ByteCount::gib(8)) }
 }
 
 struct Bench {
@@ -188,28 +172,28 @@ impl Bench {
         }
         for effect in effects {
             match effect {
-                Effect::AcquireLease { slot, generation, .. } => {
-                    self.after(1, "lease", Event::LeaseGranted { slot, generation });
+                Effect::AcquireLease { slot, .. } => {
+                    self.after(1, "lease", Event::LeaseGranted { slot });
                 }
-                Effect::Spawn { slot, generation, .. } => {
-                    self.after(3_000, "ready", Event::WorkerReady { slot, generation, context_length: None });
+                Effect::Spawn { slot, .. } => {
+                    self.after(3_000, "ready", Event::WorkerReady { slot, context_length: None });
                 }
-                Effect::Stop { slot, generation } => {
+                Effect::Stop { slot } => {
                     let exit = model_boss_core::ExitReport {
                         reason: None,
                         description: String::new(),
                         last_lines: Vec::new(),
                     };
-                    self.after(100, "exited", Event::WorkerExited { slot, generation, exit });
+                    self.after(100, "exited", Event::WorkerExited { slot, exit });
                 }
-                Effect::ReleaseLease { slot, generation } => {
-                    self.after(50, "released", Event::LeaseReleased { slot, generation });
+                Effect::ReleaseLease { slot } => {
+                    self.after(50, "released", Event::LeaseReleased { slot });
                 }
                 Effect::Dispatch { request, .. } | Effect::DispatchCloud { request, .. } => {
                     self.running.push_back(request)
                 }
                 Effect::AwaitLease { .. }
-                | Effect::ForgoLease { .. }
+                | Effect::CancelLease { .. }
                 | Effect::ForgetModel { .. }
                 | Effect::Learned(_)
                 | Effect::Done { .. }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use model_boss_core::{
     DeviceObservation, Effect, Event, ExitReport, Input, Ladder, ModelDescription, Moment, Order, Outcome, Scheduler,
-    Settings, SizeEstimate, SizeRule, Submission,
+    Settings, Submission,
 };
 use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
 
@@ -230,21 +230,8 @@ fn scheduler(scenario: &Scenario) -> Result {
 
 fn model(number: usize, at_once: usize) -> ModelDescription {
     ModelDescription {
-        id: format!("model-{number}").into(),
-        aliases: Vec::new(),
-        category: Category::Llm,
-        device: DeviceId::Auto,
-        size: SizeEstimate { bytes: ByteCount::gib(1), rule: SizeRule::Manifest, streamed: None },
         max_concurrent: u32::try_from(at_once).unwrap_or(1),
-        pin: false,
-        keep_alive: None,
-        revision: 1,
-        exclusive_devices: Vec::new(),
-        splittable: false,
-        context_length: None,
-        residency: Default::default(),
-        engine: Default::default(),
-        named: None,
+        ..ModelDescription::plain(format!("model-{number}"), ByteCount::gib(1))
     }
 }
 
@@ -280,19 +267,19 @@ impl Shell {
     fn tell(&mut self, input: impl Into<Input>) {
         for effect in self.core.handle(self.now, input) {
             match effect {
-                Effect::AcquireLease { slot, generation, .. } => {
-                    self.after(Duration::ZERO, Event::LeaseGranted { slot, generation });
+                Effect::AcquireLease { slot, .. } => {
+                    self.after(Duration::ZERO, Event::LeaseGranted { slot });
                 }
-                Effect::Spawn { slot, generation, .. } => {
+                Effect::Spawn { slot, .. } => {
                     self.result.loads += 1;
-                    self.after(self.load, Event::WorkerReady { slot, generation, context_length: None });
+                    self.after(self.load, Event::WorkerReady { slot, context_length: None });
                 }
-                Effect::Stop { slot, generation } => {
+                Effect::Stop { slot } => {
                     let exit = ExitReport { reason: None, description: String::new(), last_lines: Vec::new() };
-                    self.after(Duration::ZERO, Event::WorkerExited { slot, generation, exit });
+                    self.after(Duration::ZERO, Event::WorkerExited { slot, exit });
                 }
-                Effect::ReleaseLease { slot, generation } => {
-                    self.after(Duration::ZERO, Event::LeaseReleased { slot, generation });
+                Effect::ReleaseLease { slot } => {
+                    self.after(Duration::ZERO, Event::LeaseReleased { slot });
                 }
                 Effect::Dispatch { request, .. } => {
                     if let Some(arrived) = self.arrived.remove(&request) {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, DeviceId, Priority, RequestId, SlotId};
+use model_boss_protocol::{ByteCount, DeviceId, Priority, RequestId, SignedBytes, SlotId};
 
 use crate::foreign::ForeignUse;
 use crate::{DeviceObservation, Moment};
@@ -44,7 +44,7 @@ pub(crate) struct Claim {
     /// The site where the model will be loaded.
     pub(crate) site: Vec<DeviceId>,
     /// The bytes the model will take on each device of the site.
-    pub(crate) takes: Vec<i128>,
+    pub(crate) takes: Vec<SignedBytes>,
     /// Slots evicted or waited for, on any device.
     pub(crate) victims: Vec<SlotId>,
 }
@@ -68,35 +68,35 @@ impl Device {
 
     /// The bytes left after foreign use, leases of others and all charges; negative when others took promised memory.
     /// `None` while any of these is unknown: unknown is never zero (RC-21).
-    pub(crate) fn balance(&self) -> Option<i128> {
-        Some(self.room_for_models()? - i128::from(self.charged.0))
+    pub(crate) fn balance(&self) -> Option<SignedBytes> {
+        Some(self.room_for_models()? - self.charged.signed())
     }
 
     /// The balance if no slot held memory.
-    pub(crate) fn room_for_models(&self) -> Option<i128> {
-        let others = i128::from(self.observation.foreign?.0) + i128::from(self.leased.0);
-        Some(i128::from(self.ceiling()?.0) - others)
+    pub(crate) fn room_for_models(&self) -> Option<SignedBytes> {
+        let others = self.observation.foreign?.signed() + self.leased.signed();
+        Some(self.ceiling()?.signed() - others)
     }
 
     /// The room for models after the least foreign use within the window: intermittent use may end again.
-    pub(crate) fn lasting_room(&self, now: Moment, window: Duration) -> Option<i128> {
+    pub(crate) fn lasting_room(&self, now: Moment, window: Duration) -> Option<SignedBytes> {
         self.room_beside(self.foreign.least(now, window))
     }
 
     /// The room for models after the most foreign use within the window.
-    pub(crate) fn sure_room(&self, now: Moment, window: Duration) -> Option<i128> {
+    pub(crate) fn sure_room(&self, now: Moment, window: Duration) -> Option<SignedBytes> {
         self.room_beside(self.foreign.most(now, window))
     }
 
-    fn room_beside(&self, foreign: Option<ByteCount>) -> Option<i128> {
+    fn room_beside(&self, foreign: Option<ByteCount>) -> Option<SignedBytes> {
         // Unknown foreign memory makes the free memory unknown too.
         self.observation.foreign?;
-        Some(i128::from(self.ceiling()?.0) - i128::from(foreign?.0) - i128::from(self.leased.0))
+        Some(self.ceiling()?.signed() - foreign?.signed() - self.leased.signed())
     }
 
     /// [`Self::balance`] for display, with zero in place of a negative value.
     pub(crate) fn free(&self) -> Option<ByteCount> {
-        self.balance().map(|bytes| ByteCount(u64::try_from(bytes).unwrap_or(0)))
+        self.balance().map(SignedBytes::clamped)
     }
 
     pub(crate) fn charged(&self) -> ByteCount {

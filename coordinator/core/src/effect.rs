@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, RequestId, Residency, SlotId};
+use model_boss_protocol::{ByteCount, DeviceId, ModelId, Priority, RequestId, Residency};
 
 use crate::refusal::Refusal;
-use crate::{EngineOptions, Footprint, RungChoice};
+use crate::{EngineOptions, Footprint, RungChoice, SlotKey};
 
 /// An act that the scheduler requests from the shell, which reports back with an [`Event`](crate::Event).
 #[derive(Clone, Debug, PartialEq)]
@@ -13,9 +13,7 @@ pub enum Effect {
     /// Reserve bytes in the ledger; answer with `LeaseGranted` or `LeaseRefused`.
     AcquireLease {
         /// The slot that the bytes are for.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
         /// The model that the bytes are for.
         model: ModelId,
         /// The bytes by device; `auto` is never among the devices.
@@ -38,16 +36,14 @@ pub enum Effect {
         preempt: bool,
     },
     /// Leave the ledger's queue.
-    ForgoLease {
+    CancelLease {
         /// The model whose place in the queue is cancelled.
         model: ModelId,
     },
     /// Start the worker behind its gate. The shell answers with `WorkerStarted`, then `WorkerReady` or `WorkerExited`.
     Spawn {
         /// The slot to fill.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
         /// The model to load.
         model: ModelId,
         /// The bytes by device; `auto` is never among the devices. More than one device is a split (RC-22).
@@ -62,25 +58,19 @@ pub enum Effect {
     /// End the worker: SIGTERM, grace, SIGKILL, wait; answer with `WorkerExited`.
     Stop {
         /// The slot of the worker.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
     },
     /// Release the lease, with the evidence that the processes are gone. The shell answers with `LeaseReleased`.
     ReleaseLease {
         /// The slot whose bytes are released.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
     },
     /// Send the request to this worker now; answer with `Finished`.
     Dispatch {
         /// The request to send.
         request: RequestId,
         /// The slot that serves the request.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
         /// The request's priority, after the limits of its client.
         priority: Priority,
         /// The time the request waited in the queue.

@@ -4,13 +4,12 @@
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ByteCount, Category, ClientId, DeviceId, Generation, KeepAlive, OtherLease, OtherRequest, Priority, RequestId,
-    SlotId, WorkerExit,
+    ByteCount, Category, ClientId, DeviceId, KeepAlive, OtherLease, OtherRequest, Priority, RequestId, WorkerExit,
 };
 use serde::Serialize;
 
 use crate::refusal::Refusal;
-use crate::{Footprint, Ladder, LedgerState, ModelDescription, Moment, Settings};
+use crate::{Footprint, Ladder, LedgerState, ModelDescription, Moment, Settings, SlotKey};
 
 /// An event for the scheduler. An event about a slot carries the generation it is about; events of older generations
 /// are ignored.
@@ -58,9 +57,7 @@ pub enum Event {
     /// is released or kept.
     LeaseRevoked {
         /// The slot with the lease.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
         /// The label of the request, human-readable.
         by: String,
         /// The request's priority.
@@ -71,23 +68,17 @@ pub enum Event {
     /// The revocation of this slot's lease was withdrawn.
     LeaseKept {
         /// The slot with the lease.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
     },
     /// The ledger granted the bytes for this slot.
     LeaseGranted {
         /// The slot that gets the bytes.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
     },
     /// The ledger does not grant the bytes now.
     LeaseRefused {
         /// The slot whose lease was refused.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
         /// The reason, human-readable.
         reason: String,
         /// The time after which another request makes sense.
@@ -96,9 +87,7 @@ pub enum Event {
     /// The worker's process exists and has its start line.
     WorkerStarted {
         /// The worker's slot.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
         /// The process id.
         pid: u32,
         /// The port the worker will listen on, on 127.0.0.1.
@@ -107,27 +96,21 @@ pub enum Event {
     /// The worker reads its weights.
     WorkerProgress {
         /// The worker's slot.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
         /// The share read, 0 to 1.
         progress: f32,
     },
     /// The worker answered its health check with the proof of this spawn.
     WorkerReady {
         /// The worker's slot.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
         /// The context the worker serves, in tokens.
         context_length: Option<u64>,
     },
     /// The worker exited and was reaped, for any reason.
     WorkerExited {
         /// The worker's slot.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
         /// The exit code or the signal, with the worker's last lines.
         exit: ExitReport,
     },
@@ -135,9 +118,7 @@ pub enum Event {
     /// learned (RC-20).
     Measured {
         /// The worker's slot.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
         /// The bytes used on each device; devices that are not the slot's own are ignored.
         parts: Vec<(DeviceId, ByteCount)>,
     },
@@ -146,9 +127,7 @@ pub enum Event {
     /// The lease is released, and the driver reports the bytes as free.
     LeaseReleased {
         /// The slot that had the lease.
-        slot: SlotId,
-        /// The slot's generation.
-        generation: Generation,
+        slot: SlotKey,
     },
     /// The process has to end: refuse new requests, finish running ones, then stop every worker.
     Drain,

@@ -1,7 +1,7 @@
 //! Memory needs of a model with all layers resident, or with some streamed (RS-11): bytes of the computing devices, and
 //! of the host beside them. The module is pure arithmetic.
 
-use model_boss_protocol::{ByteCount, DeviceId, GPU_CONTEXT};
+use model_boss_protocol::{ByteCount, DeviceId, GPU_CONTEXT, SignedBytes};
 
 use crate::need::Need;
 use crate::{Streaming, split};
@@ -11,9 +11,9 @@ use crate::{Streaming, split};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rooms<'a> {
     /// The devices that compute.
-    pub(crate) computing: &'a [i128],
+    pub(crate) computing: &'a [SignedBytes],
     /// The host, if it only buffers for the other devices.
-    pub(crate) host: Option<i128>,
+    pub(crate) host: Option<SignedBytes>,
 }
 
 /// The share of a device's possible room that a streamed model takes. More resident layers make it faster, but other
@@ -41,16 +41,16 @@ pub(crate) fn is_gpu(device: &DeviceId) -> bool {
 /// resident. `None` where not even the minimum fits.
 pub(crate) fn what_there_is(streaming: &Streaming, rooms: &Rooms<'_>) -> Option<Need> {
     let room = split::spare(rooms.computing);
-    if i128::from(streaming.least.0) > room {
+    if streaming.least.signed() > room {
         return None;
     }
     within(streaming, streaming.least.max(most_of(room)).min(streaming.whole), rooms.host)
 }
 
 /// The need of a streamed model within these bytes of the devices, as an operator set them.
-pub(crate) fn within(streaming: &Streaming, bytes: ByteCount, host: Option<i128>) -> Option<Need> {
+pub(crate) fn within(streaming: &Streaming, bytes: ByteCount, host: Option<SignedBytes>) -> Option<Need> {
     let Some(room) = host else { return Some(Need::of(bytes)) };
-    if i128::from(streaming.ring.0) > room {
+    if streaming.ring.signed() > room {
         return None;
     }
     // Layers not on the device are read from the host in each step, if it can hold them, else from disk.
@@ -59,8 +59,8 @@ pub(crate) fn within(streaming: &Streaming, bytes: ByteCount, host: Option<i128>
     Some(Need { bytes, host: Some(host) })
 }
 
-fn most_of(room: i128) -> ByteCount {
-    ByteCount(u64::try_from(room.max(0)).unwrap_or(u64::MAX) / SHARE.1 * SHARE.0)
+fn most_of(room: SignedBytes) -> ByteCount {
+    ByteCount(room.clamped().0 / SHARE.1 * SHARE.0)
 }
 
 #[cfg(test)]
@@ -79,18 +79,26 @@ mod tests {
 
     #[test]
     fn rs_11_most_of_what_there_is_is_taken_and_never_more_than_the_model_needs() {
-        let take = |computing: &[i128], host| what_there_is(&streaming(), &Rooms { computing, host });
+        let take = |computing: &[i128], host| {
+            let computing: Vec<SignedBytes> = computing.iter().copied().map(SignedBytes::from).collect();
+            what_there_is(&streaming(), &Rooms { computing: &computing, host })
+        };
         assert_eq!(take(&[16 * GIB], None), Some(Need::of(ByteCount::gib(14))));
         assert_eq!(take(&[4 * GIB], None), Some(Need::of(ByteCount::gib(4))));
         assert_eq!(take(&[4 * GIB - 1], None), None);
         assert_eq!(take(&[64 * GIB], None), Some(Need::of(ByteCount::gib(40))));
         // There are two devices, each with its margin.
-        assert_eq!(take(&[8 * GIB + split::MARGIN, 8 * GIB + split::MARGIN], None), take(&[16 * GIB], None));
+        let beside_margin = SignedBytes::from(8 * GIB) + split::MARGIN;
+        let two = what_there_is(&streaming(), &Rooms { computing: &[beside_margin, beside_margin], host: None });
+        assert_eq!(two, take(&[16 * GIB], None));
     }
 
     #[test]
     fn rs_11_the_host_holds_what_the_device_does_not_if_it_can_and_always_the_ring() {
-        let take = |host| what_there_is(&streaming(), &Rooms { computing: &[16 * GIB], host: Some(host) });
+        let take = |host: i128| {
+            let computing = &[SignedBytes::from(16 * GIB)];
+            what_there_is(&streaming(), &Rooms { computing, host: Some(host.into()) })
+        };
         let host = |host| take(host).and_then(|need| need.host);
         assert_eq!(host(64 * GIB), Some(ByteCount::gib(1 + 26)), "all that does not stay");
         assert_eq!(host(16 * GIB), Some(ByteCount::gib(14)), "most of what there is");
@@ -115,6 +123,8 @@ mod tests {
             host in prop::option::of(-1_000_000_000..90_000_000_000_i128),
         ) {
             let whole = whole.max(least);
+            let rooms: Vec<SignedBytes> = rooms.into_iter().map(SignedBytes::from).collect();
+            let host = host.map(SignedBytes::from);
             let streaming = Streaming {
                 whole: ByteCount(whole), least: ByteCount(least), layers: ByteCount(whole / 2), ring: ByteCount(ring),
             };
@@ -129,7 +139,8 @@ mod tests {
                     prop_assert_eq!(parts.iter().copied().sum::<ByteCount>(), need.total());
                 }
                 None => prop_assert!(
-                    i128::from(least) > split::spare(&rooms) || host.is_some_and(|host| i128::from(ring) > host)
+                    ByteCount(least).signed() > split::spare(&rooms)
+                        || host.is_some_and(|host| ByteCount(ring).signed() > host)
                 ),
             }
         }

@@ -32,6 +32,7 @@ mod residency;
 mod scheduler;
 mod settings;
 mod slot;
+mod slot_key;
 mod split;
 #[cfg(test)]
 mod testing;
@@ -56,6 +57,7 @@ pub use refusal::{Refusal, RefusalReason, Subject};
 pub use scheduler::Scheduler;
 pub use settings::{ClientRule, ClientRules, LoadFailurePolicy, MaxLoaded, Settings};
 pub use slot::SlotState;
+pub use slot_key::SlotKey;
 pub use time::Moment;
 pub use view::{
     ClientView, DeviceView, Eviction, LayersView, ModelStatus, ModelView, PlanQuestion, PlanView, PlannedStep,

@@ -45,16 +45,21 @@ pub struct ModelDescription {
 impl ModelDescription {
     /// The entry of a cloud provider in the catalog: it needs no memory and takes any number of requests.
     pub(crate) fn of_provider(name: &str) -> Self {
+        Self { max_concurrent: u32::MAX, revision: 0, ..Self::plain(name, ByteCount::ZERO) }
+    }
+
+    /// A chat model that needs this memory on any device and takes one request at a time.
+    pub fn plain(id: impl Into<ModelId>, bytes: ByteCount) -> Self {
         Self {
-            id: name.into(),
+            id: id.into(),
             aliases: Vec::new(),
             category: Category::Llm,
             device: DeviceId::Auto,
-            size: SizeEstimate { bytes: ByteCount::ZERO, rule: SizeRule::Manifest, streamed: None },
-            max_concurrent: u32::MAX,
+            size: SizeEstimate { bytes, rule: SizeRule::Manifest, streamed: None },
+            max_concurrent: 1,
             pin: false,
             keep_alive: None,
-            revision: 0,
+            revision: 1,
             exclusive_devices: Vec::new(),
             splittable: false,
             context_length: None,

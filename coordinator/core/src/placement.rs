@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use model_boss_protocol::{ByteCount, DeviceId, ModelId};
+use model_boss_protocol::{ByteCount, DeviceId, ModelId, SignedBytes};
 
 use crate::device::{Device, Devices};
 use crate::layers::{self, Rooms, is_gpu};
@@ -142,12 +142,12 @@ pub(crate) fn streamed_site(
     wanted: &Candidate<'_>,
     streaming: impl Fn(&[DeviceId]) -> Streaming,
     devices: &Devices,
-    room: impl Fn(&DeviceId) -> Option<i128>,
+    room: impl Fn(&DeviceId) -> Option<SignedBytes>,
 ) -> Option<Site> {
     let open = |name: &DeviceId| devices.get(name).filter(|device| device.is_open()).and_then(|_| room(name));
     let allowed = || devices.iter().map(|(name, _)| name).filter(|name| is_allowed(wanted.device, name));
-    let holds = |site: &[DeviceId], host: Option<i128>| {
-        let rooms: Option<Vec<i128>> = site.iter().map(&open).collect();
+    let holds = |site: &[DeviceId], host: Option<SignedBytes>| {
+        let rooms: Option<Vec<SignedBytes>> = site.iter().map(&open).collect();
         // The need depends on the site, including the host beside it.
         let whole: Site = site.iter().cloned().chain(host.map(|_| DeviceId::Cpu)).collect();
         rooms.is_some_and(|rooms| {
@@ -156,7 +156,7 @@ pub(crate) fn streamed_site(
     };
     if let Some(host) = open(&DeviceId::Cpu) {
         for kind in KINDS {
-            let mut gpus: Vec<(i128, &DeviceId)> =
+            let mut gpus: Vec<(SignedBytes, &DeviceId)> =
                 allowed().filter(|name| kind(name)).filter_map(|name| Some((open(name)?, name))).collect();
             gpus.sort_by_key(|&(room, name)| (Reverse(room), name));
             let spare = gpus.iter().filter(|(room, _)| *room > split::MARGIN).count();
@@ -179,8 +179,8 @@ pub(crate) fn streamed_site(
 fn spreads(bytes: &dyn Fn(&[DeviceId]) -> ByteCount, mut devices: Vec<(&DeviceId, &Device)>) -> Vec<Site> {
     devices.retain(|(_, device)| device.ceiling().is_some());
     devices.sort_by_key(|(name, device)| (Reverse(device.balance()), (*name).clone()));
-    let ceilings: Vec<i128> =
-        devices.iter().map(|(_, device)| device.ceiling().map_or(0, |ceiling| i128::from(ceiling.0))).collect();
+    let ceilings: Vec<SignedBytes> =
+        devices.iter().map(|(_, device)| device.ceiling().unwrap_or_default().signed()).collect();
     (2..=devices.len())
         .filter_map(|count| {
             let mut site: Site = devices[..count].iter().map(|(name, _)| (*name).clone()).collect();

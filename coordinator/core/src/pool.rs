@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
-use model_boss_protocol::{Generation, SlotId};
+use model_boss_protocol::SlotId;
 
 use crate::catalog::ModelIndex;
 use crate::slot::{ModelSlot, SlotState};
+use crate::slot_key::SlotKey;
 
 /// The pool: slots are created when a model needs one, and reused for the same model until it is forgotten.
 #[derive(Debug, Default)]
@@ -47,9 +48,9 @@ impl ModelPool {
     }
 
     /// The slot, if this generation is its present one.
-    pub(crate) fn current(&mut self, slot: SlotId, generation: Generation) -> Option<&mut ModelSlot> {
-        let index = usize::try_from(slot.0).ok()?;
-        self.slots.get_mut(index).filter(|slot| slot.is_current(generation))
+    pub(crate) fn current(&mut self, key: SlotKey) -> Option<&mut ModelSlot> {
+        let index = usize::try_from(key.id.0).ok()?;
+        self.slots.get_mut(index).filter(|slot| slot.key() == key)
     }
 
     /// Counts a slot that left IDLE.

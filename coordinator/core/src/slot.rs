@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::catalog::ModelIndex;
 use crate::reason::LeaveCause;
+use crate::slot_key::SlotKey;
 use crate::time::steps;
 use crate::{EngineOptions, LayerOptions, LoadPhase, Moment, ReadyPhase, SizeRule, StopPhase};
 
@@ -212,9 +213,9 @@ impl ModelSlot {
         !self.running.is_empty()
     }
 
-    /// Whether this generation is the present one.
-    pub(crate) fn is_current(&self, generation: Generation) -> bool {
-        self.generation == generation
+    /// The slot in its present generation.
+    pub(crate) const fn key(&self) -> SlotKey {
+        SlotKey { id: self.id, generation: self.generation }
     }
 
     /// The slot's importance: that of its most important running request. For an idle slot it is the last priority,

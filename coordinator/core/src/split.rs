@@ -1,22 +1,22 @@
 //! Splits of a model over several devices, in proportion to their spare memory (RC-22). The module is pure arithmetic.
 
-use model_boss_protocol::ByteCount;
+use model_boss_protocol::{ByteCount, SignedBytes};
 
 use crate::need::Need;
 
 /// The bytes that a part of a split model leaves free on its device.
-pub(crate) const MARGIN: i128 = 512 << 20;
+pub(crate) const MARGIN: SignedBytes = ByteCount::mib(512).signed();
 
 /// Whether devices with these free bytes hold `need` together. One device holds all of it; several hold it beside their
 /// margins. The host, which is last if it buffers, holds its own part.
-pub(crate) fn holds(need: &Need, free: &[i128]) -> bool {
+pub(crate) fn holds(need: &Need, free: &[SignedBytes]) -> bool {
     let (free, host) = apart(need, free);
-    i128::from(need.bytes.0) <= spare(free) && host.is_none_or(|(wanted, free)| i128::from(wanted.0) <= free)
+    need.bytes.signed() <= spare(free) && host.is_none_or(|(wanted, free)| wanted.signed() <= free)
 }
 
 /// The bytes that devices with these free bytes have for a model together: all of one device, or of several the bytes
 /// beside their margins.
-pub(crate) fn spare(free: &[i128]) -> i128 {
+pub(crate) fn spare(free: &[SignedBytes]) -> SignedBytes {
     match free {
         [one] => *one,
         several => several.iter().map(|&free| effective(free)).sum(),
@@ -25,7 +25,7 @@ pub(crate) fn spare(free: &[i128]) -> i128 {
 
 /// The parts of `need` on devices with these free bytes, in their order and in proportion to their spare memory;
 /// `None` when it does not fit. A device without spare memory gets none.
-pub(crate) fn shares(need: &Need, free: &[i128]) -> Option<Vec<ByteCount>> {
+pub(crate) fn shares(need: &Need, free: &[SignedBytes]) -> Option<Vec<ByteCount>> {
     if !holds(need, free) {
         return None;
     }
@@ -36,16 +36,16 @@ pub(crate) fn shares(need: &Need, free: &[i128]) -> Option<Vec<ByteCount>> {
 }
 
 /// The bytes that the parts take from their devices, with the margins of a split.
-pub(crate) fn takes(need: &Need, parts: &[ByteCount]) -> Vec<i128> {
+pub(crate) fn takes(need: &Need, parts: &[ByteCount]) -> Vec<SignedBytes> {
     let computing = parts.len() - usize::from(need.host.is_some()).min(parts.len());
     let margin = |place: usize, part: &ByteCount| {
-        if computing > 1 && place < computing && part.0 > 0 { MARGIN } else { 0 }
+        if computing > 1 && place < computing && part.0 > 0 { MARGIN } else { SignedBytes::ZERO }
     };
-    parts.iter().enumerate().map(|(place, part)| i128::from(part.0) + margin(place, part)).collect()
+    parts.iter().enumerate().map(|(place, part)| part.signed() + margin(place, part)).collect()
 }
 
-fn in_proportion(bytes: ByteCount, free: &[i128]) -> Vec<ByteCount> {
-    let spare: Vec<u128> = free.iter().map(|&free| effective(free).unsigned_abs()).collect();
+fn in_proportion(bytes: ByteCount, free: &[SignedBytes]) -> Vec<ByteCount> {
+    let spare: Vec<u128> = free.iter().map(|&free| u128::from(effective(free).clamped().0)).collect();
     let total: u128 = spare.iter().sum();
     let mut rest = u128::from(bytes.0);
     let mut parts: Vec<u128> =
@@ -61,15 +61,15 @@ fn in_proportion(bytes: ByteCount, free: &[i128]) -> Vec<ByteCount> {
 }
 
 /// The free bytes of the computing devices, and for the host beside them its needed and its free bytes.
-fn apart<'f>(need: &Need, free: &'f [i128]) -> (&'f [i128], Option<(ByteCount, i128)>) {
+fn apart<'f>(need: &Need, free: &'f [SignedBytes]) -> (&'f [SignedBytes], Option<(ByteCount, SignedBytes)>) {
     match (need.host, free) {
         (Some(wanted), [computing @ .., host]) => (computing, Some((wanted, *host))),
         _ => (free, None),
     }
 }
 
-fn effective(free: i128) -> i128 {
-    (free - MARGIN).max(0)
+fn effective(free: SignedBytes) -> SignedBytes {
+    (free - MARGIN).max(SignedBytes::ZERO)
 }
 
 #[cfg(test)]
@@ -80,9 +80,18 @@ mod tests {
 
     const GIB: i128 = 1 << 30;
 
+    /// Free bytes of devices, each with this much beside a margin.
+    fn beside_margins(free: [i128; 2]) -> Vec<SignedBytes> {
+        free.map(|free| SignedBytes::from(free) + MARGIN).to_vec()
+    }
+
+    fn signed<const N: usize>(free: [i128; N]) -> [SignedBytes; N] {
+        free.map(SignedBytes::from)
+    }
+
     #[test]
     fn rc_22_parts_are_in_proportion_to_what_each_device_has_to_spare() {
-        let free = [24 * GIB + MARGIN, 8 * GIB + MARGIN];
+        let free = beside_margins([24 * GIB, 8 * GIB]);
         let gib = ByteCount::gib;
         assert_eq!(shares(&Need::of(gib(16)), &free), Some(vec![gib(12), gib(4)]));
         assert_eq!(shares(&Need::of(gib(32)), &free), Some(vec![gib(24), gib(8)]));
@@ -93,10 +102,10 @@ mod tests {
     fn rs_11_the_hosts_part_is_its_own_and_has_no_margin() {
         let gib = ByteCount::gib;
         let need = Need { bytes: gib(8), host: Some(gib(3)) };
-        assert_eq!(shares(&need, &[8 * GIB, 3 * GIB]), Some(vec![gib(8), gib(3)]));
-        assert_eq!(shares(&need, &[80 * GIB, 3 * GIB - 1]), None, "what the GPU has over is of no use");
-        assert_eq!(shares(&need, &[8 * GIB - 1, 30 * GIB]), None);
-        let two = [4 * GIB + MARGIN, 4 * GIB + MARGIN, 3 * GIB];
+        assert_eq!(shares(&need, &signed([8 * GIB, 3 * GIB])), Some(vec![gib(8), gib(3)]));
+        assert_eq!(shares(&need, &signed([80 * GIB, 3 * GIB - 1])), None, "what the GPU has over is of no use");
+        assert_eq!(shares(&need, &signed([8 * GIB - 1, 30 * GIB])), None);
+        let two = [beside_margins([4 * GIB, 4 * GIB]), signed([3 * GIB]).to_vec()].concat();
         let parts = shares(&need, &two).unwrap();
         assert_eq!(parts, [gib(4), gib(4), gib(3)]);
         assert_eq!(takes(&need, &parts), two);
@@ -104,8 +113,8 @@ mod tests {
 
     #[test]
     fn rc_22_one_device_needs_no_margin_and_a_full_one_gets_nothing() {
-        assert_eq!(shares(&Need::of(ByteCount::gib(8)), &[8 * GIB]), Some(vec![ByteCount::gib(8)]));
-        let parts = shares(&Need::of(ByteCount::gib(8)), &[MARGIN / 2, 20 * GIB, -GIB]);
+        assert_eq!(shares(&Need::of(ByteCount::gib(8)), &signed([8 * GIB])), Some(vec![ByteCount::gib(8)]));
+        let parts = shares(&Need::of(ByteCount::gib(8)), &signed([GIB / 4, 20 * GIB, -GIB]));
         assert_eq!(parts, Some(vec![ByteCount::ZERO, ByteCount::gib(8), ByteCount::ZERO]));
     }
 
@@ -115,13 +124,14 @@ mod tests {
             need in 1..200_000_000_000u64,
             free in prop::collection::vec(-10_000_000_000..90_000_000_000i128, 2..9),
         ) {
-            let spare: i128 = free.iter().map(|&free| effective(free)).sum();
+            let free: Vec<SignedBytes> = free.into_iter().map(SignedBytes::from).collect();
+            let spare: SignedBytes = free.iter().map(|&free| effective(free)).sum();
             match shares(&Need::of(ByteCount(need)), &free) {
-                None => prop_assert!(spare < i128::from(need)),
+                None => prop_assert!(spare < ByteCount(need).signed()),
                 Some(parts) => {
                     prop_assert_eq!(parts.iter().copied().sum::<ByteCount>(), ByteCount(need));
                     for (part, free) in parts.iter().zip(&free) {
-                        prop_assert!(i128::from(part.0) <= effective(*free));
+                        prop_assert!(part.signed() <= effective(*free));
                     }
                 }
             }

@@ -2,29 +2,13 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, Category, DeviceId};
+use model_boss_protocol::ByteCount;
 
-use crate::{DeviceObservation, ModelDescription, Moment, SizeEstimate, SizeRule};
+use crate::{DeviceObservation, ModelDescription, Moment};
 
 /// A chat model of this size for any device, with one request at a time.
 pub(crate) fn model(name: &str, gib: u64) -> ModelDescription {
-    ModelDescription {
-        id: name.into(),
-        aliases: Vec::new(),
-        category: Category::Llm,
-        device: DeviceId::Auto,
-        size: SizeEstimate { bytes: ByteCount::gib(gib), rule: SizeRule::Manifest, streamed: None },
-        max_concurrent: 1,
-        pin: false,
-        keep_alive: None,
-        revision: 1,
-        exclusive_devices: Vec::new(),
-        splittable: false,
-        context_length: None,
-        residency: Default::default(),
-        engine: Default::default(),
-        named: None,
-    }
+    ModelDescription::plain(name, ByteCount::gib(gib))
 }
 
 /// A device with this much memory for models and no foreign use.

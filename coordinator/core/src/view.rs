@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 
 use crate::{
     ClientRule, Ladder, LayerOptions, LeaseShare, LeaveCause, Moment, Outcome, Principal, PrincipalKind, RungChoice,
-    SizeEstimate, SizeRule, SlotState, Target, WaitReason,
+    SizeEstimate, SizeRule, SlotKey, SlotState, Target, WaitReason,
 };
 
 /// A model of the catalog.
@@ -215,6 +215,13 @@ pub struct PlanQuestion {
     pub priority: Option<Priority>,
     /// The device the request would have to run on.
     pub device: Option<DeviceId>,
+}
+
+impl SlotView {
+    /// The slot in its present generation.
+    pub const fn key(&self) -> SlotKey {
+        SlotKey { id: self.id, generation: self.generation }
+    }
 }
 
 impl Default for PlanQuestion {

@@ -65,46 +65,26 @@ impl Routes {
     }
 
     /// Adds a `GET` route.
-    pub(super) fn get<H, F>(self, path: &str, scope: Scope, handler: H) -> Self
-    where
-        H: Fn(Call) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Result<Response, ApiError>> + Send,
-    {
+    pub(super) fn get(self, path: &str, scope: Scope, handler: impl Handler) -> Self {
         self.add(MethodFilter::GET, path, scope, handler)
     }
 
     /// Adds a `POST` route.
-    pub(super) fn post<H, F>(self, path: &str, scope: Scope, handler: H) -> Self
-    where
-        H: Fn(Call) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Result<Response, ApiError>> + Send,
-    {
+    pub(super) fn post(self, path: &str, scope: Scope, handler: impl Handler) -> Self {
         self.add(MethodFilter::POST, path, scope, handler)
     }
 
     /// Adds a `PUT` route.
-    pub(super) fn put<H, F>(self, path: &str, scope: Scope, handler: H) -> Self
-    where
-        H: Fn(Call) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Result<Response, ApiError>> + Send,
-    {
+    pub(super) fn put(self, path: &str, scope: Scope, handler: impl Handler) -> Self {
         self.add(MethodFilter::PUT, path, scope, handler)
     }
 
     /// Adds a `DELETE` route.
-    pub(super) fn delete<H, F>(self, path: &str, scope: Scope, handler: H) -> Self
-    where
-        H: Fn(Call) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Result<Response, ApiError>> + Send,
-    {
+    pub(super) fn delete(self, path: &str, scope: Scope, handler: impl Handler) -> Self {
         self.add(MethodFilter::DELETE, path, scope, handler)
     }
 
-    fn add<H, F>(mut self, method: MethodFilter, path: &str, scope: Scope, handler: H) -> Self
-    where
-        H: Fn(Call) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Result<Response, ApiError>> + Send,
-    {
+    fn add(mut self, method: MethodFilter, path: &str, scope: Scope, handler: impl Handler) -> Self {
         #[cfg(test)]
         self.table.push((method, path.to_owned()));
         // Routes under /v1 are also served under /api/v1, and without a prefix, because clients write base URLs in all
@@ -117,7 +97,7 @@ impl Routes {
                 let (head, body) = request.into_parts();
                 let (request, body) = (http::Request::from_parts(head, ()), Unread::new(body));
                 let call = Call { context: Arc::clone(&context), request, body, scope };
-                let admitted = call.admit().map(|()| handler(call));
+                let admitted = call.admit().map(|()| handler.clone().answer(call));
                 async move {
                     match admitted {
                         Ok(answer) => answer.await.unwrap_or_else(|error| error_response(&error)),
@@ -141,6 +121,22 @@ impl Routes {
                 let message = format!("there is no {} {}", request.method(), request.uri().path());
                 error_response(&ApiError::new(ErrorCode::NotFound, message))
             })
+    }
+}
+
+/// A function that answers the calls of a route.
+pub(super) trait Handler: Clone + Send + Sync + 'static {
+    /// Answers a call that is permitted.
+    fn answer(self, call: Call) -> impl Future<Output = Result<Response, ApiError>> + Send + 'static;
+}
+
+impl<H, F> Handler for H
+where
+    H: Fn(Call) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Response, ApiError>> + Send + 'static,
+{
+    fn answer(self, call: Call) -> impl Future<Output = Result<Response, ApiError>> + Send + 'static {
+        self(call)
     }
 }
 

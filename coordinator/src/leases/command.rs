@@ -1,30 +1,28 @@
 //! Commands to the ledger's thread.
 
+use model_boss_core::SlotKey;
 use model_boss_lease_store::StoreError;
-use model_boss_protocol::{Generation, ModelId, SlotId};
+use model_boss_protocol::ModelId;
 use tokio::sync::oneshot;
 
-use super::held::Ask;
+use super::held::LeaseAsk;
 use super::ledger::Ledger;
 
 /// A command to the ledger's thread.
 pub(super) enum LeaseCommand {
     Acquire {
-        slot: SlotId,
-        generation: Generation,
-        ask: Ask,
+        slot: SlotKey,
+        ask: LeaseAsk,
     },
-    Wait(Ask),
-    Forgo(ModelId),
+    Wait(LeaseAsk),
+    Cancel(ModelId),
     Attach {
-        slot: SlotId,
-        generation: Generation,
+        slot: SlotKey,
         pid: u32,
         reply: oneshot::Sender<Result<(), StoreError>>,
     },
     Release {
-        slot: SlotId,
-        generation: Generation,
+        slot: SlotKey,
     },
     /// Runs a job on the ledger's thread; without a ledger the job gets an error in its place.
     Do(Job),

@@ -40,18 +40,17 @@ pub(crate) enum GuestAnswer<T> {
 
 impl Leases {
     /// Requests memory for a process of this host.
-    pub(crate) async fn grant(&self, caller: Caller, body: AcquireBody) -> Result<GuestAnswer<GrantedBody>, ApiError> {
+    pub(crate) async fn acquire_for(
+        &self,
+        caller: Caller,
+        body: AcquireBody,
+    ) -> Result<GuestAnswer<GrantedBody>, ApiError> {
         let request = request(&body)?;
-        self.guest(move |ledger| ledger.grant(caller, &body, request)).await
+        self.guest(move |ledger| ledger.acquire_for(caller, &body, request)).await
     }
 
     /// Attaches processes to a lease, which lets them pass the gate.
-    pub(crate) async fn let_through(
-        &self,
-        caller: Caller,
-        id: LeaseId,
-        body: AttachBody,
-    ) -> Result<OneLease, ApiError> {
+    pub(crate) async fn attach_for(&self, caller: Caller, id: LeaseId, body: AttachBody) -> Result<OneLease, ApiError> {
         few("pids", body.pids.len())?;
         if body.pids.is_empty() {
             return Err(ApiError::invalid("pids", "'pids' names no process"));
@@ -66,23 +65,23 @@ impl Leases {
     }
 
     /// Renews any number of leases.
-    pub(crate) async fn keep(&self, caller: Caller, body: RenewBody) -> Result<RenewedBody, ApiError> {
+    pub(crate) async fn renew_for(&self, caller: Caller, body: RenewBody) -> Result<RenewedBody, ApiError> {
         self.guest(move |ledger| {
             let handles: Vec<_> =
                 body.leases.into_iter().map(|held| GuestHandle { lease: held.id, proof: held.token }).collect();
-            let (leases, lost) = ledger.keep(caller, &handles)?;
+            let (leases, lost) = ledger.renew_for(caller, &handles)?;
             Ok(RenewedBody { leases: leases.into_iter().map(with_token).collect(), lost })
         })
         .await
     }
 
     /// Renews one lease, and changes its size if the body has one.
-    pub(crate) async fn resize(&self, caller: Caller, id: LeaseId, body: ResizeBody) -> Result<OneLease, ApiError> {
+    pub(crate) async fn resize_for(&self, caller: Caller, id: LeaseId, body: ResizeBody) -> Result<OneLease, ApiError> {
         let parts = body.parts.map(|parts| parts_of("parts", parts)).transpose()?;
         self.guest(move |ledger| {
             let handle = GuestHandle { lease: id.clone(), proof: body.token };
             let Some(parts) = parts else {
-                let (leases, _) = ledger.keep(caller, std::slice::from_ref(&handle))?;
+                let (leases, _) = ledger.renew_for(caller, std::slice::from_ref(&handle))?;
                 return leases.into_iter().next().map(one).ok_or_else(|| StoreError::Lost(id).into());
             };
             ledger.look_again();
@@ -100,7 +99,7 @@ impl Leases {
     }
 
     /// Restores a lease as its holder remembers it, after the store lost it.
-    pub(crate) async fn state_again(
+    pub(crate) async fn reassert_for(
         &self,
         caller: Caller,
         id: LeaseId,
@@ -136,7 +135,7 @@ impl Leases {
     }
 
     /// Releases a lease. Its holder needs the token; any caller may release it once the holder is gone.
-    pub(crate) async fn give_back(
+    pub(crate) async fn release_for(
         &self,
         caller: Caller,
         id: LeaseId,
@@ -194,7 +193,7 @@ impl Leases {
     }
 
     /// Cancels a request.
-    pub(crate) async fn take_back(&self, caller: Caller, body: CancelBody) -> Result<(), ApiError> {
+    pub(crate) async fn cancel_for(&self, caller: Caller, body: CancelBody) -> Result<(), ApiError> {
         self.guest(move |ledger| {
             ledger.may_name(caller, &body.owner)?;
             let cancelled = ledger.holder.cancel_for(&body.owner.owner().process, &body.request_id);
@@ -205,7 +204,7 @@ impl Leases {
     }
 
     /// All leases and queued requests, read anew.
-    pub(crate) async fn everybody(&self) -> Result<LeaseList, ApiError> {
+    pub(crate) async fn list(&self) -> Result<LeaseList, ApiError> {
         self.guest(|ledger| {
             // While the store is unreachable, the last known state is shown.
             let _ = ledger.refresh();
@@ -237,7 +236,7 @@ impl Leases {
 }
 
 impl Ledger {
-    fn grant(
+    fn acquire_for(
         &mut self,
         caller: Caller,
         body: &AcquireBody,
@@ -282,7 +281,11 @@ impl Ledger {
         })
     }
 
-    fn keep(&mut self, caller: Caller, handles: &[GuestHandle]) -> Result<(Vec<GuestLease>, Vec<LeaseId>), Refused> {
+    fn renew_for(
+        &mut self,
+        caller: Caller,
+        handles: &[GuestHandle],
+    ) -> Result<(Vec<GuestLease>, Vec<LeaseId>), Refused> {
         let kept = self.holder.renew_for(caller, handles);
         self.done(&kept);
         Ok(kept?)

@@ -2,12 +2,13 @@
 
 use std::sync::mpsc;
 
+use model_boss_core::SlotKey;
 use model_boss_lease_store::StoreError;
-use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId, chain};
+use model_boss_protocol::{ByteCount, DeviceId, ModelId, chain};
 use tokio::sync::oneshot;
 
 use super::command::LeaseCommand;
-use super::held::Ask;
+use super::held::LeaseAsk;
 use super::ledger::Ledger;
 
 /// The handle of the ledger's thread.
@@ -24,42 +25,24 @@ impl Leases {
 
     /// Requests memory; answered with `LeaseGranted` or `LeaseRefused`. A refused request keeps its model's place in
     /// the queue.
-    pub(crate) fn acquire(
-        &self,
-        slot: SlotId,
-        generation: Generation,
-        model: ModelId,
-        parts: Vec<(DeviceId, ByteCount)>,
-        priority: Priority,
-        yields: bool,
-    ) {
-        self.send(LeaseCommand::Acquire {
-            slot,
-            generation,
-            ask: Ask { model, parts, priority, preempt: false, yields },
-        });
+    pub(crate) fn acquire(&self, slot: SlotKey, ask: LeaseAsk) {
+        self.send(LeaseCommand::Acquire { slot, ask });
     }
 
     /// Takes or keeps a place in the ledger's queue for a model that cannot be loaded yet.
-    pub(crate) fn wait_for(
-        &self,
-        model: ModelId,
-        parts: Vec<(DeviceId, ByteCount)>,
-        priority: Priority,
-        preempt: bool,
-    ) {
-        self.send(LeaseCommand::Wait(Ask { model, parts, priority, preempt, yields: true }));
+    pub(crate) fn wait(&self, ask: LeaseAsk) {
+        self.send(LeaseCommand::Wait(ask));
     }
 
     /// Cancels a model's place in the queue.
-    pub(crate) fn forgo(&self, model: ModelId) {
-        self.send(LeaseCommand::Forgo(model));
+    pub(crate) fn cancel(&self, model: ModelId) {
+        self.send(LeaseCommand::Cancel(model));
     }
 
     /// Lets a process pass the gate, to the devices of its lease. The error has the reason of a refusal.
-    pub(crate) async fn attach(&self, slot: SlotId, generation: Generation, pid: u32) -> Result<(), String> {
+    pub(crate) async fn attach(&self, slot: SlotKey, pid: u32) -> Result<(), String> {
         let (reply, attached) = oneshot::channel();
-        self.send(LeaseCommand::Attach { slot, generation, pid, reply });
+        self.send(LeaseCommand::Attach { slot, pid, reply });
         match attached.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(chain(&error)),
@@ -69,18 +52,18 @@ impl Leases {
 
     /// Reports that a worker has completed its load, and the most memory that it will hold on each device, if it is
     /// known. Where the driver does not tell processes apart, the next load may begin.
-    pub(crate) fn loaded(&self, slot: SlotId, generation: Generation, may_hold: Vec<(DeviceId, ByteCount)>) {
+    pub(crate) fn loaded(&self, slot: SlotKey, may_hold: Vec<(DeviceId, ByteCount)>) {
         self.send(LeaseCommand::Do(Box::new(move |ledger| {
             // Without a ledger no load can have begun.
             if let Ok(ledger) = ledger {
-                ledger.loaded((slot, generation), may_hold);
+                ledger.loaded(slot, may_hold);
             }
         })));
     }
 
     /// Releases the memory of a reaped worker; answered with `LeaseReleased`, once the store can be reached.
-    pub(crate) fn release(&self, slot: SlotId, generation: Generation) {
-        self.send(LeaseCommand::Release { slot, generation });
+    pub(crate) fn release(&self, slot: SlotKey) {
+        self.send(LeaseCommand::Release { slot });
     }
 
     /// Runs a function on the ledger's thread, between its other work.

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use model_boss_core::SlotKey;
 use model_boss_lease_store::{LeaseHandle, Process};
-use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId};
-
-pub(super) type Filling = (SlotId, Generation);
+use model_boss_protocol::{ByteCount, DeviceId, ModelId, Priority};
 
 /// A lease of a worker.
 pub(super) struct Held {
@@ -43,25 +42,25 @@ pub(super) enum LoadKnown {
 /// A model's place in the ledger's queue.
 pub(super) struct QueuePlace {
     pub(super) request_id: String,
-    pub(super) ask: Ask,
+    pub(super) ask: LeaseAsk,
     /// The time of the place's last renewal.
     pub(super) renewed: Instant,
 }
 
 /// The priority of each lease, and whether it is in use. The scheduler's task writes it, each heartbeat reads it.
 #[derive(Clone, Default)]
-pub(super) struct Ranks(pub(super) Arc<Mutex<Vec<(Filling, Priority, bool)>>>);
+pub(super) struct Ranks(pub(super) Arc<Mutex<Vec<(SlotKey, Priority, bool)>>>);
 
 /// The memory that a model needs.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Ask {
-    pub(super) model: ModelId,
-    pub(super) parts: Vec<(DeviceId, ByteCount)>,
-    pub(super) priority: Priority,
+pub(crate) struct LeaseAsk {
+    pub(crate) model: ModelId,
+    pub(crate) parts: Vec<(DeviceId, ByteCount)>,
+    pub(crate) priority: Priority,
     /// Whether to revoke preemptible leases of lower priority.
-    pub(super) preempt: bool,
+    pub(crate) preempt: bool,
     /// Whether holders of higher priority may revoke the lease.
-    pub(super) yields: bool,
+    pub(crate) yields: bool,
 }
 
 /// A list of processes that lacks a worker, although memory in use has grown. Either the worker ended a moment ago, or

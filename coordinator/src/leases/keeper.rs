@@ -149,14 +149,14 @@ fn refuse_for(
     let unavailable = || StoreError::Away { store: store.describe(), detail: chain(error) };
     loop {
         match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(LeaseCommand::Wait(_) | LeaseCommand::Forgo(_)) => {}
-            Ok(LeaseCommand::Acquire { slot, generation, .. }) => {
+            Ok(LeaseCommand::Wait(_) | LeaseCommand::Cancel(_)) => {}
+            Ok(LeaseCommand::Acquire { slot, .. }) => {
                 let (reason, retry_after) = (chain(error), OPEN_AGAIN);
-                news.event(Event::LeaseRefused { slot, generation, reason, retry_after });
+                news.event(Event::LeaseRefused { slot, reason, retry_after });
             }
             // A caller that disconnected needs no answer.
             Ok(LeaseCommand::Attach { reply, .. }) => drop(reply.send(Err(unavailable()))),
-            Ok(LeaseCommand::Release { slot, generation }) => news.event(Event::LeaseReleased { slot, generation }),
+            Ok(LeaseCommand::Release { slot }) => news.event(Event::LeaseReleased { slot }),
             Ok(LeaseCommand::Do(job)) => job(Err(unavailable())),
             Err(RecvTimeoutError::Timeout) => return true,
             Err(RecvTimeoutError::Disconnected) => return false,
@@ -239,15 +239,15 @@ impl Ledger {
 
     fn command(&mut self, command: LeaseCommand) {
         match command {
-            LeaseCommand::Acquire { slot, generation, ask } => self.acquire((slot, generation), ask),
+            LeaseCommand::Acquire { slot, ask } => self.acquire(slot, ask),
             LeaseCommand::Wait(ask) => self.wait(ask),
-            LeaseCommand::Forgo(model) => self.forgo(&model),
-            LeaseCommand::Attach { slot, generation, pid, reply } => {
+            LeaseCommand::Cancel(model) => self.cancel(&model),
+            LeaseCommand::Attach { slot, pid, reply } => {
                 // A runner that was stopped meanwhile kills its process itself.
-                let _ = reply.send(self.attach((slot, generation), pid));
+                let _ = reply.send(self.attach(slot, pid));
             }
-            LeaseCommand::Release { slot, generation } => {
-                self.releasing.push(((slot, generation), Instant::now()));
+            LeaseCommand::Release { slot } => {
+                self.releasing.push((slot, Instant::now()));
                 self.look_or_log();
                 self.finish_releases();
             }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use model_boss_core::LedgerState;
+use model_boss_core::{LedgerState, SlotKey};
 use model_boss_host::probe::Probes;
 use model_boss_lease_store::{DeviceDeclaration, Holder, Others};
 use model_boss_protocol::{ByteCount, DeviceId, ModelId};
 
-use super::held::{Filling, Held, QueuePlace, Ranks};
+use super::held::{Held, QueuePlace, Ranks};
 use super::leaks::Leaks;
 use super::status::{DeviceTable, StoreWatch};
 use crate::scheduling::News;
@@ -24,7 +24,7 @@ pub(super) struct Ledger {
     pub(super) state: LedgerState,
     /// A random text that makes request ids unique across restarts.
     pub(super) run: String,
-    pub(super) held: HashMap<Filling, Held>,
+    pub(super) held: HashMap<SlotKey, Held>,
     /// Models with a place in the ledger's queue.
     pub(super) places: BTreeMap<ModelId, QueuePlace>,
     /// Cancelled requests that are not yet deleted in the store.
@@ -34,10 +34,10 @@ pub(super) struct Ledger {
     /// The foreign leases and requests that were last reported to the scheduler.
     pub(super) others: Others,
     /// Revoked leases of this coordinator's workers.
-    pub(super) revoked: BTreeSet<Filling>,
+    pub(super) revoked: BTreeSet<SlotKey>,
     /// The priorities of this coordinator's leases, as the scheduler stated last.
     pub(super) ranks: Ranks,
-    pub(super) releasing: Vec<(Filling, Instant)>,
+    pub(super) releasing: Vec<(SlotKey, Instant)>,
     /// The longest wait for the memory of ended workers.
     pub(super) return_patience: Duration,
     /// Ended workers whose memory was not released in that time.

@@ -183,7 +183,7 @@ impl Ledger {
             return;
         }
         let leases = self.holder.leases();
-        for (&(slot, generation), held) in &mut self.held {
+        for (&slot, held) in &mut self.held {
             let Some(lease) = leases.iter().find(|lease| lease.lease == held.handle.lease) else { continue };
             let part = |part: &PartView| {
                 // A driver that does not tell processes apart shows no memory, which is not zero (RC-21).
@@ -198,7 +198,7 @@ impl Ledger {
             };
             if parts.iter().any(more) {
                 held.reported.clone_from(&parts);
-                self.news.event(Event::Measured { slot, generation, parts });
+                self.news.event(Event::Measured { slot, parts });
             }
         }
     }

@@ -22,6 +22,7 @@ mod workers;
 pub(crate) use documents::LedgerDocuments;
 pub(crate) use guests::GuestAnswer;
 pub(crate) use handle::Leases;
+pub(crate) use held::LeaseAsk;
 pub(crate) use opening::StoreChoice;
 pub(crate) use setup::{LeaseSetup, LeaseStart, LeaseStartError};
 pub(crate) use status::{DeviceTable, StoreStatus, StoreWatch};

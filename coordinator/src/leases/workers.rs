@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use model_boss_core::Event;
+use model_boss_core::{Event, SlotKey};
 use model_boss_lease_store::{
     AcquireRequest, Acquired, Evidence, LeaseHandle, Mode, ProcessTree, StoreError, Yielding, this_process,
 };
 use model_boss_protocol::{ByteCount, DeviceId, ModelId, chain};
 
-use super::held::{Ask, Filling, Held, LoadKnown, QueuePlace};
+use super::held::{Held, LeaseAsk, LoadKnown, QueuePlace};
 use super::leaks::still_holds;
 use super::ledger::Ledger;
 use super::look::unexplained;
@@ -29,11 +29,10 @@ const MIN_HOLD: Duration = Duration::from_secs(10);
 
 impl Ledger {
     /// Requests the memory of a slot's generation. Its model keeps its place in the queue if it is not granted now.
-    pub(super) fn acquire(&mut self, filling: Filling, ask: Ask) {
+    pub(super) fn acquire(&mut self, slot: SlotKey, ask: LeaseAsk) {
         // Devices are sampled before each grant, so that no grant relies on an old or missing sample.
         self.look_again();
         let acquired = self.ask(&ask, Mode::Wait);
-        let (slot, generation) = filling;
         let (reason, retry_after) = match acquired {
             Ok(Acquired::Granted(handle)) if !self.is_whole(&handle, &ask) => {
                 self.drop_earlier(&ask.model);
@@ -42,7 +41,7 @@ impl Ledger {
             Ok(Acquired::Granted(handle)) => {
                 self.places.remove(&ask.model);
                 self.held.insert(
-                    filling,
+                    slot,
                     Held {
                         handle,
                         pid: None,
@@ -54,7 +53,7 @@ impl Ledger {
                         reported: Vec::new(),
                     },
                 );
-                self.news.event(Event::LeaseGranted { slot, generation });
+                self.news.event(Event::LeaseGranted { slot });
                 return;
             }
             Ok(Acquired::Wait { reason, retry_after, .. }) => (reason, retry_after),
@@ -62,11 +61,11 @@ impl Ledger {
             Err(error) => (chain(&error), STORE_RETRY),
         };
         self.tell_others();
-        self.news.event(Event::LeaseRefused { slot, generation, reason, retry_after });
+        self.news.event(Event::LeaseRefused { slot, reason, retry_after });
     }
 
     /// Takes or keeps a place for a model that cannot be loaded yet, and revokes other leases if it may.
-    pub(super) fn wait(&mut self, ask: Ask) {
+    pub(super) fn wait(&mut self, ask: LeaseAsk) {
         if ask.preempt {
             self.look_again();
         }
@@ -82,7 +81,7 @@ impl Ledger {
 
     /// Whether a lease has the requested size on the requested devices. A repeated request gives the earlier lease,
     /// even if its answer was lost and other devices were chosen since.
-    fn is_whole(&self, handle: &LeaseHandle, ask: &Ask) -> bool {
+    fn is_whole(&self, handle: &LeaseHandle, ask: &LeaseAsk) -> bool {
         let granted = self.holder.parts(handle);
         granted.len() == ask.parts.len() && ask.parts.iter().all(|part| granted.contains(part))
     }
@@ -90,11 +89,11 @@ impl Ledger {
     /// Cancels a request together with a lease without attached processes. The model's next request gets another id.
     fn drop_earlier(&mut self, model: &ModelId) {
         tracing::debug!("an earlier lease of {model} is given back");
-        self.forgo(model);
+        self.cancel(model);
     }
 
     /// Cancels a model's place in the queue.
-    pub(super) fn forgo(&mut self, model: &ModelId) {
+    pub(super) fn cancel(&mut self, model: &ModelId) {
         let Some(place) = self.places.remove(model) else { return };
         let cancelled = self.holder.cancel(&place.request_id);
         self.done(&cancelled);
@@ -113,7 +112,7 @@ impl Ledger {
             }
         }
         let heartbeat = self.holder.heartbeat();
-        let due: Vec<Ask> = self
+        let due: Vec<LeaseAsk> = self
             .places
             .values()
             .filter(|place| place.ask.preempt || place.renewed.elapsed() >= heartbeat)
@@ -124,13 +123,13 @@ impl Ledger {
         }
     }
 
-    fn ask(&mut self, ask: &Ask, mode: Mode) -> Result<Acquired, StoreError> {
+    fn ask(&mut self, ask: &LeaseAsk, mode: Mode) -> Result<Acquired, StoreError> {
         let known = self.places.get(&ask.model).map(|place| place.request_id.clone());
         let request_id = known.unwrap_or_else(|| {
             self.asked += 1;
             format!("{}-{}", self.run, self.asked)
         });
-        let Ask { model, parts, priority, yields, .. } = ask.clone();
+        let LeaseAsk { model, parts, priority, yields, .. } = ask.clone();
         let place = QueuePlace { request_id: request_id.clone(), ask: ask.clone(), renewed: Instant::now() };
         self.places.insert(model.clone(), place);
         let yielding = Yielding { preemptible: yields, min_hold: MIN_HOLD, ..Yielding::default() };
@@ -140,8 +139,8 @@ impl Ledger {
         acquired
     }
 
-    pub(super) fn attach(&mut self, filling: Filling, pid: u32) -> Result<(), StoreError> {
-        let Some(held) = self.held.get_mut(&filling) else { return Err(StoreError::NoSuchProcess(pid)) };
+    pub(super) fn attach(&mut self, slot: SlotKey, pid: u32) -> Result<(), StoreError> {
+        let Some(held) = self.held.get_mut(&slot) else { return Err(StoreError::NoSuchProcess(pid)) };
         let attached = self.holder.attach(&held.handle, pid).inspect(|()| {
             held.pid = Some(pid);
             held.unexplained = self.table.samples().iter().filter_map(unexplained).collect();
@@ -151,8 +150,8 @@ impl Ledger {
     }
 
     /// Records that a load is complete.
-    pub(super) fn loaded(&mut self, filling: Filling, may_hold: Vec<(DeviceId, ByteCount)>) {
-        let Some(held) = self.held.get_mut(&filling) else { return };
+    pub(super) fn loaded(&mut self, slot: SlotKey, may_hold: Vec<(DeviceId, ByteCount)>) {
+        let Some(held) = self.held.get_mut(&slot) else { return };
         held.may_hold = may_hold;
         held.load = LoadKnown::Complete;
         if let (Some(pid), Ok(owner)) = (held.pid, this_process()) {
@@ -191,10 +190,9 @@ impl Ledger {
             parts.iter().any(|(device, _)| self.blind.contains_key(device))
         };
         let to_state = |held: &Held| held.load == LoadKnown::Complete && blind(held);
-        let fillings: Vec<Filling> =
-            self.held.iter().filter(|(_, held)| to_state(held)).map(|(filling, _)| *filling).collect();
-        for filling in &fillings {
-            let Some(held) = self.held.get_mut(filling) else { continue };
+        let slots: Vec<SlotKey> = self.held.iter().filter(|(_, held)| to_state(held)).map(|(slot, _)| *slot).collect();
+        for slot in &slots {
+            let Some(held) = self.held.get_mut(slot) else { continue };
             let stated = self.holder.loaded(&held.handle);
             match &stated {
                 Ok(()) => held.load = LoadKnown::Stated,
@@ -203,7 +201,7 @@ impl Ledger {
             }
             self.done(&stated);
         }
-        !fillings.is_empty()
+        !slots.is_empty()
     }
 
     /// Renews all leases.
@@ -215,12 +213,11 @@ impl Ledger {
             Ok(kept) => kept,
             Err(error) => return tracing::debug!("leases could not be renewed: {}", chain(&error)),
         };
-        let filling_of = |handle: &LeaseHandle| {
-            self.held.iter().find(|(_, held)| held.handle == *handle).map(|(filling, _)| *filling)
-        };
-        for (slot, generation) in kept.lost.iter().filter_map(filling_of) {
-            tracing::error!(%slot, "a lease is lost, its worker is ended");
-            self.news.lease_lost(slot, generation);
+        let slot_of =
+            |handle: &LeaseHandle| self.held.iter().find(|(_, held)| held.handle == *handle).map(|(slot, _)| *slot);
+        for slot in kept.lost.iter().filter_map(slot_of) {
+            tracing::error!(slot = %slot.id, "a lease is lost, its worker is ended");
+            self.news.lease_lost(slot);
         }
         for (handle, parts) in &kept.reduced {
             let sizes: Vec<String> = parts.iter().map(|(device, bytes)| format!("{bytes} on {device}")).collect();
@@ -228,13 +225,13 @@ impl Ledger {
         }
         let mut revoked = BTreeSet::new();
         for asked in &kept.revoked {
-            let Some((slot, generation)) = filling_of(&asked.handle) else { continue };
-            revoked.insert((slot, generation));
+            let Some(slot) = slot_of(&asked.handle) else { continue };
+            revoked.insert(slot);
             let (by, priority, remaining) = (asked.wanted_by.clone(), asked.priority, asked.remaining);
-            self.news.event(Event::LeaseRevoked { slot, generation, by, priority, remaining });
+            self.news.event(Event::LeaseRevoked { slot, by, priority, remaining });
         }
-        for (slot, generation) in self.revoked.difference(&revoked) {
-            self.news.event(Event::LeaseKept { slot: *slot, generation: *generation });
+        for &slot in self.revoked.difference(&revoked) {
+            self.news.event(Event::LeaseKept { slot });
         }
         self.revoked = revoked;
     }
@@ -243,15 +240,15 @@ impl Ledger {
     /// revoke.
     fn rank(&mut self) {
         let known = std::mem::take(&mut *self.ranks.0.lock().unwrap_or_else(PoisonError::into_inner));
-        for (filling, priority, busy) in known {
-            if let Some(held) = self.held.get(&filling) {
+        for (slot, priority, busy) in known {
+            if let Some(held) = self.held.get(&slot) {
                 self.holder.rank(&held.handle, priority, busy);
             }
         }
         let ranks = self.ranks.clone();
         self.news.look(move |scheduler| {
             let slots = scheduler.slots().into_iter().filter(|slot| slot.ready_at.is_some());
-            let rank = slots.map(|slot| ((slot.id, slot.generation), slot.rank, slot.running > 0)).collect();
+            let rank = slots.map(|slot| (slot.key(), slot.rank, slot.running > 0)).collect();
             *ranks.0.lock().unwrap_or_else(PoisonError::into_inner) = rank;
         });
     }
@@ -261,10 +258,9 @@ impl Ledger {
     /// leaking (RC-18). While the store is unreachable, releases wait.
     pub(super) fn finish_releases(&mut self) {
         let showing = self.showing();
-        for (filling, since) in std::mem::take(&mut self.releasing) {
-            let (slot, generation) = filling;
-            let Some(held) = self.held.get(&filling) else {
-                self.news.event(Event::LeaseReleased { slot, generation });
+        for (slot, since) in std::mem::take(&mut self.releasing) {
+            let Some(held) = self.held.get(&slot) else {
+                self.news.event(Event::LeaseReleased { slot });
                 continue;
             };
             // Every process of the worker's tree counts, whichever session it is in: one may have outlived the worker.
@@ -277,7 +273,7 @@ impl Ledger {
             }
             let leaks = !left.is_empty();
             if leaks && since.elapsed() < self.return_patience {
-                self.releasing.push((filling, since));
+                self.releasing.push((slot, since));
                 continue;
             }
             let evidence = if leaks { Evidence::None } else { Evidence::Gone };
@@ -285,7 +281,7 @@ impl Ledger {
             self.done(&released);
             match released {
                 Err(error) if error.is_outage() => {
-                    self.releasing.push((filling, since));
+                    self.releasing.push((slot, since));
                     continue;
                 }
                 Err(error) => {
@@ -297,8 +293,8 @@ impl Ledger {
                     self.leaks.add(left);
                 }
             }
-            self.held.remove(&filling);
-            self.news.event(Event::LeaseReleased { slot, generation });
+            self.held.remove(&slot);
+            self.news.event(Event::LeaseReleased { slot });
         }
     }
 }

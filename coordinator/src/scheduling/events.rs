@@ -1,7 +1,7 @@
 //! The channel of reports to the task that owns the scheduler.
 
-use model_boss_core::{Event, Input, Moment, Scheduler};
-use model_boss_protocol::{Generation, RequestId, SlotId};
+use model_boss_core::{Event, Input, Moment, Scheduler, SlotKey};
+use model_boss_protocol::RequestId;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::scheduling::Ruling;
@@ -24,8 +24,7 @@ pub(crate) enum DriverInput {
     },
     View(SchedulerLook),
     LeaseLost {
-        slot: SlotId,
-        generation: Generation,
+        slot: SlotKey,
     },
     Cut,
 }
@@ -43,8 +42,8 @@ impl News {
     }
 
     /// Reports that the lease of this slot's generation is lost.
-    pub(crate) fn lease_lost(&self, slot: SlotId, generation: Generation) {
-        self.send(DriverInput::LeaseLost { slot, generation });
+    pub(crate) fn lease_lost(&self, slot: SlotKey) {
+        self.send(DriverInput::LeaseLost { slot });
     }
 
     /// Queues a function that reads the scheduler, without waiting for it.

@@ -16,7 +16,7 @@ mod worker_log;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use model_boss_protocol::{Generation, SlotId};
+use model_boss_core::SlotKey;
 use runner::WorkerRunner;
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ pub(crate) use streams::Streams;
 /// Starts, watches and ends workers.
 pub(crate) struct Supervisor {
     tools: Arc<Tools>,
-    workers: HashMap<SlotId, Arc<Worker>>,
+    workers: HashMap<SlotKey, Arc<Worker>>,
 }
 
 impl Supervisor {
@@ -45,7 +45,6 @@ impl Supervisor {
     pub(crate) fn spawn(&mut self, order: SpawnOrder) {
         let worker = Arc::new(Worker {
             model: order.model.description.id.clone(),
-            generation: order.generation,
             backend: order.backend,
             dialect: self.tools.catalog.engines().dialect(&order.model),
             upstream: OnceLock::new(),
@@ -59,15 +58,15 @@ impl Supervisor {
     }
 
     /// Orders a worker to end.
-    pub(crate) fn stop(&self, slot: SlotId, generation: Generation) {
-        if let Some(worker) = self.worker(slot, generation) {
+    pub(crate) fn stop(&self, slot: SlotKey) {
+        if let Some(worker) = self.worker(slot) {
             worker.stop.cancel();
         }
     }
 
     /// Ends a worker without grace.
-    pub(crate) fn kill(&self, slot: SlotId, generation: Generation, why: &'static str) {
-        if let Some(worker) = self.worker(slot, generation) {
+    pub(crate) fn kill(&self, slot: SlotKey, why: &'static str) {
+        if let Some(worker) = self.worker(slot) {
             worker.kill(why);
         }
     }
@@ -78,14 +77,12 @@ impl Supervisor {
     }
 
     /// The worker of this generation of the slot.
-    pub(crate) fn worker(&self, slot: SlotId, generation: Generation) -> Option<&Arc<Worker>> {
-        self.workers.get(&slot).filter(|worker| worker.generation == generation)
+    pub(crate) fn worker(&self, slot: SlotKey) -> Option<&Arc<Worker>> {
+        self.workers.get(&slot)
     }
 
     /// Drops the handle of a worker that was reaped.
-    pub(crate) fn forget(&mut self, slot: SlotId, generation: Generation) {
-        if self.worker(slot, generation).is_some() {
-            self.workers.remove(&slot);
-        }
+    pub(crate) fn forget(&mut self, slot: SlotKey) {
+        self.workers.remove(&slot);
     }
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model_boss_catalog::{LiveCatalog, Model};
-use model_boss_core::EngineOptions;
+use model_boss_core::{EngineOptions, SlotKey};
 use model_boss_host::environment::ChildEnvironment;
 use model_boss_host::probe::SimulatedMachine;
 use model_boss_host::process::Spawner;
 use model_boss_host::programs::Programs;
 use model_boss_host::state_folder::StateFolder;
-use model_boss_protocol::{Backend, ByteCount, DeviceId, Generation, Residency, SlotId, TextLimits};
+use model_boss_protocol::{Backend, ByteCount, DeviceId, Residency, TextLimits};
 
 use crate::leases::Leases;
 use crate::scheduling::News;
@@ -57,9 +57,8 @@ pub(crate) struct SupervisorSettings {
 
 /// An order to load a model into a slot.
 pub(crate) struct SpawnOrder {
-    pub(crate) slot: SlotId,
-    /// The generation of the slot.
-    pub(crate) generation: Generation,
+    /// The slot.
+    pub(crate) slot: SlotKey,
     /// The model to load.
     pub(crate) model: Arc<Model>,
     /// The backend that runs the model.

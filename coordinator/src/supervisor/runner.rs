@@ -76,9 +76,9 @@ impl WorkerRunner {
     /// Runs until the process is reaped, and reports its end.
     pub(super) async fn run(self) {
         let exit = self.live().await;
-        let (slot, generation) = (self.order.slot, self.order.generation);
-        self.tools.streams.gone(slot, generation);
-        self.tools.news.event(Event::WorkerExited { slot, generation, exit });
+        let slot = self.order.slot;
+        self.tools.streams.gone(slot);
+        self.tools.news.event(Event::WorkerExited { slot, exit });
     }
 
     /// Starts one process after another until one ends for a reason other than its port.
@@ -207,8 +207,8 @@ impl WorkerRunner {
         upstream: &Arc<Upstream>,
         lifeline: &mut Option<ChildStdin>,
     ) -> String {
-        let (slot, generation) = (self.order.slot, self.order.generation);
-        if let Err(reason) = self.tools.leases.attach(slot, generation, pid).await {
+        let slot = self.order.slot;
+        if let Err(reason) = self.tools.leases.attach(slot, pid).await {
             return format!("the lease ledger did not take its pid: {reason}");
         }
         if let Err(why) = write_start_line(contract, lifeline).await {
@@ -216,7 +216,7 @@ impl WorkerRunner {
             tracing::debug!(pid, "the start line was not taken: {why}");
             return pending().await;
         }
-        self.tools.news.event(Event::WorkerStarted { slot, generation, pid, port });
+        self.tools.news.event(Event::WorkerStarted { slot, pid, port });
         let size = || self.order.parts.iter().map(|(_, bytes)| *bytes).sum();
         let limit =
             contract.load_timeout().or(self.tools.settings.load_timeout).unwrap_or_else(|| load_timeout_for(size()));
@@ -224,8 +224,8 @@ impl WorkerRunner {
         match timeout(limit, self.until_ready(&check)).await {
             Ok(ReadyWorker { context_length, may_hold }) => {
                 let _ = self.worker.upstream.set(Arc::clone(upstream));
-                self.tools.leases.loaded(slot, generation, may_hold);
-                self.tools.news.event(Event::WorkerReady { slot, generation, context_length });
+                self.tools.leases.loaded(slot, may_hold);
+                self.tools.news.event(Event::WorkerReady { slot, context_length });
                 self.until_hung(&check).await
             }
             Err(_) => format!("it was not ready within {} s", limit.as_secs_f64()),
@@ -234,7 +234,7 @@ impl WorkerRunner {
 
     /// Waits until the worker is ready.
     async fn until_ready(&self, check: &HealthCheck<'_>) -> ReadyWorker {
-        let (slot, generation) = (self.order.slot, self.order.generation);
+        let slot = self.order.slot;
         let mut pause = FIRST_POLL;
         let mut told = 0.0;
         loop {
@@ -247,7 +247,7 @@ impl WorkerRunner {
                 }
                 if sign.progress > told {
                     told = sign.progress;
-                    self.tools.news.event(Event::WorkerProgress { slot, generation, progress: told });
+                    self.tools.news.event(Event::WorkerProgress { slot, progress: told });
                 }
                 if let Contract::Own(_) = check.contract {
                     // A candle worker has delayed its answer: a further check needs hardly a pause.
@@ -303,8 +303,8 @@ impl WorkerRunner {
             machine.holds(pid, health.held.clone());
         }
         if let Some(stats) = &health.streaming {
-            let (slot, generation) = (self.order.slot, self.order.generation);
-            self.tools.streams.told(slot, generation, &self.worker.model, stats.clone());
+            let slot = self.order.slot;
+            self.tools.streams.told(slot, &self.worker.model, stats.clone());
         }
     }
 
@@ -379,7 +379,7 @@ impl WorkerRunner {
             device,
             parts: self.order.parts.clone(),
             port,
-            generation: self.order.generation,
+            generation: self.order.slot.generation,
             token,
             proof,
             context_length: self.context(),

@@ -20,39 +20,54 @@ pub use owner::{OwnerBody, ProcessBody};
 pub use parts::{AnyBody, PartBody};
 pub use views::{ForcedBody, LeaseBody, LeaseList, OneLease, WaiterBody, warning};
 
-/// `POST /api/v1/leases`: a request for memory. A repetition with the same `request_id` gives the same lease, or keeps
-/// the place in the queue.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AcquireBody {
-    /// The caller's id of the request: at most [`model_boss_protocol::Label::LIMIT`] bytes, never used before.
-    pub request_id: String,
-    /// The process that will hold the lease.
-    pub owner: OwnerBody,
-    /// The priority in the queue.
-    #[serde(default = "training")]
-    pub priority: Priority,
-    /// Whether requests of higher priority may revoke the lease.
-    #[serde(default)]
-    pub preemptible: bool,
-    /// The time that the holder needs to release the memory after a revocation.
-    #[serde(default = "grace", with = "span")]
-    pub grace: Duration,
-    /// The time after the grant during which the lease is not revoked.
-    #[serde(default = "min_hold", with = "span")]
-    pub min_hold: Duration,
-    /// A size on each of these devices. Either this or `any` is set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parts: Option<Vec<PartBody>>,
-    /// Equal sizes on any devices of a list. Either this or `parts` is set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub any: Option<AnyBody>,
-    /// `false` tries once and does not queue.
-    #[serde(default = "yes")]
-    pub wait: bool,
-    /// Whether to revoke preemptible leases of lower priority.
-    #[serde(default)]
-    pub preempt: bool,
+/// Defines a body with the terms of a revocation between its other fields. Serde cannot refuse unknown fields beside
+/// flattened ones, so the bodies share these by name.
+macro_rules! with_revocation_terms {
+    ($(#[$attribute:meta])* $name:ident { $($before:tt)* } { $($after:tt)* }) => {
+        $(#[$attribute])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            $($before)*
+            /// Whether requests of higher priority may revoke the lease.
+            #[serde(default)]
+            pub preemptible: bool,
+            /// The time that the holder needs to release the memory after a revocation.
+            #[serde(default = "grace", with = "span")]
+            pub grace: Duration,
+            /// The time after the grant during which the lease is not revoked.
+            #[serde(default = "min_hold", with = "span")]
+            pub min_hold: Duration,
+            $($after)*
+        }
+    };
+}
+
+with_revocation_terms! {
+    /// `POST /api/v1/leases`: a request for memory. A repetition with the same `request_id` gives the same lease, or
+    /// keeps the place in the queue.
+    AcquireBody {
+        /// The caller's id of the request: at most [`model_boss_protocol::Label::LIMIT`] bytes, never used before.
+        pub request_id: String,
+        /// The process that will hold the lease.
+        pub owner: OwnerBody,
+        /// The priority in the queue.
+        #[serde(default = "training")]
+        pub priority: Priority,
+    } {
+        /// A size on each of these devices. Either this or `any` is set.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub parts: Option<Vec<PartBody>>,
+        /// Equal sizes on any devices of a list. Either this or `parts` is set.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub any: Option<AnyBody>,
+        /// `false` tries once and does not queue.
+        #[serde(default = "yes")]
+        pub wait: bool,
+        /// Whether to revoke preemptible leases of lower priority.
+        #[serde(default)]
+        pub preempt: bool,
+    }
 }
 
 /// The answer 201 to a request: the memory is promised.
@@ -147,31 +162,23 @@ pub struct ResizeBody {
     pub parts: Option<Vec<PartBody>>,
 }
 
-/// `POST /api/v1/leases/ID/reassert`: a lease as its holder remembers it, after the store lost it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ReassertBody {
-    /// The token of the lease.
-    pub token: Proof,
-    /// The id of the request that was granted.
-    pub request_id: String,
-    /// The process that holds the lease.
-    pub owner: OwnerBody,
-    /// The priority of the request.
-    pub priority: Priority,
-    /// Whether requests of higher priority may revoke the lease.
-    #[serde(default)]
-    pub preemptible: bool,
-    /// The time that the holder needs to release the memory after a revocation.
-    #[serde(default = "grace", with = "span")]
-    pub grace: Duration,
-    /// The time after the grant during which the lease is not revoked.
-    #[serde(default = "min_hold", with = "span")]
-    pub min_hold: Duration,
-    /// The size on each device.
-    pub parts: Vec<PartBody>,
-    /// The living processes that have passed the gate.
-    pub processes: Vec<ProcessBody>,
+with_revocation_terms! {
+    /// `POST /api/v1/leases/ID/reassert`: a lease as its holder remembers it, after the store lost it.
+    ReassertBody {
+        /// The token of the lease.
+        pub token: Proof,
+        /// The id of the request that was granted.
+        pub request_id: String,
+        /// The process that holds the lease.
+        pub owner: OwnerBody,
+        /// The priority of the request.
+        pub priority: Priority,
+    } {
+        /// The size on each device.
+        pub parts: Vec<PartBody>,
+        /// The living processes that have passed the gate.
+        pub processes: Vec<ProcessBody>,
+    }
 }
 
 /// `DELETE /api/v1/leases/ID`. Without a token it ends only a lease whose holder has ended, or one that an operator

@@ -31,7 +31,7 @@ pub(super) trait Desk: Send {
     /// The interval between calls of [`Desk::renew`].
     fn heartbeat(&self) -> Duration;
     /// Sends the request, or repeats it and keeps the place in the queue.
-    fn ask(&mut self) -> Result<Granting, LeaseError>;
+    fn acquire(&mut self) -> Result<Granting, LeaseError>;
     /// Passes a process through the gate: only after this may it touch the devices.
     fn attach(&mut self, pid: u32) -> Result<(), LeaseError>;
     /// Sends a heartbeat.

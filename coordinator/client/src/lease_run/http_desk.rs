@@ -85,7 +85,7 @@ impl HttpDesk {
     }
 
     /// Reasserts the lease at a coordinator that does not have it. The coordinator's answer is final.
-    fn state_again(&mut self) -> Result<Renewed, LeaseError> {
+    fn reassert(&mut self) -> Result<Renewed, LeaseError> {
         let wish = self.wish.clone();
         let held = self.held()?;
         let living: Vec<Process> = held.attached.iter().filter(|process| !is_gone(process)).cloned().collect();
@@ -129,7 +129,7 @@ impl Desk for HttpDesk {
         self.heartbeat
     }
 
-    fn ask(&mut self) -> Result<Granting, LeaseError> {
+    fn acquire(&mut self) -> Result<Granting, LeaseError> {
         let (status, answer) = match self.line.ask(Method::POST, ROUTE, &self.wish) {
             Err(error) if is(&error, ErrorCode::LeaseNeverFits) => {
                 return Err(LeaseError::NeverFits(error.to_string()));
@@ -173,12 +173,12 @@ impl Desk for HttpDesk {
         let held = self.held()?;
         let body = RenewBody { leases: vec![HandleBody { id: held.id.clone(), token: held.token.clone() }] };
         let renewed = match self.line.ask(Method::PUT, ROUTE, &body) {
-            Err(error) if is(&error, ErrorCode::LeaseLost) => return self.state_again(),
+            Err(error) if is(&error, ErrorCode::LeaseLost) => return self.reassert(),
             answer => answer?.1,
         };
         let RenewedBody { leases, lost } = read(renewed)?;
         if !lost.is_empty() {
-            return self.state_again();
+            return self.reassert();
         }
         let revoke = leases.into_iter().find_map(|lease| lease.revoke);
         let revoked = revoke.map(|revoke| RevokeNotice {

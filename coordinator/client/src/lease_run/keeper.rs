@@ -129,7 +129,7 @@ impl KeptLease {
             if Instant::now() >= due {
                 if self.held {
                     self.renew();
-                } else if let Err(error) = self.ask() {
+                } else if let Err(error) = self.acquire() {
                     return self.tell(LeaseEvent::Failed(error));
                 }
                 due = Instant::now().later(if self.held { self.desk.heartbeat() } else { ASK });
@@ -151,8 +151,8 @@ impl KeptLease {
         }
     }
 
-    fn ask(&mut self) -> Result<(), LeaseError> {
-        match self.desk.ask() {
+    fn acquire(&mut self) -> Result<(), LeaseError> {
+        match self.desk.acquire() {
             Ok(Granting::Granted(granted)) => {
                 self.held = true;
                 self.tell(LeaseEvent::Granted(granted));

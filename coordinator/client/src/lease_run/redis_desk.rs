@@ -126,7 +126,7 @@ impl Desk for RedisDesk {
         self.holder.heartbeat()
     }
 
-    fn ask(&mut self) -> Result<Granting, LeaseError> {
+    fn acquire(&mut self) -> Result<Granting, LeaseError> {
         self.look()?;
         let mut acquired = self.holder.acquire(self.request()?)?;
         // Without a coordinator, no other process notices that a holder died: the queued requests must check it.

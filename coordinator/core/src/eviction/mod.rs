@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
 
-use model_boss_protocol::{Priority, SlotId};
+use model_boss_protocol::{Priority, SignedBytes, SlotId};
 
 use crate::need::Need;
 use crate::queue::{Head, OrderKey};
@@ -18,7 +18,7 @@ pub(crate) struct Goal {
     /// The memory needed.
     pub(crate) need: Need,
     /// The bytes left on each device of the site without evictions; negative where others took promised memory.
-    pub(crate) rooms: Vec<i128>,
+    pub(crate) rooms: Vec<SignedBytes>,
     /// The number of models of the limited category that have to be evicted (MM-1).
     pub(crate) places: usize,
 }
@@ -28,9 +28,9 @@ pub(crate) struct Goal {
 pub(crate) struct Candidate {
     pub(crate) slot: SlotId,
     /// The bytes the slot holds on the goal's first device.
-    pub(crate) bytes: i128,
+    pub(crate) bytes: SignedBytes,
     /// The bytes the slot holds on each further device of the site.
-    pub(crate) further: Vec<i128>,
+    pub(crate) further: Vec<SignedBytes>,
     /// Whether the slot uses a device that the new model needs for itself alone (MM-5), so that it has to be evicted.
     pub(crate) excluded: bool,
     /// Whether the slot's model is of the limited category, so that its eviction frees a place (MM-1).
@@ -111,7 +111,7 @@ pub(crate) struct Blocked {
 /// The part of the goal that the victims so far reach.
 struct Tally<'g> {
     goal: &'g Goal,
-    free: Vec<i128>,
+    free: Vec<SignedBytes>,
     places: usize,
 }
 
@@ -121,19 +121,17 @@ impl<'g> Tally<'g> {
     }
 
     fn leaves(&mut self, candidate: &Candidate) {
-        self.count(candidate, 1);
+        for (free, bytes) in self.free.iter_mut().zip(candidate.held()) {
+            *free += bytes;
+        }
         self.places += usize::from(candidate.frees_place);
     }
 
     fn stays(&mut self, candidate: &Candidate) {
-        self.count(candidate, -1);
-        self.places -= usize::from(candidate.frees_place);
-    }
-
-    fn count(&mut self, candidate: &Candidate, sign: i128) {
         for (free, bytes) in self.free.iter_mut().zip(candidate.held()) {
-            *free += sign * bytes;
+            *free -= bytes;
         }
+        self.places -= usize::from(candidate.frees_place);
     }
 
     fn has_places(&self) -> bool {
@@ -146,12 +144,12 @@ impl<'g> Tally<'g> {
 }
 
 impl Candidate {
-    fn held(&self) -> impl Iterator<Item = i128> {
+    fn held(&self) -> impl Iterator<Item = SignedBytes> {
         std::iter::once(self.bytes).chain(self.further.iter().copied())
     }
 
     fn holds_memory(&self) -> bool {
-        self.held().any(|bytes| bytes > 0)
+        self.held().any(SignedBytes::is_positive)
     }
 }
 

@@ -11,6 +11,10 @@ use crate::testing::s;
 
 const GIB: i128 = 1 << 30;
 
+fn gib(number: i128) -> SignedBytes {
+    SignedBytes::from(number * GIB)
+}
+
 /// A request of this base priority that arrived at `at`, aged until `now`.
 fn asker(base: u8, at: Moment, now: Moment) -> Head {
     let (key, base) = place(base, at, now);
@@ -47,7 +51,7 @@ fn place(base: u8, at: Moment, now: Moment) -> (OrderKey, Priority) {
 fn idle(slot: u64, rank: u8) -> Candidate {
     Candidate {
         slot: SlotId(slot),
-        bytes: 4 * GIB,
+        bytes: gib(4),
         further: Vec::new(),
         excluded: false,
         frees_place: false,
@@ -71,7 +75,7 @@ fn wants(bytes: i128) -> Need {
 }
 
 fn memory(missing: i128) -> Goal {
-    Goal { need: wants(missing), rooms: vec![0], places: 0 }
+    Goal { need: wants(missing), rooms: vec![SignedBytes::ZERO], places: 0 }
 }
 
 fn take(asker: &Head, missing: i128, from: &[Candidate], now: Moment) -> Result<Vec<u64>, Blocked> {
@@ -186,15 +190,15 @@ fn rc_18_the_whole_set_is_checked_before_the_first_eviction() {
 #[test]
 fn rc_18_a_small_victim_that_a_large_one_makes_superfluous_stays() {
     let mine = asker(5, s(9), s(9));
-    let large = Candidate { bytes: 20 * GIB, last_used: s(2), ..idle(2, 5) };
+    let large = Candidate { bytes: gib(20), last_used: s(2), ..idle(2, 5) };
     assert_eq!(take(&mine, 10 * GIB, &[idle(1, 5), large], s(9)), Ok(vec![2]));
 }
 
 #[test]
 fn mm_3_a_full_category_gives_up_its_least_recently_used_and_no_more() {
     let mine = asker(5, s(9), s(9));
-    let of_type = |n, used| Candidate { frees_place: true, last_used: s(used), bytes: 0, ..idle(n, 5) };
-    let goal = Goal { need: wants(0), rooms: vec![0], places: 1 };
+    let of_type = |n, used| Candidate { frees_place: true, last_used: s(used), bytes: SignedBytes::ZERO, ..idle(n, 5) };
+    let goal = Goal { need: wants(0), rooms: vec![SignedBytes::ZERO], places: 1 };
     let other = Candidate { last_used: s(0), ..idle(7, 9) };
     let all = [of_type(1, 3), of_type(2, 2), of_type(3, 4), other];
     let victims = plan(&mine, &goal, &all, s(9), &Settings::default()).unwrap();
@@ -208,8 +212,8 @@ fn mm_3_a_full_category_gives_up_its_least_recently_used_and_no_more() {
 #[test]
 fn mm_5_every_user_of_an_exclusive_device_leaves_or_none_does() {
     let mine = asker(5, s(9), s(9));
-    let user = |n, rank| Candidate { excluded: true, bytes: 0, ..idle(n, rank) };
-    let goal = Goal { need: wants(0), rooms: vec![0], places: 0 };
+    let user = |n, rank| Candidate { excluded: true, bytes: SignedBytes::ZERO, ..idle(n, rank) };
+    let goal = Goal { need: wants(0), rooms: vec![SignedBytes::ZERO], places: 0 };
     let victims = plan(&mine, &goal, &[user(1, 5), user(2, 9), idle(3, 9)], s(9), &Settings::default()).unwrap();
     assert_eq!(victims.iter().map(|v| v.slot.0).collect::<Vec<_>>(), [2, 1]);
     let blocked = plan(&mine, &goal, &[user(1, 5), user(2, 1)], s(9), &Settings::default()).unwrap_err();
@@ -221,18 +225,18 @@ fn rc_22_victims_on_several_devices_are_counted_together() {
     let mine = asker(5, s(9), s(9));
     let margin = split::MARGIN;
     let on = |n, a: i128, b: i128, used| Candidate {
-        bytes: a * GIB,
-        further: vec![b * GIB],
+        bytes: gib(a),
+        further: vec![gib(b)],
         last_used: s(used),
         ..idle(n, 9)
     };
     // The model needs 12 GiB on two devices, which have 4 GiB and 2 GiB of spare memory beside the margin.
-    let goal = Goal { need: wants(12 * GIB), rooms: vec![4 * GIB + margin, 2 * GIB + margin], places: 0 };
+    let goal = Goal { need: wants(12 * GIB), rooms: vec![gib(4) + margin, gib(2) + margin], places: 0 };
     let all = [on(1, 1, 0, 1), on(2, 0, 6, 2), on(3, 6, 0, 3)];
     let victims = plan(&mine, &goal, &all, s(9), &Settings::default()).unwrap();
     assert_eq!(victims.iter().map(|v| v.slot.0).collect::<Vec<_>>(), [2]);
     // One device cannot make up for the lack of another: a negative room counts as zero, not as a debt.
-    let debt = Goal { need: wants(5 * GIB), rooms: vec![4 * GIB + margin, -9 * GIB], places: 0 };
+    let debt = Goal { need: wants(5 * GIB), rooms: vec![gib(4) + margin, gib(-9)], places: 0 };
     assert!(plan(&mine, &debt, &[on(1, 0, 6, 1)], s(9), &Settings::default()).is_err());
 }
 
@@ -250,22 +254,22 @@ proptest! {
         sizes in prop::collection::vec((1..20i128, 0..10u8, any::<bool>(), 0..9u64), 1..8),
         missing in 1..60i128,
     ) {
-        let candidates: Vec<Candidate> = sizes.iter().enumerate().map(|(n, &(gib, rank, is_busy, used))| Candidate {
-            bytes: gib * GIB,
+        let candidates: Vec<Candidate> = sizes.iter().enumerate().map(|(n, &(size, rank, is_busy, used))| Candidate {
+            bytes: gib(size),
             last_used: s(used),
             ..if is_busy { busy(n as u64, rank) } else { idle(n as u64, rank) }
         }).collect();
         let mine = asker(5, s(9), s(9));
         let bytes = |slot: SlotId| candidates[usize::try_from(slot.0).unwrap()].bytes;
         let right = |c: &Candidate| c.rank.number() > 5 || (c.rank.number() == 5 && c.usage == Usage::Idle);
-        let most: i128 = candidates.iter().filter(|c| right(c)).map(|c| c.bytes).sum();
+        let most: SignedBytes = candidates.iter().filter(|c| right(c)).map(|c| c.bytes).sum();
         match plan(&mine, &memory(missing * GIB), &candidates, s(9), &Settings::default()) {
-            Err(_) => prop_assert!(most < missing * GIB),
+            Err(_) => prop_assert!(most < gib(missing)),
             Ok(victims) => {
-                let sum: i128 = victims.iter().map(|v| bytes(v.slot)).sum();
-                prop_assert!(sum >= missing * GIB);
+                let sum: SignedBytes = victims.iter().map(|v| bytes(v.slot)).sum();
+                prop_assert!(sum >= gib(missing));
                 for victim in &victims {
-                    prop_assert!(sum - bytes(victim.slot) < missing * GIB);
+                    prop_assert!(sum - bytes(victim.slot) < gib(missing));
                     prop_assert!(right(&candidates[usize::try_from(victim.slot.0).unwrap()]));
                 }
             }

@@ -47,16 +47,9 @@ impl Cold {
         }
     }
 
-    /// Adds the oldest request of one base priority that a client has for a model.
-    pub(super) fn put(
-        &mut self,
-        kind: Likeness,
-        client: ClientIndex,
-        head: (Arrival, ModelIndex),
-        now: Moment,
-        terms: &Terms,
-    ) {
-        self.lines.entry(kind).or_insert_with(|| Line::new(kind.base)).put(client, head, now, terms);
+    /// The line of models that are alike, by the base priority of their requests.
+    pub(super) fn line(&mut self, kind: Likeness) -> &mut Line {
+        self.lines.entry(kind).or_insert_with(|| Line::new(kind.base))
     }
 
     /// Removes a client's oldest request for a model.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use cold::Cold;
 use heads::Terms;
 use lane::{HeadChange, Lane};
-use model_boss_protocol::{ByteCount, Priority, RequestId};
+use model_boss_protocol::{ByteCount, Priority, RequestId, SignedBytes};
 
 use crate::Moment;
 use crate::by_number::{ByNumber, InParts};
@@ -288,10 +288,10 @@ impl InferenceQueue {
 
     /// Upper bounds of the memory that the models that want a load need, each with its family. The models that are
     /// alike are summed in one bound.
-    pub(crate) fn needs(&self) -> impl Iterator<Item = (u32, i128)> {
+    pub(crate) fn needs(&self) -> impl Iterator<Item = (u32, SignedBytes)> {
         self.cold.counts().map(|((family, need), models)| {
             let each = f64::from(need + 1) / 16.0;
-            (family, (each.exp2() * f64::from(1 << 20)) as i128 * models as i128)
+            (family, SignedBytes::from((each.exp2() * f64::from(1 << 20)) as i128 * models as i128))
         })
     }
 
@@ -426,7 +426,7 @@ impl InferenceQueue {
             self.cold.take(kind, client, (arrival, model), self.now, &self.terms);
         }
         if let Some(arrival) = after {
-            self.cold.put(kind, client, (arrival, model), self.now, &self.terms);
+            self.cold.line(kind).put(client, (arrival, model), self.now, &self.terms);
         }
     }
 
@@ -450,7 +450,7 @@ impl InferenceQueue {
         }
         self.cold.add(model, queue.likeness(), queue.aside);
         for (kind, arrival, client) in queue.heads_in_line() {
-            self.cold.put(kind, client, (arrival, model), self.now, &self.terms);
+            self.cold.line(kind).put(client, (arrival, model), self.now, &self.terms);
         }
     }
 }

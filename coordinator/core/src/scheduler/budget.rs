@@ -1,8 +1,9 @@
 //! Admission by time (RC-13). A request whose deadline is too near for a cold start is refused at once, and its model
 //! is loaded for the next one.
 
-use model_boss_protocol::{DeviceId, Priority};
+use model_boss_protocol::{DeviceId, Priority, SignedBytes};
 
+use super::loading::LoadCause;
 use super::room::{Ask, Offer};
 use super::state::{Life, Scheduler};
 use crate::Moment;
@@ -82,7 +83,7 @@ impl Scheduler {
         if let Ok(Offer::Now(parts)) = self.offer(&ask)
             && self.leaves_enough(&parts)
         {
-            self.begin_load(&ask, parts, None, priority, reason);
+            self.begin_load(&ask, parts, LoadCause { request: None, priority, reason });
         }
     }
 
@@ -95,10 +96,10 @@ impl Scheduler {
             None => true,
         };
         parts.iter().all(|(device, bytes)| {
-            let wanted: i128 =
+            let wanted: SignedBytes =
                 self.queue.needs().filter(|(family, _)| may_go(*family, device)).map(|(_, bytes)| bytes).sum();
-            let balance = self.devices.get(device).and_then(Device::balance).unwrap_or(0);
-            wanted == 0 || balance - i128::from(bytes.0) >= wanted
+            let balance = self.devices.get(device).and_then(Device::balance).unwrap_or_default();
+            wanted == SignedBytes::ZERO || balance - bytes.signed() >= wanted
         })
     }
 }

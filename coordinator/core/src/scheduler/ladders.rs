@@ -328,8 +328,8 @@ impl Scheduler {
         let Some(run) = self.running.remove(&request) else { return };
         self.client_ended(&run, Outcome::LostBeforeAnswer, None);
         let (model, client) = (run.request.model, run.request.client);
-        let slot = run.place.and_then(|(slot, generation)| {
-            let slot = self.pool.current(slot, generation)?;
+        let slot = run.place.and_then(|key| {
+            let slot = self.pool.current(key)?;
             slot.running.remove(&(run.request.priority, request));
             slot.last_used = self.now;
             Some(slot.id)

@@ -14,6 +14,16 @@ use crate::refusal::{Refusal, RefusalReason};
 use crate::slot::Filling;
 use crate::{Verdict, WaitReason};
 
+/// Why a model is loaded.
+pub(super) struct LoadCause {
+    /// The request that waits for it, if there is one.
+    pub(super) request: Option<RequestId>,
+    /// The priority of the load.
+    pub(super) priority: Priority,
+    /// The reason, for people.
+    pub(super) reason: String,
+}
+
 impl Scheduler {
     /// The second half of `get_or_load`, for a model with waiting requests and no slot that serves. It gets a load,
     /// or room for one, or waits on. The reason for a wait is computed only on demand, by [`Self::why_no_load`].
@@ -241,23 +251,16 @@ impl Scheduler {
     fn start_load(&mut self, ask: &Ask, parts: Vec<(DeviceId, ByteCount)>) {
         if let Some(cause) = ask.heads.first() {
             let reason = format!("a request of priority {} waits for it", cause.base);
-            self.begin_load(ask, parts, Some(cause.id), cause.base, reason);
+            self.begin_load(ask, parts, LoadCause { request: Some(cause.id), priority: cause.base, reason });
         }
     }
 
     /// Begins a load for which memory is free, for a request or ahead of one.
-    pub(super) fn begin_load(
-        &mut self,
-        ask: &Ask,
-        parts: Vec<(DeviceId, ByteCount)>,
-        cause: Option<RequestId>,
-        priority: Priority,
-        reason: String,
-    ) {
+    pub(super) fn begin_load(&mut self, ask: &Ask, parts: Vec<(DeviceId, ByteCount)>, cause: LoadCause) {
         // The model leaves its queue before its claim is cancelled, so that it does not join the queue again in
         // between.
         self.queue.set_residency(ask.model, Residency::Coming);
-        match self.begin_filling(ask, parts, cause, priority, reason) {
+        match self.begin_filling(ask, parts, cause) {
             Some(slot) => self.catalog[ask.model].serving = Some(slot),
             None => self.queue.set_residency(ask.model, Residency::Absent),
         }
@@ -268,9 +271,7 @@ impl Scheduler {
         &mut self,
         ask: &Ask,
         parts: Vec<(DeviceId, ByteCount)>,
-        cause: Option<RequestId>,
-        priority: Priority,
-        reason: String,
+        LoadCause { request, priority, reason }: LoadCause,
     ) -> Option<SlotId> {
         let model = ask.model;
         self.drop_claim(model);
@@ -284,7 +285,7 @@ impl Scheduler {
         };
         let places: Vec<String> = parts.iter().map(place).collect();
         let filling = Filling {
-            request: cause,
+            request,
             priority,
             revision: self.catalog[model].description.revision,
             context: ask.context,
@@ -309,7 +310,7 @@ impl Scheduler {
         if let Some(why) = self.layers_view(ask, &site, &size).why {
             reasons.push(format!("its layers come and go: {why}"));
         }
-        self.decisions.record(self.now, Verdict::Load, self.catalog[model].id(), cause, reasons);
+        self.decisions.record(self.now, Verdict::Load, self.catalog[model].id(), request, reasons);
         self.give_order(id, order);
         Some(id)
     }

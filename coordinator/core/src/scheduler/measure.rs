@@ -1,10 +1,11 @@
 //! Measured memory use of workers: charged to devices, and learned for the next load (RC-20).
 
-use model_boss_protocol::{ByteCount, DeviceId, Generation, SlotId};
+use model_boss_protocol::{ByteCount, DeviceId, SlotId};
 
 use super::state::Scheduler;
 use crate::device::Device;
 use crate::slot::SlotState;
+use crate::slot_key::SlotKey;
 use crate::{Effect, Footprint, SizeRule, split};
 
 /// Footprints are learned in whole steps, so that noise of a probe is not taken for a change.
@@ -15,8 +16,9 @@ const MORE_AFTER_OUT_OF_MEMORY: f64 = 1.25;
 
 impl Scheduler {
     /// Charges the probe's figures for a worker that is ready.
-    pub(super) fn measured(&mut self, id: SlotId, generation: Generation, seen: &[(DeviceId, ByteCount)]) {
-        let Some(slot) = self.pool.current(id, generation) else { return };
+    pub(super) fn measured(&mut self, key: SlotKey, seen: &[(DeviceId, ByteCount)]) {
+        let id = key.id;
+        let Some(slot) = self.pool.current(key) else { return };
         if !matches!(slot.state, SlotState::Ready(_)) {
             return;
         }
@@ -76,7 +78,7 @@ impl Scheduler {
             [(only, _)] => only.clone(),
             _ => DeviceId::Auto,
         };
-        let margin = ByteCount(if slot.parts.len() > 1 { split::MARGIN.unsigned_abs() as u64 } else { 0 });
+        let margin = if slot.parts.len() > 1 { split::MARGIN.clamped() } else { ByteCount::ZERO };
         let ceiling = |device: &DeviceId| self.devices.get(device).and_then(Device::ceiling).unwrap_or_default();
         let most: ByteCount = slot.parts.iter().map(|(device, _)| ceiling(device) - margin).sum();
         let bytes = ByteCount(bytes.0.div_ceil(STEP).saturating_mul(STEP)).min(most);

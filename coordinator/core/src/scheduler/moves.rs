@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use model_boss_protocol::{ByteCount, DeviceId, ModelId, Priority, RequestId, SlotId};
 
+use super::loading::LoadCause;
 use super::operator::LoadRequest;
 use super::requests::draining;
 use super::room::{Ask, NoRoom, Offer};
@@ -154,7 +155,7 @@ impl Scheduler {
             Some(_) => format!("a load asks for other settings; it serves on {from} until then"),
             None => format!("an operator moves it; it serves on {from} until then"),
         };
-        let slot = self.begin_filling(ask, parts, None, priority, reason);
+        let slot = self.begin_filling(ask, parts, LoadCause { request: None, priority, reason });
         if let Some(moving) = self.moves.get_mut(&model) {
             moving.slot = slot;
         }

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use model_boss_protocol::{ByteCount, DeviceId, SlotId};
+use model_boss_protocol::{ByteCount, DeviceId, SignedBytes, SlotId};
 
 use super::state::Scheduler;
 use crate::Verdict;
@@ -20,7 +20,7 @@ impl Scheduler {
             return;
         }
         let under_pressure = |device: &Device| {
-            device.observation.retention.is_some() || device.balance().is_some_and(|balance| balance < 0)
+            device.observation.retention.is_some() || device.balance().is_some_and(SignedBytes::is_negative)
         };
         let devices: Vec<DeviceId> =
             self.devices.iter().filter(|(_, device)| under_pressure(device)).map(|(name, _)| name.clone()).collect();
@@ -37,17 +37,17 @@ impl Scheduler {
         let Some(device) = self.devices.get(name) else { return };
         let Some(budget) = device.observation.retention else { return };
         let ready = device.slots.iter().filter(|slot| self.pool[**slot].state == SlotState::Ready(ReadyPhase::Serving));
-        let mut held: i128 = ready.map(|&slot| self.bytes(slot, name)).sum();
+        let mut held: SignedBytes = ready.map(|&slot| self.bytes(slot, name)).sum();
         let newest = device.newest.filter(|_| budget > ByteCount::ZERO);
         let mut idle = self.idle_on(name);
         idle.retain(|slot| Some(*slot) != newest);
         idle.sort_by_key(|&slot| (self.pool[slot].last_used, slot));
         for slot in idle {
-            if held <= i128::from(budget.0) {
+            if held <= budget.signed() {
                 return;
             }
             let bytes = self.bytes(slot, name);
-            let text = format!("models keep {} on {name} and may keep {budget}", ByteCount(clamped(held)));
+            let text = format!("models keep {} on {name} and may keep {budget}", held.clamped());
             held -= bytes;
             self.leave_idle(slot, LeaveCause::Retention, text);
         }
@@ -58,8 +58,8 @@ impl Scheduler {
         let Some(device) = self.devices.get(name) else { return };
         let Some(balance) = device.balance() else { return };
         let leaving = device.slots.iter().filter(|slot| self.is_leaving(**slot));
-        let mut lacking = -balance - leaving.map(|&slot| self.bytes(slot, name)).sum::<i128>();
-        if lacking <= 0 {
+        let mut lacking = -balance - leaving.map(|&slot| self.bytes(slot, name)).sum::<SignedBytes>();
+        if !lacking.is_positive() {
             return;
         }
         let foreign = device.observation.foreign.unwrap_or_default();
@@ -67,10 +67,10 @@ impl Scheduler {
         let mut idle = self.idle_on(name);
         idle.sort_by_key(|&slot| (Reverse(rank(slot)), self.pool[slot].last_used, slot));
         for slot in idle {
-            if lacking <= 0 {
+            if !lacking.is_positive() {
                 return;
             }
-            let short = ByteCount(clamped(lacking));
+            let short = lacking.clamped();
             lacking -= self.bytes(slot, name);
             let text = format!("other programs use {foreign} on {name}, {short} of it promised to models");
             self.leave_idle(slot, LeaveCause::Foreign, text);
@@ -86,7 +86,7 @@ impl Scheduler {
                 && !slot.is_busy()
                 && self.queue.len_of(slot.model) == 0
                 && !self.catalog[slot.model].is_pinned()
-                && self.bytes(*id, name) > 0
+                && self.bytes(*id, name).is_positive()
         };
         device.slots.iter().copied().filter(is_idle).collect()
     }
@@ -96,8 +96,4 @@ impl Scheduler {
         self.decisions.record(self.now, Verdict::Unload, &self.name_of(slot), None, reasons);
         self.stop_slot(slot, cause);
     }
-}
-
-fn clamped(bytes: i128) -> u64 {
-    u64::try_from(bytes).unwrap_or(if bytes < 0 { 0 } else { u64::MAX })
 }

@@ -223,19 +223,17 @@ impl Scheduler {
         }
         let slot = &mut self.pool[slot_id];
         self.timers.clear(Timer::Unload(slot_id));
-        let generation = slot.generation;
+        let key = slot.key();
         self.out.push(Effect::Dispatch {
             request: request.id,
-            slot: slot_id,
-            generation,
+            slot: key,
             priority: request.priority,
             queued: self.now.since(arrived),
             loading,
             rung: rung_of(&request),
         });
         self.client_started(request.client);
-        let place = Some((slot_id, generation));
-        let running = Running { place, started: self.now, request };
+        let running = Running { place: Some(key), started: self.now, request };
         self.running.insert(running.request.id, running);
     }
 
@@ -255,7 +253,7 @@ impl Scheduler {
             self.catalog[model].failures.forget();
             self.catalog[model].history.answered_in(self.now.since(run.started));
         }
-        if let Some(slot) = run.place.and_then(|(slot, generation)| self.pool.current(slot, generation)) {
+        if let Some(slot) = run.place.and_then(|key| self.pool.current(key)) {
             let rank = slot.rank(self.now, self.settings.aging_step);
             slot.running.remove(&(run.request.priority, request));
             slot.last_used = self.now;
@@ -301,8 +299,8 @@ impl Scheduler {
     fn try_again(&mut self, run: Running) {
         let place = run.place;
         self.try_elsewhere_or_again(run.request);
-        if let Some((slot, generation)) = place
-            && let Some(slot) = self.pool.current(slot, generation).map(|slot| slot.id)
+        if let Some(key) = place
+            && let Some(slot) = self.pool.current(key).map(|slot| slot.id)
         {
             let model = self.pool[slot].model;
             self.after_use(slot, model);

@@ -1,7 +1,7 @@
 //! Offers of room: a model's room at once, room after evictions, or the reason to wait (RC-6, RC-18, RC-22, MM-1,
 //! MM-5, MM-7). The functions here read the state and change none of it.
 
-use model_boss_protocol::{ByteCount, DeviceId, Priority, SlotId};
+use model_boss_protocol::{ByteCount, DeviceId, Priority, SignedBytes, SlotId};
 
 use super::state::Scheduler;
 use crate::catalog::ModelIndex;
@@ -66,7 +66,7 @@ pub(super) struct Plan {
     /// The bytes that the model will hold on each device of the site.
     pub(super) held: Vec<ByteCount>,
     /// The bytes that the model will take on each device, margins included.
-    pub(super) takes: Vec<i128>,
+    pub(super) takes: Vec<SignedBytes>,
     pub(super) victims: Vec<Victim>,
     /// Slots that are stopping already and whose bytes are counted on.
     pub(super) coming: Vec<SlotId>,
@@ -79,13 +79,13 @@ struct Footing<'a> {
     /// The memory that the ask needs at this site.
     need: Need,
     /// The bytes left on each device.
-    rooms: Vec<i128>,
+    rooms: Vec<SignedBytes>,
     /// Loads at the site that no request waits for.
     unwanted: Vec<SlotId>,
     rivals: Vec<Rival<'a>>,
     conflicts: Vec<SlotId>,
     /// The model's parts if it fits without evictions, and the bytes then left.
-    room: Option<(i128, Parts)>,
+    room: Option<(SignedBytes, Parts)>,
 }
 
 impl Plan {
@@ -125,7 +125,7 @@ impl Scheduler {
 
     /// The best offer of these sites: the room with the least left over first, then the least eviction.
     pub(super) fn offer_at(&self, ask: &Ask, sites: Vec<Site>) -> Offer {
-        let mut now: Option<(usize, i128, Parts)> = None;
+        let mut now: Option<(usize, SignedBytes, Parts)> = None;
         let mut full = Vec::new();
         let mut blocked = Vec::with_capacity(sites.len());
         for site in sites {
@@ -166,8 +166,8 @@ impl Scheduler {
         let ask = Ask { heads: vec![head], ..ask.clone() };
         let mut least: Option<Plan> = None;
         for site in self.sites(&ask).ok()? {
-            let yields: Vec<i128> = site.iter().map(|device| self.could_yield(device, head.base)).collect();
-            if yields.iter().all(|bytes| *bytes == 0) {
+            let yields: Vec<SignedBytes> = site.iter().map(|device| self.could_yield(device, head.base)).collect();
+            if yields.iter().all(|bytes| *bytes == SignedBytes::ZERO) {
                 continue;
             }
             let Ok(mut footing) = self.footing(&ask, &site) else { continue };
@@ -202,14 +202,15 @@ impl Scheduler {
         let alone = self.exclusive_on(ask.model, site);
         let rivals = self.rivals(ask.model, site, &alone);
         let conflicts = self.conflicts(site, &alone);
-        let free: Vec<i128> = site.iter().zip(&rooms).map(|(name, room)| room - self.promised(&rivals, name)).collect();
+        let free: Vec<SignedBytes> =
+            site.iter().zip(&rooms).map(|(name, &room)| room - self.promised(&rivals, name)).collect();
         let parts = split::shares(&need, &free).filter(|_| {
             conflicts.is_empty()
                 && !rivals.iter().any(|rival| rival.excludes)
                 && self.places_missing(ask.model, |_| false) == 0
         });
         let room = parts.map(|parts| {
-            let left = free.iter().sum::<i128>() - i128::from(need.total().0);
+            let left = free.iter().copied().sum::<SignedBytes>() - need.total().signed();
             let parts = site.iter().cloned().zip(parts).filter(|(_, part)| site.len() == 1 || part.0 > 0);
             (left, parts.collect())
         });
@@ -243,7 +244,7 @@ impl Scheduler {
         &self,
         ask: &Ask,
         site: &[DeviceId],
-        (need, mut rooms): (Need, Vec<i128>),
+        (need, mut rooms): (Need, Vec<SignedBytes>),
         conflicts: &[SlotId],
         heads: &[Head],
     ) -> Result<Plan, NoRoom> {
@@ -275,9 +276,10 @@ impl Scheduler {
             match eviction::plan(asker, &goal, &candidates, self.now, &self.settings) {
                 Ok(victims) => {
                     let after = |place: usize, name| {
-                        goal.rooms[place] + victims.iter().map(|v| self.bytes(v.slot, name)).sum::<i128>()
+                        goal.rooms[place] + victims.iter().map(|v| self.bytes(v.slot, name)).sum::<SignedBytes>()
                     };
-                    let free: Vec<i128> = site.iter().enumerate().map(|(place, name)| after(place, name)).collect();
+                    let free: Vec<SignedBytes> =
+                        site.iter().enumerate().map(|(place, name)| after(place, name)).collect();
                     let held = split::shares(&need, &free).unwrap_or_default();
                     let (site, takes) = (site.to_vec(), split::takes(&need, &held));
                     return Ok(Plan { asker: *asker, site, held, takes, victims, coming, asks: false });
@@ -303,11 +305,11 @@ impl Scheduler {
     fn pins_in_the_way(&self, ask: &Ask, site: &[DeviceId], need: &Need, candidates: &[Candidate]) -> Vec<SlotId> {
         let pinned: Vec<&Candidate> =
             candidates.iter().filter(|candidate| candidate.hold == Hold::Always(Protection::Pinned)).collect();
-        let without = |pins: &[&Candidate]| -> Option<Vec<i128>> {
-            let held = |name| pins.iter().map(|pin| self.bytes(pin.slot, name)).sum::<i128>();
+        let without = |pins: &[&Candidate]| -> Option<Vec<SignedBytes>> {
+            let held = |name| pins.iter().map(|pin| self.bytes(pin.slot, name)).sum::<SignedBytes>();
             site.iter().map(|name| Some(self.devices.get(name)?.room_for_models()? - held(name))).collect()
         };
-        let holds = |rooms: Option<Vec<i128>>| rooms.is_some_and(|rooms| split::holds(need, &rooms));
+        let holds = |rooms: Option<Vec<SignedBytes>>| rooms.is_some_and(|rooms| split::holds(need, &rooms));
         let no_memory = holds(without(&[])) && !holds(without(&pinned));
         let of_category = pinned.iter().filter(|pin| pin.frees_place).count();
         let no_place = self.limit_of(ask.model).is_some_and(|limit| of_category >= limit);
@@ -320,7 +322,7 @@ impl Scheduler {
         } else if no_place {
             slots(&|pin| pin.frees_place)
         } else if no_memory {
-            slots(&|pin| site.iter().any(|name| self.bytes(pin.slot, name) > 0))
+            slots(&|pin| site.iter().any(|name| self.bytes(pin.slot, name).is_positive()))
         } else {
             Vec::new()
         }
@@ -346,7 +348,7 @@ impl Scheduler {
         let claims = self.claims.values().filter(|claim| claim.victims.contains(&id));
         Candidate {
             slot: id,
-            bytes: site.first().map_or(0, |name| self.bytes(id, name)),
+            bytes: site.first().map(|name| self.bytes(id, name)).unwrap_or_default(),
             further: site.iter().skip(1).map(|name| self.bytes(id, name)).collect(),
             excluded: false,
             frees_place: false,
@@ -360,8 +362,8 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn bytes(&self, slot: SlotId, device: &DeviceId) -> i128 {
-        i128::from(self.pool[slot].bytes_on(device).0)
+    pub(super) fn bytes(&self, slot: SlotId, device: &DeviceId) -> SignedBytes {
+        self.pool[slot].bytes_on(device).signed()
     }
 
     /// Whether a slot is loading and no request waits for it any more.
@@ -396,7 +398,9 @@ impl Scheduler {
                 return false;
             }
             let coming = self.asked_back(ask.model, name) - self.taken_first(ask, name);
-            free.push(balance + coming + claim.victims.iter().map(|&victim| self.bytes(victim, name)).sum::<i128>());
+            free.push(
+                balance + coming + claim.victims.iter().map(|&victim| self.bytes(victim, name)).sum::<SignedBytes>(),
+            );
         }
         let alone = self.exclusive_on(ask.model, &claim.site);
         split::holds(&self.size_at(ask, &claim.site).need, &free)
@@ -444,12 +448,12 @@ impl Scheduler {
     }
 
     /// The part of a device's free bytes that the claims need beside the bytes of their victims.
-    fn promised(&self, rivals: &[Rival<'_>], device: &DeviceId) -> i128 {
+    fn promised(&self, rivals: &[Rival<'_>], device: &DeviceId) -> SignedBytes {
         let counts_on = |rival: &Rival<'_>| {
             let place = rival.claim.site.iter().position(|name| name == device)?;
             let takes = rival.claim.takes.get(place).copied().unwrap_or_default();
-            let coming: i128 = rival.claim.victims.iter().map(|&victim| self.bytes(victim, device)).sum();
-            Some((takes - coming).max(0))
+            let coming: SignedBytes = rival.claim.victims.iter().map(|&victim| self.bytes(victim, device)).sum();
+            Some((takes - coming).max(SignedBytes::ZERO))
         };
         rivals.iter().filter_map(counts_on).sum()
     }

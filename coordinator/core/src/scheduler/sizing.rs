@@ -2,7 +2,7 @@
 //! all its layers on its devices. Where they will not all fit for longer than a moment, it streams them (RC-20,
 //! RC-22, RS-11).
 
-use model_boss_protocol::{ByteCount, DeviceId, Residency, ResidencyMode};
+use model_boss_protocol::{ByteCount, DeviceId, Residency, ResidencyMode, SignedBytes};
 
 use super::room::Ask;
 use super::state::Scheduler;
@@ -37,16 +37,16 @@ impl Scheduler {
         let stays = Sized { need: Need::of(whole.bytes), rule: whole.rule, stream: false };
         let Some(streaming) = self.streaming_at(ask, site, &whole) else { return stays };
         let (devices, beside_host) = layers::computing(site);
-        let host = beside_host.then(|| self.room_of(ask, &DeviceId::Cpu).unwrap_or(0));
+        let host = beside_host.then(|| self.room_of(ask, &DeviceId::Cpu).unwrap_or_default());
         if self.residency_of(ask).mode == ResidencyMode::Stream {
             // The host's part takes what is available; below the minimum, the load waits for more.
             let least = Need { bytes: whole.bytes, host: host.map(|_| streaming.ring) };
             let need = layers::within(&streaming, whole.bytes, host).unwrap_or(least);
             return Sized { need, rule: whole.rule, stream: true };
         }
-        let rooms: Option<Vec<i128>> = devices.iter().map(|device| self.room_of(ask, device)).collect();
+        let rooms: Option<Vec<SignedBytes>> = devices.iter().map(|device| self.room_of(ask, device)).collect();
         let Some(rooms) = rooms else { return stays };
-        let fits = i128::from(whole.bytes.0) <= split::spare(&rooms);
+        let fits = whole.bytes.signed() <= split::spare(&rooms);
         if whole.rule == SizeRule::Manifest || (fits && !beside_host) {
             return stays;
         }
@@ -75,7 +75,7 @@ impl Scheduler {
             ResidencyMode::Auto if ask.estimate.rule == SizeRule::Manifest => found,
             ResidencyMode::Auto => {
                 let lasts = |site: &&Site| {
-                    let rooms: Option<Vec<i128>> = site.iter().map(|device| self.room_of(ask, device)).collect();
+                    let rooms: Option<Vec<SignedBytes>> = site.iter().map(|device| self.room_of(ask, device)).collect();
                     rooms.is_some_and(|rooms| split::holds(&Need::of(bytes(site)), &rooms))
                 };
                 let lasting: Vec<Site> = found.iter().flatten().filter(lasts).cloned().collect();
@@ -136,8 +136,8 @@ impl Scheduler {
             (true, ResidencyMode::Stream) => Some("its manifest or its load says so".to_owned()),
             (true, _) => {
                 let given = |device: &DeviceId| {
-                    let room = self.room_of(ask, device).and_then(|room| u64::try_from(room).ok()).unwrap_or(0);
-                    format!("{} of {device}", ByteCount(room))
+                    let room = self.room_of(ask, device).unwrap_or_default().clamped();
+                    format!("{room} of {device}")
                 };
                 let (devices, _) = layers::computing(site);
                 let rooms: Vec<String> = devices.iter().map(given).collect();
@@ -159,22 +159,22 @@ impl Scheduler {
     }
 
     /// The lasting room for the model on a device if all other unpinned models were evicted.
-    pub(super) fn room_of(&self, ask: &Ask, device: &DeviceId) -> Option<i128> {
+    pub(super) fn room_of(&self, ask: &Ask, device: &DeviceId) -> Option<SignedBytes> {
         let room = self.devices.get(device)?.lasting_room(self.now, self.settings.peak_patience)?;
         Some(room - self.pinned_on(ask.model, device))
     }
 
     /// The memory on a device that is certain for a model if only its own copy there is unloaded. Memory that other
     /// programs have released only recently does not count.
-    pub(super) fn sure_room(&self, model: ModelIndex, device: &Device, name: &DeviceId) -> Option<i128> {
-        let own: i128 =
+    pub(super) fn sure_room(&self, model: ModelIndex, device: &Device, name: &DeviceId) -> Option<SignedBytes> {
+        let own: SignedBytes =
             device.slots.iter().filter(|slot| self.pool[**slot].model == model).map(|&s| self.bytes(s, name)).sum();
-        let others = i128::from(device.charged().0) - own;
+        let others = device.charged().signed() - own;
         Some(device.sure_room(self.now, self.settings.peak_patience)? - others)
     }
 
-    fn pinned_on(&self, model: ModelIndex, name: &DeviceId) -> i128 {
-        let Some(device) = self.devices.get(name) else { return 0 };
+    fn pinned_on(&self, model: ModelIndex, name: &DeviceId) -> SignedBytes {
+        let Some(device) = self.devices.get(name) else { return SignedBytes::ZERO };
         let pinned = device.slots.iter().filter(|slot| {
             let of = self.pool[**slot].model;
             of != model && self.catalog[of].is_pinned()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{Generation, KeepAlive, SlotId, WorkerExit};
+use model_boss_protocol::{KeepAlive, SlotId, WorkerExit};
 
 use super::state::{Life, Reconsider, Scheduler, Timer};
 use crate::catalog::{LeaseRefusal, LoadWish, ModelIndex};
@@ -12,6 +12,7 @@ use crate::queue::Residency;
 use crate::reason::LeaveCause;
 use crate::residency::stay_warm;
 use crate::slot::{SlotEvent, SlotOrder, SlotState};
+use crate::slot_key::SlotKey;
 use crate::{Effect, ExitReport, MaxLoaded, Verdict};
 
 /// The number of loads in a row that may fail on an occupied port before that counts as a failure of the model.
@@ -21,14 +22,15 @@ const PORT_CLASHES: u32 = 8;
 const LEAST_LEASE_WAIT: Duration = Duration::from_millis(50);
 
 impl Scheduler {
-    pub(super) fn lease_granted(&mut self, slot: SlotId, generation: Generation) {
-        if self.news(slot, generation, SlotEvent::LeaseGranted).is_some() {
-            self.has_lease(self.pool[slot].model);
+    pub(super) fn lease_granted(&mut self, key: SlotKey) {
+        if self.news(key, SlotEvent::LeaseGranted).is_some() {
+            self.has_lease(self.pool[key.id].model);
         }
     }
 
-    pub(super) fn lease_refused(&mut self, id: SlotId, generation: Generation, reason: String, retry_after: Duration) {
-        let Some(before) = self.news(id, generation, SlotEvent::LeaseRefused) else { return };
+    pub(super) fn lease_refused(&mut self, key: SlotKey, reason: String, retry_after: Duration) {
+        let id = key.id;
+        let Some(before) = self.news(key, SlotEvent::LeaseRefused) else { return };
         let model = self.pool[id].model;
         self.emptied(id);
         if before == SlotState::Loading(LoadPhase::AwaitingLease) {
@@ -51,21 +53,24 @@ impl Scheduler {
         self.reconsider_at_least(Reconsider::Kinds);
     }
 
-    pub(super) fn worker_started(&mut self, id: SlotId, generation: Generation, pid: u32, port: u16) {
-        if self.news(id, generation, SlotEvent::Started).is_some() {
+    pub(super) fn worker_started(&mut self, key: SlotKey, pid: u32, port: u16) {
+        let id = key.id;
+        if self.news(key, SlotEvent::Started).is_some() {
             self.pool[id].pid = Some(pid);
             self.pool[id].port = Some(port);
         }
     }
 
-    pub(super) fn worker_progress(&mut self, id: SlotId, generation: Generation, progress: f32) {
-        if self.news(id, generation, SlotEvent::Progressed).is_some() && progress.is_finite() {
+    pub(super) fn worker_progress(&mut self, key: SlotKey, progress: f32) {
+        let id = key.id;
+        if self.news(key, SlotEvent::Progressed).is_some() && progress.is_finite() {
             self.pool[id].progress = progress.clamp(0.0, 1.0);
         }
     }
 
-    pub(super) fn worker_ready(&mut self, id: SlotId, generation: Generation, context_length: Option<u64>) {
-        if self.news(id, generation, SlotEvent::Ready).is_none() {
+    pub(super) fn worker_ready(&mut self, key: SlotKey, context_length: Option<u64>) {
+        let id = key.id;
+        if self.news(key, SlotEvent::Ready).is_none() {
             return;
         }
         let slot = &mut self.pool[id];
@@ -95,8 +100,9 @@ impl Scheduler {
         self.reconsider_at_least(Reconsider::Kinds);
     }
 
-    pub(super) fn worker_exited(&mut self, id: SlotId, generation: Generation, exit: &ExitReport) {
-        let Some(before) = self.news(id, generation, SlotEvent::Exited) else { return };
+    pub(super) fn worker_exited(&mut self, key: SlotKey, exit: &ExitReport) {
+        let id = key.id;
+        let Some(before) = self.news(key, SlotEvent::Exited) else { return };
         let slot = &mut self.pool[id];
         let model = slot.model;
         let completed = slot.completed;
@@ -176,8 +182,9 @@ impl Scheduler {
         self.reconsider_at_least(Reconsider::Kinds);
     }
 
-    pub(super) fn lease_released(&mut self, id: SlotId, generation: Generation) {
-        if self.news(id, generation, SlotEvent::Released).is_some() {
+    pub(super) fn lease_released(&mut self, key: SlotKey) {
+        let id = key.id;
+        if self.news(key, SlotEvent::Released).is_some() {
             self.emptied(id);
             self.memory_changed();
             self.come_back(self.pool[id].model);
@@ -197,31 +204,30 @@ impl Scheduler {
 
     /// Applies an event to a slot by the transition table and issues the resulting order. Returns the state before;
     /// `None` when the event concerns an earlier generation or has no transition.
-    fn news(&mut self, id: SlotId, generation: Generation, event: SlotEvent) -> Option<SlotState> {
-        let slot = self.pool.current(id, generation)?;
+    fn news(&mut self, key: SlotKey, event: SlotEvent) -> Option<SlotState> {
+        let slot = self.pool.current(key)?;
         let before = slot.state;
         let order = slot.apply(event)?;
-        self.give_order(id, order);
+        self.give_order(key.id, order);
         Some(before)
     }
 
     pub(super) fn give_order(&mut self, id: SlotId, order: SlotOrder) {
         let slot = &self.pool[id];
-        let generation = slot.generation;
+        let key = slot.key();
         let effect = match order {
             SlotOrder::Nothing => return,
-            SlotOrder::Stop => Effect::Stop { slot: id, generation },
-            SlotOrder::ReleaseLease => Effect::ReleaseLease { slot: id, generation },
+            SlotOrder::Stop => Effect::Stop { slot: key },
+            SlotOrder::ReleaseLease => Effect::ReleaseLease { slot: key },
             SlotOrder::AcquireLease => {
                 let (model, parts, priority) = (slot.model, slot.parts.clone(), slot.last_priority);
                 self.asks_ledger(model, parts.clone(), priority);
                 let known = &self.catalog[model];
                 let (model, yields) = (known.id().clone(), !known.is_pinned());
-                Effect::AcquireLease { slot: id, generation, model, parts, priority, yields }
+                Effect::AcquireLease { slot: key, model, parts, priority, yields }
             }
             SlotOrder::Spawn => Effect::Spawn {
-                slot: id,
-                generation,
+                slot: key,
                 model: self.catalog[slot.model].id().clone(),
                 parts: slot.parts.clone(),
                 context: slot.context,

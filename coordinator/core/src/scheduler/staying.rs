@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{DeviceId, SlotId};
+use model_boss_protocol::{DeviceId, SignedBytes, SlotId};
 
 use super::room::Ask;
 use super::state::{LEAST_WAIT, Life, Scheduler, Timer};
@@ -81,7 +81,7 @@ impl Scheduler {
         let wanted = Candidate { device: &ask.device, bytes: &bytes, splittable };
         let fits = |site: &Site| {
             let room = |name| self.sure_room(model, self.devices.get(name)?, name);
-            let rooms: Option<Vec<i128>> = site.iter().map(room).collect();
+            let rooms: Option<Vec<SignedBytes>> = site.iter().map(room).collect();
             rooms.is_some_and(|rooms| split::holds(&Need::of(bytes(site)), &rooms))
         };
         placement::sites(&wanted, &self.devices).ok()?.into_iter().find(fits)

@@ -90,22 +90,22 @@ impl Scheduler {
             Event::Settings(settings) => self.reconfigure(*settings),
             Event::Ledger(state) => self.ledger_changed(state),
             Event::Others { leases, requests } => self.others_changed(leases, requests),
-            Event::LeaseRevoked { slot, generation, by, priority, remaining } => {
-                self.lease_revoked(slot, generation, &by, priority, remaining);
+            Event::LeaseRevoked { slot, by, priority, remaining } => {
+                self.lease_revoked(slot, &by, priority, remaining);
             }
-            Event::LeaseKept { slot, generation } => self.lease_kept(slot, generation),
-            Event::LeaseGranted { slot, generation } => self.lease_granted(slot, generation),
-            Event::LeaseRefused { slot, generation, reason, retry_after } => {
-                self.lease_refused(slot, generation, reason, retry_after);
+            Event::LeaseKept { slot } => self.lease_kept(slot),
+            Event::LeaseGranted { slot } => self.lease_granted(slot),
+            Event::LeaseRefused { slot, reason, retry_after } => {
+                self.lease_refused(slot, reason, retry_after);
             }
-            Event::WorkerStarted { slot, generation, pid, port } => self.worker_started(slot, generation, pid, port),
-            Event::WorkerProgress { slot, generation, progress } => self.worker_progress(slot, generation, progress),
-            Event::WorkerReady { slot, generation, context_length } => {
-                self.worker_ready(slot, generation, context_length);
+            Event::WorkerStarted { slot, pid, port } => self.worker_started(slot, pid, port),
+            Event::WorkerProgress { slot, progress } => self.worker_progress(slot, progress),
+            Event::WorkerReady { slot, context_length } => {
+                self.worker_ready(slot, context_length);
             }
-            Event::WorkerExited { slot, generation, exit } => self.worker_exited(slot, generation, &exit),
-            Event::LeaseReleased { slot, generation } => self.lease_released(slot, generation),
-            Event::Measured { slot, generation, parts } => self.measured(slot, generation, &parts),
+            Event::WorkerExited { slot, exit } => self.worker_exited(slot, &exit),
+            Event::LeaseReleased { slot } => self.lease_released(slot),
+            Event::Measured { slot, parts } => self.measured(slot, &parts),
             Event::Footprints(footprints) => self.remember(footprints),
             Event::Drain => self.drain(),
             Event::Tick => {}

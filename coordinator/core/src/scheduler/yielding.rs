@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, DeviceId, Generation, OtherLease, OtherRequest, Priority, SlotId};
+use model_boss_protocol::{ByteCount, DeviceId, OtherLease, OtherRequest, Priority, SignedBytes, SlotId};
 
 use super::room::{Ask, NoRoom};
 use super::state::{LEAST_WAIT, LedgerPlace, Life, Reconsider, Scheduler, Timer};
@@ -19,6 +19,7 @@ use crate::queue::Residency;
 use crate::reason::LeaveCause;
 use crate::refusal::{Refusal, RefusalReason};
 use crate::slot::{SlotEvent, SlotState};
+use crate::slot_key::SlotKey;
 use crate::{AskedLease, Effect, LeaseShare, Verdict, WaitReason, split};
 
 /// The default pause before the next attempt of a request that waited in vain for the release of a revoked lease.
@@ -74,10 +75,10 @@ impl Scheduler {
     }
 
     /// The bytes of a device that other holders' requests with precedence will occupy before an ask.
-    pub(super) fn taken_first(&self, ask: &Ask, device: &DeviceId) -> i128 {
+    pub(super) fn taken_first(&self, ask: &Ask, device: &DeviceId) -> SignedBytes {
         let priority = importance(ask);
         let first = self.others.requests.iter().filter(|request| request.priority <= priority);
-        first.map(|request| i128::from(request.on(device).0)).sum()
+        first.map(|request| request.on(device).signed()).sum()
     }
 
     /// Leases on these devices that a request of this priority may preempt, or has preempted already.
@@ -97,15 +98,15 @@ impl Scheduler {
     }
 
     /// The bytes that a device regains if all leases that may be preempted are released.
-    pub(super) fn could_yield(&self, device: &DeviceId, priority: Priority) -> i128 {
-        self.yielding(priority).map(|lease| i128::from(lease.on(device).0)).sum()
+    pub(super) fn could_yield(&self, device: &DeviceId, priority: Priority) -> SignedBytes {
+        self.yielding(priority).map(|lease| lease.on(device).signed()).sum()
     }
 
     /// The bytes of a device that will be free once the leases revoked for this model are released.
-    pub(super) fn asked_back(&self, model: ModelIndex, device: &DeviceId) -> i128 {
+    pub(super) fn asked_back(&self, model: ModelIndex, device: &DeviceId) -> SignedBytes {
         match self.others.places.get(&model) {
             Some(place) if place.preempt => self.could_yield(device, place.priority),
-            _ => 0,
+            _ => SignedBytes::ZERO,
         }
     }
 
@@ -150,7 +151,7 @@ impl Scheduler {
         let shared = blocked.iter().find(|(site, why)| lacks_memory(why) && !self.in_the_way(ask, site).is_empty());
         let (Some((site, _)), Some(head)) = (shared, ask.heads.first()) else { return };
         let ceiling = |device: &DeviceId| self.devices.get(device).and_then(crate::device::Device::ceiling);
-        let most: Vec<i128> = site.iter().map(|d| i128::from(ceiling(d).unwrap_or_default().0)).collect();
+        let most: Vec<SignedBytes> = site.iter().map(|d| ceiling(d).unwrap_or_default().signed()).collect();
         let Some(parts) = split::shares(&self.size_at(ask, site).need, &most) else { return };
         let parts: Parts = site.iter().cloned().zip(parts).filter(|(_, bytes)| bytes.0 > 0).collect();
         self.stand_in_line(ask.model, parts, head.base, false);
@@ -177,7 +178,7 @@ impl Scheduler {
         for model in gone {
             self.others.places.remove(&model);
             let model = self.catalog[model].id().clone();
-            self.out.push(Effect::ForgoLease { model });
+            self.out.push(Effect::CancelLease { model });
         }
     }
 
@@ -193,27 +194,27 @@ impl Scheduler {
     /// Evicts idle models for more important requests of other holders, least important first. Pinned models, busy
     /// ones and those with waiting requests stay. No model is evicted unless the whole request then fits.
     pub(super) fn yield_to_requests(&mut self) {
-        let mut promised: BTreeMap<DeviceId, i128> = BTreeMap::new();
+        let mut promised: BTreeMap<DeviceId, SignedBytes> = BTreeMap::new();
         let mut look_again = false;
         for request in self.others.requests.clone() {
             // The coordinator's own models with precedence over the request get their bytes first.
-            let ours = |device: &DeviceId| -> i128 {
+            let ours = |device: &DeviceId| -> SignedBytes {
                 let first = self.others.places.values().filter(|place| place.priority <= request.priority);
-                first.flat_map(|place| &place.parts).filter(|(d, _)| d == device).map(|(_, b)| i128::from(b.0)).sum()
+                first.flat_map(|place| &place.parts).filter(|(d, _)| d == device).map(|(_, b)| b.signed()).sum()
             };
-            let mut lacking: BTreeMap<DeviceId, i128> = BTreeMap::new();
+            let mut lacking: BTreeMap<DeviceId, SignedBytes> = BTreeMap::new();
             for (name, bytes) in &request.parts {
                 let Some(balance) = self.devices.get(name).and_then(crate::device::Device::balance) else { continue };
-                let leaving: i128 =
+                let leaving: SignedBytes =
                     self.on_device(name).filter(|slot| self.is_leaving(*slot)).map(|slot| self.bytes(slot, name)).sum();
                 let before = promised.get(name).copied().unwrap_or_default();
-                let short = i128::from(bytes.0) - (balance + leaving - before - ours(name));
-                if short > 0 {
+                let short = bytes.signed() - (balance + leaving - before - ours(name));
+                if short.is_positive() {
                     lacking.insert(name.clone(), short);
                 }
             }
             for (name, bytes) in &request.parts {
-                *promised.entry(name.clone()).or_default() += i128::from(bytes.0);
+                *promised.entry(name.clone()).or_default() += bytes.signed();
             }
             if lacking.is_empty() {
                 continue;
@@ -231,7 +232,7 @@ impl Scheduler {
     }
 
     /// The fewest idle models whose eviction covers a request's lack; `None` when all of them together do not.
-    fn idle_for(&self, request: &OtherRequest, mut lacking: BTreeMap<DeviceId, i128>) -> Option<Vec<SlotId>> {
+    fn idle_for(&self, request: &OtherRequest, mut lacking: BTreeMap<DeviceId, SignedBytes>) -> Option<Vec<SlotId>> {
         let mut idle: Vec<SlotId> = lacking.keys().flat_map(|device| self.idle_on(device)).collect();
         idle.sort_unstable();
         idle.dedup();
@@ -239,17 +240,17 @@ impl Scheduler {
         idle.sort_by_key(|&slot| (Reverse(self.rank_of(slot)), self.pool[slot].last_used, slot));
         let mut victims = Vec::new();
         for slot in idle {
-            if lacking.values().all(|short| *short <= 0) {
+            if lacking.values().all(|short| !short.is_positive()) {
                 break;
             }
-            if lacking.iter().any(|(device, short)| *short > 0 && self.bytes(slot, device) > 0) {
+            if lacking.iter().any(|(device, short)| short.is_positive() && self.bytes(slot, device).is_positive()) {
                 for (device, short) in &mut lacking {
                     *short -= self.bytes(slot, device);
                 }
                 victims.push(slot);
             }
         }
-        lacking.values().all(|short| *short <= 0).then_some(victims)
+        lacking.values().all(|short| !short.is_positive()).then_some(victims)
     }
 
     fn yield_slot(&mut self, slot: SlotId, request: &OtherRequest) {
@@ -276,15 +277,9 @@ impl Scheduler {
 
     /// Handles a more important holder's revocation of a slot's lease. A slot that RC-18 protects stays; a busy slot
     /// finishes its requests.
-    pub(super) fn lease_revoked(
-        &mut self,
-        id: SlotId,
-        generation: Generation,
-        by: &str,
-        priority: Priority,
-        remaining: Duration,
-    ) {
-        let Some(slot) = self.pool.current(id, generation) else { return };
+    pub(super) fn lease_revoked(&mut self, key: SlotKey, by: &str, priority: Priority, remaining: Duration) {
+        let id = key.id;
+        let Some(slot) = self.pool.current(key) else { return };
         let model = slot.model;
         let protected = slot.state != SlotState::Ready(ReadyPhase::Serving)
             || slot.cause.is_some()
@@ -305,9 +300,9 @@ impl Scheduler {
     }
 
     /// Handles a withdrawn revocation: a slot that still drains for it keeps serving.
-    pub(super) fn lease_kept(&mut self, id: SlotId, generation: Generation) {
-        if self.pool.current(id, generation).is_some() {
-            self.keep_revoked(id);
+    pub(super) fn lease_kept(&mut self, key: SlotKey) {
+        if self.pool.current(key).is_some() {
+            self.keep_revoked(key.id);
         }
     }
 

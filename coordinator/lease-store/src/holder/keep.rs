@@ -14,7 +14,7 @@ fn counts_for(parts: &[(DeviceKey, ByteCount)], device: &DeviceKey) -> ByteCount
 }
 
 /// The result of reporting a lease again.
-enum Stated {
+enum Reasserted {
     Kept,
     Reduced,
     Lost,
@@ -50,38 +50,40 @@ impl Holder {
         let again: Vec<LeaseId> =
             self.held.values().filter(|held| !whole(held)).map(|held| held.handle.lease.clone()).collect();
         for id in again {
-            match self.state_again(&id)? {
-                Stated::Kept => {}
-                Stated::Reduced => {
+            match self.reassert(&id)? {
+                Reasserted::Kept => {}
+                Reasserted::Reduced => {
                     if let Some(held) = self.held.get(&id) {
                         kept.reduced.push((held.handle.clone(), self.named(&held.parts)));
                     }
                 }
-                Stated::Lost if lost.contains(&id) => kept.lost.extend(self.held.remove(&id).map(|held| held.handle)),
-                Stated::Lost => {}
+                Reasserted::Lost if lost.contains(&id) => {
+                    kept.lost.extend(self.held.remove(&id).map(|held| held.handle))
+                }
+                Reasserted::Lost => {}
             }
         }
         Ok(kept)
     }
 
     /// Reports a lost lease once: if its processes hold memory, it counts again.
-    fn state_again(&mut self, id: &LeaseId) -> Result<Stated, StoreError> {
+    fn reassert(&mut self, id: &LeaseId) -> Result<Reasserted, StoreError> {
         let Some(record) = self.held.get(id).map(|held| held.record(&self.empty.boot_id)) else {
-            return Ok(Stated::Lost);
+            return Ok(Reasserted::Lost);
         };
         if record.pids.is_empty() {
-            return Ok(Stated::Lost);
+            return Ok(Reasserted::Lost);
         }
         match self.apply(&|_| Op::Reassert(record.clone()))? {
             Outcome::Reasserted { parts } => {
-                let Some(held) = self.held.get_mut(id) else { return Ok(Stated::Lost) };
+                let Some(held) = self.held.get_mut(id) else { return Ok(Reasserted::Lost) };
                 let smaller = held.parts != parts;
                 held.parts = parts;
-                Ok(if smaller { Stated::Reduced } else { Stated::Kept })
+                Ok(if smaller { Reasserted::Reduced } else { Reasserted::Kept })
             }
             // The lease's bytes are not known yet: the report is repeated at the next heartbeat.
-            Outcome::Wait(_) => Ok(Stated::Kept),
-            Outcome::Lost => Ok(Stated::Lost),
+            Outcome::Wait(_) => Ok(Reasserted::Kept),
+            Outcome::Lost => Ok(Reasserted::Lost),
             other => Err(unexpected("reassert", other)),
         }
     }

@@ -72,9 +72,9 @@ pub(super) fn choose(
             let free = fit::free(ledger, now, device).map(|free| free.saturating_sub(taken));
             let room = preempt::headroom(ledger, device, taken);
             let reach = room + preempt::could_yield(ledger, now, device, asker);
-            let needs = i128::from(bytes.0);
+            let needs = bytes.signed();
             let rank = match free {
-                Ok(free) if free >= bytes => (0, i128::from(free.0)),
+                Ok(free) if free >= bytes => (0, free.signed()),
                 _ if room + preempt::coming(ledger, device) >= needs => (1, room),
                 _ if asker.mode.preempts() && reach >= needs => (2, -reach),
                 _ => (3, -room),

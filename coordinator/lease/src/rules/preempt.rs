@@ -1,7 +1,7 @@
 //! Preemption by revocation: a lease is revoked if it was declared preemptible, is less important than the request, and
 //! its minimum hold is over. No process is ever killed for another's request.
 
-use model_boss_protocol::{ByteCount, Priority};
+use model_boss_protocol::{ByteCount, Priority, SignedBytes};
 
 use super::nominated::Nominated;
 use crate::{DeviceKey, Lease, LeaseId, LeaseState, Ledger, Mode, Process, StoreTime, Victim};
@@ -41,8 +41,8 @@ pub(super) fn plan(
     let enough = |chosen: &[(&LeaseId, &Lease)]| {
         parts.iter().all(|(device, bytes)| {
             let yielding = coming.iter().copied().chain(chosen.iter().map(|(_, lease)| *lease));
-            let yielded = yielding.map(|lease| i128::from(lease.charged(device).0)).sum::<i128>();
-            headroom(ledger, device, first.on(device)) + yielded >= i128::from(bytes.0)
+            let yielded = yielding.map(|lease| lease.charged(device).signed()).sum::<SignedBytes>();
+            headroom(ledger, device, first.on(device)) + yielded >= bytes.signed()
         })
     };
     if enough(&[]) {
@@ -106,22 +106,22 @@ pub(super) fn victims_of(ledger: &Ledger, now: StoreTime, preemptor: &str) -> Ve
 }
 
 /// The free bytes of a device by the newest figures, however old; negative when it is overcommitted.
-pub(super) fn headroom(ledger: &Ledger, key: &DeviceKey, taken: ByteCount) -> i128 {
-    let Some(device) = ledger.devices.get(key) else { return 0 };
+pub(super) fn headroom(ledger: &Ledger, key: &DeviceKey, taken: ByteCount) -> SignedBytes {
+    let Some(device) = ledger.devices.get(key) else { return SignedBytes::ZERO };
     let foreign = device.foreign.unwrap_or_default();
-    let minus = [foreign, ledger.charged(key), taken].iter().map(|bytes| i128::from(bytes.0)).sum::<i128>();
-    i128::from(device.leasable().0) - minus
+    let minus = [foreign, ledger.charged(key), taken].iter().map(|bytes| bytes.signed()).sum::<SignedBytes>();
+    device.leasable().signed() - minus
 }
 
 /// The bytes of a device that are free once all leases revoked or revocable for this request are released.
-pub(super) fn could_yield(ledger: &Ledger, now: StoreTime, key: &DeviceKey, asker: &Importance<'_>) -> i128 {
+pub(super) fn could_yield(ledger: &Ledger, now: StoreTime, key: &DeviceKey, asker: &Importance<'_>) -> SignedBytes {
     let leases = ledger.leases.values().filter(|lease| is_yielding(lease) || may_be_asked(lease, now, asker));
-    leases.map(|lease| i128::from(lease.charged(key).0)).sum()
+    leases.map(|lease| lease.charged(key).signed()).sum()
 }
 
 /// The bytes of a device that revoked leases will release.
-pub(super) fn coming(ledger: &Ledger, key: &DeviceKey) -> i128 {
-    ledger.leases.values().filter(|lease| is_yielding(lease)).map(|lease| i128::from(lease.charged(key).0)).sum()
+pub(super) fn coming(ledger: &Ledger, key: &DeviceKey) -> SignedBytes {
+    ledger.leases.values().filter(|lease| is_yielding(lease)).map(|lease| lease.charged(key).signed()).sum()
 }
 
 /// Whether the lease was revoked and its grace has not ended.

@@ -18,7 +18,7 @@ const PREFIX: &str = "/api/v1/leases/";
 
 /// `GET /api/v1/leases`: leases and queued requests. While the store is unreachable, the last known ones are shown.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
-    json(&call.context.leases.everybody().await?)
+    json(&call.context.leases.list().await?)
 }
 
 /// `GET /api/v1/leases/ID`.
@@ -31,7 +31,7 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
 pub(crate) async fn acquire(mut call: Call) -> Result<Response, ApiError> {
     let mut asked: AcquireBody = call.body().await?.parse().await?;
     asked.priority = most_important(&call, asked.priority)?;
-    match call.context.leases.grant(call.caller().await, asked).await? {
+    match call.context.leases.acquire_for(call.caller().await, asked).await? {
         GuestAnswer::Done(granted) => json_with(StatusCode::CREATED, &granted),
         GuestAnswer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
     }
@@ -40,13 +40,13 @@ pub(crate) async fn acquire(mut call: Call) -> Result<Response, ApiError> {
 /// `PUT /api/v1/leases`.
 pub(crate) async fn renew(mut call: Call) -> Result<Response, ApiError> {
     let (caller, asked) = (call.caller().await, call.body().await?.parse().await?);
-    json(&call.context.leases.keep(caller, asked).await?)
+    json(&call.context.leases.renew_for(caller, asked).await?)
 }
 
 /// `DELETE /api/v1/leases`.
 pub(crate) async fn cancel(mut call: Call) -> Result<Response, ApiError> {
     let asked = call.body().await?.parse().await?;
-    call.context.leases.take_back(call.caller().await, asked).await?;
+    call.context.leases.cancel_for(call.caller().await, asked).await?;
     json(&json!({ "cancelled": true }))
 }
 
@@ -56,11 +56,11 @@ pub(crate) async fn order(mut call: Call) -> Result<Response, ApiError> {
     let body = call.body().await?;
     let (leases, caller) = (&call.context.leases, call.caller().await);
     match place.rsplit_once('/') {
-        Some((id, "attach")) => json(&leases.let_through(caller, LeaseId::from(id), body.parse().await?).await?),
+        Some((id, "attach")) => json(&leases.attach_for(caller, LeaseId::from(id), body.parse().await?).await?),
         Some((id, "reassert")) => {
             let mut stated: ReassertBody = body.parse().await?;
             stated.priority = most_important(&call, stated.priority)?;
-            match leases.state_again(caller, LeaseId::from(id), stated).await? {
+            match leases.reassert_for(caller, LeaseId::from(id), stated).await? {
                 GuestAnswer::Done(stated) => json(&stated),
                 GuestAnswer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
             }
@@ -76,7 +76,7 @@ pub(crate) async fn order(mut call: Call) -> Result<Response, ApiError> {
 pub(crate) async fn resize(mut call: Call) -> Result<Response, ApiError> {
     let id = LeaseId::from(place(&call)?.as_str());
     let body = call.body().await?;
-    json(&call.context.leases.resize(call.caller().await, id, body.parse().await?).await?)
+    json(&call.context.leases.resize_for(call.caller().await, id, body.parse().await?).await?)
 }
 
 /// `DELETE /api/v1/leases/ID`.
@@ -85,7 +85,7 @@ pub(crate) async fn release(mut call: Call) -> Result<Response, ApiError> {
     let body: ReleaseBody = call.body().await?.parse_or_default().await?;
     let released = match body.force {
         true => call.context.leases.force(call.caller().await, id).await?,
-        false => call.context.leases.give_back(call.caller().await, id, body).await?,
+        false => call.context.leases.release_for(call.caller().await, id, body).await?,
     };
     json_with(if released.released { StatusCode::OK } else { StatusCode::ACCEPTED }, &released)
 }

@@ -248,7 +248,7 @@ pub(crate) async fn slots(call: Call) -> Result<Response, ApiError> {
         layers: Option<StreamStats>,
     }
     let slots = call.context.scheduling.view(|scheduler, _| scheduler.slots()).await.unwrap_or_default();
-    let with_layers = |slot: SlotView| Slot { layers: call.context.streams.of(slot.id, slot.generation), slot };
+    let with_layers = |slot: SlotView| Slot { layers: call.context.streams.of(slot.key()), slot };
     let slots: Vec<Slot> = slots.into_iter().map(with_layers).collect();
     json(&call.context.clock.dated(serde_json::json!({ "slots": slots })))
 }

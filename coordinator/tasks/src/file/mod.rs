@@ -26,76 +26,70 @@ pub struct TasksFile {
     pub defaults: TaskDefaults,
 }
 
-/// A name for a ladder of models, and the treatment of its requests.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Task {
-    /// A human-readable description.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub description: Option<String>,
-    /// Models, the best first: names or aliases of models of this machine, or `PROVIDER:MODEL`.
-    #[schemars(length(min = 1))]
-    pub ladder: Vec<String>,
-    /// The category of the task's requests. By default it is that of the first model of this machine in the ladder, or
-    /// `llm` without one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub category: Option<Category>,
-    /// The priority of requests that do not state one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub priority: Option<Priority>,
-    /// The longest time of a request in all, in seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.001, max = 604_800))]
-    pub budget_s: Option<f64>,
-    /// The time for which the task's model stays loaded after a request.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub keep_alive_s: Option<KeepAlive>,
-    /// Whether the first model is used even when it is not loaded and another one is. If it fails, the next one is
-    /// still used.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pin_primary: Option<bool>,
-    /// The number of seconds by which a request waits longer for a model than for the next one of the ladder. The
-    /// default is 10.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 604_800))]
-    pub patience_s: Option<f64>,
-    /// Whether a request may be served by another model than the first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fallback: Option<Fallback>,
-    /// Whether models that can reason before their answers do so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub thinking: Option<Thinking>,
-    /// Whether the task's requests always stay on this machine, whatever the ladder or a client states.
-    pub local_only: bool,
-    /// Values for fields that requests do not set: `temperature`, `max_tokens`, …
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub params: BTreeMap<String, Value>,
+/// Defines a struct with the terms of a task's requests between its other fields. Serde cannot refuse unknown fields
+/// beside flattened ones, so tasks and their defaults share these by name.
+macro_rules! with_terms {
+    ($(#[$attribute:meta])* $name:ident { $($before:tt)* } { $($after:tt)* }) => {
+        $(#[$attribute])*
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name {
+            $($before)*
+            /// The priority of requests that do not state one.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub priority: Option<Priority>,
+            /// The longest time of a request in all, in seconds.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            #[schemars(range(min = 0.001, max = 604_800))]
+            pub budget_s: Option<f64>,
+            /// The time for which the task's model stays loaded after a request.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub keep_alive_s: Option<KeepAlive>,
+            /// Whether the first model is used even when it is not loaded and another one is. If it fails, the next one
+            /// is still used.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub pin_primary: Option<bool>,
+            /// The number of seconds by which a request waits longer for a model than for the next one of the ladder.
+            /// The default is 10.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            #[schemars(range(min = 0, max = 604_800))]
+            pub patience_s: Option<f64>,
+            /// Whether a request may be served by another model than the first.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub fallback: Option<Fallback>,
+            $($after)*
+        }
+    };
 }
 
-/// Values for tasks that do not set their own.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct TaskDefaults {
-    /// The priority of requests that do not state one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub priority: Option<Priority>,
-    /// The longest time of a request in all, in seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.001, max = 604_800))]
-    pub budget_s: Option<f64>,
-    /// The time for which a model stays loaded after a request.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub keep_alive_s: Option<KeepAlive>,
-    /// Whether the first model is used even when it is not loaded and another one is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pin_primary: Option<bool>,
-    /// The number of seconds by which a request waits longer for a model than for the next one of the ladder.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 604_800))]
-    pub patience_s: Option<f64>,
-    /// Whether a request may be served by another model than the first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fallback: Option<Fallback>,
+with_terms! {
+    /// A name for a ladder of models, and the treatment of its requests.
+    Task {
+        /// A human-readable description.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub description: Option<String>,
+        /// Models, the best first: names or aliases of models of this machine, or `PROVIDER:MODEL`.
+        #[schemars(length(min = 1))]
+        pub ladder: Vec<String>,
+        /// The category of the task's requests. By default it is that of the first model of this machine in the ladder,
+        /// or `llm` without one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub category: Option<Category>,
+    } {
+        /// Whether models that can reason before their answers do so.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub thinking: Option<Thinking>,
+        /// Whether the task's requests always stay on this machine, whatever the ladder or a client states.
+        pub local_only: bool,
+        /// Values for fields that requests do not set: `temperature`, `max_tokens`, …
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        pub params: BTreeMap<String, Value>,
+    }
+}
+
+with_terms! {
+    /// Values for tasks that do not set their own.
+    TaskDefaults {} {}
 }
 
 /// Whether a request may be served by another model than the first of its ladder.

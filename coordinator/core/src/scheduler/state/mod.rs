@@ -7,7 +7,7 @@ mod others;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model_boss_protocol::{Category, DeviceId, Generation, Priority, RequestId, SlotId};
+use model_boss_protocol::{Category, DeviceId, Priority, RequestId, SlotId};
 
 use crate::by_number::ByNumber;
 use crate::catalog::{Catalog, LoadWish, ModelIndex};
@@ -18,7 +18,7 @@ use crate::footprint::Footprints;
 use crate::pool::ModelPool;
 use crate::queue::{Arrival, InferenceQueue, Waiting};
 use crate::timer::Timers;
-use crate::{Effect, LayerOptions, Moment, Settings, SizeEstimate};
+use crate::{Effect, LayerOptions, Moment, Settings, SizeEstimate, SlotKey};
 
 pub(super) use ledger::Ledger;
 pub(super) use looks::{Budget, Looked, Reconsider, Unlooked};
@@ -97,7 +97,7 @@ pub(in crate::scheduler) const FAMILIES_KEPT: usize = 1_024;
 pub(in crate::scheduler) struct Running {
     pub(in crate::scheduler) request: Waiting,
     /// The slot and generation that serve the request; `None` for a cloud provider.
-    pub(in crate::scheduler) place: Option<(SlotId, Generation)>,
+    pub(in crate::scheduler) place: Option<SlotKey>,
     pub(in crate::scheduler) started: Moment,
 }
 

@@ -29,7 +29,7 @@ fn submit(world: &mut World, names: &[&str]) -> RequestId {
 /// The model that answered the request, the number of its rung and the reason for the choice.
 fn served(world: &World, request: RequestId) -> (String, usize, String) {
     let dispatch = world.log.iter().rev().find_map(|(_, effect)| match effect {
-        Effect::Dispatch { request: id, slot, rung, .. } if *id == request => Some((slot.to_string(), rung)),
+        Effect::Dispatch { request: id, slot, rung, .. } if *id == request => Some((slot.id.to_string(), rung)),
         Effect::DispatchCloud { request: id, provider, model, rung, .. } if *id == request => {
             Some((format!("{provider}:{model}"), rung))
         }

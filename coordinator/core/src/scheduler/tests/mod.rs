@@ -9,8 +9,8 @@ use self::world::{Behaviour, Fate, Rng, World};
 use crate::refusal::RefusalReason;
 use crate::testing::{device, model, ms, s};
 use crate::{
-    Effect, Event, LedgerState, ModelDescription, ModelStatus, Moment, Order, Outcome, RungChoice, Settings, SlotState,
-    Submission, Verdict, WaitReason,
+    Effect, Event, LedgerState, ModelDescription, ModelStatus, Moment, Order, Outcome, RungChoice, Settings, SlotKey,
+    SlotState, Submission, Verdict, WaitReason,
 };
 
 mod clients;
@@ -56,7 +56,7 @@ fn rc_1_the_way_of_a_request() {
     world.run_until(s(10));
     assert_eq!(world.fate(request), &Fate::Answered);
     let effects: Vec<&Effect> = world.log.iter().map(|(_, effect)| effect).collect();
-    let (slot, generation) = (SlotId(0), Generation(1));
+    let slot = SlotKey { id: SlotId(0), generation: Generation(1) };
     let [Effect::AcquireLease { parts, .. }, Effect::Spawn { parts: spawned, .. }, dispatch] = effects[..] else {
         panic!("{effects:?}")
     };
@@ -65,10 +65,7 @@ fn rc_1_the_way_of_a_request() {
     let waited = Duration::from_millis(3_001);
     let rung = RungChoice::NONE;
     let priority = Priority::NORMAL;
-    assert_eq!(
-        dispatch,
-        &Effect::Dispatch { request, slot, generation, priority, queued: waited, loading: waited, rung }
-    );
+    assert_eq!(dispatch, &Effect::Dispatch { request, slot, priority, queued: waited, loading: waited, rung });
 }
 
 #[test]
@@ -473,7 +470,7 @@ fn lease_refusals_wait_their_time_or_for_any_lease_change() {
     assert!(matches!(world.core.why(waiting), Some(WaitReason::Loading { .. })));
     // The ledger saw the same requester all the time.
     let asked = world.log.iter().filter_map(|(_, effect)| match effect {
-        Effect::AcquireLease { model, generation, .. } if model.as_str() == "a" => Some(*generation),
+        Effect::AcquireLease { model, slot, .. } if model.as_str() == "a" => Some(slot.generation),
         _ => None,
     });
     assert!(asked.clone().count() > 5);
@@ -489,10 +486,10 @@ fn rc_14_news_of_an_earlier_filling_means_nothing() {
     world.run_until(s(7));
     let again = world.submit("m", 5);
     world.run_until(s(8));
-    let (slot, generation) = (SlotId(0), Generation(1));
-    world.tell(Event::WorkerReady { slot, generation, context_length: None });
-    world.tell(Event::LeaseReleased { slot, generation });
-    world.tell(Event::WorkerReady { slot: SlotId(77), generation, context_length: None });
+    let slot = SlotKey { id: SlotId(0), generation: Generation(1) };
+    world.tell(Event::WorkerReady { slot, context_length: None });
+    world.tell(Event::LeaseReleased { slot });
+    world.tell(Event::WorkerReady { slot: SlotKey { id: SlotId(77), ..slot }, context_length: None });
     world.tell(Event::Finished { request: RequestId(4_711), outcome: Outcome::Answered, tokens: None });
     assert!(matches!(world.state_of("m"), Some(SlotState::Loading(_))));
     world.run_until(s(20));

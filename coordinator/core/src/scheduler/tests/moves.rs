@@ -39,8 +39,8 @@ fn dm_5_requests_before_during_and_after_a_move_are_served_and_the_old_copy_leav
     assert_eq!(world.fate(moved), &Fate::Done);
     assert!(matches!(world.fate(before), Fate::Running(..)));
     let after = world.submit("m", 5);
-    let Fate::Running(slot, _) = *world.fate(after) else { panic!("{:?}", world.fate(after)) };
-    assert_eq!(serving(&world, "m").id, slot);
+    let Fate::Running(slot) = *world.fate(after) else { panic!("{:?}", world.fate(after)) };
+    assert_eq!(serving(&world, "m").id, slot.id);
     world.run_for(10 * SECOND);
     for request in [before, during, after] {
         assert_eq!(world.fate(request), &Fate::Answered);

@@ -37,8 +37,8 @@ fn where_there_is_room_a_crashed_model_is_loaded_again_before_the_old_bytes_are_
         let mut moments = world.log.iter().filter(|(_, effect)| wanted(effect)).map(|(at, _)| *at);
         moments.next_back().unwrap()
     };
-    let released = moment(|effect| matches!(effect, Effect::ReleaseLease { slot: SlotId(0), .. }));
-    let acquired = moment(|effect| matches!(effect, Effect::AcquireLease { slot: SlotId(1), .. }));
+    let released = moment(|effect| matches!(effect, Effect::ReleaseLease { slot: SlotKey { id: SlotId(0), .. } }));
+    let acquired = moment(|effect| matches!(effect, Effect::AcquireLease { slot: SlotKey { id: SlotId(1), .. }, .. }));
     assert_eq!(released, acquired);
 }
 
@@ -47,7 +47,7 @@ fn lost_in_order(exit_first: bool) {
     let mut core = crate::Scheduler::new(Settings::default(), s(0));
     core.handle(s(0), Event::DeviceObserved(device("cuda:0", 8)));
     core.handle(s(0), Event::Catalog(vec![model("m", 4)]));
-    let (slot, generation, request) = (SlotId(0), Generation(1), RequestId(1));
+    let (slot, request) = (SlotKey { id: SlotId(0), generation: Generation(1) }, RequestId(1));
     let submission = crate::Submission {
         id: request,
         ladder: "m".into(),
@@ -58,14 +58,14 @@ fn lost_in_order(exit_first: bool) {
         keep_alive: None,
     };
     core.handle(s(0), Order::Submit(submission));
-    core.handle(s(0), Event::LeaseGranted { slot, generation });
-    core.handle(s(1), Event::WorkerStarted { slot, generation, pid: 1, port: 1 });
-    let effects = core.handle(s(2), Event::WorkerReady { slot, generation, context_length: None });
+    core.handle(s(0), Event::LeaseGranted { slot });
+    core.handle(s(1), Event::WorkerStarted { slot, pid: 1, port: 1 });
+    let effects = core.handle(s(2), Event::WorkerReady { slot, context_length: None });
     assert!(matches!(effects[..], [Effect::Dispatch { .. }]));
     let exit = crate::ExitReport { reason: None, description: "killed by signal 9".into(), last_lines: Vec::new() };
-    let exited = Event::WorkerExited { slot, generation, exit };
+    let exited = Event::WorkerExited { slot, exit };
     let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None };
-    let release = Effect::ReleaseLease { slot, generation };
+    let release = Effect::ReleaseLease { slot };
     if exit_first {
         assert_eq!(core.handle(s(3), exited), [release]);
         assert_eq!(core.handle(s(3), lost), []);
@@ -76,9 +76,12 @@ fn lost_in_order(exit_first: bool) {
         assert_eq!(core.handle(s(3), exited), [release]);
     }
     assert!(matches!(core.why(request), Some(WaitReason::BackingOff { .. })));
-    assert_eq!(core.handle(s(3), Event::LeaseReleased { slot, generation }), []);
+    assert_eq!(core.handle(s(3), Event::LeaseReleased { slot }), []);
     let effects = core.handle(s(4), Event::Tick);
-    assert!(matches!(effects[..], [Effect::AcquireLease { generation: Generation(2), .. }]), "{effects:?}");
+    assert!(
+        matches!(effects[..], [Effect::AcquireLease { slot: SlotKey { generation: Generation(2), .. }, .. }]),
+        "{effects:?}"
+    );
 }
 
 #[test]
@@ -193,13 +196,13 @@ fn a_lost_connection_to_a_worker_that_lives_pauses_its_slot_and_no_more() {
     let mut world = World::calm(8, vec![model("m", 4)]);
     let request = world.submit("m", 5);
     world.run_until(s(4));
-    let Fate::Running(slot, _) = *world.fate(request) else { panic!() };
+    let Fate::Running(slot) = *world.fate(request) else { panic!() };
     world.fates.insert(request, Fate::Waiting);
     world.tell(Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None });
     assert_eq!(world.dispatched().len(), 1);
     world.run_until(s(6));
     assert_eq!(world.dispatched(), [request, request]);
-    assert_eq!(world.core.slots()[0].id, slot);
+    assert_eq!(world.core.slots()[0].id, slot.id);
     assert_eq!(world.loads(), 1);
 }
 
@@ -284,18 +287,18 @@ fn le_1_a_process_that_ends_does_not_wait_for_a_ledger_that_is_away() {
     let mut core = crate::Scheduler::new(Settings::default(), s(0));
     core.handle(s(0), Event::DeviceObserved(device("cuda:0", 8)));
     core.handle(s(0), Event::Catalog(vec![model("m", 4)]));
-    let (slot, generation, request) = (SlotId(0), Generation(1), RequestId(1));
+    let (slot, request) = (SlotKey { id: SlotId(0), generation: Generation(1) }, RequestId(1));
     core.handle(
         s(0),
         Order::Load { request, by: crate::Principal::Operator, model: "m".into(), options: Box::default() },
     );
-    core.handle(s(0), Event::LeaseGranted { slot, generation });
-    core.handle(s(1), Event::WorkerStarted { slot, generation, pid: 1, port: 1 });
-    core.handle(s(2), Event::WorkerReady { slot, generation, context_length: None });
+    core.handle(s(0), Event::LeaseGranted { slot });
+    core.handle(s(1), Event::WorkerStarted { slot, pid: 1, port: 1 });
+    core.handle(s(2), Event::WorkerReady { slot, context_length: None });
     core.handle(s(3), away());
-    assert_eq!(core.handle(s(4), Event::Drain), [Effect::Stop { slot, generation }]);
+    assert_eq!(core.handle(s(4), Event::Drain), [Effect::Stop { slot }]);
     let exit = crate::ExitReport { reason: None, description: "exit code 0".into(), last_lines: Vec::new() };
     // The slot's process has exited, and its lease cannot be released.
-    let ended = core.handle(s(5), Event::WorkerExited { slot, generation, exit });
-    assert_eq!(ended, [Effect::ReleaseLease { slot, generation }, Effect::Drained]);
+    let ended = core.handle(s(5), Event::WorkerExited { slot, exit });
+    assert_eq!(ended, [Effect::ReleaseLease { slot }, Effect::Drained]);
 }

@@ -133,12 +133,12 @@ fn outside(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
         }
         80..=89 if !slots.is_empty() => {
             let slot = &slots[usize::try_from(rng.below(slots.len() as u64)).unwrap()];
-            let (slot, generation) = (slot.id, slot.generation);
+            let slot = slot.key();
             let priority = Priority::new(u8::try_from(rng.below(10)).unwrap()).unwrap();
             let (by, remaining) = ("a job".to_owned(), Duration::from_secs(60));
-            world.tell(Event::LeaseRevoked { slot, generation, by, priority, remaining });
+            world.tell(Event::LeaseRevoked { slot, by, priority, remaining });
             if rng.chance(300) {
-                world.tell(Event::LeaseKept { slot, generation });
+                world.tell(Event::LeaseKept { slot });
             }
         }
         90..=93 => world.tell(Event::Ledger(LedgerState::Away { detail: "no connection".to_owned() })),

@@ -38,7 +38,7 @@ fn le_3_whoever_does_not_wait_any_more_leaves_the_queue() {
     world.run_for(SECOND);
     world.cancel(request);
     assert!(world.places.is_empty());
-    assert!(matches!(world.log.last(), Some((_, Effect::ForgoLease { .. }))));
+    assert!(matches!(world.log.last(), Some((_, Effect::CancelLease { .. }))));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn le_3_an_idle_model_leaves_for_training_once_it_has_become_less_important() {
 fn revoked(world: &World, priority: u8) -> Event {
     let slot = world.core.slots()[0].clone();
     let (by, priority) = ("train.py".to_owned(), Priority::new(priority).unwrap());
-    Event::LeaseRevoked { slot: slot.id, generation: slot.generation, by, priority, remaining: 60 * SECOND }
+    Event::LeaseRevoked { slot: slot.key(), by, priority, remaining: 60 * SECOND }
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn le_3_a_more_important_request_keeps_what_was_asked_for_and_so_does_a_change_o
             world.submit("m", 1);
         } else {
             let slot = world.core.slots()[0].clone();
-            world.tell(Event::LeaseKept { slot: slot.id, generation: slot.generation });
+            world.tell(Event::LeaseKept { slot: slot.key() });
         }
         assert_eq!(world.core.slots()[0].leaving, None);
         world.run_for(10 * SECOND);

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ApiError, ByteCount, Category, DeviceId, ErrorCode, Generation, KeepAlive, ModelId, OtherLease, OtherRequest,
-    Priority, RequestId, ResidencyMode, SlotId, WorkerExit,
+    ApiError, ByteCount, Category, DeviceId, ErrorCode, KeepAlive, ModelId, OtherLease, OtherRequest, Priority,
+    RequestId, ResidencyMode, SlotId, WorkerExit,
 };
 
 use crate::phase::{ReadyPhase, StopPhase};
@@ -16,7 +16,7 @@ use crate::refusal::Refusal;
 use crate::testing::device;
 use crate::{
     Effect, Event, ExitReport, Footprint, Input, Ladder, LeaveCause, LedgerState, LoadOptions, ModelDescription,
-    Moment, Order, Outcome, Principal, Scheduler, Settings, SlotState, SlotView, Submission, Verdict,
+    Moment, Order, Outcome, Principal, Scheduler, Settings, SlotKey, SlotState, SlotView, Submission, Verdict,
 };
 
 /// A seeded random number generator (splitmix64).
@@ -92,7 +92,7 @@ impl Default for Behaviour {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Fate {
     Waiting,
-    Running(SlotId, Generation),
+    Running(SlotKey),
     /// The request was dispatched to this cloud provider.
     Elsewhere(String),
     Answered,
@@ -120,14 +120,12 @@ struct Worker {
     running: BTreeSet<RequestId>,
 }
 
-type Filling = (SlotId, Generation);
-
 /// An event that is scheduled to happen.
 #[derive(Clone, Debug)]
 enum Coming {
     Event(Event),
-    WorkerDies(Filling, Option<WorkerExit>),
-    Answer(Filling, RequestId),
+    WorkerDies(SlotKey, Option<WorkerExit>),
+    Answer(SlotKey, RequestId),
     /// Another holder releases a revoked lease, or ignores the revocation.
     MakesWay(String, bool),
     /// Another holder repeats its request for memory.
@@ -151,8 +149,8 @@ pub(super) struct World {
     /// The token counts that answers report.
     pub(super) tokens: Option<u64>,
     agenda: BTreeMap<(Moment, u64), Coming>,
-    leases: BTreeMap<Filling, (Vec<(DeviceId, ByteCount)>, Lease)>,
-    workers: BTreeMap<Filling, Worker>,
+    leases: BTreeMap<SlotKey, (Vec<(DeviceId, ByteCount)>, Lease)>,
+    workers: BTreeMap<SlotKey, Worker>,
     /// The places of the scheduler's models in the ledger's queue.
     pub(super) places: BTreeMap<ModelId, LedgerPlace>,
     /// The leases of other holders, and the requests of those that wait.
@@ -313,8 +311,8 @@ impl World {
     fn leaves(&mut self, request: RequestId) {
         let Some(fate) = self.fates.get_mut(&request).filter(|fate| fate.is_open()) else { return };
         let before = std::mem::replace(fate, Fate::Gone);
-        if let Fate::Running(slot, generation) = before
-            && let Some(worker) = self.workers.get_mut(&(slot, generation))
+        if let Fate::Running(slot) = before
+            && let Some(worker) = self.workers.get_mut(&slot)
         {
             worker.running.remove(&request);
         }
@@ -323,8 +321,8 @@ impl World {
     /// Kills the worker of this model now.
     pub(super) fn kill(&mut self, model: &str) {
         let alive = self.workers.iter().find(|(_, worker)| worker.alive && worker.model.as_str() == model);
-        let filling = alive.map(|(filling, _)| *filling).expect("a live worker of the model");
-        self.worker_dies(filling, None);
+        let slot = alive.map(|(slot, _)| *slot).expect("a live worker of the model");
+        self.worker_dies(slot, None);
     }
 
     /// Ends the worker of this model by itself, for this reason.
@@ -335,10 +333,10 @@ impl World {
     /// Ends a loading worker of this model by itself, for this reason; returns whether there was one.
     pub(super) fn exit_if_loading(&mut self, model: &str, reason: Option<WorkerExit>) -> bool {
         let mut workers = self.workers.iter();
-        let Some((&filling, _)) = workers.find(|(_, w)| w.alive && !w.ready && w.model.as_str() == model) else {
+        let Some((&slot, _)) = workers.find(|(_, w)| w.alive && !w.ready && w.model.as_str() == model) else {
             return false;
         };
-        self.worker_dies(filling, reason);
+        self.worker_dies(slot, reason);
         self.run_for(Duration::from_millis(50));
         true
     }
@@ -455,7 +453,7 @@ impl World {
     fn happen(&mut self, coming: Coming) {
         match coming {
             Coming::Event(event) => self.report(event),
-            Coming::WorkerDies(filling, reason) => self.worker_dies(filling, reason),
+            Coming::WorkerDies(slot, reason) => self.worker_dies(slot, reason),
             Coming::MakesWay(lease, in_time) => self.makes_way(&lease, in_time),
             Coming::AsksAgain(label) => self.asks_again(&label),
             Coming::Leaves(request) => self.cancel(request),
@@ -480,8 +478,8 @@ impl World {
                 self.answered_at.insert(request, self.now);
                 self.tell(Event::Finished { request, outcome: Outcome::Answered, tokens: self.tokens });
             }
-            Coming::Answer(filling, request) => {
-                let Some(worker) = self.workers.get_mut(&filling) else { return };
+            Coming::Answer(slot, request) => {
+                let Some(worker) = self.workers.get_mut(&slot) else { return };
                 if !worker.alive || !worker.running.remove(&request) {
                     return;
                 }
@@ -495,26 +493,26 @@ impl World {
     /// Reports an event to the scheduler if the real shell would still see it of this worker or ledger.
     fn report(&mut self, event: Event) {
         match &event {
-            Event::WorkerReady { slot, generation, .. } => match self.workers.get_mut(&(*slot, *generation)) {
+            Event::WorkerReady { slot, .. } => match self.workers.get_mut(slot) {
                 Some(worker) if worker.alive => {
                     worker.ready = true;
-                    self.measure(*slot, *generation);
+                    self.measure(*slot);
                 }
                 _ => return,
             },
-            Event::WorkerStarted { slot, generation, .. } | Event::WorkerProgress { slot, generation, .. }
-                if !self.workers.get(&(*slot, *generation)).is_some_and(|worker| worker.alive) =>
+            Event::WorkerStarted { slot, .. } | Event::WorkerProgress { slot, .. }
+                if !self.workers.get(slot).is_some_and(|worker| worker.alive) =>
             {
                 return;
             }
-            Event::LeaseGranted { slot, generation } => {
-                self.leases.get_mut(&(*slot, *generation)).expect("a lease that was asked for").1 = Lease::Granted;
-                if let Some(slot) = self.core.slots().into_iter().find(|found| found.id == *slot) {
+            Event::LeaseGranted { slot } => {
+                self.leases.get_mut(slot).expect("a lease that was asked for").1 = Lease::Granted;
+                if let Some(slot) = self.core.slots().into_iter().find(|found| found.id == slot.id) {
                     self.places.remove(&slot.model);
                 }
             }
-            Event::LeaseRefused { slot, generation, .. } => {
-                self.leases.remove(&(*slot, *generation));
+            Event::LeaseRefused { slot, .. } => {
+                self.leases.remove(slot);
             }
             // The reporter of the request ended with its client.
             Event::Finished { request, .. } if self.fates.get(request) == Some(&Fate::Gone) => return,
@@ -522,8 +520,8 @@ impl World {
                 let again = *outcome == Outcome::LostBeforeAnswer;
                 self.fates.insert(*request, if again { Fate::Waiting } else { Fate::Cut });
             }
-            Event::LeaseReleased { slot, generation } => {
-                let released = self.leases.remove(&(*slot, *generation));
+            Event::LeaseReleased { slot } => {
+                let released = self.leases.remove(slot);
                 assert!(matches!(released, Some((_, Lease::Releasing))), "released without order");
             }
             _ => {}
@@ -532,12 +530,12 @@ impl World {
     }
 
     /// Reports the probe's figures for a worker that became ready.
-    fn measure(&mut self, slot: SlotId, generation: Generation) {
+    fn measure(&mut self, slot: SlotKey) {
         let Some((low, high)) = self.behaviour.footprint else { return };
-        let Some((parts, _)) = self.leases.get(&(slot, generation)) else { return };
+        let Some((parts, _)) = self.leases.get(&slot) else { return };
         let share = self.rng.between(low, high);
         let parts = parts.iter().map(|(device, bytes)| (device.clone(), ByteCount(bytes.0 / 1_000 * share))).collect();
-        self.after(Duration::from_millis(20), Coming::Event(Event::Measured { slot, generation, parts }));
+        self.after(Duration::from_millis(20), Coming::Event(Event::Measured { slot, parts }));
     }
 
     fn after(&mut self, span: Duration, coming: Coming) {
@@ -550,11 +548,10 @@ impl World {
         Duration::from_millis(self.rng.between(millis(low), millis(high)))
     }
 
-    fn worker_dies(&mut self, filling: Filling, reason: Option<WorkerExit>) {
-        let Some(worker) = self.workers.get_mut(&filling).filter(|worker| worker.alive) else { return };
+    fn worker_dies(&mut self, slot: SlotKey, reason: Option<WorkerExit>) {
+        let Some(worker) = self.workers.get_mut(&slot).filter(|worker| worker.alive) else { return };
         worker.alive = false;
         let running = std::mem::take(&mut worker.running);
-        let (slot, generation) = filling;
         let exit = ExitReport {
             reason,
             description: reason.map_or("killed by signal 9".into(), |r| format!("exit code {}", r.code())),
@@ -562,7 +559,7 @@ impl World {
         };
         // The worker's exit and each lost request are reported in any order.
         let delay = Duration::from_millis(self.rng.below(40));
-        self.after(delay, Coming::Event(Event::WorkerExited { slot, generation, exit }));
+        self.after(delay, Coming::Event(Event::WorkerExited { slot, exit }));
         for request in running {
             let before = self.rng.chance(700);
             let outcome = if before { Outcome::LostBeforeAnswer } else { Outcome::LostMidAnswer };
@@ -574,54 +571,54 @@ impl World {
     fn act(&mut self, effect: Effect) {
         let millis = Duration::from_millis;
         match effect {
-            Effect::AcquireLease { slot, generation, parts, model, priority, .. } => {
+            Effect::AcquireLease { slot, parts, model, priority, .. } => {
                 self.check_promise(&parts);
-                self.check_limits(slot, &model, &parts);
+                self.check_limits(slot.id, &model, &parts);
                 self.places.insert(model, LedgerPlace { parts: parts.clone(), priority });
                 let fits = self.fits_ledger(&parts);
                 assert!(self.ledger_open, "the ledger is asked for {parts:?} while it cannot be");
                 // The ledger grants no lease that it has no room for.
                 let parts = if fits { parts } else { Vec::new() };
-                let asked = self.leases.insert((slot, generation), (parts, Lease::Asked));
-                assert!(asked.is_none(), "a second lease for slot {slot} generation {generation}");
+                let asked = self.leases.insert(slot, (parts, Lease::Asked));
+                assert!(asked.is_none(), "a second lease for {slot:?}");
                 let refused = self.rng.chance(self.behaviour.refuse_lease) || !fits;
                 let event = if refused {
                     let retry_after = millis(self.rng.below(2_000));
-                    Event::LeaseRefused { slot, generation, reason: "no".into(), retry_after }
+                    Event::LeaseRefused { slot, reason: "no".into(), retry_after }
                 } else {
-                    Event::LeaseGranted { slot, generation }
+                    Event::LeaseGranted { slot }
                 };
                 self.after(millis(1), Coming::Event(event));
             }
             Effect::AwaitLease { model, parts, priority, preempt } => self.await_lease(model, parts, priority, preempt),
-            Effect::ForgoLease { model } => {
+            Effect::CancelLease { model } => {
                 assert!(self.places.remove(&model).is_some(), "{model} leaves a queue in which it does not stand");
             }
-            Effect::Spawn { slot, generation, model, parts, residency, .. } => {
+            Effect::Spawn { slot, model, parts, residency, .. } => {
                 self.check_layers(&model, &parts, residency.mode);
-                self.spawn((slot, generation), model);
+                self.spawn(slot, model);
             }
-            Effect::Stop { slot, generation } => {
-                let worker = self.workers.get(&(slot, generation)).expect("a worker to stop");
-                let parts = self.leases.get(&(slot, generation)).map(|(parts, _)| parts.as_slice()).unwrap_or_default();
+            Effect::Stop { slot } => {
+                let worker = self.workers.get(&slot).expect("a worker to stop");
+                let parts = self.leases.get(&slot).map(|(parts, _)| parts.as_slice()).unwrap_or_default();
                 let lost = self.core.devices().iter().any(|d| d.lost && parts.iter().any(|(part, _)| *part == d.id));
                 assert!(worker.running.is_empty() || lost, "{} was stopped while it worked", worker.model);
                 let exit = self.span(self.behaviour.exit);
-                self.after(exit, Coming::WorkerDies((slot, generation), Some(WorkerExit::Clean)));
+                self.after(exit, Coming::WorkerDies(slot, Some(WorkerExit::Clean)));
             }
-            Effect::ReleaseLease { slot, generation } => {
-                let alive = self.workers.get(&(slot, generation)).is_some_and(|worker| worker.alive);
+            Effect::ReleaseLease { slot } => {
+                let alive = self.workers.get(&slot).is_some_and(|worker| worker.alive);
                 assert!(!alive, "the lease of a live worker was released");
-                let lease = self.leases.get_mut(&(slot, generation)).expect("a lease to release");
+                let lease = self.leases.get_mut(&slot).expect("a lease to release");
                 assert_eq!(lease.1, Lease::Granted);
                 lease.1 = Lease::Releasing;
-                self.workers.remove(&(slot, generation));
+                self.workers.remove(&slot);
                 let delay = millis(self.rng.below(100));
-                self.after(delay, Coming::Event(Event::LeaseReleased { slot, generation }));
+                self.after(delay, Coming::Event(Event::LeaseReleased { slot }));
             }
-            Effect::Dispatch { request, slot, generation, queued, loading, .. } => {
+            Effect::Dispatch { request, slot, queued, loading, .. } => {
                 assert!(loading <= queued);
-                self.dispatch(request, (slot, generation));
+                self.dispatch(request, slot);
                 self.may_give_up(request);
             }
             Effect::DispatchCloud { request, provider, .. } => {
@@ -653,33 +650,32 @@ impl World {
         assert!(self.core.why(request).is_none(), "request {request} waits after its end");
     }
 
-    fn spawn(&mut self, filling: Filling, model: ModelId) {
-        let (slot, generation) = filling;
-        assert_eq!(self.leases.get(&filling).map(|(_, lease)| *lease), Some(Lease::Granted), "a worker without lease");
+    fn spawn(&mut self, slot: SlotKey, model: ModelId) {
+        assert_eq!(self.leases.get(&slot).map(|(_, lease)| *lease), Some(Lease::Granted), "a worker without lease");
         let load = self.span(self.behaviour.load);
         let bad = self.behaviour.bad.contains(&model);
         let worker = Worker { model, ready: false, alive: true, running: BTreeSet::new() };
-        assert!(self.workers.insert(filling, worker).is_none(), "two workers in one filling");
+        assert!(self.workers.insert(slot, worker).is_none(), "two workers in one generation");
         let news = |event| Coming::Event(event);
-        self.after(load / 10, news(Event::WorkerStarted { slot, generation, pid: 1, port: 8300 }));
+        self.after(load / 10, news(Event::WorkerStarted { slot, pid: 1, port: 8300 }));
         if !bad && self.rng.chance(self.behaviour.port_clash) {
-            self.after(load / 9, Coming::WorkerDies(filling, Some(WorkerExit::PortInUse)));
+            self.after(load / 9, Coming::WorkerDies(slot, Some(WorkerExit::PortInUse)));
         } else if bad || self.rng.chance(self.behaviour.fail_load) {
             let oom = self.rng.chance(300);
             let reason = if bad { Some(WorkerExit::BadModel) } else { oom.then_some(WorkerExit::OutOfMemory) };
             let at = load.mul_f64(self.rng.below(100) as f64 / 100.0);
-            self.after(at, Coming::WorkerDies(filling, reason));
+            self.after(at, Coming::WorkerDies(slot, reason));
         } else {
-            self.after(load / 2, news(Event::WorkerProgress { slot, generation, progress: 0.5 }));
-            self.after(load, news(Event::WorkerReady { slot, generation, context_length: Some(512) }));
+            self.after(load / 2, news(Event::WorkerProgress { slot, progress: 0.5 }));
+            self.after(load, news(Event::WorkerReady { slot, context_length: Some(512) }));
         }
     }
 
-    fn dispatch(&mut self, request: RequestId, filling: Filling) {
-        let before = self.fates.insert(request, Fate::Running(filling.0, filling.1));
+    fn dispatch(&mut self, request: RequestId, slot: SlotKey) {
+        let before = self.fates.insert(request, Fate::Running(slot));
         assert_eq!(before, Some(Fate::Waiting), "request {request} was dispatched although it does not wait");
         // The exit of a dead worker may not be reported to the scheduler yet.
-        let Some(worker) = self.workers.get_mut(&filling) else { panic!("dispatch to no worker") };
+        let Some(worker) = self.workers.get_mut(&slot) else { panic!("dispatch to no worker") };
         assert!(worker.ready, "dispatch to a worker that is not ready");
         if !worker.alive {
             let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None };
@@ -691,9 +687,9 @@ impl World {
         assert!(limit.is_none_or(|limit| worker.running.len() <= limit), "more requests than the model takes");
         let answer = self.span(self.behaviour.answer);
         if self.rng.chance(self.behaviour.crash) {
-            self.after(answer / 2, Coming::WorkerDies(filling, None));
+            self.after(answer / 2, Coming::WorkerDies(slot, None));
         }
-        self.after(answer, Coming::Answer(filling, request));
+        self.after(answer, Coming::Answer(slot, request));
     }
 
     fn may_give_up(&mut self, request: RequestId) {
@@ -760,7 +756,7 @@ impl World {
         for slot in self.core.pool.in_use() {
             for (_, request) in &slot.running {
                 let place = self.core.running.get(request).and_then(|run| run.place);
-                assert_eq!(place, Some((slot.id, slot.generation)), "request {request} takes a place and does not run");
+                assert_eq!(place, Some(slot.key()), "request {request} takes a place and does not run");
             }
         }
         let counted: usize = self.core.clients.iter().map(|(_, client)| client.running as usize).sum();
@@ -806,7 +802,7 @@ impl World {
 
     /// Checks that a load begins only on open devices, within the limit of its category, and alone where it needs to
     /// be.
-    fn check_limits(&self, filling: SlotId, model: &ModelId, parts: &[(DeviceId, ByteCount)]) {
+    fn check_limits(&self, loading: SlotId, model: &ModelId, parts: &[(DeviceId, ByteCount)]) {
         let slots = self.core.slots();
         let devices = self.core.devices();
         let device = |name: &DeviceId| devices.iter().find(|device| device.id == *name);
@@ -828,7 +824,7 @@ impl World {
             flagged.into_iter().chain(exclusive.map(|(name, _)| name.clone())).collect()
         };
         let mine = alone(model, parts);
-        for other in slots.iter().filter(|slot| slot.id != filling) {
+        for other in slots.iter().filter(|slot| slot.id != loading) {
             let theirs = alone(&other.model, &other.parts);
             let uses =
                 |parts: &[(DeviceId, ByteCount)], of: &BTreeSet<DeviceId>| parts.iter().any(|(d, _)| of.contains(d));
