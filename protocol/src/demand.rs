@@ -151,8 +151,8 @@ impl Demand {
     }
 
     /// The refusal of this demand by the engine `who`, in words.
-    pub fn refused_by(self, who: &str) -> ApiError {
-        beyond(who, self.field, self.act, self.remedy)
+    pub fn refused_by(self, who: &str) -> UnmetDemand {
+        UnmetDemand::of(who, self.field, self.act, self.remedy)
     }
 
     /// The names of the demand's field and of its details.
@@ -189,7 +189,7 @@ impl Demand {
 /// Errors: 400 that names the field, and the engine that supports it.
 pub fn refuse_unmet<'a>(text: impl Fn(&str) -> Option<&'a str>) -> Result<(), ApiError> {
     if let Some(demand) = Demand::first_in(&text) {
-        return Err(demand.refused_by(OWN));
+        return Err(demand.refused_by(OWN).into());
     }
     let format = text("response_format").unwrap_or("null");
     match serde_json::from_str(format).unwrap_or(Value::Null) {
@@ -211,15 +211,31 @@ pub fn refuse_unmet<'a>(text: impl Fn(&str) -> Option<&'a str>) -> Result<(), Ap
 
 /// The refusal of a request's field that the candle worker does not support; `act` follows "cannot".
 pub fn beyond_worker(param: &str, act: &str, remedy: Remedy) -> ApiError {
-    beyond(OWN, param, act, remedy)
+    UnmetDemand::of(OWN, param, act, remedy).into()
 }
 
-/// The refusal of a request's field that the engine `who` does not support; `act` follows "cannot".
-pub fn beyond(who: &str, param: &str, act: &str, remedy: Remedy) -> ApiError {
-    let field = param.rsplit('.').next().unwrap_or(param);
-    let named = if act.contains(field) { String::new() } else { format!(", which '{param}' asks for") };
-    let message = format!("{who} cannot {act}{named}; {remedy}");
-    ApiError::new(ErrorCode::UnsupportedByModel, message).with_param(param)
+/// A demand that an engine does not meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnmetDemand {
+    /// The field that makes the demand.
+    pub field: String,
+    /// The demand and its remedy, for people.
+    pub message: String,
+}
+
+impl UnmetDemand {
+    /// The refusal of a request's field that the engine `who` does not support; `act` follows "cannot".
+    pub fn of(who: &str, param: &str, act: &str, remedy: Remedy) -> Self {
+        let field = param.rsplit('.').next().unwrap_or(param);
+        let named = if act.contains(field) { String::new() } else { format!(", which '{param}' asks for") };
+        Self { field: param.to_owned(), message: format!("{who} cannot {act}{named}; {remedy}") }
+    }
+}
+
+impl From<UnmetDemand> for ApiError {
+    fn from(demand: UnmetDemand) -> Self {
+        Self::new(ErrorCode::UnsupportedByModel, demand.message).with_param(demand.field)
+    }
 }
 
 /// The form that a `response_format` demands; `None` where it is text or absent.
@@ -243,7 +259,7 @@ mod tests {
         for demand in DEMANDS {
             let request = serde_json::json!({ "messages": [], demand.field: { "x": 1 } });
             assert_eq!(first(&request), Some(demand.field));
-            let error = demand.refused_by("our own worker");
+            let error = ApiError::from(demand.refused_by("our own worker"));
             assert_eq!((error.status(), error.param.as_deref()), (400, Some(demand.field)));
             assert!(error.message.contains(demand.field) && error.message.contains("; "), "{error}");
             let engine = match demand.remedy {

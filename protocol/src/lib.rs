@@ -31,7 +31,7 @@ pub use bytes::{ByteCount, ParseByteCountError, SignedBytes};
 pub use category::{Category, Modality, ParseCategoryError};
 pub use clock::Later;
 pub use command::{CommandSource, CommandSpec, CommandTemplateError, Piece, Placeholder, StopSignal, split_template};
-pub use demand::{DEMANDS, Demand, Remedy, beyond, beyond_worker, refuse_unmet, wanted_form};
+pub use demand::{DEMANDS, Demand, Remedy, UnmetDemand, beyond_worker, refuse_unmet, wanted_form};
 pub use device::{DeviceId, GPU_CONTEXT, ParseDeviceError};
 pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
 pub use error_chain::chain;
@@ -43,7 +43,7 @@ pub use printable::{Label, PrintableWriter, is_printable, printable, printable_l
 pub use priority::{ParsePriorityError, Priority};
 pub use residency::{ParseResidencyError, ParseStoreError, Residency, ResidencyMode, StoreKind};
 pub use span::{KeepAlive, LONGEST_SPAN, ParseSpanError, parse_span, span_of_secs};
-pub use thinking::{THINKING_SWITCHES, Thinking};
+pub use thinking::{BadThinking, THINKING_SWITCHES, Thinking};
 pub use worker::{
     EngineStats, HealthQuestion, Readiness, ReadyProof, StreamStats, TextLimits, WorkerExit, WorkerHealth, WorkerSpec,
     WorkerSpecError, headers,

@@ -27,20 +27,45 @@ pub enum Thinking {
 /// DeepSeek the second.
 pub const THINKING_SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
+/// A field about thinking with an invalid value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadThinking {
+    /// The field.
+    pub field: String,
+    /// The fault and the valid values, for people.
+    pub message: String,
+}
+
+impl From<BadThinking> for ApiError {
+    fn from(error: BadThinking) -> Self {
+        Self::invalid(error.field, error.message)
+    }
+}
+
 const FORMS: &str = "\"on\", \"off\", a number of tokens, or {\"type\": \"enabled\", \"budget_tokens\": N}";
 
 impl Thinking {
-    /// The thinking that a chat's fields ask for. The first of these fields decides: `thinking`, the template's
-    /// switch in `chat_template_kwargs`, OpenAI's `reasoning_effort`, then `otherwise`. A switch that is on sets no
-    /// limit: an existing budget stays.
-    ///
-    /// Errors: a field with an invalid value, by name.
+    /// [`Self::in_fields`], with an error for clients.
     pub fn of_chat(
         thinking: Option<&Value>,
         template: Option<&Value>,
         effort: Option<&Value>,
         otherwise: Option<Self>,
     ) -> Result<Option<Self>, ApiError> {
+        Ok(Self::in_fields(thinking, template, effort, otherwise)?)
+    }
+
+    /// The thinking that a chat's fields ask for. The first of these fields decides: `thinking`, the template's
+    /// switch in `chat_template_kwargs`, OpenAI's `reasoning_effort`, then `otherwise`. A switch that is on sets no
+    /// limit: an existing budget stays.
+    ///
+    /// Errors: a field with an invalid value, by name.
+    pub fn in_fields(
+        thinking: Option<&Value>,
+        template: Option<&Value>,
+        effort: Option<&Value>,
+        otherwise: Option<Self>,
+    ) -> Result<Option<Self>, BadThinking> {
         if let Some(value) = thinking.filter(|value| !value.is_null()) {
             return Self::of_field("thinking", value).map(Some);
         }
@@ -55,12 +80,15 @@ impl Thinking {
     }
 
     /// Reads the field `name` of a request.
-    pub fn of_field(name: &str, value: &Value) -> Result<Self, ApiError> {
-        Self::deserialize(value).map_err(|error| ApiError::invalid(name, format!("'{name}' must be {FORMS}: {error}")))
+    pub fn of_field(name: &str, value: &Value) -> Result<Self, BadThinking> {
+        Self::deserialize(value).map_err(|error| BadThinking {
+            field: name.to_owned(),
+            message: format!("'{name}' must be {FORMS}: {error}"),
+        })
     }
 
     /// OpenAI's `reasoning_effort` as a number of tokens, the same for every engine.
-    fn of_effort(value: &Value) -> Result<Self, ApiError> {
+    fn of_effort(value: &Value) -> Result<Self, BadThinking> {
         match value.as_str() {
             Some("none" | "minimal") => Ok(Self::Off),
             Some("low") => Ok(Self::Budget(2_048)),
@@ -68,7 +96,7 @@ impl Thinking {
             Some("high" | "xhigh" | "max") => Ok(Self::Budget(24_576)),
             _ => {
                 let message = format!("'reasoning_effort' cannot be {value}; none, low, medium or high");
-                Err(ApiError::invalid("reasoning_effort", message))
+                Err(BadThinking { field: "reasoning_effort".to_owned(), message })
             }
         }
     }
@@ -189,7 +217,7 @@ impl<'de> Visitor<'de> for Forms {
 mod tests {
     use super::*;
 
-    fn read(value: &Value) -> Result<Thinking, ApiError> {
+    fn read(value: &Value) -> Result<Thinking, BadThinking> {
         Thinking::of_field("thinking", value)
     }
 
@@ -220,7 +248,7 @@ mod tests {
             (json!([1]), "sequence"),
         ] {
             let error = read(&value).unwrap_err();
-            assert!(error.message.contains(word) && error.param.as_deref() == Some("thinking"), "{value}: {error:?}");
+            assert!(error.message.contains(word) && error.field == "thinking", "{value}: {error:?}");
         }
     }
 

@@ -2,17 +2,17 @@
 //! by the tokens it has reported; tokens not reported yet are estimated from its bytes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use model_boss_dialects::anthropic::ChatFromMessages;
 use model_boss_dialects::sse::{SseItem, SseReader};
-use model_boss_dialects::{Reshape, nonsense};
+use model_boss_dialects::{DialectError, Reshape, nonsense};
+use model_boss_protocol::ClientId;
 use model_boss_protocol::sse::event;
-use model_boss_protocol::{ApiError, ClientId, ErrorCode};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::error::SpendingRefusal;
 use super::spend::{Refused, Reserved, Spend, Used};
 
 /// English text has about four bytes for each token.
@@ -21,8 +21,6 @@ const BYTES_PER_TOKEN: usize = 4;
 const USUAL_ANSWER: u64 = 16_384;
 /// The most tokens of an image: providers cut images into pieces, and none uses more.
 const IMAGE_TOKENS: u64 = 4_096;
-/// The `Retry-After` of a refusal while other requests reserve the rest of the limit.
-const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The open bill of one request.
 pub(super) struct Bill {
@@ -81,30 +79,20 @@ fn most_tokens(value: &Value) -> u64 {
 impl Bill {
     /// Reserves the most that the request may cost, for a client with a limit. The call comes before the request is
     /// sent.
-    pub(super) fn reserve(&mut self, most: Most) -> Result<(), ApiError> {
+    pub(super) fn reserve(&mut self, most: Most) -> Result<(), SpendingRefusal> {
         let Some(limit) = self.daily_limit else { return Ok(()) };
         // A provider on this machine, or marked as no cloud, may have no price.
         let (of_prompt, of_answer) = self.price.unwrap_or_default();
         let dollars = most.prompt as f64 * of_prompt + most.answer as f64 * of_answer;
         let client = &self.client;
-        let refuse = |message: String| ApiError::new(ErrorCode::CloudNotAllowed, message).with_param("model");
-        let who = match self.spend.counts_apart(client) {
+        let who = || match self.spend.counts_apart(client) {
             true => format!("client '{client}' has"),
             false => format!("client '{client}' and the other names beyond those counted apart have together"),
         };
         let reserved = self.spend.reserve(client, limit, dollars, self.now).map_err(|refused| match refused {
-            Refused::Spent(spent) => refuse(format!("{who} spent ${spent:.2} of ${limit} today (UTC)")),
-            Refused::Unknown => refuse(format!(
-                "what client '{client}' has spent of ${limit} today (UTC) is not known, because spend.json cannot be read \
-                 or was damaged: stop the coordinator and remove it, or wait until tomorrow"
-            )),
-            Refused::UnderWay(spent) => {
-                let message = format!(
-                    "{who} spent ${spent:.2} of ${limit} today (UTC), and requests under way may use the rest; ask again \
-                     when they have ended"
-                );
-                ApiError::new(ErrorCode::ClientLimit, message).retry_after(ASK_AGAIN)
-            }
+            Refused::Spent(spent) => SpendingRefusal::Spent { who: who(), spent, limit },
+            Refused::Unknown => SpendingRefusal::NotKnown { client: client.clone(), limit },
+            Refused::UnderWay(spent) => SpendingRefusal::Reserved { who: who(), spent, limit },
         })?;
         self.reserved = Some(reserved);
         Ok(())
@@ -131,7 +119,7 @@ pub(super) struct BilledMessages {
 }
 
 impl Reshape for BilledMessages {
-    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, DialectError> {
         self.chat.whole(status, body)
     }
 
@@ -141,6 +129,10 @@ impl Reshape for BilledMessages {
 
     fn end(&mut self) -> Bytes {
         self.chat.end()
+    }
+
+    fn failure(&mut self) -> Option<DialectError> {
+        self.chat.failure()
     }
 
     fn tokens(&self) -> Option<(u64, u64)> {
@@ -203,7 +195,7 @@ fn text_in(value: &Value) -> usize {
 }
 
 impl Reshape for BilledChat {
-    fn whole(&mut self, _: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+    fn whole(&mut self, _: u16, body: &Bytes) -> Result<Bytes, DialectError> {
         let answer: Counted = serde_json::from_slice(body).map_err(nonsense)?;
         self.count(answer.usage);
         Ok(body.clone())

@@ -16,12 +16,13 @@ use model_boss_dialects::{Reshape, Stamp};
 use model_boss_host::state_folder::StateFolder;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_http::offload::offload;
-use model_boss_protocol::{ApiError, ClientId, ErrorCode};
+use model_boss_protocol::ClientId;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use super::bill::Bill;
 use super::command::Commands;
+use super::error::{CloudError, CloudUnsupported, SpendingRefusal};
 use super::put::{CloudCall, Put, Question, put};
 use super::spend::{Spend, Used};
 use super::transport::{Answered, Transport};
@@ -114,7 +115,7 @@ impl Clouds {
     }
 
     /// Sends one request to a provider and waits for the beginning of its answer.
-    pub async fn ask(&self, request: &CloudRequest<'_>) -> Result<CloudAnswer, ApiError> {
+    pub async fn ask(&self, request: &CloudRequest<'_>) -> Result<CloudAnswer, CloudError> {
         let provider = self.provider(request.provider)?;
         let model = provider.model(request.model);
         let price = provider.price(model);
@@ -181,7 +182,7 @@ impl Clouds {
         key: Option<String>,
         question: CommandQuestion,
         is_stream: bool,
-    ) -> Result<CloudBody, ApiError> {
+    ) -> Result<CloudBody, CloudError> {
         let running = self.commands.ask((provider.name(), program), model, key, question).await?;
         Ok(if is_stream {
             CloudBody::Command(running.stream())
@@ -192,22 +193,21 @@ impl Clouds {
 
     /// The number of tokens in a prompt of the Messages API, counted by the provider. The provider does not charge for
     /// it.
-    pub async fn count_tokens(&self, question: CountRequest<'_>) -> Result<u64, ApiError> {
+    pub async fn count_tokens(&self, question: CountRequest<'_>) -> Result<u64, CloudError> {
         let provider = self.provider(question.provider)?;
         if provider.kind() != ProviderKind::Anthropic {
-            let message = format!("provider '{}' has no way to count tokens without an answer", question.provider);
-            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
+            return Err(CloudUnsupported::NoCounting(question.provider.to_owned()).into());
         }
         if provider.command().is_some() {
-            let message = format!("provider '{}' is a command line, which counts no tokens", question.provider);
-            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
+            return Err(CloudUnsupported::CommandCounts(question.provider.to_owned()).into());
         }
         let model = provider.model(question.model);
         let mut body = question.body;
         body.retain(|name, _| COUNTED.contains(&name.as_str()));
         body.insert("model".to_owned(), json!(model));
         let key = provider.key()?;
-        let text = offload(question.size, move || Ok(Bytes::from(Value::Object(body).to_string()))).await?;
+        let text =
+            offload(question.size, move || Ok::<_, CloudError>(Bytes::from(Value::Object(body).to_string()))).await?;
         let mut sent = Sent {
             spend: &self.spend,
             provider: question.provider,
@@ -220,10 +220,7 @@ impl Clouds {
         sent.answered = true;
         let said = transport::collect(answered.body).await;
         let said: Value = serde_json::from_slice(&said).unwrap_or_default();
-        said["input_tokens"].as_u64().ok_or_else(|| {
-            let message = format!("provider '{}' did not say how many tokens there are", question.provider);
-            ApiError::new(ErrorCode::BackendError, message)
-        })
+        said["input_tokens"].as_u64().ok_or_else(|| CloudError::NoCount(question.provider.to_owned()))
     }
 
     /// Sends a translated request, once. An error answer becomes an error.
@@ -234,12 +231,12 @@ impl Clouds {
         key: Option<&str>,
         body: Bytes,
         id: &str,
-    ) -> Result<Answered, ApiError> {
+    ) -> Result<Answered, CloudError> {
         let sent = self.transport.send(provider, path, key, body, id).await;
-        let answered = sent.map_err(|error| {
-            let (name, why) = (provider.name(), model_boss_protocol::chain(&error));
+        let answered = sent.map_err(|source| {
+            let (name, why) = (provider.name(), model_boss_protocol::chain(&source));
             tracing::warn!(provider = name, "the provider cannot be reached: {why}");
-            ApiError::new(ErrorCode::BackendError, format!("provider '{name}' cannot be reached: {error}"))
+            CloudError::Unreachable { provider: name.to_owned(), source }
         })?;
         if answered.status.is_success() {
             return Ok(answered);
@@ -251,14 +248,11 @@ impl Clouds {
             // Some providers repeat a rejected key. The key is the operator's secret, and clients read the error.
             error.message = without(&error.message, key);
         }
-        Err(error)
+        Err(error.into())
     }
 
-    fn provider(&self, name: &str) -> Result<&Provider, ApiError> {
-        self.providers.get(name).ok_or_else(|| {
-            let message = format!("there is no provider '{name}'; [providers.NAME] adds one");
-            ApiError::new(ErrorCode::ModelNotFound, message).with_param("model")
-        })
+    fn provider(&self, name: &str) -> Result<&Provider, CloudError> {
+        self.providers.get(name).ok_or_else(|| CloudError::UnknownProvider(name.to_owned()))
     }
 
     /// Checks that a client with a limit uses only models with a known price. The limit itself is checked later, when
@@ -269,15 +263,15 @@ impl Clouds {
         provider: &Provider,
         model: &str,
         price: Option<(f64, f64)>,
-    ) -> Result<(), ApiError> {
+    ) -> Result<(), SpendingRefusal> {
         let Some(limit) = request.daily_limit else { return Ok(()) };
         if price.is_none() && provider.costs() {
-            let message = format!(
-                "client '{}' may spend ${limit} a day, and no price of '{}:{model}' is known: set \
-                 [providers.{}.prices]",
-                request.client, request.provider, request.provider
-            );
-            return Err(ApiError::new(ErrorCode::CloudNotAllowed, message).with_param("model"));
+            return Err(SpendingRefusal::NoPrice {
+                client: request.client.clone(),
+                limit,
+                provider: request.provider.to_owned(),
+                model: model.to_owned(),
+            });
         }
         Ok(())
     }

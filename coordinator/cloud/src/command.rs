@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use model_boss_dialects::anthropic::{CommandAnswer, CommandQuestion, Ended, cloud_error};
-use model_boss_dialects::sse;
+use model_boss_dialects::{DialectError, sse};
 use model_boss_host::environment::ChildEnvironment;
 use model_boss_host::guard::{Guarded, Lifeline};
 use model_boss_host::process::Spawner;
-use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,6 +21,8 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+
+use super::error::{CloudError, CommandFault};
 
 /// The longest silence of a command: thinking models take minutes.
 const SILENCE: Duration = Duration::from_secs(600);
@@ -95,15 +96,14 @@ impl Commands {
         model: &str,
         key: Option<String>,
         question: CommandQuestion,
-    ) -> Result<Running, ApiError> {
+    ) -> Result<Running, CloudError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-:@/[]".contains(c);
         if model.starts_with('-') || !model.chars().all(plain) {
-            let message = format!("'{}' is no name of a model", model.escape_debug());
-            return Err(ApiError::invalid("model", message));
+            return Err(CloudError::ModelName(model.to_owned()));
         }
         let failed = |error: io::Error| {
-            let message = format!("provider '{name}': the command '{}' cannot be started: {error}", program.display());
-            ApiError::new(ErrorCode::BackendError, message)
+            let fault = CommandFault::NotStarted { program: program.to_owned(), error };
+            CloudError::Command { provider: name.to_owned(), fault }
         };
         let folder = tempfile::tempdir().map_err(failed)?;
         let system = folder.path().join("system.txt");
@@ -153,7 +153,9 @@ impl Commands {
             begun = running.begin() => begun?,
         }
         match running.answer.ended() {
-            Some(Ended::Badly { message, status }) if running.unread.is_empty() => Err(refusal(message, *status)),
+            Some(Ended::Badly { message, status }) if running.unread.is_empty() => {
+                Err(refusal(message, *status).into())
+            }
             _ => Ok(running),
         }
     }
@@ -193,7 +195,7 @@ fn command(
 
 impl Running {
     /// Waits until a part of the answer, or its end, has arrived.
-    async fn begin(&mut self) -> Result<(), ApiError> {
+    async fn begin(&mut self) -> Result<(), CloudError> {
         while !self.answer.has_begun() {
             self.more().await?;
         }
@@ -201,12 +203,12 @@ impl Running {
     }
 
     /// Waits for the end; returns the answer as one message of the Messages API.
-    pub(super) async fn whole(mut self) -> Result<Bytes, ApiError> {
+    pub(super) async fn whole(mut self) -> Result<Bytes, CloudError> {
         while self.answer.ended().is_none() {
             self.more().await?;
         }
         match self.answer.ended() {
-            Some(Ended::Badly { message, status }) => Err(refusal(message, *status)),
+            Some(Ended::Badly { message, status }) => Err(refusal(message, *status).into()),
             _ => Ok(Bytes::from(self.answer.whole().to_string())),
         }
     }
@@ -230,8 +232,8 @@ impl Running {
                     () = sender.closed() => return,
                     more = self.more() => if let Err(error) = more {
                         let mut event = Vec::new();
-                        let shown = json!({ "type": "api_error", "message": error.message });
-                        sse::named(&mut event, "error", &json!({ "type": "error", "error": shown }));
+                        let told = json!({ "type": "api_error", "message": error.to_string() });
+                        sse::named(&mut event, "error", &json!({ "type": "error", "error": told }));
                         _ = sender.send(Bytes::from(event)).await;
                         return;
                     },
@@ -242,12 +244,12 @@ impl Running {
     }
 
     /// Reads more of the output. The call fails when the command ended without a result, or is silent for too long.
-    async fn more(&mut self) -> Result<(), ApiError> {
+    async fn more(&mut self) -> Result<(), CloudError> {
         self.read.clear();
         self.read.reserve(READ_AT_ONCE);
-        let broken = |what: String| ApiError::new(ErrorCode::BackendError, what);
+        let provider = self.name.clone();
         match timeout(SILENCE, self.output.read_buf(&mut self.read)).await {
-            Err(_) => Err(broken(format!("provider '{}': the command said nothing for {SILENCE:?}", self.name))),
+            Err(_) => Err(CloudError::Command { provider, fault: CommandFault::Silent(SILENCE) }),
             Ok(Ok(1..)) => {
                 self.unread.extend(self.answer.push(&self.read));
                 Ok(())
@@ -257,16 +259,16 @@ impl Running {
                 let how =
                     status.ok().and_then(Result::ok).map_or_else(|| "no end".to_owned(), |status| status.to_string());
                 let words = timeout(FAREWELL, &mut self.words).await.ok().and_then(Result::ok).unwrap_or_default();
-                let message =
-                    format!("provider '{}': the command ended without an answer ({how}): {}", self.name, words.trim());
-                tracing::warn!("{message}");
-                Err(broken(message))
+                let fault = CommandFault::NoAnswer { how, words: words.trim().to_owned() };
+                let error = CloudError::Command { provider, fault };
+                tracing::warn!("{error}");
+                Err(error)
             }
         }
     }
 }
 
-fn refusal(message: &str, status: u16) -> ApiError {
+fn refusal(message: &str, status: u16) -> DialectError {
     let said: Value = json!({ "error": { "message": message } });
     cloud_error(status, said.to_string().as_bytes(), None)
 }

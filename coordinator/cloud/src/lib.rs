@@ -5,6 +5,7 @@
 mod bill;
 mod clouds;
 mod command;
+mod error;
 mod put;
 mod report;
 mod route;
@@ -12,5 +13,6 @@ mod spend;
 mod transport;
 
 pub use clouds::{CloudAnswer, CloudBody, CloudRequest, Clouds, CountRequest};
+pub use error::{CloudError, CloudUnsupported, CommandFault, SpendingRefusal};
 pub use report::{Counted, ProviderReport, UTC_DAY};
 pub use spend::{FILE as SPEND_FILE, Today};

@@ -13,10 +13,10 @@ use model_boss_dialects::{Reshape, Stamp};
 use model_boss_http::json;
 use model_boss_http::memory::{Admission, HeldMemory};
 use model_boss_http::offload::offload;
-use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::{Value, json};
 
 use super::bill::{Bill, BilledChat, BilledMessages, Most};
+use super::error::{CloudError, CloudUnsupported};
 
 /// A request to be translated.
 pub(super) struct CloudCall {
@@ -56,20 +56,17 @@ pub(super) enum Question {
 }
 
 /// Translates a request. Large bodies, usually with images, are parsed off the thread that serves sockets.
-pub(super) async fn put(order: CloudCall) -> Result<Put, ApiError> {
+pub(super) async fn put(order: CloudCall) -> Result<Put, CloudError> {
     offload(order.body.len(), move || put_now(order)).await
 }
 
-fn put_now(order: CloudCall) -> Result<Put, ApiError> {
+fn put_now(order: CloudCall) -> Result<Put, CloudError> {
     let CloudCall { kind, command, is_own, path, model, body, stamp, mut bill, mut memory, limits } = order;
     let mut chat = json::object(&body, limits, &mut memory, Admission::Accepted)?;
     let prompt = Most::of(&chat, None).guessed_prompt();
     let is_stream = chat.get("stream") == Some(&json!(true));
     match kind {
-        ProviderKind::Anthropic if path != "/v1/chat/completions" => {
-            let message = format!("Claude models answer chats, not {path}");
-            Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"))
-        }
+        ProviderKind::Anthropic if path != "/v1/chat/completions" => Err(CloudUnsupported::OnlyChats(path).into()),
         ProviderKind::Anthropic => {
             let question = match command {
                 Some(program) => {

@@ -128,7 +128,7 @@ impl Clouds {
                 kind: provider.kind(),
                 base_url: provider.address(),
                 cloud: provider.costs() || name == CLAUDE,
-                problem: key.as_ref().err().map(|error| error.message.clone()),
+                problem: key.as_ref().err().map(ToString::to_string),
                 key: match key {
                     Ok(Some(_)) => KeyState::Set,
                     Ok(None) => KeyState::None,

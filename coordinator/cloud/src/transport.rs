@@ -47,8 +47,8 @@ pub(super) struct Answered {
 
 /// Why a request got no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum TransportError {
-    /// The system has no trusted root certificates.
+pub enum TransportError {
+    /// There are no trusted root certificates.
     #[error("the system's certificates cannot be read, so nobody can be trusted; SSL_CERT_FILE names others")]
     Roots(#[source] std::io::Error),
     /// The request cannot be written as HTTP.

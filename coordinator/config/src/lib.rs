@@ -20,7 +20,7 @@ mod values;
 
 pub use keys::{ApiKeys, ApiKeysError};
 pub use load::{ConfigError, DEFAULT_FILE, Loaded, Origin, ShownSetting, Sources, catalogue, flag, variable};
-pub use provider::{Price, Provider, ProviderKind, ProviderTables, is_loopback};
+pub use provider::{KeyMissing, Price, Provider, ProviderKind, ProviderTables, is_loopback};
 pub use sections::{Config, DEFAULT_TASKS, JsonLimits, LeaseTerms, Limits, Log, Sse, StayWarm, TextSettings};
 pub use setting::entries;
 pub use tables::{BackendTables, DeclaredDevice, DeclaredDevices};

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use http::Uri;
-use model_boss_protocol::{ApiError, ErrorCode};
 use model_boss_tasks::{CLAUDE, Providers};
 use serde::{Deserialize, Serialize};
 
@@ -236,6 +235,16 @@ pub fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
+/// A provider needs a key, and its configured place holds none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("provider '{provider}' has no key: {what}")]
+pub struct KeyMissing {
+    /// The provider.
+    provider: String,
+    /// The fault of the place, or the settings that would give a key.
+    what: String,
+}
+
 impl Provider {
     /// The provider that a table of the configuration describes.
     pub fn new(name: &str, spec: ProviderSpec) -> Self {
@@ -304,11 +313,8 @@ impl Provider {
     }
 
     /// The key; never logged, and sent to the provider's own address only. `None` for a provider without one.
-    pub fn key(&self) -> Result<Option<String>, ApiError> {
-        let missing = |what: String| {
-            let message = format!("provider '{}' has no key: {what}", self.name);
-            ApiError::new(ErrorCode::BackendError, message)
-        };
+    pub fn key(&self) -> Result<Option<String>, KeyMissing> {
+        let missing = |what: String| KeyMissing { provider: self.name.clone(), what };
         if let Some(file) = &self.spec.key_file {
             let text =
                 std::fs::read_to_string(file).map_err(|error| missing(format!("{}: {error}", file.display())))?;

@@ -4,10 +4,10 @@
 use std::borrow::Cow;
 
 use memchr::memchr;
-use model_boss_protocol::ApiError;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::error::DialectError;
 use crate::nonsense;
 use crate::tokens::{DETOKENIZE, TOKENIZE};
 
@@ -139,7 +139,7 @@ impl From<Cow<'_, str>> for TextOnly {
 }
 
 /// Checks that `body` is a whole answer of this kind.
-pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), ApiError> {
+pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), DialectError> {
     let empty = match kind {
         AnswerKind::Chat => read::<ChatAnswer>(body)?.choices.is_empty(),
         AnswerKind::Completion => read::<CompletionAnswer>(body)?.choices.is_empty(),
@@ -160,7 +160,7 @@ pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), ApiError> {
     if empty { Err(nonsense("there is nothing in it")) } else { Ok(()) }
 }
 
-fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, DialectError> {
     serde_json::from_slice(body).map_err(nonsense)
 }
 
@@ -180,7 +180,7 @@ pub struct BadStream {
     /// Bytes of the last piece that may still be passed on.
     pub good: usize,
     /// The fault in the stream.
-    pub error: ApiError,
+    pub error: DialectError,
 }
 
 #[derive(Deserialize)]
@@ -229,7 +229,7 @@ impl StreamCheck {
     }
 
     /// Checks, after the connection has ended properly, that the answer is complete as well.
-    pub fn end(&mut self) -> Result<(), ApiError> {
+    pub fn end(&mut self) -> Result<(), DialectError> {
         let line = std::mem::take(&mut self.line);
         self.look(&line)?;
         match (self.begun, self.ended) {
@@ -239,7 +239,7 @@ impl StreamCheck {
         }
     }
 
-    fn look(&mut self, line: &[u8]) -> Result<(), ApiError> {
+    fn look(&mut self, line: &[u8]) -> Result<(), DialectError> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let Some(data) = line.strip_prefix(b"data:") else {
             let known = [&b":"[..], b"event:", b"id:", b"retry:"].iter().any(|field| line.starts_with(field));
@@ -308,7 +308,7 @@ mod tests {
     const GOOD: &str = ": ping\n\nevent: x\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n\
         data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{}}\n\ndata: [DONE]\n\n";
 
-    fn check(pieces: &[&[u8]]) -> Result<usize, ApiError> {
+    fn check(pieces: &[&[u8]]) -> Result<usize, DialectError> {
         let (mut check, mut good) = (StreamCheck::default(), 0);
         for piece in pieces {
             match check.push(piece) {

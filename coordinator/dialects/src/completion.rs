@@ -3,11 +3,12 @@
 //! The Alpaca format follows the README of Stanford Alpaca; `/completion` follows the README of llama.cpp's server.
 
 use bytes::Bytes;
-use model_boss_protocol::sse::{DONE, event};
-use model_boss_protocol::{ApiError, ErrorSource, PromptFormat};
+use model_boss_protocol::PromptFormat;
+use model_boss_protocol::sse::DONE;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::error::DialectError;
 use crate::sse::{self, SseItem, SseReader};
 use crate::{Reshape, Stamp, nonsense};
 
@@ -57,16 +58,16 @@ pub(crate) fn completion_request(
     kind: CompletionKind,
     served_name: &str,
     chat: &Map<String, Value>,
-) -> Result<Value, ApiError> {
+) -> Result<Value, DialectError> {
     let messages = chat.get("messages").and_then(Value::as_array);
-    let messages = messages.ok_or_else(|| ApiError::invalid("messages", "'messages' is missing, or no list"))?;
+    let messages = messages.ok_or_else(|| DialectError::invalid("messages", "'messages' is missing, or no list"))?;
     if chat.get("tools").and_then(Value::as_array).is_some_and(|tools| !tools.is_empty()) {
         let message = "this model has no chat template, so it cannot be told of 'tools'";
-        return Err(ApiError::invalid("tools", message));
+        return Err(DialectError::invalid("tools", message));
     }
     if chat.get("logprobs") == Some(&json!(true)) {
         let message = "this model has no chat template, so its chats have no 'logprobs'; ask /v1/completions for them";
-        return Err(ApiError::invalid("logprobs", message));
+        return Err(DialectError::invalid("logprobs", message));
     }
     let may_go_on = chat.get("continue_final_message") != Some(&json!(false));
     let prompt = prompt_of(format, messages, may_go_on)?;
@@ -108,7 +109,7 @@ pub(crate) fn completion_request(
 }
 
 /// The conversation as one text, ending where the answer begins.
-fn prompt_of(format: PromptFormat, messages: &[Value], may_go_on: bool) -> Result<String, ApiError> {
+fn prompt_of(format: PromptFormat, messages: &[Value], may_go_on: bool) -> Result<String, DialectError> {
     let mut prompt = String::new();
     for (index, message) in messages.iter().enumerate() {
         let text = text_of(index, message)?;
@@ -132,8 +133,8 @@ fn prompt_of(format: PromptFormat, messages: &[Value], may_go_on: bool) -> Resul
     Ok(prompt)
 }
 
-fn text_of(index: usize, message: &Value) -> Result<String, ApiError> {
-    let wrong = |what: &str| ApiError::invalid(format!("messages[{index}].content"), what.to_owned());
+fn text_of(index: usize, message: &Value) -> Result<String, DialectError> {
+    let wrong = |what: &str| DialectError::invalid(format!("messages[{index}].content"), what.to_owned());
     match message.get("content") {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::String(text)) => Ok(text.clone()),
@@ -183,6 +184,8 @@ pub struct CompletionToChat {
     /// Whether a finish reason has arrived.
     finished: bool,
     ended: bool,
+    /// The error that ended the stream, until the caller takes it.
+    failure: Option<DialectError>,
 }
 
 /// One event of the engine: a piece of text, and with the last one the reason of the end.
@@ -207,6 +210,7 @@ impl CompletionToChat {
             begun: false,
             finished: false,
             ended: false,
+            failure: None,
         }
     }
 
@@ -248,9 +252,9 @@ impl CompletionToChat {
     }
 
     /// Ends the stream with an error.
-    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+    fn fail(&mut self, error: DialectError) {
         self.ended = true;
-        out.extend_from_slice(event(error.body(ErrorSource::Worker).to_json()).as_bytes());
+        self.failure = Some(error);
     }
 
     fn chunk(&self, delta: &Value, end: Option<&str>) -> Value {
@@ -274,14 +278,14 @@ impl CompletionToChat {
         }
         let json = match serde_json::from_str::<Value>(data) {
             Ok(json) => json,
-            Err(error) => return self.fail(&nonsense(error), out),
+            Err(error) => return self.fail(nonsense(error)),
         };
         if json.get("error").is_some() {
             self.ended = true;
             sse::data(out, &json);
             return;
         }
-        let Some(step) = self.step(&json) else { return self.fail(&nonsense("it is no completion"), out) };
+        let Some(step) = self.step(&json) else { return self.fail(nonsense("it is no completion")) };
         self.so_far = step.usage.or(self.so_far.take());
         if !self.begun {
             self.begun = true;
@@ -319,7 +323,7 @@ fn usage(prompt: u64, answer: u64, cached: u64) -> Value {
 }
 
 impl Reshape for CompletionToChat {
-    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, DialectError> {
         if status >= 400 {
             return Ok(body.clone());
         }
@@ -359,9 +363,13 @@ impl Reshape for CompletionToChat {
                 self.tell_usage(&mut out);
                 out.extend_from_slice(DONE.as_bytes());
             }
-            (false, false) => self.fail(&nonsense("its stream ended in the middle"), &mut out),
+            (false, false) => self.fail(nonsense("its stream ended in the middle")),
         }
         Bytes::from(out)
+    }
+
+    fn failure(&mut self) -> Option<DialectError> {
+        self.failure.take()
     }
 }
 
@@ -422,7 +430,7 @@ mod tests {
             (json!({ "messages": [{ "content": 7 }] }), "messages[0].content"),
         ] {
             let error = completion_request(PromptFormat::Raw, CompletionKind::OpenAi, "m", &chat(body)).unwrap_err();
-            assert_eq!(error.param.as_deref(), Some(param));
+            assert_eq!(error.field.as_deref(), Some(param));
         }
     }
 

@@ -6,12 +6,13 @@
 //! `echo`. Builds without `continue_final_message` always continue and ignore the field.
 
 use bytes::Bytes;
-use model_boss_protocol::{ApiError, Remedy, beyond};
+use model_boss_protocol::{Remedy, UnmetDemand};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::error::DialectError;
 use crate::fields::{Fields, malformed, raw};
 use crate::{Reshape, nonsense};
 
@@ -20,7 +21,7 @@ const FLAG: &str = "continue_final_message";
 /// Sets the server's fields for continuing the last message. Returns the text that the answer may repeat.
 ///
 /// `leaves_it`: the server was started with the option that turns continuing off by default.
-pub(crate) fn ask(fields: &mut Fields, leaves_it: bool) -> Result<Option<String>, ApiError> {
+pub(crate) fn ask(fields: &mut Fields, leaves_it: bool) -> Result<Option<String>, DialectError> {
     let flag = fields.get(FLAG).map_or("null", |flag| flag.get());
     let wanted = match flag {
         "null" => !leaves_it,
@@ -44,7 +45,7 @@ pub(crate) fn ask(fields: &mut Fields, leaves_it: bool) -> Result<Option<String>
             let remedy =
                 "add llamacpp_args = \"--no-prefill-assistant\" to its manifest, or serve the model by our own worker";
             let act = format!("leave a last message of the assistant as it is ('{FLAG}')");
-            Err(beyond("llama-server", FLAG, &act, Remedy::Instead(remedy)))
+            Err(UnmetDemand::of("llama-server", FLAG, &act, Remedy::Instead(remedy)).into())
         }
         _ => Ok(None),
     }
@@ -52,7 +53,7 @@ pub(crate) fn ask(fields: &mut Fields, leaves_it: bool) -> Result<Option<String>
 
 /// The text of the last message, if an answer can continue it: an assistant's, without tool calls, after other
 /// messages.
-fn begun(fields: &Fields) -> Result<Option<String>, ApiError> {
+fn begun(fields: &Fields) -> Result<Option<String>, DialectError> {
     #[derive(Deserialize)]
     struct Message {
         role: Option<String>,
@@ -78,7 +79,7 @@ fn begun(fields: &Fields) -> Result<Option<String>, ApiError> {
 pub(crate) struct WithoutBegun(pub(crate) String);
 
 impl Reshape for WithoutBegun {
-    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, DialectError> {
         if status >= 400 {
             return Ok(body.clone());
         }

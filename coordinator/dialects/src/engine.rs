@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use model_boss_protocol::{ApiError, DEMANDS, Demand, PromptFormat, Thinking};
+use model_boss_protocol::{DEMANDS, Demand, PromptFormat, Thinking};
 use serde_json::{Map, Value, json};
 
 use crate::completion::{CompletionKind, CompletionToChat, completion_request};
 use crate::continued::{self, WithoutBegun};
+use crate::error::DialectError;
 use crate::fields::{Fields, malformed, raw};
 use crate::tokens::{TokensToBothNames, is_about_tokens};
 use crate::{Reshape, Stamp, thinking, tokens};
@@ -50,7 +51,7 @@ impl EngineDialect {
     }
 
     /// Translates a request for the engine, and prepares the translation of its answer.
-    pub fn prepare(&self, path: &'static str, body: &Bytes, stamp: Stamp) -> Result<Prepared, ApiError> {
+    pub fn prepare(&self, path: &'static str, body: &Bytes, stamp: Stamp) -> Result<Prepared, DialectError> {
         let chat = path.ends_with("/chat/completions");
         let mut fields: Fields = serde_json::from_slice(body).map_err(malformed)?;
         if is_about_tokens(path) {
@@ -84,7 +85,7 @@ impl EngineDialect {
     }
 
     /// Translates a request about tokens. Defaults of the manifest are for answers.
-    fn prepare_tokens(&self, path: &'static str, mut fields: Fields) -> Result<Prepared, ApiError> {
+    fn prepare_tokens(&self, path: &'static str, mut fields: Fields) -> Result<Prepared, DialectError> {
         tokens::rename(&mut fields, self.is_llama_server)?;
         fields.insert("model".to_owned(), raw(&json!(self.served_name))?);
         let body = Bytes::from(serde_json::to_vec(&fields).map_err(malformed)?);
@@ -93,19 +94,19 @@ impl EngineDialect {
 
     /// Refuses demands that llama.cpp's server would ignore. Requests to other engines pass, since their fields are
     /// unknown.
-    fn refuse_demands(&self, fields: &Fields) -> Result<(), ApiError> {
+    fn refuse_demands(&self, fields: &Fields) -> Result<(), DialectError> {
         let unknown = |name: &str| {
             let is_known = DEMANDS.iter().any(|demand| demand.field == name && demand.remedy.is_llama_server());
             fields.get(name).filter(|_| !is_known).map(|value| value.get())
         };
         match Demand::first_in(unknown) {
-            Some(demand) if self.is_llama_server => Err(demand.refused_by("llama-server")),
+            Some(demand) if self.is_llama_server => Err(demand.refused_by("llama-server").into()),
             _ => Ok(()),
         }
     }
 
     /// Translates the wish about thinking into the engine's fields. All other fields keep their bytes.
-    fn think(&self, fields: &mut Fields) -> Result<Option<&'static str>, ApiError> {
+    fn think(&self, fields: &mut Fields) -> Result<Option<&'static str>, DialectError> {
         let mut said = Map::new();
         for name in thinking::FIELDS {
             if let Some(value) = fields.remove(name) {
@@ -122,7 +123,7 @@ impl EngineDialect {
 
 /// Requests progress reports from llama.cpp's server, if a client wants tokens counted from the first chunk. Only
 /// progress reports have the prompt's tokens early.
-fn ask_for_progress(fields: &mut Fields) -> Result<(), ApiError> {
+fn ask_for_progress(fields: &mut Fields) -> Result<(), DialectError> {
     const PROGRESS: &str = "return_progress";
     let options = fields.get("stream_options").map_or("null", |options| options.get());
     let options: Value = serde_json::from_str(options).map_err(malformed)?;
@@ -135,6 +136,7 @@ fn ask_for_progress(fields: &mut Fields) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::DialectFault;
 
     fn prepare(dialect: &EngineDialect, body: &Value) -> (&'static str, Value) {
         let stamp = Stamp { id: "1".into(), model: "m".into(), created: 0 };
@@ -188,7 +190,7 @@ mod tests {
                     }
                     Err(error) => {
                         assert_eq!(
-                            (error.param.as_deref(), demand.remedy.is_llama_server()),
+                            (error.field.as_deref(), demand.remedy.is_llama_server()),
                             (Some(demand.field), false)
                         );
                     }
@@ -246,7 +248,8 @@ mod tests {
             assert_eq!(&sent(&ask(dialect, role, more.clone()).unwrap()), expected, "{role} {more}");
         }
         let refused = ask(&llama_server, "assistant", flag(json!(false))).err().unwrap();
-        assert_eq!((refused.status(), refused.param.as_deref()), (400, Some("continue_final_message")));
+        let place = (refused.fault, refused.field.as_deref());
+        assert_eq!(place, (DialectFault::Unsupported, Some("continue_final_message")));
         assert!(refused.message.contains("our own worker"), "it names an engine that can: {refused}");
         // Whole answers of newer builds repeat the text that had begun; streams with both fields set do not.
         let mut reshape = ask(&llama_server, "assistant", json!({})).unwrap().reshape.unwrap();

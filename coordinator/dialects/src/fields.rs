@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::error::{DialectError, DialectFault};
+
 pub(crate) type Fields = BTreeMap<String, Box<RawValue>>;
 
-pub(crate) fn raw(value: &Value) -> Result<Box<RawValue>, ApiError> {
+pub(crate) fn raw(value: &Value) -> Result<Box<RawValue>, DialectError> {
     to_raw_value(value).map_err(malformed)
 }
 
-pub(crate) fn malformed(error: impl std::fmt::Display) -> ApiError {
-    ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}"))
+pub(crate) fn malformed(error: impl std::fmt::Display) -> DialectError {
+    DialectError::new(DialectFault::Invalid, format!("the body is not a JSON object: {error}"))
 }

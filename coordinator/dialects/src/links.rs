@@ -5,7 +5,6 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use model_boss_protocol::ApiError;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -131,10 +130,9 @@ fn has_scheme(text: &str) -> bool {
     (is_scheme && !scheme.eq_ignore_ascii_case("data")) || plain.starts_with("//")
 }
 
-/// The error for a link at `place`.
-pub fn link_refused(place: String) -> ApiError {
-    let message = format!("'{place}' must be a data: URL or base64; links are not followed");
-    ApiError::invalid(place, message)
+/// The message for a link at `place`.
+pub fn link_refused(place: &str) -> String {
+    format!("'{place}' must be a data: URL or base64; links are not followed")
 }
 
 /// Whether a text has the form of Ollama's pictures: base64 that URL parsers do not take for a link.

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use model_boss_protocol::{ApiError, ErrorCode};
+use model_boss_protocol::ErrorCode;
 use serde_json::Value;
 
 /// Fields of a translated request whose name or place differs in the client's request.
@@ -47,15 +47,13 @@ impl Names {
         self.renamed(ours).map_or(Cow::Borrowed(ours), Cow::Owned)
     }
 
-    /// The error with the client's names, in its message and its `param`.
-    #[must_use]
-    pub fn put_back(&self, mut error: ApiError) -> ApiError {
-        if self.origins.is_empty() || !is_about_fields(error.code.as_str(), error.param.as_deref()) {
-            return error;
+    /// Puts the client's names into an error: into its message, and into the field that it is about.
+    pub fn put_back(&self, code: ErrorCode, message: &mut String, field: &mut Option<String>) {
+        if self.origins.is_empty() || !is_about_fields(code.as_str(), field.as_deref()) {
+            return;
         }
-        error.message = self.words(&error.message, error.param.as_deref());
-        error.param = error.param.map(|param| self.place(&param).into_owned());
-        error
+        *message = self.words(message, field.as_deref());
+        *field = field.take().map(|field| self.place(&field).into_owned());
     }
 
     /// The body of an error with the client's names, whichever process wrote it.
@@ -158,6 +156,12 @@ pub(crate) mod tests {
     use super::*;
     use serde_json::json;
 
+    fn put_back(names: &Names, code: ErrorCode, message: &str, field: Option<&str>) -> (String, Option<String>) {
+        let (mut message, mut field) = (message.to_owned(), field.map(str::to_owned));
+        names.put_back(code, &mut message, &mut field);
+        (message, field)
+    }
+
     /// The value at a place of a document.
     fn at<'a>(document: &'a Value, place: &str) -> Option<&'a Value> {
         document.pointer(&format!("/{}", place.replace(']', "").replace(['.', '['], "/")))
@@ -186,8 +190,8 @@ pub(crate) mod tests {
         for ours in found {
             let theirs = names.place(&ours);
             assert!(at(client, &theirs).is_some(), "'{ours}' is called '{theirs}', which is not in {client}");
-            let error = ApiError::invalid(ours.clone(), format!("'{ours}' is wrong"));
-            assert_eq!(names.put_back(error), ApiError::invalid(theirs.clone(), format!("'{theirs}' is wrong")));
+            let said = put_back(names, ErrorCode::InvalidRequest, &format!("'{ours}' is wrong"), Some(&ours));
+            assert_eq!(said, (format!("'{theirs}' is wrong"), Some(theirs.into_owned())));
         }
     }
 
@@ -245,13 +249,16 @@ pub(crate) mod tests {
             ("\"max_tokens\" or `stop`", "\"options.num_predict\" or `stop_sequences`"),
             ("größer: 'stop' …", "größer: 'stop_sequences' …"),
         ] {
-            let error = ApiError::invalid("stop", ours);
-            assert_eq!(names().put_back(error), ApiError::invalid("stop_sequences", theirs));
+            let said = put_back(&names(), ErrorCode::InvalidRequest, ours, Some("stop"));
+            assert_eq!(said, (theirs.to_owned(), Some("stop_sequences".to_owned())));
         }
-        let error = ApiError::invalid("messages[1].content[0].image_url.url", "'url' must be data");
-        assert_eq!(names().put_back(error).message, "'data' must be data");
-        let body = ApiError::new(ErrorCode::ModelNotFound, "no model").body(model_boss_protocol::ErrorSource::Worker);
-        let body = serde_json::to_value(body).unwrap();
+        let url = "messages[1].content[0].image_url.url";
+        let said = put_back(&names(), ErrorCode::InvalidRequest, "'url' must be data", Some(url));
+        assert_eq!(said.0, "'data' must be data");
+        let body = json!({
+            "error": { "message": "no model", "type": "not_found_error", "param": null, "code": "model_not_found" },
+            "source": "worker",
+        });
         assert_eq!(names().put_back_body(body.clone()), body);
         assert_eq!(names().put_back_body(json!({ "error": "'stop' is long" }))["error"], "'stop_sequences' is long");
         for (code, param) in
@@ -260,8 +267,8 @@ pub(crate) mod tests {
             let body = json!({ "error": { "message": "the model 'stop' cannot", "code": code, "param": param } });
             assert_eq!(names().put_back_body(body.clone()), body, "a model may have the name of a field");
         }
-        let error = ApiError::new(ErrorCode::ModelLoadFailed, "the model 'stop' did not load");
-        assert_eq!(names().put_back(error.clone()), error);
+        let words = "the model 'stop' did not load";
+        assert_eq!(put_back(&names(), ErrorCode::ModelLoadFailed, words, None), (words.to_owned(), None));
         for odd in [json!(null), json!("stop"), json!([{}]), json!({ "error": null }), json!({ "error": [7] })] {
             assert_eq!(names().put_back_body(odd.clone()), odd);
         }

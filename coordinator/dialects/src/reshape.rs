@@ -1,7 +1,8 @@
 //! Translation of an answer from one API's shape into another's.
 
 use bytes::Bytes;
-use model_boss_protocol::{ApiError, ErrorCode};
+
+use crate::error::{DialectError, DialectFault};
 
 /// Identity of an answer, which every shape repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,13 +19,18 @@ pub struct Stamp {
 pub trait Reshape: Send {
     /// Translates a whole answer. A `status` of 400 or more marks `body` as an error of the other side, which is
     /// translated as well. A success whose body lacks the other side's shape is an error.
-    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError>;
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, DialectError>;
 
     /// Translates the next piece of a stream; empty while no event is complete.
     fn piece(&mut self, bytes: &[u8]) -> Bytes;
 
     /// The bytes that close the stream, once the other side has ended it.
     fn end(&mut self) -> Bytes;
+
+    /// The error that ends the stream behind the last bytes of `piece` or `end`. It is returned once.
+    fn failure(&mut self) -> Option<DialectError> {
+        None
+    }
 
     /// Whether a whole answer is parsed into a document, which takes many times its memory.
     fn is_document(&self) -> bool {
@@ -38,6 +44,7 @@ pub trait Reshape: Send {
 }
 
 /// The error for a backend's answer that has no usable form; `what` describes the fault.
-pub fn nonsense(what: impl std::fmt::Display) -> ApiError {
-    ApiError::new(ErrorCode::BackendError, format!("the backend's answer cannot be used: {what}"))
+pub fn nonsense(what: impl std::fmt::Display) -> DialectError {
+    let message = format!("the backend's answer cannot be used: {what}");
+    DialectError::new(DialectFault::UnusableAnswer, message)
 }

@@ -1,8 +1,10 @@
 //! The wish to think or not (RC-23), translated for external engines and cloud providers. The functions also report the
 //! part of the wish that cannot be met. The candle worker reads the wish itself.
 
-use model_boss_protocol::{ApiError, THINKING_SWITCHES, Thinking};
+use model_boss_protocol::{THINKING_SWITCHES, Thinking};
 use serde_json::{Map, Value, json};
+
+use crate::error::DialectError;
 
 /// Fields about thinking: the wish, the variables of chat templates, OpenAI's effort, and llama.cpp's budget.
 pub(crate) const FIELDS: [&str; 4] = [FIELD, TEMPLATE_OPTIONS, EFFORT, LLAMA_BUDGET];
@@ -20,8 +22,8 @@ const NO_BUDGET: &str = "on; this engine keeps no budget";
 const NOT_TOLD: &str = "not passed on to this provider; it takes reasoning_effort";
 
 /// The wish of a chat request, or `otherwise` where the request has none.
-pub(crate) fn wish(chat: &Map<String, Value>, otherwise: Option<Thinking>) -> Result<Option<Thinking>, ApiError> {
-    Thinking::of_chat(chat.get(FIELD), chat.get(TEMPLATE_OPTIONS), chat.get(EFFORT), otherwise)
+pub(crate) fn wish(chat: &Map<String, Value>, otherwise: Option<Thinking>) -> Result<Option<Thinking>, DialectError> {
+    Ok(Thinking::in_fields(chat.get(FIELD), chat.get(TEMPLATE_OPTIONS), chat.get(EFFORT), otherwise)?)
 }
 
 /// Sets the chat template's switch for thinking, unless the request sets one itself.
@@ -45,7 +47,7 @@ pub(crate) fn for_engine(
     chat: &mut Map<String, Value>,
     manifest: Option<Thinking>,
     is_llama_server: bool,
-) -> Result<Option<&'static str>, ApiError> {
+) -> Result<Option<&'static str>, DialectError> {
     let wish = wish(chat, manifest)?;
     chat.remove(FIELD);
     let Some(wish) = wish else { return Ok(None) };
@@ -64,7 +66,7 @@ pub(crate) fn for_engine(
 /// is dropped or cannot be met.
 ///
 /// `is_own`: the provider runs on this machine or belongs to the owner. It is then treated as an external engine.
-pub fn for_provider(chat: &mut Map<String, Value>, is_own: bool) -> Result<Option<&'static str>, ApiError> {
+pub fn for_provider(chat: &mut Map<String, Value>, is_own: bool) -> Result<Option<&'static str>, DialectError> {
     if chat.get(FIELD).is_none_or(Value::is_null) {
         chat.remove(FIELD);
         return Ok(None);
@@ -81,7 +83,7 @@ pub fn for_provider(chat: &mut Map<String, Value>, is_own: bool) -> Result<Optio
 mod tests {
     use super::*;
 
-    type Told = Result<Option<&'static str>, ApiError>;
+    type Told = Result<Option<&'static str>, DialectError>;
 
     fn told(chat: Value, tell: impl Fn(&mut Map<String, Value>) -> Told) -> (Value, Option<&'static str>) {
         let Value::Object(mut chat) = chat else { panic!("{chat} is no object") };

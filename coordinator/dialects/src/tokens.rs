@@ -2,9 +2,9 @@
 //! names work for every engine, and answers have both.
 
 use bytes::Bytes;
-use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::{Map, Value, json};
 
+use crate::error::DialectError;
 use crate::fields::{Fields, raw};
 use crate::{Reshape, nonsense};
 
@@ -21,14 +21,14 @@ pub(crate) fn is_about_tokens(path: &str) -> bool {
 
 /// Gives the text to be tokenised the names that the engine reads. A text under llama-server's name gets no special
 /// tokens unless the request says so, and one under vLLM's does, as with these servers.
-pub(crate) fn rename(fields: &mut Fields, is_llama_server: bool) -> Result<(), ApiError> {
+pub(crate) fn rename(fields: &mut Fields, is_llama_server: bool) -> Result<(), DialectError> {
     let (theirs, flag) = if is_llama_server { ("content", "add_special") } else { ("prompt", "add_special_tokens") };
     let given = ["content", "prompt"].into_iter().find_map(|name| Some((name, fields.get(name)?.clone())));
     let Some((name, text)) = given else {
         if is_llama_server && fields.contains_key("messages") {
             let message =
                 "llama-server tokenises texts only: send 'content', or leave the counting to an answer's usage";
-            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("messages"));
+            return Err(DialectError::unsupported("messages", message));
         }
         return Ok(());
     };
@@ -44,7 +44,7 @@ pub(crate) fn rename(fields: &mut Fields, is_llama_server: bool) -> Result<(), A
 pub(crate) struct TokensToBothNames;
 
 impl Reshape for TokensToBothNames {
-    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, DialectError> {
         if status >= 400 {
             return Ok(body.clone());
         }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use crate::{EngineDialect, Stamp};
 
-    fn prepared(is_llama_server: bool, path: &'static str, body: &Value) -> Result<Value, ApiError> {
+    fn prepared(is_llama_server: bool, path: &'static str, body: &Value) -> Result<Value, DialectError> {
         let dialect = EngineDialect {
             served_name: "org/m".into(),
             params: [("temperature".to_owned(), json!(1))].into(),
@@ -107,7 +107,7 @@ mod tests {
             assert_eq!(prepared(is_llama_server, TOKENIZE, &asked).unwrap(), expected, "{asked}");
         }
         let refused = prepared(true, TOKENIZE, &json!({ "messages": [] })).unwrap_err();
-        assert_eq!(refused.param.as_deref(), Some("messages"));
+        assert_eq!(refused.field.as_deref(), Some("messages"));
         let tokens = prepared(true, DETOKENIZE, &json!({ "tokens": [1] })).unwrap();
         assert_eq!(tokens, json!({ "tokens": [1], "model": "org/m" }));
     }

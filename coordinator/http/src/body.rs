@@ -176,7 +176,7 @@ impl OpenBody {
     /// Parses the body as an object. The object's memory stays held until the body gets another content.
     pub fn object(&mut self) -> Result<Map<String, Value>, ApiError> {
         let RequestBody { bytes, memory, limits } = &mut self.0;
-        json::object(bytes, *limits, memory, Admission::AtDoor)
+        Ok(json::object(bytes, *limits, memory, Admission::AtDoor)?)
     }
 
     /// Parses another text for use beside the body. Its memory is held with the body's.

@@ -6,7 +6,35 @@ use model_boss_config::JsonLimits;
 use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::{Map, Value};
 
-use crate::memory::{Admission, HeldMemory};
+use crate::memory::{Admission, HeldMemory, MemoryError};
+
+/// Why a JSON text is not parsed.
+#[derive(Debug, thiserror::Error)]
+pub enum JsonError {
+    /// Its values nest too deeply.
+    #[error("the body nests values more than {0} deep")]
+    TooDeep(usize),
+    /// It has too many values.
+    #[error("the body has more than {0} values; limits.json_values sets how many")]
+    TooManyValues(usize),
+    /// It is not an object, or not JSON.
+    #[error("the body is not a JSON object: {0}")]
+    NotAnObject(serde_json::Error),
+    /// Parsing it takes more memory than is free.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}
+
+impl From<JsonError> for ApiError {
+    fn from(error: JsonError) -> Self {
+        match error {
+            JsonError::Memory(error) => error.into(),
+            JsonError::TooDeep(_) | JsonError::TooManyValues(_) | JsonError::NotAnObject(_) => {
+                Self::new(ErrorCode::InvalidRequest, error.to_string())
+            }
+        }
+    }
+}
 
 /// The memory of a parsed document. A `Value` is 32 bytes, and lists grow by doubling. The first field of an object
 /// takes a B-tree node for eleven, and nodes are at least half full. Each text is an allocation of its own.
@@ -28,7 +56,7 @@ pub(crate) struct JsonShape {
 
 impl JsonShape {
     /// Measures a text. A text that nests too deeply is refused here, before any parser sees it.
-    pub(crate) fn of(text: &[u8], limits: JsonLimits) -> Result<Self, ApiError> {
+    pub(crate) fn of(text: &[u8], limits: JsonLimits) -> Result<Self, JsonError> {
         let mut shape = Self { values: 1, bytes: text.len(), ..Self::default() };
         let (mut depth, mut at) = (0_usize, 0);
         while let Some(byte) = text.get(at) {
@@ -41,8 +69,7 @@ impl JsonShape {
                 b'{' | b'[' => {
                     depth += 1;
                     if depth > limits.depth {
-                        let message = format!("the body nests values more than {} deep", limits.depth);
-                        return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+                        return Err(JsonError::TooDeep(limits.depth));
                     }
                     shape.objects += usize::from(*byte == b'{');
                     shape.values += 1;
@@ -57,11 +84,10 @@ impl JsonShape {
     }
 
     /// Measures a text that is to be parsed into a document.
-    fn of_document(text: &[u8], limits: JsonLimits) -> Result<Self, ApiError> {
+    fn of_document(text: &[u8], limits: JsonLimits) -> Result<Self, JsonError> {
         let shape = Self::of(text, limits)?;
         if shape.values > limits.values {
-            let message = format!("the body has more than {} values; limits.json_values sets how many", limits.values);
-            return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+            return Err(JsonError::TooManyValues(limits.values));
         }
         Ok(shape)
     }
@@ -91,7 +117,7 @@ pub fn make_room(
     limits: JsonLimits,
     memory: &mut HeldMemory,
     admission: Admission,
-) -> Result<(), ApiError> {
+) -> Result<(), JsonError> {
     let shape = JsonShape::of_document(text, limits)?;
     Ok(memory.grow(2 * shape.document() + text.len(), admission)?)
 }
@@ -102,10 +128,9 @@ pub fn object(
     limits: JsonLimits,
     memory: &mut HeldMemory,
     admission: Admission,
-) -> Result<Map<String, Value>, ApiError> {
+) -> Result<Map<String, Value>, JsonError> {
     make_room(text, limits, memory, admission)?;
-    serde_json::from_slice(text)
-        .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}")))
+    serde_json::from_slice(text).map_err(JsonError::NotAnObject)
 }
 
 #[cfg(test)]
@@ -135,7 +160,7 @@ mod tests {
             (format!("{{\"a\":[{}1]}}", "{},".repeat(1_000)), "1000 values"),
         ] {
             let error = take_apart(&text).unwrap_err();
-            assert!(error.message.contains(word), "{error}");
+            assert!(error.to_string().contains(word), "{error}");
         }
         assert!(take_apart("{\"a\":[1,2]}").is_ok());
         assert_eq!(budget.figures().used, ByteCount::ZERO);

@@ -9,12 +9,23 @@ use tokio::task::spawn_blocking;
 /// Work on fewer bytes takes less time than a change of threads.
 const LARGE: usize = 64 << 10;
 
+/// Work on a large text panicked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the coordinator made a mistake; its log says more")]
+pub struct WorkPanicked;
+
+impl From<WorkPanicked> for ApiError {
+    fn from(error: WorkPanicked) -> Self {
+        Self::new(ErrorCode::Internal, error.to_string())
+    }
+}
+
 /// Does `work` on `bytes` bytes: here, or on another thread when they are many. At most half the processors work on
 /// large texts at once, so that some are left for sockets.
-pub async fn offload<T: Send + 'static>(
+pub async fn offload<T: Send + 'static, E: From<WorkPanicked> + Send + 'static>(
     bytes: usize,
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, E> {
     static PLACES: OnceLock<Arc<Semaphore>> = OnceLock::new();
 
     if bytes <= LARGE {
@@ -31,7 +42,5 @@ pub async fn offload<T: Send + 'static>(
         drop(place);
         done
     });
-    done.await.unwrap_or_else(|_| {
-        Err(ApiError::new(ErrorCode::Internal, "the coordinator made a mistake; its log says more"))
-    })
+    done.await.unwrap_or_else(|_| Err(WorkPanicked.into()))
 }

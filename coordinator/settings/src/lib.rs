@@ -2,9 +2,11 @@
 //! configuration. The crate has the effective settings and their sources; a listener applies them.
 
 mod documents;
+mod error;
 mod live;
 mod runtime_config;
 
 pub use documents::{DocumentAnswer, DocumentStore};
+pub use error::SettingsError;
 pub use live::{Configured, LiveSettings, Overrides, SettingsListener, StoredGuard};
 pub use runtime_config::{Detail, Expected, RuntimeConfig, ShownValues, known_in};

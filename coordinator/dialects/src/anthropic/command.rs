@@ -3,10 +3,10 @@
 //! the API's own events (`stream_event`) and messages (`assistant`); the last line (`result`) tells how the command
 //! ended.
 
-use model_boss_protocol::ApiError;
 use serde_json::{Map, Value, json};
 
 use super::to_messages_request::to_messages_request;
+use crate::error::DialectError;
 use crate::sse;
 
 /// Input of one run of the command.
@@ -25,10 +25,10 @@ pub struct CommandQuestion {
 /// Translates a chat for the command. The command accepts one text, so a conversation is written into it turn by turn.
 /// Content that the command does not accept is refused by name. Preferences without a flag (`temperature`, `top_p`,
 /// `top_k`) are dropped.
-pub fn command_question(chat: &Map<String, Value>) -> Result<CommandQuestion, ApiError> {
+pub fn command_question(chat: &Map<String, Value>) -> Result<CommandQuestion, DialectError> {
     let refuse = |param: &str, what: &str| {
         let message = format!("the claude command line {what}; a provider with a key and no 'transport' can");
-        Err(ApiError::invalid(param, message))
+        Err(DialectError::invalid(param, message))
     };
     let request = to_messages_request(chat, "")?;
     if request["tools"].is_array() {
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use crate::sse::{SseItem, SseReader};
 
-    fn question(chat: Value) -> Result<CommandQuestion, ApiError> {
+    fn question(chat: Value) -> Result<CommandQuestion, DialectError> {
         command_question(chat.as_object().unwrap())
     }
 
@@ -269,7 +269,7 @@ mod tests {
             (json!({ "messages": image }), "messages[0]"),
         ] {
             let error = question(chat).unwrap_err();
-            assert_eq!(error.param.as_deref(), Some(param), "{error:?}");
+            assert_eq!(error.field.as_deref(), Some(param), "{error:?}");
         }
     }
 

@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use model_boss_protocol::sse::{self as framing, DONE};
-use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
+use model_boss_protocol::sse::DONE;
 use serde_json::{Map, Value, json};
 
+use crate::error::{DialectError, DialectFault, ProviderFault};
 use crate::overflow::{OPENAIS, Overflow, is_overflow};
 use crate::sse::{self, SseItem, SseReader};
 use crate::{Reshape, Stamp, nonsense};
 
 /// English text has about four bytes per token.
 const BYTES_PER_TOKEN: usize = 4;
+/// The time until another try, where a busy provider names none.
+const USUAL_REST: Duration = Duration::from_secs(10);
 
 /// Turns an answer of the Messages API into a chat answer.
 pub struct ChatFromMessages {
@@ -33,6 +35,8 @@ pub struct ChatFromMessages {
     stop: Option<String>,
     ended: bool,
     failed: bool,
+    /// The error that ended the stream, until the caller takes it.
+    failure: Option<DialectError>,
 }
 
 impl ChatFromMessages {
@@ -53,6 +57,7 @@ impl ChatFromMessages {
             stop: None,
             ended: false,
             failed: false,
+            failure: None,
         }
     }
 
@@ -111,12 +116,15 @@ impl ChatFromMessages {
             "ping" => out.extend_from_slice(b": ping\n\n"),
             "error" => {
                 self.ended = true;
-                self.failed = true;
-                let error = cloud_error(529, event.to_string().as_bytes(), None);
-                out.extend_from_slice(framing::event(error.body(ErrorSource::Cloud).to_json()).as_bytes());
+                self.fail(cloud_error(529, event.to_string().as_bytes(), None));
             }
             _ => {}
         }
+    }
+
+    fn fail(&mut self, error: DialectError) {
+        self.failed = true;
+        self.failure = Some(error);
     }
 
     fn finish(&mut self, out: &mut Vec<u8>) {
@@ -157,10 +165,9 @@ impl ChatFromMessages {
 }
 
 impl Reshape for ChatFromMessages {
-    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, DialectError> {
         if status >= 400 {
-            let error = cloud_error(status, body, None);
-            return Ok(Bytes::from(error.body(ErrorSource::Cloud).to_json()));
+            return Err(cloud_error(status, body, None));
         }
         let message: Value = serde_json::from_slice(body).map_err(nonsense)?;
         if message["type"] != "message" || !message["content"].is_array() {
@@ -207,11 +214,7 @@ impl Reshape for ChatFromMessages {
             {
                 match serde_json::from_str(&data) {
                     Ok(event) => self.event(&name, &event, &mut out),
-                    Err(error) => {
-                        self.failed = true;
-                        let error = nonsense(error).body(ErrorSource::Cloud).to_json();
-                        out.extend_from_slice(framing::event(error).as_bytes());
-                    }
+                    Err(error) => self.fail(nonsense(error)),
                 }
             }
         }
@@ -222,16 +225,17 @@ impl Reshape for ChatFromMessages {
         if self.failed {
             return Bytes::new();
         }
-        let mut out = Vec::new();
         if !self.ended {
             // A stream without its last event was cut off.
-            let error =
-                ApiError::new(ErrorCode::BackendError, "the provider's stream ended in the middle of its answer");
-            out.extend_from_slice(framing::event(error.body(ErrorSource::Cloud).to_json()).as_bytes());
-            return Bytes::from(out);
+            let message = "the provider's stream ended in the middle of its answer";
+            self.fail(DialectError::new(DialectFault::UnusableAnswer, message));
+            return Bytes::new();
         }
-        out.extend_from_slice(DONE.as_bytes());
-        Bytes::from(out)
+        Bytes::from_static(DONE.as_bytes())
+    }
+
+    fn failure(&mut self) -> Option<DialectError> {
+        self.failure.take()
     }
 
     /// Tokens of prompt and answer. A stream has the count of its answer only at the end; until then it is estimated
@@ -254,34 +258,31 @@ fn finish_reason(stop_reason: &str) -> &'static str {
 
 /// Translates an error of the Messages API into one of the coordinator. A request to an overloaded provider is not
 /// retried: its error has the time after which to send it again.
-pub fn cloud_error(status: u16, body: &[u8], retry_after: Option<Duration>) -> ApiError {
+pub fn cloud_error(status: u16, body: &[u8], retry_after: Option<Duration>) -> DialectError {
+    use ProviderFault as Fault;
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     // OpenAI's error shape has the same fields at these places.
     let said = json["error"]["message"].as_str().or_else(|| json["error"].as_str()).unwrap_or("no reason given");
     let kind = json["error"]["type"].as_str().unwrap_or_default();
-    let with = |code: ErrorCode, message: String| ApiError::new(code, message);
-    let later = retry_after.unwrap_or(Duration::from_secs(10));
-    match (status, kind) {
+    let (fault, message) = match (status, kind) {
         (429, _) | (_, "rate_limit_error") => {
-            with(ErrorCode::CloudRateLimited, format!("the provider has had enough requests for now: {said}"))
-                .retry_after(later)
+            (Fault::RateLimited, format!("the provider has had enough requests for now: {said}"))
         }
-        (529 | 503, _) | (_, "overloaded_error") => {
-            with(ErrorCode::CloudOverloaded, format!("the provider is overloaded: {said}")).retry_after(later)
-        }
+        (529 | 503, _) | (_, "overloaded_error") => (Fault::Overloaded, format!("the provider is overloaded: {said}")),
         (400 | 422, _) if is_overflow(said) || json["error"]["code"] == "context_length_exceeded" => {
             // The provider's words come first: Anthropic's own clients read the numbers in them.
             let limit = Overflow::in_words(said).limit.filter(|_| !said.contains(OPENAIS));
             let openais = limit.map(|limit| format!(". {OPENAIS} is {limit} tokens"));
-            with(ErrorCode::ContextLengthExceeded, format!("{said}{}", openais.unwrap_or_default()))
+            (Fault::PromptTooLong, format!("{said}{}", openais.unwrap_or_default()))
         }
-        (400 | 422, _) => with(ErrorCode::InvalidRequest, format!("the provider refused the request: {said}")),
+        (400 | 422, _) => (Fault::InvalidRequest, format!("the provider refused the request: {said}")),
         // The refused key is the one configured here; the provider never sees the client's.
-        (401 | 403, _) => {
-            with(ErrorCode::BackendError, format!("the provider does not accept the key configured here: {said}"))
-        }
-        (404, _) => with(ErrorCode::ModelNotFound, format!("the provider has no such model: {said}")),
-        (413, _) => with(ErrorCode::RequestTooLarge, format!("the provider takes no request of this size: {said}")),
-        _ => with(ErrorCode::BackendError, format!("the provider answered {status}: {said}")),
-    }
+        (401 | 403, _) => (Fault::KeyRefused, format!("the provider does not accept the key configured here: {said}")),
+        (404, _) => (Fault::UnknownModel, format!("the provider has no such model: {said}")),
+        (413, _) => (Fault::TooLarge, format!("the provider takes no request of this size: {said}")),
+        _ => (Fault::Failed, format!("the provider answered {status}: {said}")),
+    };
+    let comes_back = matches!(fault, Fault::RateLimited | Fault::Overloaded);
+    let retry_after = comes_back.then(|| retry_after.unwrap_or(USUAL_REST));
+    DialectError { retry_after, ..DialectError::new(DialectFault::Provider(fault), message) }
 }

@@ -1,9 +1,10 @@
 //! Translates a Messages request into an OpenAI chat request, for any model that answers chats here.
 
-use model_boss_protocol::{ApiError, DEMANDS, Demand, ErrorCode};
+use model_boss_protocol::{DEMANDS, Demand};
 use serde_json::{Map, Value, json};
 
 use crate::Names;
+use crate::error::DialectError;
 
 /// Fields of a chat, each with the field of a Messages request that holds the same value.
 pub(super) const FIELDS: [(&str, &str); 11] = [
@@ -23,13 +24,13 @@ pub(super) const FIELDS: [(&str, &str); 11] = [
 
 /// Translates a Messages request; returns the chat and the client's names of its fields. model-boss's own fields
 /// (`x_…`) are copied.
-pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Names), ApiError> {
+pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Names), DialectError> {
     let (mut chat, mut names) = (Map::new(), Names::default());
     if !messages.get("max_tokens").is_some_and(Value::is_u64) {
-        return Err(ApiError::invalid("max_tokens", "'max_tokens' is missing, or no whole number"));
+        return Err(DialectError::invalid("max_tokens", "'max_tokens' is missing, or no whole number"));
     }
     if messages.get("stop_sequences").is_some_and(|stop| !stop.is_null() && !stop.is_array()) {
-        return Err(ApiError::invalid("stop_sequences", "'stop_sequences' must be a list of texts"));
+        return Err(DialectError::invalid("stop_sequences", "'stop_sequences' must be a list of texts"));
     }
     for (ours, theirs) in FIELDS {
         let mut path = theirs.split('.');
@@ -58,7 +59,7 @@ pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Na
         let given = messages.get(name).filter(|value| !value.is_null() && **value != json!([]));
         if given.is_some() {
             let message = format!("'{name}' is a service of Anthropic's own; leave it out, or ask Anthropic's API");
-            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param(name));
+            return Err(DialectError::unsupported(name, message));
         }
     }
     let mut said = Said { messages: Vec::new(), names };
@@ -67,7 +68,7 @@ pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Na
         said.names.made(ours, "system");
     }
     let given = messages.get("messages").and_then(Value::as_array);
-    let given = given.ok_or_else(|| ApiError::invalid("messages", "'messages' is missing, or no list"))?;
+    let given = given.ok_or_else(|| DialectError::invalid("messages", "'messages' is missing, or no list"))?;
     for (index, message) in given.iter().enumerate() {
         one(&format!("messages[{index}]"), message, &mut said)?;
     }
@@ -92,7 +93,7 @@ impl Said {
 }
 
 /// Translates the wanted form of the answer, from `output_config` or the beta's `output_format`.
-fn form(messages: &Map<String, Value>, chat: &mut Map<String, Value>, names: &mut Names) -> Result<(), ApiError> {
+fn form(messages: &Map<String, Value>, chat: &mut Map<String, Value>, names: &mut Names) -> Result<(), DialectError> {
     let present = messages.get("output_config").and_then(|config| config.get("format"));
     let given = present.or_else(|| messages.get("output_format")).filter(|format| !format.is_null());
     let place = if present.is_some() { "output_config.format" } else { "output_format" };
@@ -106,29 +107,29 @@ fn form(messages: &Map<String, Value>, chat: &mut Map<String, Value>, names: &mu
             names.moved("response_format.json_schema.schema", format!("{place}.schema"));
             Ok(())
         }
-        _ => Err(ApiError::invalid(place, format!("'{place}' must be of type json_schema, with a 'schema'"))),
+        _ => Err(DialectError::invalid(place, format!("'{place}' must be of type json_schema, with a 'schema'"))),
     }
 }
 
-fn texts(place: &str, content: &Value) -> Result<String, ApiError> {
+fn texts(place: &str, content: &Value) -> Result<String, DialectError> {
     match content {
         Value::String(text) => Ok(text.clone()),
         Value::Array(blocks) => {
             let texts: Option<Vec<&str>> = blocks.iter().map(|block| block.get("text")?.as_str()).collect();
             texts
                 .map(|texts| texts.join("\n"))
-                .ok_or_else(|| ApiError::invalid(place, format!("'{place}' may hold only text")))
+                .ok_or_else(|| DialectError::invalid(place, format!("'{place}' may hold only text")))
         }
         Value::Null => Ok(String::new()),
-        _ => Err(ApiError::invalid(place, format!("'{place}' must be a text, or a list of blocks"))),
+        _ => Err(DialectError::invalid(place, format!("'{place}' must be a text, or a list of blocks"))),
     }
 }
 
 /// Translates one message. Results of tools become messages of their own, before the user's other content.
-fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), ApiError> {
+fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), DialectError> {
     let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
     if !["user", "assistant"].contains(&role) {
-        return Err(ApiError::invalid(
+        return Err(DialectError::invalid(
             format!("{place}.role"),
             format!("'role' must be user or assistant, not '{role}'"),
         ));
@@ -150,7 +151,7 @@ fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), ApiError> {
             }
             Some("text") => {
                 let place = format!("{place}.text");
-                return Err(ApiError::invalid(place.as_str(), format!("'{place}' is missing, or no text")));
+                return Err(DialectError::invalid(place.as_str(), format!("'{place}' is missing, or no text")));
             }
             Some("image") => {
                 has_image = true;
@@ -171,7 +172,7 @@ fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), ApiError> {
             Some("thinking" | "redacted_thinking") => {}
             other => {
                 let kind = other.unwrap_or_default();
-                return Err(ApiError::invalid(place, format!("a block of type '{kind}' cannot be read here")));
+                return Err(DialectError::invalid(place, format!("a block of type '{kind}' cannot be read here")));
             }
         }
     }
@@ -215,30 +216,30 @@ fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn image(place: &str, block: &Value) -> Result<Value, ApiError> {
+fn image(place: &str, block: &Value) -> Result<Value, DialectError> {
     let source = &block["source"];
     let (Some("base64"), Some(media_type), Some(data)) =
         (source["type"].as_str(), source["media_type"].as_str(), source["data"].as_str())
     else {
         let message = "an image must have a 'source' of type base64; links are not followed";
-        return Err(ApiError::invalid(format!("{place}.source"), message));
+        return Err(DialectError::invalid(format!("{place}.source"), message));
     };
     Ok(json!({ "type": "image_url", "image_url": { "url": format!("data:{media_type};base64,{data}") } }))
 }
 
-fn tools(messages: &Map<String, Value>, chat: &mut Map<String, Value>, names: &mut Names) -> Result<(), ApiError> {
+fn tools(messages: &Map<String, Value>, chat: &mut Map<String, Value>, names: &mut Names) -> Result<(), DialectError> {
     let given = match messages.get("tools") {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::Array(tools)) if tools.is_empty() => return Ok(()),
         Some(Value::Array(tools)) => tools,
-        Some(_) => return Err(ApiError::invalid("tools", "'tools' must be a list")),
+        Some(_) => return Err(DialectError::invalid("tools", "'tools' must be a list")),
     };
     let mut functions = Vec::new();
     for (index, tool) in given.iter().enumerate() {
         let place = format!("tools[{index}]");
         if let Some(kind) = tool["type"].as_str().filter(|kind| *kind != "custom") {
             let message = format!("a tool of type '{kind}' is Anthropic's own; leave it out, or ask Anthropic's API");
-            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param(place));
+            return Err(DialectError::unsupported(place, message));
         }
         let mut function = json!({ "name": tool["name"], "parameters": tool["input_schema"] });
         names.made(place.as_str(), place.as_str());
@@ -261,7 +262,7 @@ fn tools(messages: &Map<String, Value>, chat: &mut Map<String, Value>, names: &m
         Some("tool") => json!({ "type": "function", "function": { "name": choice["name"] } }),
         _ => {
             let message = "'tool_choice.type' must be auto, any, tool or none";
-            return Err(ApiError::invalid("tool_choice.type", message));
+            return Err(DialectError::invalid("tool_choice.type", message));
         }
     };
     chat.insert("tool_choice".to_owned(), choice_word);

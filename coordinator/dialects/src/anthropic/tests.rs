@@ -1,6 +1,7 @@
 use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::error::{DialectFault, ProviderFault};
 use crate::names::tests::check_every_place;
 use crate::sse::{SseItem, SseReader};
 use crate::{Names, Reshape, Stamp};
@@ -99,7 +100,7 @@ fn rc_23_a_budget_below_claudes_least_is_no_thinking_and_it_says_so() {
         assert_eq!(thinking_note(&chat).is_some(), noted, "{wish}");
     }
     let wrong = object(json!({ "messages": [], "thinking": "a little" }));
-    assert_eq!(to_messages_request(&wrong, "m").unwrap_err().param.as_deref(), Some("thinking"));
+    assert_eq!(to_messages_request(&wrong, "m").unwrap_err().field.as_deref(), Some("thinking"));
 }
 
 #[test]
@@ -118,7 +119,7 @@ fn rc_27_what_the_messages_api_cannot_do_is_named() {
             "messages[0].content[0].image_url",
         ),
     ] {
-        assert_eq!(to_messages_request(&object(body), "m").unwrap_err().param.as_deref(), Some(param));
+        assert_eq!(to_messages_request(&object(body), "m").unwrap_err().field.as_deref(), Some(param));
     }
 }
 
@@ -170,7 +171,8 @@ fn en_7_an_overflow_at_a_provider_has_the_words_of_both_apis() {
         error.message,
         "prompt is too long: 9 tokens > 8 maximum. This model's maximum context length is 8 tokens"
     );
-    let told = messages_error(&serde_json::to_value(error.body(model_boss_protocol::ErrorSource::Cloud)).unwrap());
+    let ours = json!({ "error": { "type": "invalid_request_error", "code": "context_length_exceeded", "message": error.message } });
+    let told = messages_error(&ours);
     assert_eq!(told["error"]["message"], error.message);
 }
 
@@ -193,7 +195,7 @@ fn en_6_a_form_that_is_wished_for_is_passed_on_there_and_back() {
         let chat = object(from_messages_request(&asked).unwrap().0);
         assert_eq!(chat["response_format"]["json_schema"]["schema"], schema);
         assert_eq!(to_messages_request(&chat, "m").unwrap()["output_config"]["format"], format);
-        assert_eq!(command_question(&chat).unwrap_err().param.as_deref(), Some("response_format"));
+        assert_eq!(command_question(&chat).unwrap_err().field.as_deref(), Some("response_format"));
     }
     for (asked, param) in [
         (json!({ "output_config": { "format": { "type": "grammar" } } }), "output_config.format"),
@@ -203,7 +205,7 @@ fn en_6_a_form_that_is_wished_for_is_passed_on_there_and_back() {
     ] {
         let mut asked = object(asked);
         asked.extend(object(json!({ "model": "m", "max_tokens": 9, "messages": [] })));
-        assert_eq!(from_messages_request(&asked).unwrap_err().param.as_deref(), Some(param));
+        assert_eq!(from_messages_request(&asked).unwrap_err().field.as_deref(), Some(param));
     }
     let demanding =
         json!({ "model": "m", "max_tokens": 9, "messages": [], "grammar": "x", "output_config": { "effort": "low" } });
@@ -279,12 +281,15 @@ fn rc_27_a_stream_comes_back_as_a_chat_stream_and_back_again() {
 
 #[test]
 fn rc_27_a_stream_that_is_cut_or_fails_is_an_error() {
-    let (events, text) = through(&mut ChatFromMessages::new(stamp(), &Map::new()), &STREAM[..STREAM.len() / 2]);
-    assert!(events.last().unwrap().1["error"]["message"].as_str().unwrap().contains("middle"), "{text}");
+    let mut cut = ChatFromMessages::new(stamp(), &Map::new());
+    through(&mut cut, &STREAM[..STREAM.len() / 2]);
+    assert!(cut.failure().unwrap().message.contains("middle"));
+    assert_eq!(cut.failure(), None, "an error is told once");
     let failed = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
-    let (events, text) = through(&mut ChatFromMessages::new(stamp(), &Map::new()), failed);
-    assert_eq!(events[0].1["error"]["code"], "cloud_overloaded");
-    assert_eq!((events.len(), &events[0].1["source"]), (1, &json!("cloud")), "{text}");
+    let mut broken = ChatFromMessages::new(stamp(), &Map::new());
+    let (events, text) = through(&mut broken, failed);
+    assert_eq!(broken.failure().unwrap().fault, DialectFault::Provider(ProviderFault::Overloaded));
+    assert_eq!((events.len(), text.as_str()), (0, ""));
 }
 
 #[test]
@@ -292,17 +297,17 @@ fn rc_27_errors_say_who_is_to_blame_and_when_to_come_back() {
     let body = |kind: &str, message: &str| {
         json!({ "type": "error", "error": { "type": kind, "message": message } }).to_string()
     };
-    for (status, kind, message, code, comes_back) in [
-        (429, "rate_limit_error", "slow down", "cloud_rate_limited", true),
-        (529, "overloaded_error", "busy", "cloud_overloaded", true),
-        (401, "authentication_error", "bad key", "backend_error", false),
-        (404, "not_found_error", "model: x", "model_not_found", false),
-        (400, "invalid_request_error", "prompt is too long: 9 > 8", "context_length_exceeded", false),
-        (400, "invalid_request_error", "no", "invalid_request", false),
-        (500, "api_error", "oops", "backend_error", false),
+    for (status, kind, message, fault, comes_back) in [
+        (429, "rate_limit_error", "slow down", ProviderFault::RateLimited, true),
+        (529, "overloaded_error", "busy", ProviderFault::Overloaded, true),
+        (401, "authentication_error", "bad key", ProviderFault::KeyRefused, false),
+        (404, "not_found_error", "model: x", ProviderFault::UnknownModel, false),
+        (400, "invalid_request_error", "prompt is too long: 9 > 8", ProviderFault::PromptTooLong, false),
+        (400, "invalid_request_error", "no", ProviderFault::InvalidRequest, false),
+        (500, "api_error", "oops", ProviderFault::Failed, false),
     ] {
         let error = cloud_error(status, body(kind, message).as_bytes(), None);
-        assert_eq!((error.code.as_str(), error.retry_after.is_some()), (code, comes_back));
+        assert_eq!((error.fault, error.retry_after.is_some()), (DialectFault::Provider(fault), comes_back));
         assert!(error.message.contains(message), "{error}");
     }
 }
@@ -353,7 +358,7 @@ fn en_7_a_messages_request_becomes_a_chat() {
             "messages[0].content[0]",
         ),
     ] {
-        assert_eq!(from_messages_request(&object(body)).unwrap_err().param.as_deref(), Some(param));
+        assert_eq!(from_messages_request(&object(body)).unwrap_err().field.as_deref(), Some(param));
     }
 }
 
@@ -477,7 +482,7 @@ fn en_7_a_messages_request_of_the_wrong_form_is_refused_by_name() {
         let mut body = object(json!({ "model": "m", "max_tokens": 9, "messages": user(json!("?")) }));
         body.extend(object(asked));
         let error = from_messages_request(&body).unwrap_err();
-        assert_eq!(error.param.as_deref(), Some(param), "{error}");
+        assert_eq!(error.field.as_deref(), Some(param), "{error}");
         assert!(error.message.contains(&format!("'{param}'")), "{error}");
     }
 }

@@ -1,9 +1,9 @@
 //! Translates a chat answer, whole or streamed, into one of the Messages API.
 
 use bytes::Bytes;
-use model_boss_protocol::ApiError;
 use serde_json::{Value, json};
 
+use crate::error::DialectError;
 use crate::names::message_with_field;
 use crate::sse::{self, SseItem, SseReader};
 use crate::{Names, Reshape, Stamp, nonsense};
@@ -129,7 +129,7 @@ impl MessagesFromChat {
 }
 
 impl Reshape for MessagesFromChat {
-    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, DialectError> {
         if status >= 400 {
             let error: Value = serde_json::from_slice(body).unwrap_or_default();
             return Ok(Bytes::from(messages_error(&self.names.put_back_body(error)).to_string()));

@@ -1,8 +1,9 @@
 //! Translates an OpenAI chat request into a Messages request.
 
-use model_boss_protocol::{ApiError, DEMANDS, Demand, Thinking, wanted_form};
+use model_boss_protocol::{DEMANDS, Demand, Thinking, wanted_form};
 use serde_json::{Map, Value, json};
 
+use crate::error::DialectError;
 use crate::thinking::wish;
 
 /// Tokens of an answer whose request sets no limit. The Messages API demands one, and every present model takes this
@@ -17,7 +18,7 @@ const AFTER_THINKING: u64 = 2_048;
 
 /// Translates a chat request for `model`. Demands that the Messages API cannot meet are refused by name. Preferences
 /// that it does not have (`seed`, penalties, `logit_bias`) are dropped.
-pub fn to_messages_request(chat: &Map<String, Value>, model: &str) -> Result<Value, ApiError> {
+pub fn to_messages_request(chat: &Map<String, Value>, model: &str) -> Result<Value, DialectError> {
     refuse_what_it_lacks(chat)?;
     let (system, messages) = conversation(chat)?;
     let limit = ["max_completion_tokens", "max_tokens"].iter().find_map(|name| chat.get(*name)?.as_u64());
@@ -59,8 +60,8 @@ fn copy(from: &Map<String, Value>, name: &str, to: &mut Value, as_name: &str) {
     }
 }
 
-fn refuse_what_it_lacks(chat: &Map<String, Value>) -> Result<(), ApiError> {
-    let refuse = |param: &str, what: &str| Err(ApiError::invalid(param, format!("Claude models {what}")));
+fn refuse_what_it_lacks(chat: &Map<String, Value>) -> Result<(), DialectError> {
+    let refuse = |param: &str, what: &str| Err(DialectError::invalid(param, format!("Claude models {what}")));
     if chat.get("n").and_then(Value::as_u64).is_some_and(|n| n > 1) {
         return refuse("n", "give one answer for each request; leave 'n' out");
     }
@@ -68,7 +69,7 @@ fn refuse_what_it_lacks(chat: &Map<String, Value>) -> Result<(), ApiError> {
         return refuse("logprobs", "tell no 'logprobs'; leave them out");
     }
     if let Some(demand) = DEMANDS.into_iter().find(|demand| made(chat, demand)) {
-        return Err(demand.refused_by("a Claude model"));
+        return Err(demand.refused_by("a Claude model").into());
     }
     Ok(())
 }
@@ -79,7 +80,7 @@ fn made(chat: &Map<String, Value>, demand: &Demand) -> bool {
 }
 
 /// Translates the wanted form of the answer, which the Messages API takes as a JSON schema.
-fn form(chat: &Map<String, Value>, request: &mut Value) -> Result<(), ApiError> {
+fn form(chat: &Map<String, Value>, request: &mut Value) -> Result<(), DialectError> {
     let format = chat.get("response_format").unwrap_or(&Value::Null);
     match wanted_form(format) {
         None => Ok(()),
@@ -92,14 +93,14 @@ fn form(chat: &Map<String, Value>, request: &mut Value) -> Result<(), ApiError> 
             let message = format!(
                 "Claude models take no 'response_format' of type '{kind}'; send a json_schema, or ask for JSON by a tool"
             );
-            Err(ApiError::invalid("response_format", message))
+            Err(DialectError::invalid("response_format", message))
         }
     }
 }
 
 /// The thinking budget in tokens; `None`: no thinking. A budget is a maximum, so one below [`LEAST_THINKING`] means no
 /// thinking.
-fn thinking(chat: &Map<String, Value>) -> Result<Option<u32>, ApiError> {
+fn thinking(chat: &Map<String, Value>) -> Result<Option<u32>, DialectError> {
     Ok(match wish(chat, None)? {
         Some(Thinking::On) => Some(USUAL_THINKING),
         Some(Thinking::Budget(tokens)) if tokens >= LEAST_THINKING => Some(tokens),
@@ -117,9 +118,9 @@ pub fn thinking_note(chat: &Map<String, Value>) -> Option<&'static str> {
 
 /// The system prompt, and the messages of user and assistant. The Messages API takes results of tools as the user's.
 /// All results for the calls of one answer must be in one message.
-fn conversation(chat: &Map<String, Value>) -> Result<(String, Vec<Value>), ApiError> {
+fn conversation(chat: &Map<String, Value>) -> Result<(String, Vec<Value>), DialectError> {
     let given = chat.get("messages").and_then(Value::as_array);
-    let given = given.ok_or_else(|| ApiError::invalid("messages", "'messages' is missing, or no list"))?;
+    let given = given.ok_or_else(|| DialectError::invalid("messages", "'messages' is missing, or no list"))?;
     let (mut system, mut messages) = (Vec::new(), Vec::<Value>::new());
     for (index, message) in given.iter().enumerate() {
         let place = format!("messages[{index}]");
@@ -133,14 +134,15 @@ fn conversation(chat: &Map<String, Value>) -> Result<(String, Vec<Value>), ApiEr
             "assistant" => ("assistant", assistant_content(&place, message)?),
             "tool" | "function" => {
                 let id = message.get("tool_call_id").and_then(Value::as_str);
-                let id =
-                    id.ok_or_else(|| ApiError::invalid(format!("{place}.tool_call_id"), "'tool_call_id' is missing"))?;
+                let id = id.ok_or_else(|| {
+                    DialectError::invalid(format!("{place}.tool_call_id"), "'tool_call_id' is missing")
+                })?;
                 let text = plain_text(&place, message)?;
                 ("user", vec![json!({ "type": "tool_result", "tool_use_id": id, "content": text })])
             }
             other => {
                 let message = format!("'role' cannot be '{other}'");
-                return Err(ApiError::invalid(format!("{place}.role"), message));
+                return Err(DialectError::invalid(format!("{place}.role"), message));
             }
         };
         if content.is_empty() {
@@ -158,7 +160,7 @@ fn conversation(chat: &Map<String, Value>) -> Result<(String, Vec<Value>), ApiEr
     Ok((system.join("\n\n"), messages))
 }
 
-fn plain_text(place: &str, message: &Value) -> Result<String, ApiError> {
+fn plain_text(place: &str, message: &Value) -> Result<String, DialectError> {
     match message.get("content") {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::String(text)) => Ok(text.clone()),
@@ -166,12 +168,14 @@ fn plain_text(place: &str, message: &Value) -> Result<String, ApiError> {
             .iter()
             .map(|part| part.get("text").and_then(Value::as_str))
             .collect::<Option<String>>()
-            .ok_or_else(|| ApiError::invalid(format!("{place}.content"), "only text can stand here")),
-        Some(_) => Err(ApiError::invalid(format!("{place}.content"), "'content' must be a text, or a list of parts")),
+            .ok_or_else(|| DialectError::invalid(format!("{place}.content"), "only text can stand here")),
+        Some(_) => {
+            Err(DialectError::invalid(format!("{place}.content"), "'content' must be a text, or a list of parts"))
+        }
     }
 }
 
-fn user_content(place: &str, message: &Value) -> Result<Vec<Value>, ApiError> {
+fn user_content(place: &str, message: &Value) -> Result<Vec<Value>, DialectError> {
     let Some(Value::Array(parts)) = message.get("content") else {
         let text = plain_text(place, message)?;
         return Ok(if text.is_empty() { Vec::new() } else { vec![json!({ "type": "text", "text": text })] });
@@ -181,26 +185,27 @@ fn user_content(place: &str, message: &Value) -> Result<Vec<Value>, ApiError> {
         match part.get("type").and_then(Value::as_str) {
             Some("text") => Ok(json!({ "type": "text", "text": part.get("text").cloned().unwrap_or_default() })),
             Some("image_url") => image(&place, part),
-            other => {
-                Err(ApiError::invalid(place, format!("Claude models take no part of type '{}'", other.unwrap_or(""))))
-            }
+            other => Err(DialectError::invalid(
+                place,
+                format!("Claude models take no part of type '{}'", other.unwrap_or("")),
+            )),
         }
     };
     parts.iter().enumerate().map(block).collect()
 }
 
 /// Translates `data:image/png;base64,…` into an image source of the Messages API. Links are refused.
-fn image(place: &str, part: &Value) -> Result<Value, ApiError> {
+fn image(place: &str, part: &Value) -> Result<Value, DialectError> {
     let url = part.get("image_url").and_then(|image| image.get("url").unwrap_or(image).as_str()).unwrap_or_default();
     let parsed = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
     let Some((media_type, data)) = parsed else {
         let message = "'image_url' must be a data: URL with base64; links are not followed";
-        return Err(ApiError::invalid(format!("{place}.image_url"), message));
+        return Err(DialectError::invalid(format!("{place}.image_url"), message));
     };
     Ok(json!({ "type": "image", "source": { "type": "base64", "media_type": media_type, "data": data } }))
 }
 
-fn assistant_content(place: &str, message: &Value) -> Result<Vec<Value>, ApiError> {
+fn assistant_content(place: &str, message: &Value) -> Result<Vec<Value>, DialectError> {
     let mut blocks = Vec::new();
     let text = plain_text(place, message)?;
     if !text.is_empty() {
@@ -213,7 +218,7 @@ fn assistant_content(place: &str, message: &Value) -> Result<Vec<Value>, ApiErro
         let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
         let input: Value = serde_json::from_str(arguments).map_err(|error| {
             let place = format!("{place}.tool_calls[{number}].function.arguments");
-            ApiError::invalid(place, format!("'arguments' is not JSON: {error}"))
+            DialectError::invalid(place, format!("'arguments' is not JSON: {error}"))
         })?;
         let (id, name) = (call.get("id").cloned(), function.get("name").cloned());
         blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
@@ -221,14 +226,14 @@ fn assistant_content(place: &str, message: &Value) -> Result<Vec<Value>, ApiErro
     Ok(blocks)
 }
 
-fn tools(chat: &Map<String, Value>, request: &mut Value) -> Result<(), ApiError> {
+fn tools(chat: &Map<String, Value>, request: &mut Value) -> Result<(), DialectError> {
     let given: Vec<&Value> = chat.get("tools").and_then(Value::as_array).into_iter().flatten().collect();
     if given.is_empty() {
         return Ok(());
     }
     let tool = |(index, tool): (usize, &&Value)| {
         let function = tool.get("function").ok_or_else(|| {
-            ApiError::invalid(format!("tools[{index}]"), "a tool must be of type 'function', with 'function'")
+            DialectError::invalid(format!("tools[{index}]"), "a tool must be of type 'function', with 'function'")
         })?;
         let schema = function.get("parameters").cloned().unwrap_or_else(|| json!({ "type": "object" }));
         let mut tool = json!({ "name": function.get("name"), "input_schema": schema });
@@ -237,7 +242,7 @@ fn tools(chat: &Map<String, Value>, request: &mut Value) -> Result<(), ApiError>
         }
         Ok(tool)
     };
-    let tools: Vec<Value> = given.iter().enumerate().map(tool).collect::<Result<_, ApiError>>()?;
+    let tools: Vec<Value> = given.iter().enumerate().map(tool).collect::<Result<_, DialectError>>()?;
     request["tools"] = Value::Array(tools);
     let mut choice = match chat.get("tool_choice") {
         None | Some(Value::Null) => json!({ "type": "auto" }),

@@ -1,8 +1,9 @@
 //! Translates Ollama's requests into OpenAI's.
 
-use model_boss_protocol::{ApiError, DEMANDS, Demand, ErrorCode, KeepAlive};
+use model_boss_protocol::{DEMANDS, Demand, KeepAlive};
 use serde_json::{Map, Value, json};
 
+use crate::error::DialectError;
 use crate::links::is_picture;
 use crate::{ContextWish, Names};
 
@@ -29,44 +30,44 @@ pub enum EmbedShape {
 }
 
 /// The request's `keep_alive`: the time for which the model stays loaded. `None` if the request has none.
-pub fn keep_alive_of(body: &Map<String, Value>) -> Result<Option<KeepAlive>, ApiError> {
+pub fn keep_alive_of(body: &Map<String, Value>) -> Result<Option<KeepAlive>, DialectError> {
     match body.get("keep_alive") {
         None | Some(Value::Null) => Ok(None),
         Some(value) => serde_json::from_value(value.clone()).map(Some).map_err(|error| {
             let message = format!("'keep_alive' must be seconds as a number, or a duration such as \"5m\": {error}");
-            ApiError::invalid("keep_alive", message)
+            DialectError::invalid("keep_alive", message)
         }),
     }
 }
 
 /// The request's wish about a context that is too small. Unlike all other APIs, Ollama's shortens prompts unless it is
 /// told not to.
-pub fn context_wish(body: &Map<String, Value>) -> Result<ContextWish, ApiError> {
+pub fn context_wish(body: &Map<String, Value>) -> Result<ContextWish, DialectError> {
     let keep = match body.get("options").and_then(|options| options.get("num_keep")) {
         None | Some(Value::Null) => None,
         Some(value) => Some(value.as_i64().ok_or_else(|| {
-            ApiError::invalid("options.num_keep", "'options.num_keep' must be a whole number of tokens")
+            DialectError::invalid("options.num_keep", "'options.num_keep' must be a whole number of tokens")
         })?),
     };
     Ok(ContextWish { shortens: flag(body, "truncate")?, keep })
 }
 
 /// A field that is true unless the request says otherwise.
-fn flag(body: &Map<String, Value>, name: &str) -> Result<bool, ApiError> {
+fn flag(body: &Map<String, Value>, name: &str) -> Result<bool, DialectError> {
     match body.get(name) {
         None | Some(Value::Null) => Ok(true),
         Some(Value::Bool(value)) => Ok(*value),
-        Some(_) => Err(ApiError::invalid(name, format!("'{name}' must be true or false"))),
+        Some(_) => Err(DialectError::invalid(name, format!("'{name}' must be true or false"))),
     }
 }
 
 /// Translates a request of `POST /api/chat`.
-pub fn from_chat(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
+pub fn from_chat(body: &Map<String, Value>) -> Result<OllamaRequest, DialectError> {
     let empty = Vec::new();
     let messages = match body.get("messages") {
         None | Some(Value::Null) => &empty,
         Some(Value::Array(messages)) => messages,
-        Some(_) => return Err(ApiError::invalid("messages", "'messages' must be a list")),
+        Some(_) => return Err(DialectError::invalid("messages", "'messages' must be a list")),
     };
     if messages.is_empty() {
         return nothing_asked(body);
@@ -86,32 +87,32 @@ pub fn from_chat(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
         None | Some(Value::Null) => {}
         Some(Value::Array(tools)) if tools.is_empty() => {}
         Some(tools @ Value::Array(_)) => asked.request["tools"] = tools.clone(),
-        Some(_) => return Err(ApiError::invalid("tools", "'tools' must be a list")),
+        Some(_) => return Err(DialectError::invalid("tools", "'tools' must be a list")),
     }
     Ok(OllamaRequest::Chat(asked.request, asked.names))
 }
 
 /// Translates a request of `POST /api/generate`.
-pub fn from_generate(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
+pub fn from_generate(body: &Map<String, Value>) -> Result<OllamaRequest, DialectError> {
     let text = |name: &str| match body.get(name) {
         None | Some(Value::Null) => Ok(""),
         Some(Value::String(text)) => Ok(text.as_str()),
-        Some(_) => Err(ApiError::invalid(name, format!("'{name}' must be a text"))),
+        Some(_) => Err(DialectError::invalid(name, format!("'{name}' must be a text"))),
     };
     if !text("template")?.is_empty() {
         let message = "'template' is in Ollama's own language, which no engine here reads; leave it out, set \
                        'chat_template' in the model's manifest, or send the whole text with \"raw\": true";
-        return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("template"));
+        return Err(DialectError::unsupported("template", message));
     }
     if body.get("context").and_then(Value::as_array).is_some_and(|tokens| !tokens.is_empty()) {
         let message = "'context' cannot be read here; send what was said before as messages to /api/chat";
-        return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("context"));
+        return Err(DialectError::unsupported("context", message));
     }
     let (prompt, suffix) = (text("prompt")?, text("suffix")?);
     let has_images = match body.get("images") {
         None | Some(Value::Null) => false,
         Some(Value::Array(images)) => !images.is_empty(),
-        Some(_) => return Err(ApiError::invalid("images", "'images' must be a list")),
+        Some(_) => return Err(DialectError::invalid("images", "'images' must be a list")),
     };
     if prompt.is_empty() && suffix.is_empty() && !has_images {
         return nothing_asked(body);
@@ -120,7 +121,7 @@ pub fn from_generate(body: &Map<String, Value>) -> Result<OllamaRequest, ApiErro
     if body.get("raw") == Some(&json!(true)) || !suffix.is_empty() {
         if has_images {
             let message = "'images' are read in a conversation only; leave out 'raw' and 'suffix'";
-            return Err(ApiError::invalid("images", message));
+            return Err(DialectError::invalid("images", message));
         }
         asked.set("prompt", json!(prompt), "prompt");
         // The `suffix` is passed on: the engine or provider that serves the request meets or refuses it.
@@ -155,12 +156,12 @@ pub fn from_generate(body: &Map<String, Value>) -> Result<OllamaRequest, ApiErro
 
 /// Translates a request of `POST /api/embed` or `/api/embeddings`. Returns OpenAI's request, and the client's names of
 /// its fields.
-pub fn from_embed(body: &Map<String, Value>, shape: EmbedShape) -> Result<(Value, Names), ApiError> {
+pub fn from_embed(body: &Map<String, Value>, shape: EmbedShape) -> Result<(Value, Names), DialectError> {
     let field = if shape == EmbedShape::One { "prompt" } else { "input" };
     let input = match body.get(field) {
         Some(text @ Value::String(_)) => text.clone(),
         Some(Value::Array(texts)) if shape == EmbedShape::Several && texts.iter().all(Value::is_string) => json!(texts),
-        _ => return Err(ApiError::invalid(field, format!("'{field}' is missing, or no text"))),
+        _ => return Err(DialectError::invalid(field, format!("'{field}' is missing, or no text"))),
     };
     let mut names = Names::default();
     names.moved("input", field);
@@ -173,14 +174,14 @@ pub fn from_embed(body: &Map<String, Value>, shape: EmbedShape) -> Result<(Value
     Ok((request, names))
 }
 
-fn nothing_asked(body: &Map<String, Value>) -> Result<OllamaRequest, ApiError> {
+fn nothing_asked(body: &Map<String, Value>) -> Result<OllamaRequest, DialectError> {
     model(body)?;
     let leaves = keep_alive_of(body)? == Some(KeepAlive::For(std::time::Duration::ZERO));
     Ok(if leaves { OllamaRequest::Unload } else { OllamaRequest::Load })
 }
 
-fn model(body: &Map<String, Value>) -> Result<&str, ApiError> {
-    model_name(body).ok_or_else(|| ApiError::invalid("model", "'model' is missing"))
+fn model(body: &Map<String, Value>) -> Result<&str, DialectError> {
+    model_name(body).ok_or_else(|| DialectError::invalid("model", "'model' is missing"))
 }
 
 /// The model that a request names. Ollama's command line still uses the older field `name`, beside an empty `model`.
@@ -216,12 +217,12 @@ struct Translation {
 impl Translation {
     /// Translates everything but the messages: model, options, form of the answer. Options that would load the model
     /// differently (`num_ctx`, `num_gpu`, …) are ignored: the manifest and the operator decide about them.
-    fn begin(body: &Map<String, Value>) -> Result<Self, ApiError> {
+    fn begin(body: &Map<String, Value>) -> Result<Self, DialectError> {
         let mut asked = Self { request: json!({ "model": model(body)? }), names: Names::default() };
         let given = match body.get("options") {
             None | Some(Value::Null) => None,
             Some(Value::Object(options)) => Some(options),
-            Some(_) => return Err(ApiError::invalid("options", "'options' must be an object")),
+            Some(_) => return Err(DialectError::invalid("options", "'options' must be an object")),
         };
         let option = |name: &str| given.and_then(|options| options.get(name)).filter(|value| !value.is_null());
         for (ours, theirs) in OPTIONS {
@@ -253,7 +254,9 @@ impl Translation {
                 asked.make("chat_template_kwargs", json!({ "enable_thinking": think }), "think")
             }
             Some(Value::String(effort)) => asked.make("reasoning_effort", json!(effort), "think"),
-            Some(_) => return Err(ApiError::invalid("think", "'think' must be true, false, or low, medium or high")),
+            Some(_) => {
+                return Err(DialectError::invalid("think", "'think' must be true, false, or low, medium or high"));
+            }
         }
         if flag(body, "stream")? {
             asked.make("stream", json!(true), "stream");
@@ -275,7 +278,7 @@ impl Translation {
     }
 
     /// Translates the wanted form of the answer.
-    fn form(&mut self, body: &Map<String, Value>) -> Result<(), ApiError> {
+    fn form(&mut self, body: &Map<String, Value>) -> Result<(), DialectError> {
         match body.get("format") {
             None | Some(Value::Null) => {}
             Some(Value::String(word)) if word.is_empty() => {}
@@ -287,7 +290,7 @@ impl Translation {
                 self.make("response_format", json!({ "type": "json_schema", "json_schema": schema }), "format");
                 self.names.moved("response_format.json_schema.schema", "format");
             }
-            Some(_) => return Err(ApiError::invalid("format", "'format' must be \"json\" or a JSON schema")),
+            Some(_) => return Err(DialectError::invalid("format", "'format' must be \"json\" or a JSON schema")),
         }
         Ok(())
     }
@@ -313,23 +316,23 @@ fn chat_message(
     at: &At,
     calls: &mut Vec<Call>,
     names: &mut Names,
-) -> Result<Value, ApiError> {
+) -> Result<Value, DialectError> {
     let ours = &at.ours;
     let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
     if !["system", "user", "assistant", "tool"].contains(&role) {
         let message = format!("'role' must be system, user, assistant or tool, not '{role}'");
-        return Err(ApiError::invalid(format!("{place}.role"), message));
+        return Err(DialectError::invalid(format!("{place}.role"), message));
     }
     let text = match message.get("content") {
         None | Some(Value::Null) => "",
         Some(Value::String(text)) => text.as_str(),
-        Some(_) => return Err(ApiError::invalid(at.content.as_str(), "'content' must be a text")),
+        Some(_) => return Err(DialectError::invalid(at.content.as_str(), "'content' must be a text")),
     };
     let mut said = json!({ "role": role, "content": text });
     let images: &[Value] = match message.get("images") {
         None | Some(Value::Null) => &[],
         Some(Value::Array(images)) => images,
-        Some(_) => return Err(ApiError::invalid(at.images.as_str(), "'images' must be a list")),
+        Some(_) => return Err(DialectError::invalid(at.images.as_str(), "'images' must be a list")),
     };
     if !images.is_empty() {
         let mut parts = vec![json!({ "type": "text", "text": text })];
@@ -337,7 +340,7 @@ fn chat_message(
         for (index, image) in images.iter().enumerate() {
             let theirs = format!("{}[{index}]", at.images);
             let data = image.as_str().filter(|data| is_picture(data)).ok_or_else(|| {
-                ApiError::invalid(theirs.as_str(), "an image must be a text in base64; links are not followed")
+                DialectError::invalid(theirs.as_str(), "an image must be a text in base64; links are not followed")
             })?;
             let url = format!("data:{};base64,{data}", media_type(data));
             names.made(format!("{ours}.content[{}]", parts.len()), theirs);
@@ -350,7 +353,7 @@ fn chat_message(
         Some(Value::Array(made)) => made,
         Some(_) => {
             let place = format!("{place}.tool_calls");
-            return Err(ApiError::invalid(place.as_str(), format!("'{place}' must be a list")));
+            return Err(DialectError::invalid(place.as_str(), format!("'{place}' must be a list")));
         }
     };
     if !made.is_empty() {

@@ -130,7 +130,7 @@ fn mistakes_are_named() {
         (json!({ "model": "m", "prompt": "p", "keep_alive": "soon" }), "keep_alive"),
         (json!({ "model": "m", "prompt": "p", "stream": 1 }), "stream"),
     ] {
-        assert_eq!(from_generate(&object(body.clone())).unwrap_err().param.as_deref(), Some(param), "{body}");
+        assert_eq!(from_generate(&object(body.clone())).unwrap_err().field.as_deref(), Some(param), "{body}");
     }
     for (message, param) in [
         (json!({ "role": "assistant", "tool_calls": {} }), "messages[0].tool_calls"),
@@ -139,12 +139,12 @@ fn mistakes_are_named() {
         (json!({ "content": "x" }), "messages[0].role"),
     ] {
         let error = from_chat(&object(json!({ "model": "m", "messages": [message] }))).unwrap_err();
-        assert_eq!(error.param.as_deref(), Some(param));
+        assert_eq!(error.field.as_deref(), Some(param));
     }
     assert_eq!(
         from_chat(&object(json!({ "model": "m", "messages": [{ "role": "user" }], "tools": {} })))
             .unwrap_err()
-            .param
+            .field
             .as_deref(),
         Some("tools")
     );

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use model_boss_protocol::{ApiError, ErrorCode};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::EmbedShape;
+use crate::error::DialectError;
+use model_boss_protocol::ErrorCode;
 
 use crate::names::message_with_field;
 use crate::sse::{SseItem, SseReader};
@@ -144,7 +145,7 @@ impl OllamaFromChat {
 }
 
 impl Reshape for OllamaFromChat {
-    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, DialectError> {
         if status >= 400 {
             let error: Value = serde_json::from_slice(body).unwrap_or_default();
             return Ok(Bytes::from(error_line(&self.names, error).to_string()));
@@ -278,7 +279,7 @@ struct EmbeddingAnswer<'a> {
 }
 
 impl Reshape for OllamaFromEmbeddings {
-    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, DialectError> {
         if status >= 400 {
             let error: Value = serde_json::from_slice(body).unwrap_or_default();
             return Ok(Bytes::from(error_line(&self.names, error).to_string()));

@@ -1,9 +1,9 @@
 //! Translates a chat answer, whole or streamed, into a response of the Responses API.
 
 use bytes::Bytes;
-use model_boss_protocol::ApiError;
 use serde_json::{Map, Value, json};
 
+use crate::error::DialectError;
 use crate::sse::{self, SseItem, SseReader};
 use crate::{Names, Reshape, Stamp, nonsense};
 
@@ -333,7 +333,7 @@ impl ResponsesFromChat {
 }
 
 impl Reshape for ResponsesFromChat {
-    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, DialectError> {
         let answer: Value = match serde_json::from_slice(body) {
             Ok(answer) => answer,
             Err(_) if status >= 400 => return Ok(body.clone()),

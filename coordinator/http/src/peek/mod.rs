@@ -64,7 +64,8 @@ pub fn peek(body: &[u8], headers: &HeaderMap, limits: JsonLimits) -> Result<Peek
     let (fields, link) =
         json.deserialize_map(Fields).and_then(|found| json.end().map(|()| found)).map_err(malformed)?;
     if let Some(place) = link {
-        return Err(link_refused(place));
+        let message = link_refused(&place);
+        return Err(ApiError::invalid(place, message));
     }
     let mut peeked = Peeked::default();
     let mut unknown = String::new();

@@ -13,13 +13,14 @@ use std::time::Duration;
 use document::{Kept, LocalCopy, Stored};
 use model_boss_host::state_folder::StateFolder;
 use model_boss_lease_store::{Document, Etag, StoreError, Swap};
-use model_boss_protocol::{ApiError, ErrorCode, chain};
+use model_boss_protocol::chain;
 use model_boss_tasks::CloudFallback;
 use serde_json::{Map, Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 use values::{Ignored, KEYS, Key, Reading};
 
 use crate::documents::DocumentStore;
+use crate::error::SettingsError;
 use crate::live::{LiveSettings, StoredGuard};
 
 /// The name of the document.
@@ -176,17 +177,14 @@ impl RuntimeConfig {
     }
 
     /// Stores values; `null` removes one. If the version differs from the expected one, no value is changed.
-    ///
-    /// Errors: 400 that names every invalid key; 412 for another version, and for a document that this version does not
-    /// understand; 503 when the store cannot be reached.
-    pub async fn put(&self, changes: &Map<String, Value>, expected: Expected) -> Result<ShownValues, ApiError> {
+    pub async fn put(&self, changes: &Map<String, Value>, expected: Expected) -> Result<ShownValues, SettingsError> {
         for _ in 0..TRIES {
             let known = self.state().known.as_ref().map(|kept| kept.document.clone()).unwrap_or_default();
             let document = match self.documents.load(DOCUMENT).await {
                 Ok(document) => document,
                 Err(error) => {
                     values::check(changes, &known.values)?;
-                    return Err(unreachable(&error));
+                    return Err(SettingsError::Store(error));
                 }
             };
             let before = match read(&document) {
@@ -194,13 +192,13 @@ impl RuntimeConfig {
                 // The store lost the document: the change is applied to the last known one.
                 Ok(_) => known,
                 Err(_) if expected == Expected::Anything => known,
-                Err(why) => return Err(not_understood(&why)),
+                Err(why) => return Err(SettingsError::NotUnderstood(why)),
             };
             values::check(changes, &before.values)?;
             if let Expected::Version(expected) = expected
                 && expected != before.version
             {
-                return Err(other_version(before.version, expected));
+                return Err(SettingsError::OtherVersion { version: before.version, expected });
             }
             let mut next = before.changed(changes);
             if next == before && read(&document).is_ok() {
@@ -219,11 +217,10 @@ impl RuntimeConfig {
                     return Ok(self.show(Detail::Values));
                 }
                 Ok(_) => {}
-                Err(error) => return Err(unreachable(&error)),
+                Err(error) => return Err(SettingsError::Store(error)),
             }
         }
-        let message = "others change the configuration all the time; try again";
-        Err(ApiError::new(ErrorCode::Internal, message).retry_after(Duration::from_secs(1)))
+        Err(SettingsError::Overtaken)
     }
 
     /// Judges a document that was just read. If it is missing or older than the last known one, the store has lost it.
@@ -328,9 +325,8 @@ fn read(document: &Document) -> Result<Option<Stored>, String> {
     document.content.as_deref().map(Stored::read).transpose()
 }
 
-fn text_of(stored: &Stored) -> Result<String, ApiError> {
-    serde_json::to_string(stored)
-        .map_err(|error| ApiError::new(ErrorCode::Internal, format!("the values cannot be written: {error}")))
+fn text_of(stored: &Stored) -> Result<String, SettingsError> {
+    serde_json::to_string(stored).map_err(SettingsError::NotWritten)
 }
 
 /// A random id for a new document. Without randomness it is empty, and documents are not told apart, as those of old
@@ -338,24 +334,6 @@ fn text_of(stored: &Stored) -> Result<String, ApiError> {
 fn new_line() -> String {
     let mut bits = [0; 8];
     getrandom::fill(&mut bits).map_or_else(|_| String::new(), |()| format!("{:016x}", u64::from_ne_bytes(bits)))
-}
-
-fn other_version(version: u64, expected: u64) -> ApiError {
-    let message = format!("the configuration is at version {version}, not {expected}; read it again and decide anew");
-    ApiError::new(ErrorCode::PreconditionFailed, message).with_param("If-Match")
-}
-
-fn not_understood(why: &str) -> ApiError {
-    let message = format!(
-        "the stored runtime configuration is none that this version understands, so it is left as it is: {why}. \
-         'If-Match: *' (`model-boss config set --replace`) replaces it by the last known values and this change"
-    );
-    ApiError::new(ErrorCode::PreconditionFailed, message).with_param("If-Match")
-}
-
-fn unreachable(error: &StoreError) -> ApiError {
-    let message = format!("the store of the runtime configuration cannot be used: {}", chain(error));
-    ApiError::new(ErrorCode::LeaseStoreUnavailable, message).retry_after(Duration::from_secs(1))
 }
 
 #[cfg(test)]

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use model_boss_config::LogLevel;
 use model_boss_core::MaxLoaded;
-use model_boss_protocol::{ApiError, Category, ErrorCode, KeepAlive};
+use model_boss_protocol::{Category, KeepAlive};
 use serde_json::{Map, Value, json};
 
+use crate::error::SettingsError;
 use crate::live::{Configured, Overrides, StoredGuard};
 
 /// The longest span that can be set: a year.
@@ -155,9 +156,8 @@ fn max_loaded(value: &Value) -> Option<MaxLoaded> {
 }
 
 /// Checks a change: all keys exist, and their values are valid. The value `null` is valid for every key. It also
-/// removes a key that only a newer version knows, if it is `stored`. The error names every invalid key; its `param` is
-/// the first.
-pub(super) fn check(changes: &Map<String, Value>, stored: &Map<String, Value>) -> Result<(), ApiError> {
+/// removes a key that only a newer version knows, if it is `stored`. The error names every invalid key.
+pub(super) fn check(changes: &Map<String, Value>, stored: &Map<String, Value>) -> Result<(), SettingsError> {
     let mut overrides = Overrides::nothing_stored();
     let wrong = |(name, value): (&String, &Value)| {
         let removes = value.is_null() && (is_key(name) || stored.contains_key(name));
@@ -166,7 +166,7 @@ pub(super) fn check(changes: &Map<String, Value>, stored: &Map<String, Value>) -
     let wrong: Vec<(String, String)> = changes.iter().filter_map(wrong).collect();
     let Some((first, _)) = wrong.first() else { return Ok(()) };
     let messages: Vec<&str> = wrong.iter().map(|(_, message)| message.as_str()).collect();
-    Err(ApiError::new(ErrorCode::InvalidRequest, messages.join("; ")).with_param(first.as_str()))
+    Err(SettingsError::Invalid { key: first.clone(), message: messages.join("; ") })
 }
 
 fn is_key(name: &str) -> bool {

@@ -9,6 +9,7 @@ use model_boss_settings::{Detail, Expected, ShownValues};
 use serde_json::{Map, Value};
 
 use crate::api::route::Call;
+use crate::refusals::of_settings;
 
 /// The values in use; `?origin=1` shows each with its configured value and its source.
 pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
@@ -25,7 +26,7 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
 pub(crate) async fn change(mut call: Call) -> Result<Response, ApiError> {
     let expected = call.request.headers().get(IF_MATCH).map_or(Ok(Expected::Readable), expected)?;
     let changes: Map<String, Value> = call.body().await?.parse().await?;
-    answer(&call.context.config.put(&changes, expected).await?)
+    answer(&call.context.config.put(&changes, expected).await.map_err(of_settings)?)
 }
 
 fn answer(shown: &ShownValues) -> Result<Response, ApiError> {

@@ -10,12 +10,14 @@ use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Uri};
 use http_body_util::BodyExt;
 use model_boss_cloud::{CloudAnswer, CloudRequest};
 use model_boss_core::RungChoice;
-use model_boss_dialects::{AnswerKind, Prepared, Reshape, Stamp, check_answer, engine_error};
+use model_boss_dialects::{
+    AnswerKind, DialectError, DialectFault, Prepared, Reshape, Stamp, check_answer, engine_error,
+};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::gathered::Gathered;
 use model_boss_http::json;
 use model_boss_http::memory::{Admission, HeldMemory, MemoryError};
-use model_boss_http::offload::offload;
+use model_boss_http::offload::{WorkPanicked, offload};
 use model_boss_http::upstream::{Outgoing, UpstreamError};
 use model_boss_protocol::{ApiError, ClientId, ErrorBody, ErrorCode, ErrorSource, Priority, headers};
 use tokio::time::{Instant, timeout_at};
@@ -25,6 +27,7 @@ use super::answer_body::{AnswerBody, AnswerSource, BodyError};
 use super::fitting::Fitting;
 use super::forward::Forward;
 use super::reshape::reshape_whole;
+use crate::refusals::{of_cloud, of_dialect};
 use crate::scheduling::{Destination, Dispatched, Ticket};
 use crate::worker::Worker;
 
@@ -84,9 +87,21 @@ enum Lost {
     Body(#[source] hyper::Error),
 }
 
-impl From<ApiError> for Lost {
-    fn from(error: ApiError) -> Self {
-        if error.code == ErrorCode::BackendError { Self::Nonsense(error.message) } else { Self::Refused(error) }
+impl From<DialectError> for Lost {
+    fn from(error: DialectError) -> Self {
+        match error.fault {
+            DialectFault::UnusableAnswer => Self::Nonsense(error.message),
+            DialectFault::Invalid
+            | DialectFault::Unsupported
+            | DialectFault::Engine { .. }
+            | DialectFault::Provider(_) => Self::Refused(of_dialect(error)),
+        }
+    }
+}
+
+impl From<WorkPanicked> for Lost {
+    fn from(error: WorkPanicked) -> Self {
+        Self::Refused(error.into())
     }
 }
 
@@ -94,7 +109,9 @@ impl From<BodyError> for Lost {
     fn from(error: BodyError) -> Self {
         match error {
             BodyError::Broken(error) => Self::Body(error),
-            BodyError::Refused(error) => error.into(),
+            BodyError::Unusable(error) => error.into(),
+            BodyError::Memory(error) => Self::Refused(error.into()),
+            BodyError::Panicked(error) => error.into(),
         }
     }
 }
@@ -214,7 +231,7 @@ async fn fitted_exchange(worker: &Worker, priority: Priority, forward: &Forward)
             Content::Whole(body) if reply.status.is_client_error() => body,
             _ => return Ok(reply),
         };
-        if !fitting.shorten_after_answer(refusal).await? {
+        if !fitting.shorten_after_answer(refusal).await.map_err(Lost::Refused)? {
             return Ok(reply);
         }
     }
@@ -235,7 +252,8 @@ async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<Ups
         limits: forward.limits,
     };
     let broken = |lost: Lost| ApiError::new(ErrorCode::BackendError, format!("provider '{provider}': {lost}"));
-    let CloudAnswer { status, mut headers, thinking, body, reshape } = forward.cloud.clouds.ask(&request).await?;
+    let answer = forward.cloud.clouds.ask(&request).await.map_err(of_cloud)?;
+    let CloudAnswer { status, mut headers, thinking, body, reshape } = answer;
     let answer = AnswerHead { status, from: AnswerSource::Cloud(body), reshape: Some(reshape), path: forward.path };
     let content = read_answer(answer, &headers, forward).await.map_err(broken)?;
     headers.remove(CONTENT_TYPE);
@@ -313,7 +331,7 @@ async fn read_answer(backend: AnswerHead, headers: &HeaderMap, forward: &Forward
         body = reshape_whole(reshape, status, body, forward.memory.holder(), forward.limits).await?;
     }
     let (kind, checked) = (AnswerKind::of(path), body.clone());
-    offload(body.len(), move || check_answer(kind, &checked)).await?;
+    offload(body.len(), move || check_answer(kind, &checked).map_err(Lost::from)).await?;
     Ok(Content::Whole(body))
 }
 
@@ -343,7 +361,7 @@ async fn read_error(status: StatusCode, from: AnswerSource, is_foreign: bool) ->
     if !is_foreign && serde_json::from_slice::<ErrorBody>(&all).is_ok() {
         return Ok((status, Bytes::from(all)));
     }
-    let error = engine_error(status.as_u16(), &all);
+    let error = of_dialect(engine_error(status.as_u16(), &all));
     let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_GATEWAY);
     Ok((status, Bytes::from(error.body(ErrorSource::Worker).to_json())))
 }
@@ -376,11 +394,11 @@ async fn prepare(worker: &Worker, forward: &Forward) -> Result<EngineRequest, Lo
             // The parsed fields need memory, and the rewritten body needs it again.
             memory.grow(2 * body.len() + MAX_ADDED, Admission::Accepted)?;
         }
-        let mut prepared = dialect.prepare(path, &body, stamp)?;
+        let mut prepared = dialect.prepare(path, &body, stamp).map_err(of_dialect)?;
         prepared.body = memory.keep(prepared.body);
         Ok(prepared)
     });
-    let Prepared { path, body, reshape, thinking } = prepared.await?;
+    let Prepared { path, body, reshape, thinking } = prepared.await.map_err(Lost::Refused)?;
     Ok(EngineRequest { path, body: Outgoing::new(body, Bytes::new()), reshape, thinking })
 }
 

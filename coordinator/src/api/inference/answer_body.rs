@@ -9,11 +9,14 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use memchr::{memchr3_iter, memmem};
 use model_boss_cloud::CloudBody;
-use model_boss_dialects::{BadStream, Reshape, StreamCheck, nonsense};
-use model_boss_http::memory::{Admission, HeldMemory};
+use model_boss_dialects::{BadStream, DialectError, Reshape, StreamCheck, nonsense};
+use model_boss_http::memory::{Admission, HeldMemory, MemoryError};
+use model_boss_http::offload::WorkPanicked;
 use model_boss_http::upstream::UpstreamBody;
-use model_boss_protocol::ApiError;
-use model_boss_protocol::sse::EVENT_END;
+use model_boss_protocol::sse::{EVENT_END, event};
+use model_boss_protocol::{ApiError, ErrorSource};
+
+use crate::refusals::of_dialect;
 
 /// The most bytes of data in one event of a stream.
 const LONGEST_EVENT: usize = 8 << 20;
@@ -32,13 +35,15 @@ pub(crate) struct AnswerBody {
 
 /// The steps that the bytes of a stream pass through.
 struct StreamSteps {
+    /// The origin, for errors that the translation reports.
+    source: ErrorSource,
     /// The translation, until its end.
     reshape: Option<Box<dyn Reshape>>,
     check: StreamCheck,
     event: OpenEvent,
     memory: HeldMemory,
     /// Why the stream ends after its last bytes.
-    failed: Option<ApiError>,
+    failed: Option<BodyError>,
     /// Whether reading has ended.
     over: bool,
     /// Tokens of prompt and answer, as the translation counted them at the end.
@@ -59,9 +64,27 @@ pub(crate) enum BodyError {
     /// The connection broke.
     #[error("the connection broke in its answer")]
     Broken(#[source] hyper::Error),
-    /// The bytes are no valid answer, or need more memory than is free.
+    /// The bytes are no valid answer.
     #[error(transparent)]
-    Refused(ApiError),
+    Unusable(#[from] DialectError),
+    /// The bytes need more memory than is free.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The translation panicked.
+    #[error(transparent)]
+    Panicked(#[from] WorkPanicked),
+}
+
+impl BodyError {
+    /// The error that a client gets.
+    pub(crate) fn into_error(self) -> ApiError {
+        match self {
+            Self::Broken(error) => of_dialect(nonsense(error)),
+            Self::Unusable(error) => of_dialect(error),
+            Self::Memory(error) => error.into(),
+            Self::Panicked(error) => error.into(),
+        }
+    }
 }
 
 impl AnswerBody {
@@ -73,7 +96,11 @@ impl AnswerBody {
     /// The events of a stream, unchanged or translated by `reshape`. Bytes that are no event stream end in an error.
     pub(crate) fn stream(from: AnswerSource, reshape: Option<Box<dyn Reshape>>, memory: HeldMemory) -> Self {
         let (check, event) = (StreamCheck::default(), OpenEvent::default());
-        let stream = StreamSteps { reshape, check, event, memory, failed: None, over: false, tokens: None };
+        let source = match &from {
+            AnswerSource::Worker(_) => ErrorSource::Worker,
+            AnswerSource::Cloud(_) => ErrorSource::Cloud,
+        };
+        let stream = StreamSteps { source, reshape, check, event, memory, failed: None, over: false, tokens: None };
         Self { from, stream: Some(Box::new(stream)) }
     }
 
@@ -97,7 +124,7 @@ impl StreamSteps {
             return Bytes::new();
         }
         let bytes = match &mut self.reshape {
-            Some(reshape) => reshape.piece(&data),
+            Some(reshape) => with_failure(reshape.piece(&data), reshape.failure(), self.source),
             None => data,
         };
         self.look(bytes)
@@ -106,20 +133,21 @@ impl StreamSteps {
     /// The last bytes of the translation, at the end of the stream.
     fn end(&mut self) -> Bytes {
         self.over = true;
-        let last = self.reshape.as_mut().map(|reshape| reshape.end()).unwrap_or_default();
+        let source = self.source;
+        let last = self.reshape.as_mut().map(|reshape| with_failure(reshape.end(), reshape.failure(), source));
         if let Some(reshape) = self.reshape.take() {
             self.tokens = reshape.tokens();
         }
-        let last = self.look(last);
+        let last = self.look(last.unwrap_or_default());
         if self.failed.is_none() {
-            self.failed = self.check.end().err();
+            self.failed = self.check.end().err().map(BodyError::Unusable);
         }
         last
     }
 
     fn look(&mut self, mut bytes: Bytes) -> Bytes {
         if let Err(BadStream { good, error }) = self.check.push(&bytes) {
-            self.failed = Some(error);
+            self.failed = Some(error.into());
             bytes.truncate(good);
         }
         bytes
@@ -138,7 +166,7 @@ struct OpenEvent {
 
 impl OpenEvent {
     /// Counts the bytes of an event, and holds memory for a long one.
-    fn push(&mut self, data: &[u8], memory: &mut HeldMemory) -> Result<(), ApiError> {
+    fn push(&mut self, data: &[u8], memory: &mut HeldMemory) -> Result<(), BodyError> {
         let seam = self.tail.len();
         self.tail.extend_from_slice(&data[..data.len().min(3)]);
         let at_seam = [EVENT_END, b"\n\r\n"].iter().any(|end| memmem::find(&self.tail, end).is_some());
@@ -155,13 +183,21 @@ impl OpenEvent {
             self.tail.drain(..over);
         }
         if self.bytes > LONGEST_EVENT {
-            return Err(nonsense("an event of its stream has no end"));
+            return Err(nonsense("an event of its stream has no end").into());
         }
         if self.marks > MAX_VALUES {
-            return Err(nonsense("an event of its stream has too many values"));
+            return Err(nonsense("an event of its stream has too many values").into());
         }
         let kept = if self.bytes > SHORT_EVENT { KEEPERS * self.bytes } else { 0 };
-        memory.resize(kept, Admission::Accepted).map_err(ApiError::from)
+        Ok(memory.resize(kept, Admission::Accepted)?)
+    }
+}
+
+/// Bytes of a translation, with the error that ends it as the last event.
+fn with_failure(bytes: Bytes, failure: Option<DialectError>, source: ErrorSource) -> Bytes {
+    match failure {
+        Some(error) => [bytes, event(of_dialect(error).body(source).to_json()).into()].concat().into(),
+        None => bytes,
     }
 }
 
@@ -177,7 +213,7 @@ fn is_garbled(error: &hyper::Error) -> bool {
 
 impl From<hyper::Error> for BodyError {
     fn from(error: hyper::Error) -> Self {
-        if is_garbled(&error) { Self::Refused(nonsense(error)) } else { Self::Broken(error) }
+        if is_garbled(&error) { Self::Unusable(nonsense(error)) } else { Self::Broken(error) }
     }
 }
 
@@ -191,7 +227,7 @@ impl Body for AnswerBody {
             if let Some(stream) = &mut this.stream {
                 if let Some(error) = stream.failed.take() {
                     stream.over = true;
-                    return Poll::Ready(Some(Err(BodyError::Refused(error))));
+                    return Poll::Ready(Some(Err(error)));
                 }
                 if stream.over {
                     return Poll::Ready(None);

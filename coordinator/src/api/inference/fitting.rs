@@ -59,7 +59,7 @@ impl<'a> Fitting<'a> {
         let shorter = offload(body.len(), move || {
             let document = json::object(&body, limits, &mut memory, Admission::Accepted)?;
             let shorter = shortened(document, refused, wish, steps);
-            Ok(shorter.map(|document| memory.keep(Bytes::from(Value::Object(document).to_string()))))
+            Ok::<_, ApiError>(shorter.map(|document| memory.keep(Bytes::from(Value::Object(document).to_string()))))
         });
         let Some(body) = shorter.await? else { return Ok(false) };
         tracing::info!(from = self.request.body.len(), to = body.len(), "a prompt that is too long was shortened");

@@ -22,6 +22,7 @@ use super::reshape::reshaped;
 use crate::api::context::Context;
 use crate::api::inference::openai::{InferenceRoute, infer_translated, understand};
 use crate::api::route::Call;
+use crate::refusals::{in_client_names, of_cloud, of_dialect};
 use crate::scheduling::Wish;
 
 /// The most bytes of an answer to a count.
@@ -31,7 +32,7 @@ const MAX_COUNTED: usize = 64 << 10;
 pub(crate) async fn messages(mut call: Call) -> Result<Response, ApiError> {
     let translate = |mut body: OpenBody| {
         let asked = body.object()?;
-        let (chat, names) = from_messages_request(&asked)?;
+        let (chat, names) = from_messages_request(&asked).map_err(of_dialect)?;
         body.replace(chat.to_string());
         Ok((model_of(&asked), body.close(), names))
     };
@@ -67,7 +68,7 @@ async fn counted_somewhere(call: Call, body: RequestBody) -> Result<u64, ApiErro
         }
         asked.insert("max_tokens".to_owned(), json!(1));
         asked.remove("stream");
-        let (chat, names) = from_messages_request(&asked)?;
+        let (chat, names) = from_messages_request(&asked).map_err(of_dialect)?;
         body.replace(chat.to_string());
         Ok(Counting::Here(body.close(), names))
     };
@@ -118,7 +119,7 @@ async fn counted_elsewhere(
         account.dispatched(&ticket.dispatched().await?);
         let id = String::from_utf8_lossy(id.as_bytes());
         let question = CountRequest { provider: &provider, model: &model, body, size, id: &id, now: unix_seconds() };
-        context.clouds.count_tokens(question).await
+        context.clouds.count_tokens(question).await.map_err(of_cloud)
     };
     let counted = match deadline {
         Some(deadline) => timeout_at(deadline, asked).await.unwrap_or_else(|_| Err(deadline_exceeded())),
@@ -149,7 +150,7 @@ async fn counted(call: Call, chat: RequestBody, names: &Names) -> Result<u64, Ap
         let code = if head.status.is_client_error() { ErrorCode::InvalidRequest } else { ErrorCode::BackendError };
         let mut error = ApiError::new(code, message).with_status(head.status.as_u16());
         error.param = said["error"]["param"].as_str().map(str::to_owned);
-        return Err(names.put_back(error));
+        return Err(in_client_names(names, error));
     }
     said["usage"]["prompt_tokens"]
         .as_u64()

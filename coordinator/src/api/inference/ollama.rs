@@ -15,7 +15,7 @@ use model_boss_dialects::ollama::{
     AnswerShape, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, OllamaRequest, context_wish, from_chat, from_embed,
     from_generate, keep_alive_of, model_name, timestamp,
 };
-use model_boss_dialects::{ContextWish, Names, Reshape, Stamp};
+use model_boss_dialects::{ContextWish, DialectError, Names, Reshape, Stamp};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::body::{OpenBody, RequestBody, json};
 use model_boss_http::error::panic_error;
@@ -34,6 +34,7 @@ use crate::api::admin::tasks;
 use crate::api::context::Context;
 use crate::api::inference::openai::{InferenceRoute, infer_translated, understand};
 use crate::api::route::Call;
+use crate::refusals::of_dialect;
 
 /// The version of Ollama whose API this is, since its clients require a minimum.
 const API_VERSION: &str = "0.13.0";
@@ -57,7 +58,7 @@ pub(crate) async fn generate(call: Call) -> Result<Response, ApiError> {
 async fn ask(
     mut call: Call,
     shape: AnswerShape,
-    read: fn(&Map<String, Value>) -> Result<OllamaRequest, ApiError>,
+    read: fn(&Map<String, Value>) -> Result<OllamaRequest, DialectError>,
 ) -> Result<Response, ApiError> {
     let began = Instant::now();
     let context = Arc::clone(&call.context);
@@ -95,18 +96,18 @@ struct ResidencyRequest {
 /// Translates a request, and its model's name to the coordinator's own.
 async fn request(
     call: &mut Call,
-    read: fn(&Map<String, Value>) -> Result<OllamaRequest, ApiError>,
+    read: fn(&Map<String, Value>) -> Result<OllamaRequest, DialectError>,
 ) -> Result<(Stamp, OllamaWish), ApiError> {
     let (context, headers) = (Arc::clone(&call.context), call.request.headers().clone());
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
         let stamp = named(&mut given);
-        let context_wish = context_wish(&given)?;
-        let (request, names, path) = match read(&given)? {
+        let context_wish = context_wish(&given).map_err(of_dialect)?;
+        let (request, names, path) = match read(&given).map_err(of_dialect)? {
             OllamaRequest::Chat(request, names) => (request, names, "/v1/chat/completions"),
             OllamaRequest::Completion(request, names) => (request, names, "/v1/completions"),
             asked @ (OllamaRequest::Load | OllamaRequest::Unload) => {
-                let keep_alive = keep_alive_of(&given)?;
+                let keep_alive = keep_alive_of(&given).map_err(of_dialect)?;
                 body.replace(Value::Object(given).to_string());
                 let (peeked, resolved) = understand(&context, &body, &headers)?;
                 let priority = peeked.priority.or(resolved.priority);
@@ -184,10 +185,10 @@ async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
         let stamp = named(&mut given);
-        let (request, names) = from_embed(&given, shape)?;
+        let (request, names) = from_embed(&given, shape).map_err(of_dialect)?;
         // The older route has no `truncate`, and shortens always.
         let truncates = ContextWish { shortens: true, ..ContextWish::default() };
-        let wish = if shape == EmbedShape::One { truncates } else { context_wish(&given)? };
+        let wish = if shape == EmbedShape::One { truncates } else { context_wish(&given).map_err(of_dialect)? };
         body.replace(request.to_string());
         Ok((stamp, body.close(), names, InferenceRoute::at("/v1/embeddings", Category::Embedding).within(wish)))
     };

@@ -24,6 +24,7 @@ use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
 use crate::api::context::Context;
 use crate::api::route::Call;
+use crate::refusals::in_client_names;
 use crate::scheduling::{Ticket, Wish};
 
 /// The longest reason in a header.
@@ -152,7 +153,7 @@ pub(super) async fn infer_translated(
     (request, names): (RequestBody, &Names),
     asked: InferenceRoute,
 ) -> Result<Response, ApiError> {
-    infer_body(call, request, asked).await.map_err(|error| names.put_back(error))
+    infer_body(call, request, asked).await.map_err(|error| in_client_names(names, error))
 }
 
 /// Adds the reason why cloud fallback is off to an error that a cloud rung might have prevented.

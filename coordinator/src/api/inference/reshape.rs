@@ -12,12 +12,14 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use model_boss_config::JsonLimits;
 use model_boss_dialects::{Reshape, nonsense};
-use model_boss_http::json;
-use model_boss_http::memory::{Admission, HeldMemory};
+use model_boss_http::json::{self, JsonError};
+use model_boss_http::memory::{Admission, HeldMemory, MemoryError};
 use model_boss_http::offload::offload;
-use model_boss_protocol::{ApiError, ErrorCode};
+use model_boss_protocol::ApiError;
 
+use super::answer_body::BodyError;
 use crate::api::context::Context as ApiContext;
+use crate::refusals::of_dialect;
 
 /// Translates an answer by `reshape`; a stream gets the content type `stream`.
 pub(crate) async fn reshaped(
@@ -35,8 +37,9 @@ pub(crate) async fn reshaped(
         return Ok(Response::from_parts(head, Body::new(Through { body, reshape: Some(reshape) })));
     }
     // The answer was collected before, within the memory budget.
-    let whole = body.collect().await.map_err(nonsense)?.to_bytes();
-    let whole = reshape_whole(reshape, head.status, whole, context.memory.holder(), context.limits.json()).await?;
+    let whole = body.collect().await.map_err(|error| of_dialect(nonsense(error)))?.to_bytes();
+    let whole = reshape_whole(reshape, head.status, whole, context.memory.holder(), context.limits.json()).await;
+    let whole = whole.map_err(BodyError::into_error)?;
     head.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(Response::from_parts(head, Body::from(whole)))
 }
@@ -48,15 +51,19 @@ pub(crate) async fn reshape_whole(
     answer: Bytes,
     mut memory: HeldMemory,
     limits: JsonLimits,
-) -> Result<Bytes, ApiError> {
+) -> Result<Bytes, BodyError> {
     let size = answer.len();
     let reshape = move || {
         let room = if reshape.is_document() {
             json::make_room(&answer, limits, &mut memory, Admission::Accepted)
         } else {
-            memory.grow(answer.len(), Admission::Accepted).map_err(ApiError::from)
+            memory.grow(answer.len(), Admission::Accepted).map_err(JsonError::from)
         };
-        room.map_err(|error| if error.code == ErrorCode::Overloaded { error } else { nonsense(error.message) })?;
+        room.map_err(|error| match error {
+            JsonError::Memory(busy @ MemoryError::Busy) => BodyError::Memory(busy),
+            // The answer itself is too large or too deep.
+            never => BodyError::Unusable(nonsense(never)),
+        })?;
         Ok(memory.keep(reshape.whole(status.as_u16(), &answer)?))
     };
     offload(size, reshape).await

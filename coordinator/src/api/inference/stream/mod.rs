@@ -268,7 +268,9 @@ impl Relay {
                     Some(Err(error)) => {
                         tracing::info!(request = %self.ticket.request(), %error, "an answer ends in the middle");
                         match error {
-                            BodyError::Refused(error) => return Poll::Ready(FrameStep::Lost(Outcome::Answered, error)),
+                            BodyError::Unusable(_) | BodyError::Memory(_) | BodyError::Panicked(_) => {
+                                return Poll::Ready(FrameStep::Lost(Outcome::Answered, error.into_error()));
+                            }
                             BodyError::Broken(_) => {
                                 let why = self.place.take().map(broken_in_the_middle);
                                 self.broken = why.map(|why| Box::pin(why) as _);
