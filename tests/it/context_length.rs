@@ -171,3 +171,42 @@ async fn en_7_the_built_in_model_answers_ollamas_clients_whatever_their_length()
     assert!((40..=90).contains(&read), "about half of the context: {answer}");
     boss.finish().await;
 }
+
+#[tokio::test]
+async fn en_7_ollamas_answers_go_on_behind_the_end_of_the_context() {
+    let sandbox = Sandbox::new();
+    sandbox.model("guide", &guide(), "context_length = 128");
+    let boss = sandbox.start_with_real_worker().await;
+    // The model's end of an answer is token 3.
+    let asked = json!({ "model": "guide", "stream": false,
+        "messages": [{ "role": "user", "content": "Which port does model-boss listen on?" }],
+        "options": { "temperature": 0, "num_predict": 300, "logit_bias": { "3": -100 } } });
+    let whole = ask(&boss, "/api/chat", &asked).await.json();
+    let counts = |answer: &Value| {
+        ["prompt_eval_count", "eval_count"].map(|count| answer[count].as_u64().unwrap_or_else(|| panic!("{answer}")))
+    };
+    assert_eq!((counts(&whole)[1], &whole["done_reason"]), (300, &json!("length")), "{whole}");
+    let mut cut = asked.clone();
+    cut["shift"] = json!(false);
+    let cut = ask(&boss, "/api/chat", &cut).await.json();
+    assert_eq!(counts(&cut).iter().sum::<u64>(), 128, "{cut}");
+    assert_eq!(cut["done_reason"], "length");
+    let text = |answer: &Value| answer["message"]["content"].as_str().unwrap().to_owned();
+    assert!(text(&whole).starts_with(&text(&cut)), "{whole} {cut}");
+    // A negative `num_predict` ends at ten contexts.
+    let mut endless = json!({ "model": "guide", "prompt": "The lease", "raw": true, "stream": false });
+    endless["options"] = json!({ "temperature": 0, "num_predict": -1, "num_keep": -1, "logit_bias": { "3": -100 } });
+    let answer = ask(&boss, "/api/generate", &endless).await.json();
+    assert_eq!(counts(&answer)[1], 1_280, "{answer}");
+    let mut wrong = asked;
+    wrong["shift"] = json!("no");
+    let answer = ask(&boss, "/api/chat", &wrong).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{answer:?}");
+    assert!(answer.json()["error"].as_str().unwrap().contains("'shift'"), "{answer:?}");
+    // Other APIs end an answer where the context ends.
+    let openai = json!({ "model": "guide", "logit_bias": { "3": -100 }, "temperature": 0,
+        "messages": [{ "role": "user", "content": "Which port does model-boss listen on?" }] });
+    let answer = ask(&boss, "/v1/chat/completions", &openai).await.json();
+    assert_eq!(answer["usage"]["total_tokens"], 128, "{answer}");
+    boss.finish().await;
+}

@@ -50,7 +50,7 @@ fn is_root() -> bool {
 
 async fn refused(launch: Launch, holder: &Boss, whose: &str) {
     let (status, output) = launch.end().await;
-    assert!(!status.success());
+    assert_eq!(status.code(), Some(75), "{output}");
     let expected = format!("device cpu is in use by process {}{whose} (state folder", holder.pid());
     assert!(output.contains(&expected), "{expected}\n{output}");
 }

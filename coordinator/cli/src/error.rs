@@ -1,6 +1,7 @@
 //! Errors of the command line, with messages that include a remedy.
 
 use std::error::Error;
+use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::path::PathBuf;
 
@@ -8,6 +9,27 @@ use model_boss_client::ClientError;
 use model_boss_client::lease_run::LeaseError;
 use model_boss_config::ConfigError;
 use model_boss_host::programs::ProgramError;
+
+/// Why the coordinator does not run.
+#[derive(Debug)]
+pub struct ServeFailure {
+    /// The cause, for humans.
+    pub error: Box<dyn Error + Send + Sync>,
+    /// Whether another coordinator has the address, a device or the state folder that this one needs.
+    pub is_occupied: bool,
+}
+
+impl Display for ServeFailure {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl Error for ServeFailure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.source()
+    }
+}
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +39,7 @@ pub(super) enum CliError {
     Config(#[from] ConfigError),
     /// `serve` failed.
     #[error(transparent)]
-    Serve(Box<dyn Error + Send + Sync>),
+    Serve(#[from] ServeFailure),
     /// `lease` failed.
     #[error(transparent)]
     Lease(#[from] LeaseError),

@@ -24,7 +24,6 @@ mod tasks;
 mod views;
 mod watch;
 
-use std::error::Error;
 use std::io;
 use std::process::ExitCode;
 
@@ -32,6 +31,7 @@ use bench::BenchCommand;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use error::CliError;
+pub use error::ServeFailure;
 use flags::SettingFlags;
 use model_boss_client::Client;
 use model_boss_client::lease_run::{self, LeaseCli};
@@ -196,10 +196,13 @@ enum ConfigCommand {
 
 /// Runs the coordinator until a signal ends it. The binary passes this function in, since this crate does not depend on
 /// the coordinator.
-pub type ServeCommand = fn(Loaded, LogFilter) -> Result<ExitCode, Box<dyn Error + Send + Sync>>;
+pub type ServeCommand = fn(Loaded, LogFilter) -> Result<ExitCode, ServeFailure>;
 
-/// Runs the command line. Exit codes: 1 for an error, 2 for an invalid command line, 130 for an answer stopped by
-/// Ctrl-C.
+/// The exit code of `serve` where another coordinator has what this one needs: `EX_TEMPFAIL` of sysexits.h.
+const OCCUPIED: u8 = 75;
+
+/// Runs the command line. Exit codes: 1 for an error, 2 for an invalid command line, 75 where another coordinator has
+/// what this one needs, 130 for an answer stopped by Ctrl-C.
 pub fn run(serve: ServeCommand) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -216,6 +219,9 @@ pub fn run(serve: ServeCommand) -> ExitCode {
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             terminal::say(&format!("model-boss: {}", chain(&error)));
+            if matches!(error, CliError::Serve(ServeFailure { is_occupied: true, .. })) {
+                return ExitCode::from(OCCUPIED);
+            }
             ExitCode::FAILURE
         }
     }
@@ -228,7 +234,7 @@ impl Command {
             Self::Serve(flags) => {
                 let loaded = flags.sources().load()?;
                 let log = LogFilter::start(loaded.config.log.level, loaded.config.log.format);
-                return serve(loaded, log).map_err(CliError::Serve);
+                return Ok(serve(loaded, log)?);
             }
             Self::Run(args) => return chat::run(&client()?, args, &small_runtime()?),
             Self::Ps(args) => watch::show(&client()?, args, async |client| tables::ps(client, args.read.json).await)?,

@@ -18,6 +18,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use super::OCCUPIED;
 use super::error::{CliError, PrivateError};
 
 /// The longest wait for the coordinator's end. It has no requests left by then, but a worker may hang.
@@ -68,8 +69,9 @@ impl Private {
         };
         let Some(url) = url else {
             // The coordinator closed its output, so it is about to end.
-            let _ = timeout(END_LIMIT, child.wait()).await;
-            return Err(ended(&log).into());
+            let status = timeout(END_LIMIT, child.wait()).await;
+            let code = status.ok().and_then(Result::ok).and_then(|status| status.code());
+            return Err(ended(&log, code).into());
         };
         let client = Client::new(&url, std::env::var("MODEL_BOSS_API_KEY").ok())?;
         Ok(Some(Self { child, client, _folder: folder }))
@@ -119,12 +121,12 @@ fn list(folders: &[PathBuf]) -> Result<String, CliError> {
     Ok(format!("[{}]", quoted.join(", ")))
 }
 
-fn ended(log: &Path) -> PrivateError {
+fn ended(log: &Path, exit_code: Option<i32>) -> PrivateError {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let said = lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n");
-    let hint =
-        if said.contains(" is in use by ") { "; or name the one that runs: --url http://127.0.0.1:PORT" } else { "" };
+    let is_occupied = exit_code == Some(i32::from(OCCUPIED));
+    let hint = if is_occupied { "; or name the one that runs: --url http://127.0.0.1:PORT" } else { "" };
     PrivateError::Ended { said: said.strip_prefix("model-boss: ").unwrap_or(&said).to_owned(), hint }
 }
 
@@ -146,8 +148,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         fs::write(&log, "model-boss: device cpu is in use by process 7 (state folder /s); stop it\n").unwrap();
-        let error = ended(&log).to_string();
+        let error = ended(&log, Some(75)).to_string();
         assert!(error.ends_with("stop it; or name the one that runs: --url http://127.0.0.1:PORT"), "{error}");
         assert!(error.contains("does not start: device cpu is in use"), "{error}");
+        let error = ended(&log, Some(1)).to_string();
+        assert!(error.ends_with("stop it"), "{error}");
     }
 }

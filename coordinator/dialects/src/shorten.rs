@@ -33,6 +33,8 @@ pub struct ContextWish {
     pub shortens: bool,
     /// Tokens at the beginning of a prompt that stay, if the client says; negative for as many as possible.
     pub keep: Option<i64>,
+    /// Whether an answer goes on without its oldest tokens when the context is full; otherwise it ends there.
+    pub shifts: bool,
 }
 
 /// An engine's answer to the last form of a request.
@@ -274,7 +276,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    const SHORTENS: ContextWish = ContextWish { shortens: true, keep: None };
+    const SHORTENS: ContextWish = ContextWish { shortens: true, keep: None, shifts: false };
 
     fn object(value: Value) -> Map<String, Value> {
         value.as_object().unwrap().clone()

@@ -4,9 +4,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use model_boss_cli::ServeFailure;
 use model_boss_config::ApiKeysError;
 use model_boss_host::probe::SimulationError;
 use model_boss_host::programs::ProgramError;
+use model_boss_lease_store::StoreError;
 
 use crate::leases::LeaseStartError;
 use crate::tasks::UnusableTasks;
@@ -47,4 +49,21 @@ pub(super) enum ServeError {
     /// Buckets of histograms are invalid, which cannot happen with those in this program.
     #[error("cannot set up metrics")]
     Metrics(#[from] prometheus::Error),
+}
+
+impl ServeError {
+    /// Whether another coordinator has the address, a device or the state folder.
+    fn is_occupied(&self) -> bool {
+        match self {
+            Self::Bind(_, error) => error.kind() == io::ErrorKind::AddrInUse,
+            Self::Leases(LeaseStartError::Store(error)) => matches!(error, StoreError::InUse { .. }),
+            _ => false,
+        }
+    }
+}
+
+impl From<ServeError> for ServeFailure {
+    fn from(error: ServeError) -> Self {
+        Self { is_occupied: error.is_occupied(), error: error.into() }
+    }
 }

@@ -7,13 +7,13 @@ mod listen;
 mod startup;
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use model_boss_catalog::{LiveCatalog, ModelRoots};
+use model_boss_cli::ServeFailure;
 use model_boss_cloud::{Clouds, SPEND_FILE};
 use model_boss_config::{ApiKeys, Config, Loaded};
 use model_boss_core::{Moment, Scheduler};
@@ -62,12 +62,9 @@ const FEW_DESCRIPTORS: usize = 1_024;
 const IO_THREADS: usize = 1;
 
 /// Runs the coordinator until a signal ends it, on a runtime of its own.
-pub(crate) fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(IO_THREADS)
-        .enable_all()
-        .build()
-        .map_err(|error| ServeError::System("the runtime", error))?;
+pub(crate) fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, ServeFailure> {
+    let runtime = Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build();
+    let runtime = runtime.map_err(|error| ServeError::System("the runtime", error))?;
     let served = runtime.block_on(Box::pin(run(loaded, log)));
     // A thread that is blocked by a hanging disk must not delay the end.
     runtime.shutdown_background();

@@ -81,6 +81,17 @@ pub struct Generate {
     /// Keys and values of the prompt are shared with sequences of the same salt, before and after this one. None shares
     /// nothing.
     pub cache: Option<CacheSalt>,
+    /// The way to go on when the context is full. None ends the answer there.
+    pub shift: Option<ContextShift>,
+}
+
+/// Room for an answer that is longer than the context: half of the tokens behind the first `keep` are forgotten, the
+/// oldest ones. The rest is evaluated again at its new places. Such an answer ends at ten times the context, as
+/// Ollama's does, unless `max_tokens` is less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextShift {
+    /// Tokens of the prompt that stay, from the first on; at most three quarters of the context.
+    pub keep: usize,
 }
 
 /// The receiver of the events of one sequence.

@@ -19,8 +19,8 @@ mod text_engine;
 pub use activity::{Activity, EngineTotals, Histograms};
 pub use decoder::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits};
 pub use engine::{
-    Engine, EngineError, EngineInfo, FinishReason, Finished, Generate, Progress, Reply, SequenceEvent, SequenceId,
-    SequenceTimings, TokenUsage, Work, WorkError,
+    ContextShift, Engine, EngineError, EngineInfo, FinishReason, Finished, Generate, Progress, Reply, SequenceEvent,
+    SequenceId, SequenceTimings, TokenUsage, Work, WorkError,
 };
 pub use exp::exp;
 pub use kv::{BLOCK_TOKENS, CacheSalt, KvSlot, SequenceStep, Sequences};

@@ -30,7 +30,7 @@ pub(super) async fn complete(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ErrorAnswer> {
-    let plan = prepare(&worker, body?).await?.of_caller(&headers);
+    let plan = prepare(&worker, body?).await?.with_headers(&headers)?;
     answer(&worker, worker.serving()?, plan).await
 }
 

@@ -74,6 +74,7 @@ impl GenerateOptions {
             prompt_logprobs: false,
             thinking: self.thinking.clone(),
             cache: self.cache.clone(),
+            shift: None,
         }
     }
 }

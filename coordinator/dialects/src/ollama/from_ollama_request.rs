@@ -40,8 +40,8 @@ pub fn keep_alive_of(body: &Map<String, Value>) -> Result<Option<KeepAlive>, Dia
     }
 }
 
-/// The request's wish about a context that is too small. Unlike all other APIs, Ollama's shortens prompts unless it is
-/// told not to.
+/// The request's wish about a context that is too small. Unlike all other APIs, Ollama's shortens prompts and goes on
+/// behind the end of the context unless a request says otherwise.
 pub fn context_wish(body: &Map<String, Value>) -> Result<ContextWish, DialectError> {
     let keep = match body.get("options").and_then(|options| options.get("num_keep")) {
         None | Some(Value::Null) => None,
@@ -49,7 +49,7 @@ pub fn context_wish(body: &Map<String, Value>) -> Result<ContextWish, DialectErr
             DialectError::invalid("options.num_keep", "'options.num_keep' must be a whole number of tokens")
         })?),
     };
-    Ok(ContextWish { shortens: flag(body, "truncate")?, keep })
+    Ok(ContextWish { shortens: flag(body, "truncate")?, keep, shifts: flag(body, "shift")? })
 }
 
 /// A field that is true unless the request says otherwise.

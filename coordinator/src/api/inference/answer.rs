@@ -260,6 +260,9 @@ async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<Ups
     Ok(UpstreamReply { status, headers, thinking, content })
 }
 
+/// Tokens at the beginning that stay when a context is full, in Ollama's API.
+const OLLAMAS_KEEP: i64 = 4;
+
 async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Result<UpstreamReply, Lost> {
     let upstream = worker.upstream().ok_or(Lost::NotReady)?;
     let EngineRequest { path, body, reshape, thinking } = prepare(worker, forward).await?;
@@ -272,6 +275,10 @@ async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Res
     outgoing.insert(HeaderName::from_static(headers::PRIORITY), HeaderValue::from(u16::from(priority.number())));
     if worker.dialect().is_none() {
         outgoing.insert(HeaderName::from_static(headers::CALLER), caller(&forward.cloud.client));
+        if forward.wish.shifts {
+            let keep = HeaderValue::from(forward.wish.keep.unwrap_or(OLLAMAS_KEEP));
+            outgoing.insert(HeaderName::from_static(headers::CONTEXT_SHIFT), keep);
+        }
     }
     if let Some(deadline) = forward.deadline {
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();

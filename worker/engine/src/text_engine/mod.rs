@@ -6,7 +6,8 @@
 //!
 //! Sequences are let in while there are blocks for all their tokens. When blocks run out later, the sequence that came
 //! last gives its own back and waits at the front of the queue. Its tokens are evaluated again then, and its client
-//! sees nothing but a pause.
+//! sees nothing but a pause. An answer that goes on when the context is full waits in the same way: it comes back with
+//! fewer tokens, at new places.
 
 mod sequence;
 
@@ -217,8 +218,7 @@ impl TextEngine {
         let Some(at) = last.map(|(at, _)| at) else { return };
         let mut sequence = self.running.remove(at);
         release(&mut self.kv, &mut sequence);
-        let place = self.waiting.partition_point(|waiting| waiting.arrival() < sequence.arrival());
-        self.waiting.insert(place, sequence);
+        wait_again(&mut self.waiting, sequence);
         self.activity.preempted();
     }
 
@@ -331,6 +331,11 @@ impl TextEngine {
             };
             match step {
                 Continuation::Continues => still_running.push(running),
+                Continuation::NeedsShift => {
+                    release(&mut self.kv, &mut running);
+                    running.shift();
+                    wait_again(&mut self.waiting, running);
+                }
                 Continuation::Ended(end) => {
                     self.activity.ended(end);
                     self.short_of_memory = false;
@@ -401,6 +406,12 @@ fn release(kv: &mut KvCache, sequence: &mut RunningSequence) {
     if let Some(table) = sequence.take_table() {
         kv.release(table, sequence.tokens());
     }
+}
+
+/// Puts a sequence without blocks back into the queue, in front of all that arrived later.
+fn wait_again(waiting: &mut VecDeque<RunningSequence>, sequence: RunningSequence) {
+    let place = waiting.partition_point(|other| other.arrival() < sequence.arrival());
+    waiting.insert(place, sequence);
 }
 
 /// Whether a sequence in the batch computes blocks at this moment that another one waits for: it begins with the same

@@ -8,7 +8,8 @@ use crate::activity::{Activity, End};
 use crate::batch::SequenceStage;
 use crate::decoder::{DecoderStep, Logits};
 use crate::engine::{
-    FinishReason, Finished, Generate, Reply, SequenceEvent, SequenceId, SequenceTimings, TokenUsage, WorkError,
+    ContextShift, FinishReason, Finished, Generate, Reply, SequenceEvent, SequenceId, SequenceTimings, TokenUsage,
+    WorkError,
 };
 use crate::kv::{BlockTable, CacheSalt, blocks_for};
 use crate::sampling::{LogprobRow, Sampler, TokenLogprob, TopLogprob};
@@ -19,8 +20,11 @@ pub(super) struct Sequence {
     id: SequenceId,
     reply: Box<dyn Reply>,
     prompt: Arc<[u32]>,
-    /// Most tokens to sample; bounded by the context.
+    /// Most tokens to sample; bounded by the context, or by ten times as much for an answer that goes on without its
+    /// oldest tokens.
     max_tokens: usize,
+    context_length: usize,
+    shift: Option<ContextShift>,
     ignore_eos: bool,
     logprobs: Option<usize>,
     prompt_logprobs: bool,
@@ -50,7 +54,10 @@ impl Sequence {
         context_length: usize,
         vocabulary: &Arc<Vocabulary>,
     ) -> Self {
-        let room = context_length.saturating_sub(work.prompt.len());
+        let room = match work.shift {
+            Some(_) => context_length.saturating_mul(LONGEST_SHIFTED),
+            None => context_length.saturating_sub(work.prompt.len()),
+        };
         let thinking = work.thinking.map(|plan| ThinkingState {
             thoughts: Thoughts::new(plan, &work.prompt, vocabulary),
             text: Detokenizer::new(Arc::clone(vocabulary), &work.prompt),
@@ -61,6 +68,8 @@ impl Sequence {
             id,
             reply,
             max_tokens: work.max_tokens.unwrap_or(room).min(room),
+            context_length,
+            shift: work.shift,
             ignore_eos: work.ignore_eos,
             logprobs: work.logprobs,
             prompt_logprobs: work.prompt_logprobs,
@@ -108,12 +117,17 @@ pub(super) struct RunningSequence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Continuation {
     Continues,
+    /// It goes on once its oldest tokens are forgotten.
+    NeedsShift,
     Ended(End),
 }
 
 /// The most logits that one step may return for one sequence (128 MiB). Log-probabilities of a prompt over a large
 /// vocabulary would otherwise need more memory than the model.
 const MOST_LOGITS: usize = 32 << 20;
+
+/// The longest answer that forgets its oldest tokens, in contexts.
+const LONGEST_SHIFTED: usize = 10;
 
 impl RunningSequence {
     pub(super) fn new(sequence: Sequence, arrival: u64) -> Self {
@@ -184,7 +198,17 @@ impl RunningSequence {
     /// Whether its answer may need more blocks than it has.
     pub(super) fn may_grow(&self) -> bool {
         let blocks = self.table.as_ref().map_or(0, |table| table.blocks().len());
-        blocks_for(self.sequence.prompt.len() + self.sequence.max_tokens) > blocks
+        let longest = self.sequence.prompt.len().saturating_add(self.sequence.max_tokens);
+        blocks_for(longest.min(self.sequence.context_length)) > blocks
+    }
+
+    /// Forgets the older half of its tokens behind those that stay. Its blocks were taken away before.
+    pub(super) fn shift(&mut self) {
+        let Some(shift) = self.sequence.shift else { return };
+        let context = self.sequence.context_length;
+        let keep = shift.keep.min(self.sequence.prompt.len()).min(context - context / 4);
+        let forgotten = (self.tokens.len().saturating_sub(keep) / 2).max(1);
+        self.tokens.drain(keep..(keep + forgotten).min(self.tokens.len()));
     }
 
     /// Whether its prompt is still evaluated for the first time.
@@ -294,6 +318,8 @@ impl RunningSequence {
     fn continue_or_end(&mut self) -> Continuation {
         if self.sampled == self.sequence.max_tokens {
             self.finish(FinishReason::Length)
+        } else if self.tokens.len() > self.sequence.context_length {
+            Continuation::NeedsShift
         } else {
             Continuation::Continues
         }

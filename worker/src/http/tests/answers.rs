@@ -438,3 +438,16 @@ async fn en_1_a_prompt_is_shared_between_requests_of_one_caller_unless_they_say_
     let metrics = rig.get("/metrics").await.chunks.concat();
     assert!(metrics.contains("model_boss_worker_cached_tokens_total 60"), "{metrics}");
 }
+
+#[tokio::test]
+async fn en_7_an_answer_goes_on_behind_the_context_where_the_coordinator_says_so() {
+    let rig = Setup::default().start().await;
+    let body = chat(json!({"ignore_eos": true, "max_tokens": 500})).to_string();
+    let ask = async |headers: &str| rig.send("POST", "/v1/chat/completions", headers, body.as_bytes()).await;
+    let context = ask("").await.json()["usage"]["total_tokens"].as_u64().unwrap();
+    assert!(context < 500, "{context}");
+    let answer = ask("x-context-shift: 4\r\n").await.json();
+    assert_eq!(answer["usage"]["completion_tokens"], 500, "{answer}");
+    let wrong = ask("x-context-shift: some\r\n").await;
+    assert_eq!((wrong.error().0, wrong.error().2.as_str()), (400, "x-context-shift"));
+}

@@ -1,6 +1,7 @@
 use super::*;
 
 mod memory;
+mod shift;
 mod thinking;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -122,6 +123,7 @@ fn prompt(text: &str) -> Generate {
         prompt_logprobs: false,
         thinking: None,
         cache: None,
+        shift: None,
     }
 }
 
