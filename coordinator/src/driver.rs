@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model_boss_catalog::LiveCatalog;
-use model_boss_core::{Effect, Event, ExitReport, Input, Moment, Outcome, Scheduler, SlotKey};
+use model_boss_core::{Effect, Event, ExitReport, Input, Moment, RequestOutcome, Scheduler, SlotKey};
 use model_boss_host::clocks::later;
 use model_boss_protocol::RequestId;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::footprints::Footprints;
+use crate::footprints::FootprintSink;
 use crate::leases::{DeviceTable, LeaseAsk, Leases};
 use crate::metrics::Metrics;
 use crate::scheduling::{Destination, Dispatched, DriverInput, Inbox, Pulse, Ruling, Scheduling};
@@ -38,7 +38,7 @@ pub(crate) struct Driver {
     /// The devices, which translate names to UUIDs.
     pub(crate) devices: DeviceTable,
     /// The learned sizes.
-    pub(crate) footprints: Footprints,
+    pub(crate) footprints: FootprintSink,
     pub(crate) metrics: Arc<Metrics>,
     /// The token is cancelled when all workers are stopped after a drain.
     pub(crate) drained: CancellationToken,
@@ -128,7 +128,7 @@ impl Driver {
     /// Records the shell's own part of an event.
     fn note(&mut self, event: &Event) {
         match event {
-            Event::Finished { outcome: Outcome::LostBeforeAnswer, .. } => {}
+            Event::Finished { outcome: RequestOutcome::LostBeforeAnswer, .. } => {}
             Event::Cancel(request) | Event::Finished { request, .. } => {
                 self.waiting.replies.remove(request);
             }
@@ -179,7 +179,7 @@ impl Driver {
             Effect::Stop { slot } => self.supervisor.stop(slot),
             Effect::Dispatch { request, slot, priority, queued, loading, rung } => {
                 let Some(worker) = self.supervisor.worker(slot).cloned() else {
-                    return Some(Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None });
+                    return Some(Event::Finished { request, outcome: RequestOutcome::LostBeforeAnswer, tokens: None });
                 };
                 return self.send_on(
                     request,

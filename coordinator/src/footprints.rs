@@ -21,9 +21,9 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Receives learned footprints. The handle is cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Footprints(mpsc::UnboundedSender<Footprint>);
+pub(crate) struct FootprintSink(mpsc::UnboundedSender<Footprint>);
 
-impl Footprints {
+impl FootprintSink {
     /// Reports the known footprints to the scheduler, and begins to store new ones. While the store is unreachable,
     /// this waits. Entries that cannot be parsed are skipped: their sizes are measured again.
     pub(crate) async fn start(documents: Arc<dyn DocumentStore>, news: News) -> Self {
@@ -116,7 +116,7 @@ fn merge(all: &mut Vec<Value>, footprint: &Footprint) -> Result<(), serde_json::
 
 #[cfg(test)]
 mod tests {
-    use model_boss_lease_store::Terms;
+    use model_boss_lease_store::LeaseDurations;
     use model_boss_protocol::{ByteCount, DeviceId};
 
     use super::*;
@@ -131,7 +131,7 @@ mod tests {
         let setup = LeaseSetup {
             store: StoreChoice::Embedded(folder.join("state")),
             runtime_dir: Some(folder.join("run")),
-            terms: Terms::default(),
+            terms: LeaseDurations::default(),
             foreign: ByteCount::ZERO,
             return_patience: std::time::Duration::from_secs(10),
             probes: Vec::new(),

@@ -96,7 +96,7 @@ pub(crate) struct LastInference {
 
 /// The tokens and times of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Usage {
+pub(crate) struct RequestUsage {
     pub(crate) prompt_tokens: u64,
     pub(crate) completion_tokens: u64,
     pub(crate) first_token: Option<Duration>,
@@ -161,7 +161,7 @@ impl Metrics {
     }
 
     /// Counts the usage of a request that got an answer.
-    pub(crate) fn used(&self, id: &ModelId, model: &ModelMetrics, usage: &Usage) {
+    pub(crate) fn used(&self, id: &ModelId, model: &ModelMetrics, usage: &RequestUsage) {
         let first_token = usage.first_token.map(|time| time.as_secs_f64());
         let per_token = usage.per_token.map(|time| time.as_secs_f64());
         model.count(|series| {
@@ -448,7 +448,7 @@ mod tests {
         metrics.know([&guide].into_iter());
         let model = metrics.model(Some(&guide));
         metrics.answered(&model, 200, Duration::from_millis(30));
-        let usage = Usage {
+        let usage = RequestUsage {
             prompt_tokens: 7,
             completion_tokens: 3,
             first_token: Some(Duration::from_millis(12)),

@@ -13,7 +13,7 @@ pub struct ModelRoots(Vec<PathBuf>);
 
 /// A path that leads below a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Admitted {
+pub(super) struct AdmittedPath {
     /// The path as named, with the links in its folder resolved. A link as its last part is kept (as in Hugging Face's
     /// cache), because its name has the ending that shows the format.
     pub(super) path: PathBuf,
@@ -82,14 +82,14 @@ impl ModelRoots {
     }
 
     /// Follows every link of an absolute path and checks the final path.
-    pub(super) fn admit(&self, path: &Path) -> Result<Admitted, NotAdmitted> {
+    pub(super) fn admit(&self, path: &Path) -> Result<AdmittedPath, NotAdmitted> {
         let Ok(real) = path.canonicalize() else { return Err(self.absent(path)) };
         let named = match (path.file_name(), path.parent().map(Path::canonicalize)) {
             (Some(name), Some(Ok(folder))) => folder.join(name),
             _ => real.clone(),
         };
         if self.contain(&real) && self.contain(&named) {
-            Ok(Admitted { path: named, real })
+            Ok(AdmittedPath { path: named, real })
         } else {
             Err(NotAdmitted::Outside)
         }
@@ -192,7 +192,7 @@ mod tests {
         fs::rename(at("roots/deep/m.gguf"), at("roots/0a1b2c")).unwrap();
         symlink("../0a1b2c", at("roots/deep/m.gguf")).unwrap();
         let admitted = roots.admit(&at("roots/deep/m.gguf")).unwrap();
-        assert_eq!(admitted, Admitted { path: at("roots/deep/m.gguf"), real: at("roots/0a1b2c") });
+        assert_eq!(admitted, AdmittedPath { path: at("roots/deep/m.gguf"), real: at("roots/0a1b2c") });
     }
 
     #[test]

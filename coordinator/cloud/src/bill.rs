@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::error::SpendingRefusal;
-use super::spend::{Refused, Reserved, Spend, Used};
+use super::spend::{Reserved, Spend, SpendRefusal, Used};
 
 /// English text has about four bytes for each token.
 const BYTES_PER_TOKEN: usize = 4;
@@ -90,9 +90,9 @@ impl Bill {
             false => format!("client '{client}' and the other names beyond those counted apart have together"),
         };
         let reserved = self.spend.reserve(client, limit, dollars, self.now).map_err(|refused| match refused {
-            Refused::Spent(spent) => SpendingRefusal::Spent { who: who(), spent, limit },
-            Refused::Unknown => SpendingRefusal::NotKnown { client: client.clone(), limit },
-            Refused::UnderWay(spent) => SpendingRefusal::Reserved { who: who(), spent, limit },
+            SpendRefusal::Spent(spent) => SpendingRefusal::Spent { who: who(), spent, limit },
+            SpendRefusal::Unknown => SpendingRefusal::NotKnown { client: client.clone(), limit },
+            SpendRefusal::UnderWay(spent) => SpendingRefusal::Reserved { who: who(), spent, limit },
         })?;
         self.reserved = Some(reserved);
         Ok(())
@@ -163,8 +163,8 @@ impl BilledChat {
         Self { bill, hide_usage, reader: SseReader::default(), reported: None, text: (prompt, 0) }
     }
 
-    fn count(&mut self, usage: Option<Usage>) {
-        if let Some(Usage { prompt_tokens: Some(prompt), completion_tokens }) = usage {
+    fn count(&mut self, usage: Option<BilledUsage>) {
+        if let Some(BilledUsage { prompt_tokens: Some(prompt), completion_tokens }) = usage {
             self.reported = Some((prompt, completion_tokens.unwrap_or(0)));
         }
     }
@@ -172,12 +172,12 @@ impl BilledChat {
 
 /// The fields of an answer that are read: an embedding's numbers are not parsed.
 #[derive(Deserialize)]
-struct Counted {
-    usage: Option<Usage>,
+struct BilledAnswer {
+    usage: Option<BilledUsage>,
 }
 
 #[derive(Deserialize)]
-struct Usage {
+struct BilledUsage {
     prompt_tokens: Option<u64>,
     completion_tokens: Option<u64>,
 }
@@ -196,7 +196,7 @@ fn text_in(value: &Value) -> usize {
 
 impl Reshape for BilledChat {
     fn whole(&mut self, _: u16, body: &Bytes) -> Result<Bytes, DialectError> {
-        let answer: Counted = serde_json::from_slice(body).map_err(nonsense)?;
+        let answer: BilledAnswer = serde_json::from_slice(body).map_err(nonsense)?;
         self.count(answer.usage);
         Ok(body.clone())
     }
@@ -217,7 +217,7 @@ impl Reshape for BilledChat {
                 continue;
             }
             let chunk: Value = serde_json::from_str(&data).unwrap_or_default();
-            self.count(Usage::deserialize(&chunk["usage"]).ok());
+            self.count(BilledUsage::deserialize(&chunk["usage"]).ok());
             for choice in chunk["choices"].as_array().into_iter().flatten() {
                 let delta = &choice["delta"];
                 let said = [&delta["content"], &delta["reasoning_content"], &choice["text"]];

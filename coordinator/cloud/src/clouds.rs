@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use super::bill::Bill;
 use super::command::Commands;
 use super::error::{CloudError, CloudUnsupported, SpendingRefusal};
-use super::put::{CloudCall, Put, Question, put};
+use super::put::{CloudCall, Put, PutQuestion, put};
 use super::spend::{Spend, Used};
 use super::transport::{Answered, Transport};
 use crate::transport;
@@ -159,12 +159,12 @@ impl Clouds {
             now: request.now,
         };
         let answer = match question {
-            Question::Command { program, question, is_stream } => {
+            PutQuestion::Command { program, question, is_stream } => {
                 let running = Box::pin(self.run((provider, &program), model, key, question, is_stream)).await;
                 sent.given_up = None;
                 CloudAnswer::of_command(running?, is_stream, reshape)
             }
-            Question::Http { path, body } => {
+            PutQuestion::Http { path, body } => {
                 let answered = self.exchange(provider, path, key.as_deref(), body, request.id).await;
                 sent.given_up = None;
                 CloudAnswer::of_http(answered?, reshape)

@@ -72,7 +72,7 @@ pub(super) struct Commands {
 }
 
 /// A running command. Dropping it ends the command and everything that it started.
-pub(super) struct Running {
+pub(super) struct RunningCommand {
     child: Child,
     /// Dropping the lifeline ends everything that the command started.
     _lifeline: Lifeline,
@@ -96,7 +96,7 @@ impl Commands {
         model: &str,
         key: Option<String>,
         question: CommandQuestion,
-    ) -> Result<Running, CloudError> {
+    ) -> Result<RunningCommand, CloudError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-:@/[]".contains(c);
         if model.starts_with('-') || !model.chars().all(plain) {
             return Err(CloudError::ModelName(model.to_owned()));
@@ -131,7 +131,7 @@ impl Commands {
         };
         let words = tokio::spawn(last_words(errors));
         let (answer, unread) = (CommandAnswer::default(), Vec::new());
-        let mut running = Running {
+        let mut running = RunningCommand {
             child,
             _lifeline: lifeline,
             output,
@@ -193,7 +193,7 @@ fn command(
     Ok(guarded)
 }
 
-impl Running {
+impl RunningCommand {
     /// Waits until a part of the answer, or its end, has arrived.
     async fn begin(&mut self) -> Result<(), CloudError> {
         while !self.answer.has_begun() {

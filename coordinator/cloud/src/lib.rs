@@ -14,5 +14,5 @@ mod transport;
 
 pub use clouds::{CloudAnswer, CloudBody, CloudRequest, Clouds, CountRequest};
 pub use error::{CloudError, CloudUnsupported, CommandFault, SpendingRefusal};
-pub use report::{Counted, ProviderReport, UTC_DAY};
+pub use report::{ProviderReport, RequestCounts, UTC_DAY};
 pub use spend::{FILE as SPEND_FILE, Today};

@@ -41,7 +41,7 @@ pub(super) struct CloudCall {
 
 /// A request in its provider's form.
 pub(super) struct Put {
-    pub(super) question: Question,
+    pub(super) question: PutQuestion,
     /// The translation of the request's answer.
     pub(super) reshape: Box<dyn Reshape>,
     /// The part of a wish about thinking that the provider cannot follow.
@@ -50,7 +50,7 @@ pub(super) struct Put {
     pub(super) prompt: u64,
 }
 
-pub(super) enum Question {
+pub(super) enum PutQuestion {
     Http { path: &'static str, body: Bytes },
     Command { program: PathBuf, question: CommandQuestion, is_stream: bool },
 }
@@ -73,13 +73,13 @@ fn put_now(order: CloudCall) -> Result<Put, CloudError> {
                     let question = command_question(&chat)?;
                     let answer = question.max_tokens.saturating_add(question.thinking.unwrap_or(0));
                     bill.reserve(Most::of(&chat, Some(answer)))?;
-                    Question::Command { program, question, is_stream }
+                    PutQuestion::Command { program, question, is_stream }
                 }
                 None => {
                     let request = to_messages_request(&chat, &model)?;
                     bill.reserve(Most::of(&chat, request["max_tokens"].as_u64()))?;
                     let body = request.to_string();
-                    Question::Http { path: "/v1/messages", body: memory.keep(body) }
+                    PutQuestion::Http { path: "/v1/messages", body: memory.keep(body) }
                 }
             };
             let reshape = Box::new(BilledMessages { chat: ChatFromMessages::new(stamp, &chat), bill });
@@ -109,7 +109,7 @@ fn put_now(order: CloudCall) -> Result<Put, CloudError> {
                 chat.insert("stream_options".to_owned(), json!({ "include_usage": true }));
             }
             let body = memory.keep(Value::Object(chat).to_string());
-            Ok(Put { question: Question::Http { path, body }, reshape, thinking, prompt })
+            Ok(Put { question: PutQuestion::Http { path, body }, reshape, thinking, prompt })
         }
     }
 }

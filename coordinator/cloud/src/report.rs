@@ -8,7 +8,7 @@ use model_boss_tasks::CLAUDE;
 use serde::Serialize;
 
 use super::clouds::Clouds;
-use super::spend::{DAY, Tally, Today};
+use super::spend::{DAY, SpendTally, Today};
 
 /// Seconds of a day in UTC: spending is counted by such days.
 pub const UTC_DAY: u64 = DAY;
@@ -42,9 +42,9 @@ pub struct ProviderReport {
     /// Short names of the provider's models.
     names: BTreeMap<String, String>,
     /// The sum over the provider's models, with the dollars of models with a known price.
-    pub today: Counted,
+    pub today: RequestCounts,
     /// The sum over the provider's models since the process began.
-    pub since_start: Counted,
+    pub since_start: RequestCounts,
     /// Models that were requested, or have a price or a short name.
     pub models: Vec<ProviderModel>,
 }
@@ -56,14 +56,14 @@ pub struct ProviderModel {
     pub model: String,
     /// US dollars for a million tokens of prompts and of answers, if they are known.
     price: Option<Price>,
-    today: Counted,
-    pub since_start: Counted,
+    today: RequestCounts,
+    pub since_start: RequestCounts,
 }
 
 /// Requests, tokens, and their cost if it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
-pub struct Counted {
+pub struct RequestCounts {
     pub requests: u64,
     pub errors: u64,
     pub input_tokens: u64,
@@ -72,8 +72,8 @@ pub struct Counted {
     pub spent_usd: Option<f64>,
 }
 
-impl Counted {
-    fn of(tally: &Tally, provider: &Provider, model: &str) -> Self {
+impl RequestCounts {
+    fn of(tally: &SpendTally, provider: &Provider, model: &str) -> Self {
         let used = tally.input_tokens > 0 || tally.output_tokens > 0;
         let known = !used || tally.spent_usd > 0.0 || !provider.costs() || provider.listed_price(model).is_some();
         Self {
@@ -112,8 +112,8 @@ impl Clouds {
             let of_all = ever.get(name).unwrap_or(&none);
             let names: BTreeSet<&String> =
                 provider.models().values().chain(of_today.keys()).chain(of_all.keys()).collect();
-            let counted = |tallies: &BTreeMap<String, Tally>, model: &String| {
-                Counted::of(&tallies.get(model).copied().unwrap_or_default(), provider, model)
+            let counted = |tallies: &BTreeMap<String, SpendTally>, model: &String| {
+                RequestCounts::of(&tallies.get(model).copied().unwrap_or_default(), provider, model)
             };
             let model = |model: &String| ProviderModel {
                 model: model.clone(),
@@ -135,8 +135,8 @@ impl Clouds {
                     Err(_) => KeyState::Missing,
                 },
                 names: provider.models().clone(),
-                today: Counted::sum(models.iter().map(|model| model.today)),
-                since_start: Counted::sum(models.iter().map(|model| model.since_start)),
+                today: RequestCounts::sum(models.iter().map(|model| model.today)),
+                since_start: RequestCounts::sum(models.iter().map(|model| model.since_start)),
                 models,
             }
         };

@@ -30,7 +30,7 @@ pub(crate) const OTHER: &str = "other";
 /// Counts of requests and their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Tally {
+pub struct SpendTally {
     /// Requests that were sent.
     pub requests: u64,
     /// Requests that got no answer.
@@ -44,7 +44,7 @@ pub struct Tally {
 }
 
 /// Counts by provider, then by the provider's own name of the model.
-pub(crate) type Tallies = BTreeMap<String, BTreeMap<String, Tally>>;
+pub(crate) type Tallies = BTreeMap<String, BTreeMap<String, SpendTally>>;
 
 /// The ledger of one day.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -112,7 +112,7 @@ pub(super) struct Used<'a> {
 
 /// Why no dollars are reserved.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Refused {
+pub(super) enum SpendRefusal {
     /// The limit is spent; holds the dollars spent.
     Spent(f64),
     /// Running requests may spend the rest of the limit; holds the dollars spent.
@@ -197,7 +197,7 @@ impl Books {
 
     /// Applies a change to both counts of a model. A model that never answered has no count of its own: `answered`
     /// creates it.
-    fn count(&mut self, now: u64, (provider, model): (&str, &str), answered: bool, change: impl Fn(&mut Tally)) {
+    fn count(&mut self, now: u64, (provider, model): (&str, &str), answered: bool, change: impl Fn(&mut SpendTally)) {
         self.today.turn(now);
         for tallies in [&mut self.today.providers, &mut self.ever] {
             let models = tallies.entry(provider.to_owned()).or_default();
@@ -229,20 +229,20 @@ impl Spend {
     /// Reserves the most that a request may cost, if the client is below its limit. The sum counts both spent dollars
     /// and those reserved by running requests. Check and reservation are one step: requests at once exceed the limit by
     /// the cost of the last one at most.
-    pub(super) fn reserve(&self, client: &ClientId, limit: f64, most: f64, now: u64) -> Result<Reserved, Refused> {
+    pub(super) fn reserve(&self, client: &ClientId, limit: f64, most: f64, now: u64) -> Result<Reserved, SpendRefusal> {
         let mut books = self.kept.books();
         books.today.turn(now);
         if books.unread || books.today.unknown {
-            return Err(Refused::Unknown);
+            return Err(SpendRefusal::Unknown);
         }
         let spent = books.today.spent_by(client.as_str());
         if spent >= limit {
-            return Err(Refused::Spent(spent));
+            return Err(SpendRefusal::Spent(spent));
         }
         let client = books.today.counts_apart(client.as_str()).then(|| client.clone());
         let reserved = books.reserved.entry(client.clone()).or_default();
         if spent + *reserved >= limit {
-            return Err(Refused::UnderWay(spent));
+            return Err(SpendRefusal::UnderWay(spent));
         }
         *reserved += most;
         drop(books);
@@ -370,7 +370,7 @@ mod tests {
         drop(spend);
         let again = Spend::open(&StateFolder::new(folder.path()));
         assert_eq!((again.of(&client, now), again.of(&ClientId::from("b"), now)), (1.75, 0.0));
-        let tally = Tally { input_tokens: 21, output_tokens: 9, spent_usd: 1.75, ..Tally::default() };
+        let tally = SpendTally { input_tokens: 21, output_tokens: 9, spent_usd: 1.75, ..SpendTally::default() };
         assert_eq!(again.today(now).providers["claude"]["opus"], tally);
         assert!(again.ever().is_empty(), "counters begin with the process");
         assert_eq!(again.of(&client, now + DAY), 0.0);
@@ -399,15 +399,15 @@ mod tests {
         let (client, now) = (ClientId::from("a"), unix_seconds());
         fs::write(folder.path().join(FILE), "{\"day\":20").unwrap();
         let spend = Spend::open(&state);
-        assert_eq!(spend.reserve(&client, 5.0, 1.0, now).unwrap_err(), Refused::Unknown);
+        assert_eq!(spend.reserve(&client, 5.0, 1.0, now).unwrap_err(), SpendRefusal::Unknown);
         drop(spend);
         let spend = Spend::open(&state);
-        assert_eq!(spend.reserve(&client, 5.0, 1.0, now).unwrap_err(), Refused::Unknown);
+        assert_eq!(spend.reserve(&client, 5.0, 1.0, now).unwrap_err(), SpendRefusal::Unknown);
         spend.used(&use_of(&client, Some(1.0)), now);
         drop(spend);
         let again = Spend::open(&state);
         assert_eq!(again.of(&client, now), 1.0);
-        assert_eq!(again.reserve(&client, 5.0, 1.0, now).unwrap_err(), Refused::Unknown);
+        assert_eq!(again.reserve(&client, 5.0, 1.0, now).unwrap_err(), SpendRefusal::Unknown);
         again.reserve(&client, 5.0, 1.0, now + 2 * DAY).unwrap();
         drop(again);
         let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
@@ -422,12 +422,12 @@ mod tests {
         let (client, other, now) = (ClientId::from("a"), ClientId::from("b"), 20_000 * DAY);
         let first = spend.reserve(&client, 1.0, 0.75, now).unwrap();
         let second = spend.reserve(&client, 1.0, 0.75, now).unwrap();
-        assert_eq!(spend.reserve(&client, 1.0, 0.0, now).unwrap_err(), Refused::UnderWay(0.0));
+        assert_eq!(spend.reserve(&client, 1.0, 0.0, now).unwrap_err(), SpendRefusal::UnderWay(0.0));
         drop(spend.reserve(&other, 1.0, 9.0, now).unwrap());
         drop(first);
         let third = spend.reserve(&client, 1.0, 0.25, now).unwrap();
         spend.used(&use_of(&client, Some(1.0)), now);
-        assert_eq!(spend.reserve(&client, 1.0, 0.0, now).unwrap_err(), Refused::Spent(1.0));
+        assert_eq!(spend.reserve(&client, 1.0, 0.0, now).unwrap_err(), SpendRefusal::Spent(1.0));
         drop((second, third));
         assert!(spend.kept.books().reserved.is_empty());
     }
@@ -454,7 +454,7 @@ mod tests {
         }
         assert_eq!(passed, MAX_CLIENTS - 1 + 100, "those beyond the bound spent one limit together");
         let more = spend.reserve(&named(9 * MAX_CLIENTS), limit, 0.01, now);
-        assert!(matches!(more, Err(Refused::Spent(sum)) if sum >= limit), "{more:?}");
+        assert!(matches!(more, Err(SpendRefusal::Spent(sum)) if sum >= limit), "{more:?}");
         assert_eq!(spend.today(now).spent.len(), MAX_CLIENTS);
         assert!(spend.kept.books().reserved.is_empty());
         assert_eq!(spend.of(&first, now), 0.5, "who was there before keeps a sum of its own");
@@ -479,7 +479,7 @@ mod tests {
         assert_eq!(spend.today(now).spent.len(), MAX_CLIENTS);
         let held: Vec<_> = (0..20).map(|n| spend.reserve(&ClientId::from(format!("x{n}")), 1.0, 0.5, now)).collect();
         assert_eq!(held.iter().filter(|held| held.is_ok()).count(), 2);
-        assert!(held.iter().any(|held| matches!(held, Err(Refused::UnderWay(_)))));
+        assert!(held.iter().any(|held| matches!(held, Err(SpendRefusal::UnderWay(_)))));
         drop(held);
         assert!(spend.reserve(&ClientId::from("x"), 1.0, 0.5, now).is_ok());
     }
@@ -565,7 +565,7 @@ mod tests {
         spend.asked("claude", "m0", false, 0);
         let models = &spend.ever()["claude"];
         assert_eq!(models.len(), MAX_MODELS);
-        assert_eq!(models["m0"], Tally { requests: 2, errors: 1, ..Tally::default() });
+        assert_eq!(models["m0"], SpendTally { requests: 2, errors: 1, ..SpendTally::default() });
         assert_eq!((models[OTHER].requests, models[OTHER].errors), (1_000 + 37, 1_000));
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
-use model_boss_lease_store::Terms;
+use model_boss_lease_store::LeaseDurations;
 use model_boss_protocol::{ByteCount, Category, KeepAlive, LlamaArgs, TextLimits};
 use nix::unistd::{User, geteuid};
 
@@ -274,8 +274,8 @@ impl Config {
 
 impl LeaseTerms {
     /// The terms in the ledger's type.
-    pub fn terms(&self) -> Terms {
-        let mut terms = Terms::default();
+    pub fn terms(&self) -> LeaseDurations {
+        let mut terms = LeaseDurations::default();
         (terms.lease, terms.heartbeat, terms.stale) = (self.term, self.heartbeat, self.observation_stale);
         terms
     }

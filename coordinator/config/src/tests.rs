@@ -2,7 +2,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use model_boss_lease_store::Terms;
+use model_boss_lease_store::LeaseDurations;
 use model_boss_protocol::{ByteCount, Category, KeepAlive};
 use proptest::prelude::*;
 
@@ -252,7 +252,7 @@ fn templates_have_something_to_work_with() {
 
 #[test]
 fn the_defaults_of_leases_are_the_protocols() {
-    assert_eq!(LeaseTerms::default().terms(), Terms::default());
+    assert_eq!(LeaseTerms::default().terms(), LeaseDurations::default());
 }
 
 /// The output of `config show` can start a file.

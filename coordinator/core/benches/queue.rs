@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use model_boss_core::{
-    DeviceObservation, Effect, Event, Input, Ladder, ModelDescription, Moment, Order, Outcome, Scheduler, Settings,
-    Submission,
+    DeviceObservation, Effect, Event, Input, Ladder, ModelDescription, Moment, Order, RequestOutcome, Scheduler,
+    Settings, Submission,
 };
 use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
 
@@ -159,7 +159,7 @@ impl Bench {
 
     fn finish_one(&mut self) {
         if let Some(request) = self.running.pop_front() {
-            self.tell("finished", Event::Finished { request, outcome: Outcome::Answered, tokens: Some(500) });
+            self.tell("finished", Event::Finished { request, outcome: RequestOutcome::Answered, tokens: Some(500) });
         }
     }
 

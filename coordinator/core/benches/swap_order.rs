@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use model_boss_core::{
-    DeviceObservation, Effect, Event, ExitReport, Input, Ladder, ModelDescription, Moment, Order, Outcome, Scheduler,
-    Settings, Submission,
+    DeviceObservation, Effect, Event, ExitReport, Input, Ladder, ModelDescription, Moment, Order, RequestOutcome,
+    Scheduler, Settings, Submission,
 };
 use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
 
@@ -285,7 +285,7 @@ impl Shell {
                     if let Some(arrived) = self.arrived.remove(&request) {
                         self.result.longest_wait = self.result.longest_wait.max(self.now.since(arrived));
                     }
-                    let outcome = Outcome::Answered;
+                    let outcome = RequestOutcome::Answered;
                     self.after(self.answer, Event::Finished { request, outcome, tokens: Some(200) });
                 }
                 _ => {}

@@ -31,7 +31,7 @@ impl ModelIndex {
 
 /// A model and its state in the scheduler.
 #[derive(Debug)]
-pub(crate) struct Model {
+pub(crate) struct ScheduledModel {
     pub(crate) description: ModelDescription,
     /// Whether the newest catalog lists the model.
     pub(crate) listed: bool,
@@ -100,8 +100,8 @@ pub(crate) struct LeaseRefusal {
 
 /// The present models, and the last of those that left.
 #[derive(Debug, Default)]
-pub(crate) struct Catalog {
-    models: Vec<Model>,
+pub(crate) struct KnownModels {
+    models: Vec<ScheduledModel>,
     /// Indices of forgotten models, whose entries are unused.
     vacant: BTreeSet<ModelIndex>,
     /// The number of departures so far.
@@ -122,7 +122,7 @@ pub(crate) struct CatalogChange {
     pub(crate) removed: Vec<ModelIndex>,
 }
 
-impl Catalog {
+impl KnownModels {
     /// Replaces the list of models. Indices of known models stay the same.
     pub(crate) fn replace(&mut self, descriptions: Vec<ModelDescription>, now: Moment) -> CatalogChange {
         let mut change = CatalogChange::default();
@@ -143,7 +143,7 @@ impl Catalog {
                 }
                 None => {
                     let id = description.id.clone();
-                    let index = self.add(Model { used_at: now, ..Model::new(description) });
+                    let index = self.add(ScheduledModel { used_at: now, ..ScheduledModel::new(description) });
                     self.ids.insert(id, index);
                     index
                 }
@@ -190,7 +190,7 @@ impl Catalog {
     /// Forgets a model that left and of which nothing is in use. Its index is free for another model. Returns its
     /// slots.
     pub(crate) fn forget(&mut self, index: ModelIndex) -> Vec<SlotId> {
-        let nothing = Model { listed: false, ..Model::new(ModelDescription::of_provider("")) };
+        let nothing = ScheduledModel { listed: false, ..ScheduledModel::new(ModelDescription::of_provider("")) };
         let forgotten = std::mem::replace(&mut self[index], nothing);
         self.ids.remove(forgotten.id());
         self.vacant.insert(index);
@@ -203,7 +203,7 @@ impl Catalog {
         self.models.len()
     }
 
-    fn add(&mut self, model: Model) -> ModelIndex {
+    fn add(&mut self, model: ScheduledModel) -> ModelIndex {
         if let Some(index) = self.vacant.pop_first() {
             self[index] = model;
             return index;
@@ -223,13 +223,14 @@ impl Catalog {
         if let Some(&index) = self.providers.get(name) {
             return index;
         }
-        let index = self.add(Model { cloud: true, ..Model::new(ModelDescription::of_provider(name)) });
+        let index =
+            self.add(ScheduledModel { cloud: true, ..ScheduledModel::new(ModelDescription::of_provider(name)) });
         self.providers.insert(name.to_owned(), index);
         index
     }
 
     /// The state of a provider; `None` before the first request to it.
-    pub(crate) fn known_provider(&self, name: &str) -> Option<&Model> {
+    pub(crate) fn known_provider(&self, name: &str) -> Option<&ScheduledModel> {
         self.provider_entry(name).map(|index| &self[index])
     }
 
@@ -243,7 +244,7 @@ impl Catalog {
         self.ids.get(id).copied()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (ModelIndex, &Model)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ModelIndex, &ScheduledModel)> {
         let places = self.models.iter().enumerate().map(|(number, model)| (ModelIndex::new(number), model));
         places.filter(|(index, _)| !self.vacant.contains(index))
     }
@@ -265,20 +266,20 @@ impl Catalog {
     }
 }
 
-impl Index<ModelIndex> for Catalog {
-    type Output = Model;
-    fn index(&self, index: ModelIndex) -> &Model {
+impl Index<ModelIndex> for KnownModels {
+    type Output = ScheduledModel;
+    fn index(&self, index: ModelIndex) -> &ScheduledModel {
         &self.models[index.get()]
     }
 }
 
-impl IndexMut<ModelIndex> for Catalog {
-    fn index_mut(&mut self, index: ModelIndex) -> &mut Model {
+impl IndexMut<ModelIndex> for KnownModels {
+    fn index_mut(&mut self, index: ModelIndex) -> &mut ScheduledModel {
         &mut self.models[index.get()]
     }
 }
 
-impl Model {
+impl ScheduledModel {
     fn new(description: ModelDescription) -> Self {
         Self {
             description,
@@ -365,7 +366,7 @@ mod tests {
 
     #[test]
     fn a_hint_costs_little_however_many_and_long_the_names_are() {
-        let mut catalog = Catalog::default();
+        let mut catalog = KnownModels::default();
         let models =
             (0..20_000).map(|n| model(&format!("{}-{n:05}", "qwen-something-rather-long-indeed".repeat(3)), 1));
         catalog.replace([model("guide", 1)].into_iter().chain(models).collect(), Moment::START);
@@ -384,7 +385,7 @@ mod tests {
 
     #[test]
     fn names_aliases_and_close_ones() {
-        let mut catalog = Catalog::default();
+        let mut catalog = KnownModels::default();
         let mut guide = model("guide", 1);
         guide.aliases = vec!["default".into()];
         catalog.replace(vec![guide, model("qwen3-8b", 1), model("qwen3-32b", 1)], Moment::START);
@@ -397,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_new_list_says_what_changed_and_keeps_places() {
-        let mut catalog = Catalog::default();
+        let mut catalog = KnownModels::default();
         catalog.replace(vec![model("a", 1), model("b", 1), model("c", 1)], Moment::START);
         let b = catalog.resolve("b").unwrap();
         let mut changed = model("b", 1);

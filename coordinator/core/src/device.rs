@@ -12,7 +12,7 @@ use crate::{DeviceObservation, Moment};
 
 /// A device, with its memory and its slots.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct ScheduledDevice {
     pub(crate) observation: DeviceObservation,
     foreign: ForeignUse,
     charged: ByteCount,
@@ -52,10 +52,10 @@ pub(crate) struct Claim {
 /// All devices, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
-    devices: BTreeMap<DeviceId, Device>,
+    devices: BTreeMap<DeviceId, ScheduledDevice>,
 }
 
-impl Device {
+impl ScheduledDevice {
     /// Whether models may be placed here, as far as the device itself is concerned.
     pub(crate) fn is_open(&self) -> bool {
         !self.closed && self.lost.is_none()
@@ -125,7 +125,7 @@ impl Devices {
                 let name = observation.device.clone();
                 let mut foreign = ForeignUse::default();
                 foreign.saw(now, observation.foreign, window);
-                let device = Device {
+                let device = ScheduledDevice {
                     observation,
                     foreign,
                     charged: ByteCount::ZERO,
@@ -194,15 +194,15 @@ impl Devices {
         }
     }
 
-    pub(crate) fn get(&self, name: &DeviceId) -> Option<&Device> {
+    pub(crate) fn get(&self, name: &DeviceId) -> Option<&ScheduledDevice> {
         self.devices.get(name)
     }
 
-    pub(crate) fn get_mut(&mut self, name: &DeviceId) -> Option<&mut Device> {
+    pub(crate) fn get_mut(&mut self, name: &DeviceId) -> Option<&mut ScheduledDevice> {
         self.devices.get_mut(name)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&DeviceId, &Device)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&DeviceId, &ScheduledDevice)> {
         self.devices.iter()
     }
 

@@ -23,13 +23,13 @@ pub enum Event {
     /// dispatched one gives its place back. If the request has ended already, nothing changes. No other event has to
     /// follow.
     Cancel(RequestId),
-    /// A request ended. With every outcome but [`Outcome::LostBeforeAnswer`], this ends the request at every stage, as
+    /// A request ended. With every outcome but [`RequestOutcome::LostBeforeAnswer`], this ends the request at every stage, as
     /// `Cancel` does.
     Finished {
         /// The request that ended.
         request: RequestId,
         /// The outcome of the request.
-        outcome: Outcome,
+        outcome: RequestOutcome,
         /// Tokens of prompt and answer, when the answer reported them.
         tokens: Option<u64>,
     },
@@ -179,7 +179,7 @@ pub struct Submission {
 /// The end of a dispatched request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum RequestOutcome {
     /// The worker sent its complete answer, with any status.
     Answered,
     /// The client disconnected during the answer.

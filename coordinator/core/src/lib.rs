@@ -42,7 +42,7 @@ mod view;
 
 pub use decision::{Decision, Verdict};
 pub use effect::Effect;
-pub use event::{DeviceObservation, Event, ExitReport, Outcome, Submission};
+pub use event::{DeviceObservation, Event, ExitReport, RequestOutcome, Submission};
 pub use footprint::FOOTPRINTS_KEPT;
 pub use ladder::{DEFAULT_PATIENCE, Ladder, Rung, RungChoice, RungReason, Standing, Target};
 pub use ledger::{AskedLease, LeaseShare, LedgerState};

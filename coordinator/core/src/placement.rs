@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use model_boss_protocol::{ByteCount, DeviceId, ModelId, SignedBytes};
 
-use crate::device::{Device, Devices};
+use crate::device::{Devices, ScheduledDevice};
 use crate::layers::{self, Rooms, is_gpu};
 use crate::need::Need;
 use crate::refusal::{Refusal, RefusalReason};
@@ -57,7 +57,7 @@ fn or_streamed(least: Option<ByteCount>) -> String {
 pub(crate) type Site = Vec<DeviceId>;
 
 /// A model to be placed.
-pub(crate) struct Candidate<'a> {
+pub(crate) struct PlacementCandidate<'a> {
     /// The wanted device; `auto` lets the placement choose.
     pub(crate) device: &'a DeviceId,
     /// The memory the model needs in all, by site.
@@ -69,7 +69,7 @@ pub(crate) struct Candidate<'a> {
 /// The sites that can hold the model when they are empty. `auto` prefers accelerators that are each large enough.
 /// After them come several of one kind together, then the host's memory. NPUs and declared devices are used only when
 /// named.
-pub(crate) fn sites(wanted: &Candidate<'_>, devices: &Devices) -> Result<Vec<Site>, PlacementError> {
+pub(crate) fn sites(wanted: &PlacementCandidate<'_>, devices: &Devices) -> Result<Vec<Site>, PlacementError> {
     if devices.is_empty() {
         return Err(PlacementError::Unknown { device: wanted.device.clone() });
     }
@@ -77,7 +77,7 @@ pub(crate) fn sites(wanted: &Candidate<'_>, devices: &Devices) -> Result<Vec<Sit
         let known: Vec<String> = devices.iter().map(|(name, _)| name.to_string()).collect();
         return Err(PlacementError::Absent { wanted: wanted.device.clone(), known: known.join(", ") });
     }
-    let open = holding(wanted, devices, Device::is_open);
+    let open = holding(wanted, devices, ScheduledDevice::is_open);
     if !open.is_empty() {
         return Ok(open);
     }
@@ -108,9 +108,9 @@ pub(crate) fn sites(wanted: &Candidate<'_>, devices: &Devices) -> Result<Vec<Sit
 }
 
 /// The sites of `usable` devices that can hold the model when they are empty.
-fn holding(wanted: &Candidate<'_>, devices: &Devices, usable: impl Fn(&Device) -> bool) -> Vec<Site> {
+fn holding(wanted: &PlacementCandidate<'_>, devices: &Devices, usable: impl Fn(&ScheduledDevice) -> bool) -> Vec<Site> {
     let usable = || devices.iter().filter(|(name, device)| is_allowed(wanted.device, name) && usable(device));
-    let large_enough = |&(name, device): &(&DeviceId, &Device)| {
+    let large_enough = |&(name, device): &(&DeviceId, &ScheduledDevice)| {
         device.ceiling().is_some_and(|ceiling| (wanted.bytes)(std::slice::from_ref(name)) <= ceiling)
     };
     let mut alone: Vec<Site> = usable().filter(large_enough).map(|(name, _)| vec![name.clone()]).collect();
@@ -139,7 +139,7 @@ const KINDS: [fn(&DeviceId) -> bool; 2] =
 /// if the model can be split, else the one that can give most. Without GPUs it is the host. `room` is the memory that
 /// a device could give.
 pub(crate) fn streamed_site(
-    wanted: &Candidate<'_>,
+    wanted: &PlacementCandidate<'_>,
     streaming: impl Fn(&[DeviceId]) -> Streaming,
     devices: &Devices,
     room: impl Fn(&DeviceId) -> Option<SignedBytes>,
@@ -176,7 +176,7 @@ pub(crate) fn streamed_site(
 }
 
 /// The emptiest devices that hold a model together: as few as possible, then one more, up to all of them.
-fn spreads(bytes: &dyn Fn(&[DeviceId]) -> ByteCount, mut devices: Vec<(&DeviceId, &Device)>) -> Vec<Site> {
+fn spreads(bytes: &dyn Fn(&[DeviceId]) -> ByteCount, mut devices: Vec<(&DeviceId, &ScheduledDevice)>) -> Vec<Site> {
     devices.retain(|(_, device)| device.ceiling().is_some());
     devices.sort_by_key(|(name, device)| (Reverse(device.balance()), (*name).clone()));
     let ceilings: Vec<SignedBytes> =
@@ -220,7 +220,7 @@ mod tests {
 
     fn sites_of(wanted: &str, gib: u64, splittable: bool, on: &Devices) -> Result<Vec<Site>, PlacementError> {
         let device = wanted.parse().unwrap();
-        sites(&Candidate { device: &device, bytes: &|_| ByteCount::gib(gib), splittable }, on)
+        sites(&PlacementCandidate { device: &device, bytes: &|_| ByteCount::gib(gib), splittable }, on)
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
         let streaming = |_: &[DeviceId]| Streaming { whole: gib(200), least: gib(20), layers: gib(190), ring: gib(1) };
         let site = |wanted: &str, splittable, on: &[(&str, u64)]| {
             let (device, on) = (wanted.parse().unwrap(), devices(on));
-            let wanted = Candidate { device: &device, bytes: &|_| gib(200), splittable };
+            let wanted = PlacementCandidate { device: &device, bytes: &|_| gib(200), splittable };
             let site = streamed_site(&wanted, streaming, &on, |name| on.get(name)?.room_for_models())?;
             Some(site.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
         };

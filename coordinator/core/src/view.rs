@@ -10,8 +10,8 @@ use model_boss_protocol::{
 use serde::{Serialize, Serializer};
 
 use crate::{
-    ClientRule, Ladder, LayerOptions, LeaseShare, LeaveCause, Moment, Outcome, Principal, PrincipalKind, RungChoice,
-    SizeEstimate, SizeRule, SlotKey, SlotState, Target, WaitReason,
+    ClientRule, Ladder, LayerOptions, LeaseShare, LeaveCause, Moment, Principal, PrincipalKind, RequestOutcome,
+    RungChoice, SizeEstimate, SizeRule, SlotKey, SlotState, Target, WaitReason,
 };
 
 /// A model of the catalog.
@@ -460,7 +460,7 @@ pub struct RecentView {
     /// Tokens of prompt and answer, when known.
     pub tokens: Option<u64>,
     /// The outcome of the request.
-    pub outcome: Outcome,
+    pub outcome: RequestOutcome,
 }
 
 fn optional_seconds<S: Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {

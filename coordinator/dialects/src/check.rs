@@ -54,17 +54,17 @@ impl AnswerKind {
 struct ChatAnswer {
     choices: Vec<ChatChoice>,
     #[serde(rename = "usage")]
-    _usage: Option<Usage>,
+    _usage: Option<UsageFields>,
 }
 
 #[derive(Deserialize)]
 struct ChatChoice {
     #[serde(rename = "message")]
-    _message: Message,
+    _message: MessageFields,
 }
 
 #[derive(Deserialize)]
-struct Message {
+struct MessageFields {
     #[serde(rename = "content")]
     _content: Option<TextOnly>,
     #[serde(rename = "tool_calls")]
@@ -75,7 +75,7 @@ struct Message {
 struct CompletionAnswer {
     choices: Vec<CompletionChoice>,
     #[serde(rename = "usage")]
-    _usage: Option<Usage>,
+    _usage: Option<UsageFields>,
 }
 
 #[derive(Deserialize)]
@@ -86,13 +86,13 @@ struct CompletionChoice {
 
 #[derive(Deserialize)]
 struct EmbeddingsAnswer {
-    data: Vec<Embedding>,
+    data: Vec<EmbeddingFields>,
     #[serde(rename = "usage")]
-    _usage: Option<Usage>,
+    _usage: Option<UsageFields>,
 }
 
 #[derive(Deserialize)]
-struct Embedding {
+struct EmbeddingFields {
     #[serde(rename = "embedding")]
     _embedding: IgnoredAny,
 }
@@ -102,7 +102,7 @@ struct RankingAnswer {
     #[serde(rename = "results")]
     _results: Vec<IgnoredAny>,
     #[serde(rename = "usage")]
-    _usage: Option<Usage>,
+    _usage: Option<UsageFields>,
 }
 
 #[derive(Deserialize)]
@@ -118,7 +118,7 @@ struct DetokenizedAnswer {
 }
 
 #[derive(Deserialize)]
-struct Usage {
+struct UsageFields {
     #[serde(rename = "prompt_tokens")]
     _prompt: Option<u64>,
     #[serde(rename = "completion_tokens")]
@@ -188,13 +188,13 @@ struct Chunk {
     choices: Option<Vec<ChunkChoice>>,
     error: Option<IgnoredAny>,
     #[serde(rename = "usage")]
-    _usage: Option<Usage>,
+    _usage: Option<UsageFields>,
 }
 
 #[derive(Deserialize)]
 struct ChunkChoice {
     #[serde(rename = "delta")]
-    _delta: Option<Message>,
+    _delta: Option<MessageFields>,
     #[serde(rename = "text")]
     _text: Option<TextOnly>,
     finish_reason: Option<TextOnly>,

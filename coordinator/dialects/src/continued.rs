@@ -55,7 +55,7 @@ pub(crate) fn ask(fields: &mut Fields, leaves_it: bool) -> Result<Option<String>
 /// messages.
 fn begun(fields: &Fields) -> Result<Option<String>, DialectError> {
     #[derive(Deserialize)]
-    struct Message {
+    struct LastMessage {
         role: Option<String>,
         content: Option<Value>,
         tool_calls: Option<Vec<IgnoredAny>>,
@@ -63,7 +63,7 @@ fn begun(fields: &Fields) -> Result<Option<String>, DialectError> {
     let Some(messages) = fields.get("messages") else { return Ok(None) };
     let messages: Vec<&RawValue> = serde_json::from_str(messages.get()).map_err(malformed)?;
     let Some((last, [_, ..])) = messages.split_last() else { return Ok(None) };
-    let last: Message = serde_json::from_str(last.get()).map_err(malformed)?;
+    let last: LastMessage = serde_json::from_str(last.get()).map_err(malformed)?;
     let text = match &last.content {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {

@@ -150,7 +150,7 @@ impl<'de> DeserializeSeed<'de> for LinkSearch {
 }
 
 #[derive(Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+struct LinkFieldName<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'de> Visitor<'de> for LinkSearch {
     type Value = Option<String>;
@@ -194,7 +194,7 @@ impl<'de> Visitor<'de> for LinkSearch {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = None;
-        while let Some(Name(name)) = map.next_key()? {
+        while let Some(LinkFieldName(name)) = map.next_key()? {
             let Some(search) = self.within(&name) else {
                 map.next_value::<IgnoredAny>()?;
                 continue;

@@ -11,12 +11,12 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     /// Keys are places in the translation, such as `messages[1].content`.
-    origins: BTreeMap<String, Origin>,
+    origins: BTreeMap<String, FieldOrigin>,
 }
 
 /// The place in the client's request from which a place of the translation was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Origin {
+enum FieldOrigin {
     /// The value was copied: places below it map to places below the client's.
     Moved(String),
     /// The value was computed: places below it all map to the client's place itself.
@@ -26,7 +26,7 @@ enum Origin {
 impl Names {
     /// Records that the value at `ours` was copied from the client's `theirs`.
     pub(crate) fn moved(&mut self, ours: impl Into<String>, theirs: impl Into<String>) {
-        self.origins.insert(ours.into(), Origin::Moved(theirs.into()));
+        self.origins.insert(ours.into(), FieldOrigin::Moved(theirs.into()));
     }
 
     /// Records a copy, but only if its place differs. Most places are equal in both requests and need no record. A
@@ -39,7 +39,7 @@ impl Names {
 
     /// Records that the value at `ours` was computed from the client's `theirs`.
     pub(crate) fn made(&mut self, ours: impl Into<String>, theirs: impl Into<String>) {
-        self.origins.insert(ours.into(), Origin::Made(theirs.into()));
+        self.origins.insert(ours.into(), FieldOrigin::Made(theirs.into()));
     }
 
     /// The client's name for a place of the translation.
@@ -82,8 +82,8 @@ impl Names {
         let mut known = ours;
         loop {
             match self.origins.get(known) {
-                Some(Origin::Moved(theirs)) => return Some(format!("{theirs}{}", &ours[known.len()..])),
-                Some(Origin::Made(theirs)) => return Some(theirs.clone()),
+                Some(FieldOrigin::Moved(theirs)) => return Some(format!("{theirs}{}", &ours[known.len()..])),
+                Some(FieldOrigin::Made(theirs)) => return Some(theirs.clone()),
                 None => known = &known[..known.rfind(['.', '['])?],
             }
         }

@@ -25,10 +25,10 @@ impl HealthRule {
     /// The meaning of this answer to a health check.
     pub fn read(self, status: u16, body: &[u8]) -> Seen {
         #[derive(Deserialize)]
-        struct Health {
+        struct EngineHealth {
             status: String,
         }
-        let says_ok = || serde_json::from_slice::<Health>(body).is_ok_and(|health| health.status == "ok");
+        let says_ok = || serde_json::from_slice::<EngineHealth>(body).is_ok_and(|health| health.status == "ok");
         match self {
             _ if status != 200 => Seen::Loading,
             Self::LlamaServer if !says_ok() => Seen::Loading,

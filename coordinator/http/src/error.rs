@@ -35,7 +35,7 @@ impl ErrorShape {
 
     /// Rewrites an answer with an error of the coordinator in this shape.
     pub(crate) fn put_on(self, response: &mut Response) {
-        let Some(Refused(error)) = response.extensions_mut().remove() else { return };
+        let Some(ShownError(error)) = response.extensions_mut().remove() else { return };
         let ours = || serde_json::to_value(error.body(source(&error))).unwrap_or_default();
         let body = match self {
             Self::OpenAi => return,
@@ -57,12 +57,12 @@ fn is_below(path: &str, root: &str) -> bool {
 
 /// The error that an answer was made of, kept as an extension of the answer.
 #[derive(Clone, Debug)]
-struct Refused(ApiError);
+struct ShownError(ApiError);
 
 /// The answer for an error of the coordinator. `ErrorShape::put_on` later puts it in the client's shape.
 pub fn error_response(error: &ApiError) -> Response {
     let mut response = Response::new(Body::from(error.body(source(error)).to_json()));
-    response.extensions_mut().insert(Refused(error.clone()));
+    response.extensions_mut().insert(ShownError(error.clone()));
     *response.status_mut() = status(error.status());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -13,8 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use model_boss_lease_store::{
-    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, Evidence, Holder, LeaseHandle, Observation,
-    Owner, OwnerKind, StoreError, Terms, this_process,
+    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, Evidence, Holder, LeaseDurations, LeaseHandle,
+    Observation, Owner, OwnerKind, StoreError, this_process,
 };
 use model_boss_protocol::{ByteCount, DeviceId, Later, Priority};
 
@@ -31,8 +31,9 @@ fn main() {
     println!("lease: {CLIENTS} clients with {LEASES_EACH} leases each; times in ms");
     println!("{:<34} {:>9} {:>7} {:>7} {:>7} {:>7}", "", "ops/s", "p50", "p99", "max", "failed");
     let embedded = tempfile::tempdir().unwrap();
-    let open =
-        |_: usize| Holder::embedded(embedded.path(), Some(&embedded.path().join("run")), owner(), Terms::default());
+    let open = |_: usize| {
+        Holder::embedded(embedded.path(), Some(&embedded.path().join("run")), owner(), LeaseDurations::default())
+    };
     let mut one = hold(&open, 0, CLIENTS * LEASES_EACH);
     declare_and_look(&mut one.holder);
     report("embedded, one client, paced", &work(std::slice::from_mut(&mut one), Some(PACE), PACED));
@@ -41,7 +42,7 @@ fn main() {
 
     let Some(server) = Server::start() else { return };
     let run = server.folder.path().join("run");
-    let open = |_: usize| Holder::redis(&server.url, Some(&run), owner(), Terms::default());
+    let open = |_: usize| Holder::redis(&server.url, Some(&run), owner(), LeaseDurations::default());
     let mut clients: Vec<Client> = (0..CLIENTS).map(|number| hold(&open, number, LEASES_EACH)).collect();
     report("redis PING, paced", &ping(&server.url, Some(PACE), PACED));
     report("redis, paced", &work(&mut clients, Some(PACE), PACED));

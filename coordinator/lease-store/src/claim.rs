@@ -26,7 +26,7 @@ const LONGEST_SHOWN: usize = 256;
 /// The scope of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Claim {
+pub(crate) enum ClaimScope {
     /// Only this process uses the ledger; the text identifies it.
     Alone(String),
     /// All processes that use this ledger.
@@ -37,7 +37,7 @@ pub(crate) enum Claim {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct ClaimRecord {
     process: Process,
-    claim: Claim,
+    claim: ClaimScope,
 }
 
 /// A claimed device. The claim ends with this value, or with the process.
@@ -51,7 +51,12 @@ pub(crate) struct DeviceClaim {
 
 impl DeviceClaim {
     /// Claims a device for this host's ledger. `name` is for messages.
-    pub(crate) fn take(place: &HostFolders, device: &DeviceKey, name: &str, claim: &Claim) -> Result<Self, StoreError> {
+    pub(crate) fn take(
+        place: &HostFolders,
+        device: &DeviceKey,
+        name: &str,
+        claim: &ClaimScope,
+    ) -> Result<Self, StoreError> {
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
         let key: String = device.as_str().chars().map(safe).collect();
         let prefix = format!("model-boss-device-{key}.");
@@ -110,7 +115,7 @@ impl Drop for DeviceClaim {
     }
 }
 
-impl Claim {
+impl ClaimScope {
     fn conflicts(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Shared(one), Self::Shared(two)) => one != two,
@@ -124,8 +129,8 @@ impl ClaimRecord {
         let pid = self.process.pid;
         let whose = if uid == geteuid().as_raw() { String::new() } else { format!(" of user {uid}") };
         let text = match &self.claim {
-            Claim::Alone(what) => format!("process {pid}{whose} ({what})"),
-            Claim::Shared(ledger) => format!("the {ledger} (process {pid}{whose})"),
+            ClaimScope::Alone(what) => format!("process {pid}{whose} ({what})"),
+            ClaimScope::Shared(ledger) => format!("the {ledger} (process {pid}{whose})"),
         };
         text.chars().filter(|c| !c.is_control()).take(LONGEST_SHOWN).collect()
     }

@@ -306,7 +306,7 @@ fn database_error(path: &Path, error: redb::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model_boss_lease::Terms;
+    use model_boss_lease::LeaseDurations;
 
     fn store(dir: &Path, boot: &str) -> EmbeddedStore {
         EmbeddedStore::open_in_boot(dir, boot.to_owned()).unwrap()
@@ -355,7 +355,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         {
             let mut store = store(dir.path(), "first");
-            let ledger = Ledger::new("first", Token(77), Terms::default());
+            let ledger = Ledger::new("first", Token(77), LeaseDurations::default());
             let loaded = store.load().unwrap();
             store.compare_and_swap(&loaded, etag(1), &serde_json::to_string(&ledger).unwrap()).unwrap();
         }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use model_boss_lease::{LeaseId, Process, Refusal};
+use model_boss_lease::{LeaseId, OpRefusal, Process};
 use model_boss_protocol::DeviceId;
 
 /// An operation on the ledger failed.
@@ -133,7 +133,7 @@ pub enum StoreError {
     Undeclared(DeviceId),
     /// The rules refused the operation.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] OpRefusal),
     /// The rules' outcome does not fit the operation.
     #[error("the lease rules gave an answer that does not fit '{0}'")]
     Unexpected(&'static str),

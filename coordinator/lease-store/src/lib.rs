@@ -33,11 +33,11 @@ pub use contract::{
 };
 pub use embedded::EmbeddedStore;
 pub use error::{NotNamed, StoreError, Unreachable};
-pub use holder::{GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased, Holder, Others};
+pub use holder::{GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased, Holder, OtherLeases};
 pub use host::{boot_id, process, this_process};
 pub use model_boss_lease::{
-    Accounting, DeviceKey, Evidence, LeaseId, LeaseState, Mode, Owner, OwnerKind, Process, Refusal, StoreTime, Terms,
-    Token, Yielding,
+    Accounting, DeviceKey, Evidence, LeaseDurations, LeaseId, LeaseState, Mode, OpRefusal, Owner, OwnerKind, Process,
+    StoreTime, Token, Yielding,
 };
 pub use redis_store::{RedisStore, redis_server};
 pub use state_file::{StateFileUse, check_state_file, open_state_file, replace_state_file};

@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use model_boss_lease_store::{
     Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, EmbeddedStore, Etag, Evidence, Holder,
-    LeaseHandle, LedgerStore, Observation, Owner, OwnerKind, StoreError, Terms, this_process,
+    LeaseDurations, LeaseHandle, LedgerStore, Observation, Owner, OwnerKind, StoreError, this_process,
 };
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
 fn open(state_dir: &Path, runtime_dir: &Path) -> Result<Holder, StoreError> {
     let owner = Owner::new(this_process()?, "test", OwnerKind::Coordinator);
-    Holder::embedded(state_dir, Some(runtime_dir), owner, Terms::default())
+    Holder::embedded(state_dir, Some(runtime_dir), owner, LeaseDurations::default())
 }
 
 fn declare(holder: &mut Holder) -> Result<(), StoreError> {

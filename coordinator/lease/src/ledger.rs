@@ -35,7 +35,7 @@ pub struct Ledger {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovering_until: Option<StoreTime>,
     /// Durations that all users of this ledger share.
-    pub terms: Terms,
+    pub terms: LeaseDurations,
     /// The devices that can be leased.
     pub devices: BTreeMap<DeviceKey, Device>,
     /// The leases. Their bytes count in every state.
@@ -74,7 +74,7 @@ pub struct Forced {
 /// The durations of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Terms {
+pub struct LeaseDurations {
     /// The time after which a lease expires, or a place in the queue, unless renewed.
     #[serde(with = "millis")]
     pub lease: Duration,
@@ -102,7 +102,7 @@ pub struct Terms {
 
 impl Ledger {
     /// An empty ledger of this boot. `fence` is the largest token of an earlier ledger, if one is known.
-    pub fn new(boot_id: impl Into<String>, fence: Token, terms: Terms) -> Self {
+    pub fn new(boot_id: impl Into<String>, fence: Token, terms: LeaseDurations) -> Self {
         Self {
             schema: SCHEMA,
             boot_id: boot_id.into(),
@@ -121,10 +121,10 @@ impl Ledger {
     }
 
     /// Adopts the terms of a coordinator that was started with others. A newer document is not changed.
-    pub fn adopt(&mut self, terms: &Terms) {
+    pub fn adopt(&mut self, terms: &LeaseDurations) {
         if self.schema <= SCHEMA {
             let unknown = std::mem::take(&mut self.terms.unknown);
-            self.terms = Terms { unknown, ..terms.clone() };
+            self.terms = LeaseDurations { unknown, ..terms.clone() };
         }
     }
 
@@ -144,14 +144,14 @@ impl Ledger {
     }
 }
 
-impl Terms {
+impl LeaseDurations {
     /// The length of the recovery window: in this time every living holder renews at least once.
     pub fn recovery(&self) -> Duration {
         self.lease.saturating_add(self.heartbeat.saturating_mul(2))
     }
 }
 
-impl Default for Terms {
+impl Default for LeaseDurations {
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(15),

@@ -36,11 +36,11 @@ mod waiter;
 
 pub use device::{Accounting, Device, DeviceKey, ProcessUse};
 pub use lease::{Lease, LeaseId, LeaseState, Owner, OwnerKind, Part, Token, Yielding};
-pub use ledger::{Forced, Ledger, SCHEMA, Terms};
+pub use ledger::{Forced, LeaseDurations, Ledger, SCHEMA};
 pub use op::{Evidence, Op, Record, Renewal};
-pub use outcome::{Grant, NeverFits, Outcome, Refusal, Revocation, Victim, Wait};
+pub use outcome::{Grant, NeverFits, OpRefusal, Outcome, Revocation, RevokedLease, Wait};
 pub use process::Process;
-pub use reason::{Share, WaitReason};
+pub use reason::{LeaseWaitReason, Share};
 pub use rules::{after_loss, apply, nominations, read_from};
 pub use time::StoreTime;
 pub use unknown::UnknownValue;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model_boss_protocol::{ByteCount, Priority};
 
-use crate::{DeviceKey, LeaseId, StoreTime, Token, WaitReason};
+use crate::{DeviceKey, LeaseId, LeaseWaitReason, StoreTime, Token};
 
 /// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Outcome {
     /// `Acquire`: other leases were revoked.
     Revoking {
         /// The revoked leases.
-        victims: Vec<Victim>,
+        victims: Vec<RevokedLease>,
         /// The reason to wait, and the place in the queue.
         wait: Wait,
     },
@@ -57,7 +57,7 @@ pub enum Outcome {
         parts: Vec<(DeviceKey, ByteCount)>,
     },
     /// The operation is invalid; nothing changed.
-    Refused(Refusal),
+    Refused(OpRefusal),
 }
 
 /// A granted lease, for its holder.
@@ -79,12 +79,12 @@ pub struct Wait {
     /// The place in the queue, from 1.
     pub position: usize,
     /// The reason of the wait.
-    pub reason: WaitReason,
+    pub reason: LeaseWaitReason,
 }
 
 /// A revoked lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Victim {
+pub struct RevokedLease {
     /// The lease's name.
     pub lease: LeaseId,
     /// The purpose of the lease, human-readable.
@@ -128,7 +128,7 @@ impl fmt::Display for NeverFits {
 
 /// The reason why an operation is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum OpRefusal {
     /// The device was never declared.
     #[error("no device '{0}' is declared in the ledger")]
     UnknownDevice(DeviceKey),

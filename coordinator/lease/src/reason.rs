@@ -7,7 +7,7 @@ use model_boss_protocol::{ByteCount, Priority};
 
 /// The reason why bytes are not granted now. It prints as a human-readable sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WaitReason {
+pub enum LeaseWaitReason {
     /// The device's use is not known.
     Unobserved {
         /// The device's human-readable name.
@@ -76,7 +76,7 @@ pub struct Share {
     pub priority: Priority,
 }
 
-impl fmt::Display for WaitReason {
+impl fmt::Display for LeaseWaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unobserved { device } => write!(f, "the memory in use on {device} is not known"),

@@ -24,7 +24,7 @@ const PIECE: usize = 64;
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// The last events, and the number of readers.
-pub(crate) struct Changes {
+pub(crate) struct ChangeFeed {
     recent: Mutex<RecentEvents>,
     newest: watch::Sender<u64>,
     listeners: AtomicUsize,
@@ -49,7 +49,7 @@ pub(super) struct ReportedViews {
     decided: u64,
 }
 
-impl Changes {
+impl ChangeFeed {
     /// No events, and no readers.
     pub(crate) fn new() -> Self {
         let recent = RecentEvents { first: 1, lines: VecDeque::new() };
@@ -174,10 +174,10 @@ pub(super) fn look(scheduler: &Scheduler, decided: u64, clock: Clock) -> Schedul
 }
 
 /// A reader, counted until this value is dropped.
-pub(super) struct EventReader(pub(super) Arc<Changes>);
+pub(super) struct EventReader(pub(super) Arc<ChangeFeed>);
 
 impl EventReader {
-    pub(super) fn new(changes: &Arc<Changes>) -> Self {
+    pub(super) fn new(changes: &Arc<ChangeFeed>) -> Self {
         changes.listeners.fetch_add(1, Ordering::AcqRel);
         changes.came.notify_one();
         Self(Arc::clone(changes))
@@ -193,11 +193,11 @@ impl Drop for EventReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Changes;
+    use crate::api::ChangeFeed;
 
     #[test]
     fn events_are_numbered_and_given_once() {
-        let changes = Changes::new();
+        let changes = ChangeFeed::new();
         assert_eq!(changes.after(0), None);
         changes.publish("device", &json!({ "id": "cpu" }));
         changes.publish("device", &json!({ "id": "cuda:0" }));
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_is_behind_is_told_how_much_it_missed() {
-        let changes = Changes::new();
+        let changes = ChangeFeed::new();
         for _ in 0..KEPT + 10 {
             changes.publish("queue", &json!({}));
         }
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_told() {
-        let changes = Changes::new();
+        let changes = ChangeFeed::new();
         let thing = |n: u64| (("slot", "1".to_owned()), json!({ "id": 1, "running": n }));
         let shown = |things: Vec<_>| ReportedViews { things: things.into_iter().collect(), decided: 0 };
         let look = |things| SchedulerViews { shown: shown(things), decisions: Vec::new() };

@@ -14,7 +14,7 @@ use model_boss_settings::RuntimeConfig;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Changes, Clock};
+use crate::api::{ChangeFeed, Clock};
 use crate::leases::{DeviceTable, Leases, StoreWatch};
 use crate::metrics::Metrics;
 use crate::responses::ResponseStore;
@@ -68,5 +68,5 @@ pub(crate) struct Context {
     /// The scheduler's time as seconds since 1970.
     pub(crate) clock: Clock,
     /// The recent changes, for readers of events.
-    pub(crate) changes: Arc<Changes>,
+    pub(crate) changes: Arc<ChangeFeed>,
 }

@@ -15,7 +15,7 @@ use axum::Router;
 use inference::{messages, models, ollama, openai, responses, tokens};
 use route::{Routes, Scope};
 
-pub(crate) use changes::Changes;
+pub(crate) use changes::ChangeFeed;
 pub(crate) use clock::Clock;
 pub(crate) use context::Context;
 

@@ -6,7 +6,7 @@ use model_boss_protocol::ModelId;
 use tokio::sync::oneshot;
 
 use super::held::LeaseAsk;
-use super::ledger::Ledger;
+use super::ledger::LedgerOwner;
 
 /// A command to the ledger's thread.
 pub(super) enum LeaseCommand {
@@ -28,4 +28,4 @@ pub(super) enum LeaseCommand {
     Do(Job),
 }
 
-pub(super) type Job = Box<dyn FnOnce(Result<&mut Ledger, StoreError>) + Send>;
+pub(super) type Job = Box<dyn FnOnce(Result<&mut LedgerOwner, StoreError>) + Send>;

@@ -15,8 +15,8 @@ use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, Label};
 use nix::unistd::getuid;
 
 use super::handle::Leases;
-use super::ledger::Ledger;
-use super::refused::Refused;
+use super::ledger::LedgerOwner;
+use super::refused::GuestRefusal;
 
 /// The interval at which a queued caller repeats its request, well within the term, so that its place in the queue is
 /// kept.
@@ -59,7 +59,7 @@ impl Leases {
             let handle = GuestHandle { lease: id, proof: body.token };
             let attached = ledger.holder.attach_for(caller, &handle, &body.pids);
             ledger.done(&attached);
-            Ok(one(attached.map_err(|error| Refused::from(error).about("pids"))?))
+            Ok(one(attached.map_err(|error| GuestRefusal::from(error).about("pids"))?))
         })
         .await
     }
@@ -91,7 +91,7 @@ impl Leases {
                 Ok(lease) => Ok(one(lease)),
                 Err(reason) => {
                     let message = format!("{id} stays as large as it is: {reason}");
-                    Err(Refused(ApiError::new(ErrorCode::LeaseNoRoom, message).with_param("parts")))
+                    Err(GuestRefusal(ApiError::new(ErrorCode::LeaseNoRoom, message).with_param("parts")))
                 }
             }
         })
@@ -126,7 +126,7 @@ impl Leases {
             ledger.look_again();
             let stated = ledger.holder.reassert_for(caller, record);
             ledger.done(&stated);
-            Ok(match stated.map_err(|error| Refused::from(error).about("processes"))? {
+            Ok(match stated.map_err(|error| GuestRefusal::from(error).about("processes"))? {
                 Ok(lease) => GuestAnswer::Done(Box::new(one(lease))),
                 Err(reason) => GuestAnswer::Waits(waiting(1, reason, false)),
             })
@@ -229,19 +229,19 @@ impl Leases {
 
     async fn guest<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut Ledger) -> Result<T, Refused> + Send + 'static,
+        act: impl FnOnce(&mut LedgerOwner) -> Result<T, GuestRefusal> + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.on_thread(act).await.map_err(|Refused(error)| error)
+        self.on_thread(act).await.map_err(|GuestRefusal(error)| error)
     }
 }
 
-impl Ledger {
+impl LedgerOwner {
     fn acquire_for(
         &mut self,
         caller: Caller,
         body: &AcquireBody,
         mut request: AcquireRequest,
-    ) -> Result<GuestAnswer<GrantedBody>, Refused> {
+    ) -> Result<GuestAnswer<GrantedBody>, GuestRefusal> {
         self.may_name(caller, &body.owner)?;
         if let LeaseWish::AnyOf { devices, count, .. } = &mut request.wish
             && devices.is_empty()
@@ -249,7 +249,7 @@ impl Ledger {
             devices.clone_from(&self.gpus());
             if devices.len() < *count {
                 let message = format!("{count} GPUs are wanted and {} can be leased here", devices.len());
-                return Err(Refused(ApiError::new(ErrorCode::LeaseNeverFits, message).with_param("any")));
+                return Err(GuestRefusal(ApiError::new(ErrorCode::LeaseNeverFits, message).with_param("any")));
             }
         }
         // Devices are sampled before each grant, so that no grant relies on an old or missing sample.
@@ -276,7 +276,7 @@ impl Ledger {
             }
             GuestAcquired::NeverFits(reason) => {
                 let param = if body.any.is_some() { "any" } else { "parts" };
-                return Err(Refused(ApiError::new(ErrorCode::LeaseNeverFits, reason).with_param(param)));
+                return Err(GuestRefusal(ApiError::new(ErrorCode::LeaseNeverFits, reason).with_param(param)));
             }
         })
     }
@@ -285,13 +285,13 @@ impl Ledger {
         &mut self,
         caller: Caller,
         handles: &[GuestHandle],
-    ) -> Result<(Vec<GuestLease>, Vec<LeaseId>), Refused> {
+    ) -> Result<(Vec<GuestLease>, Vec<LeaseId>), GuestRefusal> {
         let kept = self.holder.renew_for(caller, handles);
         self.done(&kept);
         Ok(kept?)
     }
 
-    fn end_abandoned(&mut self, id: &LeaseId) -> Result<ReleasedBody, Refused> {
+    fn end_abandoned(&mut self, id: &LeaseId) -> Result<ReleasedBody, GuestRefusal> {
         let ended = self.holder.end_abandoned(id);
         self.done(&ended);
         match ended {
@@ -302,7 +302,7 @@ impl Ledger {
                 } else {
                     format!("{id} is held: end its processes first: {}; {FORCE}", names(&living))
                 };
-                Err(Refused(ApiError::new(ErrorCode::LeaseInUse, message)))
+                Err(GuestRefusal(ApiError::new(ErrorCode::LeaseInUse, message)))
             }
             Err(StoreError::Lost(id)) => Err(no_such(&id)),
             Err(error) => Err(error.into()),
@@ -316,9 +316,9 @@ impl Ledger {
     }
 
     /// Checks that a lease's owner is a process of this host and of the caller.
-    fn may_name(&mut self, caller: Caller, owner: &OwnerBody) -> Result<(), Refused> {
+    fn may_name(&mut self, caller: Caller, owner: &OwnerBody) -> Result<(), GuestRefusal> {
         let named = self.holder.may_name(caller, &owner.owner().process);
-        named.map_err(|error| Refused::from(StoreError::from(error)).about("owner"))
+        named.map_err(|error| GuestRefusal::from(StoreError::from(error)).about("owner"))
     }
 
     /// The GPUs that have a UUID, and so can be leased.
@@ -436,9 +436,9 @@ fn free() -> ReleasedBody {
     ReleasedBody { released: true, state: None, reason: None, warning: None }
 }
 
-fn no_such(id: &LeaseId) -> Refused {
+fn no_such(id: &LeaseId) -> GuestRefusal {
     let message = format!("no lease is called '{id}'; GET /api/v1/leases lists them");
-    Refused(ApiError::new(ErrorCode::LeaseNotFound, message))
+    GuestRefusal(ApiError::new(ErrorCode::LeaseNotFound, message))
 }
 
 fn names(processes: &[Process]) -> String {

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::command::LeaseCommand;
 use super::held::LeaseAsk;
-use super::ledger::Ledger;
+use super::ledger::LedgerOwner;
 
 /// The handle of the ledger's thread.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ impl Leases {
     /// Runs a function on the ledger's thread, between its other work.
     pub(super) async fn on_thread<T: Send + 'static, E: From<StoreError> + Send + 'static>(
         &self,
-        act: impl FnOnce(&mut Ledger) -> Result<T, E> + Send + 'static,
+        act: impl FnOnce(&mut LedgerOwner) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E> {
         let (reply, done) = oneshot::channel();
         self.send(LeaseCommand::Do(Box::new(move |ledger| {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use model_boss_core::{Event, LedgerState};
 use model_boss_host::guard::end_leftovers_at_once;
 use model_boss_host::probe::Probes;
-use model_boss_lease_store::{Holder, Others, StoreError};
+use model_boss_lease_store::{Holder, OtherLeases, StoreError};
 use model_boss_protocol::{ByteCount, Later, chain};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::command::LeaseCommand;
 use super::held::Ranks;
 use super::leaks::Leaks;
-use super::ledger::Ledger;
+use super::ledger::LedgerOwner;
 use super::leftovers::end_leftovers;
 use super::look::show_unknown;
 use super::opening::StoreChoice;
@@ -101,7 +101,7 @@ pub(super) fn keep(
         }
     };
     let spans = (foreign, return_patience);
-    let mut ledger = Ledger::new(holder, probes, spans, news, (table.clone(), watch.clone()), unsettled);
+    let mut ledger = LedgerOwner::new(holder, probes, spans, news, (table.clone(), watch.clone()), unsettled);
     match ledger.look() {
         // Another ledger counts one of this machine's devices.
         Err(error) if !error.is_outage() => {
@@ -164,7 +164,7 @@ fn refuse_for(
     }
 }
 
-impl Ledger {
+impl LedgerOwner {
     fn new(
         holder: Holder,
         probes: Probes,
@@ -186,7 +186,7 @@ impl Ledger {
             places: BTreeMap::new(),
             cancelling: Vec::new(),
             asked: 0,
-            others: Others::default(),
+            others: OtherLeases::default(),
             revoked: BTreeSet::new(),
             ranks: Ranks::default(),
             releasing: Vec::new(),

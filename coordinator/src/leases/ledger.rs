@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use model_boss_core::{LedgerState, SlotKey};
 use model_boss_host::probe::Probes;
-use model_boss_lease_store::{DeviceDeclaration, Holder, Others};
+use model_boss_lease_store::{DeviceDeclaration, Holder, OtherLeases};
 use model_boss_protocol::{ByteCount, DeviceId, ModelId};
 
 use super::held::{Held, QueuePlace, Ranks};
@@ -15,7 +15,7 @@ use super::status::{DeviceTable, StoreWatch};
 use crate::scheduling::News;
 
 /// The state that the ledger's thread owns.
-pub(super) struct Ledger {
+pub(super) struct LedgerOwner {
     pub(super) holder: Holder,
     pub(super) probes: Probes,
     pub(super) news: News,
@@ -32,7 +32,7 @@ pub(super) struct Ledger {
     /// The number of requests so far, so that none is mistaken for an earlier one.
     pub(super) asked: u64,
     /// The foreign leases and requests that were last reported to the scheduler.
-    pub(super) others: Others,
+    pub(super) others: OtherLeases,
     /// Revoked leases of this coordinator's workers.
     pub(super) revoked: BTreeSet<SlotKey>,
     /// The priorities of this coordinator's leases, as the scheduler stated last.

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use model_boss_core::{DeviceObservation, Event};
 use model_boss_host::probe::{DeviceSample, Probes, Trouble};
 use model_boss_lease_store::{
-    Accounting, DeviceDeclaration, DeviceKey, Observation, Others, PartView, Process, ProcessTree, StoreError,
+    Accounting, DeviceDeclaration, DeviceKey, Observation, OtherLeases, PartView, Process, ProcessTree, StoreError,
     this_process,
 };
 use model_boss_protocol::{ByteCount, DeviceId, chain};
 
 use super::held::Doubt;
-use super::ledger::{Blindness, Ledger};
+use super::ledger::{Blindness, LedgerOwner};
 use super::status::DeviceTable;
 use crate::scheduling::News;
 
@@ -88,7 +88,7 @@ fn conclude(before: Option<Doubt>, grew: bool, living: Vec<Process>, now: Instan
     (Listed::Doubtful, Some(Doubt { since, living }))
 }
 
-impl Ledger {
+impl LedgerOwner {
     pub(super) fn look_or_log(&mut self) {
         let looked = self.look();
         self.done(&looked);
@@ -171,7 +171,7 @@ impl Ledger {
         if self.others == others {
             return;
         }
-        let Others { leases, requests } = others.clone();
+        let OtherLeases { leases, requests } = others.clone();
         self.news.event(Event::Others { leases, requests });
         self.others = others;
     }
@@ -293,7 +293,7 @@ impl Ledger {
     }
 }
 
-impl Ledger {
+impl LedgerOwner {
     /// A fault for each device that shows memory of ended workers, human-readable.
     pub(super) fn leaking(&self, samples: &[DeviceSample]) -> Vec<String> {
         let leaking = samples.iter().map(|sample| (&sample.device, self.leaks.on(sample)));

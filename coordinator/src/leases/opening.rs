@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use model_boss_config::{Config, RedisUrl};
-use model_boss_lease_store::{Holder, Owner, OwnerKind, StoreError, Terms, this_process};
+use model_boss_lease_store::{Holder, LeaseDurations, Owner, OwnerKind, StoreError, this_process};
 
 /// The prefix that separates the ledger of a simulated machine from the host's own.
 const SIMULATION: &str = "simulation";
@@ -39,7 +39,7 @@ impl StoreChoice {
         }
     }
 
-    pub(super) fn open(&self, runtime_dir: Option<&Path>, terms: &Terms) -> Result<Holder, StoreError> {
+    pub(super) fn open(&self, runtime_dir: Option<&Path>, terms: &LeaseDurations) -> Result<Holder, StoreError> {
         let owner = Owner::new(this_process()?, "coordinator", OwnerKind::Coordinator);
         let terms = terms.clone();
         match self {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use model_boss_lease_store::{NotNamed, Refusal, StoreError};
+use model_boss_lease_store::{NotNamed, OpRefusal, StoreError};
 use model_boss_protocol::{ApiError, ErrorCode, chain};
 
 /// Why a guest's call was refused.
-pub(super) struct Refused(pub(super) ApiError);
+pub(super) struct GuestRefusal(pub(super) ApiError);
 
-impl Refused {
+impl GuestRefusal {
     /// Attributes the error to a field of the body, if it is the caller's fault and names no field yet.
     pub(super) fn about(self, param: &str) -> Self {
         let Self(error) = self;
@@ -17,7 +17,7 @@ impl Refused {
     }
 }
 
-impl From<StoreError> for Refused {
+impl From<StoreError> for GuestRefusal {
     fn from(error: StoreError) -> Self {
         let text = chain(&error);
         let refused = |code| ApiError::new(code, text.clone());
@@ -25,7 +25,7 @@ impl From<StoreError> for Refused {
             StoreError::Recovering(left) => refused(ErrorCode::LeaseStoreRecovering).retry_after(left),
             error if error.is_outage() => refused(ErrorCode::LeaseStoreUnavailable).retry_after(STORE_AGAIN),
             StoreError::Lost(_) => refused(ErrorCode::LeaseLost),
-            StoreError::Undeclared(_) | StoreError::Refused(Refusal::UnknownDevice(_)) => {
+            StoreError::Undeclared(_) | StoreError::Refused(OpRefusal::UnknownDevice(_)) => {
                 let message = format!("{text}; GET /api/v1/devices lists those that can be leased");
                 ApiError::new(ErrorCode::DeviceNotAvailable, message).with_param("device")
             }
@@ -33,11 +33,11 @@ impl From<StoreError> for Refused {
                 refused(ErrorCode::NotOnThisHost)
             }
             StoreError::NotNamed(_) => refused(ErrorCode::NotYourProcess),
-            StoreError::HeldAlready(_) | StoreError::Refused(Refusal::AlreadyEnded(_) | Refusal::NotYours(_)) => {
+            StoreError::HeldAlready(_) | StoreError::Refused(OpRefusal::AlreadyEnded(_) | OpRefusal::NotYours(_)) => {
                 ApiError::invalid("request_id", text)
             }
-            StoreError::Refused(Refusal::TooMany { .. }) => refused(ErrorCode::ClientLimit).retry_after(CROWD_AGAIN),
-            StoreError::Refused(Refusal::BadParts) => ApiError::invalid("parts", text),
+            StoreError::Refused(OpRefusal::TooMany { .. }) => refused(ErrorCode::ClientLimit).retry_after(CROWD_AGAIN),
+            StoreError::Refused(OpRefusal::BadParts) => ApiError::invalid("parts", text),
             _ => refused(ErrorCode::Internal),
         })
     }

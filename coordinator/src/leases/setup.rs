@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use model_boss_host::probe::Probe;
-use model_boss_lease_store::{StoreError, Terms};
+use model_boss_lease_store::{LeaseDurations, StoreError};
 use model_boss_protocol::ByteCount;
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +18,7 @@ pub(crate) struct LeaseSetup {
     /// The folder in which coordinators claim this host's devices, if not the shared one.
     pub(crate) runtime_dir: Option<PathBuf>,
     /// The terms of leases.
-    pub(crate) terms: Terms,
+    pub(crate) terms: LeaseDurations,
     /// The memory of programs without a lease, set by the operator for a device whose driver does not tell processes
     /// apart.
     pub(crate) foreign: ByteCount,

@@ -12,7 +12,7 @@ use model_boss_protocol::{ByteCount, DeviceId, ModelId, chain};
 
 use super::held::{Held, LeaseAsk, LoadKnown, QueuePlace};
 use super::leaks::still_holds;
-use super::ledger::Ledger;
+use super::ledger::LedgerOwner;
 use super::look::unexplained;
 
 /// The interval at which a request that will never fit is repeated, since devices may change.
@@ -27,7 +27,7 @@ const MOST_USERS: usize = 256;
 /// The shortest time after the grant during which a model's lease is not revoked (RC-18's hold).
 const MIN_HOLD: Duration = Duration::from_secs(10);
 
-impl Ledger {
+impl LedgerOwner {
     /// Requests the memory of a slot's generation. Its model keeps its place in the queue if it is not granted now.
     pub(super) fn acquire(&mut self, slot: SlotKey, ask: LeaseAsk) {
         // Devices are sampled before each grant, so that no grant relies on an old or missing sample.

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use model_boss_core::{Event, Outcome, Principal, RungChoice};
+use model_boss_core::{Event, Principal, RequestOutcome, RungChoice};
 use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, RequestId};
-use model_boss_tasks::{CloudFallback, Names, Providers, Question, Surroundings, operate_machine, resolve};
+use model_boss_tasks::{CloudFallback, NameQuestion, Providers, Surroundings, TaskNames, operate_machine, resolve};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -27,7 +27,8 @@ impl Bench {
         self.scheduling.submit(Wish {
             permit: within(|around| {
                 let client = ClientId::from("me");
-                let question = Question { model: Some("claude:opus"), task: None, client: &client, no_fallback: false };
+                let question =
+                    NameQuestion { model: Some("claude:opus"), task: None, client: &client, no_fallback: false };
                 resolve(&question, around).unwrap().permit
             }),
             category: Category::Llm,
@@ -65,7 +66,7 @@ impl Bench {
 }
 
 fn within<T>(decide: impl FnOnce(&Surroundings<'_>) -> T) -> T {
-    let (names, providers) = (Names::default(), Providers::new());
+    let (names, providers) = (TaskNames::default(), Providers::new());
     let cloud_fallback = CloudFallback::Allowed;
     decide(&Surroundings { names: &names, providers: &providers, cloud_fallback, model_named: &|_| None })
 }
@@ -114,8 +115,8 @@ async fn a_request_that_is_answered_ends_with_its_ticket_and_only_once() {
     let mut ticket = bench.submit();
     assert!(bench.asked().send(turn()).is_ok());
     ticket.dispatched().await.unwrap();
-    ticket.finish(Outcome::Answered, Some(3));
-    assert!(matches!(*bench.reported(), [Event::Finished { outcome: Outcome::Answered, tokens: Some(3), .. }]));
+    ticket.finish(RequestOutcome::Answered, Some(3));
+    assert!(matches!(*bench.reported(), [Event::Finished { outcome: RequestOutcome::Answered, tokens: Some(3), .. }]));
 }
 
 #[tokio::test]
@@ -167,5 +168,5 @@ fn out_of_time_before_the_turn_was_read_is_an_end_too() {
     assert!(bench.asked().send(turn()).is_ok());
     ticket.failed(&error(ErrorCode::DeadlineExceeded));
     let reported = bench.reported();
-    assert!(matches!(*reported, [Event::Finished { outcome: Outcome::DeadlineExceeded, .. }]), "{reported:?}");
+    assert!(matches!(*reported, [Event::Finished { outcome: RequestOutcome::DeadlineExceeded, .. }]), "{reported:?}");
 }

@@ -1,6 +1,6 @@
 //! The ticket of a request: its place in the queue, then its right to use a worker.
 
-use model_boss_core::{Event, Input, Outcome};
+use model_boss_core::{Event, Input, RequestOutcome};
 use model_boss_protocol::{ApiError, ErrorCode, RequestId};
 use tokio::sync::oneshot;
 
@@ -40,7 +40,7 @@ impl QueuedRequest {
     }
 
     /// Reports how the request ended.
-    fn end(&mut self, outcome: Outcome, tokens: Option<u64>) {
+    fn end(&mut self, outcome: RequestOutcome, tokens: Option<u64>) {
         if !self.ended {
             self.ended = true;
             self.news.event(Event::Finished { request: self.request, outcome, tokens });
@@ -83,7 +83,7 @@ impl Ticket {
     /// Reports that the worker was lost before any byte of its answer was sent on: the request returns to the queue.
     pub(crate) fn lost(&mut self) {
         let request = self.hold.request;
-        let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None };
+        let lost = Event::Finished { request, outcome: RequestOutcome::LostBeforeAnswer, tokens: None };
         self.verdict = self.hold.ask(lost.into());
     }
 
@@ -94,14 +94,14 @@ impl Ticket {
     }
 
     /// Reports the end of the request, with its tokens of prompt and answer, if they were counted.
-    pub(crate) fn finish(mut self, outcome: Outcome, tokens: Option<u64>) {
+    pub(crate) fn finish(mut self, outcome: RequestOutcome, tokens: Option<u64>) {
         self.hold.end(outcome, tokens);
     }
 
     /// Reports the end of the request with this error, unless it ended before.
     pub(crate) fn failed(mut self, error: &ApiError) {
         let in_time = error.code != ErrorCode::DeadlineExceeded;
-        self.hold.end(if in_time { Outcome::Refused } else { Outcome::DeadlineExceeded }, None);
+        self.hold.end(if in_time { RequestOutcome::Refused } else { RequestOutcome::DeadlineExceeded }, None);
     }
 
     /// Waits for the verdict; `None` means that an order is done.

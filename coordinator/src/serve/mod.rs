@@ -40,9 +40,9 @@ use self::drain::{EndSignals, drain};
 use self::error::ServeError;
 use self::listen::{bind, keys};
 use self::startup::Startup;
-use crate::api::{self, Changes, Clock, Context};
+use crate::api::{self, ChangeFeed, Clock, Context};
 use crate::driver::{Driver, DriverQueue};
-use crate::footprints::Footprints;
+use crate::footprints::FootprintSink;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
 use crate::metrics::Metrics;
@@ -169,7 +169,7 @@ struct Started {
     no_gpu: Option<String>,
     runtime: Arc<RuntimeConfig>,
     streams: Streams,
-    changes: Arc<Changes>,
+    changes: Arc<ChangeFeed>,
     clock: Clock,
 }
 
@@ -179,9 +179,9 @@ impl Started {
         let Known { news, inbox, scheduler, metrics, settings, tasks, catalog, ledger, no_gpu } = known;
         let leases = &ledger.leases;
         let documents: Arc<dyn DocumentStore> = Arc::new(LedgerDocuments::new(leases.clone()));
-        let footprints = Footprints::start(Arc::clone(&documents), news.clone()).await;
+        let footprints = FootprintSink::start(Arc::clone(&documents), news.clone()).await;
         let (scheduling, clock) = (Scheduling::new(news.clone()), Clock::start());
-        let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(Changes::new()));
+        let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(ChangeFeed::new()));
         let (drained, streams) = (CancellationToken::new(), Streams::default());
         let store = StoreChoice::of(config).describe();
         let runtime = RuntimeConfig::open(documents, settings, decided, state, &store).await;

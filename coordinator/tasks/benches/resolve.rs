@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use model_boss_protocol::{ClientId, ModelId};
-use model_boss_tasks::{CloudFallback, Names, Providers, Question, Surroundings, TasksFile, resolve};
+use model_boss_tasks::{CloudFallback, NameQuestion, Providers, Surroundings, TaskNames, TasksFile, resolve};
 
 const MODELS: usize = 1_000;
 const TASKS: usize = 100;
@@ -66,7 +66,7 @@ fn main() {
             [(format!("model-{n}"), id.clone()), (format!("alias-{n}"), id)]
         })
         .collect();
-    let names = Names::new(file());
+    let names = TaskNames::new(file());
     let providers = Providers::new();
     let model_named = |name: &str| models.get(name).cloned();
     let around = Surroundings {
@@ -84,7 +84,7 @@ fn main() {
     ];
     println!("{MODELS} models, {TASKS} tasks, {CLIENTS} clients; median of {ROUNDS} rounds");
     for (what, model, client) in cases {
-        let question = Question { model, task: None, client, no_fallback: false };
+        let question = NameQuestion { model, task: None, client, no_fallback: false };
         let mut rounds: Vec<(u128, u64)> = (0..ROUNDS)
             .map(|_| {
                 let (before, began) = (ALLOCATIONS.load(Ordering::Relaxed), Instant::now());

@@ -20,11 +20,11 @@ mod tree;
 pub use check::unknown_models;
 pub use denial::Denial;
 pub use file::{ClientProfile, EVERYBODY, Fallback, Task, TaskDefaults, TasksFile};
-pub use names::Names;
+pub use names::TaskNames;
 pub use permit::{MachinePermit, ModelPermit, Permit};
 pub use providers::{CLAUDE, Providers};
 pub use resolve::{
-    CloudFallback, Question, Removed, Resolved, Surroundings, guarded, operate_machine, operate_model, resolve,
+    CloudFallback, NameQuestion, Removed, Resolved, Surroundings, guarded, operate_machine, operate_model, resolve,
 };
 pub use schema::{manifest_schema, tasks_schema};
 pub use tree::Problem;

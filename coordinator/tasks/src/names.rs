@@ -10,14 +10,14 @@ use crate::file::{ClientProfile, EVERYBODY, Task, TasksFile};
 /// Tasks completed with the defaults, and each client's profile completed with that for everyone. A lookup copies no
 /// data.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Names {
+pub struct TaskNames {
     file: TasksFile,
     tasks: HashMap<String, Arc<Task>>,
     profiles: HashMap<ClientId, Arc<ClientProfile>>,
     everybody: Arc<ClientProfile>,
 }
 
-impl Names {
+impl TaskNames {
     /// The names of a file.
     pub fn new(file: TasksFile) -> Self {
         let tasks = file.tasks.iter().map(|(name, task)| (name.clone(), Arc::new(task.with(&file.defaults))));

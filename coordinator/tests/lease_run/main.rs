@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use model_boss_lease_store::{
-    Accounting, DeviceDeclaration, DeviceKey, Holder, LeaseState, Owner, OwnerKind, Terms, is_gone, process,
+    Accounting, DeviceDeclaration, DeviceKey, Holder, LeaseDurations, LeaseState, Owner, OwnerKind, is_gone, process,
     this_process,
 };
 use model_boss_protocol::{ByteCount, DeviceId, Later};
@@ -62,7 +62,7 @@ impl Bench {
 
     fn holder(&self) -> Result<Holder, model_boss_lease_store::StoreError> {
         let owner = Owner::new(this_process()?, "test", OwnerKind::Coordinator);
-        Holder::redis(&self.url(), Some(&self.runtime()), owner, Terms::default())
+        Holder::redis(&self.url(), Some(&self.runtime()), owner, LeaseDurations::default())
     }
 
     fn lease(&self, arguments: &[&str]) -> Command {

@@ -11,7 +11,7 @@ use super::folders::Folders;
 use super::model::Model;
 use super::package;
 use super::read::{self, PACKAGE_FILE, ParsedManifest};
-use super::roots::{Admitted, ModelRoots, NotAdmitted};
+use super::roots::{AdmittedPath, ModelRoots, NotAdmitted};
 use crate::files;
 
 /// The prefix of these models' names, which no manifest's name has.
@@ -93,7 +93,7 @@ pub(super) struct ByPath {
 impl ByPath {
     /// Reads the model at the path, and gives it a name that no model in `catalog` has.
     pub(crate) fn new(
-        at: &Admitted,
+        at: &AdmittedPath,
         roots: ModelRoots,
         named: u64,
         catalog: &Catalog,
@@ -143,7 +143,7 @@ impl ByPath {
 
 impl Model {
     /// Whether this is the model at that path, also if it was named through links.
-    pub(super) fn is_at(&self, at: &Admitted) -> bool {
+    pub(super) fn is_at(&self, at: &AdmittedPath) -> bool {
         let leads_to = |path: &Path, real: &Path| path.canonicalize().is_ok_and(|path| path == real);
         leads_to(&self.source, &at.real) || leads_to(&self.file, &at.real.join(PACKAGE_FILE))
     }
@@ -159,7 +159,7 @@ pub(super) fn roots_for(asker: Asker, path: &Path, roots: &ModelRoots) -> ModelR
 }
 
 /// The path, if a client may name it.
-pub(super) fn admit(path: &Path, roots: &ModelRoots) -> Result<Admitted, PathError> {
+pub(super) fn admit(path: &Path, roots: &ModelRoots) -> Result<AdmittedPath, PathError> {
     if !path.is_absolute() {
         return Err(PathError::Relative(path.to_owned()));
     }

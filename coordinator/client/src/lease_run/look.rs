@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::Method;
 use model_boss_host::terminal;
-use model_boss_lease_store::{Holder, LeaseId, Owner, OwnerKind, StoreError, Terms, this_process};
+use model_boss_lease_store::{Holder, LeaseDurations, LeaseId, Owner, OwnerKind, StoreError, this_process};
 use model_boss_protocol::{ErrorCode, printable};
 use serde::Serialize;
 
@@ -128,7 +128,7 @@ impl Window {
         Ok(match whereabouts {
             Whereabouts::Redis { url, runtime_dir } => {
                 let owner = Owner::new(this_process()?, "lease", OwnerKind::Job);
-                Self::Redis(Box::new(Holder::redis(url, runtime_dir.as_deref(), owner, Terms::default())?))
+                Self::Redis(Box::new(Holder::redis(url, runtime_dir.as_deref(), owner, LeaseDurations::default())?))
             }
             Whereabouts::Coordinator(client) => Self::Coordinator(BlockingClient::new(client.clone())?),
         })

@@ -7,8 +7,8 @@ use std::time::Duration;
 use model_boss_host::guard::end_leftovers_at_once;
 use model_boss_host::probe::{DeviceSample, HostProbe, NvidiaProbe, Probe, Probes};
 use model_boss_lease_store::{
-    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, Evidence, Holder, LeaseHandle, LeaseWish, Mode,
-    Observation, Owner, Process, ProcessTree, StoreError, Terms, is_gone, process,
+    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, Evidence, Holder, LeaseDurations, LeaseHandle,
+    LeaseWish, Mode, Observation, Owner, Process, ProcessTree, StoreError, is_gone, process,
 };
 use model_boss_protocol::{ByteCount, DeviceId};
 
@@ -40,7 +40,7 @@ impl RedisDesk {
         wanted: LeaseRequest,
         request_id: String,
     ) -> Result<Self, LeaseError> {
-        let holder = Holder::redis(url, runtime_dir, owner, Terms::default())?;
+        let holder = Holder::redis(url, runtime_dir, owner, LeaseDurations::default())?;
         let probes = Probes::start(probes()).map_err(|error| LeaseError::System("look at the devices", error))?;
         let (attached, own, samples) = (Vec::new(), BTreeSet::new(), Vec::new());
         Ok(Self { holder, probes, request_id, wanted, handle: None, attached, own, samples })

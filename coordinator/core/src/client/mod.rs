@@ -13,7 +13,7 @@ use std::time::Duration;
 use model_boss_protocol::{ModelId, RequestId};
 
 use crate::settings::{ClientRule, ClientRules};
-use crate::{Moment, Outcome, Principal};
+use crate::{Moment, Principal, RequestOutcome};
 
 pub(crate) use self::standing::{ClientIndex, ClientStanding};
 
@@ -39,7 +39,7 @@ const SERVICE_PER_SECOND: u64 = 100;
 pub(crate) struct Clients {
     rules: ClientRules,
     service_step: u64,
-    all: Vec<Client>,
+    all: Vec<ClientAccount>,
     /// Indices by name, never iterated where the order would be visible.
     ids: HashMap<Principal, ClientIndex>,
     /// Clients with waiting or running requests, by their service.
@@ -53,7 +53,7 @@ pub(crate) struct Clients {
 
 /// The account of one client.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct ClientAccount {
     pub(crate) principal: Principal,
     pub(crate) rule: ClientRule,
     /// The service that the client got, on the scale of the order.
@@ -83,7 +83,7 @@ pub(crate) struct RecentRequest {
     pub(crate) ended: Moment,
     pub(crate) took: Duration,
     pub(crate) tokens: Option<u64>,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: RequestOutcome,
 }
 
 /// The limit for which a client may start no request now.
@@ -131,7 +131,7 @@ impl Clients {
         if let Some(&index) = self.ids.get(principal) {
             return index;
         }
-        let client = Client::new(principal.clone(), self.rules.of_principal(principal), now);
+        let client = ClientAccount::new(principal.clone(), self.rules.of_principal(principal), now);
         let place = if self.all.len() < REMEMBERED { None } else { self.resting.pop_first() };
         let index = match place {
             Some((_, index)) => {
@@ -190,14 +190,14 @@ impl Clients {
     pub(crate) fn ended(&mut self, index: ClientIndex, now: Moment, what: RecentRequest) {
         let service = match (what.outcome, what.tokens) {
             // A request without an answer adds no service.
-            (Outcome::LostBeforeAnswer, _) => 0,
+            (RequestOutcome::LostBeforeAnswer, _) => 0,
             (_, Some(tokens)) => tokens,
             (_, None) => u64::try_from(what.took.as_millis()).unwrap_or(u64::MAX) / (1_000 / SERVICE_PER_SECOND),
         };
         self.change(index, now, |client| {
             client.running = client.running.saturating_sub(1);
             client.service = client.service.saturating_add(service);
-            if what.outcome == Outcome::LostBeforeAnswer {
+            if what.outcome == RequestOutcome::LostBeforeAnswer {
                 return;
             }
             client.last_end = Some(now);
@@ -225,16 +225,16 @@ impl Clients {
         self.all[index.get()].service.saturating_sub(self.floor)
     }
 
-    pub(crate) fn get(&self, index: ClientIndex) -> &Client {
+    pub(crate) fn get(&self, index: ClientIndex) -> &ClientAccount {
         &self.all[index.get()]
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (ClientIndex, &Client)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ClientIndex, &ClientAccount)> {
         self.all.iter().enumerate().map(|(number, client)| (ClientIndex::new(number), client))
     }
 
     /// Changes a client and updates the two sets.
-    fn change(&mut self, index: ClientIndex, now: Moment, how: impl FnOnce(&mut Client)) {
+    fn change(&mut self, index: ClientIndex, now: Moment, how: impl FnOnce(&mut ClientAccount)) {
         let client = &mut self.all[index.get()];
         let (was_active, service, seen) = (client.is_active(), client.service, client.seen);
         how(client);
@@ -262,7 +262,7 @@ impl Clients {
     }
 }
 
-impl Client {
+impl ClientAccount {
     fn new(principal: Principal, rule: ClientRule, now: Moment) -> Self {
         Self {
             principal,

@@ -18,7 +18,7 @@ fn ended(tokens: Option<u64>, took: Duration) -> RecentRequest {
         ended: Moment::START,
         took,
         tokens,
-        outcome: Outcome::Answered,
+        outcome: RequestOutcome::Answered,
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Goal {
 
 /// A slot that may be evicted, with the properties that decide it.
 #[derive(Clone, Debug)]
-pub(crate) struct Candidate {
+pub(crate) struct EvictionCandidate {
     pub(crate) slot: SlotId,
     /// The bytes the slot holds on the goal's first device.
     pub(crate) bytes: SignedBytes,
@@ -39,7 +39,7 @@ pub(crate) struct Candidate {
     pub(crate) claimed: Option<Priority>,
     pub(crate) hold: Hold,
     pub(crate) rank: Priority,
-    pub(crate) usage: Usage,
+    pub(crate) usage: SlotUse,
     pub(crate) last_used: Moment,
     pub(crate) last_priority: Priority,
     /// The best position in the queue among the requests for the slot's model, and their most important base priority.
@@ -48,7 +48,7 @@ pub(crate) struct Candidate {
 
 /// Whether requests are in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Usage {
+pub(crate) enum SlotUse {
     Idle,
     Busy,
 }
@@ -68,7 +68,7 @@ pub(crate) enum Hold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Victim {
     pub(crate) slot: SlotId,
-    pub(crate) usage: Usage,
+    pub(crate) usage: SlotUse,
     pub(crate) right: Right,
 }
 
@@ -109,25 +109,25 @@ pub(crate) struct Blocked {
 }
 
 /// The part of the goal that the victims so far reach.
-struct Tally<'g> {
+struct GoalTally<'g> {
     goal: &'g Goal,
     free: Vec<SignedBytes>,
     places: usize,
 }
 
-impl<'g> Tally<'g> {
+impl<'g> GoalTally<'g> {
     fn new(goal: &'g Goal) -> Self {
         Self { goal, free: goal.rooms.clone(), places: 0 }
     }
 
-    fn leaves(&mut self, candidate: &Candidate) {
+    fn leaves(&mut self, candidate: &EvictionCandidate) {
         for (free, bytes) in self.free.iter_mut().zip(candidate.held()) {
             *free += bytes;
         }
         self.places += usize::from(candidate.frees_place);
     }
 
-    fn stays(&mut self, candidate: &Candidate) {
+    fn stays(&mut self, candidate: &EvictionCandidate) {
         for (free, bytes) in self.free.iter_mut().zip(candidate.held()) {
             *free -= bytes;
         }
@@ -143,7 +143,7 @@ impl<'g> Tally<'g> {
     }
 }
 
-impl Candidate {
+impl EvictionCandidate {
     fn held(&self) -> impl Iterator<Item = SignedBytes> {
         std::iter::once(self.bytes).chain(self.further.iter().copied())
     }
@@ -158,7 +158,7 @@ impl Candidate {
 pub(crate) fn plan(
     asker: &Head,
     goal: &Goal,
-    candidates: &[Candidate],
+    candidates: &[EvictionCandidate],
     now: Moment,
     settings: &Settings,
 ) -> Result<Vec<Victim>, Blocked> {
@@ -174,7 +174,7 @@ pub(crate) fn plan(
             }
         }
     }
-    let mut all = Tally::new(goal);
+    let mut all = GoalTally::new(goal);
     for (candidate, _) in &allowed {
         all.leaves(candidate);
     }
@@ -201,10 +201,10 @@ pub(crate) fn plan(
 }
 
 /// The first permitted candidates that reach the goal together, without those that others make superfluous.
-fn fewest(goal: &Goal, allowed: &[(&Candidate, Right)]) -> Vec<Victim> {
-    let mut tally = Tally::new(goal);
+fn fewest(goal: &Goal, allowed: &[(&EvictionCandidate, Right)]) -> Vec<Victim> {
+    let mut tally = GoalTally::new(goal);
     let mut chosen = vec![false; allowed.len()];
-    let mut choose = |tally: &mut Tally<'_>, wanted: &dyn Fn(&Candidate, &Tally<'_>) -> bool| {
+    let mut choose = |tally: &mut GoalTally<'_>, wanted: &dyn Fn(&EvictionCandidate, &GoalTally<'_>) -> bool| {
         for ((candidate, _), chosen) in allowed.iter().zip(&mut chosen) {
             if !*chosen && wanted(candidate, tally) {
                 *chosen = true;
@@ -237,7 +237,7 @@ pub(crate) fn standing(asker: &Head, victims: &[Victim]) -> Priority {
 }
 
 /// Whether this request may evict this slot now.
-pub(crate) fn has_right(asker: &Head, slot: &Candidate, now: Moment, settings: &Settings) -> bool {
+pub(crate) fn has_right(asker: &Head, slot: &EvictionCandidate, now: Moment, settings: &Settings) -> bool {
     may_take(asker, slot, now, settings).is_ok()
 }
 
@@ -245,7 +245,7 @@ pub(crate) fn has_right(asker: &Head, slot: &Candidate, now: Moment, settings: &
 /// alone.
 fn may_take(
     asker: &Head,
-    slot: &Candidate,
+    slot: &EvictionCandidate,
     now: Moment,
     settings: &Settings,
 ) -> Result<Right, (Protection, Option<Moment>)> {
@@ -270,8 +270,8 @@ fn may_take(
     }
     if rank < asker.base && !overdue {
         let fades_at = match slot.usage {
-            Usage::Busy => None,
-            Usage::Idle => fades_to(slot, asker.base, settings.aging_step),
+            SlotUse::Busy => None,
+            SlotUse::Idle => fades_to(slot, asker.base, settings.aging_step),
         };
         let again = [fades_at, overdue_at].into_iter().flatten().min();
         return Err((Protection::MoreImportant { rank }, again));
@@ -282,7 +282,7 @@ fn may_take(
         (true, true) => Right::HeldLongEnough { rank },
         (false, _) => Right::Overdue { rank, waited },
     };
-    if slot.usage == Usage::Idle && slot.queued.is_none() {
+    if slot.usage == SlotUse::Idle && slot.queued.is_none() {
         return Ok(right(false));
     }
     if slot.queued.is_some_and(|(first, _)| first <= asker.key) {
@@ -295,7 +295,7 @@ fn may_take(
 }
 
 /// The moment when an idle slot's rank will have faded to `rank`.
-fn fades_to(slot: &Candidate, rank: Priority, aging_step: Duration) -> Option<Moment> {
+fn fades_to(slot: &EvictionCandidate, rank: Priority, aging_step: Duration) -> Option<Moment> {
     let steps = rank.number().saturating_sub(slot.last_priority.number());
     (!aging_step.is_zero()).then(|| slot.last_used + aging_step.saturating_mul(u32::from(steps)))
 }

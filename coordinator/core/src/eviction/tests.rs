@@ -48,8 +48,8 @@ fn place(base: u8, at: Moment, now: Moment) -> (OrderKey, Priority) {
 }
 
 /// An idle slot of 4 GiB that is READY since the start.
-fn idle(slot: u64, rank: u8) -> Candidate {
-    Candidate {
+fn idle(slot: u64, rank: u8) -> EvictionCandidate {
+    EvictionCandidate {
         slot: SlotId(slot),
         bytes: gib(4),
         further: Vec::new(),
@@ -58,15 +58,15 @@ fn idle(slot: u64, rank: u8) -> Candidate {
         claimed: None,
         hold: Hold::Until(s(10)),
         rank: Priority::new(rank).unwrap(),
-        usage: Usage::Idle,
+        usage: SlotUse::Idle,
         last_used: s(0),
         last_priority: Priority::new(rank).unwrap(),
         queued: None,
     }
 }
 
-fn busy(slot: u64, rank: u8) -> Candidate {
-    Candidate { usage: Usage::Busy, ..idle(slot, rank) }
+fn busy(slot: u64, rank: u8) -> EvictionCandidate {
+    EvictionCandidate { usage: SlotUse::Busy, ..idle(slot, rank) }
 }
 
 /// A need of this many bytes on one device.
@@ -78,12 +78,12 @@ fn memory(missing: i128) -> Goal {
     Goal { need: wants(missing), rooms: vec![SignedBytes::ZERO], places: 0 }
 }
 
-fn take(asker: &Head, missing: i128, from: &[Candidate], now: Moment) -> Result<Vec<u64>, Blocked> {
+fn take(asker: &Head, missing: i128, from: &[EvictionCandidate], now: Moment) -> Result<Vec<u64>, Blocked> {
     plan(asker, &memory(missing), from, now, &Settings::default())
         .map(|v| v.iter().map(|victim| victim.slot.0).collect())
 }
 
-fn protection(asker: &Head, of: Candidate, now: Moment) -> (Protection, Option<Moment>) {
+fn protection(asker: &Head, of: EvictionCandidate, now: Moment) -> (Protection, Option<Moment>) {
     let blocked = take(asker, GIB, &[of], now).unwrap_err();
     (blocked.blockers[0].1, blocked.look_again)
 }
@@ -98,7 +98,7 @@ fn rc_18_a_a_less_important_slot_may_be_taken_busy_or_not_and_within_its_hold() 
 #[test]
 fn rc_18_a_a_drain_that_a_waiting_request_would_call_off_is_not_begun() {
     let asker = asker(4, s(1), s(1));
-    let kept = Candidate { queued: Some(place(2, s(1), s(1))), ..busy(1, 8) };
+    let kept = EvictionCandidate { queued: Some(place(2, s(1), s(1))), ..busy(1, 8) };
     assert_eq!(protection(&asker, kept, s(1)), (Protection::QueuedBefore, None));
 }
 
@@ -110,11 +110,11 @@ fn rc_18_b_an_equal_idle_slot_with_nothing_queued_is_taken_at_once() {
 #[test]
 fn rc_18_b_an_equal_busy_slot_is_taken_after_its_hold_by_whoever_came_before_its_queue() {
     let mine = asker(5, s(2), s(9));
-    let later = Candidate { queued: Some(place(5, s(3), s(9))), ..busy(1, 5) };
+    let later = EvictionCandidate { queued: Some(place(5, s(3), s(9))), ..busy(1, 5) };
     assert_eq!(protection(&mine, later.clone(), s(9)).0, Protection::Hold);
     assert_eq!(protection(&mine, later.clone(), s(9)).1, Some(s(10)));
     assert_eq!(take(&mine, GIB, &[later], s(10)), Ok(vec![1]));
-    let earlier = Candidate { queued: Some(place(5, s(1), s(10))), ..busy(1, 5) };
+    let earlier = EvictionCandidate { queued: Some(place(5, s(1), s(10))), ..busy(1, 5) };
     assert_eq!(protection(&mine, earlier, s(10)).0, Protection::QueuedBefore);
 }
 
@@ -140,7 +140,7 @@ fn rc_5_aging_changes_order_and_never_the_right_to_evict() {
 fn rc_18_c_after_max_wait_any_rank_is_taken_under_the_hold() {
     let now = s(600);
     let mine = asker(8, s(0), now);
-    let fresh = Candidate { hold: Hold::Until(s(605)), ..busy(1, 2) };
+    let fresh = EvictionCandidate { hold: Hold::Until(s(605)), ..busy(1, 2) };
     assert_eq!(protection(&mine, fresh.clone(), now), (Protection::Hold, Some(s(605))));
     assert_eq!(take(&mine, GIB, &[fresh], s(605)), Ok(vec![1]));
     let never = Settings { max_wait: Duration::ZERO, ..Settings::default() };
@@ -150,7 +150,7 @@ fn rc_18_c_after_max_wait_any_rank_is_taken_under_the_hold() {
 #[test]
 fn rc_18_c_zero_is_never_overtaken() {
     let mine = asker(8, s(0), s(700));
-    let held = Candidate { queued: Some(place(0, s(699), s(700))), ..busy(1, 0) };
+    let held = EvictionCandidate { queued: Some(place(0, s(699), s(700))), ..busy(1, 0) };
     assert_eq!(protection(&mine, held, s(700)).0, Protection::QueuedBefore);
 }
 
@@ -158,21 +158,21 @@ fn rc_18_c_zero_is_never_overtaken() {
 fn rc_18_never_pinned_never_loading_never_before_the_cause_started() {
     let mine = asker(0, s(0), s(5_000));
     for why in [Protection::Pinned, Protection::Loading, Protection::CauseWaits] {
-        let kept = Candidate { hold: Hold::Always(why), ..idle(1, 9) };
+        let kept = EvictionCandidate { hold: Hold::Always(why), ..idle(1, 9) };
         assert_eq!(protection(&mine, kept, s(5_000)), (why, None));
     }
 }
 
 #[test]
 fn rc_11_a_load_for_nobody_is_taken_by_anybody() {
-    let unwanted = Candidate { hold: Hold::Unwanted, ..idle(1, 0) };
+    let unwanted = EvictionCandidate { hold: Hold::Unwanted, ..idle(1, 0) };
     assert_eq!(take(&asker(9, s(0), s(0)), GIB, &[unwanted], s(0)), Ok(vec![1]));
 }
 
 #[test]
 fn rc_18_idle_first_then_least_important_then_least_recently_used() {
     let mine = asker(2, s(9), s(9));
-    let recent = Candidate { last_used: s(5), ..idle(3, 5) };
+    let recent = EvictionCandidate { last_used: s(5), ..idle(3, 5) };
     let all = [busy(1, 9), idle(2, 4), recent, idle(4, 5)];
     assert_eq!(take(&mine, GIB, &all, s(9)), Ok(vec![4]));
     assert_eq!(take(&mine, 8 * GIB, &all, s(9)), Ok(vec![4, 3]));
@@ -182,7 +182,7 @@ fn rc_18_idle_first_then_least_important_then_least_recently_used() {
 #[test]
 fn rc_18_the_whole_set_is_checked_before_the_first_eviction() {
     let mine = asker(5, s(9), s(9));
-    let pinned = Candidate { hold: Hold::Always(Protection::Pinned), ..idle(3, 9) };
+    let pinned = EvictionCandidate { hold: Hold::Always(Protection::Pinned), ..idle(3, 9) };
     let blocked = take(&mine, 12 * GIB, &[idle(1, 5), idle(2, 5), pinned], s(9)).unwrap_err();
     assert_eq!(blocked.blockers, [(SlotId(3), Protection::Pinned)]);
 }
@@ -190,20 +190,21 @@ fn rc_18_the_whole_set_is_checked_before_the_first_eviction() {
 #[test]
 fn rc_18_a_small_victim_that_a_large_one_makes_superfluous_stays() {
     let mine = asker(5, s(9), s(9));
-    let large = Candidate { bytes: gib(20), last_used: s(2), ..idle(2, 5) };
+    let large = EvictionCandidate { bytes: gib(20), last_used: s(2), ..idle(2, 5) };
     assert_eq!(take(&mine, 10 * GIB, &[idle(1, 5), large], s(9)), Ok(vec![2]));
 }
 
 #[test]
 fn mm_3_a_full_category_gives_up_its_least_recently_used_and_no_more() {
     let mine = asker(5, s(9), s(9));
-    let of_type = |n, used| Candidate { frees_place: true, last_used: s(used), bytes: SignedBytes::ZERO, ..idle(n, 5) };
+    let of_type =
+        |n, used| EvictionCandidate { frees_place: true, last_used: s(used), bytes: SignedBytes::ZERO, ..idle(n, 5) };
     let goal = Goal { need: wants(0), rooms: vec![SignedBytes::ZERO], places: 1 };
-    let other = Candidate { last_used: s(0), ..idle(7, 9) };
+    let other = EvictionCandidate { last_used: s(0), ..idle(7, 9) };
     let all = [of_type(1, 3), of_type(2, 2), of_type(3, 4), other];
     let victims = plan(&mine, &goal, &all, s(9), &Settings::default()).unwrap();
     assert_eq!(victims.iter().map(|v| v.slot.0).collect::<Vec<_>>(), [2]);
-    let busy_one = Candidate { frees_place: true, hold: Hold::Until(s(20)), ..busy(1, 5) };
+    let busy_one = EvictionCandidate { frees_place: true, hold: Hold::Until(s(20)), ..busy(1, 5) };
     let blocked = plan(&mine, &goal, &[busy_one], s(9), &Settings::default()).unwrap_err();
     assert_eq!(blocked.lacking, Lacking::Place);
     assert_eq!(blocked.blockers, [(SlotId(1), Protection::Hold)]);
@@ -212,7 +213,7 @@ fn mm_3_a_full_category_gives_up_its_least_recently_used_and_no_more() {
 #[test]
 fn mm_5_every_user_of_an_exclusive_device_leaves_or_none_does() {
     let mine = asker(5, s(9), s(9));
-    let user = |n, rank| Candidate { excluded: true, bytes: SignedBytes::ZERO, ..idle(n, rank) };
+    let user = |n, rank| EvictionCandidate { excluded: true, bytes: SignedBytes::ZERO, ..idle(n, rank) };
     let goal = Goal { need: wants(0), rooms: vec![SignedBytes::ZERO], places: 0 };
     let victims = plan(&mine, &goal, &[user(1, 5), user(2, 9), idle(3, 9)], s(9), &Settings::default()).unwrap();
     assert_eq!(victims.iter().map(|v| v.slot.0).collect::<Vec<_>>(), [2, 1]);
@@ -224,7 +225,7 @@ fn mm_5_every_user_of_an_exclusive_device_leaves_or_none_does() {
 fn rc_22_victims_on_several_devices_are_counted_together() {
     let mine = asker(5, s(9), s(9));
     let margin = split::MARGIN;
-    let on = |n, a: i128, b: i128, used| Candidate {
+    let on = |n, a: i128, b: i128, used| EvictionCandidate {
         bytes: gib(a),
         further: vec![gib(b)],
         last_used: s(used),
@@ -242,7 +243,7 @@ fn rc_22_victims_on_several_devices_are_counted_together() {
 
 #[test]
 fn rc_18_what_leaves_for_another_request_is_taken_by_a_more_important_one_only() {
-    let claimed = Candidate { claimed: Some(Priority::NORMAL), ..busy(1, 9) };
+    let claimed = EvictionCandidate { claimed: Some(Priority::NORMAL), ..busy(1, 9) };
     assert_eq!(protection(&asker(5, s(1), s(1)), claimed.clone(), s(1)).0, Protection::Claimed);
     assert_eq!(take(&asker(4, s(1), s(1)), GIB, &[claimed], s(1)), Ok(vec![1]));
 }
@@ -254,14 +255,14 @@ proptest! {
         sizes in prop::collection::vec((1..20i128, 0..10u8, any::<bool>(), 0..9u64), 1..8),
         missing in 1..60i128,
     ) {
-        let candidates: Vec<Candidate> = sizes.iter().enumerate().map(|(n, &(size, rank, is_busy, used))| Candidate {
+        let candidates: Vec<EvictionCandidate> = sizes.iter().enumerate().map(|(n, &(size, rank, is_busy, used))| EvictionCandidate {
             bytes: gib(size),
             last_used: s(used),
             ..if is_busy { busy(n as u64, rank) } else { idle(n as u64, rank) }
         }).collect();
         let mine = asker(5, s(9), s(9));
         let bytes = |slot: SlotId| candidates[usize::try_from(slot.0).unwrap()].bytes;
-        let right = |c: &Candidate| c.rank.number() > 5 || (c.rank.number() == 5 && c.usage == Usage::Idle);
+        let right = |c: &EvictionCandidate| c.rank.number() > 5 || (c.rank.number() == 5 && c.usage == SlotUse::Idle);
         let most: SignedBytes = candidates.iter().filter(|c| right(c)).map(|c| c.bytes).sum();
         match plan(&mine, &memory(missing * GIB), &candidates, s(9), &Settings::default()) {
             Err(_) => prop_assert!(most < gib(missing)),

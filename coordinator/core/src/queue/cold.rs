@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::heads::Terms;
+use super::heads::OrderTerms;
 use super::line::Line;
 use super::{Arrival, Likeness, Wanting};
 use crate::Moment;
@@ -59,7 +59,7 @@ impl Cold {
         client: ClientIndex,
         head: (Arrival, ModelIndex),
         now: Moment,
-        terms: &Terms,
+        terms: &OrderTerms,
     ) {
         let Some(line) = self.lines.get_mut(&kind) else { return };
         line.take(client, head, now, terms);
@@ -72,15 +72,15 @@ impl Cold {
         self.lines.keys().copied()
     }
 
-    pub(super) fn seek(&mut self, kind: Likeness, now: Moment, terms: &Terms) -> Option<Wanting> {
+    pub(super) fn seek(&mut self, kind: Likeness, now: Moment, terms: &OrderTerms) -> Option<Wanting> {
         self.lines.get_mut(&kind)?.seek(now, terms)
     }
 
-    pub(super) fn seek_among_all(&mut self, now: Moment, terms: &Terms) -> Option<Wanting> {
+    pub(super) fn seek_among_all(&mut self, now: Moment, terms: &OrderTerms) -> Option<Wanting> {
         self.lines.values_mut().filter_map(|line| line.seek(now, terms)).min()
     }
 
-    pub(super) fn has_a_first(&self, now: Moment, terms: &Terms) -> bool {
+    pub(super) fn has_a_first(&self, now: Moment, terms: &OrderTerms) -> bool {
         self.lines.values().any(|line| line.has_a_first(now, terms))
     }
 

@@ -70,7 +70,7 @@ impl Head {
 
 /// Whether a model is loaded, as far as the order of the queue is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Residency {
+pub(crate) enum LoadState {
     /// The model needs a load: its waiting requests are candidates for one.
     #[default]
     Absent,

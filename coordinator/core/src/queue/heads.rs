@@ -15,7 +15,7 @@ use crate::time::steps;
 
 /// The state that decides the order besides the requests themselves.
 #[derive(Debug)]
-pub(super) struct Terms {
+pub(super) struct OrderTerms {
     aging_step: Duration,
     /// Standings by client. A search for the first head reads many of these and no other data of a client.
     standings: Vec<ClientStanding>,
@@ -24,7 +24,7 @@ pub(super) struct Terms {
     edition: u64,
 }
 
-impl Terms {
+impl OrderTerms {
     pub(super) const fn new(aging_step: Duration) -> Self {
         Self { aging_step, standings: Vec::new(), edition: 0 }
     }
@@ -109,7 +109,7 @@ impl<T: Copy> Heads<T> {
     }
 
     /// Adds the head of a client, which may only bring the first head forward.
-    pub(super) fn put(&mut self, arrival: Arrival, client: ClientIndex, what: T, now: Moment, terms: &Terms) {
+    pub(super) fn put(&mut self, arrival: Arrival, client: ClientIndex, what: T, now: Moment, terms: &OrderTerms) {
         let place = match self.heads.last() {
             Some((newest, _)) if *newest < arrival => self.heads.len(),
             _ => self.heads.partition_point(|(other, _)| *other < arrival),
@@ -139,7 +139,7 @@ impl<T: Copy> Heads<T> {
 
     /// Whether the cached first head may be outdated. Apart from aging and a new version of the terms, keys only
     /// grow.
-    fn is_in_doubt(&self, now: Moment, terms: &Terms) -> bool {
+    fn is_in_doubt(&self, now: Moment, terms: &OrderTerms) -> bool {
         if self.edition != Some(terms.edition) || self.ages_at.is_some_and(|at| at <= now) {
             return true;
         }
@@ -150,12 +150,12 @@ impl<T: Copy> Heads<T> {
     }
 
     /// The first head in the order, searched again only if necessary.
-    pub(super) fn first(&self, now: Moment, terms: &Terms) -> Option<First<T>> {
+    pub(super) fn first(&self, now: Moment, terms: &OrderTerms) -> Option<First<T>> {
         if self.is_in_doubt(now, terms) { self.search(self.oldest(now, terms)?, now, terms) } else { self.first }
     }
 
     /// The first head in the order, cached for the next call.
-    pub(super) fn seek(&mut self, now: Moment, terms: &Terms) -> Option<First<T>> {
+    pub(super) fn seek(&mut self, now: Moment, terms: &OrderTerms) -> Option<First<T>> {
         if self.is_in_doubt(now, terms) {
             let oldest = self.oldest(now, terms);
             self.first = oldest.clone().and_then(|oldest| self.search(oldest, now, terms));
@@ -166,7 +166,7 @@ impl<T: Copy> Heads<T> {
     }
 
     /// The head whose client got the least service, among those that aged as far as the oldest.
-    fn search(&self, oldest: Range<usize>, now: Moment, terms: &Terms) -> Option<First<T>> {
+    fn search(&self, oldest: Range<usize>, now: Moment, terms: &OrderTerms) -> Option<First<T>> {
         let mut first: Option<(u64, usize)> = None;
         for place in oldest {
             let standing = terms.standing(self.clients[place]);
@@ -181,7 +181,7 @@ impl<T: Copy> Heads<T> {
     }
 
     /// The oldest head whose client may start a request, and the next heads that aged by as many steps.
-    fn oldest(&self, now: Moment, terms: &Terms) -> Option<Range<usize>> {
+    fn oldest(&self, now: Moment, terms: &OrderTerms) -> Option<Range<usize>> {
         let place = self.clients.iter().position(|&client| !terms.standing(client).held_back)?;
         // Only aging up to the most important priority counts.
         let steps_that_count = u64::from(self.base.number().saturating_sub(1));
@@ -197,7 +197,7 @@ impl<T: Copy> Heads<T> {
 
     /// The moment when aging may put another head first. Then the oldest head gets more important, or a less aged one
     /// with less service reaches the oldest one's priority.
-    fn next_aging(&self, oldest: Range<usize>, now: Moment, terms: &Terms) -> Option<Moment> {
+    fn next_aging(&self, oldest: Range<usize>, now: Moment, terms: &OrderTerms) -> Option<Moment> {
         let may_start = |place: &usize| !terms.standing(self.clients[*place]).held_back;
         let younger = (oldest.end..self.heads.len()).find(may_start);
         let next = |place: usize| terms.ages_at(self.base, self.heads[place].0, now);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use model_boss_protocol::{Priority, RequestId};
 
-use super::heads::{Heads, Terms};
+use super::heads::{Heads, OrderTerms};
 use super::{Arrival, Head};
 use crate::Moment;
 use crate::client::ClientIndex;
@@ -55,13 +55,13 @@ impl Lane {
     }
 
     /// The first request in the order among clients that may start one.
-    pub(super) fn first(&self, now: Moment, terms: &Terms) -> Option<Head> {
+    pub(super) fn first(&self, now: Moment, terms: &OrderTerms) -> Option<Head> {
         let first = self.heads.first(now, terms)?;
         Some(Head { key: first.key, id: first.what, base: self.heads.base })
     }
 
     /// The first request in the order, cached for the next call.
-    pub(super) fn seek(&mut self, now: Moment, terms: &Terms) -> Option<RequestId> {
+    pub(super) fn seek(&mut self, now: Moment, terms: &OrderTerms) -> Option<RequestId> {
         self.heads.seek(now, terms).map(|first| first.what)
     }
 
@@ -72,7 +72,7 @@ impl Lane {
         arrival: Arrival,
         id: RequestId,
         now: Moment,
-        terms: &Terms,
+        terms: &OrderTerms,
     ) -> Option<HeadChange> {
         let fifo = self.fifos.entry(client).or_default();
         // Most requests arrive in order, so the place is searched from the end.
@@ -98,7 +98,7 @@ impl Lane {
         client: ClientIndex,
         arrival: Arrival,
         now: Moment,
-        terms: &Terms,
+        terms: &OrderTerms,
     ) -> Option<HeadChange> {
         let fifo = self.fifos.get_mut(&client)?;
         let place = fifo.binary_search_by_key(&arrival, |(other, _)| *other).ok()?;

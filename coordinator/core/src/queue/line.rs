@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use model_boss_protocol::Priority;
 
-use super::heads::{Heads, Terms};
+use super::heads::{Heads, OrderTerms};
 use super::{Arrival, Wanting};
 use crate::Moment;
 use crate::by_number::ByNumber;
@@ -31,16 +31,16 @@ impl Line {
     }
 
     /// The first model in the order, by its first request.
-    pub(super) fn seek(&mut self, now: Moment, terms: &Terms) -> Option<Wanting> {
+    pub(super) fn seek(&mut self, now: Moment, terms: &OrderTerms) -> Option<Wanting> {
         self.heads.seek(now, terms).map(|first| (first.key, first.what))
     }
 
-    pub(super) fn has_a_first(&self, now: Moment, terms: &Terms) -> bool {
+    pub(super) fn has_a_first(&self, now: Moment, terms: &OrderTerms) -> bool {
         self.heads.first(now, terms).is_some()
     }
 
     /// Adds the oldest request of a client for a model.
-    pub(super) fn put(&mut self, client: ClientIndex, head: (Arrival, ModelIndex), now: Moment, terms: &Terms) {
+    pub(super) fn put(&mut self, client: ClientIndex, head: (Arrival, ModelIndex), now: Moment, terms: &OrderTerms) {
         let (arrival, model) = head;
         let row = self.rows.entry(client).or_default();
         let first = row.first().map(|&(first, _)| first);
@@ -54,7 +54,7 @@ impl Line {
     }
 
     /// Removes the oldest request of a client for a model.
-    pub(super) fn take(&mut self, client: ClientIndex, head: (Arrival, ModelIndex), now: Moment, terms: &Terms) {
+    pub(super) fn take(&mut self, client: ClientIndex, head: (Arrival, ModelIndex), now: Moment, terms: &OrderTerms) {
         let Some(row) = self.rows.get_mut(&client) else { return };
         let was_first = row.first() == Some(&head);
         row.remove(&head);

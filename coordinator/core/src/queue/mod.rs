@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cold::Cold;
-use heads::Terms;
+use heads::OrderTerms;
 use lane::{HeadChange, Lane};
 use model_boss_protocol::{ByteCount, Priority, RequestId, SignedBytes};
 
@@ -27,14 +27,14 @@ use crate::catalog::ModelIndex;
 use crate::client::{ClientIndex, ClientStanding};
 
 pub(crate) use entry::{
-    Arrival, Head, Likeness, OrderKey, Purpose, QueueFull, QueueLimits, Residency, Waiting, Wanting,
+    Arrival, Head, Likeness, LoadState, OrderKey, Purpose, QueueFull, QueueLimits, Waiting, Wanting,
 };
 
 /// All waiting requests.
 #[derive(Debug)]
 pub(crate) struct InferenceQueue {
     limits: QueueLimits,
-    terms: Terms,
+    terms: OrderTerms,
     /// The latest moment of any call, for which the indexes are valid.
     now: Moment,
     /// Requests by id, never iterated where the order would be visible.
@@ -52,7 +52,7 @@ pub(crate) struct InferenceQueue {
 
 #[derive(Debug, Default)]
 struct ModelQueue {
-    residency: Residency,
+    residency: LoadState,
     /// Whether the entry is a cloud provider rather than a model of this machine.
     is_provider: bool,
     /// Whether the model is set aside: its load is in progress, or has to wait for a condition of its own.
@@ -72,7 +72,7 @@ impl InferenceQueue {
     pub(crate) fn new(limits: QueueLimits, aging_step: Duration) -> Self {
         Self {
             limits,
-            terms: Terms::new(aging_step),
+            terms: OrderTerms::new(aging_step),
             now: Moment::START,
             waiting: InParts::default(),
             models: Vec::new(),
@@ -127,7 +127,7 @@ impl InferenceQueue {
         let queue = self.entry(entry);
         if !std::mem::replace(&mut queue.is_provider, true) {
             self.elsewhere += self.len_of(entry);
-            self.set_residency(entry, Residency::Resident);
+            self.set_residency(entry, LoadState::Resident);
         }
     }
 
@@ -139,7 +139,7 @@ impl InferenceQueue {
         let queue = &mut self.models[model.get()];
         queue.length += 1;
         self.elsewhere += usize::from(queue.is_provider);
-        if queue.length == 1 && queue.residency == Residency::Absent {
+        if queue.length == 1 && queue.residency == LoadState::Absent {
             self.cold.add(model, queue.likeness(), queue.aside);
         }
         if entry.purpose == Purpose::Load {
@@ -180,7 +180,7 @@ impl InferenceQueue {
         }
         self.head_changed(model, priority, client, change);
         let queue = &self.models[model.get()];
-        if queue.length == 0 && queue.residency == Residency::Absent {
+        if queue.length == 0 && queue.residency == LoadState::Absent {
             self.cold.remove(model, queue.likeness());
         }
         Some(entry)
@@ -307,7 +307,7 @@ impl InferenceQueue {
     }
 
     /// Sets whether a model is loaded; an absent one with waiting requests becomes a candidate for a load.
-    pub(crate) fn set_residency(&mut self, model: ModelIndex, residency: Residency) {
+    pub(crate) fn set_residency(&mut self, model: ModelIndex, residency: LoadState) {
         if self.entry(model).residency != residency {
             self.leave_lines(model);
             let queue = self.entry(model);
@@ -325,8 +325,8 @@ impl InferenceQueue {
         }
     }
 
-    pub(crate) fn residency(&self, model: ModelIndex) -> Residency {
-        self.models.get(model.get()).map_or(Residency::Absent, |q| q.residency)
+    pub(crate) fn residency(&self, model: ModelIndex) -> LoadState {
+        self.models.get(model.get()).map_or(LoadState::Absent, |q| q.residency)
     }
 
     /// Sets a client's standing; returns whether it was held back before and is not any more.
@@ -384,7 +384,7 @@ impl InferenceQueue {
         let key = |entry: &Waiting| self.terms.key(entry.priority, entry.arrival, entry.client, now);
         let mut all: Vec<_> = self.waiting.values().map(|entry| (key(entry), entry.as_ref())).collect();
         all.sort_unstable_by_key(|(key, entry)| {
-            let warm_bump = u8::from(self.residency(entry.model) != Residency::Resident);
+            let warm_bump = u8::from(self.residency(entry.model) != LoadState::Resident);
             (key.effective, warm_bump, key.service, key.arrival)
         });
         all
@@ -433,7 +433,7 @@ impl InferenceQueue {
     /// Removes a model from the lines, before its kind or its residency changes.
     fn leave_lines(&mut self, model: ModelIndex) {
         let queue = &self.models[model.get()];
-        if queue.residency != Residency::Absent || queue.length == 0 {
+        if queue.residency != LoadState::Absent || queue.length == 0 {
             return;
         }
         self.cold.remove(model, queue.likeness());
@@ -445,7 +445,7 @@ impl InferenceQueue {
     /// Puts a model back into the lines with its present kind.
     fn enter_lines(&mut self, model: ModelIndex) {
         let queue = &self.models[model.get()];
-        if queue.residency != Residency::Absent || queue.length == 0 {
+        if queue.residency != LoadState::Absent || queue.length == 0 {
             return;
         }
         self.cold.add(model, queue.likeness(), queue.aside);
@@ -467,7 +467,7 @@ impl ModelQueue {
 
     /// Whether the model's requests are in the lines of models that want a load.
     fn is_in_line(&self) -> bool {
-        self.residency == Residency::Absent && !self.aside
+        self.residency == LoadState::Absent && !self.aside
     }
 
     /// The first request of each client in each lane, if the model is in a line.

@@ -68,7 +68,7 @@ fn rc_4_at_equal_priority_a_resident_model_goes_first() {
     push(&mut q, s(0), 1, 0, 5, 0);
     push(&mut q, s(1), 2, 1, 5, 0);
     push(&mut q, s(2), 3, 0, 2, 0);
-    q.set_residency(ModelIndex::new(1), Residency::Resident);
+    q.set_residency(ModelIndex::new(1), LoadState::Resident);
     let order: Vec<u64> = q.in_order(s(3)).iter().map(|(_, waiting)| waiting.id.0).collect();
     assert_eq!(order, [3, 2, 1]);
 }
@@ -158,11 +158,11 @@ fn only_absent_models_want_a_load_most_urgent_first() {
     let (a, b, c) = (ModelIndex::new(0), ModelIndex::new(1), ModelIndex::new(2));
     assert_eq!(wanting(&mut q, s(2), usize::MAX), [b, a, c]);
     assert_eq!(wanting(&mut q, s(2), 1), [b]);
-    q.set_residency(b, Residency::Coming);
+    q.set_residency(b, LoadState::Coming);
     assert_eq!(wanting(&mut q, s(2), usize::MAX), [a, c]);
     q.remove(RequestId(1)).unwrap();
     assert_eq!(wanting(&mut q, s(2), usize::MAX), [c]);
-    q.set_residency(b, Residency::Absent);
+    q.set_residency(b, LoadState::Absent);
     assert_eq!(wanting(&mut q, s(2), usize::MAX), [b, c]);
     drain(&mut q, 1, s(2));
     drain(&mut q, 2, s(2));
@@ -309,7 +309,7 @@ proptest! {
                 Op::Wait(seconds) => now = now + Duration::from_secs(seconds),
                 Op::Residency(model, is_absent) => {
                     absent[model] = is_absent;
-                    let residency = if is_absent { Residency::Absent } else { Residency::Resident };
+                    let residency = if is_absent { LoadState::Absent } else { LoadState::Resident };
                     q.set_residency(ModelIndex::new(model), residency);
                 }
                 Op::Serve(client, steps) => {

@@ -9,9 +9,9 @@ use super::state::{Life, Scheduler};
 use crate::Moment;
 use crate::admission::Estimate;
 use crate::catalog::ModelIndex;
-use crate::device::Device;
+use crate::device::ScheduledDevice;
 use crate::need::Parts;
-use crate::queue::Residency;
+use crate::queue::LoadState;
 use crate::refusal::{Refusal, RefusalReason};
 use crate::slot::SlotState;
 
@@ -75,7 +75,7 @@ impl Scheduler {
 
     /// Begins a load that no request waits for, if the remaining room still suffices for the requests that wait.
     pub(super) fn load_for_nobody(&mut self, model: ModelIndex, priority: Priority, reason: String) {
-        let absent = self.queue.residency(model) == Residency::Absent && self.queue.len_of(model) == 0;
+        let absent = self.queue.residency(model) == LoadState::Absent && self.queue.len_of(model) == 0;
         if !absent || self.life != Life::Serving || self.must_rest(model) || self.is_held_up(model) {
             return;
         }
@@ -98,7 +98,7 @@ impl Scheduler {
         parts.iter().all(|(device, bytes)| {
             let wanted: SignedBytes =
                 self.queue.needs().filter(|(family, _)| may_go(*family, device)).map(|(_, bytes)| bytes).sum();
-            let balance = self.devices.get(device).and_then(Device::balance).unwrap_or_default();
+            let balance = self.devices.get(device).and_then(ScheduledDevice::balance).unwrap_or_default();
             wanted == SignedBytes::ZERO || balance - bytes.signed() >= wanted
         })
     }

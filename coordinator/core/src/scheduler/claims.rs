@@ -8,7 +8,7 @@ use super::state::{Reconsider, Scheduler};
 use crate::Verdict;
 use crate::catalog::ModelIndex;
 use crate::device::Claim;
-use crate::eviction::{self, Right, Usage};
+use crate::eviction::{self, Right, SlotUse};
 use crate::reason::LeaveCause;
 
 impl Scheduler {
@@ -34,7 +34,7 @@ impl Scheduler {
         self.queue.set_aside(model, true);
         for victim in &victims {
             let name = self.name_of(victim.slot);
-            let what = if victim.usage == Usage::Busy { Verdict::Drain } else { Verdict::Evict };
+            let what = if victim.usage == SlotUse::Busy { Verdict::Drain } else { Verdict::Evict };
             let reasons = vec![format!("room for '{asking}' (priority {})", asker.base), victim.right.to_string()];
             self.decisions.record(self.now, what, &name, Some(asker.id), reasons);
             let cause = match victim.right {
@@ -42,8 +42,8 @@ impl Scheduler {
                 _ => LeaveCause::Eviction { room_for: asking.clone() },
             };
             match victim.usage {
-                Usage::Idle => self.stop_slot(victim.slot, cause),
-                Usage::Busy => self.drain_slot(victim.slot, cause),
+                SlotUse::Idle => self.stop_slot(victim.slot, cause),
+                SlotUse::Busy => self.drain_slot(victim.slot, cause),
             }
         }
         for (other, claim) in ousted {

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use model_boss_protocol::{Priority, RequestId};
 
-use super::state::{Reconsider, Running, Scheduler, Timer};
+use super::state::{Reconsider, RunningRequest, Scheduler, Timer};
 use super::turn::queue_limits;
 use crate::catalog::ModelIndex;
 use crate::client::{ClientIndex, HeldBack, OverLimit, RecentRequest};
 use crate::queue::Waiting;
 use crate::refusal::{Refusal, RefusalReason};
 use crate::view::{ClientView, RecentView};
-use crate::{Moment, Outcome, Principal, Settings, WaitReason};
+use crate::{Moment, Principal, RequestOutcome, Settings, WaitReason};
 
 impl Scheduler {
     /// The principal's account, and the priority of its request (RC-3). All orders pass through this function.
@@ -73,7 +73,7 @@ impl Scheduler {
 
     /// Records the outcome of a dispatched request in its client's account. [`Self::client_changed`] has to follow
     /// once its slot is free again.
-    pub(super) fn client_ended(&mut self, run: &Running, outcome: Outcome, tokens: Option<u64>) {
+    pub(super) fn client_ended(&mut self, run: &RunningRequest, outcome: RequestOutcome, tokens: Option<u64>) {
         let what = RecentRequest {
             request: run.request.id,
             model: self.catalog[run.request.model].id().clone(),

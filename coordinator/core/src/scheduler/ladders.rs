@@ -7,16 +7,16 @@ use std::time::Duration;
 use model_boss_protocol::{Category, ModelId, Priority, RequestId};
 
 use super::room::{Ask, Offer};
-use super::state::{Life, Reconsider, Running, Scheduler};
+use super::state::{Life, Reconsider, RunningRequest, Scheduler};
 use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
-use crate::eviction::Usage;
+use crate::eviction::SlotUse;
 use crate::ladder::{Climb, Ladder, Rung, RungChoice, RungState, Standing, Target, choose};
 use crate::phase::ReadyPhase;
-use crate::queue::{Head, Purpose, Residency, Waiting};
+use crate::queue::{Head, LoadState, Purpose, Waiting};
 use crate::refusal::{Refusal, RefusalReason, Subject};
 use crate::slot::SlotState;
-use crate::{Effect, Moment, Outcome, Submission, Verdict};
+use crate::{Effect, Moment, RequestOutcome, Submission, Verdict};
 
 /// The number of waiting requests whose rungs are reconsidered in one event; the others follow in the next.
 const RUNGS_AT_ONCE: usize = 64;
@@ -179,7 +179,7 @@ impl Scheduler {
             Ok(Offer::Now(_)) => Standing::Cold { load },
             Ok(Offer::Coming) => Standing::Evicting { load, idle: 0, busy: 0 },
             Ok(Offer::After(plan)) => {
-                let busy = plan.victims.iter().filter(|victim| victim.usage == Usage::Busy).count();
+                let busy = plan.victims.iter().filter(|victim| victim.usage == SlotUse::Busy).count();
                 Standing::Evicting { load, idle: plan.victims.len() - busy, busy }
             }
             Ok(Offer::No(_)) => Standing::NoRoom { load },
@@ -281,7 +281,7 @@ impl Scheduler {
         self.looked_at = requests.last().copied().unwrap_or(RequestId(0));
         for request in requests {
             let Some(waiting) = self.queue.get(request) else { continue };
-            if self.queue.residency(waiting.model) != Residency::Absent {
+            if self.queue.residency(waiting.model) != LoadState::Absent {
                 continue;
             }
             let Some(climb) = &waiting.climb else { continue };
@@ -326,7 +326,7 @@ impl Scheduler {
     /// The target of a dispatched request failed before any byte of the answer was sent to the client.
     pub(super) fn rung_failed(&mut self, request: RequestId, error: Refusal) {
         let Some(run) = self.running.remove(&request) else { return };
-        self.client_ended(&run, Outcome::LostBeforeAnswer, None);
+        self.client_ended(&run, RequestOutcome::LostBeforeAnswer, None);
         let (model, client) = (run.request.model, run.request.client);
         let slot = run.place.and_then(|key| {
             let slot = self.pool.current(key)?;
@@ -376,7 +376,7 @@ impl Scheduler {
             let rung = rung_of(&request);
             self.out.push(Effect::DispatchCloud { request: request.id, provider, model, queued, rung });
             self.client_started(request.client);
-            let running = Running { place: None, started: self.now, request };
+            let running = RunningRequest { place: None, started: self.now, request };
             self.running.insert(running.request.id, running);
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::state::{LEAST_WAIT, Life, Scheduler, Timer};
 use crate::catalog::ModelIndex;
-use crate::queue::{Residency, Waiting};
+use crate::queue::{LoadState, Waiting};
 use crate::refusal::{Refusal, RefusalReason};
 use crate::{LedgerState, Moment, Verdict, WaitReason};
 
@@ -88,7 +88,7 @@ impl Scheduler {
     }
 
     fn is_cold(&self, model: ModelIndex) -> bool {
-        self.queue.residency(model) == Residency::Absent
+        self.queue.residency(model) == LoadState::Absent
     }
 
     /// The error of a request that cannot wait for the ledger any longer.

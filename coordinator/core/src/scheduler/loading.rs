@@ -5,10 +5,10 @@ use model_boss_protocol::{ByteCount, DeviceId, ModelId, Priority, RequestId, Slo
 use super::room::{Ask, NoRoom, Offer};
 use super::state::{FAMILIES_KEPT, FamilyKey, Life, Looked, Scheduler, Timer};
 use crate::catalog::ModelIndex;
-use crate::device::Device;
+use crate::device::ScheduledDevice;
 use crate::eviction::Lacking;
 use crate::placement::{PlacementError, Site};
-use crate::queue::Residency;
+use crate::queue::LoadState;
 use crate::reason::{Blocker, Protection};
 use crate::refusal::{Refusal, RefusalReason};
 use crate::slot::Filling;
@@ -29,7 +29,7 @@ impl Scheduler {
     /// or room for one, or waits on. The reason for a wait is computed only on demand, by [`Self::why_no_load`].
     pub(super) fn consider(&mut self, model: ModelIndex) -> Looked {
         self.queue.refresh(model, self.now);
-        let wanted = self.queue.residency(model) == Residency::Absent && self.queue.best(model, self.now).is_some();
+        let wanted = self.queue.residency(model) == LoadState::Absent && self.queue.best(model, self.now).is_some();
         if wanted && !self.is_ledger_open() {
             self.begin_patience();
         }
@@ -158,7 +158,7 @@ impl Scheduler {
             }
             _ => WaitReason::Capacity {
                 needs: self.size_at(ask, site).need.total(),
-                free: site.iter().filter_map(|device| self.devices.get(device).and_then(Device::free)).sum(),
+                free: site.iter().filter_map(|device| self.devices.get(device).and_then(ScheduledDevice::free)).sum(),
                 blockers,
                 leases: self.in_the_way(ask, site),
                 foreign: site.iter().filter_map(|device| self.devices.get(device)?.observation.foreign).sum(),
@@ -259,10 +259,10 @@ impl Scheduler {
     pub(super) fn begin_load(&mut self, ask: &Ask, parts: Vec<(DeviceId, ByteCount)>, cause: LoadCause) {
         // The model leaves its queue before its claim is cancelled, so that it does not join the queue again in
         // between.
-        self.queue.set_residency(ask.model, Residency::Coming);
+        self.queue.set_residency(ask.model, LoadState::Coming);
         match self.begin_filling(ask, parts, cause) {
             Some(slot) => self.catalog[ask.model].serving = Some(slot),
-            None => self.queue.set_residency(ask.model, Residency::Absent),
+            None => self.queue.set_residency(ask.model, LoadState::Absent),
         }
     }
 
@@ -280,7 +280,7 @@ impl Scheduler {
         let size = self.size_at(ask, &site);
         let size_rule = size.rule;
         let place = |(device, bytes): &(DeviceId, ByteCount)| {
-            let free = self.devices.get(device).and_then(Device::free).unwrap_or_default();
+            let free = self.devices.get(device).and_then(ScheduledDevice::free).unwrap_or_default();
             format!("{bytes} on {device}, {free} free there")
         };
         let places: Vec<String> = parts.iter().map(place).collect();

@@ -4,9 +4,9 @@
 use model_boss_protocol::{Priority, SlotId};
 
 use super::room::Ask;
-use super::state::{Budget, Life, Looked, Reconsider, Scheduler};
+use super::state::{EventBudget, Life, Looked, Reconsider, Scheduler};
 use crate::catalog::ModelIndex;
-use crate::device::{Claim, Device};
+use crate::device::{Claim, ScheduledDevice};
 use crate::placement::Site;
 use crate::queue::{Likeness, Wanting};
 use crate::{MaxLoaded, eviction};
@@ -85,7 +85,7 @@ impl Scheduler {
     }
 
     /// Considers the remaining kinds, the next in line first, and then the next models of the round.
-    pub(super) fn look_on(&mut self, budget: &mut Budget) {
+    pub(super) fn look_on(&mut self, budget: &mut EventBudget) {
         if (!self.unlooked.is_empty() || self.round.is_some()) && self.all_are_held_up() {
             self.round = None;
             return self.unlooked.clear();
@@ -122,7 +122,7 @@ impl Scheduler {
     }
 
     /// Examines the first model of the queue among those that were not examined yet.
-    pub(super) fn look_at_first_unlooked(&mut self, budget: &mut Budget) {
+    pub(super) fn look_at_first_unlooked(&mut self, budget: &mut EventBudget) {
         let mut first: Option<(Wanting, Option<Likeness>)> = None;
         let queue = &mut self.queue;
         self.unlooked.kinds.retain(|&kind| {
@@ -158,7 +158,7 @@ impl Scheduler {
     }
 
     /// Examines a model and charges that to the budget.
-    pub(super) fn spend(&mut self, model: ModelIndex, budget: &mut Budget) -> Looked {
+    pub(super) fn spend(&mut self, model: ModelIndex, budget: &mut EventBudget) -> Looked {
         let looked = self.consider(model);
         match looked {
             Looked::Passed => budget.passes = budget.passes.saturating_sub(1),
@@ -174,7 +174,7 @@ impl Scheduler {
         self.devices.iter().any(|(_, device)| self.is_its_turn(device))
     }
 
-    fn is_its_turn(&self, device: &Device) -> bool {
+    fn is_its_turn(&self, device: &ScheduledDevice) -> bool {
         device.loading.is_none_or(|slot| self.is_unwanted(slot))
     }
 

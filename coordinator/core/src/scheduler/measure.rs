@@ -3,7 +3,7 @@
 use model_boss_protocol::{ByteCount, DeviceId, SlotId};
 
 use super::state::Scheduler;
-use crate::device::Device;
+use crate::device::ScheduledDevice;
 use crate::slot::SlotState;
 use crate::slot_key::SlotKey;
 use crate::{Effect, Footprint, SizeRule, split};
@@ -79,7 +79,8 @@ impl Scheduler {
             _ => DeviceId::Auto,
         };
         let margin = if slot.parts.len() > 1 { split::MARGIN.clamped() } else { ByteCount::ZERO };
-        let ceiling = |device: &DeviceId| self.devices.get(device).and_then(Device::ceiling).unwrap_or_default();
+        let ceiling =
+            |device: &DeviceId| self.devices.get(device).and_then(ScheduledDevice::ceiling).unwrap_or_default();
         let most: ByteCount = slot.parts.iter().map(|(device, _)| ceiling(device) - margin).sum();
         let bytes = ByteCount(bytes.0.div_ceil(STEP).saturating_mul(STEP)).min(most);
         let seen = Footprint {

@@ -34,8 +34,8 @@ impl Scheduler {
         let (client, priority) = self.client_and_priority(by, Some(priority));
         match self.admit_client(client).and_then(|()| self.admit_move(model, device)) {
             Err(error) => return self.refuse(request, error),
-            Ok(Admitted::IsThere) => return self.out.push(Effect::Done { request }),
-            Ok(Admitted::Needed) => {}
+            Ok(MoveAdmission::IsThere) => return self.out.push(Effect::Done { request }),
+            Ok(MoveAdmission::Needed) => {}
         }
         if let Some(moving) = self.moves.get_mut(&model) {
             moving.callers.push(request);
@@ -67,7 +67,7 @@ impl Scheduler {
         self.consider_move(model);
     }
 
-    fn admit_move(&self, model: ModelIndex, device: &DeviceId) -> Result<Admitted, Refusal> {
+    fn admit_move(&self, model: ModelIndex, device: &DeviceId) -> Result<MoveAdmission, Refusal> {
         let name = self.catalog[model].id();
         let error = |reason, message: String, subject| Err(Refusal::new(reason, message).about(subject));
         if *device == DeviceId::Auto {
@@ -98,9 +98,9 @@ impl Scheduler {
                 );
                 error(RefusalReason::MoveFailed { by_worker: false }, message, Subject::Device)
             }
-            Some(_) => Ok(Admitted::Needed),
-            None if matches!(self.pool[slot].computing(), [(only, _)] if only == device) => Ok(Admitted::IsThere),
-            None => Ok(Admitted::Needed),
+            Some(_) => Ok(MoveAdmission::Needed),
+            None if matches!(self.pool[slot].computing(), [(only, _)] if only == device) => Ok(MoveAdmission::IsThere),
+            None => Ok(MoveAdmission::Needed),
         }
     }
 
@@ -353,7 +353,7 @@ impl Scheduler {
 }
 
 /// The outcome for a caller who wants a model on a certain device.
-enum Admitted {
+enum MoveAdmission {
     IsThere,
     Needed,
 }

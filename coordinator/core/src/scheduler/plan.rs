@@ -7,7 +7,7 @@ use super::ladders::{Chosen, Needs};
 use super::room::{Ask, Offer, Plan};
 use super::state::Scheduler;
 use crate::catalog::ModelIndex;
-use crate::eviction::Usage;
+use crate::eviction::SlotUse;
 use crate::ladder::{RungChoice, RungState, Target};
 use crate::phase::ReadyPhase;
 use crate::queue::Head;
@@ -151,7 +151,7 @@ impl Scheduler {
     fn evictions(&self, plan: &Plan) -> PlannedStep {
         let evictions = plan.victims.iter().map(|victim| Eviction {
             model: self.name_of(victim.slot),
-            drains: victim.usage == Usage::Busy,
+            drains: victim.usage == SlotUse::Busy,
             why: victim.right.to_string(),
         });
         let asks = if plan.asks { self.askable(&plan.site, plan.asker.base) } else { Vec::new() };

@@ -7,7 +7,7 @@ use model_boss_protocol::{ByteCount, DeviceId, SignedBytes, SlotId};
 
 use super::state::Scheduler;
 use crate::Verdict;
-use crate::device::Device;
+use crate::device::ScheduledDevice;
 use crate::phase::ReadyPhase;
 use crate::reason::LeaveCause;
 use crate::slot::SlotState;
@@ -19,7 +19,7 @@ impl Scheduler {
         if !self.is_ledger_open() || !std::mem::take(&mut self.accounts_changed) {
             return;
         }
-        let under_pressure = |device: &Device| {
+        let under_pressure = |device: &ScheduledDevice| {
             device.observation.retention.is_some() || device.balance().is_some_and(SignedBytes::is_negative)
         };
         let devices: Vec<DeviceId> =

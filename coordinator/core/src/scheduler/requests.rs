@@ -5,7 +5,7 @@ use std::time::Duration;
 use model_boss_protocol::{Category, Priority, RequestId, SlotId};
 
 use super::ladders::rung_of;
-use super::state::{Life, Reconsider, Running, Scheduler, Timer};
+use super::state::{Life, Reconsider, RunningRequest, Scheduler, Timer};
 use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
 use crate::ladder::{Climb, Target};
@@ -14,7 +14,7 @@ use crate::queue::{Purpose, QueueFull, Waiting};
 use crate::reason::LeaveCause;
 use crate::refusal::{Refusal, RefusalReason, Subject};
 use crate::slot::SlotState;
-use crate::{Effect, Outcome, Submission, Verdict};
+use crate::{Effect, RequestOutcome, Submission, Verdict};
 
 impl Scheduler {
     pub(super) fn submit(&mut self, submission: Submission) {
@@ -233,15 +233,15 @@ impl Scheduler {
             rung: rung_of(&request),
         });
         self.client_started(request.client);
-        let running = Running { place: Some(key), started: self.now, request };
+        let running = RunningRequest { place: Some(key), started: self.now, request };
         self.running.insert(running.request.id, running);
     }
 
-    pub(super) fn finished(&mut self, request: RequestId, outcome: Outcome, tokens: Option<u64>) {
+    pub(super) fn finished(&mut self, request: RequestId, outcome: RequestOutcome, tokens: Option<u64>) {
         let Some(run) = self.running.remove(&request) else {
             // The report of an end is valid at every stage: the request may have been queued again, or never sent,
             // without the reporter's knowledge.
-            if outcome != Outcome::LostBeforeAnswer {
+            if outcome != RequestOutcome::LostBeforeAnswer {
                 self.withdraw(request);
             }
             return;
@@ -249,7 +249,7 @@ impl Scheduler {
         let model = run.request.model;
         let client = run.request.client;
         self.client_ended(&run, outcome, tokens);
-        if outcome == Outcome::Answered {
+        if outcome == RequestOutcome::Answered {
             self.catalog[model].failures.forget();
             self.catalog[model].history.answered_in(self.now.since(run.started));
         }
@@ -260,9 +260,9 @@ impl Scheduler {
             slot.last_priority = run.request.priority;
             slot.keep_alive = run.request.keep_alive;
             match outcome {
-                Outcome::Answered => slot.completed += 1,
-                Outcome::ClientGone | Outcome::Refused | Outcome::DeadlineExceeded => {}
-                Outcome::LostBeforeAnswer | Outcome::LostMidAnswer => {
+                RequestOutcome::Answered => slot.completed += 1,
+                RequestOutcome::ClientGone | RequestOutcome::Refused | RequestOutcome::DeadlineExceeded => {}
+                RequestOutcome::LostBeforeAnswer | RequestOutcome::LostMidAnswer => {
                     // The worker's exit will be reported soon; no other request is dispatched to it until then.
                     let until = self.now + self.settings.lost_pause;
                     slot.paused_until = Some(until);
@@ -271,7 +271,7 @@ impl Scheduler {
             }
             let slot = slot.id;
             self.client_changed(client);
-            if outcome == Outcome::LostBeforeAnswer {
+            if outcome == RequestOutcome::LostBeforeAnswer {
                 self.try_again(run);
             } else {
                 self.after_use(slot, model);
@@ -281,7 +281,7 @@ impl Scheduler {
             self.look_who_may_take(slot, as_before);
         } else {
             self.client_changed(client);
-            if outcome == Outcome::LostBeforeAnswer {
+            if outcome == RequestOutcome::LostBeforeAnswer {
                 self.try_again(run);
             }
         }
@@ -296,7 +296,7 @@ impl Scheduler {
 
     /// A request whose worker died before the first byte of its answer is queued again at its old place, or refused
     /// with the reason.
-    fn try_again(&mut self, run: Running) {
+    fn try_again(&mut self, run: RunningRequest) {
         let place = run.place;
         self.try_elsewhere_or_again(run.request);
         if let Some(key) = place

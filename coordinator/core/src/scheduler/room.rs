@@ -6,7 +6,7 @@ use model_boss_protocol::{ByteCount, DeviceId, Priority, SignedBytes, SlotId};
 use super::state::Scheduler;
 use crate::catalog::ModelIndex;
 use crate::device::Claim;
-use crate::eviction::{self, Candidate, Goal, Hold, Right, Usage, Victim};
+use crate::eviction::{self, EvictionCandidate, Goal, Hold, Right, SlotUse, Victim};
 use crate::need::{Need, Parts};
 use crate::phase::{LoadPhase, ReadyPhase, StopPhase};
 use crate::placement::{PlacementError, Site};
@@ -98,7 +98,7 @@ impl Plan {
     /// The cost for ranking plans: busy victims first, whose requests have to end, then all victims, which have to be
     /// loaded again.
     fn cost(&self) -> (usize, usize) {
-        (self.victims.iter().filter(|victim| victim.usage == Usage::Busy).count(), self.victims.len())
+        (self.victims.iter().filter(|victim| victim.usage == SlotUse::Busy).count(), self.victims.len())
     }
 }
 
@@ -225,7 +225,7 @@ impl Scheduler {
             let Some(&asker) = ask.heads.first() else {
                 return Err(NoRoom::Turn(site[0].clone(), self.pool[unwanted[0]].model));
             };
-            let usage = Usage::Idle;
+            let usage = SlotUse::Idle;
             let victims = unwanted.into_iter().map(|slot| Victim { slot, usage, right: Right::Unwanted }).collect();
             let (site, held): (Site, Vec<ByteCount>) = parts.into_iter().unzip();
             let takes = split::takes(&need, &held);
@@ -302,10 +302,16 @@ impl Scheduler {
     }
 
     /// The pinned slots that alone prevent room, if no eviction of other slots could make it.
-    fn pins_in_the_way(&self, ask: &Ask, site: &[DeviceId], need: &Need, candidates: &[Candidate]) -> Vec<SlotId> {
-        let pinned: Vec<&Candidate> =
+    fn pins_in_the_way(
+        &self,
+        ask: &Ask,
+        site: &[DeviceId],
+        need: &Need,
+        candidates: &[EvictionCandidate],
+    ) -> Vec<SlotId> {
+        let pinned: Vec<&EvictionCandidate> =
             candidates.iter().filter(|candidate| candidate.hold == Hold::Always(Protection::Pinned)).collect();
-        let without = |pins: &[&Candidate]| -> Option<Vec<SignedBytes>> {
+        let without = |pins: &[&EvictionCandidate]| -> Option<Vec<SignedBytes>> {
             let held = |name| pins.iter().map(|pin| self.bytes(pin.slot, name)).sum::<SignedBytes>();
             site.iter().map(|name| Some(self.devices.get(name)?.room_for_models()? - held(name))).collect()
         };
@@ -313,7 +319,7 @@ impl Scheduler {
         let no_memory = holds(without(&[])) && !holds(without(&pinned));
         let of_category = pinned.iter().filter(|pin| pin.frees_place).count();
         let no_place = self.limit_of(ask.model).is_some_and(|limit| of_category >= limit);
-        let slots = |wanted: &dyn Fn(&Candidate) -> bool| -> Vec<SlotId> {
+        let slots = |wanted: &dyn Fn(&EvictionCandidate) -> bool| -> Vec<SlotId> {
             pinned.iter().filter(|pin| wanted(pin)).map(|pin| pin.slot).collect()
         };
         let excluded = slots(&|pin| pin.excluded);
@@ -328,7 +334,7 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn candidate(&self, id: SlotId, site: &[DeviceId]) -> Candidate {
+    pub(super) fn candidate(&self, id: SlotId, site: &[DeviceId]) -> EvictionCandidate {
         let slot = &self.pool[id];
         let known = &self.catalog[slot.model];
         let mut queued: Option<(OrderKey, Priority)> = None;
@@ -346,7 +352,7 @@ impl Scheduler {
             _ => Hold::Always(Protection::Loading),
         };
         let claims = self.claims.values().filter(|claim| claim.victims.contains(&id));
-        Candidate {
+        EvictionCandidate {
             slot: id,
             bytes: site.first().map(|name| self.bytes(id, name)).unwrap_or_default(),
             further: site.iter().skip(1).map(|name| self.bytes(id, name)).collect(),
@@ -355,7 +361,7 @@ impl Scheduler {
             claimed: claims.map(|claim| claim.standing).min(),
             hold,
             rank: slot.rank(self.now, self.settings.aging_step),
-            usage: if slot.is_busy() { Usage::Busy } else { Usage::Idle },
+            usage: if slot.is_busy() { SlotUse::Busy } else { SlotUse::Idle },
             last_used: slot.last_used,
             last_priority: slot.last_priority,
             queued,

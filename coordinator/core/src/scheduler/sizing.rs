@@ -7,10 +7,10 @@ use model_boss_protocol::{ByteCount, DeviceId, Residency, ResidencyMode, SignedB
 use super::room::Ask;
 use super::state::Scheduler;
 use crate::catalog::ModelIndex;
-use crate::device::Device;
+use crate::device::ScheduledDevice;
 use crate::layers::{self, Rooms};
 use crate::need::Need;
-use crate::placement::{self, Candidate, PlacementError, Site};
+use crate::placement::{self, PlacementCandidate, PlacementError, Site};
 use crate::slot::Layers;
 use crate::view::LayersView;
 use crate::{SizeEstimate, SizeRule, Streaming, split};
@@ -66,7 +66,7 @@ impl Scheduler {
     pub(super) fn sites(&self, ask: &Ask) -> Result<Vec<Site>, PlacementError> {
         let bytes = |site: &[DeviceId]| self.whole_at(ask, site).bytes;
         let description = &self.catalog[ask.model].description;
-        let wanted = Candidate { device: &ask.device, bytes: &bytes, splittable: description.splittable };
+        let wanted = PlacementCandidate { device: &ask.device, bytes: &bytes, splittable: description.splittable };
         let found = placement::sites(&wanted, &self.devices);
         let Some(streaming) = ask.estimate.streamed else { return found };
         match self.residency_of(ask).mode {
@@ -107,7 +107,7 @@ impl Scheduler {
             match self.devices.get(&host) {
                 None => return Err(PlacementError::Unknown { device: host }),
                 Some(device) if device.closed => return Err(PlacementError::Closed { device: host }),
-                Some(Device { lost: Some(_), given_up, .. }) => {
+                Some(ScheduledDevice { lost: Some(_), given_up, .. }) => {
                     return Err(PlacementError::Lost { device: host, given_up: *given_up });
                 }
                 Some(_) => site.push(host.clone()),
@@ -166,7 +166,12 @@ impl Scheduler {
 
     /// The memory on a device that is certain for a model if only its own copy there is unloaded. Memory that other
     /// programs have released only recently does not count.
-    pub(super) fn sure_room(&self, model: ModelIndex, device: &Device, name: &DeviceId) -> Option<SignedBytes> {
+    pub(super) fn sure_room(
+        &self,
+        model: ModelIndex,
+        device: &ScheduledDevice,
+        name: &DeviceId,
+    ) -> Option<SignedBytes> {
         let own: SignedBytes =
             device.slots.iter().filter(|slot| self.pool[**slot].model == model).map(|&s| self.bytes(s, name)).sum();
         let others = device.charged().signed() - own;

@@ -8,7 +8,7 @@ use super::state::{Life, Reconsider, Scheduler, Timer};
 use crate::catalog::{LeaseRefusal, LoadWish, ModelIndex};
 use crate::failure::{FailedWhen, FailurePolicy, describe};
 use crate::phase::{LoadPhase, ReadyPhase};
-use crate::queue::Residency;
+use crate::queue::LoadState;
 use crate::reason::LeaveCause;
 use crate::residency::stay_warm;
 use crate::slot::{SlotEvent, SlotOrder, SlotState};
@@ -94,7 +94,7 @@ impl Scheduler {
         self.end_second_try(model);
         self.decisions.record(self.now, Verdict::Ready, self.catalog[model].id(), None, vec![took]);
         self.take_over(id);
-        self.queue.set_residency(model, Residency::Resident);
+        self.queue.set_residency(model, LoadState::Resident);
         self.pump(model);
         self.reconsider_rungs();
         self.reconsider_at_least(Reconsider::Kinds);
@@ -366,7 +366,7 @@ impl Scheduler {
         }
         let coming = self.second_copy(model).filter(|copy| *copy != id);
         self.catalog[model].serving = coming;
-        self.queue.set_residency(model, if coming.is_some() { Residency::Coming } else { Residency::Absent });
+        self.queue.set_residency(model, if coming.is_some() { LoadState::Coming } else { LoadState::Absent });
         if coming.is_none() {
             self.fail_move(model, "its copy went away");
         }

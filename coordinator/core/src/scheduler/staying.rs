@@ -10,7 +10,7 @@ use super::state::{LEAST_WAIT, Life, Scheduler, Timer};
 use crate::catalog::{ModelIndex, Return};
 use crate::need::Need;
 use crate::phase::ReadyPhase;
-use crate::placement::{self, Candidate, Site};
+use crate::placement::{self, PlacementCandidate, Site};
 use crate::reason::LeaveCause;
 use crate::slot::SlotState;
 use crate::{Verdict, split};
@@ -78,7 +78,7 @@ impl Scheduler {
         let ask = Ask { heads: Vec::new(), ..self.ask_of(model) };
         let bytes = |site: &[DeviceId]| self.whole_at(&ask, site).bytes;
         let splittable = self.catalog[model].description.splittable;
-        let wanted = Candidate { device: &ask.device, bytes: &bytes, splittable };
+        let wanted = PlacementCandidate { device: &ask.device, bytes: &bytes, splittable };
         let fits = |site: &Site| {
             let room = |name| self.sure_room(model, self.devices.get(name)?, name);
             let rooms: Option<Vec<SignedBytes>> = site.iter().map(room).collect();

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model_boss_protocol::RequestId;
 
-use super::state::{Budget, LEAST_WAIT, Ledger, Life, Others, Reconsider, Scheduler, Timer, Unlooked};
+use super::state::{EventBudget, KnownLedger, LEAST_WAIT, Life, OtherHolders, Reconsider, Scheduler, Timer, Unlooked};
 use crate::by_number::ByNumber;
-use crate::catalog::{Catalog, ModelIndex};
+use crate::catalog::{KnownModels, ModelIndex};
 use crate::client::Clients;
 use crate::decision::Decisions;
 use crate::device::Devices;
@@ -18,7 +18,7 @@ use crate::queue::{InferenceQueue, QueueLimits};
 use crate::refusal::Refusal;
 use crate::slot::{ModelSlot, SlotState};
 use crate::timer::Timers;
-use crate::{Effect, Event, Input, Moment, Order, Outcome, Settings};
+use crate::{Effect, Event, Input, Moment, Order, RequestOutcome, Settings};
 
 impl Scheduler {
     /// A scheduler without models and devices.
@@ -26,13 +26,13 @@ impl Scheduler {
         let limits = queue_limits(&settings);
         Self {
             now,
-            catalog: Catalog::default(),
+            catalog: KnownModels::default(),
             queue: InferenceQueue::new(limits, settings.aging_step),
             clients: Clients::new(settings.clients.clone(), settings.service_step),
             pool: ModelPool::default(),
             devices: Devices::default(),
-            ledger: Ledger::default(),
-            others: Others::default(),
+            ledger: KnownLedger::default(),
+            others: OtherHolders::default(),
             running: ByNumber::default(),
             climbing: BTreeSet::new(),
             looked_at: RequestId(0),
@@ -64,7 +64,7 @@ impl Scheduler {
         self.now = self.now.max(now);
         self.expire_deadlines();
         let input = input.into();
-        let budget = Budget::with(&input);
+        let budget = EventBudget::with(&input);
         match input {
             Input::Event(event) => self.take_in(event),
             Input::Order(order) => self.take_order(order),
@@ -84,7 +84,7 @@ impl Scheduler {
         match event {
             Event::Catalog(models) => self.catalog_changed(models),
             Event::DeviceObserved(observation) => self.device_observed(observation),
-            Event::Cancel(request) => self.finished(request, Outcome::ClientGone, None),
+            Event::Cancel(request) => self.finished(request, RequestOutcome::ClientGone, None),
             Event::Finished { request, outcome, tokens } => self.finished(request, outcome, tokens),
             Event::RungFailed { request, error } => self.rung_failed(request, error),
             Event::Settings(settings) => self.reconfigure(*settings),
@@ -152,7 +152,7 @@ impl Scheduler {
     }
 
     /// Considers the waiting models and requests until no further effect follows.
-    fn settle(&mut self, mut budget: Budget) {
+    fn settle(&mut self, mut budget: EventBudget) {
         // Each round either starts something or ends. The bound guards against a mistake in that reasoning; work it
         // cuts off is continued by the next re-evaluation.
         for _ in 0..8 {

@@ -3,7 +3,7 @@
 use model_boss_protocol::RequestId;
 
 use super::state::Scheduler;
-use crate::catalog::{Model, ModelIndex};
+use crate::catalog::{ModelIndex, ScheduledModel};
 use crate::phase::ReadyPhase;
 use crate::queue::{Purpose, Waiting};
 use crate::slot::{ModelSlot, SlotState};
@@ -156,7 +156,7 @@ impl Scheduler {
         }
     }
 
-    fn model_view(&self, index: ModelIndex, known: &Model) -> ModelView {
+    fn model_view(&self, index: ModelIndex, known: &ScheduledModel) -> ModelView {
         let slot = known.serving.map(|slot| &self.pool[slot]);
         let status = match slot.map(|slot| slot.state) {
             Some(SlotState::Ready(_)) => ModelStatus::Loaded,

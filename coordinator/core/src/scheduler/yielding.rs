@@ -15,7 +15,7 @@ use crate::eviction::Lacking;
 use crate::need::Parts;
 use crate::phase::{LoadPhase, ReadyPhase};
 use crate::placement::Site;
-use crate::queue::Residency;
+use crate::queue::LoadState;
 use crate::reason::LeaveCause;
 use crate::refusal::{Refusal, RefusalReason};
 use crate::slot::{SlotEvent, SlotState};
@@ -150,7 +150,7 @@ impl Scheduler {
         let lacks_memory = |why: &NoRoom| matches!(why, NoRoom::Blocked { by, .. } if by.lacking == Lacking::Memory);
         let shared = blocked.iter().find(|(site, why)| lacks_memory(why) && !self.in_the_way(ask, site).is_empty());
         let (Some((site, _)), Some(head)) = (shared, ask.heads.first()) else { return };
-        let ceiling = |device: &DeviceId| self.devices.get(device).and_then(crate::device::Device::ceiling);
+        let ceiling = |device: &DeviceId| self.devices.get(device).and_then(crate::device::ScheduledDevice::ceiling);
         let most: Vec<SignedBytes> = site.iter().map(|d| ceiling(d).unwrap_or_default().signed()).collect();
         let Some(parts) = split::shares(&self.size_at(ask, site).need, &most) else { return };
         let parts: Parts = site.iter().cloned().zip(parts).filter(|(_, bytes)| bytes.0 > 0).collect();
@@ -184,7 +184,7 @@ impl Scheduler {
 
     fn needs_place(&self, model: ModelIndex) -> bool {
         let asking = |slot: &SlotId| self.load_phase(*slot) == Some(LoadPhase::AwaitingLease);
-        let waits = self.queue.residency(model) == Residency::Absent && self.queue.len_of(model) > 0;
+        let waits = self.queue.residency(model) == LoadState::Absent && self.queue.len_of(model) > 0;
         self.claims.contains_key(&model)
             || self.moves.contains_key(&model)
             || self.catalog[model].slots.iter().any(asking)
@@ -204,7 +204,9 @@ impl Scheduler {
             };
             let mut lacking: BTreeMap<DeviceId, SignedBytes> = BTreeMap::new();
             for (name, bytes) in &request.parts {
-                let Some(balance) = self.devices.get(name).and_then(crate::device::Device::balance) else { continue };
+                let Some(balance) = self.devices.get(name).and_then(crate::device::ScheduledDevice::balance) else {
+                    continue;
+                };
                 let leaving: SignedBytes =
                     self.on_device(name).filter(|slot| self.is_leaving(*slot)).map(|slot| self.bytes(slot, name)).sum();
                 let before = promised.get(name).copied().unwrap_or_default();

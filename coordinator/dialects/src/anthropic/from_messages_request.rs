@@ -62,7 +62,7 @@ pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Na
             return Err(DialectError::unsupported(name, message));
         }
     }
-    let mut said = Said { messages: Vec::new(), names };
+    let mut said = TranslatedMessages { messages: Vec::new(), names };
     if let Some(system) = messages.get("system").filter(|system| !system.is_null()) {
         let ours = said.push(json!({ "role": "system", "content": texts("system", system)? }));
         said.names.made(ours, "system");
@@ -72,19 +72,19 @@ pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Na
     for (index, message) in given.iter().enumerate() {
         one(&format!("messages[{index}]"), message, &mut said)?;
     }
-    let Said { messages: said, mut names } = said;
+    let TranslatedMessages { messages: said, mut names } = said;
     chat.insert("messages".to_owned(), Value::Array(said));
     tools(messages, &mut chat, &mut names)?;
     Ok((Value::Object(chat), names))
 }
 
 /// The messages translated so far, and the client's names of their fields.
-struct Said {
+struct TranslatedMessages {
     messages: Vec<Value>,
     names: Names,
 }
 
-impl Said {
+impl TranslatedMessages {
     /// Adds a message; returns its place in the chat, such as `messages[1]`.
     fn push(&mut self, message: Value) -> String {
         self.messages.push(message);
@@ -126,7 +126,7 @@ fn texts(place: &str, content: &Value) -> Result<String, DialectError> {
 }
 
 /// Translates one message. Results of tools become messages of their own, before the user's other content.
-fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), DialectError> {
+fn one(place: &str, message: &Value, said: &mut TranslatedMessages) -> Result<(), DialectError> {
     let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
     if !["user", "assistant"].contains(&role) {
         return Err(DialectError::invalid(

@@ -305,7 +305,7 @@ struct At {
 }
 
 /// A tool call that has no result yet.
-struct Call {
+struct UnansweredCall {
     id: String,
     name: String,
 }
@@ -314,7 +314,7 @@ fn chat_message(
     place: &str,
     message: &Value,
     at: &At,
-    calls: &mut Vec<Call>,
+    calls: &mut Vec<UnansweredCall>,
     names: &mut Names,
 ) -> Result<Value, DialectError> {
     let ours = &at.ours;
@@ -363,7 +363,10 @@ fn chat_message(
             let function = &call["function"];
             let theirs = format!("{place}.tool_calls[{number}]");
             let id = call["id"].as_str().map_or_else(|| format!("call_{}_{number}", at.index), str::to_owned);
-            calls.push(Call { id: id.clone(), name: function["name"].as_str().unwrap_or_default().to_owned() });
+            calls.push(UnansweredCall {
+                id: id.clone(),
+                name: function["name"].as_str().unwrap_or_default().to_owned(),
+            });
             let arguments = match &function["arguments"] {
                 Value::String(text) => text.clone(),
                 other => other.to_string(),

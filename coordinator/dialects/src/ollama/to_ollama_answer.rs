@@ -249,12 +249,12 @@ impl OllamaFromEmbeddings {
 #[derive(Deserialize)]
 struct Embeddings<'a> {
     #[serde(borrow)]
-    data: Vec<Embedding<'a>>,
+    data: Vec<OllamaEmbedding<'a>>,
     usage: Option<EmbeddingsUsage>,
 }
 
 #[derive(Deserialize)]
-struct Embedding<'a> {
+struct OllamaEmbedding<'a> {
     #[serde(borrow)]
     embedding: &'a RawValue,
 }

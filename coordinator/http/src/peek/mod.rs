@@ -62,7 +62,7 @@ pub fn peek(body: &[u8], headers: &HeaderMap, limits: JsonLimits) -> Result<Peek
     JsonShape::of(body, limits)?;
     let mut json = serde_json::Deserializer::from_str(text);
     let (fields, link) =
-        json.deserialize_map(Fields).and_then(|found| json.end().map(|()| found)).map_err(malformed)?;
+        json.deserialize_map(PeekedFields).and_then(|found| json.end().map(|()| found)).map_err(malformed)?;
     if let Some(place) = link {
         let message = link_refused(&place);
         return Err(ApiError::invalid(place, message));
@@ -92,12 +92,12 @@ pub fn named_client(headers: &HeaderMap) -> Result<Option<ClientId>, ApiError> {
 
 impl Peeked {
     /// Whether the forwarded body differs from the received one.
-    pub fn is_rewritten(&self, changes: &Changes<'_>) -> bool {
+    pub fn is_rewritten(&self, changes: &BodyChanges<'_>) -> bool {
         self.strip || !changes.are_none()
     }
 
     /// The body to forward: the same bytes, without model-boss's own fields and with those that `changes` adds.
-    pub fn forwarded(&self, body: &Bytes, changes: &Changes<'_>) -> Result<Bytes, ApiError> {
+    pub fn forwarded(&self, body: &Bytes, changes: &BodyChanges<'_>) -> Result<Bytes, ApiError> {
         if !self.is_rewritten(changes) {
             return Ok(body.clone());
         }
@@ -236,9 +236,9 @@ fn plain(error: &serde_json::Error) -> String {
 
 /// Collects the few fields that matter, and the position of the first link. Other fields are checked to be JSON and
 /// skipped.
-struct Fields;
+struct PeekedFields;
 
-impl<'de> Visitor<'de> for Fields {
+impl<'de> Visitor<'de> for PeekedFields {
     type Value = (Vec<(Cow<'de, str>, &'de RawValue)>, Option<String>);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -247,7 +247,7 @@ impl<'de> Visitor<'de> for Fields {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let (mut fields, mut link, mut count) = (Vec::new(), None, 0);
-        while let Some(Name(name)) = map.next_key()? {
+        while let Some(PeekedName(name)) = map.next_key()? {
             count += 1;
             if count > MAX_FIELDS {
                 return Err(serde::de::Error::custom(format_args!("it has more than {MAX_FIELDS} fields")));
@@ -267,7 +267,7 @@ impl<'de> Visitor<'de> for Fields {
 
 /// The changes that a task makes to a body.
 #[derive(Default)]
-pub struct Changes<'a> {
+pub struct BodyChanges<'a> {
     /// Whether `model` is removed: the id of the chosen model is inserted once it is known.
     pub without_model: bool,
     /// Defaults for fields that the request omits or sets to `null`.
@@ -299,7 +299,7 @@ const LLAMA_BUDGET: &str = "thinking_budget_tokens";
 /// Fields that are read besides model-boss's own.
 const READ: [&str; 6] = ["model", "stream", THINKING, EFFORT, TEMPLATE, LLAMA_BUDGET];
 
-impl Changes<'_> {
+impl BodyChanges<'_> {
     fn are_none(&self) -> bool {
         !self.without_model && self.defaults.is_none_or(BTreeMap::is_empty) && self.thinking.is_none()
     }
@@ -318,12 +318,12 @@ impl Changes<'_> {
 /// Rewrites the object without model-boss's own fields and with a task's; values keep their bytes.
 struct Rewrite<'a> {
     capacity: usize,
-    changes: &'a Changes<'a>,
+    changes: &'a BodyChanges<'a>,
 }
 
 impl Rewrite<'_> {
     /// Adds the task's fields that the request omits.
-    fn add<E: serde::de::Error>(&self, body: &mut Vec<u8>, said: &Said) -> Result<(), E> {
+    fn add<E: serde::de::Error>(&self, body: &mut Vec<u8>, said: &OwnFields) -> Result<(), E> {
         for (name, value) in self.changes.defaults.into_iter().flatten() {
             let same = SAME.iter().find_map(|(a, b)| match name.as_str() {
                 name if name == *a => Some(*b),
@@ -343,7 +343,7 @@ impl Rewrite<'_> {
     }
 
     /// The wish about thinking to be added.
-    fn thinking(&self, said: &Said) -> Option<Thinking> {
+    fn thinking(&self, said: &OwnFields) -> Option<Thinking> {
         match self.changes.thinking? {
             ThinkingSource::Request(thinking) => Some(thinking),
             ThinkingSource::Task(_) if said.names.contains(THINKING) || said.names.contains(EFFORT) => None,
@@ -357,7 +357,7 @@ impl Rewrite<'_> {
 
 /// The request's own fields.
 #[derive(Default)]
-struct Said {
+struct OwnFields {
     names: BTreeSet<String>,
     /// The variables of the request's chat template.
     template: Option<serde_json::Value>,
@@ -382,9 +382,9 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<u8>, A::Error> {
         let mut body = Vec::with_capacity(self.capacity);
-        let mut said = Said::default();
+        let mut said = OwnFields::default();
         body.push(b'{');
-        while let Some(Name(name)) = map.next_key()? {
+        while let Some(PeekedName(name)) = map.next_key()? {
             let value: &RawValue = map.next_value()?;
             if is_ours(&name) || (self.changes.without_model && name == "model") {
                 continue;
@@ -413,7 +413,7 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
 
 /// A field's name, borrowed unless it contains escapes.
 #[derive(serde::Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+struct PeekedName<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// The client id of requests that name none.
 pub const ANONYMOUS: &str = "anonymous";

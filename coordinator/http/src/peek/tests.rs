@@ -14,7 +14,8 @@ fn with_headers(body: &str, headers: &[(&'static str, &str)]) -> Result<Peeked, 
 }
 
 fn forwarded(body: &str) -> String {
-    let bytes = look(body).unwrap().forwarded(&Bytes::copy_from_slice(body.as_bytes()), &Changes::default()).unwrap();
+    let bytes =
+        look(body).unwrap().forwarded(&Bytes::copy_from_slice(body.as_bytes()), &BodyChanges::default()).unwrap();
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
@@ -41,7 +42,7 @@ fn rc_2_a_body_without_our_fields_goes_on_byte_for_byte() {
 
 fn with_task(body: &str, defaults: serde_json::Value, thinking: Option<ThinkingSource>) -> serde_json::Value {
     let defaults: BTreeMap<String, serde_json::Value> = serde_json::from_value(defaults).unwrap();
-    let changes = Changes { without_model: true, defaults: Some(&defaults), thinking };
+    let changes = BodyChanges { without_model: true, defaults: Some(&defaults), thinking };
     let bytes = look(body).unwrap().forwarded(&Bytes::copy_from_slice(body.as_bytes()), &changes).unwrap();
     serde_json::from_slice(&bytes).unwrap()
 }

@@ -17,5 +17,5 @@ mod state;
 mod tests;
 
 pub use guest::{GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased};
-pub use others::Others;
+pub use others::OtherLeases;
 pub use state::Holder;

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use model_boss_lease::{
-    DeviceKey, Ledger, Op, Outcome, Owner, OwnerKind, StoreTime, Terms, after_loss, apply, read_from,
+    DeviceKey, LeaseDurations, Ledger, Op, Outcome, Owner, OwnerKind, StoreTime, after_loss, apply, read_from,
 };
 use model_boss_protocol::{ByteCount, DeviceId};
 
 use super::state::{Holder, Reach};
 use crate::capability::CapabilityKey;
-use crate::claim::Claim;
+use crate::claim::ClaimScope;
 use crate::mark::Mark;
 use crate::place::HostFolders;
 use crate::race::{RealPacing, pause_after};
@@ -29,20 +29,25 @@ impl Holder {
         state_dir: &Path,
         runtime_dir: Option<&Path>,
         owner: Owner,
-        terms: Terms,
+        terms: LeaseDurations,
     ) -> Result<Self, StoreError> {
         let place = HostFolders::of(runtime_dir)?;
         let mut store = EmbeddedStore::open(state_dir)?;
         let boot_id = host::boot_id()?;
         let mark = Mark::open(&place, &boot_id, store.describe(), Some(store.path()));
         let empty = Ledger::new(boot_id, store.earlier_fence()?, terms);
-        let claim = Claim::Alone(format!("state folder {}", state_dir.display()));
+        let claim = ClaimScope::Alone(format!("state folder {}", state_dir.display()));
         Self::over(Box::new(store), empty, claim, (place, mark), owner)
     }
 
     /// Opens the ledger that this host's processes share in Redis. `runtime_dir` is for tests ([`Holder::embedded`]),
     /// and must be the same for all these processes.
-    pub fn redis(url: &str, runtime_dir: Option<&Path>, owner: Owner, terms: Terms) -> Result<Self, StoreError> {
+    pub fn redis(
+        url: &str,
+        runtime_dir: Option<&Path>,
+        owner: Owner,
+        terms: LeaseDurations,
+    ) -> Result<Self, StoreError> {
         Self::redis_of(url, host::boot_id()?, runtime_dir, owner, terms)
     }
 
@@ -53,7 +58,7 @@ impl Holder {
         name: &str,
         runtime_dir: Option<&Path>,
         owner: Owner,
-        terms: Terms,
+        terms: LeaseDurations,
     ) -> Result<Self, StoreError> {
         Self::redis_of(url, format!("{}-{name}", host::boot_id()?), runtime_dir, owner, terms)
     }
@@ -63,21 +68,21 @@ impl Holder {
         boot_id: String,
         runtime_dir: Option<&Path>,
         owner: Owner,
-        terms: Terms,
+        terms: LeaseDurations,
     ) -> Result<Self, StoreError> {
         let place = HostFolders::of(runtime_dir)?;
         let store = RedisStore::open(url, &boot_id)?;
         let ledger = format!("ledger {}", store.server());
         let mark = Mark::open(&place, &boot_id, ledger.clone(), None);
         let empty = Ledger::new(boot_id, model_boss_lease::Token(0), terms);
-        Self::over(Box::new(store), empty, Claim::Shared(ledger), (place, mark), owner)
+        Self::over(Box::new(store), empty, ClaimScope::Shared(ledger), (place, mark), owner)
     }
 
     /// A holder over any store. `empty` is the initial ledger if the store has none.
     pub(super) fn over(
         store: Box<dyn Store>,
         mut empty: Ledger,
-        claim: Claim,
+        claim: ClaimScope,
         (place, mark): (HostFolders, Mark),
         owner: Owner,
     ) -> Result<Self, StoreError> {
@@ -111,7 +116,7 @@ impl Holder {
 
     /// Whether no other process writes this ledger.
     fn is_alone(&self) -> bool {
-        matches!(self.claim, Claim::Alone(_))
+        matches!(self.claim, ClaimScope::Alone(_))
     }
 
     /// Conditions that hide other processes of this host, or that prevent a loss from being noticed.

@@ -21,7 +21,7 @@ impl Holder {
     }
 
     /// Leases and requests of other holders in the ledger as last read. The call does no I/O.
-    pub fn others(&self) -> Others {
+    pub fn others(&self) -> OtherLeases {
         let now = self.seen.last_time;
         let other = |(id, lease): (&LeaseId, &model_boss_lease::Lease)| {
             let keys = lease.parts.iter().map(|part| (part.device.clone(), part.charged()));
@@ -45,7 +45,7 @@ impl Holder {
             let (label, priority, parts) = (waiter.owner.label.to_string(), waiter.priority, self.named(&parts));
             Some(OtherRequest { label, priority, parts })
         };
-        Others {
+        OtherLeases {
             leases: self.seen.leases.iter().filter(|(id, _)| !self.held.contains_key(*id)).map(other).collect(),
             requests: nominations(&self.seen, now).into_iter().filter_map(waiter).collect(),
         }
@@ -55,7 +55,7 @@ impl Holder {
 /// Leases and requests of other holders. A lease of this process counts too when its holder has released it and the
 /// devices do not show its memory as free.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Others {
+pub struct OtherLeases {
     /// The leases of other holders.
     pub leases: Vec<OtherLease>,
     /// The waiting requests, in the order of their arrival.

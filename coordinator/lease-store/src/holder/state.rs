@@ -7,7 +7,7 @@ use model_boss_lease::{DeviceKey, LeaseId, Ledger, Owner, Process, Record, Reque
 use model_boss_protocol::{ByteCount, DeviceId, chain};
 
 use crate::capability::CapabilityKey;
-use crate::claim::{Claim, DeviceClaim};
+use crate::claim::{ClaimScope, DeviceClaim};
 use crate::mark::Mark;
 use crate::place::HostFolders;
 use crate::race::Pacing;
@@ -24,7 +24,7 @@ pub struct Holder {
     pub(crate) owner: Owner,
     /// A new ledger of this boot, with these terms.
     pub(super) empty: Ledger,
-    pub(super) claim: Claim,
+    pub(super) claim: ClaimScope,
     pub(super) place: HostFolders,
     pub(super) mark: Mark,
     pub(super) devices: BTreeMap<DeviceId, Claimed>,

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use model_boss_lease::{
-    Accounting, DeviceKey, Evidence, LeaseState, Ledger, Mode, Owner, OwnerKind, Process, Terms, Token, Yielding,
+    Accounting, DeviceKey, Evidence, LeaseDurations, LeaseState, Ledger, Mode, Owner, OwnerKind, Process, Token,
+    Yielding,
 };
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
 use super::*;
-use crate::claim::Claim;
+use crate::claim::ClaimScope;
 use crate::mark::Mark;
 use crate::place::HostFolders;
 use crate::race::{Pacing, pause_after};
@@ -105,14 +106,14 @@ fn over(memory: Memory, folder: tempfile::TempDir) -> Bench {
 
 fn holder(memory: &Memory, folder: &tempfile::TempDir) -> Holder {
     let owner = Owner::new(host::this_process().unwrap(), "test", OwnerKind::Coordinator);
-    let empty = Ledger::new("boot", Token(0), Terms::default());
+    let empty = Ledger::new("boot", Token(0), LeaseDurations::default());
     over_memory(memory, empty, folder, owner)
 }
 
 fn over_memory(memory: &Memory, empty: Ledger, folder: &tempfile::TempDir, owner: Owner) -> Holder {
     let place = HostFolders::of(Some(folder.path())).unwrap();
     let mark = Mark::open(&place, "boot", "ledger".to_owned(), None);
-    let claim = Claim::Shared("ledger".to_owned());
+    let claim = ClaimScope::Shared("ledger".to_owned());
     Holder::over(Box::new(memory.clone()), empty, claim, (place, mark), owner).unwrap()
 }
 
@@ -404,7 +405,7 @@ fn only_a_coordinator_changes_the_terms() {
     let folder = tempfile::tempdir().unwrap();
     let coordinator = holder(&memory, &folder);
     let owner = Owner::new(host::this_process().unwrap(), "job", OwnerKind::Job);
-    let mut terms = Terms::default();
+    let mut terms = LeaseDurations::default();
     terms.lease = Duration::from_secs(1);
     let empty = Ledger::new("boot", Token(0), terms);
     let mut job = over_memory(&memory, empty, &folder, owner);

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use model_boss_lease_store::{
-    AcquireRequest, Acquired, Evidence, Holder, Mode, Owner, OwnerKind, StoreError, Terms, this_process,
+    AcquireRequest, Acquired, Evidence, Holder, LeaseDurations, Mode, Owner, OwnerKind, StoreError, this_process,
 };
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
@@ -61,7 +61,7 @@ fn compete(url: &str, runtime: &str) {
 fn take_turns(url: &str, runtime: &str, thread: u64) {
     let owner = Owner::new(this_process().unwrap(), "hammer", OwnerKind::Job);
     let mut holder =
-        persist(|| Holder::redis(url, Some(std::path::Path::new(runtime)), owner.clone(), Terms::default()));
+        persist(|| Holder::redis(url, Some(std::path::Path::new(runtime)), owner.clone(), LeaseDurations::default()));
     persist(|| declare(&mut holder));
     let mut count = redis::Client::open(url).unwrap().get_connection().unwrap();
     for round in 0..ROUNDS {

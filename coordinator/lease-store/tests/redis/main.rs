@@ -14,8 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use model_boss_lease_store::{
-    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, Etag, Holder, LeaseHandle, LedgerStore,
-    Observation, Owner, OwnerKind, RedisStore, StoreError, StoredDocuments, Swap, Terms, this_process,
+    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, Etag, Holder, LeaseDurations, LeaseHandle,
+    LedgerStore, Observation, Owner, OwnerKind, RedisStore, StoreError, StoredDocuments, Swap, this_process,
 };
 use model_boss_protocol::{ByteCount, DeviceId, Later, Priority};
 
@@ -24,7 +24,7 @@ use server::Server;
 /// A coordinator's holder of the ledger in this server.
 pub(crate) fn holder(url: &str, runtime_dir: &Path) -> Holder {
     let owner = Owner::new(this_process().unwrap(), "test", OwnerKind::Coordinator);
-    let mut holder = Holder::redis(url, Some(runtime_dir), owner, Terms::default()).unwrap();
+    let mut holder = Holder::redis(url, Some(runtime_dir), owner, LeaseDurations::default()).unwrap();
     declare(&mut holder).unwrap();
     holder
 }
@@ -165,11 +165,11 @@ fn one_device_is_not_counted_in_two_servers() {
     let first = holder(&one.url(), folder.path());
     let beside = holder(&one.url(), folder.path());
     let owner = Owner::new(this_process().unwrap(), "test", OwnerKind::Coordinator);
-    let mut other = Holder::redis(&two.url(), Some(folder.path()), owner.clone(), Terms::default()).unwrap();
+    let mut other = Holder::redis(&two.url(), Some(folder.path()), owner.clone(), LeaseDurations::default()).unwrap();
     let error = declare(&mut other).unwrap_err().to_string();
     assert!(error.contains("device cpu is in use by the ledger"), "{error}");
     let state = folder.path().join("state");
-    let mut embedded = Holder::embedded(&state, Some(folder.path()), owner, Terms::default()).unwrap();
+    let mut embedded = Holder::embedded(&state, Some(folder.path()), owner, LeaseDurations::default()).unwrap();
     assert!(matches!(declare(&mut embedded), Err(StoreError::InUse { .. })));
     drop((first, beside));
     declare(&mut other).unwrap();

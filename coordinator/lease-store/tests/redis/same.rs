@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use model_boss_lease::{
-    Accounting, DeviceKey, Evidence, LeaseId, Ledger, Mode, Op, Owner, OwnerKind, Process, ProcessUse, Renewal,
-    Request, StoreTime, Terms, Token, Want, Yielding, apply,
+    Accounting, DeviceKey, Evidence, LeaseDurations, LeaseId, Ledger, Mode, Op, Owner, OwnerKind, Process, ProcessUse,
+    Renewal, Request, StoreTime, Token, Want, Yielding, apply,
 };
 use model_boss_lease_store::{EmbeddedStore, Etag, LedgerStore, RedisStore, Swap};
 use model_boss_protocol::{ByteCount, Priority};
@@ -37,7 +37,7 @@ fn le_1_embedded_redis_and_the_rules_alone_agree_on_every_sequence() {
             let folder = tempfile::tempdir().unwrap();
             let mut redis = RedisStore::open(&server.url(), BOOT).unwrap();
             let mut embedded = EmbeddedStore::open(folder.path()).unwrap();
-            let mut alone = Ledger::new(BOOT, Token(0), Terms::default());
+            let mut alone = Ledger::new(BOOT, Token(0), LeaseDurations::default());
             let mut now = StoreTime(1_000_000_000);
             // The two devices are declared and observed.
             let first = [(0, 0, 0, 0), (0, 0, 1, 0), (1, 0, 0, 1), (1, 0, 1, 1)];
@@ -50,7 +50,7 @@ fn le_1_embedded_redis_and_the_rules_alone_agree_on_every_sequence() {
                     let loaded = store.load().unwrap();
                     let mut ledger = match &loaded.document {
                         Some(text) => serde_json::from_str(text).unwrap(),
-                        None => Ledger::new(BOOT, Token(0), Terms::default()),
+                        None => Ledger::new(BOOT, Token(0), LeaseDurations::default()),
                     };
                     prop_assert_eq!(&apply(&mut ledger, now, op.clone()), &outcome, "{}: {:?}", name, op);
                     prop_assert_eq!(&ledger, &alone, "{}: {:?}", name, op);

@@ -11,8 +11,8 @@ use super::nominated::Nominated;
 use super::preempt::{self, Importance};
 use super::{crowd, end};
 use crate::{
-    Accounting, DeviceKey, Grant, Lease, Ledger, NeverFits, Outcome, Part, Process, Refusal, Request, StoreTime, Wait,
-    WaitReason, Waiter, Want,
+    Accounting, DeviceKey, Grant, Lease, LeaseWaitReason, Ledger, NeverFits, OpRefusal, Outcome, Part, Process,
+    Request, StoreTime, Wait, Waiter, Want,
 };
 
 pub(super) fn acquire(ledger: &mut Ledger, now: StoreTime, request: Request) -> Outcome {
@@ -20,7 +20,7 @@ pub(super) fn acquire(ledger: &mut Ledger, now: StoreTime, request: Request) -> 
         return outcome;
     }
     if ledger.leases.contains_key(&request.lease) {
-        return Outcome::Refused(Refusal::NameTaken(request.lease));
+        return Outcome::Refused(OpRefusal::NameTaken(request.lease));
     }
     if let Err(outcome) = possible(ledger, &request.want) {
         return outcome;
@@ -72,7 +72,7 @@ fn asked_before(ledger: &Ledger, request: &Request) -> Option<Outcome> {
     let owner = &request.owner.process;
     if let Some((lease_id, lease)) = ledger.leases.iter().find(|(_, lease)| lease.request_id == *id) {
         if lease.owner.process != *owner {
-            return Some(Outcome::Refused(Refusal::NotYours(id.clone())));
+            return Some(Outcome::Refused(OpRefusal::NotYours(id.clone())));
         }
         return Some(Outcome::Granted(Grant {
             lease: lease_id.clone(),
@@ -82,14 +82,14 @@ fn asked_before(ledger: &Ledger, request: &Request) -> Option<Outcome> {
         }));
     }
     if ledger.waiters.get(id).is_some_and(|waiter| waiter.owner.process != *owner) {
-        return Some(Outcome::Refused(Refusal::NotYours(id.clone())));
+        return Some(Outcome::Refused(OpRefusal::NotYours(id.clone())));
     }
-    ledger.done.contains_key(id).then(|| Outcome::Refused(Refusal::AlreadyEnded(id.clone())))
+    ledger.done.contains_key(id).then(|| Outcome::Refused(OpRefusal::AlreadyEnded(id.clone())))
 }
 
 /// Whether the request is valid and could be granted on an empty host.
 fn possible(ledger: &Ledger, want: &Want) -> Result<(), Outcome> {
-    let bad = Err(Outcome::Refused(Refusal::BadParts));
+    let bad = Err(Outcome::Refused(OpRefusal::BadParts));
     match want {
         Want::Parts(parts) if !well_formed(parts) => bad,
         Want::Parts(parts) => parts.iter().try_for_each(|(device, bytes)| fit::can_ever_fit(ledger, device, *bytes)),
@@ -99,7 +99,7 @@ fn possible(ledger: &Ledger, want: &Want) -> Result<(), Outcome> {
                 return bad;
             }
             if let Some(unknown) = devices.iter().find(|device| !ledger.devices.contains_key(device)) {
-                return Err(Outcome::Refused(Refusal::UnknownDevice(unknown.clone())));
+                return Err(Outcome::Refused(OpRefusal::UnknownDevice(unknown.clone())));
             }
             let mut sizes: Vec<_> =
                 devices.iter().filter_map(|key| ledger.devices.get(key)).map(|d| (d.leasable(), &d.name)).collect();
@@ -162,7 +162,7 @@ fn ask_others(
     wait: Wait,
 ) -> Outcome {
     // Missing or outdated figures are no reason to revoke a lease.
-    if !matches!(wait.reason, WaitReason::Capacity { .. } | WaitReason::Behind { .. }) {
+    if !matches!(wait.reason, LeaseWaitReason::Capacity { .. } | LeaseWaitReason::Behind { .. }) {
         return still_asked(ledger, now, request, wait);
     }
     let asker = Importance { priority: request.priority, mode: &request.mode, owner: &request.owner.process };
@@ -181,7 +181,10 @@ fn ask_others(
             match (defaulted, device) {
                 (Some(lease), Some((key, _))) => Outcome::Wait(Wait {
                     position,
-                    reason: WaitReason::InDefault { device: ledger.name_of(key), label: lease.owner.label.to_string() },
+                    reason: LeaseWaitReason::InDefault {
+                        device: ledger.name_of(key),
+                        label: lease.owner.label.to_string(),
+                    },
                 }),
                 _ => still_asked(ledger, now, request, wait),
             }

@@ -1,7 +1,7 @@
 //! One operation: the time advances, then the rule of the operation is applied.
 
 use super::{acquire, attach, end, expire, observe, preempt, reassert, recover, renew, resize};
-use crate::{Ledger, Op, Outcome, Refusal, SCHEMA, StoreTime};
+use crate::{Ledger, Op, OpRefusal, Outcome, SCHEMA, StoreTime};
 
 /// Applies one operation at the store's time.
 pub fn apply(ledger: &mut Ledger, now: StoreTime, op: Op) -> Outcome {
@@ -11,7 +11,7 @@ pub fn apply(ledger: &mut Ledger, now: StoreTime, op: Op) -> Outcome {
         return match op {
             Op::Renew { leases } => renew::renew(ledger, now, leases),
             Op::Release { lease, token, evidence } => end::release(ledger, now, &lease, token, evidence),
-            _ => Outcome::Refused(Refusal::NewerSchema(ledger.schema)),
+            _ => Outcome::Refused(OpRefusal::NewerSchema(ledger.schema)),
         };
     }
     let now = recover::advance(ledger, now);

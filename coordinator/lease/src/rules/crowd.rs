@@ -1,7 +1,7 @@
 //! Limits on the entries of the ledger, per user and in all. Coordinators are not limited here, since their number of
 //! models is.
 
-use crate::{Ledger, Outcome, Owner, OwnerKind, Refusal};
+use crate::{Ledger, OpRefusal, Outcome, Owner, OwnerKind};
 
 /// The number of leases and waiting requests of one user.
 const OF_A_USER: usize = 256;
@@ -19,7 +19,7 @@ pub(super) fn has_room(ledger: &Ledger, owner: &Owner) -> Result<(), Outcome> {
     for other in all.filter(|other| other.kind != OwnerKind::Coordinator) {
         *(if other.user == owner.user { &mut own } else { &mut others }) += 1;
     }
-    let refused = |whose: String, limit| Err(Outcome::Refused(Refusal::TooMany { whose, limit }));
+    let refused = |whose: String, limit| Err(Outcome::Refused(OpRefusal::TooMany { whose, limit }));
     if own >= OF_A_USER {
         let user =
             owner.user.map_or_else(|| "callers whose user is not known".to_owned(), |user| format!("user {user}"));

@@ -3,7 +3,9 @@
 use model_boss_protocol::ByteCount;
 
 use super::nominated::Nominated;
-use crate::{Accounting, Device, DeviceKey, Ledger, NeverFits, Outcome, Refusal, Share, StoreTime, Wait, WaitReason};
+use crate::{
+    Accounting, Device, DeviceKey, LeaseWaitReason, Ledger, NeverFits, OpRefusal, Outcome, Share, StoreTime, Wait,
+};
 
 /// The number of holders named in a reason.
 const NAMED: usize = 3;
@@ -44,7 +46,7 @@ pub(super) fn fits(
 
 /// Whether the device exists and is large enough.
 pub(super) fn can_ever_fit(ledger: &Ledger, key: &DeviceKey, needs: ByteCount) -> Result<(), Outcome> {
-    let device = ledger.devices.get(key).ok_or_else(|| Outcome::Refused(Refusal::UnknownDevice(key.clone())))?;
+    let device = ledger.devices.get(key).ok_or_else(|| Outcome::Refused(OpRefusal::UnknownDevice(key.clone())))?;
     if needs > device.leasable() {
         let (device, leasable) = (device.name.clone(), device.leasable());
         return Err(Outcome::NeverFits(NeverFits { device, needs, leasable }));
@@ -54,8 +56,8 @@ pub(super) fn can_ever_fit(ledger: &Ledger, key: &DeviceKey, needs: ByteCount) -
 
 /// The bytes that can still be leased on the device. Unknown, outdated or unsettled figures are a reason to wait,
 /// never zero.
-pub(super) fn free(ledger: &Ledger, now: StoreTime, key: &DeviceKey) -> Result<ByteCount, WaitReason> {
-    let unobserved = |device: String| WaitReason::Unobserved { device };
+pub(super) fn free(ledger: &Ledger, now: StoreTime, key: &DeviceKey) -> Result<ByteCount, LeaseWaitReason> {
+    let unobserved = |device: String| LeaseWaitReason::Unobserved { device };
     let device = ledger.devices.get(key).ok_or_else(|| unobserved(key.to_string()))?;
     let name = || device.name.clone();
     let (Some(used), Some(foreign), Some(observed_at)) = (device.used, device.foreign, device.observed_at) else {
@@ -63,10 +65,10 @@ pub(super) fn free(ledger: &Ledger, now: StoreTime, key: &DeviceKey) -> Result<B
     };
     let age = now.since(observed_at);
     if age > ledger.terms.stale {
-        return Err(WaitReason::Stale { device: name(), age });
+        return Err(LeaseWaitReason::Stale { device: name(), age });
     }
     if device.unsettled_since.is_some() {
-        return Err(WaitReason::Unsettled { device: name() });
+        return Err(LeaseWaitReason::Unsettled { device: name() });
     }
     let free = device.leasable().saturating_sub(foreign).saturating_sub(ledger.charged(key));
     match device.accounting {
@@ -85,13 +87,18 @@ fn overdraft(ledger: &Ledger, key: &DeviceKey) -> ByteCount {
 
 /// Free bytes under degraded accounting: those that the driver shows, minus those that complete loads may still take
 /// of their promise. While a load is not complete, the bytes cannot be assigned to a lease.
-fn shown_free(ledger: &Ledger, key: &DeviceKey, device: &Device, used: ByteCount) -> Result<ByteCount, WaitReason> {
+fn shown_free(
+    ledger: &Ledger,
+    key: &DeviceKey,
+    device: &Device,
+    used: ByteCount,
+) -> Result<ByteCount, LeaseWaitReason> {
     let mut outstanding = ByteCount::ZERO;
     for lease in ledger.leases.values() {
         for part in lease.parts.iter().filter(|part| part.device == *key) {
             let Some(seen) = part.settled else {
                 let (device, label) = (device.name.clone(), lease.owner.label.to_string());
-                return Err(WaitReason::Loading { device, label });
+                return Err(LeaseWaitReason::Loading { device, label });
             };
             outstanding = outstanding + part.bytes.saturating_sub(seen);
         }
@@ -105,10 +112,10 @@ fn shortage(
     needs: ByteCount,
     (free, left): (ByteCount, ByteCount),
     first: &Nominated,
-) -> WaitReason {
+) -> LeaseWaitReason {
     let device = ledger.name_of(key);
     if needs <= free {
-        return WaitReason::Behind { device, needs, left, first: first.label.clone().unwrap_or_default() };
+        return LeaseWaitReason::Behind { device, needs, left, first: first.label.clone().unwrap_or_default() };
     }
     let mut holders: Vec<Share> = ledger
         .leases
@@ -123,5 +130,5 @@ fn shortage(
     holders.sort_by_key(|share| std::cmp::Reverse(share.bytes));
     holders.truncate(NAMED);
     let foreign = ledger.devices.get(key).and_then(|device| device.foreign).unwrap_or_default();
-    WaitReason::Capacity { device, needs, free, holders, foreign }
+    LeaseWaitReason::Capacity { device, needs, free, holders, foreign }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use model_boss_protocol::ByteCount;
 
 use crate::{
-    Accounting, Device, DeviceKey, LeaseId, Ledger, Outcome, OwnerKind, Part, Process, ProcessUse, Refusal, StoreTime,
+    Accounting, Device, DeviceKey, LeaseId, Ledger, OpRefusal, Outcome, OwnerKind, Part, Process, ProcessUse, StoreTime,
 };
 
 /// The number of processes without a lease that are recorded; further ones only count in the sum.
@@ -51,7 +51,7 @@ pub(super) fn observe(
     sampled_at: StoreTime,
 ) -> Outcome {
     let Some(device) = ledger.devices.get_mut(key) else {
-        return Outcome::Refused(Refusal::UnknownDevice(key.clone()));
+        return Outcome::Refused(OpRefusal::UnknownDevice(key.clone()));
     };
     if device.observed_at.is_some_and(|seen| seen >= sampled_at) {
         return Outcome::Noted;

@@ -4,7 +4,7 @@
 use model_boss_protocol::{ByteCount, Priority, SignedBytes};
 
 use super::nominated::Nominated;
-use crate::{DeviceKey, Lease, LeaseId, LeaseState, Ledger, Mode, Process, StoreTime, Victim};
+use crate::{DeviceKey, Lease, LeaseId, LeaseState, Ledger, Mode, Process, RevokedLease, StoreTime};
 
 /// The importance of a request, and whether leases are revoked for it.
 pub(super) struct Importance<'a> {
@@ -92,12 +92,12 @@ pub(super) fn revoke(ledger: &mut Ledger, now: StoreTime, victims: &[LeaseId], p
 }
 
 /// The leases revoked for a request whose grace has not ended.
-pub(super) fn victims_of(ledger: &Ledger, now: StoreTime, preemptor: &str) -> Vec<Victim> {
+pub(super) fn victims_of(ledger: &Ledger, now: StoreTime, preemptor: &str) -> Vec<RevokedLease> {
     ledger
         .leases
         .iter()
         .filter(|(_, lease)| is_yielding(lease) && lease.preemptor.as_deref() == Some(preemptor))
-        .map(|(id, lease)| Victim {
+        .map(|(id, lease)| RevokedLease {
             lease: id.clone(),
             label: lease.owner.label.to_string(),
             remaining: lease.revoke_deadline.map(|until| until.since(now)).unwrap_or_default(),

@@ -9,8 +9,8 @@ use super::grant::{next_token, well_formed};
 use super::held::unsettle;
 use super::nominate::{self, QueuePosition};
 use crate::{
-    Accounting, DeviceKey, Lease, LeaseId, LeaseState, Ledger, Outcome, Part, Record, Refusal, StoreTime, Token, Wait,
-    WaitReason,
+    Accounting, DeviceKey, Lease, LeaseId, LeaseState, LeaseWaitReason, Ledger, OpRefusal, Outcome, Part, Record,
+    StoreTime, Token, Wait,
 };
 
 /// Restores a lease by its holder's record. In the recovery window the record is accepted as it is. At other times,
@@ -21,7 +21,7 @@ pub(super) fn reassert(ledger: &mut Ledger, now: StoreTime, record: Record) -> O
         return Outcome::Lost;
     }
     if !well_formed(&record.parts) {
-        return Outcome::Refused(Refusal::BadParts);
+        return Outcome::Refused(OpRefusal::BadParts);
     }
     let known = ledger.leases.get(&record.lease).map(|lease| lease.token);
     if known.zip(record.token).is_some_and(|(known, stated)| known != stated) {
@@ -95,9 +95,13 @@ fn sizes(ledger: &Ledger, now: StoreTime, record: &Record) -> Result<Vec<SizedPa
 }
 
 /// Whether the newest observation cannot assign bytes to processes.
-fn unclear(ledger: &Ledger, device: &DeviceKey, reason: &WaitReason) -> bool {
+fn unclear(ledger: &Ledger, device: &DeviceKey, reason: &LeaseWaitReason) -> bool {
     let told = ledger.devices.get(device).is_some_and(|device| device.accounting == Accounting::PerProcess);
-    !told || matches!(reason, WaitReason::Unobserved { .. } | WaitReason::Stale { .. } | WaitReason::Unsettled { .. })
+    !told
+        || matches!(
+            reason,
+            LeaseWaitReason::Unobserved { .. } | LeaseWaitReason::Stale { .. } | LeaseWaitReason::Unsettled { .. }
+        )
 }
 
 /// The bytes that the newest observation shows the record's processes to use, beyond any lease.

@@ -8,7 +8,7 @@ use super::fit::{self, DeviceDemand};
 use super::grant::well_formed;
 use super::held::{held, unsettle};
 use super::nominate::{self, QueuePosition};
-use crate::{DeviceKey, LeaseId, Ledger, Outcome, Refusal, StoreTime, Token};
+use crate::{DeviceKey, LeaseId, Ledger, OpRefusal, Outcome, StoreTime, Token};
 
 pub(super) fn resize(
     ledger: &mut Ledger,
@@ -22,7 +22,7 @@ pub(super) fn resize(
     let before: BTreeSet<_> = promised.map(|part| &part.device).collect();
     let after: BTreeSet<_> = parts.iter().map(|(device, _)| device).collect();
     if !well_formed(parts) || before != after {
-        return Outcome::Refused(Refusal::BadParts);
+        return Outcome::Refused(OpRefusal::BadParts);
     }
     let size_of = |device: &DeviceKey| parts.iter().find(|(d, _)| d == device).map_or(ByteCount::ZERO, |(_, b)| *b);
     let lease = lease.clone();

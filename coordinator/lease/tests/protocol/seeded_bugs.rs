@@ -88,8 +88,8 @@ fn without_a_bug_nothing_is_found() {
 /// A process of an older version writes back only its own fields. The loss must be found in the document.
 #[test]
 fn old_schema_drops_fields() {
-    use model_boss_lease::{Ledger, Op, StoreTime, Terms, Token, apply};
-    let mut newer = serde_json::to_value(Ledger::new("boot", Token(0), Terms::default())).unwrap();
+    use model_boss_lease::{LeaseDurations, Ledger, Op, StoreTime, Token, apply};
+    let mut newer = serde_json::to_value(Ledger::new("boot", Token(0), LeaseDurations::default())).unwrap();
     newer["wishes"] = serde_json::json!({ "a": 1 });
     let rewritten = |document: &serde_json::Value| {
         let mut ledger: Ledger = serde_json::from_value(document.clone()).unwrap();
@@ -99,7 +99,7 @@ fn old_schema_drops_fields() {
     let survives = |rewritten: &serde_json::Value| rewritten["wishes"] == newer["wishes"];
     assert!(survives(&rewritten(&newer)));
     // The bug: a reader that keeps only the known fields.
-    let known = serde_json::to_value(Ledger::new("boot", Token(0), Terms::default())).unwrap();
+    let known = serde_json::to_value(Ledger::new("boot", Token(0), LeaseDurations::default())).unwrap();
     let mut dropping = newer.clone();
     dropping.as_object_mut().unwrap().retain(|field, _| known.get(field).is_some());
     assert!(!survives(&rewritten(&dropping)));

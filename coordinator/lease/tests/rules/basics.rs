@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use model_boss_lease::{
-    Accounting, DeviceKey, Evidence, LeaseId, LeaseState, Ledger, Mode, NeverFits, Op, Outcome, Owner, OwnerKind,
-    Process, ProcessUse, Refusal, Renewal, Request, SCHEMA, Terms, Token, Wait, WaitReason, apply,
+    Accounting, DeviceKey, Evidence, LeaseDurations, LeaseId, LeaseState, LeaseWaitReason, Ledger, Mode, NeverFits, Op,
+    OpRefusal, Outcome, Owner, OwnerKind, Process, ProcessUse, Renewal, Request, SCHEMA, Token, Wait, apply,
 };
 use model_boss_protocol::ByteCount;
 
@@ -17,7 +17,7 @@ fn what_is_unknown_outdated_or_unsettled_is_never_free() {
     let mut ledger = ledger();
     let cpu = DeviceKey::cpu;
     let reason = |outcome| waits(outcome).reason;
-    let unobserved = WaitReason::Unobserved { device: "cpu".to_owned() };
+    let unobserved = LeaseWaitReason::Unobserved { device: "cpu".to_owned() };
     assert_eq!(reason(apply(&mut ledger, at(2), ask("a", &[(cpu(), 1)]))), unobserved);
     let unknown = Op::Observe { device: cpu(), used: None, processes: Vec::new(), sampled_at: at(2) };
     apply(&mut ledger, at(2), unknown);
@@ -25,13 +25,13 @@ fn what_is_unknown_outdated_or_unsettled_is_never_free() {
 
     look(&mut ledger, at(3), cpu(), 20, &[]);
     let age = Duration::from_secs(11);
-    let stale = WaitReason::Stale { device: "cpu".to_owned(), age };
+    let stale = LeaseWaitReason::Stale { device: "cpu".to_owned(), age };
     assert_eq!(reason(apply(&mut ledger, at(14), ask("a", &[(cpu(), 1)]))), stale);
 
     look(&mut ledger, at(14), cpu(), 20, &[]);
     let grant = granted(apply(&mut ledger, at(14), ask("a", &[(cpu(), 30)])));
     apply(&mut ledger, at(15), attach(&grant, 7));
-    let unsettled = WaitReason::Unsettled { device: "cpu".to_owned() };
+    let unsettled = LeaseWaitReason::Unsettled { device: "cpu".to_owned() };
     assert_eq!(reason(apply(&mut ledger, at(15), ask("b", &[(cpu(), 1)]))), unsettled);
     look(&mut ledger, at(15), cpu(), 20, &[]);
     assert_eq!(reason(apply(&mut ledger, at(15), ask("b", &[(cpu(), 1)]))), unsettled, "sampled before, not after");
@@ -77,7 +77,7 @@ fn le_4_all_parts_or_none() {
     let both = [(DeviceKey::cpu(), 50), (gpu(1), 10)];
     assert!(matches!(
         apply(&mut ledger, at(2), ask("a", &both)),
-        Outcome::Wait(Wait { reason: WaitReason::Capacity { .. }, .. })
+        Outcome::Wait(Wait { reason: LeaseWaitReason::Capacity { .. }, .. })
     ));
     assert_eq!(ledger.charged(&DeviceKey::cpu()), ByteCount::ZERO);
 }
@@ -99,7 +99,7 @@ fn the_same_request_has_one_lease_and_a_late_duplicate_gets_none() {
     assert_eq!(granted(apply(&mut ledger, at(2), wish())), grant);
     assert_eq!(ledger.charged(&DeviceKey::cpu()), ByteCount(30));
     assert_eq!(apply(&mut ledger, at(3), release(&grant, Evidence::Gone)), Outcome::Released);
-    let refused = Outcome::Refused(Refusal::AlreadyEnded("a".to_owned()));
+    let refused = Outcome::Refused(OpRefusal::AlreadyEnded("a".to_owned()));
     assert_eq!(apply(&mut ledger, at(3), wish()), refused);
     look(&mut ledger, at(700), DeviceKey::cpu(), 0, &[]);
     granted(apply(&mut ledger, at(700), wish()));
@@ -117,7 +117,7 @@ fn no_user_swells_the_ledger_and_all_together_do_not() {
     let mut ledger = ledger();
     look(&mut ledger, at(2), gpu(1), 0, &[]);
     let refused = |outcome: Outcome| match outcome {
-        Outcome::Refused(refusal @ Refusal::TooMany { .. }) => Some(refusal.to_string()),
+        Outcome::Refused(refusal @ OpRefusal::TooMany { .. }) => Some(refusal.to_string()),
         _ => None,
     };
     // Forty are granted and the others wait: both count.
@@ -160,7 +160,7 @@ fn a_request_id_is_not_shared_between_holders() {
     let owner = Owner::new(process(2), "somebody else", OwnerKind::Job);
     let other = Request { owner, ..request("a", 5, &[(DeviceKey::cpu(), 30)]) };
     let outcome = apply(&mut ledger, at(2), Op::Acquire(other));
-    assert_eq!(outcome, Outcome::Refused(Refusal::NotYours("a".to_owned())));
+    assert_eq!(outcome, Outcome::Refused(OpRefusal::NotYours("a".to_owned())));
 }
 
 #[test]
@@ -233,13 +233,13 @@ fn a_shrunk_lease_gives_room_after_the_next_look() {
     assert_eq!(apply(&mut ledger, at(3), resize(30)), Outcome::Resized);
     assert!(matches!(
         apply(&mut ledger, at(3), resize(40)),
-        Outcome::Wait(Wait { reason: WaitReason::Unsettled { .. }, .. })
+        Outcome::Wait(Wait { reason: LeaseWaitReason::Unsettled { .. }, .. })
     ));
     look(&mut ledger, at(4), DeviceKey::cpu(), 0, &[]);
     granted(apply(&mut ledger, at(4), ask("b", &[(DeviceKey::cpu(), 50)])));
     assert!(matches!(
         apply(&mut ledger, at(4), resize(50)),
-        Outcome::Wait(Wait { reason: WaitReason::Capacity { .. }, .. })
+        Outcome::Wait(Wait { reason: LeaseWaitReason::Capacity { .. }, .. })
     ));
     assert_eq!(apply(&mut ledger, at(4), resize(40)), Outcome::Resized);
     assert_eq!(
@@ -258,7 +258,7 @@ fn who_uses_more_than_promised_is_promised_that_only_where_nobody_else_was_promi
     let grow = Op::Resize { lease: grant.lease.clone(), token: grant.token, parts };
     look(&mut ledger, at(4), DeviceKey::cpu(), 55, &[(7, 55)]);
     let wait = waits(apply(&mut ledger, at(4), grow.clone()));
-    let WaitReason::Capacity { needs, .. } = &wait.reason else { panic!("{wait:?}") };
+    let LeaseWaitReason::Capacity { needs, .. } = &wait.reason else { panic!("{wait:?}") };
     assert_eq!(*needs, ByteCount(5), "90 can be leased, 55 are used and 40 promised to another");
     assert_eq!(apply(&mut ledger, at(5), release(&other, Evidence::Gone)), Outcome::Released);
     look(&mut ledger, at(6), DeviceKey::cpu(), 55, &[(7, 55)]);
@@ -267,7 +267,7 @@ fn who_uses_more_than_promised_is_promised_that_only_where_nobody_else_was_promi
 
 #[test]
 fn tokens_grow_past_a_clock_that_stands_still_or_starts_again() {
-    let mut ledger = Ledger::new("boot", Token(at(500).0), Terms::default());
+    let mut ledger = Ledger::new("boot", Token(at(500).0), LeaseDurations::default());
     declare(&mut ledger, DeviceKey::cpu(), 100, 0, Accounting::PerProcess);
     look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
     let first = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 1)])));
@@ -309,7 +309,7 @@ fn what_a_newer_program_wrote_survives_and_is_respected() {
     let before = newer.clone();
     model_boss_lease::read_from(&mut newer, at(3), "another run");
     assert_eq!(newer, before);
-    let refused = Outcome::Refused(Refusal::NewerSchema(SCHEMA + 1));
+    let refused = Outcome::Refused(OpRefusal::NewerSchema(SCHEMA + 1));
     assert_eq!(apply(&mut newer, at(3), ask("b", &[(DeviceKey::cpu(), 1)])), refused);
     let renewed = Outcome::Renewed { lost: Vec::new(), revoked: Vec::new() };
     assert_eq!(apply(&mut newer, at(3), renew(&[&grant])), renewed);
@@ -333,11 +333,11 @@ fn parts_that_make_no_sense_are_refused() {
     let mut ledger = ledger();
     let cpu = DeviceKey::cpu;
     for parts in [vec![], vec![(cpu(), 0)], vec![(cpu(), 1), (cpu(), 2)]] {
-        assert_eq!(apply(&mut ledger, at(2), ask("a", &parts)), Outcome::Refused(Refusal::BadParts));
+        assert_eq!(apply(&mut ledger, at(2), ask("a", &parts)), Outcome::Refused(OpRefusal::BadParts));
     }
     let unknown = gpu(9);
     let outcome = apply(&mut ledger, at(2), ask("a", &[(unknown.clone(), 1)]));
-    assert_eq!(outcome, Outcome::Refused(Refusal::UnknownDevice(unknown)));
+    assert_eq!(outcome, Outcome::Refused(OpRefusal::UnknownDevice(unknown)));
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn what_a_lease_uses_on_a_device_it_was_not_promised_is_counted() {
     look(&mut ledger, at(3), gpu(1), 30, &[(7, 25)]);
     assert_eq!(ledger.charged(&gpu(1)), ByteCount(25));
     let wait = waits(apply(&mut ledger, at(3), ask("b", &[(gpu(1), 11)])));
-    assert!(matches!(wait.reason, WaitReason::Capacity { free: ByteCount(10), .. }), "{wait:?}");
+    assert!(matches!(wait.reason, LeaseWaitReason::Capacity { free: ByteCount(10), .. }), "{wait:?}");
     look(&mut ledger, at(4), DeviceKey::cpu(), 0, &[]);
     let resize =
         Op::Resize { lease: grant.lease.clone(), token: grant.token, parts: vec![(DeviceKey::cpu(), ByteCount(40))] };

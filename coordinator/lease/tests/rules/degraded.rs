@@ -1,6 +1,6 @@
 //! Devices on which processes cannot be told apart.
 
-use model_boss_lease::{Accounting, Evidence, Grant, Ledger, Op, Outcome, StoreTime, WaitReason, apply};
+use model_boss_lease::{Accounting, Evidence, Grant, LeaseWaitReason, Ledger, Op, Outcome, StoreTime, apply};
 use model_boss_protocol::ByteCount;
 
 use crate::story::{ask, at, attach, declare, gpu, granted, ledger, look, renew, waits};
@@ -21,7 +21,10 @@ fn settle(grant: &Grant) -> Op {
 fn one_load_runs_at_a_time() {
     let mut ledger = blind();
     let one = granted(apply(&mut ledger, at(2), ask("one", &[(gpu(1), 40)])));
-    assert!(matches!(waits(apply(&mut ledger, at(2), ask("two", &[(gpu(1), 1)]))).reason, WaitReason::Loading { .. }));
+    assert!(matches!(
+        waits(apply(&mut ledger, at(2), ask("two", &[(gpu(1), 1)]))).reason,
+        LeaseWaitReason::Loading { .. }
+    ));
     apply(&mut ledger, at(3), attach(&one, 7));
     look(&mut ledger, at(4), gpu(1), 30, &[]);
     let reason = waits(apply(&mut ledger, at(4), ask("two", &[(gpu(1), 1)]))).reason;
@@ -89,7 +92,7 @@ fn a_change_of_accounting_forgets_what_was_seen() {
     let mut ledger = blind();
     declare(&mut ledger, gpu(1), 100, 0, Accounting::PerProcess);
     let reason = waits(apply(&mut ledger, at(2), ask("one", &[(gpu(1), 1)]))).reason;
-    assert!(matches!(reason, WaitReason::Unobserved { .. }));
+    assert!(matches!(reason, LeaseWaitReason::Unobserved { .. }));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use model_boss_lease::{
-    DeviceKey, Evidence, LeaseState, Ledger, Mode, Op, Outcome, Renewal, Request, Victim, WaitReason, Yielding, apply,
+    DeviceKey, Evidence, LeaseState, LeaseWaitReason, Ledger, Mode, Op, Outcome, Renewal, Request, RevokedLease,
+    Yielding, apply,
 };
 use model_boss_protocol::{ByteCount, Priority};
 
@@ -56,7 +57,7 @@ fn le_3_a_revoked_holder_hears_it_with_its_renewal_and_gives_way() {
     let soft = hold(&mut ledger, at(2), preemptible("soft", 7, &cpu(80)), 7);
     let outcome = apply(&mut ledger, at(3), preempt("asker", 2, &cpu(60)));
     let remaining = Duration::from_secs(30);
-    let victim = Victim { lease: soft.lease.clone(), label: "soft".to_owned(), remaining };
+    let victim = RevokedLease { lease: soft.lease.clone(), label: "soft".to_owned(), remaining };
     assert!(matches!(outcome, Outcome::Revoking { victims, .. } if victims == [victim]));
     let heard = revocations(apply(&mut ledger, at(5), renew(&[&soft])));
     assert_eq!(heard.len(), 1);
@@ -65,7 +66,7 @@ fn le_3_a_revoked_holder_hears_it_with_its_renewal_and_gives_way() {
     // No other request takes the released bytes before the asker.
     apply(&mut ledger, at(6), release(&soft, Evidence::Gone));
     look(&mut ledger, at(7), DeviceKey::cpu(), 0, &[]);
-    assert!(matches!(waits(apply(&mut ledger, at(7), ask("barger", &cpu(40)))).reason, WaitReason::Behind { .. }));
+    assert!(matches!(waits(apply(&mut ledger, at(7), ask("barger", &cpu(40)))).reason, LeaseWaitReason::Behind { .. }));
     granted(apply(&mut ledger, at(7), preempt("asker", 2, &cpu(60))));
 }
 
@@ -143,7 +144,7 @@ fn nobody_is_asked_in_vain() {
     // Unknown figures are no reason to revoke either.
     apply(&mut ledger, at(20), renew(&[]));
     let stale = waits(apply(&mut ledger, at(20), preempt("asker", 2, &cpu(30))));
-    assert!(matches!(stale.reason, WaitReason::Stale { .. }));
+    assert!(matches!(stale.reason, LeaseWaitReason::Stale { .. }));
     assert!(ledger.leases.values().all(|lease| lease.state != LeaseState::Revoking));
 }
 
@@ -183,7 +184,7 @@ fn who_lets_the_grace_pass_is_in_default_and_others_are_tried() {
     granted(apply(&mut ledger, at(37), asker()));
     // If no other lease can be revoked, the reason names this one.
     let reason = waits(apply(&mut ledger, at(37), preempt("next", 2, &cpu(60)))).reason;
-    assert!(matches!(reason, WaitReason::Capacity { .. }), "{reason:?}: it was not asked for this one");
+    assert!(matches!(reason, LeaseWaitReason::Capacity { .. }), "{reason:?}: it was not asked for this one");
 }
 
 #[test]
@@ -221,7 +222,7 @@ fn a_lease_in_limbo_is_neither_asked_nor_taken_for_free() {
     look(&mut ledger, at(20), DeviceKey::cpu(), 0, &[]);
     assert_eq!(state(&ledger, &gone), Some(LeaseState::Limbo));
     let reason = waits(apply(&mut ledger, at(20), preempt("asker", 2, &cpu(30)))).reason;
-    assert!(matches!(reason, WaitReason::Capacity { free: ByteCount(10), .. }), "{reason:?}");
+    assert!(matches!(reason, LeaseWaitReason::Capacity { free: ByteCount(10), .. }), "{reason:?}");
     assert_eq!(state(&ledger, &gone), Some(LeaseState::Limbo));
 }
 

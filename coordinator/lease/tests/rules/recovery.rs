@@ -1,7 +1,7 @@
 //! Recovery after a loss: the window, leases that holders report again, and clocks that jump.
 
 use model_boss_lease::{
-    DeviceKey, Evidence, LeaseState, Ledger, Op, Outcome, Record, Refusal, Request, StoreTime, Terms, Token,
+    DeviceKey, Evidence, LeaseDurations, LeaseState, Ledger, Op, OpRefusal, Outcome, Record, Request, StoreTime, Token,
     after_loss, apply, read_from,
 };
 use model_boss_protocol::ByteCount;
@@ -25,7 +25,7 @@ fn fragile() -> Ledger {
 
 /// The ledger after `FLUSHALL`.
 fn flushed(when: u64) -> Ledger {
-    let mut ledger = Ledger::new("boot", Token(0), Terms::default());
+    let mut ledger = Ledger::new("boot", Token(0), LeaseDurations::default());
     after_loss(&mut ledger, at(when));
     read_from(&mut ledger, at(when), "run-1");
     declare(&mut ledger, DeviceKey::cpu(), 100, 10, model_boss_lease::Accounting::PerProcess);
@@ -177,7 +177,7 @@ fn a_name_that_is_taken_is_given_to_nobody_else() {
     look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
     let grant = granted(apply(&mut ledger, at(2), ask("a", &cpu(30))));
     let other = Op::Acquire(Request { lease: grant.lease.clone(), ..request("b", 5, &cpu(30)) });
-    assert_eq!(apply(&mut ledger, at(2), other), Outcome::Refused(Refusal::NameTaken(grant.lease)));
+    assert_eq!(apply(&mut ledger, at(2), other), Outcome::Refused(OpRefusal::NameTaken(grant.lease)));
 }
 
 #[test]

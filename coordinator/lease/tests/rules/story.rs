@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use model_boss_lease::{
-    Accounting, DeviceKey, Evidence, Grant, LeaseId, LeaseState, Ledger, Mode, Op, Outcome, Owner, OwnerKind, Process,
-    ProcessUse, Record, Renewal, Request, Revocation, StoreTime, Terms, Token, Wait, Want, Yielding, apply,
+    Accounting, DeviceKey, Evidence, Grant, LeaseDurations, LeaseId, LeaseState, Ledger, Mode, Op, Outcome, Owner,
+    OwnerKind, Process, ProcessUse, Record, Renewal, Request, Revocation, StoreTime, Token, Wait, Want, Yielding,
+    apply,
 };
 use model_boss_protocol::{ByteCount, Priority};
 
@@ -27,7 +28,7 @@ pub(crate) fn gpu(number: u32) -> DeviceKey {
 
 /// `cpu` with 90 bytes to lease, and `GPU-1` with 40.
 pub(crate) fn ledger() -> Ledger {
-    let mut ledger = Ledger::new("boot", Token(0), Terms::default());
+    let mut ledger = Ledger::new("boot", Token(0), LeaseDurations::default());
     for (device, capacity) in [(DeviceKey::cpu(), 100), (gpu(1), 50)] {
         declare(&mut ledger, device, capacity, 10, Accounting::PerProcess);
     }

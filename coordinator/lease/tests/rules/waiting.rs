@@ -1,6 +1,6 @@
 //! The queue: one total order, full sets, no overtaking, and no places kept for ever.
 
-use model_boss_lease::{DeviceKey, Evidence, Mode, Op, Outcome, Request, Wait, WaitReason, Want, apply};
+use model_boss_lease::{DeviceKey, Evidence, LeaseWaitReason, Mode, Op, Outcome, Request, Wait, Want, apply};
 use model_boss_protocol::ByteCount;
 
 use crate::story::{
@@ -21,7 +21,7 @@ fn nobody_of_equal_or_lower_importance_passes_a_waiter() {
     let behind = waits(apply(&mut ledger, at(4), wait("small", 5, &cpu(10))));
     let text = "10 B are needed on cpu and 0 B are left after those who wait before it: large";
     assert_eq!((behind.position, behind.reason.to_string().as_str()), (2, text));
-    assert!(matches!(waits(apply(&mut ledger, at(4), ask("try", &cpu(1)))).reason, WaitReason::Behind { .. }));
+    assert!(matches!(waits(apply(&mut ledger, at(4), ask("try", &cpu(1)))).reason, LeaseWaitReason::Behind { .. }));
     granted(apply(&mut ledger, at(4), wait("urgent", 4, &cpu(10))));
 
     apply(&mut ledger, at(5), release(&first, Evidence::Gone));
@@ -37,7 +37,7 @@ fn growth_passes_no_waiter_either() {
     waits(apply(&mut ledger, at(3), wait("large", 5, &cpu(60))));
     let parts = vec![(DeviceKey::cpu(), ByteCount(60))];
     let resize = Op::Resize { lease: grant.lease.clone(), token: grant.token, parts };
-    assert!(matches!(waits(apply(&mut ledger, at(3), resize)).reason, WaitReason::Behind { .. }));
+    assert!(matches!(waits(apply(&mut ledger, at(3), resize)).reason, LeaseWaitReason::Behind { .. }));
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_waiter_that_leaves_makes_way_and_only_its_owner_can_take_it_back() {
     waits(apply(&mut ledger, at(3), wait("a", 5, &cpu(20))));
     let cancel = |owner| Op::Cancel { request_id: "a".to_owned(), owner: owner_of(owner) };
     apply(&mut ledger, at(3), cancel("b"));
-    assert!(matches!(waits(apply(&mut ledger, at(3), ask("b", &cpu(5)))).reason, WaitReason::Behind { .. }));
+    assert!(matches!(waits(apply(&mut ledger, at(3), ask("b", &cpu(5)))).reason, LeaseWaitReason::Behind { .. }));
     apply(&mut ledger, at(3), cancel("a"));
     granted(apply(&mut ledger, at(3), ask("b", &cpu(5))));
 }
@@ -139,7 +139,7 @@ fn any_of_that_waits_holds_one_set_and_leaves_the_rest() {
     }
     waits(apply(&mut ledger, at(2), any_of("large", 1, 30, &gpus, Mode::Wait)));
     let Wait { reason, .. } = waits(apply(&mut ledger, at(2), ask("small", &[(gpu(1), 10)])));
-    assert!(matches!(reason, WaitReason::Behind { .. }), "{reason:?}");
+    assert!(matches!(reason, LeaseWaitReason::Behind { .. }), "{reason:?}");
     granted(apply(&mut ledger, at(2), ask("small", &[(gpu(2), 10)])));
 }
 
@@ -181,11 +181,11 @@ fn a_reserved_place_is_granted_nothing_and_holds_back_those_who_come_later() {
     assert_eq!(apply(&mut ledger, at(3), reserve(60)), Outcome::Noted, "it would fit");
     assert!(ledger.leases.is_empty());
     let behind = waits(apply(&mut ledger, at(4), wait("later", 5, &cpu(60))));
-    assert!(matches!(behind.reason, WaitReason::Behind { .. }));
+    assert!(matches!(behind.reason, LeaseWaitReason::Behind { .. }));
     // The reserved request asks for its lease now, and finds the room.
     granted(apply(&mut ledger, at(5), wait("model", 5, &cpu(60))));
     let full = waits(apply(&mut ledger, at(6), reserve_as("other", &cpu(60))));
-    assert!(matches!(full.reason, WaitReason::Capacity { .. }), "{:?}", full.reason);
+    assert!(matches!(full.reason, LeaseWaitReason::Capacity { .. }), "{:?}", full.reason);
 }
 
 fn reserve_as(id: &str, parts: &[(DeviceKey, u64)]) -> Op {
@@ -208,5 +208,5 @@ fn a_holder_is_not_held_back_by_its_own_requests() {
     let Op::Acquire(small) = wait("small", 5, &cpu(10)) else { unreachable!() };
     waits(apply(&mut ledger, at(3), Op::Acquire(Request { owner: owner("mine"), ..large })));
     granted(apply(&mut ledger, at(4), Op::Acquire(Request { owner: owner("mine"), ..small })));
-    assert!(matches!(waits(apply(&mut ledger, at(4), ask("yours", &cpu(1)))).reason, WaitReason::Behind { .. }));
+    assert!(matches!(waits(apply(&mut ledger, at(4), ask("yours", &cpu(1)))).reason, LeaseWaitReason::Behind { .. }));
 }

@@ -17,7 +17,7 @@ use model_boss_protocol::chain;
 use model_boss_tasks::CloudFallback;
 use serde_json::{Map, Value, json};
 use tokio::time::{MissedTickBehavior, interval};
-use values::{Ignored, KEYS, Key, Reading};
+use values::{ConfigKey, Ignored, KEYS, Reading};
 
 use crate::documents::DocumentStore;
 use crate::error::SettingsError;
@@ -96,7 +96,7 @@ impl RuntimeConfig {
         state: &StateFolder,
         store: &str,
     ) -> Arc<Self> {
-        let origin = |key: &Key| decided.get(key.setting).cloned().unwrap_or_else(|| "default".to_owned());
+        let origin = |key: &ConfigKey| decided.get(key.setting).cloned().unwrap_or_else(|| "default".to_owned());
         let origins = KEYS.iter().map(|key| (key.name, origin(key))).collect();
         let (copy, kept) = LocalCopy::open(state, store);
         let config = Arc::new(Self { documents, settings, origins, copy, state: Mutex::default() });
@@ -152,8 +152,8 @@ impl RuntimeConfig {
         let state = self.state();
         let (fallback, configured) = (self.settings.cloud_fallback(), self.settings.configured());
         let known = state.known.as_ref().map(|kept| &kept.document);
-        let is_used = |key: &Key| !state.ignored.iter().any(|ignored| ignored.key == key.name);
-        let value = |key: &Key| {
+        let is_used = |key: &ConfigKey| !state.ignored.iter().any(|ignored| ignored.key == key.name);
+        let value = |key: &ConfigKey| {
             let default = (key.configured)(configured);
             let stored = known.and_then(|known| known.values.get(key.name)).filter(|_| is_used(key));
             let (value, origin) = match (key.is_guard, fallback, stored) {

@@ -15,7 +15,7 @@ use crate::live::{Configured, Overrides, StoredGuard};
 const MAX_SECONDS: f64 = 365.0 * 86_400.0;
 
 /// A key of the runtime configuration.
-pub(super) struct Key {
+pub(super) struct ConfigKey {
     /// The key's name in the API.
     pub(super) name: &'static str,
     /// The path of the setting that the key overrides.
@@ -48,8 +48,8 @@ const SHOWN: usize = 200;
 const GUARD_UNCLEAR: &str = "allowCloudFallback is not known, so it is off: its stored value makes no sense";
 
 /// All keys, in TR-4's order.
-pub(super) const KEYS: [Key; 7] = [
-    Key {
+pub(super) const KEYS: [ConfigKey; 7] = [
+    ConfigKey {
         name: "allowCloudFallback",
         setting: "allow_cloud_fallback",
         configured: |configured| json!(configured.allow_cloud_fallback),
@@ -60,21 +60,21 @@ pub(super) const KEYS: [Key; 7] = [
             set.map(drop).ok_or("true or false")
         },
     },
-    Key {
+    ConfigKey {
         name: "agingStepS",
         setting: "aging_step",
         configured: |configured| seconds(configured.settings.aging_step),
         is_guard: false,
         read: |value, to| put(&mut to.aging_step, span(value).filter(|span| !span.is_zero()), "seconds, more than 0"),
     },
-    Key {
+    ConfigKey {
         name: "maxWaitS",
         setting: "max_wait",
         configured: |configured| seconds(configured.settings.max_wait),
         is_guard: false,
         read: |value, to| put(&mut to.max_wait, span(value), "seconds; 0 is never"),
     },
-    Key {
+    ConfigKey {
         name: "modelIdleSecs",
         setting: "model_idle_secs",
         configured: |configured| match configured.model_idle {
@@ -88,7 +88,7 @@ pub(super) const KEYS: [Key; 7] = [
             put(&mut to.model_idle, span(value).map(stays), "seconds; 0 is for ever")
         },
     },
-    Key {
+    ConfigKey {
         name: "maxLoadedModels",
         setting: "max_loaded_models",
         configured: |configured| json!(configured.settings.max_loaded),
@@ -101,7 +101,7 @@ pub(super) const KEYS: [Key; 7] = [
             )
         },
     },
-    Key {
+    ConfigKey {
         name: "maxQueue",
         setting: "limits.queue_total",
         configured: |configured| json!(configured.settings.max_queued),
@@ -111,7 +111,7 @@ pub(super) const KEYS: [Key; 7] = [
             put(&mut to.max_queue, number, "a whole number of at least 1")
         },
     },
-    Key {
+    ConfigKey {
         name: "logLevel",
         setting: "log.level",
         configured: |configured| json!(configured.log_level.as_str()),
@@ -190,7 +190,8 @@ impl Reading {
 fn read_one(name: &str, value: &Value, overrides: &mut Overrides) -> Result<(), String> {
     let shown = |text: &str| -> String { text.escape_debug().take(SHOWN).collect() };
     let Some(key) = KEYS.iter().find(|key| key.name == name) else {
-        let likeness = |key: &Key| (strsim::jaro_winkler(&key.name.to_lowercase(), &name.to_lowercase()), key.name);
+        let likeness =
+            |key: &ConfigKey| (strsim::jaro_winkler(&key.name.to_lowercase(), &name.to_lowercase()), key.name);
         let nearest = KEYS.iter().map(likeness).max_by(|a, b| a.0.total_cmp(&b.0));
         let hint = match nearest.filter(|(likeness, _)| *likeness > 0.8) {
             Some((_, near)) => format!("did you mean '{near}'?"),

@@ -5,7 +5,7 @@ use model_boss_core::{LayerOptions, PlanQuestion, Target};
 use model_boss_http::body::json;
 use model_boss_http::peek::ANONYMOUS;
 use model_boss_protocol::{ApiError, ByteCount, Category, ClientId, ErrorCode, Priority};
-use model_boss_tasks::Question;
+use model_boss_tasks::NameQuestion;
 use serde::Deserialize;
 
 use super::manage::{check_layers, device, residency, size_with};
@@ -46,7 +46,7 @@ pub(crate) async fn plan(mut call: Call) -> Result<Response, ApiError> {
     if model.is_none() && task.is_none() {
         return Err(ApiError::invalid("model", "name a 'model' or a 'task'"));
     }
-    let question = Question { model, task, client: &client, no_fallback: false };
+    let question = NameQuestion { model, task, client: &client, no_fallback: false };
     let resolved = call.context.tasks.resolve(&question, &call.context.catalog)?;
     let mode = request.residency.as_deref().map(residency).transpose()?;
     let PlanRequest { window, block, vram: memory, .. } = request;

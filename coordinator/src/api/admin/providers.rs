@@ -14,7 +14,7 @@ use crate::api::route::Call;
 
 /// A client's spending today, and its limit.
 #[derive(Debug, PartialEq, Serialize)]
-pub(crate) struct Budget {
+pub(crate) struct ClientBudget {
     pub(super) id: String,
     pub(super) spent_usd: f64,
     /// The limit in US dollars; `None` for no limit.
@@ -28,9 +28,9 @@ pub(crate) struct Budget {
 /// All providers, and the clients that spent money today or have a limit.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     #[derive(Serialize)]
-    struct Providers {
+    struct ProvidersAnswer {
         providers: Vec<ProviderReport>,
-        clients: Vec<Budget>,
+        clients: Vec<ClientBudget>,
         /// The common spending of all clients beyond those that are counted separately.
         other_clients_spent_usd: f64,
         /// The end of the day for which limits count, in seconds since 1970.
@@ -39,11 +39,11 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let (providers, today) = call.context.clouds.report(unix_seconds());
     let clients = budgets(&call.context, &today);
     let other_clients_spent_usd = today.others_spent;
-    json(&Providers { providers, clients, other_clients_spent_usd, day_ends: (today.day + 1) * UTC_DAY })
+    json(&ProvidersAnswer { providers, clients, other_clients_spent_usd, day_ends: (today.day + 1) * UTC_DAY })
 }
 
 /// The clients that spent money today, and those with a limit of their own.
-pub(crate) fn budgets(context: &Context, today: &Today) -> Vec<Budget> {
+pub(crate) fn budgets(context: &Context, today: &Today) -> Vec<ClientBudget> {
     let current = context.tasks.current();
     let file = current.names.file();
     let limited = file.clients.iter().filter(|(_, profile)| profile.daily_spend_usd.is_some());
@@ -52,7 +52,7 @@ pub(crate) fn budgets(context: &Context, today: &Today) -> Vec<Budget> {
     let budget = |id: &String| {
         let limit = file.profile(&ClientId::from(id.as_str())).daily_spend_usd;
         let spent = today.spent_by(id);
-        Budget {
+        ClientBudget {
             id: id.clone(),
             spent_usd: spent,
             daily_limit_usd: limit,

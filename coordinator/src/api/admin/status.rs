@@ -69,7 +69,7 @@ fn condition(draining: bool, store: &StoreStatus) -> &'static str {
 
 /// The fields of the health answer that MM-8 requires.
 #[derive(Serialize)]
-struct Health {
+struct HealthAnswer {
     status: &'static str,
     version: &'static str,
     model_loaded: Option<ModelId>,
@@ -104,7 +104,7 @@ pub(crate) async fn health(call: Call) -> Result<Response, ApiError> {
     slots.sort_by_key(|slot| std::cmp::Reverse(slot.ready_at));
     let store = context.store.status();
     let loaded: Vec<_> = slots.into_iter().map(|slot| loaded_model(&context, slot)).collect();
-    json(&Health {
+    json(&HealthAnswer {
         status: condition(context.draining.is_cancelled(), &store),
         leases: store,
         version: env!("CARGO_PKG_VERSION"),
@@ -160,7 +160,7 @@ pub(crate) async fn stats(call: Call) -> Result<Response, ApiError> {
     struct ProviderTotals {
         provider: String,
         #[serde(flatten)]
-        totals: model_boss_cloud::Counted,
+        totals: model_boss_cloud::RequestCounts,
     }
     /// The totals of one device, as BC-6 requires them.
     #[derive(Serialize)]

@@ -8,7 +8,7 @@ use model_boss_core::{Rung, Target};
 use model_boss_http::body::json;
 use model_boss_http::path::percent_decode;
 use model_boss_protocol::{ApiError, Category, ClientId, KeepAlive, ModelId, Priority, Thinking};
-use model_boss_tasks::{Names, Question, Resolved};
+use model_boss_tasks::{NameQuestion, Resolved, TaskNames};
 use serde::Serialize;
 
 use crate::api::context::Context;
@@ -98,9 +98,9 @@ pub(crate) fn objects(context: &Context) -> Vec<TaskObject> {
 }
 
 /// The current state of one task.
-pub(crate) fn object(context: &Context, names: &Names, name: &str) -> Result<TaskObject, ApiError> {
+pub(crate) fn object(context: &Context, names: &TaskNames, name: &str) -> Result<TaskObject, ApiError> {
     let nobody = ClientId::from("");
-    let question = Question { model: None, task: Some(name), client: &nobody, no_fallback: false };
+    let question = NameQuestion { model: None, task: Some(name), client: &nobody, no_fallback: false };
     let resolved = context.tasks.resolve(&question, &context.catalog)?;
     let task = names.task(name).map(Arc::clone).unwrap_or_default();
     let catalog = context.catalog.current();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use model_boss_protocol::ModelId;
 use tokio::time::Instant;
 
-use crate::metrics::{Metrics, ModelMetrics, Usage};
+use crate::metrics::{Metrics, ModelMetrics, RequestUsage};
 use crate::scheduling::{Destination, Dispatched};
 
 /// nginx's status for "the client closed the connection": no client receives it, only counters show it.
@@ -20,7 +20,7 @@ pub(crate) struct Account {
     arrived: Instant,
     first_byte: Option<Instant>,
     status: u16,
-    usage: Option<Usage>,
+    usage: Option<RequestUsage>,
 }
 
 impl Account {
@@ -66,7 +66,7 @@ impl Account {
 
     /// Records the answer's own report of its usage. Times measured here, at the client's side of the stream, replace
     /// the worker's.
-    pub(crate) fn used(&mut self, usage: Option<Usage>) {
+    pub(crate) fn used(&mut self, usage: Option<RequestUsage>) {
         let Some(mut usage) = usage else { return };
         if let Some(first) = self.first_byte {
             usage.first_token = Some(first.duration_since(self.arrived));

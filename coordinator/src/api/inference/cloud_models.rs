@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use model_boss_core::Target;
 use model_boss_http::path::unknown_model;
 use model_boss_protocol::{ApiError, ClientId};
-use model_boss_tasks::Question;
+use model_boss_tasks::NameQuestion;
 use serde::Serialize;
 
 use crate::api::context::Context;
@@ -50,7 +50,7 @@ pub(crate) fn find(context: &Context, client: &ClientId, name: &str) -> Result<O
     if here {
         return Ok(None);
     }
-    let question = Question { model: Some(name), task: None, client, no_fallback: false };
+    let question = NameQuestion { model: Some(name), task: None, client, no_fallback: false };
     let meant = context.tasks.resolve(&question, &context.catalog)?.ladder().first.target.clone();
     let target = Target::Cloud { provider: provider.clone(), model: model.clone() };
     // In `tasks.yaml`, a name may mean another model for some clients.

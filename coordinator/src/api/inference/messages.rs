@@ -7,7 +7,7 @@ use http::header::HeaderValue;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, Collected, Limited};
 use model_boss_cloud::CountRequest;
-use model_boss_core::{Outcome, Target};
+use model_boss_core::{RequestOutcome, Target};
 use model_boss_dialects::anthropic::{MessagesFromChat, from_messages_request};
 use model_boss_dialects::{Names, Reshape, Stamp};
 use model_boss_host::clocks::{in_a, unix_seconds};
@@ -128,7 +128,7 @@ async fn counted_elsewhere(
     match &counted {
         Ok(_) => {
             account.status(StatusCode::OK.as_u16());
-            ticket.finish(Outcome::Answered, None);
+            ticket.finish(RequestOutcome::Answered, None);
         }
         Err(error) => {
             account.status(error.status());

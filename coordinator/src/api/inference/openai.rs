@@ -7,14 +7,14 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use model_boss_core::{Outcome, Scheduler, Target};
+use model_boss_core::{RequestOutcome, Scheduler, Target};
 use model_boss_dialects::{AnswerKind, ContextWish, Names};
 use model_boss_host::clocks::in_a;
 use model_boss_http::body::{OpenBody, RequestBody};
 use model_boss_http::headers::{REQUEST_ID, THINKING};
-use model_boss_http::peek::{ANONYMOUS, Changes, Peeked, ThinkingSource, peek};
+use model_boss_http::peek::{ANONYMOUS, BodyChanges, Peeked, ThinkingSource, peek};
 use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, RequestId};
-use model_boss_tasks::{Question, Resolved};
+use model_boss_tasks::{NameQuestion, Resolved};
 use tokio::time::{Instant, timeout};
 
 use super::account::Account;
@@ -182,7 +182,7 @@ pub(crate) fn understand(
 ) -> Result<(Peeked, Resolved), ApiError> {
     let mut peeked = peek(body.bytes(), headers, body.limits())?;
     let client = peeked.client.get_or_insert_with(|| ClientId::from(ANONYMOUS));
-    let question = Question {
+    let question = NameQuestion {
         model: peeked.model.as_deref(),
         task: peeked.task.as_deref(),
         client,
@@ -203,7 +203,7 @@ fn look(context: &Context, mut body: OpenBody, headers: &HeaderMap) -> Result<Un
         Target::Cloud { .. } => false,
     };
     let thinking = peeked.thinking.map(ThinkingSource::Request).or(resolved.thinking.map(ThinkingSource::Task));
-    let changes = Changes { without_model: !named, defaults: resolved.params(), thinking };
+    let changes = BodyChanges { without_model: !named, defaults: resolved.params(), thinking };
     if peeked.is_rewritten(&changes) {
         body.rewrite(changes.size(), |body| peeked.forwarded(body, &changes))?;
     }
@@ -287,7 +287,7 @@ fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
         Content::Whole(body) => {
             answer.account.used(usage_in(&body));
             answer.account.status(answer.status.as_u16());
-            answer.ticket.finish(Outcome::Answered, answer.account.tokens());
+            answer.ticket.finish(RequestOutcome::Answered, answer.account.tokens());
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             *response.body_mut() = Body::from(body);
         }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use memchr::memmem;
 use serde::Deserialize;
 
-use crate::metrics::Usage;
+use crate::metrics::RequestUsage;
 
 /// The number of frames at an answer's end that are kept: they contain the counts.
 const TAIL_FRAMES: usize = 4;
@@ -28,7 +28,7 @@ impl Tail {
     }
 
     /// The usage, if the end of the answer has it.
-    pub(crate) fn usage(&self) -> Option<Usage> {
+    pub(crate) fn usage(&self) -> Option<RequestUsage> {
         let mut text = Vec::new();
         for offset in 0..TAIL_FRAMES {
             text.extend_from_slice(&self.frames[self.next.wrapping_add(offset) % TAIL_FRAMES]);
@@ -38,9 +38,9 @@ impl Tail {
 }
 
 /// The usage in a whole answer.
-pub(crate) fn usage_in(answer: &[u8]) -> Option<Usage> {
+pub(crate) fn usage_in(answer: &[u8]) -> Option<RequestUsage> {
     let tail = &answer[answer.len().saturating_sub(TAIL_BYTES)..];
-    let counted: Option<Counted> = last_object(tail, b"\"usage\":");
+    let counted: Option<OpenAiCounts> = last_object(tail, b"\"usage\":");
     let timed: Option<Timings> = last_object(tail, b"\"timings\":");
     let (prompt_tokens, completion_tokens) = match (&counted, &timed) {
         (Some(usage), _) => (usage.prompt_tokens, usage.completion_tokens),
@@ -48,7 +48,7 @@ pub(crate) fn usage_in(answer: &[u8]) -> Option<Usage> {
         (None, None) => return None,
     };
     let timed = timed.unwrap_or_default();
-    Some(Usage {
+    Some(RequestUsage {
         prompt_tokens,
         completion_tokens,
         first_token: milliseconds(timed.prompt_ms),
@@ -61,7 +61,7 @@ pub(crate) fn usage_in(answer: &[u8]) -> Option<Usage> {
 
 /// Counts in OpenAI's form.
 #[derive(Deserialize)]
-struct Counted {
+struct OpenAiCounts {
     prompt_tokens: u64,
     #[serde(default)]
     completion_tokens: u64,

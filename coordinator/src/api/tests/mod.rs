@@ -23,7 +23,7 @@ use model_boss_host::state_folder::StateFolder;
 use model_boss_http::door::Door;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_http::origin::AllowedHosts;
-use model_boss_lease_store::Terms;
+use model_boss_lease_store::LeaseDurations;
 use model_boss_protocol::{ByteCount, DeviceId};
 use model_boss_settings::{Configured, DocumentStore, LiveSettings, RuntimeConfig};
 use model_boss_tasks::Providers;
@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::driver::{Driver, DriverQueue};
-use crate::footprints::Footprints;
+use crate::footprints::FootprintSink;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
 use crate::metrics::Metrics;
@@ -112,7 +112,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
     let setup = LeaseSetup {
         store: StoreChoice::Embedded(folder.path().join("state")),
         runtime_dir: Some(folder.path().join("run")),
-        terms: Terms::default(),
+        terms: LeaseDurations::default(),
         foreign: ByteCount::ZERO,
         return_patience: Duration::from_secs(10),
         probes: vec![Box::new(FakeProbe)],
@@ -144,7 +144,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         machine: None,
         streams: Default::default(),
     };
-    let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(Changes::new()));
+    let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(ChangeFeed::new()));
     let clock = Clock::start();
     tokio::spawn(Arc::clone(&changes).follow(scheduling.clone(), Arc::clone(&pulse), clock));
     let driver = Driver {
@@ -154,7 +154,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         supervisor: Supervisor::new(tools),
         leases: leases.clone(),
         devices: devices.clone(),
-        footprints: Footprints::start(Arc::clone(&documents), news).await,
+        footprints: FootprintSink::start(Arc::clone(&documents), news).await,
         metrics: Arc::clone(&metrics),
         drained: CancellationToken::new(),
         pulse,

@@ -12,7 +12,7 @@ use model_boss_host::plain_file::read_plain_file;
 use model_boss_protocol::{ApiError, ModelId};
 use model_boss_settings::LiveSettings;
 use model_boss_tasks::{
-    MachinePermit, ModelPermit, Names, Problem, Providers, Question, Resolved, Surroundings, TasksFile,
+    MachinePermit, ModelPermit, NameQuestion, Problem, Providers, Resolved, Surroundings, TaskNames, TasksFile,
     operate_machine, operate_model, resolve,
 };
 use tokio::task::spawn_blocking;
@@ -42,7 +42,7 @@ pub(crate) struct LiveTasks {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Current {
     /// The names of the last valid file.
-    pub(crate) names: Arc<Names>,
+    pub(crate) names: Arc<TaskNames>,
     /// The faults of the file's current version; empty when that is in use.
     pub(crate) problems: Vec<Problem>,
     /// The number of re-reads.
@@ -133,7 +133,7 @@ impl LiveTasks {
     }
 
     /// Resolves the names of a request with the current version.
-    pub(crate) fn resolve(&self, question: &Question<'_>, models: &LiveCatalog) -> Result<Resolved, ApiError> {
+    pub(crate) fn resolve(&self, question: &NameQuestion<'_>, models: &LiveCatalog) -> Result<Resolved, ApiError> {
         self.within(models, |around| resolve(question, around)).map_err(denied)
     }
 
@@ -226,7 +226,7 @@ impl LiveTasks {
                 next.reloads.adopted += 1;
                 next.reloads.at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
                 self.settings.set_clients(&file);
-                (next.names, next.problems) = (Arc::new(Names::new(file)), Vec::new());
+                (next.names, next.problems) = (Arc::new(TaskNames::new(file)), Vec::new());
             }
             Err(problems) => {
                 for problem in &problems {

@@ -55,7 +55,7 @@ impl Rig {
 
     fn resolves(&self, task: &str) -> bool {
         let client = ClientId::from("c");
-        let question = Question { model: None, task: Some(task), client: &client, no_fallback: false };
+        let question = NameQuestion { model: None, task: Some(task), client: &client, no_fallback: false };
         self.live.resolve(&question, &self.models).is_ok()
     }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::check::nearest;
 use crate::denial::Denial;
 use crate::file::{ClientProfile, Fallback, Task, seconds};
-use crate::names::Names;
+use crate::names::TaskNames;
 use crate::permit::{MachinePermit, ModelPermit, Permit};
 use crate::providers::Providers;
 
@@ -26,7 +26,7 @@ const ANY_NAME: &str = "*";
 
 /// The names in a request.
 #[derive(Clone, Debug)]
-pub struct Question<'a> {
+pub struct NameQuestion<'a> {
     /// The field `model`, if present.
     pub model: Option<&'a str>,
     /// The field `x_task`, if present.
@@ -40,7 +40,7 @@ pub struct Question<'a> {
 /// The configuration that the answer depends on.
 pub struct Surroundings<'a> {
     /// The tasks and the clients.
-    pub names: &'a Names,
+    pub names: &'a TaskNames,
     /// The cloud and other providers.
     pub providers: &'a Providers,
     /// The setting `allowCloudFallback` of TR-4.
@@ -127,7 +127,7 @@ pub struct Removed {
 ///
 /// Errors: 404 for a task that does not exist, 403 for a model or task that the client may not use. An unknown model is
 /// no error here: the scheduler has all names, and finds similar ones.
-pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Resolved, Denial> {
+pub fn resolve(question: &NameQuestion<'_>, around: &Surroundings<'_>) -> Result<Resolved, Denial> {
     let profile = Arc::clone(around.names.profile(question.client));
     let preferred = question.task.is_some().then_some(question.model).flatten();
     let asked: Cow<'_, str> = match question.task {

@@ -41,7 +41,7 @@ const PLAIN: Ask<'static> =
     Ask { model: None, task: None, client: "c", no_fallback: false, fallback: CloudFallback::Allowed };
 
 fn ask(ask: &Ask<'_>) -> Result<Resolved, Denial> {
-    let names = Names::new(TasksFile::read(FILE, &providers()).unwrap());
+    let names = TaskNames::new(TasksFile::read(FILE, &providers()).unwrap());
     let model_named = |name: &str| match name {
         "big" | "small" => Some(ModelId::from(name)),
         "little" => Some(ModelId::from("small")),
@@ -54,7 +54,7 @@ fn ask(ask: &Ask<'_>) -> Result<Resolved, Denial> {
         model_named: &model_named,
     };
     let client = ClientId::from(ask.client);
-    let question = Question { model: ask.model, task: ask.task, client: &client, no_fallback: ask.no_fallback };
+    let question = NameQuestion { model: ask.model, task: ask.task, client: &client, no_fallback: ask.no_fallback };
     resolve(&question, &around)
 }
 

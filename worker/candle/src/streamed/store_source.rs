@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model_boss_engine::residency::schedule::BlockId;
+use model_boss_engine::residency::schedule::LayerBlockId;
 use model_boss_engine::residency::{BlockSource, StreamFault};
 use model_boss_weights::store::{Reads, WeightStore, WeightStoreError, read_all};
 
@@ -14,7 +14,7 @@ pub(crate) struct StoreSource {
 }
 
 impl BlockSource for StoreSource {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
+    fn read(&mut self, block: LayerBlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
         let Some(reads) = self.reads.get(block.0) else {
             return Err(StreamFault::Step(format!("no block {}", block.0)));
         };
@@ -70,13 +70,13 @@ mod tests {
         let mut source = StoreSource { store: Arc::clone(&store) as Arc<dyn WeightStore>, reads };
         let mut buffer = [0; 4_096];
         store.0.store(true, Ordering::SeqCst);
-        match source.read(BlockId(0), &mut buffer) {
+        match source.read(LayerBlockId(0), &mut buffer) {
             Err(StreamFault::Step(what)) => {
                 assert!(what.contains("large.gguf") && what.contains("byte 40960"), "{what}")
             }
             other => panic!("{other:?}"),
         }
-        assert_eq!(source.read(BlockId(0), &mut buffer), Ok(4_096));
+        assert_eq!(source.read(LayerBlockId(0), &mut buffer), Ok(4_096));
         let changed = WeightStoreError::Changed { path: "large.gguf".into() };
         assert!(matches!(fault(&changed), StreamFault::Fatal(what) if what.contains("large.gguf")));
     }

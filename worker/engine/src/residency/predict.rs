@@ -4,7 +4,7 @@
 //! A step is a chain of three parts: read, place, compute. Each part handles one block at a time, in order. A read
 //! begins when the read before it has ended and a slot is free. That is a recurrence, which is run until it repeats.
 
-use super::schedule::BlockId;
+use super::schedule::LayerBlockId;
 
 /// The costs of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,7 +25,7 @@ pub struct LayerCost {
     /// Seconds.
     pub compute: f64,
     /// Its block; none if it is resident.
-    pub block: Option<BlockId>,
+    pub block: Option<LayerBlockId>,
 }
 
 /// The cost of reading and placing a block.
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     fn cost(compute: f64, read: f64, place: f64, streamed: usize) -> StepCost {
-        let layer = |block| LayerCost { compute, block: Some(BlockId(block)) };
+        let layer = |block| LayerCost { compute, block: Some(LayerBlockId(block)) };
         StepCost {
             layers: (0..streamed).map(layer).collect(),
             blocks: vec![BlockCost { read, place }; streamed],
@@ -125,7 +125,7 @@ mod tests {
     fn steps_that_take_turns_count_by_their_mean() {
         // One block in two slots: each coming waits for the one before the last.
         let layers = [true, false, false, false, false, true, false, false];
-        let layer = |streams: &bool| LayerCost { compute: 0.25, block: streams.then_some(BlockId(0)) };
+        let layer = |streams: &bool| LayerCost { compute: 0.25, block: streams.then_some(LayerBlockId(0)) };
         let blocks = vec![BlockCost { read: 3.0, place: 2.5 }];
         let cost = StepCost { layers: layers.iter().map(layer).collect(), blocks, ..StepCost::default() };
         assert_eq!(step_seconds(&cost, 2), (6.0 * 0.25 + 3.0 + 2.5) / 2.0);

@@ -18,7 +18,7 @@ pub fn dequantise(kind: TensorType, stored: &[u8], values: &mut [f32]) -> Result
         return Err(BlockError::Length { kind, stored: stored.len(), values: values.len() });
     }
     let blocks = stored.chunks_exact(bytes).zip(values.chunks_exact_mut(len));
-    let decode: fn(&mut Fields<'_>, &mut [f32]) = match kind {
+    let decode: fn(&mut BlockFields<'_>, &mut [f32]) = match kind {
         TensorType::F32 => |block, out| out.fill(block.f32()),
         TensorType::F16 => |block, out| out.fill(block.f16()),
         TensorType::BF16 => |block, out| out.fill(bf16::from_le_bytes(block.array()).to_f32()),
@@ -37,7 +37,7 @@ pub fn dequantise(kind: TensorType, stored: &[u8], values: &mut [f32]) -> Result
         other => return Err(BlockError::Unsupported(other)),
     };
     for (block, out) in blocks {
-        decode(&mut Fields(block), out);
+        decode(&mut BlockFields(block), out);
     }
     Ok(())
 }
@@ -63,9 +63,9 @@ pub fn quantise_q8_0(values: &[f32], stored: &mut Vec<u8>) -> Result<(), BlockEr
 }
 
 /// The fields of a block, read front to back. Blocks have the size of their type, so fields never run out.
-struct Fields<'a>(&'a [u8]);
+struct BlockFields<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> BlockFields<'a> {
     fn array<const N: usize>(&mut self) -> [u8; N] {
         let Some((field, rest)) = self.0.split_first_chunk::<N>() else {
             return [0; N];
@@ -84,46 +84,46 @@ impl<'a> Fields<'a> {
 }
 
 /// `d, q[16]`: 4-bit `q`, low nibbles first (elements 0–15), then high (16–31). `x = d (q − 8)`.
-fn q4_0(block: &mut Fields<'_>, out: &mut [f32]) {
+fn q4_0(block: &mut BlockFields<'_>, out: &mut [f32]) {
     let d = block.f16();
     nibbles(&block.array(), out, |_, q| d * (f32::from(q) - 8.0));
 }
 
 /// `d, m, q[16]`: as Q4_0, `x = d q + m`.
-fn q4_1(block: &mut Fields<'_>, out: &mut [f32]) {
+fn q4_1(block: &mut BlockFields<'_>, out: &mut [f32]) {
     let (d, m) = (block.f16(), block.f16());
     nibbles(&block.array(), out, |_, q| d * f32::from(q) + m);
 }
 
 /// `d, h: u32, q[16]`: the nibbles of Q4_0 with bit `i` of `h` as fifth bit of element `i`. `x = d (q − 16)`.
-fn q5_0(block: &mut Fields<'_>, out: &mut [f32]) {
+fn q5_0(block: &mut BlockFields<'_>, out: &mut [f32]) {
     let d = block.f16();
     let high = u32::from_le_bytes(block.array());
     nibbles(&block.array(), out, |i, q| d * (f32::from(fifth_bit(high, i, q)) - 16.0));
 }
 
 /// `d, m, h: u32, q[16]`: as Q5_0, `x = d q + m`.
-fn q5_1(block: &mut Fields<'_>, out: &mut [f32]) {
+fn q5_1(block: &mut BlockFields<'_>, out: &mut [f32]) {
     let (d, m) = (block.f16(), block.f16());
     let high = u32::from_le_bytes(block.array());
     nibbles(&block.array(), out, |i, q| d * f32::from(fifth_bit(high, i, q)) + m);
 }
 
 /// `d, q: [i8; 32]`: `x = d q`.
-fn q8_0(block: &mut Fields<'_>, out: &mut [f32]) {
+fn q8_0(block: &mut BlockFields<'_>, out: &mut [f32]) {
     let d = block.f16();
     signed(&block.array::<32>(), out, d);
 }
 
 /// `d, s, q: [i8; 32]`: as Q8_0; `s = d Σ q` serves dot products only.
-fn q8_1(block: &mut Fields<'_>, out: &mut [f32]) {
+fn q8_1(block: &mut BlockFields<'_>, out: &mut [f32]) {
     let (d, _) = (block.f16(), block.f16());
     signed(&block.array::<32>(), out, d);
 }
 
 /// `scales[16], q[64], d, dmin`: sub-blocks of 16 with a 4-bit scale (low) and minimum (high). The 2-bit `q` of a half
 /// of 128 elements are in 32 bytes, the first 32 elements in the lowest bits. `x = d scale q − dmin min`.
-fn q2_k(block: &mut Fields<'_>, out: &mut [f32]) {
+fn q2_k(block: &mut BlockFields<'_>, out: &mut [f32]) {
     let scales = block.array::<16>();
     let quants = block.array::<64>();
     let (d, dmin) = (block.f16(), block.f16());
@@ -137,7 +137,7 @@ fn q2_k(block: &mut Fields<'_>, out: &mut [f32]) {
 /// `h[32], q[64], scales[12], d`: 2-bit `q` as in Q2_K; bit `i / 32` of `h[i % 32]` is the third bit of element `i`.
 /// Sub-blocks of 16 with 6-bit scales: low 4 bits in the nibbles of `scales[0..8]`, high 2 bits in `scales[8..12]`.
 /// `x = d (scale − 32) (q − 4)`.
-fn q3_k(block: &mut Fields<'_>, out: &mut [f32]) {
+fn q3_k(block: &mut BlockFields<'_>, out: &mut [f32]) {
     let high = block.array::<32>();
     let quants = block.array::<64>();
     let packed = block.array::<12>();
@@ -155,7 +155,7 @@ fn q3_k(block: &mut Fields<'_>, out: &mut [f32]) {
 
 /// `d, dmin, scales[12], q[128]`: sub-blocks of 32 with 6-bit scale and minimum ([`scale_and_min`]). The nibbles of 64
 /// elements are in 32 bytes, the first 32 low. `x = d scale q − dmin min`.
-fn q4_k(block: &mut Fields<'_>, out: &mut [f32]) {
+fn q4_k(block: &mut BlockFields<'_>, out: &mut [f32]) {
     let (d, dmin) = (block.f16(), block.f16());
     let scales = block.array::<12>();
     let quants = block.array::<128>();
@@ -166,7 +166,7 @@ fn q4_k(block: &mut Fields<'_>, out: &mut [f32]) {
 }
 
 /// `d, dmin, scales[12], h[32], q[128]`: as Q4_K; bit `i / 32` of `h[i % 32]` is the fifth bit of element `i`.
-fn q5_k(block: &mut Fields<'_>, out: &mut [f32]) {
+fn q5_k(block: &mut BlockFields<'_>, out: &mut [f32]) {
     let (d, dmin) = (block.f16(), block.f16());
     let scales = block.array::<12>();
     let high = block.array::<32>();
@@ -181,7 +181,7 @@ fn q5_k(block: &mut Fields<'_>, out: &mut [f32]) {
 /// `low[128], high[64], scales: [i8; 16], d`. Each half of 128 elements has 64 bytes of nibbles (elements 0–63 low,
 /// 64–127 high). Then it has 32 bytes of two high bits each (the first 32 elements lowest). Sub-blocks of 16.
 /// `x = d scale (q − 32)`.
-fn q6_k(block: &mut Fields<'_>, out: &mut [f32]) {
+fn q6_k(block: &mut BlockFields<'_>, out: &mut [f32]) {
     let low = block.array::<128>();
     let high = block.array::<64>();
     let scales = block.array::<16>();
@@ -195,7 +195,7 @@ fn q6_k(block: &mut Fields<'_>, out: &mut [f32]) {
 }
 
 /// `d: f32, q: [i8; 256], sums: [i16; 16]`: `x = d q`; the sums serve dot products only.
-fn q8_k(block: &mut Fields<'_>, out: &mut [f32]) {
+fn q8_k(block: &mut BlockFields<'_>, out: &mut [f32]) {
     let d = block.f32();
     signed(&block.array::<256>(), out, d);
 }

@@ -10,7 +10,7 @@ pub(in crate::scheduler) const OUTAGES_KEPT: usize = 64;
 
 /// The known state of the ledger.
 #[derive(Debug, Default)]
-pub(in crate::scheduler) struct Ledger {
+pub(in crate::scheduler) struct KnownLedger {
     pub(in crate::scheduler) state: LedgerState,
     /// The moment at which the state began.
     pub(in crate::scheduler) since: Moment,
@@ -19,7 +19,7 @@ pub(in crate::scheduler) struct Ledger {
     pub(in crate::scheduler) outages: VecDeque<(Moment, Moment)>,
 }
 
-impl Ledger {
+impl KnownLedger {
     /// Sets the new state; returns whether the ledger was open before.
     pub(in crate::scheduler) fn change(&mut self, state: LedgerState, now: Moment, patience: Duration) -> bool {
         let away = |state: &LedgerState| matches!(state, LedgerState::Away { .. });

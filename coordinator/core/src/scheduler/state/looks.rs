@@ -8,14 +8,14 @@ use crate::{Event, Input};
 
 /// The amount of work within one event, so that its duration does not depend on the number of waiting models.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::scheduler) struct Budget {
+pub(in crate::scheduler) struct EventBudget {
     /// The number of models that may still be examined.
     pub(in crate::scheduler) looks: usize,
     /// Models that may still be skipped because they wait for another condition than room.
     pub(in crate::scheduler) passes: usize,
 }
 
-impl Budget {
+impl EventBudget {
     /// The budget of an input: an event considers one model, and the ticks that follow at once consider the others.
     /// An event that fills a slot with requests leaves all of them to ticks.
     pub(in crate::scheduler) const fn with(input: &Input) -> Self {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use model_boss_protocol::{Category, DeviceId, Priority, RequestId, SlotId};
 
 use crate::by_number::ByNumber;
-use crate::catalog::{Catalog, LoadWish, ModelIndex};
+use crate::catalog::{KnownModels, LoadWish, ModelIndex};
 use crate::client::{ClientIndex, Clients};
 use crate::decision::Decisions;
 use crate::device::{Claim, Devices};
@@ -20,9 +20,9 @@ use crate::queue::{Arrival, InferenceQueue, Waiting};
 use crate::timer::Timers;
 use crate::{Effect, LayerOptions, Moment, Settings, SizeEstimate, SlotKey};
 
-pub(super) use ledger::Ledger;
-pub(super) use looks::{Budget, Looked, Reconsider, Unlooked};
-pub(super) use others::{LedgerPlace, Others};
+pub(super) use ledger::KnownLedger;
+pub(super) use looks::{EventBudget, Looked, Reconsider, Unlooked};
+pub(super) use others::{LedgerPlace, OtherHolders};
 
 /// The shortest time of a timer, so that no setting makes the scheduler spin.
 pub(in crate::scheduler) const LEAST_WAIT: Duration = Duration::from_millis(1);
@@ -33,15 +33,15 @@ pub(in crate::scheduler) const LEAST_WAIT: Duration = Duration::from_millis(1);
 pub struct Scheduler {
     pub(in crate::scheduler) settings: Settings,
     pub(in crate::scheduler) now: Moment,
-    pub(in crate::scheduler) catalog: Catalog,
+    pub(in crate::scheduler) catalog: KnownModels,
     pub(in crate::scheduler) queue: InferenceQueue,
     pub(in crate::scheduler) clients: Clients,
     pub(in crate::scheduler) pool: ModelPool,
     pub(in crate::scheduler) devices: Devices,
-    pub(in crate::scheduler) ledger: Ledger,
-    pub(in crate::scheduler) others: Others,
+    pub(in crate::scheduler) ledger: KnownLedger,
+    pub(in crate::scheduler) others: OtherHolders,
     /// Dispatched requests, looked up by id only. They are never iterated where the order would be visible.
-    pub(in crate::scheduler) running: ByNumber<RequestId, Running>,
+    pub(in crate::scheduler) running: ByNumber<RequestId, RunningRequest>,
     /// Waiting requests that could move to another rung.
     pub(in crate::scheduler) climbing: BTreeSet<RequestId>,
     /// The request of `climbing` that was last reconsidered.
@@ -94,7 +94,7 @@ pub(in crate::scheduler) const FAMILIES_KEPT: usize = 1_024;
 
 /// A request that was dispatched and has not ended.
 #[derive(Debug)]
-pub(in crate::scheduler) struct Running {
+pub(in crate::scheduler) struct RunningRequest {
     pub(in crate::scheduler) request: Waiting,
     /// The slot and generation that serve the request; `None` for a cloud provider.
     pub(in crate::scheduler) place: Option<SlotKey>,

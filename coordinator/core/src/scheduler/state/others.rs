@@ -18,7 +18,7 @@ pub(in crate::scheduler) struct LedgerPlace {
 
 /// Leases and requests of other holders, and the places of this coordinator's models in the same queue.
 #[derive(Debug, Default)]
-pub(in crate::scheduler) struct Others {
+pub(in crate::scheduler) struct OtherHolders {
     pub(in crate::scheduler) leases: Vec<OtherLease>,
     /// The requests of other holders, in the order of arrival.
     pub(in crate::scheduler) requests: Vec<OtherRequest>,

@@ -9,8 +9,8 @@ use self::world::{Behaviour, Fate, Rng, World};
 use crate::refusal::RefusalReason;
 use crate::testing::{device, model, ms, s};
 use crate::{
-    Effect, Event, LedgerState, ModelDescription, ModelStatus, Moment, Order, Outcome, RungChoice, Settings, SlotKey,
-    SlotState, Submission, Verdict, WaitReason,
+    Effect, Event, LedgerState, ModelDescription, ModelStatus, Moment, Order, RequestOutcome, RungChoice, Settings,
+    SlotKey, SlotState, Submission, Verdict, WaitReason,
 };
 
 mod clients;
@@ -490,7 +490,7 @@ fn rc_14_news_of_an_earlier_filling_means_nothing() {
     world.tell(Event::WorkerReady { slot, context_length: None });
     world.tell(Event::LeaseReleased { slot });
     world.tell(Event::WorkerReady { slot: SlotKey { id: SlotId(77), ..slot }, context_length: None });
-    world.tell(Event::Finished { request: RequestId(4_711), outcome: Outcome::Answered, tokens: None });
+    world.tell(Event::Finished { request: RequestId(4_711), outcome: RequestOutcome::Answered, tokens: None });
     assert!(matches!(world.state_of("m"), Some(SlotState::Loading(_))));
     world.run_until(s(20));
     assert_eq!(world.fate(again), &Fate::Answered);

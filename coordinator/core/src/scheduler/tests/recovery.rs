@@ -64,7 +64,7 @@ fn lost_in_order(exit_first: bool) {
     assert!(matches!(effects[..], [Effect::Dispatch { .. }]));
     let exit = crate::ExitReport { reason: None, description: "killed by signal 9".into(), last_lines: Vec::new() };
     let exited = Event::WorkerExited { slot, exit };
-    let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None };
+    let lost = Event::Finished { request, outcome: RequestOutcome::LostBeforeAnswer, tokens: None };
     let release = Effect::ReleaseLease { slot };
     if exit_first {
         assert_eq!(core.handle(s(3), exited), [release]);
@@ -198,7 +198,7 @@ fn a_lost_connection_to_a_worker_that_lives_pauses_its_slot_and_no_more() {
     world.run_until(s(4));
     let Fate::Running(slot) = *world.fate(request) else { panic!() };
     world.fates.insert(request, Fate::Waiting);
-    world.tell(Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None });
+    world.tell(Event::Finished { request, outcome: RequestOutcome::LostBeforeAnswer, tokens: None });
     assert_eq!(world.dispatched().len(), 1);
     world.run_until(s(6));
     assert_eq!(world.dispatched(), [request, request]);

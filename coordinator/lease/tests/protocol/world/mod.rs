@@ -10,7 +10,7 @@ mod physics;
 mod quiesce;
 mod store;
 
-use model_boss_lease::{DeviceKey, Evidence, LeaseId, Op, Process, StoreTime, Terms, Token};
+use model_boss_lease::{DeviceKey, Evidence, LeaseDurations, LeaseId, Op, Process, StoreTime, Token};
 use model_boss_protocol::ByteCount;
 
 pub(crate) use bug::Bug;
@@ -453,8 +453,8 @@ pub(crate) fn device(number: usize) -> DeviceKey {
     DeviceKey::gpu(format!("GPU-{number}"))
 }
 
-fn terms() -> Terms {
-    let mut terms = Terms::default();
+fn terms() -> LeaseDurations {
+    let mut terms = LeaseDurations::default();
     terms.lease = std::time::Duration::from_secs(4);
     terms.heartbeat = std::time::Duration::from_secs(1);
     terms.stale = std::time::Duration::from_secs(3);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use model_boss_core::Outcome;
+use model_boss_core::RequestOutcome;
 use model_boss_host::clocks::later;
 use model_boss_http::error::{error_event, worker_error_event};
 use model_boss_protocol::sse::{self, EVENT_END};
@@ -20,7 +20,7 @@ use crate::api::inference::annotate::Annotator;
 use crate::api::inference::answer::{Answer, Content, broken_in_the_middle, deadline_exceeded};
 use crate::api::inference::answer_body::{AnswerBody, BodyError};
 use crate::api::inference::usage::{Tail, usage_in};
-use crate::metrics::Usage;
+use crate::metrics::RequestUsage;
 use crate::scheduling::{Destination, Ticket};
 
 /// The last bytes of a stream after a complete event.
@@ -132,7 +132,7 @@ impl AnswerState {
             }
             Content::Whole(_) => {
                 account.status(status.as_u16());
-                ticket.finish(Outcome::Answered, None);
+                ticket.finish(RequestOutcome::Answered, None);
                 Self::Ended
             }
         }
@@ -188,7 +188,7 @@ impl StreamBody {
                     Poll::Ready(Some(bytes))
                 }
                 Poll::Ready(FrameStep::End) => {
-                    self.end(Outcome::Answered);
+                    self.end(RequestOutcome::Answered);
                     Poll::Ready(None)
                 }
                 Poll::Ready(FrameStep::Lost(outcome, error)) => {
@@ -200,7 +200,7 @@ impl StreamBody {
                     if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
                         // The end of the relay closes the connection to the worker, which stops the generation.
                         let event = relay.error_event(&deadline_exceeded());
-                        self.end_with(Outcome::DeadlineExceeded, ErrorCode::DeadlineExceeded.status());
+                        self.end_with(RequestOutcome::DeadlineExceeded, ErrorCode::DeadlineExceeded.status());
                         return Poll::Ready(Some(event));
                     }
                     loop {
@@ -216,7 +216,7 @@ impl StreamBody {
     }
 
     /// Records the end of a stream whose client is still connected.
-    fn end(&mut self, outcome: Outcome) {
+    fn end(&mut self, outcome: RequestOutcome) {
         if let AnswerState::Relaying(relay) = &self.state {
             let status = relay.status;
             self.end_with(outcome, status);
@@ -224,7 +224,7 @@ impl StreamBody {
     }
 
     /// Records the end with another status than that of its head.
-    fn end_with(&mut self, outcome: Outcome, status: u16) {
+    fn end_with(&mut self, outcome: RequestOutcome, status: u16) {
         if let AnswerState::Relaying(mut relay) = std::mem::replace(&mut self.state, AnswerState::Ended) {
             relay.account.used(relay.usage());
             relay.account.status(status);
@@ -240,7 +240,7 @@ impl Drop for StreamBody {
             && let Some(usage) = relay.counted_apart()
         {
             relay.account.used(Some(usage));
-            relay.ticket.finish(Outcome::ClientGone, relay.account.tokens());
+            relay.ticket.finish(RequestOutcome::ClientGone, relay.account.tokens());
         }
     }
 }
@@ -249,14 +249,14 @@ enum FrameStep {
     Bytes(Bytes),
     End,
     /// The answer cannot continue, with the reason.
-    Lost(Outcome, ApiError),
+    Lost(RequestOutcome, ApiError),
 }
 
 impl Relay {
     fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<FrameStep> {
         loop {
             if let Some(broken) = &mut self.broken {
-                return Poll::Ready(FrameStep::Lost(Outcome::LostMidAnswer, ready!(broken.as_mut().poll(cx))));
+                return Poll::Ready(FrameStep::Lost(RequestOutcome::LostMidAnswer, ready!(broken.as_mut().poll(cx))));
             }
             let data = match self.first.take() {
                 Some(first) => first,
@@ -269,7 +269,7 @@ impl Relay {
                         tracing::info!(request = %self.ticket.request(), %error, "an answer ends in the middle");
                         match error {
                             BodyError::Unusable(_) | BodyError::Memory(_) | BodyError::Panicked(_) => {
-                                return Poll::Ready(FrameStep::Lost(Outcome::Answered, error.into_error()));
+                                return Poll::Ready(FrameStep::Lost(RequestOutcome::Answered, error.into_error()));
                             }
                             BodyError::Broken(_) => {
                                 let why = self.place.take().map(broken_in_the_middle);
@@ -301,14 +301,14 @@ impl Relay {
     }
 
     /// The usage, if the answer states it.
-    fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<RequestUsage> {
         self.tail.usage().or_else(|| self.counted_apart())
     }
 
     /// The usage by the translation, which the client may not see.
-    fn counted_apart(&self) -> Option<Usage> {
+    fn counted_apart(&self) -> Option<RequestUsage> {
         let (prompt_tokens, completion_tokens) = self.rest.tokens()?;
-        Some(Usage { prompt_tokens, completion_tokens, ..Usage::default() })
+        Some(RequestUsage { prompt_tokens, completion_tokens, ..RequestUsage::default() })
     }
 
     fn note(&mut self, data: Bytes) -> Bytes {
@@ -357,7 +357,7 @@ fn first_bytes(answer: Result<Answer, ApiError>) -> (AnswerState, Option<Bytes>)
             };
             let event = worker_error_event(answer.status, body);
             answer.account.status(answer.status.as_u16());
-            answer.ticket.finish(Outcome::Answered, None);
+            answer.ticket.finish(RequestOutcome::Answered, None);
             (AnswerState::Ended, Some(event))
         }
         Ok(mut answer) => {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use model_boss_engine::residency::schedule::BlockId;
+use model_boss_engine::residency::schedule::LayerBlockId;
 use model_boss_engine::residency::{Capabilities, Loan, StreamDevice, StreamFault};
 use model_boss_weights::store::Reads;
 
@@ -33,7 +33,7 @@ impl StreamDevice for CpuDevice {
         Capabilities { host_memory: true, ..Capabilities::default() }
     }
 
-    fn place(&mut self, block: BlockId, mut from: Loan) -> Result<StreamedBlock, StreamFault> {
+    fn place(&mut self, block: LayerBlockId, mut from: Loan) -> Result<StreamedBlock, StreamFault> {
         let (Some((reads, pieces)), Some(checked)) = (self.blocks.get(block.0), self.checked.get_mut(block.0)) else {
             return Err(StreamFault::Step(format!("no block {}", block.0)));
         };

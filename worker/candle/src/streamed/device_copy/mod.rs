@@ -15,7 +15,7 @@ use model_boss_engine::residency::device_copy::{
 };
 use model_boss_engine::residency::plan::{MemoryNeeds, Rates, ResidencyPlan, StreamPlan, cost, plan};
 use model_boss_engine::residency::predict::step_seconds;
-use model_boss_engine::residency::schedule::BlockId;
+use model_boss_engine::residency::schedule::LayerBlockId;
 use model_boss_engine::residency::{Capabilities, Loan, Monitor, StreamDevice, StreamFault, Streamer, TimeSpan};
 use model_boss_protocol::ByteCount;
 use model_boss_weights::store::{self, HostBuffer, Reads, WeightStore, evenly_within, read_all};
@@ -104,7 +104,7 @@ where
         let mut cost = cost(&needs, &local, &rates);
         // The cost counts the blocks that are copied in a step, in their order.
         let kept = local.kept(local.look_ahead);
-        let comes = (0..local.blocks.len()).map(BlockId).filter(|block| !kept.contains(block));
+        let comes = (0..local.blocks.len()).map(LayerBlockId).filter(|block| !kept.contains(block));
         for (of_block, block) in cost.blocks.iter_mut().zip(comes) {
             if host.held.contains(&block) {
                 of_block.read = 0.0;
@@ -180,7 +180,7 @@ fn fitting(
 /// The uses of host memory.
 struct HostShare {
     buffers: usize,
-    held: Vec<BlockId>,
+    held: Vec<LayerBlockId>,
     bytes: u64,
 }
 
@@ -197,7 +197,7 @@ impl HostShare {
         let (buffer, limit) = (buffer as u64, limit.unwrap_or(BUFFERS as u64 * buffer as u64));
         let all: u64 = blocks.iter().map(|(reads, _)| reads.buffer() as u64).sum();
         if all <= limit {
-            let held = (0..blocks.len()).map(BlockId).collect();
+            let held = (0..blocks.len()).map(LayerBlockId).collect();
             // The ring needs a buffer even if no block is read into it, so it gets one of a page.
             return Ok(Self { buffers: 1, held, bytes: all });
         }
@@ -213,7 +213,7 @@ impl HostShare {
         let bytes: Vec<u64> = blocks.iter().map(|(reads, _)| reads.buffer() as u64).collect();
         let held = evenly_within(&bytes, stay, limit - buffers * buffer);
         let held_bytes: u64 = held.iter().map(|block| bytes[*block]).sum();
-        let held = held.into_iter().map(BlockId).collect();
+        let held = held.into_iter().map(LayerBlockId).collect();
         Ok(Self { buffers: buffers as usize, bytes: buffers * buffer + held_bytes, held })
     }
 }
@@ -305,7 +305,7 @@ impl<D: CopyDriver<Class = MatrixLayout>> MatrixDevice<D> {
         driver: &Arc<D>,
         blocks: Vec<(Reads, Vec<MatrixPiece>)>,
         slots: usize,
-        held: HashMap<BlockId, HostBuffer>,
+        held: HashMap<LayerBlockId, HostBuffer>,
     ) -> Result<Self, StreamFault> {
         let of_block = |(reads, pieces): &(Reads, Vec<MatrixPiece>)| -> Vec<CopyPiece<MatrixLayout>> {
             let places = reads.places().iter().cloned();
@@ -339,11 +339,11 @@ where
         self.copied.host_buffer(bytes)
     }
 
-    fn holds(&self, block: BlockId) -> Option<u64> {
+    fn holds(&self, block: LayerBlockId) -> Option<u64> {
         self.copied.holds(block)
     }
 
-    fn place(&mut self, block: BlockId, from: Loan) -> Result<StreamedBlock, StreamFault> {
+    fn place(&mut self, block: LayerBlockId, from: Loan) -> Result<StreamedBlock, StreamFault> {
         let copied = self.copied.place(block, from)?;
         let names = self.names.get(block.0).into_iter().flatten().cloned();
         let matrices = names.zip(copied.pieces()).map(|(name, memory)| (name, memory.matrix())).collect();

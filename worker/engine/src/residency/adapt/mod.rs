@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::plan::StreamPlan;
 use super::predict::{BlockCost, LayerCost, StepCost, steps_seconds};
-use super::schedule::BlockId;
+use super::schedule::LayerBlockId;
 use super::timeline::StepTimeline;
 
 /// Steps that are looked at together.
@@ -104,7 +104,7 @@ impl Adapter {
     }
 
     /// The blocks that stay for now.
-    pub fn kept(&self) -> Vec<BlockId> {
+    pub fn kept(&self) -> Vec<LayerBlockId> {
         self.plan.kept(self.look_ahead)
     }
 
@@ -176,8 +176,9 @@ impl Adapter {
     }
 
     /// The cost of a step if these blocks had stayed. A block that was not read counts as others of its size.
-    fn cost(&self, step: &Measured, kept: &[BlockId]) -> StepCost {
-        let comes: Vec<usize> = (0..self.plan.blocks.len()).filter(|block| !kept.contains(&BlockId(*block))).collect();
+    fn cost(&self, step: &Measured, kept: &[LayerBlockId]) -> StepCost {
+        let comes: Vec<usize> =
+            (0..self.plan.blocks.len()).filter(|block| !kept.contains(&LayerBlockId(*block))).collect();
         // A block that was not read takes the times of the step's other blocks, one after the other. A disk that wavers
         // does so for all of them.
         let mut others = step.blocks.iter().enumerate().filter_map(|(block, cost)| Some((block, (*cost)?))).cycle();
@@ -192,7 +193,7 @@ impl Adapter {
         });
         let blocks = blocks.collect();
         let block_of =
-            |layer: usize| comes.iter().position(|block| self.plan.blocks[*block].contains(&layer)).map(BlockId);
+            |layer: usize| comes.iter().position(|block| self.plan.blocks[*block].contains(&layer)).map(LayerBlockId);
         let layers = step
             .layers
             .iter()

@@ -22,7 +22,7 @@ fn planned() -> (StreamPlan, Vec<u64>) {
 
 /// Seconds of a layer's compute and of a block's read.
 fn device(plan: &StreamPlan, compute: f64, read: f64, unsteadiness: f64, ends: f64) -> SimulatedDevice {
-    let block_of = |layer: usize| plan.blocks.iter().position(|block| block.contains(&layer)).map(BlockId);
+    let block_of = |layer: usize| plan.blocks.iter().position(|block| block.contains(&layer)).map(LayerBlockId);
     let layers = (0..LAYERS).map(|layer| LayerCost { compute, block: block_of(layer) }).collect();
     let blocks = vec![BlockCost { read, place: 0.0 }; plan.blocks.len()];
     SimulatedDevice {

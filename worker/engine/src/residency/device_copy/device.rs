@@ -10,7 +10,7 @@ use model_boss_weights::store::HostBuffer;
 
 use super::driver::{CopyDriver, Queue};
 use super::slots::{DeviceSlot, SlotNeeds, Slots};
-use crate::residency::schedule::BlockId;
+use crate::residency::schedule::LayerBlockId;
 use crate::residency::streamer::{Capabilities, Loan, StreamDevice, StreamFault};
 
 /// One piece of a block.
@@ -23,7 +23,7 @@ pub struct CopyPiece<C> {
 }
 
 /// A check of a block's bytes when they are read for the first time. Its error names the fault.
-pub type BlockCheck = Box<dyn Fn(BlockId, &[u8]) -> Result<(), String> + Send>;
+pub type BlockCheck = Box<dyn Fn(LayerBlockId, &[u8]) -> Result<(), String> + Send>;
 
 /// A [`StreamDevice`] over a [`CopyDriver`].
 pub struct CopyDevice<D: CopyDriver> {
@@ -32,7 +32,7 @@ pub struct CopyDevice<D: CopyDriver> {
     blocks: Vec<Vec<CopyPiece<D::Class>>>,
     slots: Arc<Slots<D>>,
     /// Blocks whose bytes are in host memory for good.
-    pub(super) held: HashMap<BlockId, HostBuffer>,
+    pub(super) held: HashMap<LayerBlockId, HostBuffer>,
     pub(super) check: BlockCheck,
     /// By block: whether its bytes were looked at. Files do not change while they are read, so once is enough.
     checked: Vec<bool>,
@@ -46,7 +46,7 @@ impl<D: CopyDriver> CopyDevice<D> {
         driver: Arc<D>,
         blocks: Vec<Vec<CopyPiece<D::Class>>>,
         slots: usize,
-        held: HashMap<BlockId, HostBuffer>,
+        held: HashMap<LayerBlockId, HostBuffer>,
         check: BlockCheck,
     ) -> Result<Self, StreamFault> {
         let needs = SlotNeeds::of(blocks.iter().map(|pieces| pieces.iter().map(|piece| piece.class.clone())));
@@ -80,14 +80,14 @@ impl<D: CopyDriver> StreamDevice for CopyDevice<D> {
         self.driver.host_buffer(bytes)
     }
 
-    fn holds(&self, block: BlockId) -> Option<u64> {
+    fn holds(&self, block: LayerBlockId) -> Option<u64> {
         self.held.contains_key(&block).then(|| {
             let pieces = self.blocks.get(block.0).map(Vec::as_slice).unwrap_or_default();
             pieces.iter().map(|piece| piece.at.len() as u64).sum()
         })
     }
 
-    fn place(&mut self, block: BlockId, from: Loan) -> Result<BlockCopy<D>, StreamFault> {
+    fn place(&mut self, block: LayerBlockId, from: Loan) -> Result<BlockCopy<D>, StreamFault> {
         let (Some(pieces), Some(checked)) = (self.blocks.get(block.0), self.checked.get_mut(block.0)) else {
             return Err(StreamFault::Step(format!("no block {}", block.0)));
         };

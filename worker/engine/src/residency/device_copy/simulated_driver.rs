@@ -32,7 +32,7 @@ pub(super) struct Memory {
     state: Arc<Mutex<SimulatedQueues>>,
 }
 
-pub(super) struct Event(usize);
+pub(super) struct SimulatedEvent(usize);
 
 #[derive(Default)]
 struct SimulatedQueues {
@@ -167,7 +167,7 @@ fn addresses(bytes: &[u8]) -> Range<usize> {
 impl CopyDriver for SimulatedDriver {
     type Class = usize;
     type Memory = Memory;
-    type Event = Event;
+    type Event = SimulatedEvent;
 
     fn capabilities(&self) -> Capabilities {
         Capabilities { pinned_host: true, ..Capabilities::default() }
@@ -187,10 +187,10 @@ impl CopyDriver for SimulatedDriver {
         Ok(Memory { id, state: Arc::clone(&self.state) })
     }
 
-    fn event(&self, _timed: bool) -> Result<Event, StreamFault> {
+    fn event(&self, _timed: bool) -> Result<SimulatedEvent, StreamFault> {
         let mut state = self.lock();
         state.events.push((0, 0, 0.0));
-        Ok(Event(state.events.len() - 1))
+        Ok(SimulatedEvent(state.events.len() - 1))
     }
 
     fn copy(&self, from: &[u8], to: &Memory) -> Result<(), StreamFault> {
@@ -200,7 +200,7 @@ impl CopyDriver for SimulatedDriver {
         Ok(())
     }
 
-    fn record(&self, event: &Event, queue: Queue) -> Result<(), StreamFault> {
+    fn record(&self, event: &SimulatedEvent, queue: Queue) -> Result<(), StreamFault> {
         let turn = {
             let mut state = self.lock();
             state.events[event.0].0 += 1;
@@ -210,7 +210,7 @@ impl CopyDriver for SimulatedDriver {
         Ok(())
     }
 
-    fn wait(&self, queue: Queue, event: &Event) -> Result<(), StreamFault> {
+    fn wait(&self, queue: Queue, event: &SimulatedEvent) -> Result<(), StreamFault> {
         let left_out = if queue == Queue::Copy { self.left_out.free } else { self.left_out.ready };
         if !left_out {
             let turn = self.lock().events[event.0].0;
@@ -219,11 +219,11 @@ impl CopyDriver for SimulatedDriver {
         Ok(())
     }
 
-    fn finish(&self, event: &Event) -> Result<(), StreamFault> {
+    fn finish(&self, event: &SimulatedEvent) -> Result<(), StreamFault> {
         if self.left_out.finish || self.left_out.ready { Ok(()) } else { self.lock().reach(event.0) }
     }
 
-    fn seconds(&self, from: &Event, to: &Event) -> Result<f64, StreamFault> {
+    fn seconds(&self, from: &SimulatedEvent, to: &SimulatedEvent) -> Result<f64, StreamFault> {
         self.finish(from)?;
         self.finish(to)?;
         let state = self.lock();

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::simulated_driver::{LeftOut, Memory, SimulatedDriver};
 use super::*;
-use crate::residency::schedule::BlockId;
+use crate::residency::schedule::LayerBlockId;
 use crate::residency::streamer::{BlockSource, Loan, Monitor, ResidencySummary, StreamDevice, StreamFault, Streamer};
 
 const PIECE: usize = 64;
@@ -29,7 +29,7 @@ fn fill(block: usize, pieces: usize, into: &mut [u8]) {
 }
 
 impl BlockSource for Pattern {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
+    fn read(&mut self, block: LayerBlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
         self.driver.host_writes(into);
         fill(block.0, self.sizes[block.0], into);
         self.reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -51,12 +51,12 @@ fn stream(
     held: &[usize],
     cuts: &[usize],
 ) -> (Vec<String>, usize, Arc<Monitor>) {
-    let held: HashMap<BlockId, HostBuffer> = held
+    let held: HashMap<LayerBlockId, HostBuffer> = held
         .iter()
         .map(|block| {
             let mut bytes = driver.host_buffer(sizes[*block] * PIECE).unwrap();
             fill(*block, sizes[*block], &mut bytes);
-            (BlockId(*block), bytes)
+            (LayerBlockId(*block), bytes)
         })
         .collect();
     let check: BlockCheck =
@@ -150,13 +150,13 @@ fn a_copy_takes_what_it_takes_however_long_it_waited_for_its_slot() {
     let check: BlockCheck = Box::new(|_, _| Ok(()));
     let mut bytes = driver.host_buffer(2 * PIECE).unwrap();
     fill(0, 2, &mut bytes);
-    let held = HashMap::from([(BlockId(0), bytes)]);
+    let held = HashMap::from([(LayerBlockId(0), bytes)]);
     let mut device = CopyDevice::new(Arc::clone(&driver), blocks(&[2]), 1, held, check).unwrap();
-    let block = device.place(BlockId(0), Loan::none()).unwrap();
+    let block = device.place(LayerBlockId(0), Loan::none()).unwrap();
     let memory = block.pieces().next().unwrap();
     (0..ASKED).for_each(|_| driver.compute(memory, content(0, 0)));
     drop(block);
-    let again = device.place(BlockId(0), Loan::none()).unwrap();
+    let again = device.place(LayerBlockId(0), Loan::none()).unwrap();
     // The simulated clock counts operations: two pieces and the mark after them, without the computation before.
     let worked = device.worked().unwrap().as_secs_f64();
     assert!((3.0..50.0).contains(&worked), "{worked}");
@@ -176,18 +176,18 @@ fn what_is_wrong_with_the_first_coming_fails_the_step_and_gives_the_slot_back() 
     let check: BlockCheck = Box::new(|_, _| Err("holds NaN".to_owned()));
     let mut device = CopyDevice::new(Arc::clone(&driver), blocks(&[1]), 1, HashMap::new(), check).unwrap();
     let held = driver.host_buffer(PIECE).unwrap();
-    device.held.insert(BlockId(0), held);
-    assert_eq!(device.holds(BlockId(0)), Some(PIECE as u64));
+    device.held.insert(LayerBlockId(0), held);
+    assert_eq!(device.holds(LayerBlockId(0)), Some(PIECE as u64));
     for _ in 0..3 {
         let loan = Loan::none();
-        assert_eq!(device.place(BlockId(0), loan).err(), Some(StreamFault::Step("holds NaN".to_owned())));
+        assert_eq!(device.place(LayerBlockId(0), loan).err(), Some(StreamFault::Step("holds NaN".to_owned())));
     }
     // Too few bytes for the pieces is a fault too, and not the end of the slot.
     device.check = Box::new(|_, _| Ok(()));
     device.held.clear();
     for _ in 0..3 {
         assert!(
-            matches!(device.place(BlockId(0), Loan::none()), Err(StreamFault::Step(what)) if what.contains("fewer"))
+            matches!(device.place(LayerBlockId(0), Loan::none()), Err(StreamFault::Step(what)) if what.contains("fewer"))
         );
     }
 }

@@ -4,7 +4,7 @@
 use model_boss_protocol::{ByteCount, ResidencyMode};
 
 use super::predict::{self, BlockCost, LayerCost, StepCost};
-use super::schedule::BlockId;
+use super::schedule::LayerBlockId;
 
 /// The bytes of a block without measurements: enough that the fixed cost of a transfer does not count.
 const SMALLEST_BLOCK: u64 = 32 << 20;
@@ -93,10 +93,10 @@ impl StreamPlan {
 
     /// The blocks that stay in slots at a look-ahead. They are spread evenly among the others, so that reading
     /// continues while they compute.
-    pub fn kept(&self, look_ahead: usize) -> Vec<BlockId> {
+    pub fn kept(&self, look_ahead: usize) -> Vec<LayerBlockId> {
         let (blocks, keep) = (self.blocks.len(), self.slots.saturating_sub(look_ahead + 1));
         let stays = |block: &usize| (block + 1) * keep / blocks > block * keep / blocks;
-        (0..blocks).filter(stays).map(BlockId).collect()
+        (0..blocks).filter(stays).map(LayerBlockId).collect()
     }
 
     /// Bytes of layers on the device at any time.
@@ -285,7 +285,7 @@ fn with(
         let (streamed_bytes, step_seconds) = (coming_bytes, None);
         let mut plan =
             StreamPlan { blocks, slots, look_ahead, slot_bytes, resident_bytes, streamed_bytes, step_seconds };
-        for BlockId(kept) in plan.kept(look_ahead) {
+        for LayerBlockId(kept) in plan.kept(look_ahead) {
             plan.streamed_bytes -= plan.blocks[kept].iter().map(|layer| needs.layers[*layer]).sum::<u64>();
         }
         plan.step_seconds = rates.map(|rates| predict::step_seconds(&cost(needs, &plan, rates), look_ahead + 1));
@@ -298,10 +298,10 @@ fn with(
 pub fn cost(needs: &MemoryNeeds, plan: &StreamPlan, rates: &Rates) -> StepCost {
     let kept = plan.kept(plan.look_ahead);
     let comes: Vec<&Vec<usize>> = (0..plan.blocks.len())
-        .filter(|block| !kept.contains(&BlockId(*block)))
+        .filter(|block| !kept.contains(&LayerBlockId(*block)))
         .map(|block| &plan.blocks[block])
         .collect();
-    let block_of = |layer: usize| comes.iter().position(|block| block.contains(&layer)).map(BlockId);
+    let block_of = |layer: usize| comes.iter().position(|block| block.contains(&layer)).map(LayerBlockId);
     let layers = needs
         .layers
         .iter()

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 /// A block, by its place in the order of computing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BlockId(pub usize);
+pub struct LayerBlockId(pub usize);
 
 /// The id of one fetch of a block; the next fetch of the same block has another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,7 +23,7 @@ pub struct Fetch {
     /// The id of this fetch.
     pub id: FetchId,
     /// The fetched block.
-    pub block: BlockId,
+    pub block: LayerBlockId,
 }
 
 /// The state of a layer that is about to compute.
@@ -58,7 +58,7 @@ enum FetchStage {
 #[derive(Clone, Debug)]
 pub struct Schedule {
     /// By layer: its block, or none if it is resident.
-    block_of: Vec<Option<BlockId>>,
+    block_of: Vec<Option<LayerBlockId>>,
     /// By block: the layer behind which it is dropped.
     last_layer: Vec<usize>,
     slots: usize,
@@ -70,7 +70,7 @@ pub struct Schedule {
     keep: Vec<bool>,
     /// Blocks that stay. They hold their places.
     kept: Vec<Fetch>,
-    next_block: BlockId,
+    next_block: LayerBlockId,
     next_id: u64,
 }
 
@@ -82,7 +82,7 @@ impl Schedule {
         for (block, of_block) in blocks.iter().enumerate() {
             for layer in of_block {
                 if let Some(of_layer) = block_of.get_mut(*layer) {
-                    *of_layer = Some(BlockId(block));
+                    *of_layer = Some(LayerBlockId(block));
                 }
             }
         }
@@ -96,7 +96,7 @@ impl Schedule {
             unwanted: Vec::new(),
             keep,
             kept: Vec::new(),
-            next_block: BlockId(0),
+            next_block: LayerBlockId(0),
             next_id: 0,
         }
     }
@@ -113,8 +113,8 @@ impl Schedule {
 
     /// Chooses the blocks that stay from their next use on; those that stayed until now are dropped behind it. One
     /// place is always left to streamed ones.
-    pub fn keep(&mut self, blocks: &[BlockId]) {
-        self.keep = (0..self.blocks()).map(|block| blocks.contains(&BlockId(block))).collect();
+    pub fn keep(&mut self, blocks: &[LayerBlockId]) {
+        self.keep = (0..self.blocks()).map(|block| blocks.contains(&LayerBlockId(block))).collect();
     }
 
     /// The next block to read, if there is a place for it. The caller reads it.
@@ -123,12 +123,12 @@ impl Schedule {
             return None;
         }
         let blocks = self.blocks();
-        let stays = |block: &BlockId| self.kept.iter().any(|kept| kept.block == *block);
-        let mut ahead = (0..blocks).map(|ahead| BlockId((self.next_block.0 + ahead) % blocks));
+        let stays = |block: &LayerBlockId| self.kept.iter().any(|kept| kept.block == *block);
+        let mut ahead = (0..blocks).map(|ahead| LayerBlockId((self.next_block.0 + ahead) % blocks));
         let block = ahead.find(|block| !stays(block))?;
         let fetch = Fetch { id: FetchId(self.next_id), block };
         self.next_id += 1;
-        self.next_block = BlockId((block.0 + 1) % blocks);
+        self.next_block = LayerBlockId((block.0 + 1) % blocks);
         self.wanted.push_back((fetch, FetchStage::Reading));
         Some(fetch)
     }
@@ -192,7 +192,7 @@ impl Schedule {
     }
 
     /// A layer's block; none if it is resident.
-    pub fn block_of(&self, layer: usize) -> Option<BlockId> {
+    pub fn block_of(&self, layer: usize) -> Option<LayerBlockId> {
         self.block_of.get(layer).copied().flatten()
     }
 

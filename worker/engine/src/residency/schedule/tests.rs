@@ -13,7 +13,7 @@ fn blocks(streamed: &[bool], size: usize) -> Vec<Vec<usize>> {
 
 fn device(streamed: &[bool], size: usize, compute: f64, cost: BlockCost) -> (SimulatedDevice, Vec<Vec<usize>>) {
     let blocks = blocks(streamed, size);
-    let block_of = |layer: usize| blocks.iter().position(|block| block.contains(&layer)).map(BlockId);
+    let block_of = |layer: usize| blocks.iter().position(|block| block.contains(&layer)).map(LayerBlockId);
     let layers = (0..streamed.len()).map(|layer| LayerCost { compute, block: block_of(layer) }).collect();
     let device = SimulatedDevice {
         cost: StepCost { layers, blocks: vec![cost; blocks.len()], ..StepCost::default() },
@@ -57,10 +57,10 @@ fn a_step_that_ended_early_leaves_nothing_behind() {
     schedule.computed(0);
     // The step ends here; the next begins at layer 0, for which block 1 comes too soon.
     assert_eq!(schedule.need(0), LayerNeed::Wait);
-    assert_eq!(schedule.next_read().map(|fetch| fetch.block), Some(BlockId(0)));
+    assert_eq!(schedule.next_read().map(|fetch| fetch.block), Some(LayerBlockId(0)));
     assert_eq!(schedule.next_read(), None, "the unwanted read still holds its place");
     assert_eq!(schedule.was_read(second.id), FetchArrival::Unwanted);
-    assert_eq!(schedule.next_read().map(|fetch| fetch.block), Some(BlockId(1)));
+    assert_eq!(schedule.next_read().map(|fetch| fetch.block), Some(LayerBlockId(1)));
 }
 
 #[test]
@@ -70,14 +70,14 @@ fn a_failed_fetch_comes_again() {
     schedule.failed(first.id);
     assert_eq!(schedule.was_read(second.id), FetchArrival::Unwanted);
     assert_eq!(schedule.held(), 0);
-    assert_eq!(schedule.next_read().map(|fetch| fetch.block), Some(BlockId(0)));
+    assert_eq!(schedule.next_read().map(|fetch| fetch.block), Some(LayerBlockId(0)));
 }
 
 #[test]
 fn blocks_that_stay_are_read_once_and_can_be_let_go() {
     let (device, blocks) = device(&[true; 6], 1, 1.0, BlockCost { read: 1.0, place: 0.5 });
     let mut schedule = Schedule::new(6, &blocks, 4);
-    schedule.keep(&[BlockId(1), BlockId(4)]);
+    schedule.keep(&[LayerBlockId(1), LayerBlockId(4)]);
     let played = device.play(schedule.clone(), &[None; 5]).unwrap();
     let came = |step: usize| -> Vec<usize> {
         played.timelines[step].copies.iter().flat_map(|copy| copy.layers.iter().copied()).collect()
@@ -86,7 +86,7 @@ fn blocks_that_stay_are_read_once_and_can_be_let_go() {
     assert_eq!((came(1), came(4)), (vec![0, 2, 3, 5], vec![0, 2, 3, 5]));
     assert!(played.most_bytes <= 4);
     // However many are to stay, one place is left.
-    schedule.keep(&(0..6).map(BlockId).collect::<Vec<_>>());
+    schedule.keep(&(0..6).map(LayerBlockId).collect::<Vec<_>>());
     let played = device.play(schedule, &[None; 5]).unwrap();
     assert_eq!(played.timelines[4].copies.len(), 3);
 }
@@ -122,7 +122,7 @@ proptest! {
         let steps: Vec<CutShort> = steps;
         let layers = streamed.len();
         let mut schedule = Schedule::new(layers, &blocks, slots);
-        schedule.keep(&keep.into_iter().map(BlockId).collect::<Vec<_>>());
+        schedule.keep(&keep.into_iter().map(LayerBlockId).collect::<Vec<_>>());
         let played = device.play(schedule, &steps).map_err(|broken| TestCaseError::fail(broken.to_string()))?;
         // In order, each layer of each step.
         let expected: Vec<usize> = steps.iter().flat_map(|cut| 0..cut.unwrap_or(layers).min(layers)).collect();

@@ -6,12 +6,12 @@ use model_boss_protocol::ByteCount;
 use model_boss_weights::store::HostBuffer;
 
 use super::ring::Loan;
-use crate::residency::schedule::BlockId;
+use crate::residency::schedule::LayerBlockId;
 
 /// Reads blocks into host memory. It has a thread of its own.
 pub trait BlockSource: Send + 'static {
     /// Fills a buffer with a block's bytes; returns their number.
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, StreamFault>;
+    fn read(&mut self, block: LayerBlockId, into: &mut [u8]) -> Result<u64, StreamFault>;
 }
 
 /// Places read blocks where they are computed with. It has a thread of its own. The trait contains all that a kind of
@@ -32,13 +32,13 @@ pub trait StreamDevice: Send + 'static {
 
     /// The number of a block's bytes that it holds in host memory itself. Such a block is not read, and the loan that
     /// comes with it is empty. Asked once, before streaming begins.
-    fn holds(&self, _block: BlockId) -> Option<u64> {
+    fn holds(&self, _block: LayerBlockId) -> Option<u64> {
         None
     }
 
     /// Copies or rearranges a block; returns when it can be computed with. Dropping `from` frees it for the next
     /// read; where host memory is the device's own, the block keeps it.
-    fn place(&mut self, block: BlockId, from: Loan) -> Result<Self::Block, StreamFault>;
+    fn place(&mut self, block: LayerBlockId, from: Loan) -> Result<Self::Block, StreamFault>;
 
     /// The time that the device worked on the block placed last, where the call also waited for the computation before
     /// it. Absent where the call took as long as the work.

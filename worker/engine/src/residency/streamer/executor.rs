@@ -13,7 +13,7 @@ use super::monitor::Monitor;
 use super::ring::Ring;
 use super::threads::{FetchTimes, RunningThread, SharedStream, StreamState};
 use crate::residency::adapt::Adapter;
-use crate::residency::schedule::{BlockId, LayerNeed, Schedule};
+use crate::residency::schedule::{LayerBlockId, LayerNeed, Schedule};
 use crate::residency::timeline::{Compute, Copy, StepTimeline, TimeSpan};
 
 /// The interval at which a waiting step checks whether it was cancelled.
@@ -64,7 +64,7 @@ impl<D: StreamDevice> Streamer<D> {
         let buffers: Result<Vec<HostBuffer>, StreamFault> =
             (0..buffers.max(1)).map(|_| device.host_buffer(buffer)).collect();
         let ring = Ring::new(buffers.map_err(StreamError::Buffers)?);
-        let held: Vec<Option<u64>> = (0..blocks.len()).map(|block| device.holds(BlockId(block))).collect();
+        let held: Vec<Option<u64>> = (0..blocks.len()).map(|block| device.holds(LayerBlockId(block))).collect();
         let state = StreamState {
             schedule: Schedule::new(layers, &blocks, slots),
             read: HashMap::new(),
@@ -226,7 +226,7 @@ impl<D: StreamDevice> Streamer<D> {
         self.monitor.stepped(std::mem::take(&mut self.step));
     }
 
-    fn note_copy(&mut self, block: BlockId, times: &FetchTimes) {
+    fn note_copy(&mut self, block: LayerBlockId, times: &FetchTimes) {
         let copy = Copy {
             layers: self.blocks.get(block.0).cloned().unwrap_or_default(),
             bytes: times.bytes,

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::*;
 use crate::residency::adapt::Adapter;
-use crate::residency::schedule::BlockId;
+use crate::residency::schedule::LayerBlockId;
 
 /// Bytes that identify their block.
 struct Pattern;
 
 impl BlockSource for Pattern {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
+    fn read(&mut self, block: LayerBlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
         into.fill(block.0 as u8 + 1);
         Ok(into.len() as u64)
     }
@@ -30,7 +30,7 @@ impl BadSector {
 struct Failing(Arc<BadSector>);
 
 impl BlockSource for Failing {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
+    fn read(&mut self, block: LayerBlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
         if *self.0.0.lock().unwrap() == Some(block.0) {
             return Err(a_bad_sector());
         }
@@ -65,7 +65,7 @@ impl StreamDevice for Counting {
         Capabilities { host_memory: true, ..Capabilities::default() }
     }
 
-    fn place(&mut self, _block: BlockId, from: Loan) -> Result<Counted, StreamFault> {
+    fn place(&mut self, _block: LayerBlockId, from: Loan) -> Result<Counted, StreamFault> {
         let held = self.0.held.fetch_add(1, Ordering::SeqCst) + 1;
         self.0.most.fetch_max(held, Ordering::SeqCst);
         Ok(Counted { bytes: from, counts: Arc::clone(&self.0) })
@@ -189,7 +189,7 @@ impl StreamDevice for Gated {
         Capabilities::default()
     }
 
-    fn place(&mut self, _block: BlockId, from: Loan) -> Result<Loan, StreamFault> {
+    fn place(&mut self, _block: LayerBlockId, from: Loan) -> Result<Loan, StreamFault> {
         let _ = self.0.recv();
         Ok(from)
     }
@@ -231,7 +231,7 @@ fn it_ends_while_everybody_waits() {
 struct Hanging(mpsc::Receiver<()>);
 
 impl BlockSource for Hanging {
-    fn read(&mut self, _: BlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
+    fn read(&mut self, _: LayerBlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
         let _ = self.0.recv();
         Ok(into.len() as u64)
     }
@@ -270,7 +270,7 @@ fn a_read_that_never_ends_does_not_keep_the_process_from_ending() {
 struct Panicking;
 
 impl BlockSource for Panicking {
-    fn read(&mut self, _: BlockId, _: &mut [u8]) -> Result<u64, StreamFault> {
+    fn read(&mut self, _: LayerBlockId, _: &mut [u8]) -> Result<u64, StreamFault> {
         panic!("a fault in the program")
     }
 }
@@ -297,11 +297,11 @@ impl StreamDevice for Waiting {
         self.0.capabilities()
     }
 
-    fn holds(&self, block: BlockId) -> Option<u64> {
-        (block == BlockId(0)).then_some(9)
+    fn holds(&self, block: LayerBlockId) -> Option<u64> {
+        (block == LayerBlockId(0)).then_some(9)
     }
 
-    fn place(&mut self, block: BlockId, from: Loan) -> Result<Counted, StreamFault> {
+    fn place(&mut self, block: LayerBlockId, from: Loan) -> Result<Counted, StreamFault> {
         self.0.place(block, from)
     }
 

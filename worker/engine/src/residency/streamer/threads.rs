@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::device::{BlockSource, StreamDevice, StreamFault};
 use super::ring::{Loan, Ring};
-use crate::residency::schedule::{BlockId, Fetch, FetchArrival, FetchId, Schedule};
+use crate::residency::schedule::{Fetch, FetchArrival, FetchId, LayerBlockId, Schedule};
 
 pub(super) struct SharedStream<D: StreamDevice> {
     pub(super) state: Mutex<StreamState<D>>,
@@ -29,7 +29,7 @@ pub(super) struct StreamState<D: StreamDevice> {
 pub(super) struct FetchFailure {
     fault: StreamFault,
     /// Which; none if it is all of them.
-    block: Option<BlockId>,
+    block: Option<LayerBlockId>,
 }
 
 impl FetchFailure {

@@ -51,7 +51,7 @@ pub(super) fn rewrite(source: &str) -> String {
         let (inside, after) = output.split_at(end);
         let (lead, inside) = inside.split_at(usize::from(inside.starts_with(['-', '+'])));
         let (inside, trail) = inside.split_at(inside.len() - usize::from(inside.ends_with(['-', '+'])));
-        let Terms { starts, simple, .. } = terms(inside);
+        let TermStarts { starts, simple, .. } = terms(inside);
         let parts: Vec<&str> = starts.windows(2).map(|pair| inside[pair[0]..pair[1] - 1].trim()).collect();
         let marked = parts.iter().any(|part| part.strip_suffix("safe").is_some_and(|p| p.trim_end().ends_with('|')));
         out.push_str(lead);
@@ -67,7 +67,7 @@ pub(super) fn rewrite(source: &str) -> String {
 }
 
 /// The starts of an expression's terms.
-struct Terms {
+struct TermStarts {
     /// Starts of the terms between `+`, and one behind the end plus one.
     starts: Vec<usize>,
     /// Whether nothing outside brackets binds less than `+`.
@@ -77,7 +77,7 @@ struct Terms {
 }
 
 /// Reads an expression up to `}}`, minding strings and brackets.
-fn terms(expression: &str) -> Terms {
+fn terms(expression: &str) -> TermStarts {
     let (mut starts, mut simple, mut depth, mut quote, mut word) = (vec![0], true, 0_usize, None, 0);
     let bytes = expression.as_bytes();
     let mut index = 0;
@@ -90,7 +90,7 @@ fn terms(expression: &str) -> Terms {
             (None, b'"' | b'\'') => quote = Some(byte),
             (None, b'(' | b'[' | b'{') => depth += 1,
             (None, b'}') if depth == 0 && bytes.get(index + 1) == Some(&b'}') => {
-                return Terms { starts, simple, end: Some(index) };
+                return TermStarts { starts, simple, end: Some(index) };
             }
             (None, b')' | b']' | b'}') => depth = depth.saturating_sub(1),
             (None, b'+') if depth == 0 => starts.push(index + 1),
@@ -106,5 +106,5 @@ fn terms(expression: &str) -> Terms {
         index += 1;
     }
     starts.push(expression.len() + 1);
-    Terms { starts, simple, end: None }
+    TermStarts { starts, simple, end: None }
 }

@@ -16,7 +16,7 @@ use crate::refusal::Refusal;
 use crate::testing::device;
 use crate::{
     Effect, Event, ExitReport, Footprint, Input, Ladder, LeaveCause, LedgerState, LoadOptions, ModelDescription,
-    Moment, Order, Outcome, Principal, Scheduler, Settings, SlotKey, SlotState, SlotView, Submission, Verdict,
+    Moment, Order, Principal, RequestOutcome, Scheduler, Settings, SlotKey, SlotState, SlotView, Submission, Verdict,
 };
 
 /// A seeded random number generator (splitmix64).
@@ -305,7 +305,7 @@ impl World {
     /// Expires a request by the clock of its connection, which may be ahead of the scheduler's.
     pub(super) fn time_is_over(&mut self, request: RequestId) {
         self.leaves(request);
-        self.tell(Event::Finished { request, outcome: Outcome::DeadlineExceeded, tokens: None });
+        self.tell(Event::Finished { request, outcome: RequestOutcome::DeadlineExceeded, tokens: None });
     }
 
     fn leaves(&mut self, request: RequestId) {
@@ -476,7 +476,7 @@ impl World {
                 }
                 self.fates.insert(request, Fate::Answered);
                 self.answered_at.insert(request, self.now);
-                self.tell(Event::Finished { request, outcome: Outcome::Answered, tokens: self.tokens });
+                self.tell(Event::Finished { request, outcome: RequestOutcome::Answered, tokens: self.tokens });
             }
             Coming::Answer(slot, request) => {
                 let Some(worker) = self.workers.get_mut(&slot) else { return };
@@ -485,7 +485,7 @@ impl World {
                 }
                 self.fates.insert(request, Fate::Answered);
                 self.answered_at.insert(request, self.now);
-                self.tell(Event::Finished { request, outcome: Outcome::Answered, tokens: self.tokens });
+                self.tell(Event::Finished { request, outcome: RequestOutcome::Answered, tokens: self.tokens });
             }
         }
     }
@@ -517,7 +517,7 @@ impl World {
             // The reporter of the request ended with its client.
             Event::Finished { request, .. } if self.fates.get(request) == Some(&Fate::Gone) => return,
             Event::Finished { request, outcome, .. } => {
-                let again = *outcome == Outcome::LostBeforeAnswer;
+                let again = *outcome == RequestOutcome::LostBeforeAnswer;
                 self.fates.insert(*request, if again { Fate::Waiting } else { Fate::Cut });
             }
             Event::LeaseReleased { slot } => {
@@ -562,7 +562,7 @@ impl World {
         self.after(delay, Coming::Event(Event::WorkerExited { slot, exit }));
         for request in running {
             let before = self.rng.chance(700);
-            let outcome = if before { Outcome::LostBeforeAnswer } else { Outcome::LostMidAnswer };
+            let outcome = if before { RequestOutcome::LostBeforeAnswer } else { RequestOutcome::LostMidAnswer };
             let delay = Duration::from_millis(self.rng.below(40));
             self.after(delay, Coming::Event(Event::Finished { request, outcome, tokens: None }));
         }
@@ -678,7 +678,7 @@ impl World {
         let Some(worker) = self.workers.get_mut(&slot) else { panic!("dispatch to no worker") };
         assert!(worker.ready, "dispatch to a worker that is not ready");
         if !worker.alive {
-            let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None };
+            let lost = Event::Finished { request, outcome: RequestOutcome::LostBeforeAnswer, tokens: None };
             self.after(Duration::from_millis(1), Coming::Event(lost));
             return;
         }
