@@ -27,9 +27,9 @@ pub mod headers {
     /// The caller, as a text that differs between callers and means nothing else. Our own worker shares the keys and
     /// values of prompts between requests of one caller, and never between two. Clients cannot set it.
     pub const CALLER: &str = "x-caller";
-    /// An answer goes on when the context is full: the older half of the tokens is forgotten. The number is that of the
-    /// prompt's first tokens that stay; a negative one means the whole prompt. Without the header the answer ends there.
-    /// Only our own worker reads it.
+    /// An answer goes on when the context is full: the older half of the tokens is forgotten. The number is that of
+    /// the prompt's first tokens that stay; a negative one means the whole prompt. Without the header the answer ends
+    /// there. Only our own worker reads it.
     pub const CONTEXT_SHIFT: &str = "x-context-shift";
 }
 

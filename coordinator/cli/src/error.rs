@@ -10,6 +10,9 @@ use model_boss_client::lease_run::LeaseError;
 use model_boss_config::ConfigError;
 use model_boss_host::programs::ProgramError;
 
+/// The exit code of `serve` where another coordinator has what this one needs: `EX_TEMPFAIL` of sysexits.h.
+pub(super) const OCCUPIED: u8 = 75;
+
 /// Why the coordinator does not run.
 #[derive(Debug)]
 pub struct ServeFailure {

@@ -31,6 +31,7 @@ use bench::BenchCommand;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use error::CliError;
+use error::OCCUPIED;
 pub use error::ServeFailure;
 use flags::SettingFlags;
 use model_boss_client::Client;
@@ -197,9 +198,6 @@ enum ConfigCommand {
 /// Runs the coordinator until a signal ends it. The binary passes this function in, since this crate does not depend on
 /// the coordinator.
 pub type ServeCommand = fn(Loaded, LogFilter) -> Result<ExitCode, ServeFailure>;
-
-/// The exit code of `serve` where another coordinator has what this one needs: `EX_TEMPFAIL` of sysexits.h.
-const OCCUPIED: u8 = 75;
 
 /// Runs the command line. Exit codes: 1 for an error, 2 for an invalid command line, 75 where another coordinator has
 /// what this one needs, 130 for an answer stopped by Ctrl-C.

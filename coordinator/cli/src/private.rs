@@ -18,8 +18,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::OCCUPIED;
-use super::error::{CliError, PrivateError};
+use super::error::{CliError, OCCUPIED, PrivateError};
 
 /// The longest wait for the coordinator's end. It has no requests left by then, but a worker may hang.
 const END_LIMIT: Duration = Duration::from_secs(15);

@@ -23,8 +23,8 @@ pub enum Event {
     /// dispatched one gives its place back. If the request has ended already, nothing changes. No other event has to
     /// follow.
     Cancel(RequestId),
-    /// A request ended. With every outcome but [`RequestOutcome::LostBeforeAnswer`], this ends the request at every stage, as
-    /// `Cancel` does.
+    /// A request ended. With every outcome but [`RequestOutcome::LostBeforeAnswer`], this ends the request at every
+    /// stage, as `Cancel` does.
     Finished {
         /// The request that ended.
         request: RequestId,

@@ -58,6 +58,9 @@ impl EngineDialect {
             return self.prepare_tokens(path, fields);
         }
         self.refuse_demands(&fields)?;
+        if !self.is_llama_server {
+            endless(&mut fields, chat)?;
+        }
         if self.is_llama_server {
             ask_for_progress(&mut fields)?;
         }
@@ -119,6 +122,21 @@ impl EngineDialect {
         }
         Ok(note)
     }
+}
+
+/// Translates -1, which is no limit of an answer's length for llama.cpp's server. Chats of vLLM and others have no
+/// limit by default; their completions have one unless the field is `null`.
+fn endless(fields: &mut Fields, chat: bool) -> Result<(), DialectError> {
+    for name in ["max_completion_tokens", "max_tokens"] {
+        let Some(limit) = fields.get(name) else { continue };
+        if limit.get().parse::<i64>().is_ok_and(|limit| limit < 0) {
+            fields.remove(name);
+            if !chat {
+                fields.insert(name.to_owned(), raw(&Value::Null)?);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Requests progress reports from llama.cpp's server, if a client wants tokens counted from the first chunk. Only
@@ -198,6 +216,27 @@ mod tests {
             }
             let format = ask(&llama_server, "response_format");
             assert!(format.is_ok_and(|body| body["response_format"]["a"] == 1), "{prompt:?}");
+        }
+    }
+
+    #[test]
+    fn en_7_an_answer_without_a_limit_has_none_in_every_engine() {
+        let llama_server = EngineDialect { is_llama_server: true, ..EngineDialect::default() };
+        let vllm = EngineDialect::default();
+        let ask = |dialect: &EngineDialect, path: &'static str, limit: i64| {
+            let stamp = Stamp { id: "1".into(), model: "m".into(), created: 0 };
+            let body = Bytes::from(json!({ "prompt": "x", "messages": [], "max_tokens": limit }).to_string());
+            let body = dialect.prepare(path, &body, stamp).unwrap().body;
+            serde_json::from_slice::<Value>(&body).unwrap().get("max_tokens").cloned()
+        };
+        for (dialect, path, limit, expected) in [
+            (&llama_server, "/v1/completions", -1, Some(json!(-1))),
+            (&vllm, "/v1/completions", -1, Some(Value::Null)),
+            (&vllm, "/v1/completions", 7, Some(json!(7))),
+            (&vllm, "/v1/chat/completions", -1, None),
+            (&vllm, "/v1/chat/completions", 7, Some(json!(7))),
+        ] {
+            assert_eq!(ask(dialect, path, limit), expected, "{path} {limit}");
         }
     }
 

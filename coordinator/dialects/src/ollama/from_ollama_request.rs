@@ -128,6 +128,10 @@ pub fn from_generate(body: &Map<String, Value>) -> Result<OllamaRequest, Dialect
         if !suffix.is_empty() {
             asked.set("suffix", json!(suffix), "suffix");
         }
+        // Completions end after 16 tokens by default; Ollama's have no limit.
+        if asked.request.get("max_tokens").is_none() {
+            asked.make("max_tokens", json!(-1), "options.num_predict");
+        }
         // In a completion, `logprobs` is the number of alternatives, not a flag.
         if let Some(fields) = asked.request.as_object_mut() {
             let (wanted, top) = (fields.remove("logprobs"), fields.remove("top_logprobs"));

@@ -106,7 +106,7 @@ fn generate_is_a_chat_unless_it_is_raw() {
     for (field, value) in [("raw", json!(true)), ("suffix", json!("s"))] {
         let asked = json!({ "model": "m", "prompt": "p", "stream": false, field: value });
         let Ok(OllamaRequest::Completion(asked, _)) = from_generate(&object(asked)) else { panic!() };
-        let mut expected = json!({ "model": "m", "prompt": "p" });
+        let mut expected = json!({ "model": "m", "prompt": "p", "max_tokens": -1 });
         if field == "suffix" {
             expected["suffix"] = value;
         }
