@@ -17,8 +17,12 @@ pub fn manifest_schema() -> String {
 }
 
 fn text(schema: &schemars::Schema) -> String {
+    // A build in which serde_json keeps the order of keys prints the same text as one in which it sorts them.
+    let mut value = schema.as_value().clone();
+    value.sort_all_objects();
+    let schema = schemars::Schema::try_from(value).unwrap_or_else(|_| schema.clone());
     // A schema is a JSON value: it cannot fail to be written.
-    serde_json::to_string_pretty(schema).map(|text| text + "\n").unwrap_or_default()
+    serde_json::to_string_pretty(&schema).map(|text| text + "\n").unwrap_or_default()
 }
 
 #[cfg(test)]
