@@ -1,5 +1,5 @@
-//! Demands of requests that the candle worker cannot meet yet, by their fields. An answer of 200 that ignores one would
-//! be wrong. Such a field is refused by its name, and the refusal names an engine that supports it.
+//! Demands of requests that not every engine meets, by their fields. An answer of 200 that ignores one would be wrong.
+//! Such a field is refused by its name, and the refusal names an engine that supports it.
 //!
 //! The fields are those of OpenAI's API, llama.cpp, vLLM and SGLang; other dialects are translated into them first.
 
@@ -61,6 +61,8 @@ pub struct Demand {
     pub remedy: Remedy,
     /// Fields that give details of the demand. They demand nothing by themselves.
     pub details: &'static [&'static str],
+    /// Whether the candle worker meets it.
+    pub is_met_here: bool,
     usual: Usual,
 }
 
@@ -81,23 +83,23 @@ const AS_GRAMMAR: &str = "send 'grammar' to a GGUF model with backend = \"llama-
                           one that vLLM serves by a [command]";
 const CHOOSE: &str = "choose tokens this way";
 
-/// Every demand that the candle worker does not meet.
+/// Every demand that some engine does not meet.
 pub const DEMANDS: [Demand; 36] = [
-    demand("grammar", FORM, Remedy::LlamaServer),
-    demand("json_schema", FORM, Remedy::LlamaServer),
-    demand("guided_json", FORM, Remedy::Command("vLLM")),
-    demand("guided_regex", FORM, Remedy::Command("vLLM")),
-    demand("guided_choice", FORM, Remedy::Command("vLLM")),
-    demand("guided_grammar", FORM, Remedy::Command("vLLM")),
-    demand("guided_json_object", FORM, Remedy::Command("vLLM")),
-    demand("structured_outputs", FORM, Remedy::Command("vLLM")),
+    form("grammar", Remedy::LlamaServer),
+    form("json_schema", Remedy::LlamaServer),
+    form("guided_json", Remedy::Command("vLLM")),
+    form("guided_regex", Remedy::Command("vLLM")),
+    form("guided_choice", Remedy::Command("vLLM")),
+    form("guided_grammar", Remedy::Command("vLLM")),
+    form("guided_json_object", Remedy::Command("vLLM")),
+    form("structured_outputs", Remedy::Command("vLLM")),
     demand("structural_tag", FORM, Remedy::Command("vLLM")),
     // Fields of TensorRT-LLM, text-generation-webui and TabbyAPI.
     demand("guided_decoding", FORM, Remedy::Instead(AS_GRAMMAR)),
-    demand("grammar_string", FORM, Remedy::Instead(AS_GRAMMAR)),
-    demand("regex_pattern", FORM, Remedy::Instead(AS_GRAMMAR)),
-    demand("regex", FORM, Remedy::Command("SGLang")),
-    demand("ebnf", FORM, Remedy::Command("SGLang")),
+    form("grammar_string", Remedy::Instead(AS_GRAMMAR)),
+    form("regex_pattern", Remedy::Instead(AS_GRAMMAR)),
+    form("regex", Remedy::Command("SGLang")),
+    form("ebnf", Remedy::Command("SGLang")),
     demand("functions", "read 'functions'", Remedy::Instead("send them as 'tools'")),
     Demand {
         usual: Usual::Texts(&["\"none\"", "\"auto\""]),
@@ -137,7 +139,12 @@ pub const DEMANDS: [Demand; 36] = [
 ];
 
 const fn demand(field: &'static str, act: &'static str, remedy: Remedy) -> Demand {
-    Demand { field, act, remedy, details: &[], usual: Usual::Empty }
+    Demand { field, act, remedy, details: &[], is_met_here: false, usual: Usual::Empty }
+}
+
+/// A form of the answer, which the candle worker holds to.
+const fn form(field: &'static str, remedy: Remedy) -> Demand {
+    Demand { is_met_here: true, ..demand(field, FORM, remedy) }
 }
 
 const fn sampler(field: &'static str, usual: Usual, details: &'static [&'static str]) -> Demand {
@@ -147,7 +154,12 @@ const fn sampler(field: &'static str, usual: Usual, details: &'static [&'static 
 impl Demand {
     /// The first of [`DEMANDS`] that a request makes. `text` gives the JSON text of a field of the request.
     pub fn first_in<'a>(text: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
-        DEMANDS.into_iter().find(|demand| text(demand.field).is_some_and(|text| demand.is_made_by(text)))
+        DEMANDS.into_iter().find(|demand| demand.is_in(&text))
+    }
+
+    /// Whether a request makes this demand.
+    pub fn is_in<'a>(self, text: impl Fn(&str) -> Option<&'a str>) -> bool {
+        text(self.field).is_some_and(|text| self.is_made_by(text))
     }
 
     /// The refusal of this demand by the engine `who`, in words.
@@ -183,11 +195,21 @@ impl Demand {
     }
 }
 
-/// Checks that the candle worker can meet all demands of a request. `text` gives the JSON text of a field of the
-/// request.
+/// Checks that the candle worker can meet all demands of a request but for the form of the answer, which it reads by
+/// itself. `text` gives the JSON text of a field of the request.
 ///
 /// Errors: 400 that names the field, and the engine that supports it.
 pub fn refuse_unmet<'a>(text: impl Fn(&str) -> Option<&'a str>) -> Result<(), ApiError> {
+    match DEMANDS.into_iter().find(|demand| !demand.is_met_here && demand.is_in(&text)) {
+        Some(demand) => Err(demand.refused_by(OWN).into()),
+        None => Ok(()),
+    }
+}
+
+/// Checks that a worker which holds to no form can meet all demands of a request.
+///
+/// Errors: 400 that names the field, and the engine that supports it.
+pub fn refuse_demands<'a>(text: impl Fn(&str) -> Option<&'a str>) -> Result<(), ApiError> {
     if let Some(demand) = Demand::first_in(&text) {
         return Err(demand.refused_by(OWN).into());
     }
@@ -274,7 +296,7 @@ mod tests {
 
     #[test]
     fn en_6_a_form_of_any_kind_is_refused_by_name_with_an_engine_and_what_is_no_form_is_named() {
-        let refused = |format: &str| refuse_unmet(|name| (name == "response_format").then_some(format)).err();
+        let refused = |format: &str| refuse_demands(|name| (name == "response_format").then_some(format)).err();
         for kind in ["json_object", "json_schema", "regex", "json", "grammar", "structural_tag", "ebnf"] {
             let error = refused(&format!("{{\"type\":\"{kind}\"}}")).unwrap();
             assert_eq!((error.code, error.param.as_deref()), (ErrorCode::UnsupportedByModel, Some("response_format")));

@@ -31,7 +31,7 @@ pub use bytes::{ByteCount, ParseByteCountError, SignedBytes};
 pub use category::{Category, Modality, ParseCategoryError};
 pub use clock::Later;
 pub use command::{CommandSource, CommandSpec, CommandTemplateError, Piece, Placeholder, StopSignal, split_template};
-pub use demand::{DEMANDS, Demand, Remedy, UnmetDemand, beyond_worker, refuse_unmet, wanted_form};
+pub use demand::{DEMANDS, Demand, Remedy, UnmetDemand, beyond_worker, refuse_demands, refuse_unmet, wanted_form};
 pub use device::{DeviceId, GPU_CONTEXT, ParseDeviceError};
 pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
 pub use error_chain::chain;

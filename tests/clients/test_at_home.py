@@ -51,22 +51,68 @@ def test_en_7_a_message_starts_with_its_prompts_tokens(guide_url):
     assert usage.input_tokens + usage.cache_read_input_tokens == counted > 0
 
 
-def test_en_6_what_cannot_be_forced_is_refused_by_name(guide, guide_url):
-    schema = {"type": "object", "properties": {}}
+SCHEMA = {
+    "type": "object",
+    "required": ["name", "age"],
+    "additionalProperties": False,
+    "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer", "minimum": 0, "maximum": 150}},
+}
+TOOLS = [{"type": "function", "function": {"name": "save", "description": "Saves a person", "strict": True, "parameters": SCHEMA}}]
+
+
+def assert_is_person(value):
+    assert set(value) == {"name", "age"} and len(value["name"]) <= 10 and 0 <= value["age"] <= 150
+
+
+def test_en_6_every_client_gets_the_form_that_it_asks_for(guide, guide_url):
+    forced = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}
+    for options in [{"response_format": forced}, {"extra_body": {"guided_json": SCHEMA}}, {"extra_body": {"json_schema": SCHEMA}}]:
+        answer = guide.chat.completions.create(model="guide", messages=HELLO, max_tokens=100, **options)
+        assert_is_person(json.loads(answer.choices[0].message.content))
+    format = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    message = anthropic_of(guide_url).messages.create(
+        model="guide", max_tokens=100, messages=HELLO, extra_body={"output_config": format})
+    assert_is_person(json.loads(message.content[0].text))
+    said = ollama_of(guide_url).chat("guide", messages=HELLO, format=SCHEMA)
+    assert_is_person(json.loads(said.message.content))
+
+
+def test_en_6_what_cannot_be_forced_is_refused_by_its_keyword(guide, guide_url):
+    schema = {"type": "array", "uniqueItems": True}
     forced = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    for options in [{"response_format": forced}, {"extra_body": {"guided_json": schema}}, {"extra_body": {"grammar": "x"}}]:
-        with pytest.raises(openai.BadRequestError) as caught:
-            guide.chat.completions.create(model="guide", messages=HELLO, **options)
-        assert caught.value.code == "unsupported_by_model"
-        assert "llama-server" in str(caught.value) or "vLLM" in str(caught.value)
-    with pytest.raises(anthropic.BadRequestError) as caught:
-        format = {"format": {"type": "json_schema", "schema": schema}}
-        anthropic_of(guide_url).messages.create(
-            model="guide", max_tokens=4, messages=HELLO, extra_body={"output_config": format})
-    assert "llama-server" in str(caught.value)
+    with pytest.raises(openai.BadRequestError) as caught:
+        guide.chat.completions.create(model="guide", messages=HELLO, response_format=forced)
+    assert caught.value.param == "response_format.json_schema.schema" and "uniqueItems" in str(caught.value)
+    with pytest.raises(openai.BadRequestError) as caught:
+        guide.chat.completions.create(model="guide", messages=HELLO, extra_body={"structural_tag": {"a": 1}})
+    assert caught.value.code == "unsupported_by_model" and "vLLM" in str(caught.value)
     with pytest.raises(ollama.ResponseError) as caught:
         ollama_of(guide_url).chat("guide", messages=HELLO, format=schema)
-    assert "llama-server" in caught.value.error
+    assert "uniqueItems" in caught.value.error
+
+
+def test_en_5_every_client_gets_calls_of_tools(guide, guide_url):
+    answer = guide.chat.completions.create(
+        model="guide", messages=HELLO, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, max_tokens=100)
+    call = answer.choices[0].message.tool_calls[0]
+    assert answer.choices[0].finish_reason == "tool_calls" and call.function.name == "save"
+    assert_is_person(json.loads(call.function.arguments))
+    messages = [*HELLO, answer.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "saved"}]
+    name, arguments = "", ""
+    for chunk in guide.chat.completions.create(
+            model="guide", messages=messages, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "save"}},
+            parallel_tool_calls=False, max_tokens=100, stream=True):
+        for call in chunk.choices[0].delta.tool_calls or []:
+            name += call.function.name or ""
+            arguments += call.function.arguments
+    assert name == "save"
+    assert_is_person(json.loads(arguments))
+    message = anthropic_of(guide_url).messages.create(
+        model="guide", max_tokens=100, messages=HELLO, tools=[{"name": "save", "input_schema": SCHEMA}],
+        tool_choice={"type": "tool", "name": "save", "disable_parallel_tool_use": True})
+    assert message.stop_reason == "tool_use" and message.content[0].name == "save"
+    assert_is_person(message.content[0].input)
+    assert "tools" in ollama_of(guide_url).show("guide").capabilities
 
 
 def test_no_limit_and_no_stop(guide):

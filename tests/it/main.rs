@@ -23,6 +23,7 @@ mod engines;
 mod events;
 mod eviction;
 mod files;
+mod forms;
 mod full_disk;
 mod give_ups;
 mod gpus;

@@ -11,6 +11,7 @@ mod commands;
 mod defaults;
 mod engine_thread;
 mod failure;
+mod forms;
 mod gate;
 mod http;
 mod metrics;

@@ -13,6 +13,7 @@ use model_boss_protocol::{
 use tokio::sync::{SetOnce, mpsc};
 
 use crate::defaults::RequestDefaults;
+use crate::forms::Forms;
 use crate::metrics::WorkerMetrics;
 use crate::text::TextSide;
 
@@ -41,6 +42,7 @@ pub(crate) enum Access {
 /// A loaded model.
 pub(crate) struct Serving {
     pub(crate) text: TextSide,
+    pub(crate) forms: Forms,
     pub(crate) info: EngineInfo,
     /// The monitor of streamed layers.
     monitor: Option<Arc<Monitor>>,
@@ -216,7 +218,7 @@ impl Serving {
         (monitor, places): (Option<Arc<Monitor>>, Arc<[PlaceUse]>),
         commands: mpsc::Sender<Submit>,
     ) -> Self {
-        Self { text, info, monitor, places, commands, next_sequence: AtomicU64::new(0) }
+        Self { text, forms: Forms::new(), info, monitor, places, commands, next_sequence: AtomicU64::new(0) }
     }
 
     /// Submits a sequence to the engine. Waits while the engine is busy and its inbox full.

@@ -31,6 +31,8 @@ pub enum SequenceStage {
     },
     /// One sampled token is to be evaluated.
     Decode,
+    /// The tokens that may come next are not known yet.
+    Waiting,
 }
 
 /// Tokens each sequence brings to the next step, in the order of `stages`. Zero means that it sits this step out.
@@ -46,7 +48,7 @@ pub fn plan(stages: &[SequenceStage], budget: StepBudget) -> Vec<usize> {
         .enumerate()
         .filter_map(|(index, stage)| match *stage {
             SequenceStage::Prefill { remaining, at_most } => Some((remaining.min(at_most.max(1)), index)),
-            SequenceStage::Decode => None,
+            SequenceStage::Decode | SequenceStage::Waiting => None,
         })
         .collect();
     // Smallest wish first: a prompt that wants less than an equal share leaves the difference to the others. Equal

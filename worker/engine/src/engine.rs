@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::constraint::{CompiledGrammar, ConstraintError};
 use crate::kv::CacheSalt;
 use crate::sampling::{SamplingParams, TokenLogprob};
 use crate::text::ThinkingPlan;
+use crate::tools::{ToolMarkers, ToolParser};
 
 /// One sequence inside one engine, chosen by the caller and never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,6 +83,10 @@ pub struct Generate {
     /// Keys and values of the prompt are shared with sequences of the same salt, before and after this one. None shares
     /// nothing.
     pub cache: Option<CacheSalt>,
+    /// The grammar that the answer follows; thoughts before it are free.
+    pub grammar: Option<CompiledGrammar>,
+    /// The parser of calls in the answer, and the special tokens that it has to see.
+    pub calls: Option<(ToolParser, ToolMarkers)>,
     /// The way to go on when the context is full. None ends the answer there.
     pub shift: Option<ContextShift>,
 }
@@ -103,8 +109,8 @@ pub trait Reply: Send + Sync {
     fn is_closed(&self) -> bool;
 }
 
-/// An event of a sequence. The order is `Started`, any number of `Thought` and then of `Text`, then `Finished`; or
-/// `Failed` at any time.
+/// An event of a sequence. The order is `Started`, any number of `Thought` and then of `Text` and `Call`, then
+/// `Finished`; or `Failed` at any time.
 #[derive(Clone, Debug)]
 pub enum SequenceEvent {
     /// The prompt is evaluated.
@@ -127,6 +133,17 @@ pub enum SequenceEvent {
         text: String,
         /// The tokens this text is made of, when asked for.
         logprobs: Vec<TokenLogprob>,
+        /// Tokens sampled so far.
+        sampled: usize,
+    },
+    /// More of a call of a tool.
+    Call {
+        /// The call's number in the answer.
+        index: usize,
+        /// The tool's name, in the first event of the call.
+        name: Option<String>,
+        /// The next piece of the arguments, which are JSON.
+        arguments: String,
         /// Tokens sampled so far.
         sampled: usize,
     },
@@ -231,6 +248,9 @@ pub enum WorkError {
     /// The computation failed.
     #[error("the computation failed: {0}")]
     Step(String),
+    /// The answer's grammar became too large.
+    #[error(transparent)]
+    Form(#[from] ConstraintError),
     /// The model's output is no distribution.
     #[error("the model gave no finite logit; its weights or its settings are broken")]
     NotFinite,

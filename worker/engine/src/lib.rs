@@ -4,6 +4,7 @@
 
 mod activity;
 pub mod batch;
+pub mod constraint;
 mod decoder;
 mod engine;
 mod exp;
@@ -15,6 +16,7 @@ pub mod residency;
 pub mod sampling;
 pub mod text;
 mod text_engine;
+pub mod tools;
 
 pub use activity::{Activity, EngineTotals, Histograms};
 pub use decoder::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits};

@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Report};
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, ErrorSource, HealthQuestion, Readiness, ResidencyMode, StreamStats,
-    WorkerHealth, WorkerSpec, headers, refuse_unmet,
+    WorkerHealth, WorkerSpec, headers, refuse_demands,
 };
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -364,7 +364,7 @@ async fn infer(request: Request<Incoming>, worker: &FakeWorker, route: Completio
         }
     };
     if worker.manner == Manner::Worker
-        && let Err(error) = refuse_unmet_in(&bytes)
+        && let Err(error) = refuse_demands_in(&bytes)
     {
         return worker.refuse(&error);
     }
@@ -391,10 +391,10 @@ async fn infer(request: Request<Incoming>, worker: &FakeWorker, route: Completio
     if body.stream { streamed(decode, shape, body.wants_usage()) } else { at_once(decode, shape).await }
 }
 
-/// Refuses a field that the candle worker would refuse.
-fn refuse_unmet_in(body: &[u8]) -> Result<(), ApiError> {
+/// Refuses a field that asks for anything but a plain answer.
+fn refuse_demands_in(body: &[u8]) -> Result<(), ApiError> {
     let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(body).unwrap_or_default();
-    refuse_unmet(|name| fields.get(name).map(|value| value.get()))
+    refuse_demands(|name| fields.get(name).map(|value| value.get()))
 }
 
 /// The end of the connection drops this future with the decode, which cancels it.

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use model_boss_engine::Finished;
 use model_boss_engine::sampling::TokenLogprob;
+use model_boss_engine::{FinishReason, Finished};
 use serde::Serialize;
 
+use super::call_ids::short_id;
 use super::logprobs::Logprobs;
 use super::options::random_bits;
 
@@ -121,11 +122,55 @@ enum AnswerContent {
 #[derive(Debug, Serialize)]
 struct AnswerMessage {
     role: &'static str,
-    content: String,
+    /// `null` where there are only calls.
+    content: Option<String>,
     /// The thoughts before the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
     refusal: Option<()>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<CallObject>,
+}
+
+/// A call of a tool, or a piece of one.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct CallObject {
+    /// In pieces.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    /// In the first piece, as the two below.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
+    function: CalledFunction,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct CalledFunction {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+impl CallObject {
+    /// A piece of a call; the first one has the name.
+    pub(super) fn piece(index: usize, name: Option<String>, arguments: String, short_ids: bool) -> Self {
+        let id = name.is_some().then(|| match short_ids {
+            true => short_id(random_bits()),
+            false => format!("call_{:016x}{:08x}", random_bits(), random_bits() >> 32),
+        });
+        let kind = name.is_some().then_some("function");
+        Self { index: Some(index), id, r#type: kind, function: CalledFunction { name, arguments } }
+    }
+
+    /// Adds a piece to the calls that it belongs to.
+    pub(super) fn add_to(mut self, calls: &mut Vec<Self>) {
+        match self.index.take().and_then(|index| calls.get_mut(index)) {
+            Some(call) => call.function.arguments.push_str(&self.function.arguments),
+            None => calls.push(self),
+        }
+    }
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -136,28 +181,46 @@ struct Delta {
     content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<CallObject>,
+}
+
+/// The text of a whole answer and the parts beside it.
+pub(super) struct Said {
+    pub(super) thoughts: Option<String>,
+    pub(super) text: String,
+    pub(super) calls: Vec<CallObject>,
+}
+
+/// The reason of an end; `called`: whether the answer has calls of tools.
+fn finish_reason(end: &Finished, called: bool) -> &'static str {
+    match end.reason {
+        FinishReason::Stop if called => "tool_calls",
+        reason => reason.as_str(),
+    }
 }
 
 impl Choice {
-    /// A whole answer; `thoughts` precede `text`.
+    /// A whole answer.
     pub(super) fn whole(
         shape: &ApiShape,
         index: usize,
-        thoughts: Option<String>,
-        text: String,
+        Said { thoughts, text, calls }: Said,
         logprobs: Option<Logprobs>,
         end: &Finished,
     ) -> Self {
+        let called = !calls.is_empty();
         let content = match shape {
             ApiShape::Chat => AnswerContent::Message(AnswerMessage {
                 role: "assistant",
-                content: text,
+                content: Some(text).filter(|text| !called || !text.is_empty()),
                 reasoning_content: thoughts,
                 refusal: None,
+                tool_calls: calls,
             }),
             ApiShape::Completion { .. } => AnswerContent::Text(text),
         };
-        let (finish_reason, stop_reason) = (Some(end.reason.as_str()), end.stop.clone());
+        let (finish_reason, stop_reason) = (Some(finish_reason(end, called)), end.stop.clone());
         Self { index, content, logprobs, finish_reason, stop_reason }
     }
 
@@ -190,13 +253,19 @@ impl Choice {
         Self { index, content, logprobs: None, finish_reason: None, stop_reason: None }
     }
 
+    /// A chunk with a piece of a call. Only chats call tools.
+    pub(super) fn call(index: usize, call: CallObject) -> Self {
+        let content = AnswerContent::Delta(Delta { tool_calls: vec![call], ..Delta::default() });
+        Self { index, content, logprobs: None, finish_reason: None, stop_reason: None }
+    }
+
     /// The last chunk.
-    pub(super) fn last(shape: &ApiShape, index: usize, end: &Finished) -> Self {
+    pub(super) fn last(shape: &ApiShape, index: usize, end: &Finished, called: bool) -> Self {
         let content = match shape {
             ApiShape::Chat => AnswerContent::Delta(Delta::default()),
             ApiShape::Completion { .. } => AnswerContent::Text(String::new()),
         };
-        let (finish_reason, stop_reason) = (Some(end.reason.as_str()), end.stop.clone());
+        let (finish_reason, stop_reason) = (Some(finish_reason(end, called)), end.stop.clone());
         Self { index, content, logprobs: None, finish_reason, stop_reason }
     }
 }

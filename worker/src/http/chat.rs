@@ -10,8 +10,10 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use model_boss_engine::text::{Conversation, NoContent, TemplateValue, ThinkingPlan};
-use model_boss_protocol::{ApiError, Remedy, THINKING_SWITCHES, Thinking, beyond_worker};
-use serde::{Deserialize, Serialize};
+use model_boss_engine::tools::ToolPlan;
+use model_boss_protocol::{ApiError, THINKING_SWITCHES, Thinking};
+use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::state::WorkerState;
 use crate::text::{ChatQuestion, ChatTokens, RenderQuestion, TextFacts};
@@ -20,9 +22,12 @@ use super::answer::ApiShape;
 use super::body::reading;
 use super::error::{ErrorAnswer, text_error};
 use super::fields::RequestFields;
+use super::form::{Form, compiled, form};
 use super::generate::answer;
+use super::message::{ChatMessage, MessageContent, joined};
 use super::options::{GenerateOptions, MOST_LOGPROBS};
 use super::plan::AnswerPlan;
+use super::tools;
 
 /// Answers a conversation.
 pub(super) async fn complete(
@@ -62,17 +67,29 @@ struct ChatDraft {
     question: ChatQuestion,
     options: GenerateOptions,
     logprobs: Option<usize>,
+    form: Option<Form>,
+    tools: Option<ToolPlan>,
+    /// The beginning of the answer, which the client wrote.
+    begun: Option<String>,
 }
 
 /// From a body to work for the engine.
 pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<AnswerPlan, ErrorAnswer> {
-    let ChatDraft { question, mut options, logprobs } = reading(worker, body, draft).await?;
+    let ChatDraft { question, mut options, logprobs, form, tools, begun } = reading(worker, body, draft).await?;
     let serving = worker.serving()?;
-    let ChatTokens { tokens, transcript } = serving
-        .text
-        .chat(question)
-        .await
-        .map_err(|error| text_error(error, "messages", serving.info.context_length))?;
+    let tokens = async {
+        let tokens = serving.text.chat(question).await;
+        Ok(tokens.map_err(|error| text_error(error, "messages", serving.info.context_length))?)
+    };
+    let grammar = async {
+        match &tools {
+            Some(plan) => tools::grammar(serving, plan, serving.forms.markers(&serving.text), begun).await,
+            None => compiled(serving, form, begun).await,
+        }
+    };
+    let (ChatTokens { tokens, transcript }, grammar) = tokio::try_join!(tokens, grammar)?;
+    options.grammar = grammar;
+    options.calls = tools.map(|plan| (plan.parser(), serving.forms.markers(&serving.text).clone()));
     if transcript {
         options.stop.push(NEXT_TURN.to_owned());
     }
@@ -83,6 +100,7 @@ pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<An
         shape: ApiShape::Chat,
         stream: options.stream,
         usage: options.usage,
+        short_ids: serving.text.facts.tools.format.has_short_ids(),
     })
 }
 
@@ -95,8 +113,13 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<ChatDraft, ErrorAnswer> {
     let budget = thinking(&fields, worker)?.and_then(Thinking::budget).filter(|_| conversation.begun.is_none());
     options.thinking = serving.text.facts.thinking.clone().map(|tags| ThinkingPlan { tags, budget });
     let context = serving.info.context_length;
+    let (mut form, begun) = (form(&fields)?, conversation.begun.clone());
+    let mut tools = tools::plan(&fields, &serving.text.facts.tools)?;
+    if let Some(plan) = &mut tools {
+        tools::joined(plan, form.take())?;
+    }
     let question = ChatQuestion::new(conversation, context).map_err(|error| text_error(error, "messages", context))?;
-    Ok(ChatDraft { question, options, logprobs })
+    Ok(ChatDraft { question, options, logprobs, form, tools, begun })
 }
 
 fn wanted_logprobs(fields: &RequestFields<'_>) -> Result<Option<usize>, ApiError> {
@@ -123,7 +146,15 @@ pub(super) fn conversation(
     }
     let mut messages = messages;
     let begun = begun(fields, &mut messages)?;
-    let messages = messages.into_iter().enumerate().map(|(index, message)| message.value(index, text.knows_developer));
+    let is_offered = tools::plan(fields, &text.tools)?.is_some();
+    let offered = if is_offered { fields.get::<Vec<Box<RawValue>>>("tools")? } else { None };
+    let places: Vec<usize> = (0..messages.len()).collect();
+    let before = messages.len();
+    tools::fit(&mut messages, &text.tools, offered.as_deref());
+    // A message that was put in front has no place in the request.
+    let shift = messages.len() - before;
+    let places = std::iter::repeat_n(0, shift).chain(places);
+    let messages = places.zip(messages).map(|(index, message)| message.value(index, text));
     let mut variables: BTreeMap<String, TemplateValue> = fields.get("chat_template_kwargs")?.unwrap_or_default();
     // An answer that has begun is behind the thoughts.
     let thinking = if begun.is_some() { Some(Thinking::Off) } else { thinking(fields, worker)? };
@@ -142,7 +173,8 @@ pub(super) fn conversation(
     }
     Ok(Conversation {
         messages: messages.collect::<Result<_, _>>()?,
-        tools: tools(fields)?,
+        // The tools go to the template as they came, keys in their order.
+        tools: if is_offered && text.tools.in_template { fields.get("tools")? } else { None },
         add_generation_prompt: begun.is_some() || fields.get("add_generation_prompt")?.unwrap_or(true),
         begun,
         variables,
@@ -179,176 +211,4 @@ fn thinking(fields: &RequestFields<'_>, worker: &WorkerState) -> Result<Option<T
     let field = |name| fields.get::<serde_json::Value>(name);
     let (said, template, effort) = (field("thinking")?, field("chat_template_kwargs")?, field("reasoning_effort")?);
     Thinking::of_chat(said.as_ref(), template.as_ref(), effort.as_ref(), worker.spec.thinking)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Role {
-    System,
-    Developer,
-    User,
-    Assistant,
-    Tool,
-}
-
-#[derive(Deserialize)]
-#[serde(rename = "Message")]
-struct ChatMessage {
-    role: Option<Role>,
-    content: Option<MessageContent>,
-    name: Option<String>,
-    reasoning_content: Option<String>,
-    tool_calls: Option<Vec<ToolCall>>,
-    tool_call_id: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a text or a list of parts")]
-enum MessageContent {
-    Text(String),
-    Parts(Vec<ContentPart>),
-}
-
-#[derive(Deserialize)]
-#[serde(rename = "Part")]
-struct ContentPart {
-    r#type: String,
-    text: Option<String>,
-    refusal: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ToolCall {
-    id: Option<String>,
-    r#type: Option<String>,
-    function: CalledFunction,
-}
-
-#[derive(Deserialize)]
-struct CalledFunction {
-    name: String,
-    arguments: Option<TemplateValue>,
-}
-
-impl ChatMessage {
-    /// Whether it is a text of the assistant's that an answer can go on with.
-    fn may_go_on(&self) -> bool {
-        let has_text = match &self.content {
-            Some(MessageContent::Text(text)) => !text.is_empty(),
-            Some(MessageContent::Parts(parts)) => !parts.is_empty(),
-            None => false,
-        };
-        self.role == Some(Role::Assistant) && has_text && self.tool_calls.as_ref().is_none_or(Vec::is_empty)
-    }
-
-    /// The message as templates see it.
-    fn value(self, index: usize, knows_developer: bool) -> Result<TemplateValue, ApiError> {
-        let place = |field: &str| format!("messages[{index}].{field}");
-        let missing = |field: &str| ApiError::invalid(place(field), format!("'{}' is missing", place(field)));
-        let role = match self.role.ok_or_else(|| missing("role"))? {
-            Role::Developer if knows_developer => "developer",
-            Role::System | Role::Developer => "system",
-            Role::User => "user",
-            Role::Assistant => "assistant",
-            Role::Tool => "tool",
-        };
-        let calls = self.tool_calls.filter(|calls| !calls.is_empty());
-        let content = match self.content {
-            Some(MessageContent::Text(text)) => text.into(),
-            Some(MessageContent::Parts(parts)) => joined(parts, &place("content"))?.into(),
-            None if role == "assistant" => TemplateValue::from(()),
-            None => return Err(missing("content")),
-        };
-        let mut value: BTreeMap<&str, TemplateValue> = BTreeMap::new();
-        value.insert("role", role.into());
-        value.insert("content", content);
-        let texts =
-            [("name", self.name), ("reasoning_content", self.reasoning_content), ("tool_call_id", self.tool_call_id)];
-        value.extend(texts.into_iter().filter_map(|(name, text)| Some((name, text?.into()))));
-        if let Some(calls) = calls {
-            value.insert("tool_calls", calls.into_iter().map(ToolCall::value).collect());
-        }
-        Ok(TemplateValue::from(value))
-    }
-}
-
-impl ToolCall {
-    fn value(self) -> TemplateValue {
-        // Clients send arguments as JSON inside a text; templates want the object.
-        let arguments = self.function.arguments.unwrap_or_else(|| TemplateValue::from(""));
-        let parsed =
-            arguments.as_str().and_then(|text| serde_json::from_str::<BTreeMap<String, TemplateValue>>(text).ok());
-        let arguments = match (parsed, arguments.as_str()) {
-            // The text is read again as a value, which keeps the order of its keys.
-            (Some(_), Some(text)) => serde_json::from_str(text).unwrap_or(arguments),
-            _ => arguments,
-        };
-        let function: BTreeMap<&str, TemplateValue> =
-            BTreeMap::from([("name", self.function.name.into()), ("arguments", arguments)]);
-        let mut call: BTreeMap<&str, TemplateValue> = BTreeMap::from([
-            ("type", self.r#type.unwrap_or_else(|| "function".to_owned()).into()),
-            ("function", function.into()),
-        ]);
-        call.extend(self.id.map(|id| ("id", id.into())));
-        call.into()
-    }
-}
-
-/// Parts of text, one under the other.
-fn joined(parts: Vec<ContentPart>, place: &str) -> Result<String, ApiError> {
-    let said = |part: ContentPart| if part.r#type == "refusal" { part.refusal } else { part.text };
-    let texts = parts.into_iter().enumerate().map(|(index, part)| match (part.r#type.clone().as_str(), said(part)) {
-        ("text" | "refusal", Some(text)) => Ok(text),
-        (kind @ ("text" | "refusal"), None) => {
-            let place = format!("{place}[{index}].{kind}");
-            Err(ApiError::invalid(place.clone(), format!("'{place}' is missing")))
-        }
-        (kind, _) => {
-            let act = format!("use a part of type '{kind}' yet: it reads text only");
-            Err(beyond_worker(&format!("{place}[{index}]"), &act, Remedy::AnyEngine))
-        }
-    });
-    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
-}
-
-#[derive(Deserialize)]
-struct Tool {
-    r#type: String,
-    #[serde(rename = "function")]
-    _function: NamedFunction,
-}
-
-#[derive(Deserialize)]
-struct NamedFunction {
-    #[serde(rename = "name")]
-    _name: String,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected 'none', 'auto', 'required' or a named function")]
-enum ToolChoice {
-    Word(String),
-    Named { r#type: String },
-}
-
-/// The tools for the template, unless the request forbids their use.
-fn tools(fields: &RequestFields<'_>) -> Result<Option<TemplateValue>, ApiError> {
-    let tools: Vec<Tool> = fields.get("tools")?.unwrap_or_default();
-    if let Some(index) = tools.iter().position(|tool| tool.r#type != "function") {
-        let place = format!("tools[{index}].type");
-        return Err(ApiError::invalid(place.clone(), format!("'{place}' must be 'function'")));
-    }
-    let choice = match fields.get("tool_choice")? {
-        None => "auto".to_owned(),
-        Some(ToolChoice::Word(word)) => word,
-        Some(ToolChoice::Named { r#type }) => r#type,
-    };
-    match choice.as_str() {
-        "none" => Ok(None),
-        // The tools go to the template as they came, keys in their order.
-        "auto" if !tools.is_empty() => fields.get("tools"),
-        "auto" => Ok(None),
-        "required" | "function" => Err(beyond_worker("tool_choice", "force a tool call", Remedy::AnyEngine)),
-        _ => Err(ApiError::invalid("tool_choice", "'tool_choice' must be 'none', 'auto', 'required' or a function")),
-    }
 }

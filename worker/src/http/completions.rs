@@ -19,6 +19,7 @@ use super::answer::ApiShape;
 use super::body::reading;
 use super::error::{ErrorAnswer, text_error};
 use super::fields::RequestFields;
+use super::form::{Form, compiled, form};
 use super::generate::answer;
 use super::options::{GenerateOptions, MOST_LOGPROBS, MaxTokens};
 use super::plan::AnswerPlan;
@@ -54,6 +55,7 @@ struct CompletionDraft {
     options: GenerateOptions,
     logprobs: Option<usize>,
     echo: bool,
+    form: Option<Form>,
 }
 
 /// Prompts, as they came.
@@ -64,8 +66,9 @@ enum CompletionPrompt {
 
 /// From a body to work for the engine.
 pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<AnswerPlan, ErrorAnswer> {
-    let CompletionDraft { prompts, options, logprobs, echo } = reading(worker, body, draft).await?;
+    let CompletionDraft { prompts, mut options, logprobs, echo, form } = reading(worker, body, draft).await?;
     let serving = worker.serving()?;
+    options.grammar = compiled(serving, form, None).await?;
     let (prompts, texts) = match prompts {
         CompletionPrompt::Tokens(prompts) => {
             let text = |tokens: &Vec<u32>| serving.text.vocabulary.text(tokens, Specials::Hidden);
@@ -91,6 +94,7 @@ pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<An
         shape: ApiShape::Completion { echo: echo.then_some(texts) },
         stream: options.stream,
         usage: options.usage,
+        short_ids: false,
     })
 }
 
@@ -108,7 +112,7 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<CompletionDraft, ErrorAnsw
         let message = format!("'prompt' and 'n' ask for more than {MOST_SEQUENCES} answers");
         return Err(ApiError::invalid("prompt", message).into());
     }
-    Ok(CompletionDraft { prompts, options, logprobs, echo })
+    Ok(CompletionDraft { prompts, options, logprobs, echo, form: form(&fields)? })
 }
 
 /// The prompts of a request, and how many they are.

@@ -63,6 +63,7 @@ pub(super) fn work_error(error: &WorkError, prompt: &str) -> ApiError {
         WorkError::QueueFull(_) => {
             ApiError::new(ErrorCode::QueueFull, message).retry_after(std::time::Duration::from_secs(1))
         }
+        WorkError::Form(_) => ApiError::new(ErrorCode::InvalidRequest, message),
         WorkError::Step(_) | WorkError::NotFinite => ApiError::new(ErrorCode::Internal, message),
     }
 }

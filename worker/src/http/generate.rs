@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::state::{Serving, WorkerState, engine_gone as unanswered};
 
-use super::answer::{Choice, Envelope, UsageTally, Whole, logprobs};
+use super::answer::{CallObject, Choice, Envelope, Said, UsageTally, Whole, logprobs};
 use super::error::{ErrorAnswer, work_error};
 use super::plan::{AnswerPlan, ChoiceEvents};
 use super::stream::EventStream;
@@ -70,6 +70,7 @@ pub(super) async fn answer(
 struct Collected {
     thoughts: String,
     text: String,
+    calls: Vec<CallObject>,
     logprobs: Vec<TokenLogprob>,
     finished: Option<Finished>,
 }
@@ -96,6 +97,9 @@ async fn whole(
                 choice.text.push_str(&text);
                 choice.logprobs.extend(logprobs);
             }
+            SequenceEvent::Call { index, name, arguments, .. } => {
+                CallObject::piece(index, name, arguments, plan.short_ids).add_to(&mut choice.calls);
+            }
             SequenceEvent::Finished(finished) => {
                 choice.finished = Some(finished);
                 left -= 1;
@@ -110,7 +114,8 @@ async fn whole(
         tally.add(&finished, index.is_multiple_of(plan.choices_per_prompt));
         let logprobs = logprobs(shape, wanted[index], choice.logprobs, &mut 0);
         let thoughts = Some(choice.thoughts).filter(|thoughts| !thoughts.is_empty());
-        answered.push(Choice::whole(shape, index, thoughts, choice.text, logprobs, &finished));
+        let said = Said { thoughts, text: choice.text, calls: choice.calls };
+        answered.push(Choice::whole(shape, index, said, logprobs, &finished));
     }
     let mut object = envelope.object(shape, Whole::Yes, answered);
     object.usage = Some(Some(tally.usage()));

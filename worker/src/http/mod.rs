@@ -3,14 +3,17 @@
 
 mod answer;
 mod body;
+mod call_ids;
 mod chat;
 mod completions;
 mod deadline;
 mod error;
 mod fields;
+mod form;
 mod generate;
 mod info;
 mod logprobs;
+mod message;
 mod options;
 mod plan;
 mod routes;
@@ -19,6 +22,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod tools;
 
 pub(crate) use options::check_defaults;
 pub(crate) use server::HttpServer;

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
+use model_boss_engine::constraint::CompiledGrammar;
 use model_boss_engine::sampling::SamplingParams;
 use model_boss_engine::text::ThinkingPlan;
+use model_boss_engine::tools::{ToolMarkers, ToolParser};
 use model_boss_engine::{CacheSalt, Generate};
 use model_boss_protocol::{ApiError, Remedy, beyond_worker, refuse_unmet};
 use serde::Deserialize;
@@ -12,6 +14,7 @@ use serde::Deserialize;
 use crate::defaults::RequestDefaults;
 
 use super::fields::RequestFields;
+use super::form::form;
 
 /// Most stop strings in a request.
 const MOST_STOPS: usize = 16;
@@ -26,7 +29,7 @@ const MOST_CHOICES: i64 = 128;
 pub(super) const MOST_LOGPROBS: i64 = 20;
 
 /// A request's options for its answer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct GenerateOptions {
     pub(super) max_tokens: MaxTokens,
     pub(super) sampling: SamplingParams,
@@ -39,6 +42,10 @@ pub(super) struct GenerateOptions {
     pub(super) usage: UsageIn,
     /// The plan of thinking for a chat; a text completion does not separate thinking.
     pub(super) thinking: Option<ThinkingPlan>,
+    /// The grammar that the answer follows.
+    pub(super) grammar: Option<CompiledGrammar>,
+    /// The parser of calls in the answer.
+    pub(super) calls: Option<(ToolParser, ToolMarkers)>,
 }
 
 impl GenerateOptions {
@@ -55,6 +62,8 @@ impl GenerateOptions {
             stream: fields.get("stream")?.unwrap_or(false),
             usage: fields.get::<StreamOptions>("stream_options")?.map_or(UsageIn::Nothing, StreamOptions::usage),
             thinking: None,
+            grammar: None,
+            calls: None,
         })
     }
 
@@ -75,6 +84,8 @@ impl GenerateOptions {
             thinking: self.thinking.clone(),
             cache: self.cache.clone(),
             shift: None,
+            grammar: self.grammar.clone(),
+            calls: self.calls.clone(),
         }
     }
 }
@@ -111,7 +122,9 @@ fn cache(fields: &RequestFields<'_>) -> Result<Option<CacheSalt>, ApiError> {
 
 /// Whether a manifest's fields are valid in a request.
 pub(crate) fn check_defaults(defaults: &RequestDefaults) -> Result<(), ApiError> {
-    GenerateOptions::read(&RequestFields::of_defaults(defaults), usize::MAX, 0).map(|_| ())
+    let fields = RequestFields::of_defaults(defaults);
+    GenerateOptions::read(&fields, usize::MAX, 0)?;
+    form(&fields).map(|_| ())
 }
 
 #[derive(Deserialize)]

@@ -17,6 +17,8 @@ pub(super) struct AnswerPlan {
     pub(super) shape: ApiShape,
     pub(super) stream: bool,
     pub(super) usage: UsageIn,
+    /// Whether identifiers of calls have nine letters and digits.
+    pub(super) short_ids: bool,
 }
 
 impl AnswerPlan {

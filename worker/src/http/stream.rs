@@ -11,7 +11,7 @@ use model_boss_engine::SequenceEvent;
 use model_boss_protocol::{ApiError, ErrorCode, ErrorSource, sse};
 use serde::Serialize;
 
-use super::answer::{Choice, Envelope, Object, UsageObject, UsageTally, Whole, logprobs};
+use super::answer::{CallObject, Choice, Envelope, Object, UsageObject, UsageTally, Whole, logprobs};
 use super::error::work_error;
 use super::options::UsageIn;
 use super::plan::{AnswerPlan, ChoiceEvents};
@@ -32,6 +32,8 @@ pub(super) struct EventStream {
     cached_tokens: usize,
     /// Per choice: tokens sampled so far.
     sampled: Vec<usize>,
+    /// Per choice: whether it has called a tool.
+    called: Vec<bool>,
     /// Choices that have not ended.
     left: usize,
     events: ChoiceEvents,
@@ -48,6 +50,7 @@ impl EventStream {
     ) -> Self {
         let (offsets, left) = (vec![0; wanted.len()], wanted.len());
         let (sampled, tally, ready) = (offsets.clone(), UsageTally::default(), VecDeque::new());
+        let called = vec![false; wanted.len()];
         let mut stream = Self {
             plan,
             wanted,
@@ -57,6 +60,7 @@ impl EventStream {
             prompt_tokens,
             cached_tokens: 0,
             sampled,
+            called,
             left,
             events,
             ready,
@@ -88,11 +92,15 @@ impl EventStream {
                 let logprobs = logprobs(shape, wanted, tokens, &mut self.offsets[index]);
                 Some(Choice::piece(shape, index, text, logprobs))
             }
+            SequenceEvent::Call { index: number, name, arguments, sampled } => {
+                (self.sampled[index], self.called[index]) = (sampled, true);
+                Some(Choice::call(index, CallObject::piece(number, name, arguments, self.plan.short_ids)))
+            }
             SequenceEvent::Finished(finished) => {
                 self.sampled[index] = finished.usage.completion_tokens;
                 self.tally.add(&finished, index.is_multiple_of(self.plan.choices_per_prompt));
                 self.left -= 1;
-                Some(Choice::last(shape, index, &finished))
+                Some(Choice::last(shape, index, &finished, self.called[index]))
             }
             SequenceEvent::Failed(error) => return self.fail(&work_error(&error, shape.prompt_field())),
         };

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use model_boss_engine::constraint::Grammar;
 use model_boss_engine::text::{Conversation, Text, TextError, ThinkingTags};
+use model_boss_engine::tools::ToolFormat;
 use model_boss_protocol::TextLimits;
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +62,8 @@ pub(crate) struct TextFacts {
     pub(crate) thinking: Option<ThinkingTags>,
     /// Whether its chat template treats the role `developer` apart from `system`.
     pub(crate) knows_developer: bool,
+    /// The use of tools in its chat template.
+    pub(crate) tools: ToolFacts,
     /// Warnings for the operator: an oddity of the files that was worked around.
     pub(crate) warnings: Vec<String>,
 }
@@ -69,8 +73,44 @@ impl TextFacts {
         Self {
             thinking: text.thinking.clone(),
             knows_developer: text.template.as_ref().is_some_and(|template| template.knows_developer()),
+            tools: text.template.as_ref().map(|template| ToolFacts::of(&template.tool_source())).unwrap_or_default(),
             warnings: text.warnings.clone(),
         }
+    }
+}
+
+/// The use of tools in a chat template.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ToolFacts {
+    /// The format of calls.
+    pub(crate) format: ToolFormat,
+    /// Whether the template writes tools and calls itself.
+    pub(crate) in_template: bool,
+    /// Whether it reads tools from the system message.
+    pub(crate) tools_in_message: bool,
+    /// Whether it joins the arguments of calls to texts.
+    pub(crate) arguments_as_text: bool,
+    /// Whether it refuses system messages.
+    pub(crate) refuses_system: bool,
+}
+
+impl ToolFacts {
+    fn of(template: &str) -> Self {
+        let has = |words: &[&str]| words.iter().any(|word| template.contains(word));
+        let format = ToolFormat::of_template(template);
+        Self {
+            format,
+            in_template: format != ToolFormat::Generic || template.contains("tools"),
+            tools_in_message: format == ToolFormat::Phi
+                && has(&["message['tools']", "message[\"tools\"]", "message.tools"]),
+            arguments_as_text: has(&["['arguments'] +", "[\"arguments\"] +", ".arguments +"]),
+            refuses_system: has(&["System role not supported", "system role not supported"]),
+        }
+    }
+
+    /// Whether the prompt has to describe the format of calls.
+    pub(crate) fn is_unknown_format(&self) -> bool {
+        self.format == ToolFormat::Generic
     }
 }
 
@@ -83,6 +123,8 @@ pub(crate) enum TextQuestion {
     Render { conversation: Conversation },
     /// The tokens of texts, each by itself.
     Encode { texts: Vec<String>, specials: AddSpecials, most_tokens: Option<usize> },
+    /// Whether an answer can be held to a grammar. A stranger's grammar may take more than its text suggests.
+    Check { grammar: Grammar },
 }
 
 /// Whether a text gets the tokens around it that the model wants around a prompt.
@@ -106,6 +148,8 @@ pub(super) enum TextAnswer {
     Tokens { lengths: Vec<usize>, transcript: bool },
     /// The tail is the text.
     Text,
+    /// The grammar can be used.
+    Usable,
     /// The prompt has more tokens than were asked for.
     TooLong { tokens: usize },
     /// The request is at fault: the template refuses it, or the text cannot be tokenised.

@@ -1,5 +1,6 @@
 //! Questions for the text side as bytes, and why one got no answer.
 
+use model_boss_engine::constraint::Grammar;
 use model_boss_engine::text::Conversation;
 
 use super::frame::frame;
@@ -47,6 +48,16 @@ pub(crate) struct RenderQuestion(pub(super) Vec<u8>);
 /// A question for the tokens of texts.
 #[derive(Debug)]
 pub(crate) struct EncodeQuestion(pub(super) Vec<u8>);
+
+/// A question whether a grammar can be used.
+#[derive(Debug)]
+pub(crate) struct GrammarQuestion(pub(super) Vec<u8>);
+
+impl GrammarQuestion {
+    pub(crate) fn new(grammar: Grammar) -> Result<Self, TextFailure> {
+        framed(&TextQuestion::Check { grammar }).map(Self)
+    }
+}
 
 impl ChatQuestion {
     /// A question for the tokens of a conversation, at most `most_tokens`.

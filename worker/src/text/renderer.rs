@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use model_boss_engine::constraint::GrammarChecker;
 use model_boss_engine::text::{Prompt, TemplateError, Text};
 
 use super::frame::{Frame, LARGEST_QUESTION, LARGEST_TAIL, frame};
@@ -53,6 +54,12 @@ pub(super) fn answer(text: &Text, question: TextQuestion) -> (TextAnswer, Vec<u8
             Ok(Prompt::Rendered(prompt) | Prompt::Transcript(prompt)) => (TextAnswer::Text, prompt.into_bytes()),
             Err(error) => nothing(refused(&error)),
         },
+        TextQuestion::Check { grammar } => {
+            nothing(match GrammarChecker::new(&text.vocabulary).and_then(|checker| checker.check(&grammar)) {
+                Ok(()) => TextAnswer::Usable,
+                Err(error) => TextAnswer::Refused(error.to_string()),
+            })
+        }
         TextQuestion::Chat { conversation, most_tokens } => {
             let prompt = match text.prompt(&conversation) {
                 Ok(prompt) => prompt,

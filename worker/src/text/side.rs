@@ -15,7 +15,7 @@ use super::message::{RendererReply, TextAnswer, TextFacts, TextLoad, TextSource}
 use super::order::RendererEnd;
 use super::owner::{HostCommand, HostOwner, Renderer};
 use super::process::last_words;
-use super::question::{ChatQuestion, ChatTokens, EncodeQuestion, RenderQuestion, TRIES, TextFailure};
+use super::question::{ChatQuestion, ChatTokens, EncodeQuestion, GrammarQuestion, RenderQuestion, TRIES, TextFailure};
 use super::text_host::StartHost;
 use crate::failure::LoadFailure;
 
@@ -61,27 +61,37 @@ pub(crate) fn start(
 }
 
 impl TextSide {
+    /// The limits of one question.
+    pub(crate) fn limits(&self) -> TextLimits {
+        self.limits
+    }
+
     /// The tokens of a conversation.
     pub(crate) async fn chat(&self, asked: ChatQuestion) -> Result<ChatTokens, TextFailure> {
-        let answer = self.ask(&asked.0).await?;
+        let answer = self.ask(Subject::Text, &asked.0).await?;
         let (mut lists, transcript) = answer.tokens()?;
         Ok(ChatTokens { tokens: lists.pop().unwrap_or_default(), transcript })
     }
 
     /// The text that a conversation's prompt is.
     pub(crate) async fn render(&self, asked: RenderQuestion) -> Result<String, TextFailure> {
-        let answer = self.ask(&asked.0).await?;
+        let answer = self.ask(Subject::Text, &asked.0).await?;
         String::from_utf8(answer.tail().to_vec()).map_err(|_| garbled())
     }
 
     /// The tokens of each text.
     pub(crate) async fn encode(&self, asked: EncodeQuestion) -> Result<Vec<Vec<u32>>, TextFailure> {
-        let answer = self.ask(&asked.0).await?;
+        let answer = self.ask(Subject::Text, &asked.0).await?;
         Ok(answer.tokens()?.0)
     }
 
+    /// Whether an answer can be held to a grammar.
+    pub(crate) async fn check(&self, asked: GrammarQuestion) -> Result<(), TextFailure> {
+        self.ask(Subject::Grammar, &asked.0).await.map(drop)
+    }
+
     /// Asks a renderer. Dropping the future ends the renderer that works on the question.
-    async fn ask(&self, question: &[u8]) -> Result<RendererAnswer, TextFailure> {
+    async fn ask(&self, subject: Subject, question: &[u8]) -> Result<RendererAnswer, TextFailure> {
         // The semaphore is never closed.
         let Ok(_place) = self.places.acquire().await else { return Err(TextFailure::Ended) };
         for _ in 0..TRIES {
@@ -91,17 +101,17 @@ impl TextSide {
                     if !answered.reply.worn {
                         lent.give_back();
                     }
-                    return answered.checked();
+                    return answered.checked(subject);
                 }
                 Ok(Err(_)) => match lent.end().await {
                     (RendererEnd::Signal(nix::libc::SIGABRT | nix::libc::SIGSEGV | nix::libc::SIGBUS), words) => {
-                        return Err(self.over(&words));
+                        return Err(self.over(subject, &words));
                     }
-                    (RendererEnd::Signal(nix::libc::SIGALRM), _) => return Err(self.late()),
+                    (RendererEnd::Signal(nix::libc::SIGALRM), _) => return Err(self.late(subject)),
                     // A renderer that was idle may have been ended long ago.
                     _ => {}
                 },
-                Err(_elapsed) => return Err(self.late()),
+                Err(_elapsed) => return Err(self.late(subject)),
             }
         }
         Err(TextFailure::Ended)
@@ -121,20 +131,36 @@ impl TextSide {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn late(&self) -> TextFailure {
+    fn late(&self, subject: Subject) -> TextFailure {
         let seconds = self.limits.time.as_secs_f64();
         TextFailure::Limit(format!(
-            "the model's chat template or tokenizer took longer than {seconds} s on this request; shorten the request, or \
-             let the operator raise 'text.time'"
+            "{subject} took longer than {seconds} s on this request; shorten the request, or let the operator raise \
+             'text.time'"
         ))
     }
 
-    fn over(&self, words: &str) -> TextFailure {
+    fn over(&self, subject: Subject, words: &str) -> TextFailure {
         let (memory, stack): (ByteCount, ByteCount) = (self.limits.memory, self.limits.stack);
         TextFailure::Limit(format!(
-            "the model's chat template or tokenizer needs more than {memory} of memory or {stack} of stack on this \
-             request ({words}); shorten the request, or let the operator raise 'text.memory' or 'text.stack'"
+            "{subject} needs more than {memory} of memory or {stack} of stack on this request ({words}); shorten the \
+             request, or let the operator raise 'text.memory' or 'text.stack'"
         ))
+    }
+}
+
+/// The work of a question, for messages about its limits.
+#[derive(Clone, Copy, Debug)]
+enum Subject {
+    Text,
+    Grammar,
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Text => "the model's chat template or tokenizer",
+            Self::Grammar => "the grammar or schema of the answer",
+        })
     }
 }
 
@@ -145,14 +171,14 @@ struct RendererAnswer {
 }
 
 impl RendererAnswer {
-    fn checked(self) -> Result<Self, TextFailure> {
+    fn checked(self, subject: Subject) -> Result<Self, TextFailure> {
         match self.reply.answer {
             TextAnswer::Refused(message) => Err(TextFailure::Refused(message)),
-            TextAnswer::Limit(what) => Err(TextFailure::Limit(format!(
-                "the model's chat template or tokenizer {what} on this request; shorten the request"
-            ))),
+            TextAnswer::Limit(what) => {
+                Err(TextFailure::Limit(format!("{subject} {what} on this request; shorten the request")))
+            }
             TextAnswer::TooLong { tokens } => Err(TextFailure::TooLong { tokens }),
-            TextAnswer::Tokens { .. } | TextAnswer::Text => Ok(self),
+            TextAnswer::Tokens { .. } | TextAnswer::Text | TextAnswer::Usable => Ok(self),
         }
     }
 

@@ -159,10 +159,9 @@ async fn show_takes_any_name_and_skips_what_is_empty() {
     let (fake, client) = fake(model).await;
     let table = tables::show(&client, "team/m 1", false).await.unwrap();
     assert_eq!(fake.asked()[0].line, "GET /v1/models/team/m%201");
-    for (line, expected) in
-        table.lines().zip(["FIELD", "description  a b", "id           team/m 1", "size         1.00 KiB"])
-    {
-        assert!(line.starts_with(expected), "{table}");
+    assert!(table.starts_with("FIELD"), "{table}");
+    for expected in ["description  a b", "id           team/m 1", "size         1.00 KiB"] {
+        assert!(table.lines().any(|line| line.trim_end() == expected), "{table}");
     }
 }
 

@@ -21,7 +21,7 @@ use model_boss_http::body::{OpenBody, RequestBody, json};
 use model_boss_http::error::panic_error;
 use model_boss_http::path::unknown_model;
 use model_boss_http::peek::{ANONYMOUS, client_in};
-use model_boss_protocol::{ApiError, Category, DeviceId, ErrorCode, KeepAlive, Priority};
+use model_boss_protocol::{ApiError, Backend, Category, DeviceId, ErrorCode, KeepAlive, Priority};
 use model_boss_tasks::ModelPermit;
 use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
@@ -372,10 +372,16 @@ fn capabilities(model: &Model) -> Vec<&'static str> {
     let about = model.about();
     let mut can = capabilities_of(model.description.category);
     if can.contains(&"completion") {
-        can.extend(about.knows_tools().then_some("tools"));
+        can.extend((about.knows_tools() || is_held_to_tools(model)).then_some("tools"));
         can.extend((about.knows_thinking() || model.manifest.thinking.is_some()).then_some("thinking"));
     }
     can
+}
+
+/// Whether the candle worker runs the model. It tells a model the format of calls where its template knows no tools.
+fn is_held_to_tools(model: &Model) -> bool {
+    let manifest = &model.manifest;
+    manifest.command.is_none() && manifest.backend.is_none_or(|backend| backend == Backend::Candle)
 }
 
 fn capabilities_of(category: Category) -> Vec<&'static str> {

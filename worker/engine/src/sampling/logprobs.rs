@@ -1,4 +1,5 @@
-//! Log-probabilities as clients ask for them: of the model's own distribution, before bias, penalties and temperature.
+//! Log-probabilities as clients ask for them: of the model's own distribution among the tokens that may come, before
+//! bias, penalties and temperature.
 
 use super::row::{LogitRow, Weigh};
 
@@ -45,7 +46,12 @@ impl LogprobRow {
         });
         let mut best = Vec::new();
         row.most_likely(top, &mut best);
-        let top = best.into_iter().map(|(logit, token)| (token, logprob(logit, normaliser))).collect();
+        // Tokens that a mask made impossible are no alternatives.
+        let top = best
+            .into_iter()
+            .filter(|(logit, _)| *logit > f32::NEG_INFINITY)
+            .map(|(logit, token)| (token, logprob(logit, normaliser)))
+            .collect();
         Self { normaliser, top }
     }
 

@@ -1,5 +1,6 @@
 //! Tokens back to text, one at a time, never half a character.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::vocabulary::Vocabulary;
@@ -14,18 +15,30 @@ pub struct Detokenizer {
     /// The next space may be the one in front of every text, which belongs to none. An answer does not begin a text:
     /// its prompt did.
     drop_space: bool,
+    /// Special tokens that are shown all the same.
+    spelled: BTreeSet<u32>,
 }
 
 impl Detokenizer {
     /// A detokenizer for the answer to a prompt; with an empty prompt, for a text of its own.
     pub fn new(vocabulary: Arc<Vocabulary>, prompt: &[u32]) -> Self {
         let drop_space = vocabulary.space_in_front() && prompt.is_empty();
-        Self { vocabulary, pending: Vec::new(), drop_space }
+        Self { vocabulary, pending: Vec::new(), drop_space, spelled: BTreeSet::new() }
+    }
+
+    /// Shows these tokens, though they are special.
+    #[must_use]
+    pub fn spelling(self, spelled: impl IntoIterator<Item = u32>) -> Self {
+        Self { spelled: spelled.into_iter().collect(), ..self }
     }
 
     /// The text that is certain after one more token; often empty in scripts whose characters take several tokens.
     pub fn push(&mut self, token: u32) -> String {
-        let bytes = self.vocabulary.visible_bytes(token);
+        let bytes = if self.spelled.contains(&token) {
+            self.vocabulary.bytes(token)
+        } else {
+            self.vocabulary.visible_bytes(token)
+        };
         if let Some((first, rest)) = bytes.split_first() {
             self.pending.extend(if self.drop_space && *first == b' ' { rest } else { bytes });
             self.drop_space = false;

@@ -6,7 +6,6 @@ pub mod gguf;
 mod gguf_write;
 mod library;
 mod stop;
-mod stream;
 mod template;
 mod thoughts;
 mod tokenizer;
@@ -17,9 +16,8 @@ pub use files::{Prompt, Text, TextError};
 pub use gguf_write::{WriteVocabularyError, write_synthetic_vocabulary, write_vocabulary};
 pub use library::keep_to_one_thread;
 pub use stop::{StopMatcher, Stopped};
-pub use stream::{TextPiece, TextStream};
 pub use template::{ChatTemplate, Conversation, NoContent, TemplateError, TemplateValue};
-pub use thoughts::{AnswerPart, ThinkingPlan, ThinkingTags, Thoughts, Trimmed};
+pub use thoughts::{AnswerPart, NextPart, ThinkingPlan, ThinkingTags, Thoughts, Trimmed};
 pub use tokenizer::{Tokenizer, TokenizerError};
 pub use vocabulary::{SpecialTokens, Specials, Vocabulary, VocabularyMalformed, VocabularyTooLarge};
 

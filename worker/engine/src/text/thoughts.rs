@@ -53,6 +53,20 @@ pub struct Thoughts {
     phase: Phase,
     /// Tokens of thought so far.
     thought: u32,
+    /// Whether the prompt ends with thoughts that are over: the model is to answer at once.
+    closed: bool,
+}
+
+/// The kind of token that comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextPart {
+    /// One that is chosen already, or one of a thought.
+    NoAnswer,
+    /// One of the answer, or the tag that opens the thoughts, where they may begin.
+    Answer {
+        /// That tag.
+        opening: Option<u32>,
+    },
 }
 
 /// The part of an answer that a token belongs to.
@@ -85,7 +99,20 @@ impl Thoughts {
         let begun = open.is_some_and(|at| prompt[at + 1..].iter().all(|token| is_blank(*token, vocabulary)));
         // A prompt that also contains the closing tag makes the model answer without thinking.
         let phase = if begun { Phase::Thinking } else { Phase::Before };
-        Self { plan, phase, thought: 0 }
+        let close = prompt.iter().rposition(|token| *token == plan.tags.close);
+        let closed = close.is_some_and(|at| prompt[at + 1..].iter().all(|token| is_blank(*token, vocabulary)));
+        Self { plan, phase, thought: 0, closed }
+    }
+
+    /// The kind of token that comes next.
+    pub fn next(&self) -> NextPart {
+        match self.phase {
+            Phase::Thinking | Phase::Ending(_) => NextPart::NoAnswer,
+            Phase::Before if !self.closed && self.plan.budget != Some(0) => {
+                NextPart::Answer { opening: Some(self.plan.tags.open) }
+            }
+            Phase::Before | Phase::Answering => NextPart::Answer { opening: None },
+        }
     }
 
     /// The token that comes next whatever the model would say, when there is one.

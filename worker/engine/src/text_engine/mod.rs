@@ -9,14 +9,19 @@
 //! sees nothing but a pause. An answer that goes on when the context is full waits in the same way: it comes back with
 //! fewer tokens, at new places.
 
+mod allowed;
+mod logprobs;
 mod sequence;
+mod stream;
+mod thinking;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::activity::{Activity, End};
 use crate::batch::{self, StepBudget};
+use crate::constraint::MaskThreads;
 use crate::decoder::{Decoder, DecoderError, DecoderStep};
 use crate::engine::{
     Engine, EngineError, EngineInfo, Generate, Progress, Reply, SequenceEvent, SequenceId, Work, WorkError,
@@ -46,6 +51,9 @@ impl Default for TextEngineSettings {
         Self { context_length: None, max_concurrent: 8, max_waiting: 4_096, step_budget: StepBudget::default() }
     }
 }
+
+/// The longest wait for masks before clients that have gone are looked for.
+const MASK_PATIENCE: Duration = Duration::from_millis(20);
 
 /// One result for each running sequence, in order.
 type StepRows = Vec<Result<Vec<f32>, WorkError>>;
@@ -298,6 +306,8 @@ impl TextEngine {
 
     fn try_step(&mut self) -> Result<Progress, EngineError> {
         self.drop_abandoned();
+        // Before room is made: those that go on have one token more.
+        let masks = self.resume();
         self.make_room();
         self.admit()?;
         if self.running.is_empty() {
@@ -307,13 +317,19 @@ impl TextEngine {
         self.publish();
         let started = Instant::now();
         let stages: Vec<_> = self.running.iter().map(|running| running.stage(self.info.vocab_size)).collect();
+        if stages.iter().all(|stage| *stage == batch::SequenceStage::Waiting) {
+            if let Some((threads, seen)) = masks {
+                threads.wait_beyond(seen, MASK_PATIENCE);
+            }
+            return Ok(Progress::Stepped);
+        }
         let shares = batch::plan(&stages, self.settings.step_budget);
         let prompt_tokens =
             stages.iter().zip(&shares).filter(|(s, _)| **s != batch::SequenceStage::Decode).map(|(_, n)| n).sum();
         // Sequences whose client disconnected are counted and closed when the next step begins.
         let Some(rows) = self.forward(&shares)? else { return Ok(Progress::Stepped) };
         let mut still_running = Vec::with_capacity(self.running.len());
-        for ((mut running, rows), share) in self.running.drain(..).zip(rows).zip(shares) {
+        for ((mut running, rows), share) in std::mem::take(&mut self.running).into_iter().zip(rows).zip(shares) {
             let step = match rows {
                 Ok(rows) => {
                     let in_prompt = running.is_in_prompt();
@@ -329,24 +345,45 @@ impl TextEngine {
                 }
                 Err(error) => running.fail(error),
             };
-            match step {
-                Continuation::Continues => still_running.push(running),
-                Continuation::NeedsShift => {
-                    release(&mut self.kv, &mut running);
-                    running.shift();
-                    wait_again(&mut self.waiting, running);
-                }
-                Continuation::Ended(end) => {
-                    self.activity.ended(end);
-                    self.short_of_memory = false;
-                    release(&mut self.kv, &mut running);
-                }
-            }
+            still_running.extend(self.keep(running, step));
         }
         self.running = still_running;
         self.activity.stepped(prompt_tokens);
         self.activity.histograms().step.record(started.elapsed());
         Ok(Progress::Stepped)
+    }
+
+    /// A sequence that stays in the batch after a step. One that ended gives its blocks back, and one that needs a
+    /// shift waits again.
+    fn keep(&mut self, mut running: RunningSequence, step: Continuation) -> Option<RunningSequence> {
+        match step {
+            Continuation::Continues => return Some(running),
+            Continuation::NeedsShift => {
+                release(&mut self.kv, &mut running);
+                running.shift();
+                wait_again(&mut self.waiting, running);
+            }
+            Continuation::Ended(end) => {
+                self.activity.ended(end);
+                self.short_of_memory = false;
+                release(&mut self.kv, &mut running);
+            }
+        }
+        None
+    }
+
+    /// Lets sequences go on whose masks were not ready when their logits came. Returns the threads that compute masks,
+    /// with the number of masks that were done before.
+    fn resume(&mut self) -> Option<(Arc<MaskThreads>, u64)> {
+        let threads = Arc::clone(self.running.iter().find_map(RunningSequence::mask_threads)?);
+        let seen = threads.done();
+        let mut still_running = Vec::with_capacity(self.running.len());
+        for mut running in std::mem::take(&mut self.running) {
+            let step = running.resume(&self.vocabulary, &self.activity);
+            still_running.extend(self.keep(running, step));
+        }
+        self.running = still_running;
+        Some((threads, seen))
     }
 
     fn publish(&self) {

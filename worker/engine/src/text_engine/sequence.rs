@@ -6,14 +6,21 @@ use std::time::Instant;
 
 use crate::activity::{Activity, End};
 use crate::batch::SequenceStage;
+use crate::constraint::{Constraint, MaskThreads};
 use crate::decoder::{DecoderStep, Logits};
 use crate::engine::{
     ContextShift, FinishReason, Finished, Generate, Reply, SequenceEvent, SequenceId, SequenceTimings, TokenUsage,
     WorkError,
 };
 use crate::kv::{BlockTable, CacheSalt, blocks_for};
-use crate::sampling::{LogprobRow, Sampler, TokenLogprob, TopLogprob};
-use crate::text::{AnswerPart, Detokenizer, Stopped, TextStream, Thoughts, Trimmed, Vocabulary};
+use crate::sampling::{LogprobRow, Sampler, TokenLogprob};
+use crate::text::{AnswerPart, Stopped, Vocabulary};
+use crate::tools::ToolEvent;
+
+use super::allowed::{Allowed, Next};
+use super::logprobs::{spelled, token_logprob};
+use super::stream::TextStream;
+use super::thinking::ThinkingState;
 
 /// A sequence that waits for its place.
 pub(super) struct Sequence {
@@ -33,16 +40,9 @@ pub(super) struct Sequence {
     thinking: Option<ThinkingState>,
     /// Shares blocks with sequences of the same salt.
     cache: Option<CacheSalt>,
+    /// The form that the answer is held to.
+    constraint: Option<Constraint>,
     submitted: Instant,
-}
-
-/// The thoughts in front of an answer.
-struct ThinkingState {
-    thoughts: Thoughts,
-    text: Detokenizer,
-    shown: Trimmed,
-    /// Whether the answer behind them has begun: it does not begin with white space.
-    answer_begun: bool,
 }
 
 impl Sequence {
@@ -58,12 +58,12 @@ impl Sequence {
             Some(_) => context_length.saturating_mul(LONGEST_SHIFTED),
             None => context_length.saturating_sub(work.prompt.len()),
         };
-        let thinking = work.thinking.map(|plan| ThinkingState {
-            thoughts: Thoughts::new(plan, &work.prompt, vocabulary),
-            text: Detokenizer::new(Arc::clone(vocabulary), &work.prompt),
-            shown: Trimmed::default(),
-            answer_begun: false,
-        });
+        let thinking = work.thinking.map(|plan| ThinkingState::new(plan, &work.prompt, vocabulary));
+        let text = TextStream::new(Arc::clone(vocabulary), &work.prompt, work.stop);
+        let text = match work.calls {
+            Some((parser, markers)) => text.with_calls(parser, &markers),
+            None => text,
+        };
         Self {
             id,
             reply,
@@ -74,10 +74,12 @@ impl Sequence {
             logprobs: work.logprobs,
             prompt_logprobs: work.prompt_logprobs,
             sampler: Sampler::new(work.sampling, &work.prompt, work.choice),
-            text: TextStream::new(Arc::clone(vocabulary), &work.prompt, work.stop),
+            text,
             thinking,
             // Log-probabilities of a prompt need every row to be computed.
             cache: work.cache.filter(|_| !work.prompt_logprobs),
+            // The mask of the first token is computed while the prompt waits and is evaluated.
+            constraint: work.grammar.map(Constraint::begin),
             prompt: work.prompt,
             submitted: Instant::now(),
         }
@@ -85,6 +87,11 @@ impl Sequence {
 
     pub(super) fn fail(&mut self, error: WorkError) {
         self.reply.send(SequenceEvent::Failed(error));
+    }
+
+    /// The tokens that may come next; `None` as long as that is being computed.
+    fn allowed(&mut self) -> Option<Result<Allowed, WorkError>> {
+        Allowed::of(self.constraint.as_mut(), self.thinking.as_ref().map(|thinking| &thinking.thoughts))
     }
 }
 
@@ -111,6 +118,8 @@ pub(super) struct RunningSequence {
     produced: usize,
     /// Bytes of it that were sent.
     given: usize,
+    /// Logits that wait until it is known which tokens may come next.
+    parked: Option<Vec<f32>>,
 }
 
 /// The state of a sequence after a step.
@@ -146,6 +155,7 @@ impl RunningSequence {
             held: VecDeque::new(),
             produced: 0,
             given: 0,
+            parked: None,
         }
     }
 
@@ -185,8 +195,10 @@ impl RunningSequence {
         self.table.as_mut().map(|table| (table, &*self.tokens))
     }
 
-    /// Takes its blocks away.
+    /// Takes its blocks away, and the logits that were computed with them: both are computed again. The state of its
+    /// form stays, since it covers every token sampled so far.
     pub(super) fn take_table(&mut self) -> Option<BlockTable> {
+        self.parked = None;
         self.table.take()
     }
 
@@ -218,6 +230,7 @@ impl RunningSequence {
 
     pub(super) fn stage(&self, vocab_size: usize) -> SequenceStage {
         match self.tokens.len() - self.fed() {
+            _ if self.parked.is_some() => SequenceStage::Waiting,
             1 if !self.is_in_prompt() => SequenceStage::Decode,
             remaining if self.sequence.prompt_logprobs => {
                 SequenceStage::Prefill { remaining, at_most: (MOST_LOGITS / vocab_size.max(1)).max(1) }
@@ -274,11 +287,45 @@ impl RunningSequence {
                 rows.drain(..rows.len() / share * (share - 1));
             }
         }
-        self.sample(&mut rows, vocabulary, activity)
+        self.sample(rows, vocabulary, activity)
     }
 
-    fn sample(&mut self, logits: &mut [f32], vocabulary: &Vocabulary, activity: &Activity) -> Continuation {
-        // The model's own distribution has to be read before the sampler bends it.
+    /// The threads that compute the tokens which may come next, where a form binds the answer.
+    pub(super) fn mask_threads(&self) -> Option<&Arc<MaskThreads>> {
+        self.sequence.constraint.as_ref().map(|constraint| constraint.grammar().threads())
+    }
+
+    /// Goes on with logits that waited, and ends an answer whose form is complete before another step is spent on it.
+    pub(super) fn resume(&mut self, vocabulary: &Vocabulary, activity: &Activity) -> Continuation {
+        if let Some(logits) = self.parked.take() {
+            return self.sample(logits, vocabulary, activity);
+        }
+        if !self.is_in_prompt()
+            && self.sequence.constraint.is_some()
+            && matches!(self.sequence.allowed(), Some(Ok(Allowed::Nothing)))
+        {
+            return self.finish(FinishReason::Stop);
+        }
+        Continuation::Continues
+    }
+
+    /// Keeps logits until it is known which tokens may come next. Others of the batch do not wait for that.
+    fn park(&mut self, logits: Vec<f32>) -> Continuation {
+        self.parked = Some(logits);
+        Continuation::Continues
+    }
+
+    fn sample(&mut self, mut logits: Vec<f32>, vocabulary: &Vocabulary, activity: &Activity) -> Continuation {
+        let allowed = match self.sequence.allowed() {
+            Some(Ok(allowed)) => allowed,
+            Some(Err(error)) => return self.fail(error),
+            None => return self.park(logits),
+        };
+        if allowed.apply(&mut logits, vocabulary) == Next::End {
+            return self.finish(FinishReason::Stop);
+        }
+        let logits = logits.as_mut_slice();
+        // The distribution has to be read before the sampler bends it.
         let raw = self.sequence.logprobs.map(|top| (LogprobRow::new(logits, top), logits.to_vec()));
         let forced = self.sequence.thinking.as_ref().and_then(|thinking| thinking.thoughts.forced());
         let token = match forced {
@@ -294,11 +341,16 @@ impl RunningSequence {
         self.note_time(activity);
         self.sampled += 1;
         self.tokens.push(token);
-        if forced.is_none() && vocabulary.ends(token) && !self.sequence.ignore_eos {
+        // Where a form binds the answer, an end is sampled only where the form is complete.
+        let may_end = !self.sequence.ignore_eos || self.sequence.constraint.is_some();
+        if forced.is_none() && vocabulary.ends(token) && may_end {
             return self.finish(FinishReason::Stop);
         }
         if self.think(token, vocabulary) != AnswerPart::Answer {
             return self.continue_or_end();
+        }
+        if let Some(constraint) = &mut self.sequence.constraint {
+            constraint.accept(token);
         }
         let piece = self.sequence.text.push(token);
         if let Some((row, logits)) = raw {
@@ -306,7 +358,7 @@ impl RunningSequence {
             self.held.push_back((self.produced, token_logprob(token, row.of(logit), &row, vocabulary)));
         }
         self.produced += piece.produced;
-        self.give(piece.text);
+        self.give_parts(piece.parts);
         if piece.stopped == Stopped::Yes {
             // Tokens of the stop string are no part of the answer.
             self.held.clear();
@@ -328,12 +380,9 @@ impl RunningSequence {
     /// Separates thinking from the answer; both texts are sent.
     fn think(&mut self, token: u32, vocabulary: &Vocabulary) -> AnswerPart {
         let Some(thinking) = &mut self.sequence.thinking else { return AnswerPart::Answer };
-        let part = thinking.thoughts.push(token, vocabulary);
-        if part == AnswerPart::Thought {
-            let text = thinking.shown.push(&thinking.text.push(token));
-            if !text.is_empty() {
-                self.sequence.reply.send(SequenceEvent::Thought { text, sampled: self.sampled });
-            }
+        let (part, text) = thinking.push(token, vocabulary);
+        if !text.is_empty() {
+            self.sequence.reply.send(SequenceEvent::Thought { text, sampled: self.sampled });
         }
         part
     }
@@ -349,14 +398,45 @@ impl RunningSequence {
         activity.sampled();
     }
 
+    /// Sends parts of the answer.
+    fn give_parts(&mut self, parts: Vec<ToolEvent>) {
+        if self.sequence.text.reads_calls() {
+            // Places in the text count for nothing where calls are cut out of it: log-probabilities go out at once.
+            self.given = self.produced;
+            if parts.is_empty() && !self.held.is_empty() {
+                self.give(String::new());
+            }
+        }
+        let sampled = self.sampled;
+        for part in parts {
+            let event = match part {
+                ToolEvent::Text(text) => {
+                    self.give(text);
+                    continue;
+                }
+                ToolEvent::Thought(text) => SequenceEvent::Thought { text, sampled },
+                ToolEvent::Begin { index, name } => {
+                    SequenceEvent::Call { index, name: Some(name), arguments: String::new(), sampled }
+                }
+                ToolEvent::Arguments { index, piece } => {
+                    SequenceEvent::Call { index, name: None, arguments: piece, sampled }
+                }
+            };
+            self.sequence.reply.send(event);
+        }
+    }
+
     /// Sends text with the log-probabilities of the tokens that begin in it.
     fn give(&mut self, mut text: String) {
-        self.given += text.len();
+        if !self.sequence.text.reads_calls() {
+            self.given += text.len();
+        }
         if let Some(thinking) = self.sequence.thinking.as_mut().filter(|thinking| !thinking.answer_begun) {
             text = text.trim_start().to_owned();
             thinking.answer_begun = !text.is_empty();
         }
-        let ready = self.held.iter().take_while(|(start, _)| *start < self.given).count();
+        let all = self.sequence.text.reads_calls();
+        let ready = self.held.iter().take_while(|(start, _)| all || *start < self.given).count();
         let logprobs: Vec<_> = self.held.drain(..ready).map(|(_, logprob)| logprob).collect();
         if !text.is_empty() || !logprobs.is_empty() {
             self.sequence.reply.send(SequenceEvent::Text { text, logprobs, sampled: self.sampled });
@@ -365,7 +445,7 @@ impl RunningSequence {
 
     fn finish(&mut self, reason: FinishReason) -> Continuation {
         let rest = self.sequence.text.finish();
-        self.give(rest);
+        self.give_parts(rest);
         let leftover: Vec<_> = self.held.drain(..).map(|(_, logprob)| logprob).collect();
         if !leftover.is_empty() {
             let (text, sampled) = (String::new(), self.sampled);
@@ -408,22 +488,5 @@ impl RunningSequence {
             let logprob = reading.of(row.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY));
             self.prompt_logprobs.push(token_logprob(token, logprob, &reading, vocabulary));
         }
-    }
-}
-
-fn spelled(token: u32, vocabulary: &Vocabulary) -> TokenLogprob {
-    let bytes = vocabulary.bytes(token).to_vec();
-    TokenLogprob { text: String::from_utf8_lossy(&bytes).into_owned(), bytes, logprob: None, top: Vec::new() }
-}
-
-fn token_logprob(token: u32, logprob: f32, row: &LogprobRow, vocabulary: &Vocabulary) -> TokenLogprob {
-    let alternative = |&(token, logprob): &(u32, f32)| {
-        let TokenLogprob { text, bytes, .. } = spelled(token, vocabulary);
-        TopLogprob { text, bytes, logprob }
-    };
-    TokenLogprob {
-        logprob: Some(logprob),
-        top: row.top().iter().map(alternative).collect(),
-        ..spelled(token, vocabulary)
     }
 }

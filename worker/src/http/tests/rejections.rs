@@ -76,7 +76,7 @@ async fn what_is_wrong_is_named() {
 
 #[tokio::test]
 async fn en_6_a_strict_tool_and_samplers_that_are_off_are_taken() {
-    let rig = Setup::default().start().await;
+    let rig = Setup { context: 2_000, ..Setup::default() }.start().await;
     // Helpers of OpenAI's SDK and its agents make every tool strict, and other clients send every sampler.
     let tool = json!({"type": "function", "function": {"name": "f", "strict": true, "parameters": {"type": "object"}}});
     for body in [
@@ -84,7 +84,8 @@ async fn en_6_a_strict_tool_and_samplers_that_are_off_are_taken() {
         chat(json!({"mirostat": 0, "mirostat_tau": 5.0, "typical_p": 1.0, "tfs_z": 1, "top_n_sigma": -1.0})),
         chat(json!({"dry_multiplier": 0, "dry_base": 1.75, "xtc_probability": 0.0, "xtc_threshold": 0.1})),
     ] {
-        assert_eq!(rig.post("/v1/chat/completions", &body).await.status, 200, "{body}");
+        let answer = rig.post("/v1/chat/completions", &body).await;
+        assert_eq!(answer.status, 200, "{body}: {}", answer.text());
     }
     let refused = rig.post("/v1/completions", &json!({"prompt": "a", "typical_p": 0.7})).await;
     assert_eq!(refused.error(), (400, "unsupported_by_model".to_owned(), "typical_p".to_owned()));
@@ -96,18 +97,15 @@ async fn what_the_model_cannot_do_is_said() {
     let rig = Setup::default().start().await;
     let image = json!([{"type": "image_url", "image_url": {"url": "data:"}}]);
     for (body, param) in [
-        (chat(json!({"response_format": {"type": "json_object"}})), "response_format"),
-        (chat(json!({"response_format": {"type": "json_schema", "json_schema": {}}})), "response_format"),
         (chat(json!({"response_format": {"type": "structural_tag"}})), "response_format"),
         (chat(json!({"response_format": {"type": "yaml"}})), "response_format"),
         (chat(json!({"best_of": 2})), "best_of"),
-        (chat(json!({"tool_choice": "required"})), "tool_choice"),
         (messages(json!([{"role": "user", "content": image}])), "messages[0].content[0]"),
     ] {
         let error = rig.post("/v1/chat/completions", &body).await.error();
         assert_eq!(error, (400, "unsupported_by_model".to_owned(), param.to_owned()), "{body}");
     }
-    for demand in DEMANDS {
+    for demand in DEMANDS.into_iter().filter(|demand| !demand.is_met_here) {
         for (path, mut body) in [("/v1/chat/completions", chat(json!({}))), ("/v1/completions", json!({"prompt": "a"}))]
         {
             body[demand.field] = json!({"x": 1});
@@ -118,7 +116,7 @@ async fn what_the_model_cannot_do_is_said() {
             assert_eq!(rig.post(path, &body).await.status, 200, "{body}");
         }
     }
-    let forced = rig.chat(json!({"response_format": {"type": "json_object"}})).await.text();
+    let forced = rig.chat(json!({"response_format": {"type": "yaml"}})).await.text();
     assert!(forced.contains("llama-server") && forced.contains("vLLM"), "{forced}");
     for (body, param) in [
         (json!({"prompt": []}), "prompt"),

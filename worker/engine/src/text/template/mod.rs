@@ -99,6 +99,12 @@ impl ChatTemplate {
         Ok(Self { environment, knows_developer })
     }
 
+    /// The source of the template that is used where there are tools.
+    pub fn tool_source(&self) -> String {
+        let template = self.environment.get_template("tool_use").or_else(|_| self.environment.get_template("default"));
+        template.map(|template| template.source().to_owned()).unwrap_or_default()
+    }
+
     /// Whether the template treats the role `developer` apart from `system`.
     pub fn knows_developer(&self) -> bool {
         self.knows_developer

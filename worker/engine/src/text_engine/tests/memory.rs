@@ -3,28 +3,28 @@
 use super::*;
 use crate::kv::CacheSalt;
 
-fn salted(work: Generate, caller: &str) -> Generate {
+pub(super) fn salted(work: Generate, caller: &str) -> Generate {
     Generate { cache: Some(CacheSalt::new(caller)), ..work }
 }
 
 /// A rig with a budget of blocks; answers depend on every token before them.
-fn rig(blocks: usize, max_concurrent: usize) -> Rig {
+pub(super) fn rig(blocks: usize, max_concurrent: usize) -> Rig {
     let settings = TextEngineSettings { max_concurrent, ..TextEngineSettings::default() };
     Rig::over(FakeDecoder::new(Script::Hash(128), 200).with_blocks(blocks), settings)
 }
 
 /// A text that no other number gives.
-fn text(number: usize, len: usize) -> String {
+pub(super) fn text(number: usize, len: usize) -> String {
     (0..len).map(|at| char::from(b'a' + ((at * 7 + at / 26 + number * 5) % 26) as u8)).collect()
 }
 
-fn cached(answer: &Answer) -> usize {
+pub(super) fn cached(answer: &Answer) -> usize {
     answer.finished.as_ref().unwrap().usage.cached_tokens
 }
 
 impl Rig {
     /// One request by itself.
-    fn ask(&mut self, work: Generate) -> Answer {
+    pub(super) fn ask(&mut self, work: Generate) -> Answer {
         let client = self.submit(work);
         self.run();
         client.answer()

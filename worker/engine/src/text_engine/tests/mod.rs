@@ -1,5 +1,6 @@
 use super::*;
 
+mod forms;
 mod memory;
 mod shift;
 mod thinking;
@@ -43,6 +44,7 @@ struct Answer {
     logprobs: Vec<TokenLogprob>,
     finished: Option<Finished>,
     failed: Option<WorkError>,
+    calls: Vec<(String, String)>,
 }
 
 impl Client {
@@ -59,6 +61,12 @@ impl Client {
                     answer.text += &text;
                     answer.pieces.push(text);
                     answer.logprobs.extend(logprobs);
+                }
+                SequenceEvent::Call { index, name, arguments, .. } => {
+                    if let Some(name) = name {
+                        answer.calls.push((name, String::new()));
+                    }
+                    answer.calls[index].1.push_str(&arguments);
                 }
                 SequenceEvent::Finished(finished) => answer.finished = Some(finished),
                 SequenceEvent::Failed(error) => answer.failed = Some(error),
@@ -124,6 +132,8 @@ fn prompt(text: &str) -> Generate {
         thinking: None,
         cache: None,
         shift: None,
+        grammar: None,
+        calls: None,
     }
 }
 

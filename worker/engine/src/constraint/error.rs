@@ -1,0 +1,18 @@
+//! The reasons why a grammar cannot bind an answer.
+
+/// The reason why a grammar cannot bind an answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrammarError {
+    /// The grammar has a fault, or asks for more than can be held to. The message names the keyword.
+    #[error("{0}")]
+    Unusable(String),
+    /// The vocabulary cannot be used with any grammar.
+    #[error("this model's vocabulary cannot be used with grammars: {0}")]
+    Vocabulary(String),
+}
+
+/// The library's words, without its dump of the grammar.
+pub(super) fn first_words(words: &str) -> String {
+    let words = words.split("\n<").next().unwrap_or(words).trim();
+    words.replace("Unimplemented keys:", "these keywords cannot be held to:")
+}

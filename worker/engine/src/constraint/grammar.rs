@@ -1,0 +1,129 @@
+//! The forms that an answer can be bound to, as requests state them.
+
+use llguidance::api::TopLevelGrammar;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::error::GrammarError;
+use super::gbnf::lark_of_gbnf;
+use super::literal::literal;
+
+/// A form of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Grammar {
+    /// JSON that is valid against this schema, which is JSON text. Made without optional white space.
+    JsonSchema(String),
+    /// The same, with white space allowed: an answer that a client began may have some.
+    SpacedJsonSchema(String),
+    /// A text that matches a regular expression as a whole.
+    Regex(String),
+    /// A grammar in llguidance's variant of Lark.
+    Lark(String),
+    /// A grammar in llama.cpp's GBNF.
+    Gbnf(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+}
+
+/// The key by which llguidance reads its options from a schema.
+const OPTIONS: &str = "x-guidance";
+
+/// White space in JSON that a client began: as much as people write, and no more, so that an answer ends.
+const SPACES: &str = r"[ \n\t]{0,24}";
+
+impl Grammar {
+    /// Any JSON object.
+    pub fn json_object() -> Self {
+        Self::JsonSchema(json!({ "type": "object" }).to_string())
+    }
+
+    /// A grammar in whichever of the two notations it is written: rules of GBNF have `::=`.
+    pub fn in_either_notation(text: String) -> Self {
+        if text.contains("::=") { Self::Gbnf(text) } else { Self::Lark(text) }
+    }
+
+    /// The same form for an answer that a client began with this text.
+    #[must_use]
+    pub fn begun(self) -> Self {
+        match self {
+            Self::JsonSchema(schema) => Self::SpacedJsonSchema(schema),
+            other => other,
+        }
+    }
+
+    pub(super) fn is_schema(&self) -> bool {
+        matches!(self, Self::JsonSchema(_) | Self::SpacedJsonSchema(_))
+    }
+
+    /// Bytes of its text.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::JsonSchema(text)
+            | Self::SpacedJsonSchema(text)
+            | Self::Regex(text)
+            | Self::Lark(text)
+            | Self::Gbnf(text) => text.len(),
+            Self::Choice(choices) => choices.iter().map(String::len).sum(),
+        }
+    }
+
+    /// The grammar as llguidance reads it.
+    pub(super) fn source(&self) -> Result<TopLevelGrammar, GrammarError> {
+        match self {
+            Self::JsonSchema(schema) => Ok(TopLevelGrammar::from_json_schema(strict(schema, Spaces::None)?)),
+            Self::SpacedJsonSchema(schema) => Ok(TopLevelGrammar::from_json_schema(strict(schema, Spaces::Some)?)),
+            Self::Regex(expression) => Ok(TopLevelGrammar::from_regex(expression)),
+            Self::Lark(grammar) => Ok(TopLevelGrammar::from_lark(grammar.clone())),
+            Self::Gbnf(grammar) => {
+                let lark = lark_of_gbnf(grammar).map_err(|error| GrammarError::Unusable(error.to_string()))?;
+                Ok(TopLevelGrammar::from_lark(lark))
+            }
+            Self::Choice(choices) => {
+                if choices.is_empty() {
+                    return Err(GrammarError::Unusable("there is nothing to choose from".to_owned()));
+                }
+                let choices: Vec<String> = choices.iter().map(|choice| literal(choice)).collect();
+                // One terminal, so that a choice that begins another one does not hide it.
+                Ok(TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}\n", choices.join(" | "))))
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spaces {
+    None,
+    Some,
+}
+
+/// A schema with our options in it, in place of any that a client put there.
+fn strict(schema: &str, spaces: Spaces) -> Result<Value, GrammarError> {
+    let schema: Value = serde_json::from_str(schema)
+        .map_err(|error| GrammarError::Unusable(format!("the schema is no JSON: {error}")))?;
+    let mut object = match schema {
+        Value::Object(object) => object,
+        Value::Bool(true) => Map::new(),
+        Value::Bool(false) => return Err(GrammarError::Unusable("the schema 'false' allows no answer".to_owned())),
+        _ => return Err(GrammarError::Unusable("a schema must be an object".to_owned())),
+    };
+    if has_empty_enum(&object) {
+        return Err(GrammarError::Unusable("an 'enum' without values allows no answer".to_owned()));
+    }
+    let options = match spaces {
+        Spaces::None => json!({ "whitespace_flexible": false }),
+        Spaces::Some => json!({ "whitespace_flexible": true, "whitespace_pattern": SPACES }),
+    };
+    object.insert(OPTIONS.to_owned(), options);
+    Ok(Value::Object(object))
+}
+
+/// Whether a list of allowed values is empty: the library names another keyword for it.
+fn has_empty_enum(schema: &Map<String, Value>) -> bool {
+    schema.iter().any(|(name, value)| match value {
+        Value::Array(values) => {
+            (name == "enum" && values.is_empty()) || values.iter().filter_map(Value::as_object).any(has_empty_enum)
+        }
+        Value::Object(inside) => has_empty_enum(inside),
+        _ => false,
+    })
+}

@@ -1,0 +1,23 @@
+//! Grammars that bind an answer: compiled over a model's vocabulary, and followed token by token. Knows no HTTP, no
+//! chat template and no tokenizer.
+//!
+//! A [`GrammarCompiler`] holds a vocabulary as a tree of bytes. It compiles a [`Grammar`] once, and every answer
+//! follows its own [`Constraint`]. The mask of the next token is computed on [`MaskThreads`] while the decoder runs.
+
+mod compiler;
+mod error;
+mod follow;
+mod gbnf;
+mod grammar;
+mod literal;
+#[cfg(test)]
+mod tests;
+mod threads;
+
+pub use compiler::{CompiledGrammar, GrammarChecker, GrammarCompiler};
+pub use error::GrammarError;
+pub use follow::{Constraint, ConstraintError, NextToken};
+pub use gbnf::{GbnfError, lark_of_gbnf};
+pub use grammar::Grammar;
+pub(crate) use literal::literal;
+pub use threads::{MaskThreads, MaskTimes};

@@ -1,0 +1,205 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::text::{Vocabulary, fixture};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn threads() -> Arc<MaskThreads> {
+    Arc::new(MaskThreads::start().unwrap())
+}
+
+fn vocabulary() -> Vocabulary {
+    fixture::byte_level().vocabulary().unwrap()
+}
+
+fn compiler() -> GrammarCompiler {
+    GrammarCompiler::new(&vocabulary(), threads()).unwrap()
+}
+
+fn next(constraint: &mut Constraint) -> NextToken {
+    loop {
+        let seen = constraint.grammar().threads().done();
+        match constraint.next() {
+            Some(next) => return next.unwrap(),
+            None => constraint.grammar().threads().wait_beyond(seen, PATIENCE),
+        }
+    }
+}
+
+/// Whether the whole of a text is an answer that the grammar has: every byte allowed, and the end too.
+fn has(grammar: &CompiledGrammar, text: &str) -> bool {
+    let mut constraint = Constraint::begin(grammar.clone());
+    for byte in text.bytes() {
+        match next(&mut constraint) {
+            NextToken::OneOf(mask) if mask.allows(u32::from(byte)) => constraint.accept(u32::from(byte)),
+            NextToken::OneOf(_) | NextToken::End => return false,
+        }
+    }
+    match next(&mut constraint) {
+        NextToken::End => true,
+        NextToken::OneOf(mask) => mask.allows(257),
+    }
+}
+
+fn check(grammar: &Grammar, yes: &[&str], no: &[&str]) {
+    let compiled = compiler().compile(grammar).unwrap_or_else(|error| panic!("{grammar:?}: {error}"));
+    for text in yes {
+        assert!(has(&compiled, text), "{grammar:?} should have {text}");
+    }
+    for text in no {
+        assert!(!has(&compiled, text), "{grammar:?} should not have {text}");
+    }
+}
+
+fn schema(schema: &serde_json::Value) -> Grammar {
+    Grammar::JsonSchema(schema.to_string())
+}
+
+#[test]
+fn en_6_json_follows_its_schema_without_optional_white_space() {
+    let person = serde_json::json!({
+        "type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
+        "required": ["name", "age"], "additionalProperties": false,
+    });
+    check(
+        &schema(&person),
+        &[r#"{"name":"Ada","age":36}"#, r#"{"name":"é \"x\" \n","age":0}"#],
+        &[
+            r#"{"name": "Ada","age":36}"#,
+            r#"{"name":"Ada"}"#,
+            r#"{"name":"Ada","age":-1}"#,
+            r#"{"name":"Ada","age":36,"x":1}"#,
+            "",
+            "[]",
+        ],
+    );
+    check(&Grammar::json_object(), &["{}", r#"{"a":[1,true,null]}"#], &["[]", "1", "{ }", r#"{"a": 1}"#]);
+    check(&schema(&person).begun(), &["{\"name\": \"Ada\",\n \"age\": 36}"], &[r#"{"name":"Ada"}"#]);
+}
+
+#[test]
+fn en_6_expressions_choices_and_grammars_bind_whole_answers() {
+    check(&Grammar::Regex("[ab]{2,3}".into()), &["ab", "bba"], &["a", "abab", "abc", ""]);
+    check(
+        &Grammar::Choice(vec!["yes".into(), "yes, sir".into(), "é\"\n/".into()]),
+        &["yes", "yes, sir", "é\"\n/"],
+        &["no", "ye"],
+    );
+    check(&Grammar::Lark("start: \"a\" b+\nb: \"x\" | \"y\"\n".into()), &["axy"], &["a", "ab"]);
+}
+
+#[test]
+fn en_6_gbnf_has_the_texts_that_it_describes() {
+    let list = "root ::= item (\", \" item)* # a list\nitem ::= [a-z]+ | \"-\" [^a-z\\n] | \"\\\"q\\u00e9\\\"\"\n";
+    check(&Grammar::Gbnf(list.into()), &["a", "abc, -X", "\"qé\", a"], &["", "a,b", "-a", "a, "]);
+    let counted = "root ::= \"x\"{2} y{1,} [0-9]{0,2}\ny ::= \"y\"?\n";
+    check(&Grammar::Gbnf(counted.into()), &["xx", "xxyy12"], &["x", "xxx", "xx123"]);
+    // The grammar of JSON that comes with llama.cpp has this form.
+    let json = r#"
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::=
+  "{" ws (
+            string ":" ws value
+    ("," ws string ":" ws value)*
+  )? "}" ws
+array  ::=
+  "[" ws (
+            value
+    ("," ws value)*
+  )? "]" ws
+string ::=
+  "\"" (
+    [^"\\\x7F\x00-\x1F] |
+    "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) # escapes
+  )* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+# Optional space: by convention, applied in this grammar after literal chars when allowed
+ws ::= | " " | "\n" [ \t]{0,20}
+"#;
+    check(
+        &Grammar::Gbnf(json.into()),
+        &["{}", "{\"a\": [1, 2.5e3, {\"b\":null}]}", "{\"a\":\"\\u00e9\"}"],
+        &["[]", "{\"a\"}", "{\"a\":01}", ""],
+    );
+    let nested = "root ::= \"(\" root? \")\"";
+    check(&Grammar::in_either_notation(nested.into()), &["()", "((()))"], &["", "(", "(()", "())"]);
+    for (grammar, word) in [
+        ("root ::= \"a", "line 1"),
+        ("a ::= \"a\"", "root"),
+        ("root ::= b", "'b'"),
+        ("root ::= [z-a]", "z-a"),
+        ("root ::= \"a\"\nx ::= (\"b\"", "line 2"),
+        ("root ::= \"a\"{3,1}", "{3,1}"),
+        ("root ::= \"\\q\"", "\\q"),
+    ] {
+        let error = compiler().compile(&Grammar::Gbnf(grammar.into())).unwrap_err().to_string();
+        assert!(error.contains(word), "{grammar}: {error}");
+    }
+}
+
+#[test]
+fn en_6_a_schema_that_cannot_be_met_is_refused_by_its_keyword() {
+    for (value, word) in [
+        (serde_json::json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
+        (serde_json::json!({"type": "string", "minLength": 5, "maxLength": 2}), "minLength"),
+        (serde_json::json!({"type": "integer", "minimum": 5, "maximum": 2}), "minimum"),
+        (serde_json::json!({"type": "array", "minItems": 3, "maxItems": 1}), "minItems"),
+        (serde_json::json!({"type": "object", "properties": {"a": false}, "required": ["a"]}), "required"),
+        (serde_json::json!({"type": "frob"}), "frob"),
+        (serde_json::json!({"enum": []}), "enum"),
+        (serde_json::json!({"type": "string", "pattern": "("}), "pattern"),
+        (serde_json::json!({"not": {"type": "string"}}), "not"),
+        (serde_json::json!({"$ref": "#/$defs/none"}), "#/$defs/none"),
+    ] {
+        let error = compiler().compile(&schema(&value)).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(word), "{value}: {error}");
+    }
+    for grammar in [
+        Grammar::Regex("(".into()),
+        Grammar::Lark("start: frob".into()),
+        Grammar::Lark(String::new()),
+        Grammar::Choice(Vec::new()),
+        Grammar::JsonSchema("nonsense".into()),
+        Grammar::JsonSchema("false".into()),
+    ] {
+        assert!(compiler().compile(&grammar).is_err(), "{grammar:?}");
+    }
+}
+
+#[test]
+fn en_6_an_answer_that_a_client_began_is_followed_from_there() {
+    let compiler = compiler();
+    let grammar = compiler.compile(&Grammar::Regex("abc*".into())).unwrap();
+    let mut behind = Constraint::begin(grammar.behind("ab").unwrap());
+    let NextToken::OneOf(mask) = next(&mut behind) else { panic!("it may go on") };
+    assert!(mask.allows(u32::from(b'c')) && mask.allows(257) && !mask.allows(u32::from(b'a')));
+    assert!(grammar.behind("x").is_none());
+}
+
+#[test]
+fn en_6_special_tokens_come_only_where_a_grammar_names_them() {
+    let compiler = compiler();
+    let any = compiler.compile(&Grammar::Regex("(?s:.)*".into())).unwrap();
+    let NextToken::OneOf(mask) = next(&mut Constraint::begin(any)) else { panic!("all texts are allowed") };
+    assert!(mask.allows(257) && mask.allows(259), "both end an answer");
+    assert!(!mask.allows(256) && !mask.allows(258), "special tokens are no text");
+    let named = compiler.compile(&Grammar::Lark("start: <|im_start|> \"a\"".into())).unwrap();
+    let NextToken::OneOf(mask) = next(&mut Constraint::begin(named)) else { panic!("a token comes first") };
+    assert!(mask.allows(258) && !mask.allows(u32::from(b'a')) && !mask.allows(u32::from(b'<')));
+}
+
+#[test]
+fn en_6_a_grammar_is_compiled_once_and_checked_without_a_vocabulary() {
+    let compiler = compiler();
+    let grammar = Grammar::Regex("a+".into());
+    assert!(compiler.kept(&grammar).is_none());
+    compiler.compile(&grammar).unwrap();
+    assert!(compiler.kept(&grammar).is_some());
+    let checker = GrammarChecker::new(&vocabulary()).unwrap();
+    assert_eq!(checker.check(&grammar), Ok(()));
+    assert_eq!(checker.check(&Grammar::Lark("start: <|im_start|>".into())), Ok(()));
+    assert!(checker.check(&Grammar::Lark("start: <|nothing|>".into())).is_err());
+}

@@ -1,0 +1,148 @@
+//! The formats in which models write calls, recognised by the model's own chat template.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::text::Vocabulary;
+
+/// A format of calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ToolFormat {
+    /// Hermes, Qwen 2.5 and 3, Granite 4: an object of JSON between `<tool_call>` and `</tool_call>`.
+    Hermes,
+    /// Qwen3-Coder: parameters between tags.
+    QwenCoder,
+    /// Llama 3.x: the answer is one object of JSON.
+    Llama,
+    /// Mistral up to Nemo: a list of JSON behind `[TOOL_CALLS]`.
+    MistralList,
+    /// Mistral since Small 3.2: a name, `[ARGS]` and JSON behind `[TOOL_CALLS]`.
+    MistralNamed,
+    /// Phi-4-mini: a list of JSON between `<|tool_call|>` and `<|/tool_call|>`.
+    Phi,
+    /// DeepSeek R1 and V3: JSON in a fenced block.
+    DeepSeekFenced,
+    /// DeepSeek V3.1: a name and JSON.
+    DeepSeek,
+    /// GLM 4.5 and 4.6: keys and values between tags.
+    Glm,
+    /// gpt-oss: messages in channels.
+    Harmony,
+    /// Granite 3: a list of JSON behind `<|tool_call|>`.
+    Granite,
+    /// Command A and R7B: a list of JSON between `<|START_ACTION|>` and `<|END_ACTION|>`.
+    Command,
+    /// Hermes' format for a model whose template knows no tools; its prompt describes the format.
+    #[default]
+    Generic,
+}
+
+/// The marks of a format.
+pub(super) struct Marks {
+    /// A call, or a list of them, follows.
+    pub(super) open: &'static [&'static str],
+    /// No part of the text, and no call.
+    pub(super) ignored: &'static [&'static str],
+}
+
+const HERMES: Marks = Marks { open: &["<tool_call>"], ignored: &["</tool_call>"] };
+const QWEN_CODER: Marks = Marks { open: &["<function="], ignored: &["<tool_call>", "</tool_call>", "</function>"] };
+const LLAMA: Marks = Marks { open: &["<|python_tag|>"], ignored: &["<|eom_id|>"] };
+const MISTRAL: Marks = Marks { open: &["[TOOL_CALLS]"], ignored: &[] };
+const PHI: Marks = Marks { open: &["<|tool_call|>"], ignored: &["<|/tool_call|>"] };
+const DEEP_SEEK: Marks = Marks {
+    open: &["<｜tool▁call▁begin｜>"],
+    ignored: &["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>"],
+};
+const GLM: Marks = Marks { open: &["<tool_call>"], ignored: &["</tool_call>"] };
+const HARMONY: Marks = Marks { open: &["<|channel|>", "<|start|>"], ignored: &["<|end|>", "<|call|>", "<|return|>"] };
+const GRANITE: Marks = Marks { open: &["<|tool_call|>", "<tool_call>"], ignored: &["</tool_call>"] };
+const COMMAND: Marks = Marks {
+    open: &["<|START_ACTION|>"],
+    ignored: &["<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
+};
+
+/// Marks inside of calls.
+const INSIDE: [&str; 5] = ["[ARGS]", "[CALL_ID]", "<｜tool▁sep｜>", "<|message|>", "<|constrain|>"];
+
+impl ToolFormat {
+    /// The format of a model with this chat template.
+    pub fn of_template(template: &str) -> Self {
+        let has = |mark: &str| template.contains(mark);
+        match () {
+            () if has("<|channel|>") && has("commentary") => Self::Harmony,
+            () if has("<function=") && has("<parameter=") => Self::QwenCoder,
+            () if has("<arg_key>") => Self::Glm,
+            () if has("tool▁call▁begin") && has("```json") => Self::DeepSeekFenced,
+            () if has("tool▁call▁begin") => Self::DeepSeek,
+            () if has("[TOOL_CALLS]") && has("[ARGS]") => Self::MistralNamed,
+            () if has("[TOOL_CALLS]") => Self::MistralList,
+            () if has("<|START_ACTION|>") => Self::Command,
+            () if has("<|tool|>") && has("tools") => Self::Phi,
+            () if has("<|tool_call|>") => Self::Granite,
+            () if has("<tool_call>") && has("tools") => Self::Hermes,
+            () if has("<|python_tag|>") || (has("ipython") && has("\"parameters\"")) => Self::Llama,
+            () => Self::Generic,
+        }
+    }
+
+    /// The marks of the format.
+    pub(super) fn marks(self) -> &'static Marks {
+        match self {
+            Self::Hermes | Self::Generic => &HERMES,
+            Self::QwenCoder => &QWEN_CODER,
+            Self::Llama => &LLAMA,
+            Self::MistralList | Self::MistralNamed => &MISTRAL,
+            Self::Phi => &PHI,
+            Self::DeepSeekFenced | Self::DeepSeek => &DEEP_SEEK,
+            Self::Glm => &GLM,
+            Self::Harmony => &HARMONY,
+            Self::Granite => &GRANITE,
+            Self::Command => &COMMAND,
+        }
+    }
+
+    /// Whether the identifiers of calls have nine letters and digits: Mistral's templates refuse others.
+    pub fn has_short_ids(self) -> bool {
+        matches!(self, Self::MistralList | Self::MistralNamed)
+    }
+
+    /// Whether one answer may have several calls. Llama's templates refuse to render more.
+    pub fn may_call_several(self) -> bool {
+        !matches!(self, Self::Llama | Self::Harmony)
+    }
+
+    fn all_marks(self) -> impl Iterator<Item = &'static str> {
+        let marks = self.marks();
+        marks.open.iter().chain(marks.ignored).copied().chain(INSIDE)
+    }
+}
+
+/// The marks that are special tokens of one vocabulary. Readers of an answer do not see such tokens, but parsers do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToolMarkers {
+    ids: BTreeMap<&'static str, u32>,
+}
+
+impl ToolMarkers {
+    /// The markers of a format. Looks at every token once.
+    pub fn of(format: ToolFormat, vocabulary: &Vocabulary) -> Self {
+        let marks: BTreeMap<&[u8], &'static str> = format.all_marks().map(|mark| (mark.as_bytes(), mark)).collect();
+        let known = (0..u32::try_from(vocabulary.len()).unwrap_or(u32::MAX)).filter_map(|id| {
+            let mark = marks.get(vocabulary.bytes(id)).filter(|_| vocabulary.is_special(id))?;
+            Some((*mark, id))
+        });
+        Self { ids: known.collect() }
+    }
+
+    /// The special token that is this mark.
+    pub(super) fn id(&self, mark: &str) -> Option<u32> {
+        self.ids.get(mark).copied()
+    }
+
+    /// The special tokens among the marks.
+    pub fn tokens(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ids.values().copied()
+    }
+}

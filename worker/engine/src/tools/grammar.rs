@@ -1,0 +1,372 @@
+//! Grammars of answers with calls: free text up to a call, and from its mark on a call of a known tool with valid
+//! arguments.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::format::{ToolFormat, ToolMarkers};
+use super::parser::ToolParser;
+use super::xml_call::{Tags, is_text, tags};
+use crate::constraint::{Grammar, literal};
+
+/// A tool that a model may call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// The schema of its arguments, an object.
+    pub parameters: Value,
+    /// Whether a keyword of the schema that cannot be held to is a fault. Otherwise it is left out.
+    pub strict: bool,
+}
+
+/// Whether an answer must call a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// It may.
+    Auto,
+    /// It must call some tool.
+    Required,
+    /// It must call this tool.
+    Named(String),
+}
+
+/// The tools of one request, and their use.
+#[derive(Clone, Debug)]
+pub struct ToolPlan {
+    /// The format of the model's calls.
+    pub format: ToolFormat,
+    /// The tools.
+    pub tools: Vec<Tool>,
+    /// Whether one must be called.
+    pub choice: ToolChoice,
+    /// Whether an answer may have several calls.
+    pub parallel: bool,
+    /// The schema of an answer without calls, where the request demands one.
+    pub answer: Option<String>,
+}
+
+/// The tools cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ToolGrammarError {
+    /// The number of the tool at fault.
+    pub tool: usize,
+    /// The fault.
+    pub message: String,
+}
+
+/// Any text.
+const ANY: &str = "/(?s:.*)/";
+
+impl ToolPlan {
+    /// The parser of an answer.
+    pub fn parser(&self) -> ToolParser {
+        let schemas: BTreeMap<_, _> =
+            self.tools.iter().map(|tool| (tool.name.clone(), tool.parameters.clone())).collect();
+        ToolParser::new(self.format, Arc::new(schemas))
+    }
+
+    /// The grammar of an answer.
+    pub fn grammar(&self, markers: &ToolMarkers) -> Result<Grammar, ToolGrammarError> {
+        let mut writer = Writer { markers, format: self.format, rules: String::new(), free: 0 };
+        let several = self.parallel && self.format.may_call_several();
+        let tools = self.tools.iter().enumerate().filter(|(_, tool)| match &self.choice {
+            ToolChoice::Named(name) => tool.name == *name,
+            ToolChoice::Auto | ToolChoice::Required => true,
+        });
+        let mut calls = Vec::new();
+        for (number, tool) in tools {
+            let call = writer.call(number, tool).map_err(|message| ToolGrammarError { tool: number, message })?;
+            let _ = writeln!(writer.rules, "call_{number}: {call}");
+            calls.push(format!("call_{number}"));
+        }
+        let _ = writeln!(writer.rules, "call: {}", calls.join(" | "));
+        let is_free = self.choice == ToolChoice::Auto;
+        let start = match &self.answer {
+            Some(schema) if is_free => {
+                let schema = options(schema_of(schema), &json!({ "whitespace_flexible": false }));
+                let _ = writeln!(writer.rules, "answer: %json {schema}");
+                format!("answer | {}", writer.forced(several))
+            }
+            _ if is_free => writer.lazy(several),
+            _ => writer.forced(several),
+        };
+        Ok(Grammar::Lark(format!("start: {start}\n{}", writer.rules)))
+    }
+}
+
+struct Writer<'a> {
+    markers: &'a ToolMarkers,
+    format: ToolFormat,
+    rules: String,
+    /// Numbers the rules of free texts.
+    free: usize,
+}
+
+impl Writer<'_> {
+    /// A mark: a special token where the vocabulary has it as one, else text.
+    fn mark(&self, mark: &str) -> String {
+        self.markers.id(mark).map_or_else(|| literal(mark), |id| format!("<[{id}]>"))
+    }
+
+    /// The marks around all calls of an answer, around each of them, and between two.
+    fn frame(&self) -> Frame {
+        let mark = |text: &str| self.mark(text);
+        let (all, each, between) = match self.format {
+            ToolFormat::Hermes | ToolFormat::Generic => (
+                None,
+                (mark("<tool_call>") + " \"\\n\"", format!("\"\\n\" {}", mark("</tool_call>"))),
+                "\"\\n\"".to_owned(),
+            ),
+            ToolFormat::QwenCoder => {
+                let open = format!("{} \"\\n\" {}", mark("<tool_call>"), mark("<function="));
+                (None, (open, format!("\"\\n\" {}", mark("</tool_call>"))), "\"\\n\"".to_owned())
+            }
+            ToolFormat::Glm => (None, (mark("<tool_call>"), mark("</tool_call>")), "\"\\n\"".to_owned()),
+            ToolFormat::Llama => (None, (format!("{}?", mark("<|python_tag|>")), String::new()), String::new()),
+            ToolFormat::MistralList => {
+                (Some((mark("[TOOL_CALLS]") + " \"[\"", "\"]\"".to_owned())), Frame::nothing(), "\", \"".to_owned())
+            }
+            ToolFormat::MistralNamed => (None, (mark("[TOOL_CALLS]"), String::new()), String::new()),
+            ToolFormat::Phi => {
+                let end = format!("\"]\" {}", mark("<|/tool_call|>"));
+                (Some((mark("<|tool_call|>") + " \"[\"", end)), Frame::nothing(), "\", \"".to_owned())
+            }
+            ToolFormat::Granite => {
+                (Some((mark("<|tool_call|>") + " \"[\"", "\"]\"".to_owned())), Frame::nothing(), "\", \"".to_owned())
+            }
+            ToolFormat::Command => {
+                let end = format!("\"]\" {}", mark("<|END_ACTION|>"));
+                (Some((mark("<|START_ACTION|>") + " \"[\"", end)), Frame::nothing(), "\", \"".to_owned())
+            }
+            ToolFormat::DeepSeekFenced | ToolFormat::DeepSeek => {
+                let all = (mark("<｜tool▁calls▁begin｜>"), mark("<｜tool▁calls▁end｜>"));
+                let is_fenced = self.format == ToolFormat::DeepSeekFenced;
+                let between = if is_fenced { "\"\\n\"".to_owned() } else { String::new() };
+                (Some(all), (mark("<｜tool▁call▁begin｜>"), mark("<｜tool▁call▁end｜>")), between)
+            }
+            ToolFormat::Harmony => (None, (mark("<|channel|>"), String::new()), String::new()),
+        };
+        Frame { all, each, between }
+    }
+
+    /// Calls and nothing else.
+    fn forced(&self, several: bool) -> String {
+        let Frame { all, each: (open, close), between } = self.frame();
+        let one = format!("{open} call {close}");
+        let calls = if several { format!("{one} ({between} {one})*") } else { one };
+        match all {
+            Some((open, close)) => format!("{open} {calls} {close}"),
+            None => calls,
+        }
+    }
+
+    /// Text, and calls behind it.
+    fn lazy(&mut self, several: bool) -> String {
+        let Frame { all, each: (_, close), .. } = self.frame();
+        match self.format {
+            ToolFormat::Llama => {
+                // An answer that does not begin as a call is text.
+                let _ = writeln!(self.rules, "TEXT: /[^{{\\s](?s:.*)/");
+                return format!("(TEXT)? | {}", self.forced(false));
+            }
+            ToolFormat::Harmony => return self.channels(),
+            _ => {}
+        }
+        let mark = self.format.marks().open.first().copied().unwrap_or_default();
+        let first = match self.format {
+            ToolFormat::DeepSeek | ToolFormat::DeepSeekFenced => "<｜tool▁calls▁begin｜>",
+            ToolFormat::QwenCoder => "<tool_call>",
+            _ => mark,
+        };
+        if self.markers.id(first).is_some() {
+            // Text cannot spell a special token.
+            let _ = writeln!(self.rules, "TEXT: /(?s:.+)/");
+            return match (all.is_some(), several) {
+                (false, true) => format!("TEXT? (({}) TEXT?)*", self.forced(false)),
+                _ => format!("TEXT? ({})?", self.forced(several)),
+            };
+        }
+        // Free text ends where a mark ends, and no other text has one in it.
+        let mut marks = vec![first];
+        if self.format == ToolFormat::QwenCoder {
+            marks.push("<function=");
+        }
+        let without: Vec<String> = marks.iter().map(|mark| format!("~({ANY} {} {ANY})", literal(mark))).collect();
+        let _ = writeln!(self.rules, "REST: /(?s:.+)/ & {}", without.join(" & "));
+        let others: Vec<String> = without.iter().skip(1).cloned().collect();
+        let body = if others.is_empty() { ANY.to_owned() } else { format!("({ANY} & {})", others.join(" & ")) };
+        let _ = writeln!(self.rules, "BODY: {body}");
+        let _ = writeln!(self.rules, "free[suffix={}]: BODY", literal(first));
+        let behind = self.forced(several && all.is_some());
+        // The mark itself is the end of the free text.
+        let behind = behind.strip_prefix(&self.mark(first)).unwrap_or(&behind).trim_start().to_owned();
+        let _ = close;
+        if several && all.is_none() { format!("(free {behind})* REST?") } else { format!("free {behind} | REST?") }
+    }
+
+    /// gpt-oss: any messages to the user, and then a call or the last message.
+    fn channels(&mut self) -> String {
+        let (channel, message, end, start) =
+            (self.mark("<|channel|>"), self.mark("<|message|>"), self.mark("<|end|>"), self.mark("<|start|>"));
+        let _ = writeln!(self.rules, "TEXT: /(?s:.+)/");
+        let _ = writeln!(
+            self.rules,
+            "before: {channel} (\"analysis\" | \"commentary\") {message} TEXT? {end} {start} \"assistant\""
+        );
+        let _ = writeln!(self.rules, "last: {channel} \"final\" {message} TEXT?");
+        format!("before* (last | {})", self.forced(false))
+    }
+
+    /// One call of a tool, inside of the marks around it.
+    fn call(&mut self, number: usize, tool: &Tool) -> Result<String, String> {
+        if tool.name.is_empty() {
+            return Err("its name is empty".to_owned());
+        }
+        let Value::Object(_) = &tool.parameters else { return Err("its parameters are no JSON schema".to_owned()) };
+        if let ToolFormat::QwenCoder | ToolFormat::Glm = self.format {
+            return self.tagged(number, tool);
+        }
+        let options = json!({
+            "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ", "lenient": !tool.strict,
+            "coerce_one_of": !tool.strict,
+        });
+        let schema = self::options(object_schema(&tool.parameters), &options);
+        let _ = writeln!(self.rules, "arguments_{number}: %json {schema}");
+        let (name, arguments) = (&tool.name, format!("arguments_{number}"));
+        let in_json = |text: &str| Value::String(text.to_owned()).to_string();
+        let object = |name_key: &str, arguments_key: &str| {
+            let open = literal(&format!("{{\"{name_key}\": {}, \"{arguments_key}\": ", in_json(name)));
+            format!("{open} {arguments} \"}}\"")
+        };
+        Ok(match self.format {
+            ToolFormat::Llama => object("name", "parameters"),
+            ToolFormat::Command => object("tool_name", "parameters"),
+            ToolFormat::MistralNamed => format!("{} {} {arguments}", literal(name), self.mark("[ARGS]")),
+            ToolFormat::DeepSeek => format!("{} {} {arguments}", literal(name), self.mark("<｜tool▁sep｜>")),
+            ToolFormat::DeepSeekFenced => {
+                let head = literal(&format!("{name}\n```json\n"));
+                format!("\"function\" {} {head} {arguments} \"\\n```\"", self.mark("<｜tool▁sep｜>"))
+            }
+            ToolFormat::Harmony => {
+                let head = literal(&format!("commentary to=functions.{name} "));
+                format!("{head} {} \"json\" {} {arguments}", self.mark("<|constrain|>"), self.mark("<|message|>"))
+            }
+            _ => object("name", "arguments"),
+        })
+    }
+
+    /// A call with its parameters between tags, in the order of the schema.
+    fn tagged(&mut self, number: usize, tool: &Tool) -> Result<String, String> {
+        let tags = tags(self.format);
+        let parameters = object_schema(&tool.parameters);
+        let required: Vec<&str> = parameters
+            .get("required")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        let empty = Map::new();
+        let properties = parameters.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+        let mut all = Vec::new();
+        for (index, (key, schema)) in properties.iter().enumerate() {
+            let value = self.tagged_value(schema, &parameters, tags, tool.strict);
+            let (open, before_value) = (format!("{}{key}{}", tags.key.0, tags.key.1), self.before_value(tags));
+            let rule = format!("parameter_{number}_{index}");
+            let _ = writeln!(self.rules, "{rule}: {} {value}", literal(&(open + before_value)));
+            all.push(if required.contains(&key.as_str()) { rule } else { format!("{rule}?") });
+        }
+        if let Some(missing) = required.iter().find(|key| !properties.contains_key(**key)) {
+            return Err(format!("'required' names '{missing}', which is not in 'properties'"));
+        }
+        let end = if self.format == ToolFormat::Glm { String::new() } else { literal(tags.end) };
+        Ok(format!("{} {} {end}", literal(&format!("{}{}", tool.name, self.behind_name())), all.join(" ")))
+    }
+
+    fn behind_name(&self) -> &'static str {
+        if self.format == ToolFormat::Glm { "\n" } else { ">\n" }
+    }
+
+    fn before_value(&self, tags: &Tags) -> &'static str {
+        if self.format == ToolFormat::Glm {
+            "\n<arg_value>"
+        } else {
+            let _ = tags;
+            "\n"
+        }
+    }
+
+    /// A value and what ends it.
+    fn tagged_value(&mut self, schema: &Value, root: &Map<String, Value>, tags: &Tags, strict: bool) -> String {
+        let end = match self.format {
+            ToolFormat::Glm => format!("{}\n", tags.value.1),
+            _ => format!("\n{}\n", tags.value.1),
+        };
+        let texts = schema.get("enum").and_then(Value::as_array).filter(|values| values.iter().all(Value::is_string));
+        let texts = texts.map(|values| values.iter().filter_map(Value::as_str).map(literal).collect::<Vec<_>>());
+        if let Some(texts) = texts.filter(|texts| !texts.is_empty()) {
+            return format!("({}) {}", texts.join(" | "), literal(&end));
+        }
+        let number = self.free;
+        self.free += 1;
+        if is_text(schema) {
+            // The text ends at the first tag; it can be any, so lengths and patterns do not bind it.
+            let _ = writeln!(self.rules, "value_{number}[suffix={}]: {ANY}", literal(&end));
+            return format!("value_{number}");
+        }
+        let mut schema = match schema {
+            Value::Object(schema) => schema.clone(),
+            _ => Map::new(),
+        };
+        for name in ["$defs", "definitions"] {
+            if let Some(definitions) = root.get(name) {
+                schema.insert(name.to_owned(), definitions.clone());
+            }
+        }
+        let options = json!({
+            "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ", "lenient": !strict,
+            "coerce_one_of": !strict,
+        });
+        let schema = self::options(schema, &options);
+        let _ = writeln!(self.rules, "value_{number}: %json {schema}");
+        format!("value_{number} {}", literal(&end))
+    }
+}
+
+struct Frame {
+    all: Option<(String, String)>,
+    each: (String, String),
+    between: String,
+}
+
+impl Frame {
+    fn nothing() -> (String, String) {
+        (String::new(), String::new())
+    }
+}
+
+fn schema_of(text: &str) -> Map<String, Value> {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+/// The schema of arguments, which are an object whatever it says.
+fn object_schema(schema: &Value) -> Map<String, Value> {
+    let mut schema = schema.as_object().cloned().unwrap_or_default();
+    if !schema.contains_key("properties") && schema.keys().all(|key| key == "type") {
+        schema.insert("properties".to_owned(), json!({}));
+        schema.insert("additionalProperties".to_owned(), json!(false));
+    }
+    schema.insert("type".to_owned(), json!("object"));
+    schema
+}
+
+/// A schema with options of the library in it.
+fn options(mut schema: Map<String, Value>, options: &Value) -> Value {
+    schema.insert("x-guidance".to_owned(), options.clone());
+    Value::Object(schema)
+}

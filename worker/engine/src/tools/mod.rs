@@ -1,0 +1,17 @@
+//! Calls of tools: the formats in which models write them, an incremental parser for each, and grammars that keep the
+//! arguments valid from the moment a call begins. Knows no HTTP and no chat template.
+
+mod event;
+mod format;
+mod grammar;
+mod head;
+mod json_call;
+mod parser;
+#[cfg(test)]
+mod tests;
+mod xml_call;
+
+pub use event::ToolEvent;
+pub use format::{ToolFormat, ToolMarkers};
+pub use grammar::{Tool, ToolChoice, ToolGrammarError, ToolPlan};
+pub use parser::ToolParser;

@@ -1,0 +1,221 @@
+//! The messages of a chat, as clients send them and as templates see them.
+
+use std::collections::BTreeMap;
+
+use model_boss_engine::text::TemplateValue;
+use model_boss_protocol::{ApiError, Remedy, beyond_worker};
+use serde::Deserialize;
+
+use super::call_ids::shortened;
+use crate::text::TextFacts;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Role {
+    System,
+    Developer,
+    User,
+    Assistant,
+    Tool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "Message")]
+pub(super) struct ChatMessage {
+    pub(super) role: Option<Role>,
+    pub(super) content: Option<MessageContent>,
+    pub(super) name: Option<String>,
+    reasoning_content: Option<String>,
+    pub(super) tool_calls: Option<Vec<ToolCall>>,
+    pub(super) tool_call_id: Option<String>,
+    /// The tools, as JSON, for templates that read them here.
+    #[serde(skip)]
+    pub(super) tools: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of parts")]
+pub(super) enum MessageContent {
+    Text(String),
+    Parts(Vec<ContentPart>),
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "Part")]
+pub(super) struct ContentPart {
+    r#type: String,
+    text: Option<String>,
+    refusal: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ToolCall {
+    pub(super) id: Option<String>,
+    r#type: Option<String>,
+    pub(super) function: CalledFunction,
+}
+
+#[derive(Deserialize)]
+pub(super) struct CalledFunction {
+    pub(super) name: String,
+    arguments: Option<TemplateValue>,
+}
+
+impl ChatMessage {
+    /// A message of text.
+    pub(super) fn of(role: Role, text: String) -> Self {
+        Self {
+            role: Some(role),
+            content: Some(MessageContent::Text(text)),
+            name: None,
+            reasoning_content: None,
+            tool_calls: None,
+            tool_call_id: None,
+            tools: None,
+        }
+    }
+
+    /// Puts text in front of its own.
+    pub(super) fn say_first(&mut self, text: &str) {
+        match &mut self.content {
+            Some(MessageContent::Parts(parts)) => parts.insert(0, ContentPart::of(text)),
+            Some(MessageContent::Text(own)) => *own = format!("{text}\n\n{own}"),
+            None => self.content = Some(MessageContent::Text(text.to_owned())),
+        }
+    }
+
+    /// Puts text behind its own.
+    pub(super) fn say_more(&mut self, text: &str) {
+        match &mut self.content {
+            Some(MessageContent::Parts(parts)) => parts.push(ContentPart::of(text)),
+            Some(MessageContent::Text(own)) if !own.is_empty() => *own = format!("{own}\n\n{text}"),
+            _ => self.content = Some(MessageContent::Text(text.to_owned())),
+        }
+    }
+
+    /// Turns calls and results of tools into text, for templates that know neither.
+    pub(super) fn say_calls(&mut self) {
+        if self.role == Some(Role::Tool) {
+            self.role = Some(Role::User);
+            self.name = None;
+            match &mut self.content {
+                Some(MessageContent::Text(text)) => *text = format!("<tool_response>\n{text}\n</tool_response>"),
+                _ => {
+                    self.say_first("<tool_response>");
+                    self.say_more("</tool_response>");
+                }
+            }
+        }
+        for call in self.tool_calls.take().into_iter().flatten() {
+            let name = serde_json::Value::String(call.function.name).to_string();
+            let arguments = call.function.arguments.map_or_else(
+                || "{}".to_owned(),
+                |arguments| match arguments.as_str() {
+                    Some(text) => text.to_owned(),
+                    None => serde_json::to_string(&arguments).unwrap_or_default(),
+                },
+            );
+            let arguments = if arguments.trim().is_empty() { "{}" } else { &arguments };
+            self.say_more(&format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>"));
+        }
+    }
+
+    /// Gives calls the short identifiers that some templates insist on.
+    pub(super) fn shorten_ids(&mut self) {
+        let calls = self.tool_calls.iter_mut().flatten().filter_map(|call| call.id.as_mut());
+        for id in calls.chain(&mut self.tool_call_id) {
+            *id = shortened(id);
+        }
+    }
+
+    /// Whether it is a text of the assistant's that an answer can go on with.
+    pub(super) fn may_go_on(&self) -> bool {
+        let has_text = match &self.content {
+            Some(MessageContent::Text(text)) => !text.is_empty(),
+            Some(MessageContent::Parts(parts)) => !parts.is_empty(),
+            None => false,
+        };
+        self.role == Some(Role::Assistant) && has_text && self.tool_calls.as_ref().is_none_or(Vec::is_empty)
+    }
+
+    /// The message as templates see it.
+    pub(super) fn value(self, index: usize, facts: &TextFacts) -> Result<TemplateValue, ApiError> {
+        let place = |field: &str| format!("messages[{index}].{field}");
+        let missing = |field: &str| ApiError::invalid(place(field), format!("'{}' is missing", place(field)));
+        let role = match self.role.ok_or_else(|| missing("role"))? {
+            Role::Developer if facts.knows_developer => "developer",
+            Role::System | Role::Developer => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "tool",
+        };
+        let calls = self.tool_calls.filter(|calls| !calls.is_empty());
+        let content = match self.content {
+            Some(MessageContent::Text(text)) => text.into(),
+            Some(MessageContent::Parts(parts)) => joined(parts, &place("content"))?.into(),
+            None if role == "assistant" => TemplateValue::from(()),
+            None => return Err(missing("content")),
+        };
+        let mut value: BTreeMap<&str, TemplateValue> = BTreeMap::new();
+        value.insert("role", role.into());
+        value.insert("content", content);
+        let texts =
+            [("name", self.name), ("reasoning_content", self.reasoning_content), ("tool_call_id", self.tool_call_id)];
+        value.extend(self.tools.map(|tools| ("tools", tools.into())));
+        value.extend(texts.into_iter().filter_map(|(name, text)| Some((name, text?.into()))));
+        if let Some(calls) = calls {
+            let as_text = facts.tools.arguments_as_text;
+            value.insert("tool_calls", calls.into_iter().map(|call| call.value(as_text)).collect());
+        }
+        Ok(TemplateValue::from(value))
+    }
+}
+
+impl ToolCall {
+    fn value(self, as_text: bool) -> TemplateValue {
+        // Clients send arguments as JSON inside a text; most templates want the object.
+        let arguments = self.function.arguments.unwrap_or_else(|| TemplateValue::from(""));
+        let arguments = match arguments.as_str() {
+            None if as_text => serde_json::to_string(&arguments).map_or(arguments, TemplateValue::from),
+            _ => arguments,
+        };
+        let parsed =
+            arguments.as_str().and_then(|text| serde_json::from_str::<BTreeMap<String, TemplateValue>>(text).ok());
+        let arguments = match (parsed.filter(|_| !as_text), arguments.as_str()) {
+            // The text is read again as a value, which keeps the order of its keys.
+            (Some(_), Some(text)) => serde_json::from_str(text).unwrap_or(arguments),
+            _ => arguments,
+        };
+        let function: BTreeMap<&str, TemplateValue> =
+            BTreeMap::from([("name", self.function.name.into()), ("arguments", arguments)]);
+        let mut call: BTreeMap<&str, TemplateValue> = BTreeMap::from([
+            ("type", self.r#type.unwrap_or_else(|| "function".to_owned()).into()),
+            ("function", function.into()),
+        ]);
+        call.extend(self.id.map(|id| ("id", id.into())));
+        call.into()
+    }
+}
+
+impl ContentPart {
+    fn of(text: &str) -> Self {
+        Self { r#type: "text".to_owned(), text: Some(text.to_owned()), refusal: None }
+    }
+}
+
+/// Parts of text, one under the other.
+pub(super) fn joined(parts: Vec<ContentPart>, place: &str) -> Result<String, ApiError> {
+    let said = |part: ContentPart| if part.r#type == "refusal" { part.refusal } else { part.text };
+    let texts = parts.into_iter().enumerate().map(|(index, part)| match (part.r#type.clone().as_str(), said(part)) {
+        ("text" | "refusal", Some(text)) => Ok(text),
+        (kind @ ("text" | "refusal"), None) => {
+            let place = format!("{place}[{index}].{kind}");
+            Err(ApiError::invalid(place.clone(), format!("'{place}' is missing")))
+        }
+        (kind, _) => {
+            let act = format!("use a part of type '{kind}' yet: it reads text only");
+            Err(beyond_worker(&format!("{place}[{index}]"), &act, Remedy::AnyEngine))
+        }
+    });
+    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+}
