@@ -174,7 +174,7 @@ pub(super) fn conversation(
     Ok(Conversation {
         messages: messages.collect::<Result<_, _>>()?,
         // The tools go to the template as they came, keys in their order.
-        tools: if is_offered && text.tools.in_template { fields.get("tools")? } else { None },
+        tools: if is_offered && text.tools.shows_tools { fields.get("tools")? } else { None },
         add_generation_prompt: begun.is_some() || fields.get("add_generation_prompt")?.unwrap_or(true),
         begun,
         variables,

@@ -51,6 +51,11 @@ impl<'a> RequestFields<'a> {
         self.given.get(name).copied().or_else(default).map(RawValue::get)
     }
 
+    /// Whether the request itself has a field.
+    pub(super) fn is_given(&self, name: &str) -> bool {
+        self.given.get(name).is_some_and(|raw| raw.get() != "null")
+    }
+
     /// A field, if there.
     pub(super) fn get<T: DeserializeOwned>(&self, name: &'static str) -> Result<Option<T>, ApiError> {
         Ok(self.first_of(&[name])?.map(|(_, value)| value))

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use model_boss_engine::text::TemplateValue;
+use model_boss_engine::tools::ToolFormat;
 use model_boss_protocol::{ApiError, Remedy, beyond_worker};
 use serde::Deserialize;
 
@@ -94,7 +95,7 @@ impl ChatMessage {
     }
 
     /// Turns calls and results of tools into text, for templates that know neither.
-    pub(super) fn say_calls(&mut self) {
+    pub(super) fn say_calls(&mut self, format: ToolFormat) {
         if self.role == Some(Role::Tool) {
             self.role = Some(Role::User);
             self.name = None;
@@ -106,17 +107,24 @@ impl ChatMessage {
                 }
             }
         }
-        for call in self.tool_calls.take().into_iter().flatten() {
-            let name = serde_json::Value::String(call.function.name).to_string();
-            let arguments = call.function.arguments.map_or_else(
-                || "{}".to_owned(),
-                |arguments| match arguments.as_str() {
-                    Some(text) => text.to_owned(),
-                    None => serde_json::to_string(&arguments).unwrap_or_default(),
-                },
-            );
-            let arguments = if arguments.trim().is_empty() { "{}" } else { &arguments };
-            self.say_more(&format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>"));
+        let calls: Vec<(String, String)> = self
+            .tool_calls
+            .take()
+            .into_iter()
+            .flatten()
+            .map(|call| {
+                let arguments =
+                    call.function.arguments.map_or_else(String::new, |arguments| match arguments.as_str() {
+                        Some(text) => text.to_owned(),
+                        None => serde_json::to_string(&arguments).unwrap_or_default(),
+                    });
+                let arguments = if arguments.trim().is_empty() { "{}".to_owned() } else { arguments };
+                (call.function.name, arguments)
+            })
+            .collect();
+        if !calls.is_empty() {
+            let calls: Vec<(&str, &str)> = calls.iter().map(|(name, arguments)| (&**name, &**arguments)).collect();
+            self.say_more(&format.calls(&calls));
         }
     }
 
@@ -186,14 +194,11 @@ impl ToolCall {
             (Some(_), Some(text)) => serde_json::from_str(text).unwrap_or(arguments),
             _ => arguments,
         };
-        let function: BTreeMap<&str, TemplateValue> =
-            BTreeMap::from([("name", self.function.name.into()), ("arguments", arguments)]);
-        let mut call: BTreeMap<&str, TemplateValue> = BTreeMap::from([
-            ("type", self.r#type.unwrap_or_else(|| "function".to_owned()).into()),
-            ("function", function.into()),
-        ]);
-        call.extend(self.id.map(|id| ("id", id.into())));
-        call.into()
+        // Some templates write a call as it is: its fields come in the order that models know.
+        let function = TemplateValue::from_pairs([("name", self.function.name.into()), ("arguments", arguments)]);
+        let kind = self.r#type.unwrap_or_else(|| "function".to_owned());
+        let id = self.id.map(|id| ("id", TemplateValue::from(id)));
+        TemplateValue::from_pairs(id.into_iter().chain([("type", kind.into()), ("function", function)]))
     }
 }
 

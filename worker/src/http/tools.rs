@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model_boss_engine::constraint::{CompiledGrammar, Grammar};
-use model_boss_engine::tools::{Tool, ToolChoice, ToolMarkers, ToolPlan};
+use model_boss_engine::tools::{Tool, ToolChoice, ToolFormat, ToolMarkers, ToolPlan};
 use model_boss_protocol::{ApiError, Remedy, beyond_worker};
 use serde::Deserialize;
 use serde_json::Value;
@@ -88,6 +88,8 @@ pub(super) fn plan(fields: &RequestFields<'_>, facts: &ToolFacts) -> Result<Opti
     if tools.is_empty() {
         return match choice {
             ToolChoice::Auto => Ok(None),
+            // A manifest's choice is for requests with tools.
+            _ if !fields.is_given(CHOICE) => Ok(None),
             _ => Err(ApiError::invalid(CHOICE, format!("'{CHOICE}' demands a call, and there are no 'tools'"))),
         };
     }
@@ -176,8 +178,8 @@ pub(super) fn fit(messages: &mut Vec<ChatMessage>, facts: &ToolFacts, offered: O
     if facts.format.has_short_ids() {
         messages.iter_mut().for_each(ChatMessage::shorten_ids);
     }
-    if !facts.in_template {
-        messages.iter_mut().for_each(ChatMessage::say_calls);
+    if !facts.shows_calls {
+        messages.iter_mut().for_each(|message| message.say_calls(facts.format));
     }
     let Some(tools) = offered else { return };
     if facts.tools_in_message {
@@ -187,9 +189,8 @@ pub(super) fn fit(messages: &mut Vec<ChatMessage>, facts: &ToolFacts, offered: O
             .collect();
         system(messages).tools = Some(Value::from(functions).to_string());
     }
-    if facts.is_unknown_format() {
-        let signatures = if facts.in_template { &[] } else { tools };
-        let instructions = instructions(signatures);
+    if facts.needs_instructions() {
+        let instructions = instructions(facts.format, if facts.shows_tools { &[] } else { tools });
         let first = messages.iter_mut().find(|message| message.role == Some(Role::User));
         match first.filter(|_| facts.refuses_system) {
             Some(user) => user.say_first(&instructions),
@@ -207,8 +208,8 @@ fn system(messages: &mut Vec<ChatMessage>) -> &mut ChatMessage {
     &mut messages[0]
 }
 
-/// The words by which models learn Hermes' format.
-fn instructions(tools: &[Box<RawValue>]) -> String {
+/// The words by which models learn the tools and the format of calls. They are Hermes' own.
+fn instructions(format: ToolFormat, tools: &[Box<RawValue>]) -> String {
     let mut text = String::from("# Tools\n\nYou may call one or more functions to assist with the user query.\n\n");
     if !tools.is_empty() {
         text.push_str("You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n");
@@ -218,11 +219,14 @@ fn instructions(tools: &[Box<RawValue>]) -> String {
         }
         text.push_str("</tools>\n\n");
     }
-    text.push_str(
-        "For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML \
-         tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>",
-    );
-    text
+    text.push_str(match format {
+        ToolFormat::Hermes | ToolFormat::Generic => {
+            "For each function call, return a json object with function name and arguments within \
+             <tool_call></tool_call> XML tags:\n"
+        }
+        _ => "For each function call, write:\n",
+    });
+    text + &format.calls(&[("<function-name>", "<args-json-object>")])
 }
 
 /// Gives results of tools the names of their calls, which some templates write.

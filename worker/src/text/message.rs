@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use model_boss_engine::constraint::Grammar;
-use model_boss_engine::text::{Conversation, Text, TextError, ThinkingTags};
+use model_boss_engine::text::{ChatTemplate, Conversation, Text, TextError, ThinkingTags};
 use model_boss_engine::tools::ToolFormat;
 use model_boss_protocol::TextLimits;
 use serde::{Deserialize, Serialize};
@@ -73,7 +73,7 @@ impl TextFacts {
         Self {
             thinking: text.thinking.clone(),
             knows_developer: text.template.as_ref().is_some_and(|template| template.knows_developer()),
-            tools: text.template.as_ref().map(|template| ToolFacts::of(&template.tool_source())).unwrap_or_default(),
+            tools: text.template.as_ref().map(|template| ToolFacts::of(template)).unwrap_or_default(),
             warnings: text.warnings.clone(),
         }
     }
@@ -84,8 +84,10 @@ impl TextFacts {
 pub(crate) struct ToolFacts {
     /// The format of calls.
     pub(crate) format: ToolFormat,
-    /// Whether the template writes tools and calls itself.
-    pub(crate) in_template: bool,
+    /// Whether the template writes the tools that may be called.
+    pub(crate) shows_tools: bool,
+    /// Whether the template writes calls and their results.
+    pub(crate) shows_calls: bool,
     /// Whether it reads tools from the system message.
     pub(crate) tools_in_message: bool,
     /// Whether it joins the arguments of calls to texts.
@@ -95,22 +97,25 @@ pub(crate) struct ToolFacts {
 }
 
 impl ToolFacts {
-    fn of(template: &str) -> Self {
-        let has = |words: &[&str]| words.iter().any(|word| template.contains(word));
-        let format = ToolFormat::of_template(template);
+    fn of(template: &ChatTemplate) -> Self {
+        let source = template.tool_source();
+        let has = |words: &[&str]| words.iter().any(|word| source.contains(word));
+        let format = ToolFormat::of_template(&source);
+        let tools_in_message =
+            format == ToolFormat::Phi && has(&["message['tools']", "message[\"tools\"]", "message.tools"]);
         Self {
             format,
-            in_template: format != ToolFormat::Generic || template.contains("tools"),
-            tools_in_message: format == ToolFormat::Phi
-                && has(&["message['tools']", "message[\"tools\"]", "message.tools"]),
+            shows_tools: tools_in_message || template.shows_tools(),
+            shows_calls: has(&["tool_calls"]),
+            tools_in_message,
             arguments_as_text: has(&["['arguments'] +", "[\"arguments\"] +", ".arguments +"]),
             refuses_system: has(&["System role not supported", "system role not supported"]),
         }
     }
 
     /// Whether the prompt has to describe the format of calls.
-    pub(crate) fn is_unknown_format(&self) -> bool {
-        self.format == ToolFormat::Generic
+    pub(crate) fn needs_instructions(&self) -> bool {
+        self.format == ToolFormat::Generic || !self.shows_tools
     }
 }
 

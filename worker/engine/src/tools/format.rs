@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::text::Vocabulary;
 
@@ -113,9 +114,81 @@ impl ToolFormat {
         !matches!(self, Self::Llama | Self::Harmony)
     }
 
+    /// Calls as the model writes them, for prompts whose template does not. Each is a name, and arguments in JSON.
+    pub fn calls(self, calls: &[(&str, &str)]) -> String {
+        let each = |write: &dyn Fn(&str, &str) -> String| {
+            calls.iter().map(|(name, arguments)| write(name, arguments)).collect::<Vec<_>>()
+        };
+        let objects = |name_key: &str, arguments_key: &str| {
+            let object = |name: &str, arguments: &str| {
+                format!("{{\"{name_key}\": {}, \"{arguments_key}\": {arguments}}}", Value::from(name))
+            };
+            each(&object)
+        };
+        let listed = || objects("name", "arguments").join(", ");
+        match self {
+            Self::Hermes | Self::Generic => {
+                let calls = objects("name", "arguments");
+                calls.iter().map(|call| format!("<tool_call>\n{call}\n</tool_call>")).collect::<Vec<_>>().join("\n")
+            }
+            Self::QwenCoder => each(&|name, arguments| {
+                let tagged = |key: &str, value: &str| format!("<parameter={key}>\n{value}\n</parameter>\n");
+                format!("<tool_call>\n<function={name}>\n{}</function>\n</tool_call>", parameters(arguments, tagged))
+            })
+            .join("\n"),
+            Self::Glm => each(&|name, arguments| {
+                let tagged =
+                    |key: &str, value: &str| format!("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n");
+                format!("<tool_call>{name}\n{}</tool_call>", parameters(arguments, tagged))
+            })
+            .join("\n"),
+            Self::Llama => objects("name", "parameters").join("\n"),
+            Self::MistralList => format!("[TOOL_CALLS][{}]", listed()),
+            Self::MistralNamed => each(&|name, arguments| format!("[TOOL_CALLS]{name}[ARGS]{arguments}")).concat(),
+            Self::Phi => format!("<|tool_call|>[{}]<|/tool_call|>", listed()),
+            Self::DeepSeekFenced => {
+                let calls = each(&|name, arguments| {
+                    format!(
+                        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>"
+                    )
+                });
+                format!("<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>", calls.join("\n"))
+            }
+            Self::DeepSeek => {
+                let calls = each(&|name, arguments| {
+                    format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>")
+                });
+                format!("<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>", calls.concat())
+            }
+            Self::Harmony => each(&|name, arguments| {
+                format!("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}")
+            })
+            .concat(),
+            Self::Granite => format!("<|tool_call|>[{}]", listed()),
+            Self::Command => {
+                format!("<|START_ACTION|>[{}]<|END_ACTION|>", objects("tool_name", "parameters").join(", "))
+            }
+        }
+    }
+
     fn all_marks(self) -> impl Iterator<Item = &'static str> {
         let marks = self.marks();
         marks.open.iter().chain(marks.ignored).copied().chain(INSIDE)
+    }
+}
+
+/// Arguments as a model writes them between tags: texts as they are, all else as JSON. What is no object is one
+/// parameter without a name.
+fn parameters(arguments: &str, tagged: impl Fn(&str, &str) -> String) -> String {
+    match serde_json::from_str(arguments) {
+        Ok(Value::Object(arguments)) => arguments
+            .iter()
+            .map(|(key, value)| match value {
+                Value::String(text) => tagged(key, text),
+                other => tagged(key, &other.to_string()),
+            })
+            .collect(),
+        _ => tagged("<name>", arguments),
     }
 }
 

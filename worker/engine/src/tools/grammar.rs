@@ -140,8 +140,10 @@ impl Writer<'_> {
                 (Some((mark("<|tool_call|>") + " \"[\"", "\"]\"".to_owned())), Frame::nothing(), "\", \"".to_owned())
             }
             ToolFormat::Command => {
-                let end = format!("\"]\" {}", mark("<|END_ACTION|>"));
-                (Some((mark("<|START_ACTION|>") + " \"[\"", end)), Frame::nothing(), "\", \"".to_owned())
+                // The templates give each call a line of its own.
+                let open = mark("<|START_ACTION|>") + r#" "[" "\n    "?"#;
+                let end = format!(r#""\n"? "]" {}"#, mark("<|END_ACTION|>"));
+                (Some((open, end)), Frame::nothing(), r#"("," ("\n    " | " "))"#.to_owned())
             }
             ToolFormat::DeepSeekFenced | ToolFormat::DeepSeek => {
                 let all = (mark("<｜tool▁calls▁begin｜>"), mark("<｜tool▁calls▁end｜>"));
@@ -149,7 +151,7 @@ impl Writer<'_> {
                 let between = if is_fenced { "\"\\n\"".to_owned() } else { String::new() };
                 (Some(all), (mark("<｜tool▁call▁begin｜>"), mark("<｜tool▁call▁end｜>")), between)
             }
-            ToolFormat::Harmony => (None, (mark("<|channel|>"), String::new()), String::new()),
+            ToolFormat::Harmony => (None, Frame::nothing(), String::new()),
         };
         Frame { all, each, between }
     }
@@ -167,7 +169,7 @@ impl Writer<'_> {
 
     /// Text, and calls behind it.
     fn lazy(&mut self, several: bool) -> String {
-        let Frame { all, each: (_, close), .. } = self.frame();
+        let all = self.frame().all;
         match self.format {
             ToolFormat::Llama => {
                 // An answer that does not begin as a call is text.
@@ -205,7 +207,6 @@ impl Writer<'_> {
         let behind = self.forced(several && all.is_some());
         // The mark itself is the end of the free text.
         let behind = behind.strip_prefix(&self.mark(first)).unwrap_or(&behind).trim_start().to_owned();
-        let _ = close;
         if several && all.is_none() { format!("(free {behind})* REST?") } else { format!("free {behind} | REST?") }
     }
 
@@ -214,9 +215,17 @@ impl Writer<'_> {
         let (channel, message, end, start) =
             (self.mark("<|channel|>"), self.mark("<|message|>"), self.mark("<|end|>"), self.mark("<|start|>"));
         let _ = writeln!(self.rules, "TEXT: /(?s:.+)/");
+        // Text cannot spell a special token, but it would any other mark.
+        let text = match self.markers.id("<|end|>") {
+            Some(_) => format!("TEXT? {end}"),
+            None => {
+                let _ = writeln!(self.rules, "message[suffix={end}]: {ANY}");
+                "message".to_owned()
+            }
+        };
         let _ = writeln!(
             self.rules,
-            "before: {channel} (\"analysis\" | \"commentary\") {message} TEXT? {end} {start} \"assistant\""
+            "before: {channel} (\"analysis\" | \"commentary\") {message} {text} {start} \"assistant\""
         );
         let _ = writeln!(self.rules, "last: {channel} \"final\" {message} TEXT?");
         format!("before* (last | {})", self.forced(false))
@@ -239,13 +248,23 @@ impl Writer<'_> {
         let _ = writeln!(self.rules, "arguments_{number}: %json {schema}");
         let (name, arguments) = (&tool.name, format!("arguments_{number}"));
         let in_json = |text: &str| Value::String(text.to_owned()).to_string();
-        let object = |name_key: &str, arguments_key: &str| {
-            let open = literal(&format!("{{\"{name_key}\": {}, \"{arguments_key}\": ", in_json(name)));
-            format!("{open} {arguments} \"}}\"")
+        let fields = |name_key: &str, arguments_key: &str| {
+            let open = literal(&format!("\"{name_key}\": {}, \"{arguments_key}\": ", in_json(name)));
+            format!("{open} {arguments}")
         };
+        let object = |name_key: &str, arguments_key: &str| format!("\"{{\" {} \"}}\"", fields(name_key, arguments_key));
         Ok(match self.format {
             ToolFormat::Llama => object("name", "parameters"),
-            ToolFormat::Command => object("tool_name", "parameters"),
+            // Models may number their calls.
+            ToolFormat::Command => {
+                let fields = fields("tool_name", "parameters");
+                format!(r#""{{" (/"tool_call_id": "[0-9]{{1,3}}", /)? {fields} "}}""#)
+            }
+            // Models may give their calls identifiers.
+            ToolFormat::MistralList => {
+                let fields = fields("name", "arguments");
+                format!(r#""{{" {fields} (/, "id": "[a-zA-Z0-9]{{9}}"/)? "}}""#)
+            }
             ToolFormat::MistralNamed => format!("{} {} {arguments}", literal(name), self.mark("[ARGS]")),
             ToolFormat::DeepSeek => format!("{} {} {arguments}", literal(name), self.mark("<｜tool▁sep｜>")),
             ToolFormat::DeepSeekFenced => {
@@ -253,8 +272,12 @@ impl Writer<'_> {
                 format!("\"function\" {} {head} {arguments} \"\\n```\"", self.mark("<｜tool▁sep｜>"))
             }
             ToolFormat::Harmony => {
-                let head = literal(&format!("commentary to=functions.{name} "));
-                format!("{head} {} \"json\" {} {arguments}", self.mark("<|constrain|>"), self.mark("<|message|>"))
+                // The recipient comes before or behind the channel: the template writes the one, models both.
+                let (channel, constrain, message) =
+                    (self.mark("<|channel|>"), self.mark("<|constrain|>"), self.mark("<|message|>"));
+                let before = format!("{} {channel} \"commentary\"", literal(&format!(" to=functions.{name}")));
+                let behind = format!("{channel} {}", literal(&format!("commentary to=functions.{name}")));
+                format!("({before} | {behind}) (\" \" {constrain}? \"json\")? {message} {arguments}")
             }
             _ => object("name", "arguments"),
         })
@@ -276,7 +299,7 @@ impl Writer<'_> {
         let mut all = Vec::new();
         for (index, (key, schema)) in properties.iter().enumerate() {
             let value = self.tagged_value(schema, &parameters, tags, tool.strict);
-            let (open, before_value) = (format!("{}{key}{}", tags.key.0, tags.key.1), self.before_value(tags));
+            let (open, before_value) = (format!("{}{key}{}", tags.key.0, tags.key.1), self.before_value());
             let rule = format!("parameter_{number}_{index}");
             let _ = writeln!(self.rules, "{rule}: {} {value}", literal(&(open + before_value)));
             all.push(if required.contains(&key.as_str()) { rule } else { format!("{rule}?") });
@@ -292,13 +315,8 @@ impl Writer<'_> {
         if self.format == ToolFormat::Glm { "\n" } else { ">\n" }
     }
 
-    fn before_value(&self, tags: &Tags) -> &'static str {
-        if self.format == ToolFormat::Glm {
-            "\n<arg_value>"
-        } else {
-            let _ = tags;
-            "\n"
-        }
+    fn before_value(&self) -> &'static str {
+        if self.format == ToolFormat::Glm { "\n<arg_value>" } else { "\n" }
     }
 
     /// A value and what ends it.
@@ -332,9 +350,13 @@ impl Writer<'_> {
             "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ", "lenient": !strict,
             "coerce_one_of": !strict,
         });
+        let words = python_words(&schema);
         let schema = self::options(schema, &options);
         let _ = writeln!(self.rules, "value_{number}: %json {schema}");
-        format!("value_{number} {}", literal(&end))
+        // Qwen3-Coder's template writes these as Python does.
+        let words = if self.format == ToolFormat::QwenCoder { words } else { Vec::new() };
+        let words: String = words.iter().map(|word| format!(" | {}", literal(word))).collect();
+        format!("(value_{number}{words}) {}", literal(&end))
     }
 }
 
@@ -354,6 +376,27 @@ fn schema_of(text: &str) -> Map<String, Value> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
+/// Python's words for the values of JSON that a schema allows and that Python spells in its own way.
+fn python_words(schema: &Map<String, Value>) -> Vec<&'static str> {
+    if schema.contains_key("enum") || schema.contains_key("const") {
+        return Vec::new();
+    }
+    let branches = ["anyOf", "oneOf"].into_iter().filter_map(|name| schema.get(name)?.as_array()).flatten();
+    let mut words: Vec<&str> = branches.filter_map(Value::as_object).flat_map(python_words).collect();
+    let kinds = match schema.get("type") {
+        Some(Value::Array(kinds)) => kinds.iter().collect(),
+        kind => Vec::from_iter(kind),
+    };
+    for kind in kinds.into_iter().filter_map(Value::as_str) {
+        match kind {
+            "boolean" => words.extend(["True", "False"]),
+            "null" => words.push("None"),
+            _ => {}
+        }
+    }
+    words
+}
+
 /// The schema of arguments, which are an object whatever it says.
 fn object_schema(schema: &Value) -> Map<String, Value> {
     let mut schema = schema.as_object().cloned().unwrap_or_default();
@@ -362,7 +405,47 @@ fn object_schema(schema: &Value) -> Map<String, Value> {
         schema.insert("additionalProperties".to_owned(), json!(false));
     }
     schema.insert("type".to_owned(), json!("object"));
-    schema
+    let mut whole = Value::Object(schema);
+    if !joins_schemas(&whole) {
+        close(&mut whole);
+    }
+    match whole {
+        Value::Object(schema) => schema,
+        _ => Map::new(),
+    }
+}
+
+/// Closes objects to fields that no schema names, where nothing is said about them: a tool has no use for them, and a
+/// small model goes on inventing them. Clients leave `additionalProperties` out, and Ollama's drop it.
+fn close(schema: &mut Value) {
+    let Some(schema) = schema.as_object_mut() else { return };
+    let is_joined = schema.contains_key("anyOf") || schema.contains_key("oneOf");
+    if schema.contains_key("properties") && !schema.contains_key("patternProperties") && !is_joined {
+        schema.entry("additionalProperties").or_insert(json!(false));
+    }
+    for name in ["properties", "$defs", "definitions"] {
+        schema.get_mut(name).and_then(Value::as_object_mut).into_iter().flatten().for_each(|(_, inside)| close(inside));
+    }
+    for name in ["prefixItems", "anyOf", "oneOf"] {
+        if !(is_joined && schema.contains_key("properties")) {
+            schema.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten().for_each(close);
+        }
+    }
+    schema.get_mut("items").into_iter().for_each(close);
+}
+
+/// Whether schemas are joined anywhere: each may have fields that another one does not name.
+fn joins_schemas(schema: &Value) -> bool {
+    const JOINS: [&str; 5] = ["allOf", "if", "dependentSchemas", "unevaluatedProperties", "$dynamicRef"];
+    match schema {
+        Value::Object(fields) => {
+            JOINS.iter().any(|name| fields.contains_key(*name))
+                || (fields.contains_key("$ref") && fields.contains_key("properties"))
+                || fields.values().any(joins_schemas)
+        }
+        Value::Array(values) => values.iter().any(joins_schemas),
+        _ => false,
+    }
 }
 
 /// A schema with options of the library in it.

@@ -70,10 +70,12 @@ const MESSAGE_ENDS: [&str; 5] = ["<|end|>", "<|return|>", "<|call|>", "<|start|>
 impl ToolParser {
     /// A parser for an answer in this format. `schemas` are those of the tools' parameters, by name.
     pub fn new(format: ToolFormat, schemas: Arc<BTreeMap<String, Value>>) -> Self {
+        // An answer of gpt-oss begins inside of a message's header.
+        let state = if format == ToolFormat::Harmony { State::Channel } else { State::Text };
         Self {
             format,
             schemas,
-            state: State::Text,
+            state,
             buffer: String::new(),
             block: String::new(),
             spaces: String::new(),
@@ -420,6 +422,12 @@ impl ToolParser {
 
     fn step_channel(&mut self, out: &mut Vec<ToolEvent>) -> bool {
         const END: &str = "<|message|>";
+        const BEGINNINGS: [&str; 3] = ["<|channel|>", "<|start|>", " to="];
+        let begins = |header: &str| header.starts_with(&self.buffer) || self.buffer.starts_with(header);
+        if self.block.is_empty() && !BEGINNINGS.into_iter().any(begins) {
+            self.state = State::Text;
+            return true;
+        }
         let Some(at) = self.buffer.find(END) else {
             return if self.buffer.len() > LONGEST_HEAD { self.give_up_with_buffer(out) } else { false };
         };

@@ -314,6 +314,32 @@ fn en_5_a_choice_of_tools_binds_the_answer() {
     assert!(!allows(&llama, "{\"a\": 1}"));
 }
 
+#[test]
+fn en_5_arguments_have_no_field_that_the_schema_does_not_name_unless_it_says_so() {
+    let plan = |parameters: Value| {
+        let tools = vec![Tool { name: "f".to_owned(), parameters, strict: false }];
+        ToolPlan { tools, choice: ToolChoice::Required, ..offered(ToolFormat::Hermes) }
+    };
+    let call = |arguments: &str| format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {arguments}}}\n</tool_call>");
+    let inner = json!({"type": "object", "properties": {"b": {"type": "null"}}});
+    let parameters = |more: Value| {
+        let mut schema =
+            json!({"type": "object", "properties": {"a": inner, "list": {"type": "array", "items": inner}}});
+        schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        plan(schema)
+    };
+    let said = parameters(json!({}));
+    assert!(allows(&said, &call(r#"{"a": {"b": null}, "list": [{"b": null}]}"#)));
+    for surplus in [r#"{"x": 1}"#, r#"{"a": {"x": 1}}"#, r#"{"list": [{"x": 1}]}"#] {
+        assert!(!allows(&said, &call(surplus)), "{surplus}");
+    }
+    assert!(allows(&parameters(json!({"additionalProperties": true})), &call(r#"{"x": 1}"#)));
+    // Schemas that are joined may name each other's fields.
+    let joined = plan(json!({"allOf": [{"type": "object", "properties": {"a": {"type": "null"}}},
+        {"type": "object", "properties": {"b": {"type": "null"}}}]}));
+    assert!(allows(&joined, &call(r#"{"a": null, "b": null}"#)));
+}
+
 proptest! {
     #[test]
     fn en_5_calls_do_not_depend_on_the_pieces(

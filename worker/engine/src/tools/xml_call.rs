@@ -1,4 +1,5 @@
-//! Calls whose parameters are between tags: Qwen3-Coder's and GLM's. They become JSON by the types of the tool's schema.
+//! Calls whose parameters are between tags: Qwen3-Coder's and GLM's. They become JSON by the types of the tool's
+//! schema.
 
 use serde_json::Value;
 

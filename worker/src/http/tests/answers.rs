@@ -13,7 +13,7 @@ fn joined(events: &[Value], index: usize) -> String {
 /// The words by which a model learns the format of calls, where its template lists the tools in a format of its own.
 const FORMAT: &str = "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nFor each function call, \
     return a json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": \
-    <function-name>, \"arguments\": <args-json-object>}\n</tool_call>";
+    \"<function-name>\", \"arguments\": <args-json-object>}\n</tool_call>";
 
 #[tokio::test]
 async fn rc_1_a_chat_answer_has_openais_shape() {
@@ -375,8 +375,8 @@ async fn en_4_a_message_without_content_reaches_the_template_as_nothing() {
         ("{% for m in messages %}{{ m.content | trim }};{% endfor %}", "hi;;;r;"),
         ("{% for m in messages %}{% if m.content == none %}(none){% endif %};{% endfor %}", ";(none);(none);;"),
     ] {
-        // A template that knows tools gets calls as they are.
-        let template = format!("{template}{{# tools #}}").leak() as &'static str;
+        // A template that writes calls gets them as they are.
+        let template = format!("{template}{{# tool_calls #}}").leak() as &'static str;
         let rig = Setup { template: Some(template), ..Setup::default() }.start().await;
         let answer = rig.post("/apply-template", &body).await;
         assert_eq!(answer.json()["prompt"], expected, "{template}: {}", answer.text());

@@ -6,3 +6,4 @@ mod forms;
 mod nonsense;
 mod rejections;
 mod rig;
+mod tools;

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, Value};
+use minijinja::{Environment, Value, context};
 use serde::{Deserialize, Serialize};
 
 pub use error::TemplateError;
@@ -103,6 +103,22 @@ impl ChatTemplate {
     pub fn tool_source(&self) -> String {
         let template = self.environment.get_template("tool_use").or_else(|_| self.environment.get_template("default"));
         template.map(|template| template.source().to_owned()).unwrap_or_default()
+    }
+
+    /// Whether the prompt of a conversation has the tools that it offers in it. A template that fails without more to
+    /// render is taken at its word.
+    pub fn shows_tools(&self) -> bool {
+        const NAME: &str = "a_tool_of_no_use";
+        let function = context! {
+            name => NAME, description => NAME, parameters => context! { type => "object", properties => context! {} },
+        };
+        let tools = Some(Value::from(vec![context! { type => "function", function }]));
+        let message = context! { role => "user", content => "?" };
+        let conversation = Conversation { messages: vec![message], tools, ..Conversation::default() };
+        match self.render(&conversation) {
+            Ok(prompt) => prompt.contains(NAME),
+            Err(_) => self.tool_source().contains("tools"),
+        }
     }
 
     /// Whether the template treats the role `developer` apart from `system`.
