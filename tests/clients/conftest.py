@@ -65,8 +65,11 @@ def coordinator(folder: pathlib.Path, worker: str, settings: str = ""):
 
 @pytest.fixture(scope="session")
 def guide_url(tmp_path_factory):
+    """The built-in model, and `caller`: the same one, which calls a tool whenever it may."""
     folder = tmp_path_factory.mktemp("guide")
     shutil.copytree(REPOSITORY / "manifests/guide", folder / "manifests/guide")
+    caller = 'name = "caller"\nsource = { path = "guide" }\n[params]\ntool_choice = "required"\nparallel_tool_calls = false\n'
+    (folder / "manifests/caller.toml").write_text(caller)
     with coordinator(folder, "model-boss-worker") as url:
         yield url
 

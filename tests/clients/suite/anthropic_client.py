@@ -2,6 +2,7 @@
 # speaks: Anthropic
 # when: all
 from question import ASKED, QUESTION, ROOT, expect
+from turns import MODELS, TURNS, result, schema
 
 import anthropic
 
@@ -12,3 +13,25 @@ with client.messages.stream(**options) as stream:
     assert "".join(stream.text_stream)
     assert stream.get_final_message().usage.input_tokens > 0
 assert "guide" in [model.id for model in client.models.list()]
+
+tools = [
+    {"name": name, "description": model.__doc__, "strict": True, "input_schema": schema(model)} for name, model in MODELS.items()
+]
+for is_streamed in [False, True]:
+    messages = list(ASKED)
+    for name in TURNS:
+        choice = {"type": "tool", "name": name} if name else {"type": "any"}
+        asked = {
+            "model": "guide", "max_tokens": 100, "messages": messages, "tools": tools,
+            "tool_choice": {**choice, "disable_parallel_tool_use": True},
+        }
+        if is_streamed:
+            with client.messages.stream(**asked) as stream:
+                message = stream.get_final_message()
+        else:
+            message = client.messages.create(**asked)
+        assert message.stop_reason == "tool_use", message
+        [call] = [block for block in message.content if block.type == "tool_use"]
+        said = result(name, call.name, call.input)
+        messages.append({"role": "assistant", "content": message.content})
+        messages.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": said}]})

@@ -2,6 +2,7 @@
 # speaks: OpenAI
 # when: all
 from question import ASKED, QUESTION, ROOT, expect
+from turns import TOOLS, TURNS, Note, openai_choice, result
 
 import openai
 
@@ -10,3 +11,29 @@ options = {"model": "guide", "temperature": 0, "max_tokens": 40}
 expect(client.chat.completions.create(messages=ASKED, **options).choices[0].message.content)
 stream = client.chat.completions.create(messages=ASKED, stream=True, stream_options={"include_usage": True}, **options)
 expect("".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices))
+
+for is_streamed in [False, True]:
+    messages = list(ASKED)
+    for name in TURNS:
+        asked = {
+            "model": "guide", "messages": messages, "tools": TOOLS, "tool_choice": openai_choice(name),
+            "parallel_tool_calls": False, "max_tokens": 100,
+        }
+        if is_streamed:
+            with client.chat.completions.stream(**asked) as stream:
+                choice = stream.get_final_completion().choices[0]
+        else:
+            choice = client.chat.completions.create(**asked).choices[0]
+        assert choice.finish_reason == "tool_calls", choice
+        [call] = choice.message.tool_calls
+        said = result(name, call.function.name, call.function.arguments)
+        calls = [{"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": call.function.arguments}}]
+        messages.append({"role": "assistant", "content": choice.message.content, "tool_calls": calls})
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": said})
+    asked = {"model": "guide", "messages": messages, "response_format": Note, "max_tokens": 100}
+    if is_streamed:
+        with client.chat.completions.stream(**asked) as stream:
+            message = stream.get_final_completion().choices[0].message
+    else:
+        message = client.chat.completions.parse(**asked).choices[0].message
+    assert isinstance(message.parsed, Note), message
