@@ -90,7 +90,9 @@ pub(crate) fn completion_request(
             if let Some(limit) = limit {
                 request["n_predict"] = limit;
             }
-            request["cache_prompt"] = json!(true);
+            if chat.get("cache_prompt").is_none_or(Value::is_null) {
+                request["cache_prompt"] = json!(true);
+            }
         }
         CompletionKind::OpenAi => {
             if let Some(limit) = limit {
@@ -405,6 +407,18 @@ mod tests {
         assert_eq!((&request["n_predict"], &request["temperature"]), (&json!(5), &json!(0)));
         let raw = completion_request(PromptFormat::Raw, CompletionKind::OpenAi, "m", &conversation()).unwrap();
         assert_eq!((&raw["prompt"], &raw["max_tokens"]), (&json!("Be brief.One?1Two?"), &json!(5)));
+    }
+
+    #[test]
+    fn en_1_a_llama_server_keeps_a_prompt_unless_the_request_says_no() {
+        for (wish, kept) in
+            [(None, true), (Some(json!(null)), true), (Some(json!(true)), true), (Some(json!(false)), false)]
+        {
+            let mut body = conversation();
+            body.extend(wish.map(|wish| ("cache_prompt".to_owned(), wish)));
+            let request = completion_request(PromptFormat::Raw, CompletionKind::LlamaServer, "m", &body).unwrap();
+            assert_eq!(request["cache_prompt"], kept);
+        }
     }
 
     #[test]
