@@ -67,7 +67,7 @@ fn next(constraint: &mut Constraint) -> Result<NextToken, Failure> {
     let threads = Arc::clone(constraint.grammar().threads());
     loop {
         let seen = threads.done();
-        match constraint.next() {
+        match constraint.next_token() {
             Some(next) => return Ok(next?),
             None => threads.wait_beyond(seen, Duration::from_secs(10)),
         }

@@ -73,7 +73,7 @@ impl TextFacts {
         Self {
             thinking: text.thinking.clone(),
             knows_developer: text.template.as_ref().is_some_and(|template| template.knows_developer()),
-            tools: text.template.as_ref().map(|template| ToolFacts::of(template)).unwrap_or_default(),
+            tools: text.template.as_ref().map(ToolFacts::of).unwrap_or_default(),
             warnings: text.warnings.clone(),
         }
     }

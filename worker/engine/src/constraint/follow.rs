@@ -48,14 +48,14 @@ impl Constraint {
     }
 
     /// The tokens that may come next; `None` as long as that is being computed.
-    pub fn next(&mut self) -> Option<Result<NextToken, ConstraintError>> {
+    pub fn next_token(&mut self) -> Option<Result<NextToken, ConstraintError>> {
         if self.ready.is_none() {
             self.ready = lock(&self.slot).take();
         }
         self.ready.as_ref().map(|outcome| outcome.next.clone())
     }
 
-    /// Takes a token of the answer that [`Self::next`] allowed, and begins to compute what may follow it.
+    /// Takes a token of the answer that [`Self::next_token`] allowed, and begins to compute what may follow it.
     pub fn accept(&mut self, token: u32) {
         if let Some(outcome) = self.ready.take() {
             self.compute(outcome.matcher, Some(token));

@@ -21,7 +21,7 @@ fn compiler() -> GrammarCompiler {
 fn next(constraint: &mut Constraint) -> NextToken {
     loop {
         let seen = constraint.grammar().threads().done();
-        match constraint.next() {
+        match constraint.next_token() {
             Some(next) => return next.unwrap(),
             None => constraint.grammar().threads().wait_beyond(seen, PATIENCE),
         }

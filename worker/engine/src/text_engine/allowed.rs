@@ -38,7 +38,7 @@ impl Allowed {
             Some(NextPart::Answer { opening }) => opening,
             None => None,
         };
-        Some(match constraint.next()? {
+        Some(match constraint.next_token()? {
             Ok(NextToken::OneOf(mask)) => Ok(Self::Masked(mask, opening)),
             Ok(NextToken::End) => Ok(Self::Nothing),
             Err(error) => Err(error.into()),

@@ -213,7 +213,7 @@ fn allows(plan: &ToolPlan, answer: &str) -> bool {
     let mut constraint = Constraint::begin(compiled);
     let next = |constraint: &mut Constraint| loop {
         let seen = threads.done();
-        match constraint.next() {
+        match constraint.next_token() {
             Some(next) => return next.unwrap(),
             None => threads.wait_beyond(seen, std::time::Duration::from_secs(30)),
         }
