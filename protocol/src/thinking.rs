@@ -162,13 +162,13 @@ impl Serialize for Thinking {
 
 impl<'de> Deserialize<'de> for Thinking {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Forms)
+        deserializer.deserialize_any(ThinkingForms)
     }
 }
 
-struct Forms;
+struct ThinkingForms;
 
-impl<'de> Visitor<'de> for Forms {
+impl<'de> Visitor<'de> for ThinkingForms {
     type Value = Thinking;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,6 +3,7 @@
 
 mod documents;
 mod modules;
+mod names;
 mod printing;
 mod prose;
 mod requirements;

@@ -105,7 +105,7 @@ fn schema(field: &str, schema: Value) -> Result<Grammar, ApiError> {
 }
 
 #[derive(Deserialize)]
-struct Format {
+struct FormatFields {
     r#type: Option<String>,
     json_schema: Option<Value>,
     #[serde(flatten)]
@@ -118,7 +118,7 @@ fn response_format(fields: &RequestFields<'_>) -> Result<Option<Form>, ApiError>
         let message = "'response_format' must be an object with a 'type', such as {\"type\": \"text\"}";
         return Err(ApiError::invalid(RESPONSE_FORMAT, message));
     }
-    let format: Format = fields.require(RESPONSE_FORMAT)?;
+    let format: FormatFields = fields.require(RESPONSE_FORMAT)?;
     let place = |name: &str| format!("{RESPONSE_FORMAT}.{name}");
     let Some(kind) = &format.r#type else {
         return Err(ApiError::invalid(place("type"), "'response_format.type' is missing, or no text"));

@@ -53,11 +53,11 @@ pub(super) struct ContentPart {
 pub(super) struct ToolCall {
     pub(super) id: Option<String>,
     r#type: Option<String>,
-    pub(super) function: CalledFunction,
+    pub(super) function: MessageFunction,
 }
 
 #[derive(Deserialize)]
-pub(super) struct CalledFunction {
+pub(super) struct MessageFunction {
     pub(super) name: String,
     arguments: Option<TemplateValue>,
 }

@@ -34,11 +34,11 @@ struct GivenFunction {
 #[serde(untagged, expecting = "expected 'none', 'auto', 'required' or a named function")]
 enum GivenChoice {
     Word(String),
-    Object { r#type: String, function: Option<Named>, allowed_tools: Option<AllowedTools> },
+    Object { r#type: String, function: Option<NamedFunction>, allowed_tools: Option<AllowedTools> },
 }
 
 #[derive(Deserialize)]
-struct Named {
+struct NamedFunction {
     name: String,
 }
 
@@ -50,7 +50,7 @@ struct AllowedTools {
 
 #[derive(Deserialize)]
 struct AllowedTool {
-    function: Named,
+    function: NamedFunction,
 }
 
 const CHOICE: &str = "tool_choice";
@@ -98,9 +98,9 @@ pub(super) fn plan(fields: &RequestFields<'_>, facts: &ToolFacts) -> Result<Opti
 }
 
 /// Whether a call must be made, and which tools may be called if not all; `None` where none may.
-type Choice = (ToolChoice, Option<BTreeSet<String>>);
+type AllowedCalls = (ToolChoice, Option<BTreeSet<String>>);
 
-fn choice(fields: &RequestFields<'_>, names: &BTreeSet<String>) -> Result<Option<Choice>, ApiError> {
+fn choice(fields: &RequestFields<'_>, names: &BTreeSet<String>) -> Result<Option<AllowedCalls>, ApiError> {
     let known = |name: String| {
         let message = format!("'{CHOICE}' names the tool '{name}', which is not among 'tools'");
         if names.contains(&name) { Ok(name) } else { Err(ApiError::invalid(CHOICE, message)) }

@@ -68,30 +68,30 @@ impl TextSide {
 
     /// The tokens of a conversation.
     pub(crate) async fn chat(&self, asked: ChatQuestion) -> Result<ChatTokens, TextFailure> {
-        let answer = self.ask(Subject::Text, &asked.0).await?;
+        let answer = self.ask(QuestionKind::Text, &asked.0).await?;
         let (mut lists, transcript) = answer.tokens()?;
         Ok(ChatTokens { tokens: lists.pop().unwrap_or_default(), transcript })
     }
 
     /// The text that a conversation's prompt is.
     pub(crate) async fn render(&self, asked: RenderQuestion) -> Result<String, TextFailure> {
-        let answer = self.ask(Subject::Text, &asked.0).await?;
+        let answer = self.ask(QuestionKind::Text, &asked.0).await?;
         String::from_utf8(answer.tail().to_vec()).map_err(|_| garbled())
     }
 
     /// The tokens of each text.
     pub(crate) async fn encode(&self, asked: EncodeQuestion) -> Result<Vec<Vec<u32>>, TextFailure> {
-        let answer = self.ask(Subject::Text, &asked.0).await?;
+        let answer = self.ask(QuestionKind::Text, &asked.0).await?;
         Ok(answer.tokens()?.0)
     }
 
     /// Whether an answer can be held to a grammar.
     pub(crate) async fn check(&self, asked: GrammarQuestion) -> Result<(), TextFailure> {
-        self.ask(Subject::Grammar, &asked.0).await.map(drop)
+        self.ask(QuestionKind::Grammar, &asked.0).await.map(drop)
     }
 
     /// Asks a renderer. Dropping the future ends the renderer that works on the question.
-    async fn ask(&self, subject: Subject, question: &[u8]) -> Result<RendererAnswer, TextFailure> {
+    async fn ask(&self, subject: QuestionKind, question: &[u8]) -> Result<RendererAnswer, TextFailure> {
         // The semaphore is never closed.
         let Ok(_place) = self.places.acquire().await else { return Err(TextFailure::Ended) };
         for _ in 0..TRIES {
@@ -131,7 +131,7 @@ impl TextSide {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn late(&self, subject: Subject) -> TextFailure {
+    fn late(&self, subject: QuestionKind) -> TextFailure {
         let seconds = self.limits.time.as_secs_f64();
         TextFailure::Limit(format!(
             "{subject} took longer than {seconds} s on this request; shorten the request, or let the operator raise \
@@ -139,7 +139,7 @@ impl TextSide {
         ))
     }
 
-    fn over(&self, subject: Subject, words: &str) -> TextFailure {
+    fn over(&self, subject: QuestionKind, words: &str) -> TextFailure {
         let (memory, stack): (ByteCount, ByteCount) = (self.limits.memory, self.limits.stack);
         TextFailure::Limit(format!(
             "{subject} needs more than {memory} of memory or {stack} of stack on this request ({words}); shorten the \
@@ -150,12 +150,12 @@ impl TextSide {
 
 /// The work of a question, for messages about its limits.
 #[derive(Clone, Copy, Debug)]
-enum Subject {
+enum QuestionKind {
     Text,
     Grammar,
 }
 
-impl std::fmt::Display for Subject {
+impl std::fmt::Display for QuestionKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Text => "the model's chat template or tokenizer",
@@ -171,7 +171,7 @@ struct RendererAnswer {
 }
 
 impl RendererAnswer {
-    fn checked(self, subject: Subject) -> Result<Self, TextFailure> {
+    fn checked(self, subject: QuestionKind) -> Result<Self, TextFailure> {
         match self.reply.answer {
             TextAnswer::Refused(message) => Err(TextFailure::Refused(message)),
             TextAnswer::Limit(what) => {

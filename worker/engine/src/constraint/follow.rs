@@ -13,13 +13,13 @@ use crate::sampling::TokenMask;
 pub struct Constraint {
     grammar: CompiledGrammar,
     /// Where the threads leave the mask.
-    slot: Arc<Mutex<Option<Outcome>>>,
+    slot: Arc<Mutex<Option<MaskOutcome>>>,
     /// The outcome taken from the slot.
-    ready: Option<Outcome>,
+    ready: Option<MaskOutcome>,
 }
 
 /// A matcher that took a token, and what may follow.
-struct Outcome {
+struct MaskOutcome {
     matcher: Box<Matcher>,
     next: Result<NextToken, ConstraintError>,
 }
@@ -68,7 +68,7 @@ impl Constraint {
             let begun = Instant::now();
             let next = follow(&mut matcher, token);
             threads.took(begun.elapsed());
-            *lock(&slot) = Some(Outcome { matcher, next });
+            *lock(&slot) = Some(MaskOutcome { matcher, next });
         };
         self.grammar.threads().spawn(job);
     }

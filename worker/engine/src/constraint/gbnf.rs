@@ -41,7 +41,7 @@ enum Expression {
 /// Translates a grammar.
 pub fn lark_of_gbnf(grammar: &str) -> Result<String, GbnfError> {
     let rules = Reader { rest: grammar, line: 1, nested: 0 }.rules()?;
-    Writer::new(&rules).write(&rules)
+    GbnfWriter::new(&rules).write(&rules)
 }
 
 type Rules = BTreeMap<String, (usize, Expression)>;
@@ -270,25 +270,25 @@ impl<'a> Reader<'a> {
 }
 
 /// A rule's name in Lark, and the properties that decide about it.
-struct Known {
+struct KnownRule {
     number: usize,
     is_terminal: bool,
     is_nullable: bool,
 }
 
-struct Writer {
-    known: BTreeMap<String, Known>,
+struct GbnfWriter {
+    known: BTreeMap<String, KnownRule>,
     terminals: String,
     rules: String,
     inline: usize,
 }
 
-impl Writer {
+impl GbnfWriter {
     fn new(rules: &Rules) -> Self {
         let known = rules
             .keys()
             .enumerate()
-            .map(|(number, name)| (name.clone(), Known { number, is_terminal: false, is_nullable: false }));
+            .map(|(number, name)| (name.clone(), KnownRule { number, is_terminal: false, is_nullable: false }));
         let mut writer = Self { known: known.collect(), terminals: String::new(), rules: String::new(), inline: 0 };
         // Each pass decides about at least one more rule, or ends.
         loop {
@@ -329,7 +329,7 @@ impl Writer {
 
     fn write(mut self, rules: &Rules) -> Result<String, GbnfError> {
         for (name, (line, expression)) in rules {
-            let Some(&Known { number, is_terminal, .. }) = self.known.get(name) else { continue };
+            let Some(&KnownRule { number, is_terminal, .. }) = self.known.get(name) else { continue };
             let at = |fault: String| GbnfError { line: *line, fault };
             if is_terminal {
                 let text = self.terminal(expression).map_err(at)?;

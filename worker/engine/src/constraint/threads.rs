@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Work of one mask.
-type Job = Box<dyn FnOnce() + Send>;
+type MaskJob = Box<dyn FnOnce() + Send>;
 
 /// More threads than this gain nothing: a mask takes far less time than a step of the decoder.
 const MOST_THREADS: usize = 4;
@@ -24,7 +24,7 @@ pub struct MaskThreads {
 
 #[derive(Default)]
 struct Shared {
-    queue: Mutex<Queue>,
+    queue: Mutex<MaskQueue>,
     arrived: Condvar,
     /// Counts masks that are ready.
     done: Mutex<u64>,
@@ -33,8 +33,8 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
+struct MaskQueue {
+    jobs: VecDeque<MaskJob>,
     closed: bool,
 }
 

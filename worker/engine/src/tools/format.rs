@@ -40,26 +40,28 @@ pub enum ToolFormat {
 }
 
 /// The marks of a format.
-pub(super) struct Marks {
+pub(super) struct FormatMarks {
     /// A call, or a list of them, follows.
     pub(super) open: &'static [&'static str],
     /// No part of the text, and no call.
     pub(super) ignored: &'static [&'static str],
 }
 
-const HERMES: Marks = Marks { open: &["<tool_call>"], ignored: &["</tool_call>"] };
-const QWEN_CODER: Marks = Marks { open: &["<function="], ignored: &["<tool_call>", "</tool_call>", "</function>"] };
-const LLAMA: Marks = Marks { open: &["<|python_tag|>"], ignored: &["<|eom_id|>"] };
-const MISTRAL: Marks = Marks { open: &["[TOOL_CALLS]"], ignored: &[] };
-const PHI: Marks = Marks { open: &["<|tool_call|>"], ignored: &["<|/tool_call|>"] };
-const DEEP_SEEK: Marks = Marks {
+const HERMES: FormatMarks = FormatMarks { open: &["<tool_call>"], ignored: &["</tool_call>"] };
+const QWEN_CODER: FormatMarks =
+    FormatMarks { open: &["<function="], ignored: &["<tool_call>", "</tool_call>", "</function>"] };
+const LLAMA: FormatMarks = FormatMarks { open: &["<|python_tag|>"], ignored: &["<|eom_id|>"] };
+const MISTRAL: FormatMarks = FormatMarks { open: &["[TOOL_CALLS]"], ignored: &[] };
+const PHI: FormatMarks = FormatMarks { open: &["<|tool_call|>"], ignored: &["<|/tool_call|>"] };
+const DEEP_SEEK: FormatMarks = FormatMarks {
     open: &["<｜tool▁call▁begin｜>"],
     ignored: &["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>"],
 };
-const GLM: Marks = Marks { open: &["<tool_call>"], ignored: &["</tool_call>"] };
-const HARMONY: Marks = Marks { open: &["<|channel|>", "<|start|>"], ignored: &["<|end|>", "<|call|>", "<|return|>"] };
-const GRANITE: Marks = Marks { open: &["<|tool_call|>", "<tool_call>"], ignored: &["</tool_call>"] };
-const COMMAND: Marks = Marks {
+const GLM: FormatMarks = FormatMarks { open: &["<tool_call>"], ignored: &["</tool_call>"] };
+const HARMONY: FormatMarks =
+    FormatMarks { open: &["<|channel|>", "<|start|>"], ignored: &["<|end|>", "<|call|>", "<|return|>"] };
+const GRANITE: FormatMarks = FormatMarks { open: &["<|tool_call|>", "<tool_call>"], ignored: &["</tool_call>"] };
+const COMMAND: FormatMarks = FormatMarks {
     open: &["<|START_ACTION|>"],
     ignored: &["<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
 };
@@ -89,7 +91,7 @@ impl ToolFormat {
     }
 
     /// The marks of the format.
-    pub(super) fn marks(self) -> &'static Marks {
+    pub(super) fn marks(self) -> &'static FormatMarks {
         match self {
             Self::Hermes | Self::Generic => &HERMES,
             Self::QwenCoder => &QWEN_CODER,

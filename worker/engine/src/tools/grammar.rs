@@ -72,7 +72,7 @@ impl ToolPlan {
 
     /// The grammar of an answer.
     pub fn grammar(&self, markers: &ToolMarkers) -> Result<Grammar, ToolGrammarError> {
-        let mut writer = Writer { markers, format: self.format, rules: String::new(), free: 0 };
+        let mut writer = CallWriter { markers, format: self.format, rules: String::new(), free: 0 };
         let several = self.parallel && self.format.may_call_several();
         let tools = self.tools.iter().enumerate().filter(|(_, tool)| match &self.choice {
             ToolChoice::Named(name) => tool.name == *name,
@@ -99,7 +99,7 @@ impl ToolPlan {
     }
 }
 
-struct Writer<'a> {
+struct CallWriter<'a> {
     markers: &'a ToolMarkers,
     format: ToolFormat,
     rules: String,
@@ -107,14 +107,14 @@ struct Writer<'a> {
     free: usize,
 }
 
-impl Writer<'_> {
+impl CallWriter<'_> {
     /// A mark: a special token where the vocabulary has it as one, else text.
     fn mark(&self, mark: &str) -> String {
         self.markers.id(mark).map_or_else(|| literal(mark), |id| format!("<[{id}]>"))
     }
 
     /// The marks around all calls of an answer, around each of them, and between two.
-    fn frame(&self) -> Frame {
+    fn frame(&self) -> CallFrame {
         let mark = |text: &str| self.mark(text);
         let (all, each, between) = match self.format {
             ToolFormat::Hermes | ToolFormat::Generic => (
@@ -129,21 +129,23 @@ impl Writer<'_> {
             ToolFormat::Glm => (None, (mark("<tool_call>"), mark("</tool_call>")), "\"\\n\"".to_owned()),
             ToolFormat::Llama => (None, (format!("{}?", mark("<|python_tag|>")), String::new()), String::new()),
             ToolFormat::MistralList => {
-                (Some((mark("[TOOL_CALLS]") + " \"[\"", "\"]\"".to_owned())), Frame::nothing(), "\", \"".to_owned())
+                (Some((mark("[TOOL_CALLS]") + " \"[\"", "\"]\"".to_owned())), CallFrame::nothing(), "\", \"".to_owned())
             }
             ToolFormat::MistralNamed => (None, (mark("[TOOL_CALLS]"), String::new()), String::new()),
             ToolFormat::Phi => {
                 let end = format!("\"]\" {}", mark("<|/tool_call|>"));
-                (Some((mark("<|tool_call|>") + " \"[\"", end)), Frame::nothing(), "\", \"".to_owned())
+                (Some((mark("<|tool_call|>") + " \"[\"", end)), CallFrame::nothing(), "\", \"".to_owned())
             }
-            ToolFormat::Granite => {
-                (Some((mark("<|tool_call|>") + " \"[\"", "\"]\"".to_owned())), Frame::nothing(), "\", \"".to_owned())
-            }
+            ToolFormat::Granite => (
+                Some((mark("<|tool_call|>") + " \"[\"", "\"]\"".to_owned())),
+                CallFrame::nothing(),
+                "\", \"".to_owned(),
+            ),
             ToolFormat::Command => {
                 // The templates give each call a line of its own.
                 let open = mark("<|START_ACTION|>") + r#" "[" "\n    "?"#;
                 let end = format!(r#""\n"? "]" {}"#, mark("<|END_ACTION|>"));
-                (Some((open, end)), Frame::nothing(), r#"("," ("\n    " | " "))"#.to_owned())
+                (Some((open, end)), CallFrame::nothing(), r#"("," ("\n    " | " "))"#.to_owned())
             }
             ToolFormat::DeepSeekFenced | ToolFormat::DeepSeek => {
                 let all = (mark("<｜tool▁calls▁begin｜>"), mark("<｜tool▁calls▁end｜>"));
@@ -151,14 +153,14 @@ impl Writer<'_> {
                 let between = if is_fenced { "\"\\n\"".to_owned() } else { String::new() };
                 (Some(all), (mark("<｜tool▁call▁begin｜>"), mark("<｜tool▁call▁end｜>")), between)
             }
-            ToolFormat::Harmony => (None, Frame::nothing(), String::new()),
+            ToolFormat::Harmony => (None, CallFrame::nothing(), String::new()),
         };
-        Frame { all, each, between }
+        CallFrame { all, each, between }
     }
 
     /// Calls and nothing else.
     fn forced(&self, several: bool) -> String {
-        let Frame { all, each: (open, close), between } = self.frame();
+        let CallFrame { all, each: (open, close), between } = self.frame();
         let one = format!("{open} call {close}");
         let calls = if several { format!("{one} ({between} {one})*") } else { one };
         match all {
@@ -360,13 +362,13 @@ impl Writer<'_> {
     }
 }
 
-struct Frame {
+struct CallFrame {
     all: Option<(String, String)>,
     each: (String, String),
     between: String,
 }
 
-impl Frame {
+impl CallFrame {
     fn nothing() -> (String, String) {
         (String::new(), String::new())
     }

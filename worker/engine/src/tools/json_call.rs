@@ -11,7 +11,7 @@ pub(super) struct ValueEnd {
 
 /// Whether a value has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum JsonEnd {
     /// The character is part of the value, which goes on.
     No,
     /// The character is the value's last.
@@ -21,7 +21,7 @@ pub(super) enum Ended {
 }
 
 impl ValueEnd {
-    pub(super) fn push(&mut self, c: char) -> Ended {
+    pub(super) fn push(&mut self, c: char) -> JsonEnd {
         if self.in_text {
             match c {
                 _ if self.escaped => self.escaped = false,
@@ -29,12 +29,12 @@ impl ValueEnd {
                 '"' => {
                     self.in_text = false;
                     if self.depth == 0 {
-                        return Ended::With;
+                        return JsonEnd::With;
                     }
                 }
                 _ => {}
             }
-            return Ended::No;
+            return JsonEnd::No;
         }
         match c {
             '"' => self.in_text = true,
@@ -42,22 +42,22 @@ impl ValueEnd {
             '}' | ']' if self.depth > 0 => {
                 self.depth -= 1;
                 if self.depth == 0 {
-                    return Ended::With;
+                    return JsonEnd::With;
                 }
             }
-            '}' | ']' | ',' if self.depth == 0 => return Ended::Before,
-            c if c.is_whitespace() && self.depth == 0 && self.begun => return Ended::Before,
+            '}' | ']' | ',' if self.depth == 0 => return JsonEnd::Before,
+            c if c.is_whitespace() && self.depth == 0 && self.begun => return JsonEnd::Before,
             _ => {}
         }
         self.begun |= !c.is_whitespace();
-        Ended::No
+        JsonEnd::No
     }
 }
 
 /// One object that is a call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JsonCall {
-    at: At,
+    at: JsonPosition,
     key: String,
     value: String,
     end: ValueEnd,
@@ -72,7 +72,7 @@ pub(super) struct JsonCall {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum At {
+enum JsonPosition {
     #[default]
     Key,
     Colon,
@@ -100,28 +100,28 @@ impl JsonCall {
     /// Takes a character behind the opening brace.
     pub(super) fn push(&mut self, c: char, out: &mut Vec<CallPart>) -> Result<(), NoCall> {
         match self.at {
-            At::Key if c.is_whitespace() && self.key.is_empty() => {}
-            At::Key if c == '}' && self.key.is_empty() => return self.close(out),
-            At::Key if c == ',' && self.key.is_empty() => {}
-            At::Key => {
+            JsonPosition::Key if c.is_whitespace() && self.key.is_empty() => {}
+            JsonPosition::Key if c == '}' && self.key.is_empty() => return self.close(out),
+            JsonPosition::Key if c == ',' && self.key.is_empty() => {}
+            JsonPosition::Key => {
                 if self.key.is_empty() && c != '"' {
                     return Err(NoCall);
                 }
                 self.key.push(c);
-                if self.end.push(c) == Ended::With {
+                if self.end.push(c) == JsonEnd::With {
                     self.key = serde_json::from_str(&self.key).map_err(|_| NoCall)?;
-                    (self.at, self.end) = (At::Colon, ValueEnd::default());
+                    (self.at, self.end) = (JsonPosition::Colon, ValueEnd::default());
                 }
             }
-            At::Colon if c == ':' => self.at = At::Value,
-            At::Colon if c.is_whitespace() => {}
-            At::Colon => return Err(NoCall),
-            At::Value if c.is_whitespace() && !self.end.begun => {}
-            At::Value => self.value(c, out)?,
-            At::Behind if c == ',' => self.at = At::Key,
-            At::Behind if c == '}' => return self.close(out),
-            At::Behind if c.is_whitespace() => {}
-            At::Behind => return Err(NoCall),
+            JsonPosition::Colon if c == ':' => self.at = JsonPosition::Value,
+            JsonPosition::Colon if c.is_whitespace() => {}
+            JsonPosition::Colon => return Err(NoCall),
+            JsonPosition::Value if c.is_whitespace() && !self.end.begun => {}
+            JsonPosition::Value => self.value(c, out)?,
+            JsonPosition::Behind if c == ',' => self.at = JsonPosition::Key,
+            JsonPosition::Behind if c == '}' => return self.close(out),
+            JsonPosition::Behind if c.is_whitespace() => {}
+            JsonPosition::Behind => return Err(NoCall),
         }
         Ok(())
     }
@@ -130,7 +130,7 @@ impl JsonCall {
         if c == '{' && self.key == "function" && self.value.is_empty() && !self.nested {
             self.nested = true;
             self.key.clear();
-            self.at = At::Key;
+            self.at = JsonPosition::Key;
             return Ok(());
         }
         let is_arguments = ARGUMENTS.contains(&self.key.as_str());
@@ -144,18 +144,18 @@ impl JsonCall {
             self.is_text = c == '"';
         }
         let ended = self.end.push(c);
-        if ended != Ended::Before {
+        if ended != JsonEnd::Before {
             self.value.push(c);
             if is_arguments && !self.is_text {
                 let piece = std::mem::take(&mut self.value);
                 self.arguments(piece, out);
             }
         }
-        if ended == Ended::No {
+        if ended == JsonEnd::No {
             return Ok(());
         }
         let (key, value) = (std::mem::take(&mut self.key), std::mem::take(&mut self.value));
-        (self.at, self.end) = (At::Behind, ValueEnd::default());
+        (self.at, self.end) = (JsonPosition::Behind, ValueEnd::default());
         if NAMES.contains(&key.as_str()) || key == "function" {
             let name: String = serde_json::from_str(&value).map_err(|_| NoCall)?;
             if name.is_empty() || self.name.is_some() {
@@ -171,7 +171,7 @@ impl JsonCall {
             let text: String = serde_json::from_str(&value).map_err(|_| NoCall)?;
             self.arguments(if text.trim().is_empty() { "{}".to_owned() } else { text }, out);
         }
-        if ended == Ended::Before { self.push(c, out) } else { Ok(()) }
+        if ended == JsonEnd::Before { self.push(c, out) } else { Ok(()) }
     }
 
     fn arguments(&mut self, piece: String, out: &mut Vec<CallPart>) {
@@ -186,7 +186,7 @@ impl JsonCall {
     fn close(&mut self, out: &mut Vec<CallPart>) -> Result<(), NoCall> {
         if self.nested {
             self.nested = false;
-            self.at = At::Behind;
+            self.at = JsonPosition::Behind;
             return Ok(());
         }
         if self.name.is_none() {

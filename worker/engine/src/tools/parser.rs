@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::event::{ToolEvent, joined};
 use super::format::ToolFormat;
 use super::head;
-use super::json_call::{CallPart, Ended, JsonCall, ValueEnd};
+use super::json_call::{CallPart, JsonCall, JsonEnd, ValueEnd};
 use super::xml_call;
 
 /// Reads the calls of one answer.
@@ -307,9 +307,9 @@ impl ToolParser {
         let mut last = None;
         for (at, c) in self.buffer.char_indices() {
             match end.push(c) {
-                Ended::No => {}
-                Ended::With => last = Some((at + c.len_utf8(), true)),
-                Ended::Before => last = Some((at, true)),
+                JsonEnd::No => {}
+                JsonEnd::With => last = Some((at + c.len_utf8(), true)),
+                JsonEnd::Before => last = Some((at, true)),
             }
             if last.is_some() {
                 break;
