@@ -31,7 +31,7 @@ const PROBE_AGAIN: Duration = Duration::from_secs(15);
 const VARIABLES: [[&str; 2]; 3] =
     [["HTTPS_PROXY", "https_proxy"], ["HTTP_PROXY", "http_proxy"], ["ALL_PROXY", "all_proxy"]];
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type RouteFailure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The proxy for each address.
 #[derive(Clone, Debug)]
@@ -93,10 +93,10 @@ impl Route {
 
 impl Service<Uri> for Route {
     type Response = Hop;
-    type Error = Failure;
-    type Future = Pin<Box<dyn Future<Output = Result<Hop, Failure>> + Send>>;
+    type Error = RouteFailure;
+    type Future = Pin<Box<dyn Future<Output = Result<Hop, RouteFailure>> + Send>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RouteFailure>> {
         self.straight.poll_ready(cx).map_err(Into::into)
     }
 

@@ -46,10 +46,10 @@ pub struct SimulatedMachine {
 #[derive(Debug)]
 struct Described {
     machine: Description,
-    stamp: Option<FileStamp>,
+    stamp: Option<ScriptStamp>,
 }
 
-type FileStamp = (SystemTime, u64);
+type ScriptStamp = (SystemTime, u64);
 
 /// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -215,7 +215,7 @@ fn sample(
     }
 }
 
-fn stamp(file: &Path) -> Option<FileStamp> {
+fn stamp(file: &Path) -> Option<ScriptStamp> {
     let about = std::fs::metadata(file).ok()?;
     Some((about.modified().ok()?, about.len()))
 }

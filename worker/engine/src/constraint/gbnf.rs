@@ -44,7 +44,7 @@ pub fn lark_of_gbnf(grammar: &str) -> Result<String, GbnfError> {
     GbnfWriter::new(&rules).write(&rules)
 }
 
-type Rules = BTreeMap<String, (usize, Expression)>;
+type GbnfRules = BTreeMap<String, (usize, Expression)>;
 
 struct Reader<'a> {
     rest: &'a str,
@@ -53,8 +53,8 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn rules(mut self) -> Result<Rules, GbnfError> {
-        let mut rules = Rules::new();
+    fn rules(mut self) -> Result<GbnfRules, GbnfError> {
+        let mut rules = GbnfRules::new();
         self.skip();
         while !self.rest.is_empty() {
             let line = self.line;
@@ -284,7 +284,7 @@ struct GbnfWriter {
 }
 
 impl GbnfWriter {
-    fn new(rules: &Rules) -> Self {
+    fn new(rules: &GbnfRules) -> Self {
         let known = rules
             .keys()
             .enumerate()
@@ -327,7 +327,7 @@ impl GbnfWriter {
         }
     }
 
-    fn write(mut self, rules: &Rules) -> Result<String, GbnfError> {
+    fn write(mut self, rules: &GbnfRules) -> Result<String, GbnfError> {
         for (name, (line, expression)) in rules {
             let Some(&KnownRule { number, is_terminal, .. }) = self.known.get(name) else { continue };
             let at = |fault: String| GbnfError { line: *line, fault };

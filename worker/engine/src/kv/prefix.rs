@@ -35,7 +35,7 @@ pub(super) enum Parent {
 
 /// A block's place and its tokens: at most [`super::size::BLOCK_TOKENS`], and as many where another block may be
 /// behind it.
-type Key = (Parent, Box<[u32]>);
+type BlockKey = (Parent, Box<[u32]>);
 
 /// A block that shares tokens with a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,19 +50,19 @@ pub(super) struct FoundBlock {
 /// Finds blocks by their contents. Operations are O(log n) in the number of blocks.
 #[derive(Debug, Default)]
 pub(super) struct PrefixIndex {
-    by_tokens: BTreeMap<Key, (BlockId, u64)>,
-    keys: HashMap<BlockId, Key>,
+    by_tokens: BTreeMap<BlockKey, (BlockId, u64)>,
+    keys: HashMap<BlockId, BlockKey>,
     next: u64,
 }
 
 impl PrefixIndex {
     /// The block at this place that shares the most first tokens with `tokens`; none that shares no token.
     pub(super) fn longest(&self, parent: &Parent, tokens: &[u32]) -> Option<FoundBlock> {
-        let key: Key = (parent.clone(), tokens.into());
+        let key: BlockKey = (parent.clone(), tokens.into());
         // In the order of their tokens, those that share the most are the neighbours.
         let before = self.by_tokens.range((Bound::Unbounded, Bound::Included(&key))).next_back();
         let after = self.by_tokens.range((Bound::Excluded(&key), Bound::Unbounded)).next();
-        let found = |((at, held), (block, contents)): (&Key, &(BlockId, u64))| {
+        let found = |((at, held), (block, contents)): (&BlockKey, &(BlockId, u64))| {
             let tokens = if at == parent { shared(held, tokens) } else { 0 };
             FoundBlock { block: *block, contents: *contents, tokens }
         };
@@ -77,7 +77,7 @@ impl PrefixIndex {
     /// Adds a block, or gives the one that has this place and these tokens already. A block that was added with fewer
     /// tokens at the same place has these from now on.
     pub(super) fn insert(&mut self, parent: &Parent, tokens: &[u32], block: BlockId) -> (BlockId, u64) {
-        let key: Key = (parent.clone(), tokens.into());
+        let key: BlockKey = (parent.clone(), tokens.into());
         if let Some(held) = self.by_tokens.get(&key) {
             return *held;
         }
@@ -107,7 +107,7 @@ impl PrefixIndex {
 
     /// The block at this place that holds the first of these tokens and nothing else.
     pub(super) fn beginning(&self, parent: &Parent, tokens: &[u32]) -> Option<BlockId> {
-        let key: Key = (parent.clone(), tokens.into());
+        let key: BlockKey = (parent.clone(), tokens.into());
         let ((at, held), (block, _)) = self.by_tokens.range((Bound::Unbounded, Bound::Excluded(&key))).next_back()?;
         (at == parent && tokens.starts_with(held)).then_some(*block)
     }

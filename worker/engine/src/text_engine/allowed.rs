@@ -21,7 +21,7 @@ pub(super) enum Allowed {
 
 /// Whether an answer goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum AnswerNext {
     Token,
     End,
 }
@@ -46,7 +46,7 @@ impl Allowed {
     }
 
     /// Makes all other tokens impossible.
-    pub(super) fn apply(self, logits: &mut [f32], vocabulary: &Vocabulary) -> Next {
+    pub(super) fn apply(self, logits: &mut [f32], vocabulary: &Vocabulary) -> AnswerNext {
         match self {
             Self::Any => {}
             Self::Masked(mask, opening) => mask.apply(logits, opening),
@@ -57,8 +57,8 @@ impl Allowed {
                     }
                 }
             }
-            Self::Nothing => return Next::End,
+            Self::Nothing => return AnswerNext::End,
         }
-        Next::Token
+        AnswerNext::Token
     }
 }

@@ -17,7 +17,7 @@ use crate::sampling::{LogprobRow, Sampler, TokenLogprob};
 use crate::text::{AnswerPart, Stopped, Vocabulary};
 use crate::tools::ToolEvent;
 
-use super::allowed::{Allowed, Next};
+use super::allowed::{Allowed, AnswerNext};
 use super::logprobs::{spelled, token_logprob};
 use super::stream::TextStream;
 use super::thinking::ThinkingState;
@@ -321,7 +321,7 @@ impl RunningSequence {
             Some(Err(error)) => return self.fail(error),
             None => return self.park(logits),
         };
-        if allowed.apply(&mut logits, vocabulary) == Next::End {
+        if allowed.apply(&mut logits, vocabulary) == AnswerNext::End {
             return self.finish(FinishReason::Stop);
         }
         let logits = logits.as_mut_slice();
