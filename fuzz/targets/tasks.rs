@@ -4,13 +4,13 @@
 
 use libfuzzer_sys::fuzz_target;
 use model_boss_protocol::ClientId;
-use model_boss_tasks::{CloudFallback, Names, Providers, Question, Surroundings, TasksFile, resolve};
+use model_boss_tasks::{CloudFallback, TaskNames, Providers, NameQuestion, Surroundings, TasksFile, resolve};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let providers = Providers::new().with("lan", false).with("away", true);
     let names = match TasksFile::read(text, &providers) {
-        Ok(file) => Names::new(file),
+        Ok(file) => TaskNames::new(file),
         Err(problems) => {
             assert!(!problems.is_empty(), "refused without a reason");
             return;
@@ -25,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
                 cloud_fallback: CloudFallback::Off,
                 model_named: &|name| (name == "guide").then(|| name.into()),
             };
-            let question = Question { model: None, task: Some(task), client: &client, no_fallback: false };
+            let question = NameQuestion { model: None, task: Some(task), client: &client, no_fallback: false };
             // A client's own names and permissions may name another ladder, or none.
             let Ok(resolved) = resolve(&question, &around) else { continue };
             let behind = resolved.ladder().rungs().filter(|rung| rung.position > 0);
