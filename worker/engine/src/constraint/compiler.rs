@@ -60,18 +60,11 @@ impl GrammarChecker {
     }
 }
 
-/// Sets of tokens whose masks are computed once, as regular expressions, beside those for JSON. A mask takes such a set
-/// whole where the grammar allows all of it: words for patterns such as `[a-z]+`, and text without `<`, with which most
-/// marks of calls begin.
-const SLICES: [&str; 3] = ["[a-z]+", r#"[^<=>"\\\x00-\x1F\x7F]+"#, "[^<=>]+"];
-
 impl GrammarCompiler {
     /// A compiler for a vocabulary. Takes some hundred milliseconds for a large one.
     pub fn new(vocabulary: &Vocabulary, threads: Arc<MaskThreads>) -> Result<Self, GrammarError> {
         let words: Vec<_> = words(vocabulary).collect();
-        let slices: Vec<String> =
-            SlicedBiasComputer::json_slices().into_iter().chain(SLICES.map(str::to_owned)).collect();
-        let factory = factory(vocabulary, &words, &slices)?;
+        let factory = factory(vocabulary, &words, &SlicedBiasComputer::general_slices())?;
         Ok(Self { factory, threads, kept: Mutex::default() })
     }
 
