@@ -151,41 +151,49 @@ impl Peeked {
 
     /// Reads the same metadata from headers, for clients that cannot add fields. The body has precedence.
     fn fill_from(&mut self, headers: &HeaderMap) -> Result<(), ApiError> {
-        let get = |name: &str| match headers.get(name).map(|value| value.to_str()) {
-            None => Ok(None),
-            Some(Ok(text)) => Ok(Some(text.trim())),
-            Some(Err(_)) => Err(ApiError::invalid(name, format!("the header '{name}' is not plain text"))),
-        };
         fn parse<T: std::str::FromStr<Err: fmt::Display>>(name: &str, text: &str) -> Result<T, ApiError> {
             text.parse().map_err(|error: T::Err| ApiError::invalid(name, format!("'{name}': {error}")))
         }
-        if let (None, Some(text)) = (&self.client, get("x-client-id")?) {
-            self.client = Some(client_id("x-client-id", text)?);
-        }
-        if let (None, Some(text)) = (self.priority, get("x-priority")?) {
-            self.priority = Some(parse("x-priority", text)?);
-        }
-        if let (None, Some(text)) = (&self.task, get("x-task")?) {
-            self.task = Some(text.to_owned());
-        }
-        if let (None, Some(text)) = (self.keep_alive, get("x-keep-alive")?) {
-            // A header does not distinguish a number from a text: bare digits are seconds, as in JSON.
-            let seconds = text.parse().ok().and_then(|s: f64| serde_json::from_value(s.into()).ok());
-            self.keep_alive = Some(seconds.map_or_else(|| parse("x-keep-alive", text), Ok)?);
-        }
-        if let (None, Some(text)) = (self.budget, get("x-budget-s")?) {
-            self.budget = Some(budget("x-budget-s", parse("x-budget-s", text)?)?);
-        }
-        if let (None, Some(text)) = (self.thinking, get("x-thinking")?) {
-            self.thinking = Some(parse("x-thinking", text)?);
-        }
-        if let Some(text) = get("x-fallback")? {
-            fallback("x-fallback", text)?;
-            self.no_fallback = true;
+        // One pass over the few headers that there are; each lookup by name would hash it.
+        for (name, value) in headers {
+            let name = name.as_str();
+            if !OWN_HEADERS.contains(&name) {
+                continue;
+            }
+            let text = value.to_str();
+            let text = text.map_err(|_| ApiError::invalid(name, format!("the header '{name}' is not plain text")))?;
+            let text = text.trim();
+            match name {
+                CLIENT_ID if self.client.is_none() => self.client = Some(client_id(name, text)?),
+                PRIORITY if self.priority.is_none() => self.priority = Some(parse(name, text)?),
+                TASK if self.task.is_none() => self.task = Some(text.to_owned()),
+                KEEP_ALIVE_HEADER if self.keep_alive.is_none() => {
+                    // A header cannot tell a number from a text: bare digits are seconds, as in JSON.
+                    let seconds = text.parse().ok().and_then(|s: f64| serde_json::from_value(s.into()).ok());
+                    self.keep_alive = Some(seconds.map_or_else(|| parse(name, text), Ok)?);
+                }
+                BUDGET if self.budget.is_none() => self.budget = Some(budget(name, parse(name, text)?)?),
+                THINKING_HEADER if self.thinking.is_none() => self.thinking = Some(parse(name, text)?),
+                FALLBACK => {
+                    fallback(name, text)?;
+                    self.no_fallback = true;
+                }
+                _ => {}
+            }
         }
         Ok(())
     }
 }
+
+const CLIENT_ID: &str = "x-client-id";
+const PRIORITY: &str = "x-priority";
+const TASK: &str = "x-task";
+const KEEP_ALIVE_HEADER: &str = "x-keep-alive";
+const BUDGET: &str = "x-budget-s";
+const THINKING_HEADER: &str = "x-thinking";
+const FALLBACK: &str = "x-fallback";
+/// Headers that set a field which the body leaves out.
+const OWN_HEADERS: [&str; 7] = [CLIENT_ID, PRIORITY, TASK, KEEP_ALIVE_HEADER, BUDGET, THINKING_HEADER, FALLBACK];
 
 const KEEP_ALIVE: &str = "seconds as a number, or a duration such as \"5m\"";
 

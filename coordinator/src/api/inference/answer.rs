@@ -1,6 +1,7 @@
 //! From a place in the queue to the beginning of a worker's answer, with retries on other workers. The client has
 //! received no byte yet, so a worker that dies here costs only time.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use model_boss_http::memory::{Admission, HeldMemory, MemoryError};
 use model_boss_http::offload::{WorkPanicked, offload};
 use model_boss_http::upstream::{Outgoing, UpstreamError};
 use model_boss_protocol::{ApiError, ClientId, ErrorBody, ErrorCode, ErrorSource, Priority, headers};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::{Instant, timeout_at};
 
 use super::account::Account;
@@ -270,6 +272,8 @@ async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Res
     *request.method_mut() = Method::POST;
     *request.uri_mut() = Uri::from_static(path);
     let outgoing = request.headers_mut();
+    // Room for those of below, the token's and the body's length.
+    outgoing.reserve(8);
     outgoing.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     outgoing.insert(HeaderName::from_static(headers::REQUEST_ID), forward.request_id.clone());
     outgoing.insert(HeaderName::from_static(headers::PRIORITY), HeaderValue::from(u16::from(priority.number())));
@@ -302,10 +306,10 @@ async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Res
     Ok(UpstreamReply { status: head.status, headers: told, thinking, content })
 }
 
-/// The client as a header: its name's bytes in hexadecimal, since names may have any characters.
+/// The client as a header, percent-encoded, since names may have any characters.
 fn caller(client: &ClientId) -> HeaderValue {
-    let hex: String = client.as_str().bytes().map(|byte| format!("{byte:02x}")).collect();
-    HeaderValue::try_from(hex).unwrap_or(HeaderValue::from_static(""))
+    let name: Cow<'_, str> = utf8_percent_encode(client.as_str(), NON_ALPHANUMERIC).into();
+    HeaderValue::try_from(&*name).unwrap_or(HeaderValue::from_static(""))
 }
 
 /// An answer whose head has arrived.

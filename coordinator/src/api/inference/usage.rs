@@ -1,10 +1,11 @@
 //! Reads token counts and times from a worker's answer as it passes. The bytes stay unchanged; an answer without counts
 //! is not counted.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::Bytes;
-use memchr::memmem;
+use memchr::memmem::Finder;
 use serde::Deserialize;
 
 use crate::metrics::RequestUsage;
@@ -12,6 +13,10 @@ use crate::metrics::RequestUsage;
 /// The number of frames at an answer's end that are kept: they contain the counts.
 const TAIL_FRAMES: usize = 4;
 const TAIL_BYTES: usize = 16 * 1024;
+
+// Made once: the preparation of a search costs more than the search of a short answer.
+static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"usage\":"));
+static TIMINGS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"timings\":"));
 
 /// The last frames of an answer that is passed on.
 #[derive(Default)]
@@ -40,8 +45,8 @@ impl Tail {
 /// The usage in a whole answer.
 pub(crate) fn usage_in(answer: &[u8]) -> Option<RequestUsage> {
     let tail = &answer[answer.len().saturating_sub(TAIL_BYTES)..];
-    let counted: Option<OpenAiCounts> = last_object(tail, b"\"usage\":");
-    let timed: Option<Timings> = last_object(tail, b"\"timings\":");
+    let counted: Option<OpenAiCounts> = last_object(tail, &USAGE);
+    let timed: Option<Timings> = last_object(tail, &TIMINGS);
     let (prompt_tokens, completion_tokens) = match (&counted, &timed) {
         (Some(usage), _) => (usage.prompt_tokens, usage.completion_tokens),
         (None, Some(timings)) => (timings.prompt_n.saturating_add(timings.cache_n), timings.predicted_n),
@@ -84,10 +89,10 @@ fn milliseconds(value: Option<f64>) -> Option<Duration> {
 }
 
 /// The last value of this key that parses as a `T`. Inside a text its quotes would be escaped, so a match is a key.
-fn last_object<'a, T: Deserialize<'a>>(tail: &'a [u8], key: &[u8]) -> Option<T> {
-    let keys: Vec<usize> = memmem::find_iter(tail, key).collect();
+fn last_object<'a, T: Deserialize<'a>>(tail: &'a [u8], key: &Finder<'_>) -> Option<T> {
+    let keys: Vec<usize> = key.find_iter(tail).collect();
     keys.into_iter().rev().find_map(|at| {
-        let value = &tail[at + key.len()..];
+        let value = &tail[at + key.needle().len()..];
         serde_json::Deserializer::from_slice(value).into_iter().next()?.ok()
     })
 }
