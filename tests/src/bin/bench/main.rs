@@ -23,7 +23,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 15] = [
+const BENCHES: [(&str, &str); 16] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("resolve", "what a request's names mean, with 1,000 models and 100 tasks (no processes)"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
@@ -59,6 +59,10 @@ const BENCHES: [(&str, &str); 15] = [
         "prefix",
         "the first token of a long prompt, and of one that begins like it: beside llama-server where it is installed",
     ),
+    (
+        "schema",
+        "answers under a JSON schema: first token, speed, gaps of another answer: beside llama-server where it is installed",
+    ),
     ("prefill", "prompt tokens per second of the worker: beside llama-bench where it is installed"),
 ];
 
@@ -74,6 +78,7 @@ async fn main() -> ExitCode {
         Some("prefill") => return models::run(models::Part::Prefill, std::env::args().skip(2), &processor()),
         Some("swap") => return serving::run(serving::Part::Swap, std::env::args().skip(2), &processor()).await,
         Some("prefix") => return serving::run(serving::Part::Prefix, std::env::args().skip(2), &processor()).await,
+        Some("schema") => return serving::run(serving::Part::Schema, std::env::args().skip(2), &processor()).await,
         Some("batch") => return serving::run(serving::Part::Batch, std::env::args().skip(2), &processor()).await,
         Some("stream") => return stream::run(std::env::args().skip(2), &processor()),
         // The coordinator starts this program as the worker behind the gateways of `proxy`.

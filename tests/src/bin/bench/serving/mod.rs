@@ -1,6 +1,8 @@
-//! `scripts/bench swap`, `batch` and `prefix`. The commands measure the wait of a client when models replace each other
-//! in memory, the throughput of several clients, and a prompt that begins as an earlier one did. The coordinator and
-//! llama.cpp's server take turns in every round, on the same files.
+//! `scripts/bench swap`, `batch`, `prefix` and `schema`. The commands measure the wait of a client when models replace
+//! each other in memory, the throughput of several clients, a prompt that begins as an earlier one did, and answers
+//! under a schema. The coordinator and llama.cpp's server take turns in every round, on the same files.
+
+mod schema;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,19 +29,23 @@ pub(crate) enum Part {
     Batch,
     /// A long prompt, and another one with the same beginning.
     Prefix,
+    /// Answers that keep to a JSON schema.
+    Schema,
 }
 
 struct Options {
     rounds: usize,
     threads: usize,
     tokens: usize,
+    /// The file of the model in `prefix` and `schema`; random weights without it.
+    model: Option<PathBuf>,
     json: Option<PathBuf>,
 }
 
 impl Options {
     fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut options = Self { rounds: 5, threads, tokens: 64, json: None };
+        let mut options = Self { rounds: 5, threads, tokens: 64, model: None, json: None };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
             let number = |text: String| text.parse::<usize>().map_err(|_| format!("'{text}' is no whole number"));
@@ -47,8 +53,13 @@ impl Options {
                 "--rounds" => options.rounds = number(value()?)?.max(1),
                 "--threads" => options.threads = number(value()?)?.max(1),
                 "--tokens" => options.tokens = number(value()?)?.max(2),
+                "--model" => options.model = Some(value()?.into()),
                 "--json" => options.json = Some(value()?.into()),
-                _ => return Err(format!("'{word}' is none of --rounds N, --threads N, --tokens N, --json FILE")),
+                _ => {
+                    return Err(format!(
+                        "'{word}' is none of --rounds N, --threads N, --tokens N, --model FILE.gguf, --json FILE"
+                    ));
+                }
             }
         }
         Ok(options)
@@ -77,6 +88,7 @@ pub(crate) async fn run(part: Part, words: impl Iterator<Item = String>, process
         Part::Swap => swap(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
         Part::Batch => batch(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
         Part::Prefix => prefix(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
+        Part::Schema => schema(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
     }
     println!("{}", table.markdown("llama-server"));
     if let Some(file) = &options.json {
@@ -216,11 +228,9 @@ const SHARED_WORDS: usize = 1_080;
 /// A prompt that no earlier one began like, then another one with nine tenths of it.
 async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table: &mut Table) {
     const LONG: usize = 16_384;
-    let folder = sandbox.path("gguf");
-    fs::create_dir_all(&folder).unwrap();
-    let file = synthetic(&folder, "a", 1);
+    let file = model(sandbox, options);
     sandbox.model("a", &file, &format!("context_length = {LONG}\nmax_concurrent = 1"));
-    println!("- model: {SHAPE}, Q4_K_M, random weights; prompts of {WORDS} words, {SHARED_WORDS} of them shared");
+    println!("- prompts of {WORDS} words, {SHARED_WORDS} of them shared");
     println!("- ceiling: {:.2} of the words are new", (WORDS - SHARED_WORDS) as f64 / WORDS as f64);
     let boss = ours(sandbox, options).await;
     let (threads, context, path) = (options.threads.to_string(), LONG.to_string(), file.to_string_lossy());
@@ -236,6 +246,10 @@ async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
     for door in &doors {
         first_of(*door, &words(0, 0)).await;
     }
+    let body = json!({"model": "a", "prompt": words(0, 1), "max_tokens": 1, "ignore_eos": true, "cache_prompt": true});
+    let usage = boss.client().post("/v1/completions", &body).await.json()["usage"].clone();
+    let cached = &usage["prompt_tokens_details"]["cached_tokens"];
+    println!("- tokens of the second prompt: {}, of which {cached} are found in the cache", usage["prompt_tokens"]);
     for round in 1..=options.rounds {
         eprintln!("round {round} of {}", options.rounds);
         let (mut cold, mut warm) = ([None; 2], [None; 2]);
@@ -251,13 +265,52 @@ async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
     boss.finish().await;
 }
 
-/// A prompt: the first words are the round's, the others its ending's too.
+/// Answers under schemas that no earlier request had, in turn with free ones.
+async fn schema(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table: &mut Table) {
+    let file = model(sandbox, options);
+    sandbox.model("a", &file, &format!("context_length = {CONTEXT}\nmax_concurrent = 2"));
+    let boss = ours(sandbox, options).await;
+    let (threads, context, path) = (options.threads.to_string(), (2 * CONTEXT).to_string(), file.to_string_lossy());
+    let server = match llama {
+        Some(program) => {
+            let arguments = ["-m", &*path, "-t", &threads, "-np", "2", "-c", &context, "--jinja"];
+            Some(LlamaServer::start(program, &arguments).await)
+        }
+        None => None,
+    };
+    let mut doors = vec![boss.client()];
+    doors.extend(server.as_ref().map(|server| server.client));
+    for door in &doors {
+        first_token(*door, "a").await;
+    }
+    for round in 0..options.rounds {
+        eprintln!("round {} of {}", round + 1, options.rounds);
+        schema::round(&doors, round, options, table).await;
+    }
+    boss.finish().await;
+}
+
+/// The file of the one model that is measured: the one named, else random weights.
+fn model(sandbox: &Sandbox, options: &Options) -> PathBuf {
+    if let Some(file) = &options.model {
+        println!("- model: {}", file.file_name().unwrap_or_default().display());
+        return file.canonicalize().unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+    println!("- model: {SHAPE}, Q4_K_M, random weights");
+    let folder = sandbox.path("gguf");
+    fs::create_dir_all(&folder).unwrap();
+    synthetic(&folder, "a", 1)
+}
+
+/// A prompt: the first words are the round's, the others its ending's too. Every fourth word has two syllables, each a
+/// token: 1.25 tokens per word, about as in English.
 fn words(round: usize, ending: usize) -> String {
     const SYLLABLES: [&str; 8] = ["ba", "ke", "lo", "mi", "nu", "ra", "se", "to"];
     let word = |at: usize| {
         let own = if at < SHARED_WORDS { 0 } else { ending + 1 };
         let number = (at * 2_654_435 + round * 97_003 + own * 7_919) >> 3;
-        let syllables: String = (0..2).map(|part| SYLLABLES[number >> (3 * part) & 7]).collect();
+        let count = if at % 4 == 0 { 2 } else { 1 };
+        let syllables: String = (0..count).map(|part| SYLLABLES[number >> (3 * part) & 7]).collect();
         // The first word already tells the rounds apart.
         if at == 0 { format!("{round} {syllables}") } else { syllables }
     };
