@@ -117,14 +117,15 @@ fn merge(all: &mut Vec<Value>, footprint: &Footprint) -> Result<(), serde_json::
 #[cfg(test)]
 mod tests {
     use model_boss_lease_store::LeaseDurations;
-    use model_boss_protocol::{ByteCount, DeviceId};
+    use model_boss_protocol::{ByteCount, DeviceId, KvCacheType};
 
     use super::*;
     use crate::leases::{LeaseSetup, Leases, LedgerDocuments, StoreChoice};
 
     fn footprint(revision: u64, device: DeviceId, gib: u64) -> Footprint {
         let (model, bytes) = ("team/m:1".into(), ByteCount::gib(gib));
-        Footprint { model, revision, context: None, max_concurrent: 8, device, bytes }
+        let kv_cache_type = KvCacheType::Auto;
+        Footprint { model, revision, context: None, max_concurrent: 8, kv_cache_type, device, bytes }
     }
 
     async fn documents(folder: &std::path::Path) -> LedgerDocuments {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteCount, Category, CommandSource, DeviceId, KeepAlive, LlamaArgs, LlamaArgsError, Modality, Residency,
-    ResidencyMode, StoreKind, Thinking,
+    ByteCount, Category, CommandSource, DeviceId, KeepAlive, KvCacheType, LlamaArgs, LlamaArgsError, Modality,
+    Residency, ResidencyMode, StoreKind, Thinking,
 };
 
 /// One model, as an operator describes it. Unknown fields are errors: a typing mistake must not become a default.
@@ -47,6 +47,9 @@ pub struct Manifest {
     /// The longest prompt plus answer, in tokens; the model's own limit when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_length: Option<u64>,
+    /// The type of keys and values: `auto`, `f32`, `f16`, `bf16` or `q8_0` (EN-2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache_type: Option<KvCacheType>,
     /// The number of concurrent requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<u32>,
@@ -198,10 +201,11 @@ impl Manifest {
         }
     }
 
-    /// The residency of its layers.
+    /// The residency of its layers, and the type of their keys and values.
     pub fn residency(&self) -> Residency {
         let mode = self.residency.unwrap_or_default();
-        Residency { mode, window: self.window, block: self.block, store: self.store }
+        let kv_cache_type = self.kv_cache_type.unwrap_or_default();
+        Residency { mode, window: self.window, block: self.block, store: self.store, kv_cache_type }
     }
 
     /// Devices that it needs for itself alone (MM-5).
@@ -358,6 +362,7 @@ mod tests {
             source = { path = "weights/qwen3" }
             device = "cuda"
             context_length = 8192
+            kv_cache_type = "q8_0"
             keep_alive = "5m"
             residency = "stream"
             window = 1
@@ -377,7 +382,8 @@ mod tests {
         assert_eq!(manifest.keep_alive, Some(KeepAlive::For(Duration::from_secs(300))));
         assert_eq!(manifest.stated_size(), Some(ByteCount::gib(18)));
         let store = Some(StoreKind::Direct);
-        let streams = Residency { mode: ResidencyMode::Stream, window: Some(1), block: None, store };
+        let kv_cache_type = KvCacheType::Q8_0;
+        let streams = Residency { mode: ResidencyMode::Stream, window: Some(1), block: None, store, kv_cache_type };
         assert_eq!(manifest.residency(), streams);
     }
 

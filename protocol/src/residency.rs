@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Whether layers stay on the device, and with how large a look-ahead they are streamed if not (RS-6, RS-11).
+use crate::KvCacheType;
+
+/// Whether layers stay on the device, and with how large a look-ahead they are streamed if not (RS-6, RS-11); and how
+/// their keys and values are kept (EN-2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Residency {
     /// Whether layers are streamed.
@@ -17,6 +20,9 @@ pub struct Residency {
     /// The way in which streamed layers are read; chosen by the file system when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreKind>,
+    /// The type of keys and values.
+    #[serde(default, skip_serializing_if = "KvCacheType::is_auto")]
+    pub kv_cache_type: KvCacheType,
 }
 
 /// The residency of layers.

@@ -29,6 +29,7 @@ mod give_ups;
 mod gpus;
 mod hostile_text;
 mod isolation;
+mod kv_cache_type;
 mod lease_chaos;
 mod lease_run;
 mod lease_store;

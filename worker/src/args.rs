@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use model_boss_protocol::{ByteCount, DeviceId, Residency, ResidencyMode, StoreKind};
+use model_boss_protocol::{ByteCount, DeviceId, KvCacheType, Residency, ResidencyMode, StoreKind};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serve {
@@ -25,7 +25,7 @@ pub(crate) struct Serve {
     pub(crate) layers: LayerFlags,
 }
 
-/// Where layers live.
+/// Where layers live, and how their keys and values are kept.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct LayerFlags {
     /// auto, resident, stream: whether layers stay on the device, or those that do not fit are read in each step
@@ -49,6 +49,10 @@ pub(crate) struct LayerFlags {
     /// file system can]
     #[arg(long, requires = "model")]
     pub(crate) store: Option<StoreKind>,
+    /// auto, f32, f16, bf16, q8_0: how keys and values are kept [default: the manifest's, or auto: f32 for models
+    /// stored in f32, else f16 on the CPU, and what the model computes in on a GPU]
+    #[arg(long, requires = "model")]
+    pub(crate) kv_cache_type: Option<KvCacheType>,
 }
 
 impl LayerFlags {
@@ -59,6 +63,7 @@ impl LayerFlags {
             window: self.window.or(manifest.window),
             block: self.block.or(manifest.block),
             store: self.store.or(manifest.store),
+            kv_cache_type: self.kv_cache_type.unwrap_or(manifest.kv_cache_type),
         }
     }
 }

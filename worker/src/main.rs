@@ -39,6 +39,7 @@ fn load(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Deco
         host_memory: Some(spec.host_bytes()).filter(|bytes| *bytes > ByteCount::ZERO),
         residency,
         store,
+        kv_cache_type: spec.residency.kv_cache_type,
         ..DecoderLoadOptions::default()
     };
     model_boss_candle::load_over(&spec.source, &places(spec), &options, progress)

@@ -52,7 +52,12 @@ impl WorkerMetrics {
     }
 
     /// All metrics, in the text format of Prometheus.
-    pub(crate) fn render(&self, activity: &Activity, streaming: Option<&Monitor>) -> String {
+    pub(crate) fn render(
+        &self,
+        activity: &Activity,
+        kv_bytes_per_token: Option<usize>,
+        streaming: Option<&Monitor>,
+    ) -> String {
         let (stats, totals) = (activity.stats(), activity.totals());
         let counter = |name: &'static str, value: u64| {
             self.recorder.register_counter(&Key::from_static_name(name), &METADATA).absolute(value);
@@ -73,6 +78,9 @@ impl WorkerMetrics {
         gauge("model_boss_worker_kv_bytes", totals.kv_bytes as f64);
         gauge("model_boss_worker_kv_blocks_used", totals.kv_used_blocks as f64);
         gauge("model_boss_worker_kv_blocks_cached", totals.kv_cached_blocks as f64);
+        if let Some(bytes) = kv_bytes_per_token {
+            gauge("model_boss_worker_kv_bytes_per_token", bytes as f64);
+        }
         if let Some(limit) = totals.kv_limit_blocks {
             gauge("model_boss_worker_kv_blocks_limit", limit as f64);
         }

@@ -157,6 +157,11 @@ impl WorkerState {
         all
     }
 
+    /// Bytes of keys and values of one token on all devices, once the model is loaded.
+    pub(crate) fn kv_bytes_per_token(&self) -> Option<usize> {
+        self.serving.get().map(|serving| serving.info.kv_bytes_per_token)
+    }
+
     /// The body of `GET /health`.
     pub(crate) fn health(&self) -> WorkerHealth {
         let serving = self.serving.get();

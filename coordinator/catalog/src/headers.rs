@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, open, text_beside_weights};
-use model_boss_protocol::ByteCount;
+use model_boss_protocol::{ByteCount, KvCacheType};
 use model_boss_weights::gguf::{HeaderFault, Outline, OutlineError, TensorInfo, TensorType};
 use model_boss_weights::{Dtype, HeaderBudget, outline_safetensors};
 use serde::Deserialize;
@@ -27,8 +27,8 @@ pub(super) struct HeaderFacts {
     pub(super) weights: ByteCount,
     pub(super) layers: LayerFacts,
     pub(super) shape: ModelShape,
-    /// The size of one element of a key or value, in bytes.
-    pub(super) cached_value: u64,
+    /// The type that the candle decoder keeps keys and values in unless another is chosen.
+    pub(super) own_type: KvCacheType,
 }
 
 /// The sizes of layers, which may be streamed.
@@ -76,8 +76,8 @@ impl HeaderFacts {
             bytes: ByteCount(sizes().fold(0, u64::saturating_add).min(bytes)),
             largest: ByteCount(sizes().max().unwrap_or(0)),
         };
-        let cached_value = if layers.narrow { size_of::<u16>() } else { size_of::<f32>() } as u64;
-        Some(Self { weights: ByteCount(bytes), layers: facts, shape, cached_value })
+        let own_type = if layers.narrow { KvCacheType::F16 } else { KvCacheType::F32 };
+        Some(Self { weights: ByteCount(bytes), layers: facts, shape, own_type })
     }
 }
 
@@ -89,12 +89,13 @@ impl ModelShape {
         serde_json::from_str(&text).ok()
     }
 
-    /// The number of key and value elements of one position of one sequence.
-    pub(super) fn cached_values(&self) -> u64 {
+    /// The bytes of keys and values of one position of one sequence, kept in this type; 0 for `auto`.
+    pub(super) fn cached_bytes(&self, kept: KvCacheType) -> u64 {
         let heads = self.num_key_value_heads.unwrap_or(self.num_attention_heads);
         let wide = || self.hidden_size.checked_div(self.num_attention_heads).unwrap_or(0);
         let head_dim = self.head_dim.unwrap_or_else(wide);
-        [2, self.num_hidden_layers, heads, head_dim].into_iter().fold(1, u64::saturating_mul)
+        let of_head = kept.bytes_of(head_dim).unwrap_or(0);
+        [2, self.num_hidden_layers, heads, of_head].into_iter().fold(1, u64::saturating_mul)
     }
 
     /// The size of activations in f32 for a step of a long prompt, beside weights, keys and values.
@@ -240,7 +241,7 @@ mod tests {
         let facts = HeaderFacts::read(folder.path(), &model_files(folder.path())).unwrap();
         assert_eq!(facts.weights, ByteCount(4_000));
         // Keys and values × layers × heads × 64 / 4 wide.
-        assert_eq!(facts.shape.cached_values(), 2 * 2 * 2 * 16);
+        assert_eq!(facts.shape.cached_bytes(KvCacheType::F16), 2 * 2 * 2 * 16 * 2);
         assert_eq!(facts.shape.activations(), ByteCount(512 * 16 * 64 * 4));
     }
 
@@ -249,7 +250,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = r#"{"num_hidden_layers":2,"num_attention_heads":4,"hidden_size":64}"#;
         std::fs::write(folder.path().join("config.json"), config).unwrap();
-        for (dtypes, bytes) in [(["F32", "F32"], 4), (["F32", "BF16"], 2), (["F16", "F16"], 2)] {
+        let (wide, narrow) = (KvCacheType::F32, KvCacheType::F16);
+        for (dtypes, kept) in [(["F32", "F32"], wide), (["F32", "BF16"], narrow), (["F16", "F16"], narrow)] {
             let [first, second] = dtypes;
             let header = format!(
                 r#"{{"norm":{{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}},
@@ -261,7 +263,7 @@ mod tests {
             file.extend([0; 12]);
             std::fs::write(folder.path().join("model.safetensors"), file).unwrap();
             let facts = HeaderFacts::read(folder.path(), &model_files(folder.path())).unwrap();
-            assert_eq!(facts.cached_value, bytes, "{dtypes:?}");
+            assert_eq!(facts.own_type, kept, "{dtypes:?}");
         }
     }
 
@@ -272,10 +274,13 @@ mod tests {
             let path = folder.path().join("model.gguf");
             gguf(&path, vocabulary);
             let facts = HeaderFacts::read(&path, &model_files(&path)).unwrap();
-            assert_eq!((facts.weights, facts.shape.cached_values()), (ByteCount(1_120), 2 * 2 * 2 * 16));
+            assert_eq!(
+                (facts.weights, facts.shape.cached_bytes(KvCacheType::Q8_0)),
+                (ByteCount(1_120), 2 * 2 * 2 * 18)
+            );
             assert_eq!(facts.layers, LayerFacts { bytes: ByteCount(96), largest: ByteCount(64) });
             // The only matrix is f32, so keys and values are f32 too.
-            assert_eq!(facts.cached_value, 4);
+            assert_eq!(facts.own_type, KvCacheType::F32);
             assert_eq!(facts.shape.max_position_embeddings, Some(100));
         }
     }

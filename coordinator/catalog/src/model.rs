@@ -52,10 +52,11 @@ impl Model {
     /// The memory that the model needs under `backend` with this context and these options for its layers. The function
     /// reads files, so it may block.
     pub fn size_with(&self, context: Option<u64>, layers: LayerOptions, backend: Backend) -> SizeEstimate {
-        let Residency { mode, window, block, .. } = layers.residency(self.manifest.residency());
+        let Residency { mode, window, block, kv_cache_type, .. } = layers.residency(self.manifest.residency());
         let stated = layers.memory.or(self.manifest.stated_size());
         let manifest = Manifest {
             context_length: context.or(self.manifest.context_length),
+            kv_cache_type: Some(kv_cache_type),
             residency: Some(mode),
             window,
             block,

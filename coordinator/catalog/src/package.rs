@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
 use model_boss_protocol::{
-    Backend, ByteCount, Category, DeviceId, KeepAlive, LlamaArgs, Manifest, Modality, PromptFormat, ResidencyMode,
-    Source, StoreKind, Thinking,
+    Backend, ByteCount, Category, DeviceId, KeepAlive, KvCacheType, LlamaArgs, Manifest, Modality, PromptFormat,
+    ResidencyMode, Source, StoreKind, Thinking,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -33,6 +33,7 @@ struct Package {
     #[serde(default)]
     device: DeviceId,
     context_length: Option<u64>,
+    kv_cache_type: Option<KvCacheType>,
     max_concurrent: Option<u32>,
     residency: Option<ResidencyMode>,
     window: Option<u32>,
@@ -152,6 +153,7 @@ impl Package {
             source: self.source,
             device: self.device,
             context_length: self.context_length,
+            kv_cache_type: self.kv_cache_type,
             max_concurrent: self.max_concurrent,
             residency: self.residency,
             window: self.window,

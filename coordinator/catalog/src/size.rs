@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use model_boss_core::{SizeEstimate, SizeRule, Streaming};
-use model_boss_protocol::{Backend, ByteCount, Manifest, ResidencyMode};
+use model_boss_protocol::{Backend, ByteCount, KvCacheType, Manifest, ResidencyMode};
 
 use super::files::{ModelFile, has_extension};
 use super::headers::{HeaderFacts, LayerFacts, ModelShape};
@@ -31,8 +31,8 @@ pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], 
     if let (Some(bytes), false) = (stated, forced) {
         return SizeEstimate { bytes, rule: SizeRule::Manifest, streamed: None };
     }
-    if let Some(HeaderFacts { weights, layers, shape, cached_value }) = HeaderFacts::read(source, files) {
-        let beside = cache(manifest, &shape, backend, cached_value) + shape.activations() + PROCESS;
+    if let Some(HeaderFacts { weights, layers, shape, own_type }) = HeaderFacts::read(source, files) {
+        let beside = cache(manifest, &shape, backend, own_type) + shape.activations() + PROCESS;
         let window = window(manifest, &layers);
         let whole = weights + beside;
         let least = ((weights - layers.bytes) + window + beside).min(whole);
@@ -60,7 +60,7 @@ pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], 
     };
     let cache = ModelShape::beside(source).map_or(UNKNOWN_CACHE, |shape| {
         // Models are usually published in sixteen bits.
-        cache(manifest, &shape, backend, size_of::<u16>() as u64)
+        cache(manifest, &shape, backend, KvCacheType::F16)
     });
     SizeEstimate { bytes: weights + cache + PROCESS, rule, streamed: None }
 }
@@ -78,17 +78,18 @@ fn window(manifest: &Manifest, layers: &LayerFacts) -> ByteCount {
 /// The tokens by which the candle decoder's keys and values grow (`worker/engine`, `BLOCK_TOKENS`).
 const KV_BLOCK: u64 = 32;
 
-/// Keys and values of every sequence at its full context: as wide as the candle decoder keeps them, and in 16 bits for
-/// external engines.
-fn cache(manifest: &Manifest, shape: &ModelShape, backend: Backend, cached_value: u64) -> ByteCount {
+/// Keys and values of every sequence at its full context, in the type that the manifest chooses. Without a choice it is
+/// `own_type` for the candle decoder, and 16 bits for external engines.
+fn cache(manifest: &Manifest, shape: &ModelShape, backend: Backend, own_type: KvCacheType) -> ByteCount {
     // Few requests use a model's longest context: without a stated one the estimate assumes a usual one.
     let usual = shape.max_position_embeddings.unwrap_or(USUAL_CONTEXT).min(USUAL_CONTEXT);
     let context = manifest.context_length.unwrap_or(usual);
     let sequences = u64::from(manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY));
-    let value = if backend.is_foreign() { size_of::<u16>() as u64 } else { cached_value };
+    let unchosen = if backend.is_foreign() { KvCacheType::F16 } else { own_type };
+    let kept = manifest.kv_cache_type.filter(|kind| !kind.is_auto()).unwrap_or(unchosen);
     // The candle decoder's keys and values grow in blocks.
     let context = if backend.is_foreign() { context } else { context.next_multiple_of(KV_BLOCK) };
-    let factors = [value, shape.cached_values(), context, sequences];
+    let factors = [shape.cached_bytes(kept), context, sequences];
     ByteCount(factors.into_iter().fold(1, u64::saturating_mul))
 }
 

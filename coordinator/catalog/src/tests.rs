@@ -88,6 +88,7 @@ fn rc_20_the_rule_of_an_estimate_is_told() {
     let root = folder(&[
         ("stated.toml", "name = \"stated\"\nvram = \"3GiB\"\nsource = { path = \"w\" }"),
         ("files.toml", "name = \"files\"\nmax_concurrent = 2\nsource = { path = \"w\" }"),
+        ("eight.toml", "name = \"eight\"\nmax_concurrent = 2\nkv_cache_type = \"q8_0\"\nsource = { path = \"w\" }"),
         ("missing.toml", "name = \"missing\"\nsource = { path = \"nowhere\" }"),
         ("away.toml", "name = \"away-70b\"\nsource = { path = \"/mnt/away/m.gguf\", bytes = 1000 }"),
         ("back.toml", "name = \"back\"\nsource = { path = \"w/b.gguf\", bytes = 77 }"),
@@ -102,6 +103,9 @@ fn rc_20_the_rule_of_an_estimate_is_told() {
     // 2 tensors × 2 bytes × 2 layers × 2 heads × 16 wide × 100 positions, in memory for 128, × 2 sequences.
     let cache = 2 * 2 * 2 * 2 * 16 * 128 * 2;
     assert_eq!(size("files").bytes, ByteCount(1300 + 1100 + cache) + ByteCount::mib(64));
+    // Heads are half a group wide: 16 bytes and a scale in place of 32 bytes.
+    let cache = 2 * 2 * 2 * 18 * 128 * 2;
+    assert_eq!(size("eight").bytes, ByteCount(1300 + 1100 + cache) + ByteCount::mib(64));
     assert_eq!(size("files").rule, SizeRule::FileSize);
     assert_eq!(size("missing").rule, SizeRule::Name);
     // The recorded size is used until the files exist again.

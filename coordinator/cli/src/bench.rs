@@ -78,6 +78,7 @@ fn arguments(args: &ResidencyArgs, found: &ModelOnDisk, picture: &Path) -> Vec<S
         ("--residency", args.residency.or(manifest.residency).map(|mode| mode.to_string())),
         ("--window", args.window.or(manifest.window).map(|blocks| blocks.to_string())),
         ("--block", args.block.or(manifest.block).map(|layers| layers.to_string())),
+        ("--kv-cache-type", manifest.kv_cache_type.map(|kind| kind.to_string())),
         ("--streams", Some(args.streams.to_string())),
         ("--tokens", Some(args.tokens.to_string())),
         ("--timeline", Some(picture.display().to_string())),
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
     use crate::{Cli, Command as Asked};
     use clap::Parser;
-    use model_boss_protocol::Manifest;
+    use model_boss_protocol::{KvCacheType, Manifest};
 
     fn asked(words: &str) -> ResidencyArgs {
         let words = ["model-boss", "bench", "residency"].into_iter().chain(words.split_whitespace());
@@ -121,17 +122,21 @@ mod tests {
             residency: Some(ResidencyMode::Stream),
             window: Some(3),
             vram: Some(ByteCount::gib(2)),
+            kv_cache_type: Some(KvCacheType::Q8_0),
             ..Manifest::default()
         };
         let found = ModelOnDisk { name: "team/m:1".to_owned(), source: "/m/x.gguf".into(), manifest };
         let line = |words: &str| arguments(&asked(words), &found, Path::new("x.svg")).join(" ");
         let memory = 2_u64 << 30;
-        let said = format!("--memory {memory} --residency stream --window 3 --streams 1 --tokens 8 --timeline x.svg");
+        let said = format!(
+            "--memory {memory} --residency stream --window 3 --kv-cache-type q8_0 --streams 1 --tokens 8 \
+             --timeline x.svg"
+        );
         assert_eq!(line("m"), format!("residency /m/x.gguf {said}"));
         assert_eq!(
             line("m --device cuda:1 --memory 1MiB --residency auto --window 1 --block 2 --streams 8 --tokens 4 --json"),
-            "residency /m/x.gguf --device cuda:1 --memory 1048576 --residency auto --window 1 --block 2 --streams 8 \
-             --tokens 4 --timeline x.svg --json"
+            "residency /m/x.gguf --device cuda:1 --memory 1048576 --residency auto --window 1 --block 2 \
+             --kv-cache-type q8_0 --streams 8 --tokens 4 --timeline x.svg --json"
         );
         assert_eq!(picture_of(&found.name), Path::new("team-m-1-residency.svg"));
     }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use model_boss_client::{Client, in_path};
-use model_boss_protocol::{ByteCount, ResidencyMode};
+use model_boss_protocol::{ByteCount, KvCacheType, ResidencyMode};
 use serde_json::{Value, json};
 
 use super::error::CliError;
@@ -48,6 +48,9 @@ pub(super) struct LayerArgs {
     /// The memory that the model may use on the devices that compute, e.g. 6GiB.
     #[arg(long, value_name = "SIZE")]
     vram: Option<ByteCount>,
+    /// The type of keys and values: auto, f32, f16, bf16 or q8_0.
+    #[arg(long, value_name = "TYPE")]
+    kv_cache_type: Option<KvCacheType>,
 }
 
 impl LayerArgs {
@@ -62,6 +65,7 @@ impl LayerArgs {
         give("window", self.window.map(Value::from));
         give("block", self.block.map(Value::from));
         give("vram", self.vram.map(|bytes| bytes.0.into()));
+        give("kv_cache_type", self.kv_cache_type.map(|kind| kind.as_str().into()));
     }
 }
 

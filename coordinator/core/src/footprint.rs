@@ -1,8 +1,9 @@
-//! Footprints: the memory that models were seen to use, by model, revision, context, parallelism and device (RC-20).
+//! Footprints: the memory that models were seen to use, by model, revision, context, parallelism, device, and type of
+//! keys and values (RC-20).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_protocol::{ByteCount, DeviceId, KvCacheType, ModelId};
 
 use crate::{Footprint, ModelDescription, SizeEstimate, SizeRule};
 
@@ -26,12 +27,13 @@ struct Peak {
     seen: u64,
 }
 
-type Key = (model_boss_protocol::ModelId, u64, Option<u64>, u32, DeviceId);
+type Key = (ModelId, u64, Option<u64>, u32, DeviceId, KvCacheType);
 
 impl Footprints {
     /// Stores a measurement; returns the footprint if it is new or larger than before.
     pub(crate) fn learn(&mut self, seen: Footprint) -> Option<Footprint> {
-        let key = (seen.model.clone(), seen.revision, seen.context, seen.max_concurrent, seen.device.clone());
+        let Footprint { revision, context, max_concurrent, kv_cache_type, .. } = seen;
+        let key = (seen.model.clone(), revision, context, max_concurrent, seen.device.clone(), kv_cache_type);
         self.sightings += 1;
         let before = self.bytes.get(&key).copied();
         let most = before.map_or(ByteCount::ZERO, |known| known.bytes);
@@ -53,7 +55,7 @@ impl Footprints {
     /// Drops the model's footprints of other revisions. A model has one revision at a time, and earlier sizes do not
     /// apply to it.
     fn forget_other_revisions(&mut self, seen: &Footprint) {
-        let first = (seen.model.clone(), 0, None, 0, DeviceId::Cpu);
+        let first = (seen.model.clone(), 0, None, 0, DeviceId::Cpu, KvCacheType::Auto);
         let of_model = self.bytes.range(first..).take_while(|((model, ..), _)| *model == seen.model);
         let others: Vec<(Key, u64)> = of_model
             .filter(|((_, revision, ..), _)| *revision != seen.revision)
@@ -76,14 +78,14 @@ impl Footprints {
     pub(crate) fn size(
         &self,
         model: &ModelDescription,
-        context: Option<u64>,
+        (context, kv_cache_type): (Option<u64>, KvCacheType),
         device: &DeviceId,
         estimate: &SizeEstimate,
     ) -> SizeEstimate {
         if estimate.rule == SizeRule::Manifest || self.bytes.is_empty() {
             return estimate.clone();
         }
-        let key = (model.id.clone(), model.revision, context, model.max_concurrent, device.clone());
+        let key = (model.id.clone(), model.revision, context, model.max_concurrent, device.clone(), kv_cache_type);
         match self.bytes.get(&key) {
             Some(&Peak { bytes, .. }) => SizeEstimate { bytes, rule: SizeRule::Learned, streamed: estimate.streamed },
             None => estimate.clone(),
@@ -102,6 +104,7 @@ mod tests {
             revision: 1,
             context,
             max_concurrent: 1,
+            kv_cache_type: KvCacheType::Auto,
             device: device.parse().unwrap(),
             bytes: ByteCount::mib(mib),
         }
@@ -114,7 +117,7 @@ mod tests {
         let mut m = model("m", 4);
         m.size.rule = SizeRule::Headers;
         let size = |m: &ModelDescription, context, device: &str| {
-            learned.size(m, context, &device.parse().unwrap(), &m.size).rule
+            learned.size(m, (context, KvCacheType::Auto), &device.parse().unwrap(), &m.size).rule
         };
         assert_eq!(size(&m, None, "cuda:0"), SizeRule::Learned);
         assert_eq!(size(&m, None, "cuda:1"), SizeRule::Headers);
@@ -141,8 +144,8 @@ mod tests {
         assert_eq!(learned.len(), FOOTPRINTS_KEPT);
         let mut m = model("m", 4);
         m.size.rule = SizeRule::Headers;
-        assert_eq!(learned.size(&m, None, &DeviceId::Cpu, &m.size).rule, SizeRule::Learned);
-        assert_eq!(learned.size(&m, Some(0), &DeviceId::Cpu, &m.size).rule, SizeRule::Headers);
+        assert_eq!(learned.size(&m, (None, KvCacheType::Auto), &DeviceId::Cpu, &m.size).rule, SizeRule::Learned);
+        assert_eq!(learned.size(&m, (Some(0), KvCacheType::Auto), &DeviceId::Cpu, &m.size).rule, SizeRule::Headers);
         assert!(learned.learn(Footprint { revision: 2, ..seen(None, "cpu", 1) }).is_some());
         assert_eq!(learned.len(), 1, "what other revisions needed says nothing any more");
     }

@@ -1,7 +1,7 @@
 //! A model in the scheduler: its description, its size, and the options of a load.
 
 use model_boss_protocol::{
-    ByteCount, Category, DeviceId, KeepAlive, LlamaArgs, ModelId, Priority, Residency, ResidencyMode,
+    ByteCount, Category, DeviceId, KeepAlive, KvCacheType, LlamaArgs, ModelId, Priority, Residency, ResidencyMode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -90,7 +90,7 @@ pub struct LoadOptions {
     pub engine: EngineOptions,
 }
 
-/// Options of a load for the model's layers, in place of the manifest's (RS-11).
+/// Options of a load for the model's layers and their keys and values, in place of the manifest's (RS-11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerOptions {
     /// Whether layers stay on their devices or are streamed.
@@ -101,6 +101,8 @@ pub struct LayerOptions {
     pub block: Option<u32>,
     /// The lease on the devices that compute.
     pub memory: Option<ByteCount>,
+    /// The type of keys and values.
+    pub kv_cache_type: Option<KvCacheType>,
 }
 
 impl LayerOptions {
@@ -117,6 +119,7 @@ impl LayerOptions {
             window: self.window.or(before.window),
             block: self.block.or(before.block),
             memory: self.memory.or(before.memory),
+            kv_cache_type: self.kv_cache_type.or(before.kv_cache_type),
         }
     }
 
@@ -127,6 +130,7 @@ impl LayerOptions {
             window: self.window.or(manifest.window),
             block: self.block.or(manifest.block),
             store: manifest.store,
+            kv_cache_type: self.kv_cache_type.unwrap_or(manifest.kv_cache_type),
         }
     }
 }
@@ -173,6 +177,9 @@ pub struct Footprint {
     pub context: Option<u64>,
     /// The number of concurrent requests the model was loaded for.
     pub max_concurrent: u32,
+    /// The type of its keys and values.
+    #[serde(default, skip_serializing_if = "KvCacheType::is_auto")]
+    pub kv_cache_type: KvCacheType,
     /// The device; `auto` for a split over several devices.
     pub device: DeviceId,
     /// The sum of bytes on the model's devices.

@@ -294,7 +294,8 @@ impl Layers {
             Some(ResidencyMode::Stream) => self.memory == Some(memory) || held == memory,
             _ => !self.stream || held >= memory,
         });
-        mode && same(self.asked.window, wanted.window) && same(self.asked.block, wanted.block) && memory
+        let kv = wanted.kv_cache_type.is_none_or(|wanted| wanted == self.asked.kv_cache_type);
+        mode && same(self.asked.window, wanted.window) && same(self.asked.block, wanted.block) && memory && kv
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ByteCount, Category, DeviceId, Generation, ModelId, Priority, RequestId, ResidencyMode, SlotId,
+    ByteCount, Category, DeviceId, Generation, KvCacheType, ModelId, Priority, RequestId, ResidencyMode, SlotId,
 };
 use serde::{Serialize, Serializer};
 
@@ -85,6 +85,8 @@ pub struct SlotView {
     pub port: Option<u16>,
     /// The context the slot serves.
     pub context_length: Option<u64>,
+    /// The type of the model's keys and values that the load chose.
+    pub kv_cache_type: KvCacheType,
     /// The rule that gave the slot's size (RC-20).
     pub size_rule: SizeRule,
     /// Whether the slot's layers are streamed (RS-11).

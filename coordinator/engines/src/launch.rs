@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use model_boss_protocol::{ByteCount, Category, DeviceId, ModelId, SpawnToken};
+use model_boss_protocol::{ByteCount, Category, DeviceId, KvCacheType, ModelId, SpawnToken};
 use serde::{Deserialize, Serialize};
 
 /// The facts of a load that command lines are made of.
@@ -27,6 +27,8 @@ pub struct Facts<'a> {
     pub context: Option<u64>,
     /// The number of concurrent requests.
     pub max_concurrent: u32,
+    /// The type of keys and values.
+    pub kv_cache_type: KvCacheType,
 }
 
 /// A program to start, as the start line of its guard.
@@ -95,6 +97,7 @@ pub(crate) mod testing {
         pub(crate) gpus: String,
         pub(crate) token: SpawnToken,
         pub(crate) context: Option<u64>,
+        pub(crate) kv_cache_type: KvCacheType,
     }
 
     impl Load {
@@ -107,6 +110,7 @@ pub(crate) mod testing {
                 gpus: String::new(),
                 token: SpawnToken::from_bits(7),
                 context: Some(2_048),
+                kv_cache_type: KvCacheType::Auto,
             }
         }
 
@@ -128,6 +132,7 @@ pub(crate) mod testing {
                 token: &self.token,
                 context: self.context,
                 max_concurrent: 4,
+                kv_cache_type: self.kv_cache_type,
             }
         }
     }

@@ -50,6 +50,10 @@ pub fn llama_server(
     args.pair("--ctx-size", context.saturating_mul(sequences));
     args.pair("--parallel", sequences);
     on_devices(&mut args, facts);
+    if !facts.kv_cache_type.is_auto() {
+        args.pair("--cache-type-k", facts.kv_cache_type);
+        args.pair("--cache-type-v", facts.kv_cache_type);
+    }
     match facts.category {
         Category::Embedding => args.word("--embeddings"),
         Category::Reranking => args.word("--reranking"),
@@ -107,6 +111,7 @@ impl Args {
 mod tests {
     use super::*;
     use crate::launch::testing::Load;
+    use model_boss_protocol::KvCacheType;
 
     fn launch(load: &Load, more: &LlamaServer<'_>) -> Launch {
         let files = LlamaFiles { model: load.source.clone(), projector: None };
@@ -147,6 +152,21 @@ mod tests {
             assert!(launch.args.iter().any(|arg| arg == word), "{word}");
             assert_eq!(value(&launch, "--ubatch-size").is_some(), category != Category::Llm);
         }
+    }
+
+    #[test]
+    fn en_2_it_keeps_keys_and_values_as_the_manifest_says() {
+        let types = |load: &Load, args: Option<&LlamaArgs>| {
+            let more = LlamaServer { args: [args, None, None], ..LlamaServer::default() };
+            let launch = launch(load, &more);
+            ["--cache-type-k", "--cache-type-v"].map(|name| value(&launch, name).map(str::to_owned))
+        };
+        assert_eq!(types(&Load::on_cpu(), None), [None, None]);
+        let load = Load { kv_cache_type: KvCacheType::Q8_0, ..Load::on_cpu() };
+        let said = |word: &str| Some(word.to_owned());
+        assert_eq!(types(&load, None), [said("q8_0"), said("q8_0")]);
+        let args = LlamaArgs::from_line("--cache-type-v f16");
+        assert_eq!(types(&load, Some(&args)), [said("q8_0"), said("f16")], "its own arguments come last");
     }
 
     #[test]

@@ -333,7 +333,7 @@ impl WorkerRunner {
         let catalog = Arc::clone(&self.tools.catalog);
         let (model, options) = (Arc::clone(&self.order.model), self.order.engine.clone());
         let (parts, gpus) = (self.order.parts.clone(), self.order.visible_gpus.clone());
-        let (context, key) = (self.context(), token.clone());
+        let (context, key, kv_cache_type) = (self.context(), token.clone(), self.order.residency.kv_cache_type);
         let foreign = beside(move || {
             let facts = Facts {
                 model: &model.description.id,
@@ -345,6 +345,7 @@ impl WorkerRunner {
                 token: &key,
                 context,
                 max_concurrent: model.description.max_concurrent,
+                kv_cache_type,
             };
             catalog.check(&model).map_err(|error| error.to_string())?;
             catalog.engines().foreign(&model, &options, facts).map_err(|error| error.to_string())

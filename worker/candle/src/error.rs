@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use model_boss_engine::DecoderError;
 use model_boss_engine::residency::StreamError;
 use model_boss_engine::residency::plan::PlanRefusal;
-use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
+use model_boss_protocol::{ByteCount, DeviceId, KvCacheType, WorkerExit};
 use model_boss_weights::gguf::GgufModelError;
 use model_boss_weights::store::WeightStoreError;
 use model_boss_weights::{WeightsError, is_read_failure};
@@ -49,6 +49,14 @@ pub enum LoadError {
         /// The sizes, and the part that does not fit.
         refusal: PlanRefusal,
     },
+    /// The device cannot keep keys and values in the type that was chosen.
+    #[error("the device {device} cannot keep keys and values so: {reason}")]
+    KvType {
+        /// The device.
+        device: DeviceId,
+        /// The type, and those that the device has.
+        reason: KvTypeUnavailable,
+    },
     /// The device does not exist, or cannot be used.
     #[error("cannot use the device {device}: {why}")]
     DeviceLost {
@@ -64,7 +72,8 @@ impl LoadError {
     pub fn exit(&self) -> WorkerExit {
         match self {
             Self::BadModel { reason, .. } if may_pass(reason) => WorkerExit::ReadFailed,
-            Self::BadModel { .. } => WorkerExit::BadModel,
+            // Another attempt would fail too, until the choice is changed.
+            Self::BadModel { .. } | Self::KvType { .. } => WorkerExit::BadModel,
             Self::OutOfMemory { .. } | Self::NoRoom { .. } | Self::TooLarge { .. } => WorkerExit::OutOfMemory,
             Self::DeviceLost { .. } => WorkerExit::DeviceLost,
         }
@@ -78,6 +87,16 @@ fn may_pass(reason: &ModelError) -> bool {
         ModelError::Store(WeightStoreError::Changed { .. }) | ModelError::Weights(WeightsError::Changed { .. })
     );
     changed || is_read_failure(reason)
+}
+
+/// The device cannot keep keys and values in the chosen type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("kv_cache_type \"{wanted}\" is not available on this device; choose {instead}")]
+pub struct KvTypeUnavailable {
+    /// The chosen type.
+    pub wanted: KvCacheType,
+    /// The types that the device has, in words.
+    pub instead: &'static str,
 }
 
 /// A fault of a model's files.

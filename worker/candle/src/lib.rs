@@ -20,7 +20,7 @@ mod spec;
 mod streamed;
 
 pub use convert::{Conversion, ConvertError, GgufKeysError, MatrixType, Synthetic};
-pub use error::{LoadError, ModelError};
+pub use error::{KvTypeUnavailable, LoadError, ModelError};
 pub use load::{load, load_over, load_with};
 pub use plan::options::{DecoderLoadOptions, DeviceOptions};
 pub use spec::{

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use model_boss_candle::{DecoderLoadOptions, DeviceOptions, Synthetic, load, load_over, load_with};
 use model_boss_engine::residency::plan::ResidencyOptions;
 use model_boss_engine::{BLOCK_TOKENS, BlockId, Decoder, DecoderError, DecoderStep, Logits, PlaceUse};
-use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode};
+use model_boss_protocol::{ByteCount, DeviceId, KvCacheType, ResidencyMode};
 use model_boss_weights::gguf::HeaderWriter;
 
 fn golden() -> Vec<PathBuf> {
@@ -34,6 +34,12 @@ fn step<'a>(blocks: &'a [BlockId], past: usize, tokens: &'a [u32]) -> DecoderSte
     DecoderStep { blocks, past, tokens, logits: Logits::Last }
 }
 
+/// A decoder whose keys and values have this type.
+fn load_as(model: &Path, kv_cache_type: KvCacheType) -> Box<dyn Decoder> {
+    let options = DecoderLoadOptions { context_length: Some(128), kv_cache_type, ..DecoderLoadOptions::default() };
+    load_with(model, &DeviceId::Cpu, &options, &mut |_| {}).unwrap()
+}
+
 /// The bits of the logits behind the last token.
 fn bits(decoder: &mut dyn Decoder, steps: &[DecoderStep<'_>]) -> Vec<Vec<u32>> {
     let rows = decoder.forward(steps).unwrap();
@@ -48,9 +54,11 @@ fn held(decoder: &dyn Decoder) -> u64 {
 #[test]
 fn en_1_a_shared_prefix_changes_no_bit() {
     let folder = tempfile::tempdir().unwrap();
-    for model in golden().into_iter().chain([synthetic(&folder)]) {
-        let name = model.display();
-        let mut decoder = load(&model, &DeviceId::Cpu, Some(128), &mut |_| {}).unwrap();
+    let models = golden().into_iter().map(|model| (model, KvCacheType::Auto));
+    let kinds = KvCacheType::ALL.map(|kind| (synthetic(&folder), kind));
+    for (model, kind) in models.chain(kinds) {
+        let name = format!("{} {kind}", model.display());
+        let mut decoder = load_as(&model, kind);
         let vocab = decoder.info().vocab_size as u32;
         let prompt: Vec<u32> = (0..110).map(|at| (at * 37 + 5) % vocab).collect();
         let other: Vec<u32> = (0..30).map(|at| (at * 11 + 1) % vocab).collect();
@@ -125,6 +133,85 @@ fn en_1_a_block_that_is_written_belongs_to_one_sequence() {
     assert!(bits(decoder.as_mut(), &[step(&one, 39, &tokens[39..])]) == before, "nothing was changed");
 }
 
+/// The answers of most probable tokens to a prompt, beside a neighbour if there is one.
+fn answer(decoder: &mut dyn Decoder, prompt: &[u32], beside: Option<&[u32]>, pieces: usize) -> Vec<u32> {
+    let (own, other) = (blocks(&[4, 1, 6, 2]), blocks(&[3, 8, 5, 9]));
+    let (mut said, mut theirs) = (Vec::new(), beside.unwrap_or_default().to_vec());
+    let (mut past, mut their_past) = (0, 0);
+    let mut next: Vec<u32> = prompt.to_vec();
+    while said.len() < 16 {
+        let piece: Vec<u32> = next.drain(..next.len().min(pieces)).collect();
+        let mut batch = vec![step(&own, past, &piece)];
+        batch.extend(beside.map(|_| step(&other, their_past, &theirs)));
+        let rows = decoder.forward(&batch).unwrap();
+        let best = |row: &[f32]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0 as u32;
+        past += piece.len();
+        their_past += theirs.len();
+        theirs = rows.get(1).map(|row| vec![best(row)]).unwrap_or_default();
+        if next.is_empty() {
+            said.push(best(&rows[0]));
+            next.extend(said.last());
+        }
+    }
+    said
+}
+
+#[test]
+fn en_2_every_type_of_keys_and_values_answers_the_same_in_any_company() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    for kind in KvCacheType::ALL {
+        let mut decoder = load_as(&model, kind);
+        let vocab = decoder.info().vocab_size as u32;
+        let prompt: Vec<u32> = (0..70).map(|at| (at * 31 + 7) % vocab).collect();
+        let alone = answer(decoder.as_mut(), &prompt, None, 70);
+        assert_eq!(answer(decoder.as_mut(), &prompt, Some(&[5, 6, 7]), 70), alone, "{kind}, batched");
+        assert_eq!(answer(decoder.as_mut(), &prompt, Some(&prompt[..40]), 9), alone, "{kind}, in pieces");
+    }
+}
+
+/// The differences of logits as shares of their range: the root of their mean square, and the largest.
+fn apart(got: &[f32], want: &[f32]) -> (f32, f32) {
+    let (least, most) = want.iter().fold((f32::MAX, f32::MIN), |(least, most), x| (least.min(*x), most.max(*x)));
+    let shares = || got.iter().zip(want).map(|(got, want)| (got - want).abs() / (most - least));
+    let squares: f32 = shares().map(|share| share * share).sum();
+    ((squares / want.len() as f32).sqrt(), shares().fold(0.0, f32::max))
+}
+
+#[test]
+fn en_2_logits_with_eight_bits_are_within_a_hundredth_of_their_range() {
+    let table = blocks(&[0, 1, 2, 3]);
+    let tokens: Vec<u32> = (0..100).map(|at| (at * 41 + 3) % 128).collect();
+    for model in golden() {
+        let logits = |kind| {
+            let step = DecoderStep { blocks: &table, past: 0, tokens: &tokens, logits: Logits::All };
+            load_as(&model, kind).forward(&[step]).unwrap().remove(0)
+        };
+        let exact = logits(KvCacheType::F32);
+        for (kind, bound) in [(KvCacheType::F16, 0.000_5), (KvCacheType::Bf16, 0.003), (KvCacheType::Q8_0, 0.01)] {
+            let (mean, largest) = apart(&logits(kind), &exact);
+            // Heads of these models are eight wide, and their attention is sharp: one row may move further.
+            let seen = format!("{} {kind}: {mean}, {largest}", model.display());
+            assert!(0.0 < mean && mean <= bound && largest <= 5.0 * bound, "{seen}");
+            assert!(!model.ends_with("qwen3") || largest <= 0.01, "{seen}");
+        }
+    }
+}
+
+#[test]
+fn en_2_answers_with_eight_bits_are_those_with_thirty_two() {
+    let tokens: Vec<u32> = (0..50).map(|at| (at * 41 + 3) % 128).collect();
+    let said = |model: &Path, kind| answer(load_as(model, kind).as_mut(), &tokens, None, 50);
+    for model in
+        golden().into_iter().filter(|model| ["qwen3", "sharded", "biases"].iter().any(|one| model.ends_with(one)))
+    {
+        let exact = said(&model, KvCacheType::F32);
+        for kind in KvCacheType::ALL {
+            assert_eq!(said(&model, kind), exact, "{} {kind}", model.display());
+        }
+    }
+}
+
 #[test]
 fn en_2_keys_and_values_take_as_many_whole_blocks_as_their_tokens_need() {
     let folder = tempfile::tempdir().unwrap();
@@ -135,6 +222,44 @@ fn en_2_keys_and_values_take_as_many_whole_blocks_as_their_tokens_need() {
     let needed = tokens.len() * decoder.info().kv_bytes_per_token;
     let taken = held(decoder.as_ref()) as usize;
     assert!(taken >= needed && taken as f64 <= 1.1 * needed as f64, "{taken} for {needed}");
+}
+
+#[test]
+fn en_2_eight_bits_leave_room_for_nearly_twice_the_tokens_of_sixteen() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    let info = |memory: Option<u64>, kv_cache_type| {
+        let residency = ResidencyOptions { mode: ResidencyMode::Resident, ..ResidencyOptions::default() };
+        let options = DecoderLoadOptions {
+            context_length: Some(1_000),
+            max_concurrent: Some(8),
+            memory: memory.map(ByteCount),
+            residency,
+            kv_cache_type,
+            ..DecoderLoadOptions::default()
+        };
+        load_with(&model, &DeviceId::Cpu, &options, &mut |_| {}).unwrap().info().clone()
+    };
+    let halves = info(None, KvCacheType::F16);
+    let block = (BLOCK_TOKENS * halves.kv_bytes_per_token) as u64;
+    let memory = Some(halves.weight_bytes + halves.workspace_bytes + 100 * block);
+    for (kind, blocks, sixteenths) in [
+        (KvCacheType::Auto, 100, 32),
+        (KvCacheType::F32, 50, 64),
+        (KvCacheType::F16, 100, 32),
+        (KvCacheType::Bf16, 100, 32),
+        // 34 bytes in place of 64.
+        (KvCacheType::Q8_0, 188, 17),
+    ] {
+        let info = info(memory, kind);
+        assert_eq!(info.kv_blocks, blocks, "{kind}");
+        assert_eq!(info.kv_bytes_per_token * 32, halves.kv_bytes_per_token * sixteenths, "{kind}");
+    }
+    // The bytes held are those reported.
+    let mut decoder = load_as(&model, KvCacheType::Q8_0);
+    let tokens: Vec<u32> = (0..96).collect();
+    decoder.forward(&[step(&blocks(&[0, 1, 2]), 0, &tokens)]).unwrap();
+    assert_eq!(held(decoder.as_ref()) as usize, 96 * halves.kv_bytes_per_token * 17 / 32);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use model_boss_engine::residency::{Adapted, LayerReport, Monitor, ResidencySummary, StreamTotals};
 use model_boss_engine::{EngineTotals, PlaceReport};
-use model_boss_protocol::{ApiError, EngineStats, ErrorCode, HealthQuestion, Readiness};
+use model_boss_protocol::{ApiError, EngineStats, ErrorCode, HealthQuestion, KvCacheType, Readiness};
 use serde::Serialize;
 
 use crate::state::WorkerState;
@@ -31,7 +31,10 @@ pub(super) async fn health(State(worker): State<Arc<WorkerState>>, RawQuery(quer
 
 /// Prometheus' text form.
 pub(super) async fn metrics(State(worker): State<Arc<WorkerState>>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], worker.metrics.render(&worker.activity, worker.monitor()))
+    (
+        [(CONTENT_TYPE, "text/plain; version=0.0.4")],
+        worker.metrics.render(&worker.activity, worker.kv_bytes_per_token(), worker.monitor()),
+    )
 }
 
 /// Numbers for people and scripts.
@@ -42,6 +45,9 @@ pub(super) struct WorkerStats {
     uptime_s: f64,
     context_length: Option<u64>,
     weight_bytes: Option<u64>,
+    /// The chosen type of keys and values, and the bytes that one token takes on all devices.
+    kv_cache_type: KvCacheType,
+    kv_bytes_per_token: Option<usize>,
     engine: EngineStats,
     totals: EngineTotals,
     /// The model's parts on each device, in the order of the layers.
@@ -85,6 +91,8 @@ pub(super) async fn stats(State(worker): State<Arc<WorkerState>>) -> Json<Worker
         uptime_s: worker.started.elapsed().as_secs_f64(),
         context_length: health.context_length,
         weight_bytes: health.weight_bytes,
+        kv_cache_type: worker.spec.residency.kv_cache_type,
+        kv_bytes_per_token: worker.kv_bytes_per_token(),
         engine: health.engine,
         totals: worker.activity.totals(),
         places: worker.places(),
@@ -100,6 +108,7 @@ pub(super) struct ModelEntry {
     created: u64,
     owned_by: &'static str,
     context_length: Option<u64>,
+    kv_cache_type: KvCacheType,
 }
 
 #[derive(Serialize)]
@@ -116,6 +125,7 @@ fn served(worker: &WorkerState) -> ModelEntry {
         created: started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         owned_by: "model-boss",
         context_length: worker.health().context_length,
+        kv_cache_type: worker.spec.residency.kv_cache_type,
     }
 }
 

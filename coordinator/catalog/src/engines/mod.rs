@@ -11,7 +11,9 @@ use model_boss_dialects::EngineDialect;
 use model_boss_engines::{
     Facts, HealthRule, Launch, LaunchError, LlamaServer, command_line, llama_files, llama_server,
 };
-use model_boss_protocol::{Backend, CommandSource, CommandSpec, LlamaArgs, Recipe, StopSignal, parse_span};
+use model_boss_protocol::{
+    Backend, CommandSource, CommandSpec, KvCacheType, LlamaArgs, Recipe, StopSignal, parse_span,
+};
 
 use super::files::model_files;
 use super::model::Model;
@@ -89,6 +91,17 @@ pub enum NoEngine {
         /// The names that exist, as a list in words.
         known: String,
     },
+    /// The type of keys and values cannot be passed on to the engine.
+    #[error(
+        "'kv_cache_type' is for our own worker and llama-server, and \"{wanted}\" cannot be passed on to backend \
+         \"{backend}\"; leave it out, and write the program's own option into its command line"
+    )]
+    KvCacheType {
+        /// The chosen type.
+        wanted: KvCacheType,
+        /// The model's backend.
+        backend: &'static str,
+    },
     /// The manifest gives neither a command nor a template's name.
     #[error("its manifest names no 'command' to run it with")]
     Command,
@@ -135,6 +148,7 @@ impl Engines {
 
     /// Checks that this model can be run at all (RC-16).
     pub fn check(&self, model: &Model, options: &EngineOptions) -> Result<(), NoEngine> {
+        self.check_kv(model, model.manifest.kv_cache_type.unwrap_or_default())?;
         match self.backend(model) {
             Backend::Fake => Ok(()),
             Backend::Diffusers => Err(NoEngine::NoImages),
@@ -149,6 +163,16 @@ impl Engines {
                 self.build(options.build.as_deref().or(model.manifest.llamacpp_backend.as_deref())).map(|_| ())
             }
             Backend::Command => self.command(model).map(|_| ()),
+        }
+    }
+
+    /// Checks that the model's engine can be given this type of keys and values.
+    pub fn check_kv(&self, model: &Model, wanted: KvCacheType) -> Result<(), NoEngine> {
+        match self.backend(model) {
+            backend @ (Backend::Command | Backend::Diffusers) if !wanted.is_auto() => {
+                Err(NoEngine::KvCacheType { wanted, backend: backend.as_str() })
+            }
+            _ => Ok(()),
         }
     }
 

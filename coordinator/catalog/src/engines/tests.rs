@@ -38,6 +38,7 @@ fn facts<'a>(model: &'a Model, parts: &'a [(DeviceId, ByteCount)], token: &'a Sp
         token,
         context: Some(128),
         max_concurrent: 1,
+        kv_cache_type: KvCacheType::Auto,
     }
 }
 
@@ -85,6 +86,19 @@ fn rc_16_what_is_missing_is_named() {
         let refusal = Engines::default().check(&model(manifest).1, &EngineOptions::default()).unwrap_err().to_string();
         assert!(refusal.contains(word), "{manifest}: {refusal}");
     }
+}
+
+#[test]
+fn en_2_a_program_that_cannot_be_told_the_type_of_keys_and_values_refuses_it() {
+    let command = "command = { line = [\"x\", \"{port}\"] }";
+    let check = |manifest: &str| {
+        let (_root, model) = model(manifest);
+        with_llama_server().check(&model, &EngineOptions::default()).map_err(|error| error.to_string())
+    };
+    assert_eq!(check(&format!("{command}\nkv_cache_type = \"auto\"")), Ok(()));
+    assert_eq!(check("kv_cache_type = \"q8_0\""), Ok(()), "llama-server can");
+    let refusal = check(&format!("{command}\nkv_cache_type = \"q8_0\"")).unwrap_err();
+    assert!(refusal.contains("'kv_cache_type'") && refusal.contains("\"q8_0\""), "{refusal}");
 }
 
 #[test]

@@ -179,7 +179,7 @@ async fn orders_carry_what_was_said() {
     assert_eq!(asked.asked()[0].body, json!({ "model_name": "default", "priority": 2 }));
 
     let (asked, client) = fake(json!({ "status": "loading", "model_name": "guide" })).await;
-    let words = "load guide --device cuda:1 --ctx-size 8192 --residency stream --window 2 --block 1 --vram 6GiB \
+    let words = "load guide --device cuda:1 --ctx-size 8192 --residency stream --window 2 --block 1 --vram 6GiB --kv-cache-type q8_0 \
                  --keep-alive -1 --no-wait";
     let words: Vec<&str> = words.split_whitespace().collect();
     assert_eq!(orders::load(&client, &load(&words)).await.unwrap(), "guide is loading\n");
@@ -187,7 +187,7 @@ async fn orders_carry_what_was_said() {
     assert_eq!(asked.line, "POST /api/v1/load?wait=false");
     let body = json!({
         "model_name": "guide", "priority": 2, "device": "cuda:1", "ctx_size": 8192, "keep_alive": -1.0,
-        "residency": "stream", "window": 2, "block": 1, "vram": 6_u64 << 30,
+        "residency": "stream", "window": 2, "block": 1, "vram": 6_u64 << 30, "kv_cache_type": "q8_0",
     });
     assert_eq!(asked.body, body);
 

@@ -88,6 +88,7 @@ impl Scheduler {
             revision: slot.revision,
             context: slot.context,
             max_concurrent: known.description.max_concurrent,
+            kv_cache_type: slot.layers.asked.kv_cache_type,
             device,
             bytes,
         };

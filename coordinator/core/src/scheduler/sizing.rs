@@ -192,10 +192,14 @@ impl Scheduler {
         let (devices, _) = layers::computing(site);
         let name = if let [only] = devices { only } else { &DeviceId::Auto };
         let description = &self.catalog[ask.model].description;
-        let mut size = match self.residency_of(ask).mode {
+        let residency = self.residency_of(ask);
+        let mut size = match residency.mode {
             // A learned size covers all layers.
             ResidencyMode::Stream => ask.estimate.clone(),
-            _ => self.footprints.size(description, ask.context, name, &ask.estimate),
+            _ => {
+                let loaded = (ask.context, residency.kv_cache_type);
+                self.footprints.size(description, loaded, name, &ask.estimate)
+            }
         };
         if is_guess(size.rule) {
             size.bytes = size.bytes + layers::contexts(devices);

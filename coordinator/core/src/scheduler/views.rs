@@ -206,6 +206,7 @@ impl Scheduler {
             pid: slot.pid,
             port: slot.port,
             context_length: slot.context_length,
+            kv_cache_type: slot.layers.asked.kv_cache_type,
             size_rule: slot.size_rule,
             streamed: slot.layers.stream,
             moving: self.second_copy(slot.model) == Some(slot.id) && known.serving != Some(slot.id),

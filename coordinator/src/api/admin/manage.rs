@@ -13,7 +13,8 @@ use model_boss_http::body::{RequestBody, json, json_with};
 use model_boss_http::path::{parameter, percent_decode, unknown_model};
 use model_boss_lease_store::Caller;
 use model_boss_protocol::{
-    ApiError, Backend, ByteCount, DeviceId, ErrorCode, KeepAlive, LlamaArgs, ModelId, Priority, ResidencyMode,
+    ApiError, Backend, ByteCount, DeviceId, ErrorCode, KeepAlive, KvCacheType, LlamaArgs, ModelId, Priority,
+    ResidencyMode,
 };
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,8 @@ struct LoadBody {
     block: Option<u32>,
     /// The lease on the devices that compute.
     vram: Option<ByteCount>,
+    /// The type of keys and values (EN-2).
+    kv_cache_type: Option<String>,
     /// The time for which an unused model stays loaded.
     keep_alive: Option<KeepAlive>,
     priority: Option<Priority>,
@@ -111,7 +114,8 @@ pub(crate) async fn load(mut call: Call) -> Result<Response, ApiError> {
     }
     let mode = request.residency.as_deref().map(residency).transpose()?;
     let LoadBody { window, block, vram: memory, .. } = request;
-    let layers = LayerOptions { mode, window, block, memory };
+    let kv_cache_type = request.kv_cache_type.as_deref().map(kv_cache_type).transpose()?;
+    let layers = LayerOptions { mode, window, block, memory, kv_cache_type };
     let device = request.device.as_deref().map(device).transpose()?;
     let model = match (request.model_name.take(), request.path.take()) {
         (Some(name), None) => known(&call.context, &name)?,
@@ -236,14 +240,19 @@ pub(crate) fn check_layers(context: &Context, model: &ModelId, layers: &LayerOpt
     if layers.memory == Some(ByteCount::ZERO) {
         return Err(ApiError::invalid("vram", "'vram' must be more than nothing"));
     }
+    let catalog = context.catalog.current();
+    let described = catalog.get(model);
+    if let (Some(wanted), Some(described)) = (layers.kv_cache_type, described) {
+        let keeps = context.catalog.engines().check_kv(described, wanted);
+        keeps.map_err(|error| ApiError::invalid("kv_cache_type", error.to_string()))?;
+    }
     let field = match layers {
         LayerOptions { mode: Some(_), .. } => "residency",
         LayerOptions { window: Some(_), .. } => "window",
         LayerOptions { block: Some(_), .. } => "block",
         _ => return Ok(()),
     };
-    let catalog = context.catalog.current();
-    match catalog.get(model).map(|model| context.catalog.backend(model)) {
+    match described.map(|model| context.catalog.backend(model)) {
         Some(backend) if backend.is_foreign() => {
             let runs = backend.as_str();
             let message = format!("'{field}' is for models that our own worker runs; model '{model}' is run by {runs}");
@@ -417,6 +426,11 @@ pub(crate) fn device(text: &str) -> Result<DeviceId, ApiError> {
     text.parse().map_err(|error: model_boss_protocol::ParseDeviceError| {
         ApiError::new(ErrorCode::InvalidDevice, error.to_string()).with_param("device")
     })
+}
+
+/// A type of keys and values by its name; an invalid name is quoted in the error.
+pub(crate) fn kv_cache_type(word: &str) -> Result<KvCacheType, ApiError> {
+    word.parse::<KvCacheType>().map_err(|error| ApiError::invalid("kv_cache_type", format!("'kv_cache_type': {error}")))
 }
 
 /// A residency by its name; an invalid name is quoted in the error.

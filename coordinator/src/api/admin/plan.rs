@@ -8,7 +8,7 @@ use model_boss_protocol::{ApiError, ByteCount, Category, ClientId, ErrorCode, Pr
 use model_boss_tasks::NameQuestion;
 use serde::Deserialize;
 
-use super::manage::{check_layers, device, residency, size_with};
+use super::manage::{check_layers, device, kv_cache_type, residency, size_with};
 use crate::api::route::Call;
 use crate::refusals::api_error;
 
@@ -32,6 +32,7 @@ struct PlanRequest {
     window: Option<u32>,
     block: Option<u32>,
     vram: Option<ByteCount>,
+    kv_cache_type: Option<String>,
 }
 
 /// Answers with the scheduler's own verdicts.
@@ -50,7 +51,8 @@ pub(crate) async fn plan(mut call: Call) -> Result<Response, ApiError> {
     let resolved = call.context.tasks.resolve(&question, &call.context.catalog)?;
     let mode = request.residency.as_deref().map(residency).transpose()?;
     let PlanRequest { window, block, vram: memory, .. } = request;
-    let layers = LayerOptions { mode, window, block, memory };
+    let kv_cache_type = request.kv_cache_type.as_deref().map(kv_cache_type).transpose()?;
+    let layers = LayerOptions { mode, window, block, memory, kv_cache_type };
     let size = match &resolved.ladder().first.target {
         Target::Local(model) => {
             check_layers(&call.context, model, &layers)?;

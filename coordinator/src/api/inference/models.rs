@@ -13,7 +13,7 @@ use model_boss_http::error::ANTHROPIC_VERSION;
 use model_boss_http::path::{parameter, percent_decode, unknown_model};
 use model_boss_http::peek::{ANONYMOUS, client_in};
 use model_boss_protocol::{
-    ApiError, Backend, ByteCount, Category, DeviceFlag, DeviceId, KeepAlive, Modality, ModelId, Thinking,
+    ApiError, Backend, ByteCount, Category, DeviceFlag, DeviceId, KeepAlive, KvCacheType, Modality, ModelId, Thinking,
 };
 use serde::Serialize;
 
@@ -40,6 +40,8 @@ struct ModelObject<'a> {
     devices: Vec<&'a DeviceId>,
     backend: &'static str,
     context_length: Option<u64>,
+    /// The type of keys and values that was chosen.
+    kv_cache_type: KvCacheType,
     size: ByteCount,
     size_rule: SizeRule,
     pinned: bool,
@@ -270,6 +272,7 @@ fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model, back
         devices,
         backend: backend.as_str(),
         context_length: view.context_length.or(model.manifest.context_length),
+        kv_cache_type: slot.map_or(model.manifest.kv_cache_type.unwrap_or_default(), |slot| slot.kv_cache_type),
         size: view.size,
         size_rule: view.size_rule,
         pinned: view.pin,

@@ -64,7 +64,7 @@ impl SpecDecoder {
             workspace_bytes,
         };
         let (rope, monitor) = (Rope::new(&spec), monitor_over(&stages));
-        let kv = KvStore::new(&spec, stages.iter().flat_map(|stage| stage.layers.clone().map(|_| &stage.target)));
+        let kv = store_for(&spec, &stages);
         Self { info, spec, rope, ends, stages, places, monitor, kv }
     }
 
@@ -114,8 +114,9 @@ impl SpecDecoder {
                 }
             };
             let WeightTarget { device, dtype, .. } = &stage.target;
-            let context = StepContext::new(&lengths, self.spec.heads, &self.rope, *dtype, device).map_err(fail)?;
-            kv.enter(device).map_err(fail)?;
+            let context = StepContext::new(&lengths, self.spec.heads, &self.rope, *dtype, (device, stage.home));
+            let context = context.map_err(fail)?;
+            kv.enter(stage.layers.start).map_err(fail)?;
             let mut step = StretchStep { layers: stage.layers.clone(), kv: &mut kv, context: &context, stop };
             let rows = rows.map_err(fail)?;
             // On one of the threads that share the products. From outside, each of some hundred products would put this
@@ -155,6 +156,15 @@ impl SpecDecoder {
         });
         Ok(rows.collect())
     }
+}
+
+/// A store without blocks, for the layers of all stages.
+fn store_for(spec: &DecoderSpec, stages: &[Stage]) -> KvStore {
+    let of_layers = |stage| {
+        let Stage { home, target, layers, .. }: &Stage = stage;
+        std::iter::repeat_n((*home, target), layers.len())
+    };
+    KvStore::new(spec, stages.iter().flat_map(of_layers))
 }
 
 impl Decoder for SpecDecoder {

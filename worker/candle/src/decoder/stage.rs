@@ -12,7 +12,7 @@ use model_boss_protocol::DeviceId;
 use crate::decoder::source::LayerSource;
 use crate::device;
 use crate::layers::kv;
-use crate::layers::kv::StepKv;
+use crate::layers::kv::{KvHome, StepKv};
 use crate::layers::step::StepContext;
 use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
@@ -23,6 +23,8 @@ pub(crate) struct Stage {
     pub(crate) name: DeviceId,
     /// The device and the type that it computes in.
     pub(crate) target: WeightTarget,
+    /// The kind of memory for its keys and values.
+    pub(crate) home: KvHome,
     /// The range of the model's layers.
     pub(crate) layers: Range<usize>,
     pub(crate) stretch: Box<dyn Stretch>,

@@ -150,7 +150,7 @@ impl Attention {
 
     fn attend_tile(&self, query: &Tensor, kv: &DeviceKv<'_>, tile: &ScoreTile) -> Result<Tensor> {
         let (rows, group) = (tile.rows.len(), self.heads / self.kv_heads);
-        let (keys, values) = kv.first(tile.keys)?;
+        let (keys, values) = kv.first(tile.keys, query.dtype())?;
         // The query heads that share a key head lie behind one another: as rows of one product they need no copy of it.
         let query = query.reshape((self.kv_heads, group * rows, self.head_dim))?;
         // Softmax in f32, whatever the products are in: a free clone where they are f32 anyway.

@@ -8,11 +8,12 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
 use candle_core::{DType, Device, Result, Tensor};
+use half::f16;
 use model_boss_engine::{BLOCK_TOKENS, BlockId, DecoderError, DecoderStep};
 use model_boss_weights::store::HostBuffer;
 
 use crate::device;
-use crate::layers::cpu_attention::{HostKv, KvElement, PageShape};
+use crate::layers::cpu_attention::{HostKv, PageShape};
 use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
 
@@ -23,7 +24,7 @@ const FIRST_ROOM: usize = 8;
 pub(crate) enum LayerKv<'a> {
     /// On the CPU.
     Host(HostKv<'a>),
-    /// On other devices, in the type that the layer computes in.
+    /// On other devices.
     Device(DeviceKv<'a>),
 }
 
@@ -36,6 +37,22 @@ pub(crate) struct KvStore {
     host: Vec<Option<HostBuffer>>,
     /// Blocks that hold something.
     held: BTreeSet<BlockId>,
+}
+
+/// The kind of memory for a layer's keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KvHome {
+    /// Pages in the host's memory, for the attention of the CPU.
+    Pages,
+    /// Tensors, for attention by the operations that all devices have.
+    Tensors,
+}
+
+impl KvHome {
+    /// The kind for a device.
+    pub(crate) fn of(device: &Device) -> Self {
+        if device.is_cpu() { Self::Pages } else { Self::Tensors }
+    }
 }
 
 /// Where a layer's keys and values lie.
@@ -86,20 +103,20 @@ struct SequenceKv {
 
 impl KvStore {
     /// No blocks yet; each layer's will be where `targets` say, one for each.
-    pub(crate) fn new<'t>(spec: &DecoderSpec, targets: impl Iterator<Item = &'t WeightTarget>) -> Self {
+    pub(crate) fn new<'t>(spec: &DecoderSpec, targets: impl Iterator<Item = (KvHome, &'t WeightTarget)>) -> Self {
         let mut host_bytes = 0;
-        let store = |target: &WeightTarget| {
-            if !target.device.is_cpu() {
+        let store = |(home, target): (KvHome, &WeightTarget)| {
+            if home == KvHome::Tensors {
                 return LayerStore::Device(DeviceStore {
                     device: target.device.clone(),
-                    dtype: target.cached,
+                    // A type that tensors cannot have is refused before (`KvElement::of`).
+                    dtype: target.cached.dtype().unwrap_or(target.dtype),
                     kv_heads: spec.kv_heads,
                     head_dim: spec.head_dim,
                     tensors: None,
                 });
             }
-            let kept = if target.cached == DType::F16 { KvElement::Halves } else { KvElement::Floats };
-            let shape = PageShape { kv_heads: spec.kv_heads, head_dim: spec.head_dim, kept };
+            let shape = PageShape { kv_heads: spec.kv_heads, head_dim: spec.head_dim, kept: target.cached };
             let offset = host_bytes;
             host_bytes += shape.bytes();
             LayerStore::Host { offset, shape }
@@ -251,11 +268,15 @@ impl DeviceStore {
 }
 
 impl StepKv<'_> {
-    /// The layers that follow are on this device.
-    pub(crate) fn enter(&mut self, device: &Device) -> Result<()> {
+    /// The layers that follow, from this one on, are on one device.
+    pub(crate) fn enter(&mut self, layer: usize) -> Result<()> {
+        let device = match self.store.layers.get(layer) {
+            Some(LayerStore::Device(store)) => Some(&store.device),
+            Some(LayerStore::Host { .. }) | None => None,
+        };
         for sequence in &mut self.sequences {
-            let scattered = !device.is_cpu() && first_run(&sequence.blocks) < sequence.blocks.len();
-            sequence.places = if scattered { Some(sequence.places_on(device)?) } else { None };
+            let scattered = device.filter(|_| first_run(&sequence.blocks) < sequence.blocks.len());
+            sequence.places = scattered.map(|device| sequence.places_on(device)).transpose()?;
         }
         Ok(())
     }
@@ -313,9 +334,10 @@ impl SequenceKv {
 }
 
 impl DeviceKv<'_> {
-    /// Writes `[kv_heads, tokens, head_dim]` behind the first `at` tokens.
+    /// Writes `[kv_heads, tokens, head_dim]` behind the first `at` tokens, rounded to the type that is kept.
     pub(crate) fn write(&self, keys: &Tensor, values: &Tensor, at: usize) -> Result<()> {
         let tokens = keys.dim(1)?;
+        let (keys, values) = (&as_kept(keys, self.keys.dtype())?, &as_kept(values, self.values.dtype())?);
         let mut done = 0;
         while done < tokens {
             let (first, within) = ((at + done) / BLOCK_TOKENS, (at + done) % BLOCK_TOKENS);
@@ -333,16 +355,26 @@ impl DeviceKv<'_> {
         Ok(())
     }
 
-    /// The first `tokens` keys and values: views where the blocks lie one behind the other, copies else.
-    pub(crate) fn first(&self, tokens: usize) -> Result<(Tensor, Tensor)> {
+    /// The first `tokens` keys and values in this type: views where the blocks lie one behind the other and are kept in
+    /// it, copies else.
+    pub(crate) fn first(&self, tokens: usize, dtype: DType) -> Result<(Tensor, Tensor)> {
         let first = self.blocks.first().map_or(0, |block| first_token(*block));
-        match self.places {
-            None => Ok((self.keys.narrow(1, first, tokens)?, self.values.narrow(1, first, tokens)?)),
-            Some(places) => {
-                let places = places.narrow(0, 0, tokens)?;
-                Ok((self.keys.index_select(&places, 1)?, self.values.index_select(&places, 1)?))
-            }
-        }
+        let places = self.places.map(|places| places.narrow(0, 0, tokens)).transpose()?;
+        let read = |all: &Tensor| match &places {
+            None => all.narrow(1, first, tokens)?.to_dtype(dtype),
+            Some(places) => all.index_select(places, 1)?.to_dtype(dtype),
+        };
+        Ok((read(self.keys)?, read(self.values)?))
+    }
+}
+
+/// A tensor in the type that is kept. Numbers beyond the range of f16 stay at its end, as on the CPU.
+fn as_kept(new: &Tensor, dtype: DType) -> Result<Tensor> {
+    let largest = f16::MAX.to_f64();
+    match dtype {
+        _ if new.dtype() == dtype => Ok(new.clone()),
+        DType::F16 => new.clamp(-largest, largest)?.to_dtype(dtype),
+        _ => new.to_dtype(dtype),
     }
 }
 
@@ -369,5 +401,5 @@ pub(crate) fn bytes_of_layer(spec: &DecoderSpec, target: &WeightTarget, tokens: 
 
 /// Bytes of keys and values for one token in one layer.
 pub(crate) fn bytes_per_layer(spec: &DecoderSpec, target: &WeightTarget) -> usize {
-    2 * spec.kv_width() * target.cached.size_in_bytes()
+    2 * spec.kv_heads * target.cached.bytes_of(spec.head_dim)
 }

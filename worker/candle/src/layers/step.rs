@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use crate::layers::kv::KvHome;
 use crate::layers::rope::{Angles, Rope};
 
 /// Elements of attention scores computed at once (64 MiB in f32). A long piece of prompt over a long past goes in
@@ -22,7 +23,7 @@ pub(crate) struct SequenceSpan {
     pub(crate) rows: Range<usize>,
     /// Tokens the sequence already holds.
     pub(crate) past: usize,
-    /// Empty on the CPU, where attention makes its own.
+    /// Empty for keys and values in pages, where attention makes its own.
     pub(crate) tiles: Vec<ScoreTile>,
 }
 
@@ -37,20 +38,24 @@ pub(crate) struct ScoreTile {
 }
 
 impl StepContext {
-    /// `lengths`: per sequence, tokens it holds and tokens it brings. `dtype` is what the layers compute in.
+    /// `lengths`: per sequence, tokens it holds and tokens it brings. `dtype` is what the layers compute in,
+    /// and `home` is where their keys and values are.
     pub(crate) fn new(
         lengths: &[(usize, usize)],
         heads: usize,
         rope: &Rope,
         dtype: DType,
-        device: &Device,
+        (device, home): (&Device, KvHome),
     ) -> Result<Self> {
         let mut positions = Vec::new();
         let mut spans = Vec::new();
         for &(past, new) in lengths {
             let first = positions.len();
             positions.extend(past..past + new);
-            let tiles = if device.is_cpu() { Vec::new() } else { tiles(past, new, heads, device)? };
+            let tiles = match home {
+                KvHome::Pages => Vec::new(),
+                KvHome::Tensors => tiles(past, new, heads, device)?,
+            };
             spans.push(SequenceSpan { rows: first..first + new, past, tiles });
         }
         Ok(Self { angles: rope.angles(&positions, dtype, device)?, spans })

@@ -11,6 +11,7 @@ use model_boss_engine::Decoder;
 use model_boss_protocol::{ByteCount, DeviceId};
 use model_boss_weights::store::{self, WeightStore, WeightStoreChoice};
 
+use crate::decoder::spec_decoder::SpecDecoder;
 use crate::device;
 use crate::error::{LoadError, ModelError};
 use crate::files::ModelFiles;
@@ -58,12 +59,26 @@ pub fn load_over(
     options: &DecoderLoadOptions,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Box<dyn Decoder>, LoadError> {
+    Ok(Box::new(read_over(source, places, options, progress)?))
+}
+
+/// The decoder of [`load_over`].
+fn read_over(
+    source: &Path,
+    places: &[DeviceOptions],
+    options: &DecoderLoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<SpecDecoder, LoadError> {
     let devices: Vec<_> = places.iter().map(|place| device::open(&place.device)).collect::<Result<_, _>>()?;
     let bad = |reason: ModelError| LoadError::BadModel { model: source.to_owned(), reason: Box::new(reason) };
     let (files, spec) = ModelFiles::open(source).map_err(bad)?;
     let plan = CheckedModel::new(&spec, &files).map_err(bad)?;
-    let places = places.iter().zip(devices).map(|(place, device)| LoadDevice::of(place, device, &plan.matrices));
-    let parts = cut(&plan, &spec, &files, places.collect(), options).map_err(bad)?;
+    let place = |(place, device): (&DeviceOptions, _)| {
+        let opened = LoadDevice::of(place, device, &plan.matrices, options.kv_cache_type);
+        opened.map_err(|reason| LoadError::KvType { device: place.device.clone(), reason })
+    };
+    let places = places.iter().zip(devices).map(place).collect::<Result<Vec<_>, _>>()?;
+    let parts = cut(&plan, &spec, &files, places, options).map_err(bad)?;
     progress(0.0);
     let expected = parts.iter().map(|part| part.weights).sum();
     let nowhere = || LoadError::DeviceLost { device: DeviceId::Auto, why: "no device was named".to_owned() };
@@ -117,7 +132,7 @@ pub fn load_over(
     if feed.is_some() {
         page_cache::fill(files.paths());
     }
-    Ok(Box::new(decoder))
+    Ok(decoder)
 }
 
 /// The store for a model that is not in memory. It bypasses the page cache, which would otherwise be filled with a

@@ -8,7 +8,7 @@ use crate::decoder::spec_decoder::{DecoderEnds, DecoderLimits, SpecDecoder};
 use crate::decoder::stage::{Stage, Stretch};
 use crate::device;
 use crate::error::ModelError;
-use crate::layers::kv;
+use crate::layers::kv::{self, KvHome};
 use crate::layers::layer::Layer;
 use crate::plan::checked_model::CheckedModel;
 use crate::plan::needs::{context, kept_tokens, wanted, workspace};
@@ -67,6 +67,7 @@ pub(crate) fn read<'a>(
             Ok(Stage {
                 name: part.place.name.clone(),
                 target: target.clone(),
+                home: KvHome::of(&target.device),
                 layers: part.layers.clone(),
                 stretch,
                 weight_bytes: reader.bytes() - before + slots,

@@ -5,6 +5,7 @@
 //! thread that has finished one matrix continues with the next and does not wait for others.
 
 pub(crate) mod blocks;
+pub(crate) mod kv_element;
 pub(crate) mod target;
 
 use std::sync::Arc;

@@ -1,12 +1,15 @@
 //! Targets of weights: a device, the type that it computes in, and the type of keys and values.
 
 use candle_core::{DType, Device};
+use model_boss_protocol::KvCacheType;
 use model_boss_weights::gguf::TensorType;
 
 use crate::device;
+use crate::error::KvTypeUnavailable;
 use crate::files::FileTensor;
 use crate::kernels::layout::MatrixLayout;
 use crate::matrix::blocks;
+use crate::matrix::kv_element::KvElement;
 
 /// The device of weights, and their types on it.
 #[derive(Clone, Debug)]
@@ -15,19 +18,16 @@ pub(crate) struct WeightTarget {
     /// The type of tensors, which is the type of activations too.
     pub(crate) dtype: DType,
     /// The type of keys and values.
-    pub(crate) cached: DType,
+    pub(crate) cached: KvElement,
 }
 
 impl WeightTarget {
     /// The types of a model's weights, keys and values on a device.
-    ///
-    /// On the CPU keys and values are f16, unless the whole model is stored in f32, which shows that no rounding is
-    /// wanted. On other devices they have the type that the model computes in.
-    pub(crate) fn of(device: Device, matrices: &[TensorType]) -> Self {
+    pub(crate) fn of(device: Device, matrices: &[TensorType], kv: KvCacheType) -> Result<Self, KvTypeUnavailable> {
         let dtype = compute_type(&device, matrices);
         let narrow = matrices.iter().any(|kind| *kind != TensorType::F32);
-        let cached = if device.is_cpu() && narrow { DType::F16 } else { dtype };
-        Self { device, dtype, cached }
+        let cached = KvElement::of(kv, &device, dtype, narrow)?;
+        Ok(Self { device, dtype, cached })
     }
 
     /// Bytes that a tensor needs on this target.
@@ -120,9 +120,11 @@ mod tests {
 
     #[test]
     fn en_2_keys_and_values_are_rounded_where_weights_are() {
-        let cached = |stored: &[TensorType]| WeightTarget::of(Device::Cpu, stored).cached;
-        assert_eq!(cached(&[TensorType::F32, TensorType::F32]), DType::F32);
-        assert_eq!(cached(&[TensorType::F32, TensorType::Q4_K]), DType::F16);
-        assert_eq!(cached(&[TensorType::BF16]), DType::F16);
+        let cached = |stored: &[TensorType]| {
+            WeightTarget::of(Device::Cpu, stored, KvCacheType::Auto).map(|target| target.cached)
+        };
+        assert_eq!(cached(&[TensorType::F32, TensorType::F32]), Ok(KvElement::F32));
+        assert_eq!(cached(&[TensorType::F32, TensorType::Q4_K]), Ok(KvElement::F16));
+        assert_eq!(cached(&[TensorType::BF16]), Ok(KvElement::F16));
     }
 }

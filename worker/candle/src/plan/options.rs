@@ -1,7 +1,7 @@
 //! Options of a load that an operator can set.
 
 use model_boss_engine::residency::plan::ResidencyOptions;
-use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_protocol::{ByteCount, DeviceId, KvCacheType};
 use model_boss_weights::store::WeightStoreChoice;
 
 /// Options of a load.
@@ -23,6 +23,8 @@ pub struct DecoderLoadOptions {
     pub residency: ResidencyOptions,
     /// The store that streamed layers are read from.
     pub store: WeightStoreChoice,
+    /// The type that keys and values are kept in.
+    pub kv_cache_type: KvCacheType,
 }
 
 /// The options of one device of a load.

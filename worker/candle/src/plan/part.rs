@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use candle_core::Device;
-use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_protocol::{ByteCount, DeviceId, KvCacheType};
 use model_boss_weights::gguf::TensorType;
 
 use crate::device;
+use crate::error::KvTypeUnavailable;
 use crate::matrix::target::WeightTarget;
 use crate::plan::options::DeviceOptions;
 
@@ -22,11 +23,18 @@ pub(crate) struct LoadDevice {
 
 impl LoadDevice {
     /// Measures a device's free memory and applies its options. `matrices` are the stored types of the model's
-    /// matrices.
-    pub(crate) fn of(asked: &DeviceOptions, device: Device, matrices: &[TensorType]) -> Self {
-        let free = device::free_memory(&device).unwrap_or(u64::MAX);
-        let (budget, share) = room(asked, free, device::context_bytes(&device));
-        Self { name: asked.device.clone(), target: WeightTarget::of(device, matrices), budget, share }
+    /// matrices, and `kv` is the type wanted for keys and values.
+    pub(crate) fn of(
+        asked: &DeviceOptions,
+        device: Device,
+        matrices: &[TensorType],
+        kv: KvCacheType,
+    ) -> Result<Self, KvTypeUnavailable> {
+        let target = WeightTarget::of(device, matrices, kv)?;
+        let device = &target.device;
+        let free = device::free_memory(device).unwrap_or(u64::MAX);
+        let (budget, share) = room(asked, free, device::context_bytes(device));
+        Ok(Self { name: asked.device.clone(), target, budget, share })
     }
 }
 

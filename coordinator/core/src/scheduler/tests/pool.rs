@@ -1,6 +1,6 @@
 //! Splits, limits, exclusive devices, second tries, learned sizes and budgets.
 
-use model_boss_protocol::WorkerExit;
+use model_boss_protocol::{KvCacheType, WorkerExit};
 
 use super::*;
 use crate::refusal::RefusalReason;
@@ -387,6 +387,7 @@ fn rc_20_footprints_of_an_earlier_life_are_used_and_a_manifests_word_is_not_over
         revision: 1,
         context: None,
         max_concurrent: 1,
+        kv_cache_type: KvCacheType::Auto,
         device: DeviceId::Cuda(0),
         bytes: ByteCount::gib(7),
     };

@@ -4,31 +4,12 @@
 //! its keys and then its values in one piece. Values are rows. Of the keys the same element of all lies side by side:
 //! one vector instruction works on many keys, each lane is one score, and no sum runs across lanes.
 
-use half::f16;
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use pulp::bytemuck::{cast_slice, cast_slice_mut};
 
-use super::kernel::Panel;
+use super::kernel::{Groups, Panel, ScaledPanel};
 use super::segment::PAGE;
-
-/// The type that keys and values are kept in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KvElement {
-    /// f16: half the memory, and half the bytes to read for each token.
-    Halves,
-    /// f32.
-    Floats,
-}
-
-impl KvElement {
-    /// Bytes of an element.
-    pub(crate) fn bytes(self) -> usize {
-        match self {
-            Self::Halves => size_of::<f16>(),
-            Self::Floats => size_of::<f32>(),
-        }
-    }
-}
+use super::widen::{to_brains, to_halves, to_scaled};
+use crate::matrix::kv_element::{GROUP, KvElement};
 
 /// The shape of one layer's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +40,25 @@ pub(super) struct HeadPage<'a> {
 impl PageShape {
     /// Bytes of a page.
     pub(crate) fn bytes(self) -> usize {
-        self.kv_heads * self.head_len() * self.kept.bytes()
+        self.kv_heads * self.head_bytes()
     }
 
-    /// Elements of one head in a page.
-    fn head_len(self) -> usize {
-        2 * PAGE * self.head_dim
+    /// Bytes of one head in a page.
+    fn head_bytes(self) -> usize {
+        2 * PAGE * self.kept.bytes_of(self.head_dim)
+    }
+
+    /// Keys of one head in a page, or its values, from their bytes.
+    fn panel(self, bytes: &[u8], groups: Groups) -> Panel<'_> {
+        match self.kept {
+            KvElement::F32 => Panel::Floats(cast_slice(bytes)),
+            KvElement::F16 => Panel::Halves(cast_slice(bytes)),
+            KvElement::Bf16 => Panel::Brains(cast_slice(bytes)),
+            KvElement::Q8_0 => {
+                let (quants, scales) = bytes.split_at(PAGE * self.head_dim);
+                Panel::Scaled(ScaledPanel { quants: cast_slice(quants), scales: cast_slice(scales), groups })
+            }
+        }
     }
 }
 
@@ -84,30 +78,20 @@ impl<'a> HostKv<'a> {
             None => self.read[page],
             Some(behind) => &*self.written[behind],
         };
-        let all = match self.shape.kept {
-            KvElement::Halves => Panel::Halves(cast_slice(bytes)),
-            KvElement::Floats => Panel::Floats(cast_slice(bytes)),
-        };
-        let (begin, half) = (head * self.shape.head_len(), self.shape.head_len() / 2);
-        HeadPage { keys: all.part(begin, half), values: all.part(begin + half, half) }
+        let of_head = &bytes[head * self.shape.head_bytes()..][..self.shape.head_bytes()];
+        let (keys, values) = of_head.split_at(of_head.len() / 2);
+        HeadPage { keys: self.shape.panel(keys, Groups::Columns), values: self.shape.panel(values, Groups::Rows) }
     }
 
     /// A writer for each head, so that heads can be written at once.
     pub(super) fn writers(&mut self) -> Vec<HeadWriter<'_>> {
         let PageShape { kv_heads, head_dim, kept } = self.shape;
-        let (head_len, first) = (self.shape.head_len().max(1), self.read.len());
-        let mut writers: Vec<_> = (0..kv_heads).map(|_| HeadWriter { head_dim, first, pages: Vec::new() }).collect();
+        let (head_bytes, first) = (self.shape.head_bytes().max(1), self.read.len());
+        let mut writers: Vec<_> =
+            (0..kv_heads).map(|_| HeadWriter { head_dim, kept, first, pages: Vec::new() }).collect();
         for bytes in &mut self.written {
-            match kept {
-                KvElement::Halves => {
-                    let parts = cast_slice_mut(bytes).chunks_exact_mut(head_len).map(PagePart::Halves);
-                    writers.iter_mut().zip(parts).for_each(|(writer, part)| writer.pages.push(part));
-                }
-                KvElement::Floats => {
-                    let parts = cast_slice_mut(bytes).chunks_exact_mut(head_len).map(PagePart::Floats);
-                    writers.iter_mut().zip(parts).for_each(|(writer, part)| writer.pages.push(part));
-                }
-            }
+            let parts = bytes.chunks_exact_mut(head_bytes);
+            writers.iter_mut().zip(parts).for_each(|(writer, part)| writer.pages.push(part));
         }
         writers
     }
@@ -116,24 +100,26 @@ impl<'a> HostKv<'a> {
 /// Writes one head.
 pub(super) struct HeadWriter<'a> {
     head_dim: usize,
+    kept: KvElement,
     /// The number of the first page that is written.
     first: usize,
-    pages: Vec<PagePart<'a>>,
-}
-
-/// A head's part of a page.
-enum PagePart<'a> {
-    Halves(&'a mut [u16]),
-    Floats(&'a mut [f32]),
+    /// The head's part of each page.
+    pages: Vec<&'a mut [u8]>,
 }
 
 impl HeadWriter<'_> {
-    /// Puts a key and a value, `[head_dim]` each, at a position of a page that is written; rounded, if halves are kept.
+    /// Puts a key and a value, `[head_dim]` each, at a position of a page that is written; rounded to the type that is
+    /// kept.
     pub(super) fn write(&mut self, position: usize, key: &[f32], value: &[f32]) {
         let (head_dim, at) = (self.head_dim, position % PAGE);
-        match &mut self.pages[position / PAGE - self.first] {
-            PagePart::Floats(part) => put(part, at, head_dim, key, value, |from, to| to.copy_from_slice(from)),
-            PagePart::Halves(part) => put(part, at, head_dim, key, value, narrow),
+        let page = &mut *self.pages[position / PAGE - self.first];
+        match self.kept {
+            KvElement::F32 => {
+                put(cast_slice_mut::<_, f32>(page), at, head_dim, key, value, |from, to| to.copy_from_slice(from));
+            }
+            KvElement::F16 => put(cast_slice_mut(page), at, head_dim, key, value, to_halves),
+            KvElement::Bf16 => put(cast_slice_mut(page), at, head_dim, key, value, to_brains),
+            KvElement::Q8_0 => put_scaled(page, at, head_dim, key, value),
         }
     }
 }
@@ -159,41 +145,51 @@ fn put<T: Copy + Default>(
     }
 }
 
-/// Rounds to f16. Values beyond its range stay at its end, because infinity would spoil every later token of the
-/// sequence. NaN stays NaN.
-fn narrow(wide: &[f32], bits: &mut [u16]) {
-    const LARGEST: f32 = 65_504.0;
-    let mut held = [0.0; 64];
-    for (wide, bits) in wide.chunks(held.len()).zip(bits.chunks_mut(held.len())) {
-        let held = &mut held[..wide.len()];
-        for (held, wide) in held.iter_mut().zip(wide) {
-            *held = wide.clamp(-LARGEST, LARGEST);
+/// Puts a key and a value at a place of a page of integers with scales. Each token has scales of its own, so it does
+/// not depend on what is written beside it.
+fn put_scaled(page: &mut [u8], at: usize, head_dim: usize, key: &[f32], value: &[f32]) {
+    let (keys, values) = page.split_at_mut(page.len() / 2);
+    let (quants, scales) = keys.split_at_mut(PAGE * head_dim);
+    let (quants, scales) = (cast_slice_mut::<_, i8>(quants), cast_slice_mut::<_, u16>(scales));
+    let groups = key.chunks(GROUP).zip(quants.chunks_mut(GROUP * PAGE)).zip(scales.as_chunks_mut::<PAGE>().0);
+    for ((key, rows), scales) in groups {
+        let mut group = [0_i8; GROUP];
+        scales[at] = to_scaled(key, &mut group[..key.len()]);
+        for (quant, row) in group.iter().zip(rows.as_chunks_mut::<PAGE>().0) {
+            row[at] = *quant;
         }
-        bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(held);
     }
-}
-
-/// f16 as f32, exactly. Both are of the same length.
-pub(super) fn widen(bits: &[u16], wide: &mut [f32]) {
-    bits.reinterpret_cast::<f16>().convert_to_f32_slice(wide);
+    let (quants, scales) = values.split_at_mut(PAGE * head_dim);
+    let of_token = head_dim.div_ceil(GROUP);
+    let quants = &mut cast_slice_mut::<_, i8>(quants)[at * head_dim..][..head_dim];
+    let scales = &mut cast_slice_mut::<_, u16>(scales)[at * of_token..][..of_token];
+    for ((value, quants), scale) in value.chunks(GROUP).zip(quants.chunks_mut(GROUP)).zip(scales) {
+        *scale = to_scaled(value, quants);
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::widen::PanelSpread;
     use super::*;
+    use pulp::NullaryFnOnce;
 
     #[test]
     fn what_is_written_is_there() {
-        what_is_written_is_there_as(KvElement::Halves);
-        what_is_written_is_there_as(KvElement::Floats);
+        for kept in [KvElement::F32, KvElement::F16, KvElement::Bf16, KvElement::Q8_0] {
+            what_is_written_is_there_as(kept);
+        }
     }
 
-    /// With numbers that either can hold.
+    /// With numbers that each type can hold: small integers, and in each group one that makes the scale a power of two.
     fn what_is_written_is_there_as(kept: KvElement) {
         let shape = PageShape { kv_heads: 3, head_dim: 72, kept };
-        // Of a type that pages of either kind can lie in.
+        // Of a type that pages of any kind can lie in.
         let mut memory = vec![0_f32; 3 * shape.bytes() / size_of::<f32>()];
-        let number = |head: usize, at: usize, i: usize| ((head * 7 + at * 13 + i) % 101) as f32 / 8.0 - 5.0;
+        let number = |head: usize, at: usize, i: usize| match i % GROUP {
+            0 => 127.0 / 8.0,
+            _ => ((head * 7 + at * 13 + i) % 101) as f32 / 8.0 - 5.0,
+        };
         let positions = [PAGE, PAGE + 1, 2 * PAGE - 1, 2 * PAGE, 3 * PAGE - 1];
         let (read, written) = cast_slice_mut(&mut memory).split_at_mut(shape.bytes());
         let mut kv = HostKv::new(shape, vec![read], written.chunks_exact_mut(shape.bytes()).collect());
@@ -204,34 +200,21 @@ mod tests {
                 writer.write(at, &key, &value);
             }
         }
+        let wide = |rows: Panel<'_>, width: usize| {
+            let mut wide = vec![0.0; PAGE * shape.head_dim];
+            PanelSpread { rows, width, wide: &mut wide, stride: width }.call();
+            wide
+        };
         for at in positions {
             for head in 0..shape.kv_heads {
                 let HeadPage { keys, values } = kv.page(at / PAGE, head);
+                let (keys, values) = (wide(keys, PAGE), wide(values, shape.head_dim));
                 for i in 0..shape.head_dim {
-                    let number_at = |panel: Panel<'_>, at: usize| match panel {
-                        Panel::Halves(bits) => f16::from_bits(bits[at]).to_f32(),
-                        Panel::Floats(floats) => floats[at],
-                    };
-                    let key = number_at(keys, i * PAGE + at % PAGE);
-                    let value = number_at(values, at % PAGE * shape.head_dim + i);
-                    assert_eq!((key, value), (number(head, at, i), -number(head, at, i)));
+                    let got = (keys[i * PAGE + at % PAGE], values[at % PAGE * shape.head_dim + i]);
+                    assert_eq!(got, (number(head, at, i), -number(head, at, i)), "{kept:?}");
                 }
             }
         }
-        let untouched = kv.page(0, 0).values;
-        assert!(
-            matches!(untouched, Panel::Halves(bits) if bits.iter().all(|bits| *bits == 0))
-                || matches!(untouched, Panel::Floats(floats) if floats.iter().all(|float| *float == 0.0))
-        );
-    }
-
-    #[test]
-    fn what_f16_cannot_hold_stays_at_its_end() {
-        let mut bits = [0; 5];
-        narrow(&[1e9, -1e9, f32::INFINITY, f32::NAN, 1.0 + 1.0 / 4_096.0], &mut bits);
-        let mut wide = [0.0; 5];
-        widen(&bits, &mut wide);
-        assert_eq!((wide[0], wide[1], wide[2], wide[4]), (65_504.0, -65_504.0, 65_504.0, 1.0));
-        assert!(wide[3].is_nan());
+        assert!(wide(kv.page(0, 0).values, shape.head_dim).iter().all(|x| *x == 0.0));
     }
 }

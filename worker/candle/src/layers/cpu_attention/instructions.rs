@@ -2,9 +2,9 @@
 
 use pulp::Arch;
 
-use super::cache::KvElement;
 use super::kernel::{Panel, Product, SoftmaxBlock};
-use super::{avx512, cache};
+use super::{avx512, widen};
+use crate::matrix::kv_element::KvElement;
 
 /// The instructions to use.
 #[derive(Clone, Copy)]
@@ -18,7 +18,8 @@ impl Instructions {
         avx512::Avx512::detect().map_or_else(|| Self::Other(Arch::new()), Self::Avx512)
     }
 
-    /// Whether products with `rows` rows take halves as they are. With more rows, widening them once is less work.
+    /// Whether products with `rows` rows take panels of other elements than floats. With more rows, widening those once
+    /// is less work.
     pub(super) fn widen_as_they_go(self, rows: usize) -> bool {
         matches!(self, Self::Avx512(_)) && rows <= avx512::MOST_ROWS
     }
@@ -27,26 +28,17 @@ impl Instructions {
     /// less work to make one piece of a block's pages first.
     pub(super) fn takes_as_stored(self, rows: usize, kept: KvElement) -> bool {
         match kept {
-            KvElement::Halves => self.widen_as_they_go(rows),
-            KvElement::Floats => rows <= avx512::MOST_ROWS,
+            KvElement::F32 => rows <= avx512::MOST_ROWS,
+            KvElement::F16 | KvElement::Bf16 | KvElement::Q8_0 => self.widen_as_they_go(rows),
         }
     }
 
-    /// Rows of `width` as f32, into the beginnings of rows of `stride`.
+    /// Rows of `width` as f32, into the beginnings of rows of `stride`; exact.
     pub(super) fn spread(self, rows: Panel<'_>, width: usize, wide: &mut [f32], stride: usize) {
-        for (row, wide) in wide.chunks_mut(stride).enumerate().take(rows.len() / width.max(1)) {
-            match rows.part(row * width, width) {
-                Panel::Halves(bits) => self.widen(bits, &mut wide[..width]),
-                Panel::Floats(floats) => wide[..width].copy_from_slice(floats),
-            }
-        }
-    }
-
-    /// f16 as f32, exactly. Both are of the same length.
-    pub(super) fn widen(self, bits: &[u16], wide: &mut [f32]) {
+        let spread = widen::PanelSpread { rows, width, wide, stride };
         match self {
-            Self::Avx512(instructions) => avx512::widen(instructions, bits, wide),
-            Self::Other(_) => cache::widen(bits, wide),
+            Self::Avx512(instructions) => avx512::spread(instructions, spread),
+            Self::Other(arch) => arch.dispatch(spread),
         }
     }
 

@@ -8,6 +8,7 @@ use pulp::{NullaryFnOnce, Simd, WithSimd};
 use model_boss_engine::exp;
 
 use super::segment::BLOCK;
+use crate::matrix::kv_element::GROUP;
 
 /// Lanes that all instruction sets' vectors divide: widths are multiples of it.
 pub(super) const LANES: usize = 16;
@@ -26,28 +27,58 @@ pub(super) struct Product<'a> {
     pub(super) c_stride: usize,
 }
 
-/// The right side of a product.
+/// The right side of a product. All but floats only where
+/// [`super::instructions::Instructions::widen_as_they_go`] says so.
 #[derive(Clone, Copy)]
 pub(super) enum Panel<'a> {
-    /// f16 as bits; only where [`super::instructions::Instructions::widen_as_they_go`] says so.
-    Halves(&'a [u16]),
     Floats(&'a [f32]),
+    /// f16 as bits.
+    Halves(&'a [u16]),
+    /// bf16 as bits.
+    Brains(&'a [u16]),
+    Scaled(ScaledPanel<'a>),
+}
+
+/// Integers with scales, each for [`GROUP`] elements one after the other in a row or a column. The product of an
+/// integer of 8 bits and an f16 is exact in f32, so the elements are the same numbers however they are widened.
+#[derive(Clone, Copy)]
+pub(super) struct ScaledPanel<'a> {
+    pub(super) quants: &'a [i8],
+    /// f16 as bits: `[rows / GROUP, width]` or `[rows, width / GROUP]`.
+    pub(super) scales: &'a [u16],
+    pub(super) groups: Groups,
+}
+
+/// The direction of a panel's groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Groups {
+    /// Elements of a column share a scale, as those of a key do: keys are columns.
+    Columns,
+    /// Elements of a row share a scale, as those of a value do.
+    Rows,
 }
 
 impl Panel<'_> {
     /// Elements.
     pub(super) fn len(self) -> usize {
         match self {
-            Self::Halves(bits) => bits.len(),
             Self::Floats(floats) => floats.len(),
+            Self::Halves(bits) | Self::Brains(bits) => bits.len(),
+            Self::Scaled(scaled) => scaled.quants.len(),
         }
     }
 
-    /// Some elements of it.
-    pub(super) fn part(self, from: usize, count: usize) -> Self {
+    /// The first rows of `width` elements. Groups have to lie along rows.
+    pub(super) fn first_rows(self, rows: usize, width: usize) -> Self {
+        let count = rows * width;
         match self {
-            Self::Halves(bits) => Self::Halves(&bits[from..][..count]),
-            Self::Floats(floats) => Self::Floats(&floats[from..][..count]),
+            Self::Floats(floats) => Self::Floats(&floats[..count]),
+            Self::Halves(bits) => Self::Halves(&bits[..count]),
+            Self::Brains(bits) => Self::Brains(&bits[..count]),
+            Self::Scaled(ScaledPanel { quants, scales, groups }) => {
+                let scales = &scales[..rows * width.div_ceil(GROUP)];
+                Self::Scaled(ScaledPanel { quants: &quants[..count], scales, groups })
+            }
         }
     }
 }
@@ -57,7 +88,7 @@ impl WithSimd for Product<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        let Panel::Floats(b) = self.b else { unreachable!("halves are widened before") };
+        let Panel::Floats(b) = self.b else { unreachable!("other types are widened before") };
         let mut row = 0;
         while row < self.rows {
             row += match self.rows - row {

@@ -1,4 +1,4 @@
-//! Attention on the CPU: causal, with shared key and value heads, over keys and values in f16 or f32. Knows slices, no
+//! Attention on the CPU: causal, with shared key and value heads, over keys and values of any type. Knows slices, no
 //! tensors.
 //!
 //! Keys are taken in blocks with an online softmax (Milakov and Gimelshein, 2018, arXiv 1805.02867; Dao et al., 2022,
@@ -15,13 +15,14 @@ mod instructions;
 mod kernel;
 mod segment;
 mod tile;
+mod widen;
 
 use std::ops::Range;
 
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
-pub(crate) use cache::{HostKv, KvElement, PageShape};
+pub(crate) use cache::{HostKv, PageShape};
 pub(crate) use heads::{HeadNorm, Rotation};
 
 use cache::HeadWriter;

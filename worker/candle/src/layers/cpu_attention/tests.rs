@@ -1,13 +1,18 @@
 //! Attention against its definition in f64; and that neither rows, neighbours nor cores change a bit.
 
-use half::f16;
+use half::{bf16, f16};
 use pulp::bytemuck::{cast_slice, cast_slice_mut};
 
 use super::instructions::Instructions;
-use super::kernel::{Panel, Product};
+use super::kernel::{Groups, Panel, Product, ScaledPanel};
 use super::segment::{BLOCK, PAGE, SEGMENT};
+use super::widen::{PanelSpread, to_brains, to_scaled};
 use super::*;
+use crate::matrix::kv_element::{GROUP, KvElement};
 use crate::spec::RopePlanes;
+
+/// All types that keys and values are kept in.
+const ALL: [KvElement; 4] = [KvElement::F32, KvElement::F16, KvElement::Bf16, KvElement::Q8_0];
 
 fn numbers(count: usize, salt: usize) -> Vec<f32> {
     let scramble = |i: u32| i.wrapping_mul(2_654_435_761).wrapping_add(salt as u32).wrapping_mul(2_246_822_519) >> 12;
@@ -41,7 +46,7 @@ impl Example {
             sin,
             norm: None,
             planes: RopePlanes::Halves,
-            kept: KvElement::Halves,
+            kept: KvElement::F16,
         }
     }
 
@@ -89,24 +94,36 @@ impl Example {
             }
             turned.into_iter().map(|x| x as f32).collect()
         };
-        let rounded = |x: f32| match self.kept {
-            KvElement::Halves => f64::from(f16::from_f32(x).to_f32()),
-            KvElement::Floats => f64::from(x),
-        };
         let query = prepared(&self.query, row * heads + head, row);
         let shared = head / (heads / kv_heads);
         let scores: Vec<f64> = (0..=row)
             .map(|at| {
-                let key = prepared(&self.key, at * kv_heads + shared, at);
-                let dot: f64 = query.iter().zip(&key).map(|(q, k)| f64::from(*q) * rounded(*k)).sum();
+                let key = self.rounded(&prepared(&self.key, at * kv_heads + shared, at));
+                let dot: f64 = query.iter().zip(&key).map(|(q, k)| f64::from(*q) * k).sum();
                 dot / (head_dim as f64).sqrt()
             })
             .collect();
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
         let whole: f64 = weights.iter().sum();
-        let value = |at: usize, i: usize| rounded(self.value[(at * kv_heads + shared) * head_dim + i]);
-        (0..head_dim).map(|i| (0..=row).map(|at| weights[at] * value(at, i)).sum::<f64>() / whole).collect()
+        let value = |at: usize| self.rounded(&self.value[(at * kv_heads + shared) * head_dim..][..head_dim]);
+        let values: Vec<Vec<f64>> = (0..=row).map(value).collect();
+        (0..head_dim).map(|i| (0..=row).map(|at| weights[at] * values[at][i]).sum::<f64>() / whole).collect()
+    }
+
+    /// One head of a key or a value as the cache rounds it.
+    fn rounded(&self, head: &[f32]) -> Vec<f64> {
+        let of_group = |group: &[f32]| -> Vec<f64> {
+            let largest = group.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+            let scale = f16::from_f32(largest / 127.0).to_f32();
+            group.iter().map(|x| f64::from((x / scale).round_ties_even().clamp(-127.0, 127.0) * scale)).collect()
+        };
+        match self.kept {
+            KvElement::F32 => head.iter().map(|x| f64::from(*x)).collect(),
+            KvElement::F16 => head.iter().map(|x| f64::from(f16::from_f32(*x).to_f32())).collect(),
+            KvElement::Bf16 => head.iter().map(|x| f64::from(bf16::from_f32(*x).to_f32())).collect(),
+            KvElement::Q8_0 => head.chunks(GROUP).flat_map(of_group).collect(),
+        }
     }
 }
 
@@ -189,16 +206,19 @@ fn it_is_attention() {
         if salt % 3 == 0 {
             example.planes = RopePlanes::Neighbours;
         }
-        if salt % 4 == 3 {
-            example.kept = KvElement::Floats;
-        }
+        // Every type meets heads that are no whole groups, and narrow ones.
+        example.kept = [KvElement::F16, KvElement::Q8_0, KvElement::Bf16, KvElement::F32][salt / 2];
         let out = example.in_pieces(&[tokens]);
         for row in [0, 1, BLOCK - 1, BLOCK, SEGMENT - 1, SEGMENT, tokens - 1] {
             for head in 0..shape.heads {
                 let got = &out[(row * shape.heads + head) * shape.head_dim..][..shape.head_dim];
                 for (got, want) in got.iter().zip(example.exactly(row, head)) {
-                    // A key that lies between two halves may be rounded to either.
-                    let bound = if example.kept == KvElement::Halves { 5e-4 } else { 5e-6 };
+                    // A key that lies between two of the kept numbers may be rounded to either.
+                    let bound = match example.kept {
+                        KvElement::F32 => 5e-6,
+                        KvElement::F16 => 5e-4,
+                        KvElement::Bf16 | KvElement::Q8_0 => 4e-3,
+                    };
                     assert!((f64::from(*got) - want).abs() < bound, "{salt}: row {row}, head {head}: {got} {want}");
                 }
             }
@@ -208,8 +228,7 @@ fn it_is_attention() {
 
 #[test]
 fn neither_pieces_nor_threads_change_a_bit() {
-    neither_pieces_nor_threads_change_a_bit_of(KvElement::Halves);
-    neither_pieces_nor_threads_change_a_bit_of(KvElement::Floats);
+    ALL.into_iter().for_each(neither_pieces_nor_threads_change_a_bit_of);
 }
 
 fn neither_pieces_nor_threads_change_a_bit_of(kept: KvElement) {
@@ -221,17 +240,21 @@ fn neither_pieces_nor_threads_change_a_bit_of(kept: KvElement) {
         pieces.extend([1; 3]);
         pieces.extend([BLOCK, 70, 3]);
         let out = with_threads(threads, || example.in_pieces(&pieces));
-        assert!(out == whole, "{threads} threads");
+        assert!(out == whole, "{kept:?}, {threads} threads");
     }
     let mut singles = vec![1; 2 * BLOCK];
     singles.push(tokens - 2 * BLOCK);
-    assert!(with_threads(3, || example.in_pieces(&singles)) == whole, "token by token");
+    assert!(with_threads(3, || example.in_pieces(&singles)) == whole, "{kept:?}, token by token");
 }
 
 #[test]
 fn fa_4_neighbours_do_not_change_a_bit() {
+    ALL.into_iter().for_each(neighbours_do_not_change_a_bit_of);
+}
+
+fn neighbours_do_not_change_a_bit_of(kept: KvElement) {
     let shape = heads(4, 2, 64);
-    let examples: Vec<Example> = (0..3).map(|salt| Example::new(shape, 900, salt * 10)).collect();
+    let examples: Vec<Example> = (0..3).map(|salt| Example { kept, ..Example::new(shape, 900, salt * 10) }).collect();
     let lens = [700, 40, 333];
     let alone: Vec<Vec<f32>> = examples.iter().zip(lens).map(|(one, len)| one.in_pieces(&[len, 1, 5])).collect();
     let mut caches: Vec<Pages> = examples.iter().map(Example::cache).collect();
@@ -246,13 +269,18 @@ fn fa_4_neighbours_do_not_change_a_bit() {
             answer.extend(std::mem::replace(&mut out, rest));
         }
     }
-    assert!(answers == alone);
+    assert!(answers == alone, "{kept:?}");
 }
 
 #[test]
 fn what_was_cut_off_is_forgotten() {
+    ALL.into_iter().for_each(what_was_cut_off_is_forgotten_of);
+}
+
+fn what_was_cut_off_is_forgotten_of(kept: KvElement) {
     let shape = heads(2, 1, 32);
     let (right, wrong) = (Example::new(shape, 400, 1), Example::new(shape, 400, 7));
+    let (right, wrong) = (Example { kept, ..right }, Example { kept, ..wrong });
     let mut kv = right.cache();
     right.step(&mut kv, 0..100);
     // Longer than what comes behind, and not even numbers.
@@ -282,6 +310,22 @@ fn fa_4_every_set_of_instructions_gives_the_same_product() {
     let (depth, width) = (37, 5 * kernel::LANES);
     let halves: Vec<u16> = numbers(depth * width, 2).into_iter().map(|x| f16::from_f32(x).to_bits()).collect();
     let floats: Vec<f32> = halves.iter().map(|bits| f16::from_bits(*bits).to_f32()).collect();
+    let numbers_of = numbers(depth * width, 2);
+    let mut brains = vec![0; depth * width];
+    to_brains(&numbers_of, &mut brains);
+    let mut of_rows = (vec![0; depth * width], Vec::new());
+    for (row, quants) in numbers_of.chunks(width).zip(of_rows.0.chunks_mut(width)) {
+        let groups = row.chunks(GROUP).zip(quants.chunks_mut(GROUP));
+        of_rows.1.extend(groups.map(|(row, quants)| to_scaled(row, quants)));
+    }
+    let scales = numbers(depth.div_ceil(GROUP) * width, 4).into_iter().map(|x| f16::from_f32(x).to_bits());
+    let of_columns: Vec<u16> = scales.collect();
+    let scaled = |scales, groups| Panel::Scaled(ScaledPanel { quants: &of_rows.0, scales, groups });
+    let others = [
+        ("brains", Panel::Brains(&brains)),
+        ("rows", scaled(&of_rows.1, Groups::Rows)),
+        ("columns", scaled(&of_columns, Groups::Columns)),
+    ];
     for rows in 1..15 {
         let (a, before) = (numbers(rows * (depth + 3), 1), numbers(rows * (width + 1), 3));
         let run = |instructions: Instructions, b: Panel<'_>| {
@@ -306,14 +350,26 @@ fn fa_4_every_set_of_instructions_gives_the_same_product() {
         assert!(run(best, floats) == run(vectors, floats), "{rows} rows");
         if best.widen_as_they_go(rows) {
             assert!(run(best, Panel::Halves(&halves)) == run(best, floats), "{rows} rows");
+            for (name, panel) in &others {
+                let mut wide = vec![0.0; depth * width];
+                best.spread(*panel, width, &mut wide, width);
+                let mut portable = vec![0.0; depth * width];
+                PanelSpread { rows: *panel, width, wide: &mut portable, stride: width }.call();
+                assert!(wide == portable, "{name}");
+                assert!(run(best, *panel) == run(best, Panel::Floats(&wide)), "{name}, {rows} rows");
+            }
         }
     }
 }
 
 #[test]
 fn fa_4_every_set_of_instructions_attends_the_same() {
+    ALL.into_iter().for_each(every_set_of_instructions_attends_the_same_over);
+}
+
+fn every_set_of_instructions_attends_the_same_over(kept: KvElement) {
     let shape = heads(4, 2, 48);
-    let example = Example::new(shape, 300, 3);
+    let example = Example { kept, ..Example::new(shape, 300, 3) };
     let mut kv = example.cache();
     example.step(&mut kv, 0..300);
     let kv = std::cell::RefCell::new(kv);
@@ -326,7 +382,7 @@ fn fa_4_every_set_of_instructions_attends_the_same() {
         out
     };
     let best = attend(Instructions::detect());
-    assert!(attend(Instructions::Other(Arch::new())) == best, "vectors of another length");
+    assert!(attend(Instructions::Other(Arch::new())) == best, "{kept:?}, vectors of another length");
     // Without fused multiply-adds the last bits differ.
     for (got, want) in attend(Instructions::Other(Arch::Scalar)).iter().zip(best) {
         assert!((got - want).abs() < 1e-5, "{got} {want}");

@@ -162,13 +162,13 @@ impl QueryTile {
             };
             if as_values_lie {
                 for (page, first, keys) in seen_pages {
-                    mix(kv.page(page, head).values.part(0, keys * head_dim), first, keys);
+                    mix(kv.page(page, head).values.first_rows(keys, head_dim), first, keys);
                 }
             } else {
                 // Rows end with zeros where the width is larger than a head.
                 scratch.values.resize(BLOCK * width, 0.0);
                 for (page, first, keys) in seen_pages {
-                    let rows = kv.page(page, head).values.part(0, keys * head_dim);
+                    let rows = kv.page(page, head).values.first_rows(keys, head_dim);
                     instructions.spread(rows, head_dim, &mut scratch.values[first * width..], width);
                 }
                 mix(Panel::Floats(&scratch.values), 0, depth);

@@ -14,6 +14,7 @@ use crate::convert::synthetic::Synthetic;
 use crate::decoder::spec_decoder::{DecoderEnds, DecoderLimits, SpecDecoder};
 use crate::decoder::stage::Stage;
 use crate::files::ModelFiles;
+use crate::layers::kv::KvHome;
 use crate::load::load;
 use crate::plan::checked_model::CheckedModel;
 use crate::plan::cut::cut;
@@ -128,7 +129,8 @@ fn streamed(
     let (files, spec) = ModelFiles::open(model)?;
     let plan = CheckedModel::new(&spec, &files)?;
     let asked = DeviceOptions { device: DeviceId::Cpu, share: None, limit: limit.map(ByteCount) };
-    let parts = cut(&plan, &spec, &files, vec![LoadDevice::of(&asked, CandleDevice::Cpu, &plan.matrices)], options)?;
+    let place = LoadDevice::of(&asked, CandleDevice::Cpu, &plan.matrices, options.kv_cache_type).unwrap();
+    let parts = cut(&plan, &spec, &files, vec![place], options)?;
     let part = &parts[0];
     let mut progress = |_| {};
     let mut reader = WeightReader::new(&files, &part.place.target, part.weights, &mut progress);
@@ -139,6 +141,7 @@ fn streamed(
     let stage = Stage {
         name: DeviceId::Cpu,
         target: part.place.target.clone(),
+        home: KvHome::of(&part.place.target.device),
         layers: part.layers.clone(),
         stretch: opened.stretch,
         weight_bytes: reader.bytes() + opened.slot_bytes,

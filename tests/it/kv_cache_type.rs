@@ -1,0 +1,150 @@
+//! The type that keys and values are kept in: chosen by manifests and loads, passed on to engines, and what it means
+//! for memory and answers (EN-2).
+
+use http::StatusCode;
+use model_boss_protocol::{ByteCount, DeviceId, KvCacheType};
+use model_boss_tests::{Behaviour, FakeWorker, LoneWorker, Sandbox};
+use serde_json::{Value, json};
+
+use crate::real_model::guide;
+
+fn reply(text: &str) -> Behaviour {
+    Behaviour { reply: Some(text.to_owned()), ..Behaviour::default() }
+}
+
+/// The type in a worker's start line; a line of earlier versions has none.
+fn kept(worker: &FakeWorker) -> &str {
+    worker.spec["residency"]["kv_cache_type"].as_str().unwrap_or("auto")
+}
+
+#[tokio::test]
+async fn en_2_a_manifest_or_a_load_chooses_how_keys_and_values_are_kept() {
+    let sandbox = Sandbox::new();
+    let mut plain = sandbox.fake_model("plain", reply("x"));
+    let mut chosen = sandbox.fake_model_with("chosen", "vram = \"64MiB\"\nkv_cache_type = \"q8_0\"", reply("x"));
+    let boss = sandbox.start().await;
+    let load = async |body: Value| boss.client().post("/api/v1/load", &body).await;
+    let shown = async |name: &str| boss.read(&format!("/v1/models/{name}")).await["kv_cache_type"].clone();
+
+    assert_eq!((shown("plain").await, shown("chosen").await), (json!("auto"), json!("q8_0")));
+    assert!(load(json!({ "model_name": "chosen" })).await.status.is_success());
+    assert_eq!(kept(&chosen.worker().await), "q8_0");
+    assert!(load(json!({ "model_name": "plain" })).await.status.is_success());
+    assert_eq!(kept(&plain.worker().await), "auto");
+
+    // Another type loads again, the same one does not, and a load without one leaves it.
+    assert!(load(json!({ "model_name": "plain", "kv_cache_type": "bf16" })).await.status.is_success());
+    assert_eq!((kept(&plain.worker().await), shown("plain").await), ("bf16", json!("bf16")));
+    assert!(load(json!({ "model_name": "plain", "kv_cache_type": "bf16" })).await.status.is_success());
+    assert!(load(json!({ "model_name": "plain", "ctx_size": 64 })).await.status.is_success());
+    assert_eq!(plain.spawns(), 2);
+    let plan = boss.client().post("/api/v1/plan", &json!({ "model": "plain", "kv_cache_type": "f16" })).await;
+    assert_eq!(plan.status, StatusCode::OK, "{plan:?}");
+
+    for path in ["/api/v1/load", "/api/v1/plan"] {
+        let name = if path.ends_with("load") { "model_name" } else { "model" };
+        let answer = boss.client().post(path, &json!({ name: "plain", "kv_cache_type": "q4_0" })).await;
+        let error = answer.json()["error"].clone();
+        assert_eq!((answer.status, &error["param"]), (StatusCode::BAD_REQUEST, &json!("kv_cache_type")), "{error}");
+        assert!(error["message"].as_str().unwrap().contains("auto, f32, f16, bf16, q8_0"), "{error}");
+    }
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn en_2_engines_get_the_type_or_refuse_it_by_name() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let manifest = "backend = \"llama-server\"\nmax_concurrent = 1\nkv_cache_type = \"q8_0\"";
+    let mut engine = sandbox.gguf_model("engine", manifest, reply("x"));
+    let command = "command = { line = [\"/nowhere/engine\", \"{port}\"] }";
+    let _any = sandbox.gguf_model("any", command, reply("x"));
+    let _both = sandbox.gguf_model("both", &format!("{command}\nkv_cache_type = \"f16\""), reply("x"));
+    let boss = sandbox.start().await;
+    let load = async |body: Value| boss.client().post("/api/v1/load", &body).await;
+
+    for (body, expected) in [
+        (json!({ "model_name": "engine" }), "q8_0"),
+        (json!({ "model_name": "engine", "kv_cache_type": "bf16" }), "bf16"),
+    ] {
+        assert!(load(body).await.status.is_success());
+        let started = engine.worker().await;
+        let args = started.spec["settings"]["args"].as_array().unwrap();
+        for name in ["--cache-type-k", "--cache-type-v"] {
+            let at = args.iter().position(|arg| arg == name).unwrap();
+            assert_eq!(args[at + 1], expected, "{name}");
+        }
+    }
+    // A program with a command line of its own: the load and the manifest are refused, each by the name of the field.
+    let answer = load(json!({ "model_name": "any", "kv_cache_type": "q8_0" })).await;
+    assert_eq!((answer.status, &answer.json()["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("kv_cache_type")));
+    let answer = load(json!({ "model_name": "both" })).await;
+    assert!(!answer.status.is_success() && answer.json().to_string().contains("'kv_cache_type'"), "{answer:?}");
+    boss.finish().await;
+}
+
+/// One worker's figures and answers.
+struct Served {
+    bytes_per_token: u64,
+    blocks: u64,
+    /// The most bytes that it will hold.
+    may_hold: u64,
+    answers: Vec<String>,
+}
+
+/// Starts a worker with this lease. Asks it questions one by one and then together.
+async fn served(kind: KvCacheType, lease: ByteCount) -> Served {
+    let mut worker = LoneWorker::spawn("model-boss-worker");
+    worker.open_gate_with(&guide(), |spec| {
+        spec.context_length = Some(256);
+        spec.max_concurrent = 64;
+        spec.parts = vec![(DeviceId::Cpu, lease)];
+        spec.residency.kv_cache_type = kind;
+    });
+    worker.ready().await;
+    let body = |question: &str| {
+        let messages = json!([{ "role": "user", "content": question }]);
+        json!({ "model": "guide", "messages": messages, "max_tokens": 12, "temperature": 0 })
+    };
+    let questions = ["What is a lease?", "How do I load a model?", "What is a lease, and what is a slot?"];
+    let mut alone = Vec::new();
+    for question in questions {
+        alone.push(worker.ask(&body(question)).await.unwrap().text());
+    }
+    // The second time their beginnings are found, in one batch.
+    let together: Vec<_> = questions.iter().map(|question| worker.ask(&body(question))).collect();
+    for (answer, alone) in together.into_iter().zip(&alone) {
+        assert_eq!(&answer.await.unwrap().text(), alone, "{kind}");
+    }
+    let stats: Value = serde_json::from_slice(&worker.get("/stats").await.body).unwrap();
+    assert_eq!(stats["kv_cache_type"], kind.as_str(), "{stats}");
+    let bytes = stats["kv_bytes_per_token"].as_u64().unwrap();
+    let metrics = String::from_utf8(worker.get("/metrics").await.body.to_vec()).unwrap();
+    let value = |name: &str| -> f64 {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        line.unwrap_or_else(|| panic!("{metrics}")).trim().parse().unwrap()
+    };
+    assert_eq!(value("model_boss_worker_kv_bytes_per_token"), bytes as f64);
+    let health = worker.get("/health").await.json();
+    Served {
+        bytes_per_token: bytes,
+        blocks: value("model_boss_worker_kv_blocks_limit") as u64,
+        may_hold: health["may_hold"][0][1].as_u64().unwrap(),
+        answers: alone,
+    }
+}
+
+#[tokio::test]
+async fn en_2_eight_bits_hold_nearly_twice_the_tokens_in_the_same_lease_and_say_the_same() {
+    // Too small for anything but one sequence, which is let in all the same.
+    let least = served(KvCacheType::F16, ByteCount::mib(1)).await;
+    let block = 32 * least.bytes_per_token;
+    let lease = ByteCount(least.may_hold + (200 - least.blocks) * block);
+    let halves = served(KvCacheType::F16, lease).await;
+    let eighths = served(KvCacheType::Q8_0, lease).await;
+    assert_eq!(eighths.bytes_per_token * 32, halves.bytes_per_token * 17, "34 bytes in place of 64");
+    assert_eq!((halves.blocks, eighths.blocks), (200, 200 * 32 / 17));
+    assert!(halves.may_hold <= lease.0 && eighths.may_hold <= lease.0);
+    assert_eq!(eighths.answers, halves.answers);
+    assert_eq!(least.answers, halves.answers);
+}
