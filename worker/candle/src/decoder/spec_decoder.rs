@@ -10,6 +10,8 @@ use model_boss_engine::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep
 use crate::decoder::stage::{Stage, StretchStep, monitor_over};
 use crate::device;
 use crate::kernels::product::contiguous;
+#[cfg(test)]
+use crate::layers::kv::KvHome;
 use crate::layers::kv::{KvStore, StepKv};
 use crate::layers::linear::Linear;
 use crate::layers::norm::RmsNorm;
@@ -66,6 +68,14 @@ impl SpecDecoder {
         let (rope, monitor) = (Rope::new(&spec), monitor_over(&stages));
         let kv = store_for(&spec, &stages);
         Self { info, spec, rope, ends, stages, places, monitor, kv }
+    }
+
+    /// The same with keys and values in tensors on every device, as on one with memory of its own.
+    #[cfg(test)]
+    pub(crate) fn in_tensors(mut self) -> Self {
+        self.stages.iter_mut().for_each(|stage| stage.home = KvHome::Tensors);
+        self.kv = store_for(&self.spec, &self.stages);
+        self
     }
 
     /// Publishes the room of keys and values to observers.

@@ -173,7 +173,8 @@ impl KvStore {
         for layer in &self.layers {
             if let LayerStore::Device(DeviceStore { tensors: Some((keys, values)), .. }) = layer {
                 for tensor in [keys, values] {
-                    let block = tensor.narrow(1, first_token(from), BLOCK_TOKENS)?.contiguous()?;
+                    // Of a single head the block is contiguous as it is, and a tensor cannot be copied into itself.
+                    let block = tensor.narrow(1, first_token(from), BLOCK_TOKENS)?.force_contiguous()?;
                     tensor.slice_set(&block, 1, first_token(to))?;
                 }
             }

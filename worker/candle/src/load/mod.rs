@@ -143,3 +143,6 @@ fn past_the_cache(files: &ModelFiles, parts: &[DevicePart]) -> Option<Arc<dyn We
     // Without direct reads, only the page cache remains.
     if cold { store::open(&files.paths(), WeightStoreChoice::Direct).ok() } else { None }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! Keys and values in tensors, as devices with memory of their own have them, beside those in pages: the same decoder
+//! and the same steps on the CPU (EN-1, EN-2).
+
+use std::path::PathBuf;
+
+use model_boss_engine::{BlockId, DecoderStep, Logits};
+use model_boss_protocol::KvCacheType;
+
+use super::*;
+
+/// The largest difference of a logit, as a share of the largest one. Sums are in another order, and a number that lies
+/// between two of the kept ones may be rounded to either.
+fn tolerance(kind: KvCacheType) -> f32 {
+    match kind {
+        KvCacheType::F16 => 2e-3,
+        KvCacheType::Bf16 => 2e-2,
+        _ => 1e-4,
+    }
+}
+
+fn golden() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    folders
+}
+
+fn opened(model: &Path, kv_cache_type: KvCacheType) -> SpecDecoder {
+    let options = DecoderLoadOptions { context_length: Some(128), kv_cache_type, ..DecoderLoadOptions::default() };
+    let place = DeviceOptions { device: DeviceId::Cpu, share: None, limit: None };
+    read_over(model, &[place], &options, &mut |_| {}).unwrap()
+}
+
+fn blocks(numbers: &[u32]) -> Vec<BlockId> {
+    numbers.iter().map(|number| BlockId(*number)).collect()
+}
+
+fn step<'a>(blocks: &'a [BlockId], past: usize, tokens: &'a [u32]) -> DecoderStep<'a> {
+    DecoderStep { blocks, past, tokens, logits: Logits::All }
+}
+
+/// The logits of steps over scattered blocks, with pieces across their borders, a copy, shared blocks and neighbours.
+fn played(decoder: &mut SpecDecoder) -> Vec<Vec<f32>> {
+    let vocab = decoder.info().vocab_size as u32;
+    let prompt: Vec<u32> = (0..110).map(|at| (at * 37 + 5) % vocab).collect();
+    let other: Vec<u32> = (0..30).map(|at| (at * 11 + 1) % vocab).collect();
+    let mut rows = Vec::new();
+    let (apart, dense) = (blocks(&[9, 5, 12, 7]), blocks(&[1, 2, 3, 4]));
+    for (from, to) in [(0, 3), (3, 40), (40, 64), (64, 109)] {
+        let piece = &prompt[from..to];
+        rows.extend(decoder.forward(&[step(&apart, from, piece), step(&dense, from, piece)]).unwrap());
+    }
+    // Blocks far beyond those that there is room for, while the others hold something.
+    let (shares, beside) = (blocks(&[9, 5, 12, 40]), blocks(&[1, 2, 30, 31]));
+    decoder.copy(BlockId(3), BlockId(30)).unwrap();
+    rows.extend(decoder.forward(&[step(&shares, 96, &prompt[96..]), step(&beside, 80, &other)]).unwrap());
+    rows.extend(decoder.forward(&[step(&dense, 109, &prompt[109..]), step(&apart, 109, &prompt[109..])]).unwrap());
+    let all: Vec<BlockId> = (0..50).map(BlockId).collect();
+    decoder.free(&all);
+    assert!(decoder.places().iter().all(|place| place.report().kv_bytes == 0), "all memory came back");
+    rows
+}
+
+#[test]
+fn en_1_tensors_and_pages_of_keys_and_values_give_the_same() {
+    for model in golden() {
+        let kinds: &[KvCacheType] = match model.file_name().and_then(|name| name.to_str()) {
+            Some("plain" | "qwen3") => &[KvCacheType::F32, KvCacheType::F16, KvCacheType::Bf16],
+            _ => &[KvCacheType::F32],
+        };
+        for kind in kinds {
+            let expected = played(&mut opened(&model, *kind));
+            let tensors = played(&mut opened(&model, *kind).in_tensors());
+            assert_eq!(tensors.len(), expected.len());
+            for (at, (got, want)) in tensors.iter().zip(&expected).enumerate() {
+                let largest = want.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+                let apart = got.iter().zip(want).map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
+                let name = model.display();
+                assert!(got.len() == want.len() && apart <= tolerance(*kind) * largest, "{name} {kind}, {at}: {apart}");
+            }
+        }
+    }
+}
