@@ -122,3 +122,35 @@ async fn en_2_more_requests_than_memory_all_end_with_their_own_tokens() {
     assert!(value("model_boss_worker_kv_blocks_used") + value("model_boss_worker_kv_blocks_cached") <= 16.0);
     assert!(value("model_boss_worker_cached_tokens_total") > 0.0);
 }
+
+/// Blocks that an idle worker keeps are within what its lease covers, and give way to sequences, the oldest first.
+#[tokio::test]
+async fn en_1_what_an_idle_worker_keeps_stays_within_its_lease_and_the_oldest_leaves_first() {
+    let mut worker = LoneWorker::spawn("model-boss-worker");
+    worker.open_gate_with(&guide(), |spec| {
+        spec.context_length = Some(512);
+        spec.max_concurrent = 8;
+        spec.parts = vec![(DeviceId::Cpu, ByteCount::mib(1))];
+    });
+    worker.ready().await;
+    let ask = async |number: usize| {
+        let prompt = format!("{number} {}", long(number));
+        let body = json!({ "model": "guide", "prompt": prompt, "max_tokens": 2, "temperature": 0, "ignore_eos": true });
+        let answer = worker.post("/v1/completions", &body).await.json();
+        let usage = &answer["usage"];
+        let count =
+            |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("{answer}"));
+        (count("/prompt_tokens"), count("/prompt_tokens_details/cached_tokens"))
+    };
+    let bytes = |health: &Value, field: &str| health[field][0][1].as_u64().unwrap_or_else(|| panic!("{health}"));
+    let before = bytes(&worker.get("/health").await.json(), "held");
+    for number in 0..12 {
+        ask(number).await;
+        let health = worker.get("/health").await.json();
+        let held = bytes(&health, "held");
+        assert!(before < held && held <= bytes(&health, "may_hold"), "{before}: {health}");
+    }
+    let (tokens, cached) = ask(11).await;
+    assert_eq!(cached, tokens - 1, "the newest is kept");
+    assert!(ask(0).await.1 < tokens / 2, "the oldest gave way");
+}
