@@ -19,14 +19,15 @@ fn main() -> Result<(), Failure> {
     let begun = Instant::now();
     let compiler = GrammarCompiler::new(&text.vocabulary, Arc::new(MaskThreads::start()?))?;
     println!("{} tokens; the compiler took {} ms", text.vocabulary.len(), begun.elapsed().as_millis());
-    println!("{:<16} {:>10} {:>7} {:>9} {:>9} {:>9}", "grammar", "compile ms", "masks", "mean us", "p99 us", "most us");
+    let columns = ["compile ms", "first mean", "first most", "mean us", "p99 us", "most us"];
+    println!("{:<16} {}", "grammar", columns.map(|name| format!("{name:>10}")).join(" "));
     for (name, grammar, answer) in cases() {
         measure(&compiler, &text.tokenizer, name, &grammar, &answer)?;
     }
     Ok(())
 }
 
-/// Follows an answer a few times, as requests one after another do.
+/// Follows an answer a few times, as requests one after another do. The first one to a grammar has columns of its own.
 fn measure(
     compiler: &GrammarCompiler,
     tokenizer: &Tokenizer,
@@ -38,9 +39,10 @@ fn measure(
     let compiled = compiler.compile(grammar)?;
     let compile = begun.elapsed();
     let tokens = tokenizer.encode_rendered(answer)?;
-    let mut times = Vec::new();
-    for _ in 0..8 {
+    let (mut first, mut times) = (Vec::new(), Vec::new());
+    for round in 0..8 {
         let mut constraint = Constraint::begin(compiled.clone());
+        let times = if round == 0 { &mut first } else { &mut times };
         for token in &tokens {
             let NextToken::OneOf(mask) = next(&mut constraint)? else { break };
             if !mask.allows(*token) {
@@ -54,12 +56,11 @@ fn measure(
     }
     times.sort_unstable();
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    let count = u32::try_from(times.len())?.max(1);
-    let mean = times.iter().sum::<Duration>() / count;
-    let p99 = times.get(times.len() * 99 / 100).copied().unwrap_or_default();
-    let most = times.last().copied().unwrap_or_default();
-    let (compile, mean, p99, most) = (compile.as_millis(), micros(mean), micros(p99), micros(most));
-    println!("{name:<16} {compile:>10} {:>7} {mean:>9.1} {p99:>9.1} {most:>9.1}", times.len());
+    let mean = |times: &[Duration]| micros(times.iter().sum::<Duration>()) / times.len().max(1) as f64;
+    let most = |times: &[Duration]| micros(times.iter().max().copied().unwrap_or_default());
+    let p99 = micros(times.get(times.len() * 99 / 100).copied().unwrap_or_default());
+    let figures = [mean(&first), most(&first), mean(&times), p99, most(&times)].map(|time| format!("{time:>10.1}"));
+    println!("{name:<16} {:>10} {}", compile.as_millis(), figures.join(" "));
     Ok(())
 }
 
@@ -86,6 +87,17 @@ fn person() -> Value {
     })
 }
 
+fn coded() -> Value {
+    json!({
+        "type": "object", "required": ["code", "slug", "note"], "additionalProperties": false,
+        "properties": {
+            "code": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{4}$"},
+            "slug": {"type": "string", "pattern": "^[a-z0-9]+(-[a-z0-9]+)*$"},
+            "note": {"type": "string", "pattern": "^[A-Z][a-z ]{3,40}$"},
+        },
+    })
+}
+
 fn cases() -> Vec<(&'static str, Grammar, String)> {
     let answer = json!({"name": "Ada Lovelace, née Byron", "age": 36, "email": "ada@example.org",
         "tags": ["mathematics", "analytical engine", "poetry"], "address": {"street": "12 St James's Square", "city": "Rome"}});
@@ -105,6 +117,11 @@ fn cases() -> Vec<(&'static str, Grammar, String)> {
     let mut all = vec![
         ("json_schema", Grammar::JsonSchema(person().to_string()), answer.to_string()),
         ("json_object", Grammar::json_object(), answer.to_string()),
+        (
+            "schema, patterns",
+            Grammar::JsonSchema(coded().to_string()),
+            json!({"code": "AB-1234", "slug": "a-long-slug-of-words", "note": "Three of them"}).to_string(),
+        ),
         ("regex", Grammar::Regex("[a-z]+(, [a-z]+){0,20}".to_owned()), "one, two, three, four".to_owned()),
     ];
     if let Ok(grammar) = plan.grammar(&ToolMarkers::default()) {

@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use llguidance::api::ParserLimits;
-use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory};
+use llguidance::{Matcher, ParserFactory, TokenParser};
 
 use super::error::{GrammarError, first_words};
 use super::grammar::Grammar;
+use super::masks::{MaskLimits, Masks, SLICES};
 use super::threads::MaskThreads;
 use crate::text::Vocabulary;
 
@@ -23,12 +23,13 @@ const MOST_LEXER_STATES: usize = 50_000;
 /// Compiled grammars that are kept for the next request with the same one.
 const MOST_KEPT: usize = 32;
 
-/// Most bytes of grammars that are kept, as texts.
+/// Most bytes of grammars that are kept, as texts. The tools of one agent may need a tenth of it.
 const MOST_KEPT_BYTES: usize = 1 << 20;
 
 /// Compiles grammars over one vocabulary.
 pub struct GrammarCompiler {
     factory: ParserFactory,
+    masks: Masks,
     threads: Arc<MaskThreads>,
     kept: Mutex<VecDeque<(Grammar, CompiledGrammar)>>,
 }
@@ -56,16 +57,24 @@ impl GrammarChecker {
 
     /// Compiles a grammar, as [`GrammarCompiler::compile`] would.
     pub fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
-        matcher(&self.factory, grammar).map(drop)
+        matcher(parser(&self.factory, grammar)?).map(drop)
     }
 }
 
 impl GrammarCompiler {
     /// A compiler for a vocabulary. Takes some hundred milliseconds for a large one.
     pub fn new(vocabulary: &Vocabulary, threads: Arc<MaskThreads>) -> Result<Self, GrammarError> {
+        Self::with_limits(vocabulary, threads, MaskLimits::default())
+    }
+
+    pub(super) fn with_limits(
+        vocabulary: &Vocabulary,
+        threads: Arc<MaskThreads>,
+        limits: MaskLimits,
+    ) -> Result<Self, GrammarError> {
         let words: Vec<_> = words(vocabulary).collect();
-        let factory = factory(vocabulary, &words, &SlicedBiasComputer::general_slices())?;
-        Ok(Self { factory, threads, kept: Mutex::default() })
+        let factory = factory(vocabulary, &words, &SLICES.map(str::to_owned))?;
+        Ok(Self { factory, masks: Masks::new(&words, limits), threads, kept: Mutex::default() })
     }
 
     /// A grammar that was compiled before and is kept.
@@ -84,21 +93,34 @@ impl GrammarCompiler {
         if let Some(compiled) = self.kept(grammar) {
             return Ok(compiled);
         }
-        let matcher = matcher(&self.factory, grammar)?;
+        let mut parser = parser(&self.factory, grammar)?;
+        parser.bias_computer = self.masks.of_grammar(self.factory.slicer());
+        let matcher = matcher(parser)?;
+        // Free text has the largest masks. The first one is made here, and not while an answer waits for it.
+        let _ = matcher.clone().compute_mask();
         let compiled = CompiledGrammar { fresh: Arc::new(Mutex::new(matcher)), threads: Arc::clone(&self.threads) };
         self.keep(grammar, &compiled);
         Ok(compiled)
     }
 
     fn keep(&self, grammar: &Grammar, compiled: &CompiledGrammar) {
-        if grammar.size() > MOST_KEPT_BYTES / MOST_KEPT {
-            return;
-        }
         let mut kept = lock(&self.kept);
         kept.push_back((grammar.clone(), compiled.clone()));
-        if kept.len() > MOST_KEPT {
+        let bytes = |kept: &VecDeque<(Grammar, _)>| kept.iter().map(|(grammar, _)| grammar.size()).sum::<usize>();
+        while kept.len() > MOST_KEPT || bytes(&kept) > MOST_KEPT_BYTES {
             kept.pop_front();
         }
+    }
+
+    /// A matcher that computes masks as the library does.
+    #[cfg(test)]
+    pub(super) fn plain(&self, grammar: &Grammar) -> Result<Matcher, GrammarError> {
+        matcher(parser(&self.factory, grammar)?)
+    }
+
+    #[cfg(test)]
+    pub(super) fn masks(&self) -> &Masks {
+        &self.masks
     }
 
     /// The threads on which masks of these grammars are computed.
@@ -168,14 +190,17 @@ fn factory(vocabulary: &Vocabulary, words: &[Vec<u8>], slices: &[String]) -> Res
     Ok(factory)
 }
 
-/// A matcher at the beginning of an answer.
-fn matcher(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, GrammarError> {
-    let parser = factory.create_parser(grammar.source()?).map_err(|error| {
+fn parser(factory: &ParserFactory, grammar: &Grammar) -> Result<TokenParser, GrammarError> {
+    factory.create_parser(grammar.source()?).map_err(|error| {
         let words = first_words(&format!("{error:#}"));
         // The library does not name the keyword.
         let is_pattern = grammar.is_schema() && words.starts_with("regex parse error");
         GrammarError::Unusable(if is_pattern { format!("a 'pattern' cannot be read: {words}") } else { words })
-    })?;
+    })
+}
+
+/// A matcher at the beginning of an answer.
+fn matcher(parser: TokenParser) -> Result<Matcher, GrammarError> {
     let mut matcher = Matcher::new(Ok(parser));
     // A grammar without any answer is found here and not in the middle of one.
     if matcher.is_accepting().unwrap_or(false) || matcher.compute_mask().is_ok() {

@@ -10,6 +10,7 @@ mod follow;
 mod gbnf;
 mod grammar;
 mod literal;
+mod masks;
 #[cfg(test)]
 mod tests;
 mod threads;

@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 
 use super::tokenizer::Tokenizer;
 use super::vocabulary::SpecialTokens;
+#[cfg(test)]
+use super::vocabulary::{Vocabulary, VocabularyFacts};
 
 /// GPT-2's spelling of a byte.
 fn spell(byte: u8) -> char {
@@ -69,4 +71,22 @@ pub(crate) fn sentence_piece() -> Tokenizer {
                   "merges": [["\u{2581}", "w"], ["o", "r"], ["l", "d"], ["\u{2581}w", "or"]]},
     });
     Tokenizer::from_json(json.to_string().as_bytes(), SpecialTokens::default()).unwrap()
+}
+
+/// A vocabulary of the 256 bytes, of these special tokens, and then of all pieces of `texts` with at most eight bytes.
+/// The first of the special tokens ends a turn.
+#[cfg(test)]
+pub(crate) fn pieces(special: &[&str], texts: &[&str]) -> Vocabulary {
+    let bytes = (0..=255_u8).map(|byte| (vec![byte], true));
+    let named = special.iter().map(|name| (name.as_bytes().to_vec(), false));
+    let parts = |text: &&str| -> Vec<Vec<u8>> {
+        let bytes = text.as_bytes();
+        let from = |start: usize| (start + 2..=bytes.len().min(start + 8)).map(move |end| bytes[start..end].to_vec());
+        (0..bytes.len()).flat_map(from).collect()
+    };
+    let pieces: std::collections::BTreeSet<Vec<u8>> = texts.iter().flat_map(parts).collect();
+    let longest = special.iter().map(|name| name.len()).max().unwrap_or(0).max(8);
+    let special = SpecialTokens { bos: None, end: [256].into(), add_bos: None };
+    let facts = VocabularyFacts { space_in_front: false, special, longest };
+    Vocabulary::new(bytes.chain(named).chain(pieces.into_iter().map(|piece| (piece, true))), facts).unwrap()
 }

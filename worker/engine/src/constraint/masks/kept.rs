@@ -1,0 +1,127 @@
+//! Masks that are kept for other answers, within a budget of memory.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use llguidance::derivre::StateID;
+
+use super::lexer_mask::LexerMask;
+
+/// A grammar among those over one vocabulary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct GrammarId(u64);
+
+/// Masks of lexer states, of all grammars over one vocabulary. When the budget is used up, the half that was not used
+/// for longest is dropped.
+pub(super) struct KeptMasks {
+    most_bytes: usize,
+    grammars: AtomicU64,
+    kept: Mutex<KeptEntries>,
+}
+
+#[derive(Default)]
+struct KeptEntries {
+    masks: HashMap<(GrammarId, StateID), KeptMask>,
+    bytes: usize,
+    /// Counts uses.
+    now: u64,
+}
+
+struct KeptMask {
+    mask: Arc<LexerMask>,
+    used: u64,
+}
+
+/// Bytes of an entry beside its mask.
+const ENTRY_BYTES: usize = 128;
+
+impl KeptMasks {
+    pub(super) fn new(most_bytes: usize) -> Self {
+        Self { most_bytes, grammars: AtomicU64::new(0), kept: Mutex::default() }
+    }
+
+    /// A new grammar.
+    pub(super) fn grammar(&self) -> GrammarId {
+        GrammarId(self.grammars.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(super) fn get(&self, grammar: GrammarId, state: StateID) -> Option<Arc<LexerMask>> {
+        let mut kept = self.lock();
+        kept.now += 1;
+        let now = kept.now;
+        let found = kept.masks.get_mut(&(grammar, state))?;
+        found.used = now;
+        Some(Arc::clone(&found.mask))
+    }
+
+    /// Masks of a grammar, the one used last first.
+    pub(super) fn recent(&self, grammar: GrammarId) -> Vec<(StateID, Arc<LexerMask>)> {
+        let kept = self.lock();
+        let mut known: Vec<_> = kept.masks.iter().filter(|((of, _), _)| *of == grammar).collect();
+        known.sort_unstable_by_key(|(_, entry)| std::cmp::Reverse(entry.used));
+        known.into_iter().map(|((_, state), entry)| (*state, Arc::clone(&entry.mask))).collect()
+    }
+
+    pub(super) fn keep(&self, grammar: GrammarId, state: StateID, mask: &Arc<LexerMask>) {
+        let bytes = bytes(mask);
+        if bytes > self.most_bytes / 2 {
+            return;
+        }
+        let mut kept = self.lock();
+        while kept.bytes + bytes > self.most_bytes {
+            kept.drop_older_half();
+        }
+        kept.now += 1;
+        let entry = KeptMask { mask: Arc::clone(mask), used: kept.now };
+        kept.bytes += bytes;
+        if let Some(replaced) = kept.masks.insert((grammar, state), entry) {
+            kept.bytes -= self::bytes(&replaced.mask);
+        }
+    }
+
+    /// Drops the masks of a grammar that no answer follows any longer.
+    pub(super) fn forget(&self, grammar: GrammarId) {
+        self.lock().retain(|(of, _), _| *of != grammar);
+    }
+
+    /// Bytes of all that is kept.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        let kept = self.lock();
+        assert_eq!(kept.bytes, kept.masks.values().map(|entry| bytes(&entry.mask)).sum::<usize>());
+        kept.bytes
+    }
+
+    /// No code panics while it has the lock.
+    fn lock(&self) -> MutexGuard<'_, KeptEntries> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl KeptEntries {
+    fn drop_older_half(&mut self) {
+        let mut uses: Vec<u64> = self.masks.values().map(|entry| entry.used).collect();
+        if uses.is_empty() {
+            return;
+        }
+        let middle = (uses.len() - 1) / 2;
+        let median = *uses.select_nth_unstable(middle).1;
+        self.retain(|_, entry| entry.used > median);
+    }
+
+    fn retain(&mut self, is_kept: impl Fn(&(GrammarId, StateID), &KeptMask) -> bool) {
+        let dropped = &mut self.bytes;
+        self.masks.retain(|key, entry| {
+            let stays = is_kept(key, entry);
+            if !stays {
+                *dropped -= bytes(&entry.mask);
+            }
+            stays
+        });
+    }
+}
+
+fn bytes(mask: &LexerMask) -> usize {
+    ENTRY_BYTES + mask.size()
+}

@@ -1,0 +1,21 @@
+//! The tokens that may come next in a grammar, computed with less work than the library has for it. The result is the
+//! library's, token by token.
+//!
+//! The state of a grammar's lexer decides about most tokens alone. Those that stay inside of a lexeme are allowed, and
+//! those with a byte that no lexeme has are not. Only tokens that reach the end of a lexeme need the parser. Hence the
+//! first part is computed once for each state of the lexer and kept for all answers to the grammar ([`LexerMask`]).
+//!
+//! Where a lexeme ends in front of a byte that it cannot have, the parser is asked once for all tokens in which that
+//! byte comes in the same state.
+//!
+//! States are alike: free text in which a mark may begin differs from free text only in the next byte of the mark. A
+//! mask is therefore made of that of another state where a first byte leads both to the same state.
+
+mod computer;
+mod kept;
+mod lexer_mask;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub(super) use computer::{MaskLimits, Masks, SLICES};
