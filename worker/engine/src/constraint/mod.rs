@@ -13,6 +13,7 @@ mod literal;
 mod masks;
 #[cfg(test)]
 mod tests;
+mod texts;
 mod threads;
 
 pub use compiler::{CompiledGrammar, GrammarChecker, GrammarCompiler};
@@ -21,4 +22,5 @@ pub use follow::{Constraint, ConstraintError, NextToken};
 pub use gbnf::{GbnfError, lark_of_gbnf};
 pub use grammar::Grammar;
 pub(crate) use literal::literal;
+pub(crate) use texts::TextSet;
 pub use threads::{MaskThreads, MaskTimes};

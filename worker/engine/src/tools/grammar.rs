@@ -9,8 +9,9 @@ use serde_json::{Map, Value, json};
 
 use super::format::{ToolFormat, ToolMarkers};
 use super::parser::ToolParser;
-use super::xml_call::{Tags, is_text, tags};
-use crate::constraint::{Grammar, literal};
+use super::values::{Kinds, Spelling, kinds, read_as};
+use super::xml_call::{Tags, tags};
+use crate::constraint::{Grammar, TextSet, literal};
 
 /// A tool that a model may call.
 #[derive(Clone, Debug, PartialEq)]
@@ -289,6 +290,9 @@ impl CallWriter<'_> {
     fn tagged(&mut self, number: usize, tool: &Tool) -> Result<String, String> {
         let tags = tags(self.format);
         let parameters = object_schema(&tool.parameters);
+        let root = Value::Object(parameters.clone());
+        let spelling = Spelling { root: &root, strict: tool.strict };
+        spelling.check_arguments(&parameters)?;
         let required: Vec<&str> = parameters
             .get("required")
             .and_then(Value::as_array)
@@ -300,11 +304,20 @@ impl CallWriter<'_> {
         let properties = parameters.get("properties").and_then(Value::as_object).unwrap_or(&empty);
         let mut all = Vec::new();
         for (index, (key, schema)) in properties.iter().enumerate() {
-            let value = self.tagged_value(schema, &parameters, tags, tool.strict);
-            let (open, before_value) = (format!("{}{key}{}", tags.key.0, tags.key.1), self.before_value());
-            let rule = format!("parameter_{number}_{index}");
-            let _ = writeln!(self.rules, "{rule}: {} {value}", literal(&(open + before_value)));
-            all.push(if required.contains(&key.as_str()) { rule } else { format!("{rule}?") });
+            let is_required = required.contains(&key.as_str());
+            let value =
+                self.tagged_value(schema, &spelling, tags).map_err(|why| format!("the parameter '{key}': {why}"))?;
+            let is_readable = key.trim() == key && !key.contains(tags.key.1);
+            match value.filter(|_| is_readable) {
+                Some(value) => {
+                    let (open, before_value) = (format!("{}{key}{}", tags.key.0, tags.key.1), self.before_value());
+                    let rule = format!("parameter_{number}_{index}");
+                    let _ = writeln!(self.rules, "{rule}: {} {value}", literal(&(open + before_value)));
+                    all.push(if is_required { rule } else { format!("{rule}?") });
+                }
+                None if is_required => return Err(format!("the parameter '{key}' has no value between tags")),
+                None => {}
+            }
         }
         if let Some(missing) = required.iter().find(|key| !properties.contains_key(**key)) {
             return Err(format!("'required' names '{missing}', which is not in 'properties'"));
@@ -321,44 +334,55 @@ impl CallWriter<'_> {
         if self.format == ToolFormat::Glm { "\n<arg_value>" } else { "\n" }
     }
 
-    /// A value and what ends it.
-    fn tagged_value(&mut self, schema: &Value, root: &Map<String, Value>, tags: &Tags, strict: bool) -> String {
-        let end = match self.format {
-            ToolFormat::Glm => format!("{}\n", tags.value.1),
-            _ => format!("\n{}\n", tags.value.1),
-        };
-        let texts = schema.get("enum").and_then(Value::as_array).filter(|values| values.iter().all(Value::is_string));
-        let texts = texts.map(|values| values.iter().filter_map(Value::as_str).map(literal).collect::<Vec<_>>());
-        if let Some(texts) = texts.filter(|texts| !texts.is_empty()) {
-            return format!("({}) {}", texts.join(" | "), literal(&end));
-        }
+    /// A value and what ends it; `None` where the schema allows none.
+    ///
+    /// A text is spelled without quotes. It and the words and numbers that may come in its place are one terminal with
+    /// the tag behind them, since the lexer cannot know before the tag which of them it reads.
+    fn tagged_value(&mut self, schema: &Value, spelling: &Spelling<'_>, tags: &Tags) -> Result<Option<String>, String> {
         let number = self.free;
         self.free += 1;
-        if is_text(schema) {
-            // The text ends at the first tag; it can be any, so lengths and patterns do not bind it.
-            let _ = writeln!(self.rules, "value_{number}[suffix={}]: {ANY}", literal(&end));
-            return format!("value_{number}");
-        }
-        let mut schema = match schema {
-            Value::Object(schema) => schema.clone(),
-            _ => Map::new(),
-        };
-        for name in ["$defs", "definitions"] {
-            if let Some(definitions) = root.get(name) {
-                schema.insert(name.to_owned(), definitions.clone());
+        let (before_end, behind_end) = if self.format == ToolFormat::Glm { ("", "\n") } else { ("\n", "\n") };
+        let end = format!("{before_end}{}{behind_end}", tags.value.1);
+        let all = kinds(schema, spelling.root);
+        let mut ways = Vec::new();
+        let mut in_json = all;
+        if all.has(Kinds::TEXT) {
+            let mut texts = vec![spelling.of(schema, Kinds::TEXT)?, TextSet::but(TextSet::with(tags.value.1))];
+            let others = [Kinds::NUMBER, Kinds::BOOLEAN, Kinds::NULL, Kinds::OBJECT, Kinds::ARRAY];
+            let others = others.into_iter().filter(|kind| all.has(*kind));
+            texts.extend(others.filter_map(read_as).map(TextSet::but));
+            if self.format == ToolFormat::Glm {
+                // A reader drops line feeds at both ends.
+                texts.push(TextSet::Expression(r"([^\n]((?s:.*)[^\n])?)?".to_owned()));
             }
+            let words = spelling.of(schema, all.and(Kinds::WORDS))?;
+            let whole = TextSet::Any([TextSet::All(texts), words].into_iter().filter(|set| !set.is_empty()).collect());
+            if !whole.is_empty() {
+                let _ = writeln!(self.rules, "VALUE_{number}: {} {}", whole.terminal(), literal(&end));
+                ways.push(format!("VALUE_{number}"));
+            }
+            in_json = all.without(Kinds::TEXT).without(Kinds::WORDS);
         }
-        let options = json!({
-            "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ", "lenient": !strict,
-            "coerce_one_of": !strict,
-        });
-        let words = python_words(&schema);
-        let schema = self::options(schema, &options);
-        let _ = writeln!(self.rules, "value_{number}: %json {schema}");
-        // Qwen3-Coder's template writes these as Python does.
-        let words = if self.format == ToolFormat::QwenCoder { words } else { Vec::new() };
-        let words: String = words.iter().map(|word| format!(" | {}", literal(word))).collect();
-        format!("(value_{number}{words}) {}", literal(&end))
+        if in_json != Kinds::NONE {
+            let mut schema = in_json.only(schema);
+            for name in ["$defs", "definitions"] {
+                if let Some(definitions) = spelling.root.get(name) {
+                    schema.insert(name.to_owned(), definitions.clone());
+                }
+            }
+            let options = json!({
+                "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
+                "lenient": !spelling.strict, "coerce_one_of": !spelling.strict,
+            });
+            // Qwen3-Coder's template writes these as Python does.
+            let is_python = self.format == ToolFormat::QwenCoder && !all.has(Kinds::TEXT);
+            let words = if is_python { python_words(&schema) } else { Vec::new() };
+            let schema = self::options(schema, &options);
+            let _ = writeln!(self.rules, "value_{number}: %json {schema}");
+            let words: String = words.iter().map(|word| format!(" | {}", literal(word))).collect();
+            ways.push(format!("(value_{number}{words}) {}", literal(&end)));
+        }
+        Ok((!ways.is_empty()).then(|| format!("({})", ways.join(" | "))))
     }
 }
 

@@ -9,6 +9,7 @@ mod json_call;
 mod parser;
 #[cfg(test)]
 mod tests;
+mod values;
 mod xml_call;
 
 pub use event::ToolEvent;

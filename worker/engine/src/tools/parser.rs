@@ -411,8 +411,9 @@ impl ToolParser {
         let mut text = std::mem::replace(&mut self.buffer, rest);
         text.truncate(end);
         let inside = text.trim_start().strip_prefix(tags.value.0).filter(|_| !tags.value.0.is_empty()).unwrap_or(&text);
-        let schema = self.schemas.get(&tool).and_then(|schema| schema.get("properties")?.get(&known));
-        let value = xml_call::value(schema, inside);
+        let root = self.schemas.get(&tool).unwrap_or(&Value::Null);
+        let schema = root.get("properties").and_then(|properties| properties.get(&known));
+        let value = xml_call::value(schema, root, inside);
         let between = if is_first { "" } else { ", " };
         is_first = false;
         self.arguments(format!("{between}{}: {value}", Value::String(known)), out);

@@ -340,6 +340,209 @@ fn en_5_arguments_have_no_field_that_the_schema_does_not_name_unless_it_says_so(
     assert!(allows(&joined, &call(r#"{"a": null, "b": null}"#)));
 }
 
+/// A call of the tool `f` with one parameter `x`.
+fn call_between_tags(format: ToolFormat, value: &str) -> String {
+    match format {
+        ToolFormat::Glm => {
+            format!("<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>{value}</arg_value>\n</tool_call>")
+        }
+        _ => format!("<tool_call>\n<function=f>\n<parameter=x>\n{value}\n</parameter>\n</function>\n</tool_call>"),
+    }
+}
+
+fn plan_of_one(format: ToolFormat, schema: &Value, strict: bool) -> ToolPlan {
+    let parameters = json!({
+        "type": "object", "required": ["x"], "properties": {"x": schema},
+        "$defs": {"short": {"type": "string", "maxLength": 2}, "self": {"$ref": "#/$defs/self"}},
+    });
+    let tools = vec![Tool { name: "f".to_owned(), parameters, strict }];
+    ToolPlan { format, tools, choice: ToolChoice::Required, parallel: false, answer: None }
+}
+
+/// The value of `x` as a reader of a call has it.
+fn value_read(plan: &ToolPlan, call: &str) -> Value {
+    let mut parser = plan.parser();
+    let mut events = parser.push(call);
+    events.extend(parser.finish());
+    let pieces = events.into_iter().map(|event| match event {
+        ToolEvent::Arguments { piece, .. } => piece,
+        ToolEvent::Begin { name, .. } if name == "f" => String::new(),
+        other => panic!("{call}: {other:?}"),
+    });
+    let arguments: Value = serde_json::from_str(&pieces.collect::<String>()).unwrap_or_else(|e| panic!("{call}: {e}"));
+    arguments["x"].clone()
+}
+
+/// A schema, spellings of values that it allows with those values, and spellings that it does not allow.
+type TaggedCase = (Value, Vec<(&'static str, Value)>, Vec<&'static str>);
+
+fn tagged_cases() -> Vec<TaggedCase> {
+    let texts = |texts: &[&'static str]| texts.iter().map(|text| (*text, json!(text))).collect::<Vec<_>>();
+    let and = |mut some: Vec<(&'static str, Value)>, more: &[(&'static str, Value)]| {
+        some.extend_from_slice(more);
+        some
+    };
+    vec![
+        (json!({"type": "string"}), texts(&["", "42", "null", "\"q\"", "<b> & </p", "two\nlines", "[1]"]), vec![]),
+        (json!({"type": "string", "minLength": 2, "maxLength": 3}), texts(&["ab", "日本語"]), vec!["", "a", "abcd"]),
+        (json!({"type": "string", "pattern": "^[A-Z]{2}-\\d+$"}), texts(&["AB-1"]), vec!["ab-1", "AB-", "xAB-1"]),
+        (json!({"type": "string", "pattern": "b/", "maxLength": 4}), texts(&["ab/c", "b/"]), vec!["b", "aab/c"]),
+        (json!({"type": "string", "format": "date"}), texts(&["2024-02-28"]), vec!["2024-02-30", "today"]),
+        (json!({"type": "string", "format": "ipv4"}), texts(&["127.0.0.1"]), vec!["256.0.0.1", "1.2.3"]),
+        (json!({"type": "string", "enum": ["a", "b c", ""]}), texts(&["a", "b c", ""]), vec!["b", "ab"]),
+        (json!({"const": "only"}), texts(&["only"]), vec!["on", "\"only\""]),
+        (json!({"$ref": "#/$defs/short"}), texts(&["", "ab"]), vec!["abc"]),
+        (json!({"allOf": [{"type": "string"}, {"minLength": 2}]}), texts(&["ab"]), vec!["a"]),
+        (
+            json!({"oneOf": [{"type": "string", "maxLength": 3}, {"type": "string", "minLength": 3}]}),
+            texts(&["ab", "abcd"]),
+            vec!["abc"],
+        ),
+        (
+            json!({"anyOf": [{"type": "string", "maxLength": 4}, {"type": "null"}]}),
+            and(texts(&["", "42", "true", "[1]", "no"]), &[("null", json!(null))]),
+            vec!["null ", "fives"],
+        ),
+        (
+            json!({"type": ["string", "integer"], "maxLength": 4}),
+            and(texts(&["abc", "1a", "null", "2-1"]), &[("12345", json!(12_345)), ("-7", json!(-7))]),
+            vec!["abcde", "1.5", "07"],
+        ),
+        (
+            json!({"enum": [1, "a", null, true]}),
+            and(texts(&["a"]), &[("1", json!(1)), ("null", json!(null)), ("true", json!(true))]),
+            vec!["2", "b", "\"a\"", "false"],
+        ),
+        (
+            json!({"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "integer"}}]}),
+            and(texts(&["a", "42", "{}"]), &[("[1, 2]", json!([1, 2]))]),
+            vec!["", "[a]", "[\"a\"]"],
+        ),
+        (json!({"type": "integer", "maximum": 9}), vec![("7", json!(7))], vec!["10", "seven", ""]),
+        (json!({"type": "array", "items": {"type": "string"}}), vec![("[\"a\"]", json!(["a"]))], vec!["a"]),
+    ]
+}
+
+const TAGGED: [ToolFormat; 2] = [ToolFormat::QwenCoder, ToolFormat::Glm];
+
+#[test]
+fn en_5_values_between_tags_keep_to_their_schema() {
+    for format in TAGGED {
+        for (schema, yes, no) in tagged_cases() {
+            let plan = plan_of_one(format, &schema, true);
+            for (spelled, value) in yes {
+                let call = call_between_tags(format, spelled);
+                assert!(allows(&plan, &call), "{format:?}, {schema}: {spelled:?}");
+                assert_eq!(value_read(&plan, &call), value, "{format:?}, {schema}: {spelled:?}");
+            }
+            for spelled in no {
+                assert!(!allows(&plan, &call_between_tags(format, spelled)), "{format:?}, {schema}: {spelled:?}");
+            }
+        }
+        // A reader would end the value at its first tag.
+        let plan = plan_of_one(format, &json!({"type": "string"}), true);
+        for tag in ["</parameter>", "</arg_value>"] {
+            let call = call_between_tags(format, &format!("a{tag}b"));
+            assert_eq!(allows(&plan, &call), value_read_is(&plan, &call, &format!("a{tag}b")), "{format:?}, {tag}");
+        }
+    }
+}
+
+/// Whether a call is read as it was meant.
+fn value_read_is(plan: &ToolPlan, call: &str, value: &str) -> bool {
+    let (mut parser, mut read) = (plan.parser(), String::new());
+    for event in parser.push(call).into_iter().chain(parser.finish()) {
+        if let ToolEvent::Arguments { piece, .. } = event {
+            read.push_str(&piece);
+        }
+    }
+    serde_json::from_str::<Value>(&read).is_ok_and(|arguments| arguments == json!({"x": value}))
+}
+
+#[test]
+fn en_5_a_keyword_that_values_between_tags_cannot_be_held_to_is_refused_by_name() {
+    for format in TAGGED {
+        let refusal = |schema: Value, strict: bool| {
+            plan_of_one(format, &schema, strict).grammar(&ToolMarkers::default()).err().map(|error| error.message)
+        };
+        for (schema, word) in [
+            (json!({"type": "string", "not": {"const": "a"}}), "not"),
+            (json!({"type": "string", "format": "frob"}), "frob"),
+        ] {
+            assert!(refusal(schema.clone(), true).is_some_and(|why| why.contains(word)), "{schema}");
+            assert_eq!(refusal(schema, false), None);
+        }
+        for (schema, word) in [
+            (json!({"type": "string", "pattern": "("}), "pattern"),
+            (json!({"type": "string", "minLength": 3, "maxLength": 2}), "minLength"),
+            (json!({"type": "string", "minLength": "3"}), "minLength"),
+            (json!({"type": "string", "pattern": "^a{3}$", "maxLength": 2}), "'x'"),
+            (json!({"type": "string", "enum": []}), "'x'"),
+            (json!({"$ref": "#/$defs/none"}), "#/$defs/none"),
+            (json!({"$ref": "#/$defs/self"}), "$ref"),
+            (json!(false), "'x'"),
+        ] {
+            for strict in [true, false] {
+                assert!(refusal(schema.clone(), strict).is_some_and(|why| why.contains(word)), "{schema}");
+            }
+        }
+        let mut plan = plan_of_one(format, &json!({"type": "string"}), true);
+        plan.tools[0].parameters["minProperties"] = json!(1);
+        assert!(plan.grammar(&ToolMarkers::default()).unwrap_err().message.contains("minProperties"));
+    }
+}
+
+/// A call with any values that the grammar allows, one byte after the other as the choices say.
+fn random_call(plan: &ToolPlan, format: ToolFormat, choices: &[u16]) -> Option<String> {
+    let threads = Arc::new(MaskThreads::start().unwrap());
+    let compiler = GrammarCompiler::new(&fixture::byte_level().vocabulary().unwrap(), Arc::clone(&threads)).unwrap();
+    let mut constraint = Constraint::begin(compiler.compile(&plan.grammar(&ToolMarkers::default()).unwrap()).unwrap());
+    let mut answer = Vec::new();
+    let end = call_between_tags(format, "|").rsplit('|').next().unwrap().as_bytes().to_vec();
+    for choice in choices.iter().cycle().take(900) {
+        let seen = threads.done();
+        let next = loop {
+            match constraint.next_token() {
+                Some(next) => break next.unwrap(),
+                None => threads.wait_beyond(seen, std::time::Duration::from_secs(30)),
+            }
+        };
+        let NextToken::OneOf(mask) = next else { return String::from_utf8(answer).ok() };
+        let allowed: Vec<u8> = (0..=255).filter(|byte| mask.allows(u32::from(*byte))).collect();
+        if allowed.is_empty() {
+            return String::from_utf8(answer).ok();
+        }
+        // Mostly towards the end of the value.
+        let begun = (0..end.len()).rev().find(|length| answer.ends_with(&end[..*length])).unwrap_or(0);
+        let ending = allowed.iter().find(|byte| **byte == end[begun]).filter(|_| choice % 4 != 0);
+        let byte = *ending.unwrap_or(&allowed[usize::from(*choice) % allowed.len()]);
+        answer.push(byte);
+        constraint.accept(u32::from(byte));
+    }
+    None
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// A call that the grammar allows is read as a value that the grammar for the same schema in JSON has.
+    #[test]
+    fn en_5_any_value_between_tags_is_valid_when_it_is_read(
+        case in any::<prop::sample::Index>(), is_glm in any::<bool>(), choices in proptest::collection::vec(any::<u16>(), 20..60),
+    ) {
+        let cases = tagged_cases();
+        let (schema, ..) = &cases[case.index(cases.len())];
+        let format = if is_glm { ToolFormat::Glm } else { ToolFormat::QwenCoder };
+        let plan = plan_of_one(format, schema, true);
+        let Some(call) = random_call(&plan, format, &choices) else { return Ok(()) };
+        let value = value_read(&plan, &call);
+        let in_json = plan_of_one(ToolFormat::MistralNamed, schema, true);
+        // The grammar of JSON knows no texts in exactly one of two sets.
+        prop_assume!(schema.get("oneOf").is_none());
+        prop_assert!(allows(&in_json, &format!("[TOOL_CALLS]f[ARGS]{{\"x\": {value}}}")), "{}: {} from {}", schema, value, call);
+    }
+}
+
 proptest! {
     #[test]
     fn en_5_calls_do_not_depend_on_the_pieces(

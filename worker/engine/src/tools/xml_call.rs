@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::format::ToolFormat;
+use super::values::{Kinds, kinds};
 
 /// The tags around one parameter.
 pub(super) struct Tags {
@@ -28,33 +29,23 @@ pub(super) fn tags(format: ToolFormat) -> &'static Tags {
     if format == ToolFormat::Glm { &GLM } else { &QWEN_CODER }
 }
 
-/// The value of a parameter as JSON.
-pub(super) fn value(schema: Option<&Value>, text: &str) -> String {
+/// The value of a parameter as JSON: a text, unless its schema allows another value that is spelled like this. `root`
+/// has what references of the schema name.
+pub(super) fn value(schema: Option<&Value>, root: &Value, text: &str) -> String {
     let text = text.strip_prefix('\n').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
-    let as_text = || Value::String(text.to_owned()).to_string();
-    if schema.is_some_and(is_text) {
-        return as_text();
-    }
-    match serde_json::from_str::<Value>(text.trim()) {
-        Ok(Value::String(_)) => as_text(),
-        Ok(value) => value.to_string(),
-        Err(_) => match text.trim() {
-            // Models that write Python's words.
-            "True" => "true".to_owned(),
-            "False" => "false".to_owned(),
-            "None" => "null".to_owned(),
-            _ => as_text(),
-        },
-    }
-}
-
-/// Whether a schema allows texts only.
-pub(super) fn is_text(schema: &Value) -> bool {
-    let all_texts = |values: &Vec<Value>| !values.is_empty() && values.iter().all(Value::is_string);
-    match schema.get("type") {
-        Some(Value::String(kind)) => kind == "string",
-        Some(Value::Array(kinds)) => kinds.iter().all(|kind| kind == "string"),
-        _ => schema.get("enum").and_then(Value::as_array).is_some_and(all_texts),
+    let kinds = schema.map_or(Kinds::ALL, |schema| kinds(schema, root));
+    let word = match text.trim() {
+        // Models that write Python's words.
+        "True" => "true",
+        "False" => "false",
+        "None" => "null",
+        word => word,
+    };
+    match serde_json::from_str::<Value>(word) {
+        Ok(value) if !value.is_string() && (kinds.has(Kinds::of(&value)) || !kinds.has(Kinds::TEXT)) => {
+            value.to_string()
+        }
+        _ => Value::String(text.to_owned()).to_string(),
     }
 }
