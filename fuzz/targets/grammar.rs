@@ -1,13 +1,28 @@
-//! Grammars of strangers: each is refused, or can be followed for some tokens.
+//! Grammars of strangers: each is refused, or its answers can be followed. Both checks of a grammar agree, every token
+//! that a mask allows is taken, and a form that goes on has a token to go on with.
 #![no_main]
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
-use model_boss_engine::constraint::{Grammar, GrammarChecker};
+use model_boss_engine::constraint::{
+    CompiledGrammar, Constraint, Grammar, GrammarChecker, GrammarCompiler, MaskThreads, NextToken,
+};
 use model_boss_engine::fake::byte_vocabulary;
 
+/// Tokens of an answer that are followed.
+const TOKENS: usize = 48;
+
+/// Far longer than any mask over so few tokens takes, even with a sanitizer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 static CHECKER: LazyLock<GrammarChecker> = LazyLock::new(|| GrammarChecker::new(&byte_vocabulary()).expect("a vocabulary"));
+
+static COMPILER: LazyLock<GrammarCompiler> = LazyLock::new(|| {
+    let threads = Arc::new(MaskThreads::start().expect("threads"));
+    GrammarCompiler::new(&byte_vocabulary(), threads).expect("a vocabulary")
+});
 
 fuzz_target!(|data: &[u8]| {
     let Some((which, bytes)) = data.split_first() else { return };
@@ -20,5 +35,50 @@ fuzz_target!(|data: &[u8]| {
         3 => Grammar::Gbnf(text),
         _ => Grammar::Choice(text.split(',').map(str::to_owned).collect()),
     };
-    let _ = CHECKER.check(&grammar);
+    let checked = CHECKER.check(&grammar);
+    match COMPILER.compile(&grammar) {
+        Ok(compiled) => {
+            assert_eq!(checked, Ok(()), "{grammar:?}");
+            follow(&compiled, bytes);
+        }
+        Err(error) => {
+            assert!(checked.is_err(), "{grammar:?}: {error}");
+            assert!(!error.to_string().is_empty());
+        }
+    }
 });
+
+/// Follows an answer; the bytes decide which of the allowed tokens comes next.
+fn follow(compiled: &CompiledGrammar, choices: &[u8]) {
+    let vocabulary = u32::try_from(byte_vocabulary().len()).expect("few tokens");
+    let mut constraint = Constraint::begin(compiled.clone());
+    for choice in choices.iter().rev().cycle().take(TOKENS) {
+        match next(&mut constraint) {
+            Some(NextToken::OneOf(mask)) => {
+                let allowed: Vec<u32> = (0..vocabulary).filter(|token| mask.allows(*token)).collect();
+                assert!(!allowed.is_empty(), "the answer can neither go on nor end");
+                constraint.accept(allowed[usize::from(*choice) % allowed.len()]);
+            }
+            Some(NextToken::End) | None => return,
+        }
+    }
+}
+
+/// The next tokens; `None` where the grammar came to the limits on its size.
+fn next(constraint: &mut Constraint) -> Option<NextToken> {
+    let threads = Arc::clone(constraint.grammar().threads());
+    let begun = Instant::now();
+    loop {
+        let seen = threads.done();
+        match constraint.next_token() {
+            Some(Ok(next)) => return Some(next),
+            Some(Err(error)) => {
+                let words = error.to_string();
+                assert!(!words.contains("doesn't satisfy"), "a token that the mask allowed was refused: {words}");
+                return None;
+            }
+            None => threads.wait_beyond(seen, PATIENCE),
+        }
+        assert!(begun.elapsed() < PATIENCE, "a mask takes too long");
+    }
+}
