@@ -21,6 +21,15 @@ import ollama
 import openai
 import pytest
 
+# A template that shows tools, with Hermes' calls.
+AGENT_TEMPLATE = """{% if tools %}<|im_start|>system
+{{ tools | tojson }}<|im_end|>
+{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content or '' }}{% for call in m.tool_calls or [] %}<tool_call>
+{{ call.function | tojson }}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -63,6 +72,18 @@ def coordinator(folder: pathlib.Path, worker: str, settings: str = ""):
         log.close()
 
 
+def write_agent(folder):
+    """A model of random weights, `agent`. What it says makes no sense, but it has room for long conversations."""
+    weights, length = folder / "agent.gguf", 16_384
+    subprocess.run([binary("model-boss-worker"), "synth", "qwen3-tiny", weights], check=True)
+    # The metadata has the length as a number of type 4, four bytes behind the key.
+    key = b"qwen3.context_length" + struct.pack("<I", 4)
+    head, rest = weights.read_bytes().split(key, 1)
+    weights.write_bytes(head + key + struct.pack("<I", length) + rest[4:])
+    manifest = f'name = "agent"\nsource = {{ path = "{weights}" }}\ncontext_length = {length}\nmax_concurrent = 8\n'
+    (folder / "manifests/agent.toml").write_text(manifest + f"chat_template = {json.dumps(AGENT_TEMPLATE)}\n")
+
+
 @pytest.fixture(scope="session")
 def guide_url(tmp_path_factory):
     """The built-in model, and `caller`: the same one, which calls a tool whenever it may."""
@@ -70,6 +91,7 @@ def guide_url(tmp_path_factory):
     shutil.copytree(REPOSITORY / "manifests/guide", folder / "manifests/guide")
     caller = 'name = "caller"\nsource = { path = "guide" }\n[params]\ntool_choice = "required"\nparallel_tool_calls = false\n'
     (folder / "manifests/caller.toml").write_text(caller)
+    write_agent(folder)
     with coordinator(folder, "model-boss-worker") as url:
         yield url
 

@@ -133,7 +133,7 @@ def test_a_client_behaves_as_with_the_server_it_was_written_for(program, guide_u
     command = program.install()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MODEL_BOSS_")}
     environment |= {"MODEL_BOSS_ROOT": guide_url.removesuffix("/v1")}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3_000:]
     passed[program.name] = program.installed()
 
