@@ -23,6 +23,13 @@ pub(crate) enum KvElement {
     Q8_0,
 }
 
+/// The types that not every device has.
+#[derive(Clone, Copy, Debug)]
+struct KvTypes {
+    bf16: bool,
+    q8_0: bool,
+}
+
 impl KvElement {
     /// The type on a device that computes in `computes`. `narrow` says whether any matrix is stored in fewer bits than
     /// f32.
@@ -35,20 +42,29 @@ impl KvElement {
         computes: DType,
         narrow: bool,
     ) -> Result<Self, KvTypeUnavailable> {
-        let refuse = |instead| Err(KvTypeUnavailable { wanted, instead });
+        let bf16 = on.is_cpu() || device::has_bf16(on);
+        Self::with(
+            wanted,
+            KvTypes { bf16, q8_0: on.is_cpu() },
+            if on.is_cpu() && narrow { DType::F16 } else { computes },
+        )
+    }
+
+    /// The type on a device that has `types` beside f32 and f16; `auto` is that of `usual`.
+    fn with(wanted: KvCacheType, types: KvTypes, usual: DType) -> Result<Self, KvTypeUnavailable> {
+        let instead = if types.bf16 { "auto, f32, f16 or bf16" } else { "auto, f32 or f16" };
+        let refuse = || Err(KvTypeUnavailable { wanted, instead });
         match wanted {
-            KvCacheType::Auto => Ok(match computes {
-                _ if on.is_cpu() && narrow => Self::F16,
+            KvCacheType::Auto => Ok(match usual {
                 DType::F16 => Self::F16,
                 DType::BF16 => Self::Bf16,
                 _ => Self::F32,
             }),
             KvCacheType::F32 => Ok(Self::F32),
             KvCacheType::F16 => Ok(Self::F16),
-            KvCacheType::Bf16 if on.is_cpu() || device::has_bf16(on) => Ok(Self::Bf16),
-            KvCacheType::Bf16 => refuse("auto, f16 or f32"),
-            KvCacheType::Q8_0 if on.is_cpu() => Ok(Self::Q8_0),
-            KvCacheType::Q8_0 => refuse("auto, f16, bf16 or f32, or the device cpu"),
+            KvCacheType::Bf16 if types.bf16 => Ok(Self::Bf16),
+            KvCacheType::Q8_0 if types.q8_0 => Ok(Self::Q8_0),
+            KvCacheType::Bf16 | KvCacheType::Q8_0 => refuse(),
         }
     }
 
@@ -96,7 +112,21 @@ mod tests {
             assert_eq!(of(KvCacheType::Bf16, narrow), Ok(KvElement::Bf16));
             assert_eq!(of(KvCacheType::Q8_0, narrow), Ok(KvElement::Q8_0));
         }
-        let refusal = KvTypeUnavailable { wanted: KvCacheType::Q8_0, instead: "f16" }.to_string();
-        assert!(refusal.contains("\"q8_0\"") && refusal.contains("choose f16"), "{refusal}");
+    }
+
+    #[test]
+    fn en_2_a_device_refuses_a_type_that_it_lacks_and_names_those_it_has() {
+        let gpu = |wanted, bf16| KvElement::with(wanted, KvTypes { bf16, q8_0: false }, DType::BF16);
+        assert_eq!(gpu(KvCacheType::Auto, true), Ok(KvElement::Bf16));
+        assert_eq!(gpu(KvCacheType::Bf16, true), Ok(KvElement::Bf16));
+        assert_eq!(gpu(KvCacheType::F32, false), Ok(KvElement::F32));
+        for (wanted, bf16, said) in [
+            (KvCacheType::Q8_0, true, "\"q8_0\" is not available on this device; choose auto, f32, f16 or bf16"),
+            (KvCacheType::Q8_0, false, "\"q8_0\" is not available on this device; choose auto, f32 or f16"),
+            (KvCacheType::Bf16, false, "\"bf16\" is not available on this device; choose auto, f32 or f16"),
+        ] {
+            let refusal = gpu(wanted, bf16).unwrap_err().to_string();
+            assert!(refusal.ends_with(said), "{refusal}");
+        }
     }
 }
