@@ -1,5 +1,7 @@
 //! A table with one row for each figure, model-boss's and a peer's in every round: as Markdown and as JSON.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::proxy::report::summary;
@@ -47,6 +49,11 @@ impl Table {
         }
         text
     }
+}
+
+/// A time as tables show it.
+pub(crate) fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 #[cfg(test)]

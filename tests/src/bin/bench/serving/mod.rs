@@ -7,13 +7,13 @@ mod schema;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use model_boss_tests::{Boss, Client, Event, Processes, Sandbox, binary};
 use serde_json::json;
 
 use crate::peer::{LlamaServer, peer};
-use crate::table::Table;
+use crate::table::{Table, milliseconds};
 
 /// The shape of the measured model.
 const SHAPE: &str = "qwen3-0.6b";
@@ -285,7 +285,7 @@ async fn schema(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
     }
     for round in 0..options.rounds {
         eprintln!("round {} of {}", round + 1, options.rounds);
-        schema::round(&doors, round, options, table).await;
+        schema::round(&doors, round, options.tokens, table).await;
     }
     boss.finish().await;
 }
@@ -411,8 +411,4 @@ fn version(program: &Path) -> String {
     let output = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
     let text = String::from_utf8_lossy(&output);
     text.lines().find(|line| line.contains("version")).unwrap_or("does not say its version").trim().to_owned()
-}
-
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
 }

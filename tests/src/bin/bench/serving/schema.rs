@@ -1,13 +1,12 @@
 //! `scripts/bench schema`: answers that keep to a JSON schema. The measurement has the wait for the first token under a
-//! new schema, tokens per second with and without one, and the gaps of a free answer beside an answer with a new schema.
+//! new schema, tokens per second with and without one, and the gaps of a free answer beside one under a new schema.
 
 use std::time::{Duration, Instant};
 
 use model_boss_tests::{Client, Event};
 use serde_json::{Value, json};
 
-use super::{Options, milliseconds};
-use crate::table::Table;
+use crate::table::{Table, milliseconds};
 
 /// Entries of an answer; each has about twenty tokens without white space.
 const ENTRIES: usize = 2;
@@ -30,8 +29,8 @@ impl Timed {
     }
 }
 
-/// One round of all rows: each door has its turn, our own first.
-pub(super) async fn round(doors: &[Client], round: usize, options: &Options, table: &mut Table) {
+/// One round of all rows: each door has its turn, our own first. Free answers have `tokens`.
+pub(super) async fn round(doors: &[Client], round: usize, tokens: usize, table: &mut Table) {
     let (mut first, mut again, mut held, mut free) = ([None; 2], [None; 2], [None; 2], [None; 2]);
     let (mut beside, mut alone) = ([None; 2], [None; 2]);
     for (place, door) in doors.iter().enumerate() {
@@ -43,10 +42,10 @@ pub(super) async fn round(doors: &[Client], round: usize, options: &Options, tab
         first[place] = Some(milliseconds(new.first));
         again[place] = Some(milliseconds(known.first));
         held[place] = Some(known.rate());
-        let without = answer(*door, None, options.tokens).await;
+        let without = answer(*door, None, tokens).await;
         free[place] = Some(without.rate());
         alone[place] = without.gaps.iter().max().copied().map(milliseconds);
-        beside[place] = gap_beside(*door, &self::schema(round + 1_000), options.tokens).await.map(milliseconds);
+        beside[place] = gap_beside(*door, &self::schema(round + 1_000), tokens).await.map(milliseconds);
     }
     table.add("first token under a schema not seen before: ms", first[0], first[1]);
     table.add("first token under the same schema again: ms", again[0], again[1]);
