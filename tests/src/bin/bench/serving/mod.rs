@@ -309,7 +309,7 @@ fn words(round: usize, ending: usize) -> String {
     let word = |at: usize| {
         let own = if at < SHARED_WORDS { 0 } else { ending + 1 };
         let number = (at * 2_654_435 + round * 97_003 + own * 7_919) >> 3;
-        let count = if at % 4 == 0 { 2 } else { 1 };
+        let count = if at.is_multiple_of(4) { 2 } else { 1 };
         let syllables: String = (0..count).map(|part| SYLLABLES[number >> (3 * part) & 7]).collect();
         // The first word already tells the rounds apart.
         if at == 0 { format!("{round} {syllables}") } else { syllables }
