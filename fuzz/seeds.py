@@ -134,6 +134,8 @@ TOOLS = """{% set ns = namespace(n=0) %}{% if tools %}{{ tools | tojson(indent=2
 {% generation %}{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(', ') }}{% endgeneration %}
 {% if ns.n > 99 %}{{ raise_exception('no') }}{% endif %}"""
 
+STATEMENTS = Path(__file__).parent.parent.joinpath("worker/engine/tests/templates/statements.txt").read_text().splitlines()
+
 SEEDS = {
     "safetensors": {
         "empty": safetensors({}),
@@ -195,6 +197,12 @@ SEEDS = {
         }).encode(),
         "chatml.jinja": CHATML.encode(),
         "tools.jinja": TOOLS.encode(),
+    },
+    "template": {
+        "chatml": CHATML.encode(),
+        "tools": TOOLS.encode(),
+        "messages": (CHATML + "\0" + json.dumps([{"role": "user", "content": ["a", {"b": [1, 2.5, None]}]}])).encode(),
+        **{f"statement-{at}": line.replace("\\n", "\n").encode() for at, line in enumerate(STATEMENTS)},
     },
     "tasks": {
         "example.yaml": (Path(__file__).parent.parent / "tasks.yaml").read_bytes(),

@@ -40,12 +40,14 @@ const TEMPLATE: &str = r#"
 {%- elif attack == 'recursion' -%}{{ endless(0) }}
 {%- elif attack == 'range' -%}{{ range(1000000000) | list | length }}
 {%- elif attack == 'multiply' -%}{{ ('x' * 99999999999) | length }}
-{%- elif attack == 'while' -%}{%- for i in range(rounds) -%}{%- set x = l | sort | length -%}{%- endfor -%}
+{%- elif attack == 'slow' -%}{%- for i in range(99999) -%}{%- set x = '%.999e%.999e%.999e%.999e' % (0.1, 0.2, 0.3, 0.7) -%}{%- endfor -%}
+{%- elif attack == 'hoard' -%}{%- for i in range(9) -%}{%- set ns.l = ns.l + ['x' * 60000000 ~ i] -%}{%- endfor -%}
+{%- elif attack == 'while' -%}{%- for i in range(rounds) -%}{%- set x = '%.999e%.999e%.999e%.999e' % (0.1, 0.2, 0.3, 0.7) -%}{%- endfor -%}
 {%- endif -%}
 {%- for message in messages -%}<|user|> {{ message.content }}<|end|>{%- endfor -%}<|assistant|>"#;
 
 /// Attacks that exceed a limit, and end with its error.
-const OVER: [&str; 14] = [
+const OVER: [&str; 16] = [
     "concatenate",
     "replace",
     "join",
@@ -60,6 +62,8 @@ const OVER: [&str; 14] = [
     "equal",
     "steps",
     "output",
+    "slow",
+    "hoard",
 ];
 
 /// Attacks that the template engine refuses by itself.
@@ -177,7 +181,7 @@ async fn en_4_a_hostile_template_costs_its_own_request_an_error_and_nothing_more
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{attack}: {answer:?}");
     }
     // The number of simultaneous requests exceeds that of processes.
-    let at_once = ["sort", "concatenate", "tojson", "join"].map(|attack| worker.ask(&chat(json!({"attack": attack}))));
+    let at_once = ["slow", "hoard", "tojson", "join"].map(|attack| worker.ask(&chat(json!({"attack": attack}))));
     for answer in at_once {
         assert_eq!(limit_of(&answer.await.unwrap()), (StatusCode::BAD_REQUEST, "template_failed".to_owned()));
     }
@@ -191,7 +195,8 @@ async fn en_4_the_limit_that_was_reached_is_named() {
     let folder = model(&[("chat_template.jinja", TEMPLATE)]);
     let hour = Duration::from_secs(3_600);
     for (attack, time, words) in [
-        ("sort", Duration::from_millis(1_500), "longer than 1.5 s on this request"),
+        ("slow", Duration::from_millis(1_500), "longer than 1.5 s on this request"),
+        ("hoard", hour, "256 MiB of memory"),
         ("concatenate", hour, "256 MiB of memory"),
         ("steps", hour, "takes more than 20 million steps"),
         ("output", hour, "writes more than 64 MiB"),
@@ -238,7 +243,7 @@ async fn requests_outlive_the_processes_that_work_on_them() {
     let worker = worker(folder.path(), limited(Duration::from_secs(3_600))).await;
     let expected = worker.post("/v1/chat/completions", &chat(json!({}))).await.text();
     // The rendering takes about a second, and is found by then.
-    let slow = chat(json!({"attack": "while", "rounds": 3_000}));
+    let slow = chat(json!({"attack": "while", "rounds": 60_000}));
     let renderer_only = async |asked: &Value| {
         let answer = worker.ask(asked);
         let busy = until(PATIENCE, "a process renders", async || busy_below(worker.pid())).await;
@@ -400,7 +405,7 @@ async fn the_coordinator_passes_the_error_on_and_does_not_try_again() {
         assert_eq!((code, source), (json!("template_failed"), json!("worker")));
     }
     body["stream"] = false.into();
-    body["chat_template_kwargs"] = json!({"attack": "sort"});
+    body["chat_template_kwargs"] = json!({"attack": "slow"});
     let late = boss.client().post("/v1/chat/completions", &body).await.json();
     let message = late["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("longer than 1.5 s"), "what the operator set holds: {message}");

@@ -60,7 +60,7 @@ fn en_4_a_template_is_rendered_by_hand_and_a_fault_costs_one_line() {
     assert_eq!(written[0], json!({"text": "<s>[user] é\u{1b}, open"}));
     assert_eq!(written[1], json!({"text": "[user] é\u{1b}1 tools"}));
     let error = |line: &Value| line["error"].as_str().unwrap_or_default().to_owned();
-    assert!(error(&written[2]).contains("undefined"), "{}", written[2]);
+    assert!(error(&written[2]).contains("has no attribute 'gone'"), "{}", written[2]);
     assert!(error(&written[3]).contains("64 MiB"), "{}", written[3]);
     assert!(!error(&written[4]).is_empty(), "{}", written[4]);
     assert!(error(&written[5]).contains("'messages'"), "{}", written[5]);

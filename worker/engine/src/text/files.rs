@@ -196,8 +196,7 @@ impl Text {
         }
         let mut transcript = String::new();
         for message in &conversation.messages {
-            let part = |name| message.get_attr(name).map(|value| value.to_string()).unwrap_or_default();
-            transcript.push_str(&format!("{}: {}\n", part("role"), part("content")));
+            transcript.push_str(&format!("{}: {}\n", message.field("role"), message.field("content")));
         }
         transcript.push_str("assistant:");
         if let Some(begun) = &conversation.begun {

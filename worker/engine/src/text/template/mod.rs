@@ -1,38 +1,59 @@
 //! Chat templates: a conversation becomes the text a model was trained on.
 //!
-//! Templates are Jinja, written for Jinja2 with the settings and helpers of `transformers`; here minijinja runs them.
-//! They come with a model's files, so they are strangers. Fuel bounds their steps and a cap bounds what they write.
-//! Neither bounds a single step, so what renders them has to bound time, memory and stack as well.
+//! Templates are Jinja, written for Jinja2 with the settings and helpers of `transformers`. minijinja parses them
+//! (`syntax`), and they run here by Python's rules: its types, its exceptions, and the refusals of Jinja2's sandbox.
+//! They come with a model's files, so they are strangers. Steps, output, depth and the size of values have limits.
+//! A step may still take long, so what renders them has to bound time, memory and stack as well.
 
+mod arguments;
+mod attributes;
+mod data;
 mod error;
+mod fault;
+mod filters;
+mod format;
+mod fuel;
 mod functions;
+mod interpreter;
 mod markup;
-mod python_types;
+mod methods;
+mod names;
+mod operators;
+mod order;
+mod percent;
+mod predicates;
+mod printing;
+mod scope;
+mod sequences;
+mod syntax;
+mod text;
 mod tojson;
+mod tree;
+mod value;
 
 use std::collections::BTreeMap;
-use std::io;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, Value, context};
 use serde::{Deserialize, Serialize};
 
+pub use data::TemplateValue;
 pub use error::TemplateError;
-
-/// A value a template can see. Deserialises from JSON and keeps the order of keys.
-pub type TemplateValue = Value;
-
-/// Instructions one rendering may take: some hundred times what the longest known template needs for 2,000 messages.
-const FUEL: u64 = 20_000_000;
-
-/// Most bytes one rendering may write.
-const LONGEST_OUTPUT: usize = 64 << 20;
+use tree::Statement;
+use value::PythonValue;
 
 /// A model's chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
-    knows_developer: bool,
+    /// The templates by name, one of which is `default`.
+    templates: BTreeMap<String, TemplateSource>,
+    /// The spellings of special tokens.
+    globals: BTreeMap<String, PythonValue>,
+}
+
+/// One template.
+#[derive(Debug)]
+struct TemplateSource {
+    text: String,
+    statements: Vec<Statement>,
 }
 
 /// The variables that a template is rendered with.
@@ -77,43 +98,42 @@ impl ChatTemplate {
     /// Parses templates by name: `default`, and `tool_use` where a model has another one for tools. `variables` are the
     /// spellings of special tokens (`bos_token`, …).
     pub fn new(sources: BTreeMap<String, String>, variables: BTreeMap<String, String>) -> Result<Self, TemplateError> {
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(TemplateError::Syntax)?);
-        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment.set_fuel(Some(FUEL));
-        functions::install(&mut environment);
-        for (name, value) in variables {
-            environment.add_global(name, value);
+        let mut templates = BTreeMap::new();
+        for (name, text) in sources {
+            let statements = syntax::read(&text).map_err(TemplateError::Syntax)?;
+            templates.insert(name, TemplateSource { text, statements });
         }
-        let knows_developer = sources.values().any(|source| source.contains("developer"));
         // A list without a `default` still has something to render with.
-        if !sources.contains_key("default")
-            && let Some(source) = sources.values().next()
+        if !templates.contains_key(DEFAULT)
+            && let Some((_, first)) = templates.pop_first()
         {
-            add(&mut environment, "default", source)?;
+            templates.insert(DEFAULT.to_owned(), first);
         }
-        for (name, source) in &sources {
-            add(&mut environment, name, source)?;
-        }
-        Ok(Self { environment, knows_developer })
+        let globals = variables.into_iter().map(|(name, text)| (name, PythonValue::text(text))).collect();
+        Ok(Self { templates, globals })
+    }
+
+    fn source(&self, has_tools: bool) -> Result<&TemplateSource, TemplateError> {
+        let special = has_tools.then(|| self.templates.get("tool_use")).flatten();
+        let missing = || TemplateError::Refused("there is none".to_owned());
+        special.or_else(|| self.templates.get(DEFAULT)).ok_or_else(missing)
     }
 
     /// The source of the template that is used where there are tools.
     pub fn tool_source(&self) -> String {
-        let template = self.environment.get_template("tool_use").or_else(|_| self.environment.get_template("default"));
-        template.map(|template| template.source().to_owned()).unwrap_or_default()
+        self.source(true).map(|source| source.text.clone()).unwrap_or_default()
     }
 
     /// Whether the prompt of a conversation has the tools that it offers in it. A template that fails without more to
     /// render is taken at its word.
     pub fn shows_tools(&self) -> bool {
         const NAME: &str = "a_tool_of_no_use";
-        let function = context! {
-            name => NAME, description => NAME, parameters => context! { type => "object", properties => context! {} },
-        };
-        let tools = Some(Value::from(vec![context! { type => "function", function }]));
-        let message = context! { role => "user", content => "?" };
+        let object =
+            TemplateValue::from_pairs([("type", "object".into()), ("properties", TemplateValue::from_pairs([]))]);
+        let function = [("name", NAME.into()), ("description", NAME.into()), ("parameters", object)];
+        let tool = [("type", "function".into()), ("function", TemplateValue::from_pairs(function))];
+        let tools = Some(TemplateValue::from(vec![TemplateValue::from_pairs(tool)]));
+        let message = TemplateValue::from_pairs([("role", "user".into()), ("content", "?".into())]);
         let conversation = Conversation { messages: vec![message], tools, ..Conversation::default() };
         match self.render(&conversation) {
             Ok(prompt) => prompt.contains(NAME),
@@ -123,7 +143,7 @@ impl ChatTemplate {
 
     /// Whether the template treats the role `developer` apart from `system`.
     pub fn knows_developer(&self) -> bool {
-        self.knows_developer
+        self.templates.values().any(|source| source.text.contains("developer"))
     }
 
     /// The prompt for a conversation.
@@ -140,31 +160,21 @@ impl ChatTemplate {
     }
 
     fn render_with(&self, conversation: &Conversation, instead: ContentInstead) -> Result<String, TemplateError> {
-        let tools = conversation.tools.clone();
-        let with_tools = tools.is_some().then(|| self.environment.get_template("tool_use").ok()).flatten();
-        let template = match with_tools {
-            Some(template) => template,
-            None => self.environment.get_template("default").map_err(TemplateError::Syntax)?,
-        };
-        let none = python_types::none_for(template.source());
-        let mut context = conversation.variables.clone();
+        let source = self.source(conversation.tools.is_some())?;
         let nothing = match instead {
-            ContentInstead::None => none.clone(),
-            ContentInstead::Nothing => python_types::no_content_for(template.source()),
-            ContentInstead::Empty => Value::from(""),
+            ContentInstead::None => PythonValue::None,
+            ContentInstead::Nothing => PythonValue::NoContent,
+            ContentInstead::Empty => PythonValue::text(""),
         };
-        context.insert("messages".to_owned(), conversation.messages_with(&nothing).into());
+        let given = |value: &Option<TemplateValue>| value.as_ref().map_or(PythonValue::None, |value| value.0.clone());
+        let mut variables: BTreeMap<String, PythonValue> =
+            conversation.variables.iter().map(|(name, value)| (name.clone(), value.0.clone())).collect();
+        variables.insert("messages".to_owned(), PythonValue::list(conversation.messages_with(&nothing)?)?);
         // transformers passes `None` for absent values, and templates ask `is none` as well as `is defined`.
-        context.insert("tools".to_owned(), tools.unwrap_or_else(|| none.clone()));
-        context.entry("documents".to_owned()).or_insert(none);
-        context.insert("add_generation_prompt".to_owned(), conversation.add_generation_prompt.into());
-        let mut output = CappedOutput::default();
-        let rendered = template.render_captured_to(Value::from(context), &mut output);
-        if output.is_full {
-            return Err(TemplateError::Limit("writes more than 64 MiB"));
-        }
-        rendered.map_err(functions::refusal)?;
-        String::from_utf8(output.bytes).map_err(|_| TemplateError::Refused("its output is not text".to_owned()))
+        variables.insert("tools".to_owned(), given(&conversation.tools));
+        variables.entry("documents".to_owned()).or_insert(PythonValue::None);
+        variables.insert("add_generation_prompt".to_owned(), PythonValue::Bool(conversation.add_generation_prompt));
+        Ok(interpreter::run(&source.statements, &variables, &self.globals)?)
     }
 }
 
@@ -181,56 +191,32 @@ enum ContentInstead {
 
 impl Conversation {
     fn lacks_content(&self) -> bool {
-        self.messages.iter().any(lacks_content)
+        self.messages.iter().any(|message| lacks_content(&message.0))
     }
 
     /// The messages, with this in place of content that is not there.
-    fn messages_with(&self, nothing: &Value) -> Vec<Value> {
-        let with = |message: &Value| {
-            let keys = message.try_iter().ok().filter(|_| lacks_content(message))?;
-            let field = |key: Value| {
-                let value = message.get_item(&key).ok().filter(|_| key.as_str() != Some(CONTENT));
-                (key, value.unwrap_or_else(|| nothing.clone()))
-            };
-            Some(Value::from_pairs(keys.map(field)))
+    fn messages_with(&self, nothing: &PythonValue) -> Result<Vec<PythonValue>, TemplateError> {
+        let with = |TemplateValue(message): &TemplateValue| match message {
+            PythonValue::Dict(dict) if lacks_content(message) => {
+                let field = |(key, value): &(PythonValue, PythonValue)| match key.as_str() {
+                    Some(CONTENT) => (key.clone(), nothing.clone()),
+                    _ => (key.clone(), value.clone()),
+                };
+                Ok(PythonValue::dict(dict.entries().iter().map(field))?)
+            }
+            _ => Ok(message.clone()),
         };
-        self.messages.iter().map(|message| with(message).unwrap_or_else(|| message.clone())).collect()
+        self.messages.iter().map(with).collect()
     }
 }
 
 const CONTENT: &str = "content";
 
-fn lacks_content(message: &Value) -> bool {
-    message.get_attr(CONTENT).is_ok_and(|content| content.is_none())
-}
+/// The name of the template that is used where no other one is meant.
+const DEFAULT: &str = "default";
 
-fn add(environment: &mut Environment<'static>, name: &str, source: &str) -> Result<(), TemplateError> {
-    // Jinja2 reads every kind of line end as a line feed.
-    let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    environment
-        .add_template_owned(name.to_owned(), markup::rewrite(&functions::without_generation_marks(&source)))
-        .map_err(TemplateError::Syntax)
-}
-
-#[derive(Default)]
-struct CappedOutput {
-    bytes: Vec<u8>,
-    is_full: bool,
-}
-
-impl io::Write for CappedOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > LONGEST_OUTPUT {
-            self.is_full = true;
-            return Err(io::Error::from(io::ErrorKind::FileTooLarge));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+fn lacks_content(message: &PythonValue) -> bool {
+    matches!(message, PythonValue::Dict(dict) if dict.named(CONTENT).is_some_and(PythonValue::is_none))
 }
 
 #[cfg(test)]

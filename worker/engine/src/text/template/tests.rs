@@ -129,6 +129,160 @@ fn en_4_a_greedy_template_runs_out_of_fuel_or_room() {
     assert!(matches!(render(source, "{}"), Err(TemplateError::Limit("writes more than 64 MiB"))));
 }
 
+#[test]
+fn en_4_what_a_template_makes_of_itself_has_limits() {
+    // The stack that renderings get, by default.
+    let thread = std::thread::Builder::new().stack_size(8 << 20).spawn(assert_limits).unwrap();
+    thread.join().unwrap();
+}
+
+fn assert_limits() {
+    let limited = |source: &str| {
+        let rendered = render(source, "{}");
+        assert!(matches!(rendered, Err(TemplateError::Limit(_))), "{source}: {rendered:?}");
+    };
+    limited("{{ 'x' * 10000000000000 }}");
+    limited("{{ [1] * 10000000000000 }}");
+    limited("{{ 'x'.ljust(10000000000000) }}{{ '%9999999999d' % 1 }}");
+    limited("{{ '%9999999999d' % 1 }}");
+    limited("{{ '{:>9999999999}'.format(1) }}");
+    limited("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}");
+    // Values in one another, and lists that share their items.
+    limited("{% set ns = namespace(x=1) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}");
+    limited("{% set ns = namespace(x=1) %}{% for i in range(9999) %}{% set ns.x = namespace(x=ns.x) %}{% endfor %}");
+    limited("{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}");
+    limited("{% set t = 'x' * 9999999 %}{% for i in range(9999) %}{{ 'y' in t }}{% endfor %}");
+    // A namespace may hold itself: it is given back all the same, but has no text.
+    assert!(render("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", "{}").is_err());
+    let chain = format!("{{{{ {} }}}}", vec!["1"; 5000].join("+"));
+    assert!(ChatTemplate::new(BTreeMap::from([("default".into(), chain)]), BTreeMap::new()).is_err());
+}
+
+#[test]
+fn en_4_a_failure_names_the_line() {
+    let error = render("a\n{{ 1 }}\n{{ none + 1 }}", "{}").unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.ends_with("(line 3)"), "{cause}");
+}
+
+/// The reference's renderings of small templates, as `scripts/reference/template_cases.py` writes it.
+#[derive(Deserialize)]
+struct Expected {
+    pairs: Group,
+    singles: Group,
+    slices: Group,
+    statements: Statements,
+}
+
+/// Templates behind a prelude, each with its results for every choice of values.
+#[derive(Deserialize)]
+struct Group {
+    prelude: String,
+    #[serde(default)]
+    bounds: Vec<Option<i32>>,
+    cases: BTreeMap<String, Vec<serde_json::Value>>,
+}
+
+#[derive(Deserialize)]
+struct Statements {
+    variables: BTreeMap<String, TemplateValue>,
+    cases: Vec<Option<String>>,
+}
+
+fn expected() -> Expected {
+    serde_json::from_str(include_str!("../../../tests/templates/expected.json")).unwrap()
+}
+
+/// Compares a template with the reference, for each choice of variables. `null` is a refusal, and `false` was not
+/// recorded.
+fn compare(
+    source: &str,
+    choices: impl Iterator<Item = serde_json::Value>,
+    expected: &[serde_json::Value],
+) -> Vec<String> {
+    let template = template(source);
+    let mut wrong = Vec::new();
+    let mut compared = 0;
+    for (choice, expected) in choices.zip(expected) {
+        compared += 1;
+        if expected == false {
+            continue;
+        }
+        let variables = serde_json::from_value(choice.clone()).unwrap();
+        let rendered =
+            template.render(&Conversation { variables, no_content: NoContent::Exact, ..Conversation::default() });
+        if rendered.as_ref().ok().map(String::as_str) != expected.as_str() {
+            let short = source.rsplit_once("] %}").map_or(source, |(_, rest)| rest);
+            wrong.push(format!("{short} {choice}: {rendered:?}, not {expected}"));
+        }
+    }
+    assert_eq!(compared, expected.len(), "each result has its choice");
+    wrong
+}
+
+fn assert_none(wrong: &[String]) {
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn en_4_operators_of_all_pairs_of_values_are_pythons() {
+    let Group { prelude, cases, .. } = expected().pairs;
+    let wrong = cases.iter().flat_map(|(operator, expected)| {
+        let values = expected.len().isqrt();
+        let choices = (0..values).flat_map(|i| (0..values).map(move |j| serde_json::json!({"i": i, "j": j})));
+        compare(&format!("{prelude}{{{{ v[i] {operator} v[j] }}}}"), choices, expected)
+    });
+    assert_none(&wrong.collect::<Vec<_>>());
+}
+
+#[test]
+fn en_4_filters_tests_and_methods_of_all_values_are_the_references() {
+    let Group { prelude, cases, .. } = expected().singles;
+    let wrong = cases.iter().flat_map(|(source, expected)| {
+        let choices = (0..expected.len()).map(|i| serde_json::json!({ "i": i }));
+        compare(&format!("{prelude}{source}"), choices, expected)
+    });
+    assert_none(&wrong.collect::<Vec<_>>());
+}
+
+#[test]
+fn en_4_slices_with_all_bounds_and_steps_are_pythons() {
+    let Group { prelude, bounds, cases } = expected().slices;
+    let wrong = cases.iter().flat_map(|(step, expected)| {
+        let values = expected.len() / (bounds.len() * bounds.len());
+        let bounds = &bounds;
+        let choices = (0..values).flat_map(|i| {
+            bounds.iter().flat_map(move |a| bounds.iter().map(move |b| serde_json::json!({"i": i, "a": a, "b": b})))
+        });
+        let step = if step.is_empty() { String::new() } else { format!(":{step}") };
+        let source = format!("{prelude}{{% set p = v[i][a:b{step}] %}}{{{{ p if p is string else p | join }}}}");
+        compare(&source, choices, expected)
+    });
+    assert_none(&wrong.collect::<Vec<_>>());
+}
+
+#[test]
+fn en_4_statements_and_white_space_are_the_references() {
+    let Statements { variables, cases } = expected().statements;
+    let lines: Vec<&str> = include_str!("../../../tests/templates/statements.txt").lines().collect();
+    assert_eq!(lines.len(), cases.len());
+    let mut wrong = Vec::new();
+    for (line, expected) in lines.iter().zip(cases) {
+        let sources = BTreeMap::from([("default".to_owned(), line.replace("\\n", "\n"))]);
+        let conversation = Conversation {
+            variables: variables.clone(),
+            no_content: NoContent::Exact,
+            add_generation_prompt: false,
+            ..Conversation::default()
+        };
+        let rendered = ChatTemplate::new(sources, BTreeMap::new()).and_then(|template| template.render(&conversation));
+        if rendered.as_ref().ok() != expected.as_ref() {
+            wrong.push(format!("{line}: {rendered:?}, not {expected:?}"));
+        }
+    }
+    assert_none(&wrong);
+}
+
 /// One rendering of a real template by the reference renderer.
 #[derive(Deserialize)]
 struct Case {

@@ -1,42 +1,47 @@
 //! The `tojson` filter as `transformers` defines it: Python's `json.dumps`, without HTML escapes.
 
-use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Error, ErrorKind};
-
-use super::python_types::{Generator, is_none};
+use super::arguments::{Arguments, integer};
+use super::fault::{RenderResult, refuse};
+use super::printing::{self, bounded};
+use super::value::PythonValue;
 
 /// `value | tojson(ensure_ascii=false, indent=none, separators=none, sort_keys=false)`.
-pub(super) fn tojson(value: &Value, ensure_ascii: Option<Value>, options: Kwargs) -> Result<Value, Error> {
-    let ensure_ascii = match ensure_ascii {
-        Some(given) => given.is_true(),
-        None => options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+pub(super) fn tojson(value: &PythonValue, arguments: &Arguments) -> RenderResult<PythonValue> {
+    let [ensure_ascii, indent, separators, sort_keys] =
+        arguments.bind(["ensure_ascii", "indent", "separators", "sort_keys"], 0)?;
+    let is_set = |flag: Option<PythonValue>| flag.is_some_and(|flag| flag.is_true());
+    let indent = match indent.filter(|indent| !indent.is_none()) {
+        None => None,
+        Some(width) => Some(match width.as_str() {
+            Some(text) => text.to_owned(),
+            None => " ".repeat(usize::try_from(integer(Some(&width))?.unwrap_or(0).clamp(0, 64)).unwrap_or(0)),
+        }),
     };
-    let indent = match options.get::<Option<Value>>("indent")? {
-        Some(text) if text.as_str().is_some() => text.as_str().map(str::to_owned),
-        Some(width) if !width.is_none() => Some(" ".repeat(usize::try_from(width)?.min(64))),
-        _ => None,
+    let (item, key) = match separators.filter(|separators| !separators.is_none()) {
+        None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
+        Some(pair) => match pair.items()?.as_slice() {
+            [item, key] => (printed(item)?, printed(key)?),
+            _ => refuse!("tojson needs two separators"),
+        },
     };
-    let (item, key) = match options.get::<Option<Value>>("separators")? {
-        Some(pair) if !pair.is_none() => (text_at(&pair, 0)?, text_at(&pair, 1)?),
-        // With line breaks Python writes no space after the comma.
-        _ => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
+    let mut writer = JsonWriter {
+        out: String::new(),
+        ensure_ascii: is_set(ensure_ascii),
+        indent,
+        item,
+        key,
+        sort_keys: is_set(sort_keys),
+        depth: 0,
     };
-    let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    options.assert_all_used()?;
-    let mut writer = JsonWriter { out: String::new(), ensure_ascii, indent, item, key, sort_keys, depth: 0 };
     writer.value(value)?;
-    Ok(Value::from(writer.out))
+    Ok(PythonValue::text(writer.out))
 }
 
-fn text_at(pair: &Value, index: usize) -> Result<String, Error> {
-    pair.get_item_by_index(index)?
-        .as_str()
-        .map(str::to_owned)
-        .ok_or_else(|| unserialisable("separators that are no texts"))
-}
-
-fn unserialisable(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidOperation, format!("tojson cannot write {what}"))
+fn printed(separator: &PythonValue) -> RenderResult<String> {
+    match separator.as_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => refuse!("separators must be texts"),
+    }
 }
 
 struct JsonWriter {
@@ -50,65 +55,75 @@ struct JsonWriter {
 }
 
 impl JsonWriter {
-    /// Deeper values are refused, where Python too would run out of stack.
-    const DEEPEST: usize = 200;
-
-    fn value(&mut self, value: &Value) -> Result<(), Error> {
-        match value.kind() {
-            _ if is_none(value) => self.out.push_str("null"),
-            _ if value.downcast_object_ref::<Generator>().is_some() => return Err(unserialisable("a generator")),
-            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number if value.is_integer() => self.out.push_str(&value.to_string()),
-            ValueKind::Number => self.out.push_str(&float(f64::try_from(value.clone())?)),
-            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
-            ValueKind::Seq | ValueKind::Iterable => {
-                let items: Vec<Value> = value.try_iter()?.collect();
-                self.container(('[', ']'), items, |writer, item| writer.value(&item))?;
+    fn value(&mut self, value: &PythonValue) -> RenderResult<()> {
+        bounded(self.out.len())?;
+        match value {
+            PythonValue::None | PythonValue::NoContent => self.out.push_str("null"),
+            PythonValue::Bool(yes) => self.out.push_str(if *yes { "true" } else { "false" }),
+            PythonValue::Int(number) => self.out.push_str(&number.to_string()),
+            PythonValue::Float(number) => self.out.push_str(&float(*number)),
+            PythonValue::Text(text) | PythonValue::Markup(text) => self.string(text),
+            PythonValue::List(items) | PythonValue::Tuple(items) => {
+                self.container(('[', ']'), &items.values, |writer, item| writer.value(item))?;
             }
-            ValueKind::Map => {
-                let mut keys: Vec<Value> = value.try_iter()?.collect();
+            PythonValue::Dict(dict) => {
+                let mut entries: Vec<&(PythonValue, PythonValue)> = dict.entries().iter().collect();
                 if self.sort_keys {
-                    keys.sort();
-                }
-                self.container(('{', '}'), keys, |writer, key| {
-                    match key.as_str() {
-                        Some(text) => writer.string(text),
-                        None => writer.plain_key(&key)?,
+                    let mut fault = None;
+                    entries.sort_by(|(left, _), (right, _)| match left.order(right) {
+                        Ok(order) => order.unwrap_or(std::cmp::Ordering::Equal),
+                        Err(refused) => {
+                            fault = Some(refused);
+                            std::cmp::Ordering::Equal
+                        }
+                    });
+                    if let Some(fault) = fault {
+                        return Err(fault);
                     }
+                }
+                self.container(('{', '}'), &entries, |writer, (key, value)| {
+                    writer.key(key)?;
                     let separator = writer.key.clone();
                     writer.out.push_str(&separator);
-                    writer.value(&value.get_item(&key)?)
+                    writer.value(value)
                 })?;
             }
-            _ => return Err(unserialisable("an undefined value or an object")),
+            other => refuse!("Object of type {} is not JSON serializable", other.kind()),
         }
         Ok(())
     }
 
     /// Python turns keys that are numbers, truth values or nothing into texts.
-    fn plain_key(&mut self, key: &Value) -> Result<(), Error> {
-        self.out.push('"');
-        self.value(key)?;
-        self.out.push('"');
+    fn key(&mut self, key: &PythonValue) -> RenderResult<()> {
+        match key {
+            PythonValue::Text(text) | PythonValue::Markup(text) => self.string(text),
+            PythonValue::None
+            | PythonValue::NoContent
+            | PythonValue::Bool(_)
+            | PythonValue::Int(_)
+            | PythonValue::Float(_) => {
+                self.out.push('"');
+                self.value(key)?;
+                self.out.push('"');
+            }
+            other => refuse!("keys must be str, int, float, bool or None, not {}", other.kind()),
+        }
         Ok(())
     }
 
-    fn container(
+    fn container<T>(
         &mut self,
         (open, close): (char, char),
-        items: Vec<Value>,
-        mut write: impl FnMut(&mut Self, Value) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        items: &[T],
+        mut write: impl FnMut(&mut Self, &T) -> RenderResult<()>,
+    ) -> RenderResult<()> {
         self.out.push(open);
         if items.is_empty() {
             self.out.push(close);
             return Ok(());
         }
         self.depth += 1;
-        if self.depth > Self::DEEPEST {
-            return Err(unserialisable("a value nested this deep"));
-        }
-        for (index, item) in items.into_iter().enumerate() {
+        for (index, item) in items.iter().enumerate() {
             if index > 0 {
                 let separator = self.item.clone();
                 self.out.push_str(&separator);
@@ -155,21 +170,12 @@ impl JsonWriter {
     }
 }
 
-/// Python's shortest spelling of a number that is no integer.
+/// A number as Python's `json` writes it.
 fn float(number: f64) -> String {
-    if number.is_nan() {
-        return "NaN".to_owned();
-    }
-    if number.is_infinite() {
-        return if number > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
-    }
-    let text = format!("{number:?}");
-    match text.split_once('e') {
-        None => text,
-        // Rust writes 1e16 and 1e-5, Python 1e+16 and 1e-05.
-        Some((digits, exponent)) => {
-            let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
-            format!("{digits}e{sign}{exponent:0>2}")
-        }
+    match printing::float(number).as_str() {
+        "nan" => "NaN".to_owned(),
+        "inf" => "Infinity".to_owned(),
+        "-inf" => "-Infinity".to_owned(),
+        text => text.to_owned(),
     }
 }
