@@ -29,7 +29,7 @@ const TEMPLATE: &str = r#"
 {%- elif attack == 'lists' -%}{%- for i in range(60) -%}{%- set ns.l = (ns.l or l) + (ns.l or l) -%}{%- endfor -%}{{ (ns.l | list) | length }}
 {%- elif attack == 'format' -%}{{ ("%999999999s" | format('x')) | length }}
 {%- elif attack == 'macro' -%}{{ doubled('0123456789abcdef', 60) }}
-{%- elif attack == 'split' -%}{%- for i in range(22) -%}{%- set ns.x = ns.x ~ ns.x -%}{%- endfor -%}{{ ns.x.split('') | list | length }}
+{%- elif attack == 'split' -%}{%- for i in range(22) -%}{%- set ns.x = ns.x ~ ns.x -%}{%- endfor -%}{{ ns.x.split('0') | list | length }}
 {%- elif attack == 'indent' -%}{{ ('x\n' * 99999) | indent(99999) | length }}
 {%- elif attack == 'sort' -%}{%- for i in range(9999) -%}{%- for j in range(99) -%}{%- set x = l | sort | length -%}{%- endfor -%}{%- endfor -%}
 {%- elif attack == 'tojson' -%}{%- for i in range(9999) -%}{%- for j in range(99) -%}{%- set x = l | tojson | length -%}{%- endfor -%}{%- endfor -%}
