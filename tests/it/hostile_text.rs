@@ -40,9 +40,9 @@ const TEMPLATE: &str = r#"
 {%- elif attack == 'recursion' -%}{{ endless(0) }}
 {%- elif attack == 'range' -%}{{ range(1000000000) | list | length }}
 {%- elif attack == 'multiply' -%}{{ ('x' * 99999999999) | length }}
-{%- elif attack == 'slow' -%}{%- for i in range(99999) -%}{%- set x = '%.999e%.999e%.999e%.999e' % (0.1, 0.2, 0.3, 0.7) -%}{%- endfor -%}
+{%- elif attack == 'slow' -%}{%- for i in range(9999) -%}{%- for j in range(99) -%}{%- set x = 0.1 | round(399) | round(399) | round(399) | round(399) | round(399) | round(399) | round(399) | round(399) -%}{%- endfor -%}{%- endfor -%}
 {%- elif attack == 'hoard' -%}{%- for i in range(9) -%}{%- set ns.l = ns.l + ['x' * 60000000 ~ i] -%}{%- endfor -%}
-{%- elif attack == 'while' -%}{%- for i in range(rounds) -%}{%- set x = '%.999e%.999e%.999e%.999e' % (0.1, 0.2, 0.3, 0.7) -%}{%- endfor -%}
+{%- elif attack == 'while' -%}{%- for i in range(rounds) -%}{%- for j in range(9) -%}{%- set x = 0.1 | round(399) | round(399) | round(399) | round(399) | round(399) | round(399) | round(399) | round(399) -%}{%- endfor -%}{%- endfor -%}
 {%- endif -%}
 {%- for message in messages -%}<|user|> {{ message.content }}<|end|>{%- endfor -%}<|assistant|>"#;
 
@@ -243,7 +243,7 @@ async fn requests_outlive_the_processes_that_work_on_them() {
     let worker = worker(folder.path(), limited(Duration::from_secs(3_600))).await;
     let expected = worker.post("/v1/chat/completions", &chat(json!({}))).await.text();
     // The rendering takes about a second, and is found by then.
-    let slow = chat(json!({"attack": "while", "rounds": 60_000}));
+    let slow = chat(json!({"attack": "while", "rounds": 4_000}));
     let renderer_only = async |asked: &Value| {
         let answer = worker.ask(asked);
         let busy = until(PATIENCE, "a process renders", async || busy_below(worker.pid())).await;

@@ -110,7 +110,7 @@ fn recased(name: &str, word: &str) -> String {
     match name {
         "upper" => word.to_uppercase(),
         "lower" => word.to_lowercase(),
-        "casefold" => word.replace('ß', "ss").replace('ẞ', "ss").to_lowercase(),
+        "casefold" => word.replace(['ß', 'ẞ'], "ss").to_lowercase(),
         "swapcase" => {
             let swapped =
                 |c: char| if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() };

@@ -328,7 +328,7 @@ impl PythonValue {
             Self::List(items) | Self::Tuple(items) => !items.values.is_empty(),
             Self::Dict(dict) | Self::View(_, dict) => !dict.entries.is_empty(),
             Self::Range(range) => range.length > 0,
-            Self::Loop(state) => state.items.len() > 0,
+            Self::Loop(state) => !state.items.is_empty(),
             _ => true,
         }
     }
