@@ -1,4 +1,4 @@
-//! Jinja2's tests: what stands behind `is`.
+//! Jinja2's tests, the words after `is`: which exist, and what each decides.
 
 use super::arguments::Arguments;
 use super::fault::{RenderResult, refuse};
