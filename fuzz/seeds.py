@@ -134,6 +134,24 @@ TOOLS = """{% set ns = namespace(n=0) %}{% if tools %}{{ tools | tojson(indent=2
 {% generation %}{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(', ') }}{% endgeneration %}
 {% if ns.n > 99 %}{{ raise_exception('no') }}{% endif %}"""
 
+# Answers with a call in each format. The byte in front of an answer chooses the format that it is read in.
+CALLS = [
+    '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call>',
+    "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>\n</tool_call>",
+    "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"a\">x</parameter>\n</invoke>\n</minimax:tool_call>",
+    "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>x</arg_value>\n</tool_call>",
+    '{"name": "f", "parameters": {"a": "x"}}',
+    '[TOOL_CALLS][{"name": "f", "arguments": {}}][TOOL_CALLS]f[ARGS]{"a": 1}',
+    '<|tool_call|>[{"name": "f", "arguments": {}}]<|/tool_call|>',
+    '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜>',
+    '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
+    '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>',
+    'Action: ```json\n[\n    {\n        "tool_name": "f",\n        "parameters": {}\n    }\n]```',
+    "<start_function_call>call:f{a:<escape>x<escape>,b:[1,{c:true}]}<end_function_call>",
+    '<|tool_call>call:f{a:<|"|>x<|"|>,b:null}<tool_call|>',
+    "<|tool_call_start|>[f(a='x\\n', b={\"c\": [True, None]})]<|tool_call_end|>",
+]
+
 STATEMENTS = Path(__file__).parent.parent.joinpath("worker/engine/tests/templates/statements.txt").read_text().splitlines()
 
 SEEDS = {
@@ -203,6 +221,9 @@ SEEDS = {
         "tools": TOOLS.encode(),
         "messages": (CHATML + "\0" + json.dumps([{"role": "user", "content": ["a", {"b": [1, 2.5, None]}]}])).encode(),
         **{f"statement-{at}": line.replace("\\n", "\n").encode() for at, line in enumerate(STATEMENTS)},
+    },
+    "tool_calls": {
+        f"{at}-{format}": bytes([format]) + call.encode() for at, call in enumerate(CALLS) for format in range(22)
     },
     "tasks": {
         "example.yaml": (Path(__file__).parent.parent / "tasks.yaml").read_bytes(),

@@ -9,22 +9,6 @@ use libfuzzer_sys::fuzz_target;
 use model_boss_engine::tools::{ToolEvent, ToolFormat, ToolParser};
 use serde_json::{Value, json};
 
-const FORMATS: [ToolFormat; 13] = [
-    ToolFormat::Hermes,
-    ToolFormat::QwenCoder,
-    ToolFormat::Llama,
-    ToolFormat::MistralList,
-    ToolFormat::MistralNamed,
-    ToolFormat::Phi,
-    ToolFormat::DeepSeekFenced,
-    ToolFormat::DeepSeek,
-    ToolFormat::Glm,
-    ToolFormat::Harmony,
-    ToolFormat::Granite,
-    ToolFormat::Command,
-    ToolFormat::Generic,
-];
-
 /// Values between tags are read by the types of a schema.
 static SCHEMAS: LazyLock<Arc<BTreeMap<String, Value>>> = LazyLock::new(|| {
     let texts = json!({"type": "string", "maxLength": 3});
@@ -57,12 +41,12 @@ fn read<'a>(format: ToolFormat, pieces: impl Iterator<Item = &'a str>) -> Answer
 fuzz_target!(|data: &[u8]| {
     let Some((which, bytes)) = data.split_first() else { return };
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let format = FORMATS[usize::from(*which) % FORMATS.len()];
+    let format = ToolFormat::ALL[usize::from(*which) % ToolFormat::ALL.len()];
     let characters = text.char_indices().map(|(at, c)| &text[at..at + c.len_utf8()]);
     let whole = read(format, std::iter::once(text));
     assert_eq!(whole, read(format, characters));
     assert_eq!(whole, read(format, pieces(text, *which).into_iter()));
-    if matches!(format, ToolFormat::QwenCoder | ToolFormat::Glm) {
+    if !format.has_json_arguments() {
         for (name, arguments) in &whole.2 {
             let is_json = |text: &str| serde_json::from_str::<serde_json::Map<String, Value>>(text).is_ok();
             assert!(is_json(arguments) || is_json(&format!("{arguments}}}")), "{name}: {arguments}");

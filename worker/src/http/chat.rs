@@ -10,7 +10,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use model_boss_engine::text::{Conversation, NoContent, TemplateValue, ThinkingPlan};
-use model_boss_engine::tools::ToolPlan;
+use model_boss_engine::tools::{CallIds, ToolPlan};
 use model_boss_protocol::{ApiError, THINKING_SWITCHES, Thinking};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -100,7 +100,7 @@ pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<An
         shape: ApiShape::Chat,
         stream: options.stream,
         usage: options.usage,
-        short_ids: serving.text.facts.tools.format.has_short_ids(),
+        short_ids: serving.text.facts.tools.format.ids() == CallIds::Short,
     })
 }
 

@@ -7,7 +7,6 @@ use model_boss_engine::tools::ToolFormat;
 use model_boss_protocol::{ApiError, Remedy, beyond_worker};
 use serde::Deserialize;
 
-use super::call_ids::shortened;
 use crate::text::TextFacts;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -94,8 +93,8 @@ impl ChatMessage {
         }
     }
 
-    /// Turns calls and results of tools into text, for templates that know neither.
-    pub(super) fn say_calls(&mut self, format: ToolFormat) {
+    /// Turns results of tools into text, for templates that know none.
+    pub(super) fn say_results(&mut self) {
         if self.role == Some(Role::Tool) {
             self.role = Some(Role::User);
             self.name = None;
@@ -107,6 +106,10 @@ impl ChatMessage {
                 }
             }
         }
+    }
+
+    /// Turns calls of tools into text, for templates that know none.
+    pub(super) fn say_calls(&mut self, format: ToolFormat) {
         let calls: Vec<(String, String)> = self
             .tool_calls
             .take()
@@ -125,14 +128,6 @@ impl ChatMessage {
         if !calls.is_empty() {
             let calls: Vec<(&str, &str)> = calls.iter().map(|(name, arguments)| (&**name, &**arguments)).collect();
             self.say_more(&format.calls(&calls));
-        }
-    }
-
-    /// Gives calls the short identifiers that some templates insist on.
-    pub(super) fn shorten_ids(&mut self) {
-        let calls = self.tool_calls.iter_mut().flatten().filter_map(|call| call.id.as_mut());
-        for id in calls.chain(&mut self.tool_call_id) {
-            *id = shortened(id);
         }
     }
 

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::call_ids;
 use super::error::ErrorAnswer;
 use super::fields::RequestFields;
 use super::form::{Form, compiled};
@@ -175,11 +176,12 @@ pub(super) async fn grammar(
 /// Fits the messages to a template that knows no tools, or wants them in its own place.
 pub(super) fn fit(messages: &mut Vec<ChatMessage>, facts: &ToolFacts, offered: Option<&[Box<RawValue>]>) {
     name_results(messages);
-    if facts.format.has_short_ids() {
-        messages.iter_mut().for_each(ChatMessage::shorten_ids);
-    }
+    call_ids::fit(messages, facts.format.ids());
     if !facts.shows_calls {
         messages.iter_mut().for_each(|message| message.say_calls(facts.format));
+    }
+    if !facts.shows_results {
+        messages.iter_mut().for_each(ChatMessage::say_results);
     }
     let Some(tools) = offered else { return };
     if facts.tools_in_message {

@@ -86,8 +86,10 @@ pub(crate) struct ToolFacts {
     pub(crate) format: ToolFormat,
     /// Whether the template writes the tools that may be called.
     pub(crate) shows_tools: bool,
-    /// Whether the template writes calls and their results.
+    /// Whether the template writes calls.
     pub(crate) shows_calls: bool,
+    /// Whether the template writes results of calls.
+    pub(crate) shows_results: bool,
     /// Whether it reads tools from the system message.
     pub(crate) tools_in_message: bool,
     /// Whether it joins the arguments of calls to texts.
@@ -103,10 +105,13 @@ impl ToolFacts {
         let format = ToolFormat::of_template(&source);
         let tools_in_message =
             format == ToolFormat::Phi && has(&["message['tools']", "message[\"tools\"]", "message.tools"]);
+        let shows_calls = has(&["tool_calls"]);
         Self {
             format,
             shows_tools: tools_in_message || template.shows_tools(),
-            shows_calls: has(&["tool_calls"]),
+            shows_calls,
+            // Some templates know the role, but no calls.
+            shows_results: shows_calls || has(&["\"tool\"", "'tool'"]),
             tools_in_message,
             arguments_as_text: has(&["['arguments'] +", "[\"arguments\"] +", ".arguments +"]),
             refuses_system: has(&["System role not supported", "system role not supported"]),

@@ -1,16 +1,21 @@
 //! Grammars of answers with calls: free text up to a call, and from its mark on a call of a known tool with valid
 //! arguments.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::format::{ToolFormat, ToolMarkers};
+use super::format::ToolFormat;
+use super::head::HeadShape;
+use super::markers::ToolMarkers;
+use super::notation_rules::NotationRules;
 use super::parser::ToolParser;
+use super::rules::{RuleWriter, options_in};
+use super::shape::{Around, CallFormat, CallShape, ObjectShape, Spellings};
 use super::values::{Kinds, Spelling, kinds, read_as};
-use super::xml_call::{Tags, tags};
+use super::xml_call::Tags;
 use crate::constraint::{Grammar, TextSet, literal};
 
 /// A tool that a model may call.
@@ -73,7 +78,9 @@ impl ToolPlan {
 
     /// The grammar of an answer.
     pub fn grammar(&self, markers: &ToolMarkers) -> Result<Grammar, ToolGrammarError> {
-        let mut writer = CallWriter { markers, format: self.format, rules: String::new(), free: 0 };
+        let format = self.format.row();
+        let rules = RuleWriter { markers, is_spaced: format.is_spaced, text: String::new(), count: 0 };
+        let mut writer = CallWriter { rules, format };
         let several = self.parallel && self.format.may_call_several();
         let tools = self.tools.iter().enumerate().filter(|(_, tool)| match &self.choice {
             ToolChoice::Named(name) => tool.name == *name,
@@ -82,156 +89,113 @@ impl ToolPlan {
         let mut calls = Vec::new();
         for (number, tool) in tools {
             let call = writer.call(number, tool).map_err(|message| ToolGrammarError { tool: number, message })?;
-            let _ = writeln!(writer.rules, "call_{number}: {call}");
+            let _ = writeln!(writer.rules.text, "call_{number}: {call}");
             calls.push(format!("call_{number}"));
         }
-        let _ = writeln!(writer.rules, "call: {}", calls.join(" | "));
+        let _ = writeln!(writer.rules.text, "call: {}", calls.join(" | "));
         let is_free = self.choice == ToolChoice::Auto;
         let start = match &self.answer {
             Some(schema) if is_free => {
-                let schema = options(schema_of(schema), &json!({ "whitespace_flexible": false }));
-                let _ = writeln!(writer.rules, "answer: %json {schema}");
-                format!("answer | {}", writer.forced(several))
+                let schema = options_in(schema_of(schema), &json!({ "whitespace_flexible": false }));
+                let _ = writeln!(writer.rules.text, "answer: %json {schema}");
+                format!("answer | {}", writer.forced("", several))
             }
             _ if is_free => writer.lazy(several),
-            _ => writer.forced(several),
+            _ => writer.forced("", several),
         };
-        Ok(Grammar::Lark(format!("start: {start}\n{}", writer.rules)))
+        Ok(Grammar::Lark(format!("start: {start}\n{}", writer.rules.text)))
     }
 }
 
+/// Writes the rules of all calls.
 struct CallWriter<'a> {
-    markers: &'a ToolMarkers,
-    format: ToolFormat,
-    rules: String,
-    /// Numbers the rules of free texts.
-    free: usize,
+    rules: RuleWriter<'a>,
+    format: &'static CallFormat,
 }
 
 impl CallWriter<'_> {
-    /// A mark: a special token where the vocabulary has it as one, else text.
-    fn mark(&self, mark: &str) -> String {
-        self.markers.id(mark).map_or_else(|| literal(mark), |id| format!("<[{id}]>"))
-    }
-
-    /// The marks around all calls of an answer, around each of them, and between two.
-    fn frame(&self) -> CallFrame {
-        let mark = |text: &str| self.mark(text);
-        let (all, each, between) = match self.format {
-            ToolFormat::Hermes | ToolFormat::Generic => (
-                None,
-                (mark("<tool_call>") + " \"\\n\"", format!("\"\\n\" {}", mark("</tool_call>"))),
-                "\"\\n\"".to_owned(),
-            ),
-            ToolFormat::QwenCoder => {
-                let open = format!("{} \"\\n\" {}", mark("<tool_call>"), mark("<function="));
-                (None, (open, format!("\"\\n\" {}", mark("</tool_call>"))), "\"\\n\"".to_owned())
-            }
-            ToolFormat::Glm => (None, (mark("<tool_call>"), mark("</tool_call>")), "\"\\n\"".to_owned()),
-            ToolFormat::Llama => (None, (format!("{}?", mark("<|python_tag|>")), String::new()), String::new()),
-            ToolFormat::MistralList => {
-                (Some((mark("[TOOL_CALLS]") + " \"[\"", "\"]\"".to_owned())), CallFrame::nothing(), "\", \"".to_owned())
-            }
-            ToolFormat::MistralNamed => (None, (mark("[TOOL_CALLS]"), String::new()), String::new()),
-            ToolFormat::Phi => {
-                let end = format!("\"]\" {}", mark("<|/tool_call|>"));
-                (Some((mark("<|tool_call|>") + " \"[\"", end)), CallFrame::nothing(), "\", \"".to_owned())
-            }
-            ToolFormat::Granite => (
-                Some((mark("<|tool_call|>") + " \"[\"", "\"]\"".to_owned())),
-                CallFrame::nothing(),
-                "\", \"".to_owned(),
-            ),
-            ToolFormat::Command => {
-                // The templates give each call a line of its own.
-                let open = mark("<|START_ACTION|>") + r#" "[" "\n    "?"#;
-                let end = format!(r#""\n"? "]" {}"#, mark("<|END_ACTION|>"));
-                (Some((open, end)), CallFrame::nothing(), r#"("," ("\n    " | " "))"#.to_owned())
-            }
-            ToolFormat::DeepSeekFenced | ToolFormat::DeepSeek => {
-                let all = (mark("<｜tool▁calls▁begin｜>"), mark("<｜tool▁calls▁end｜>"));
-                let is_fenced = self.format == ToolFormat::DeepSeekFenced;
-                let between = if is_fenced { "\"\\n\"".to_owned() } else { String::new() };
-                (Some(all), (mark("<｜tool▁call▁begin｜>"), mark("<｜tool▁call▁end｜>")), between)
-            }
-            ToolFormat::Harmony => (None, CallFrame::nothing(), String::new()),
-        };
-        CallFrame { all, each, between }
-    }
-
-    /// Calls and nothing else.
-    fn forced(&self, several: bool) -> String {
-        let CallFrame { all, each: (open, close), between } = self.frame();
-        let one = format!("{open} call {close}");
-        let calls = if several { format!("{one} ({between} {one})*") } else { one };
-        match all {
-            Some((open, close)) => format!("{open} {calls} {close}"),
-            None => calls,
+    /// One of several spellings, behind a start that they all have and that was written already.
+    fn behind(&self, start: &str, spellings: Spellings) -> String {
+        let rests = spellings.iter().map(|text| text.strip_prefix(start).unwrap_or(text));
+        let (empty, all): (Vec<&str>, Vec<&str>) = rests.partition(|text| text.is_empty());
+        let all: Vec<String> = all.into_iter().map(|text| self.rules.spelled(text)).collect();
+        match (&*all, empty.is_empty()) {
+            ([], _) => String::new(),
+            ([only], true) => only.clone(),
+            (_, true) => format!("({})", all.join(" | ")),
+            (_, false) => format!("({})?", all.join(" | ")),
         }
+    }
+
+    fn one_of(&self, spellings: Spellings) -> String {
+        self.behind("", spellings)
+    }
+
+    /// Calls and nothing else, behind a start of them that was written already.
+    fn forced(&self, start: &str, several: bool) -> String {
+        let CallFormat { all: Around(all_open, all_close), each: Around(open, close), between, .. } = self.format;
+        let has_list = all_open.iter().any(|text| !text.is_empty());
+        let one = |open: &str| format!("{open} call {}", self.one_of(close));
+        let first = one(&self.behind(if has_list { "" } else { start }, open));
+        let calls =
+            if several { format!("{first} ({} {})*", self.one_of(between), one(&self.one_of(open))) } else { first };
+        format!("{} {calls} {}", self.behind(start, all_open), self.one_of(all_close))
     }
 
     /// Text, and calls behind it.
     fn lazy(&mut self, several: bool) -> String {
-        let all = self.frame().all;
-        match self.format {
-            ToolFormat::Llama => {
-                // An answer that does not begin as a call is text.
-                let _ = writeln!(self.rules, "TEXT: /[^{{\\s](?s:.*)/");
-                return format!("(TEXT)? | {}", self.forced(false));
-            }
-            ToolFormat::Harmony => return self.channels(),
-            _ => {}
-        }
-        let mark = self.format.marks().open.first().copied().unwrap_or_default();
-        let first = match self.format {
-            ToolFormat::DeepSeek | ToolFormat::DeepSeekFenced => "<｜tool▁calls▁begin｜>",
-            ToolFormat::QwenCoder => "<tool_call>",
-            _ => mark,
+        let Some(first) = self.format.first else {
+            // An answer that does not begin as a call is text.
+            let _ = writeln!(self.rules.text, "TEXT: /[^{{\\s](?s:.*)/");
+            return format!("(TEXT)? | {}", self.forced("", false));
         };
-        if self.markers.id(first).is_some() {
-            // Text cannot spell a special token.
-            let _ = writeln!(self.rules, "TEXT: /(?s:.+)/");
-            return match (all.is_some(), several) {
-                (false, true) => format!("TEXT? (({}) TEXT?)*", self.forced(false)),
-                _ => format!("TEXT? ({})?", self.forced(several)),
+        if let CallShape::Head(HeadShape { in_channels: true, .. }) = self.format.call {
+            return self.channels();
+        }
+        // Calls of some formats have no list around them, and each may have text in front of it.
+        let is_listed = self.format.all.0.iter().any(|text| text.contains(first));
+        // No other text has a mark in it behind which a parser reads a call. Text cannot spell a special token.
+        let marks: BTreeSet<&str> = self.format.open.iter().copied().chain([first]).collect();
+        let spelled = marks.into_iter().filter(|mark| self.rules.markers.id(mark).is_none() && *mark != first);
+        let others: Vec<String> = spelled.map(|mark| format!("~({ANY} {} {ANY})", literal(mark))).collect();
+        let and_others = |text: &str| [&[text.to_owned()], &*others].concat().join(" & ");
+        if self.rules.markers.id(first).is_some() {
+            let _ = writeln!(self.rules.text, "TEXT: {}", and_others("/(?s:.+)/"));
+            return match (is_listed, several) {
+                (false, true) => format!("TEXT? (({}) TEXT?)*", self.forced("", false)),
+                _ => format!("TEXT? ({})?", self.forced("", several)),
             };
         }
-        // Free text ends where a mark ends, and no other text has one in it.
-        let mut marks = vec![first];
-        if self.format == ToolFormat::QwenCoder {
-            marks.push("<function=");
-        }
-        let without: Vec<String> = marks.iter().map(|mark| format!("~({ANY} {} {ANY})", literal(mark))).collect();
-        let _ = writeln!(self.rules, "REST: /(?s:.+)/ & {}", without.join(" & "));
-        let others: Vec<String> = without.iter().skip(1).cloned().collect();
-        let body = if others.is_empty() { ANY.to_owned() } else { format!("({ANY} & {})", others.join(" & ")) };
-        let _ = writeln!(self.rules, "BODY: {body}");
-        let _ = writeln!(self.rules, "free[suffix={}]: BODY", literal(first));
-        let behind = self.forced(several && all.is_some());
+        // Free text ends where a mark ends.
+        let without = format!("~({ANY} {} {ANY})", literal(first));
+        let _ = writeln!(self.rules.text, "REST: {}", and_others(&format!("/(?s:.+)/ & {without}")));
+        let _ = writeln!(self.rules.text, "BODY: {}", and_others(ANY));
+        let _ = writeln!(self.rules.text, "free[suffix={}]: BODY", literal(first));
         // The mark itself is the end of the free text.
-        let behind = behind.strip_prefix(&self.mark(first)).unwrap_or(&behind).trim_start().to_owned();
-        if several && all.is_none() { format!("(free {behind})* REST?") } else { format!("free {behind} | REST?") }
+        let behind = self.forced(first, several && is_listed);
+        if several && !is_listed { format!("(free {behind})* REST?") } else { format!("free {behind} | REST?") }
     }
 
     /// gpt-oss: any messages to the user, and then a call or the last message.
     fn channels(&mut self) -> String {
+        let mark = |text: &str| self.rules.spelled(text);
         let (channel, message, end, start) =
-            (self.mark("<|channel|>"), self.mark("<|message|>"), self.mark("<|end|>"), self.mark("<|start|>"));
-        let _ = writeln!(self.rules, "TEXT: /(?s:.+)/");
+            (mark("<|channel|>"), mark("<|message|>"), mark("<|end|>"), mark("<|start|>"));
+        let _ = writeln!(self.rules.text, "TEXT: /(?s:.+)/");
         // Text cannot spell a special token, but it would any other mark.
-        let text = match self.markers.id("<|end|>") {
+        let text = match self.rules.markers.id("<|end|>") {
             Some(_) => format!("TEXT? {end}"),
             None => {
-                let _ = writeln!(self.rules, "message[suffix={end}]: {ANY}");
+                let _ = writeln!(self.rules.text, "message[suffix={end}]: {ANY}");
                 "message".to_owned()
             }
         };
         let _ = writeln!(
-            self.rules,
+            self.rules.text,
             "before: {channel} (\"analysis\" | \"commentary\") {message} {text} {start} \"assistant\""
         );
-        let _ = writeln!(self.rules, "last: {channel} \"final\" {message} TEXT?");
-        format!("before* (last | {})", self.forced(false))
+        let _ = writeln!(self.rules.text, "last: {channel} \"final\" {message} TEXT?");
+        format!("before* (last | {})", self.forced("", false))
     }
 
     /// One call of a tool, inside of the marks around it.
@@ -240,55 +204,47 @@ impl CallWriter<'_> {
             return Err("its name is empty".to_owned());
         }
         let Value::Object(_) = &tool.parameters else { return Err("its parameters are no JSON schema".to_owned()) };
-        if let ToolFormat::QwenCoder | ToolFormat::Glm = self.format {
-            return self.tagged(number, tool);
+        match &self.format.call {
+            CallShape::Tags(tags) => self.tagged(number, tool, tags),
+            CallShape::Notation(notation) => {
+                let parameters = object_schema(&tool.parameters);
+                let root = Value::Object(parameters.clone());
+                let spelling = Spelling { root: &root, strict: tool.strict };
+                NotationRules { writer: &mut self.rules, notation, spelling, named: BTreeMap::new() }
+                    .call(&tool.name, &parameters)
+            }
+            CallShape::Head(head) => {
+                let arguments = self.arguments(number, tool);
+                let way = |(before, behind): &(&str, Spellings)| {
+                    let name = self.rules.spelled(&[before, tool.name.as_str()].concat());
+                    let counter = if head.is_numbered { r#"":" /[0-9]{1,4}/"# } else { "" };
+                    format!("({name} {counter} {})", self.one_of(behind))
+                };
+                let ways: Vec<String> = head.ways.iter().map(way).collect();
+                Ok(format!("({}) {arguments} {}", ways.join(" | "), self.rules.spelled(head.close)))
+            }
+            CallShape::Object(shape) => {
+                let arguments = self.arguments(number, tool);
+                let ObjectShape { open, name, between, arguments: key, close, before, behind, .. } = shape;
+                let quoted = Value::from(tool.name.as_str());
+                let name = literal(&format!("\"{name}\": {quoted}"));
+                let key = literal(&format!("\"{key}\": "));
+                let part = |part: &str| if part.is_empty() { String::new() } else { format!("/{part}/") };
+                let [open, between, close] = [open, between, close].map(|spellings| self.one_of(spellings));
+                Ok(format!("{open} {} {name} {between} {key} {arguments} {} {close}", part(before), part(behind)))
+            }
         }
-        let options = json!({
-            "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ", "lenient": !tool.strict,
-            "coerce_one_of": !tool.strict,
-        });
-        let schema = self::options(object_schema(&tool.parameters), &options);
-        let _ = writeln!(self.rules, "arguments_{number}: %json {schema}");
-        let (name, arguments) = (&tool.name, format!("arguments_{number}"));
-        let in_json = |text: &str| Value::String(text.to_owned()).to_string();
-        let fields = |name_key: &str, arguments_key: &str| {
-            let open = literal(&format!("\"{name_key}\": {}, \"{arguments_key}\": ", in_json(name)));
-            format!("{open} {arguments}")
-        };
-        let object = |name_key: &str, arguments_key: &str| format!("\"{{\" {} \"}}\"", fields(name_key, arguments_key));
-        Ok(match self.format {
-            ToolFormat::Llama => object("name", "parameters"),
-            // Models may number their calls.
-            ToolFormat::Command => {
-                let fields = fields("tool_name", "parameters");
-                format!(r#""{{" (/"tool_call_id": "[0-9]{{1,3}}", /)? {fields} "}}""#)
-            }
-            // Models may give their calls identifiers.
-            ToolFormat::MistralList => {
-                let fields = fields("name", "arguments");
-                format!(r#""{{" {fields} (/, "id": "[a-zA-Z0-9]{{9}}"/)? "}}""#)
-            }
-            ToolFormat::MistralNamed => format!("{} {} {arguments}", literal(name), self.mark("[ARGS]")),
-            ToolFormat::DeepSeek => format!("{} {} {arguments}", literal(name), self.mark("<｜tool▁sep｜>")),
-            ToolFormat::DeepSeekFenced => {
-                let head = literal(&format!("{name}\n```json\n"));
-                format!("\"function\" {} {head} {arguments} \"\\n```\"", self.mark("<｜tool▁sep｜>"))
-            }
-            ToolFormat::Harmony => {
-                // The recipient comes before or behind the channel: the template writes the one, models both.
-                let (channel, constrain, message) =
-                    (self.mark("<|channel|>"), self.mark("<|constrain|>"), self.mark("<|message|>"));
-                let before = format!("{} {channel} \"commentary\"", literal(&format!(" to=functions.{name}")));
-                let behind = format!("{channel} {}", literal(&format!("commentary to=functions.{name}")));
-                format!("({before} | {behind}) (\" \" {constrain}? \"json\")? {message} {arguments}")
-            }
-            _ => object("name", "arguments"),
-        })
+    }
+
+    /// The rule of a call's arguments in JSON.
+    fn arguments(&mut self, number: usize, tool: &Tool) -> String {
+        let schema = self.rules.in_json(object_schema(&tool.parameters), tool.strict);
+        let _ = writeln!(self.rules.text, "arguments_{number}: %json {schema}");
+        format!("arguments_{number}")
     }
 
     /// A call with its parameters between tags, in the order of the schema.
-    fn tagged(&mut self, number: usize, tool: &Tool) -> Result<String, String> {
-        let tags = tags(self.format);
+    fn tagged(&mut self, number: usize, tool: &Tool, tags: &Tags) -> Result<String, String> {
         let parameters = object_schema(&tool.parameters);
         let root = Value::Object(parameters.clone());
         let spelling = Spelling { root: &root, strict: tool.strict };
@@ -310,9 +266,8 @@ impl CallWriter<'_> {
             let is_readable = key.trim() == key && !key.contains(tags.key.1);
             match value.filter(|_| is_readable) {
                 Some(value) => {
-                    let (open, before_value) = (format!("{}{key}{}", tags.key.0, tags.key.1), self.before_value());
                     let rule = format!("parameter_{number}_{index}");
-                    let _ = writeln!(self.rules, "{rule}: {} {value}", literal(&(open + before_value)));
+                    let _ = writeln!(self.rules.text, "{rule}: {} {value}", literal(&tags.key_and_open(key)));
                     all.push(if is_required { rule } else { format!("{rule}?") });
                 }
                 None if is_required => return Err(format!("the parameter '{key}' has no value between tags")),
@@ -322,16 +277,8 @@ impl CallWriter<'_> {
         if let Some(missing) = required.iter().find(|key| !properties.contains_key(**key)) {
             return Err(format!("'required' names '{missing}', which is not in 'properties'"));
         }
-        let end = if self.format == ToolFormat::Glm { String::new() } else { literal(tags.end) };
-        Ok(format!("{} {} {end}", literal(&format!("{}{}", tool.name, self.behind_name())), all.join(" ")))
-    }
-
-    fn behind_name(&self) -> &'static str {
-        if self.format == ToolFormat::Glm { "\n" } else { ">\n" }
-    }
-
-    fn before_value(&self) -> &'static str {
-        if self.format == ToolFormat::Glm { "\n<arg_value>" } else { "\n" }
+        let head = [&tool.name, tags.head_end, tags.behind_head].concat();
+        Ok(format!("{} {} {}", literal(&head), all.join(" "), self.rules.spelled(tags.end())))
     }
 
     /// A value and what ends it; `None` where the schema allows none.
@@ -339,10 +286,8 @@ impl CallWriter<'_> {
     /// A text is spelled without quotes. It and the words and numbers that may come in its place are one terminal with
     /// the tag behind them, since the lexer cannot know before the tag which of them it reads.
     fn tagged_value(&mut self, schema: &Value, spelling: &Spelling<'_>, tags: &Tags) -> Result<Option<String>, String> {
-        let number = self.free;
-        self.free += 1;
-        let (before_end, behind_end) = if self.format == ToolFormat::Glm { ("", "\n") } else { ("\n", "\n") };
-        let end = format!("{before_end}{}{behind_end}", tags.value.1);
+        let number = self.rules.next();
+        let end = tags.value_end();
         let all = kinds(schema, spelling.root);
         let mut ways = Vec::new();
         let mut in_json = all;
@@ -351,50 +296,27 @@ impl CallWriter<'_> {
             let others = [Kinds::NUMBER, Kinds::BOOLEAN, Kinds::NULL, Kinds::OBJECT, Kinds::ARRAY];
             let others = others.into_iter().filter(|kind| all.has(*kind));
             texts.extend(others.filter_map(read_as).map(TextSet::but));
-            if self.format == ToolFormat::Glm {
+            if tags.is_trimmed && tags.padding.is_empty() {
                 // A reader drops line feeds at both ends.
                 texts.push(TextSet::Expression(r"([^\n]((?s:.*)[^\n])?)?".to_owned()));
             }
             let words = spelling.of(schema, all.and(Kinds::WORDS))?;
             let whole = TextSet::Any([TextSet::All(texts), words].into_iter().filter(|set| !set.is_empty()).collect());
             if !whole.is_empty() {
-                let _ = writeln!(self.rules, "VALUE_{number}: {} {}", whole.terminal(), literal(&end));
+                let _ = writeln!(self.rules.text, "VALUE_{number}: {} {}", whole.terminal(), literal(&end));
                 ways.push(format!("VALUE_{number}"));
             }
             in_json = all.without(Kinds::TEXT).without(Kinds::WORDS);
         }
         if in_json != Kinds::NONE {
-            let mut schema = in_json.only(schema);
-            for name in ["$defs", "definitions"] {
-                if let Some(definitions) = spelling.root.get(name) {
-                    schema.insert(name.to_owned(), definitions.clone());
-                }
-            }
-            let options = json!({
-                "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
-                "lenient": !spelling.strict, "coerce_one_of": !spelling.strict,
-            });
-            // Qwen3-Coder's template writes these as Python does.
-            let is_python = self.format == ToolFormat::QwenCoder && !all.has(Kinds::TEXT);
+            let schema = in_json.only(schema);
+            // Some templates write these as Python does.
+            let is_python = tags.has_python_words && !all.has(Kinds::TEXT);
             let words = if is_python { python_words(&schema) } else { Vec::new() };
-            let schema = self::options(schema, &options);
-            let _ = writeln!(self.rules, "value_{number}: %json {schema}");
             let words: String = words.iter().map(|word| format!(" | {}", literal(word))).collect();
-            ways.push(format!("(value_{number}{words}) {}", literal(&end)));
+            ways.push(format!("({}{words}) {}", self.rules.json_value(schema, spelling), literal(&end)));
         }
         Ok((!ways.is_empty()).then(|| format!("({})", ways.join(" | "))))
-    }
-}
-
-struct CallFrame {
-    all: Option<(String, String)>,
-    each: (String, String),
-    between: String,
-}
-
-impl CallFrame {
-    fn nothing() -> (String, String) {
-        (String::new(), String::new())
     }
 }
 
@@ -472,10 +394,4 @@ fn joins_schemas(schema: &Value) -> bool {
         Value::Array(values) => values.iter().any(joins_schemas),
         _ => false,
     }
-}
-
-/// A schema with options of the library in it.
-fn options(mut schema: Map<String, Value>, options: &Value) -> Value {
-    schema.insert("x-guidance".to_owned(), options.clone());
-    Value::Object(schema)
 }

@@ -6,13 +6,23 @@ mod format;
 mod grammar;
 mod head;
 mod json_call;
+mod markers;
+mod notation;
+mod notation_rules;
+mod parameters;
 mod parser;
+mod rules;
+mod shape;
+mod spaced;
 #[cfg(test)]
 mod tests;
 mod values;
+mod written;
 mod xml_call;
 
 pub use event::ToolEvent;
-pub use format::{ToolFormat, ToolMarkers};
+pub use format::ToolFormat;
 pub use grammar::{Tool, ToolChoice, ToolGrammarError, ToolPlan};
+pub use markers::ToolMarkers;
 pub use parser::ToolParser;
+pub use shape::CallIds;

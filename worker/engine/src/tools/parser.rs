@@ -8,14 +8,15 @@ use serde_json::Value;
 
 use super::event::{ToolEvent, joined};
 use super::format::ToolFormat;
-use super::head;
+use super::head::HeadShape;
 use super::json_call::{CallPart, JsonCall, JsonEnd, ValueEnd};
-use super::xml_call;
+use super::parameters::{ArgumentsRead, CallReader, HeadRead, LONGEST_HEAD};
+use super::shape::{CallFormat, CallShape, ObjectShape};
 
 /// Reads the calls of one answer.
 #[derive(Clone, Debug)]
 pub struct ToolParser {
-    format: ToolFormat,
+    format: &'static CallFormat,
     /// The schemas of the tools' parameters, by name.
     schemas: Arc<BTreeMap<String, Value>>,
     state: State,
@@ -40,18 +41,18 @@ enum State {
         begun: bool,
     },
     /// Text with a tool's name, in front of arguments.
-    Head,
-    Arguments(ValueEnd),
-    /// The end of a fenced block.
-    Fence,
-    TagHead,
-    Tags {
-        tool: String,
-        key: Option<String>,
-        is_first: bool,
+    Head(&'static HeadShape),
+    Arguments(&'static HeadShape, ValueEnd),
+    /// Text behind arguments that is part of their call.
+    Close(&'static str),
+    /// A tool's name in front of parameters, or the end of a list of calls.
+    CallHead {
+        reader: CallReader,
+        is_behind_call: bool,
     },
+    Parameters(CallReader),
     /// The header of a message in a channel.
-    Channel,
+    Channel(&'static HeadShape),
     Message(Message),
 }
 
@@ -61,9 +62,6 @@ enum Message {
     Thought,
 }
 
-/// Longer texts in front of arguments name no tool.
-const LONGEST_HEAD: usize = 512;
-
 /// The marks that end a message in a channel.
 const MESSAGE_ENDS: [&str; 5] = ["<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>"];
 
@@ -71,7 +69,11 @@ impl ToolParser {
     /// A parser for an answer in this format. `schemas` are those of the tools' parameters, by name.
     pub fn new(format: ToolFormat, schemas: Arc<BTreeMap<String, Value>>) -> Self {
         // An answer of gpt-oss begins inside of a message's header.
-        let state = if format == ToolFormat::Harmony { State::Channel } else { State::Text };
+        let format = format.row();
+        let state = match &format.call {
+            CallShape::Head(head) if head.in_channels => State::Channel(head),
+            _ => State::Text,
+        };
         Self {
             format,
             schemas,
@@ -97,12 +99,12 @@ impl ToolParser {
         let mut out = Vec::new();
         let rest = std::mem::take(&mut self.buffer);
         match std::mem::replace(&mut self.state, State::Text) {
-            State::Text | State::Fence => self.text(&rest, &mut out),
+            State::Text | State::Close(_) | State::CallHead { is_behind_call: true, .. } => self.text(&rest, &mut out),
             State::Message(Message::Thought) => out.push(ToolEvent::Thought(rest)),
             State::Message(Message::Text) => self.text(&rest, &mut out),
             // Arguments are as long as the model wrote them.
-            State::Arguments(_) | State::Tags { .. } | State::Objects { begun: true, .. } => {}
-            State::Objects { .. } | State::Head | State::TagHead | State::Channel => {
+            State::Arguments(..) | State::Parameters(_) | State::Objects { begun: true, .. } => {}
+            State::Objects { .. } | State::Head(_) | State::CallHead { .. } | State::Channel(_) => {
                 let block = std::mem::take(&mut self.block) + &rest;
                 self.text(&block, &mut out);
             }
@@ -129,19 +131,19 @@ impl ToolParser {
         match self.state {
             State::Text => self.step_text(out),
             State::Objects { .. } => self.step_objects(out),
-            State::Head => self.step_head(out),
-            State::Arguments(_) => self.step_arguments(out),
-            State::Fence => self.step_fence(),
-            State::TagHead => self.step_tag_head(out),
-            State::Tags { .. } => self.step_tags(out),
-            State::Channel => self.step_channel(out),
+            State::Head(head) => self.step_head(head, out),
+            State::Arguments(..) => self.step_arguments(out),
+            State::Close(close) => self.step_close(close),
+            State::CallHead { .. } => self.step_call_head(out),
+            State::Parameters(_) => self.step_parameters(out),
+            State::Channel(head) => self.step_channel(head, out),
             State::Message(message) => self.step_message(message, out),
         }
     }
 
     fn step_text(&mut self, out: &mut Vec<ToolEvent>) -> bool {
         let is_first = self.calls == 0 && !self.has_spoken;
-        if self.format == ToolFormat::Llama && is_first {
+        if self.format.first.is_none() && is_first {
             let begin = self.buffer.trim_start();
             if begin.is_empty() {
                 return false;
@@ -152,9 +154,8 @@ impl ToolParser {
                 return true;
             }
         }
-        let marks = self.format.marks();
         let (open, ignored) =
-            (marks.open.iter().map(|mark| (*mark, true)), marks.ignored.iter().map(|mark| (*mark, false)));
+            (self.format.open.iter().map(|mark| (*mark, true)), self.format.ignored.iter().map(|mark| (*mark, false)));
         let all = open.chain(ignored);
         let found = all.clone().filter_map(|(mark, opens)| Some((self.buffer.find(mark)?, mark, opens)));
         // Of two marks at one place the longer one is meant.
@@ -177,17 +178,15 @@ impl ToolParser {
     }
 
     fn behind_mark(&self) -> State {
-        match self.format {
-            ToolFormat::QwenCoder | ToolFormat::Glm => State::TagHead,
-            ToolFormat::MistralNamed | ToolFormat::DeepSeek | ToolFormat::DeepSeekFenced => State::Head,
-            ToolFormat::Harmony => State::Channel,
-            ToolFormat::Hermes
-            | ToolFormat::Generic
-            | ToolFormat::Llama
-            | ToolFormat::MistralList
-            | ToolFormat::Phi
-            | ToolFormat::Granite
-            | ToolFormat::Command => State::Objects { inside: None, listed: false, begun: false },
+        match &self.format.call {
+            CallShape::Tags(tags) => State::CallHead { reader: CallReader::of_tags(tags), is_behind_call: false },
+            CallShape::Notation(notation) => {
+                let is_listed = self.format.all.0.iter().any(|text| text.ends_with('['));
+                State::CallHead { reader: CallReader::of_notation(notation, is_listed), is_behind_call: false }
+            }
+            CallShape::Head(head) if head.in_channels => State::Channel(head),
+            CallShape::Head(head) => State::Head(head),
+            CallShape::Object(_) => State::Objects { inside: None, listed: false, begun: false },
         }
     }
 
@@ -216,6 +215,9 @@ impl ToolParser {
     }
 
     fn arguments(&self, piece: String, out: &mut Vec<ToolEvent>) {
+        if piece.is_empty() {
+            return;
+        }
         out.push(ToolEvent::Arguments { index: self.calls.saturating_sub(1), piece });
     }
 
@@ -264,7 +266,7 @@ impl ToolParser {
                     CallPart::Arguments(piece) => self.arguments(piece, out),
                     CallPart::End => {
                         inside = None;
-                        over = !listed && self.format != ToolFormat::Llama;
+                        over = !listed && self.format.first.is_some();
                     }
                 }
             }
@@ -278,6 +280,11 @@ impl ToolParser {
             if over {
                 self.buffer = buffer[behind..].to_owned();
                 self.block.clear();
+                if let CallShape::Object(ObjectShape { fence, .. }) = &self.format.call
+                    && !fence.is_empty()
+                {
+                    self.state = State::Close(fence);
+                }
                 return true;
             }
         }
@@ -285,17 +292,17 @@ impl ToolParser {
         false
     }
 
-    fn step_head(&mut self, out: &mut Vec<ToolEvent>) -> bool {
+    fn step_head(&mut self, head: &'static HeadShape, out: &mut Vec<ToolEvent>) -> bool {
         let Some(c) = self.take_first() else { return false };
         if c == '{' {
-            let mark = self.format.marks().open.iter().find_map(|mark| self.block.strip_prefix(mark));
-            let Some(name) = mark.and_then(|head| head::name(self.format, head)) else {
+            let text = self.format.open.iter().find_map(|mark| self.block.strip_prefix(mark));
+            let Some(name) = text.and_then(|text| head.name(text)) else {
                 self.block.push(c);
                 return self.give_up(out);
             };
             self.begin(name, out);
             self.buffer.insert(0, c);
-            self.state = State::Arguments(ValueEnd::default());
+            self.state = State::Arguments(head, ValueEnd::default());
             return true;
         }
         self.block.push(c);
@@ -303,8 +310,8 @@ impl ToolParser {
     }
 
     fn step_arguments(&mut self, out: &mut Vec<ToolEvent>) -> bool {
-        let State::Arguments(end) = &mut self.state else { return true };
-        let mut last = None;
+        let State::Arguments(head, end) = &mut self.state else { return true };
+        let (close, mut last) = (head.close, None);
         for (at, c) in self.buffer.char_indices() {
             match end.push(c) {
                 JsonEnd::No => {}
@@ -322,43 +329,63 @@ impl ToolParser {
             self.arguments(piece, out);
         }
         if is_over {
-            let is_fenced = self.format == ToolFormat::DeepSeekFenced;
-            self.state = if is_fenced { State::Fence } else { State::Text };
+            self.state = if close.is_empty() { State::Text } else { State::Close(close.trim()) };
         }
         is_over
     }
 
-    fn step_fence(&mut self) -> bool {
-        const FENCE: &str = "```";
+    fn step_close(&mut self, close: &'static str) -> bool {
         let rest = self.buffer.trim_start();
-        if rest.len() < FENCE.len() && FENCE.starts_with(rest) {
+        if rest.len() < close.len() && close.starts_with(rest) {
             return false;
         }
-        if let Some(behind) = rest.strip_prefix(FENCE) {
+        if let Some(behind) = rest.strip_prefix(close) {
             self.buffer = behind.to_owned();
         }
         self.state = State::Text;
         true
     }
 
-    fn step_tag_head(&mut self, out: &mut Vec<ToolEvent>) -> bool {
-        let tags = xml_call::tags(self.format);
-        let leading = self.buffer.len() - self.buffer.trim_start().len();
-        let body = &self.buffer[leading..];
-        let end = body.find(tags.head_end).into_iter().chain(body.find('<')).min();
-        let Some(end) = end else {
-            return if self.buffer.len() > LONGEST_HEAD { self.give_up_with_buffer(out) } else { false };
+    fn step_call_head(&mut self, out: &mut Vec<ToolEvent>) -> bool {
+        let State::CallHead { mut reader, is_behind_call } = std::mem::replace(&mut self.state, State::Text) else {
+            return true;
         };
-        let name = body[..end].trim().to_owned();
-        if name.is_empty() || name.contains(char::is_whitespace) || name.len() > LONGEST_HEAD {
-            return self.give_up_with_buffer(out);
+        match reader.head(&self.buffer, is_behind_call) {
+            HeadRead::More => {
+                self.state = State::CallHead { reader, is_behind_call };
+                return false;
+            }
+            HeadRead::NoName if is_behind_call => {}
+            HeadRead::NoName => return self.give_up_with_buffer(out),
+            HeadRead::Over(length) => drop(self.buffer.drain(..length)),
+            HeadRead::Name(name, length) => {
+                self.buffer.drain(..length);
+                self.begin(name, out);
+                self.arguments("{".to_owned(), out);
+                self.state = State::Parameters(reader);
+            }
         }
-        let has_end = body[end..].starts_with(tags.head_end);
-        let behind = leading + end + if has_end { tags.head_end.len() } else { 0 };
-        self.buffer.drain(..behind);
-        self.begin(name.clone(), out);
-        self.arguments("{".to_owned(), out);
-        self.state = State::Tags { tool: name, key: None, is_first: true };
+        true
+    }
+
+    fn step_parameters(&mut self, out: &mut Vec<ToolEvent>) -> bool {
+        let State::Parameters(mut reader) = std::mem::replace(&mut self.state, State::Text) else { return true };
+        match reader.step(&mut self.buffer, &self.schemas) {
+            ArgumentsRead::More => {
+                self.state = State::Parameters(reader);
+                return false;
+            }
+            ArgumentsRead::Piece(piece) => {
+                self.arguments(piece, out);
+                self.state = State::Parameters(reader);
+            }
+            ArgumentsRead::End(piece) => {
+                self.arguments(piece, out);
+                if reader.is_listed() {
+                    self.state = State::CallHead { reader, is_behind_call: true };
+                }
+            }
+        }
         true
     }
 
@@ -370,58 +397,7 @@ impl ToolParser {
         self.give_up(out)
     }
 
-    fn step_tags(&mut self, out: &mut Vec<ToolEvent>) -> bool {
-        let State::Tags { tool, mut key, mut is_first } = std::mem::replace(&mut self.state, State::Text) else {
-            return true;
-        };
-        let tags = xml_call::tags(self.format);
-        let Some(known) = key.take() else {
-            let leading = self.buffer.len() - self.buffer.trim_start().len();
-            self.buffer.drain(..leading);
-            let ends = [tags.end, "</tool_call>"];
-            let may_be = |mark: &str| mark.starts_with(self.buffer.as_str());
-            if let Some(end) = ends.iter().find(|end| self.buffer.starts_with(**end)) {
-                self.buffer.drain(..end.len());
-                self.arguments("}".to_owned(), out);
-                return true;
-            }
-            if let Some(rest) = self.buffer.strip_prefix(tags.key.0) {
-                let Some(at) = rest.find(tags.key.1) else {
-                    self.state = State::Tags { tool, key: None, is_first };
-                    return false;
-                };
-                let key = rest[..at].trim().to_owned();
-                self.buffer = rest[at + tags.key.1.len()..].to_owned();
-                self.state = State::Tags { tool, key: Some(key), is_first };
-                return true;
-            }
-            if self.buffer.is_empty() || may_be(tags.key.0) || ends.iter().any(|end| may_be(end)) {
-                self.state = State::Tags { tool, key: None, is_first };
-                return false;
-            }
-            // Something else: the call ends here, as JSON.
-            self.arguments("}".to_owned(), out);
-            return true;
-        };
-        let Some(end) = self.buffer.find(tags.value.1) else {
-            self.state = State::Tags { tool, key: Some(known), is_first };
-            return false;
-        };
-        let rest = self.buffer.split_off(end + tags.value.1.len());
-        let mut text = std::mem::replace(&mut self.buffer, rest);
-        text.truncate(end);
-        let inside = text.trim_start().strip_prefix(tags.value.0).filter(|_| !tags.value.0.is_empty()).unwrap_or(&text);
-        let root = self.schemas.get(&tool).unwrap_or(&Value::Null);
-        let schema = root.get("properties").and_then(|properties| properties.get(&known));
-        let value = xml_call::value(schema, root, inside);
-        let between = if is_first { "" } else { ", " };
-        is_first = false;
-        self.arguments(format!("{between}{}: {value}", Value::String(known)), out);
-        self.state = State::Tags { tool, key: None, is_first };
-        true
-    }
-
-    fn step_channel(&mut self, out: &mut Vec<ToolEvent>) -> bool {
+    fn step_channel(&mut self, head: &'static HeadShape, out: &mut Vec<ToolEvent>) -> bool {
         const END: &str = "<|message|>";
         const BEGINNINGS: [&str; 3] = ["<|channel|>", "<|start|>", " to="];
         let begins = |header: &str| header.starts_with(&self.buffer) || self.buffer.starts_with(header);
@@ -436,10 +412,10 @@ impl ToolParser {
         let mut header = std::mem::replace(&mut self.buffer, rest);
         header.truncate(at);
         let is_thought = header.contains("analysis");
-        self.state = match head::name(self.format, &header) {
+        self.state = match head.name(&header) {
             Some(name) => {
                 self.begin(name, out);
-                State::Arguments(ValueEnd::default())
+                State::Arguments(head, ValueEnd::default())
             }
             None => State::Message(if is_thought { Message::Thought } else { Message::Text }),
         };

@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::constraint::{Constraint, GrammarCompiler, MaskThreads, NextToken};
+use crate::constraint::{CompiledGrammar, Constraint, GrammarCompiler, MaskThreads, NextToken};
 use crate::text::fixture;
 
 fn schemas() -> Arc<BTreeMap<String, Value>> {
@@ -130,11 +130,75 @@ fn samples() -> Vec<(ToolFormat, &'static str, &'static str, usize)> {
             "",
             1,
         ),
+        (
+            CommandFenced,
+            "Plan: I look.\nAction: ```json\n[\n    {\n        \"tool_name\": \"weather\",\n        \"parameters\": {\n            \
+             \"city\": \"Köln <b>\",\n            \"days\": 2\n        }\n    },\n    {\n        \"tool_name\": \"weather\",\n        \
+             \"parameters\": {\"city\": \"Köln <b>\", \"days\": 2}\n    }\n]```",
+            "Plan: I look.",
+            2,
+        ),
+        (
+            CommandFenced,
+            "Action: ```json\n[{\"tool_name\": \"weather\", \"parameters\": {\"city\": \"Köln <b>\", \"days\": 2}}]\n```",
+            "",
+            1,
+        ),
+        (
+            Kimi,
+            "I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>\
+             {\"city\": \"Köln <b>\", \"days\": 2}<|tool_call_end|><|tool_call_begin|>functions.weather:12\
+             <|tool_call_argument_begin|>{\"city\": \"Köln <b>\", \"days\": 2}<|tool_call_end|><|tool_calls_section_end|>",
+            "I look.",
+            2,
+        ),
+        (
+            MiniMax,
+            "I look.\n\n<minimax:tool_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">Köln <b></parameter>\n\
+             <parameter name=\"days\">2</parameter>\n</invoke>\n<invoke name=\"weather\">\n<parameter name=\"city\">Köln <b>\
+             </parameter>\n<parameter name=\"days\">2</parameter>\n</invoke>\n</minimax:tool_call>",
+            "I look.",
+            2,
+        ),
+        (
+            Seed,
+            "I look.\n<seed:tool_call>\n<function=weather>\n<parameter=city>Köln <b></parameter>\n<parameter=days>2\
+             </parameter>\n</function>\n</seed:tool_call>",
+            "I look.",
+            1,
+        ),
+        (
+            FunctionGemma,
+            "<start_function_call>call:weather{city:<escape>Köln <b><escape>,days:2}<end_function_call>\
+             <start_function_call>call:weather{city:<escape>Köln <b><escape>,days:2}<end_function_call>",
+            "",
+            2,
+        ),
+        (Gemma, "I look.<|tool_call>call:weather{city:<|\"|>Köln <b><|\"|>,days:2}<tool_call|>", "I look.", 1),
+        (
+            Lfm,
+            "I look.<|tool_call_start|>[weather(city=\"Köln <b>\", days=2), weather(city='Köln <b>', days=2)]<|tool_call_end|>",
+            "I look.",
+            2,
+        ),
+        (
+            LfmList,
+            "<|tool_call_start|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln <b>\", \"days\": 2}, \"id\": \"a-1\"}]\
+             <|tool_call_end|>",
+            "",
+            1,
+        ),
+        (
+            Nemotron,
+            "<TOOLCALL>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln <b>\", \"days\": 2}}]</TOOLCALL>",
+            "",
+            1,
+        ),
     ]
 }
 
 /// Answers that only look like calls, all of which is text.
-const NO_CALLS: [(ToolFormat, &str); 9] = [
+const NO_CALLS: [(ToolFormat, &str); 15] = [
     (ToolFormat::Hermes, "a < b, <tool, and {\"name\": 1}"),
     (ToolFormat::Hermes, "<tool_call> is a tag"),
     (ToolFormat::Hermes, "<tool_call>{\"city\": 1}"),
@@ -144,6 +208,12 @@ const NO_CALLS: [(ToolFormat, &str); 9] = [
     (ToolFormat::MistralList, "[TOOL_CALLS] [1, 2]"),
     (ToolFormat::QwenCoder, "<function= a b>"),
     (ToolFormat::Glm, "  "),
+    (ToolFormat::MiniMax, "<invoke name=\"a b\">"),
+    (ToolFormat::Kimi, "<|tool_call_begin|>two words {"),
+    (ToolFormat::CommandFenced, "Action: ```json\n{\"x\": 1}\n```"),
+    (ToolFormat::Lfm, "<|tool_call_start|>[two words(a=1)]"),
+    (ToolFormat::Gemma, "<|tool_call>call: {a:1}"),
+    (ToolFormat::Gemma, "<|tool_call>call:f"),
 ];
 
 #[test]
@@ -198,36 +268,94 @@ fn en_5_formats_are_recognised_by_their_templates() {
         ("<|tool|>{{ message.tools }}", ToolFormat::Phi),
         ("<|START_ACTION|>", ToolFormat::Command),
         ("<|python_tag|>", ToolFormat::Llama),
+        ("<seed:tool_call>\\n<function=x>\\n<parameter=y>", ToolFormat::Seed),
+        ("{% set begin = '<minimax:tool_call>' %}", ToolFormat::MiniMax),
+        ("{{ tools }}<|tool_calls_section_begin|><|tool_call_begin|>", ToolFormat::Kimi),
+        ("{{ '<|im_system|>tool_declare<|im_middle|>' }}", ToolFormat::Kimi),
+        ("Write 'Action:' ... ```json\\n[{\"tool_name\": title}]```", ToolFormat::CommandFenced),
+        ("{{ tools }}<start_function_call>call:", ToolFormat::FunctionGemma),
+        ("{{ tools }}<|tool_call>call:<tool_call|>", ToolFormat::Gemma),
+        ("{{ tools }}<|tool_list_start|>", ToolFormat::Lfm),
+        ("{{ tools }}<|tool_call_start|>[", ToolFormat::Lfm),
+        ("{{ tools }}<|tool_call_start|>[{\"name\": ", ToolFormat::LfmList),
+        ("{{ tools }}<TOOLCALL>", ToolFormat::Nemotron),
         ("{{ messages }}", ToolFormat::Generic),
     ] {
         assert_eq!(ToolFormat::of_template(template), format, "{template}");
     }
 }
 
-/// Whether every byte of an answer is allowed in turn, and then its end. The vocabulary has no mark as a special token.
-fn allows(plan: &ToolPlan, answer: &str) -> bool {
-    let threads = Arc::new(MaskThreads::start().unwrap());
-    let compiler = GrammarCompiler::new(&fixture::byte_level().vocabulary().unwrap(), Arc::clone(&threads)).unwrap();
-    let grammar = plan.grammar(&ToolMarkers::default()).unwrap();
-    let compiled = compiler.compile(&grammar).unwrap_or_else(|error| panic!("{grammar:?}: {error}"));
-    let mut constraint = Constraint::begin(compiled);
-    let next = |constraint: &mut Constraint| loop {
-        let seen = threads.done();
+/// Whether a vocabulary has a format's marks as special tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marks {
+    Text,
+    Tokens,
+}
+
+static THREADS: LazyLock<Arc<MaskThreads>> = LazyLock::new(|| Arc::new(MaskThreads::start().unwrap()));
+
+/// The grammar of a plan, over a vocabulary of bytes and perhaps of marks.
+struct Allowed {
+    grammar: CompiledGrammar,
+    marks: Vec<&'static str>,
+}
+
+/// The end of an answer, and the first mark, in these vocabularies.
+const END: u32 = 256;
+const FIRST_MARK: u32 = 257;
+
+impl Allowed {
+    fn by(plan: &ToolPlan, marks: Marks) -> Self {
+        let marks: Vec<&str> = if marks == Marks::Tokens { plan.format.marks().collect() } else { Vec::new() };
+        let vocabulary = fixture::pieces(&[&["<|end_of_turn|>"], &*marks].concat(), &[]);
+        let compiler = GrammarCompiler::new(&vocabulary, Arc::clone(&THREADS)).unwrap();
+        let grammar = plan.grammar(&ToolMarkers::of(plan.format, &vocabulary)).unwrap();
+        let grammar = compiler.compile(&grammar).unwrap_or_else(|error| panic!("{grammar:?}: {error}"));
+        Self { grammar, marks }
+    }
+
+    /// The tokens of a text: its marks, and bytes.
+    fn tokens(&self, text: &str) -> Vec<u32> {
+        let (mut tokens, mut rest) = (Vec::new(), text.as_bytes());
+        while let Some(byte) = rest.first() {
+            let marks = (FIRST_MARK..).zip(&self.marks).filter(|(_, mark)| rest.starts_with(mark.as_bytes()));
+            let mark = marks.max_by_key(|(_, mark)| mark.len());
+            let (token, length) = mark.map_or((u32::from(*byte), 1), |(token, mark)| (token, mark.len()));
+            tokens.push(token);
+            rest = &rest[length..];
+        }
+        tokens
+    }
+
+    /// Whether each token of an answer is allowed in turn, and then its end.
+    fn has(&self, answer: &str) -> bool {
+        let mut constraint = Constraint::begin(self.grammar.clone());
+        for token in self.tokens(answer) {
+            match next(&mut constraint) {
+                NextToken::OneOf(mask) if mask.allows(token) => constraint.accept(token),
+                NextToken::OneOf(_) | NextToken::End => return false,
+            }
+        }
+        match next(&mut constraint) {
+            NextToken::End => true,
+            NextToken::OneOf(mask) => mask.allows(END),
+        }
+    }
+}
+
+fn next(constraint: &mut Constraint) -> NextToken {
+    loop {
+        let seen = THREADS.done();
         match constraint.next_token() {
             Some(next) => return next.unwrap(),
-            None => threads.wait_beyond(seen, std::time::Duration::from_secs(30)),
-        }
-    };
-    for byte in answer.bytes() {
-        match next(&mut constraint) {
-            NextToken::OneOf(mask) if mask.allows(u32::from(byte)) => constraint.accept(u32::from(byte)),
-            NextToken::OneOf(_) | NextToken::End => return false,
+            None => THREADS.wait_beyond(seen, std::time::Duration::from_secs(30)),
         }
     }
-    match next(&mut constraint) {
-        NextToken::End => true,
-        NextToken::OneOf(mask) => mask.allows(257),
-    }
+}
+
+/// Whether an answer is allowed. The vocabulary has no mark as a special token.
+fn allows(plan: &ToolPlan, answer: &str) -> bool {
+    Allowed::by(plan, Marks::Text).has(answer)
 }
 
 fn offered(format: ToolFormat) -> ToolPlan {
@@ -249,35 +377,198 @@ fn en_5_a_call_that_has_begun_is_valid_whatever_the_format() {
         // Samples in another spelling than the template's own are for the parser alone.
         let own = !answer.starts_with("<tool_call>{")
             && !answer.contains("\"arguments\": {\"city\": \"Köln <b>\", \"days\": 2}, \"name\"")
-            && !answer.contains("\n    {")
             && !answer.contains("[CALL_ID]")
             && !answer.contains("[TOOL_CALLS] ")
-            && !answer.contains("{\"arguments\"")
-            // Where the mark is no special token, any text may spell it.
-            && !answer.starts_with("<|python_tag|>");
+            && !answer.contains("{\"arguments\"");
         if !own {
             continue;
         }
         // This mark ends gpt-oss' turn.
         let answer = answer.trim_end_matches("<|call|>");
         let plan = offered(format);
-        assert!(allows(&plan, answer), "{format:?}: {answer}");
-        if count == 0 {
-            continue;
+        for marks in [Marks::Text, Marks::Tokens] {
+            // Where the mark is no special token, any text may spell it.
+            if marks == Marks::Text && answer.starts_with("<|python_tag|>") {
+                continue;
+            }
+            let allowed = Allowed::by(&plan, marks);
+            assert!(allowed.has(answer), "{format:?}, {marks:?}: {answer}");
+            if count == 0 {
+                continue;
+            }
+            let wrong = answer
+                .replace("Köln <b>\", \"days\": 2", "\", \"days\": 10")
+                .replace("\"days\": 2\n", "\"days\": 10\n")
+                .replace("\n2\n", "\n10\n")
+                .replace(">2<", ">10<")
+                .replace("days:2", "days:10")
+                .replace("days=2", "days=10");
+            assert!(!allowed.has(&wrong), "{format:?}, {marks:?}");
+            assert!(!allowed.has(&answer.replace("weather", "wether")), "{format:?}, {marks:?}");
+            let cut = answer.rfind("Köln").unwrap();
+            assert!(!allowed.has(&answer[..cut]), "{format:?}, {marks:?}: an answer ends with its call");
         }
-        assert!(
-            !allows(
-                &plan,
-                &answer
-                    .replace("Köln <b>\", \"days\": 2", "\", \"days\": 10")
-                    .replace("\n2\n", "\n10\n")
-                    .replace(">2<", ">10<")
-            ),
-            "{format:?}"
-        );
-        assert!(!allows(&plan, &answer.replace("weather", "wether")), "{format:?}");
-        let cut = answer.rfind("Köln").unwrap();
-        assert!(!allows(&plan, &answer[..cut]), "{format:?}: an answer ends with its call");
+    }
+}
+
+#[test]
+fn en_5_no_text_begins_a_call_that_is_not_held_to_its_schema() {
+    for format in ToolFormat::ALL.iter().copied() {
+        let row = format.row();
+        // Calls of the others begin with their answer.
+        let Some(first) = row.first.filter(|_| format != ToolFormat::Harmony) else { continue };
+        for open in row.open.iter().filter(|open| **open != first) {
+            assert!(!allows(&offered(format), &format!("I look. {open}")), "{format:?}: {open}");
+        }
+    }
+}
+
+#[test]
+fn en_5_a_prompt_has_calls_as_the_grammar_allows_them() {
+    for format in ToolFormat::ALL.iter().copied() {
+        let calls = [("weather", r#"{"city":"Köln","days":2}"#), ("clock", "{}"), ("weather", r#"{"city":"a b"}"#)];
+        let calls = if format.may_call_several() { &calls[..] } else { &calls[..1] };
+        let written = format.calls(calls);
+        let required = ToolPlan { choice: ToolChoice::Required, ..offered(format) };
+        for marks in [Marks::Text, Marks::Tokens] {
+            assert!(Allowed::by(&required, marks).has(&written), "{format:?}, {marks:?}: {written}");
+        }
+        let (text, read) = read(format, &[&written]);
+        let value = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        let read: Vec<_> = read.iter().map(|(name, arguments)| (name.as_str(), value(arguments))).collect();
+        let calls: Vec<_> = calls.iter().map(|(name, arguments)| (*name, value(arguments))).collect();
+        assert_eq!((text.as_str(), read), ("", calls), "{format:?}: {written}");
+    }
+}
+
+/// A schema, values that it allows, and values that it does not.
+type ValueCase = (Value, Vec<Value>, Vec<Value>);
+
+fn value_cases() -> Vec<ValueCase> {
+    let integers = json!({"type": "array", "items": {"type": "integer"}});
+    let person = json!({
+        "type": "object", "required": ["name"], "additionalProperties": false,
+        "properties": {
+            "age": {"type": "number", "minimum": 0}, "name": {"type": "string"},
+            "tags": {"type": "array", "items": {"type": "string"}}, "Zip": {"type": "integer"},
+        },
+    });
+    vec![
+        (
+            json!({"type": "string"}),
+            ["", "42", "null", "two\nlines", "it's \"q\" \\n <b> {x} [1], y=1: 'z'", "日本 🦀"].map(Value::from).into(),
+            vec![],
+        ),
+        (
+            json!({"type": "string", "minLength": 2, "maxLength": 3}),
+            vec![json!("ab"), json!("日本語")],
+            vec![json!("a"), json!("abcd")],
+        ),
+        (
+            json!({"type": "string", "pattern": "^[A-Z]{2}-\\d+$"}),
+            vec![json!("AB-1")],
+            vec![json!("ab-1"), json!("xAB-1")],
+        ),
+        (json!({"type": "string", "format": "date"}), vec![json!("2024-02-28")], vec![json!("today")]),
+        (
+            json!({"enum": ["a", "b c", 3, true, null]}),
+            vec![json!("b c"), json!(3), json!(true), json!(null)],
+            vec![json!("b"), json!(false), json!(4)],
+        ),
+        (
+            json!({"enum": [[1, 2], {"a": "t"}]}),
+            vec![json!([1, 2]), json!({"a": "t"})],
+            vec![json!([1]), json!({"a": "u"})],
+        ),
+        (
+            json!({"type": "integer", "minimum": -3, "maximum": 12}),
+            vec![json!(-3), json!(0), json!(12)],
+            vec![json!(-4), json!(13), json!(1.5)],
+        ),
+        (json!({"type": "number", "exclusiveMinimum": 0}), vec![json!(0.5), json!(7)], vec![json!(0), json!(-1)]),
+        (json!({"type": "boolean"}), vec![json!(true), json!(false)], vec![json!(null), json!(1)]),
+        (json!({"type": ["integer", "null"]}), vec![json!(1), json!(null)], vec![json!(true)]),
+        (
+            json!({"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 3}),
+            vec![json!(["a"]), json!(["a, b", "]", "c"])],
+            vec![json!([]), json!(["a", "b", "c", "d"]), json!([1])],
+        ),
+        (
+            json!({"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "items": {"type": "boolean"}, "minItems": 1}),
+            vec![json!(["a"]), json!(["a", 1]), json!(["a", 1, true, false])],
+            vec![json!([]), json!([1]), json!(["a", true])],
+        ),
+        (json!({"type": "array", "items": false}), vec![json!([])], vec![json!([1])]),
+        (
+            person.clone(),
+            vec![
+                json!({"name": "A"}),
+                json!({"name": "A", "Zip": 1}),
+                json!({"age": 1.5, "name": "A", "tags": ["x", "y"]}),
+            ],
+            vec![json!({}), json!({"Zip": 1}), json!({"age": -1, "name": "A"}), json!({"name": "A", "other": 1})],
+        ),
+        (
+            json!({"type": "array", "items": person}),
+            vec![json!([]), json!([{"name": "A"}, {"name": "B"}])],
+            vec![json!([{}])],
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "additionalProperties": false}),
+            vec![json!({}), json!({"a": null}), json!({"b": null}), json!({"a": null, "b": null})],
+            vec![json!({"c": null})],
+        ),
+        (json!({"type": "object"}), vec![json!({}), json!({"k": [1, {"z": "t"}], "l": null})], vec![json!([])]),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "integer"}}),
+            vec![json!({"a": "t"}), json!({"a": "t", "b": 1, "c": 2}), json!({"b": 1})],
+            vec![json!({"a": 1}), json!({"b": "t"})],
+        ),
+        (json!({"anyOf": [{"type": "string"}, integers]}), vec![json!("t"), json!([1, 2])], vec![json!(["t"])]),
+        (
+            json!({"$ref": "#/$defs/tree"}),
+            vec![json!({"of": []}), json!({"of": [{"of": []}, {"of": [{"of": []}]}]})],
+            vec![json!({}), json!({"of": [1]}), json!({"of": {"of": []}})],
+        ),
+    ]
+}
+
+#[test]
+fn en_5_arguments_of_every_format_keep_to_their_schema() {
+    let cases: Vec<_> = ('a'..='z').map(String::from).zip(value_cases()).collect();
+    for format in ToolFormat::ALL.iter().copied() {
+        // One tool for each case.
+        let mut plan = plan_of_one(format, &json!({}), true);
+        let of_case =
+            |(name, (schema, ..)): &(String, ValueCase)| Tool { name: name.clone(), ..tool_of_one(schema, true) };
+        plan.tools = cases.iter().map(of_case).collect();
+        for marks in [Marks::Text, Marks::Tokens] {
+            let allowed = Allowed::by(&plan, marks);
+            for (name, (schema, yes, no)) in &cases {
+                let call = |value: &Value| format.calls(&[(name, &json!({"x": value}).to_string())]);
+                for value in yes {
+                    let call = call(value);
+                    assert!(allowed.has(&call), "{format:?}, {marks:?}, {schema}: {call}");
+                    assert_eq!(value_read(&plan, &call), *value, "{format:?}, {schema}: {call}");
+                }
+                for value in no {
+                    let call = call(value);
+                    assert!(!allowed.has(&call), "{format:?}, {marks:?}, {schema}: {call}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn en_5_keys_come_in_the_order_of_the_templates_of_a_format() {
+    let schema = json!({"type": "object", "required": ["b", "A", "c"], "properties": {"b": {}, "A": {}, "c": {}}});
+    for (format, sorted) in [(ToolFormat::Gemma, true), (ToolFormat::FunctionGemma, true), (ToolFormat::Lfm, false)] {
+        let plan = plan_of_one(format, &schema, true);
+        let [alphabet, schema] = [r#"{"x": {"A": 1, "b": 2, "c": 3}}"#, r#"{"x": {"b": 2, "A": 1, "c": 3}}"#];
+        let call = format.calls(&[("f", schema)]);
+        assert!(allows(&plan, &call), "{format:?}: {call}");
+        assert_eq!(arguments_read(&plan, &call), if sorted { alphabet } else { schema }, "{format:?}");
     }
 }
 
@@ -346,30 +637,51 @@ fn call_between_tags(format: ToolFormat, value: &str) -> String {
         ToolFormat::Glm => {
             format!("<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>{value}</arg_value>\n</tool_call>")
         }
+        ToolFormat::MiniMax => format!(
+            "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"x\">{value}</parameter>\n</invoke>\n</minimax:tool_call>"
+        ),
+        ToolFormat::Seed => {
+            format!("<seed:tool_call>\n<function=f>\n<parameter=x>{value}</parameter>\n</function>\n</seed:tool_call>")
+        }
         _ => format!("<tool_call>\n<function=f>\n<parameter=x>\n{value}\n</parameter>\n</function>\n</tool_call>"),
     }
 }
 
-fn plan_of_one(format: ToolFormat, schema: &Value, strict: bool) -> ToolPlan {
+fn tool_of_one(schema: &Value, strict: bool) -> Tool {
     let parameters = json!({
         "type": "object", "required": ["x"], "properties": {"x": schema},
-        "$defs": {"short": {"type": "string", "maxLength": 2}, "self": {"$ref": "#/$defs/self"}},
+        "$defs": {
+            "short": {"type": "string", "maxLength": 2}, "self": {"$ref": "#/$defs/self"},
+            "tree": {
+                "type": "object", "required": ["of"], "additionalProperties": false,
+                "properties": {"of": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+            },
+        },
     });
-    let tools = vec![Tool { name: "f".to_owned(), parameters, strict }];
+    Tool { name: "f".to_owned(), parameters, strict }
+}
+
+fn plan_of_one(format: ToolFormat, schema: &Value, strict: bool) -> ToolPlan {
+    let tools = vec![tool_of_one(schema, strict)];
     ToolPlan { format, tools, choice: ToolChoice::Required, parallel: false, answer: None }
 }
 
-/// The value of `x` as a reader of a call has it.
-fn value_read(plan: &ToolPlan, call: &str) -> Value {
+/// The arguments of a call as a reader has them.
+fn arguments_read(plan: &ToolPlan, call: &str) -> String {
     let mut parser = plan.parser();
     let mut events = parser.push(call);
     events.extend(parser.finish());
     let pieces = events.into_iter().map(|event| match event {
         ToolEvent::Arguments { piece, .. } => piece,
-        ToolEvent::Begin { name, .. } if name == "f" => String::new(),
+        ToolEvent::Begin { .. } => String::new(),
         other => panic!("{call}: {other:?}"),
     });
-    let arguments: Value = serde_json::from_str(&pieces.collect::<String>()).unwrap_or_else(|e| panic!("{call}: {e}"));
+    pieces.collect()
+}
+
+/// The value of `x` as a reader of a call has it.
+fn value_read(plan: &ToolPlan, call: &str) -> Value {
+    let arguments: Value = serde_json::from_str(&arguments_read(plan, call)).unwrap_or_else(|e| panic!("{call}: {e}"));
     arguments["x"].clone()
 }
 
@@ -423,7 +735,7 @@ fn tagged_cases() -> Vec<TaggedCase> {
     ]
 }
 
-const TAGGED: [ToolFormat; 2] = [ToolFormat::QwenCoder, ToolFormat::Glm];
+const TAGGED: [ToolFormat; 4] = [ToolFormat::QwenCoder, ToolFormat::Glm, ToolFormat::MiniMax, ToolFormat::Seed];
 
 #[test]
 fn en_5_values_between_tags_keep_to_their_schema() {
@@ -492,30 +804,91 @@ fn en_5_a_keyword_that_values_between_tags_cannot_be_held_to_is_refused_by_name(
     }
 }
 
-/// A call with any values that the grammar allows, one byte after the other as the choices say.
-fn random_call(plan: &ToolPlan, format: ToolFormat, choices: &[u16]) -> Option<String> {
-    let threads = Arc::new(MaskThreads::start().unwrap());
-    let compiler = GrammarCompiler::new(&fixture::byte_level().vocabulary().unwrap(), Arc::clone(&threads)).unwrap();
-    let mut constraint = Constraint::begin(compiler.compile(&plan.grammar(&ToolMarkers::default()).unwrap()).unwrap());
-    let mut answer = Vec::new();
-    let end = call_between_tags(format, "|").rsplit('|').next().unwrap().as_bytes().to_vec();
-    for choice in choices.iter().cycle().take(900) {
-        let seen = threads.done();
-        let next = loop {
-            match constraint.next_token() {
-                Some(next) => break next.unwrap(),
-                None => threads.wait_beyond(seen, std::time::Duration::from_secs(30)),
-            }
+const NOTATIONS: [ToolFormat; 3] = [ToolFormat::FunctionGemma, ToolFormat::Gemma, ToolFormat::Lfm];
+
+#[test]
+fn en_5_a_keyword_that_a_notation_cannot_be_held_to_is_refused_by_name() {
+    for format in NOTATIONS {
+        let refusal = |schema: Value, strict: bool| {
+            plan_of_one(format, &schema, strict).grammar(&ToolMarkers::default()).err().map(|error| error.message)
         };
-        let NextToken::OneOf(mask) = next else { return String::from_utf8(answer).ok() };
+        for (schema, word) in [
+            (json!({"type": "string", "not": {"const": "a"}}), "not"),
+            (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
+            (json!({"type": "object", "patternProperties": {"a": {}}}), "patternProperties"),
+            (json!({"allOf": [{"type": "object"}, {"type": "object"}]}), "allOf"),
+        ] {
+            assert!(refusal(schema.clone(), true).is_some_and(|why| why.contains(word)), "{format:?}, {schema}");
+            assert_eq!(refusal(schema, false), None, "{format:?}");
+        }
+        for (schema, word) in [
+            (json!({"type": "string", "pattern": "("}), "pattern"),
+            (json!({"type": "array", "minItems": 3, "maxItems": 2}), "minItems"),
+            (json!({"type": "array", "items": false, "minItems": 1}), "items"),
+            (json!({"type": "object", "required": ["a"], "additionalProperties": false}), "'a'"),
+            (json!({"$ref": "#/$defs/none"}), "#/$defs/none"),
+            (json!(false), "'x'"),
+        ] {
+            for strict in [true, false] {
+                assert!(refusal(schema.clone(), strict).is_some_and(|why| why.contains(word)), "{format:?}, {schema}");
+            }
+        }
+    }
+}
+
+#[test]
+fn en_5_values_in_a_notation_are_read_in_all_their_spellings() {
+    for (format, call, arguments) in [
+        (ToolFormat::Lfm, r#"f(x='it\'s', y=-1.50)"#, r#"{"x": "it's", "y": -1.50}"#),
+        (ToolFormat::Lfm, r#"f(x="a\n\u00e9\ud83e\udd80\x41\q", y=None)"#, r#"{"x": "a\né🦀A\\q", "y": null}"#),
+        (
+            ToolFormat::Lfm,
+            "f(x=['a, b', {'k': True}], y=12345678901234567890123)",
+            r#"{"x": ["a, b", {"k": true}], "y": 12345678901234567890123}"#,
+        ),
+        (ToolFormat::Lfm, r#"f(x={"k:1": [], 'l': {}}, y=Rome)"#, r#"{"x": {"k:1": [], "l": {}}, "y": "Rome"}"#),
+        (
+            ToolFormat::Gemma,
+            "call:f{x:<|\"|>a, {b}: [\"c\"]<|\"|>,y:{k:[1,true]}}",
+            r#"{"x": "a, {b}: [\"c\"]", "y": {"k": [1, true]}}"#,
+        ),
+        (ToolFormat::Gemma, "call:f{ <|\"|>x<|\"|> : <|\"|><|\"|> , y: word }", r#"{"x": "", "y": "word"}"#),
+        (ToolFormat::FunctionGemma, "call:f{x:<escape>5 < 6<escape>,y:[]}", r#"{"x": "5 < 6", "y": []}"#),
+        (ToolFormat::FunctionGemma, "call:f{}", "{}"),
+    ] {
+        let row = format.row();
+        let answer = [row.all.0[0], row.each.0[0], call, row.each.1[0], row.all.1[0]].concat();
+        let calls = vec![("f".to_owned(), arguments.to_owned())];
+        assert_eq!(read(format, &[&answer]), (String::new(), calls), "{format:?}: {answer}");
+    }
+}
+
+/// The formats whose models write no JSON.
+fn without_json() -> Vec<ToolFormat> {
+    ToolFormat::ALL.iter().copied().filter(|format| !format.has_json_arguments()).collect()
+}
+
+/// A call with any values that the grammar allows, one byte after the other as the choices say.
+fn random_call(plan: &ToolPlan, choices: &[u16]) -> Option<String> {
+    let mut constraint = Constraint::begin(Allowed::by(plan, Marks::Text).grammar);
+    let mut answer = Vec::new();
+    // The ends of calls behind a text, and behind another value.
+    let end = |value: Value| {
+        let call = plan.format.calls(&[("f", &json!({"x": value}).to_string())]);
+        call.rsplit('7').next().unwrap_or_default().as_bytes().to_vec()
+    };
+    let ends = [end(json!("7")), end(json!(7))];
+    for choice in choices.iter().cycle().take(900) {
+        let NextToken::OneOf(mask) = next(&mut constraint) else { return String::from_utf8(answer).ok() };
         let allowed: Vec<u8> = (0..=255).filter(|byte| mask.allows(u32::from(*byte))).collect();
         if allowed.is_empty() {
             return String::from_utf8(answer).ok();
         }
         // Mostly towards the end of the value.
-        let begun = (0..end.len()).rev().find(|length| answer.ends_with(&end[..*length])).unwrap_or(0);
-        let ending = allowed.iter().find(|byte| **byte == end[begun]).filter(|_| choice % 4 != 0);
-        let byte = *ending.unwrap_or(&allowed[usize::from(*choice) % allowed.len()]);
+        let begun = |end: &Vec<u8>| (0..end.len()).rev().find(|length| answer.ends_with(&end[..*length])).unwrap_or(0);
+        let ending =
+            ends.iter().find_map(|end| allowed.iter().find(|byte| Some(**byte) == end.get(begun(end)).copied()));
+        let byte = *ending.filter(|_| choice % 4 != 0).unwrap_or(&allowed[usize::from(*choice) % allowed.len()]);
         answer.push(byte);
         constraint.accept(u32::from(byte));
     }
@@ -523,36 +896,37 @@ fn random_call(plan: &ToolPlan, format: ToolFormat, choices: &[u16]) -> Option<S
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// A call that the grammar allows is read as a value that the grammar for the same schema in JSON has.
     #[test]
-    fn en_5_any_value_between_tags_is_valid_when_it_is_read(
-        case in any::<prop::sample::Index>(), is_glm in any::<bool>(), choices in proptest::collection::vec(any::<u16>(), 20..60),
+    fn en_5_any_value_is_valid_when_it_is_read(
+        case in any::<prop::sample::Index>(), format in prop::sample::select(without_json()),
+        choices in proptest::collection::vec(any::<u16>(), 20..60),
     ) {
-        let cases = tagged_cases();
-        let (schema, ..) = &cases[case.index(cases.len())];
-        let format = if is_glm { ToolFormat::Glm } else { ToolFormat::QwenCoder };
-        let plan = plan_of_one(format, schema, true);
-        let Some(call) = random_call(&plan, format, &choices) else { return Ok(()) };
-        let value = value_read(&plan, &call);
-        let in_json = plan_of_one(ToolFormat::MistralNamed, schema, true);
+        let cases = tagged_cases().into_iter().map(|(schema, ..)| schema);
+        let cases: Vec<Value> = cases.chain(value_cases().into_iter().map(|(schema, ..)| schema)).collect();
+        let schema = &cases[case.index(cases.len())];
         // The grammar of JSON knows no texts in exactly one of two sets.
         prop_assume!(schema.get("oneOf").is_none());
-        prop_assert!(allows(&in_json, &format!("[TOOL_CALLS]f[ARGS]{{\"x\": {value}}}")), "{}: {} from {}", schema, value, call);
+        let plan = plan_of_one(format, schema, true);
+        let Some(call) = random_call(&plan, &choices) else { return Ok(()) };
+        let arguments = arguments_read(&plan, &call);
+        let in_json = plan_of_one(ToolFormat::MistralNamed, schema, true);
+        // The grammar of JSON has this character as an escape only.
+        let spelled = arguments.replace('\u{7f}', "\\u007f");
+        prop_assert!(allows(&in_json, &format!("[TOOL_CALLS]f[ARGS]{spelled}")), "{}: {} from {}", schema, arguments, call);
     }
 }
 
 proptest! {
     #[test]
     fn en_5_calls_do_not_depend_on_the_pieces(
-        which in 0_usize..24, cuts in proptest::collection::vec(0_usize..400, 0..12),
+        which in any::<prop::sample::Index>(), cuts in proptest::collection::vec(0_usize..400, 0..12),
     ) {
         let (samples, texts) = (samples(), NO_CALLS);
-        let (format, answer) = match samples.get(which) {
-            Some((format, answer, ..)) => (*format, *answer),
-            None => texts[which - samples.len()],
-        };
+        let all: Vec<_> = samples.iter().map(|(format, answer, ..)| (*format, *answer)).chain(texts).collect();
+        let (format, answer) = all[which.index(all.len())];
         let mut places: Vec<usize> = cuts.into_iter().filter(|cut| answer.is_char_boundary(*cut)).collect();
         places.sort_unstable();
         let mut pieces = Vec::new();
@@ -572,20 +946,24 @@ proptest! {
             Just("<function=f>"), Just("<parameter=a>"), Just("</parameter>"), Just("<arg_key>"), Just("[TOOL_CALLS]"), Just("[ARGS]"),
             Just("<|channel|>"), Just("<|message|>"), Just("é"), Just("\""), Just("\\"), Just(" "), Just("word"), Just("<|tool_call|>"),
             Just("<｜tool▁call▁begin｜>"), Just("<｜tool▁sep｜>"), Just("```"), Just("]"), Just("]"), Just("{"), Just("<|start|>"),
+            Just("<invoke name=\"f\">"), Just("<parameter name=\"a\">"), Just("</invoke>"), Just("<|tool_call_begin|>"),
+            Just("functions.f:0"), Just("Action: ```json"), Just("<|tool_call>call:f{"), Just("<start_function_call>call:f{"),
+            Just("<|\"|>"), Just("<escape>"), Just("a:"), Just("a="), Just(","), Just("'"), Just("<|tool_call_start|>"), Just("f("),
+            Just(")"), Just("<TOOLCALL>"),
         ], 0..14),
-        which in 0_usize..13,
+        format in prop::sample::select(ToolFormat::ALL),
     ) {
-        use ToolFormat::*;
-        let formats = [Hermes, QwenCoder, Llama, MistralList, MistralNamed, Phi, DeepSeekFenced, DeepSeek, Glm, Harmony, Granite,
-            Command, Generic];
-        let format = formats[which];
         let whole = parts.concat();
         let at_once = read(format, &[&whole]);
         prop_assert_eq!(&at_once, &read(format, &parts), "in pieces");
         let characters: Vec<String> = whole.chars().map(String::from).collect();
         let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
         prop_assert_eq!(&at_once, &read(format, &characters), "in characters");
-        if at_once.1.is_empty() && whole.contains("word") && format != Harmony {
+        for (name, arguments) in at_once.1.iter().filter(|_| !format.has_json_arguments()) {
+            let is_json = |text: &str| serde_json::from_str::<serde_json::Map<String, Value>>(text).is_ok();
+            prop_assert!(is_json(arguments) || is_json(&format!("{arguments}}}")), "{}: {}", name, arguments);
+        }
+        if at_once.1.is_empty() && whole.contains("word") && format != ToolFormat::Harmony {
             prop_assert!(at_once.0.contains("word"), "{} became {}", whole, at_once.0);
         }
     }

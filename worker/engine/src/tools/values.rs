@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::constraint::TextSet;
 
 /// Kinds of JSON values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Kinds(u8);
 
 /// A schema, and how deep its references may lead.
@@ -168,12 +168,12 @@ fn kinds_within(schema: &Value, root: &Value, depth: usize) -> Kinds {
 }
 
 /// The schema that a schema refers to.
-fn referred<'a>(fields: &Map<String, Value>, root: &'a Value) -> Option<&'a Value> {
+pub(super) fn referred<'a>(fields: &Map<String, Value>, root: &'a Value) -> Option<&'a Value> {
     root.pointer(fields.get("$ref")?.as_str()?.strip_prefix('#')?)
 }
 
 /// The values that a schema lists.
-fn values_of(fields: &Map<String, Value>) -> Option<Vec<&Value>> {
+pub(super) fn values_of(fields: &Map<String, Value>) -> Option<Vec<&Value>> {
     let listed = fields.get("enum").and_then(Value::as_array).map(|values| values.iter().collect::<Vec<_>>());
     match (fields.get("const"), listed) {
         (Some(only), Some(values)) => Some(values.into_iter().filter(|value| *value == only).collect()),
@@ -201,7 +201,8 @@ impl Spelling<'_> {
         self.refuse(schema, |name| OF_ARGUMENTS.contains(&name))
     }
 
-    fn refuse(&self, schema: &Map<String, Value>, is_known: impl Fn(&str) -> bool) -> Result<(), String> {
+    /// Refuses keywords that cannot be held to.
+    pub(super) fn refuse(&self, schema: &Map<String, Value>, is_known: impl Fn(&str) -> bool) -> Result<(), String> {
         let unknown: Vec<_> =
             schema.keys().map(String::as_str).filter(|name| !is_known(name) && !DESCRIBING.contains(name)).collect();
         if self.strict && !unknown.is_empty() {

@@ -1,51 +1,82 @@
-//! Calls whose parameters are between tags: Qwen3-Coder's and GLM's. They become JSON by the types of the tool's
-//! schema.
+//! Calls whose parameters are between tags. They become JSON by the types of the tool's schema.
 
 use serde_json::Value;
 
-use super::format::ToolFormat;
+use super::spaced::spaced;
 use super::values::{Kinds, kinds};
 
-/// The tags around one parameter.
+/// The tags of a call.
+#[derive(Debug)]
 pub(super) struct Tags {
     /// Behind the tool's name.
     pub(super) head_end: &'static str,
+    /// Between that and the first parameter.
+    pub(super) behind_head: &'static str,
     pub(super) key: (&'static str, &'static str),
+    /// Between the tags of a key and those of its value.
+    pub(super) between: &'static str,
     pub(super) value: (&'static str, &'static str),
+    /// On both sides of a value, inside of its tags.
+    pub(super) padding: &'static str,
+    /// Behind the closing tag of a value.
+    pub(super) behind_value: &'static str,
+    /// Whether a reader drops a line feed on each side of a value.
+    pub(super) is_trimmed: bool,
+    /// The end of the call, and marks behind it that models may write in its place.
+    pub(super) ends: &'static [&'static str],
+    /// Whether templates write `true`, `false` and `null` as Python does.
+    pub(super) has_python_words: bool,
+}
+
+impl Tags {
     /// The end of the call.
-    pub(super) end: &'static str,
-}
-
-const QWEN_CODER: Tags =
-    Tags { head_end: ">", key: ("<parameter=", ">"), value: ("", "</parameter>"), end: "</function>" };
-const GLM: Tags = Tags {
-    head_end: "\n",
-    key: ("<arg_key>", "</arg_key>"),
-    value: ("<arg_value>", "</arg_value>"),
-    end: "</tool_call>",
-};
-
-pub(super) fn tags(format: ToolFormat) -> &'static Tags {
-    if format == ToolFormat::Glm { &GLM } else { &QWEN_CODER }
-}
-
-/// The value of a parameter as JSON: a text, unless its schema allows another value that is spelled like this. `root`
-/// has what references of the schema name.
-pub(super) fn value(schema: Option<&Value>, root: &Value, text: &str) -> String {
-    let text = text.strip_prefix('\n').unwrap_or(text);
-    let text = text.strip_suffix('\n').unwrap_or(text);
-    let kinds = schema.map_or(Kinds::ALL, |schema| kinds(schema, root));
-    let word = match text.trim() {
-        // Models that write Python's words.
-        "True" => "true",
-        "False" => "false",
-        "None" => "null",
-        word => word,
-    };
-    match serde_json::from_str::<Value>(word) {
-        Ok(value) if !value.is_string() && (kinds.has(Kinds::of(&value)) || !kinds.has(Kinds::TEXT)) => {
-            value.to_string()
-        }
-        _ => Value::String(text.to_owned()).to_string(),
+    pub(super) fn end(&self) -> &'static str {
+        self.ends.first().copied().unwrap_or_default()
     }
+
+    /// The closing tag of a value with the text around it.
+    pub(super) fn value_end(&self) -> String {
+        [self.padding, self.value.1, self.behind_value].concat()
+    }
+
+    /// A call. Texts are written as they are, all else as JSON.
+    pub(super) fn written(&self, name: &str, parameters: &[(String, Value)]) -> String {
+        let mut call = [name, self.head_end, self.behind_head].concat();
+        for (key, value) in parameters {
+            let value = value.as_str().map_or_else(|| spaced(value), str::to_owned);
+            call.extend([self.key_and_open(key), value, self.value_end()]);
+        }
+        call + self.end()
+    }
+
+    /// A parameter up to its value.
+    pub(super) fn key_and_open(&self, key: &str) -> String {
+        [self.key.0, key, self.key.1, self.between, self.value.0, self.padding].concat()
+    }
+
+    /// The value of a parameter as JSON: a text, unless its schema allows another value that is spelled like this.
+    /// `root` has what references of the schema name.
+    pub(super) fn value(&self, schema: Option<&Value>, root: &Value, text: &str) -> String {
+        let text = if self.is_trimmed { trimmed(text) } else { text };
+        let kinds = schema.map_or(Kinds::ALL, |schema| kinds(schema, root));
+        let word = match text.trim() {
+            // Models that write Python's words.
+            "True" => "true",
+            "False" => "false",
+            "None" => "null",
+            word => word,
+        };
+        match serde_json::from_str::<Value>(word) {
+            // Numbers keep their digits.
+            Ok(value) if !value.is_string() && (kinds.has(Kinds::of(&value)) || !kinds.has(Kinds::TEXT)) => {
+                word.to_owned()
+            }
+            _ => Value::String(text.to_owned()).to_string(),
+        }
+    }
+}
+
+fn trimmed(text: &str) -> &str {
+    let text = text.strip_prefix('\n').unwrap_or(text);
+    text.strip_suffix('\n').unwrap_or(text)
 }

@@ -275,7 +275,7 @@ async fn en_5_a_template_without_tools_gets_them_in_words() {
     let prompt = rig.post("/apply-template", &body).await.json()["prompt"].as_str().unwrap().to_owned();
     assert!(prompt.starts_with("[system]# Tools"), "{prompt}");
     assert!(prompt.contains("\"name\":\"weather\"") && prompt.contains("\"maxLength\":6"), "{prompt}");
-    let turns = "[user]?[assistant]<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\":\"Rome\"}}\n</tool_call>\
+    let turns = "[user]?[assistant]<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>\
         [user]<tool_response>\nsunny\n</tool_response>";
     assert!(prompt.ends_with(turns), "{prompt}");
 }

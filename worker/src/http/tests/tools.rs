@@ -1,6 +1,7 @@
 //! Calls of tools, there and back: the text that a template makes of a call is one that the model may say, and that
 //! clients get as the same call.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -127,7 +128,87 @@ fn families() -> Vec<(ToolFormat, String)> {
                 "<|call|>",
             ),
         ),
+        (
+            CommandFenced,
+            family(
+                "",
+                "Action: ```json\n[\n",
+                "    {\n        \"tool_name\": {{ f.name | tojson }},\n        \"parameters\": {{ f.arguments | tojson(indent=4) }}\n    }",
+                ",\n",
+                "\n]```",
+            ),
+        ),
+        (
+            Kimi,
+            family(
+                "",
+                "<|tool_calls_section_begin|>",
+                "<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>{{ f.arguments | tojson }}<|tool_call_end|>",
+                "",
+                "<|tool_calls_section_end|>",
+            ),
+        ),
+        (
+            MiniMax,
+            family(
+                "",
+                "<minimax:tool_call>\n",
+                &format!(
+                    "<invoke name=\"{{{{ f.name }}}}\">\n{}</invoke>\n",
+                    tagged("<parameter name=\"KEY\">", "VALUE</parameter>\n")
+                ),
+                "",
+                "</minimax:tool_call>",
+            ),
+        ),
+        (
+            Seed,
+            family(
+                "",
+                "",
+                &format!(
+                    "<seed:tool_call>\n<function={{{{ f.name }}}}>\n{}</function>\n</seed:tool_call>",
+                    tagged("<parameter=KEY>", "VALUE</parameter>\n")
+                ),
+                "\n",
+                "",
+            ),
+        ),
+        (FunctionGemma, gemma("<start_function_call>", "<escape>", "<end_function_call>")),
+        (Gemma, gemma("<|tool_call>", "<|\"|>", "<tool_call|>")),
+        (
+            Lfm,
+            family(
+                "",
+                "<|tool_call_start|>[",
+                "{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={% if v is string %}'{{ v }}'{% else %}{{ v | string }}\
+                 {% endif %}{{ '' if loop.last else ', ' }}{% endfor %})",
+                ", ",
+                "]<|tool_call_end|>",
+            ),
+        ),
+        (
+            LfmList,
+            family(
+                "",
+                "<|tool_call_start|>[",
+                "{\"name\": {{ f.name | tojson }}, \"arguments\": {{ f.arguments | tojson }}, \"id\": \"{{ c.id }}\"}",
+                ", ",
+                "]<|tool_call_end|>",
+            ),
+        ),
+        (Nemotron, family("", "<TOOLCALL>[", LISTED, ", ", "]</TOOLCALL>")),
     ]
+}
+
+/// A family of templates whose calls have no quotes, and their keys in the order of the alphabet.
+fn gemma(open: &str, quote: &str, close: &str) -> String {
+    const VALUE: &str = "{% macro value(v) %}{% if v is string %}QUOTE{{ v }}QUOTE{% elif v is boolean %}{{ 'true' if v else 'false' }}\
+        {% elif v is mapping %}{{ '{' }}{% for k, inner in v | dictsort %}{{ k }}:{{ value(inner) }}\
+        {{ '' if loop.last else ',' }}{% endfor %}{{ '}' }}{% elif v is sequence %}[{% for inner in v %}{{ value(inner) }}\
+        {{ '' if loop.last else ',' }}{% endfor %}]{% else %}{{ v }}{% endif %}{% endmacro %}";
+    VALUE.replace("QUOTE", quote)
+        + &family("", "", &format!("{open}call:{{{{ f.name }}}}{{{{ value(f.arguments) }}}}{close}"), "", "")
 }
 
 fn tools() -> Value {
@@ -235,6 +316,59 @@ async fn en_5_what_a_family_of_templates_writes_of_a_call_is_read_as_the_same_ca
         })
     });
     assert_eq!(failed(checks.collect()).await, 0, "their panics are above");
+}
+
+#[test]
+fn en_5_every_format_has_a_family_of_templates() {
+    let families: BTreeSet<ToolFormat> = families().into_iter().map(|(format, _)| format).collect();
+    let missing: Vec<_> = ToolFormat::ALL.iter().filter(|format| !families.contains(format)).collect();
+    // A template that knows no tools has no calls.
+    assert_eq!(missing, [&ToolFormat::Generic]);
+}
+
+/// A conversation with two calls and their results.
+fn called() -> Value {
+    let result = |id: &str, text: &str| json!({"role": "tool", "tool_call_id": id, "content": text});
+    json!([
+        {"role": "user", "content": "Where to?"}, {"role": "assistant", "content": "", "tool_calls": calls(2)},
+        result("call00001", "noon"), result("call00000", "booked"),
+    ])
+}
+
+async fn prompt(template: &str, messages: &Value) -> String {
+    let rig = setup(template).start().await;
+    let answer = rig.post("/apply-template", &json!({"messages": messages, "tools": tools()})).await;
+    answer.json()["prompt"].as_str().unwrap_or_else(|| panic!("{answer:?}")).to_owned()
+}
+
+#[tokio::test]
+async fn en_5_a_template_that_numbers_calls_gets_their_numbers() {
+    let template = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{% for c in m.tool_calls or [] %}\
+                    <|tool_calls_section_begin|><|tool_call_begin|>{{ c.id }} {% endfor %}\
+                    {% if m.role == 'tool' %}Return of {{ m.tool_call_id }}: {{ m.content }} {% endif %}{% endfor %}";
+    let prompt = prompt(template, &called()).await;
+    for part in [
+        "begin|>functions.plan_trip:0 ",
+        "begin|>functions.clock:1 ",
+        "of functions.clock:1: noon",
+        "of functions.plan_trip:0: booked",
+    ] {
+        assert!(prompt.contains(part), "{part}: {prompt}");
+    }
+}
+
+#[tokio::test]
+async fn en_5_a_template_that_knows_results_but_no_calls_writes_the_results_itself() {
+    let template = "{% if tools %}<|tool_list_start|>{{ tools | tojson }}<|tool_list_end|>{% endif %}{% for m in messages %}\
+                    {{ m.role }}: {% if m.role == 'tool' %}<|tool_response_start|>{% endif %}{{ m.content }}\n{% endfor %}";
+    let prompt = prompt(template, &called()).await;
+    for part in [
+        "assistant: <|tool_call_start|>[plan_trip(city=",
+        ", clock()]<|tool_call_end|>",
+        "tool: <|tool_response_start|>noon\n",
+    ] {
+        assert!(prompt.contains(part), "{part}: {prompt}");
+    }
 }
 
 /// The number of checks that panicked.

@@ -10,24 +10,8 @@ use crate::constraint::{Grammar, GrammarCompiler, MaskThreads};
 use crate::text::{Text, Vocabulary, fixture};
 use crate::tools::{Tool, ToolChoice, ToolFormat, ToolMarkers, ToolPlan};
 
-const FORMATS: [ToolFormat; 13] = [
-    ToolFormat::Hermes,
-    ToolFormat::QwenCoder,
-    ToolFormat::Llama,
-    ToolFormat::MistralList,
-    ToolFormat::MistralNamed,
-    ToolFormat::Phi,
-    ToolFormat::DeepSeekFenced,
-    ToolFormat::DeepSeek,
-    ToolFormat::Glm,
-    ToolFormat::Harmony,
-    ToolFormat::Granite,
-    ToolFormat::Command,
-    ToolFormat::Generic,
-];
-
 /// Texts of which the vocabularies of these tests have the pieces, and which answers are drawn towards.
-const TEXTS: [&str; 13] = [
+const TEXTS: [&str; 19] = [
     "{\"name\": \"save\", \"arguments\": {\"city\": \"Köln 日本 🦀\", \"days\": 2, \"tags\": [\"a\", \"b\"], \"ok\": true}}",
     "{\"name\":\"Ada Lovelace\",\"age\":36,\"email\":\"ada@example.org\",\"tags\":[\"poetry\"],\"city\":\"Rome\"}",
     "I look.\n<tool_call>\n{\"name\": \"save\", \"arguments\": {\"city\": \"a\\n\\u00e9\"}}\n</tool_call>",
@@ -39,6 +23,12 @@ const TEXTS: [&str; 13] = [
     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>save\n```json\n{\"city\": \"x\"}\n```<｜tool▁call▁end｜>",
     "<|channel|>analysis<|message|>They ask.<|end|><|start|>assistant<|channel|>commentary to=functions.save <|constrain|>json<|message|>{}",
     "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"save\", \"parameters\": {\"city\": \"x\"}}\n]<|END_ACTION|>",
+    "Action: ```json\n[\n    {\n        \"tool_name\": \"save\",\n        \"parameters\": {\"city\": \"x\"}\n    }\n]```",
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.save:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
+    "<minimax:tool_call>\n<invoke name=\"save\">\n<parameter name=\"city\">Köln</parameter>\n</invoke>\n</minimax:tool_call>",
+    "<start_function_call>call:save{city:<escape>Köln<escape>,days:2,ok:true,tags:[<escape>a<escape>]}<end_function_call>",
+    "<|tool_call>call:save{city:<|\"|>Köln<|\"|>,days:2,ok:true,tags:[<|\"|>a<|\"|>,<|\"|>b<|\"|>]}<tool_call|>",
+    "<|tool_call_start|>[save(city=\"Köln\", days=2, tags=['a', \"b\"], ok=True)]<|tool_call_end|>",
     "one, two, three, four 1234-56-78 +49 (0)30 $9.99 user@example.org\n\tfn main() { println!(\"héllo wörld\"); }",
     "\"q\\\"\\\\\": [ ], }{ :,\r\n  </b> été naïve £ ß 你好，世界 ﷺ \u{200b}",
 ];
@@ -102,7 +92,7 @@ fn grammars(markers: impl Fn(ToolFormat) -> ToolMarkers) -> Vec<Grammar> {
         Grammar::Lark("start: TEXT \"!\" rest\nTEXT: /[^!]*/\nrest[stop=/[ab]c/]: /(?s:.*)/\n".to_owned()),
         Grammar::Gbnf("root ::= item (\", \" item)*\nitem ::= [a-z]+ | \"-\" [^a-z\\n]\n".to_owned()),
     ];
-    for format in FORMATS {
+    for format in ToolFormat::ALL.iter().copied() {
         for choice in [ToolChoice::Auto, ToolChoice::Required] {
             all.push(plan(format, choice).grammar(&markers(format)).unwrap());
         }
