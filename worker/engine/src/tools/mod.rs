@@ -9,6 +9,7 @@ mod json_call;
 mod markers;
 mod notation;
 mod notation_rules;
+mod numbers;
 mod parameters;
 mod parser;
 mod rules;

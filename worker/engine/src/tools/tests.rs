@@ -721,6 +721,21 @@ fn tagged_cases() -> Vec<TaggedCase> {
             vec!["abcde", "1.5", "07"],
         ),
         (
+            json!({"anyOf": [{"type": "integer", "minimum": -2, "maximum": 10}, {"type": "string", "maxLength": 4}]}),
+            and(texts(&["abc", "1a"]), &[("10", json!(10)), ("-2", json!(-2)), ("0", json!(0))]),
+            vec!["11", "-3", "100", "1.5", "abcde"],
+        ),
+        (
+            json!({"type": ["string", "number"], "exclusiveMinimum": 0, "maximum": 1.5}),
+            and(texts(&["abc"]), &[("0.01", json!(0.01)), ("1.5", json!(1.5)), ("1", json!(1))]),
+            vec!["0", "1.51", "-1", "2"],
+        ),
+        (
+            json!({"anyOf": [{"type": "integer", "multipleOf": 5, "minimum": 0}, {"type": "null"}, {"const": "all"}]}),
+            and(texts(&["all"]), &[("5", json!(5)), ("120", json!(120)), ("null", json!(null))]),
+            vec!["7", "-5", "some"],
+        ),
+        (
             json!({"enum": [1, "a", null, true]}),
             and(texts(&["a"]), &[("1", json!(1)), ("null", json!(null)), ("true", json!(true))]),
             vec!["2", "b", "\"a\"", "false"],

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::numbers;
 use crate::constraint::TextSet;
 
 /// Kinds of JSON values.
@@ -65,9 +66,6 @@ const OF_OTHERS: [&str; 22] = [
 
 /// Keywords of the schema of arguments whose parameters are between tags.
 const OF_ARGUMENTS: [&str; 4] = ["additionalProperties", "properties", "required", "type"];
-
-const INTEGER: &str = "0|-?[1-9][0-9]{0,15}";
-const NUMBER: &str = r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?([eE][+-]?[0-9]{1,2})?";
 
 impl Kinds {
     pub(super) const NONE: Self = Self(0);
@@ -213,7 +211,11 @@ impl Spelling<'_> {
 
     fn within(&self, schema: &Value, kinds: Kinds, depth: usize) -> Result<TextSet, String> {
         let Value::Object(fields) = schema else {
-            return Ok(if *schema == Value::Bool(false) { TextSet::none() } else { plain(kinds, NUMBER) });
+            return Ok(if *schema == Value::Bool(false) {
+                TextSet::none()
+            } else {
+                plain(kinds, numbers::of_schema(&Map::new(), false))
+            });
         };
         let Some(depth) = depth.checked_sub(1) else { return Err("a '$ref' leads back to itself".to_owned()) };
         if kinds.has(Kinds::TEXT) {
@@ -233,11 +235,7 @@ impl Spelling<'_> {
                     };
                     is("integer") && !is("number")
                 });
-                let bounds = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
-                // The bounds of a number are no expression of its spelling.
-                let is_bound = bounds.iter().any(|name| fields.contains_key(*name));
-                let kinds = if is_bound { kinds.without(Kinds::NUMBER) } else { kinds };
-                all.push(plain(kinds, if is_integer { INTEGER } else { NUMBER }));
+                all.push(plain(kinds, numbers::of_schema(fields, is_integer)));
             }
         }
         if kinds.has(Kinds::TEXT) {
@@ -305,13 +303,13 @@ fn spelled(value: &Value) -> String {
 }
 
 /// All values of some kinds.
-fn plain(kinds: Kinds, number: &str) -> TextSet {
+fn plain(kinds: Kinds, numbers: TextSet) -> TextSet {
     let mut all = Vec::new();
     if kinds.has(Kinds::TEXT) {
         all.push(TextSet::every());
     }
     if kinds.has(Kinds::NUMBER) {
-        all.push(TextSet::Expression(number.to_owned()));
+        all.push(numbers);
     }
     if kinds.has(Kinds::BOOLEAN) {
         all.push(TextSet::Expression("true|false".to_owned()));
