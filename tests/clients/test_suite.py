@@ -96,15 +96,16 @@ PROGRAMS = [Program(path) for path in sorted(SUITE.glob("*_client.*"))]
 
 
 @pytest.fixture(scope="session")
-def passed():
-    """The programs that passed; the page is written from them."""
+def passed(request):
+    """The programs that passed; the page is written from them. Programs that were not chosen (`-k`) keep their lines."""
     passed = {}
     yield passed
     if ALL:
-        PAGE.write_text(page(passed))
+        chosen = {item.callspec.params["program"].name for item in request.session.items if "callspec" in dir(item)}
+        PAGE.write_text(page(passed, chosen, PAGE.read_text()))
 
 
-def page(passed):
+def page(passed, chosen, before):
     lines = [
         "# Clients that are tested",
         "",
@@ -117,8 +118,11 @@ def page(passed):
     for program in PROGRAMS:
         versions = ", ".join(passed.get(program.name, ["none"]))
         language, always = "Python" if program.is_python else "JavaScript", "yes" if program.always else "no"
-        lines.append(f"| `{program.name}` | {language} | {program.speaks} | {versions} | {always} |")
-    browser = ", ".join(passed.get("browser", ["none"]))
+        line = f"| `{program.name}` | {language} | {program.speaks} | {versions} | {always} |"
+        kept = re.search(rf"^\| `{program.name}` \| {language} \|.*$", before, re.MULTILINE)
+        lines.append(line if program.name in chosen or kept is None else kept.group())
+    browser = re.search(r"in a browser: (.+?)\. `scripts/test`", before)
+    browser = ", ".join(passed["browser"]) if "browser" in passed else browser.group(1) if browser else "none"
     lines += [
         "",
         f"A page of an allowed site, and one of another, in a browser: {browser}. `scripts/test` tries it where there is one on PATH.",
@@ -136,6 +140,18 @@ def test_a_client_behaves_as_with_the_server_it_was_written_for(program, guide_u
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3_000:]
     passed[program.name] = program.installed()
+
+
+def test_a_run_of_some_programs_keeps_the_lines_of_the_others():
+    everything = {program.name: [f"{program.name} 1.0"] for program in PROGRAMS} | {"browser": ["Chromium 1.0"]}
+    names = {program.name for program in PROGRAMS}
+    before = page(everything, names, "")
+    assert page({}, set(), before) == before
+    first = PROGRAMS[0].name
+    after = page({first: ["newer 2.0"]}, {first}, before)
+    assert after == before.replace(f"{first} 1.0", "newer 2.0")
+    # A program that was chosen and did not pass has no version.
+    assert f"{first} 1.0" not in page({}, {first}, before)
 
 
 @contextlib.contextmanager
