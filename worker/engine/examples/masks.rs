@@ -98,6 +98,17 @@ fn coded() -> Value {
     })
 }
 
+fn counted() -> Value {
+    json!({
+        "type": "object", "required": ["title", "text", "words"], "additionalProperties": false,
+        "properties": {
+            "title": {"type": "string", "minLength": 4, "maxLength": 24},
+            "text": {"type": "string", "pattern": "^[A-Za-z ,.]{10,60}$"},
+            "words": {"type": "string", "pattern": "^(\\w{1,12} ){1,8}\\w{1,12}$"},
+        },
+    })
+}
+
 fn cases() -> Vec<(&'static str, Grammar, String)> {
     let answer = json!({"name": "Ada Lovelace, née Byron", "age": 36, "email": "ada@example.org",
         "tags": ["mathematics", "analytical engine", "poetry"], "address": {"street": "12 St James's Square", "city": "Rome"}});
@@ -121,6 +132,13 @@ fn cases() -> Vec<(&'static str, Grammar, String)> {
             "schema, patterns",
             Grammar::JsonSchema(coded().to_string()),
             json!({"code": "AB-1234", "slug": "a-long-slug-of-words", "note": "Three of them"}).to_string(),
+        ),
+        (
+            "schema, counts",
+            Grammar::JsonSchema(counted().to_string()),
+            json!({"title": "The analytical engine", "text": "The engine weaves patterns, as the loom weaves leaves.",
+                   "words": "notes by the translator upon the memoir"})
+            .to_string(),
         ),
         ("regex", Grammar::Regex("[a-z]+(, [a-z]+){0,20}".to_owned()), "one, two, three, four".to_owned()),
     ];

@@ -1,7 +1,7 @@
 //! Masks of a grammar's answers: those of lexer states, completed by the parser.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::derivre::StateID;
 use llguidance::earley::{BiasComputer, ParserRecognizer, SlicedBiasComputer};
@@ -9,7 +9,8 @@ use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
 
 use super::kept::{GrammarId, KeptMasks};
 use super::lexer_mask::LexerMask;
-use super::tree::{TokenTree, same_bytes};
+use super::steps::{CompareBudget, LexerStep, LexerSteps, Row};
+use super::tree::{TokenNode, TokenTree, same_bytes};
 
 /// Sets of tokens that the library allows at once where a lexeme may go on with any of their texts: white space, and
 /// the text of JSON strings.
@@ -51,17 +52,22 @@ struct GrammarMasks {
     kept: Arc<KeptMasks>,
     few_nodes: usize,
     grammar: GrammarId,
+    steps: Mutex<LexerSteps>,
 }
 
-/// The effect of a byte in a state of the lexer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LexerStep {
-    Inside(StateID),
-    /// It is the last byte of a lexeme.
-    Last,
-    /// The lexeme ended in front of it.
-    Behind,
-    Dead,
+/// Subtrees of the tree of tokens, side by side, and the state of the lexer in front of them.
+struct Subtrees {
+    nodes: Range<usize>,
+    row: Row,
+}
+
+/// A walk of the lexer over the tree of tokens.
+struct LexerWalk<'a, 'p> {
+    tree: &'a TokenTree,
+    parser: &'a mut ParserRecognizer<'p>,
+    steps: &'a mut LexerSteps,
+    budget: CompareBudget,
+    walked: usize,
 }
 
 impl Masks {
@@ -78,6 +84,7 @@ impl Masks {
             kept: Arc::clone(&self.kept),
             few_nodes: self.limits.few_nodes,
             grammar: self.kept.grammar(),
+            steps: Mutex::default(),
         })
     }
 }
@@ -104,7 +111,9 @@ impl BiasComputer for GrammarMasks {
 impl GrammarMasks {
     /// Whether the library is fast in a state: few tokens begin with a byte that may come next, or a large slice may.
     fn is_easy(&self, parser: &mut ParserRecognizer<'_>, state: StateID) -> bool {
-        let begun = |at: &usize| step(parser, state, self.tree.node(*at).byte) != LexerStep::Dead;
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = steps.row(parser, state);
+        let begun = |at: &usize| steps.step(parser, row, self.tree.node(*at).byte) != LexerStep::Dead;
         let nodes: usize = self.tree.roots().filter(begun).map(|at| self.tree.below(at).len()).sum();
         if nodes <= self.few_nodes {
             return true;
@@ -119,55 +128,40 @@ impl GrammarMasks {
     /// The mask of a state, made of that of the most similar one.
     fn lexer_mask(&self, parser: &mut ParserRecognizer<'_>, state: StateID) -> LexerMask {
         const TRIED: usize = 4;
-        let tried = self.kept.recent(self.grammar).into_iter().take(TRIED);
-        let near = tried.map(|(other, known)| (self.differing(parser, state, other), known));
-        let near =
-            near.min_by_key(|(differing, _)| nodes(differing)).filter(|(all, _)| nodes(all) < self.tree.len() / 2);
-        let (differing, mut mask) = match near {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = steps.row(parser, state);
+        let budget = steps.budget();
+        let mut walk = LexerWalk { tree: &self.tree, parser, steps: &mut steps, budget, walked: 0 };
+        let mut near = None::<(usize, Row, Arc<LexerMask>)>;
+        for (other, known) in self.kept.recent(self.grammar).into_iter().take(TRIED) {
+            let other = walk.row(other);
+            let nodes = walk.nodes_of_differing_roots(row, other);
+            if near.as_ref().is_none_or(|(fewest, ..)| nodes < *fewest) {
+                near = Some((nodes, other, known));
+            }
+            if nodes == 0 {
+                break;
+            }
+        }
+        let near = near.and_then(|(_, other, known)| Some((walk.differing(row, other)?, known)));
+        let mask = match near {
             Some((differing, known)) => {
-                let tokens = differing.iter().flat_map(|nodes| self.tree.tokens(nodes.clone()));
-                let mask = known.without(&differing, tokens);
-                (differing, mask)
+                let nodes: Vec<_> = differing.iter().map(|subtrees| subtrees.nodes.clone()).collect();
+                let tokens = nodes.iter().flat_map(|nodes| self.tree.tokens(nodes.clone()));
+                let mut mask = known.without(&nodes, tokens);
+                differing.into_iter().for_each(|subtrees| walk.add(subtrees, &mut mask));
+                mask
             }
             None => {
-                let inside = self.trie().alloc_token_set();
-                (self.tree.roots().map(|at| self.tree.below(at)).collect(), LexerMask::new(inside))
+                let mut mask = LexerMask::new(self.library.trie().alloc_token_set());
+                walk.add(Subtrees { nodes: 0..self.tree.len(), row }, &mut mask);
+                mask
             }
         };
-        let (mut states, mut walked) = (Vec::new(), 0);
-        for nodes in differing {
-            states.clear();
-            states.push(state);
-            self.tree.walk(nodes, |at, node| {
-                walked += 1;
-                states.truncate(usize::from(node.depth) + 1);
-                let Some(&state) = states.last() else { return false };
-                match step(parser, state, node.byte) {
-                    LexerStep::Inside(next) => {
-                        self.tree.tokens(at..at + 1).iter().for_each(|token| mask.inside.allow_token(*token));
-                        states.push(next);
-                        return true;
-                    }
-                    LexerStep::Last => mask.last.push(at as u32),
-                    LexerStep::Behind => mask.behind.entry((state, node.byte)).or_default().push(at as u32),
-                    LexerStep::Dead => {}
-                }
-                false
-            });
-        }
+        let walked = walk.walked;
         parser.save_stats(walked);
+        steps.bound();
         mask
-    }
-
-    /// The nodes at and below first bytes that do not lead two states to the same one.
-    fn differing(&self, parser: &mut ParserRecognizer<'_>, one: StateID, other: StateID) -> Vec<Range<usize>> {
-        let mut differs = |at: &usize| {
-            let byte = self.tree.node(*at).byte;
-            let step_of_one = step(parser, one, byte);
-            // The parser may answer differently for two states in which a lexeme ended.
-            step_of_one == LexerStep::Behind || step_of_one != step(parser, other, byte)
-        };
-        self.tree.roots().filter(|at| differs(at)).map(|at| self.tree.below(at)).collect()
     }
 
     /// Adds the tokens about which the parser decides.
@@ -182,6 +176,111 @@ impl GrammarMasks {
             let _ = alike.iter().all(|at| walk.enter(*at as usize));
         }
         walk.finish()
+    }
+}
+
+impl LexerWalk<'_, '_> {
+    fn row(&mut self, state: StateID) -> Row {
+        self.steps.row(self.parser, state)
+    }
+
+    /// Number of nodes at and below first bytes behind which two states may differ.
+    fn nodes_of_differing_roots(&mut self, one: Row, other: Row) -> usize {
+        let tree = self.tree;
+        tree.roots()
+            .filter(|at| !self.is_same((one, other), 0, *at).unwrap_or(false))
+            .map(|at| tree.below(at).len())
+            .sum()
+    }
+
+    /// The subtrees of which two states make something else, and the row of the first state in front of each. `None` if
+    /// they are most of the tree.
+    fn differing(&mut self, one: Row, other: Row) -> Option<Vec<Subtrees>> {
+        let tree = self.tree;
+        let (mut pairs, mut differing) = (vec![((one, other), 0)], Vec::<Subtrees>::new());
+        let (mut walked, mut most) = (0, tree.len() / 2);
+        // Beyond it a walk of the one state alone is less work.
+        let most_walked = 1_024.max(tree.len() / 16);
+        tree.walk(0..tree.len(), |at, node| {
+            walked += 1;
+            pairs.truncate(usize::from(node.depth) + 1);
+            if walked > most_walked {
+                most = 0;
+            }
+            let Some(&(pair, least)) = pairs.last().filter(|_| most > 0) else { return false };
+            match self.is_same(pair, least, at) {
+                Ok(true) => {}
+                Ok(false) => {
+                    let nodes = tree.below(at);
+                    most = most.saturating_sub(nodes.len());
+                    match differing.last_mut().filter(|last| {
+                        let depth = tree.node(last.nodes.start).depth;
+                        last.nodes.end == at && last.row == pair.0 && depth == node.depth
+                    }) {
+                        Some(last) => last.nodes.end = nodes.end,
+                        None => differing.push(Subtrees { nodes, row: pair.0 }),
+                    }
+                }
+                Err(pair) => {
+                    pairs.push(pair);
+                    return true;
+                }
+            }
+            false
+        });
+        self.walked += walked;
+        Some(differing).filter(|_| most > 0)
+    }
+
+    /// Whether two states make the same of a node and all below it, where they do so of all texts that are shorter than
+    /// `least`. `Err`: of the node, and it leads to two states of which the same is known.
+    fn is_same(&mut self, (one, other): (Row, Row), least: usize, at: usize) -> Result<bool, ((Row, Row), usize)> {
+        let node = self.tree.node(at);
+        let compared = self.steps.compare(self.parser, one, other, node.byte);
+        compared.or_else(|pair| {
+            let least = least.saturating_sub(1);
+            if usize::from(node.height) < least || self.are_alike(pair, node) {
+                return Ok(true);
+            }
+            Err((pair, self.steps.least(pair, node.texts.all()).max(least)))
+        })
+    }
+
+    /// Whether two states make the same of all below a node.
+    fn are_alike(&mut self, pair: (Row, Row), node: &TokenNode) -> bool {
+        let (texts, height) = (node.texts, usize::from(node.height));
+        let mut are_alike = |texts| self.steps.are_alike(self.parser, pair, texts, height, &mut self.budget);
+        pair.0 != Row::ANY && are_alike(texts.all()) || are_alike(texts)
+    }
+
+    /// Adds what a state makes of subtrees.
+    fn add(&mut self, subtrees: Subtrees, mask: &mut LexerMask) {
+        const FEW: usize = 3;
+        let tree = self.tree;
+        let start = usize::from(tree.node(subtrees.nodes.start).depth);
+        let (mut rows, mut walked) = (vec![subtrees.row], 0);
+        tree.walk(subtrees.nodes, |at, node| {
+            walked += 1;
+            rows.truncate(usize::from(node.depth) - start + 1);
+            let Some(&row) = rows.last() else { return false };
+            match self.steps.step(self.parser, row, node.byte) {
+                LexerStep::Inside(next) => {
+                    let is_all_inside = tree.below(at).len() > FEW && self.are_alike((Row::ANY, next), node);
+                    let inside = if is_all_inside { tree.below(at) } else { at..at + 1 };
+                    tree.tokens(inside).iter().for_each(|token| mask.inside.allow_token(*token));
+                    rows.push(next);
+                    return !is_all_inside;
+                }
+                LexerStep::Last => mask.last.push(at as u32),
+                LexerStep::Behind => {
+                    let end = self.steps.end(row);
+                    mask.behind.entry((end, node.byte)).or_default().push(at as u32);
+                }
+                LexerStep::Dead => {}
+            }
+            false
+        });
+        self.walked += walked;
     }
 }
 
@@ -238,22 +337,5 @@ impl ParserWalk<'_, '_> {
 impl Drop for GrammarMasks {
     fn drop(&mut self) {
         self.kept.forget(self.grammar);
-    }
-}
-
-/// Number of nodes.
-fn nodes(ranges: &[Range<usize>]) -> usize {
-    ranges.iter().map(Range::len).sum()
-}
-
-/// The effect of a byte, as `Lexer::advance` defines it: its result can be used, but not named.
-fn step(parser: &mut ParserRecognizer<'_>, state: StateID, byte: u8) -> LexerStep {
-    let lexer = parser.lexer_mut();
-    let next = lexer.transition_start_state(state, Some(byte), &None);
-    match () {
-        () if next.is_dead() && lexer.advance(state, byte, false, &None).is_error() => LexerStep::Dead,
-        () if next.is_dead() => LexerStep::Behind,
-        () if next.has_lowest_match() => LexerStep::Last,
-        () => LexerStep::Inside(next),
     }
 }

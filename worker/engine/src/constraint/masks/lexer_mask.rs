@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use llguidance::HashMap;
-use llguidance::derivre::StateID;
 use llguidance::toktrie::SimpleVob;
+
+use super::steps::LexemeEnd;
 
 /// The tokens about which a state of the lexer decides, and where the others are: at nodes whose byte ends a lexeme,
 /// and below them.
@@ -13,9 +14,9 @@ pub(super) struct LexerMask {
     pub(super) inside: SimpleVob,
     /// Nodes whose byte is the last one of a lexeme.
     pub(super) last: Vec<u32>,
-    /// Nodes whose byte no lexeme goes on with, by the state in front of it and the byte. The parser's answer is the
-    /// same for all nodes of an entry.
-    pub(super) behind: HashMap<(StateID, u8), Vec<u32>>,
+    /// Nodes whose byte no lexeme goes on with, by the lexemes that end in front of it and the byte. The parser's
+    /// answer is the same for all nodes of an entry.
+    pub(super) behind: HashMap<(LexemeEnd, u8), Vec<u32>>,
 }
 
 impl LexerMask {

@@ -8,14 +8,23 @@
 //! Where a lexeme ends in front of a byte that it cannot have, the parser is asked once for all tokens in which that
 //! byte comes in the same state.
 //!
-//! States are alike: free text in which a mark may begin differs from free text only in the next byte of the mark. A
-//! mask is therefore made of that of another state where a first byte leads both to the same state.
+//! States are alike: free text in which a mark may begin differs from free text only in the next byte of the mark, and
+//! the states of a pattern that counts differ only in long texts. A mask is therefore made of that of another state: a
+//! subtree of tokens is left as it is where both states make the same of all texts below it. A subtree whose texts all
+//! stay inside of a lexeme is allowed at once. Both are found in tables of the lexer's steps ([`LexerSteps`]), by the
+//! kinds of bytes below each node ([`TextKinds`]).
+//!
+//! [`LexerMask`]: lexer_mask::LexerMask
+//! [`LexerSteps`]: steps::LexerSteps
+//! [`TextKinds`]: text_kinds::TextKinds
 
 mod computer;
 mod kept;
 mod lexer_mask;
+mod steps;
 #[cfg(test)]
 mod tests;
+mod text_kinds;
 mod tree;
 
 pub(super) use computer::{MaskLimits, Masks, SLICES};

@@ -65,6 +65,18 @@ fn person() -> Value {
     })
 }
 
+/// A schema that counts characters.
+fn counted() -> Value {
+    json!({
+        "type": "object", "required": ["name", "city"], "additionalProperties": false,
+        "properties": {
+            "name": {"type": "string", "minLength": 3, "maxLength": 14},
+            "age": {"type": "integer"},
+            "city": {"type": "string", "pattern": "^[A-Za-zé ]{2,9}([,.] ?[^0-9]{1,4}){0,3}$"},
+        },
+    })
+}
+
 fn plan(format: ToolFormat, choice: ToolChoice) -> ToolPlan {
     let parameters = json!({
         "type": "object", "required": ["city"], "additionalProperties": false,
@@ -87,6 +99,15 @@ fn grammars(markers: impl Fn(ToolFormat) -> ToolMarkers) -> Vec<Grammar> {
         Grammar::Regex(r"[^@]{1,9}@[^@]+".to_owned()),
         Grammar::Regex(r"(?s:.{0,30})".to_owned()),
         Grammar::Regex(r"\w+( \w+)*".to_owned()),
+        Grammar::JsonSchema(counted().to_string()),
+        Grammar::Regex("[a-z ]{3,40}".to_owned()),
+        Grammar::Regex("([A-Za-z]{1,4}[ ,.]){2,6}".to_owned()),
+        Grammar::Regex(r"(\w{1,5}\W){1,4}".to_owned()),
+        Grammar::Regex("(one|two|[a-t]{2}){1,8}[^a-z]{0,6}".to_owned()),
+        Grammar::Lark(
+            "start: (WORD | LONG | NUMBER | \" \")*\nWORD: /[a-zé]{1,3}/\nLONG: /[a-z]{2,7}!?/\nNUMBER: /[0-9]{2,3}/\n"
+                .to_owned(),
+        ),
         Grammar::Choice(vec!["one, two".to_owned(), "one".to_owned(), "Köln".to_owned()]),
         Grammar::Lark("start: (WORD | NUMBER | \" \")*\nWORD: /[a-zé]+/\nNUMBER: /[0-9]+/\n".to_owned()),
         Grammar::Lark("start: TEXT \"!\" rest\nTEXT: /[^!]*/\nrest[stop=/[ab]c/]: /(?s:.*)/\n".to_owned()),
@@ -234,6 +255,24 @@ fn en_6_a_state_of_a_pattern_is_computed_once_for_all_answers() {
     nodes(compiled.matcher(), answer);
     // A word may end in front of each byte that does not go on with it. The parser is asked once for each of them.
     assert!(nodes(compiled.matcher(), answer).iter().all(|nodes| *nodes <= 256));
+}
+
+#[test]
+fn en_6_states_of_a_pattern_that_counts_share_their_work() {
+    let vocabulary = fixture::pieces(&marks()[..1], &TEXTS);
+    let compiler = compiler(&vocabulary, ALL);
+    let all = compiler.masks().tree.len();
+    for (pattern, answer) in [
+        ("[a-zA-Z ,]{3,60}", "one, two, three and four"),
+        ("[a-z]+(, [a-z]+){0,40}", "one, two, three, four, one"),
+        ("[^xz]{60,90}", "Oslo is a city, and Rome too."),
+    ] {
+        let compiled = compiler.compile(&Grammar::Regex(pattern.to_owned())).unwrap();
+        let nodes = nodes(compiled.matcher(), answer);
+        // One state of each kind looks at its tokens: letters, the space behind a comma, and the letters behind it.
+        let large = nodes.iter().filter(|nodes| **nodes > all / 8).count();
+        assert!(large <= 4, "{pattern}: {nodes:?} of {all}");
+    }
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::text_kinds::{Character, TextKinds};
+
 /// The tokens of a vocabulary. The nodes below a node come right behind it.
 pub(super) struct TokenTree {
     nodes: Vec<TokenNode>,
@@ -13,6 +15,10 @@ pub(super) struct TokenTree {
 #[derive(Clone, Copy)]
 pub(super) struct TokenNode {
     pub(super) byte: u8,
+    /// Bytes of the longest text below this node. 255: at least as many.
+    pub(super) height: u8,
+    /// The texts below this node.
+    pub(super) texts: TextKinds,
     /// Bytes in front of this one.
     pub(super) depth: u16,
     /// The first node behind all nodes below this one.
@@ -31,14 +37,24 @@ impl TokenTree {
         let mut before: &[u8] = &[];
         for (place, (word, _)) in sorted.iter().enumerate() {
             let same = same_bytes(before, word);
-            close(&mut nodes, path.drain(same..));
+            close(&mut nodes, &mut path, same);
             for (depth, byte) in word.iter().enumerate().skip(same) {
+                let above = path.last().map(|at| nodes[*at].texts).unwrap_or(TextKinds::none(Some(Character::NONE)));
+                let character =
+                    Some(above).filter(|texts| texts.are_known()).and_then(|texts| texts.character().with(*byte));
                 path.push(nodes.len());
-                nodes.push(TokenNode { byte: *byte, depth: depth as u16, end: 0, tokens: place as u32 });
+                nodes.push(TokenNode {
+                    byte: *byte,
+                    height: 0,
+                    depth: depth as u16,
+                    end: 0,
+                    tokens: place as u32,
+                    texts: TextKinds::none(character),
+                });
             }
             before = word;
         }
-        close(&mut nodes, path.drain(..));
+        close(&mut nodes, &mut path, 0);
         Self { nodes, tokens: sorted.into_iter().map(|(_, token)| token).collect() }
     }
 
@@ -93,8 +109,17 @@ pub(super) fn same_bytes(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
-/// Ends nodes: no more nodes come below them.
-fn close(nodes: &mut [TokenNode], closed: impl Iterator<Item = usize>) {
+/// Ends the nodes of a path behind its first ones: no more nodes come below them.
+fn close(nodes: &mut [TokenNode], path: &mut Vec<usize>, kept: usize) {
     let end = nodes.len() as u32;
-    closed.for_each(|at| nodes[at].end = end);
+    while path.len() > kept
+        && let Some(at) = path.pop()
+    {
+        nodes[at].end = end;
+        let TokenNode { byte, height, texts, .. } = nodes[at];
+        if let Some(above) = path.last().map(|at| &mut nodes[*at]) {
+            above.height = above.height.max(height.saturating_add(1));
+            above.texts = above.texts.or(byte, texts);
+        }
+    }
 }
