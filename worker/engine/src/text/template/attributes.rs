@@ -116,6 +116,11 @@ fn own(value: &PythonValue, name: &str) -> RenderResult<Option<PythonValue>> {
     if changes.contains(&name) {
         return Ok(Some(unsafe_attribute(value, name)));
     }
+    if let PythonValue::Tuple(items) = value
+        && let Some(at) = items.names.iter().position(|known| *known == name)
+    {
+        return Ok(items.values.get(at).cloned());
+    }
     let methods: &[&'static str] = match value {
         PythonValue::Text(_) | PythonValue::Markup(_) => &TEXT,
         PythonValue::Dict(_) => &DICT,

@@ -352,7 +352,10 @@ fn groupby(value: &PythonValue, arguments: &Arguments) -> RenderResult<PythonVal
             _ => groups.push((key, own, vec![item])),
         }
     }
-    let made = groups.into_iter().map(|(_, own, items)| PythonValue::tuple(vec![own, PythonValue::list(items)?]));
+    const FIELDS: &[&str] = &["grouper", "list"];
+    let made = groups
+        .into_iter()
+        .map(|(_, own, items)| PythonValue::named_tuple(FIELDS, vec![own, PythonValue::list(items)?]));
     PythonValue::list(made.collect::<RenderResult<_>>()?)
 }
 

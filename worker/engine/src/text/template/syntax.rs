@@ -35,7 +35,8 @@ pub(super) fn read(source: &str) -> Result<Vec<Statement>, SyntaxError> {
     // Jinja2 reads every kind of line end as a line feed.
     let source = without_generation_marks(&source.replace("\r\n", "\n").replace('\r', "\n"));
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
-    check_chains(&source, syntax.clone())?;
+    let pluses = check_chains(&source, syntax.clone())?;
+    let source = without_pluses(&source, &pluses);
     let parsed = parse(&source, "chat template", syntax)?;
     let mut reader = TreeReader { reads: Vec::new() };
     match &parsed {
@@ -44,10 +45,17 @@ pub(super) fn read(source: &str) -> Result<Vec<Statement>, SyntaxError> {
     }
 }
 
-fn check_chains(source: &str, syntax: SyntaxConfig) -> Result<(), SyntaxError> {
-    let (mut chain, mut branches) = (0, 0);
+/// Refuses what the parser's tree would overflow the stack with. Returns the places of `+` without a left side.
+fn check_chains(source: &str, syntax: SyntaxConfig) -> Result<Vec<usize>, SyntaxError> {
+    let (mut chain, mut branches, mut is_behind_operand, mut pluses) = (0, 0, false, Vec::new());
     for token in tokenize(source, false, syntax) {
         let (token, span) = token?;
+        if matches!(token, Token::Plus) && !is_behind_operand {
+            pluses.push(span.start_offset as usize);
+            // It becomes two operators.
+            chain += 1;
+        }
+        is_behind_operand = ends_operand(&token);
         match token {
             Token::BlockStart | Token::VariableStart => chain = 0,
             Token::Ident("elif") => branches += 1,
@@ -62,7 +70,37 @@ fn check_chains(source: &str, syntax: SyntaxConfig) -> Result<(), SyntaxError> {
             return Err(SyntaxError::Branches);
         }
     }
-    Ok(())
+    Ok(pluses)
+}
+
+/// Whether a token may be the last one of an operand.
+fn ends_operand(token: &Token<'_>) -> bool {
+    match token {
+        Token::Ident(word) => {
+            !matches!(*word, "and" | "or" | "not" | "in" | "is" | "if" | "elif" | "else" | "recursive")
+        }
+        Token::Str(_)
+        | Token::String(_)
+        | Token::Int(_)
+        | Token::Int128(_)
+        | Token::Float(_)
+        | Token::BracketClose
+        | Token::ParenClose
+        | Token::BraceClose => true,
+        _ => false,
+    }
+}
+
+/// The parser knows no `+` in front of an operand. Two signs `-` have its effect, and refuse what it refuses.
+fn without_pluses(source: &str, pluses: &[usize]) -> String {
+    let (mut out, mut done) = (String::with_capacity(source.len() + pluses.len()), 0);
+    for at in pluses {
+        out.push_str(source.get(done..*at).unwrap_or_default());
+        out.push_str("- -");
+        done = at + 1;
+    }
+    out.push_str(source.get(done..).unwrap_or_default());
+    out
 }
 
 /// `{% generation %}` marks the assistant's words for training masks in `transformers`; it renders its body unchanged,

@@ -33,6 +33,50 @@ fn undefined_prints_nothing_and_has_no_attributes() {
 }
 
 #[test]
+fn en_4_a_plus_without_a_left_side_is_pythons() {
+    let variables = r#"{"x": 3, "f": -2.5, "t": true, "s": "q", "rows": [{"n": "x"}, {"n": "y"}]}"#;
+    for (source, expected) in [
+        ("{{ +x }} {{ 1 + +x }} {{ 2 * +x }} {{ -+x }} {{ +-x }} {{ ++x }} {{ [+x, +1] }}", "3 4 6 -3 -3 3 [3, 1]"),
+        ("{{ {'a': +x}['a'] }} {{ (+x) }} {{ +t }} {{ +f }} {{ +x ** 2 }} {{ x if +x else 1 }}", "3 3 1 -2.5 9 3"),
+        (
+            "{{ 1 == +1 }} {{ x+1 }} {{ rows[+1].n }} {{ range(+x) | list }} {{ x is defined and +x }}",
+            "True 4 y [0, 1, 2] 3",
+        ),
+        ("{{ [1, 2][:+1] }} {{- +1 }} {{ y | default(+1) }} 'a' +b {# +x #}", "[1]1 1 'a' +b "),
+        ("{% set y = +x %}{{ y }}{% if +x > 2 %}!{% endif %}{% for i in [+1] %}{{ i }}{% endfor %}", "3!1"),
+        ("{% if not +x %}n{% elif +x %}é{{ +x }}{% endif %}", "é3"),
+    ] {
+        assert_eq!(render(source, variables).unwrap(), expected, "{source}");
+    }
+    for refused in ["{{ +s }}", "{{ +gone }}", "{{ +none }}", "{{ +rows }}"] {
+        assert!(render(refused, variables).is_err(), "{refused}");
+    }
+    for unreadable in ["{{ + }}", "{{ 1 + }}", "{% set + = 1 %}"] {
+        let sources = BTreeMap::from([("default".into(), unreadable.into())]);
+        assert!(ChatTemplate::new(sources, BTreeMap::new()).is_err(), "{unreadable}");
+    }
+}
+
+#[test]
+fn en_4_groups_have_their_names_and_are_tuples() {
+    let variables = r#"{"rows": [{"a": 2, "n": "x"}, {"a": 1, "n": "y"}, {"a": 2, "n": "z"}]}"#;
+    for (source, expected) in [
+        (
+            "{% for g in rows | groupby('a') %}{{ g.grouper }}:{{ g.list | map(attribute='n') | join(',') }};{% endfor %}",
+            "1:y;2:x,z;",
+        ),
+        (
+            "{% for g in rows[:2] | groupby('a') %}{{ g }}{{ g[0] }}{{ g['list'] | length }}{{ g.x is defined }} {% endfor %}",
+            "(1, [{'a': 1, 'n': 'y'}])11False (2, [{'a': 2, 'n': 'x'}])21False ",
+        ),
+        ("{{ rows | groupby('a') | map(attribute='grouper') | list }}", "[1, 2]"),
+        ("{{ (rows | groupby('a') | first)[0:1].grouper is defined }}", "False"),
+    ] {
+        assert_eq!(render(source, variables).unwrap(), expected, "{source}");
+    }
+}
+
+#[test]
 fn tojson_writes_what_python_writes() {
     let variables = r#"{"v": {"b": [1, 2.0, 1e-7, 1e16, true, null], "a": "<é'\u0001\n", "e": [], "o": {}}}"#;
     assert_eq!(

@@ -40,6 +40,8 @@ pub(super) enum PythonValue {
 #[derive(Debug, Default)]
 pub(super) struct Items {
     pub(super) values: Vec<PythonValue>,
+    /// Names of the values, which are their attributes.
+    pub(super) names: &'static [&'static str],
     extent: ValueExtent,
 }
 
@@ -183,11 +185,16 @@ impl PythonValue {
     }
 
     pub(super) fn list(values: Vec<PythonValue>) -> RenderResult<Self> {
-        Ok(Self::List(Arc::new(Items { extent: ValueExtent::around(values.iter())?, values })))
+        Ok(Self::List(Arc::new(Items { extent: ValueExtent::around(values.iter())?, names: &[], values })))
     }
 
     pub(super) fn tuple(values: Vec<PythonValue>) -> RenderResult<Self> {
-        Ok(Self::Tuple(Arc::new(Items { extent: ValueExtent::around(values.iter())?, values })))
+        Self::named_tuple(&[], values)
+    }
+
+    /// A tuple whose values are attributes too.
+    pub(super) fn named_tuple(names: &'static [&'static str], values: Vec<PythonValue>) -> RenderResult<Self> {
+        Ok(Self::Tuple(Arc::new(Items { extent: ValueExtent::around(values.iter())?, names, values })))
     }
 
     pub(super) fn dict(pairs: impl IntoIterator<Item = (PythonValue, PythonValue)>) -> RenderResult<Self> {
