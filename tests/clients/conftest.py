@@ -84,14 +84,38 @@ def write_agent(folder):
     (folder / "manifests/agent.toml").write_text(manifest + f"chat_template = {json.dumps(AGENT_TEMPLATE)}\n")
 
 
+def write_thinker(folder):
+    """The built-in model as `thinker`: two of its tokens are the tags of thoughts, and its template opens them."""
+    home = folder / "manifests/thinker"
+    shutil.copytree(REPOSITORY / "manifests/guide", home)
+    manifest = (home / "model.toml").read_text().replace('name = "guide"', 'name = "thinker"')
+    (home / "model.toml").write_text(manifest.replace('aliases = ["default"]', "thinking = 4"))
+    tokenizer = json.loads((home / "tokenizer.json").read_text())
+    vocabulary, merges = tokenizer["model"]["vocab"], tokenizer["model"]["merges"]
+    for tag in ["</think>", "<think>"]:
+        # No other token is made of the last one.
+        last = max(vocabulary, key=vocabulary.get)
+        assert "".join(merges.pop()) == last
+        number = vocabulary.pop(last)
+        tokenizer["added_tokens"].append({
+            "id": number, "content": tag, "single_word": False, "lstrip": False, "rstrip": False,
+            "normalized": False, "special": False,
+        })
+    (home / "tokenizer.json").write_text(json.dumps(tokenizer))
+    settings = json.loads((home / "tokenizer_config.json").read_text())
+    settings["chat_template"] = settings["chat_template"].replace("'<|assistant|>' -}}", "'<|assistant|><think>' -}}")
+    (home / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
 @pytest.fixture(scope="session")
 def guide_url(tmp_path_factory):
-    """The built-in model, and `caller`: the same one, which calls a tool whenever it may."""
+    """The built-in model; `caller`: the same one, which calls a tool whenever it may; and `thinker`."""
     folder = tmp_path_factory.mktemp("guide")
     shutil.copytree(REPOSITORY / "manifests/guide", folder / "manifests/guide")
     caller = 'name = "caller"\nsource = { path = "guide" }\n[params]\ntool_choice = "required"\nparallel_tool_calls = false\n'
     (folder / "manifests/caller.toml").write_text(caller)
     write_agent(folder)
+    write_thinker(folder)
     with coordinator(folder, "model-boss-worker") as url:
         yield url
 

@@ -2,9 +2,15 @@
 
 import openai
 import pytest
+from conftest import client_of, coordinator
 
 QUESTION = "Which port does model-boss listen on?"
 GREEDY = {"model": "guide", "temperature": 0, "max_output_tokens": 40}
+
+
+def counted(usage):
+    """All of the usage except the tokens found in the cache: there are more of them the second time."""
+    return usage.input_tokens, usage.output_tokens, usage.output_tokens_details.reasoning_tokens, usage.total_tokens
 
 
 def test_en_7_a_response_whole_and_streamed(guide):
@@ -19,7 +25,7 @@ def test_en_7_a_response_whole_and_streamed(guide):
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
     assert len(deltas) > 2 and "".join(deltas) == whole.output_text
     assert events[-1].response.output_text == whole.output_text
-    assert events[-1].response.usage == whole.usage
+    assert counted(events[-1].response.usage) == counted(whole.usage)
     cut = guide.responses.create(input=QUESTION, **{**GREEDY, "max_output_tokens": 2})
     assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
@@ -75,7 +81,59 @@ def test_en_7_what_cannot_be_done_is_refused_in_the_clients_words(guide, fake):
     assert fake.responses.create(model="small", input=long, truncation="auto").status == "completed"
 
 
-def test_en_7_thinking_is_an_item_of_its_own(fake):
-    """A stand-in does not think, so this is the request: the wish reaches the engine in the field that it reads."""
+def test_en_7_thinking_is_an_item_of_its_own(guide, fake):
+    asked = {**GREEDY, "model": "thinker", "input": QUESTION, "max_output_tokens": 12}
+    whole = guide.responses.create(**asked)
+    assert [item.type for item in whole.output] == ["reasoning", "message"]
+    thought = whole.output[0].content[0]
+    assert thought.type == "reasoning_text" and thought.text and whole.output_text
+    assert "think>" not in thought.text + whole.output_text
+    assert whole.usage.output_tokens_details.reasoning_tokens >= 4
+    events = list(guide.responses.create(stream=True, **asked))
+    kinds = [event.type.removeprefix("response.") for event in events]
+    thoughts = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
+    texts = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert ("".join(thoughts), "".join(texts)) == (thought.text, whole.output_text)
+    assert kinds.index("reasoning_text.done") < kinds.index("output_text.delta")
+    added = [event.item.type for event in events if event.type == "response.output_item.added"]
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    assert added == ["reasoning", "message"] and done[0].content[0].text == thought.text
+    final = events[-1].response
+    assert [item.type for item in final.output] == added and counted(final.usage) == counted(whole.usage)
+
+    # The conversation goes on, with the thoughts among its items and without them in the prompt.
+    again = guide.responses.create(**{**asked, "input": "And again?", "previous_response_id": whole.id})
+    assert [item.type for item in again.output] == added
+    # Thinking is turned off by the wish for no effort, and cut by a budget.
+    quiet = guide.responses.create(reasoning={"effort": "none"}, **asked)
+    assert [item.type for item in quiet.output] == ["message"] and quiet.output_text
+    brief = guide.responses.create(extra_body={"thinking": 2}, **asked)
+    assert brief.usage.output_tokens_details.reasoning_tokens < whole.usage.output_tokens_details.reasoning_tokens
+    # A stand-in does not think: the wish reaches the engine in the field that it reads.
     echo = fake.responses.create(model="echo", input="?", reasoning={"effort": "low"})
     assert '"reasoning_effort":"low"' in echo.output_text.replace(": ", ":")
+
+
+def test_en_7_the_store_is_bounded_and_names_what_it_dropped(tmp_path):
+    folder = tmp_path / "models/echo"
+    folder.mkdir(parents=True)
+    (folder / "fake.json").write_text('{"reply": "fine"}')
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests/echo.toml").write_text(f'name = "echo"\nvram = "64MiB"\nsource = {{ path = "{folder}" }}\n')
+    with coordinator(tmp_path, "model-boss-fake-worker", '[limits]\nresponses = "32KiB"\n') as url:
+        client = client_of(url)
+        ask = lambda **more: client.responses.create(model="echo", input="?" * 4_000, **more)  # noqa: E731
+        first = ask()
+        assert ask(previous_response_id=first.id).status == "completed"
+        unstored = ask(store=False)
+        assert not unstored.store
+        later = [ask().id for _ in range(8)]
+        for gone in [first.id, unstored.id]:
+            with pytest.raises(openai.NotFoundError) as caught:
+                client.responses.retrieve(gone)
+            assert gone in caught.value.message
+            with pytest.raises(openai.BadRequestError) as caught:
+                ask(previous_response_id=gone)
+            assert caught.value.param == "previous_response_id" and gone in caught.value.message
+        assert ask(previous_response_id=later[-1]).previous_response_id == later[-1]
+        assert client.responses.retrieve(later[-1]).output_text == "fine"
