@@ -152,3 +152,53 @@ async fn en_2_eight_bits_hold_nearly_twice_the_tokens_in_the_same_lease_and_say_
     assert_eq!(eighths.answers, halves.answers);
     assert_eq!(least.answers, halves.answers);
 }
+
+/// More requests than memory, prompts that begin alike, answers that lose their client, and answers longer than the
+/// context: for every type an answer is the one that its request gets alone.
+#[tokio::test]
+async fn en_2_every_type_answers_the_same_when_memory_is_short_and_clients_leave() {
+    for kind in KvCacheType::ALL {
+        let mut worker = LoneWorker::spawn("model-boss-worker");
+        worker.open_gate_with(&guide(), |spec| {
+            spec.context_length = Some(256);
+            spec.max_concurrent = 8;
+            spec.parts = vec![(DeviceId::Cpu, ByteCount::mib(1))];
+            spec.residency.kv_cache_type = kind;
+        });
+        worker.ready().await;
+        let words = ["lease", "slot", "queue", "port", "model", "worker", "device"];
+        let question = |number: usize| {
+            let said: Vec<_> = (0..30).map(|at| words[(at * 3 + at / 7 * (at / 20) * number) % words.len()]).collect();
+            said.join(" ")
+        };
+        let body = |number: usize, tokens: usize| {
+            let messages = json!([{ "role": "user", "content": question(number) }]);
+            json!({ "model": "guide", "messages": messages, "max_tokens": tokens, "temperature": 0, "ignore_eos": true })
+        };
+        let mut alone = Vec::new();
+        for number in 0..5 {
+            alone.push(worker.ask(&body(number, 100)).await.unwrap().text());
+        }
+        let shifted = worker.ask_shifting(&body(7, 300)).await.unwrap().text();
+        // Answers of ten contexts last until their clients leave.
+        let leaving = [worker.ask_shifting(&body(5, 2_500)), worker.ask_shifting(&body(6, 2_500))];
+        worker.engine("one of them has begun", |engine| engine.active > 0).await;
+        let mut together: Vec<_> = (0..5).map(|number| worker.ask(&body(number, 100))).collect();
+        let beside = worker.ask_shifting(&body(7, 300));
+        worker.engine("others wait or run beside it", |engine| engine.active + engine.waiting > 2).await;
+        leaving.iter().for_each(tokio::task::JoinHandle::abort);
+        for (answer, alone) in together.drain(..).zip(&alone) {
+            assert_eq!(&answer.await.unwrap().text(), alone, "{kind}");
+        }
+        assert_eq!(beside.await.unwrap().text(), shifted, "{kind}");
+        worker.engine("all have ended", |engine| engine.active + engine.waiting == 0).await;
+        let metrics = String::from_utf8(worker.get("/metrics").await.body.to_vec()).unwrap();
+        for (name, least) in
+            [("model_boss_worker_preemptions_total", 1.0), ("model_boss_worker_cached_tokens_total", 1.0)]
+        {
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+            let value: f64 = line.unwrap_or_else(|| panic!("{metrics}")).trim().parse().unwrap();
+            assert!(value >= least, "{kind} {name}: {value}");
+        }
+    }
+}

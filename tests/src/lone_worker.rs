@@ -10,7 +10,7 @@ use http::{Method, Request, header};
 use http_body_util::Full;
 use model_boss_protocol::{
     Category, DeviceId, EngineStats, Generation, ReadyProof, Residency, SpawnToken, TextLimits, WorkerHealth,
-    WorkerSpec,
+    WorkerSpec, headers,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -144,6 +144,14 @@ impl LoneWorker {
     pub fn ask(&self, body: &Value) -> JoinHandle<Answer> {
         let client = Client::new(self.address);
         let request = with_token(client.request(Method::POST, "/v1/chat/completions", body.to_string()));
+        tokio::spawn(async move { client.send(request).await })
+    }
+
+    /// The same for an answer that may be longer than the context.
+    pub fn ask_shifting(&self, body: &Value) -> JoinHandle<Answer> {
+        let client = Client::new(self.address);
+        let mut request = with_token(client.request(Method::POST, "/v1/chat/completions", body.to_string()));
+        request.headers_mut().insert(headers::CONTEXT_SHIFT, 0.into());
         tokio::spawn(async move { client.send(request).await })
     }
 
