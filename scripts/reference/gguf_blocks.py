@@ -22,6 +22,7 @@ OUT = Path(__file__).resolve().parents[2] / "worker/weights/tests/fixtures/gguf-
 SCALES = {
     T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0],
     T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208],
+    T.IQ4_NL: [0], T.IQ4_XS: [0], T.MXFP4: [], T.TQ1_0: [52], T.TQ2_0: [64],
 }  # fmt: skip
 
 
@@ -31,6 +32,9 @@ def random_blocks(rng: np.random.Generator, kind: T, row: int) -> np.ndarray:
     for at in SCALES[kind]:
         scales = rng.normal(0, 0.05, size=(2, row // block_len, 1)).astype("<f2")
         blocks[:, :, at : at + 2] = scales.view(np.uint8)
+    if kind == T.MXFP4:
+        # The exponent: small, ordinary and the largest one whose floats are finite.
+        blocks[:, :, 0] = [[2, 127], [120, 250]]
     return blocks.reshape(2, -1)
 
 

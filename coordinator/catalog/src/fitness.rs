@@ -113,7 +113,7 @@ mod tests {
         for (architecture, kind, word) in [
             ("qwen3", TensorType::Q4_K, None),
             ("gemma3", TensorType::Q4_K, Some("'gemma3'")),
-            ("llama", TensorType::IQ4_XS, Some("IQ4_XS")),
+            ("llama", TensorType::IQ2_XS, Some("IQ2_XS")),
         ] {
             gguf(&path, architecture, kind);
             let lacks = candle_lacks(Category::Llm, &path, &model_files(&path));

@@ -235,8 +235,8 @@ mod tests {
     fn what_cannot_run_is_shown_all_the_same() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("m.gguf");
-        gguf(&file, TensorType::IQ4_XS);
-        assert!(facts(&file).unwrap().unsupported.unwrap().contains("IQ4_XS"));
+        gguf(&file, TensorType::IQ2_XS);
+        assert!(facts(&file).unwrap().unsupported.unwrap().contains("IQ2_XS"));
         std::fs::write(&file, b"GGUF").unwrap();
         assert!(facts(&file).unwrap_err().to_string().contains("cut short"));
     }

@@ -34,6 +34,11 @@ pub fn dequantise(kind: TensorType, stored: &[u8], values: &mut [f32]) -> Result
         TensorType::Q5_K => q5_k,
         TensorType::Q6_K => q6_k,
         TensorType::Q8_K => q8_k,
+        TensorType::IQ4_NL => iq4_nl,
+        TensorType::IQ4_XS => iq4_xs,
+        TensorType::MXFP4 => mxfp4,
+        TensorType::TQ1_0 => tq1_0,
+        TensorType::TQ2_0 => tq2_0,
         other => return Err(BlockError::Unsupported(other)),
     };
     for (block, out) in blocks {
@@ -198,6 +203,75 @@ fn q6_k(block: &mut BlockFields<'_>, out: &mut [f32]) {
 fn q8_k(block: &mut BlockFields<'_>, out: &mut [f32]) {
     let d = block.f32();
     signed(&block.array::<256>(), out, d);
+}
+
+/// The values of IQ4_NL and IQ4_XS by their 4-bit numbers (ggml's `kvalues_iq4nl`).
+pub const IQ4_NL_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// `d, q[16]`: the nibbles of Q4_0 as numbers of values. `x = d value(q)`.
+fn iq4_nl(block: &mut BlockFields<'_>, out: &mut [f32]) {
+    let d = block.f16();
+    nibbles(&block.array(), out, |_, q| d * f32::from(IQ4_NL_VALUES[usize::from(q)]));
+}
+
+/// `d, high: u16, low[4], q[128]`: sub-blocks of 32 in 16 bytes each, as in IQ4_NL. Sub-block `j` has a 6-bit scale:
+/// nibble `j` of `low`, and above it two bits of `high`, the first lowest. `x = d (scale − 32) value(q)`.
+fn iq4_xs(block: &mut BlockFields<'_>, out: &mut [f32]) {
+    let d = block.f16();
+    let high = u16::from_le_bytes(block.array());
+    let low = block.array::<4>();
+    for (j, out) in out.chunks_exact_mut(32).enumerate() {
+        let scale = low[j / 2 % 4] >> (4 * (j % 2)) & 15 | ((high >> (2 * j % 16) & 3) as u8) << 4;
+        let d = d * (f32::from(scale) - 32.0);
+        nibbles(&block.array(), out, |_, q| d * f32::from(IQ4_NL_VALUES[usize::from(q)]));
+    }
+}
+
+/// `e: u8, q[16]`: the nibbles of Q4_0 as floats of 4 bits (sign, two of exponent, one of mantissa), with a shared
+/// exponent. `x = 2^(e − 127) float(q)` (OCP Microscaling Formats v1.0).
+fn mxfp4(block: &mut BlockFields<'_>, out: &mut [f32]) {
+    const TWICE: [i8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
+    let [exponent] = block.array();
+    let half = power_of_two(exponent);
+    nibbles(&block.array(), out, |_, q| {
+        let twice = f32::from(TWICE[usize::from(q % 8)]) * half;
+        if q < 8 { twice } else { -twice }
+    });
+}
+
+/// `2^(e − 128)`: half of the power of two that an exponent of MXFP4 means, which is a float for every byte.
+pub fn power_of_two(exponent: u8) -> f32 {
+    // Two factors are normal numbers where their product is not.
+    let half = exponent / 2;
+    let power = |exponent: u8| f32::from_bits((u32::from(exponent) + 63) << 23);
+    power(half) * power(exponent - half)
+}
+
+/// `q[48], h[4], d`: digits to base 3, the first element in the highest one. A byte of `q` holds the elements
+/// `m + 32 n` (the first 32 bytes) or `160 + m + 16 n` (the other 16) for five `n`; a byte of `h` the elements
+/// `240 + m + 4 n` for four. A digit is `⌊3 b / 256⌋` of a byte that was multiplied by `3^n` modulo 256.
+/// `x = d (digit − 1)`.
+fn tq1_0(block: &mut BlockFields<'_>, out: &mut [f32]) {
+    let (low, mid, high) = (block.array::<32>(), block.array::<16>(), block.array::<4>());
+    let d = block.f16();
+    for (i, x) in out.iter_mut().enumerate() {
+        let (byte, n) = match i {
+            ..160 => (low[i % 32], i / 32),
+            160..240 => (mid[i % 16], (i - 160) / 16),
+            _ => (high[i % 4], (i - 240) / 4 % 4),
+        };
+        let shifted = (0..n).fold(byte, |byte, _| byte.wrapping_mul(3));
+        *x = d * (f32::from(((u16::from(shifted) * 3) >> 8) as u8) - 1.0);
+    }
+}
+
+/// `q[64], d`: 2-bit `q` as in Q2_K. `x = d (q − 1)`.
+fn tq2_0(block: &mut BlockFields<'_>, out: &mut [f32]) {
+    let quants = block.array::<64>();
+    let d = block.f16();
+    for (i, x) in out.iter_mut().enumerate() {
+        *x = d * (f32::from(two_bits(&quants, i)) - 1.0);
+    }
 }
 
 fn nibbles(quants: &[u8; 16], out: &mut [f32], value: impl Fn(usize, u8) -> f32) {

@@ -21,7 +21,7 @@ mod value_type;
 mod writer;
 
 pub use alignment::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
-pub use blocks::{BlockError, dequantise, quantise_q8_0};
+pub use blocks::{BlockError, IQ4_NL_VALUES, dequantise, power_of_two, quantise_q8_0};
 pub use error::{HeaderError, HeaderFault, HeaderPlace, KeyError};
 pub use file::{FileError, GgufFile};
 pub use header::Header;

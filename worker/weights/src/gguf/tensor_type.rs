@@ -133,8 +133,9 @@ impl TensorType {
 
     /// Whether this project computes with the type.
     pub fn is_supported(self) -> bool {
-        // The supported types are the first fourteen (F32 to Q8_K) and BF16.
-        self as u32 <= Self::Q8_K as u32 || self == Self::BF16
+        // The supported types are the first fourteen (F32 to Q8_K) and some later ones.
+        let later = [Self::BF16, Self::IQ4_NL, Self::IQ4_XS, Self::TQ1_0, Self::TQ2_0, Self::MXFP4];
+        self as u32 <= Self::Q8_K as u32 || later.contains(&self)
     }
 
     fn row(self) -> (Self, &'static str, u64, u64) {
@@ -182,8 +183,10 @@ mod tests {
     }
 
     #[test]
-    fn supported_types_are_the_plain_floats_and_the_older_quantisations() {
+    fn fa_2_supported_types_are_those_with_products() {
         let supported: Vec<_> = TYPES.into_iter().filter(|(kind, ..)| kind.is_supported()).map(|row| row.1).collect();
-        assert_eq!(supported.join(" "), "F32 F16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K BF16");
+        let expected = "F32 F16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ4_NL IQ4_XS BF16 TQ1_0 \
+                        TQ2_0 MXFP4";
+        assert_eq!(supported.join(" "), expected);
     }
 }

@@ -214,10 +214,10 @@ fn a_prefix_says_how_much_more_it_needs() {
 fn types_that_cannot_be_computed_are_refused_by_name() {
     let mut header = HeaderWriter::new();
     header.tensor("fine", TensorType::Q4_K, &[256]).unwrap();
-    header.tensor("blk.0.ffn_up.weight", TensorType::IQ4_XS, &[2, 256]).unwrap();
+    header.tensor("blk.0.ffn_up.weight", TensorType::IQ2_XS, &[2, 256]).unwrap();
     let mut body = header.begin(Vec::new()).unwrap();
     body.write(&[0; 144]).unwrap();
-    body.write(&[0; 272]).unwrap();
+    body.write(&[0; 148]).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     std::fs::write(&path, body.finish().unwrap()).unwrap();
@@ -225,7 +225,7 @@ fn types_that_cannot_be_computed_are_refused_by_name() {
     assert_eq!(file.header().unwrap().tensors().len(), 2);
     let error = file.computable_header().unwrap_err().to_string();
     assert!(error.ends_with(
-        "model.gguf: tensor `blk.0.ffn_up.weight` is IQ4_XS, which this worker cannot compute; llama-server can run it"
+        "model.gguf: tensor `blk.0.ffn_up.weight` is IQ2_XS, which this worker cannot compute; llama-server can run it"
     ));
 }
 
