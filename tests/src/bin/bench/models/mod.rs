@@ -45,6 +45,8 @@ struct Options {
     depths: Vec<usize>,
     model: Option<PathBuf>,
     json: Option<PathBuf>,
+    /// The worker's instructions. llama.cpp has those that it was built with.
+    cpu_features: Option<String>,
 }
 
 impl Options {
@@ -55,6 +57,7 @@ impl Options {
             depths: if part == Part::Decode { vec![0, 4_096] } else { vec![0] },
             model: None,
             json: None,
+            cpu_features: None,
         };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -65,9 +68,11 @@ impl Options {
                 "--depths" => options.depths = value()?.split(',').map(number).collect::<Result<_, _>>()?,
                 "--model" => options.model = Some(value()?.into()),
                 "--json" => options.json = Some(value()?.into()),
+                "--cpu-features" => options.cpu_features = Some(value()?),
                 _ => {
                     return Err(format!(
-                        "'{word}' is none of --rounds N, --threads N, --depths N,N, --model FILE.gguf, --json FILE"
+                        "'{word}' is none of --rounds N, --threads N, --depths N,N, --model FILE.gguf, --json FILE, \
+                         --cpu-features SET"
                     ));
                 }
             }
@@ -109,6 +114,9 @@ pub(crate) fn run(part: Part, words: impl Iterator<Item = String>, processor: &s
     report.about("machine", format!("{processor}, {} threads", options.threads));
     report.about("model", format!("{name}, {:.1} MiB", bytes as f64 / f64::from(1 << 20)));
     report.about("rounds", format!("{}, interleaved", options.rounds));
+    if let Some(set) = &options.cpu_features {
+        report.about("instructions", format!("{set}; llama.cpp's are those of its build"));
+    }
     if let Err(why) = &llama {
         report.about("llama.cpp", why.clone());
     }
@@ -116,7 +124,7 @@ pub(crate) fn run(part: Part, words: impl Iterator<Item = String>, processor: &s
         eprintln!("round {} of {}", round + 1, options.rounds);
         report.bandwidth(memory::read_bandwidth(options.threads));
         for test in options.tests(part) {
-            let ours = ours(&model, test, options.threads);
+            let ours = ours(&model, test, &options);
             let mut theirs = [None; 2];
             if let Ok(program) = &llama {
                 for (flash, speed) in theirs.iter_mut().enumerate() {
@@ -136,13 +144,16 @@ pub(crate) fn run(part: Part, words: impl Iterator<Item = String>, processor: &s
 }
 
 /// The worker's own measurement, in a process of its own as llama-bench's is.
-fn ours(model: &Path, test: Test, threads: usize) -> f64 {
+fn ours(model: &Path, test: Test, options: &Options) -> f64 {
     let mut command = Command::new(binary("model-boss-worker"));
     command.arg("bench").arg(model).args(["--rounds", "1", "--json"]);
     for (option, value) in [("--prompt", test.prompt), ("--tokens", test.tokens), ("--depth", test.depth)] {
         command.args([option, &value.to_string()]);
     }
-    command.env("RAYON_NUM_THREADS", threads.to_string());
+    if let Some(set) = &options.cpu_features {
+        command.args(["--cpu-features", set]);
+    }
+    command.env("RAYON_NUM_THREADS", options.threads.to_string());
     let lines = lines(command);
     let speeds = &lines[0][if test.prompt > 0 { "prompt" } else { "decode" }];
     speeds[0].as_f64().expect("a speed")
