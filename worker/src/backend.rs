@@ -13,8 +13,23 @@ pub type LoadDecoder =
 /// Writes a model file as a command line asks for it.
 pub type WriteFile<Asked> = Box<dyn FnOnce(&Asked) -> Result<(), LoadFailure>>;
 
+/// Chooses the instructions of the processor that products use: those of a name, or the best ones. The error says what
+/// there is.
+pub type ChooseInstructions = Box<dyn FnOnce(Option<&str>) -> Result<CpuInstructions, LoadFailure>>;
+
+/// The instructions of the processor that products use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CpuInstructions {
+    /// The name of the set, as `--cpu-features` takes it.
+    pub name: String,
+    /// A sentence for operators if products are slow with it.
+    pub warning: Option<String>,
+}
+
 /// The functions that the shell needs of the program that computes.
 pub struct WorkerBackend {
+    /// The choice of instructions, before all else.
+    pub instructions: ChooseInstructions,
     /// The loader of models, for `serve` and `bench`.
     pub load: LoadDecoder,
     /// The writer of GGUF files, for `convert`.

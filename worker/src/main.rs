@@ -4,20 +4,30 @@ mod files;
 
 use std::process::ExitCode;
 
-use model_boss_candle::{DecoderLoadOptions, DeviceOptions};
+use model_boss_candle::{DecoderLoadOptions, DeviceOptions, InstructionSet};
 use model_boss_engine::Decoder;
 use model_boss_engine::residency::plan::ResidencyOptions;
-use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode, StoreKind, WorkerSpec};
+use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode, StoreKind, WorkerExit, WorkerSpec};
 use model_boss_weights::store::WeightStoreChoice;
-use model_boss_worker::{LoadFailure, WorkerBackend};
+use model_boss_worker::{CpuInstructions, LoadFailure, WorkerBackend};
 
 fn main() -> ExitCode {
     model_boss_worker::run(WorkerBackend {
+        instructions: Box::new(choose_instructions),
         load: Box::new(load),
         convert: Box::new(files::convert),
         index: Box::new(files::index),
         synth: Box::new(files::synth),
     })
+}
+
+fn choose_instructions(name: Option<&str>) -> Result<CpuInstructions, LoadFailure> {
+    if let Some(name) = name {
+        let chosen = name.parse().and_then(InstructionSet::choose);
+        chosen.map_err(|error| LoadFailure::message(WorkerExit::BadSpec, format!("--cpu-features: {error}")))?;
+    }
+    let set = InstructionSet::current();
+    Ok(CpuInstructions { name: set.name().to_owned(), warning: set.warning() })
 }
 
 fn load(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Decoder>, LoadFailure> {

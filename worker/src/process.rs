@@ -9,7 +9,7 @@ use clap::Parser;
 use model_boss_protocol::{WorkerExit, WorkerSpecError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing::info;
+use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::args::Serve;
@@ -25,13 +25,17 @@ use crate::{by_hand, engine_thread, gate, http, text};
 
 /// Runs a worker from its command line to its exit code. After a failure, the last line on stderr states the reason.
 pub fn run(backend: WorkerBackend) -> ExitCode {
-    let command = CommandLine::parse().command;
+    let CommandLine { command, cpu_features } = CommandLine::parse();
     if matches!(command, WorkerCommand::TextHost) {
         return text::run_host();
     }
-    let result = match command {
+    let result = (backend.instructions)(cpu_features.as_deref()).and_then(|instructions| match command {
         WorkerCommand::Serve(serve) => {
             log_to_stderr();
+            if let Some(warning) = instructions.warning {
+                warn!("{warning}");
+            }
+            info!(instructions = instructions.name, "products on the CPU");
             start(&serve, backend.load)
         }
         WorkerCommand::Inspect(inspect) => {
@@ -49,7 +53,7 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
         WorkerCommand::Text(asked) => text_cost::run(&asked),
         // The text host is handled above: no program reads its exit code.
         WorkerCommand::TextHost => Ok(()),
-    };
+    });
     let exit = match result {
         Ok(()) => WorkerExit::Clean,
         Err(failure) => {

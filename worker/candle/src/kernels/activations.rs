@@ -2,7 +2,16 @@
 
 use rayon::prelude::*;
 
-use crate::kernels::unpacked::{CHUNK, GROUP, GROUPS};
+use crate::kernels::lanes::Instructions;
+
+/// Groups of a chunk.
+pub(super) const GROUPS: usize = 8;
+
+/// Elements of a group. They share a scale.
+pub(super) const GROUP: usize = 32;
+
+/// Elements of a chunk.
+const CHUNK: usize = GROUPS * GROUP;
 
 /// 32-bit words of a group, each with four quants.
 const WORDS: usize = GROUP / 4;
@@ -34,27 +43,23 @@ pub(super) struct Chunk8 {
 }
 
 impl Chunk8 {
-    const ZERO: Self = Self {
+    pub(super) const ZERO: Self = Self {
         words: [[0; WORDS]; GROUPS],
         scales: [0.0; GROUPS],
         offsets: [0; 2 * GROUPS],
         half_sums: [0.0; 2 * GROUPS],
         group_sums: [0.0; GROUPS],
     };
-
-    #[inline(always)]
-    pub(super) fn quants(&self, group: usize) -> [i8; GROUP] {
-        pulp::cast(self.words[group])
-    }
 }
 
 impl Activations {
     /// Rounds activations `[rows, depth]`, where `depth` is a multiple of 32.
     pub(crate) fn quantise(x: &[f32], rows: usize, depth: usize) -> Self {
+        let instructions = Instructions::current();
         let per_row = depth.div_ceil(CHUNK);
         let mut chunks = vec![Chunk8::ZERO; rows * per_row];
         let run = |(chunks, x): (&mut [Chunk8], &[f32])| {
-            super::instructions::with_best_instructions(QuantiseRow { x, chunks });
+            instructions.run_plain(QuantiseRow { x, chunks });
         };
         if x.len() < WORTH_SHARING {
             chunks.chunks_mut(per_row).zip(x.chunks(depth)).for_each(run);
@@ -75,10 +80,6 @@ impl Activations {
     /// Elements of a row.
     pub(super) fn depth(&self) -> usize {
         self.depth
-    }
-
-    pub(super) fn per_row(&self) -> usize {
-        self.per_row
     }
 }
 

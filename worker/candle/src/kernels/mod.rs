@@ -4,9 +4,8 @@
 pub(crate) mod activations;
 mod floats;
 pub(crate) mod halves;
-mod instructions;
 pub(crate) mod kernel;
+pub(crate) mod lanes;
 pub(crate) mod layout;
 pub(crate) mod product;
 pub(crate) mod quantised;
-mod unpacked;

@@ -9,8 +9,10 @@
 use std::array::from_fn;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, bail};
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
+
+use crate::kernels::lanes::Instructions;
 
 /// Bytes of the matrix that one core works on at a time. They stay in its cache while all rows of activations use them.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -60,7 +62,7 @@ pub(crate) fn product(x: &[f32], w: &[f32], sizes: Sizes) -> Vec<f32> {
     if by_out.is_empty() || depth == 0 {
         return by_out;
     }
-    let arch = Arch::new();
+    let arch = Instructions::current().floats();
     let run = |(y, w): (&mut [f32], &[f32])| arch.dispatch(ProductBlock { x, w, y, rows, depth });
     if rows * outs * depth < WORTH_SHARING {
         run((&mut by_out, w));
@@ -76,7 +78,7 @@ pub(crate) fn product(x: &[f32], w: &[f32], sizes: Sizes) -> Vec<f32> {
 /// Multiplies activations `[rows, depth]` by a few rows `[outs, depth]` of the matrix → `[outs, rows]`, on the calling
 /// thread.
 pub(crate) fn block(x: &[f32], w: &[f32], y: &mut [f32], rows: usize, depth: usize) {
-    Arch::new().dispatch(ProductBlock { x, w, y, rows, depth });
+    Instructions::current().floats().dispatch(ProductBlock { x, w, y, rows, depth });
 }
 
 /// `[height, width]` → `[width, height]`.

@@ -1,61 +1,137 @@
 //! Interleaving sixteen rows of blocks into one tile, with every piece of a block beside the same piece of the other
-//! rows. All weights of a model are interleaved when they are loaded or streamed, so pieces are moved by whole
-//! registers. The module uses the fields of blocks, not their values.
+//! rows. All weights of a model are interleaved when they are loaded or streamed, so with AVX-512 pieces are moved by
+//! whole registers. The module uses the fields of blocks, not their values.
 
-use super::fields::Field;
-use super::vnni::Vnni;
+use pulp::NullaryFnOnce;
+
+use super::fields::{Field, TilePiece, places, spread_bits};
+use crate::kernels::lanes::{InstructionSet, Instructions, LANES};
 
 /// Interleaves `rows`, stored one after another, into `tile`; both have the same size.
-pub(super) fn interleave(_: Vnni, fields: &'static [Field], block_bytes: usize, rows: &[u8], tile: &mut [u8]) {
+pub(super) fn interleave(
+    instructions: Instructions,
+    fields: &'static [Field],
+    block_bytes: usize,
+    rows: &[u8],
+    tile: &mut [u8],
+) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a `Vnni` exists only on a machine with all features that the function is compiled for.
-    #[allow(unsafe_code)]
-    unsafe {
-        kernels::interleave(fields, block_bytes, rows, tile);
+    if matches!(instructions.set(), InstructionSet::Avx512 | InstructionSet::Avx512Vnni) {
+        // SAFETY: an `Instructions` of these sets exists only on a machine with all features that the function is
+        // compiled for.
+        #[allow(unsafe_code)]
+        unsafe {
+            return registers::interleave(fields, block_bytes, rows, tile);
+        }
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    unreachable!("{fields:?} {block_bytes} {} {}", rows.len(), tile.len());
+    instructions.run_plain(Interleave { fields, block_bytes, rows, tile });
+}
+
+/// The blocks of all rows at one column.
+#[inline(always)]
+fn blocks_at(rows: &[u8], block_bytes: usize, column: usize) -> [&[u8]; LANES] {
+    let row_bytes = rows.len() / LANES;
+    let mut blocks: [&[u8]; LANES] = [&[]; LANES];
+    for (lane, block) in blocks.iter_mut().enumerate() {
+        *block = &rows[lane * row_bytes + column * block_bytes..][..block_bytes];
+    }
+    blocks
+}
+
+/// Interleaves pieces of `SIZE` bytes: the first piece of every row, then the second of every row, and so on.
+#[inline(always)]
+fn pieces<const SIZE: usize>(blocks: &[&[u8]; LANES], start: usize, tile: &mut [u8]) {
+    for (piece, tile) in tile.as_chunks_mut::<SIZE>().0.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        for (out, block) in tile.iter_mut().zip(blocks) {
+            if let Some(bytes) = block.get(start + piece * SIZE..).and_then(|rest| rest.first_chunk()) {
+                *out = *bytes;
+            }
+        }
+    }
+}
+
+/// Reorders the bits of words.
+#[inline(always)]
+fn spread(words: &mut [u8]) {
+    for word in words.as_chunks_mut::<4>().0 {
+        *word = spread_bits(u32::from_le_bytes(*word)).to_le_bytes();
+    }
+}
+
+/// Interleaving by plain loops.
+struct Interleave<'a> {
+    fields: &'static [Field],
+    block_bytes: usize,
+    rows: &'a [u8],
+    tile: &'a mut [u8],
+}
+
+impl NullaryFnOnce for Interleave<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (column, tile) in self.tile.chunks_exact_mut(LANES * self.block_bytes).enumerate() {
+            let blocks = blocks_at(self.rows, self.block_bytes, column);
+            for &Field { start, len, piece } in self.fields {
+                // In the tile, each earlier byte of the block occurs once for each of the sixteen rows.
+                let tile = &mut tile[start * LANES..(start + len) * LANES];
+                match piece {
+                    TilePiece::Byte => pieces::<1>(&blocks, start, tile),
+                    TilePiece::Half => pieces::<2>(&blocks, start, tile),
+                    TilePiece::Word => pieces::<4>(&blocks, start, tile),
+                    TilePiece::Bits => {
+                        pieces::<4>(&blocks, start, tile);
+                        spread(tile);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The blocks of one row of a tile, in the layout of the file.
+pub(super) fn row_of(fields: &'static [Field], block_bytes: usize, tile: &[u8], lane: usize) -> Vec<u8> {
+    let mut blocks = vec![0; tile.len() / LANES];
+    for (block, tile) in blocks.chunks_exact_mut(block_bytes).zip(tile.chunks_exact(LANES * block_bytes)) {
+        for (of_block, of_tile, piece) in places(fields, lane) {
+            let size = piece.bytes();
+            let (block, tile) = (&mut block[of_block..of_block + size], &tile[of_tile..of_tile + size]);
+            block.copy_from_slice(tile);
+            if let (TilePiece::Bits, Some(word)) = (piece, block.first_chunk_mut::<4>()) {
+                *word = super::fields::gathered_bits(u32::from_le_bytes(*word)).to_le_bytes();
+            }
+        }
+    }
+    blocks
 }
 
 #[cfg(target_arch = "x86_64")]
-mod kernels {
+mod registers {
     use std::arch::x86_64::*;
 
     use pulp::cast;
 
-    use super::super::fields::LANES;
-    use super::Field;
+    use super::{Field, LANES, TilePiece, blocks_at, pieces, spread};
 
     // Loops are used in place of closures over arrays. Closures are compiled for any machine, so code for this one
     // would be called and not inlined.
 
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) fn interleave(fields: &'static [Field], block_bytes: usize, rows: &[u8], tile: &mut [u8]) {
-        let row_bytes = rows.len() / LANES;
         for (column, tile) in tile.chunks_exact_mut(LANES * block_bytes).enumerate() {
-            let mut blocks: [&[u8]; LANES] = [&[]; LANES];
-            for (lane, block) in blocks.iter_mut().enumerate() {
-                *block = &rows[lane * row_bytes + column * block_bytes..][..block_bytes];
-            }
-            for &(start, len, size) in fields {
+            let blocks = blocks_at(rows, block_bytes, column);
+            for &Field { start, len, piece } in fields {
                 // In the tile, each earlier byte of the block occurs once for each of the sixteen rows.
                 let tile = &mut tile[start * LANES..(start + len) * LANES];
-                match size {
-                    1 => bytes(&blocks, start, tile),
-                    2 => pieces::<2>(&blocks, start, tile),
-                    _ => words(&blocks, start, tile),
-                }
-            }
-        }
-    }
-
-    /// Interleaves pieces of `SIZE` bytes: the first piece of every row, then the second of every row, and so on.
-    #[inline(always)]
-    fn pieces<const SIZE: usize>(blocks: &[&[u8]; LANES], start: usize, tile: &mut [u8]) {
-        for (piece, tile) in tile.as_chunks_mut::<SIZE>().0.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            for (out, block) in tile.iter_mut().zip(blocks) {
-                if let Some(bytes) = block.get(start + piece * SIZE..).and_then(|rest| rest.first_chunk()) {
-                    *out = *bytes;
+                match piece {
+                    TilePiece::Byte => bytes(&blocks, start, tile),
+                    TilePiece::Half => pieces::<2>(&blocks, start, tile),
+                    TilePiece::Word => words(&blocks, start, tile),
+                    TilePiece::Bits => {
+                        pieces::<4>(&blocks, start, tile);
+                        spread(tile);
+                    }
                 }
             }
         }
@@ -153,7 +229,8 @@ mod kernels {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fields::LANES;
+    use super::super::fields::fields;
+    use super::super::formats::Format;
     use super::*;
 
     /// The definition of the order, piece by piece.
@@ -161,9 +238,19 @@ mod tests {
         let row_bytes = rows.len() / LANES;
         let mut tile = Vec::new();
         for column in (0..row_bytes).step_by(block_bytes) {
-            for (start, len, size) in fields {
-                for piece in (0..len / size).map(|piece| start + piece * size) {
-                    tile.extend((0..LANES).flat_map(|lane| &rows[lane * row_bytes + column + piece..][..*size]));
+            for Field { start, len, piece } in fields {
+                let size = piece.bytes();
+                for at in (0..len / size).map(|number| start + number * size) {
+                    let pieces = (0..LANES).map(|lane| &rows[lane * row_bytes + column + at..][..size]);
+                    for bytes in pieces {
+                        match piece {
+                            TilePiece::Bits => {
+                                let word = u32::from_le_bytes(*bytes.first_chunk().unwrap());
+                                tile.extend(spread_bits(word).to_le_bytes());
+                            }
+                            _ => tile.extend(bytes),
+                        }
+                    }
                 }
             }
         }
@@ -171,20 +258,26 @@ mod tests {
     }
 
     #[test]
-    fn registers_move_what_goes_one_by_one() {
-        let Some(instructions) = Vnni::detect() else { return };
-        let layouts: [(usize, &[Field]); 3] = [
-            (34, &[(0, 2, 2), (2, 32, 4)]),
-            (144, &[(0, 2, 2), (2, 2, 2), (4, 12, 1), (16, 128, 4)]),
-            // This layout has a field of bytes at the very end of the block.
-            (210, &[(0, 128, 4), (128, 64, 4), (192, 2, 2), (194, 16, 1)]),
-        ];
-        for (block_bytes, fields) in layouts {
+    fn every_instruction_set_moves_pieces_to_their_places_and_back() {
+        for kind in Format::kinds() {
+            let format = Format::of(kind).unwrap();
+            let (fields, block_bytes) = (fields(format), format.block_bytes());
             let rows: Vec<u8> =
                 (0..LANES * 3 * block_bytes).map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
-            let mut tile = vec![0; rows.len()];
-            interleave(instructions, fields, block_bytes, &rows, &mut tile);
-            assert!(tile == plain(fields, block_bytes, &rows), "blocks of {block_bytes}");
+            let expected = plain(fields, block_bytes, &rows);
+            for set in InstructionSet::available() {
+                let mut tile = vec![0; rows.len()];
+                interleave(Instructions::of(set).unwrap(), fields, block_bytes, &rows, &mut tile);
+                assert!(tile == expected, "{kind} by {set}");
+            }
+            let row_bytes = 3 * block_bytes;
+            for lane in 0..LANES {
+                assert_eq!(
+                    row_of(fields, block_bytes, &expected, lane),
+                    rows[lane * row_bytes..][..row_bytes],
+                    "{kind}"
+                );
+            }
         }
     }
 }

@@ -2,18 +2,7 @@
 
 use super::*;
 
-const KINDS: [TensorType; 10] = [
-    TensorType::Q4_0,
-    TensorType::Q4_1,
-    TensorType::Q5_0,
-    TensorType::Q5_1,
-    TensorType::Q8_0,
-    TensorType::Q2_K,
-    TensorType::Q3_K,
-    TensorType::Q4_K,
-    TensorType::Q5_K,
-    TensorType::Q6_K,
-];
+use crate::kernels::lanes::InstructionSet;
 
 /// A generator of evenly distributed words.
 fn words(salt: u32) -> impl FnMut() -> u32 {
@@ -31,33 +20,42 @@ fn numbers(count: usize, salt: u32) -> Vec<f32> {
     (0..count).map(|_| next() as f32 / (1u64 << 31) as f32 - 1.0).collect()
 }
 
-/// Random blocks whose scales are between 0.01 and 0.03.
-fn matrix(kind: TensorType, outs: usize, depth: usize) -> (Quantised, Vec<f32>) {
+/// Random blocks whose scales are small.
+fn blocks(kind: TensorType, outs: usize, depth: usize) -> Vec<u8> {
     let format = Format::of(kind).unwrap();
     let mut next = words(kind as u32 + 1);
     let mut blocks: Vec<u8> =
         (0..kind.bytes_of((outs * depth) as u64).unwrap()).map(|_| (next() >> 11) as u8).collect();
-    let places: &[usize] = match kind {
-        TensorType::Q2_K => &[80, 82],
-        TensorType::Q3_K => &[108],
-        TensorType::Q6_K => &[208],
-        TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4_K | TensorType::Q5_K => &[0, 2],
-        _ => &[0],
-    };
     for block in blocks.chunks_mut(format.block_bytes()) {
-        for at in places {
+        if kind == TensorType::MXFP4 {
+            block[0] = 120 + (next() % 3) as u8;
+        }
+        for at in format.scales() {
             let scale = half::f16::from_f32(0.01 + (next() % 1_000) as f32 / 50_000.0);
             block[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
         }
     }
+    blocks
+}
+
+/// A matrix of random blocks, and its elements.
+fn matrix(kind: TensorType, outs: usize, depth: usize) -> (Quantised, Vec<f32>) {
+    let blocks = blocks(kind, outs, depth);
     let mut values = vec![0.0; outs * depth];
     dequantise(kind, &blocks, &mut values).unwrap();
     (Quantised::new(kind, [outs, depth], &blocks).unwrap(), values)
 }
 
+/// A matrix that is multiplied by an instruction set of this machine.
+fn matrix_by(set: InstructionSet, kind: TensorType, outs: usize, depth: usize) -> Quantised {
+    let mut blocks = blocks(kind, outs, depth);
+    Quantised::arrange(kind, [outs, depth], &mut blocks);
+    Quantised::with_instructions(Instructions::of(set).unwrap(), kind, [outs, depth], blocks.into()).unwrap()
+}
+
 #[test]
 fn fa_4_products_are_those_of_the_dequantised_weights() {
-    for kind in KINDS {
+    for kind in Format::kinds() {
         // 48 rows are three whole tiles, 37 are not.
         for (outs, depth) in [(37, 256), (37, 768), (48, 256), (48, 768)] {
             let rows = 15;
@@ -80,7 +78,7 @@ fn fa_4_products_are_those_of_the_dequantised_weights() {
 
 #[test]
 fn products_of_exact_activations_are_exact() {
-    for (kind, outs) in KINDS.into_iter().flat_map(|kind| [(kind, 9), (kind, 16)]) {
+    for (kind, outs) in Format::kinds().into_iter().flat_map(|kind| [(kind, 9), (kind, 16)]) {
         let depth = 512;
         let (w, values) = matrix(kind, outs, depth);
         // Each group has a value of 127, so its scale is 1, and small integers are rounded to themselves.
@@ -94,16 +92,22 @@ fn products_of_exact_activations_are_exact() {
     }
 }
 
+/// Every small shape: tiles and rows that fill none, numbers of activations that fill no strip, chunks that are not
+/// whole.
 #[test]
-fn fa_4_both_ways_to_multiply_agree() {
-    for (kind, outs) in KINDS.into_iter().flat_map(|kind| [(kind, 5), (kind, 32)]) {
-        let (depth, rows) = (768, 3);
-        let (w, _) = matrix(kind, outs, depth);
-        let x = numbers(rows * depth, 9);
-        let fast = w.product(&x, rows);
-        let portable = dot::rows_portably(&w, &x, rows);
-        for (fast, portable) in fast.iter().zip(&portable) {
-            assert!((fast - portable).abs() < 1e-3 + portable.abs() * 1e-5, "{kind}: {fast} {portable}");
+fn fa_4_every_instruction_set_multiplies_as_plain_code_does_to_the_bit() {
+    for kind in Format::kinds() {
+        let len = Format::of(kind).unwrap().block_len();
+        for (outs, depth) in [(1, len), (15, len), (16, 2 * len), (33, 3 * len), (32, 9 * len)] {
+            let x = numbers(11 * depth, 9);
+            let plain = matrix_by(InstructionSet::Portable, kind, outs, depth);
+            for set in InstructionSet::available() {
+                let by_set = matrix_by(set, kind, outs, depth);
+                for rows in 1..=11 {
+                    let x = &x[..rows * depth];
+                    assert_eq!(by_set.product(x, rows), plain.product(x, rows), "{kind} {outs} x {depth} by {set}");
+                }
+            }
         }
     }
 }
@@ -112,7 +116,7 @@ fn fa_4_both_ways_to_multiply_agree() {
 fn fa_4_a_row_comes_out_the_same_to_the_bit_whoever_is_beside_it() {
     // The matrices are large enough for several threads, and those of 304 rows are whole tiles. The activations have
     // more rows than use a tile together.
-    for (kind, outs) in KINDS.into_iter().flat_map(|kind| [(kind, 301), (kind, 304)]) {
+    for (kind, outs) in Format::kinds().into_iter().flat_map(|kind| [(kind, 301), (kind, 304)]) {
         let depth = 1_024;
         let (w, _) = matrix(kind, outs, depth);
         let x = numbers(70 * depth, 4);
@@ -128,7 +132,7 @@ fn fa_4_a_row_comes_out_the_same_to_the_bit_whoever_is_beside_it() {
 
 #[test]
 fn depths_that_fill_no_chunk() {
-    for kind in KINDS.into_iter().filter(|kind| kind.block_len() == 32) {
+    for kind in Format::kinds().into_iter().filter(|kind| kind.block_len() == 32) {
         for outs in [3, 16] {
             let (w, values) = matrix(kind, outs, 32 * 11);
             let x = numbers(32 * 11, 8);
@@ -142,7 +146,7 @@ fn depths_that_fill_no_chunk() {
 
 #[test]
 fn rows_are_looked_up_as_floats() {
-    for (kind, outs) in KINDS.into_iter().flat_map(|kind| [(kind, 5), (kind, 32)]) {
+    for (kind, outs) in Format::kinds().into_iter().flat_map(|kind| [(kind, 5), (kind, 32)]) {
         let (w, values) = matrix(kind, outs, 512);
         let row = |row: usize| &values[512 * row..][..512];
         assert_eq!(w.rows(&[3, 0, outs as u32 - 1]), [row(3), row(0), row(outs - 1)].concat(), "{kind}");
@@ -151,19 +155,9 @@ fn rows_are_looked_up_as_floats() {
 }
 
 #[test]
-fn fa_4_tiles_are_used_where_the_machine_has_the_instructions() {
-    let in_tiles = |kind, outs| matches!(matrix(kind, outs, 256).0.blocks, OrderedBlocks::Tiles(_));
-    for kind in KINDS {
-        let common = [TensorType::Q8_0, TensorType::Q4_K, TensorType::Q6_K].contains(&kind);
-        assert_eq!(in_tiles(kind, 32), common && vnni::Vnni::detect().is_some(), "{kind}");
-        assert!(!in_tiles(kind, 33), "{kind}");
-    }
-}
-
-#[test]
 fn what_is_no_number_is_refused_or_reaches_the_result() {
     let (w, _) = matrix(TensorType::Q4_K, 1, 256);
-    let mut blocks = w.row_blocks(0).into_owned();
+    let mut blocks = w.tiles.row(0);
     blocks[1] = 0x7c;
     assert!(Quantised::new(TensorType::Q4_K, [1, 256], &blocks).err().unwrap().contains("NaN"));
     assert!(Quantised::new(TensorType::Q4_K, [2, 256], &blocks).is_err());

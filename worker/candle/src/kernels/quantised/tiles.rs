@@ -1,129 +1,173 @@
 //! A matrix in tiles of sixteen rows, whose blocks' bytes are interleaved. One vector instruction works on the same few
-//! elements of all sixteen rows, and no sum runs across lanes. The number of bytes is that of the file. Tiles are used
-//! for block types and machines with a product in [`super::vnni`].
+//! elements of all sixteen rows, and no sum runs across lanes. The number of bytes is that of the file, and their order
+//! is the same on all machines.
+//!
+//! Rows that fill no tile keep their order. They are interleaved with rows of zeros for each product.
 
 use bytes::Bytes;
 use rayon::prelude::*;
 
-use super::fields::{Field, LANES, fields, places};
+use super::fields::{Field, fields};
 use super::formats::Format;
-use super::interleave::interleave;
-use super::vnni::{self, Vnni};
+use super::interleave::{interleave, row_of};
+use super::products::multiply_tile;
 use crate::kernels::activations::Activations;
+use crate::kernels::lanes::{Instructions, LANES};
 use crate::kernels::product::WORTH_SHARING;
 
 /// Rows of activations that use a part of the matrix together. They stay in the cache while its tiles change.
 const ROWS_TOGETHER: usize = 64;
 
-/// A matrix `[outs, depth]` in tiles.
-pub(super) struct Tiles {
+/// The form of a matrix in tiles.
+#[derive(Clone, Copy)]
+pub(super) struct TileLayout {
     format: Format,
     fields: &'static [Field],
+    /// The bytes of one row.
+    row_bytes: usize,
+    instructions: Instructions,
+}
+
+impl TileLayout {
+    /// The form of a matrix with this number of columns, which is a multiple of the blocks' length.
+    pub(super) fn new(instructions: Instructions, format: Format, depth: usize) -> Self {
+        let row_bytes = depth / format.block_len() * format.block_bytes();
+        Self { format, fields: fields(format), row_bytes, instructions }
+    }
+
+    fn tile_bytes(&self) -> usize {
+        LANES * self.row_bytes
+    }
+
+    /// Copies rows of blocks, in the layout of a file, into tiles in other memory of the same size. Each row is passed
+    /// to `check` once; the first `false` ends the copy and is returned.
+    pub(super) fn copy(&self, blocks: &[u8], into: &mut [u8], check: impl Fn(&[u8]) -> bool + Sync) -> bool {
+        if self.row_bytes == 0 {
+            return true;
+        }
+        let copy = |(tile, rows): (&mut [u8], &[u8])| {
+            if rows.len() == self.tile_bytes() {
+                self.interleave(rows, tile);
+            } else {
+                tile.copy_from_slice(rows);
+            }
+            check(rows)
+        };
+        into.par_chunks_mut(self.tile_bytes()).zip(blocks.par_chunks(self.tile_bytes())).all(copy)
+    }
+
+    /// Interleaves rows of blocks in place.
+    pub(super) fn arrange(&self, blocks: &mut [u8]) {
+        if self.row_bytes == 0 {
+            return;
+        }
+        let mut rows = vec![0; self.tile_bytes()];
+        for tile in blocks.chunks_exact_mut(self.tile_bytes()) {
+            rows.copy_from_slice(tile);
+            self.interleave(&rows, tile);
+        }
+    }
+
+    fn interleave(&self, rows: &[u8], tile: &mut [u8]) {
+        interleave(self.instructions, self.fields, self.format.block_bytes(), rows, tile);
+    }
+}
+
+/// A matrix `[outs, depth]` in tiles.
+pub(super) struct Tiles {
+    layout: TileLayout,
     bytes: Bytes,
-    /// The bytes of one tile over the whole depth.
-    tile_bytes: usize,
-    instructions: Vnni,
 }
 
 impl Tiles {
-    /// Copies rows of blocks, in the layout of a file, into tiles in other memory of the same size. The result is
-    /// `None` if this format has no tiles. Each row is passed to `check` once; the first `false` ends the copy and is
-    /// returned.
-    pub(super) fn copy(
-        format: Format,
-        blocks: &[u8],
-        row_bytes: usize,
-        into: &mut [u8],
-        check: impl Fn(&[u8]) -> bool + Sync,
-    ) -> Option<bool> {
-        let fields = fields(format).filter(|_| Self::fit(format, blocks.len(), row_bytes))?;
-        let (instructions, tile_bytes) = (Vnni::detect()?, LANES * row_bytes);
-        let copy = |(tile, rows): (&mut [u8], &[u8])| {
-            interleave(instructions, fields, format.block_bytes(), rows, tile);
-            check(rows)
-        };
-        Some(into.par_chunks_mut(tile_bytes).zip(blocks.par_chunks(tile_bytes)).all(copy))
+    /// Tiles of bytes in the order of [`TileLayout::arrange`]: those of whole rows.
+    pub(super) fn from_arranged(layout: TileLayout, bytes: Bytes) -> Self {
+        Self { layout, bytes }
     }
 
-    /// Tiles of bytes in the order of [`Self::arrange`]. Returns the bytes if the format has no tiles.
-    pub(super) fn from_arranged(format: Format, bytes: Bytes, row_bytes: usize) -> Result<Self, Bytes> {
-        match (fields(format), Vnni::detect()) {
-            (Some(fields), Some(instructions)) if Self::fit(format, bytes.len(), row_bytes) => {
-                Ok(Self { format, fields, bytes, tile_bytes: LANES * row_bytes, instructions })
-            }
-            _ => Err(bytes),
-        }
-    }
-
-    /// Interleaves rows of blocks in place, if the format has tiles.
-    pub(super) fn arrange(format: Format, blocks: &mut [u8], row_bytes: usize) {
-        let fields = fields(format).filter(|_| Self::fit(format, blocks.len(), row_bytes));
-        let (Some(fields), Some(instructions)) = (fields, Vnni::detect()) else { return };
-        let mut rows = vec![0; LANES * row_bytes];
-        for tile in blocks.chunks_exact_mut(LANES * row_bytes) {
-            rows.copy_from_slice(tile);
-            interleave(instructions, fields, format.block_bytes(), &rows, tile);
-        }
-    }
-
-    /// Whether a matrix of `bytes` is kept in tiles on this machine.
-    pub(super) fn fit(format: Format, bytes: usize, row_bytes: usize) -> bool {
-        let tile_bytes = LANES * row_bytes;
-        fields(format).is_some() && Vnni::detect().is_some() && tile_bytes > 0 && bytes.is_multiple_of(tile_bytes)
-    }
-
-    /// Bytes of all tiles.
+    /// Bytes of all rows.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
+    /// The whole tiles, and the rows after them.
+    fn parts(&self) -> (&[u8], &[u8]) {
+        let tile_bytes = self.layout.tile_bytes().max(1);
+        self.bytes.split_at(self.bytes.len() / tile_bytes * tile_bytes)
+    }
+
     /// The blocks of one row in the layout of the file; empty for a row outside of the matrix.
     pub(super) fn row(&self, row: usize) -> Vec<u8> {
-        let (tile, lane) = (row / LANES, row % LANES);
-        let Some(tile) = self.bytes.get(tile * self.tile_bytes..).and_then(|rest| rest.get(..self.tile_bytes)) else {
-            return Vec::new();
-        };
-        let block_bytes = self.format.block_bytes();
-        let mut blocks = vec![0; self.tile_bytes / LANES];
-        for (block, tile) in blocks.chunks_exact_mut(block_bytes).zip(tile.chunks_exact(LANES * block_bytes)) {
-            for (of_block, of_tile, size) in places(self.fields, lane) {
-                block[of_block..of_block + size].copy_from_slice(&tile[of_tile..of_tile + size]);
-            }
+        let TileLayout { format, fields, row_bytes, .. } = self.layout;
+        let (tiles, rest) = self.parts();
+        let (tile, lane) = (row / LANES * self.layout.tile_bytes(), row % LANES);
+        if let Some(tile) = tiles.get(tile..).and_then(|from| from.get(..self.layout.tile_bytes())) {
+            return row_of(fields, format.block_bytes(), tile, lane);
         }
-        blocks
+        let of_rest = (row * row_bytes).checked_sub(tiles.len()).and_then(|start| rest.get(start..));
+        of_rest.and_then(|from| from.get(..row_bytes)).unwrap_or_default().to_vec()
     }
 
     /// The product `x Wᵀ`, of shape `[rows, outs]`.
     pub(super) fn product(&self, x: &Activations) -> Vec<f32> {
-        let rows = x.rows();
-        let tiles = self.bytes.len() / self.tile_bytes;
-        let outs = tiles * LANES;
+        let (rows, tile_bytes) = (x.rows(), self.layout.tile_bytes());
+        if self.bytes.is_empty() {
+            return Vec::new();
+        }
+        let (tiles, rest) = self.parts();
+        let rest_rows = rest.len() / self.layout.row_bytes;
+        let count = tiles.len() / tile_bytes;
+        let outs = count * LANES + rest_rows;
         let mut y = vec![0.0; rows * outs];
         let shared = rows * outs * x.depth() >= WORTH_SHARING;
         // There are a few more parts than threads, so that a slow part does not delay all others.
-        let height = if shared { tiles.div_ceil(4 * rayon::current_num_threads()) } else { tiles };
+        let height = if shared { count.div_ceil(4 * rayon::current_num_threads()) } else { count }.max(1);
         let part = |tiles| TilePart { tiles, y: Vec::with_capacity(rows) };
-        let mut parts: Vec<TilePart<'_>> = self.bytes.chunks(height * self.tile_bytes).map(part).collect();
+        let mut parts: Vec<TilePart<'_>> = tiles.chunks(height * tile_bytes).map(part).collect();
+        let mut ends: Vec<&mut [f32]> = Vec::with_capacity(rows);
         for row in y.chunks_exact_mut(outs) {
-            for (part, y) in parts.iter_mut().zip(row.chunks_mut(height * LANES)) {
+            let (of_tiles, of_rest) = row.split_at_mut(count * LANES);
+            for (part, y) in parts.iter_mut().zip(of_tiles.chunks_mut(height * LANES)) {
                 part.y.push(y);
             }
+            ends.push(of_rest);
         }
-        let run = |TilePart { tiles, y }: &mut TilePart<'_>| {
-            for first in (0..rows).step_by(ROWS_TOGETHER) {
-                let together = first..(first + ROWS_TOGETHER).min(rows);
-                for (number, tile) in tiles.chunks_exact(self.tile_bytes).enumerate() {
-                    let place = (number * LANES, &mut y[together.clone()]);
-                    vnni::tile(self.instructions, self.format, tile, x, together.clone(), place);
-                }
-            }
-        };
+        let run = |part: &mut TilePart<'_>| self.multiply(part, x);
         if shared {
             parts.par_iter_mut().with_max_len(1).for_each(run);
         } else {
             parts.iter_mut().for_each(run);
         }
+        if rest_rows > 0 {
+            self.multiply_rest(rest, x, ends);
+        }
         y
+    }
+
+    fn multiply(&self, TilePart { tiles, y }: &mut TilePart<'_>, x: &Activations) {
+        let rows = x.rows();
+        for first in (0..rows).step_by(ROWS_TOGETHER) {
+            let together = first..(first + ROWS_TOGETHER).min(rows);
+            for (number, tile) in tiles.chunks_exact(self.layout.tile_bytes()).enumerate() {
+                let place = (number * LANES, &mut y[together.clone()]);
+                multiply_tile(self.layout.instructions, self.layout.format, tile, x, together.clone(), place);
+            }
+        }
+    }
+
+    /// Multiplies rows that fill no tile; `y` has a result of each for each row of activations.
+    fn multiply_rest(&self, rest: &[u8], x: &Activations, y: Vec<&mut [f32]>) {
+        let mut rows = vec![0; self.layout.tile_bytes()];
+        rows[..rest.len()].copy_from_slice(rest);
+        let mut tile = vec![0; rows.len()];
+        self.layout.interleave(&rows, &mut tile);
+        let mut wide = vec![0.0; y.len() * LANES];
+        let part = TilePart { tiles: &tile, y: wide.chunks_exact_mut(LANES).collect() };
+        self.multiply(&mut { part }, x);
+        for (y, wide) in y.into_iter().zip(wide.chunks_exact(LANES)) {
+            let count = y.len();
+            y.copy_from_slice(&wide[..count]);
+        }
     }
 }
 

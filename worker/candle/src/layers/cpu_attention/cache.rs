@@ -68,10 +68,6 @@ impl<'a> HostKv<'a> {
         Self { shape, read, written }
     }
 
-    pub(super) fn kept(&self) -> KvElement {
-        self.shape.kept
-    }
-
     /// A head's part of a page.
     pub(super) fn page(&self, page: usize, head: usize) -> HeadPage<'_> {
         let bytes = match page.checked_sub(self.read.len()) {

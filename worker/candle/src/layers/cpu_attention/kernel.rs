@@ -3,15 +3,13 @@
 //!
 //! Every sum runs in one order, whatever the number of rows, so a row's result does not depend on who shares the call.
 
-use pulp::{NullaryFnOnce, Simd, WithSimd};
+use pulp::NullaryFnOnce;
 
 use model_boss_engine::exp;
 
 use super::segment::BLOCK;
+use crate::kernels::lanes::LANES;
 use crate::matrix::kv_element::GROUP;
-
-/// Lanes that all instruction sets' vectors divide: widths are multiples of it.
-pub(super) const LANES: usize = 16;
 
 /// `c += a b`: `[rows, depth]` by `[depth, width]`, each sum along the depth in its order.
 pub(super) struct Product<'a> {
@@ -27,8 +25,7 @@ pub(super) struct Product<'a> {
     pub(super) c_stride: usize,
 }
 
-/// The right side of a product. All but floats only where
-/// [`super::instructions::Instructions::widen_as_they_go`] says so.
+/// The right side of a product.
 #[derive(Clone, Copy)]
 pub(super) enum Panel<'a> {
     Floats(&'a [f32]),
@@ -80,72 +77,6 @@ impl Panel<'_> {
                 Self::Scaled(ScaledPanel { quants: &quants[..count], scales, groups })
             }
         }
-    }
-}
-
-impl WithSimd for Product<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(mut self, simd: S) {
-        let Panel::Floats(b) = self.b else { unreachable!("other types are widened before") };
-        let mut row = 0;
-        while row < self.rows {
-            row += match self.rows - row {
-                1 => self.rows_of::<S, 1>(simd, b, row),
-                2..4 => self.rows_of::<S, 2>(simd, b, row),
-                _ => self.rows_of::<S, 4>(simd, b, row),
-            };
-        }
-    }
-}
-
-impl Product<'_> {
-    /// `R` rows; gives `R`.
-    #[inline(always)]
-    fn rows_of<S: Simd, const R: usize>(&mut self, simd: S, b: &[f32], row: usize) -> usize {
-        let mut column = 0;
-        while column < self.width {
-            column += match (self.width - column) / S::F32_LANES {
-                1 => self.strip::<S, R, 1>(simd, b, row, column),
-                _ => self.strip::<S, R, 2>(simd, b, row, column),
-            };
-        }
-        R
-    }
-
-    /// `R` rows and `V` vectors of columns; gives the number of columns.
-    #[inline(always)]
-    #[allow(clippy::needless_range_loop, reason = "the indices run over several arrays at once")]
-    fn strip<S: Simd, const R: usize, const V: usize>(
-        &mut self,
-        simd: S,
-        b: &[f32],
-        row: usize,
-        column: usize,
-    ) -> usize {
-        let columns = V * S::F32_LANES;
-        let mut a: [&[f32]; R] = [&[]; R];
-        let mut sums = [[simd.splat_f32s(0.0); V]; R];
-        for r in 0..R {
-            a[r] = &self.a[(row + r) * self.a_stride..][..self.depth];
-            let c = S::as_simd_f32s(&self.c[(row + r) * self.c_stride + column..][..columns]).0;
-            sums[r].copy_from_slice(c);
-        }
-        for k in 0..self.depth {
-            let b = S::as_simd_f32s(&b[k * self.b_stride + column..][..columns]).0;
-            for r in 0..R {
-                let factor = simd.splat_f32s(a[r][k]);
-                for v in 0..V {
-                    sums[r][v] = simd.mul_add_e_f32s(factor, b[v], sums[r][v]);
-                }
-            }
-        }
-        for r in 0..R {
-            let c = S::as_mut_simd_f32s(&mut self.c[(row + r) * self.c_stride + column..][..columns]).0;
-            c.copy_from_slice(&sums[r]);
-        }
-        columns
     }
 }
 

@@ -8,11 +8,10 @@
 //! the keys. Blocks and segments are counted from a sequence's beginning, so neither the number of rows nor of cores
 //! changes a bit.
 
-mod avx512;
 mod cache;
 mod heads;
-mod instructions;
 mod kernel;
+mod product;
 mod segment;
 mod tile;
 mod widen;

@@ -3,11 +3,12 @@
 use half::{bf16, f16};
 use pulp::bytemuck::{cast_slice, cast_slice_mut};
 
-use super::instructions::Instructions;
 use super::kernel::{Groups, Panel, Product, ScaledPanel};
+use super::product::{multiply, spread, takes_as_stored};
 use super::segment::{BLOCK, PAGE, SEGMENT};
 use super::widen::{PanelSpread, to_brains, to_scaled};
 use super::*;
+use crate::kernels::lanes::{InstructionSet, Instructions, LANES};
 use crate::matrix::kv_element::{GROUP, KvElement};
 use crate::spec::RopePlanes;
 
@@ -307,7 +308,7 @@ fn what_is_no_number_stays_visible() {
 
 #[test]
 fn fa_4_every_set_of_instructions_gives_the_same_product() {
-    let (depth, width) = (37, 5 * kernel::LANES);
+    let (depth, width) = (37, 5 * LANES);
     let halves: Vec<u16> = numbers(depth * width, 2).into_iter().map(|x| f16::from_f32(x).to_bits()).collect();
     let floats: Vec<f32> = halves.iter().map(|bits| f16::from_bits(*bits).to_f32()).collect();
     let numbers_of = numbers(depth * width, 2);
@@ -332,10 +333,11 @@ fn fa_4_every_set_of_instructions_gives_the_same_product() {
             let mut c = before.clone();
             let (a_stride, c_stride) = (depth + 3, width + 1);
             let product = Product { rows, depth, width, a: &a, a_stride, b, b_stride: width, c: &mut c, c_stride };
-            instructions.product(product);
+            multiply(instructions, product);
             c
         };
-        let portable = run(Instructions::Other(Arch::Scalar), Panel::Floats(&floats));
+        let plain = Instructions::of(InstructionSet::Portable).unwrap();
+        let portable = run(plain, Panel::Floats(&floats));
         for (row, c) in portable.chunks(width + 1).enumerate() {
             for (column, got) in c.iter().enumerate() {
                 let products = (0..depth)
@@ -344,19 +346,22 @@ fn fa_4_every_set_of_instructions_gives_the_same_product() {
                 assert!((got - want).abs() < 1e-4, "{row} {column}: {got} {want}");
             }
         }
-        // Vectors of any length have one order of sums and fused multiply-adds: the same bits.
-        let (vectors, best) = (Instructions::Other(Arch::new()), Instructions::detect());
-        let floats = Panel::Floats(&floats);
-        assert!(run(best, floats) == run(vectors, floats), "{rows} rows");
-        if best.widen_as_they_go(rows) {
-            assert!(run(best, Panel::Halves(&halves)) == run(best, floats), "{rows} rows");
+        // All sets have one order of sums and fused multiply-adds: the same bits.
+        for instructions in InstructionSet::available().into_iter().map(|set| Instructions::of(set).unwrap()) {
+            let set = instructions.set();
+            assert!(run(instructions, Panel::Floats(&floats)) == portable, "{rows} rows by {set}");
+            if !takes_as_stored(rows) {
+                continue;
+            }
+            assert!(run(instructions, Panel::Halves(&halves)) == portable, "{rows} rows by {set}");
             for (name, panel) in &others {
                 let mut wide = vec![0.0; depth * width];
-                best.spread(*panel, width, &mut wide, width);
+                spread(instructions, PanelSpread { rows: *panel, width, wide: &mut wide, stride: width });
                 let mut portable = vec![0.0; depth * width];
                 PanelSpread { rows: *panel, width, wide: &mut portable, stride: width }.call();
-                assert!(wide == portable, "{name}");
-                assert!(run(best, *panel) == run(best, Panel::Floats(&wide)), "{name}, {rows} rows");
+                assert!(wide == portable, "{name} by {set}");
+                let of_floats = run(plain, Panel::Floats(&wide));
+                assert!(run(instructions, *panel) == of_floats, "{name}, {rows} rows by {set}");
             }
         }
     }
@@ -381,10 +386,9 @@ fn every_set_of_instructions_attends_the_same_over(kept: KvElement) {
         tile.attend(&kv.borrow_mut().behind(300), 1, 48, &mut scratch).write(0, 48, &mut out);
         out
     };
-    let best = attend(Instructions::detect());
-    assert!(attend(Instructions::Other(Arch::new())) == best, "{kept:?}, vectors of another length");
-    // Without fused multiply-adds the last bits differ.
-    for (got, want) in attend(Instructions::Other(Arch::Scalar)).iter().zip(best) {
-        assert!((got - want).abs() < 1e-5, "{got} {want}");
+    let of = |set| attend(Instructions::of(set).unwrap());
+    let plain = of(InstructionSet::Portable);
+    for set in InstructionSet::available() {
+        assert!(of(set) == plain, "{kept:?} by {set}");
     }
 }

@@ -2,9 +2,11 @@
 //! segment. Knows numbers and the cache's layout, no tasks.
 
 use super::cache::HostKv;
-use super::instructions::Instructions;
-use super::kernel::{LANES, Panel, Product, RunningSoftmax, SoftmaxBlock, merge};
+use super::kernel::{Panel, Product, RunningSoftmax, SoftmaxBlock, merge};
+use super::product::{multiply, spread, takes_as_stored};
 use super::segment::{BLOCK, PAGE, SEGMENT};
+use super::widen::PanelSpread;
+use crate::kernels::lanes::{Instructions, LANES};
 
 /// Queries and what they see.
 pub(super) struct QueryTile {
@@ -33,7 +35,7 @@ pub(super) struct Scratch {
 
 impl Default for Scratch {
     fn default() -> Self {
-        let instructions = Instructions::detect();
+        let instructions = Instructions::current();
         Self { instructions, scores: Vec::new(), seen: Vec::new(), keys: Vec::new(), values: Vec::new() }
     }
 }
@@ -98,7 +100,7 @@ impl QueryTile {
         let queries = self.seen.len();
         let head_dim = self.queries.len() / queries.max(1);
         let (most, pages) = (self.most_seen(), BLOCK / PAGE);
-        let as_keys_lie = instructions.takes_as_stored(queries, kv.kept());
+        let as_keys_lie = takes_as_stored(queries);
         let as_values_lie = as_keys_lie && mixed.width == head_dim;
         scratch.scores.resize(queries * BLOCK, 0.0);
         for block in 0..SEGMENT / BLOCK {
@@ -116,17 +118,20 @@ impl QueryTile {
 
             scratch.scores.fill(0.0);
             let score = |b: Panel<'_>, b_stride: usize, column: usize, keys: usize, scores: &mut [f32]| {
-                instructions.product(Product {
-                    rows: queries,
-                    depth: head_dim,
-                    width: keys.next_multiple_of(LANES),
-                    a: &self.queries,
-                    a_stride: head_dim,
-                    b,
-                    b_stride,
-                    c: &mut scores[column..],
-                    c_stride: BLOCK,
-                });
+                multiply(
+                    instructions,
+                    Product {
+                        rows: queries,
+                        depth: head_dim,
+                        width: keys.next_multiple_of(LANES),
+                        a: &self.queries,
+                        a_stride: head_dim,
+                        b,
+                        b_stride,
+                        c: &mut scores[column..],
+                        c_stride: BLOCK,
+                    },
+                );
             };
             if as_keys_lie {
                 for (page, column, keys) in seen_pages.clone() {
@@ -135,11 +140,12 @@ impl QueryTile {
             } else {
                 scratch.keys.resize(head_dim * BLOCK, 0.0);
                 for (page, column, _) in seen_pages.clone() {
-                    instructions.spread(kv.page(page, head).keys, PAGE, &mut scratch.keys[column..], BLOCK);
+                    let (rows, wide) = (kv.page(page, head).keys, &mut scratch.keys[column..]);
+                    spread(instructions, PanelSpread { rows, width: PAGE, wide, stride: BLOCK });
                 }
                 score(Panel::Floats(&scratch.keys), BLOCK, 0, depth, &mut scratch.scores);
             }
-            instructions.weigh(SoftmaxBlock {
+            instructions.run_plain(SoftmaxBlock {
                 scores: &mut scratch.scores,
                 seen: &scratch.seen,
                 running: &mut mixed.running,
@@ -148,17 +154,20 @@ impl QueryTile {
             });
             let width = mixed.width;
             let mut mix = |b: Panel<'_>, first: usize, keys: usize| {
-                instructions.product(Product {
-                    rows: queries,
-                    depth: keys,
-                    width,
-                    a: &scratch.scores[first..],
-                    a_stride: BLOCK,
-                    b,
-                    b_stride: width,
-                    c: &mut mixed.values,
-                    c_stride: width,
-                });
+                multiply(
+                    instructions,
+                    Product {
+                        rows: queries,
+                        depth: keys,
+                        width,
+                        a: &scratch.scores[first..],
+                        a_stride: BLOCK,
+                        b,
+                        b_stride: width,
+                        c: &mut mixed.values,
+                        c_stride: width,
+                    },
+                );
             };
             if as_values_lie {
                 for (page, first, keys) in seen_pages {
@@ -169,7 +178,8 @@ impl QueryTile {
                 scratch.values.resize(BLOCK * width, 0.0);
                 for (page, first, keys) in seen_pages {
                     let rows = kv.page(page, head).values.first_rows(keys, head_dim);
-                    instructions.spread(rows, head_dim, &mut scratch.values[first * width..], width);
+                    let wide = &mut scratch.values[first * width..];
+                    spread(instructions, PanelSpread { rows, width: head_dim, wide, stride: width });
                 }
                 mix(Panel::Floats(&scratch.values), 0, depth);
             }

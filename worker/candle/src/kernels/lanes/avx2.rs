@@ -1,0 +1,341 @@
+//! Lanes in two registers of 256 bits.
+
+use std::arch::x86_64::*;
+
+use pulp::{NullaryFnOnce, cast};
+
+use super::operations::{LANES, Lanes};
+
+/// Bytes are multiplied by AVX2, in pairs of 16 bits.
+pub(super) const MULTIPLIED: u8 = 0;
+
+/// Bytes are multiplied by AVX-VNNI.
+pub(super) const VNNI: u8 = 1;
+
+/// Bytes are multiplied by AVX-512's VNNI in 256 bits: what AVX-VNNI computes, in another encoding. Tests use it on
+/// machines without AVX-VNNI.
+#[cfg(test)]
+pub(super) const VNNI_OF_512: u8 = 2;
+
+/// A proof that the machine has AVX2, FMA and F16C, and what multiplies bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Avx2<const DOT: u8>(());
+
+pub(super) fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+impl<const DOT: u8> Avx2<DOT> {
+    /// Only for machines with the instructions.
+    pub(super) fn new() -> Self {
+        Self(())
+    }
+}
+
+type Pair = [__m256i; 2];
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn multiplied<F: NullaryFnOnce>(work: F) -> F::Output {
+    work.call()
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+fn vnni<F: NullaryFnOnce>(work: F) -> F::Output {
+    work.call()
+}
+
+#[cfg(test)]
+#[target_feature(enable = "avx2,fma,f16c,avx512vl,avx512vnni")]
+fn vnni_of_512<F: NullaryFnOnce>(work: F) -> F::Output {
+    work.call()
+}
+
+/// Adds the products of four unsigned bytes with four signed ones.
+#[inline(always)]
+fn dot_of_four<const DOT: u8>(sum: __m256i, quants: __m256i, word: __m256i) -> __m256i {
+    // SAFETY: callers have a proof of the instructions.
+    #[allow(unsafe_code)]
+    unsafe {
+        match DOT {
+            #[cfg(test)]
+            VNNI_OF_512 => _mm256_dpbusd_epi32(sum, quants, word),
+            _ => _mm256_dpbusd_avx_epi32(sum, quants, word),
+        }
+    }
+}
+
+/// `2^(e − 64)`.
+#[inline(always)]
+fn power(exponents: __m256i) -> __m256 {
+    // SAFETY: callers have a proof of the instructions.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(exponents, _mm256_set1_epi32(63))))
+    }
+}
+
+// SAFETY of all blocks below: a value of the type exists only on machines with the instructions, and every read and
+// write has exactly the length of its reference and needs no alignment.
+#[allow(unsafe_code)]
+impl<const DOT: u8> Lanes for Avx2<DOT> {
+    type Bytes = Pair;
+    type Narrow = __m128i;
+    type Ints = Pair;
+    type Floats = [__m256; 2];
+
+    const MOST_ROWS: usize = 4;
+    const PAIRS: bool = false;
+    const SUMS: usize = 4;
+    const BIASED: bool = DOT != MULTIPLIED;
+
+    #[inline(always)]
+    fn vectorize<F: NullaryFnOnce>(self, work: F) -> F::Output {
+        unsafe {
+            match DOT {
+                MULTIPLIED => multiplied(work),
+                #[cfg(test)]
+                VNNI_OF_512 => vnni_of_512(work),
+                _ => vnni(work),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn load(self, bytes: &[u8; 64]) -> Pair {
+        let bytes = bytes.as_ptr().cast::<__m256i>();
+        unsafe { [_mm256_loadu_si256(bytes), _mm256_loadu_si256(bytes.add(1))] }
+    }
+
+    #[inline(always)]
+    fn splat(self, byte: u8) -> Pair {
+        unsafe { [_mm256_set1_epi8(byte.cast_signed()); 2] }
+    }
+
+    #[inline(always)]
+    fn and(self, a: Pair, b: Pair) -> Pair {
+        unsafe { [_mm256_and_si256(a[0], b[0]), _mm256_and_si256(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn or(self, a: Pair, b: Pair) -> Pair {
+        unsafe { [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn xor(self, a: Pair, b: Pair) -> Pair {
+        unsafe { [_mm256_xor_si256(a[0], b[0]), _mm256_xor_si256(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn add_bytes(self, a: Pair, b: Pair) -> Pair {
+        unsafe { [_mm256_add_epi8(a[0], b[0]), _mm256_add_epi8(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn shift_right(self, bytes: Pair, bits: u32, mask: u8) -> Pair {
+        unsafe {
+            let (count, mask) = (_mm_cvtsi32_si128(bits.cast_signed()), _mm256_set1_epi8(mask.cast_signed()));
+            [
+                _mm256_and_si256(_mm256_srl_epi16(bytes[0], count), mask),
+                _mm256_and_si256(_mm256_srl_epi16(bytes[1], count), mask),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn shift_left(self, bytes: Pair, bits: u32, mask: u8) -> Pair {
+        unsafe {
+            let (count, mask) = (_mm_cvtsi32_si128(bits.cast_signed()), _mm256_set1_epi8(mask.cast_signed()));
+            [
+                _mm256_and_si256(_mm256_sll_epi16(bytes[0], count), mask),
+                _mm256_and_si256(_mm256_sll_epi16(bytes[1], count), mask),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn look_up(self, numbers: Pair, table: &[u8; 16]) -> Pair {
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(cast(*table));
+            [_mm256_shuffle_epi8(table, numbers[0]), _mm256_shuffle_epi8(table, numbers[1])]
+        }
+    }
+
+    #[inline(always)]
+    fn thirds(self, bytes: Pair) -> Pair {
+        unsafe {
+            let (one, third, thirds) =
+                (_mm256_set1_epi8(1), _mm256_set1_epi8(85), _mm256_set1_epi8(170_u8.cast_signed()));
+            let mut out = bytes;
+            for half in 0..2 {
+                let first = _mm256_min_epu8(_mm256_subs_epu8(bytes[half], third), one);
+                let second = _mm256_min_epu8(_mm256_subs_epu8(bytes[half], thirds), one);
+                out[half] = _mm256_add_epi8(first, second);
+            }
+            out
+        }
+    }
+
+    #[inline(always)]
+    fn load_narrow(self, bytes: &[u8; LANES]) -> __m128i {
+        cast(*bytes)
+    }
+
+    #[inline(always)]
+    fn narrow_right(self, bytes: __m128i, bits: u32, mask: u8) -> __m128i {
+        unsafe {
+            let shifted = _mm_srl_epi16(bytes, _mm_cvtsi32_si128(bits.cast_signed()));
+            _mm_and_si128(shifted, _mm_set1_epi8(mask.cast_signed()))
+        }
+    }
+
+    #[inline(always)]
+    fn narrow_left(self, bytes: __m128i, bits: u32, mask: u8) -> __m128i {
+        unsafe {
+            let shifted = _mm_sll_epi16(bytes, _mm_cvtsi32_si128(bits.cast_signed()));
+            _mm_and_si128(shifted, _mm_set1_epi8(mask.cast_signed()))
+        }
+    }
+
+    #[inline(always)]
+    fn narrow_or(self, a: __m128i, b: __m128i) -> __m128i {
+        unsafe { _mm_or_si128(a, b) }
+    }
+
+    #[inline(always)]
+    fn unsigned(self, bytes: __m128i) -> Pair {
+        unsafe { [_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes))] }
+    }
+
+    #[inline(always)]
+    fn signed(self, bytes: __m128i) -> Pair {
+        unsafe { [_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(bytes, bytes))] }
+    }
+
+    #[inline(always)]
+    fn splat_int(self, value: i32) -> Pair {
+        unsafe { [_mm256_set1_epi32(value); 2] }
+    }
+
+    #[inline(always)]
+    fn add_ints(self, a: Pair, b: Pair) -> Pair {
+        unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn dot(self, sum: Pair, [a, b]: [Pair; 2], [x, y]: [i32; 2]) -> Pair {
+        unsafe {
+            let (x, y) = (_mm256_set1_epi32(x), _mm256_set1_epi32(y));
+            let mut sum = sum;
+            for half in 0..2 {
+                sum[half] = if DOT == MULTIPLIED {
+                    // Four products of at most 63 · 127 fit in 16 bits.
+                    let pairs = _mm256_add_epi16(_mm256_maddubs_epi16(a[half], x), _mm256_maddubs_epi16(b[half], y));
+                    _mm256_add_epi32(sum[half], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+                } else {
+                    dot_of_four::<DOT>(dot_of_four::<DOT>(sum[half], a[half], x), b[half], y)
+                };
+            }
+            sum
+        }
+    }
+
+    #[inline(always)]
+    fn dot_wide(self, sum: Pair, quants: [Pair; 2], words: [i32; 2]) -> Pair {
+        if DOT != MULTIPLIED {
+            return self.dot(sum, quants, words);
+        }
+        unsafe {
+            let mut sum = sum;
+            for unit in 0..2 {
+                let word = _mm256_set1_epi32(words[unit]);
+                for half in 0..2 {
+                    // The instruction multiplies unsigned with signed bytes, so signs of quants move to the other
+                    // side. Two products of at most 128 · 127 fit in 16 bits.
+                    let quants = quants[unit][half];
+                    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(quants), _mm256_sign_epi8(word, quants));
+                    sum[half] = _mm256_add_epi32(sum[half], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+                }
+            }
+            sum
+        }
+    }
+
+    #[inline(always)]
+    fn load_floats(self, floats: &[f32; LANES]) -> [__m256; 2] {
+        let floats = floats.as_ptr();
+        unsafe { [_mm256_loadu_ps(floats), _mm256_loadu_ps(floats.add(8))] }
+    }
+
+    #[inline(always)]
+    fn brains(self, bits: &[u16; LANES]) -> [__m256; 2] {
+        let [low, high]: [__m128i; 2] = cast(*bits);
+        unsafe {
+            [
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(low))),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(high))),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn splat_float(self, value: f32) -> [__m256; 2] {
+        unsafe { [_mm256_set1_ps(value); 2] }
+    }
+
+    #[inline(always)]
+    fn floats(self, ints: Pair) -> [__m256; 2] {
+        unsafe { [_mm256_cvtepi32_ps(ints[0]), _mm256_cvtepi32_ps(ints[1])] }
+    }
+
+    #[inline(always)]
+    fn halves(self, bits: &[u8; 2 * LANES]) -> [__m256; 2] {
+        let [low, high]: [__m128i; 2] = cast(*bits);
+        unsafe { [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)] }
+    }
+
+    #[inline(always)]
+    fn powers(self, exponents: __m128i) -> [__m256; 2] {
+        // Two factors are normal numbers where their product is not: half of the exponent, and the rest of it.
+        unsafe {
+            let (all, half) = (self.unsigned(exponents), self.unsigned(self.narrow_right(exponents, 1, 127)));
+            [
+                _mm256_mul_ps(power(half[0]), power(_mm256_sub_epi32(all[0], half[0]))),
+                _mm256_mul_ps(power(half[1]), power(_mm256_sub_epi32(all[1], half[1]))),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+
+    #[inline(always)]
+    fn neg_mul_add(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_fnmadd_ps(a[0], b[0], c[0]), _mm256_fnmadd_ps(a[1], b[1], c[1])] }
+    }
+
+    #[inline(always)]
+    fn store(self, floats: [__m256; 2], into: &mut [f32; LANES]) {
+        let into = into.as_mut_ptr();
+        unsafe {
+            _mm256_storeu_ps(into, floats[0]);
+            _mm256_storeu_ps(into.add(8), floats[1]);
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        // A prefetch reads nothing and accepts any address.
+        #[allow(unused_unsafe, reason = "newer compilers do not need it")]
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T1>(address.cast());
+        }
+    }
+}

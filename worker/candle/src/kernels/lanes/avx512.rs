@@ -1,0 +1,268 @@
+//! Lanes in one register of 512 bits.
+
+use std::arch::x86_64::*;
+
+use pulp::{NullaryFnOnce, cast};
+
+use super::operations::{LANES, Lanes};
+
+/// A proof that the machine has AVX-512 (F, BW, VL), and VNNI if the parameter says so.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Avx512<const VNNI: bool>(());
+
+pub(super) fn has_avx512() -> bool {
+    super::avx2::has_avx2()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+}
+
+impl<const VNNI: bool> Avx512<VNNI> {
+    /// Only for machines with the instructions.
+    pub(super) fn new() -> Self {
+        Self(())
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
+fn multiplied<F: NullaryFnOnce>(work: F) -> F::Output {
+    work.call()
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
+fn vnni<F: NullaryFnOnce>(work: F) -> F::Output {
+    work.call()
+}
+
+/// `2^(e − 64)`.
+#[inline(always)]
+fn power(exponents: __m512i) -> __m512 {
+    // SAFETY: callers have a proof of the instructions.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_add_epi32(exponents, _mm512_set1_epi32(63))))
+    }
+}
+
+// SAFETY of all blocks below: a value of the type exists only on machines with the instructions, and every read and
+// write has exactly the length of its reference and needs no alignment.
+#[allow(unsafe_code)]
+impl<const VNNI: bool> Lanes for Avx512<VNNI> {
+    type Bytes = __m512i;
+    type Narrow = __m128i;
+    type Ints = __m512i;
+    type Floats = __m512;
+
+    const MOST_ROWS: usize = 8;
+    const PAIRS: bool = true;
+    const SUMS: usize = 24;
+    const BIASED: bool = VNNI;
+
+    #[inline(always)]
+    fn vectorize<F: NullaryFnOnce>(self, work: F) -> F::Output {
+        unsafe { if VNNI { vnni(work) } else { multiplied(work) } }
+    }
+
+    #[inline(always)]
+    fn load(self, bytes: &[u8; 64]) -> __m512i {
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn splat(self, byte: u8) -> __m512i {
+        unsafe { _mm512_set1_epi8(byte.cast_signed()) }
+    }
+
+    #[inline(always)]
+    fn and(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(a, b) }
+    }
+
+    #[inline(always)]
+    fn or(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_or_si512(a, b) }
+    }
+
+    #[inline(always)]
+    fn xor(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_xor_si512(a, b) }
+    }
+
+    #[inline(always)]
+    fn add_bytes(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi8(a, b) }
+    }
+
+    #[inline(always)]
+    fn shift_right(self, bytes: __m512i, bits: u32, mask: u8) -> __m512i {
+        unsafe {
+            let shifted = _mm512_srl_epi16(bytes, _mm_cvtsi32_si128(bits.cast_signed()));
+            _mm512_and_si512(shifted, _mm512_set1_epi8(mask.cast_signed()))
+        }
+    }
+
+    #[inline(always)]
+    fn shift_left(self, bytes: __m512i, bits: u32, mask: u8) -> __m512i {
+        unsafe {
+            let shifted = _mm512_sll_epi16(bytes, _mm_cvtsi32_si128(bits.cast_signed()));
+            _mm512_and_si512(shifted, _mm512_set1_epi8(mask.cast_signed()))
+        }
+    }
+
+    #[inline(always)]
+    fn look_up(self, numbers: __m512i, table: &[u8; 16]) -> __m512i {
+        unsafe { _mm512_shuffle_epi8(_mm512_broadcast_i32x4(cast(*table)), numbers) }
+    }
+
+    #[inline(always)]
+    fn thirds(self, bytes: __m512i) -> __m512i {
+        unsafe {
+            let one = _mm512_set1_epi8(1);
+            let first = _mm512_min_epu8(_mm512_subs_epu8(bytes, _mm512_set1_epi8(85)), one);
+            let second = _mm512_min_epu8(_mm512_subs_epu8(bytes, _mm512_set1_epi8(170_u8.cast_signed())), one);
+            _mm512_add_epi8(first, second)
+        }
+    }
+
+    #[inline(always)]
+    fn load_narrow(self, bytes: &[u8; LANES]) -> __m128i {
+        cast(*bytes)
+    }
+
+    #[inline(always)]
+    fn narrow_right(self, bytes: __m128i, bits: u32, mask: u8) -> __m128i {
+        unsafe {
+            let shifted = _mm_srl_epi16(bytes, _mm_cvtsi32_si128(bits.cast_signed()));
+            _mm_and_si128(shifted, _mm_set1_epi8(mask.cast_signed()))
+        }
+    }
+
+    #[inline(always)]
+    fn narrow_left(self, bytes: __m128i, bits: u32, mask: u8) -> __m128i {
+        unsafe {
+            let shifted = _mm_sll_epi16(bytes, _mm_cvtsi32_si128(bits.cast_signed()));
+            _mm_and_si128(shifted, _mm_set1_epi8(mask.cast_signed()))
+        }
+    }
+
+    #[inline(always)]
+    fn narrow_or(self, a: __m128i, b: __m128i) -> __m128i {
+        unsafe { _mm_or_si128(a, b) }
+    }
+
+    #[inline(always)]
+    fn unsigned(self, bytes: __m128i) -> __m512i {
+        unsafe { _mm512_cvtepu8_epi32(bytes) }
+    }
+
+    #[inline(always)]
+    fn signed(self, bytes: __m128i) -> __m512i {
+        unsafe { _mm512_cvtepi8_epi32(bytes) }
+    }
+
+    #[inline(always)]
+    fn splat_int(self, value: i32) -> __m512i {
+        unsafe { _mm512_set1_epi32(value) }
+    }
+
+    #[inline(always)]
+    fn add_ints(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn dot(self, sum: __m512i, [a, b]: [__m512i; 2], [x, y]: [i32; 2]) -> __m512i {
+        unsafe {
+            let (x, y) = (_mm512_set1_epi32(x), _mm512_set1_epi32(y));
+            if VNNI {
+                return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, a, x), b, y);
+            }
+            // Four products of at most 63 · 127 fit in 16 bits.
+            let pairs = _mm512_add_epi16(_mm512_maddubs_epi16(a, x), _mm512_maddubs_epi16(b, y));
+            _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
+    fn dot_wide(self, sum: __m512i, quants: [__m512i; 2], words: [i32; 2]) -> __m512i {
+        if VNNI {
+            return self.dot(sum, quants, words);
+        }
+        unsafe {
+            let mut sum = sum;
+            for unit in 0..2 {
+                // The instruction multiplies unsigned with signed bytes, so signs of quants move to the other side.
+                // Two products of at most 128 · 127 fit in 16 bits.
+                let (quants, word) = (quants[unit], _mm512_set1_epi32(words[unit]));
+                let negative = _mm512_movepi8_mask(quants);
+                let word = _mm512_mask_sub_epi8(word, negative, _mm512_setzero_si512(), word);
+                let pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(quants), word);
+                sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+            }
+            sum
+        }
+    }
+
+    #[inline(always)]
+    fn load_floats(self, floats: &[f32; LANES]) -> __m512 {
+        unsafe { _mm512_loadu_ps(floats.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn brains(self, bits: &[u16; LANES]) -> __m512 {
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(cast(*bits)))) }
+    }
+
+    #[inline(always)]
+    fn splat_float(self, value: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn floats(self, ints: __m512i) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(ints) }
+    }
+
+    #[inline(always)]
+    fn halves(self, bits: &[u8; 2 * LANES]) -> __m512 {
+        unsafe { _mm512_cvtph_ps(cast(*bits)) }
+    }
+
+    #[inline(always)]
+    fn powers(self, exponents: __m128i) -> __m512 {
+        // Two factors are normal numbers where their product is not: half of the exponent, and the rest of it.
+        unsafe {
+            let (all, half) = (self.unsigned(exponents), self.unsigned(self.narrow_right(exponents, 1, 127)));
+            _mm512_mul_ps(power(half), power(_mm512_sub_epi32(all, half)))
+        }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn neg_mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fnmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn store(self, floats: __m512, into: &mut [f32; LANES]) {
+        unsafe { _mm512_storeu_ps(into.as_mut_ptr(), floats) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        // A prefetch reads nothing and accepts any address.
+        #[allow(unused_unsafe, reason = "newer compilers do not need it")]
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T1>(address.cast());
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Lanes in four of Arm's registers of 128 bits.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use pulp::{NullaryFnOnce, cast};
+
+use super::operations::{LANES, Lanes};
+
+/// A proof that the machine has NEON, and products of four bytes if the parameter says so.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Neon<const DOTPROD: bool>(());
+
+impl<const DOTPROD: bool> Neon<DOTPROD> {
+    /// Only for machines with the instructions.
+    pub(super) fn new() -> Self {
+        Self(())
+    }
+}
+
+#[target_feature(enable = "neon")]
+fn multiplied<F: NullaryFnOnce>(work: F) -> F::Output {
+    work.call()
+}
+
+#[target_feature(enable = "neon,dotprod")]
+fn dotprod<F: NullaryFnOnce>(work: F) -> F::Output {
+    work.call()
+}
+
+/// Adds the products of four signed bytes with four others.
+#[inline(always)]
+fn dot_of_four<const DOTPROD: bool>(sum: int32x4_t, quants: int8x16_t, word: int8x16_t) -> int32x4_t {
+    // SAFETY: callers have a proof of the instructions.
+    #[allow(unsafe_code)]
+    unsafe {
+        if DOTPROD {
+            // The intrinsic is not stable yet.
+            let mut sum = sum;
+            asm!(
+                ".arch_extension dotprod",
+                "sdot {sum:v}.4s, {quants:v}.16b, {word:v}.16b",
+                sum = inout(vreg) sum,
+                quants = in(vreg) quants,
+                word = in(vreg) word,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+            return sum;
+        }
+        // Pairs of products of at most 128 · 127 fit in 16 bits.
+        let low = vmull_s8(vget_low_s8(quants), vget_low_s8(word));
+        let high = vmull_high_s8(quants, word);
+        vpadalq_s16(sum, vpaddq_s16(low, high))
+    }
+}
+
+// SAFETY of all blocks below: a value of the type exists only on machines with the instructions, and every read and
+// write has exactly the length of its reference and needs no alignment.
+#[allow(unsafe_code)]
+impl<const DOTPROD: bool> Lanes for Neon<DOTPROD> {
+    type Bytes = [uint8x16_t; 4];
+    type Narrow = uint8x16_t;
+    type Ints = [int32x4_t; 4];
+    type Floats = [float32x4_t; 4];
+
+    const MOST_ROWS: usize = 4;
+    const PAIRS: bool = false;
+    const SUMS: usize = 4;
+    const BIASED: bool = false;
+
+    #[inline(always)]
+    fn vectorize<F: NullaryFnOnce>(self, work: F) -> F::Output {
+        unsafe { if DOTPROD { dotprod(work) } else { multiplied(work) } }
+    }
+
+    #[inline(always)]
+    fn load(self, bytes: &[u8; 64]) -> [uint8x16_t; 4] {
+        cast(*bytes)
+    }
+
+    #[inline(always)]
+    fn splat(self, byte: u8) -> [uint8x16_t; 4] {
+        unsafe { [vdupq_n_u8(byte); 4] }
+    }
+
+    #[inline(always)]
+    fn and(self, a: [uint8x16_t; 4], b: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
+        let mut out = a;
+        for i in 0..4 {
+            out[i] = unsafe { vandq_u8(a[i], b[i]) };
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn or(self, a: [uint8x16_t; 4], b: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
+        let mut out = a;
+        for i in 0..4 {
+            out[i] = unsafe { vorrq_u8(a[i], b[i]) };
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn xor(self, a: [uint8x16_t; 4], b: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
+        let mut out = a;
+        for i in 0..4 {
+            out[i] = unsafe { veorq_u8(a[i], b[i]) };
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn add_bytes(self, a: [uint8x16_t; 4], b: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
+        let mut out = a;
+        for i in 0..4 {
+            out[i] = unsafe { vaddq_u8(a[i], b[i]) };
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn shift_right(self, bytes: [uint8x16_t; 4], bits: u32, mask: u8) -> [uint8x16_t; 4] {
+        let mut out = bytes;
+        for i in 0..4 {
+            out[i] = self.narrow_right(bytes[i], bits, mask);
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn shift_left(self, bytes: [uint8x16_t; 4], bits: u32, mask: u8) -> [uint8x16_t; 4] {
+        let mut out = bytes;
+        for i in 0..4 {
+            out[i] = self.narrow_left(bytes[i], bits, mask);
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn look_up(self, numbers: [uint8x16_t; 4], table: &[u8; 16]) -> [uint8x16_t; 4] {
+        let mut out = numbers;
+        for i in 0..4 {
+            out[i] = unsafe { vqtbl1q_u8(cast(*table), numbers[i]) };
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn thirds(self, bytes: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
+        let mut out = bytes;
+        for i in 0..4 {
+            out[i] = unsafe {
+                let first = vminq_u8(vqsubq_u8(bytes[i], vdupq_n_u8(85)), vdupq_n_u8(1));
+                let second = vminq_u8(vqsubq_u8(bytes[i], vdupq_n_u8(170)), vdupq_n_u8(1));
+                vaddq_u8(first, second)
+            };
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn load_narrow(self, bytes: &[u8; LANES]) -> uint8x16_t {
+        cast(*bytes)
+    }
+
+    #[inline(always)]
+    fn narrow_right(self, bytes: uint8x16_t, bits: u32, mask: u8) -> uint8x16_t {
+        unsafe { vandq_u8(vshlq_u8(bytes, vdupq_n_s8(-(bits as i8))), vdupq_n_u8(mask)) }
+    }
+
+    #[inline(always)]
+    fn narrow_left(self, bytes: uint8x16_t, bits: u32, mask: u8) -> uint8x16_t {
+        unsafe { vandq_u8(vshlq_u8(bytes, vdupq_n_s8(bits as i8)), vdupq_n_u8(mask)) }
+    }
+
+    #[inline(always)]
+    fn narrow_or(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        unsafe { vorrq_u8(a, b) }
+    }
+
+    #[inline(always)]
+    fn unsigned(self, bytes: uint8x16_t) -> [int32x4_t; 4] {
+        unsafe {
+            let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+            [
+                vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))),
+                vreinterpretq_s32_u32(vmovl_high_u16(low)),
+                vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))),
+                vreinterpretq_s32_u32(vmovl_high_u16(high)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn signed(self, bytes: uint8x16_t) -> [int32x4_t; 4] {
+        unsafe {
+            let bytes = vreinterpretq_s8_u8(bytes);
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
+            [vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)]
+        }
+    }
+
+    #[inline(always)]
+    fn splat_int(self, value: i32) -> [int32x4_t; 4] {
+        unsafe { [vdupq_n_s32(value); 4] }
+    }
+
+    #[inline(always)]
+    fn add_ints(self, a: [int32x4_t; 4], b: [int32x4_t; 4]) -> [int32x4_t; 4] {
+        let mut out = a;
+        for i in 0..4 {
+            out[i] = unsafe { vaddq_s32(a[i], b[i]) };
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn dot(self, sum: [int32x4_t; 4], quants: [[uint8x16_t; 4]; 2], words: [i32; 2]) -> [int32x4_t; 4] {
+        // Quants up to 63 are the same numbers with a sign.
+        self.dot_wide(sum, quants, words)
+    }
+
+    #[inline(always)]
+    fn dot_wide(self, sum: [int32x4_t; 4], quants: [[uint8x16_t; 4]; 2], words: [i32; 2]) -> [int32x4_t; 4] {
+        let mut sum = sum;
+        for unit in 0..2 {
+            let word = unsafe { vreinterpretq_s8_s32(vdupq_n_s32(words[unit])) };
+            for i in 0..4 {
+                let quants = unsafe { vreinterpretq_s8_u8(quants[unit][i]) };
+                sum[i] = dot_of_four::<DOTPROD>(sum[i], quants, word);
+            }
+        }
+        sum
+    }
+
+    #[inline(always)]
+    fn load_floats(self, floats: &[f32; LANES]) -> [float32x4_t; 4] {
+        cast(*floats)
+    }
+
+    #[inline(always)]
+    fn brains(self, bits: &[u16; LANES]) -> [float32x4_t; 4] {
+        let bits: [uint16x4_t; 4] = cast(*bits);
+        let mut out = self.splat_float(0.0);
+        for i in 0..4 {
+            out[i] = unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(bits[i])) };
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn splat_float(self, value: f32) -> [float32x4_t; 4] {
+        unsafe { [vdupq_n_f32(value); 4] }
+    }
+
+    #[inline(always)]
+    fn floats(self, ints: [int32x4_t; 4]) -> [float32x4_t; 4] {
+        let mut out = self.splat_float(0.0);
+        for i in 0..4 {
+            out[i] = unsafe { vcvtq_f32_s32(ints[i]) };
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn halves(self, bits: &[u8; 2 * LANES]) -> [float32x4_t; 4] {
+        let bits: [uint16x4_t; 4] = cast(*bits);
+        let mut out = self.splat_float(0.0);
+        for i in 0..4 {
+            // The intrinsic is not stable yet.
+            unsafe {
+                asm!(
+                    "fcvtl {wide:v}.4s, {narrow:v}.4h",
+                    wide = out(vreg) out[i],
+                    narrow = in(vreg) bits[i],
+                    options(pure, nomem, nostack, preserves_flags),
+                );
+            }
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn powers(self, exponents: uint8x16_t) -> [float32x4_t; 4] {
+        // Two factors are normal numbers where their product is not: half of the exponent, and the rest of it.
+        let (all, half) = (self.unsigned(exponents), self.unsigned(self.narrow_right(exponents, 1, 127)));
+        let mut out = self.splat_float(0.0);
+        for i in 0..4 {
+            out[i] = unsafe {
+                let bias = vdupq_n_s32(63);
+                let one = vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(half[i], bias)));
+                let rest = vsubq_s32(all[i], half[i]);
+                vmulq_f32(one, vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(rest, bias))))
+            };
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn mul(self, a: [float32x4_t; 4], b: [float32x4_t; 4]) -> [float32x4_t; 4] {
+        let mut out = a;
+        for i in 0..4 {
+            out[i] = unsafe { vmulq_f32(a[i], b[i]) };
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: [float32x4_t; 4], b: [float32x4_t; 4], c: [float32x4_t; 4]) -> [float32x4_t; 4] {
+        let mut out = a;
+        for i in 0..4 {
+            out[i] = unsafe { vfmaq_f32(c[i], a[i], b[i]) };
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn neg_mul_add(self, a: [float32x4_t; 4], b: [float32x4_t; 4], c: [float32x4_t; 4]) -> [float32x4_t; 4] {
+        let mut out = a;
+        for i in 0..4 {
+            out[i] = unsafe { vfmsq_f32(c[i], a[i], b[i]) };
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn store(self, floats: [float32x4_t; 4], into: &mut [f32; LANES]) {
+        *into = cast(floats);
+    }
+
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        // A prefetch reads nothing and accepts any address.
+        unsafe {
+            asm!(
+                "prfm pldl2keep, [{address}]",
+                address = in(reg) address,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The operations on sixteen lanes that an instruction set has to have.
+
+use pulp::NullaryFnOnce;
+
+/// Lanes of a vector: rows of a tile.
+pub(crate) const LANES: usize = 16;
+
+/// Operations on sixteen lanes. A value is a proof that the machine has the instructions.
+pub(crate) trait Lanes: Copy {
+    /// Four bytes for each lane.
+    type Bytes: Copy;
+    /// One byte for each lane.
+    type Narrow: Copy;
+    type Ints: Copy;
+    type Floats: Copy;
+
+    /// Most rows of activations whose running sums fit in the registers.
+    const MOST_ROWS: usize;
+
+    /// Whether the running sums of two groups of quants and up to four rows fit in the registers beside each other.
+    const PAIRS: bool;
+
+    /// Vectors of floats that fit in the registers as running sums, with some more beside them.
+    const SUMS: usize;
+
+    /// Whether [`Self::dot_wide`] takes quants with 128 added, modulo 256. Its sums then begin at −128 times the sum of
+    /// the other factors.
+    const BIASED: bool;
+
+    /// Runs work compiled for these instructions.
+    fn vectorize<F: NullaryFnOnce>(self, work: F) -> F::Output;
+
+    fn load(self, bytes: &[u8; 64]) -> Self::Bytes;
+    fn splat(self, byte: u8) -> Self::Bytes;
+    fn and(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    fn xor(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// Adds bytes modulo 256.
+    fn add_bytes(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// Shifts each byte to the right and masks it. The mask leaves none of the bits that a shift of wider words would
+    /// move in from the neighbouring byte.
+    fn shift_right(self, bytes: Self::Bytes, bits: u32, mask: u8) -> Self::Bytes;
+    /// Shifts each byte to the left and masks it, with a mask as in [`Self::shift_right`].
+    fn shift_left(self, bytes: Self::Bytes, bits: u32, mask: u8) -> Self::Bytes;
+    /// The entries of a table. Numbers are below 16.
+    fn look_up(self, numbers: Self::Bytes, table: &[u8; 16]) -> Self::Bytes;
+    /// `⌊3 b / 256⌋` of each byte.
+    fn thirds(self, bytes: Self::Bytes) -> Self::Bytes;
+
+    fn load_narrow(self, bytes: &[u8; LANES]) -> Self::Narrow;
+    /// Shifts each byte to the right and masks it, with a mask as in [`Self::shift_right`].
+    fn narrow_right(self, bytes: Self::Narrow, bits: u32, mask: u8) -> Self::Narrow;
+    /// Shifts each byte to the left and masks it, with a mask as in [`Self::shift_right`].
+    fn narrow_left(self, bytes: Self::Narrow, bits: u32, mask: u8) -> Self::Narrow;
+    fn narrow_or(self, a: Self::Narrow, b: Self::Narrow) -> Self::Narrow;
+    /// Unsigned bytes as integers.
+    fn unsigned(self, bytes: Self::Narrow) -> Self::Ints;
+    /// Signed bytes as integers.
+    fn signed(self, bytes: Self::Narrow) -> Self::Ints;
+
+    fn splat_int(self, value: i32) -> Self::Ints;
+    fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    /// Adds the products of eight quants of each lane with eight integers of 8 bits, which all lanes share. Quants are
+    /// at most 63, and the integers at least −127.
+    fn dot(self, sum: Self::Ints, quants: [Self::Bytes; 2], words: [i32; 2]) -> Self::Ints;
+    /// As [`Self::dot`], for signed quants of 8 bits; see [`Self::BIASED`].
+    fn dot_wide(self, sum: Self::Ints, quants: [Self::Bytes; 2], words: [i32; 2]) -> Self::Ints;
+
+    fn load_floats(self, floats: &[f32; LANES]) -> Self::Floats;
+    fn splat_float(self, value: f32) -> Self::Floats;
+    fn floats(self, ints: Self::Ints) -> Self::Floats;
+    /// Little-endian f16 as f32.
+    fn halves(self, bits: &[u8; 2 * LANES]) -> Self::Floats;
+    /// The bits of bf16 as f32.
+    fn brains(self, bits: &[u16; LANES]) -> Self::Floats;
+    /// `2^(e − 128)` of each byte.
+    fn powers(self, exponents: Self::Narrow) -> Self::Floats;
+    fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a b + c`, rounded once.
+    fn mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// `c − a b`, rounded once.
+    fn neg_mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    fn store(self, floats: Self::Floats, into: &mut [f32; LANES]);
+
+    /// Asks for memory that is read soon, into the second cache.
+    fn prefetch(self, address: *const u8);
+}
+
+/// Work that is the same for all instruction sets.
+pub(crate) trait WithLanes {
+    type Output;
+
+    fn call<L: Lanes>(self, lanes: L) -> Self::Output;
+}
