@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use model_boss_weights::PartName;
+
 use super::folders::Folders;
 
 /// The deepest nesting of folders and the most files that are read: a link back to the root must not loop forever.
@@ -54,7 +56,7 @@ pub(super) fn model_files_in(source: &Path, folders: &mut Folders) -> Vec<ModelF
     let mut files = Vec::new();
     collect(source, 0, &mut files, folders);
     // Only a part of a split model belongs together with other files.
-    let part = source.file_name().map(|name| name.to_string_lossy()).filter(|name| split_of(name).is_some());
+    let part = source.file_name().map(|name| name.to_string_lossy()).filter(|name| PartName::of(name).is_some());
     if let (Some(name), Some(folder), true) = (part, source.parent(), source.is_file())
         && let Ok(about) = std::fs::metadata(folder)
     {
@@ -72,14 +74,14 @@ pub(super) fn model_files_in(source: &Path, folders: &mut Folders) -> Vec<ModelF
 
 /// Whether both are parts of one model, such as `name-00001-of-00003.gguf`.
 pub(super) fn same_split(a: &str, b: &str) -> bool {
-    split_of(a).is_some_and(|a| split_of(b) == Some(a))
+    PartName::of(a).zip(PartName::of(b)).is_some_and(|(a, b)| a.same_model(&b))
 }
 
-/// The name of the model that a part belongs to, and the number of parts.
-pub(super) fn split_of(name: &str) -> Option<(&str, &str)> {
-    let (name, total) = name.rsplit_once("-of-")?;
-    let (name, part) = name.rsplit_once('-')?;
-    part.bytes().all(|byte| byte.is_ascii_digit()).then_some((name, total))
+/// The first part of a split model of which `path` is a later part, if that file exists.
+pub(super) fn first_part(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?;
+    let part = PartName::of(name).filter(|part| part.number > 1)?;
+    Some(path.with_file_name(part.sibling(1))).filter(|first| first.is_file())
 }
 
 /// Whether a file belongs to a model, by its ending.

@@ -89,7 +89,7 @@ impl LiveCatalog {
     pub fn add(&self, path: &Path, asker: Asker) -> Result<ModelId, PathError> {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let roots = by_path::roots_for(asker, path, &self.roots);
-        let at = by_path::admit(path, &roots)?;
+        let at = by_path::admit_model(path, &roots)?;
         let current = self.current();
         by_path.namings += 1;
         let naming = by_path.namings;
@@ -350,6 +350,36 @@ mod tests {
         assert_eq!(names(&live), ["file:x", "known"]);
         fs::write(at("known/x.gguf"), "another").unwrap();
         assert_eq!(live.add(&at("known/x.gguf"), Asker::Anybody).unwrap().as_str(), "file:known/x");
+    }
+
+    #[test]
+    fn all_parts_of_a_split_model_name_one_model() {
+        let (root, live) = models();
+        let at = |path: &str| root.path().join(path);
+        for part in ["models/m-00001-of-00002.gguf", "models/m-00002-of-00002.gguf"] {
+            fs::write(at(part), "x").unwrap();
+        }
+        for part in [2, 1, 2] {
+            let id = live.add(&at(&format!("models/m-{part:05}-of-00002.gguf")), Asker::Anybody).unwrap();
+            assert_eq!(id.as_str(), "file:m", "part {part}");
+        }
+        assert_eq!(names(&live), ["file:m", "known"]);
+        assert!(live.current().find("file:m").unwrap().source.ends_with("m-00001-of-00002.gguf"));
+        let text = "name = \"late\"\nsource = { path = \"../models/n-00002-of-00002.gguf\" }\n";
+        for (file, text) in [
+            ("manifests/late.toml", text),
+            ("models/n-00001-of-00002.gguf", "x"),
+            ("models/n-00002-of-00002.gguf", "x"),
+        ] {
+            fs::write(at(file), text).unwrap();
+        }
+        let mut candidate = None;
+        live.look(&mut candidate);
+        live.look(&mut candidate).unwrap();
+        for part in [1, 2] {
+            let id = live.add(&at(&format!("models/n-{part:05}-of-00002.gguf")), Asker::Anybody).unwrap();
+            assert_eq!(id.as_str(), "late", "part {part}");
+        }
     }
 
     #[test]

@@ -17,6 +17,11 @@ pub enum NoLlamaFiles {
     /// The folder or path has no suitable file.
     #[error("llama-server reads .gguf files, and there is none at {0}")]
     None(PathBuf),
+    /// Only later parts of a split model are there.
+    #[error(
+        "llama-server opens a split model by its first part, which is missing beside {0}; put all parts into one folder"
+    )]
+    NoFirstPart(PathBuf),
     /// Several files are suitable, and the operator has to choose.
     #[error("there are several models at {folder}: {}; name one as the source", .names.join(", "))]
     Several {
@@ -36,7 +41,10 @@ pub fn llama_files(source: &Path, found: &[PathBuf]) -> Result<LlamaFiles, NoLla
         return Ok(LlamaFiles { model: source.to_owned(), projector: projector.filter(|path| path != source) });
     }
     match models.as_slice() {
-        [] => Err(NoLlamaFiles::None(source.to_owned())),
+        [] => Err(match ggufs().find(|path| is_later_part(path)) {
+            Some(later) => NoLlamaFiles::NoFirstPart(later.clone()),
+            None => NoLlamaFiles::None(source.to_owned()),
+        }),
         [one] => Ok(LlamaFiles { model: (*one).clone(), projector }),
         several => Err(NoLlamaFiles::Several {
             folder: source.to_owned(),
@@ -77,6 +85,17 @@ mod tests {
         assert_eq!(files.model, Path::new("/m/x-00001-of-00002.gguf"));
         assert_eq!(files.projector.as_deref(), Some(Path::new("/m/mmproj-f16.gguf")));
         assert_eq!(choose("/m/b.gguf", &["/m/a.gguf", "/m/b.gguf"]).unwrap().model, Path::new("/m/b.gguf"));
+    }
+
+    #[test]
+    fn rc_17_a_later_part_leads_to_the_first_one() {
+        let (first, later) = ("/m/x-00001-of-00002.gguf", "/m/x-00002-of-00002.gguf");
+        assert_eq!(choose(later, &[first, later]).unwrap().model, Path::new(first));
+        for source in [later, "/m"] {
+            let error = choose(source, &[later]).unwrap_err();
+            assert_eq!(error, NoLlamaFiles::NoFirstPart(later.into()));
+            assert!(error.to_string().contains("missing beside /m/x-00002-of-00002.gguf"), "{error}");
+        }
     }
 
     #[test]

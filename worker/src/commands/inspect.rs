@@ -176,6 +176,9 @@ impl FileFacts {
             ("vocabulary", said(self.vocabulary)),
             ("chat template", if self.chat_template { "yes" } else { "no" }.to_owned()),
         ];
+        if self.files.len() > 1 {
+            rows.push(("parts", self.files.len().to_string()));
+        }
         for (kind, facts) in &self.types {
             let of_type =
                 format!("{kind}: {} in {} tensors, {}", short(facts.parameters), facts.tensors, ByteCount(facts.bytes));
@@ -229,6 +232,30 @@ mod tests {
         assert!(facts.chat_template && facts.unsupported.is_none());
         assert_eq!((facts.types["Q4_K"].bytes, facts.types["F32"].tensors), (288, 1));
         assert!(facts.table().contains("Q4_K: 512 in 1 tensors"), "{}", facts.table());
+    }
+
+    #[test]
+    fn a_split_model_is_counted_with_all_its_parts() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = |number: u32| folder.path().join(format!("m-{number:05}-of-00002.gguf"));
+        for (number, tensor) in [(0_u32, "a"), (1, "b")] {
+            let mut header = HeaderWriter::new();
+            header.set("split.no", &number).unwrap();
+            header.set("split.count", &2_u32).unwrap();
+            if number == 0 {
+                header.set("general.architecture", "qwen3").unwrap();
+            }
+            header.tensor(tensor, TensorType::F32, &[8]).unwrap();
+            let mut body = header.begin(std::fs::File::create(part(number + 1)).unwrap()).unwrap();
+            body.write(&[0; 32]).unwrap();
+            body.finish().unwrap();
+        }
+        for named in [part(1), part(2), folder.path().to_owned()] {
+            let facts = facts(&named).unwrap();
+            assert_eq!((facts.parameters, facts.tensors, facts.files.len()), (16, 2, 2));
+            assert_eq!(facts.architecture.as_deref(), Some("qwen3"));
+            assert!(facts.table().contains("parts         2"), "{}", facts.table());
+        }
     }
 
     #[test]

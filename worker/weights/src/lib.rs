@@ -16,6 +16,7 @@ pub mod gguf;
 pub mod layer_index;
 mod limits;
 mod locate;
+mod part_name;
 mod safetensors;
 mod small_file;
 pub mod store;
@@ -25,6 +26,7 @@ pub use budget::HeaderBudget;
 pub use dtype::Dtype;
 pub use error::{WeightsError, is_read_failure};
 pub use locate::{gguf_file, model_folder};
+pub use part_name::PartName;
 pub use safetensors::{
     MappedWeights, OutlinedTensor, TensorEntry, TensorIndex, WeightFile, WeightFileId, outline_safetensors,
 };

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::error::{WeightsError, file_name};
-use crate::gguf::split_name;
+use crate::part_name::PartName;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -50,13 +50,16 @@ pub fn gguf_file(source: &Path) -> Result<Option<PathBuf>, WeightsError> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(source).map_err(unreadable)? {
         let name = entry.map_err(unreadable)?.file_name().to_string_lossy().into_owned();
-        // Later parts belong to the first one, and a projector for images is not a model by itself.
-        let part = split_name(&name).is_some_and(|(_, number, _)| number != 1);
-        if name.ends_with(".gguf") && !part && !name.starts_with("mmproj") {
+        // A projector for images is not a model by itself.
+        if name.ends_with(".gguf") && !name.starts_with("mmproj") {
             names.push(name);
         }
     }
     names.sort();
+    // Parts of one model are adjacent after the sort. The first one that is there opens the model, or tells what lacks.
+    names.dedup_by(|later, first| {
+        PartName::of(later).zip(PartName::of(first)).is_some_and(|(later, first)| first.same_model(&later))
+    });
     match names.as_slice() {
         [] => Ok(None),
         [only] => Ok(Some(source.join(only))),
@@ -161,6 +164,9 @@ mod tests {
         assert_eq!(gguf_file(&blob).unwrap(), Some(blob));
         let parts = folder(&["a-00001-of-00002.gguf", "a-00002-of-00002.gguf"]);
         assert_eq!(gguf_file(parts.path()).unwrap(), Some(parts.path().join("a-00001-of-00002.gguf")));
+        let first_lacks = folder(&["a-00002-of-00003.gguf", "a-00003-of-00003.gguf"]);
+        assert_eq!(gguf_file(first_lacks.path()).unwrap(), Some(first_lacks.path().join("a-00002-of-00003.gguf")));
+        assert!(gguf_file(folder(&["a-00001-of-00002.gguf", "b-00001-of-00002.gguf"]).path()).is_err());
         assert_eq!(gguf_file(folder(&["a.gguf", SINGLE]).path()).unwrap(), None, "safetensors win");
         assert_eq!(gguf_file(folder(&[]).path()).unwrap(), None);
         let words = gguf_file(folder(&["q4.gguf", "q8.gguf"]).path()).unwrap_err().to_string();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use model_boss_protocol::{Manifest, Source};
+use model_boss_weights::PartName;
 
 use super::entries::Catalog;
 use super::folders::Folders;
@@ -142,10 +143,11 @@ impl ByPath {
 }
 
 impl Model {
-    /// Whether this is the model at that path, also if it was named through links.
+    /// Whether this is the model at that path, also if it was named through links or has a later part as its source.
     pub(super) fn is_at(&self, at: &AdmittedPath) -> bool {
         let leads_to = |path: &Path, real: &Path| path.canonicalize().is_ok_and(|path| path == real);
-        leads_to(&self.source, &at.real) || leads_to(&self.file, &at.real.join(PACKAGE_FILE))
+        let first = files::first_part(&self.source);
+        leads_to(first.as_ref().unwrap_or(&self.source), &at.real) || leads_to(&self.file, &at.real.join(PACKAGE_FILE))
     }
 }
 
@@ -169,6 +171,15 @@ pub(super) fn admit(path: &Path, roots: &ModelRoots) -> Result<AdmittedPath, Pat
     })
 }
 
+/// The path of the model at a path that a client may name. All parts of a split model are one model, by its first part.
+pub(super) fn admit_model(path: &Path, roots: &ModelRoots) -> Result<AdmittedPath, PathError> {
+    let at = admit(path, roots)?;
+    match files::first_part(&at.path) {
+        Some(first) => admit(&first, roots),
+        None => Ok(at),
+    }
+}
+
 /// Reads the model at a path. All its parts must lead below the roots: files that a package names, and every link.
 fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<ParsedManifest, PathError> {
     let path = admit(path, roots)?.path;
@@ -181,7 +192,9 @@ fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Par
     } else {
         check_shape(&path, folders)?;
         let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
-        let name = name.unwrap_or_default().to_string_lossy().into_owned();
+        let name = name.unwrap_or_default().to_string_lossy();
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = PartName::of(&file).filter(|_| path.is_file()).map_or(&*name, |part| part.stem).to_owned();
         let manifest =
             Manifest { name, source: Some(Source { path: path.clone(), bytes: None }), ..Manifest::default() };
         let files = files::model_files_in(&path, folders);

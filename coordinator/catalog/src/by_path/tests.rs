@@ -16,7 +16,7 @@ fn tree(files: &[&str]) -> (tempfile::TempDir, ModelRoots) {
 }
 
 fn look(folder: &Path, roots: &ModelRoots, path: &str) -> Result<String, String> {
-    let at = admit(&folder.join(path), roots).map_err(|error| error.to_string())?;
+    let at = admit_model(&folder.join(path), roots).map_err(|error| error.to_string())?;
     let made = ByPath::new(&at, roots.clone(), 1, &Catalog::default());
     made.map(|(one, _)| one.name).map_err(|error| error.to_string())
 }
@@ -50,6 +50,8 @@ fn what_is_a_model_and_what_is_told_of_the_rest() {
         ("one", "file:one"),
         ("one/x.gguf", "file:x"),
         ("parts", "file:parts"),
+        ("parts/x-00001-of-00002.gguf", "file:x"),
+        ("parts/x-00002-of-00002.gguf", "file:x"),
         ("hello world!", "file:hello-world-"),
         ("pack.mlpkg", "file:pack"),
     ] {

@@ -148,7 +148,10 @@ pub enum HeaderFault {
         alignment: u64,
     },
     /// A tensor's bytes exceed the file.
-    #[error("its bytes {offset}+{size} of the data do not lie inside the file (which holds {data} bytes of data)")]
+    #[error(
+        "its bytes {offset}+{size} of the data do not lie inside the file (which holds {data} bytes of data): it is cut \
+         short or damaged"
+    )]
     OutsideFile {
         /// Offset from the start of the data, in bytes.
         offset: u64,

@@ -25,7 +25,6 @@ pub use blocks::{BlockError, IQ4_NL_VALUES, dequantise, power_of_two, quantise_q
 pub use error::{HeaderError, HeaderFault, HeaderPlace, KeyError};
 pub use file::{FileError, GgufFile};
 pub use header::Header;
-pub(crate) use model::split_name;
 pub use model::{GgufModel, GgufModelError, StoredTensor};
 pub use outline::{Fact, Outline, OutlineError};
 pub use tensor::TensorInfo;
