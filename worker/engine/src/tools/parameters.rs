@@ -92,14 +92,14 @@ impl CallReader {
         let between = if self.has_parameters { ", " } else { "" };
         let progress = match &mut self.spelling {
             CallSpelling::Tags { tags, tool, key: key @ Some(_) } => {
-                let Some(end) = text.find(tags.value.1) else { return ArgumentsRead::More };
-                let known = key.take().unwrap_or_default();
-                let (value, rest) = (&text[..end], text[end + tags.value.1.len()..].to_owned());
-                let open = tags.value.0;
-                let value = value.trim_start().strip_prefix(open).filter(|_| !open.is_empty()).unwrap_or(value);
                 let root = schemas.get(tool).unwrap_or(&Value::Null);
-                let schema = root.get("properties").and_then(|properties| properties.get(&known));
-                let piece = format!("{between}{}: {}", Value::String(known), tags.value(schema, root, value));
+                let known = key.as_deref().unwrap_or_default();
+                let schema = root.get("properties").and_then(|properties| properties.get(known));
+                let Some(end) = tags.end_of_value(schema, root, text) else { return ArgumentsRead::More };
+                let (value, rest) = (&text[..end], text[end + tags.value.1.len()..].to_owned());
+                let known = Value::String(known.to_owned());
+                let piece = format!("{between}{known}: {}", tags.value(schema, root, tags.without_open(value)));
+                *key = None;
                 *text = rest;
                 ArgumentsRead::Piece(piece)
             }

@@ -777,6 +777,27 @@ fn en_5_values_between_tags_keep_to_their_schema() {
     }
 }
 
+/// A text within an object or a list may have the tag that ends values. What only begins like one ends at the tag.
+#[test]
+fn en_5_an_object_between_tags_may_have_the_closing_tag_in_its_texts() {
+    let object = json!({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]});
+    let list = json!({"type": "array", "items": {"type": "string"}});
+    for format in TAGGED {
+        for tag in ["</parameter>", "</arg_value>"] {
+            let text = format!("a \"{tag}\" b{tag}");
+            for (schema, value) in [(&object, json!({"name": text})), (&list, json!([text, "c"]))] {
+                let plan = plan_of_one(format, schema, true);
+                let call = call_between_tags(format, &value.to_string());
+                assert_eq!(value_read(&plan, &call), value, "{format:?}: {call}");
+            }
+        }
+        let plan = plan_of_one(format, &json!({}), false);
+        for text in ["[draft] \"no list", "{not json}"] {
+            assert_eq!(value_read(&plan, &call_between_tags(format, text)), json!(text), "{format:?}: {text}");
+        }
+    }
+}
+
 /// Whether a call is read as it was meant.
 fn value_read_is(plan: &ToolPlan, call: &str, value: &str) -> bool {
     let (mut parser, mut read) = (plan.parser(), String::new());

@@ -1,5 +1,6 @@
 //! Calls whose parameters are between tags. They become JSON by the types of the tool's schema.
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::spaced::spaced;
@@ -52,6 +53,36 @@ impl Tags {
     /// A parameter up to its value.
     pub(super) fn key_and_open(&self, key: &str) -> String {
         [self.key.0, key, self.key.1, self.between, self.value.0, self.padding].concat()
+    }
+
+    /// A value without the opening tag in front of it.
+    pub(super) fn without_open<'t>(&self, text: &'t str) -> &'t str {
+        let open = self.value.0;
+        text.trim_start().strip_prefix(open).filter(|_| !open.is_empty()).unwrap_or(text)
+    }
+
+    /// The place of the closing tag behind a value; `None` if it is yet to come. Objects and lists of JSON may have the
+    /// tag within their texts.
+    pub(super) fn end_of_value(&self, schema: Option<&Value>, root: &Value, text: &str) -> Option<usize> {
+        let first = text.find(self.value.1)?;
+        let value = self.without_open(text).trim_start();
+        let kind = match value.chars().next() {
+            Some('{') => Kinds::OBJECT,
+            Some('[') => Kinds::ARRAY,
+            _ => return Some(first),
+        };
+        if !schema.map_or(Kinds::ALL, |schema| kinds(schema, root)).has(kind) {
+            return Some(first);
+        }
+        let mut values = serde_json::Deserializer::from_str(value).into_iter::<IgnoredAny>();
+        match values.next() {
+            Some(Ok(_)) => {
+                let behind = text.len() - value.len() + values.byte_offset();
+                text[behind..].find(self.value.1).map(|at| behind + at)
+            }
+            Some(Err(error)) if error.is_eof() => None,
+            _ => Some(first),
+        }
     }
 
     /// The value of a parameter as JSON: a text, unless its schema allows another value that is spelled like this.
