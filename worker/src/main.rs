@@ -4,9 +4,10 @@ mod files;
 
 use std::process::ExitCode;
 
-use model_boss_candle::{DecoderLoadOptions, DeviceOptions, InstructionSet};
+use model_boss_candle::{DecoderLoadOptions, DeviceOptions};
 use model_boss_engine::Decoder;
 use model_boss_engine::residency::plan::ResidencyOptions;
+use model_boss_kernels::InstructionSet;
 use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode, StoreKind, WorkerExit, WorkerSpec};
 use model_boss_weights::store::WeightStoreChoice;
 use model_boss_worker::{CpuInstructions, LoadFailure, WorkerBackend};

@@ -10,7 +10,6 @@ mod decoder;
 mod device;
 mod error;
 mod files;
-mod kernels;
 mod layers;
 mod load;
 mod matrix;
@@ -21,7 +20,6 @@ mod streamed;
 
 pub use convert::{Conversion, ConvertError, GgufKeysError, MatrixType, Synthetic};
 pub use error::{KvTypeUnavailable, LoadError, ModelError};
-pub use kernels::lanes::{InstructionSet, InstructionSetError};
 pub use load::{load, load_over, load_with};
 pub use plan::options::{DecoderLoadOptions, DeviceOptions};
 pub use spec::{

@@ -7,7 +7,6 @@ pub mod batch;
 pub mod constraint;
 mod decoder;
 mod engine;
-mod exp;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 mod kv;
@@ -24,7 +23,6 @@ pub use engine::{
     ContextShift, Engine, EngineError, EngineInfo, FinishReason, Finished, Generate, Progress, Reply, SequenceEvent,
     SequenceId, SequenceTimings, TokenUsage, Work, WorkError,
 };
-pub use exp::exp;
 pub use kv::{BLOCK_TOKENS, CacheSalt, KvSlot, SequenceStep, Sequences};
 pub use places::{PlaceReport, PlaceUse};
 pub use text_engine::{TextEngine, TextEngineSettings};

@@ -9,7 +9,6 @@ use model_boss_engine::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep
 
 use crate::decoder::stage::{Stage, StretchStep, monitor_over};
 use crate::device;
-use crate::kernels::product::contiguous;
 #[cfg(test)]
 use crate::layers::kv::KvHome;
 use crate::layers::kv::{KvStore, StepKv};
@@ -19,6 +18,7 @@ use crate::layers::rope::Rope;
 use crate::layers::step::StepContext;
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
+use crate::matrix::tensor_products::contiguous;
 use crate::spec::DecoderSpec;
 
 /// A decoder over stretches of layers, each on a device.

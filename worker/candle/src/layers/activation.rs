@@ -1,12 +1,12 @@
 //! Activations, and what is multiplied with them. Knows elements only.
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use model_boss_kernels::exp;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::kernels::product::contiguous;
+use crate::matrix::tensor_products::contiguous;
 use crate::spec::Activation;
-use model_boss_engine::exp;
 
 /// Elements of a piece that one core works on. Fewer are not worth waking other cores for.
 const PIECE: usize = 1 << 14;

@@ -4,15 +4,15 @@
 use std::ops::Deref;
 
 use candle_core::{DType, Layout, Result, Storage, Tensor, bail};
+use model_boss_kernels::{AttentionHeads, AttentionRows, HeadNorm, HostKv, Rotation, SequenceRows};
 
 use crate::error::ModelError;
-use crate::kernels::product::contiguous;
-use crate::layers::cpu_attention::{AttentionHeads, AttentionRows, HeadNorm, HostKv, Rotation, SequenceRows};
 use crate::layers::kv::{DeviceKv, LayerKv};
 use crate::layers::linear::Linear;
 use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::RmsNorm;
 use crate::layers::step::{ScoreTile, SequenceSpan, StepContext};
+use crate::matrix::tensor_products::contiguous;
 use crate::spec::tensors;
 use crate::spec::{AttentionBias, DecoderSpec};
 

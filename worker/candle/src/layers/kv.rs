@@ -10,12 +10,16 @@ use std::collections::{BTreeSet, HashMap};
 use candle_core::{DType, Device, Result, Tensor};
 use half::f16;
 use model_boss_engine::{BLOCK_TOKENS, BlockId, DecoderError, DecoderStep};
+use model_boss_kernels::{HostKv, PageShape};
 use model_boss_weights::store::HostBuffer;
 
 use crate::device;
-use crate::layers::cpu_attention::{HostKv, PageShape};
+use crate::matrix::kv_element::dtype_of_kv;
 use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
+
+// The engine's blocks are the pages that attention on the CPU reads.
+const _: () = assert!(BLOCK_TOKENS == model_boss_kernels::PAGE);
 
 /// Blocks that a device first gets room for; the room then doubles, so appending costs O(1) per token on average.
 const FIRST_ROOM: usize = 8;
@@ -109,8 +113,8 @@ impl KvStore {
             if home == KvHome::Tensors {
                 return LayerStore::Device(DeviceStore {
                     device: target.device.clone(),
-                    // A type that tensors cannot have is refused before (`KvElement::of`).
-                    dtype: target.cached.dtype().unwrap_or(target.dtype),
+                    // A type that tensors cannot have is refused before (`kv_element`).
+                    dtype: dtype_of_kv(target.cached).unwrap_or(target.dtype),
                     kv_heads: spec.kv_heads,
                     head_dim: spec.head_dim,
                     tensors: None,

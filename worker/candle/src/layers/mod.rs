@@ -3,7 +3,6 @@
 
 mod activation;
 mod attention;
-mod cpu_attention;
 pub(crate) mod kv;
 pub(crate) mod layer;
 pub(crate) mod linear;

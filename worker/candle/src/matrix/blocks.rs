@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{DType, Device, Result, Tensor, bail};
+use model_boss_kernels::MatrixLayout;
 use model_boss_weights::gguf::TensorType;
-
-use crate::kernels::layout::MatrixLayout;
 
 /// Elements of memory after the last row, because kernels read whole tiles.
 const BEHIND: u64 = 512;
@@ -75,10 +74,10 @@ pub(crate) fn bytes(stored: TensorType, elements: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
     use candle_core::quantized::QTensor;
 
     use super::*;
-    use crate::kernels::quantised::Quantised;
 
     /// The test runs on the CPU, for which candle has kernels too. Their products are compared with those of this
     /// crate.
@@ -95,16 +94,16 @@ mod tests {
             let mut askew = vec![0];
             askew.extend(&file);
             let layout = MatrixLayout { kind: stored, shape: [outs, depth] };
-            let ours = Quantised::new(stored, layout.shape, &file).unwrap();
+            let ours = layout.copied(&file, BytesMut::zeroed(file.len())).unwrap();
             let numbers = Tensor::new(&[5u32, 0], &Device::Cpu).unwrap();
             for bytes in [&file[..], &askew[1..]] {
                 let blocks = DeviceBlocks::place(layout, bytes, &Device::Cpu).unwrap();
                 let rows = blocks.rows(&numbers, DType::F32).unwrap().flatten_all().unwrap();
-                let expected = crate::kernels::kernel::MatrixKernel::rows(&ours, &[5, 0]);
+                let expected = ours.rows(&[5, 0]);
                 assert_eq!(rows.to_vec1::<f32>().unwrap(), expected, "{stored}");
                 let y = blocks.product(&x).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
                 let x = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-                let other = crate::kernels::kernel::MatrixKernel::product(&ours, &x, 3);
+                let other = ours.product(&x, 3);
                 let apart = y.iter().zip(&other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                 // Both kernels round activations to eight bits, by different rules.
                 assert!(apart < 0.4, "{stored}: {apart}");

@@ -7,17 +7,17 @@
 pub(crate) mod blocks;
 pub(crate) mod kv_element;
 pub(crate) mod target;
+pub(crate) mod tensor_products;
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::{Result, Storage, Tensor, bail};
+use model_boss_kernels::{MatrixKernel, ProductInput, WORTH_SHARING};
 use rayon::prelude::*;
 
 use blocks::DeviceBlocks;
 use target::WeightTarget;
-
-use crate::kernels::kernel::{MatrixKernel, ProductInput};
-use crate::kernels::product::{RowsByRows, WORTH_SHARING, contiguous};
+use tensor_products::{ByKernel, RowsByRows, contiguous};
 
 /// A weight `[out, in]`.
 #[derive(Clone)]
@@ -93,20 +93,32 @@ fn products(x: &Tensor, kernels: &[&dyn MatrixKernel]) -> Result<Vec<Tensor>> {
     products.into_iter().zip(kernels).map(tensor).collect()
 }
 
-/// A custom operation of candle that runs a kernel of this crate on a tensor's memory.
-struct ByKernel<'a>(&'a dyn MatrixKernel);
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+    use model_boss_kernels::MatrixLayout;
+    use model_boss_weights::gguf::TensorType;
 
-impl CustomOp1 for ByKernel<'_> {
-    fn name(&self) -> &'static str {
-        "by-kernel"
-    }
+    use super::*;
 
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (rows, _) = layout.shape().dims2()?;
-        let y = self.0.product(contiguous(storage, layout)?, rows);
-        if y.len() != rows * self.0.outs() {
-            bail!("a product has {} results for {rows} rows of {}", y.len(), self.0.outs());
+    #[test]
+    fn matrices_that_share_an_input_give_what_each_gives_alone_to_the_bit() {
+        // Only the first matrix is large enough for several threads, and the last is not in tiles.
+        let shapes = [(TensorType::Q4_K, 1_040), (TensorType::F32, 9), (TensorType::Q6_K, 48), (TensorType::Q5_0, 7)];
+        let matrices = shapes.map(|(kind, outs)| {
+            let bytes = kind.bytes_of(outs * 512).unwrap();
+            let mut blocks: Vec<u8> = (0..bytes).map(|i| (i * 37 % 251) as u8 & 0x3B).collect();
+            let layout = MatrixLayout { kind, shape: [outs as usize, 512] };
+            layout.arrange(&mut blocks);
+            Matrix::Stored(layout.kernel(blocks.into()).unwrap())
+        });
+        for rows in [1, 3, 8] {
+            let x = Tensor::rand(-1.0_f32, 1.0, (rows, 512), &Device::Cpu).unwrap();
+            let together = Matrix::products(&x, matrices.each_ref()).unwrap();
+            for (matrix, y) in matrices.iter().zip(together) {
+                let alone = matrix.product(&x).unwrap();
+                assert_eq!(y.to_vec2::<f32>().unwrap(), alone.to_vec2::<f32>().unwrap(), "{rows} rows");
+            }
         }
-        Ok((CpuStorage::F32(y), Shape::from((rows, self.0.outs()))))
     }
 }

@@ -1,15 +1,15 @@
 //! Targets of weights: a device, the type that it computes in, and the type of keys and values.
 
 use candle_core::{DType, Device};
+use model_boss_kernels::{KvElement, MatrixLayout};
 use model_boss_protocol::KvCacheType;
 use model_boss_weights::gguf::TensorType;
 
 use crate::device;
 use crate::error::KvTypeUnavailable;
 use crate::files::FileTensor;
-use crate::kernels::layout::MatrixLayout;
 use crate::matrix::blocks;
-use crate::matrix::kv_element::KvElement;
+use crate::matrix::kv_element::kv_element;
 
 /// The device of weights, and their types on it.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ impl WeightTarget {
     pub(crate) fn of(device: Device, matrices: &[TensorType], kv: KvCacheType) -> Result<Self, KvTypeUnavailable> {
         let dtype = compute_type(&device, matrices);
         let narrow = matrices.iter().any(|kind| *kind != TensorType::F32);
-        let cached = KvElement::of(kv, &device, dtype, narrow)?;
+        let cached = kv_element(kv, &device, dtype, narrow)?;
         Ok(Self { device, dtype, cached })
     }
 
@@ -90,8 +90,8 @@ pub(crate) fn dtype_of(stored: TensorType) -> Option<DType> {
 /// On a GPU a model of 16-bit floats is not converted: it reads half the bytes per token and has the faster products.
 /// Sums inside of norms and products are f32 there, softmax is computed in f32, and logits are f32. A model whose
 /// matrices differ in type computes in f32. So does every model on the CPU, where matrices may keep their stored form
-/// ([`crate::kernels`]). Beside quantised blocks a GPU computes in bf16: its rounding error is below theirs, and its
-/// range is that of f32.
+/// ([`model_boss_kernels`]). Beside quantised blocks a GPU computes in bf16: its rounding error is below theirs, and
+/// its range is that of f32.
 fn compute_type(on: &Device, matrices: &[TensorType]) -> DType {
     let is_float = |kind: &TensorType| matches!(kind, TensorType::F32 | TensorType::F16 | TensorType::BF16);
     let all = |wanted| matrices.iter().all(|kind| *kind == wanted);

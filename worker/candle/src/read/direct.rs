@@ -9,12 +9,12 @@ use std::sync::mpsc::{self, Receiver, Sender};
 
 use bytes::Bytes;
 use model_boss_engine::DecoderError;
+use model_boss_kernels::MatrixLayout;
 use model_boss_weights::store::{Extent, HostBuffer, Reads, WeightStore, read_all};
 use rayon::prelude::*;
 
 use crate::error::ModelError;
 use crate::files::ModelFiles;
-use crate::kernels::layout::MatrixLayout;
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
 

@@ -1,23 +1,18 @@
 //! Converting stored tensors to weights for products, and reporting the progress.
 //!
-//! On the CPU matrices keep their stored form ([`MatrixKernel`]) and f32 ones are tensors; values that are added or
-//! multiplied element by element are f32. On a GPU activations have one type ([`WeightTarget`]), and so has every
+//! On the CPU matrices keep their stored form ([`model_boss_kernels`]) and f32 ones are tensors; values that are added
+//! or multiplied element by element are f32. On a GPU activations have one type ([`WeightTarget`]), and so has every
 //! matrix of floats. Matrices in blocks keep their blocks ([`crate::matrix::blocks`]); types without a kernel there
 //! become floats.
 
-use std::sync::Arc;
-
 use candle_core::{DType, Device, Tensor};
-use half::{bf16, f16};
 use model_boss_engine::DecoderError;
-use model_boss_weights::gguf::{TensorType, dequantise};
+use model_boss_kernels::{MatrixLayout, floats_are_finite};
+use model_boss_weights::gguf::dequantise;
 
 use crate::device;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
-use crate::kernels::halves::{Halves, are_finite};
-use crate::kernels::kernel::MatrixKernel;
-use crate::kernels::quantised::Quantised;
 use crate::layers::named_weights::NamedWeights;
 use crate::matrix::Matrix;
 use crate::matrix::blocks::DeviceBlocks;
@@ -108,12 +103,8 @@ impl NamedWeights for WeightReader<'_> {
             return Ok(matrix);
         }
         let room = self.room.take(stored.bytes.len());
-        let kernel: Result<Arc<dyn MatrixKernel>, String> = match stored.kind {
-            TensorType::F16 => Halves::<f16>::copied(shape, stored.bytes, room).map(|halves| Arc::new(halves) as _),
-            TensorType::BF16 => Halves::<bf16>::copied(shape, stored.bytes, room).map(|halves| Arc::new(halves) as _),
-            kind => Quantised::copied(kind, shape, stored.bytes, room).map(|blocks| Arc::new(blocks) as _),
-        };
-        let kernel = kernel.map_err(|what| self.bad(name, what))?;
+        let layout = MatrixLayout { kind: stored.kind, shape };
+        let kernel = layout.copied(stored.bytes, room).map_err(|what| self.bad(name, what))?;
         self.took(kernel.bytes());
         Ok(Matrix::Stored(kernel))
     }
@@ -127,10 +118,7 @@ impl NamedWeights for WeightReader<'_> {
         let WeightTarget { device, dtype, .. } = self.target;
         let not_finite = || self.bad(name, "holds NaN or infinity".to_owned());
         let placed = if dtype_of(stored.kind) == Some(*dtype) && *dtype != DType::F32 {
-            let finite = match stored.kind {
-                TensorType::F16 => are_finite::<f16>(stored.bytes),
-                _ => are_finite::<bf16>(stored.bytes),
-            };
+            let finite = floats_are_finite(stored.kind, stored.bytes);
             if !finite {
                 return Err(not_finite());
             }

@@ -1,6 +1,8 @@
 //! A decoder's description, as data: all properties of an architecture that the layers need, whether from `config.json`
 //! or GGUF metadata.
 
+use model_boss_kernels::RopePlanes;
+
 /// A decoder-only transformer of the Llama family.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderSpec {
@@ -56,16 +58,6 @@ pub struct RopeSpec {
     pub theta: f64,
     /// The change of wavelengths for longer sequences.
     pub scaling: RopeScaling,
-}
-
-/// The two elements of a head that form a rotated plane. The choice only changes the order of the weights' rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RopePlanes {
-    /// A plane is element `i` of the first half with element `i` of the second, as in GPT-NeoX and all safetensors
-    /// files of this project.
-    Halves,
-    /// A plane is two neighbouring elements, as in the RoPE paper and in GGUF files with architecture `llama`.
-    Neighbours,
 }
 
 /// The scaling of rotary wavelengths, named as in `transformers`.

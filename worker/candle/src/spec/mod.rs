@@ -5,6 +5,8 @@ mod decoder_spec;
 pub(crate) mod gguf;
 pub(crate) mod tensors;
 
+pub use model_boss_kernels::RopePlanes;
+
 pub use config::ConfigJsonError;
-pub use decoder_spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling, RopeSpec};
+pub use decoder_spec::{Activation, AttentionBias, DecoderSpec, RopeScaling, RopeSpec};
 pub use gguf::GgufSpecError;

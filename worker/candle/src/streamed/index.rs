@@ -6,14 +6,13 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use model_boss_kernels::{MatrixLayout, ROWS};
 use model_boss_weights::layer_index::{FileStamp, IndexedPiece, LayerIndex, LayerIndexError};
 use model_boss_weights::store::{DirectStore, Extent, HostBuffer, PAGE, Reads, read_all};
 
 use super::table::{LayerTable, MatrixPiece};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
-use crate::kernels::kernel::ROWS;
-use crate::kernels::layout::MatrixLayout;
 
 /// The reason why an index could not be written.
 #[derive(Debug, thiserror::Error)]

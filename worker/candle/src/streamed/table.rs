@@ -5,12 +5,11 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use candle_core::Tensor;
+use model_boss_kernels::{MatrixLayout, ROWS};
 use model_boss_weights::store::{Extent, Reads};
 
 use crate::error::ModelError;
 use crate::files::ModelFiles;
-use crate::kernels::kernel::ROWS;
-use crate::kernels::layout::MatrixLayout;
 use crate::layers::named_weights::NamedWeights;
 use crate::read::reader::WeightReader;
 use crate::spec::DecoderSpec;

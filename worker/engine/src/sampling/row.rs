@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 
 use pulp::{Arch, NullaryFnOnce};
 
-use crate::exp::exp;
+use model_boss_kernels::exp;
 
 /// Logits of a block.
 const BLOCK: usize = 64;

@@ -10,12 +10,11 @@ use model_boss_engine::DecoderError;
 use model_boss_engine::residency::adapt::Adapter;
 use model_boss_engine::residency::plan::{MemoryNeeds, Rates, ResidencyPlan, StreamPlan, plan};
 use model_boss_engine::residency::{Monitor, ResidencySummary, StreamDevice, Streamer};
+use model_boss_kernels::{MatrixKernel, MatrixLayout};
 use model_boss_weights::store::{self, HostBuffer, MemoryStore, Reads, WeightStore, WeightStoreChoice, read_all};
 
 use super::device::{CpuDevice, arrange, matrices};
 use crate::error::ModelError;
-use crate::kernels::kernel::MatrixKernel;
-use crate::kernels::layout::MatrixLayout;
 use crate::layers::layer::Layer;
 use crate::matrix::Matrix;
 use crate::plan::part::DevicePart;

@@ -12,13 +12,13 @@ use candle_core::{CudaDevice, Device};
 use model_boss_engine::DecoderError;
 use model_boss_engine::residency::device_copy::{CopyDriver, Queue};
 use model_boss_engine::residency::{Capabilities, StreamFault};
+use model_boss_kernels::MatrixLayout;
 use model_boss_weights::store::HostBuffer;
 
 use super::fault::{fault, of_candle};
 use super::memory::{SlotMemory, pinned};
 use crate::device::failure_of_gpu;
 use crate::error::ModelError;
-use crate::kernels::layout::MatrixLayout;
 use crate::read::reader::WeightReader;
 use crate::streamed::device_copy;
 use crate::streamed::request::{StreamRequest, StreamedPart};

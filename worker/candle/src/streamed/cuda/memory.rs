@@ -11,6 +11,7 @@ use candle_core::quantized::cuda::QCudaStorage;
 use candle_core::{CudaDevice, DType, Device, Result, Storage, Tensor, bail};
 use half::{bf16, f16};
 use model_boss_engine::residency::StreamFault;
+use model_boss_kernels::MatrixLayout;
 use model_boss_protocol::ByteCount;
 use model_boss_weights::gguf::TensorType;
 use model_boss_weights::store::{HostBuffer, HostMemory, PAGE};
@@ -18,7 +19,6 @@ use model_boss_weights::store::{HostBuffer, HostMemory, PAGE};
 use std::sync::Arc;
 
 use super::fault::fault;
-use crate::kernels::layout::MatrixLayout;
 use crate::matrix::Matrix;
 use crate::matrix::blocks::{self, DeviceBlocks};
 use crate::streamed::device_copy::MatrixMemory;

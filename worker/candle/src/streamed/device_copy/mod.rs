@@ -17,13 +17,12 @@ use model_boss_engine::residency::plan::{MemoryNeeds, Rates, ResidencyPlan, Stre
 use model_boss_engine::residency::predict::step_seconds;
 use model_boss_engine::residency::schedule::LayerBlockId;
 use model_boss_engine::residency::{Capabilities, Loan, Monitor, StreamDevice, StreamFault, Streamer, TimeSpan};
+use model_boss_kernels::{MatrixLayout, ROWS};
 use model_boss_protocol::ByteCount;
 use model_boss_weights::store::{self, HostBuffer, Reads, WeightStore, evenly_within, read_all};
 
 use crate::device;
 use crate::error::ModelError;
-use crate::kernels::kernel::ROWS;
-use crate::kernels::layout::MatrixLayout;
 use crate::layers::layer::Layer;
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;

@@ -5,11 +5,11 @@
 
 use pulp::NullaryFnOnce;
 
-use model_boss_engine::exp;
+use crate::exp::exp;
 
 use super::segment::BLOCK;
-use crate::kernels::lanes::LANES;
-use crate::matrix::kv_element::GROUP;
+use crate::attention::element::GROUP;
+use crate::lanes::LANES;
 
 /// `c += a b`: `[rows, depth]` by `[depth, width]`, each sum along the depth in its order.
 pub(super) struct Product<'a> {

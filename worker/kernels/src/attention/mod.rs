@@ -9,7 +9,8 @@
 //! changes a bit.
 
 mod cache;
-mod heads;
+pub(crate) mod element;
+pub(crate) mod heads;
 mod kernel;
 mod product;
 mod segment;
@@ -21,13 +22,15 @@ use std::ops::Range;
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
-pub(crate) use cache::{HostKv, PageShape};
-pub(crate) use heads::{HeadNorm, Rotation};
+pub use cache::{HostKv, PageShape};
+pub use element::KvElement;
+pub use heads::{HeadNorm, RopePlanes, Rotation};
+pub use segment::PAGE;
 
 use cache::HeadWriter;
 use tile::{Mixed, QueryTile, Scratch};
 
-use crate::kernels::product::WORTH_SHARING;
+use crate::product::WORTH_SHARING;
 
 /// Queries that pass keys together: as many as keep their sums in a core's cache.
 const QUERIES: usize = 64;
@@ -37,37 +40,44 @@ const PIECES: usize = 4;
 
 /// The heads of a layer.
 #[derive(Clone, Copy)]
-pub(crate) struct AttentionHeads {
-    pub(crate) heads: usize,
-    /// Divides `heads`.
-    pub(crate) kv_heads: usize,
-    pub(crate) head_dim: usize,
+pub struct AttentionHeads {
+    /// Query heads.
+    pub heads: usize,
+    /// Key heads; a divisor of `heads`.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
 }
 
 /// The rows of one step, as they come from the projections.
-pub(crate) struct AttentionRows<'a> {
+pub struct AttentionRows<'a> {
     /// `[rows, heads, head_dim]`.
-    pub(crate) query: &'a [f32],
+    pub query: &'a [f32],
     /// `[rows, kv_heads, head_dim]`.
-    pub(crate) key: &'a [f32],
+    pub key: &'a [f32],
     /// `[rows, kv_heads, head_dim]`.
-    pub(crate) value: &'a [f32],
-    pub(crate) query_norm: Option<HeadNorm<'a>>,
-    pub(crate) key_norm: Option<HeadNorm<'a>>,
-    pub(crate) rotation: Rotation<'a>,
+    pub value: &'a [f32],
+    /// The norm of query heads.
+    pub query_norm: Option<HeadNorm<'a>>,
+    /// The norm of key heads.
+    pub key_norm: Option<HeadNorm<'a>>,
+    /// The angles of the rows' positions.
+    pub rotation: Rotation<'a>,
 }
 
 /// One sequence's rows, and how many tokens it held before.
 #[derive(Clone, Debug)]
-pub(crate) struct SequenceRows {
-    pub(crate) rows: Range<usize>,
-    pub(crate) past: usize,
+pub struct SequenceRows {
+    /// Its rows in the step.
+    pub rows: Range<usize>,
+    /// Tokens before them.
+    pub past: usize,
 }
 
 impl AttentionHeads {
     /// Writes each sequence's new keys and values behind its past and attends: `[rows, heads, head_dim]`. Places cover
     /// the rows in their order; `kv` has one entry per place, with pages for all its tokens.
-    pub(crate) fn attend(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &mut [HostKv<'_>]) -> Vec<f32> {
+    pub fn attend(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &mut [HostKv<'_>]) -> Vec<f32> {
         self.write(rows, places, kv);
         let mut out = vec![0.0; rows.query.len()];
         let mut pieces = self.pieces(places, &mut out);

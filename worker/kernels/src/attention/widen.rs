@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use pulp::NullaryFnOnce;
 
 use super::kernel::{Groups, Panel, ScaledPanel};
-use crate::matrix::kv_element::GROUP;
+use crate::attention::element::GROUP;
 
 /// The largest integer of a group, which has the group's largest number.
 const MOST: f32 = 127.0;

@@ -5,7 +5,7 @@
 use pulp::NullaryFnOnce;
 
 use super::fields::{Field, TilePiece, places, spread_bits};
-use crate::kernels::lanes::{InstructionSet, Instructions, LANES};
+use crate::lanes::{InstructionSet, Instructions, LANES};
 
 /// Interleaves `rows`, stored one after another, into `tile`; both have the same size.
 pub(super) fn interleave(

@@ -18,8 +18,8 @@ pub(crate) use formats::Format;
 
 use tiles::{TileLayout, Tiles};
 
-use crate::kernels::kernel::{MatrixKernel, ProductInput};
-use crate::kernels::lanes::Instructions;
+use crate::kernel::{MatrixKernel, ProductInput};
+use crate::lanes::Instructions;
 
 const NOT_FINITE: &str = "holds NaN or infinity";
 

@@ -3,8 +3,8 @@
 use std::marker::PhantomData;
 
 use super::blocks::{BlockProduct, IQ4_NL, Quants, ask_ahead, byte, fifth, half, table, word};
-use crate::kernels::activations::Chunk8;
-use crate::kernels::lanes::{LANES, Lanes};
+use crate::activations::Chunk8;
+use crate::lanes::{LANES, Lanes};
 
 /// The product of a block type of 32 elements.
 pub(super) struct ShortBlocks<F>(PhantomData<F>);

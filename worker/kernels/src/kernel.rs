@@ -1,14 +1,14 @@
 //! The interface of matrices that the CPU multiplies in their stored form, and the activations that they are multiplied
 //! with.
 
-use crate::kernels::activations::Activations;
+use crate::activations::Activations;
 
 /// The name of the order in which a model's file has its bytes: row by row.
-pub(crate) const ROWS: &str = "rows";
+pub const ROWS: &str = "rows";
 
 /// The interface of all layouts that weights have outside of tensors. Each is a matrix `[outs, depth]` that is
 /// multiplied in its stored form. A row's result does not depend on the other rows of the call.
-pub(crate) trait MatrixKernel: Send + Sync {
+pub trait MatrixKernel: Send + Sync {
     /// Rows of the matrix: elements of a product.
     fn outs(&self) -> usize;
 
@@ -36,7 +36,7 @@ pub(crate) trait MatrixKernel: Send + Sync {
 }
 
 /// Rows of activations that are the input of products.
-pub(crate) struct ProductInput<'a> {
+pub struct ProductInput<'a> {
     /// The activations `[rows, depth]`.
     pub(crate) values: &'a [f32],
     pub(crate) rows: usize,
@@ -45,7 +45,8 @@ pub(crate) struct ProductInput<'a> {
 }
 
 impl<'a> ProductInput<'a> {
-    pub(crate) fn new(values: &'a [f32], rows: usize, rounded: bool) -> Self {
+    /// Rows `[rows, depth]`; `rounded` says whether any of the matrices rounds its input ([`MatrixKernel::rounds`]).
+    pub fn new(values: &'a [f32], rows: usize, rounded: bool) -> Self {
         let rounded =
             (rounded && !values.is_empty()).then(|| Activations::quantise(values, rows, values.len() / rows.max(1)));
         Self { values, rows, rounded }

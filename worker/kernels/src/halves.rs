@@ -11,8 +11,8 @@ use model_boss_weights::store::HostBuffer;
 use pulp::bytemuck;
 use rayon::prelude::*;
 
-use crate::kernels::kernel::{MatrixKernel, ProductInput};
-use crate::kernels::product::{WORTH_SHARING, block, transposed};
+use crate::kernel::{MatrixKernel, ProductInput};
+use crate::product::{WORTH_SHARING, block, transposed};
 
 /// Rows that are converted to f32 together.
 const WIDENED_ROWS: usize = 8;

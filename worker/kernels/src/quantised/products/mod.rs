@@ -15,8 +15,8 @@ use std::ops::Range;
 use pulp::NullaryFnOnce;
 
 use super::formats::Format;
-use crate::kernels::activations::{Activations, Chunk8, GROUPS};
-use crate::kernels::lanes::{Instructions, LANES, Lanes, WithLanes};
+use crate::activations::{Activations, Chunk8, GROUPS};
+use crate::lanes::{Instructions, LANES, Lanes, WithLanes};
 use blocks::BlockProduct;
 use long::{Iq4Xs, LongBlocks, Q2K, Q3K, Q4K, Q5K, Q6K, Tq1_0, Tq2_0};
 use short::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, ShortBlocks};
@@ -138,7 +138,7 @@ impl<L: Lanes, P: BlockProduct, const R: usize> NullaryFnOnce for Strip<'_, L, P
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
-    use crate::kernels::lanes::{InstructionSet, vnni_of_512};
+    use crate::lanes::{InstructionSet, vnni_of_512};
 
     /// Machines with AVX-512 alone run AVX-VNNI's code in the other encoding.
     #[test]

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::kernels::lanes::Instructions;
+use crate::lanes::Instructions;
 
 /// Groups of a chunk.
 pub(super) const GROUPS: usize = 8;

@@ -8,9 +8,9 @@ use super::product::{multiply, spread, takes_as_stored};
 use super::segment::{BLOCK, PAGE, SEGMENT};
 use super::widen::{PanelSpread, to_brains, to_scaled};
 use super::*;
-use crate::kernels::lanes::{InstructionSet, Instructions, LANES};
-use crate::matrix::kv_element::{GROUP, KvElement};
-use crate::spec::RopePlanes;
+use crate::attention::element::{GROUP, KvElement};
+use crate::attention::heads::RopePlanes;
+use crate::lanes::{InstructionSet, Instructions, LANES};
 
 /// All types that keys and values are kept in.
 const ALL: [KvElement; 4] = [KvElement::F32, KvElement::F16, KvElement::Bf16, KvElement::Q8_0];

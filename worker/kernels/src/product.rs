@@ -8,55 +8,31 @@
 
 use std::array::from_fn;
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, bail};
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::kernels::lanes::Instructions;
+use crate::lanes::Instructions;
 
 /// Bytes of the matrix that one core works on at a time. They stay in its cache while all rows of activations use them.
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// The least number of multiplications (or moves) for which other threads are used: some 20 µs of one core. Waking
 /// threads costs more than computing fewer.
-pub(crate) const WORTH_SHARING: usize = 1 << 19;
+pub const WORTH_SHARING: usize = 1 << 19;
 
-/// `[rows, depth]` by `[outs, depth]` → `[rows, outs]`, in f32.
-pub(crate) struct RowsByRows;
-
-impl CustomOp2 for RowsByRows {
-    fn name(&self) -> &'static str {
-        "rows-by-rows"
-    }
-
-    fn cpu_fwd(&self, s1: &CpuStorage, l1: &Layout, s2: &CpuStorage, l2: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (rows, depth) = l1.shape().dims2()?;
-        let (outs, weight_depth) = l2.shape().dims2()?;
-        if depth != weight_depth {
-            bail!("rows of {depth} cannot meet rows of {weight_depth}");
-        }
-        let y = product(contiguous(s1, l1)?, contiguous(s2, l2)?, Sizes { rows, outs, depth });
-        Ok((CpuStorage::F32(y), Shape::from((rows, outs))))
-    }
-}
-
-pub(crate) fn contiguous<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
-    let Some((start, end)) = layout.contiguous_offsets() else { bail!("the product needs contiguous operands") };
-    match storage.as_slice::<f32>()?.get(start..end) {
-        Some(values) => Ok(values),
-        None => bail!("a layout reaches outside of its storage"),
-    }
-}
-
+/// The sizes of a product.
 #[derive(Clone, Copy)]
-pub(crate) struct Sizes {
-    pub(crate) rows: usize,
-    pub(crate) outs: usize,
-    pub(crate) depth: usize,
+pub struct Sizes {
+    /// Rows of activations.
+    pub rows: usize,
+    /// Rows of the matrix.
+    pub outs: usize,
+    /// Elements of a row.
+    pub depth: usize,
 }
 
 /// `y[r][o] = Σ_d x[r][d] w[o][d]`.
-pub(crate) fn product(x: &[f32], w: &[f32], sizes: Sizes) -> Vec<f32> {
+pub fn product(x: &[f32], w: &[f32], sizes: Sizes) -> Vec<f32> {
     let Sizes { rows, outs, depth } = sizes;
     let mut by_out = vec![0.0; outs * rows];
     if by_out.is_empty() || depth == 0 {

@@ -6,7 +6,7 @@ use super::kernel::{Panel, Product, RunningSoftmax, SoftmaxBlock, merge};
 use super::product::{multiply, spread, takes_as_stored};
 use super::segment::{BLOCK, PAGE, SEGMENT};
 use super::widen::PanelSpread;
-use crate::kernels::lanes::{Instructions, LANES};
+use crate::lanes::{Instructions, LANES};
 
 /// Queries and what they see.
 pub(super) struct QueryTile {

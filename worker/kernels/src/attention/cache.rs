@@ -9,18 +9,21 @@ use pulp::bytemuck::{cast_slice, cast_slice_mut};
 use super::kernel::{Groups, Panel, ScaledPanel};
 use super::segment::PAGE;
 use super::widen::{to_brains, to_halves, to_scaled};
-use crate::matrix::kv_element::{GROUP, KvElement};
+use crate::attention::element::{GROUP, KvElement};
 
 /// The shape of one layer's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PageShape {
-    pub(crate) kv_heads: usize,
-    pub(crate) head_dim: usize,
-    pub(crate) kept: KvElement,
+pub struct PageShape {
+    /// Heads of keys, and of values.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// The type of the elements.
+    pub kept: KvElement,
 }
 
 /// One layer's keys and values of one sequence.
-pub(crate) struct HostKv<'a> {
+pub struct HostKv<'a> {
     shape: PageShape,
     /// Pages that are only read, from the first on.
     read: Vec<&'a [u8]>,
@@ -39,7 +42,7 @@ pub(super) struct HeadPage<'a> {
 
 impl PageShape {
     /// Bytes of a page.
-    pub(crate) fn bytes(self) -> usize {
+    pub fn bytes(self) -> usize {
         self.kv_heads * self.head_bytes()
     }
 
@@ -64,7 +67,7 @@ impl PageShape {
 
 impl<'a> HostKv<'a> {
     /// Pages of [`PageShape::bytes`] in the order of their tokens, with room for all of them.
-    pub(crate) fn new(shape: PageShape, read: Vec<&'a [u8]>, written: Vec<&'a mut [u8]>) -> Self {
+    pub fn new(shape: PageShape, read: Vec<&'a [u8]>, written: Vec<&'a mut [u8]>) -> Self {
         Self { shape, read, written }
     }
 

@@ -11,9 +11,9 @@ use super::fields::{Field, fields};
 use super::formats::Format;
 use super::interleave::{interleave, row_of};
 use super::products::multiply_tile;
-use crate::kernels::activations::Activations;
-use crate::kernels::lanes::{Instructions, LANES};
-use crate::kernels::product::WORTH_SHARING;
+use crate::activations::Activations;
+use crate::lanes::{Instructions, LANES};
+use crate::product::WORTH_SHARING;
 
 /// Rows of activations that use a part of the matrix together. They stay in the cache while its tiles change.
 const ROWS_TOGETHER: usize = 64;

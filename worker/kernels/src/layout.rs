@@ -3,36 +3,46 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use half::{bf16, f16};
 use model_boss_weights::gguf::TensorType;
 
-use crate::kernels::floats::Floats;
-use crate::kernels::halves::{Halves, are_finite};
-use crate::kernels::kernel::{MatrixKernel, ROWS};
-use crate::kernels::quantised::Quantised;
+use crate::floats::Floats;
+use crate::halves::{Halves, are_finite};
+use crate::kernel::{MatrixKernel, ROWS};
+use crate::quantised::Quantised;
 
 /// The type and the shape `[outs, depth]` of a stored matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct MatrixLayout {
-    pub(crate) kind: TensorType,
-    pub(crate) shape: [usize; 2],
+pub struct MatrixLayout {
+    /// The type of its elements or blocks.
+    pub kind: TensorType,
+    /// `[outs, depth]`.
+    pub shape: [usize; 2],
 }
 
 impl MatrixLayout {
     /// Checks that products can use a file's bytes. The error describes the bytes' fault.
-    pub(crate) fn check(&self, bytes: &[u8]) -> Result<(), String> {
-        let finite = match self.kind {
-            TensorType::F32 => bytes.as_chunks::<4>().0.iter().all(|word| f32::from_le_bytes(*word).is_finite()),
-            TensorType::F16 => are_finite::<f16>(bytes),
-            TensorType::BF16 => are_finite::<bf16>(bytes),
-            kind => return Quantised::check(kind, self.shape, bytes).map(|_| ()),
-        };
-        if finite { Ok(()) } else { Err("holds NaN or infinity".to_owned()) }
+    pub fn check(&self, bytes: &[u8]) -> Result<(), String> {
+        match self.kind {
+            TensorType::F32 | TensorType::F16 | TensorType::BF16 if floats_are_finite(self.kind, bytes) => Ok(()),
+            TensorType::F32 | TensorType::F16 | TensorType::BF16 => Err("holds NaN or infinity".to_owned()),
+            kind => Quantised::check(kind, self.shape, bytes).map(|_| ()),
+        }
+    }
+
+    /// Copies a file's bytes to memory of the same size, with check and reordering in the same pass. The error
+    /// describes the bytes' fault.
+    pub fn copied(&self, bytes: &[u8], into: BytesMut) -> Result<Arc<dyn MatrixKernel>, String> {
+        Ok(match self.kind {
+            TensorType::F16 => Arc::new(Halves::<f16>::copied(self.shape, bytes, into)?),
+            TensorType::BF16 => Arc::new(Halves::<bf16>::copied(self.shape, bytes, into)?),
+            kind => Arc::new(Quantised::copied(kind, self.shape, bytes, into)?),
+        })
     }
 
     /// The name of the order of bytes that products need; [`ROWS`] is the file's.
-    pub(crate) fn arrangement(&self) -> &'static str {
+    pub fn arrangement(&self) -> &'static str {
         match self.kind {
             TensorType::F32 | TensorType::F16 | TensorType::BF16 => ROWS,
             _ => Quantised::arrangement(),
@@ -40,7 +50,7 @@ impl MatrixLayout {
     }
 
     /// Reorders a file's bytes in place, from the file's order to the one that products need.
-    pub(crate) fn arrange(&self, bytes: &mut [u8]) {
+    pub fn arrange(&self, bytes: &mut [u8]) {
         match self.kind {
             TensorType::F32 | TensorType::F16 | TensorType::BF16 => {}
             kind => Quantised::arrange(kind, self.shape, bytes),
@@ -48,7 +58,7 @@ impl MatrixLayout {
     }
 
     /// The matrix of bytes that were checked and reordered. They are not copied.
-    pub(crate) fn kernel(&self, bytes: Bytes) -> Result<Arc<dyn MatrixKernel>, String> {
+    pub fn kernel(&self, bytes: Bytes) -> Result<Arc<dyn MatrixKernel>, String> {
         Ok(match self.kind {
             TensorType::F32 => Arc::new(Floats::new(self.shape, bytes)?),
             TensorType::F16 => Arc::new(Halves::<f16>::from_checked(self.shape, bytes)?),
@@ -58,13 +68,19 @@ impl MatrixLayout {
     }
 }
 
+/// Whether little-endian floats, of 32 bits or 16, have neither infinity nor NaN.
+pub fn floats_are_finite(kind: TensorType, bytes: &[u8]) -> bool {
+    match kind {
+        TensorType::F16 => are_finite::<f16>(bytes),
+        TensorType::BF16 => are_finite::<bf16>(bytes),
+        _ => bytes.as_chunks::<4>().0.iter().all(|word| f32::from_le_bytes(*word).is_finite()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Tensor};
-
     use super::*;
-    use crate::kernels::product::{Sizes, product};
-    use crate::matrix::Matrix;
+    use crate::product::{Sizes, product};
 
     /// Every type is tested in a size that is whole tiles, and in one that is not.
     #[test]
@@ -89,27 +105,6 @@ mod tests {
                 let x: Vec<f32> = (0..3 * 512).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
                 assert_eq!(resident.product(&x, 3), streamed.product(&x, 3), "{kind}");
                 assert_eq!(resident.rows(&[5, 0]), streamed.rows(&[5, 0]), "{kind}");
-            }
-        }
-    }
-
-    #[test]
-    fn matrices_that_share_an_input_give_what_each_gives_alone_to_the_bit() {
-        // Only the first matrix is large enough for several threads, and the last is not in tiles.
-        let shapes = [(TensorType::Q4_K, 1_040), (TensorType::F32, 9), (TensorType::Q6_K, 48), (TensorType::Q5_0, 7)];
-        let matrices = shapes.map(|(kind, outs)| {
-            let bytes = kind.bytes_of(outs * 512).unwrap();
-            let mut blocks: Vec<u8> = (0..bytes).map(|i| (i * 37 % 251) as u8 & 0x3B).collect();
-            let layout = MatrixLayout { kind, shape: [outs as usize, 512] };
-            layout.arrange(&mut blocks);
-            Matrix::Stored(layout.kernel(blocks.into()).unwrap())
-        });
-        for rows in [1, 3, 8] {
-            let x = Tensor::rand(-1.0_f32, 1.0, (rows, 512), &Device::Cpu).unwrap();
-            let together = Matrix::products(&x, matrices.each_ref()).unwrap();
-            for (matrix, y) in matrices.iter().zip(together) {
-                let alone = matrix.product(&x).unwrap();
-                assert_eq!(y.to_vec2::<f32>().unwrap(), alone.to_vec2::<f32>().unwrap(), "{rows} rows");
             }
         }
     }

@@ -6,8 +6,8 @@ use pulp::bytemuck::cast_ref;
 
 use super::kernel::{Groups, Panel, Product, ScaledPanel};
 use super::widen::{PanelSpread, from_halves};
-use crate::kernels::lanes::{Instructions, LANES, Lanes, WithLanes};
-use crate::matrix::kv_element::GROUP;
+use crate::attention::element::GROUP;
+use crate::lanes::{Instructions, LANES, Lanes, WithLanes};
 
 // A vector of a row has one scale.
 const _: () = assert!(GROUP.is_multiple_of(LANES));

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::kernels::activations::Chunk8;
-use crate::kernels::lanes::{LANES, Lanes};
+use crate::activations::Chunk8;
+use crate::lanes::{LANES, Lanes};
 
 /// The distance in bytes by which memory is prefetched, into the second cache. With less, or into the first cache,
 /// types whose blocks are read at several places at once wait for memory (Q6_K three times as long).

@@ -1,7 +1,7 @@
 //! The fields of a block type's blocks, and their places in a tile of sixteen rows.
 
 use super::formats::Format;
-use crate::kernels::lanes::LANES;
+use crate::lanes::LANES;
 
 /// A field of a block.
 #[derive(Clone, Copy, Debug)]

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use pulp::bytemuck;
 
-use crate::kernels::halves::aligned;
-use crate::kernels::kernel::{MatrixKernel, ProductInput};
-use crate::kernels::product::{Sizes, product};
+use crate::halves::aligned;
+use crate::kernel::{MatrixKernel, ProductInput};
+use crate::product::{Sizes, product};
 
 /// A matrix of 32-bit floats outside of a tensor. Its products are computed by the code for tensors, with the same
 /// results.

@@ -1,12 +1,22 @@
 //! Preparing queries and keys for their product: each head's norm, and its rotation. Knows one head of one row.
 
-use crate::spec::RopePlanes;
+/// The two elements of a head that form a rotated plane. The choice only changes the order of the weights' rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopePlanes {
+    /// A plane is element `i` of the first half with element `i` of the second, as in GPT-NeoX and all safetensors
+    /// files of this project.
+    Halves,
+    /// A plane is two neighbouring elements, as in the RoPE paper and in GGUF files with architecture `llama`.
+    Neighbours,
+}
 
 /// Weights of a norm over one head, `[head_dim]`, and its epsilon.
 #[derive(Clone, Copy)]
-pub(crate) struct HeadNorm<'a> {
-    pub(crate) weight: &'a [f32],
-    pub(crate) eps: f32,
+pub struct HeadNorm<'a> {
+    /// `[head_dim]`.
+    pub weight: &'a [f32],
+    /// The number that is added to the mean of squares.
+    pub eps: f32,
 }
 
 impl HeadNorm<'_> {
@@ -35,10 +45,13 @@ impl HeadNorm<'_> {
 
 /// Cosines and sines of all rows of a step, `[rows, head_dim / 2]` each.
 #[derive(Clone, Copy)]
-pub(crate) struct Rotation<'a> {
-    pub(crate) planes: RopePlanes,
-    pub(crate) cos: &'a [f32],
-    pub(crate) sin: &'a [f32],
+pub struct Rotation<'a> {
+    /// The pairs of elements that are rotated together.
+    pub planes: RopePlanes,
+    /// Cosines.
+    pub cos: &'a [f32],
+    /// Sines.
+    pub sin: &'a [f32],
 }
 
 impl Rotation<'_> {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-use crate::kernels::lanes::InstructionSet;
+use crate::lanes::InstructionSet;
 
 /// A generator of evenly distributed words.
 fn words(salt: u32) -> impl FnMut() -> u32 {

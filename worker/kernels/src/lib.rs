@@ -1,0 +1,23 @@
+//! Products and attention on the CPU, with matrices, keys and values in their stored form: the layouts, and the inner
+//! loops for each instruction set. Slices and numbers only: models, files and tensors are elsewhere.
+#![allow(clippy::arithmetic_side_effects, reason = "sizes and lanes; nothing here adds to a clock's moment")]
+
+mod activations;
+mod attention;
+mod exp;
+mod floats;
+mod halves;
+mod kernel;
+mod lanes;
+mod layout;
+mod product;
+mod quantised;
+
+pub use attention::{
+    AttentionHeads, AttentionRows, HeadNorm, HostKv, KvElement, PAGE, PageShape, RopePlanes, Rotation, SequenceRows,
+};
+pub use exp::exp;
+pub use kernel::{MatrixKernel, ProductInput, ROWS};
+pub use lanes::{InstructionSet, InstructionSetError};
+pub use layout::{MatrixLayout, floats_are_finite};
+pub use product::{Sizes, WORTH_SHARING, product};
