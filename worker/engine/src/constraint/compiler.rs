@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use llguidance::api::ParserLimits;
+use llguidance::api::{GrammarInit, ParserLimits};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, TokenParser};
 
 use super::error::{GrammarError, first_words};
 use super::grammar::Grammar;
 use super::masks::{MaskLimits, Masks, SLICES};
+use super::numbers::with_bounded_numbers;
 use super::threads::MaskThreads;
 use crate::text::Vocabulary;
 
@@ -191,8 +192,16 @@ fn factory(vocabulary: &Vocabulary, words: &[Vec<u8>], slices: &[String]) -> Res
 }
 
 fn parser(factory: &ParserFactory, grammar: &Grammar) -> Result<TokenParser, GrammarError> {
-    factory.create_parser(grammar.source()?).map_err(|error| {
-        let words = first_words(&format!("{error:#}"));
+    let source = grammar.source()?;
+    let init = if grammar.has_bounded_numbers() {
+        with_bounded_numbers(source, factory.tok_env(), factory.limits())
+    } else {
+        Ok(GrammarInit::Serialized(source))
+    };
+    let made =
+        init.and_then(|init| factory.create_parser_from_init_default(init).map_err(|error| format!("{error:#}")));
+    made.map_err(|words| {
+        let words = first_words(&words);
         // The library does not name the keyword.
         let is_pattern = grammar.is_schema() && words.starts_with("regex parse error");
         GrammarError::Unusable(if is_pattern { format!("a 'pattern' cannot be read: {words}") } else { words })

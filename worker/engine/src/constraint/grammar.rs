@@ -11,7 +11,8 @@ use super::literal::literal;
 /// A form of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grammar {
-    /// JSON that is valid against this schema, which is JSON text. Made without optional white space.
+    /// JSON that is valid against this schema, which is JSON text. Made without optional white space, and with numbers
+    /// of no more digits than those of 64 bits have.
     JsonSchema(String),
     /// The same, with white space allowed: an answer that a client began may have some.
     SpacedJsonSchema(String),
@@ -19,6 +20,8 @@ pub enum Grammar {
     Regex(String),
     /// A grammar in llguidance's variant of Lark.
     Lark(String),
+    /// Calls of tools, in the same Lark. Numbers of JSON in it are bounded in their length, as in schemas.
+    Calls(String),
     /// A grammar in llama.cpp's GBNF.
     Gbnf(String),
     /// One of these texts.
@@ -55,6 +58,11 @@ impl Grammar {
         matches!(self, Self::JsonSchema(_) | Self::SpacedJsonSchema(_))
     }
 
+    /// Whether numbers end. Those of other forms are as long as the client's grammar has them.
+    pub(super) fn has_bounded_numbers(&self) -> bool {
+        self.is_schema() || matches!(self, Self::Calls(_))
+    }
+
     /// Bytes of its text.
     pub(super) fn size(&self) -> usize {
         match self {
@@ -62,6 +70,7 @@ impl Grammar {
             | Self::SpacedJsonSchema(text)
             | Self::Regex(text)
             | Self::Lark(text)
+            | Self::Calls(text)
             | Self::Gbnf(text) => text.len(),
             Self::Choice(choices) => choices.iter().map(String::len).sum(),
         }
@@ -73,7 +82,7 @@ impl Grammar {
             Self::JsonSchema(schema) => Ok(TopLevelGrammar::from_json_schema(strict(schema, Spaces::None)?)),
             Self::SpacedJsonSchema(schema) => Ok(TopLevelGrammar::from_json_schema(strict(schema, Spaces::Some)?)),
             Self::Regex(expression) => Ok(TopLevelGrammar::from_regex(expression)),
-            Self::Lark(grammar) => Ok(TopLevelGrammar::from_lark(grammar.clone())),
+            Self::Lark(grammar) | Self::Calls(grammar) => Ok(TopLevelGrammar::from_lark(grammar.clone())),
             Self::Gbnf(grammar) => {
                 let lark = lark_of_gbnf(grammar).map_err(|error| GrammarError::Unusable(error.to_string()))?;
                 Ok(TopLevelGrammar::from_lark(lark))

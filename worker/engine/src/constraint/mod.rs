@@ -11,6 +11,7 @@ mod gbnf;
 mod grammar;
 mod literal;
 mod masks;
+mod numbers;
 #[cfg(test)]
 mod tests;
 mod texts;
@@ -22,5 +23,6 @@ pub use follow::{Constraint, ConstraintError, NextToken};
 pub use gbnf::{GbnfError, lark_of_gbnf};
 pub use grammar::Grammar;
 pub(crate) use literal::literal;
+pub(crate) use numbers::{INTEGER, NUMBER};
 pub(crate) use texts::TextSet;
 pub use threads::{MaskThreads, MaskTimes};

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::*;
 use crate::text::{Vocabulary, fixture};
 
@@ -59,7 +61,7 @@ fn schema(schema: &serde_json::Value) -> Grammar {
 
 #[test]
 fn en_6_json_follows_its_schema_without_optional_white_space() {
-    let person = serde_json::json!({
+    let person = json!({
         "type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
         "required": ["name", "age"], "additionalProperties": false,
     });
@@ -77,6 +79,45 @@ fn en_6_json_follows_its_schema_without_optional_white_space() {
     );
     check(&Grammar::json_object(), &["{}", r#"{"a":[1,true,null]}"#], &["[]", "1", "{ }", r#"{"a": 1}"#]);
     check(&schema(&person).begun(), &["{\"name\": \"Ada\",\n \"age\": 36}"], &[r#"{"name":"Ada"}"#]);
+}
+
+#[test]
+fn en_6_numbers_of_json_end() {
+    let digits = |count: usize| "9".repeat(count);
+    let of_64_bits = ["0", "-9223372036854775808", "18446744073709551615"];
+    check(&schema(&json!({"type": "integer"})), &of_64_bits, &[&digits(21), "1.5", "1e3"]);
+    check(&schema(&json!({"type": "integer", "minimum": 7})), &["7", &digits(20)], &["6", &digits(21)]);
+    check(
+        &schema(&json!({"type": "integer", "multipleOf": 5})),
+        &["-15", &digits(19).replace('9', "5")],
+        &["7", &digits(21).replace('9', "5")],
+    );
+    let number = schema(&json!({"type": "number"}));
+    let exact =
+        ["0.1", "-1.7976931348623157e308", "2.2250738585072014E-308", "5e-324", "1e+20", "0.00001234567890123456"];
+    check(
+        &number,
+        &[&of_64_bits[..], &exact].concat(),
+        &[&digits(21), &format!("0.{}", digits(21)), "1e309", "1e-1000", "01", ".5"],
+    );
+    check(&schema(&json!({"type": "number", "minimum": 0.5})), &["0.5", "17.25"], &[&format!("1.{}", digits(21))]);
+    // Other kinds of values are as free beside a number as they are alone.
+    let either = json!({"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^[0-9]*$"}, {"type": "null"}]});
+    let quoted = format!("\"{}\"", digits(40));
+    check(&schema(&either), &["12", "null", "\"\"", &quoted], &[&digits(21), "\"a\"", "nul"]);
+    let any = format!("{{\"a\":[1,{{\"b\":{quoted}}}],\"{}\":-2.5e-3}}", digits(40));
+    check(
+        &Grammar::json_object(),
+        &[&any],
+        &[&format!("{{\"a\":{}}}", digits(21)), &format!("{{\"a\":[0.{}]}}", digits(21))],
+    );
+    check(&Grammar::json_object().begun(), &["{ \"a\": 12 }"], &[&format!("{{\"a\": {}}}", digits(21))]);
+    // These numbers must be longer.
+    check(&schema(&json!({"enum": [1e25]})), &[&format!("1{}", "0".repeat(25))], &["1"]);
+    // A client's own grammar stays as it is.
+    let lark = "start: A | %json {\"type\": \"integer\"}\nA: /[0-9]+/\n";
+    check(&Grammar::Lark(lark.into()), &[&digits(40)], &["a"]);
+    check(&Grammar::Regex("[0-9]+".into()), &[&digits(40)], &["a"]);
 }
 
 #[test]
@@ -143,16 +184,16 @@ ws ::= | " " | "\n" [ \t]{0,20}
 #[test]
 fn en_6_a_schema_that_cannot_be_met_is_refused_by_its_keyword() {
     for (value, word) in [
-        (serde_json::json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
-        (serde_json::json!({"type": "string", "minLength": 5, "maxLength": 2}), "minLength"),
-        (serde_json::json!({"type": "integer", "minimum": 5, "maximum": 2}), "minimum"),
-        (serde_json::json!({"type": "array", "minItems": 3, "maxItems": 1}), "minItems"),
-        (serde_json::json!({"type": "object", "properties": {"a": false}, "required": ["a"]}), "required"),
-        (serde_json::json!({"type": "frob"}), "frob"),
-        (serde_json::json!({"enum": []}), "enum"),
-        (serde_json::json!({"type": "string", "pattern": "("}), "pattern"),
-        (serde_json::json!({"not": {"type": "string"}}), "not"),
-        (serde_json::json!({"$ref": "#/$defs/none"}), "#/$defs/none"),
+        (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
+        (json!({"type": "string", "minLength": 5, "maxLength": 2}), "minLength"),
+        (json!({"type": "integer", "minimum": 5, "maximum": 2}), "minimum"),
+        (json!({"type": "array", "minItems": 3, "maxItems": 1}), "minItems"),
+        (json!({"type": "object", "properties": {"a": false}, "required": ["a"]}), "required"),
+        (json!({"type": "frob"}), "frob"),
+        (json!({"enum": []}), "enum"),
+        (json!({"type": "string", "pattern": "("}), "pattern"),
+        (json!({"not": {"type": "string"}}), "not"),
+        (json!({"$ref": "#/$defs/none"}), "#/$defs/none"),
     ] {
         let error = compiler().compile(&schema(&value)).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(word), "{value}: {error}");

@@ -103,7 +103,7 @@ impl ToolPlan {
             _ if is_free => writer.lazy(several),
             _ => writer.forced("", several),
         };
-        Ok(Grammar::Lark(format!("start: {start}\n{}", writer.rules.text)))
+        Ok(Grammar::Calls(format!("start: {start}\n{}", writer.rules.text)))
     }
 }
 

@@ -4,18 +4,16 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-use crate::constraint::TextSet;
+use crate::constraint::{INTEGER, NUMBER, TextSet};
 
 /// Keywords that bound numbers.
 const BOUNDS: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
 
-const INTEGER: &str = "0|-?[1-9][0-9]{0,15}";
-const NUMBER: &str = r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?([eE][+-]?[0-9]{1,2})?";
 /// Numbers that are compared digit by digit have no exponent.
-const WITHOUT_EXPONENT: &str = r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?";
+const WITHOUT_EXPONENT: &str = r"-?(0|[1-9][0-9]{0,19})(\.[0-9]{1,20})?";
 
 /// Longer integer parts are greater than any number of these expressions.
-const MOST_DIGITS: usize = 16;
+const MOST_DIGITS: usize = 20;
 
 /// Bounds with more digits behind the point are not held to.
 const MOST_FRACTION: usize = 40;

@@ -633,6 +633,39 @@ fn en_5_arguments_have_no_field_that_the_schema_does_not_name_unless_it_says_so(
     assert!(allows(&joined, &call(r#"{"a": null, "b": null}"#)));
 }
 
+#[test]
+fn en_5_numbers_of_arguments_end() {
+    let schema = json!({"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}});
+    let long = "9".repeat(21);
+    for (format, before, behind) in [
+        (ToolFormat::Hermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": ", "}}\n</tool_call>"),
+        (
+            ToolFormat::CommandFenced,
+            "Action: ```json\n[\n    {\n        \"tool_name\": \"f\",\n        \"parameters\": { \"x\": ",
+            " }\n    }\n]```",
+        ),
+        (
+            ToolFormat::Kimi,
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"x\": ",
+            "}<|tool_call_end|><|tool_calls_section_end|>",
+        ),
+        (
+            ToolFormat::QwenCoder,
+            "<tool_call>\n<function=f>\n<parameter=x>\n",
+            "\n</parameter>\n</function>\n</tool_call>",
+        ),
+        (ToolFormat::Lfm, "<|tool_call_start|>[f(x=", ")]<|tool_call_end|>"),
+        (ToolFormat::FunctionGemma, "<start_function_call>call:f{x:", "}<end_function_call>"),
+    ] {
+        let tools = vec![Tool { name: "f".to_owned(), parameters: schema.clone(), strict: false }];
+        let plan = ToolPlan { tools, choice: ToolChoice::Required, ..offered(format) };
+        for number in ["18446744073709551615", "-9223372036854775808", "0"] {
+            assert!(allows(&plan, &format!("{before}{number}{behind}")), "{format:?}: {number}");
+        }
+        assert!(!allows(&plan, &format!("{before}{long}{behind}")), "{format:?}");
+    }
+}
+
 /// A call of the tool `f` with one parameter `x`.
 fn call_between_tags(format: ToolFormat, value: &str) -> String {
     match format {
