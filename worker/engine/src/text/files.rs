@@ -8,7 +8,7 @@ use model_boss_weights::gguf::{GgufModel, GgufModelError};
 use model_boss_weights::{SmallFileError, WeightsError, read_small_file};
 use serde_json::Value;
 
-use super::gguf::{GgufVocabulary, VocabularyError};
+use super::gguf::{GgufVocabulary, VocabularyError, ranks};
 use super::template::{ChatTemplate, Conversation, TemplateError};
 use super::thoughts::{ThinkingTags, answer_begun};
 use super::tokenizer::{Tokenizer, TokenizerError};
@@ -22,6 +22,9 @@ const LARGEST_FILE: u64 = 16 << 20;
 
 /// The vocabulary of a model's folder.
 const TOKENIZER: &str = "tokenizer.json";
+
+/// The vocabulary of folders with Mistral's own files.
+const TEKKEN: &str = "tekken.json";
 
 /// The chat template to read.
 #[derive(Clone, Copy, Debug)]
@@ -136,10 +139,10 @@ impl Text {
             return Err(TextError::NoModel(source.to_owned()));
         }
         let folder = if source.is_dir() { source } else { source.parent().unwrap_or(source) };
-        Self::from_json(&folder.join(TOKENIZER), choice)
+        Self::from_json(&vocabulary_of(folder), choice)
     }
 
-    /// Reads the vocabulary of a `tokenizer.json` or of a GGUF file, and no chat template.
+    /// Reads the vocabulary of a `tokenizer.json`, a `tekken.json` or a GGUF file, and no chat template.
     pub fn vocabulary_alone(path: &Path) -> Result<Self, TextError> {
         if let Some(file) = model_boss_weights::gguf_file(path)? {
             return Self::from_gguf(&file, TemplateChoice::Without);
@@ -147,7 +150,7 @@ impl Text {
         if !path.exists() {
             return Err(TextError::NoModel(path.to_owned()));
         }
-        let file = if path.is_dir() { path.join(TOKENIZER) } else { path.to_owned() };
+        let file = if path.is_dir() { vocabulary_of(path) } else { path.to_owned() };
         Self::from_json(&file, TemplateChoice::Without)
     }
 
@@ -163,13 +166,23 @@ impl Text {
         Self::new(Tokenizer::without_tokens(), path, Some(template), Vec::new())
     }
 
-    /// Reads a `tokenizer.json`, with the settings in its folder.
+    /// Reads a `tokenizer.json` or a `tekken.json`, with the settings in its folder.
     fn from_json(file: &Path, choice: TemplateChoice<'_>) -> Result<Self, TextError> {
         let folder = file.parent().unwrap_or(file);
-        let tokenizer = Tokenizer::from_json(&vocabulary_file(file)?, SpecialTokens::default())
-            .map_err(|source| TextError::Tokenizer { path: file.to_owned(), source })?;
+        let json = vocabulary_file(file)?;
+        let tokenizer = if is_tekken(file) {
+            let (encoder, special, longest) =
+                ranks::tekken(&json).map_err(|source| TextError::Vocabulary { path: file.to_owned(), source })?;
+            Tokenizer::from_pieces(encoder, &special, longest)
+        } else {
+            Tokenizer::from_json(&json, SpecialTokens::default())
+                .map_err(|source| TextError::Tokenizer { path: file.to_owned(), source })?
+        };
         let configs = Configs::read(folder)?;
-        let special = configs.special_tokens(&tokenizer);
+        let mut special = configs.special_tokens(&tokenizer);
+        special.bos = special.bos.or(tokenizer.special().bos);
+        special.end.extend(&tokenizer.special().end);
+        special.add_bos = special.add_bos.or(tokenizer.special().add_bos);
         let template = configs.chat_template(folder, choice)?;
         Self::new(tokenizer.with_special(special), file, template, Vec::new())
     }
@@ -241,7 +254,7 @@ impl Text {
             let template = ChatTemplate::new(sources, variables);
             Some(template.map_err(|source| TextError::Template { origin, source })?)
         };
-        Self::new(Tokenizer::from_gguf(encoder, &special, longest_spelling), path, template, warnings)
+        Self::new(Tokenizer::from_pieces(encoder, &special, longest_spelling), path, template, warnings)
     }
 }
 
@@ -331,6 +344,18 @@ impl Configs {
 /// The vocabulary's own file, which must be there.
 pub(super) fn tokenizer_json(folder: &Path) -> Result<Vec<u8>, TextError> {
     vocabulary_file(&folder.join(TOKENIZER))
+}
+
+/// The file of a folder's vocabulary: Hugging Face's where there is one, else Mistral's own.
+fn vocabulary_of(folder: &Path) -> PathBuf {
+    let (usual, tekken) = (folder.join(TOKENIZER), folder.join(TEKKEN));
+    if !usual.exists() && tekken.exists() { tekken } else { usual }
+}
+
+/// Whether a file is named as Mistral's tools expect it of a `tekken.json`.
+fn is_tekken(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    name.contains("tekken") && name.ends_with(".json")
 }
 
 fn vocabulary_file(path: &Path) -> Result<Vec<u8>, TextError> {

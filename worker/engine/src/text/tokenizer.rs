@@ -12,6 +12,8 @@ use super::vocabulary::{MOST_TOKENS, SpecialTokens, Vocabulary, VocabularyFacts,
 pub struct Tokenizer {
     inner: Encoder,
     special: SpecialTokens,
+    /// The token that ends every text of its own, in models that want it.
+    add_eos: Option<u32>,
     /// Bytes of the longest token's spelling.
     longest: usize,
 }
@@ -38,19 +40,21 @@ impl Tokenizer {
         // notice.
         inner.with_truncation(None).map_err(TokenizerError::Malformed)?.with_padding(None);
         let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
-        Ok(Self { inner: Encoder::Library(Box::new(inner)), special, longest })
+        Ok(Self { inner: Encoder::Library(Box::new(inner)), special, add_eos: None, longest })
     }
 
     /// A tokenizer that knows no tokens: every text becomes an empty list.
     pub fn without_tokens() -> Self {
         let empty = Library::new(tokenizers::models::bpe::BPE::default());
-        Self { inner: Encoder::Library(Box::new(empty)), special: SpecialTokens::default(), longest: 0 }
+        Self { inner: Encoder::Library(Box::new(empty)), special: SpecialTokens::default(), add_eos: None, longest: 0 }
     }
 
-    /// A tokenizer from a GGUF file's vocabulary. `longest` is the number of bytes of the longest token's spelling.
-    pub fn from_gguf(encoder: Encoder, special: &Special, longest: usize) -> Self {
+    /// A tokenizer from the vocabulary of a GGUF file or of a `tekken.json`. `longest` is the number of bytes of the
+    /// longest token's spelling.
+    pub fn from_pieces(encoder: Encoder, special: &Special, longest: usize) -> Self {
+        let add_eos = special.eos.filter(|_| special.add_eos);
         let special = SpecialTokens { bos: special.bos, end: special.end.clone(), add_bos: Some(special.add_bos) };
-        Self { inner: encoder, special, longest }
+        Self { inner: encoder, special, add_eos, longest }
     }
 
     /// Replaces the special tokens.
@@ -60,8 +64,8 @@ impl Tokenizer {
         self
     }
 
-    /// The tokens of a text of its own, with `bos` in front where the model wants it. It is there once, even when the
-    /// text spells it out.
+    /// The tokens of a text of its own, with `bos` in front and `eos` behind where the model wants them. Each is there
+    /// once, even when the text spells it out.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let mut tokens = self.encode(text, true)?;
         if let Some(bos) = self.special.bos {
@@ -77,6 +81,7 @@ impl Tokenizer {
                 tokens.insert(0, bos);
             }
         }
+        tokens.extend(self.add_eos.filter(|eos| tokens.last() != Some(eos)));
         Ok(tokens)
     }
 
@@ -114,12 +119,12 @@ impl Tokenizer {
         let facts =
             |space_in_front| VocabularyFacts { space_in_front, special: self.special.clone(), longest: self.longest };
         match &self.inner {
-            Encoder::SentencePieces(pieces) => {
+            Encoder::Pieces(pieces) => {
                 let count = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
                 if pieces.len() > MOST_TOKENS {
                     return Err(VocabularyTooLarge::Id(count - 1).into());
                 }
-                let tokens = (0..count).map(|id| (pieces.token_bytes(id), !pieces.is_special(id)));
+                let tokens = (0..count).map(|id| (pieces.token_bytes(id).to_vec(), !pieces.is_special(id)));
                 Ok(Vocabulary::new(tokens, facts(pieces.space_in_front()))?)
             }
             Encoder::Library(library) => {

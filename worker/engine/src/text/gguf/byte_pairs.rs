@@ -8,10 +8,11 @@ use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
 use tokenizers::decoders::sequence::Sequence as DecoderSequence;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
-use tokenizers::normalizers::Replace;
+use tokenizers::normalizers::{Lowercase, Replace};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::pre_tokenizers::whitespace::WhitespaceSplit;
 use tokenizers::{DecoderWrapper, PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer};
 
 use super::error::VocabularyError;
@@ -33,7 +34,7 @@ pub(super) fn build(
         }
     }
     let merges = merges(header, &vocab)?;
-    let characters = rules.alphabet == Alphabet::Characters;
+    let characters = rules.alphabet != Alphabet::Bytes;
     let model = BPE::builder()
         .vocab_and_merges(vocab, merges)
         .ignore_merges(rules.ignore_merges)
@@ -48,7 +49,14 @@ pub(super) fn build(
         cuts.push(cut.into());
     }
     let mut tokenizer = Tokenizer::new(model);
-    if characters {
+    if rules.alphabet == Alphabet::Words {
+        cuts.push(WhitespaceSplit.into());
+        if header.find("tokenizer.ggml.normalizer.lowercase")?.unwrap_or(false) {
+            tokenizer.with_normalizer(Some(Lowercase)).map_err(VocabularyError::Build)?;
+        }
+        let steps: Vec<DecoderWrapper> = vec![ByteFallback::new().into(), Fuse::new().into()];
+        tokenizer.with_decoder(Some(DecoderSequence::new(steps)));
+    } else if characters {
         let escape = Replace::new(" ", "\u{2581}").map_err(VocabularyError::Build)?;
         let unescape = Replace::new("\u{2581}", " ").map_err(VocabularyError::Build)?;
         tokenizer.with_normalizer(Some(escape)).map_err(VocabularyError::Build)?;

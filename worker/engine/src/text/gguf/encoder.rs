@@ -1,7 +1,7 @@
 //! The interface of all kinds of vocabulary: text to ids, ids to their bytes.
 
 use super::error::VocabularyError;
-use super::sentence_pieces::SentencePieces;
+use super::piece_vocabulary::PieceVocabulary;
 use crate::text::library::call;
 
 /// Turns text into token ids and back. Special tokens in the text are found; none is added.
@@ -9,8 +9,8 @@ use crate::text::library::call;
 pub enum Encoder {
     /// A tokenizer that the `tokenizers` library can express.
     Library(Box<tokenizers::Tokenizer>),
-    /// SentencePiece by score.
-    SentencePieces(Box<SentencePieces>),
+    /// A vocabulary that it cannot express.
+    Pieces(Box<PieceVocabulary>),
 }
 
 impl Encoder {
@@ -26,7 +26,7 @@ impl Encoder {
                 let encoding = call(|| library.encode_fast(text, add_special)).map_err(VocabularyError::Text)?;
                 Ok(encoding.get_ids().to_vec())
             }
-            Self::SentencePieces(pieces) => Ok(pieces.encode(text)),
+            Self::Pieces(pieces) => pieces.encode(text),
         }
     }
 
@@ -34,7 +34,7 @@ impl Encoder {
     pub fn decode(&self, tokens: &[u32], skip_special: bool) -> Result<String, VocabularyError> {
         match self {
             Self::Library(library) => call(|| library.decode(tokens, skip_special)).map_err(VocabularyError::Text),
-            Self::SentencePieces(pieces) => Ok(pieces.decode(tokens, skip_special)),
+            Self::Pieces(pieces) => Ok(pieces.decode(tokens, skip_special)),
         }
     }
 
@@ -42,7 +42,7 @@ impl Encoder {
     pub fn spelling(&self, id: u32) -> Option<String> {
         match self {
             Self::Library(library) => library.id_to_token(id),
-            Self::SentencePieces(pieces) => pieces.spelling(id).map(str::to_owned),
+            Self::Pieces(pieces) => pieces.spelling(id).map(str::to_owned),
         }
     }
 
@@ -50,7 +50,7 @@ impl Encoder {
     pub fn id(&self, spelling: &str) -> Option<u32> {
         match self {
             Self::Library(library) => library.token_to_id(spelling),
-            Self::SentencePieces(pieces) => pieces.id(spelling),
+            Self::Pieces(pieces) => pieces.id(spelling),
         }
     }
 
@@ -60,7 +60,7 @@ impl Encoder {
             Self::Library(library) => {
                 library.get_added_vocabulary().get_added_tokens_decoder().get(&id).is_some_and(|token| token.special)
             }
-            Self::SentencePieces(pieces) => pieces.is_special(id),
+            Self::Pieces(pieces) => pieces.is_special(id),
         }
     }
 
@@ -68,7 +68,7 @@ impl Encoder {
     pub fn vocab_size(&self) -> usize {
         match self {
             Self::Library(library) => library.get_vocab_size(true),
-            Self::SentencePieces(pieces) => pieces.len(),
+            Self::Pieces(pieces) => pieces.len(),
         }
     }
 }

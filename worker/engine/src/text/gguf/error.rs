@@ -9,8 +9,25 @@ pub enum VocabularyError {
     #[error(transparent)]
     Key(#[from] KeyError),
     /// A kind of vocabulary there is no code for.
-    #[error("tokenizers of the kind `{}` are not supported (gpt2, gemma4, llama and bert are); llama-server may run it", .0.escape_debug())]
+    #[error(
+        "tokenizers of the kind `{}` are not supported (gpt2, gemma4, whitespace, llama, t5, bert, rwkv and plamo2 \
+         are); llama-server may run it",
+        .0.escape_debug()
+    )]
     Model(String),
+    /// A file that says that it has no vocabulary.
+    #[error(
+        "the file says that it has no vocabulary (`tokenizer.ggml.model` is `{}`), so it cannot read text",
+        .0.escape_debug()
+    )]
+    NoVocabulary(String),
+    /// A way to cut words there is no pattern for.
+    #[error(
+        "the pre-tokenizer `{}` is not known, and another one would cut texts into other tokens than the model was \
+         trained on; llama-server may run the file, and a folder with the model's tokenizer.json needs no name",
+        .0.escape_debug()
+    )]
+    PreTokenizer(String),
     /// A token's spelling is not text.
     #[error("token {0} is not UTF-8")]
     NotUtf8(usize),
@@ -49,6 +66,15 @@ pub enum VocabularyError {
     /// A SentencePiece vocabulary without scores.
     #[error("the vocabulary has no scores (`tokenizer.ggml.scores`), by which its pieces are merged")]
     NoScores,
+    /// The bytes of a normaliser cannot be read.
+    #[error("`tokenizer.ggml.precompiled_charsmap` cannot be read: {0}")]
+    Charsmap(&'static str),
+    /// A vocabulary that spells unknown characters in bytes lacks one.
+    #[error("the vocabulary has no token for the byte {0}, with which it spells unknown characters")]
+    NoByte(usize),
+    /// A `tekken.json` is none, or contradicts itself.
+    #[error("this is no usable tekken.json: {0}")]
+    Tekken(String),
     /// The library refused a text or tokens.
     #[error("the tokenizer failed: {0}")]
     Text(#[source] Box<dyn std::error::Error + Send + Sync>),

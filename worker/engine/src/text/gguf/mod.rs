@@ -1,30 +1,44 @@
 //! Tokenizer, special tokens and chat templates out of a GGUF file's own metadata. The module interprets the keys
 //! `tokenizer.*`, not the meaning of tokens in a chat.
 //!
-//! There are four kinds of vocabulary:
+//! These kinds of vocabulary are known:
 //!
 //! - `gpt2`: pairs of bytes merged by rank.
-//! - `gemma4`: pairs of characters merged by rank.
-//! - `llama`: SentencePiece, pieces merged by score.
+//! - `gemma4` and `whitespace`: pairs of characters merged by rank.
 //! - `bert`: longest pieces of words.
+//! - `llama`: SentencePiece, pieces merged by score.
+//! - `t5`: SentencePiece, the likeliest spelling by a unigram model.
+//! - `rwkv`: the longest token at each place.
+//! - `plamo2`: the spelling with the best sum of scores.
 //!
-//! All but `llama` become an ordinary [`tokenizers::Tokenizer`]. `llama` has an encoder of its own, because merging
-//! by score breaks ties by position. A list of ranked pairs cannot express that.
+//! `tekken.json` is read here too: byte pairs by rank, without a list of merges.
+//!
+//! The first four become an ordinary [`tokenizers::Tokenizer`]. The others have encoders of their own. Merging by score
+//! breaks ties by position, which a list of ranked pairs cannot express. Nor does the library normalise texts as
+//! SentencePiece does.
 
 mod byte_pairs;
+mod charsmap;
+mod cutter;
 mod encoder;
 mod error;
+mod longest_match;
+mod merging;
+mod piece_vocabulary;
 mod pieces;
+mod plamo;
 pub(super) mod pre_tokenizer;
+pub(super) mod ranks;
 mod sentence_pieces;
 mod special;
 #[cfg(test)]
 mod tests;
+mod unigram;
 mod vocabulary;
 mod word_pieces;
 
 pub use encoder::Encoder;
 pub use error::VocabularyError;
-pub use sentence_pieces::SentencePieces;
+pub use piece_vocabulary::PieceVocabulary;
 pub use special::Special;
 pub use vocabulary::GgufVocabulary;

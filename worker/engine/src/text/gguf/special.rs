@@ -35,6 +35,8 @@ pub struct Special {
     pub user_defined: BTreeSet<u32>,
     /// Control tokens that swallow the white space behind them.
     pub strips_right: BTreeSet<u32>,
+    /// Control tokens that swallow the white space in front of them.
+    pub strips_left: BTreeSet<u32>,
     /// The file's own value of `add_bos`.
     pub(super) add_bos_given: Option<bool>,
 }
@@ -95,15 +97,16 @@ impl Special {
                 None => Ok(otherwise.filter(inside)),
             }
         };
-        let (llama, bert) = (model == "llama", model == "bert");
+        let (llama, bert) = (matches!(model, "llama" | "plamo2"), model == "bert");
+        let t5 = model == "t5";
         let default = |id, when: bool| when.then_some(id);
         let mut special = Self {
             bos: id("bos", default(1, llama))?,
-            eos: id("eos", default(2, llama))?,
-            unknown: id("unknown", default(0, llama).or(default(100, bert)))?,
+            eos: id("eos", default(2, llama).or(default(1, t5)))?,
+            unknown: id("unknown", default(0, llama).or(default(100, bert)).or(default(2, t5)))?,
             // Misspelled in the format itself.
             separator: id("seperator", default(102, bert))?,
-            padding: id("padding", default(0, bert))?,
+            padding: id("padding", default(0, bert || t5).or(default(3, model == "plamo2")))?,
             mask: id("mask", default(103, bert))?,
             ..Self::default()
         };
@@ -112,13 +115,14 @@ impl Special {
         }
         special.end = [special.eos, id("eot", None)?, id("eom", None)?].into_iter().flatten().collect();
         special.add_bos_given = header.find("tokenizer.ggml.add_bos_token")?;
-        special.add_bos = special.add_bos_given.unwrap_or(llama || bert);
-        special.add_eos = header.find("tokenizer.ggml.add_eos_token")?.unwrap_or(false) && special.eos.is_some();
+        special.add_bos = special.add_bos_given.unwrap_or(model == "llama" || bert);
+        special.add_eos = header.find("tokenizer.ggml.add_eos_token")?.unwrap_or(t5) && special.eos.is_some();
         special.add_separator =
             header.find("tokenizer.ggml.add_sep_token")?.unwrap_or(bert) && special.separator.is_some();
         special.sort_by_kind(pieces);
         special.find_ends(pieces);
         special.strips_right = strips_right(header, pieces, &special)?;
+        special.strips_left = strips_left(header, pieces, &special)?;
         Ok(special)
     }
 
@@ -143,7 +147,8 @@ impl Special {
         // In the harmony and solar formats `<|end|>` ends a message, not the turn.
         let message_end = has("<|call|>") && has("<|return|>") || has("<|calls|>") && has("<|flush|>");
         // If another token is the end, `</s>` is struck-out text in HTML.
-        let ordinary_s = has("<eos>");
+        let plamo = self.eos.and_then(|eos| pieces.spelling(eos)) == Some("<|plamo:eos|>");
+        let ordinary_s = has("<eos>") || plamo;
         for (spelling, id) in found {
             if message_end && spelling == "<|end|>" || ordinary_s && spelling == "</s>" {
                 continue;
@@ -169,6 +174,30 @@ fn strips_right(
     }
     let keeps = |id: &u32| matches!(pieces.spelling(*id), Some("<unk>" | "<s>" | "<|endoftext|>"));
     Ok(special.control.iter().chain(&special.user_defined).copied().filter(|id| !keeps(id)).collect())
+}
+
+/// Masks of some models were trained to swallow the white space in front of them. GGUF has no key for it; like
+/// llama.cpp we know those models by their names.
+fn strips_left(
+    header: &Header<'_>,
+    pieces: &VocabularyPieces<'_>,
+    special: &Special,
+) -> Result<BTreeSet<u32>, KeyError> {
+    let pre = header.find::<&str>("tokenizer.ggml.pre")?.unwrap_or_default();
+    let architecture = header.find::<&str>("general.architecture")?.unwrap_or_default();
+    let name = header.find::<&str>("general.name")?.unwrap_or_default().to_lowercase();
+    let contains = |text: &str, names: &[&str]| names.iter().any(|name| text.contains(name));
+    let mask = if contains(pre, &["jina-v2-de", "jina-v2-es", "jina-v2-code"])
+        || contains(architecture, &["nomic-bert-moe", "jina-bert-v3"])
+    {
+        "<mask>"
+    } else if name.contains("modern-bert") {
+        "[MASK]"
+    } else {
+        return Ok(BTreeSet::new());
+    };
+    let cut = special.control.iter().chain(&special.user_defined);
+    Ok(cut.copied().filter(|id| pieces.spelling(*id) == Some(mask)).collect())
 }
 
 #[cfg(test)]

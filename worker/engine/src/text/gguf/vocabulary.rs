@@ -7,9 +7,8 @@ use model_boss_weights::gguf::{Header, KeyError};
 use super::encoder::Encoder;
 use super::error::VocabularyError;
 use super::pieces::VocabularyPieces;
-use super::sentence_pieces::SentencePieces;
 use super::special::Special;
-use super::{byte_pairs, pre_tokenizer, word_pieces};
+use super::{byte_pairs, pre_tokenizer, sentence_pieces, word_pieces};
 
 /// The text-related metadata of a GGUF file.
 #[derive(Debug)]
@@ -30,24 +29,37 @@ impl GgufVocabulary {
     /// Reads the vocabulary of a file.
     pub fn read(header: &Header<'_>) -> Result<Self, VocabularyError> {
         let model: &str = header.need("tokenizer.ggml.model")?;
+        if matches!(model, "none" | "no_vocab") {
+            return Err(VocabularyError::NoVocabulary(model.to_owned()));
+        }
         let pieces = VocabularyPieces::read(header)?;
         let mut warnings = Vec::new();
         let mut special = Special::read(header, model, &pieces, &mut warnings)?;
         let encoder = match model {
-            "gpt2" | "gemma4" => {
-                let name = if model == "gemma4" { "gemma4" } else { header.find("tokenizer.ggml.pre")?.unwrap_or("") };
-                let rules = pre_tokenizer::rules(name).unwrap_or_else(|| {
-                    warnings.push(format!(
-                        "the pre-tokenizer `{}` is not known; the default one is used, and some texts may be cut into \
-                         other tokens than the model was trained on",
-                        name.escape_debug()
-                    ));
-                    pre_tokenizer::DEFAULT
-                });
-                special.add_bos = special.add_bos_given.unwrap_or(rules.add_bos) || name == "gemma4";
+            "gpt2" | "gemma4" | "whitespace" => {
+                let named = header.find::<&str>("tokenizer.ggml.pre")?.filter(|name| !name.is_empty());
+                let rules = match (model, named) {
+                    ("gemma4", _) => pre_tokenizer::rules("gemma4"),
+                    ("whitespace", None) => pre_tokenizer::rules("whitespace"),
+                    (_, Some(name)) => pre_tokenizer::rules(name),
+                    (_, None) => {
+                        warnings.push(
+                            "the file names no pre-tokenizer (`tokenizer.ggml.pre`): the default one is used, and some \
+                             texts may be cut into other tokens than the model was trained on"
+                                .to_owned(),
+                        );
+                        Some(pre_tokenizer::DEFAULT)
+                    }
+                };
+                let unknown = || VocabularyError::PreTokenizer(named.unwrap_or_default().to_owned());
+                let rules = rules.ok_or_else(unknown)?;
+                special.add_bos = special.add_bos_given.unwrap_or(rules.add_bos) || rules.always_bos;
                 Encoder::Library(Box::new(byte_pairs::build(header, &pieces, &special, &rules)?))
             }
-            "llama" => Encoder::SentencePieces(Box::new(SentencePieces::build(header, &pieces, &special)?)),
+            "llama" => Encoder::Pieces(Box::new(sentence_pieces::merged(header, &pieces, &special)?)),
+            "t5" => Encoder::Pieces(Box::new(sentence_pieces::likeliest(header, &pieces, &special)?)),
+            "rwkv" => Encoder::Pieces(Box::new(sentence_pieces::longest(&pieces, &special)?)),
+            "plamo2" => Encoder::Pieces(Box::new(sentence_pieces::plamo(&pieces, &special)?)),
             "bert" => Encoder::Library(Box::new(word_pieces::build(header, &pieces, &special)?)),
             other => return Err(VocabularyError::Model(other.to_owned())),
         };

@@ -76,7 +76,10 @@ pub(super) fn add_special_tokens(
 ) -> Result<(), VocabularyError> {
     let token = |id: &u32, control: bool| {
         let spelling = pieces.spelling(*id).unwrap_or_default();
-        AddedToken::from(spelling, control).normalized(false).rstrip(special.strips_right.contains(id))
+        AddedToken::from(spelling, control)
+            .normalized(false)
+            .lstrip(special.strips_left.contains(id))
+            .rstrip(special.strips_right.contains(id))
     };
     tokenizer.add_special_tokens(special.control.iter().map(|id| token(id, true))).map_err(VocabularyError::Build)?;
     tokenizer.add_tokens(special.user_defined.iter().map(|id| token(id, false))).map_err(VocabularyError::Build)?;
