@@ -5,6 +5,7 @@ mod files;
 pub mod gguf;
 mod gguf_write;
 mod library;
+mod oniguruma;
 mod stop;
 mod template;
 mod thoughts;

@@ -2,11 +2,11 @@
 //!
 //! Those rules are a stranger's program: what runs them bounds their time and memory. [`Vocabulary`] needs none.
 
-use tokenizers::{AddedVocabulary, DecoderWrapper, Tokenizer as Library};
+use tokenizers::{AddedVocabulary, DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer as Library};
 
 use super::gguf::{Encoder, Special};
-use super::library;
 use super::vocabulary::{MOST_TOKENS, SpecialTokens, Vocabulary, VocabularyFacts, VocabularyTooLarge};
+use super::{library, oniguruma};
 
 /// A model's tokenizer.
 pub struct Tokenizer {
@@ -36,6 +36,7 @@ impl Tokenizer {
     /// A tokenizer from the bytes of a `tokenizer.json`.
     pub fn from_json(json: &[u8], special: SpecialTokens) -> Result<Self, TokenizerError> {
         let mut inner = library::call(|| Library::from_bytes(json)).map_err(TokenizerError::Malformed)?;
+        rewrite_expressions(&mut inner).map_err(TokenizerError::Malformed)?;
         // Some files contain the settings of the training run. A prompt must never be truncated or padded without
         // notice.
         inner.with_truncation(None).map_err(TokenizerError::Malformed)?.with_padding(None);
@@ -142,6 +143,23 @@ impl Tokenizer {
     }
 }
 
+/// Gives the expressions that cut and change texts the meaning that they have to the engine they were written for.
+fn rewrite_expressions(library: &mut Library) -> tokenizers::Result<()> {
+    fn rewritten<T: serde::Serialize + serde::de::DeserializeOwned>(part: Option<&T>) -> tokenizers::Result<Option<T>> {
+        let Some(part) = part else { return Ok(None) };
+        let mut json = serde_json::to_value(part)?;
+        let changed = oniguruma::rewrite_expressions(&mut json);
+        Ok(if changed { Some(library::call(|| Ok(serde_json::from_value(json)?))?) } else { None })
+    }
+    if let Some(cuts) = rewritten::<PreTokenizerWrapper>(library.get_pre_tokenizer())? {
+        library.with_pre_tokenizer(Some(cuts));
+    }
+    if let Some(changes) = rewritten::<NormalizerWrapper>(library.get_normalizer())? {
+        library.with_normalizer(Some(changes))?;
+    }
+    Ok(())
+}
+
 fn is_hidden(added: &AddedVocabulary, id: u32) -> bool {
     added.get_added_tokens_decoder().get(&id).is_some_and(|token| token.special)
 }
@@ -241,9 +259,7 @@ impl ByteCharacters {
             Self::Asked { behind: None, .. } => false,
             Self::Asked { behind: Some(_), .. } => (0..count).any(|id| {
                 let inside = self.bytes(library, id);
-                inside
-                    .strip_prefix(b" ")
-                    .is_some_and(|rest| !rest.is_empty() && decoded(library, &[id]).as_bytes() == rest)
+                inside.strip_prefix(b" ").is_some_and(|rest| decoded(library, &[id]).as_bytes() == rest)
             }),
         }
     }

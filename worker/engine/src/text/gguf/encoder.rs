@@ -4,6 +4,10 @@ use super::error::VocabularyError;
 use super::piece_vocabulary::PieceVocabulary;
 use crate::text::library::call;
 
+/// Most white space characters in a row. The expressions that cut a text step back over all of them, at most a million
+/// steps. Beyond that the library leaves the rest of the text in one piece and reports nothing.
+const MOST_WHITE_SPACE: usize = 500_000;
+
 /// Turns text into token ids and back. Special tokens in the text are found; none is added.
 #[derive(Debug)]
 pub enum Encoder {
@@ -23,6 +27,10 @@ impl Encoder {
     pub(in crate::text) fn encode_with(&self, text: &str, add_special: bool) -> Result<Vec<u32>, VocabularyError> {
         match self {
             Self::Library(library) => {
+                let spaces = longest_white_space(text);
+                if spaces > MOST_WHITE_SPACE {
+                    return Err(VocabularyError::WhiteSpace { found: spaces, most: MOST_WHITE_SPACE });
+                }
                 let encoding = call(|| library.encode_fast(text, add_special)).map_err(VocabularyError::Text)?;
                 Ok(encoding.get_ids().to_vec())
             }
@@ -70,5 +78,33 @@ impl Encoder {
             Self::Library(library) => library.get_vocab_size(true),
             Self::Pieces(pieces) => pieces.len(),
         }
+    }
+}
+
+/// The number of white space characters in the longest run of them.
+fn longest_white_space(text: &str) -> usize {
+    if text.len() <= MOST_WHITE_SPACE {
+        return 0;
+    }
+    let (mut longest, mut current) = (0, 0);
+    for character in text.chars() {
+        current = if character.is_whitespace() { current + 1 } else { 0 };
+        longest = longest.max(current);
+    }
+    longest
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text::fixture;
+
+    #[test]
+    fn more_white_space_than_expressions_can_cut_is_an_error() {
+        let tokenizer = fixture::byte_level();
+        let long = " ".repeat(500_001);
+        let error = tokenizer.encode_rendered(&long).unwrap_err();
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains("500001 white space characters"), "{source}");
+        assert_eq!(tokenizer.encode_rendered(&(" ".repeat(400_000) + "x" + &long[1..])).unwrap().len(), 900_001);
     }
 }

@@ -75,6 +75,14 @@ pub enum VocabularyError {
     /// A `tekken.json` is none, or contradicts itself.
     #[error("this is no usable tekken.json: {0}")]
     Tekken(String),
+    /// More white space in one place than the expressions that cut a text can step over.
+    #[error("the text has {found} white space characters in a row, and the limit is {most}; shorten the run")]
+    WhiteSpace {
+        /// The length of the longest run.
+        found: usize,
+        /// The limit.
+        most: usize,
+    },
     /// The library refused a text or tokens.
     #[error("the tokenizer failed: {0}")]
     Text(#[source] Box<dyn std::error::Error + Send + Sync>),
