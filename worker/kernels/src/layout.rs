@@ -7,8 +7,8 @@ use bytes::{Bytes, BytesMut};
 use half::{bf16, f16};
 use model_boss_weights::gguf::TensorType;
 
-use crate::floats::Floats;
-use crate::halves::{Halves, are_finite};
+use crate::floats::kinds::FloatKind;
+use crate::floats::matrix::FloatMatrix;
 use crate::kernel::{MatrixKernel, ROWS};
 use crate::quantised::Quantised;
 
@@ -35,8 +35,9 @@ impl MatrixLayout {
     /// describes the bytes' fault.
     pub fn copied(&self, bytes: &[u8], into: BytesMut) -> Result<Arc<dyn MatrixKernel>, String> {
         Ok(match self.kind {
-            TensorType::F16 => Arc::new(Halves::<f16>::copied(self.shape, bytes, into)?),
-            TensorType::BF16 => Arc::new(Halves::<bf16>::copied(self.shape, bytes, into)?),
+            TensorType::F32 => Arc::new(FloatMatrix::<f32>::copied(self.shape, bytes, into)?),
+            TensorType::F16 => Arc::new(FloatMatrix::<f16>::copied(self.shape, bytes, into)?),
+            TensorType::BF16 => Arc::new(FloatMatrix::<bf16>::copied(self.shape, bytes, into)?),
             kind => Arc::new(Quantised::copied(kind, self.shape, bytes, into)?),
         })
     }
@@ -60,9 +61,9 @@ impl MatrixLayout {
     /// The matrix of bytes that were checked and reordered. They are not copied.
     pub fn kernel(&self, bytes: Bytes) -> Result<Arc<dyn MatrixKernel>, String> {
         Ok(match self.kind {
-            TensorType::F32 => Arc::new(Floats::new(self.shape, bytes)?),
-            TensorType::F16 => Arc::new(Halves::<f16>::from_checked(self.shape, bytes)?),
-            TensorType::BF16 => Arc::new(Halves::<bf16>::from_checked(self.shape, bytes)?),
+            TensorType::F32 => Arc::new(FloatMatrix::<f32>::from_checked(self.shape, bytes)?),
+            TensorType::F16 => Arc::new(FloatMatrix::<f16>::from_checked(self.shape, bytes)?),
+            TensorType::BF16 => Arc::new(FloatMatrix::<bf16>::from_checked(self.shape, bytes)?),
             kind => Arc::new(Quantised::from_arranged(kind, self.shape, bytes)?),
         })
     }
@@ -71,16 +72,16 @@ impl MatrixLayout {
 /// Whether little-endian floats, of 32 bits or 16, have neither infinity nor NaN.
 pub fn floats_are_finite(kind: TensorType, bytes: &[u8]) -> bool {
     match kind {
-        TensorType::F16 => are_finite::<f16>(bytes),
-        TensorType::BF16 => are_finite::<bf16>(bytes),
-        _ => bytes.as_chunks::<4>().0.iter().all(|word| f32::from_le_bytes(*word).is_finite()),
+        TensorType::F16 => f16::are_finite(bytes),
+        TensorType::BF16 => bf16::are_finite(bytes),
+        _ => f32::are_finite(bytes),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::product::{Sizes, product};
+    use crate::floats::product::{Sizes, product};
 
     /// Every type is tested in a size that is whole tiles, and in one that is not.
     #[test]

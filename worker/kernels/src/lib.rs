@@ -6,18 +6,16 @@ mod activations;
 mod attention;
 mod exp;
 mod floats;
-mod halves;
 mod kernel;
 mod lanes;
 mod layout;
-mod product;
 mod quantised;
 
 pub use attention::{
     AttentionHeads, AttentionRows, HeadNorm, HostKv, KvElement, PAGE, PageShape, RopePlanes, Rotation, SequenceRows,
 };
 pub use exp::exp;
+pub use floats::product::{Sizes, WORTH_SHARING, product};
 pub use kernel::{MatrixKernel, ProductInput, ROWS};
 pub use lanes::{InstructionSet, InstructionSetError};
 pub use layout::{MatrixLayout, floats_are_finite};
-pub use product::{Sizes, WORTH_SHARING, product};

@@ -19,7 +19,7 @@ mod widen;
 
 use std::ops::Range;
 
-use pulp::{Arch, NullaryFnOnce};
+use pulp::NullaryFnOnce;
 use rayon::prelude::*;
 
 pub use cache::{HostKv, PageShape};
@@ -30,7 +30,8 @@ pub use segment::PAGE;
 use cache::HeadWriter;
 use tile::{Mixed, QueryTile, Scratch};
 
-use crate::product::WORTH_SHARING;
+use crate::floats::product::WORTH_SHARING;
+use crate::lanes::Instructions;
 
 /// Queries that pass keys together: as many as keep their sums in a core's cache.
 const QUERIES: usize = 64;
@@ -113,7 +114,7 @@ impl AttentionHeads {
             jobs.extend(kv.writers().into_iter().enumerate().map(|(head, writer)| (place, head, writer)));
         }
         let run = |(place, head, writer): (&SequenceRows, usize, HeadWriter<'_>)| {
-            Arch::new().dispatch(WriteHead { heads: self, rows, place, head, writer });
+            Instructions::current().run_plain(WriteHead { heads: self, rows, place, head, writer });
         };
         if rows.key.len() < WORTH_SHARING / 8 {
             jobs.into_iter().for_each(run);
@@ -213,7 +214,13 @@ impl AttentionHeads {
         let width = group * self.head_dim;
         let mut queries = vec![0.0; piece.rows.len() * width];
         let first = piece.first_row + piece.rows.start;
-        Arch::new().dispatch(Queries { heads: self, rows, first, head: piece.head, queries: &mut queries });
+        Instructions::current().run_plain(Queries {
+            heads: self,
+            rows,
+            first,
+            head: piece.head,
+            queries: &mut queries,
+        });
         let seen = piece.rows.clone().flat_map(|row| std::iter::repeat_n(piece.past + row + 1, group)).collect();
         QueryTile { queries, seen }
     }

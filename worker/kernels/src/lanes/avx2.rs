@@ -64,6 +64,34 @@ fn dot_of_four<const DOT: u8>(sum: __m256i, quants: __m256i, word: __m256i) -> _
     }
 }
 
+/// The sum of eight lanes, in the order of [`Lanes::sum`].
+#[inline(always)]
+pub(super) fn sum_of(floats: __m256) -> f32 {
+    // SAFETY: callers have a proof of the instructions.
+    #[allow(unsafe_code)]
+    unsafe {
+        let four = _mm_add_ps(_mm256_castps256_ps128(floats), _mm256_extractf128_ps::<1>(floats));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+}
+
+/// The sums of four times eight lanes, each in the order of [`Lanes::sum`].
+#[inline(always)]
+pub(super) fn four_sums_of([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
+    // SAFETY: callers have a proof of the instructions.
+    #[allow(unsafe_code)]
+    unsafe {
+        let ab = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
+        let cd = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(c, d), _mm256_permute2f128_ps::<0x31>(c, d));
+        let two = _mm256_add_ps(_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xEE>(ab, cd));
+        let one = _mm256_add_ps(two, _mm256_movehdup_ps(two));
+        // Now `a` and `c` are the even lanes of the lower half, `b` and `d` those of the upper.
+        let sums: [f32; 8] = cast(one);
+        [sums[0], sums[4], sums[2], sums[6]]
+    }
+}
+
 /// `2^(e − 64)`.
 #[inline(always)]
 fn power(exponents: __m256i) -> __m256 {
@@ -327,6 +355,23 @@ impl<const DOT: u8> Lanes for Avx2<DOT> {
         unsafe {
             _mm256_storeu_ps(into, floats[0]);
             _mm256_storeu_ps(into.add(8), floats[1]);
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self, floats: [__m256; 2]) -> f32 {
+        sum_of(unsafe { _mm256_add_ps(floats[0], floats[1]) })
+    }
+
+    #[inline(always)]
+    fn four_sums(self, [a, b, c, d]: [[__m256; 2]; 4]) -> [f32; 4] {
+        unsafe {
+            four_sums_of([
+                _mm256_add_ps(a[0], a[1]),
+                _mm256_add_ps(b[0], b[1]),
+                _mm256_add_ps(c[0], c[1]),
+                _mm256_add_ps(d[0], d[1]),
+            ])
         }
     }
 

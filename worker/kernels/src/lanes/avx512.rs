@@ -258,6 +258,27 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     }
 
     #[inline(always)]
+    fn sum(self, floats: __m512) -> f32 {
+        let upper = unsafe { _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(floats))) };
+        super::avx2::sum_of(unsafe { _mm256_add_ps(_mm512_castps512_ps256(floats), upper) })
+    }
+
+    #[inline(always)]
+    fn four_sums(self, [a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+        unsafe {
+            let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
+            let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xEE>(c, d));
+            // Four lanes of each vector, one vector behind the other.
+            let four = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xDD>(ab, cd));
+            let two = _mm512_add_ps(four, _mm512_permute_ps::<0b0000_1110>(four));
+            let one = _mm512_add_ps(two, _mm512_permute_ps::<1>(two));
+            let mut sums = [0.0; LANES];
+            self.store(one, &mut sums);
+            [sums[0], sums[4], sums[8], sums[12]]
+        }
+    }
+
+    #[inline(always)]
     fn prefetch(self, address: *const u8) {
         // A prefetch reads nothing and accepts any address.
         #[allow(unused_unsafe, reason = "newer compilers do not need it")]

@@ -158,6 +158,7 @@ impl Instructions {
         set.is_available().then_some(Self(set))
     }
 
+    #[cfg(any(test, target_arch = "x86_64"))]
     pub(crate) fn set(self) -> InstructionSet {
         self.0
     }
@@ -189,14 +190,6 @@ impl Instructions {
             InstructionSet::Avx512Vnni => Self(InstructionSet::Avx512).run(work),
             InstructionSet::NeonDotprod => Self(InstructionSet::Neon).run(work),
             _ => self.run(work),
-        }
-    }
-
-    /// The vectors of floats that generic code uses under this set.
-    pub(crate) fn floats(self) -> pulp::Arch {
-        match self.0 {
-            InstructionSet::Portable => pulp::Arch::Scalar,
-            _ => pulp::Arch::new(),
         }
     }
 

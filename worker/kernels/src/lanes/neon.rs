@@ -330,6 +330,16 @@ impl<const DOTPROD: bool> Lanes for Neon<DOTPROD> {
     }
 
     #[inline(always)]
+    fn sum(self, floats: [float32x4_t; 4]) -> f32 {
+        let [a, b, c, d] = floats;
+        unsafe {
+            let four = vaddq_f32(vaddq_f32(a, c), vaddq_f32(b, d));
+            let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+            vget_lane_f32::<0>(two) + vget_lane_f32::<1>(two)
+        }
+    }
+
+    #[inline(always)]
     fn prefetch(self, address: *const u8) {
         // A prefetch reads nothing and accepts any address.
         unsafe {

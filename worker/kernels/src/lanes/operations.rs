@@ -81,6 +81,13 @@ pub(crate) trait Lanes: Copy {
     /// `c − a b`, rounded once.
     fn neg_mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     fn store(self, floats: Self::Floats, into: &mut [f32; LANES]);
+    /// The sum of all lanes: the upper half is added to the lower one until one lane is left.
+    fn sum(self, floats: Self::Floats) -> f32;
+    /// The sums of four vectors, each as by [`Self::sum`].
+    #[inline(always)]
+    fn four_sums(self, [a, b, c, d]: [Self::Floats; 4]) -> [f32; 4] {
+        [self.sum(a), self.sum(b), self.sum(c), self.sum(d)]
+    }
 
     /// Asks for memory that is read soon, into the second cache.
     fn prefetch(self, address: *const u8);

@@ -196,5 +196,17 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    fn sum(self, mut floats: [f32; LANES]) -> f32 {
+        let mut half = LANES / 2;
+        while half > 0 {
+            for lane in 0..half {
+                floats[lane] += floats[lane + half];
+            }
+            half /= 2;
+        }
+        floats[0]
+    }
+
+    #[inline(always)]
     fn prefetch(self, _: *const u8) {}
 }

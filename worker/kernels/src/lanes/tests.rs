@@ -101,6 +101,10 @@ impl Operations {
         floats("mul", lanes.mul(x, y));
         floats("mul add", lanes.mul_add(x, y, halves));
         floats("neg mul add", lanes.neg_mul_add(x, y, halves));
+        // The vectors differ in all lanes, and their sums depend on the order.
+        let vectors = [x, y, lanes.mul(x, y), lanes.mul_add(x, y, x)];
+        results.push(("sum", vectors.map(|vector| lanes.sum(vector).to_bits()).to_vec()));
+        results.push(("four sums", lanes.four_sums(vectors).map(f32::to_bits).to_vec()));
     }
 }
 

@@ -5,7 +5,9 @@
 use pulp::NullaryFnOnce;
 
 use super::fields::{Field, TilePiece, places, spread_bits};
-use crate::lanes::{InstructionSet, Instructions, LANES};
+#[cfg(any(test, target_arch = "x86_64"))]
+use crate::lanes::InstructionSet;
+use crate::lanes::{Instructions, LANES};
 
 /// Interleaves `rows`, stored one after another, into `tile`; both have the same size.
 pub(super) fn interleave(

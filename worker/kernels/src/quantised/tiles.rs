@@ -12,8 +12,8 @@ use super::formats::Format;
 use super::interleave::{interleave, row_of};
 use super::products::multiply_tile;
 use crate::activations::Activations;
+use crate::floats::product::WORTH_SHARING;
 use crate::lanes::{Instructions, LANES};
-use crate::product::WORTH_SHARING;
 
 /// Rows of activations that use a part of the matrix together. They stay in the cache while its tiles change.
 const ROWS_TOGETHER: usize = 64;
