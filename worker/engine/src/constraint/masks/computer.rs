@@ -7,10 +7,12 @@ use llguidance::derivre::StateID;
 use llguidance::earley::{BiasComputer, ParserRecognizer, SlicedBiasComputer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
 
+use super::class_tree::ClassTree;
 use super::kept::{GrammarId, KeptMasks};
 use super::lexer_mask::LexerMask;
-use super::steps::{CompareBudget, LexerStep, LexerSteps, Row};
-use super::tree::{TokenNode, TokenTree, same_bytes};
+use super::lexer_walk::{LexerWalk, Subtrees};
+use super::steps::{LexerStep, LexerSteps, Row};
+use super::tree::{TokenTree, same_bytes};
 
 /// Sets of tokens that the library allows at once where a lexeme may go on with any of their texts: white space, and
 /// the text of JSON strings.
@@ -41,6 +43,7 @@ impl Default for MaskLimits {
 /// The masks of all grammars over one vocabulary.
 pub(crate) struct Masks {
     pub(super) tree: Arc<TokenTree>,
+    classes: Arc<ClassTree>,
     pub(super) kept: Arc<KeptMasks>,
     limits: MaskLimits,
 }
@@ -49,31 +52,19 @@ pub(crate) struct Masks {
 struct GrammarMasks {
     library: Arc<SlicedBiasComputer>,
     tree: Arc<TokenTree>,
+    classes: Arc<ClassTree>,
     kept: Arc<KeptMasks>,
     few_nodes: usize,
     grammar: GrammarId,
     steps: Mutex<LexerSteps>,
 }
 
-/// Subtrees of the tree of tokens, side by side, and the state of the lexer in front of them.
-struct Subtrees {
-    nodes: Range<usize>,
-    row: Row,
-}
-
-/// A walk of the lexer over the tree of tokens.
-struct LexerWalk<'a, 'p> {
-    tree: &'a TokenTree,
-    parser: &'a mut ParserRecognizer<'p>,
-    steps: &'a mut LexerSteps,
-    budget: CompareBudget,
-    walked: usize,
-}
-
 impl Masks {
     /// The masks over these tokens, as the library knows them.
     pub(crate) fn new(words: &[Vec<u8>], limits: MaskLimits) -> Self {
-        Self { tree: Arc::new(TokenTree::new(words)), kept: Arc::new(KeptMasks::new(limits.most_bytes)), limits }
+        let tree = TokenTree::new(words);
+        let (classes, kept) = (ClassTree::new(&tree), KeptMasks::new(limits.most_bytes));
+        Self { tree: Arc::new(tree), classes: Arc::new(classes), kept: Arc::new(kept), limits }
     }
 
     /// The masks of a grammar whose parser was made with the library's slices.
@@ -81,6 +72,7 @@ impl Masks {
         Arc::new(GrammarMasks {
             library,
             tree: Arc::clone(&self.tree),
+            classes: Arc::clone(&self.classes),
             kept: Arc::clone(&self.kept),
             few_nodes: self.limits.few_nodes,
             grammar: self.kept.grammar(),
@@ -125,43 +117,63 @@ impl GrammarMasks {
                 .any(|slice| matches!(lexer.check_subsume(state, slice, SLICE_BUDGET, None), Ok(true)))
     }
 
-    /// The mask of a state, made of that of the most similar one.
+    /// The mask of a state.
     fn lexer_mask(&self, parser: &mut ParserRecognizer<'_>, state: StateID) -> LexerMask {
-        const TRIED: usize = 4;
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         let row = steps.row(parser, state);
         let budget = steps.budget();
-        let mut walk = LexerWalk { tree: &self.tree, parser, steps: &mut steps, budget, walked: 0 };
-        let mut near = None::<(usize, Row, Arc<LexerMask>)>;
-        for (other, known) in self.kept.recent(self.grammar).into_iter().take(TRIED) {
-            let other = walk.row(other);
-            let nodes = walk.nodes_of_differing_roots(row, other);
-            if near.as_ref().is_none_or(|(fewest, ..)| nodes < *fewest) {
-                near = Some((nodes, other, known));
-            }
-            if nodes == 0 {
-                break;
-            }
+        let (tree, classes) = (&*self.tree, &*self.classes);
+        // Beyond it, less work is needed to make the mask of that of another state.
+        let most_mixed = tree.len() / 64;
+        let mut walk =
+            LexerWalk { tree, classes, parser, steps: &mut steps, budget, walked: 0, mixed_nodes: most_mixed };
+        let mut mask = LexerMask::new(self.library.trie().alloc_token_set());
+        if walk.mixed_nodes_at_roots(row) < most_mixed {
+            walk.add_classes(Subtrees { nodes: 0..classes.len(), row }, &mut mask);
+        } else {
+            walk.mixed_nodes = 0;
         }
-        let near = near.and_then(|(_, other, known)| Some((walk.differing(row, other)?, known)));
-        let mask = match near {
-            Some((differing, known)) => {
-                let nodes: Vec<_> = differing.iter().map(|subtrees| subtrees.nodes.clone()).collect();
-                let tokens = nodes.iter().flat_map(|nodes| self.tree.tokens(nodes.clone()));
-                let mut mask = known.without(&nodes, tokens);
-                differing.into_iter().for_each(|subtrees| walk.add(subtrees, &mut mask));
-                mask
-            }
-            None => {
-                let mut mask = LexerMask::new(self.library.trie().alloc_token_set());
-                walk.add(Subtrees { nodes: 0..self.tree.len(), row }, &mut mask);
-                mask
-            }
-        };
+        if walk.mixed_nodes == 0 {
+            walk.mixed_nodes = usize::MAX;
+            mask = self.mask_like_another(&mut walk, row);
+        }
         let walked = walk.walked;
         parser.save_stats(walked);
         steps.bound();
         mask
+    }
+
+    /// The mask of a state that does not make the same of the bytes of a class, made of that of the most similar one.
+    fn mask_like_another(&self, walk: &mut LexerWalk<'_, '_>, row: Row) -> LexerMask {
+        const TRIED: usize = 4;
+        let (tree, classes) = (&*self.tree, &*self.classes);
+        let mut near = None::<(usize, Row, Arc<LexerMask>)>;
+        for (other, known) in self.kept.recent(self.grammar).into_iter().take(TRIED) {
+            let other = walk.row(other);
+            let tokens = walk.tokens_of_differing_roots(row, other);
+            if near.as_ref().is_none_or(|(fewest, ..)| tokens < *fewest) {
+                near = Some((tokens, other, known));
+            }
+            if tokens == 0 {
+                break;
+            }
+        }
+        let near = near.and_then(|(_, other, known)| Some((walk.differing(row, other)?, known)));
+        match near {
+            Some((differing, known)) => {
+                let mut mask = known.without(&differing.parts(), tree, classes);
+                differing.classes.into_iter().for_each(|subtrees| walk.add_classes(subtrees, &mut mask));
+                for subtrees in differing.nodes {
+                    walk.add(subtrees, &mut mask);
+                }
+                mask
+            }
+            None => {
+                let mut mask = LexerMask::new(self.library.trie().alloc_token_set());
+                walk.add_classes(Subtrees { nodes: 0..classes.len(), row }, &mut mask);
+                mask
+            }
+        }
     }
 
     /// Adds the tokens about which the parser decides.
@@ -176,111 +188,6 @@ impl GrammarMasks {
             let _ = alike.iter().all(|at| walk.enter(*at as usize));
         }
         walk.finish()
-    }
-}
-
-impl LexerWalk<'_, '_> {
-    fn row(&mut self, state: StateID) -> Row {
-        self.steps.row(self.parser, state)
-    }
-
-    /// Number of nodes at and below first bytes behind which two states may differ.
-    fn nodes_of_differing_roots(&mut self, one: Row, other: Row) -> usize {
-        let tree = self.tree;
-        tree.roots()
-            .filter(|at| !self.is_same((one, other), 0, *at).unwrap_or(false))
-            .map(|at| tree.below(at).len())
-            .sum()
-    }
-
-    /// The subtrees of which two states make something else, and the row of the first state in front of each. `None` if
-    /// they are most of the tree.
-    fn differing(&mut self, one: Row, other: Row) -> Option<Vec<Subtrees>> {
-        let tree = self.tree;
-        let (mut pairs, mut differing) = (vec![((one, other), 0)], Vec::<Subtrees>::new());
-        let (mut walked, mut most) = (0, tree.len() / 2);
-        // Beyond it a walk of the one state alone is less work.
-        let most_walked = 1_024.max(tree.len() / 16);
-        tree.walk(0..tree.len(), |at, node| {
-            walked += 1;
-            pairs.truncate(usize::from(node.depth) + 1);
-            if walked > most_walked {
-                most = 0;
-            }
-            let Some(&(pair, least)) = pairs.last().filter(|_| most > 0) else { return false };
-            match self.is_same(pair, least, at) {
-                Ok(true) => {}
-                Ok(false) => {
-                    let nodes = tree.below(at);
-                    most = most.saturating_sub(nodes.len());
-                    match differing.last_mut().filter(|last| {
-                        let depth = tree.node(last.nodes.start).depth;
-                        last.nodes.end == at && last.row == pair.0 && depth == node.depth
-                    }) {
-                        Some(last) => last.nodes.end = nodes.end,
-                        None => differing.push(Subtrees { nodes, row: pair.0 }),
-                    }
-                }
-                Err(pair) => {
-                    pairs.push(pair);
-                    return true;
-                }
-            }
-            false
-        });
-        self.walked += walked;
-        Some(differing).filter(|_| most > 0)
-    }
-
-    /// Whether two states make the same of a node and all below it, where they do so of all texts that are shorter than
-    /// `least`. `Err`: of the node, and it leads to two states of which the same is known.
-    fn is_same(&mut self, (one, other): (Row, Row), least: usize, at: usize) -> Result<bool, ((Row, Row), usize)> {
-        let node = self.tree.node(at);
-        let compared = self.steps.compare(self.parser, one, other, node.byte);
-        compared.or_else(|pair| {
-            let least = least.saturating_sub(1);
-            if usize::from(node.height) < least || self.are_alike(pair, node) {
-                return Ok(true);
-            }
-            Err((pair, self.steps.least(pair, node.texts.all()).max(least)))
-        })
-    }
-
-    /// Whether two states make the same of all below a node.
-    fn are_alike(&mut self, pair: (Row, Row), node: &TokenNode) -> bool {
-        let (texts, height) = (node.texts, usize::from(node.height));
-        let mut are_alike = |texts| self.steps.are_alike(self.parser, pair, texts, height, &mut self.budget);
-        pair.0 != Row::ANY && are_alike(texts.all()) || are_alike(texts)
-    }
-
-    /// Adds what a state makes of subtrees.
-    fn add(&mut self, subtrees: Subtrees, mask: &mut LexerMask) {
-        const FEW: usize = 3;
-        let tree = self.tree;
-        let start = usize::from(tree.node(subtrees.nodes.start).depth);
-        let (mut rows, mut walked) = (vec![subtrees.row], 0);
-        tree.walk(subtrees.nodes, |at, node| {
-            walked += 1;
-            rows.truncate(usize::from(node.depth) - start + 1);
-            let Some(&row) = rows.last() else { return false };
-            match self.steps.step(self.parser, row, node.byte) {
-                LexerStep::Inside(next) => {
-                    let is_all_inside = tree.below(at).len() > FEW && self.are_alike((Row::ANY, next), node);
-                    let inside = if is_all_inside { tree.below(at) } else { at..at + 1 };
-                    tree.tokens(inside).iter().for_each(|token| mask.inside.allow_token(*token));
-                    rows.push(next);
-                    return !is_all_inside;
-                }
-                LexerStep::Last => mask.last.push(at as u32),
-                LexerStep::Behind => {
-                    let end = self.steps.end(row);
-                    mask.behind.entry((end, node.byte)).or_default().push(at as u32);
-                }
-                LexerStep::Dead => {}
-            }
-            false
-        });
-        self.walked += walked;
     }
 }
 

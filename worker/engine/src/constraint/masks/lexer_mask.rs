@@ -5,7 +5,9 @@ use std::ops::Range;
 use llguidance::HashMap;
 use llguidance::toktrie::SimpleVob;
 
+use super::class_tree::ClassTree;
 use super::steps::LexemeEnd;
+use super::tree::TokenTree;
 
 /// The tokens about which a state of the lexer decides, and where the others are: at nodes whose byte ends a lexeme,
 /// and below them.
@@ -19,21 +21,39 @@ pub(super) struct LexerMask {
     pub(super) behind: HashMap<(LexemeEnd, u8), Vec<u32>>,
 }
 
+/// Parts of the tree of tokens.
+pub(super) struct TokenParts {
+    /// Nodes of the tree of classes, in its order.
+    pub(super) classes: Vec<Range<usize>>,
+    /// Nodes of the tree of tokens.
+    pub(super) nodes: Vec<Range<usize>>,
+}
+
 impl LexerMask {
     /// A mask of these tokens and nothing else.
     pub(super) fn new(inside: SimpleVob) -> Self {
         Self { inside, last: Vec::new(), behind: HashMap::default() }
     }
 
-    /// The mask without what it says of some nodes and the tokens that end at them.
-    pub(super) fn without<'a>(&self, nodes: &[Range<usize>], tokens: impl Iterator<Item = &'a u32>) -> Self {
+    /// Allows tokens that stay inside of a lexeme.
+    pub(super) fn allow(&mut self, tokens: &[u32]) {
+        tokens.iter().for_each(|token| self.inside.allow_token(*token));
+    }
+
+    /// The mask without what it says of some parts of the tree.
+    pub(super) fn without(&self, parts: &TokenParts, tree: &TokenTree, classes: &ClassTree) -> Self {
         let mut inside = self.inside.clone();
-        tokens.for_each(|token| inside.disallow_token(*token));
+        let of_classes = parts.classes.iter().map(|nodes| classes.tokens(nodes.clone()));
+        let tokens = of_classes.chain(parts.nodes.iter().map(|nodes| tree.tokens(nodes.clone())));
+        tokens.flatten().for_each(|token| inside.disallow_token(*token));
+        let places: Vec<Range<usize>> = parts.classes.iter().map(|nodes| classes.places(nodes.clone())).collect();
+        let mut nodes = parts.nodes.clone();
+        nodes.sort_unstable_by_key(|range| range.start);
+        let has = |ranges: &[Range<usize>], at: usize| {
+            ranges.get(ranges.partition_point(|range| range.end <= at)).is_some_and(|range| range.start <= at)
+        };
         let kept = |from: &[u32]| -> Vec<u32> {
-            let is_kept = |at: &u32| {
-                let place = nodes.partition_point(|range| range.end <= *at as usize);
-                nodes.get(place).is_none_or(|range| (*at as usize) < range.start)
-            };
+            let is_kept = |at: &u32| !has(&nodes, *at as usize) && !has(&places, classes.place(*at));
             from.iter().copied().filter(is_kept).collect()
         };
         let behind = self.behind.iter().map(|(key, from)| (*key, kept(from))).filter(|(_, nodes)| !nodes.is_empty());

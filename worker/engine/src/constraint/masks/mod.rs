@@ -8,19 +8,25 @@
 //! Where a lexeme ends in front of a byte that it cannot have, the parser is asked once for all tokens in which that
 //! byte comes in the same state.
 //!
-//! States are alike: free text in which a mark may begin differs from free text only in the next byte of the mark, and
-//! the states of a pattern that counts differ only in long texts. A mask is therefore made of that of another state: a
-//! subtree of tokens is left as it is where both states make the same of all texts below it. A subtree whose texts all
-//! stay inside of a lexeme is allowed at once. Both are found in tables of the lexer's steps ([`LexerSteps`]), by the
-//! kinds of bytes below each node ([`TextKinds`]).
+//! Most states make the same of all bytes of a class, such as small letters. Tokens are therefore walked by the classes
+//! of their bytes ([`ClassTree`]), and one by one only behind bytes that a state tells apart within their class.
 //!
+//! If these have many tokens, another state helps. States are alike: free text in which a mark may begin differs from
+//! free text only in the next byte of the mark, and the states of a pattern that counts differ only in long texts. A
+//! mask is then made of that of another state: a subtree of tokens is left as it is where both states make the same
+//! of all texts below it. A subtree whose texts all stay inside of a lexeme is allowed at once. Both are found in
+//! tables of the lexer's steps ([`LexerSteps`]), by the kinds of bytes below each node ([`TextKinds`]).
+//!
+//! [`ClassTree`]: class_tree::ClassTree
 //! [`LexerMask`]: lexer_mask::LexerMask
 //! [`LexerSteps`]: steps::LexerSteps
 //! [`TextKinds`]: text_kinds::TextKinds
 
+mod class_tree;
 mod computer;
 mod kept;
 mod lexer_mask;
+mod lexer_walk;
 mod steps;
 #[cfg(test)]
 mod tests;

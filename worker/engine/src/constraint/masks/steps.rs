@@ -4,7 +4,7 @@ use llguidance::derivre::StateID;
 use llguidance::earley::ParserRecognizer;
 use llguidance::{HashMap, HashSet};
 
-use super::text_kinds::TextKinds;
+use super::text_kinds::{ByteClass, TextKinds};
 
 /// A state of the lexer that has a row in the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +37,8 @@ pub(super) struct LexerSteps {
     ends: Vec<LexemeEnd>,
     /// 256 cells for each row.
     cells: Vec<Cell>,
+    /// [`ByteClass::COUNT`] cells for each row.
+    class_cells: Vec<Cell>,
     /// The last distances that were found, each at the place of its key.
     distances: Vec<Distance>,
     /// Rows that were made by comparisons so far.
@@ -89,7 +91,9 @@ impl Cell {
     const LAST: Self = Self(1);
     const BEHIND: Self = Self(2);
     const DEAD: Self = Self(3);
-    const FIRST_ROW: u32 = 4;
+    /// Bytes of a class have several effects.
+    const MIXED: Self = Self(4);
+    const FIRST_ROW: u32 = 5;
 
     fn of(step: LexerStep) -> Self {
         match step {
@@ -104,7 +108,7 @@ impl Cell {
         match self {
             Self::LAST => LexerStep::Last,
             Self::BEHIND => LexerStep::Behind,
-            Self::DEAD | Self::MISSING => LexerStep::Dead,
+            Self::DEAD | Self::MISSING | Self::MIXED => LexerStep::Dead,
             Self(row) => LexerStep::Inside(Row(row - Self::FIRST_ROW)),
         }
     }
@@ -128,6 +132,7 @@ impl LexerSteps {
             self.states.push(state);
             self.ends.push(end);
             self.cells.resize(self.states.len() << 8, Cell::MISSING);
+            self.class_cells.resize(self.states.len() * ByteClass::COUNT, Cell::MISSING);
             Row(self.states.len() as u32 - 1)
         })
     }
@@ -157,6 +162,30 @@ impl LexerSteps {
         step
     }
 
+    /// The effect of all bytes of a class; `None` if they have several.
+    #[inline]
+    pub(super) fn class_step(
+        &mut self,
+        parser: &mut ParserRecognizer<'_>,
+        row: Row,
+        class: ByteClass,
+    ) -> Option<LexerStep> {
+        match self.class_cells[class_place(row, class)] {
+            Cell::MISSING => self.first_class_step(parser, row, class),
+            Cell::MIXED => None,
+            known => Some(known.step()),
+        }
+    }
+
+    #[cold]
+    fn first_class_step(&mut self, parser: &mut ParserRecognizer<'_>, row: Row, class: ByteClass) -> Option<LexerStep> {
+        let (first, others) = class.bytes().split_first()?;
+        let step = self.step(parser, row, *first);
+        let is_one = others.iter().all(|byte| self.step(parser, row, *byte) == step);
+        self.class_cells[class_place(row, class)] = if is_one { Cell::of(step) } else { Cell::MIXED };
+        Some(step).filter(|_| is_one)
+    }
+
     /// The lexemes that may end in a state.
     pub(super) fn end(&self, row: Row) -> LexemeEnd {
         self.ends[row.0 as usize]
@@ -170,7 +199,24 @@ impl LexerSteps {
         other: Row,
         byte: u8,
     ) -> Result<bool, (Row, Row)> {
-        match (self.step(parser, one, byte), self.step(parser, other, byte)) {
+        let steps = (self.step(parser, one, byte), self.step(parser, other, byte));
+        self.compare_steps(one, other, steps)
+    }
+
+    /// The same for all bytes of a class; `None` if they have several effects.
+    pub(super) fn compare_class(
+        &mut self,
+        parser: &mut ParserRecognizer<'_>,
+        one: Row,
+        other: Row,
+        class: ByteClass,
+    ) -> Option<Result<bool, (Row, Row)>> {
+        let steps = (self.class_step(parser, one, class)?, self.class_step(parser, other, class)?);
+        Some(self.compare_steps(one, other, steps))
+    }
+
+    fn compare_steps(&self, one: Row, other: Row, steps: (LexerStep, LexerStep)) -> Result<bool, (Row, Row)> {
+        match steps {
             (LexerStep::Inside(one), LexerStep::Inside(other)) if one != other => Err((one, other)),
             (LexerStep::Behind, LexerStep::Behind) => Ok(self.end(one) == self.end(other)),
             (one, other) => Ok(one == other),
@@ -179,7 +225,7 @@ impl LexerSteps {
 
     /// The cost that comparisons for one mask may have.
     pub(super) fn budget(&self) -> CompareBudget {
-        CompareBudget { pairs: 2_048, new_rows: MOST_COMPARED.saturating_sub(self.compared).min(32) }
+        CompareBudget { pairs: 64, new_rows: MOST_COMPARED.saturating_sub(self.compared).min(32) }
     }
 
     /// Whether no text of up to so many bytes is treated differently. `false` if that would cost too much to find out.
@@ -239,28 +285,28 @@ impl LexerSteps {
                 }
                 budget.pairs -= 1;
                 let rows = self.states.len();
-                let mut same = None;
-                for byte in texts.bytes(character) {
-                    let Some(character) = character.with(byte) else { continue };
-                    // Most bytes have the effect of the one before.
-                    let effect = (self.cells[place(one, byte)], self.cells[place(other, byte)], character);
-                    if same == Some(effect) {
+                for class in texts.classes(character) {
+                    let Some(character) = class.bytes().first().and_then(|byte| character.with(*byte)) else {
                         continue;
-                    }
-                    match self.compare(parser, one, other, byte) {
-                        Ok(true) => {}
-                        Ok(false) => {
-                            is_exact = true;
-                            break 'found;
-                        }
-                        Err((one, other)) => {
-                            let pair = (one, other, character);
-                            if seen.insert(pair) {
-                                next.push(pair);
+                    };
+                    let of_all = self.compare_class(parser, one, other, class);
+                    let bytes = if of_all.is_some() { &[] } else { class.bytes() };
+                    let of_each = bytes.iter().map(|byte| self.compare(parser, one, other, *byte));
+                    for compared in of_all.into_iter().chain(of_each) {
+                        match compared {
+                            Ok(true) => {}
+                            Ok(false) => {
+                                is_exact = true;
+                                break 'found;
+                            }
+                            Err((one, other)) => {
+                                let pair = (one, other, character);
+                                if seen.insert(pair) {
+                                    next.push(pair);
+                                }
                             }
                         }
                     }
-                    same = Some((self.cells[place(one, byte)], self.cells[place(other, byte)], character));
                 }
                 let new_rows = self.states.len() - rows;
                 self.compared += new_rows;
@@ -297,6 +343,7 @@ impl Default for LexerSteps {
             states: vec![StateID::MISSING],
             ends: vec![LexemeEnd::In(StateID::MISSING)],
             cells: vec![Cell::of(LexerStep::Inside(Row::ANY)); 256],
+            class_cells: vec![Cell::of(LexerStep::Inside(Row::ANY)); ByteClass::COUNT],
             distances: vec![
                 Distance { key: (Row::ANY, Row::ANY, TextKinds::none(None)), least: 0, is_exact: false };
                 DISTANCES
@@ -308,6 +355,10 @@ impl Default for LexerSteps {
 
 fn place(row: Row, byte: u8) -> usize {
     (row.0 as usize) << 8 | usize::from(byte)
+}
+
+fn class_place(row: Row, class: ByteClass) -> usize {
+    row.0 as usize * ByteClass::COUNT + class.number()
 }
 
 fn distance_place((Row(one), Row(other), texts): (Row, Row, TextKinds)) -> usize {

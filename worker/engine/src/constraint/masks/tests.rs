@@ -236,7 +236,7 @@ fn en_6_free_text_and_the_marks_in_it_need_no_walk_over_all_tokens() {
         let compiled = compiler.compile(&grammar).unwrap();
         let answer = "I look. <tool_ <｜tool▁ca [TOOL_CAL or so";
         let (first, second) = (nodes(compiled.matcher(), answer), nodes(compiled.matcher(), answer));
-        assert!(first.iter().all(|nodes| *nodes < all / 4), "{format:?}: {first:?} of {all}");
+        assert!(first.iter().all(|nodes| *nodes < all / 2), "{format:?}: {first:?} of {all}");
         let library = nodes(compiler.plain(&grammar).unwrap(), answer);
         assert!(library.iter().filter(|nodes| **nodes > all / 2).count() > 4, "{format:?}: {library:?} of {all}");
         // The library walks where a character has begun.

@@ -5,6 +5,11 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TextKinds(u32);
 
+/// Bytes that most patterns treat alike. Those outside of ASCII that may follow the same part of a character are one
+/// class, and those in no character are a class each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ByteClass(u8);
+
 /// The part of a character that some bytes end with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Character(u8);
@@ -30,25 +35,6 @@ static CLASS: [u32; 256] = {
     classes
 };
 
-/// All bytes in the order of their classes, and where each class begins.
-static IN_ORDER: ([u8; 256], [usize; 29]) = {
-    let (mut bytes, mut begins, mut filled, mut class) = ([0; 256], [0; 29], 0, 0);
-    while class < 28 {
-        begins[class] = filled;
-        let mut byte = 0;
-        while byte < 256 {
-            if CLASS[byte] == 1 << class {
-                bytes[filled] = byte as u8;
-                filled += 1;
-            }
-            byte += 1;
-        }
-        class += 1;
-    }
-    begins[28] = filled;
-    (bytes, begins)
-};
-
 /// The character with each byte. Where there is none: [`IMPOSSIBLE`].
 static WITH: [[u8; 256]; 8] = {
     let (mut table, mut character) = ([[IMPOSSIBLE; 256]; 8], 0);
@@ -66,6 +52,52 @@ static WITH: [[u8; 256]; 8] = {
 };
 const IMPOSSIBLE: u8 = u8::MAX;
 
+/// The number of each byte's [`ByteClass`].
+static NUMBER: [u8; 256] = {
+    let (mut numbers, mut byte, mut next) = ([0; 256], 0, HIGH_NUMBERS + 10);
+    while byte < 256 {
+        numbers[byte] = match byte as u8 {
+            ascii @ 0..=0x7f => class(ascii) as u8,
+            0x80..=0x8f => HIGH_NUMBERS,
+            0x90..=0x9f => HIGH_NUMBERS + 1,
+            0xa0..=0xbf => HIGH_NUMBERS + 2,
+            0xc2..=0xdf => HIGH_NUMBERS + 3,
+            0xe0 => HIGH_NUMBERS + 4,
+            0xed => HIGH_NUMBERS + 5,
+            0xe1..=0xef => HIGH_NUMBERS + 6,
+            0xf0 => HIGH_NUMBERS + 7,
+            0xf1..=0xf3 => HIGH_NUMBERS + 8,
+            0xf4 => HIGH_NUMBERS + 9,
+            _ => {
+                next += 1;
+                next - 1
+            }
+        };
+        byte += 1;
+    }
+    numbers
+};
+const HIGH_NUMBERS: u8 = 27;
+
+/// The bytes in the order of their [`ByteClass`], and where each begins.
+static BY_NUMBER: ([u8; 256], [usize; ByteClass::COUNT + 1]) = {
+    let (mut bytes, mut begins, mut filled, mut number) = ([0; 256], [0; ByteClass::COUNT + 1], 0, 0);
+    while number < ByteClass::COUNT {
+        begins[number] = filled;
+        let mut byte = 0;
+        while byte < 256 {
+            if NUMBER[byte] as usize == number {
+                bytes[filled] = byte as u8;
+                filled += 1;
+            }
+            byte += 1;
+        }
+        number += 1;
+    }
+    begins[number] = filled;
+    (bytes, begins)
+};
+
 const fn class(byte: u8) -> u32 {
     match byte {
         b'a'..=b'z' => 0,
@@ -81,6 +113,27 @@ const fn class(byte: u8) -> u32 {
             }
             6 + number as u32
         }
+    }
+}
+
+impl ByteClass {
+    /// More than there are.
+    pub(super) const COUNT: usize = 64;
+
+    /// The class of a byte.
+    pub(super) fn of(byte: u8) -> Self {
+        Self(NUMBER[usize::from(byte)])
+    }
+
+    /// Its number, less than [`Self::COUNT`].
+    pub(super) fn number(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The bytes of the class.
+    pub(super) fn bytes(self) -> &'static [u8] {
+        let (bytes, begins) = (&BY_NUMBER.0, &BY_NUMBER.1);
+        &bytes[begins[self.number()]..begins[self.number() + 1]]
     }
 }
 
@@ -155,18 +208,16 @@ impl TextKinds {
         (mixed >> 32) as usize & (entries - 1)
     }
 
-    /// The first bytes of texts of these classes behind a character.
-    pub(super) fn bytes(self, character: Character) -> impl Iterator<Item = u8> {
-        let (bytes, begins) = (&IN_ORDER.0, &IN_ORDER.1);
-        let classes = if character == Character::NONE { self.0 & CLASSES } else { self.0 & HIGH };
-        let mut left = classes;
+    /// The classes of first bytes of these texts behind a character, and perhaps others that no character has there.
+    pub(super) fn classes(self, character: Character) -> impl Iterator<Item = ByteClass> {
+        let ascii = if character == Character::NONE { u64::from(self.0 & (HIGH - 1)) } else { 0 };
+        let high = if self.0 & HIGH == 0 { 0 } else { u64::MAX << HIGH_NUMBERS };
+        let mut left = ascii | high;
         std::iter::from_fn(move || {
-            let class = left.trailing_zeros() as usize;
-            left &= left.wrapping_sub(1);
-            bytes.get(*begins.get(class)?..*begins.get(class + 1)?)
+            let number = Some(left).filter(|left| *left != 0)?.trailing_zeros();
+            left &= left - 1;
+            Some(ByteClass(number as u8))
         })
-        .flatten()
-        .copied()
     }
 }
 
@@ -196,11 +247,25 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_a_class_make_the_same_of_each_character() {
+        for byte in 0..=u8::MAX {
+            let class = ByteClass::of(byte);
+            assert!(class.bytes().contains(&byte) && class.number() < ByteClass::COUNT);
+            for other in class.bytes() {
+                assert_eq!(CLASS[usize::from(*other)], CLASS[usize::from(byte)]);
+                assert!((0..8).all(|begun| Character(begun).with(*other) == Character(begun).with(byte)));
+            }
+        }
+        let classes: std::collections::BTreeSet<_> = (0..=u8::MAX).map(|byte| ByteClass::of(byte).number()).collect();
+        assert_eq!(classes.into_iter().map(|number| BY_NUMBER.1[number + 1] - BY_NUMBER.1[number]).sum::<usize>(), 256);
+    }
+
+    #[test]
     fn each_byte_of_a_class_begins_texts_that_have_it() {
         for byte in 0..=u8::MAX {
             let texts = TextKinds::none(Some(Character::NONE)).or(byte, TextKinds::none(None));
-            assert!(texts.bytes(Character::NONE).any(|other| other == byte));
-            assert!(texts.all().bytes(Character::NONE).any(|other| other == byte));
+            assert!(texts.classes(Character::NONE).any(|class| class == ByteClass::of(byte)));
+            assert!(texts.all().classes(Character::NONE).any(|class| class == ByteClass::of(byte)));
         }
     }
 }
