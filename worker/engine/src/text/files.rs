@@ -8,7 +8,7 @@ use model_boss_weights::gguf::{GgufModel, GgufModelError};
 use model_boss_weights::{SmallFileError, WeightsError, read_small_file};
 use serde_json::Value;
 
-use super::gguf::{GgufVocabulary, VocabularyError, ranks};
+use super::gguf::{GgufVocabulary, VocabularyError, ranks, sentence_piece_model};
 use super::template::{ChatTemplate, Conversation, TemplateError};
 use super::thoughts::{ThinkingTags, answer_begun};
 use super::tokenizer::{Tokenizer, TokenizerError};
@@ -142,7 +142,8 @@ impl Text {
         Self::from_json(&vocabulary_of(folder), choice)
     }
 
-    /// Reads the vocabulary of a `tokenizer.json`, a `tekken.json` or a GGUF file, and no chat template.
+    /// Reads the vocabulary of a `tokenizer.json`, a `tekken.json`, a SentencePiece model or a GGUF file, and no chat
+    /// template.
     pub fn vocabulary_alone(path: &Path) -> Result<Self, TextError> {
         if let Some(file) = model_boss_weights::gguf_file(path)? {
             return Self::from_gguf(&file, TemplateChoice::Without);
@@ -166,17 +167,26 @@ impl Text {
         Self::new(Tokenizer::without_tokens(), path, Some(template), Vec::new())
     }
 
-    /// Reads a `tokenizer.json` or a `tekken.json`, with the settings in its folder.
+    /// Reads a `tokenizer.json`, a `tekken.json` or a SentencePiece model, with the settings in its folder.
     fn from_json(file: &Path, choice: TemplateChoice<'_>) -> Result<Self, TextError> {
         let folder = file.parent().unwrap_or(file);
         let json = vocabulary_file(file)?;
-        let tokenizer = if is_tekken(file) {
-            let (encoder, special, longest) =
-                ranks::tekken(&json).map_err(|source| TextError::Vocabulary { path: file.to_owned(), source })?;
-            Tokenizer::from_pieces(encoder, &special, longest)
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let others = if is_tekken(&name) {
+            Some(ranks::tekken(&json))
+        } else if is_sentence_piece_model(&name) {
+            Some(sentence_piece_model::sentence_piece_model(&json))
         } else {
-            Tokenizer::from_json(&json, SpecialTokens::default())
-                .map_err(|source| TextError::Tokenizer { path: file.to_owned(), source })?
+            None
+        };
+        let tokenizer = match others {
+            Some(read) => {
+                let read = read.map_err(|source| TextError::Vocabulary { path: file.to_owned(), source });
+                let (encoder, special, longest) = read?;
+                Tokenizer::from_pieces(encoder, &special, longest)
+            }
+            None => Tokenizer::from_json(&json, SpecialTokens::default())
+                .map_err(|source| TextError::Tokenizer { path: file.to_owned(), source })?,
         };
         let configs = Configs::read(folder)?;
         let mut special = configs.special_tokens(&tokenizer);
@@ -352,9 +362,13 @@ fn vocabulary_of(folder: &Path) -> PathBuf {
     if !usual.exists() && tekken.exists() { tekken } else { usual }
 }
 
+/// Whether a file is named as SentencePiece's are: `tokenizer.model`, `spiece.model`, `tokenizer.model.v3`.
+fn is_sentence_piece_model(name: &str) -> bool {
+    name.ends_with(".model") || name.contains(".model.v")
+}
+
 /// Whether a file is named as Mistral's tools expect it of a `tekken.json`.
-fn is_tekken(file: &Path) -> bool {
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
+fn is_tekken(name: &str) -> bool {
     name.contains("tekken") && name.ends_with(".json")
 }
 

@@ -232,9 +232,10 @@ impl ByteCharacters {
         let Some(spelling) = library.id_to_token(id) else { return Vec::new() };
         match self {
             Self::ByteLevel => {
+                // Added tokens are spelled as they are: DeepSeek's `õ` is that character, not the byte 0xF5.
+                let is_added = library.get_added_vocabulary().get_added_tokens_decoder().contains_key(&id);
                 let bytes: Option<Vec<u8>> = spelling.chars().map(byte_of).collect();
-                // Added tokens are spelled as they are.
-                bytes.unwrap_or_else(|| spelling.into_bytes())
+                bytes.filter(|_| !is_added).unwrap_or_else(|| spelling.into_bytes())
             }
             Self::Pieces { .. } => match fallback_byte(&spelling) {
                 Some(byte) => vec![byte],
@@ -362,6 +363,20 @@ mod tests {
                 assert_eq!(table.text(tokens, Specials::Spelled), decoded(library, tokens), "{decoder} {tokens:?}");
             }
         }
+    }
+
+    #[test]
+    fn an_added_token_is_no_spelling_of_bytes() {
+        let mut json: serde_json::Value = serde_json::from_slice(&fixture::byte_level_json()).unwrap();
+        // No text has the byte 0xF5, so training gives it no token.
+        json["model"]["vocab"].as_object_mut().unwrap().remove("õ");
+        let mut added = json["added_tokens"][4].clone();
+        (added["id"], added["content"]) = (serde_json::json!(261), serde_json::json!("õ"));
+        json["added_tokens"].as_array_mut().unwrap().push(added);
+        let tokenizer = Tokenizer::from_json(json.to_string().as_bytes(), SpecialTokens::default()).unwrap();
+        let tokens = tokenizer.encode_rendered("aõé").unwrap();
+        assert_eq!(tokens, [97, tokenizer.id("õ").unwrap(), 195, 169]);
+        assert_eq!(tokenizer.vocabulary().unwrap().text(&tokens, Specials::Hidden), "aõé");
     }
 
     #[test]

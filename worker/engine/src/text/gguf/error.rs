@@ -72,6 +72,9 @@ pub enum VocabularyError {
     /// A vocabulary that spells unknown characters in bytes lacks one.
     #[error("the vocabulary has no token for the byte {0}, with which it spells unknown characters")]
     NoByte(usize),
+    /// A `tokenizer.model` is none, or needs what is not supported.
+    #[error("this SentencePiece model cannot be used: {0}")]
+    SentencePieceModel(&'static str),
     /// A `tekken.json` is none, or contradicts itself.
     #[error("this is no usable tekken.json: {0}")]
     Tekken(String),

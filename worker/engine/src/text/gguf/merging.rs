@@ -48,14 +48,20 @@ impl MergeTable {
 
     /// Appends the tokens of a text.
     pub(super) fn encode(&self, text: &str, output: &mut Vec<u32>) {
+        let has_bytes = self.bytes.iter().any(Option::is_some);
+        let mut behind_unknown = false;
         for piece in Merge::new(self, text).run() {
-            match self.tokens.get(piece) {
+            let token = self.tokens.get(piece);
+            match token {
                 Some(token) => output.push(token.id),
-                None => {
+                None if has_bytes => {
                     let byte = |byte: &u8| self.bytes.get(usize::from(*byte)).copied().flatten().or(self.unknown);
                     output.extend(piece.iter().filter_map(byte));
                 }
+                // Unknown characters in a row are one token.
+                None => output.extend(self.unknown.filter(|_| !behind_unknown)),
             }
+            behind_unknown = token.is_none();
         }
     }
 }

@@ -11,7 +11,8 @@
 //! - `rwkv`: the longest token at each place.
 //! - `plamo2`: the spelling with the best sum of scores.
 //!
-//! `tekken.json` is read here too: byte pairs by rank, without a list of merges.
+//! Two files of other formats are read here too. `tekken.json` has byte pairs by rank, without a list of merges.
+//! `tokenizer.model` is SentencePiece's own, of the kinds of `llama` and `t5`.
 //!
 //! The first four become an ordinary [`tokenizers::Tokenizer`]. The others have encoders of their own. Merging by score
 //! breaks ties by position, which a list of ranked pairs cannot express. Nor does the library normalise texts as
@@ -29,6 +30,7 @@ mod pieces;
 mod plamo;
 pub(super) mod pre_tokenizer;
 pub(super) mod ranks;
+pub(super) mod sentence_piece_model;
 mod sentence_pieces;
 mod special;
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::longest_match::LongestMatchTable;
 use super::merging::MergeTable;
 use super::plamo::PlamoTable;
 use super::special::Special;
-use super::unigram::UnigramTable;
+use super::unigram::{Normalisation, UnigramTable};
 
 /// SentencePiece's spelling of a space.
 const SPACE: &str = "\u{2581}";
@@ -52,6 +52,8 @@ pub(super) enum SpellingWay {
         /// A space is put in front of a text, and behind every token that was cut out of it.
         space_in_front: bool,
     },
+    /// SentencePiece by score, after its normaliser.
+    Normalised { table: MergeTable, normalisation: Normalisation },
     /// Bytes of words, merged by rank. A word that is a token as a whole is taken whole.
     Ranked { cutter: Cutter, table: MergeTable },
     /// The likeliest spelling.
@@ -92,6 +94,14 @@ impl PieceVocabulary {
         let mut behind_special = true;
         while let Some((before, id, behind)) = self.cut_first(rest) {
             self.encode_plain(before, behind_special, &mut output)?;
+            // To SentencePiece a symbol is text like any other, so the space in front of a text is in front of it.
+            if let SpellingWay::Normalised { table, normalisation } = &self.way
+                && normalisation.space_in_front
+                && output.is_empty()
+                && !self.is_special(id)
+            {
+                output.extend(table.whole(SPACE));
+            }
             output.push(id);
             (rest, behind_special) = (behind, true);
         }
@@ -119,6 +129,10 @@ impl PieceVocabulary {
             SpellingWay::Merged { table, space_in_front } => {
                 let spaced = if *space_in_front && behind_special { SPACE } else { "" };
                 table.encode(&(spaced.to_owned() + &text.replace(' ', SPACE)), output);
+            }
+            SpellingWay::Normalised { table, normalisation } => {
+                let normal = if output.is_empty() { normalisation.apply(text) } else { text.replace(' ', SPACE) };
+                table.encode(&normal, output);
             }
             SpellingWay::Ranked { cutter, table } => {
                 for word in cutter.words(text)? {

@@ -22,7 +22,7 @@ pub(super) enum TokenKind {
 }
 
 impl TokenKind {
-    fn from_id(id: i64) -> Self {
+    pub(super) fn from_id(id: i64) -> Self {
         match id {
             1 => Self::Normal,
             2 => Self::Unknown,
@@ -33,6 +33,12 @@ impl TokenKind {
             _ => Self::Unused,
         }
     }
+}
+
+/// `<0x0A>` is the byte 10.
+pub(super) fn byte_of(spelling: &str) -> Option<u8> {
+    let digits = spelling.strip_prefix("<0x")?.strip_suffix('>')?;
+    if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
 /// All tokens, by id.

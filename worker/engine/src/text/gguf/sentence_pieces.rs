@@ -10,7 +10,7 @@ use super::error::VocabularyError;
 use super::longest_match::{LongestMatchTable, unescape};
 use super::merging::{MergeTable, MergeUnits, ScoredToken};
 use super::piece_vocabulary::{PieceToken, PieceVocabulary, SpellingWay};
-use super::pieces::{TokenKind, VocabularyPieces};
+use super::pieces::{TokenKind, VocabularyPieces, byte_of};
 use super::plamo::PlamoTable;
 use super::special::Special;
 use super::unigram::{Normalisation, UnigramTable};
@@ -136,10 +136,4 @@ fn spaced_tokens(pieces: &VocabularyPieces<'_>, special: &Special) -> Vec<PieceT
         PieceToken { spelling: spelling.to_owned(), bytes, hidden: control }
     };
     pieces.iter().map(token).collect()
-}
-
-/// `<0x0A>` is the byte 10.
-fn byte_of(spelling: &str) -> Option<u8> {
-    let digits = spelling.strip_prefix("<0x")?.strip_suffix('>')?;
-    if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
 }

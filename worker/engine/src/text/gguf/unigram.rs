@@ -21,11 +21,14 @@ pub(super) struct Normalisation {
 
 impl Normalisation {
     /// A text with `▁` for its spaces.
-    fn apply(&self, text: &str) -> String {
+    pub(super) fn apply(&self, text: &str) -> String {
         let replaced = self.charsmap.as_ref().map(|charsmap| replace(charsmap, text));
         let text = replaced.as_deref().unwrap_or(text);
         let mut output = String::with_capacity(text.len() + text.len() / 4);
-        let (mut in_word, mut begun) = (false, false);
+        if self.space_in_front && !self.single_spaces && !text.is_empty() {
+            output.push('\u{2581}');
+        }
+        let mut in_word = false;
         for character in text.chars() {
             if character == ' ' {
                 in_word = false;
@@ -34,9 +37,8 @@ impl Normalisation {
                 }
                 continue;
             }
-            if !in_word && (self.single_spaces || self.space_in_front && !begun) {
+            if !in_word && self.single_spaces && (self.space_in_front || !output.is_empty()) {
                 output.push('\u{2581}');
-                begun = true;
             }
             in_word = true;
             output.push(character);
@@ -73,6 +75,8 @@ pub(super) struct UnigramTable {
     tokens: Vec<(u32, f64)>,
     unknown: Option<u32>,
     unknown_score: f64,
+    /// The token of each byte, in vocabularies that spell unknown characters so.
+    bytes: Vec<u32>,
     normalisation: Normalisation,
 }
 
@@ -99,10 +103,23 @@ impl UnigramTable {
             .build(tokens.iter().map(|(spelling, _, _)| spelling))
             .map_err(|error| VocabularyError::Build(error.into()))?;
         let tokens = tokens.iter().map(|(_, id, score)| (*id, *score)).collect();
-        Ok(Self { finder, tokens, unknown, unknown_score: f64::from(least - UNKNOWN_PENALTY), normalisation })
+        Ok(Self {
+            finder,
+            tokens,
+            unknown,
+            unknown_score: f64::from(least - UNKNOWN_PENALTY),
+            bytes: Vec::new(),
+            normalisation,
+        })
     }
 
-    /// Appends the tokens of a text. Characters without a token in a row are one unknown token.
+    /// Spells characters without a token in bytes, by the token of each byte. Nothing changes if one has none.
+    #[must_use]
+    pub(super) fn with_bytes(self, bytes: Vec<Option<u32>>) -> Self {
+        Self { bytes: bytes.into_iter().collect::<Option<Vec<u32>>>().unwrap_or_default(), ..self }
+    }
+
+    /// Appends the tokens of a text. Characters without a token in a row are one unknown token, or bytes.
     pub(super) fn encode(&self, text: &str, output: &mut Vec<u32>) {
         let text = self.normalisation.apply(text);
         let mut best: Vec<Option<BestSpelling>> = vec![None; text.len() + 1];
@@ -130,7 +147,10 @@ impl UnigramTable {
         let mut behind_unknown = false;
         while let Some(BestSpelling { token, start, .. }) = best.get(end).copied().flatten().filter(|_| end > 0) {
             let is_unknown = token.is_none() || token == self.unknown;
-            if !(is_unknown && behind_unknown) {
+            if is_unknown && !self.bytes.is_empty() {
+                let spelled = text.as_bytes().get(start..end).unwrap_or_default().iter().rev();
+                output.extend(spelled.filter_map(|byte| self.bytes.get(usize::from(*byte))));
+            } else if !(is_unknown && behind_unknown) {
                 output.extend(token.or(self.unknown));
             }
             (behind_unknown, end) = (is_unknown, start);
