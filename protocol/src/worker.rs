@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteCount, Category, DeviceId, Generation, ModelId, Residency, SpawnToken, Thinking};
+use crate::{ByteCount, Category, DeviceId, Generation, InstructionSet, ModelId, Residency, SpawnToken, Thinking};
 
 /// Names of headers on the private connection between coordinator and worker.
 pub mod headers {
@@ -81,6 +81,9 @@ pub struct WorkerSpec {
     /// Limits on turning requests into prompts.
     #[serde(default)]
     pub text: TextLimits,
+    /// The instructions that products on the CPU use; the machine's best when absent.
+    #[serde(default)]
+    pub cpu_features: Option<InstructionSet>,
 }
 
 /// Limits on a model's chat template and tokenizer. Both are programs that come with the model's files, so they run
@@ -363,6 +366,7 @@ mod tests {
             thinking: None,
             settings: BTreeMap::new(),
             text: TextLimits::default(),
+            cpu_features: None,
         }
     }
 

@@ -28,6 +28,7 @@ mod full_disk;
 mod give_ups;
 mod gpus;
 mod hostile_text;
+mod instructions;
 mod isolation;
 mod kv_cache_type;
 mod lease_chaos;

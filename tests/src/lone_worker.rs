@@ -83,6 +83,7 @@ impl LoneWorker {
             thinking: None,
             settings: [].into(),
             text: TextLimits::default(),
+            cpu_features: None,
         };
         change(&mut spec);
         self.write(&spec.to_line().expect("a start line is JSON"));

@@ -1,7 +1,7 @@
 //! The functions that the shell needs of the program that computes: loading a model, and writing model files.
 
 use model_boss_engine::Decoder;
-use model_boss_protocol::WorkerSpec;
+use model_boss_protocol::{InstructionSet, InstructionSetError, WorkerSpec};
 
 use crate::args::{Convert, Index, Synth};
 use crate::failure::LoadFailure;
@@ -13,18 +13,8 @@ pub type LoadDecoder =
 /// Writes a model file as a command line asks for it.
 pub type WriteFile<Asked> = Box<dyn FnOnce(&Asked) -> Result<(), LoadFailure>>;
 
-/// Chooses the instructions of the processor that products use: those of a name, or the best ones. The error says what
-/// there is.
-pub type ChooseInstructions = Box<dyn FnOnce(Option<&str>) -> Result<CpuInstructions, LoadFailure>>;
-
-/// The instructions of the processor that products use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CpuInstructions {
-    /// The name of the set, as `--cpu-features` takes it.
-    pub name: String,
-    /// A sentence for operators if products are slow with it.
-    pub warning: Option<String>,
-}
+/// Chooses the instructions of the processor that products use, or the best ones. It returns those that count.
+pub type ChooseInstructions = Box<dyn FnOnce(Option<InstructionSet>) -> Result<InstructionSet, InstructionSetError>>;
 
 /// The functions that the shell needs of the program that computes.
 pub struct WorkerBackend {

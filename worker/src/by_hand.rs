@@ -71,6 +71,7 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
         thinking: manifest.thinking,
         settings: BTreeMap::new(),
         text: TextLimits::default(),
+        cpu_features: None,
     })
 }
 

@@ -1,6 +1,7 @@
 //! The command line. A worker is normally started by the coordinator; by hand it takes a model to debug.
 
 use clap::{Parser, Subcommand};
+use model_boss_protocol::InstructionSet;
 
 use crate::args::{Convert, Index, Serve, Synth};
 use crate::commands::bench::BenchArgs;
@@ -17,7 +18,7 @@ pub(crate) struct CommandLine {
     /// Instructions of the processor that products use at most: portable, neon, neon-dotprod, avx2, avx-vnni, avx512,
     /// avx512-vnni. For comparisons and bug reports [default: the fastest that the machine has]
     #[arg(long, global = true, value_name = "SET")]
-    pub(crate) cpu_features: Option<String>,
+    pub(crate) cpu_features: Option<InstructionSet>,
     #[command(subcommand)]
     pub(crate) command: WorkerCommand,
 }

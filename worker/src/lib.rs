@@ -21,6 +21,6 @@ pub mod terminal;
 mod text;
 
 pub use args::{Convert, Index, LayerOrder, StoredType, Synth};
-pub use backend::{ChooseInstructions, CpuInstructions, LoadDecoder, WorkerBackend, WriteFile};
+pub use backend::{ChooseInstructions, LoadDecoder, WorkerBackend, WriteFile};
 pub use failure::LoadFailure;
 pub use process::run;

@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use model_boss_candle::{DecoderLoadOptions, DeviceOptions};
 use model_boss_engine::Decoder;
 use model_boss_engine::residency::plan::ResidencyOptions;
-use model_boss_kernels::InstructionSet;
-use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode, StoreKind, WorkerExit, WorkerSpec};
+use model_boss_protocol::{
+    ByteCount, DeviceId, InstructionSet, InstructionSetError, ResidencyMode, StoreKind, WorkerSpec,
+};
 use model_boss_weights::store::WeightStoreChoice;
-use model_boss_worker::{CpuInstructions, LoadFailure, WorkerBackend};
+use model_boss_worker::{LoadFailure, WorkerBackend};
 
 fn main() -> ExitCode {
     model_boss_worker::run(WorkerBackend {
@@ -22,13 +23,8 @@ fn main() -> ExitCode {
     })
 }
 
-fn choose_instructions(name: Option<&str>) -> Result<CpuInstructions, LoadFailure> {
-    if let Some(name) = name {
-        let chosen = name.parse().and_then(InstructionSet::choose);
-        chosen.map_err(|error| LoadFailure::message(WorkerExit::BadSpec, format!("--cpu-features: {error}")))?;
-    }
-    let set = InstructionSet::current();
-    Ok(CpuInstructions { name: set.name().to_owned(), warning: set.warning() })
+fn choose_instructions(set: Option<InstructionSet>) -> Result<InstructionSet, InstructionSetError> {
+    set.map_or_else(|| Ok(model_boss_kernels::current_instructions()), model_boss_kernels::choose_instructions)
 }
 
 fn load(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Decoder>, LoadFailure> {

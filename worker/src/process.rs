@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use model_boss_protocol::{WorkerExit, WorkerSpecError};
+use model_boss_protocol::{InstructionSet, WorkerExit, WorkerSpecError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
@@ -29,31 +29,34 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
     if matches!(command, WorkerCommand::TextHost) {
         return text::run_host();
     }
-    let result = (backend.instructions)(cpu_features.as_deref()).and_then(|instructions| match command {
+    let WorkerBackend { instructions, load, convert, index, synth } = backend;
+    let choose = |set| {
+        let chosen = instructions(set);
+        chosen.map_err(|error| LoadFailure::message(WorkerExit::BadSpec, format!("cpu_features: {error}")))
+    };
+    let result = match command {
         WorkerCommand::Serve(serve) => {
             log_to_stderr();
-            if let Some(warning) = instructions.warning {
-                warn!("{warning}");
+            start(&serve, cpu_features, choose, load)
+        }
+        command => choose(cpu_features).and_then(|_| match command {
+            WorkerCommand::Inspect(inspect) => {
+                inspect::run(&inspect).map(print).map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))
             }
-            info!(instructions = instructions.name, "products on the CPU");
-            start(&serve, backend.load)
-        }
-        WorkerCommand::Inspect(inspect) => {
-            inspect::run(&inspect).map(print).map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))
-        }
-        WorkerCommand::Convert(convert) => (backend.convert)(&convert),
-        WorkerCommand::Index(index) => (backend.index)(&index),
-        WorkerCommand::Synth(synth) => (backend.synth)(&synth),
-        WorkerCommand::Render(asked) => prompt::render(&asked),
-        WorkerCommand::Tokenize(asked) => prompt::tokenize(&asked),
-        WorkerCommand::Detokenize(asked) => prompt::detokenize(&asked),
-        WorkerCommand::Bench(asked) => bench::run(&asked, backend.load),
-        WorkerCommand::Residency(asked) => residency::run(&asked, backend.load),
-        WorkerCommand::Disk(asked) => disk::run(&asked),
-        WorkerCommand::Text(asked) => text_cost::run(&asked),
-        // The text host is handled above: no program reads its exit code.
-        WorkerCommand::TextHost => Ok(()),
-    });
+            WorkerCommand::Convert(asked) => convert(&asked),
+            WorkerCommand::Index(asked) => index(&asked),
+            WorkerCommand::Synth(asked) => synth(&asked),
+            WorkerCommand::Render(asked) => prompt::render(&asked),
+            WorkerCommand::Tokenize(asked) => prompt::tokenize(&asked),
+            WorkerCommand::Detokenize(asked) => prompt::detokenize(&asked),
+            WorkerCommand::Bench(asked) => bench::run(&asked, load),
+            WorkerCommand::Residency(asked) => residency::run(&asked, load),
+            WorkerCommand::Disk(asked) => disk::run(&asked),
+            WorkerCommand::Text(asked) => text_cost::run(&asked),
+            // Both are handled above.
+            WorkerCommand::Serve(_) | WorkerCommand::TextHost => Ok(()),
+        }),
+    };
     let exit = match result {
         Ok(()) => WorkerExit::Clean,
         Err(failure) => {
@@ -70,7 +73,12 @@ fn log_to_stderr() {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || lines).with_ansi(lines.colours).init();
 }
 
-fn start(serve: &Serve, load: LoadDecoder) -> Result<(), LoadFailure> {
+fn start(
+    serve: &Serve,
+    cpu_features: Option<InstructionSet>,
+    choose: impl FnOnce(Option<InstructionSet>) -> Result<InstructionSet, LoadFailure>,
+    load: LoadDecoder,
+) -> Result<(), LoadFailure> {
     let (spec, access) = match &serve.model {
         Some(model) => {
             let spec = by_hand::spec(serve, model).map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
@@ -83,12 +91,18 @@ fn start(serve: &Serve, load: LoadDecoder) -> Result<(), LoadFailure> {
             (spec, Access::Token(token))
         }
     };
+    let instructions = choose(cpu_features.or(spec.cpu_features))?;
+    if let Some(warning) = instructions.warning() {
+        warn!("{warning}");
+    }
+    info!(%instructions, "products on the CPU");
     let bad_spec = |message: String| LoadFailure::message(WorkerExit::BadSpec, message);
     let defaults = RequestDefaults::new(&spec.params).map_err(|error| bad_spec(format!("params: {error}")))?;
     http::check_defaults(&defaults).map_err(|error| bad_spec(format!("the manifest's params: {}", error.message)))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| LoadFailure::new(WorkerExit::DeviceLost, &error))?;
-    let result = runtime.block_on(serve_until_told(Arc::new(WorkerState::new(spec, access, defaults)), load));
+    let result =
+        runtime.block_on(serve_until_told(Arc::new(WorkerState::new(spec, access, defaults, instructions)), load));
     // Work left on the blocking threads is for clients that are gone.
     runtime.shutdown_background();
     result

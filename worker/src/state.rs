@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use model_boss_engine::residency::Monitor;
 use model_boss_engine::{Activity, EngineInfo, PlaceReport, PlaceUse, Reply, SequenceId, Work};
 use model_boss_protocol::{
-    ApiError, ByteCount, DeviceId, ErrorCode, Readiness, SpawnToken, StreamStats, WorkerHealth, WorkerSpec,
+    ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SpawnToken, StreamStats, WorkerHealth,
+    WorkerSpec,
 };
 use tokio::sync::{SetOnce, mpsc};
 
@@ -25,6 +26,8 @@ pub(crate) struct WorkerState {
     pub(crate) activity: Arc<Activity>,
     pub(crate) metrics: WorkerMetrics,
     pub(crate) started: Instant,
+    /// The instructions of the processor that products use.
+    pub(crate) instructions: InstructionSet,
     progress: AtomicU32,
     draining: AtomicBool,
     serving: SetOnce<Serving>,
@@ -59,7 +62,12 @@ pub(crate) struct Submit {
 }
 
 impl WorkerState {
-    pub(crate) fn new(spec: WorkerSpec, access: Access, defaults: RequestDefaults) -> Self {
+    pub(crate) fn new(
+        spec: WorkerSpec,
+        access: Access,
+        defaults: RequestDefaults,
+        instructions: InstructionSet,
+    ) -> Self {
         let metrics = WorkerMetrics::new();
         let activity = Arc::new(Activity::new(metrics.histograms()));
         Self {
@@ -69,6 +77,7 @@ impl WorkerState {
             activity,
             metrics,
             started: Instant::now(),
+            instructions,
             progress: AtomicU32::new(0.0_f32.to_bits()),
             draining: AtomicBool::new(false),
             serving: SetOnce::new(),

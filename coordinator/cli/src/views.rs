@@ -128,7 +128,10 @@ pub(super) async fn devices(client: &Client, as_json: bool) -> Result<String, Cl
         }
         [
             text(&device["id"]),
-            device["name"].as_str().unwrap_or("-").to_owned(),
+            match (device["name"].as_str(), device["cpu_features"].as_str()) {
+                (Some(name), Some(set)) => format!("{name}, {set}"),
+                (name, set) => name.or(set).unwrap_or("-").to_owned(),
+            },
             bytes(&device["total"]),
             bytes(&device["used"]),
             bytes(&device["foreign"]),
@@ -298,6 +301,10 @@ mod tests {
         let shown = devices(&client, false).await.unwrap();
         assert!(shown.contains("does not answer") && shown.contains("a, b"), "{shown}");
         assert_eq!(shown.lines().nth(1).unwrap().matches(" -").count(), 3, "{shown}");
+        let cpu = json!({ "id": "cpu", "name": "EPYC", "cpu_features": "avx2", "available": true, "models": [] });
+        let (_fake, client) = fake(json!({ "devices": [cpu] })).await;
+        let shown = devices(&client, false).await.unwrap();
+        assert!(shown.contains("EPYC, avx2"), "{shown}");
     }
 
     #[tokio::test]

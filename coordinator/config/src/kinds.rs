@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use figment::value::Value;
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
-use model_boss_protocol::{ByteCount, KeepAlive, LlamaArgs, ParseSpanError, parse_span, span_of_secs};
+use model_boss_protocol::{ByteCount, InstructionSet, KeepAlive, LlamaArgs, ParseSpanError, parse_span, span_of_secs};
 
 use super::provider::ProviderTables;
 use super::setting::{Node, Quoted, Setting, list, quote, text, whole, whole_number};
@@ -50,6 +50,7 @@ leaf!(
     BackendTables,
     ProviderTables,
     LlamaArgs,
+    Option<InstructionSet>,
     Option<String>,
 );
 
@@ -209,6 +210,20 @@ impl Setting for Option<String> {
 
     fn show(&self) -> String {
         self.as_ref().map_or_else(|| "unset".to_owned(), |word| quote(word))
+    }
+}
+
+/// A set that this machine has.
+impl Setting for Option<InstructionSet> {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let word = text(value).ok_or_else(|| format!("{} is not a name", Quoted(value)))?;
+        let set = word.parse().and_then(InstructionSet::checked);
+        *self = Some(set.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        self.map_or_else(|| "unset".to_owned(), |set| quote(set.name()))
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
 use model_boss_lease_store::LeaseDurations;
-use model_boss_protocol::{ByteCount, Category, KeepAlive, LlamaArgs, TextLimits};
+use model_boss_protocol::{ByteCount, Category, InstructionSet, KeepAlive, LlamaArgs, TextLimits};
 use nix::unistd::{User, geteuid};
 
 use crate::{BackendTables, DeclaredDevices, Hosts, IdleTime, LogFormat, LogLevel, RedisUrl};
@@ -88,6 +88,8 @@ section! {
         load_failure_policy: LoadFailurePolicy = LoadFailurePolicy::default(),
         /// Models loaded at once: `auto` (by memory), numbers for LLM, EMBEDDING, RERANKING, or `llm=2 tts=1`; else 1.
         max_loaded_models: MaxLoaded = MaxLoaded::Auto,
+        /// Instructions for products on the CPU, such as `avx2`, for comparisons and bug reports; unset: the fastest.
+        cpu_features: Option<InstructionSet> = None,
         /// The most that models may use of this machine's memory, e.g. "2GiB"; unset: all but a tenth that stays free.
         host_memory: Option<ByteCount> = None,
         /// Memory for idle models on `cpu` in MiB; 0 = every request loads and unloads; unset: 60 % of usable RAM.

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use model_boss_lease_store::LeaseDurations;
-use model_boss_protocol::{ByteCount, Category, KeepAlive};
+use model_boss_protocol::{ByteCount, Category, InstructionSet, KeepAlive};
 use proptest::prelude::*;
 
 use super::load::Loaded;
@@ -241,6 +241,17 @@ fn times_that_must_pass_are_longer_than_nothing() {
     assert_eq!(problems("sse.interval = \"0s\"\naging_step = \"0ms\"\nleases.heartbeat = \"0s\"", &[], &[]).len(), 3);
     let refused = problems("leases.heartbeat = \"8s\"", &[], &[]);
     assert!(refused[0].starts_with("test.toml:1: 'leases.heartbeat' must be at most half"), "{refused:?}");
+}
+
+#[test]
+fn fa_4_a_set_of_instructions_is_one_that_this_machine_has() {
+    assert_eq!(config("").cpu_features, None);
+    assert_eq!(config("cpu_features = \"portable\"").cpu_features, Some(InstructionSet::Portable));
+    let unknown = problems("cpu_features = \"sse9\"", &[], &[]).join("\n");
+    assert!(unknown.contains("sse9") && unknown.contains("avx512-vnni"), "{unknown}");
+    let absent = if cfg!(target_arch = "x86_64") { "neon" } else { "avx2" };
+    let refused = problems("", &[], &[("cpu_features", absent)]).join("\n");
+    assert!(refused.contains(absent) && refused.contains("portable"), "{refused}");
 }
 
 #[test]

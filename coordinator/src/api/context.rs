@@ -10,6 +10,7 @@ use model_boss_host::log_filter::LogFilter;
 use model_boss_host::owner::OwnerKey;
 use model_boss_host::state_folder::StateFolder;
 use model_boss_http::memory::MemoryBudget;
+use model_boss_protocol::InstructionSet;
 use model_boss_settings::RuntimeConfig;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +39,8 @@ pub(crate) struct Context {
     pub(crate) leases: Leases,
     /// The devices' last samples.
     pub(crate) devices: DeviceTable,
+    /// The instructions that workers compute with on the CPU.
+    pub(crate) instructions: InstructionSet,
     /// The state of the ledger's store.
     pub(crate) store: StoreWatch,
     /// The workers' figures on streamed layers.

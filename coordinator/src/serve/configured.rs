@@ -119,5 +119,6 @@ pub(super) fn supervisor_settings(config: &Config, state: &StateFolder) -> Resul
         hang_timeout: config.hang_timeout,
         environment: ChildEnvironment::of_models(&config.inherit_env),
         text: config.text.limits(),
+        cpu_features: config.cpu_features,
     })
 }

@@ -28,6 +28,7 @@ use model_boss_http::door::Door;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_http::origin::AllowedHosts;
 use model_boss_http::patience::Patience;
+use model_boss_protocol::InstructionSet;
 use model_boss_settings::{DocumentStore, LiveSettings, RuntimeConfig};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle};
@@ -297,6 +298,7 @@ fn context(
         config: Arc::clone(&started.runtime),
         leases: started.ledger.leases.clone(),
         devices: started.ledger.devices.clone(),
+        instructions: config.cpu_features.unwrap_or_else(InstructionSet::best),
         store: started.ledger.store.clone(),
         streams: started.streams.clone(),
         metrics: Arc::clone(&started.metrics),

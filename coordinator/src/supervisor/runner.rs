@@ -391,6 +391,7 @@ impl WorkerRunner {
             thinking: manifest.thinking,
             settings: self.order.model.settings_of(self.order.backend),
             text: self.tools.settings.text,
+            cpu_features: self.tools.settings.cpu_features,
         }
     }
 }

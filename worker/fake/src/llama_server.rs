@@ -79,6 +79,7 @@ pub(crate) fn spec(args: &[String]) -> Result<WorkerSpec, CommandLineError> {
         thinking: None,
         settings: BTreeMap::from([("args".to_owned(), json!(args))]),
         text: Default::default(),
+        cpu_features: None,
     })
 }
 

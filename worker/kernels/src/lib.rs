@@ -17,5 +17,5 @@ pub use attention::{
 pub use exp::exp;
 pub use floats::product::{Sizes, WORTH_SHARING, product};
 pub use kernel::{MatrixKernel, ProductInput, ROWS};
-pub use lanes::{InstructionSet, InstructionSetError};
+pub use lanes::{choose_instructions, current_instructions};
 pub use layout::{MatrixLayout, floats_are_finite};

@@ -10,7 +10,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use model_boss_engine::residency::{Adapted, LayerReport, Monitor, ResidencySummary, StreamTotals};
 use model_boss_engine::{EngineTotals, PlaceReport};
-use model_boss_protocol::{ApiError, EngineStats, ErrorCode, HealthQuestion, KvCacheType, Readiness};
+use model_boss_protocol::{ApiError, EngineStats, ErrorCode, HealthQuestion, InstructionSet, KvCacheType, Readiness};
 use serde::Serialize;
 
 use crate::state::WorkerState;
@@ -42,6 +42,8 @@ pub(super) async fn metrics(State(worker): State<Arc<WorkerState>>) -> impl Into
 pub(super) struct WorkerStats {
     model: String,
     device: String,
+    /// The instructions of the processor that products on the CPU use.
+    cpu_features: InstructionSet,
     uptime_s: f64,
     context_length: Option<u64>,
     weight_bytes: Option<u64>,
@@ -88,6 +90,7 @@ pub(super) async fn stats(State(worker): State<Arc<WorkerState>>) -> Json<Worker
     Json(WorkerStats {
         model: worker.spec.model.to_string(),
         device: worker.spec.device.to_string(),
+        cpu_features: worker.instructions,
         uptime_s: worker.started.elapsed().as_secs_f64(),
         context_length: health.context_length,
         weight_bytes: health.weight_bytes,

@@ -277,6 +277,9 @@ pub(crate) async fn devices(call: Call) -> Result<Response, ApiError> {
                 "problem": sample.trouble.as_ref().map(ToString::to_string),
                 "accounting": if sample.told_apart { "per_process" } else { "degraded" },
             });
+            if sample.device == DeviceId::Cpu {
+                value["cpu_features"] = serde_json::json!(context.instructions);
+            }
             let account = accounts.iter().find(|account| account.id == sample.device);
             if let (Some(object), Ok(serde_json::Value::Object(account))) =
                 (value.as_object_mut(), serde_json::to_value(account))

@@ -24,7 +24,7 @@ use model_boss_http::door::Door;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_http::origin::AllowedHosts;
 use model_boss_lease_store::LeaseDurations;
-use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_protocol::{ByteCount, DeviceId, InstructionSet};
 use model_boss_settings::{Configured, DocumentStore, LiveSettings, RuntimeConfig};
 use model_boss_tasks::Providers;
 use serde_json::Value;
@@ -135,6 +135,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
             hang_timeout: Duration::from_secs(5),
             environment: ChildEnvironment::everything(),
             text: Default::default(),
+            cpu_features: None,
         },
         spawner: Spawner::start(tokio::runtime::Handle::current()).unwrap(),
         ports: Ports::new(8300..=8499),
@@ -187,6 +188,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         clouds: Arc::new(Clouds::new(&ProviderTables::default(), &StateFolder::new(folder.path()))),
         leases,
         devices,
+        instructions: InstructionSet::Portable,
         store,
         streams: Default::default(),
         metrics,

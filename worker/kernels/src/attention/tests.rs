@@ -10,7 +10,9 @@ use super::widen::{PanelSpread, to_brains, to_scaled};
 use super::*;
 use crate::attention::element::{GROUP, KvElement};
 use crate::attention::heads::RopePlanes;
-use crate::lanes::{InstructionSet, Instructions, LANES};
+use model_boss_protocol::InstructionSet;
+
+use crate::lanes::{Instructions, LANES};
 
 /// All types that keys and values are kept in.
 const ALL: [KvElement; 4] = [KvElement::F32, KvElement::F16, KvElement::Bf16, KvElement::Q8_0];

@@ -4,7 +4,9 @@ use half::{bf16, f16};
 
 use super::kinds::FloatKind;
 use super::product::product_of;
-use crate::lanes::{InstructionSet, Instructions};
+use model_boss_protocol::InstructionSet;
+
+use crate::lanes::Instructions;
 
 fn numbers(count: usize, salt: u32) -> Vec<f32> {
     let scramble = |i: u32| i.wrapping_mul(2_654_435_761).wrapping_add(salt).wrapping_mul(40_503) >> 16;

@@ -21,10 +21,6 @@ pub(super) const VNNI_OF_512: u8 = 2;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Avx2<const DOT: u8>(());
 
-pub(super) fn has_avx2() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
-}
-
 impl<const DOT: u8> Avx2<DOT> {
     /// Only for machines with the instructions.
     pub(super) fn new() -> Self {

@@ -10,13 +10,6 @@ use super::operations::{LANES, Lanes};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Avx512<const VNNI: bool>(());
 
-pub(super) fn has_avx512() -> bool {
-    super::avx2::has_avx2()
-        && is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl")
-}
-
 impl<const VNNI: bool> Avx512<VNNI> {
     /// Only for machines with the instructions.
     pub(super) fn new() -> Self {

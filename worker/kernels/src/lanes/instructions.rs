@@ -1,8 +1,8 @@
-//! The instruction sets of processors, and the one that this process computes with.
+//! The instruction set that this process computes with.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::OnceLock;
+
+use model_boss_protocol::{InstructionSet, InstructionSetError};
 
 use super::operations::{Lanes, WithLanes};
 use super::portable::Portable;
@@ -10,136 +10,18 @@ use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 
-/// An instruction set that products are written for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum InstructionSet {
-    /// Plain code for every processor.
-    Portable,
-    /// Arm's vectors, without products of bytes.
-    Neon,
-    /// Arm's vectors with products of four bytes (`sdot`, Armv8.2 and later).
-    NeonDotprod,
-    /// AVX2 with FMA and F16C: Intel since 2013, AMD since 2015.
-    Avx2,
-    /// AVX2 with products of four bytes: Intel since Alder Lake.
-    AvxVnni,
-    /// AVX-512 (F, BW, VL) without products of bytes: Intel's Skylake servers.
-    Avx512,
-    /// AVX-512 with products of four bytes: Intel since Ice Lake, AMD since Zen 4.
-    Avx512Vnni,
-}
-
-impl InstructionSet {
-    /// All sets, each with the name that operators write.
-    pub const ALL: [(Self, &'static str); 7] = [
-        (Self::Portable, "portable"),
-        (Self::Neon, "neon"),
-        (Self::NeonDotprod, "neon-dotprod"),
-        (Self::Avx2, "avx2"),
-        (Self::AvxVnni, "avx-vnni"),
-        (Self::Avx512, "avx512"),
-        (Self::Avx512Vnni, "avx512-vnni"),
-    ];
-
-    /// The name that operators write.
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(set, _)| *set == self).map_or("portable", |(_, name)| name)
-    }
-
-    /// The sets of this machine, the fastest last.
-    pub fn available() -> Vec<Self> {
-        Self::ALL.into_iter().map(|(set, _)| set).filter(|set| set.is_available()).collect()
-    }
-
-    /// The fastest set of this machine.
-    pub fn best() -> Self {
-        Self::available().pop().unwrap_or(Self::Portable)
-    }
-
-    /// The set that products of this process use: the best one, or the one of [`Self::choose`].
-    pub fn current() -> Self {
-        *CHOSEN.get_or_init(Self::best)
-    }
-
-    /// Chooses the set for this process. That is possible until the first product.
-    pub fn choose(self) -> Result<(), InstructionSetError> {
-        if !self.is_available() {
-            return Err(InstructionSetError::Absent { set: self, available: Self::available() });
-        }
-        if *CHOSEN.get_or_init(|| self) == self { Ok(()) } else { Err(InstructionSetError::Late) }
-    }
-
-    /// Whether this machine has the instructions.
-    pub fn is_available(self) -> bool {
-        match self {
-            Self::Portable => true,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => avx2::has_avx2(),
-            #[cfg(target_arch = "x86_64")]
-            Self::AvxVnni => avx2::has_avx2() && is_x86_feature_detected!("avxvnni"),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => avx512::has_avx512(),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Vnni => avx512::has_avx512() && is_x86_feature_detected!("avx512vnni"),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
-            #[cfg(target_arch = "aarch64")]
-            Self::NeonDotprod => {
-                std::arch::is_aarch64_feature_detected!("neon") && std::arch::is_aarch64_feature_detected!("dotprod")
-            }
-            #[allow(unreachable_patterns, reason = "the sets of other architectures")]
-            _ => false,
-        }
-    }
-
-    /// A sentence for operators if products are slow with this set on this machine.
-    pub fn warning(self) -> Option<String> {
-        (self == Self::Portable).then(|| {
-            "products run in plain code: this processor has none of the vector instructions that model-boss has \
-             kernels for (avx2 or neon), so expect a tenth of the speed"
-                .to_owned()
-        })
-    }
-}
-
 static CHOSEN: OnceLock<InstructionSet> = OnceLock::new();
 
-impl fmt::Display for InstructionSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
+/// The set that products of this process use: the machine's best one, or the one of [`choose_instructions`].
+pub fn current_instructions() -> InstructionSet {
+    *CHOSEN.get_or_init(InstructionSet::best)
 }
 
-impl FromStr for InstructionSet {
-    type Err = InstructionSetError;
-
-    fn from_str(name: &str) -> Result<Self, InstructionSetError> {
-        let known = Self::ALL.into_iter().find(|(_, known)| known.eq_ignore_ascii_case(name));
-        known.map(|(set, _)| set).ok_or_else(|| InstructionSetError::Unknown(name.to_owned()))
-    }
-}
-
-/// The reason why an instruction set cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InstructionSetError {
-    /// No set has this name.
-    #[error("'{0}' is no instruction set; known are {known}", known = names(InstructionSet::ALL.map(|(set, _)| set)))]
-    Unknown(String),
-    /// The machine does not have the set.
-    #[error("this machine has no {set}; it has {present}", present = names(available.iter().copied()))]
-    Absent {
-        /// The set that was asked for.
-        set: InstructionSet,
-        /// The sets that could be.
-        available: Vec<InstructionSet>,
-    },
-    /// Products were computed before.
-    #[error("the instruction set was chosen before")]
-    Late,
-}
-
-fn names(sets: impl IntoIterator<Item = InstructionSet>) -> String {
-    sets.into_iter().map(InstructionSet::name).collect::<Vec<_>>().join(", ")
+/// Chooses the set for this process. It counts if no product was computed and none was chosen before; the one that
+/// counts is returned.
+pub fn choose_instructions(set: InstructionSet) -> Result<InstructionSet, InstructionSetError> {
+    let set = set.checked()?;
+    Ok(*CHOSEN.get_or_init(|| set))
 }
 
 /// An instruction set that this machine has.
@@ -149,7 +31,7 @@ pub(crate) struct Instructions(InstructionSet);
 impl Instructions {
     /// Those of this process.
     pub(crate) fn current() -> Self {
-        Self(InstructionSet::current())
+        Self(current_instructions())
     }
 
     /// Those of a set, if this machine has it.

@@ -19,9 +19,9 @@ mod tests;
 /// AVX-VNNI's products in the encoding of AVX-512, for machines without AVX-VNNI.
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) fn vnni_of_512() -> Option<impl Lanes> {
-    InstructionSet::Avx512Vnni.is_available().then(avx2::Avx2::<{ avx2::VNNI_OF_512 }>::new)
+    model_boss_protocol::InstructionSet::Avx512Vnni.is_available().then(avx2::Avx2::<{ avx2::VNNI_OF_512 }>::new)
 }
 
 pub(crate) use instructions::Instructions;
-pub use instructions::{InstructionSet, InstructionSetError};
+pub use instructions::{choose_instructions, current_instructions};
 pub(crate) use operations::{LANES, Lanes, WithLanes};

@@ -2,6 +2,8 @@
 
 use std::fmt::Debug;
 
+use model_boss_protocol::InstructionSet;
+
 use super::portable::Portable;
 use super::*;
 
@@ -144,18 +146,4 @@ fn fa_4_every_operation_is_that_of_plain_code() {
             assert_same("AVX-VNNI", &expected, operations.call(lanes));
         }
     }
-}
-
-#[test]
-fn fa_4_sets_have_names_and_absent_ones_are_refused() {
-    for (set, name) in InstructionSet::ALL {
-        assert_eq!((set.name(), name.to_uppercase().parse()), (name, Ok(set)));
-    }
-    let unknown = "sse9".parse::<InstructionSet>().unwrap_err().to_string();
-    assert!(unknown.contains("'sse9'") && unknown.contains("avx2"), "{unknown}");
-    let absent = if cfg!(target_arch = "x86_64") { InstructionSet::Neon } else { InstructionSet::Avx2 };
-    let refused = absent.choose().unwrap_err().to_string();
-    assert!(refused.contains(absent.name()) && refused.contains("portable"), "{refused}");
-    assert!(InstructionSet::Portable.warning().unwrap().contains("plain code"));
-    assert_eq!(InstructionSet::best().warning().is_some(), InstructionSet::best() == InstructionSet::Portable);
 }

@@ -5,9 +5,9 @@
 use pulp::NullaryFnOnce;
 
 use super::fields::{Field, TilePiece, places, spread_bits};
-#[cfg(any(test, target_arch = "x86_64"))]
-use crate::lanes::InstructionSet;
 use crate::lanes::{Instructions, LANES};
+#[cfg(any(test, target_arch = "x86_64"))]
+use model_boss_protocol::InstructionSet;
 
 /// Interleaves `rows`, stored one after another, into `tile`; both have the same size.
 pub(super) fn interleave(

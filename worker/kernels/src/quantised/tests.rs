@@ -2,7 +2,7 @@
 
 use super::*;
 
-use crate::lanes::InstructionSet;
+use model_boss_protocol::InstructionSet;
 
 /// A generator of evenly distributed words.
 fn words(salt: u32) -> impl FnMut() -> u32 {

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use model_boss_engine::Decoder;
 use model_boss_engine::fake::{FakeControl, FakeDecoder, Script, byte_tokenizer_json, words};
-use model_boss_protocol::{Category, DeviceId, Generation, SpawnToken, TextLimits, Thinking, WorkerSpec};
+use model_boss_protocol::{
+    Category, DeviceId, Generation, InstructionSet, SpawnToken, TextLimits, Thinking, WorkerSpec,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -98,10 +100,11 @@ impl Setup {
             thinking: self.thinking,
             settings: [].into(),
             text: TextLimits::default(),
+            cpu_features: None,
         };
         let defaults = RequestDefaults::new(&spec.params).unwrap();
         let access = self.token.map_or(Access::Open, Access::Token);
-        let worker = Arc::new(WorkerState::new(spec, access, defaults));
+        let worker = Arc::new(WorkerState::new(spec, access, defaults, InstructionSet::Portable));
         let mut decoder = FakeDecoder::new(self.script, self.context);
         let (control, gate) = (decoder.control(), gate(&mut decoder));
         let (loaded, ready) = oneshot::channel();

@@ -217,6 +217,7 @@ fn backend() -> (Process, SocketAddr) {
         thinking: None,
         settings: [].into(),
         text: Default::default(),
+        cpu_features: None,
     };
     let mut command = Command::new(std::env::current_exe().unwrap());
     let mut child = command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -138,7 +138,9 @@ impl<L: Lanes, P: BlockProduct, const R: usize> NullaryFnOnce for Strip<'_, L, P
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
-    use crate::lanes::{InstructionSet, vnni_of_512};
+    use model_boss_protocol::InstructionSet;
+
+    use crate::lanes::vnni_of_512;
 
     /// Machines with AVX-512 alone run AVX-VNNI's code in the other encoding.
     #[test]
