@@ -14,7 +14,7 @@ pub enum KvElement {
     F16,
     /// bf16: as large as f16, with the range of f32 and less precision.
     Bf16,
-    /// Integers of 8 bits, with an f16 scale for each [`GROUP`] elements of a token: 34 bytes for 32 elements.
+    /// Integers of 8 bits, with an f16 scale for each 32 elements of a token, which take 34 bytes.
     Q8_0,
 }
 
