@@ -236,10 +236,10 @@ impl House {
             round += 1;
             self.is_well().await;
             let mut tree = self.unruly.listen();
-            let job = Job::unruly(&self.boss, &self.unruly);
+            let mut job = Job::unruly(&self.boss, &self.unruly);
             if timeout(PATIENCE, tree.all_stand()).await.is_err() {
-                let name = self.name;
-                panic!("{name}, round {round}: a job got no memory in {PATIENCE:?}: {}", described(&self.boss).await);
+                let (name, job, house) = (self.name, job.report(), described(&self.boss).await);
+                panic!("{name}, round {round}: a job got no memory in {PATIENCE:?}: {job}{house}");
             }
             let line: Vec<u32> = [job.0.id()].into_iter().chain(job.line()).collect();
             self.breaks(fault, &mut dice).await;

@@ -3,7 +3,7 @@
 //! lease is released before all processes of its holder have ended.
 
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -100,7 +100,7 @@ impl Tree {
 }
 
 /// `model-boss lease run` with an unruly program, or another one.
-pub(crate) struct Job(pub(crate) Child);
+pub(crate) struct Job(pub(crate) Child, File);
 
 impl Job {
     fn start(boss: &Boss, program: &[&str]) -> Self {
@@ -112,8 +112,16 @@ impl Job {
         // requests would delay the job forever.
         command.args(["lease", "run", "--vram", "1GiB", "--priority", "2", "--"]).args(program);
         command.env("MODEL_BOSS_URL", format!("http://{}", boss.client().address()));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        Self(command.spawn().unwrap())
+        let errors = tempfile::tempfile().unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors.try_clone().unwrap());
+        Self(command.spawn().unwrap(), errors)
+    }
+
+    /// The messages of the lease command, and its exit status if it has ended, for a failed test.
+    pub(crate) fn report(&mut self) -> String {
+        let mut said = String::new();
+        let read = self.1.rewind().and_then(|()| self.1.read_to_string(&mut said));
+        format!("{:?}, {read:?}: {said}", self.0.try_wait())
     }
 
     pub(crate) fn unruly(boss: &Boss, unruly: &Unruly) -> Self {

@@ -1,6 +1,6 @@
 //! Declarations and observations of devices.
 
-use model_boss_lease::{Op, Outcome, ProcessUse, StoreTime};
+use model_boss_lease::{Ledger, Op, Outcome, OwnerKind, ProcessUse, StoreTime};
 use model_boss_protocol::ByteCount;
 
 use super::operate::unexpected;
@@ -21,19 +21,18 @@ impl Holder {
         } else if let Some(claimed) = self.devices.get_mut(device) {
             claimed.declaration = declaration.clone();
         }
-        let DeviceDeclaration { device, key, capacity, reserve, accounting } = declaration;
-        let op = Op::Declare {
-            device: key.clone(),
-            name: device.to_string(),
-            capacity: *capacity,
-            reserve: *reserve,
-            accounting: accounting.clone(),
-            by: self.owner.kind.clone(),
-        };
+        let op = declared(declaration, &self.owner.kind);
         match self.apply(&|_| op.clone())? {
             Outcome::Noted => Ok(()),
             other => Err(unexpected("declare", other)),
         }
+    }
+
+    /// Declarations of the devices that this process claims and the ledger lacks.
+    pub(super) fn missing_from(&self, ledger: &Ledger) -> Vec<Op> {
+        let declarations = self.devices.values().map(|claimed| &claimed.declaration);
+        let missing = declarations.filter(|declaration| !ledger.devices.contains_key(&declaration.key));
+        missing.map(|declaration| declared(declaration, &self.owner.kind)).collect()
     }
 
     /// Whether this declaration was made already, so that it need not be repeated at every observation.
@@ -48,12 +47,6 @@ impl Holder {
         let key = self.key(device)?;
         if let Some(claimed) = self.devices.get_mut(device) {
             claimed.claim.keep(&self.place)?;
-        }
-        // A new ledger after a loss contains no devices.
-        if !self.seen.devices.contains_key(&key)
-            && let Some(claimed) = self.devices.get(device)
-        {
-            self.declare(&claimed.declaration.clone())?;
         }
         let known = self.seen.devices.get(&key);
         let unsettled = known.is_none_or(|device| device.unsettled_since.is_some() || device.observed_at.is_none());
@@ -80,5 +73,17 @@ impl Holder {
             }
         }
         Ok(self.seen.devices.get(&key).and_then(|device| device.foreign))
+    }
+}
+
+fn declared(declaration: &DeviceDeclaration, by: &OwnerKind) -> Op {
+    let DeviceDeclaration { device, key, capacity, reserve, accounting } = declaration;
+    Op::Declare {
+        device: key.clone(),
+        name: device.to_string(),
+        capacity: *capacity,
+        reserve: *reserve,
+        accounting: accounting.clone(),
+        by: by.clone(),
     }
 }

@@ -231,6 +231,11 @@ impl Holder {
             if self.owner.kind == OwnerKind::Coordinator {
                 ledger.adopt(&self.empty.terms);
             }
+            // A ledger after a loss has no devices. A request that comes before the next observation would be refused
+            // as one for an unknown device, although it only has to wait.
+            for declaration in self.missing_from(&ledger) {
+                apply(&mut ledger, loaded.now, declaration);
+            }
             let outcome = apply(&mut ledger, loaded.now, op(loaded.now));
             // A change of time alone is not worth a write.
             if let Some(before) = &mut before {

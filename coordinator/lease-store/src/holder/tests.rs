@@ -20,8 +20,8 @@ use crate::race::{Pacing, pause_after};
 use crate::store::{Etag, LedgerStore, Snapshot, StoredDocuments};
 use crate::tree::guard_mark;
 use crate::{
-    AcquireRequest, Acquired, Caller, DeviceDeclaration, Document, LeaseHandle, LeaseWish, NotNamed, Observation,
-    Proof, RenewOutcome, StoreError, Swap, host, this_process,
+    AcquireRequest, Acquired, Caller, DeviceDeclaration, Document, GuestAcquired, LeaseHandle, LeaseWish, NotNamed,
+    Observation, Proof, RenewOutcome, StoreError, Swap, host, this_process,
 };
 
 /// A register in memory. It counts swaps, can lose the next few races, and can be cut off.
@@ -307,7 +307,6 @@ fn what_is_held_is_stated_again_after_the_store_lost_everything() {
     assert_eq!(bench.holder.renew().unwrap(), RenewOutcome::default());
     assert_eq!(bench.holder.leases().len(), 1);
     assert!(bench.holder.recovering().is_some());
-    // The devices are unknown until they are declared again, which the next observation does.
     bench.holder.observe(&observation(ByteCount::gib(6), Instant::now())).unwrap();
     let Acquired::Wait { reason, .. } = bench.holder.acquire(wish("b", ByteCount(1))).unwrap() else { panic!() };
     assert!(reason.contains("may have lost records"), "{reason}");
@@ -320,6 +319,24 @@ fn what_is_held_is_stated_again_after_the_store_lost_everything() {
     assert!(matches!(bench.holder.acquire(wish("b", ByteCount::gib(5))).unwrap(), Acquired::Wait { .. }));
     assert!(matches!(bench.holder.acquire(wish("c", ByteCount::gib(4))).unwrap(), Acquired::Granted(_)));
     end(child);
+}
+
+#[test]
+fn a_request_between_the_loss_of_the_store_and_the_next_observation_waits() {
+    let mut bench = fragile();
+    bench.granted("a", ByteCount::gib(5));
+    for request in ["b", "c"] {
+        bench.memory.0.lock().unwrap().document = None;
+        let owner = Owner::new(host::this_process().unwrap(), "job", OwnerKind::Job);
+        let waits = match request {
+            "b" => matches!(bench.holder.acquire(wish("b", ByteCount(1))).unwrap(), Acquired::Wait { .. }),
+            _ => matches!(bench.holder.acquire_for(owner, wish("c", ByteCount(1))), Ok(GuestAcquired::Recovering(_))),
+        };
+        assert!(waits, "{request}");
+    }
+    bench.memory.0.lock().unwrap().ahead = Duration::from_secs(22);
+    bench.holder.observe(&observation(ByteCount::ZERO, Instant::now())).unwrap();
+    assert!(matches!(bench.holder.acquire(wish("b", ByteCount(1))).unwrap(), Acquired::Granted(_)));
 }
 
 #[test]
