@@ -162,15 +162,19 @@ def expect(folder, spec, seed):
     """The answers of transformers for the model in the folder."""
     config = AutoConfig.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32, attn_implementation="eager")
-    model.eval()
+    return expect_of(model.eval(), seed, spec["all_positions"], 2e-3)
+
+
+def expect_of(model, seed, all_positions, least_margin):
+    """The answers of a model; none where its best tokens are nearer to each other than the margin."""
     generator = torch.Generator().manual_seed(seed)
     cases = []
     for length in PROMPT_LENGTHS:
-        prompt = torch.randint(3, config.vocab_size, (1, length), generator=generator)
+        prompt = torch.randint(3, model.config.vocab_size, (1, length), generator=generator)
         with torch.no_grad():
             logits = model(prompt, use_cache=False).logits[0]
             answer = dict(prompt=prompt[0].tolist(), last_logits=rounded(logits[-1]))
-            if spec["all_positions"] and length <= 7:
+            if all_positions and length <= 7:
                 answer["all_logits"] = [rounded(row) for row in logits]
             tokens, margins = prompt, []
             for _ in range(GREEDY_TOKENS):
@@ -179,7 +183,7 @@ def expect(folder, spec, seed):
                 tokens = torch.cat([tokens, best.indices[:1].view(1, 1)], dim=1)
             answer["greedy"] = tokens[0, length:].tolist()
         # A seed with nearly equal best tokens is refused, because it would test rounding and not the decoder.
-        if min(margins) < 2e-3:
+        if min(margins) < least_margin:
             return None
         cases.append(answer)
     return cases
@@ -187,6 +191,12 @@ def expect(folder, spec, seed):
 
 def rounded(row):
     return [float(f"{value:.6g}") for value in row.tolist()]
+
+
+def lines_of(cases, seed):
+    """The text of expected.json."""
+    lines = ",\n".join(json.dumps(answer, separators=(",", ":")) for answer in cases)
+    return f'{{"seed": {seed}, "cases": [\n{lines}\n]}}\n'
 
 
 def make(name, spec):
@@ -197,8 +207,7 @@ def make(name, spec):
         write_model(folder, spec, seed)
         cases = expect(folder, spec, seed)
         if cases is not None:
-            lines = ",\n".join(json.dumps(answer, separators=(",", ":")) for answer in cases)
-            (folder / "expected.json").write_text(f'{{"seed": {seed}, "cases": [\n{lines}\n]}}\n')
+            (folder / "expected.json").write_text(lines_of(cases, seed))
             return seed
     raise SystemExit(f"{name}: no seed without near ties")
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use model_boss_host::plain_file::{CONFIG, open, text_beside_weights};
 use model_boss_protocol::{ByteCount, KvCacheType};
 use model_boss_weights::gguf::{HeaderFault, Outline, OutlineError, TensorInfo, TensorType};
+use model_boss_weights::quantised::bytes_in_blocks;
 use model_boss_weights::{Dtype, HeaderBudget, outline_safetensors};
 use serde::Deserialize;
 
@@ -182,11 +183,14 @@ pub(super) fn gguf_outline(
 }
 
 fn of_safetensors(path: &Path, budget: &mut HeaderBudget, layers: &mut LayerSizes) -> Result<TensorFacts, Unknown> {
+    let mut more = 0_u64;
     let data = outline_safetensors(path, budget, |tensor| {
-        layers.add(tensor.name, tensor.bytes);
+        let bytes = bytes_in_blocks(tensor.name, tensor.dtype, tensor.bytes);
+        more = more.saturating_add(bytes.saturating_sub(tensor.bytes));
+        layers.add(tensor.name, bytes);
         layers.narrow |= tensor.shape.len() > 1 && tensor.dtype != Some(Dtype::F32);
     });
-    Ok((data.map_err(|_| Unknown)?, None))
+    Ok((data.map_err(|_| Unknown)?.saturating_add(more), None))
 }
 
 #[cfg(test)]

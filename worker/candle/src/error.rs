@@ -7,6 +7,7 @@ use model_boss_engine::residency::StreamError;
 use model_boss_engine::residency::plan::PlanRefusal;
 use model_boss_protocol::{ByteCount, DeviceId, KvCacheType, WorkerExit};
 use model_boss_weights::gguf::GgufModelError;
+use model_boss_weights::quantised::QuantisedError;
 use model_boss_weights::store::WeightStoreError;
 use model_boss_weights::{WeightsError, is_read_failure};
 
@@ -116,6 +117,9 @@ pub enum ModelError {
     /// The weight files cannot be used.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    /// A quantised matrix of the weight files cannot be used.
+    #[error(transparent)]
+    Quantised(#[from] QuantisedError),
     /// The GGUF file cannot be used.
     #[error(transparent)]
     GgufFile(#[from] GgufModelError),

@@ -46,7 +46,7 @@ fn cases(name: &str) -> Vec<Case> {
 }
 
 fn spec(name: &str) -> DecoderSpec {
-    DecoderSpec::from_config(&std::fs::read(golden(name).join("config.json")).unwrap()).unwrap()
+    DecoderSpec::from_config(&std::fs::read(golden(name).join("config.json")).unwrap()).unwrap().0
 }
 
 #[test]

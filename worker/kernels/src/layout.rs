@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use half::{bf16, f16};
 use model_boss_weights::gguf::TensorType;
 
-use crate::floats::kinds::FloatKind;
+use crate::floats::kinds::{E4m3, FloatKind};
 use crate::floats::matrix::FloatMatrix;
 use crate::kernel::{MatrixKernel, ROWS};
 use crate::quantised::Quantised;
@@ -25,8 +25,8 @@ impl MatrixLayout {
     /// Checks that products can use a file's bytes. The error describes the bytes' fault.
     pub fn check(&self, bytes: &[u8]) -> Result<(), String> {
         match self.kind {
-            TensorType::F32 | TensorType::F16 | TensorType::BF16 if floats_are_finite(self.kind, bytes) => Ok(()),
-            TensorType::F32 | TensorType::F16 | TensorType::BF16 => Err("holds NaN or infinity".to_owned()),
+            kind if is_float(kind) && floats_are_finite(kind, bytes) => Ok(()),
+            kind if is_float(kind) => Err("holds NaN or infinity".to_owned()),
             kind => Quantised::check(kind, self.shape, bytes).map(|_| ()),
         }
     }
@@ -38,6 +38,7 @@ impl MatrixLayout {
             TensorType::F32 => Arc::new(FloatMatrix::<f32>::copied(self.shape, bytes, into)?),
             TensorType::F16 => Arc::new(FloatMatrix::<f16>::copied(self.shape, bytes, into)?),
             TensorType::BF16 => Arc::new(FloatMatrix::<bf16>::copied(self.shape, bytes, into)?),
+            TensorType::F8_E4M3 => Arc::new(FloatMatrix::<E4m3>::copied(self.shape, bytes, into)?),
             kind => Arc::new(Quantised::copied(kind, self.shape, bytes, into)?),
         })
     }
@@ -45,7 +46,7 @@ impl MatrixLayout {
     /// The name of the order of bytes that products need; [`ROWS`] is the file's.
     pub fn arrangement(&self) -> &'static str {
         match self.kind {
-            TensorType::F32 | TensorType::F16 | TensorType::BF16 => ROWS,
+            kind if is_float(kind) => ROWS,
             _ => Quantised::arrangement(),
         }
     }
@@ -53,7 +54,7 @@ impl MatrixLayout {
     /// Reorders a file's bytes in place, from the file's order to the one that products need.
     pub fn arrange(&self, bytes: &mut [u8]) {
         match self.kind {
-            TensorType::F32 | TensorType::F16 | TensorType::BF16 => {}
+            kind if is_float(kind) => {}
             kind => Quantised::arrange(kind, self.shape, bytes),
         }
     }
@@ -64,16 +65,23 @@ impl MatrixLayout {
             TensorType::F32 => Arc::new(FloatMatrix::<f32>::from_checked(self.shape, bytes)?),
             TensorType::F16 => Arc::new(FloatMatrix::<f16>::from_checked(self.shape, bytes)?),
             TensorType::BF16 => Arc::new(FloatMatrix::<bf16>::from_checked(self.shape, bytes)?),
+            TensorType::F8_E4M3 => Arc::new(FloatMatrix::<E4m3>::from_checked(self.shape, bytes)?),
             kind => Arc::new(Quantised::from_arranged(kind, self.shape, bytes)?),
         })
     }
 }
 
-/// Whether little-endian floats, of 32 bits or 16, have neither infinity nor NaN.
+/// Whether elements are floats, which are multiplied in the order of the file.
+fn is_float(kind: TensorType) -> bool {
+    matches!(kind, TensorType::F32 | TensorType::F16 | TensorType::BF16 | TensorType::F8_E4M3)
+}
+
+/// Whether floats, of 32 bits, 16 or 8, have neither infinity nor NaN.
 pub fn floats_are_finite(kind: TensorType, bytes: &[u8]) -> bool {
     match kind {
         TensorType::F16 => f16::are_finite(bytes),
         TensorType::BF16 => bf16::are_finite(bytes),
+        TensorType::F8_E4M3 => E4m3::are_finite(bytes),
         _ => f32::are_finite(bytes),
     }
 }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use model_boss_protocol::ByteCount;
 use model_boss_weights::gguf::{GgufModel, GgufModelError, KeyError, Strings};
-use model_boss_weights::{SmallFileError, TensorIndex, WeightsError, gguf_file, model_folder, read_small_file};
+use model_boss_weights::quantised::QuantisedFormat;
+use model_boss_weights::{Dtype, SmallFileError, TensorIndex, WeightsError, gguf_file, model_folder, read_small_file};
 use serde::Serialize;
 
 /// `inspect`'s command line.
@@ -136,11 +137,19 @@ fn of_safetensors(source: &Path) -> Result<FileFacts, InspectError> {
         context_length: number("max_position_embeddings"),
         vocabulary: number("vocab_size"),
         chat_template: tokenizer.get("chat_template").is_some() || folder.join("chat_template.jinja").exists(),
-        unsupported: index
-            .iter()
-            .find(|(_, tensor)| !["F32", "F16", "BF16"].contains(&tensor.dtype.as_str()))
-            .map(|(name, tensor)| format!("tensor '{name}' is {}; this worker reads F32, F16 and BF16", tensor.dtype)),
+        unsupported: match QuantisedFormat::read(&config) {
+            Ok(Some(_)) => None,
+            Ok(None) => index.iter().find(|(_, tensor)| !is_float(tensor.dtype)).map(|(name, tensor)| {
+                let dtype = tensor.dtype;
+                format!("tensor '{name}' is {dtype}; this worker reads F32, F16, BF16, and what config.json says is quantised")
+            }),
+            Err(refusal) => Some(refusal.to_string()),
+        },
     })
+}
+
+fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16)
 }
 
 /// A longer file of settings is none.

@@ -17,6 +17,7 @@ pub mod layer_index;
 mod limits;
 mod locate;
 mod part_name;
+pub mod quantised;
 mod safetensors;
 mod small_file;
 pub mod store;

@@ -129,7 +129,10 @@ impl Conversion {
         let refuse = |what: String| ConvertError::Tensor { name: tensor.name.clone(), what };
         let stored = self.files.check(tensor)?;
         let mut values = vec![0.0; stored.elements() as usize];
-        dequantise(stored.kind, stored.bytes, &mut values).map_err(|error| refuse(error.to_string()))?;
+        dequantise(stored.kind, &stored.bytes()?, &mut values).map_err(|error| refuse(error.to_string()))?;
+        if let (Some(order), Some(depth)) = (self.files.order(&tensor.name), tensor.shape.get(1)) {
+            values = in_order(&values, &order, *depth);
+        }
         if !values.iter().all(|value| value.is_finite()) {
             return Err(refuse("holds NaN or infinity".to_owned()));
         }
@@ -157,6 +160,19 @@ impl Conversion {
             _ => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
         })
     }
+}
+
+/// Puts a matrix's columns in the order of the inputs.
+fn in_order(values: &[f32], order: &[u32], depth: usize) -> Vec<f32> {
+    let mut ordered = vec![0.0; values.len()];
+    for (row, ordered) in values.chunks(depth.max(1)).zip(ordered.chunks_mut(depth.max(1))) {
+        for (value, column) in row.iter().zip(order) {
+            if let Some(place) = ordered.get_mut(*column as usize) {
+                *place = *value;
+            }
+        }
+    }
+    ordered
 }
 
 /// Reorders the rows of each head from planes in halves to planes of neighbours. Row `i` of the first half is then

@@ -9,6 +9,8 @@ use crate::matrix::Matrix;
 /// A weight `[out, in]`, and maybe a factor on it and a bias `[out]`.
 pub(crate) struct Linear {
     weight: Matrix,
+    /// The input that belongs to each column of the weight, `[in]`, where they are not in order.
+    order: Option<Tensor>,
     factor: Option<f64>,
     bias: Option<Tensor>,
 }
@@ -29,27 +31,35 @@ impl From<bool> for Bias {
 impl Linear {
     /// A projection without bias.
     pub(crate) fn new(weight: Matrix) -> Self {
-        Self { weight, factor: None, bias: None }
+        Self { weight, order: None, factor: None, bias: None }
     }
 
     /// Reads `PATH.weight` and, with a bias, `PATH.bias`.
     pub(crate) fn read(parts: &mut dyn NamedWeights, path: &str, bias: Bias) -> std::result::Result<Self, ModelError> {
         let name = format!("{path}.weight");
-        let (weight, factor) = (parts.matrix(&name)?, parts.factor(&name));
+        let (weight, order, factor) = (parts.matrix(&name)?, parts.order(&name)?, parts.factor(&name));
         let bias = match bias {
             Bias::With => Some(parts.tensor(&format!("{path}.bias"))?),
             Bias::Without => None,
         };
-        Ok(Self { weight, factor, bias })
+        Ok(Self { weight, order, factor, bias })
     }
 
     /// `[rows, in]` → `[rows, out]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.biased(self.weight.product(x)?)
+        let product = match &self.order {
+            Some(order) => self.weight.product(&x.index_select(order, 1)?)?,
+            None => self.weight.product(x)?,
+        };
+        self.biased(product)
     }
 
     /// `[rows, in]` through several projections, to `[rows, out]` of each.
     pub(crate) fn forward_all<const N: usize>(linears: [&Self; N], x: &Tensor) -> Result<[Tensor; N]> {
+        if linears.iter().any(|linear| linear.order.is_some()) {
+            let products = linears.iter().map(|linear| linear.forward(x)).collect::<Result<Vec<_>>>()?;
+            return <[Tensor; N]>::try_from(products).map_err(|_| candle_core::Error::msg("a product is missing"));
+        }
         let mut products = Matrix::products(x, linears.map(|linear| &linear.weight))?;
         for (linear, y) in linears.into_iter().zip(&mut products) {
             *y = linear.biased(y.clone())?;

@@ -15,6 +15,11 @@ pub(crate) trait NamedWeights {
         None
     }
 
+    /// The columns of inputs that the columns of that matrix belong to; none where they are in order.
+    fn order(&self, _name: &str) -> Result<Option<Tensor>, ModelError> {
+        Ok(None)
+    }
+
     /// The tensor of that name, in its stored shape.
     fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError>;
 }

@@ -89,8 +89,8 @@ fn read_over(
         _ => None,
     };
     let named = if feed.is_some() { &[] } else { order.as_slice() };
-    let pieces = named.iter().map(|name| files.extent(name)).collect::<Result<_, _>>().map_err(bad)?;
-    let ahead = ReadAhead::new(pieces);
+    let pieces = named.iter().map(|name| files.stored(name)).collect::<Result<Vec<_>, _>>().map_err(bad)?;
+    let ahead = ReadAhead::new(pieces.into_iter().flatten().collect());
     let mut progress = |share| {
         ahead.used(share);
         progress(share);
@@ -139,7 +139,9 @@ fn read_over(
 /// copy while the load waits.
 fn past_the_cache(files: &ModelFiles, parts: &[DevicePart]) -> Option<Arc<dyn WeightStore>> {
     let on_cpu = matches!(parts, [part] if part.place.target.device.is_cpu());
-    let cold = on_cpu && files.cached_share() < 0.5;
+    // Blocks of quantised matrices are made of mapped files.
+    let as_stored = !matches!(files, ModelFiles::Quantised(_));
+    let cold = on_cpu && as_stored && files.cached_share() < 0.5;
     // Without direct reads, only the page cache remains.
     if cold { store::open(&files.paths(), WeightStoreChoice::Direct).ok() } else { None }
 }

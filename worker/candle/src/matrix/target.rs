@@ -33,7 +33,7 @@ impl WeightTarget {
     /// Bytes that a tensor needs on this target.
     pub(crate) fn bytes(&self, stored: &FileTensor<'_>) -> u64 {
         match (self.stays(stored), self.blocks(stored)) {
-            (Some(_), _) => stored.bytes.len() as u64,
+            (Some(_), _) => stored.len(),
             (_, Some(layout)) => self.matrix_bytes(&layout),
             _ => stored.elements().saturating_mul(self.dtype.size_in_bytes() as u64),
         }

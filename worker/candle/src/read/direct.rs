@@ -68,7 +68,7 @@ impl Feed {
                     bytes = 0;
                 }
             }
-            bytes += stored.bytes.len() as u64;
+            bytes += stored.len();
         }
         let planned = |items: Vec<DirectRead>| {
             let extents: Vec<Extent> = items.iter().map(|item| item.extent).collect();

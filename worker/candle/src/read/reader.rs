@@ -5,6 +5,8 @@
 //! matrix of floats. Matrices in blocks keep their blocks ([`crate::matrix::blocks`]); types without a kernel there
 //! become floats.
 
+use std::borrow::Cow;
+
 use candle_core::{DType, Device, Tensor};
 use model_boss_engine::DecoderError;
 use model_boss_kernels::{MatrixLayout, floats_are_finite};
@@ -89,8 +91,9 @@ impl NamedWeights for WeightReader<'_> {
     fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
         let stored = self.files.get(name)?;
         if let Some(layout) = self.target.blocks(&stored) {
-            layout.check(stored.bytes).map_err(|what| self.bad(name, what))?;
-            let blocks = DeviceBlocks::place(layout, stored.bytes, &self.target.device);
+            let bytes = stored.bytes()?;
+            layout.check(&bytes).map_err(|what| self.bad(name, what))?;
+            let blocks = DeviceBlocks::place(layout, &bytes, &self.target.device);
             let blocks = blocks.map_err(|error| self.not_placed(name, &error))?;
             self.took(self.target.matrix_bytes(&layout));
             return Ok(Matrix::Blocks(blocks));
@@ -99,33 +102,41 @@ impl NamedWeights for WeightReader<'_> {
             return self.tensor(name).map(Matrix::Tensor);
         };
         if let Some(Arrived::Matrix(matrix)) = self.arrived(name)? {
-            self.took(stored.bytes.len() as u64);
+            self.took(stored.len());
             return Ok(matrix);
         }
-        let room = self.room.take(stored.bytes.len());
+        let bytes = stored.bytes()?;
+        let room = self.room.take(bytes.len());
         let layout = MatrixLayout { kind: stored.kind, shape };
-        let kernel = layout.copied(stored.bytes, room).map_err(|what| self.bad(name, what))?;
+        let kernel = layout.copied(&bytes, room).map_err(|what| self.bad(name, what))?;
         self.took(kernel.bytes());
         Ok(Matrix::Stored(kernel))
     }
 
+    fn order(&self, name: &str) -> Result<Option<Tensor>, ModelError> {
+        let Some(order) = self.files.order(name) else { return Ok(None) };
+        let placed = Tensor::from_slice(&order, order.len(), &self.target.device);
+        placed.map(Some).map_err(|error| self.not_placed(name, &error))
+    }
+
     fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError> {
-        let mut stored = self.files.get(name)?;
+        let stored = self.files.get(name)?;
         let arrived = self.arrived(name)?;
-        if let Some(Arrived::Bytes(bytes)) = &arrived {
-            stored.bytes = bytes;
-        }
+        let bytes = match &arrived {
+            Some(Arrived::Bytes(bytes)) => Cow::Borrowed(&bytes[..]),
+            _ => stored.bytes()?,
+        };
         let WeightTarget { device, dtype, .. } = self.target;
         let not_finite = || self.bad(name, "holds NaN or infinity".to_owned());
         let placed = if dtype_of(stored.kind) == Some(*dtype) && *dtype != DType::F32 {
-            let finite = floats_are_finite(stored.kind, stored.bytes);
+            let finite = floats_are_finite(stored.kind, &bytes);
             if !finite {
                 return Err(not_finite());
             }
-            Tensor::from_raw_buffer(stored.bytes, *dtype, stored.shape, device)
+            Tensor::from_raw_buffer(&bytes, *dtype, stored.shape, device)
         } else {
             let mut values = vec![0.0; stored.shape.iter().product()];
-            dequantise(stored.kind, stored.bytes, &mut values).map_err(|error| self.bad(name, error.to_string()))?;
+            dequantise(stored.kind, &bytes, &mut values).map_err(|error| self.bad(name, error.to_string()))?;
             if !values.iter().all(|value| value.is_finite()) {
                 return Err(not_finite());
             }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use model_boss_kernels::{MatrixLayout, ROWS};
 use model_boss_weights::layer_index::{FileStamp, IndexedPiece, LayerIndex, LayerIndexError};
-use model_boss_weights::store::{DirectStore, Extent, HostBuffer, PAGE, Reads, read_all};
+use model_boss_weights::store::{Extent, HostBuffer, PAGE, Reads, WeightStoreChoice, read_all};
 
 use super::table::{LayerTable, MatrixPiece};
 use crate::error::ModelError;
@@ -59,7 +59,7 @@ pub fn write_layer_index(source: &Path, order: IndexOrder) -> Result<PathBuf, In
     // The stamps are taken before the files are read: a write during the read makes the index stale.
     let stamp = |path: &PathBuf| FileStamp::of(path).map_err(failed(path));
     let made_from = table.paths.iter().map(stamp).collect::<Result<_, _>>()?;
-    let layers = whole(&data_path, &index_path, |out| write_layers(&table, order, &data_path, out))?;
+    let layers = whole(&data_path, &index_path, |out| write_layers(&files, &table, order, &data_path, out))?;
     let json = LayerIndex { layers, made_from }.to_json().map_err(|error| failed(&index_path)(error.into()))?;
     whole(&index_path, &index_path, |out| out.write_all(&json).map_err(failed(&index_path)))?;
     Ok(index_path)
@@ -67,18 +67,19 @@ pub fn write_layer_index(source: &Path, order: IndexOrder) -> Result<PathBuf, In
 
 /// Writes the matrices in the order in which they compute, each beginning on a page.
 fn write_layers(
+    files: &ModelFiles,
     table: &LayerTable,
     order: IndexOrder,
     path: &Path,
     out: &mut impl Write,
 ) -> Result<Vec<IndexedPiece>, IndexError> {
-    let store = DirectStore::open(&table.paths).map_err(ModelError::from)?;
+    let store = files.store(&table.paths, WeightStoreChoice::Auto).map_err(ModelError::from)?;
     let (mut layers, mut offset) = (Vec::new(), 0_u64);
     for (layer_id, pieces) in table.layers.iter().enumerate() {
         for piece in pieces {
             let reads = Reads::of(&[piece.extent]);
             let mut buffer = HostBuffer::new(reads.buffer()).map_err(failed(path))?;
-            read_all(&store, &reads, &mut buffer).map_err(ModelError::from)?;
+            read_all(store.as_ref(), &reads, &mut buffer).map_err(ModelError::from)?;
             let place = reads.places().first().cloned().unwrap_or_default();
             let bytes = buffer.get_mut(place).unwrap_or_default();
             let bad = |what| IndexError::Tensor { name: piece.name.clone(), what };

@@ -126,6 +126,10 @@ impl NamedWeights for BlockWeights<'_> {
         self.block.matrix(name).cloned().ok_or_else(|| missing(name))
     }
 
+    fn order(&self, name: &str) -> Result<Option<Tensor>, ModelError> {
+        Ok(self.small.orders.get(name).cloned())
+    }
+
     fn factor(&self, name: &str) -> Option<f64> {
         self.small.factors.get(name).copied()
     }

@@ -31,6 +31,7 @@ pub(crate) fn fault(error: &WeightStoreError) -> StreamFault {
         | WeightStoreError::NotDirect { .. }
         | WeightStoreError::Memory { .. }
         | WeightStoreError::NoFile { .. }
+        | WeightStoreError::Quantised(_)
         | WeightStoreError::Panicked
         | WeightStoreError::TooShort { .. } => StreamFault::Step(error.to_string()),
     }

@@ -38,6 +38,8 @@ impl MatrixPiece {
 pub(crate) struct SmallTensors {
     /// Norms and biases by name.
     pub(crate) tensors: HashMap<String, Tensor>,
+    /// The order of a matrix's columns, by the matrices' names.
+    pub(crate) orders: HashMap<String, Tensor>,
     /// Factors on matrices, by the matrices' names.
     pub(crate) factors: HashMap<String, f64>,
 }
@@ -61,6 +63,9 @@ impl LayerTable {
     ) -> Result<Self, ModelError> {
         let mut table = Self::places(spec, files)?;
         for needed in layers.flat_map(|layer| spec.needed_by_layer(layer)) {
+            if let Some(order) = reader.order(&needed.name)? {
+                table.small.orders.insert(needed.name.clone(), order);
+            }
             if needed.shape.len() != 2 {
                 let tensor = reader.tensor(&needed.name)?;
                 table.small.tensors.insert(needed.name, tensor);

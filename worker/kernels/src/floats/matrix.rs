@@ -27,7 +27,9 @@ impl<K: FloatKind> FloatMatrix<K> {
     /// Copies a file's bytes to memory of the same size, and checks them in the same pass. The error describes the
     /// bytes' fault.
     pub(crate) fn copied(shape: [usize; 2], bytes: &[u8], mut into: BytesMut) -> Result<Self, String> {
-        let parts = into.par_chunks_mut(COPIED_BYTES).zip(bytes.par_chunks(COPIED_BYTES));
+        // Parts are whole groups, which are checked one by one.
+        let part = COPIED_BYTES.next_multiple_of(size_of::<K::Group>());
+        let parts = into.par_chunks_mut(part).zip(bytes.par_chunks(part));
         let finite = parts.all(|(into, bytes)| {
             into.copy_from_slice(bytes);
             K::are_finite(bytes)
@@ -40,8 +42,9 @@ impl<K: FloatKind> FloatMatrix<K> {
 
     /// A matrix of bytes that were checked before. They are not copied.
     pub(crate) fn from_checked([outs, depth]: [usize; 2], values: Bytes) -> Result<Self, String> {
-        if outs.checked_mul(depth).and_then(|all| all.checked_mul(K::BYTES)) != Some(values.len()) {
-            let bits = 8 * K::BYTES;
+        let whole = depth.is_multiple_of(K::UNIT) && depth.checked_mul(size_of::<K::Group>()).is_some();
+        if !whole || outs.checked_mul(K::row_bytes(depth)) != Some(values.len()) {
+            let bits = 8 * K::row_bytes(K::UNIT) / K::UNIT;
             return Err(format!("has {} bytes, which are no {outs} x {depth} of {bits} bits", values.len()));
         }
         Ok(Self { values, outs, depth, kind: PhantomData })
@@ -67,7 +70,7 @@ impl<K: FloatKind> MatrixKernel for FloatMatrix<K> {
 
     fn rows(&self, rows: &[u32]) -> Vec<f32> {
         let mut wide = vec![0.0; rows.len() * self.depth];
-        let bytes = self.depth * K::BYTES;
+        let bytes = K::row_bytes(self.depth);
         for (row, wide) in rows.iter().zip(wide.chunks_mut(self.depth.max(1))) {
             if let Some(narrow) = self.values.get(*row as usize * bytes..).and_then(|rest| rest.get(..bytes)) {
                 Instructions::current().run_floats(WidenRow::<K> { narrow, wide, kind: PhantomData });

@@ -66,11 +66,13 @@ pub(super) fn pack<L: Lanes, K: FloatKind, const OUTS: usize>(
 ) {
     for (out, row) in w.chunks_exact(row_bytes).enumerate() {
         let (whole, rest) = groups::<K>(row);
-        for (group, step) in whole.iter().zip(into.chunks_exact_mut(OUTS)) {
-            lanes.store(K::load(lanes, group), &mut step[out]);
+        for (group, steps) in whole.iter().zip(into.chunks_mut(K::STEPS * OUTS)) {
+            for (number, step) in steps.chunks_exact_mut(OUTS).enumerate() {
+                lanes.store(K::load(lanes, group, number), &mut step[out]);
+            }
         }
         if !rest.is_empty() {
-            lanes.store(K::load(lanes, &padded::<K>(rest)), &mut into[whole.len() * OUTS + out]);
+            lanes.store(K::load(lanes, &padded::<K>(rest), 0), &mut into[whole.len() * OUTS + out]);
         }
     }
 }

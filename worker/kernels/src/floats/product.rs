@@ -52,7 +52,7 @@ pub(super) fn product_of<K: FloatKind>(
     let run = |(y, w): (&mut [f32], &[u8])| {
         instructions.run_floats(FloatStrips::<K> { x, w, y, depth, kind: PhantomData });
     };
-    let row_bytes = depth * K::BYTES;
+    let row_bytes = K::row_bytes(depth);
     if rows * outs * depth < WORTH_SHARING {
         run((&mut by_out, w));
     } else {

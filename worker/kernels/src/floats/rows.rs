@@ -25,12 +25,14 @@ pub(super) fn padded<K: FloatKind>(rest: &[u8]) -> K::Group {
 pub(super) fn widen<L: Lanes, K: FloatKind>(lanes: L, narrow: &[u8], wide: &mut [f32]) {
     let (groups, rest) = groups::<K>(narrow);
     let (whole, left) = wide.as_chunks_mut::<LANES>();
-    for (group, wide) in groups.iter().zip(whole) {
-        lanes.store(K::load(lanes, group), wide);
+    for (group, wide) in groups.iter().zip(whole.chunks_mut(K::STEPS)) {
+        for (step, wide) in wide.iter_mut().enumerate() {
+            lanes.store(K::load(lanes, group, step), wide);
+        }
     }
     if !left.is_empty() {
         let mut last = [0.0; LANES];
-        lanes.store(K::load(lanes, &padded::<K>(rest)), &mut last);
+        lanes.store(K::load(lanes, &padded::<K>(rest), 0), &mut last);
         left.copy_from_slice(&last[..left.len()]);
     }
 }

@@ -84,7 +84,7 @@ impl<K: FloatKind> FloatStrips<'_, K> {
     #[inline(always)]
     fn stored<L: Lanes, const OUTS: usize>(self, lanes: L) {
         let Self { x, w, y, depth, .. } = self;
-        let (rows, bytes) = (x.rows(), depth * K::BYTES);
+        let (rows, bytes) = (x.rows(), K::row_bytes(depth));
         for (w, y) in w.chunks(OUTS * bytes).zip(y.chunks_mut(OUTS * rows)) {
             for (strip, x) in x.strips(0..rows) {
                 if w.len() == OUTS * bytes {
@@ -106,7 +106,7 @@ impl<K: FloatKind> FloatStrips<'_, K> {
     #[inline(always)]
     fn packed<L: Lanes, const OUTS: usize>(self, lanes: L) {
         let Self { x, w, y, depth, .. } = self;
-        let (rows, steps, bytes) = (x.rows(), x.steps(), depth * K::BYTES);
+        let (rows, steps, bytes) = (x.rows(), x.steps(), K::row_bytes(depth));
         let together = (ROWS_BYTES / (4 * depth)).next_multiple_of(12);
         let mut tiles = vec![[0.0_f32; LANES]; PACKED_OUTS * steps];
         for first in (0..rows).step_by(together) {
@@ -154,21 +154,21 @@ impl<'a, K: FloatKind, const OUTS: usize> StoredOuts<'a, K, OUTS> {
 impl<L: Lanes, K: FloatKind, const OUTS: usize> MatrixRows<L, OUTS> for StoredOuts<'_, K, OUTS> {
     #[inline(always)]
     fn load(self, lanes: L, step: usize, out: usize, ahead: bool) -> L::Floats {
-        let group = &self.rows[out][step];
+        let group = &self.rows[out][step / K::STEPS];
         if ahead {
             lanes.prefetch((&raw const *group).cast::<u8>().wrapping_add(BYTES_AHEAD));
         }
-        K::load(lanes, group)
+        K::load(lanes, group, step % K::STEPS)
     }
 
     #[inline(always)]
     fn last(self, lanes: L, out: usize) -> L::Floats {
-        K::load(lanes, &padded::<K>(self.rest[out]))
+        K::load(lanes, &padded::<K>(self.rest[out]), 0)
     }
 
     #[inline(always)]
     fn whole_steps(self) -> usize {
-        self.rows[0].len()
+        self.rows[0].len() * K::STEPS
     }
 }
 

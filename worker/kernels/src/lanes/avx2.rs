@@ -319,6 +319,15 @@ impl<const DOT: u8> Lanes for Avx2<DOT> {
     }
 
     #[inline(always)]
+    fn eighths(self, bytes: &[u8; LANES]) -> [__m256; 2] {
+        unsafe {
+            // Copies of the sign above the seven other bits are masked out, but for the uppermost.
+            let wide = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(cast(*bytes)));
+            self.halves(&cast(_mm256_and_si256(wide, _mm256_set1_epi16(0xbf80_u16.cast_signed()))))
+        }
+    }
+
+    #[inline(always)]
     fn powers(self, exponents: __m128i) -> [__m256; 2] {
         // Two factors are normal numbers where their product is not: half of the exponent, and the rest of it.
         unsafe {

@@ -282,6 +282,18 @@ impl<const DOTPROD: bool> Lanes for Neon<DOTPROD> {
     }
 
     #[inline(always)]
+    fn eighths(self, bytes: &[u8; LANES]) -> [float32x4_t; 4] {
+        let [low, high]: [int8x8_t; 2] = cast(*bytes);
+        unsafe {
+            // Copies of the sign above the seven other bits are masked out, but for the uppermost.
+            let mask = vdupq_n_s16(0xbf80_u16.cast_signed());
+            let low = vandq_s16(vshlq_n_s16::<7>(vmovl_s8(low)), mask);
+            let high = vandq_s16(vshlq_n_s16::<7>(vmovl_s8(high)), mask);
+            self.halves(&cast([low, high]))
+        }
+    }
+
+    #[inline(always)]
     fn powers(self, exponents: uint8x16_t) -> [float32x4_t; 4] {
         // Two factors are normal numbers where their product is not: half of the exponent, and the rest of it.
         let (all, half) = (self.unsigned(exponents), self.unsigned(self.narrow_right(exponents, 1, 127)));

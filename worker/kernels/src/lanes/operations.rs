@@ -71,6 +71,9 @@ pub(crate) trait Lanes: Copy {
     fn floats(self, ints: Self::Ints) -> Self::Floats;
     /// Little-endian f16 as f32.
     fn halves(self, bits: &[u8; 2 * LANES]) -> Self::Floats;
+    /// Bytes of a sign, four bits of exponent and three of mantissa as f32: their bits as those of an f16, with the
+    /// exponent in its lower four bits.
+    fn eighths(self, bytes: &[u8; LANES]) -> Self::Floats;
     /// The bits of bf16 as f32.
     fn brains(self, bits: &[u16; LANES]) -> Self::Floats;
     /// `2^(e − 128)` of each byte.

@@ -171,6 +171,11 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    fn eighths(self, bytes: &[u8; LANES]) -> [f32; LANES] {
+        bytes.map(|byte| f16::from_bits(u16::from(byte & 0x80) << 8 | u16::from(byte & 0x7f) << 7).to_f32())
+    }
+
+    #[inline(always)]
     fn powers(self, exponents: [u8; LANES]) -> [f32; LANES] {
         exponents.map(model_boss_weights::gguf::power_of_two)
     }

@@ -98,6 +98,10 @@ impl Operations {
         let bits: [u16; LANES] =
             std::array::from_fn(|i| u16::from_le_bytes([self.halves[2 * i], self.halves[2 * i + 1]]));
         floats("brains", lanes.brains(&bits));
+        // The vectors of bytes have all of them.
+        for bytes in self.bytes.iter().flat_map(|bytes| bytes.as_chunks().0) {
+            floats("eighths", lanes.eighths(bytes));
+        }
         floats("load floats", lanes.load_floats(&bits.map(f32::from)));
         floats("powers", lanes.powers(narrow));
         floats("mul", lanes.mul(x, y));

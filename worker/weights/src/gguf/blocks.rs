@@ -39,6 +39,7 @@ pub fn dequantise(kind: TensorType, stored: &[u8], values: &mut [f32]) -> Result
         TensorType::MXFP4 => mxfp4,
         TensorType::TQ1_0 => tq1_0,
         TensorType::TQ2_0 => tq2_0,
+        TensorType::F8_E4M3 => f8_e4m3,
         other => return Err(BlockError::Unsupported(other)),
     };
     for (block, out) in blocks {
@@ -85,6 +86,15 @@ impl<'a> BlockFields<'a> {
 
     fn f32(&mut self) -> f32 {
         f32::from_le_bytes(self.array())
+    }
+}
+
+/// A factor as f32, and 64 bytes: see [`super::tensor_type::F8_BLOCK`].
+fn f8_e4m3(block: &mut BlockFields<'_>, out: &mut [f32]) {
+    let factor = block.f32();
+    for (byte, out) in block.0.iter().zip(out) {
+        let bits = u16::from(byte & 0x80) << 8 | u16::from(byte & 0x7f) << 7;
+        *out = f16::from_bits(bits).to_f32() * factor;
     }
 }
 

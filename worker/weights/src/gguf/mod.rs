@@ -28,7 +28,7 @@ pub use header::Header;
 pub use model::{GgufModel, GgufModelError, StoredTensor};
 pub use outline::{Fact, Outline, OutlineError};
 pub use tensor::TensorInfo;
-pub use tensor_type::{TensorType, UnknownType};
+pub use tensor_type::{F8_BLOCK, F8_FACTOR, TensorType, UnknownType};
 pub use value::{Array, FromValue, Strings, Value};
 pub use value_type::ValueType;
 pub use writer::{HeaderWriter, TensorBody, ToValue, WriteError};

@@ -44,6 +44,9 @@ pub enum WeightStoreError {
         /// The file's index in the store.
         file: usize,
     },
+    /// A quantised matrix could not be put into blocks.
+    #[error("{0}")]
+    Quantised(String),
     /// A fault of the program; standard error has the details.
     #[error("a thread that read weights ended early")]
     Panicked,

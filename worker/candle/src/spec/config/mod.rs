@@ -7,6 +7,7 @@
 //! the default.
 
 use model_boss_protocol::CONFIG_ARCHITECTURES;
+use model_boss_weights::quantised::{FormatError, QuantisedFormat};
 use serde::Deserialize;
 
 use crate::spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling, RopeSpec};
@@ -23,6 +24,9 @@ pub enum ConfigJsonError {
     /// The architecture is supported, but a feature of this model is not.
     #[error("config.json asks for {0}, which this build does not have")]
     Unsupported(String),
+    /// The matrices are quantised in a way that is not supported.
+    #[error(transparent)]
+    Quantised(#[from] FormatError),
     /// The numbers contradict each other, or no model can have them.
     #[error("config.json is inconsistent: {0}")]
     Inconsistent(String),
@@ -32,18 +36,16 @@ pub enum ConfigJsonError {
 const LARGEST: usize = 1 << 24;
 
 impl DecoderSpec {
-    /// Reads a `config.json`.
-    pub fn from_config(json: &[u8]) -> Result<Self, ConfigJsonError> {
+    /// Reads a `config.json`, and how the model's matrices are quantised.
+    pub fn from_config(json: &[u8]) -> Result<(Self, Option<QuantisedFormat>), ConfigJsonError> {
         let config: ConfigJson =
             serde_json::from_slice(json).map_err(|error| ConfigJsonError::Malformed(error.to_string()))?;
         let family = config.family()?;
-        if let Some(quantization) = &config.quantization_config {
-            let method = quantization.quant_method.as_deref().unwrap_or("an unnamed kind of");
-            return Err(ConfigJsonError::Unsupported(format!("{method} quantization")));
-        }
+        let whole = serde_json::from_slice(json).map_err(|error| ConfigJsonError::Malformed(error.to_string()))?;
+        let format = QuantisedFormat::read(&whole)?;
         let spec = config.spec(family)?;
         check(&spec)?;
-        Ok(spec)
+        Ok((spec, format))
     }
 }
 
@@ -62,7 +64,6 @@ enum ModelFamily {
 struct ConfigJson {
     architectures: Option<Vec<String>>,
     model_type: Option<String>,
-    quantization_config: Option<QuantizationJson>,
     vocab_size: Option<usize>,
     hidden_size: Option<usize>,
     intermediate_size: Option<usize>,
@@ -115,12 +116,6 @@ impl FamilyDefaults {
             },
         }
     }
-}
-
-#[derive(Deserialize)]
-#[serde(rename = "Quantization")]
-struct QuantizationJson {
-    quant_method: Option<String>,
 }
 
 #[derive(Clone, Default, PartialEq, Deserialize)]

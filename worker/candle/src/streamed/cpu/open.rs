@@ -11,7 +11,7 @@ use model_boss_engine::residency::adapt::Adapter;
 use model_boss_engine::residency::plan::{MemoryNeeds, Rates, ResidencyPlan, StreamPlan, plan};
 use model_boss_engine::residency::{Monitor, ResidencySummary, StreamDevice, Streamer};
 use model_boss_kernels::{MatrixKernel, MatrixLayout};
-use model_boss_weights::store::{self, HostBuffer, MemoryStore, Reads, WeightStore, WeightStoreChoice, read_all};
+use model_boss_weights::store::{HostBuffer, MemoryStore, Reads, WeightStore, WeightStoreChoice, read_all};
 
 use super::device::{CpuDevice, arrange, matrices};
 use crate::error::ModelError;
@@ -34,7 +34,7 @@ pub(crate) fn open(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> 
     let DevicePart { place, layers, .. } = part;
     let mut table = LayerTable::read(spec, reader.files(), reader, layers.clone())?;
     let index = index::apply(&mut table, MatrixLayout::arrangement);
-    let store = store::open(&table.paths, options.store)?;
+    let store = reader.files().store(&table.paths, options.store)?;
 
     let needs = MemoryNeeds {
         layers: layers.clone().map(|layer| table.reads(&[layer]).0.buffer() as u64).collect(),

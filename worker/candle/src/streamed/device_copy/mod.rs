@@ -19,7 +19,7 @@ use model_boss_engine::residency::schedule::LayerBlockId;
 use model_boss_engine::residency::{Capabilities, Loan, Monitor, StreamDevice, StreamFault, Streamer, TimeSpan};
 use model_boss_kernels::{MatrixLayout, ROWS};
 use model_boss_protocol::ByteCount;
-use model_boss_weights::store::{self, HostBuffer, Reads, WeightStore, evenly_within, read_all};
+use model_boss_weights::store::{HostBuffer, Reads, WeightStore, evenly_within, read_all};
 
 use crate::device;
 use crate::error::ModelError;
@@ -62,7 +62,7 @@ where
     // Kernels of these devices read matrices in the order of the model's files.
     let index = index::apply(&mut table, |_| ROWS);
     fits(&table, layers, target)?;
-    let store = store::open(&table.paths, options.store)?;
+    let store = reader.files().store(&table.paths, options.store)?;
     let bytes_of = |layout: &MatrixLayout| target.matrix_bytes(layout);
     let of_layer = |layer: usize| table.layers[layer].iter().map(|piece| &piece.layout);
     let converted = layers.clone().flat_map(of_layer).map(|layout| target.converted_bytes(layout)).max().unwrap_or(0);
