@@ -325,12 +325,12 @@ fn gptq<'a>(
     let columns = words * per_word;
     let group = group.unwrap_or(columns).max(1);
     let groups = columns.div_ceil(group);
-    let quants = quants.expect(&[Dtype::I32], "I32", &[words, rows])?;
+    let quants = quants.require(&[Dtype::I32], "I32", &[words, rows])?;
     let shape = [groups, rows.div_ceil(per_word)];
-    let words = need(source, &part("qzeros"))?.expect(&[Dtype::I32], "I32", &shape)?;
-    let scales = need(source, &part("scales"))?.expect(FLOATS, "F16, BF16 or F32", &[groups, rows])?;
+    let words = need(source, &part("qzeros"))?.require(&[Dtype::I32], "I32", &shape)?;
+    let scales = need(source, &part("scales"))?.require(FLOATS, "F16, BF16 or F32", &[groups, rows])?;
     let order = match source.find(&part("g_idx")) {
-        Some(index) => order_of(&index.expect(&[Dtype::I32], "I32", &[columns])?, group)?,
+        Some(index) => order_of(&index.require(&[Dtype::I32], "I32", &[columns])?, group)?,
         None => None,
     };
     let more = i32::from(zeros == GptqZeros::LessOne);
@@ -362,9 +362,9 @@ fn awq<'a>(
     let rows = words * 8;
     let group = group.unwrap_or(columns).max(1);
     let groups = columns.div_ceil(group);
-    let quants = quants.expect(&[Dtype::I32], "I32", &[columns, words])?;
-    let zeros = need(source, &part("qzeros"))?.expect(&[Dtype::I32], "I32", &[groups, words])?;
-    let scales = need(source, &part("scales"))?.expect(FLOATS, "F16, BF16 or F32", &[groups, rows])?;
+    let quants = quants.require(&[Dtype::I32], "I32", &[columns, words])?;
+    let zeros = need(source, &part("qzeros"))?.require(&[Dtype::I32], "I32", &[groups, words])?;
+    let scales = need(source, &part("scales"))?.require(FLOATS, "F16, BF16 or F32", &[groups, rows])?;
     let (bits, packing, zeros) = (IntegerBits::Four, Packing::Interleaved, StoredZeros::Interleaved(zeros));
     let name = name.to_owned();
     IntegerMatrix { name, rows, columns, bits, group, packing, quants, zeros, scales, order: None }.checked()
@@ -380,18 +380,18 @@ fn compressed<'a>(
     let (quants, packing, [rows, columns]) = match source.find(&part("weight_packed")) {
         Some(packed) => {
             let shape = need(source, &part("weight_shape"))?;
-            let shape = shape.expect(&[Dtype::I64, Dtype::I32], "I64 or I32", &[2])?;
+            let shape = shape.require(&[Dtype::I64, Dtype::I32], "I64 or I32", &[2])?;
             let [rows, columns] = [0, 1].map(|at| {
                 let words = if shape.dtype == Dtype::I64 { 2 } else { 1 };
                 shape.word(at * words) as usize
             });
-            let packed = packed.expect(&[Dtype::I32], "I32", &[rows, columns.div_ceil(per_word)])?;
+            let packed = packed.require(&[Dtype::I32], "I32", &[rows, columns.div_ceil(per_word)])?;
             (packed, Packing::Rows, [rows, columns])
         }
         None => {
             let bytes = need(source, &part("weight"))?;
             let [rows, columns] = bytes.matrix()?;
-            (bytes.expect(&[Dtype::I8], "I8", &[rows, columns])?, Packing::Bytes, [rows, columns])
+            (bytes.require(&[Dtype::I8], "I8", &[rows, columns])?, Packing::Bytes, [rows, columns])
         }
     };
     // A scale for the matrix, one for each row, or one for each group of a row.
@@ -409,7 +409,7 @@ fn compressed<'a>(
         }
     };
     let shape = scales.shape.clone();
-    let scales = scales.expect(FLOATS, "F16, BF16 or F32", &shape)?;
+    let scales = scales.require(FLOATS, "F16, BF16 or F32", &shape)?;
     let group = columns.div_ceil(groups).max(1);
     if group * groups != columns {
         return Err(scales.unusable(format!("{groups} groups do not divide {columns} inputs")));
@@ -417,15 +417,15 @@ fn compressed<'a>(
     let zeros = match (source.find(&part("weight_zero_point")), packing) {
         (None, _) => StoredZeros::Middle,
         (Some(zeros), Packing::Rows) => {
-            StoredZeros::DownRows(zeros.expect(&[Dtype::I32], "I32", &[rows.div_ceil(per_word), groups])?)
+            StoredZeros::DownRows(zeros.require(&[Dtype::I32], "I32", &[rows.div_ceil(per_word), groups])?)
         }
         (Some(zeros), _) => {
             let shape = if zeros.elements() == rows * groups { zeros.shape.clone() } else { vec![rows, groups] };
-            StoredZeros::Bytes(zeros.expect(&[Dtype::I8], "I8", &shape)?)
+            StoredZeros::Bytes(zeros.require(&[Dtype::I8], "I8", &shape)?)
         }
     };
     let order = match source.find(&part("weight_g_idx")) {
-        Some(index) => order_of(&index.expect(&[Dtype::I32], "I32", &[columns])?, group)?,
+        Some(index) => order_of(&index.require(&[Dtype::I32], "I32", &[columns])?, group)?,
         None => None,
     };
     IntegerMatrix { name: name.to_owned(), rows, columns, bits, group, packing, quants, zeros, scales, order }.checked()

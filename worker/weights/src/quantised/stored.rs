@@ -38,7 +38,7 @@ pub(super) fn need<'s>(source: &'s dyn TensorSource, name: &str) -> Result<Packe
 
 impl<'a> PackedTensor<'a> {
     /// Checks type and shape.
-    pub(super) fn expect(
+    pub(super) fn require(
         self,
         dtypes: &[Dtype],
         wanted: &'static str,
