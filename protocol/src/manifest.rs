@@ -53,6 +53,9 @@ pub struct Manifest {
     /// The number of concurrent requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<u32>,
+    /// The number of threads that compute on the CPU; by default one for each core that the worker may use (FA-5).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
     /// Whether all layers stay on the device, or those that do not fit are streamed in each step (RS-11).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub residency: Option<ResidencyMode>,
@@ -230,6 +233,9 @@ impl Manifest {
         }
         if self.max_concurrent == Some(0) {
             return Err(ManifestError::Zero("max_concurrent"));
+        }
+        if self.threads == Some(0) {
+            return Err(ManifestError::Zero("threads"));
         }
         if self.window == Some(0) {
             return Err(ManifestError::Zero("window"));
@@ -445,6 +451,7 @@ mod tests {
         let check = |text: &str| toml::from_str::<Manifest>(text).unwrap().check();
         assert_eq!(check("name = \"a b\""), Err(ManifestError::BadName("a b".into())));
         assert_eq!(check("name = \"a\"\nmax_concurrent = 0"), Err(ManifestError::Zero("max_concurrent")));
+        assert_eq!(check("name = \"a\"\nthreads = 0"), Err(ManifestError::Zero("threads")));
         assert_eq!(check("name = \"a\"\nvram = \"1GiB\"\nvram_mb = 1"), Err(ManifestError::VramTwice));
         assert_eq!(check("labels = []"), Err(ManifestError::NoName));
     }

@@ -5,6 +5,7 @@
 //! the coordinator has ended, and the worker exits at once.
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -84,6 +85,9 @@ pub struct WorkerSpec {
     /// The instructions that products on the CPU use; the machine's best when absent.
     #[serde(default)]
     pub cpu_features: Option<InstructionSet>,
+    /// The number of threads that compute on the CPU; chosen by the worker when absent.
+    #[serde(default)]
+    pub threads: Option<NonZero<u32>>,
 }
 
 /// Limits on a model's chat template and tokenizer. Both are programs that come with the model's files, so they run
@@ -367,6 +371,7 @@ mod tests {
             settings: BTreeMap::new(),
             text: TextLimits::default(),
             cpu_features: None,
+            threads: None,
         }
     }
 

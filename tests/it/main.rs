@@ -58,6 +58,7 @@ mod streaming;
 mod stuck_files;
 mod swelling;
 mod tasks;
+mod threads;
 mod views;
 mod worker_contract;
 mod worker_death;

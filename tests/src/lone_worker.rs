@@ -84,6 +84,7 @@ impl LoneWorker {
             settings: [].into(),
             text: TextLimits::default(),
             cpu_features: None,
+            threads: None,
         };
         change(&mut spec);
         self.write(&spec.to_line().expect("a start line is JSON"));

@@ -72,6 +72,7 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
         settings: BTreeMap::new(),
         text: TextLimits::default(),
         cpu_features: None,
+        threads: None,
     })
 }
 

@@ -1,5 +1,7 @@
 //! The command line. A worker is normally started by the coordinator; by hand it takes a model to debug.
 
+use std::num::NonZero;
+
 use clap::{Parser, Subcommand};
 use model_boss_protocol::InstructionSet;
 
@@ -19,6 +21,9 @@ pub(crate) struct CommandLine {
     /// avx512-vnni. For comparisons and bug reports [default: the fastest that the machine has]
     #[arg(long, global = true, value_name = "SET")]
     pub(crate) cpu_features: Option<InstructionSet>,
+    /// Threads that compute on the CPU [default: one for each core that this process may use, fewer under a quota]
+    #[arg(long, global = true, value_name = "N")]
+    pub(crate) threads: Option<NonZero<u32>>,
     #[command(subcommand)]
     pub(crate) command: WorkerCommand,
 }

@@ -19,6 +19,7 @@ mod process;
 mod state;
 pub mod terminal;
 mod text;
+mod threads;
 
 pub use args::{Convert, Index, LayerOrder, StoredType, Synth};
 pub use backend::{ChooseInstructions, LoadDecoder, WorkerBackend, WriteFile};

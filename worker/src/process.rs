@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -21,11 +22,11 @@ use crate::failure::LoadFailure;
 use crate::gate::GateError;
 use crate::state::{Access, WorkerState};
 use crate::terminal::{self, LogLines, print, say};
-use crate::{by_hand, engine_thread, gate, http, text};
+use crate::{by_hand, engine_thread, gate, http, text, threads};
 
 /// Runs a worker from its command line to its exit code. After a failure, the last line on stderr states the reason.
 pub fn run(backend: WorkerBackend) -> ExitCode {
-    let CommandLine { command, cpu_features } = CommandLine::parse();
+    let CommandLine { command, cpu_features, threads: asked } = CommandLine::parse();
     if matches!(command, WorkerCommand::TextHost) {
         return text::run_host();
     }
@@ -37,9 +38,9 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
     let result = match command {
         WorkerCommand::Serve(serve) => {
             log_to_stderr();
-            start(&serve, cpu_features, choose, load)
+            start(&serve, (cpu_features, asked), choose, load)
         }
-        command => choose(cpu_features).and_then(|_| match command {
+        command => choose(cpu_features).and_then(|_| threads::start(asked)).and_then(|_| match command {
             WorkerCommand::Inspect(inspect) => {
                 inspect::run(&inspect).map(print).map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))
             }
@@ -75,7 +76,7 @@ fn log_to_stderr() {
 
 fn start(
     serve: &Serve,
-    cpu_features: Option<InstructionSet>,
+    (cpu_features, asked): (Option<InstructionSet>, Option<NonZero<u32>>),
     choose: impl FnOnce(Option<InstructionSet>) -> Result<InstructionSet, LoadFailure>,
     load: LoadDecoder,
 ) -> Result<(), LoadFailure> {
@@ -96,13 +97,14 @@ fn start(
         warn!("{warning}");
     }
     info!(%instructions, "products on the CPU");
+    let threads = threads::start(asked.or(spec.threads))?;
     let bad_spec = |message: String| LoadFailure::message(WorkerExit::BadSpec, message);
     let defaults = RequestDefaults::new(&spec.params).map_err(|error| bad_spec(format!("params: {error}")))?;
     http::check_defaults(&defaults).map_err(|error| bad_spec(format!("the manifest's params: {}", error.message)))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| LoadFailure::new(WorkerExit::DeviceLost, &error))?;
-    let result =
-        runtime.block_on(serve_until_told(Arc::new(WorkerState::new(spec, access, defaults, instructions)), load));
+    let result = runtime
+        .block_on(serve_until_told(Arc::new(WorkerState::new(spec, access, defaults, (instructions, threads))), load));
     // Work left on the blocking threads is for clients that are gone.
     runtime.shutdown_background();
     result

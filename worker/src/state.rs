@@ -28,6 +28,8 @@ pub(crate) struct WorkerState {
     pub(crate) started: Instant,
     /// The instructions of the processor that products use.
     pub(crate) instructions: InstructionSet,
+    /// The threads that compute on the CPU.
+    pub(crate) threads: usize,
     progress: AtomicU32,
     draining: AtomicBool,
     serving: SetOnce<Serving>,
@@ -66,7 +68,7 @@ impl WorkerState {
         spec: WorkerSpec,
         access: Access,
         defaults: RequestDefaults,
-        instructions: InstructionSet,
+        (instructions, threads): (InstructionSet, usize),
     ) -> Self {
         let metrics = WorkerMetrics::new();
         let activity = Arc::new(Activity::new(metrics.histograms()));
@@ -78,6 +80,7 @@ impl WorkerState {
             metrics,
             started: Instant::now(),
             instructions,
+            threads,
             progress: AtomicU32::new(0.0_f32.to_bits()),
             draining: AtomicBool::new(false),
             serving: SetOnce::new(),

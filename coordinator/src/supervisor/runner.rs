@@ -3,6 +3,7 @@
 //! *Stop* preempts everything: it is polled first wherever the runner waits.
 
 use std::future::pending;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -392,6 +393,7 @@ impl WorkerRunner {
             settings: self.order.model.settings_of(self.order.backend),
             text: self.tools.settings.text,
             cpu_features: self.tools.settings.cpu_features,
+            threads: manifest.threads.and_then(NonZero::new),
         }
     }
 }

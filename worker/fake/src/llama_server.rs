@@ -80,6 +80,7 @@ pub(crate) fn spec(args: &[String]) -> Result<WorkerSpec, CommandLineError> {
         settings: BTreeMap::from([("args".to_owned(), json!(args))]),
         text: Default::default(),
         cpu_features: None,
+        threads: None,
     })
 }
 

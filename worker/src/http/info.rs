@@ -44,6 +44,8 @@ pub(super) struct WorkerStats {
     device: String,
     /// The instructions of the processor that products on the CPU use.
     cpu_features: InstructionSet,
+    /// The threads that compute on the CPU.
+    threads: usize,
     uptime_s: f64,
     context_length: Option<u64>,
     weight_bytes: Option<u64>,
@@ -91,6 +93,7 @@ pub(super) async fn stats(State(worker): State<Arc<WorkerState>>) -> Json<Worker
         model: worker.spec.model.to_string(),
         device: worker.spec.device.to_string(),
         cpu_features: worker.instructions,
+        threads: worker.threads,
         uptime_s: worker.started.elapsed().as_secs_f64(),
         context_length: health.context_length,
         weight_bytes: health.weight_bytes,

@@ -102,6 +102,12 @@ pub enum NoEngine {
         /// The model's backend.
         backend: &'static str,
     },
+    /// The number of threads cannot be passed on to the engine.
+    #[error(
+        "'threads' is for our own worker, and this model's backend is \"{0}\"; leave it out, and set the program's own \
+         option (llamacpp_args = \"--threads N\", or the command line)"
+    )]
+    Threads(&'static str),
     /// The manifest gives neither a command nor a template's name.
     #[error("its manifest names no 'command' to run it with")]
     Command,
@@ -149,7 +155,11 @@ impl Engines {
     /// Checks that this model can be run at all (RC-16).
     pub fn check(&self, model: &Model, options: &EngineOptions) -> Result<(), NoEngine> {
         self.check_kv(model, model.manifest.kv_cache_type.unwrap_or_default())?;
-        match self.backend(model) {
+        let backend = self.backend(model);
+        if model.manifest.threads.is_some() && backend.is_foreign() {
+            return Err(NoEngine::Threads(backend.as_str()));
+        }
+        match backend {
             Backend::Fake => Ok(()),
             Backend::Diffusers => Err(NoEngine::NoImages),
             Backend::Candle => match model.candle_lacks() {

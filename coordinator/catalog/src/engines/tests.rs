@@ -97,6 +97,10 @@ fn en_2_a_program_that_cannot_be_told_the_type_of_keys_and_values_refuses_it() {
     };
     assert_eq!(check(&format!("{command}\nkv_cache_type = \"auto\"")), Ok(()));
     assert_eq!(check("kv_cache_type = \"q8_0\""), Ok(()), "llama-server can");
+    for theirs in [format!("{command}\nthreads = 2"), "threads = 2\nbackend = \"llama-server\"".to_owned()] {
+        let refusal = check(&theirs).unwrap_err();
+        assert!(refusal.contains("'threads'") && refusal.contains("--threads N"), "{refusal}");
+    }
     let refusal = check(&format!("{command}\nkv_cache_type = \"q8_0\"")).unwrap_err();
     assert!(refusal.contains("'kv_cache_type'") && refusal.contains("\"q8_0\""), "{refusal}");
 }

@@ -243,7 +243,7 @@ async fn it_tells_about_itself() {
     rig.until(|rig| rig.worker.activity.totals().finished == 1 && rig.worker.activity.stats().active == 0).await;
     let stats = rig.get("/stats").await.json();
     assert_eq!((&stats["totals"]["completion_tokens"], &stats["totals"]["finished"]), (&json!(6), &json!(1)));
-    assert_eq!(stats["cpu_features"], "portable");
+    assert_eq!((&stats["cpu_features"], &stats["threads"]), (&json!("portable"), &json!(3)));
     let metrics = rig.get("/metrics").await.text();
     for line in [
         "model_boss_worker_completion_tokens_total 6",

@@ -101,10 +101,11 @@ impl Setup {
             settings: [].into(),
             text: TextLimits::default(),
             cpu_features: None,
+            threads: None,
         };
         let defaults = RequestDefaults::new(&spec.params).unwrap();
         let access = self.token.map_or(Access::Open, Access::Token);
-        let worker = Arc::new(WorkerState::new(spec, access, defaults, InstructionSet::Portable));
+        let worker = Arc::new(WorkerState::new(spec, access, defaults, (InstructionSet::Portable, 3)));
         let mut decoder = FakeDecoder::new(self.script, self.context);
         let (control, gate) = (decoder.control(), gate(&mut decoder));
         let (loaded, ready) = oneshot::channel();

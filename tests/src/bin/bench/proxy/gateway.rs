@@ -218,6 +218,7 @@ fn backend() -> (Process, SocketAddr) {
         settings: [].into(),
         text: Default::default(),
         cpu_features: None,
+        threads: None,
     };
     let mut command = Command::new(std::env::current_exe().unwrap());
     let mut child = command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
