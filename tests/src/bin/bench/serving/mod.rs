@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
+use model_boss_protocol::InstructionSet;
 use model_boss_tests::{Boss, Client, Event, Processes, Sandbox, binary};
 use serde_json::json;
 
@@ -37,15 +38,17 @@ struct Options {
     rounds: usize,
     threads: usize,
     tokens: usize,
-    /// The file of the model in `prefix` and `schema`; random weights without it.
+    /// The file of the model in `batch`, `prefix` and `schema`; random weights without it.
     model: Option<PathBuf>,
     json: Option<PathBuf>,
+    /// The workers' instructions. llama.cpp has those that it was built with.
+    cpu_features: Option<InstructionSet>,
 }
 
 impl Options {
     fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut options = Self { rounds: 5, threads, tokens: 64, model: None, json: None };
+        let mut options = Self { rounds: 5, threads, tokens: 64, model: None, json: None, cpu_features: None };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
             let number = |text: String| text.parse::<usize>().map_err(|_| format!("'{text}' is no whole number"));
@@ -55,9 +58,14 @@ impl Options {
                 "--tokens" => options.tokens = number(value()?)?.max(2),
                 "--model" => options.model = Some(value()?.into()),
                 "--json" => options.json = Some(value()?.into()),
+                "--cpu-features" => {
+                    let set = value()?.parse().and_then(InstructionSet::checked);
+                    options.cpu_features = Some(set.map_err(|error| error.to_string())?);
+                }
                 _ => {
                     return Err(format!(
-                        "'{word}' is none of --rounds N, --threads N, --tokens N, --model FILE.gguf, --json FILE"
+                        "'{word}' is none of --rounds N, --threads N, --tokens N, --model FILE.gguf, --json FILE, \
+                         --cpu-features SET"
                     ));
                 }
             }
@@ -75,7 +83,11 @@ pub(crate) async fn run(part: Part, words: impl Iterator<Item = String>, process
             return ExitCode::from(2);
         }
     };
-    let sandbox = Sandbox::new().with_config("max_loaded_models = 1");
+    let mut sandbox = Sandbox::new().with_config("max_loaded_models = 1");
+    if let Some(set) = options.cpu_features {
+        sandbox = sandbox.with_config(&format!("cpu_features = \"{set}\""));
+        println!("- instructions: {set}; llama.cpp's are those of its build");
+    }
     let llama = peer("MODEL_BOSS_LLAMA_SERVER", "llama-server");
     println!("- machine: {processor}, {} threads", options.threads);
     println!("- rounds: {}, interleaved", options.rounds);
@@ -179,11 +191,9 @@ async fn swap(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table:
 
 /// One sequence, then eight at once, on the same loaded model.
 async fn batch(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table: &mut Table) {
-    let folder = sandbox.path("gguf");
-    fs::create_dir_all(&folder).unwrap();
-    let file = synthetic(&folder, "a", 1);
+    let file = model(sandbox, options);
     sandbox.model("a", &file, &format!("context_length = {}\nmax_concurrent = 8", CONTEXT / 8));
-    println!("- model: {SHAPE}, Q4_K_M, random weights; {} tokens for each request", options.tokens);
+    println!("- {} tokens for each request", options.tokens);
     let boss = ours(sandbox, options).await;
     let (threads, context, path) = (options.threads.to_string(), CONTEXT.to_string(), file.to_string_lossy());
     let mut ways = Vec::new();
