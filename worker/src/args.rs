@@ -117,8 +117,8 @@ pub enum LayerOrder {
 /// `synth`'s command line.
 #[derive(Debug, clap::Args)]
 pub struct Synth {
-    /// qwen3-0.6b (373 MiB), qwen3-4b, qwen3-small (41 MiB) or qwen3-tiny, stored as Q4_K_M; qwen3-0.6b-q8_0 or
-    /// qwen3-4b-q8_0 (4.3 GB)
+    /// qwen3-0.6b (373 MiB), qwen3-4b, qwen3-small (41 MiB) or qwen3-tiny, stored as Q4_K_M, or in the type behind the
+    /// name: qwen3-0.6b-q8_0, qwen3-tiny-iq4_xs
     pub shape: String,
     /// The file to write
     #[arg(value_name = "OUT.gguf")]

@@ -20,7 +20,11 @@ enum WriteFileError {
     Model { model: PathBuf, source: Box<ConvertError> },
     #[error("{model}: {source}")]
     Text { model: PathBuf, source: Box<WriteVocabularyError> },
-    #[error("there is no shape `{0}`; there are {known}", known = Synthetic::SHAPES.join(", "))]
+    #[error(
+        "there is no shape `{0}`; there are {known}, each also with a type behind it: {types}",
+        known = Synthetic::SHAPES.join(", "),
+        types = Synthetic::types().map(|name| format!("-{name}")).collect::<Vec<_>>().join(", ")
+    )]
     Shape(String),
     #[error(transparent)]
     Header(#[from] WriteError),

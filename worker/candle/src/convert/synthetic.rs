@@ -4,8 +4,8 @@
 
 use std::io::Write;
 
-use half::f16;
-use model_boss_weights::gguf::{HeaderWriter, TensorType};
+use half::{bf16, f16};
+use model_boss_weights::gguf::{HeaderWriter, TensorType, dequantise};
 
 use super::conversion::ConvertError;
 use super::gguf_keys;
@@ -27,21 +27,48 @@ pub struct Synthetic {
 enum Mix {
     /// The mix of llama.cpp's Q4_K_M: four bits, and six for the most important matrices.
     Q4KM,
-    /// Eight bits for every matrix.
-    Q8_0,
+    /// One type for every matrix.
+    All(TensorType),
 }
 
-impl Synthetic {
-    /// The names of all shapes.
-    pub const SHAPES: [&'static str; 6] =
-        ["qwen3-0.6b", "qwen3-tiny", "qwen3-small", "qwen3-4b", "qwen3-0.6b-q8_0", "qwen3-4b-q8_0"];
+/// The types that all matrices of a model can have, each with llama.cpp's number for files that are mostly of it.
+const TYPES: [(TensorType, u32); 18] = [
+    (TensorType::F32, 0),
+    (TensorType::F16, 1),
+    (TensorType::BF16, 32),
+    (TensorType::Q4_0, 2),
+    (TensorType::Q4_1, 3),
+    (TensorType::Q5_0, 8),
+    (TensorType::Q5_1, 9),
+    (TensorType::Q8_0, 7),
+    (TensorType::Q2_K, 10),
+    (TensorType::Q3_K, 12),
+    (TensorType::Q4_K, 15),
+    (TensorType::Q5_K, 17),
+    (TensorType::Q6_K, 18),
+    (TensorType::IQ4_NL, 25),
+    (TensorType::IQ4_XS, 30),
+    (TensorType::MXFP4, 38),
+    (TensorType::TQ1_0, 36),
+    (TensorType::TQ2_0, 37),
+];
 
-    /// The shape of this name.
+impl Synthetic {
+    /// The names of all shapes. A type behind a name is that of all matrices: `qwen3-tiny-q5_1`.
+    pub const SHAPES: [&'static str; 4] = ["qwen3-0.6b", "qwen3-tiny", "qwen3-small", "qwen3-4b"];
+
+    /// The types that can be behind a shape's name, as they are written there.
+    pub fn types() -> impl Iterator<Item = String> {
+        TYPES.iter().map(|(kind, _)| kind.name().to_lowercase())
+    }
+
+    /// The shape of this name, in the mix of Q4_K_M or in the type behind the name.
     pub fn of(name: &str) -> Option<Self> {
-        let (name, stored) = match name.strip_suffix("-q8_0") {
-            Some(name) if !["qwen3-tiny", "qwen3-small"].contains(&name) => (name, Mix::Q8_0),
-            _ => (name, Mix::Q4KM),
+        let of_type = |(kind, _): &(TensorType, u32)| {
+            let shape = name.strip_suffix(&kind.name().to_lowercase())?.strip_suffix('-')?;
+            Some((shape, Mix::All(*kind)))
         };
+        let (name, stored) = TYPES.iter().find_map(of_type).unwrap_or((name, Mix::Q4KM));
         let qwen3 = DecoderSpec {
             layers: 28,
             hidden: 1_024,
@@ -106,8 +133,13 @@ impl Synthetic {
     /// Writes the file: `header` with the model's metadata, and all tensors.
     pub fn write(&self, seed: u64, mut header: HeaderWriter, out: impl Write) -> Result<(), ConvertError> {
         gguf_keys::write(&self.spec, &mut header)?;
-        // These are llama.cpp's numbers for files that are mostly Q4_K (medium) and mostly Q8_0.
-        header.set("general.file_type", &if self.stored == Mix::Q4KM { 15_u32 } else { 7 })?;
+        // Files of one type and of the mix with its medium size have the same number.
+        let most = match self.stored {
+            Mix::Q4KM => TensorType::Q4_K,
+            Mix::All(kind) => kind,
+        };
+        let number = TYPES.iter().find(|(kind, _)| *kind == most).map_or(0, |(_, number)| *number);
+        header.set("general.file_type", &number)?;
         header.set("general.quantization_version", &2_u32)?;
         let shape = self.spec.embedding_shape();
         let ends = [Some(EMBEDDING), (!self.spec.tied_head).then_some(HEAD)];
@@ -151,7 +183,7 @@ impl Synthetic {
         let layer = tensor.name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next()?.parse().ok());
         match (tensor.name.as_str(), layer) {
             _ if tensor.shape.len() == 1 => TensorType::F32,
-            _ if self.stored == Mix::Q8_0 => TensorType::Q8_0,
+            _ if let Mix::All(kind) = self.stored => kind,
             (HEAD, _) => TensorType::Q6_K,
             (EMBEDDING, _) if self.spec.tied_head => TensorType::Q6_K,
             (name, Some(layer)) if (name.contains("v_proj") || name.contains("down_proj")) && more_bits(layer) => {
@@ -162,12 +194,24 @@ impl Synthetic {
     }
 }
 
+/// The standard deviation of whole numbers below n is n / √12.
+const SQRT_12: f32 = 3.464_101_6;
+
 /// Random blocks whose elements have a mean of zero and about this standard deviation.
 fn draw(kind: TensorType, blocks: u64, spread: f32, random: &mut Random) -> Vec<u8> {
+    if let TensorType::F32 | TensorType::F16 | TensorType::BF16 = kind {
+        let values = (0..blocks).map(|_| {
+            let uniform = (random.next() >> 40) as f32 / (1 << 24) as f32 - 0.5;
+            spread * SQRT_12 * uniform
+        });
+        return match kind {
+            TensorType::F16 => values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect(),
+            TensorType::BF16 => values.flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect(),
+            _ => values.flat_map(f32::to_le_bytes).collect(),
+        };
+    }
     let mut stored = vec![0; (blocks * kind.block_bytes()) as usize];
     random.fill(&mut stored);
-    // The standard deviation of whole numbers below n is n / √12.
-    const SQRT_12: f32 = 3.464_101_6;
     for block in stored.chunks_exact_mut(kind.block_bytes() as usize) {
         match kind {
             TensorType::Q4_K => {
@@ -189,7 +233,7 @@ fn draw(kind: TensorType, blocks: u64, spread: f32, random: &mut Random) -> Vec<
                 let d = spread * SQRT_12 / 256.0;
                 block[0..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
             }
-            _ => {
+            TensorType::Q6_K => {
                 // Q6_K: scales from 8 to 15 with either sign.
                 for scale in &mut block[192..208] {
                     let size = 8 | *scale & 7;
@@ -198,9 +242,58 @@ fn draw(kind: TensorType, blocks: u64, spread: f32, random: &mut Random) -> Vec<
                 let d = spread * SQRT_12 / 64.0 / 12.0;
                 block[208..210].copy_from_slice(&f16::from_f32(d).to_le_bytes());
             }
+            // The fourth value of two bits is none of the ternary ones; it becomes the middle one.
+            TensorType::TQ2_0 => block.iter_mut().for_each(|byte| *byte &= !(*byte << 1 & 0xaa)),
+            _ => {}
         }
     }
+    if !matches!(kind, TensorType::Q4_K | TensorType::Q8_0 | TensorType::Q6_K) {
+        rescale(kind, &mut stored, spread);
+    }
     stored
+}
+
+/// Gives random blocks the scales with which their elements have this standard deviation. It is measured.
+fn rescale(kind: TensorType, stored: &mut [u8], spread: f32) {
+    let block = kind.block_bytes() as usize;
+    let few = (1 << 14) / kind.block_len() as usize;
+    for block in stored.chunks_exact_mut(block) {
+        put_scales(kind, block, 1.0);
+    }
+    let few = &stored[..stored.len().min(few * block)];
+    let mut values = vec![0.0; few.len() / block * kind.block_len() as usize];
+    // A type without plain code has no model either, and its blocks keep the scale 1.
+    if dequantise(kind, few, &mut values).is_err() {
+        return;
+    }
+    let squares: f32 = values.iter().map(|value| value * value).sum();
+    let measured = (squares / values.len().max(1) as f32).sqrt();
+    for block in stored.chunks_exact_mut(block) {
+        put_scales(kind, block, spread / measured);
+    }
+}
+
+/// Sets the scales of a block, and its minimums so that the mean is about zero.
+fn put_scales(kind: TensorType, block: &mut [u8], d: f32) {
+    if kind == TensorType::MXFP4 {
+        // The scale is a power of two; the exponent 128 stands for 1.
+        block[0] = (128.0 + d.log2().round()).clamp(0.0, 254.0) as u8;
+        return;
+    }
+    // Places of f16 in the block. A minimum is subtracted in some types and added in others.
+    let places: &[(usize, f32)] = match kind {
+        TensorType::Q4_1 => &[(0, 1.0), (2, -7.5)],
+        TensorType::Q5_1 => &[(0, 1.0), (2, -15.5)],
+        TensorType::Q2_K => &[(80, 1.0), (82, 1.5)],
+        TensorType::Q3_K => &[(108, 1.0)],
+        TensorType::Q5_K => &[(0, 1.0), (2, 15.5)],
+        TensorType::TQ1_0 => &[(52, 1.0)],
+        TensorType::TQ2_0 => &[(64, 1.0)],
+        _ => &[(0, 1.0)],
+    };
+    for (at, factor) in places {
+        block[*at..*at + 2].copy_from_slice(&f16::from_f32(d * factor).to_le_bytes());
+    }
 }
 
 /// The random generator SplitMix64 (Steele et al., 2014): fast, and good enough for weights without meaning.
@@ -225,20 +318,20 @@ impl Random {
 
 #[cfg(test)]
 mod tests {
-    use model_boss_weights::gguf::dequantise;
-
     use super::*;
 
     #[test]
     fn drawn_blocks_have_the_spread_that_was_asked_for() {
-        for kind in [TensorType::Q4_K, TensorType::Q6_K, TensorType::Q8_0] {
+        for (kind, _) in TYPES {
             let stored = draw(kind, 4_000, 0.05, &mut Random(7));
             let mut values = vec![0.0; 4_000 * kind.block_len() as usize];
             dequantise(kind, &stored, &mut values).unwrap();
             let count = values.len() as f64;
             let mean = values.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
             let spread = (values.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / count).sqrt();
-            assert!(mean.abs() < 0.002 && (0.045..0.056).contains(&spread), "{kind}: {mean} {spread}");
+            // The scales of MXFP4 are powers of two.
+            let wide = if kind == TensorType::MXFP4 { 0.034..0.072 } else { 0.045..0.056 };
+            assert!(mean.abs() < 0.01 && wide.contains(&spread), "{kind}: {mean} {spread}");
         }
     }
 
@@ -253,6 +346,17 @@ mod tests {
         assert_eq!(six("self_attn.v_proj.weight"), expected);
         assert_eq!(six("mlp.down_proj.weight"), expected);
         assert!(six("mlp.up_proj.weight").is_empty());
+    }
+
+    #[test]
+    fn a_type_behind_the_name_is_that_of_all_matrices() {
+        for name in Synthetic::types() {
+            let model = Synthetic::of(&format!("qwen3-tiny-{name}")).unwrap();
+            let Mix::All(kind) = model.stored else { panic!("{name}") };
+            assert_eq!(kind.name().to_lowercase(), name);
+            assert_eq!(model.spec, Synthetic::of("qwen3-tiny").unwrap().spec);
+        }
+        assert!(Synthetic::of("qwen3-tiny-q9_0").is_none() && Synthetic::of("q8_0").is_none());
     }
 
     #[test]
