@@ -10,6 +10,9 @@ mod kernel;
 mod lanes;
 mod layout;
 mod quantised;
+mod ran;
+#[cfg(test)]
+mod table_of_kernels;
 
 pub use attention::{
     AttentionHeads, AttentionRows, HeadNorm, HostKv, KvElement, PAGE, PageShape, RopePlanes, Rotation, SequenceRows,

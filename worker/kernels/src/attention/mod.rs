@@ -302,3 +302,5 @@ impl NullaryFnOnce for Queries<'_> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::attend_by;

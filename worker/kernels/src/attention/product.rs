@@ -8,6 +8,7 @@ use super::kernel::{Groups, Panel, Product, ScaledPanel};
 use super::widen::{PanelSpread, from_halves};
 use crate::attention::element::GROUP;
 use crate::lanes::{Instructions, LANES, Lanes, WithLanes};
+use crate::ran::ran;
 
 // A vector of a row has one scale.
 const _: () = assert!(GROUP.is_multiple_of(LANES));
@@ -128,6 +129,7 @@ fn rows_of<L: Lanes, const KIND: u8, const R: usize>(
     row: usize,
 ) -> usize {
     if R <= L::SUMS {
+        ran(|| format!("{} ×{R}", L::NAME));
         lanes.vectorize(Rows::<L, KIND, R> { lanes, product, b, row });
     }
     R

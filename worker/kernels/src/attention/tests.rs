@@ -374,6 +374,19 @@ fn fa_4_every_set_of_instructions_attends_the_same() {
     ALL.into_iter().for_each(every_set_of_instructions_attends_the_same_over);
 }
 
+/// Some queries attend to 300 tokens by these instructions.
+pub(crate) fn attend_by(instructions: Instructions, kept: KvElement, rows: usize) {
+    let shape = heads(1, 1, 64);
+    let example = Example { kept, ..Example::new(shape, 300, 3) };
+    let mut kv = example.cache();
+    example.step(&mut kv, 0..300);
+    let tile = QueryTile { queries: numbers(rows * 64, 8), seen: vec![300; rows] };
+    let mut scratch = Scratch::default();
+    scratch.instructions = instructions;
+    let mut out = vec![0.0; rows * 64];
+    tile.attend(&kv.behind(300), 0, 64, &mut scratch).write(0, 64, &mut out);
+}
+
 fn every_set_of_instructions_attends_the_same_over(kept: KvElement) {
     let shape = heads(4, 2, 48);
     let example = Example { kept, ..Example::new(shape, 300, 3) };

@@ -38,7 +38,7 @@ pub fn product(x: &[f32], w: &[f32], sizes: Sizes) -> Vec<f32> {
 }
 
 /// As [`product`], with a matrix of any floats and the sizes in the order of [`Sizes`].
-pub(super) fn product_of<K: FloatKind>(
+pub(crate) fn product_of<K: FloatKind>(
     instructions: Instructions,
     x: &[f32],
     w: &[u8],

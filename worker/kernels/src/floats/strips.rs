@@ -13,6 +13,7 @@ use super::kinds::FloatKind;
 use super::packed::{PackedRows, PackedSteps, pack};
 use super::rows::{groups, padded};
 use crate::lanes::{LANES, Lanes, WithLanes};
+use crate::ran::ran;
 
 /// Rows of activations from which on the matrix's rows become f32 before they are multiplied.
 const WORTH_PACKING: usize = 13;
@@ -202,6 +203,7 @@ fn multiply<L: Lanes, W: MatrixRows<L, OUTS>, const OUTS: usize>(
     (rows, strip): (usize, Range<usize>),
     y: &mut [f32],
 ) {
+    ran(|| format!("{} {OUTS}×{}", L::NAME, strip.len()));
     match strip.len() {
         1 => put(sums::<L, W, OUTS, 1>(lanes, w, x), y, rows, strip),
         2 => put(sums::<L, W, OUTS, 2>(lanes, w, x), y, rows, strip),

@@ -107,6 +107,7 @@ impl<const DOT: u8> Lanes for Avx2<DOT> {
     type Ints = Pair;
     type Floats = [__m256; 2];
 
+    const NAME: &'static str = if DOT == MULTIPLIED { "avx2" } else { "avx-vnni" };
     const MOST_ROWS: usize = 4;
     const PAIRS: bool = false;
     const SUMS: usize = 4;

@@ -46,6 +46,7 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     type Ints = __m512i;
     type Floats = __m512;
 
+    const NAME: &'static str = if VNNI { "avx512-vnni" } else { "avx512" };
     const MOST_ROWS: usize = 8;
     const PAIRS: bool = true;
     const SUMS: usize = 24;

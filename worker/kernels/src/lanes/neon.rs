@@ -63,6 +63,7 @@ impl<const DOTPROD: bool> Lanes for Neon<DOTPROD> {
     type Ints = [int32x4_t; 4];
     type Floats = [float32x4_t; 4];
 
+    const NAME: &'static str = if DOTPROD { "neon-dotprod" } else { "neon" };
     const MOST_ROWS: usize = 4;
     const PAIRS: bool = false;
     const SUMS: usize = 4;

@@ -14,6 +14,9 @@ pub(crate) trait Lanes: Copy {
     type Ints: Copy;
     type Floats: Copy;
 
+    /// The name of the instructions that are used, as operators write it.
+    const NAME: &'static str;
+
     /// Most rows of activations whose running sums fit in the registers.
     const MOST_ROWS: usize;
 

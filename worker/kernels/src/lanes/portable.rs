@@ -17,6 +17,7 @@ impl Lanes for Portable {
     type Ints = [i32; LANES];
     type Floats = [f32; LANES];
 
+    const NAME: &'static str = "portable";
     const MOST_ROWS: usize = 1;
     const PAIRS: bool = false;
     const SUMS: usize = 2;

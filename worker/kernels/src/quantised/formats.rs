@@ -51,7 +51,7 @@ impl Format {
 
     /// The types of all formats.
     #[cfg(test)]
-    pub(super) fn kinds() -> [TensorType; 15] {
+    pub(crate) fn kinds() -> [TensorType; 15] {
         Self::TABLE.map(|(_, kind, _)| kind)
     }
 

@@ -60,7 +60,7 @@ impl Quantised {
         Self::with_instructions(Instructions::current(), kind, shape, blocks)
     }
 
-    fn with_instructions(
+    pub(crate) fn with_instructions(
         instructions: Instructions,
         kind: TensorType,
         shape: [usize; 2],

@@ -17,6 +17,7 @@ use pulp::NullaryFnOnce;
 use super::formats::Format;
 use crate::activations::{Activations, Chunk8, GROUPS};
 use crate::lanes::{Instructions, LANES, Lanes, WithLanes};
+use crate::ran::ran;
 use blocks::BlockProduct;
 use long::{Iq4Xs, LongBlocks, Q2K, Q3K, Q4K, Q5K, Q6K, Tq1_0, Tq2_0};
 use short::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, ShortBlocks};
@@ -94,6 +95,7 @@ fn strip<'y, L: Lanes, P: BlockProduct, const R: usize>(
     if R > L::MOST_ROWS {
         return R;
     }
+    ran(|| format!("{} ×{R}", L::NAME));
     let mut out = [[0.0; LANES]; R];
     let mut chunks: [&[Chunk8]; R] = [&[]; R];
     for (r, chunks) in chunks.iter_mut().enumerate() {
