@@ -1,5 +1,5 @@
-//! The kernel that runs for each type, instruction set and number of rows: `docs/kernels.md` says it, and this test holds
-//! the page to the kernels that ran.
+//! The kernel that runs for each type, instruction set and number of rows: `docs/kernels.md` says it, and this test
+//! holds the page to the kernels that ran.
 
 use half::{bf16, f16};
 use model_boss_protocol::InstructionSet;
