@@ -59,6 +59,36 @@ const INT: [&str; 4] = ["bit_length", "bit_count", "conjugate", "as_integer_rati
 const FLOAT: [&str; 4] = ["is_integer", "conjugate", "as_integer_ratio", "hex"];
 const CYCLER: [&str; 2] = ["next", "reset"];
 
+/// Attributes of every object that a template may ask for, in vain.
+const OBJECT: [&str; 26] = [
+    "__class__",
+    "__delattr__",
+    "__dir__",
+    "__doc__",
+    "__eq__",
+    "__format__",
+    "__ge__",
+    "__getattribute__",
+    "__getstate__",
+    "__gt__",
+    "__hash__",
+    "__init__",
+    "__init_subclass__",
+    "__iter__",
+    "__le__",
+    "__len__",
+    "__lt__",
+    "__ne__",
+    "__new__",
+    "__reduce__",
+    "__reduce_ex__",
+    "__repr__",
+    "__setattr__",
+    "__sizeof__",
+    "__str__",
+    "__subclasshook__",
+];
+
 /// Methods that change a list or a mapping, which the sandbox refuses.
 const LIST_CHANGES: [&str; 8] = ["append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"];
 const DICT_CHANGES: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
@@ -104,7 +134,7 @@ fn unsafe_attribute(value: &PythonValue, name: &str) -> PythonValue {
 }
 
 fn own(value: &PythonValue, name: &str) -> RenderResult<Option<PythonValue>> {
-    if name.starts_with("__") && name.ends_with("__") && !matches!(value, PythonValue::Dict(_)) {
+    if OBJECT.contains(&name) {
         return Ok(Some(unsafe_attribute(value, name)));
     }
     value.defined()?;
@@ -154,7 +184,7 @@ fn own(value: &PythonValue, name: &str) -> RenderResult<Option<PythonValue>> {
         },
         PythonValue::Range(range) => match name {
             "start" => Some(PythonValue::Int(range.start)),
-            "stop" => Some(PythonValue::Int(range.start + range.length * range.step)),
+            "stop" => Some(PythonValue::Int(range.stop)),
             "step" => Some(PythonValue::Int(range.step)),
             _ => None,
         },

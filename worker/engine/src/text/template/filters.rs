@@ -91,7 +91,10 @@ fn single(name: &str, value: &PythonValue, arguments: &Arguments) -> RenderResul
             same(texts::centered(&value.print()?, width, " "))
         }
         "indent" => same(indent(value, arguments)?),
-        "truncate" => same(truncate(value, arguments)?),
+        "truncate" => match truncate(value, arguments)? {
+            Some(text) => same(text),
+            None => value.clone(),
+        },
         "wordcount" => {
             arguments.none()?;
             let text = value.print()?;
@@ -147,7 +150,11 @@ fn single(name: &str, value: &PythonValue, arguments: &Arguments) -> RenderResul
         }
         "attr" => {
             let [name] = arguments.bind(["name"], 1)?;
-            attributes::own_attribute(value, &name.unwrap_or(PythonValue::None).print()?)?
+            let name = name.unwrap_or(PythonValue::None);
+            let Some(name) = name.as_str() else {
+                refuse!("attribute name must be string, not '{}'", name.kind())
+            };
+            attributes::own_attribute(value, name)?
         }
         _ if names::FILTERS.contains(&name) => refuse!("the filter '{name}' is not supported"),
         _ => refuse!("No filter named '{name}'."),
@@ -216,7 +223,8 @@ fn indent(value: &PythonValue, arguments: &Arguments) -> RenderResult<String> {
     Ok(out)
 }
 
-fn truncate(value: &PythonValue, arguments: &Arguments) -> RenderResult<String> {
+/// The beginning of a text, or None where the value is short enough.
+fn truncate(value: &PythonValue, arguments: &Arguments) -> RenderResult<Option<String>> {
     let [length, kills_words, end, leeway] = arguments.bind(["length", "killwords", "end", "leeway"], 0)?;
     let length = integer(length.as_ref())?.unwrap_or(255);
     let end = end.map_or_else(|| Ok("...".to_owned()), |end| text(&end).map(str::to_owned))?;
@@ -227,10 +235,7 @@ fn truncate(value: &PythonValue, arguments: &Arguments) -> RenderResult<String> 
     }
     let Some(count) = value.length() else { refuse!("object of type '{}' has no len()", value.kind()) };
     if count as i128 <= length + leeway {
-        return match value.as_str() {
-            Some(text) => Ok(text.to_owned()),
-            None => value.print(),
-        };
+        return Ok(None);
     }
     let text = match value.as_str() {
         Some(text) => text,
@@ -239,7 +244,7 @@ fn truncate(value: &PythonValue, arguments: &Arguments) -> RenderResult<String> 
     let cut: String = text.chars().take(usize::try_from(kept).unwrap_or(0)).collect();
     let is_cut = kills_words.is_some_and(|kills| kills.is_true());
     let whole = if is_cut { cut.as_str() } else { cut.rsplit_once(' ').map_or(cut.as_str(), |(before, _)| before) };
-    Ok(whole.to_owned() + &end)
+    Ok(Some(whole.to_owned() + &end))
 }
 
 /// MarkupSafe's `striptags`: no comments and tags, and one space for each run of white space.

@@ -207,7 +207,7 @@ pub(super) fn braces(
     places: &[PythonValue],
     names: &[(std::sync::Arc<str>, PythonValue)],
 ) -> RenderResult<String> {
-    let mut fields = BraceFields { places, names, next: 0 };
+    let mut fields = BraceFields { places, names, next: 0, numbering: None };
     fields.run(format, 2)
 }
 
@@ -215,6 +215,14 @@ struct BraceFields<'a> {
     places: &'a [PythonValue],
     names: &'a [(std::sync::Arc<str>, PythonValue)],
     next: usize,
+    numbering: Option<FieldNumbering>,
+}
+
+/// How a format numbers its fields: one format cannot do both.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FieldNumbering {
+    Automatic,
+    Manual,
 }
 
 impl BraceFields<'_> {
@@ -289,6 +297,12 @@ impl BraceFields<'_> {
             }
             digits => digits.parse().ok(),
         };
+        if place.is_some() {
+            let numbering = if first.is_empty() { FieldNumbering::Automatic } else { FieldNumbering::Manual };
+            if *self.numbering.get_or_insert(numbering) != numbering {
+                refuse!("cannot switch between manual field specification and automatic field numbering");
+            }
+        }
         let missing = || RenderFault::failed(format_args!("no value for the field '{first}'"));
         let mut value = match place {
             Some(place) => self.places.get(place).cloned(),
@@ -308,7 +322,6 @@ impl BraceFields<'_> {
                 rest = &behind[end..];
                 attributes::attribute(&value, &behind[..end])?
             };
-            value.defined()?;
         }
         Ok(value)
     }

@@ -7,7 +7,8 @@ use super::arguments::{Arguments, integer, text};
 use super::fault::{RenderFault, RenderResult, refuse};
 use super::value::{Cycler, Dict, Joiner, PythonValue, Range};
 
-const NAMES: [&str; 7] = ["cycler", "dict", "joiner", "namespace", "raise_exception", "range", "strftime_now"];
+const NAMES: [&str; 8] =
+    ["cycler", "dict", "joiner", "lipsum", "namespace", "raise_exception", "range", "strftime_now"];
 
 /// The longest range, as the reference's sandbox bounds it.
 const LONGEST_RANGE: i128 = 100_000;
@@ -23,6 +24,7 @@ pub(super) fn call(name: &str, arguments: &Arguments) -> RenderResult<PythonValu
         "range" => range(arguments),
         "dict" => Ok(PythonValue::Dict(Arc::new(mapping(arguments)?))),
         "namespace" => Ok(PythonValue::namespace(mapping(arguments)?)),
+        "lipsum" => refuse!("random text is not supported"),
         "joiner" => {
             let [separator] = arguments.bind(["sep"], 0)?;
             let separator = separator.unwrap_or_else(|| PythonValue::text(", "));
@@ -69,7 +71,7 @@ fn range(arguments: &Arguments) -> RenderResult<PythonValue> {
     if length > LONGEST_RANGE || end.is_none() {
         return Err(beyond());
     }
-    Ok(PythonValue::Range(Range { start, length, step }))
+    Ok(PythonValue::Range(Range { start, stop, length, step }))
 }
 
 /// Python's `dict(...)`: a mapping or pairs, and names.

@@ -153,8 +153,11 @@ impl Interpreter<'_> {
             }
             Statement::Filtered { filter, body } => {
                 let text = PythonValue::text(self.captured(body, &NameScope::inside(scope))?);
-                let text = self.filtered(filter, text, scope)?.print()?;
-                self.write(&text)?;
+                let filtered = self.filtered(filter, text, scope)?;
+                match filtered.as_str() {
+                    Some(text) => self.write(text)?,
+                    None => refuse!("expected str instance, {} found", filtered.kind()),
+                }
             }
             Statement::Macro(source) => {
                 let made = self.make_macro(source, scope);

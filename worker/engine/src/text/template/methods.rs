@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::arguments::{Arguments, integer};
 use super::fault::{RenderResult, refuse};
-use super::text;
+use super::{printing, text};
 use super::value::{Dict, LoopState, Method, PythonValue, ViewKind, lock};
 
 /// Calls a method.
@@ -36,6 +36,8 @@ pub(super) fn call(method: &Method, arguments: &Arguments) -> RenderResult<Pytho
         PythonValue::Float(number) => match *name {
             "is_integer" => Ok(PythonValue::Bool(number.fract() == 0.0)),
             "conjugate" => Ok(this.clone()),
+            "as_integer_ratio" => ratio(*number),
+            "hex" => Ok(PythonValue::text(hexadecimal(*number))),
             _ => refuse!("'{name}' of floats is not supported"),
         },
         other => {
@@ -48,6 +50,36 @@ pub(super) fn call(method: &Method, arguments: &Arguments) -> RenderResult<Pytho
                 _ => PythonValue::tuple(vec![PythonValue::Int(number), PythonValue::Int(1)])?,
             })
         }
+    }
+}
+
+/// A float as a numerator and a denominator.
+fn ratio(number: f64) -> RenderResult<PythonValue> {
+    if !number.is_finite() {
+        refuse!("cannot convert {} to integer ratio", printing::float(number));
+    }
+    let (mut top, mut below) = (number, 1_i128);
+    while top.fract() != 0.0 {
+        let Some(doubled) = below.checked_mul(2) else { refuse!("an integer of more than 127 bits") };
+        (top, below) = (top * 2.0, doubled);
+    }
+    if top.abs() >= 1e38 {
+        refuse!("an integer of more than 127 bits");
+    }
+    PythonValue::tuple(vec![PythonValue::Int(top as i128), PythonValue::Int(below)])
+}
+
+/// A float's bits, as Python's `hex` spells them.
+fn hexadecimal(number: f64) -> String {
+    if !number.is_finite() {
+        return printing::float(number);
+    }
+    let sign = if number.is_sign_negative() { "-" } else { "" };
+    let (exponent, digits) = ((number.to_bits() >> 52) & 0x7ff, number.to_bits() & ((1 << 52) - 1));
+    match (exponent, digits) {
+        (0, 0) => format!("{sign}0x0.0p+0"),
+        (0, digits) => format!("{sign}0x0.{digits:013x}p-1022"),
+        (exponent, digits) => format!("{sign}0x1.{digits:013x}p{:+}", exponent.cast_signed() - 1023),
     }
 }
 

@@ -259,6 +259,7 @@ pub(super) fn slice(value: &PythonValue, [start, stop, step]: [&PythonValue; 3])
         PythonValue::Tuple(items) => PythonValue::tuple(picked(items))?,
         PythonValue::Range(range) => PythonValue::Range(Range {
             start: range.start + places.start * range.step,
+            stop: range.start + places.stop * range.step,
             length: places.length,
             step: range
                 .step
@@ -287,6 +288,8 @@ pub(super) fn slice(value: &PythonValue, [start, stop, step]: [&PythonValue; 3])
 #[derive(Clone, Copy)]
 struct Places {
     start: i128,
+    /// The bound after the last place, or before the first one where the step is negative.
+    stop: i128,
     length: i128,
     step: i128,
 }
@@ -305,7 +308,7 @@ impl Places {
         let step = step.clamp(-(length + 1), length + 1);
         let distance = if step < 0 { start - stop } else { stop - start };
         let picked = if distance <= 0 { 0 } else { (distance - 1) / step.abs() + 1 };
-        Self { start, length: picked, step }
+        Self { start, stop, length: picked, step }
     }
 
     fn iter(self) -> impl Iterator<Item = usize> {

@@ -49,8 +49,7 @@ impl PythonValue {
             Self::Tuple(items) => listed(("(", ")"), &items.values, out)?,
             Self::Dict(dict) => mapping(dict, out)?,
             Self::Range(range) => {
-                let end = range.start + range.length * range.step;
-                let _ = write!(out, "range({}, {end}", range.start);
+                let _ = write!(out, "range({}, {}", range.start, range.stop);
                 if range.step != 1 {
                     let _ = write!(out, ", {}", range.step);
                 }
@@ -79,6 +78,7 @@ impl PythonValue {
                 }
                 out.push_str("}>");
             }
+            Self::Loop(state) => drop(write!(out, "<LoopContext {}/{}>", state.place() + 1, state.items.len())),
             Self::Macro(made) => drop(write!(out, "<Macro '{}'>", made.name)),
             Self::Function(name @ ("dict" | "range")) => drop(write!(out, "<class '{name}'>")),
             // The reference prints an address, which no prompt can depend on.

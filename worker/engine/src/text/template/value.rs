@@ -57,6 +57,8 @@ pub(super) struct Dict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) start: i128,
+    /// The bound as it was given, which need not be a multiple of the step away.
+    pub(super) stop: i128,
     pub(super) length: i128,
     pub(super) step: i128,
 }
@@ -380,7 +382,7 @@ impl PythonValue {
                 Box::new(dict.entries.iter().map(|(key, value)| Self::tuple(vec![key.clone(), value.clone()])))
             }
             Self::Range(range) => {
-                let Range { start, length, step } = *range;
+                let Range { start, length, step, .. } = *range;
                 Box::new((0..length).map(move |at| Ok(Self::Int(start + at * step))))
             }
             Self::Lazy(lazy) => Box::new(std::iter::from_fn(|| lock(&lazy.items).pop_front())),
