@@ -151,9 +151,7 @@ fn single(name: &str, value: &PythonValue, arguments: &Arguments) -> RenderResul
         "attr" => {
             let [name] = arguments.bind(["name"], 1)?;
             let name = name.unwrap_or(PythonValue::None);
-            let Some(name) = name.as_str() else {
-                refuse!("attribute name must be string, not '{}'", name.kind())
-            };
+            let Some(name) = name.as_str() else { refuse!("attribute name must be string, not '{}'", name.kind()) };
             attributes::own_attribute(value, name)?
         }
         _ if names::FILTERS.contains(&name) => refuse!("the filter '{name}' is not supported"),

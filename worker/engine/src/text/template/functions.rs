@@ -95,9 +95,46 @@ fn mapping(arguments: &Arguments) -> RenderResult<Dict> {
     Ok(dict)
 }
 
+/// The format of a time as the C library reads it: fields in the usual language, and no field where none is known. The
+/// time has no zone, as Python's `now` has none.
+fn known_fields(format: &str) -> String {
+    let mut out = String::new();
+    let mut rest = format;
+    while let Some(at) = rest.find('%') {
+        out.push_str(&rest[..at]);
+        let field = &rest[at + 1..];
+        let flags = field.find(|c: char| !"-_0^#".contains(c)).unwrap_or(field.len());
+        let width = field[flags..].find(|c: char| !c.is_ascii_digit()).map_or(field.len(), |at| flags + at);
+        let letter = width + usize::from(field[width..].starts_with(['E', 'O']));
+        let Some(known) =
+            field[letter..].chars().next().filter(|c| "aAbBcCdDeFfgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%".contains(*c))
+        else {
+            out.push_str("%%");
+            rest = field;
+            continue;
+        };
+        match known {
+            'x' => out.push_str("%m/%d/%y"),
+            'X' => out.push_str("%H:%M:%S"),
+            'c' => out.push_str("%a %b %e %H:%M:%S %Y"),
+            'f' => out.push_str("%6f"),
+            'z' | 'Z' => {}
+            known => {
+                out.push('%');
+                let flags = &field[..flags];
+                out.push_str(&if "aAbBh".contains(known) { flags.replace('#', "^") } else { flags.to_owned() });
+                out.push_str(&field[flags.len()..width]);
+                out.push(known);
+            }
+        }
+        rest = &field[letter + 1..];
+    }
+    out + rest
+}
+
 /// The local time, by Python's format letters.
 fn strftime_now(format: &str) -> RenderResult<PythonValue> {
-    match jiff::fmt::strtime::format(format, &jiff::Zoned::now()) {
+    match jiff::fmt::strtime::format(known_fields(format), &jiff::Zoned::now()) {
         Ok(text) => Ok(PythonValue::text(text)),
         Err(error) => refuse!("strftime_now cannot use this format: {error}"),
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::arguments::{Arguments, integer};
 use super::fault::{RenderResult, refuse};
-use super::{printing, text};
 use super::value::{Dict, LoopState, Method, PythonValue, ViewKind, lock};
+use super::{printing, text};
 
 /// Calls a method.
 pub(super) fn call(method: &Method, arguments: &Arguments) -> RenderResult<PythonValue> {

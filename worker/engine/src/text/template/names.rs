@@ -1,7 +1,7 @@
 //! The names of filters and tests.
 
 /// The filters.
-pub(super) const FILTERS: [&str; 51] = [
+pub(super) const FILTERS: [&str; 54] = [
     "abs",
     "attr",
     "batch",
@@ -53,6 +53,9 @@ pub(super) const FILTERS: [&str; 51] = [
     "pprint",
     "filesizeformat",
     "wordwrap",
+    "random",
+    "urlize",
+    "xmlattr",
 ];
 
 /// The tests: words behind `is`.

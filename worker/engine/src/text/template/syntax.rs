@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use minijinja::machinery::{Token, ast, parse, tokenize};
+use minijinja::machinery::{Span, Token, ast, parse, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 
+use super::names;
 use super::operators::{Comparison, Operator};
 use super::tree::{Argument, AssignTarget, ExpressionKind, For, MacroSource, SpecialReads, Statement, TreeExpression};
 use super::value::PythonValue;
@@ -25,6 +26,16 @@ pub enum SyntaxError {
     /// A tag is too long for the parser.
     #[error("line {0} has more than 800 operators in one tag")]
     Chain(u32),
+    /// A filter, a test or a tag that Jinja2 looks for before it renders.
+    #[error("line {line} has the unknown {what} '{name}'")]
+    Unknown {
+        /// The line.
+        line: u32,
+        /// "filter", "test" or "tag".
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
     /// There are too many branches for the parser.
     #[error("it has more than 1,000 times 'elif'")]
     Branches,
@@ -35,23 +46,63 @@ pub(super) fn read(source: &str) -> Result<Vec<Statement>, SyntaxError> {
     // Jinja2 reads every kind of line end as a line feed.
     let source = without_generation_marks(&source.replace("\r\n", "\n").replace('\r', "\n"));
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
-    let pluses = check_chains(&source, syntax.clone())?;
-    let source = without_pluses(&source, &pluses);
+    let edits = check_chains(&source, syntax.clone())?;
+    let source = edited(&source, &edits);
     let parsed = parse(&source, "chat template", syntax)?;
-    let mut reader = TreeReader { reads: Vec::new() };
-    match &parsed {
-        ast::Stmt::Template(template) => Ok(reader.statements(&template.children)),
-        other => Ok(reader.statements(std::slice::from_ref(other))),
-    }
+    let mut reader = TreeReader { reads: Vec::new(), is_soft: false, unknown: None };
+    let statements = match &parsed {
+        ast::Stmt::Template(template) => reader.statements(&template.children),
+        other => reader.statements(std::slice::from_ref(other)),
+    };
+    reader.unknown.map_or(Ok(statements), Err)
 }
 
-/// Refuses what the parser's tree would overflow the stack with. Returns the places of `+` without a left side.
-fn check_chains(source: &str, syntax: SyntaxConfig) -> Result<Vec<usize>, SyntaxError> {
-    let (mut chain, mut branches, mut is_behind_operand, mut pluses) = (0, 0, false, Vec::new());
+/// A change of the source, for what the parser does not read.
+struct SourceEdit {
+    /// The byte where it begins.
+    at: usize,
+    /// The bytes that it replaces.
+    length: usize,
+    text: &'static str,
+}
+
+/// Refuses what the parser's tree would overflow the stack with. Returns the changes that the parser needs: it knows no
+/// `+` in front of an operand, for which two signs `-` have its effect and refuse what it refuses. It knows no tuple
+/// without brackets in `{{ }}`, behind `if` and in loops.
+fn check_chains(source: &str, syntax: SyntaxConfig) -> Result<Vec<SourceEdit>, SyntaxError> {
+    let (mut chain, mut branches, mut is_behind_operand, mut edits) = (0, 0, false, Vec::new());
+    // The place where a tuple would begin, the brackets that are open, and whether there was a comma outside of them.
+    let (mut begin, mut brackets, mut is_tuple, mut is_first, mut is_loop) = (None, 0_usize, false, false, false);
     for token in tokenize(source, false, syntax) {
         let (token, span) = token?;
+        let (start, end) = (span.start_offset as usize, span.end_offset as usize);
+        match token {
+            Token::VariableStart => (begin, brackets, is_tuple, is_loop) = (Some((edits.len(), end)), 0, false, false),
+            Token::Ident("if" | "elif") if is_first => {
+                (begin, brackets, is_tuple) = (Some((edits.len(), end)), 0, false);
+            }
+            Token::BlockStart => (begin, is_loop) = (None, false),
+            Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => brackets += 1,
+            Token::BracketClose | Token::ParenClose | Token::BraceClose => brackets = brackets.saturating_sub(1),
+            Token::Comma if brackets == 0 => is_tuple = true,
+            Token::Ident("for") if is_first => is_loop = true,
+            Token::Ident("in") if is_loop && begin.is_none() => {
+                (begin, brackets, is_tuple) = (Some((edits.len(), end)), 0, false);
+            }
+            Token::VariableEnd | Token::BlockEnd | Token::Ident("if" | "recursive")
+                if brackets == 0 && (is_loop || !matches!(token, Token::Ident(_))) =>
+            {
+                is_loop = false;
+                if let Some((place, at)) = begin.take().filter(|_| is_tuple) {
+                    edits.insert(place, SourceEdit { at, length: 0, text: " (" });
+                    edits.push(SourceEdit { at: start, length: 0, text: ") " });
+                }
+            }
+            _ => {}
+        }
+        is_first = matches!(token, Token::BlockStart);
         if matches!(token, Token::Plus) && !is_behind_operand {
-            pluses.push(span.start_offset as usize);
+            edits.push(SourceEdit { at: start, length: 1, text: "- -" });
             // It becomes two operators.
             chain += 1;
         }
@@ -70,7 +121,7 @@ fn check_chains(source: &str, syntax: SyntaxConfig) -> Result<Vec<usize>, Syntax
             return Err(SyntaxError::Branches);
         }
     }
-    Ok(pluses)
+    Ok(edits)
 }
 
 /// Whether a token may be the last one of an operand.
@@ -91,13 +142,12 @@ fn ends_operand(token: &Token<'_>) -> bool {
     }
 }
 
-/// The parser knows no `+` in front of an operand. Two signs `-` have its effect, and refuse what it refuses.
-fn without_pluses(source: &str, pluses: &[usize]) -> String {
-    let (mut out, mut done) = (String::with_capacity(source.len() + pluses.len()), 0);
-    for at in pluses {
+fn edited(source: &str, edits: &[SourceEdit]) -> String {
+    let (mut out, mut done) = (String::with_capacity(source.len() + 2 * edits.len()), 0);
+    for SourceEdit { at, length, text } in edits {
         out.push_str(source.get(done..*at).unwrap_or_default());
-        out.push_str("- -");
-        done = at + 1;
+        out.push_str(text);
+        done = at + length;
     }
     out.push_str(source.get(done..).unwrap_or_default());
     out
@@ -115,10 +165,20 @@ fn without_generation_marks(source: &str) -> String {
             rest = tag;
             break;
         };
-        let (tag, after) = tag.split_at(end + 2);
+        let (tag, mut after) = tag.split_at(end + 2);
         match tag.trim_matches(|c| "{%-+}".contains(c)).trim() {
             "generation" => out.push_str(&tag.replace("generation", "with")),
             "endgeneration" => out.push_str(&tag.replace("endgeneration", "endwith")),
+            "raw" => {
+                out.push_str(tag);
+                // The parser drops a line feed here, which Jinja2 keeps.
+                if after.starts_with('\n') && !tag.ends_with("-%}") {
+                    out.push('\n');
+                }
+                let inside = after.find("endraw").and_then(|at| after[..at].rfind("{%")).unwrap_or(0);
+                out.push_str(&after[..inside]);
+                after = &after[inside..];
+            }
             _ => out.push_str(tag),
         }
         rest = after;
@@ -130,9 +190,32 @@ fn without_generation_marks(source: &str) -> String {
 struct TreeReader {
     /// The special names that the macros around a place have read so far.
     reads: Vec<SpecialReads>,
+    /// Whether an unknown filter or test is refused only when it is used: Jinja2 does so right inside of an `if`.
+    is_soft: bool,
+    /// The first unknown name.
+    unknown: Option<SyntaxError>,
 }
 
 impl TreeReader {
+    /// Notes a name that is unknown.
+    fn unknown(&mut self, what: &'static str, name: &str, span: Span) {
+        let line = u32::from(span.start_line);
+        self.unknown.get_or_insert_with(|| SyntaxError::Unknown { line, what, name: name.to_owned() });
+    }
+
+    /// Reads with another rule for unknown names.
+    fn with_softness<T>(&mut self, is_soft: bool, read: impl FnOnce(&mut Self) -> T) -> T {
+        let before = std::mem::replace(&mut self.is_soft, is_soft);
+        let made = read(self);
+        self.is_soft = before;
+        made
+    }
+
+    /// The statements of a block with names of its own.
+    fn inside(&mut self, all: &[ast::Stmt<'_>]) -> Vec<Statement> {
+        self.with_softness(false, |reader| reader.statements(all))
+    }
+
     fn statements(&mut self, all: &[ast::Stmt<'_>]) -> Vec<Statement> {
         all.iter().map(|statement| self.statement(statement)).collect()
     }
@@ -140,17 +223,18 @@ impl TreeReader {
     fn statement(&mut self, statement: &ast::Stmt<'_>) -> Statement {
         match statement {
             ast::Stmt::Template(template) => {
-                Statement::With { assignments: Vec::new(), body: self.statements(&template.children) }
+                Statement::With { assignments: Vec::new(), body: self.inside(&template.children) }
             }
             ast::Stmt::EmitExpr(emit) => Statement::Emit(self.expression(&emit.expr)),
             ast::Stmt::EmitRaw(raw) => Statement::Raw(raw.raw.into()),
             ast::Stmt::ForLoop(inside) => Statement::For(Arc::new(For {
                 target: self.target(&inside.target),
                 over: self.expression(&inside.iter),
-                filter: inside.filter_expr.as_ref().map(|filter| self.expression(filter)),
+                filter: self
+                    .with_softness(false, |reader| inside.filter_expr.as_ref().map(|filter| reader.expression(filter))),
                 is_recursive: inside.recursive,
-                body: self.statements(&inside.body),
-                otherwise: self.statements(&inside.else_body),
+                body: self.inside(&inside.body),
+                otherwise: self.inside(&inside.else_body),
             })),
             ast::Stmt::IfCond(condition) => self.condition(condition),
             ast::Stmt::WithBlock(with) => Statement::With {
@@ -159,18 +243,19 @@ impl TreeReader {
                     .iter()
                     .map(|(target, value)| (self.target(target), self.expression(value)))
                     .collect(),
-                body: self.statements(&with.body),
+                body: self.inside(&with.body),
             },
             ast::Stmt::Set(set) => Statement::Set(self.target(&set.target), self.expression(&set.expr)),
             ast::Stmt::SetBlock(set) => Statement::Capture {
                 target: self.target(&set.target),
-                filter: set.filter.as_ref().map(|filter| self.expression(filter)),
-                body: self.statements(&set.body),
+                filter: self.with_softness(false, |reader| set.filter.as_ref().map(|filter| reader.expression(filter))),
+                body: self.inside(&set.body),
             },
-            ast::Stmt::FilterBlock(block) => {
-                Statement::Filtered { filter: self.expression(&block.filter), body: self.statements(&block.body) }
-            }
-            ast::Stmt::Block(block) => Statement::With { assignments: Vec::new(), body: self.statements(&block.body) },
+            ast::Stmt::FilterBlock(block) => Statement::Filtered {
+                filter: self.with_softness(false, |reader| reader.expression(&block.filter)),
+                body: self.inside(&block.body),
+            },
+            ast::Stmt::Block(block) => Statement::With { assignments: Vec::new(), body: self.inside(&block.body) },
             ast::Stmt::Macro(made) => Statement::Macro(Arc::new(self.macro_source(made))),
             ast::Stmt::CallBlock(block) => Statement::Call {
                 callee: self.expression(&block.call.expr),
@@ -179,7 +264,10 @@ impl TreeReader {
             },
             ast::Stmt::Continue(_) => Statement::Continue,
             ast::Stmt::Break(_) => Statement::Break,
-            ast::Stmt::Do(_) => Statement::Refused("Encountered unknown tag 'do'."),
+            ast::Stmt::Do(tag) => {
+                self.unknown("tag", "do", tag.span());
+                Statement::Refused("Encountered unknown tag 'do'.")
+            }
             ast::Stmt::AutoEscape(_) => Statement::Refused("'autoescape' is not supported"),
             ast::Stmt::Import(_) | ast::Stmt::FromImport(_) | ast::Stmt::Extends(_) | ast::Stmt::Include(_) => {
                 Statement::Refused("no loader for this environment specified")
@@ -188,6 +276,10 @@ impl TreeReader {
     }
 
     fn condition(&mut self, condition: &ast::IfCond<'_>) -> Statement {
+        self.with_softness(true, |reader| reader.branches(condition))
+    }
+
+    fn branches(&mut self, condition: &ast::IfCond<'_>) -> Statement {
         let mut branches = Vec::new();
         let mut rest = condition;
         loop {
@@ -200,6 +292,10 @@ impl TreeReader {
     }
 
     fn macro_source(&mut self, made: &ast::Macro<'_>) -> MacroSource {
+        self.with_softness(false, |reader| reader.macro_parts(made))
+    }
+
+    fn macro_parts(&mut self, made: &ast::Macro<'_>) -> MacroSource {
         self.reads.push(SpecialReads::default());
         let required = made.args.len() - made.defaults.len();
         let mut parameters = Vec::new();
@@ -268,21 +364,31 @@ impl TreeReader {
                 let others = compare.ops.iter().map(|op| (comparison(op.op), self.expression(&op.expr))).collect();
                 ExpressionKind::Comparison(self.boxed(&compare.expr), others)
             }
-            ast::Expr::IfExpr(choice) => ExpressionKind::Choice {
-                test: self.boxed(&choice.test_expr),
-                yes: self.boxed(&choice.true_expr),
-                no: self.optional(choice.false_expr.as_ref()),
-            },
-            ast::Expr::Filter(filter) => ExpressionKind::Filter {
-                name: filter.name.into(),
-                value: self.optional(filter.expr.as_ref()),
-                arguments: self.arguments(&filter.args),
-            },
-            ast::Expr::Test(test) => ExpressionKind::Test {
-                name: test.name.into(),
-                value: self.boxed(&test.expr),
-                arguments: self.arguments(&test.args),
-            },
+            ast::Expr::IfExpr(choice) => self.with_softness(true, |reader| ExpressionKind::Choice {
+                test: reader.boxed(&choice.test_expr),
+                yes: reader.boxed(&choice.true_expr),
+                no: reader.optional(choice.false_expr.as_ref()),
+            }),
+            ast::Expr::Filter(filter) => {
+                if !self.is_soft && !names::FILTERS.contains(&filter.name) {
+                    self.unknown("filter", filter.name, expression.span());
+                }
+                ExpressionKind::Filter {
+                    name: filter.name.into(),
+                    value: self.optional(filter.expr.as_ref()),
+                    arguments: self.arguments(&filter.args),
+                }
+            }
+            ast::Expr::Test(test) => {
+                if !self.is_soft && !names::TESTS.contains(&test.name) {
+                    self.unknown("test", test.name, expression.span());
+                }
+                ExpressionKind::Test {
+                    name: test.name.into(),
+                    value: self.boxed(&test.expr),
+                    arguments: self.arguments(&test.args),
+                }
+            }
             ast::Expr::GetAttr(attribute) => {
                 ExpressionKind::Attribute(self.boxed(&attribute.expr), attribute.name.into())
             }
