@@ -6,6 +6,8 @@ Run it in a throw-away environment, outside of the repository:
     cargo build -p model-boss-engine --example render_templates
     VENV/bin/python scripts/reference/template_fuzz.py --count 20000 --seed 1
 
+`--write` writes the first small ones to worker/engine/tests/templates/random.json, which a test compares with.
+
 A template that Jinja2 refuses has to be refused, and every other one has to give the same text. Texts with an address in
 them, and complex numbers, are left out. The same seed makes the same templates. It exits with 1 if there are differences.
 """
@@ -238,6 +240,12 @@ FORMATS = ["%s", "%d", "%5.1f", "%r", "%x", "%%", "%s %s", "%-5s|", "%05d", "%+d
 BRACES = ["{}", "{0}", "{a}", "{0!r}", "{:>6}", "{:<6}|", "{:^7}", "{:05d}", "{:.2f}", "{:,}", "{:x}", "{:b}", "{0[a]}", "{0.a}", "{a[0]}", "{{}}", "{", "}", "{} {}", "{0} {a}", "{:s}", "{:d}", "{:e}", "{:%}", "{:+}", "{!s:*^9}", "{0.__class__}", "{:g}", "{:#x}", "{:_}", "{:c}", "{!a}", "{:{a}}", "{a!x}", "{0:=+6d}", "{:.3}", "{:010.3f}", "{:n}", "{1}", "{0}{}"]
 
 
+# The engine refuses these on purpose: prompts need no bytes, links, wrapped lines, escaping blocks and addresses.
+# Jinja2 makes faulty slices of literals undefined, while it optimises.
+REFUSED = re.compile(r"encode|to_bytes|translate|urlize|wordwrap|pprint|autoescape|print n|self|lipsum|random|\w\[\]|\)\[\]|dict\b|\[[^]]*:|raw")
+FILE = ROOT / "worker/engine/tests/templates/random.json"
+
+
 class Timeout(Exception):
     pass
 
@@ -268,11 +276,18 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shown", type=int, default=60, help="the most differences that are printed")
     parser.add_argument("--renderer", type=Path, default=ROOT / "target/debug/examples/render_templates")
+    parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     signal.signal(signal.SIGALRM, late)
     maker, templates = Maker(given.seed), []
     while len(templates) < given.count:
         templates.append(maker.template())
+    if given.write:
+        small = [template for template in templates if len(template) < 120 and not REFUSED.search(template)][:600]
+        cases = [(template, expected(template)[0]) for template in small]
+        cases = [case for case in cases if case[1] is not False and len(case[1] or "") < 200]
+        FILE.write_text(json.dumps({"variables": VARIABLES, "cases": cases}, ensure_ascii=False, separators=(",", ":")) + "\n")
+        return
     lines = "".join(json.dumps({"template": template, "variables": VARIABLES}) + "\n" for template in templates)
     ours = subprocess.run([given.renderer], input=lines, capture_output=True, text=True, check=True).stdout.strip().split("\n")
     agree, refused, out, wrong = 0, 0, 0, []

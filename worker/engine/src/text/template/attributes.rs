@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::fault::RenderResult;
-use super::value::{LoopState, MacroHandle, Method, PythonValue, lock};
+use super::macros::MacroHandle;
+use super::value::{LoopState, Method, PythonValue, lock};
 
 const TEXT: [&str; 45] = [
     "capitalize",
@@ -250,6 +251,9 @@ fn loop_attribute(state: &LoopState, name: &str) -> Option<PythonValue> {
 fn macro_attribute(made: &MacroHandle, name: &str) -> RenderResult<Option<PythonValue>> {
     Ok(match name {
         "name" => Some(PythonValue::Text(Arc::clone(&made.name))),
+        "catch_kwargs" => Some(PythonValue::Bool(made.reads.kwargs)),
+        "catch_varargs" => Some(PythonValue::Bool(made.reads.varargs)),
+        "caller" => Some(PythonValue::Bool(made.reads.caller)),
         "arguments" => {
             let names = made.parameters.iter().map(|name| PythonValue::Text(Arc::clone(name)));
             Some(PythonValue::tuple(names.collect())?)

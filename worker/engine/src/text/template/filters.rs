@@ -139,6 +139,16 @@ fn single(name: &str, value: &PythonValue, arguments: &Arguments) -> RenderResul
             }
         }
         "round" => round(value, arguments)?,
+        "filesizeformat" => PythonValue::text(file_size(value, arguments)?),
+        "xmlattr" => PythonValue::text(xml_attributes(value, arguments)?),
+        "random" => {
+            arguments.none()?;
+            match (value.length(), attributes::item(value, &PythonValue::Int(0))) {
+                (Some(0), _) => PythonValue::Undefined("No random item, sequence was empty.".into()),
+                (Some(1), Ok(only)) if !matches!(value, PythonValue::Dict(_)) => only,
+                _ => refuse!("random items are not supported"),
+            }
+        }
         // Longer values are wrapped there, which no prompt is.
         "pprint" => {
             arguments.none()?;
@@ -243,6 +253,60 @@ fn truncate(value: &PythonValue, arguments: &Arguments) -> RenderResult<Option<S
     let is_cut = kills_words.is_some_and(|kills| kills.is_true());
     let whole = if is_cut { cut.as_str() } else { cut.rsplit_once(' ').map_or(cut.as_str(), |(before, _)| before) };
     Ok(Some(whole.to_owned() + &end))
+}
+
+/// A number of bytes in the largest unit that it reaches.
+fn file_size(value: &PythonValue, arguments: &Arguments) -> RenderResult<String> {
+    let [binary] = arguments.bind(["binary"], 0)?;
+    let (base, infix) = if binary.is_some_and(|binary| binary.is_true()) { (1024.0, "i") } else { (1000.0, "") };
+    let number = match value.defined()?.as_str() {
+        Some(text) => float_of(text),
+        None => value.as_float(),
+    };
+    let Some(number) = number else { refuse!("could not convert '{}' to float", value.kind()) };
+    if number == 1.0 {
+        return Ok("1 Byte".to_owned());
+    }
+    if number < base {
+        if !number.is_finite() {
+            refuse!("cannot convert float infinity to integer");
+        }
+        return Ok(format!("{:.0} Bytes", number.trunc() + 0.0));
+    }
+    // The smallest unit is spelled with a small letter where it is a thousand.
+    let units = [if infix.is_empty() { "k" } else { "K" }, "M", "G", "T", "P", "E", "Z", "Y"];
+    let mut unit = base * base;
+    let mut place = 0;
+    while place + 1 < units.len() && number >= unit {
+        (unit, place) = (unit * base, place + 1);
+    }
+    Ok(format!("{:.1} {}{infix}B", base * number / unit, units[place]))
+}
+
+/// The entries of a mapping as attributes of XML, but those without a value.
+fn xml_attributes(value: &PythonValue, arguments: &Arguments) -> RenderResult<String> {
+    let [autospace] = arguments.bind(["autospace"], 0)?;
+    let PythonValue::Dict(dict) = value.defined()? else {
+        refuse!("'{}' object has no attribute 'items'", value.kind())
+    };
+    let mut out = String::new();
+    for (key, value) in dict.entries() {
+        if value.is_none() || value.is_undefined() {
+            continue;
+        }
+        let Some(name) = key.as_str() else { refuse!("expected string, got '{}'", key.kind()) };
+        if name.contains(|c: char| c.is_ascii_whitespace() || c == '\u{b}' || "/>=".contains(c)) {
+            refuse!("Invalid character in attribute name: {name}");
+        }
+        let marked = |value: &PythonValue| match value {
+            PythonValue::Markup(text) => Ok(text.as_ref().to_owned()),
+            other => other.print().map(|text| escaped(&text)),
+        };
+        out.push_str(&format!(" {}=\"{}\"", marked(key)?, marked(value)?));
+        bounded(out.len())?;
+    }
+    let is_spaced = autospace.is_none_or(|autospace| autospace.is_true());
+    Ok(if is_spaced { out } else { out.split_off(usize::from(!out.is_empty())) })
 }
 
 /// MarkupSafe's `striptags`: no comments and tags, and one space for each run of white space.

@@ -346,6 +346,11 @@ fn formatted(value: &PythonValue, spec: &str) -> RenderResult<String> {
         return Ok(spec.padded(&text[..cut], '<'));
     }
     match (value, spec.kind) {
+        (PythonValue::Bool(_) | PythonValue::Int(_), Some('c')) if spec.precision.is_none() && spec.sign == '-' => {
+            let code = value.as_int().and_then(|code| u32::try_from(code).ok()).and_then(char::from_u32);
+            let Some(c) = code else { refuse!("%c arg not in range(0x110000)") };
+            Ok(spec.padded(&c.to_string(), '<'))
+        }
         (PythonValue::Bool(_), None) => spec.integer(value.as_int().unwrap_or(0), 'd'),
         (PythonValue::Bool(_) | PythonValue::Int(_), None | Some('d' | 'n' | 'x' | 'X' | 'o' | 'b'))
             if spec.precision.is_none() =>

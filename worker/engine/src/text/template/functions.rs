@@ -7,8 +7,8 @@ use super::arguments::{Arguments, integer, text};
 use super::fault::{RenderFault, RenderResult, refuse};
 use super::value::{Cycler, Dict, Joiner, PythonValue, Range};
 
-const NAMES: [&str; 8] =
-    ["cycler", "dict", "joiner", "lipsum", "namespace", "raise_exception", "range", "strftime_now"];
+const NAMES: [&str; 9] =
+    ["cycler", "dict", "joiner", "lipsum", "namespace", "raise_exception", "range", "self", "strftime_now"];
 
 /// The longest range, as the reference's sandbox bounds it.
 const LONGEST_RANGE: i128 = 100_000;
@@ -24,6 +24,7 @@ pub(super) fn call(name: &str, arguments: &Arguments) -> RenderResult<PythonValu
         "range" => range(arguments),
         "dict" => Ok(PythonValue::Dict(Arc::new(mapping(arguments)?))),
         "namespace" => Ok(PythonValue::namespace(mapping(arguments)?)),
+        "self" => refuse!("'TemplateReference' object is not callable"),
         "lipsum" => refuse!("random text is not supported"),
         "joiner" => {
             let [separator] = arguments.bind(["sep"], 0)?;

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use super::arguments::Arguments;
 use super::fault::{RenderFault, RenderResult, refuse};
 use super::fuel::Fuel;
+use super::macros::MacroHandle;
 use super::operators::{self, Comparison, Operator};
 use super::scope::NameScope;
-use super::tree::{Argument, AssignTarget, ExpressionKind, For, MacroSource, Statement, TreeExpression};
-use super::value::{Dict, LoopState, MacroHandle, PythonValue, SharedDict, lock};
+use super::tree::{Argument, AssignTarget, ExpressionKind, Flow, For, MacroSource, Statement, TreeExpression};
+use super::value::{Dict, LoopState, PythonValue, SharedDict, lock};
 use super::{attributes, filters, functions, methods, predicates};
 
 /// The most bytes one rendering may write.
@@ -33,14 +34,6 @@ pub(super) struct Interpreter<'a> {
     macros: Vec<(Arc<MacroSource>, Arc<NameScope>)>,
     /// The recursive loops that are running.
     loops: Vec<(Arc<For>, Arc<NameScope>)>,
-}
-
-/// Where a statement leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flow {
-    Next,
-    Break,
-    Continue,
 }
 
 impl Drop for Interpreter<'_> {
@@ -190,7 +183,12 @@ impl Interpreter<'_> {
         let number = self.macros.len();
         self.macros.push((Arc::clone(source), Arc::clone(scope)));
         let parameters = source.parameters.iter().map(|(name, _)| Arc::clone(name)).collect();
-        PythonValue::Macro(Arc::new(MacroHandle { number, name: Arc::clone(&source.name), parameters }))
+        PythonValue::Macro(Arc::new(MacroHandle {
+            number,
+            name: Arc::clone(&source.name),
+            parameters,
+            reads: source.reads,
+        }))
     }
 
     fn run_loop(

@@ -15,6 +15,7 @@ mod format;
 mod fuel;
 mod functions;
 mod interpreter;
+mod macros;
 mod markup;
 mod methods;
 mod names;

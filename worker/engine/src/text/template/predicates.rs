@@ -45,6 +45,7 @@ pub(super) fn apply(fuel: &mut Fuel, name: &str, value: &PythonValue, arguments:
     arguments.none()?;
     Ok(match name {
         "boolean" => matches!(value, PythonValue::Bool(_)),
+        "callable" if matches!(value, PythonValue::Function("self")) => false,
         "callable" => matches!(
             value,
             PythonValue::Undefined(_)

@@ -80,6 +80,7 @@ impl PythonValue {
             }
             Self::Loop(state) => drop(write!(out, "<LoopContext {}/{}>", state.place() + 1, state.items.len())),
             Self::Macro(made) => drop(write!(out, "<Macro '{}'>", made.name)),
+            Self::Function("self") => out.push_str("<TemplateReference None>"),
             Self::Function(name @ ("dict" | "range")) => drop(write!(out, "<class '{name}'>")),
             // The reference prints an address, which no prompt can depend on.
             other => drop(write!(out, "<{} object>", other.kind())),

@@ -6,9 +6,10 @@ use minijinja::machinery::{Span, Token, ast, parse, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 
+use super::macros::SpecialReads;
 use super::names;
 use super::operators::{Comparison, Operator};
-use super::tree::{Argument, AssignTarget, ExpressionKind, For, MacroSource, SpecialReads, Statement, TreeExpression};
+use super::tree::{Argument, AssignTarget, ExpressionKind, For, MacroSource, Statement, TreeExpression};
 use super::value::PythonValue;
 
 /// The most operators, brackets and dots in one tag. Trees of longer chains would overflow the stack.
@@ -268,6 +269,9 @@ impl TreeReader {
                 self.unknown("tag", "do", tag.span());
                 Statement::Refused("Encountered unknown tag 'do'.")
             }
+            ast::Stmt::AutoEscape(block) if is_false(&block.enabled) => {
+                Statement::With { assignments: Vec::new(), body: self.inside(&block.body) }
+            }
             ast::Stmt::AutoEscape(_) => Statement::Refused("'autoescape' is not supported"),
             ast::Stmt::Import(_) | ast::Stmt::FromImport(_) | ast::Stmt::Extends(_) | ast::Stmt::Include(_) => {
                 Statement::Refused("no loader for this environment specified")
@@ -462,6 +466,11 @@ fn comparison(kind: ast::CompareOpKind) -> Comparison {
         ast::CompareOpKind::In => Comparison::In,
         ast::CompareOpKind::NotIn => Comparison::NotIn,
     }
+}
+
+/// Whether an expression is the literal `false`.
+fn is_false(expression: &ast::Expr<'_>) -> bool {
+    matches!(expression, ast::Expr::Const(constant) if matches!(constant_value(&constant.value), PythonValue::Bool(false)))
 }
 
 /// A literal of the source.

@@ -267,9 +267,9 @@ struct Group {
 }
 
 #[derive(Deserialize)]
-struct Statements {
+struct Statements<T = Option<String>> {
     variables: BTreeMap<String, TemplateValue>,
-    cases: Vec<Option<String>>,
+    cases: Vec<T>,
 }
 
 fn expected() -> Expected {
@@ -361,6 +361,30 @@ fn en_4_statements_and_white_space_are_the_references() {
         let rendered = ChatTemplate::new(sources, BTreeMap::new()).and_then(|template| template.render(&conversation));
         if rendered.as_ref().ok() != expected.as_ref() {
             wrong.push(format!("{line}: {rendered:?}, not {expected:?}"));
+        }
+    }
+    assert_none(&wrong);
+}
+
+#[test]
+fn en_4_random_templates_render_as_in_jinja2() {
+    let Statements { variables, cases } = serde_json::from_str::<Statements<(String, Option<String>)>>(include_str!(
+        "../../../tests/templates/random.json"
+    ))
+    .unwrap();
+    assert!(cases.len() > 400);
+    let mut wrong = Vec::new();
+    for (source, expected) in cases {
+        let conversation = Conversation {
+            variables: variables.clone(),
+            no_content: NoContent::Exact,
+            add_generation_prompt: false,
+            ..Conversation::default()
+        };
+        let rendered = ChatTemplate::new(BTreeMap::from([("default".to_owned(), source.clone())]), BTreeMap::new())
+            .and_then(|template| template.render(&conversation));
+        if rendered.as_ref().ok() != expected.as_ref() {
+            wrong.push(format!("{source:?}: {rendered:?}, not {expected:?}"));
         }
     }
     assert_none(&wrong);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::macros::SpecialReads;
 use super::operators::{Comparison, Operator};
 use super::value::PythonValue;
 
@@ -96,6 +97,14 @@ pub(super) enum Statement {
     Refused(&'static str),
 }
 
+/// Where a statement leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    Next,
+    Break,
+    Continue,
+}
+
 /// A loop.
 #[derive(Debug)]
 pub(super) struct For {
@@ -114,14 +123,6 @@ pub(super) struct MacroSource {
     pub(super) parameters: Vec<(Arc<str>, Option<TreeExpression>)>,
     pub(super) body: Vec<Statement>,
     pub(super) reads: SpecialReads,
-}
-
-/// The special names that a macro's body reads. Only then may a caller give them.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SpecialReads {
-    pub(super) varargs: bool,
-    pub(super) kwargs: bool,
-    pub(super) caller: bool,
 }
 
 /// The place of an assignment.

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::fault::{RenderFault, RenderResult, refuse};
+use super::macros::MacroHandle;
 
 /// A value.
 #[derive(Clone, Debug)]
@@ -91,14 +92,6 @@ pub(super) struct LoopState {
     pub(super) changed: Mutex<Option<Vec<PythonValue>>>,
     /// The number under which the rendering keeps the loop, if the loop may be called.
     pub(super) recursion: Option<usize>,
-}
-
-/// A macro, which the rendering keeps under a number.
-#[derive(Debug)]
-pub(super) struct MacroHandle {
-    pub(super) number: usize,
-    pub(super) name: Arc<str>,
-    pub(super) parameters: Vec<Arc<str>>,
 }
 
 /// `joiner`: a separator from the second call on.
@@ -322,6 +315,7 @@ impl PythonValue {
             Self::Macro(_) => "Macro",
             Self::Joiner(_) => "Joiner",
             Self::Cycler(_) => "Cycler",
+            Self::Function("self") => "TemplateReference",
             Self::Function(_) => "function",
             Self::Method(_) => "builtin_function_or_method",
         }
