@@ -89,9 +89,40 @@ def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=Fa
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
+class Mapping:
+    """`dict` in templates: it may be called, and makes mappings of keys."""
+
+    def __call__(self, *places, **names):
+        return dict(*places, **names)
+
+    def fromkeys(self, *places, **names):
+        return dict.fromkeys(*places, **names)
+
+
+class Names(jinja2.utils.Namespace):
+    """`namespace` in templates: no name in it begins with an underscore."""
+
+    def __init__(*places, **names):
+        given = dict(*places[1:], **names)
+        for name in given:
+            Names.check(name)
+        jinja2.utils.Namespace.__init__(places[0], given)
+
+    def __setitem__(self, name, value):
+        Names.check(name)
+        jinja2.utils.Namespace.__setitem__(self, name, value)
+
+    @staticmethod
+    def check(name):
+        if isinstance(name, str) and name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(name)
+
+
 ENVIRONMENT = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
 ENVIRONMENT.filters["tojson"] = tojson
 ENVIRONMENT.globals["raise_exception"] = raise_exception
+ENVIRONMENT.globals["dict"] = Mapping()
+ENVIRONMENT.globals["namespace"] = Names
 
 
 def rendered(template, **variables):

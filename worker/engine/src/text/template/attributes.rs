@@ -6,7 +6,7 @@ use super::fault::RenderResult;
 use super::macros::MacroHandle;
 use super::value::{LoopState, Method, PythonValue, lock};
 
-const TEXT: [&str; 45] = [
+const TEXT: [&str; 46] = [
     "capitalize",
     "casefold",
     "center",
@@ -52,11 +52,12 @@ const TEXT: [&str; 45] = [
     "upper",
     "zfill",
     "encode",
+    "translate",
 ];
 const DICT: [&str; 6] = ["get", "items", "keys", "values", "copy", "fromkeys"];
 const LIST: [&str; 3] = ["count", "index", "copy"];
 const TUPLE: [&str; 2] = ["count", "index"];
-const INT: [&str; 4] = ["bit_length", "bit_count", "conjugate", "as_integer_ratio"];
+const INT: [&str; 6] = ["bit_length", "bit_count", "conjugate", "as_integer_ratio", "to_bytes", "from_bytes"];
 const FLOAT: [&str; 4] = ["is_integer", "conjugate", "as_integer_ratio", "hex"];
 const CYCLER: [&str; 2] = ["next", "reset"];
 
@@ -122,7 +123,14 @@ pub(super) fn item(value: &PythonValue, key: &PythonValue) -> RenderResult<Pytho
 
 /// Whether a value takes an index, so that `%` does not miss the use of it.
 pub(super) fn is_subscriptable(value: &PythonValue) -> bool {
-    matches!(value, PythonValue::Dict(_) | PythonValue::List(_) | PythonValue::Range(_) | PythonValue::Undefined(_))
+    matches!(
+        value,
+        PythonValue::Dict(_)
+            | PythonValue::List(_)
+            | PythonValue::Range(_)
+            | PythonValue::Undefined(_)
+            | PythonValue::Template(_)
+    )
 }
 
 fn absent(value: &PythonValue, name: &str) -> PythonValue {
@@ -161,6 +169,7 @@ fn own(value: &PythonValue, name: &str) -> RenderResult<Option<PythonValue>> {
         PythonValue::Float(_) => &FLOAT,
         PythonValue::Cycler(_) => &CYCLER,
         PythonValue::Loop(_) => &["cycle", "changed"],
+        PythonValue::Function("dict") => &["fromkeys"],
         _ => &[],
     };
     if let Some(name) = methods.iter().find(|known| **known == name) {
@@ -195,6 +204,10 @@ fn own(value: &PythonValue, name: &str) -> RenderResult<Option<PythonValue>> {
 
 fn indexed(value: &PythonValue, key: &PythonValue) -> RenderResult<Option<PythonValue>> {
     Ok(match value {
+        PythonValue::Template(blocks) => {
+            let block = blocks.iter().find(|name| key.as_str() == Some(name));
+            block.map(|name| PythonValue::Block(Arc::clone(name)))
+        }
         PythonValue::Dict(dict) => match key.as_str() {
             Some(name) => dict.named(name).cloned(),
             // A value that cannot be a key is not there.

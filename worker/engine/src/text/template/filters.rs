@@ -1,5 +1,7 @@
 //! Jinja2's filters for single values. Those for sequences are in `sequences`.
 
+use std::num::IntErrorKind;
+
 use super::arguments::{Arguments, integer, text};
 use super::fault::{RenderFault, RenderResult, refuse};
 use super::fuel::Fuel;
@@ -28,6 +30,8 @@ pub(super) fn apply(
         Some(made) => made,
         None => single(name, value, arguments)?,
     };
+    // Some filters make a text of a few times the length.
+    bounded(made.as_str().map_or(0, str::len))?;
     fuel.spend(if is_cheap { 0 } else { made.size() })?;
     Ok(made)
 }
@@ -360,26 +364,38 @@ fn urlencode(value: &PythonValue) -> RenderResult<PythonValue> {
 fn to_int(value: &PythonValue, arguments: &Arguments) -> RenderResult<PythonValue> {
     let [default, base] = arguments.bind(["default", "base"], 0)?;
     let base = u32::try_from(integer(base.as_ref())?.unwrap_or(10)).unwrap_or(10);
-    let whole = |number: f64| (number.is_finite() && number.abs() < 1e38).then_some(number as i128);
     let read = match (value.defined()?, value.as_str()) {
-        (_, Some(text)) => int_of(text, base).or_else(|| float_of(text).and_then(whole)),
-        (PythonValue::Float(number), _) => whole(*number),
+        (_, Some(text)) => match int_of(text, base)? {
+            Some(number) => Some(number),
+            None => float_of(text).filter(|number| number.is_finite()).map(whole).transpose()?,
+        },
+        (PythonValue::Float(number), _) if number.is_infinite() => {
+            refuse!("cannot convert float infinity to integer")
+        }
+        (PythonValue::Float(number), _) if number.is_nan() => None,
+        (PythonValue::Float(number), _) => Some(whole(*number)?),
         (other, _) => other.as_int(),
     };
     Ok(read.map(PythonValue::Int).or(default).unwrap_or(PythonValue::Int(0)))
 }
 
+/// A float's whole part.
+fn whole(number: f64) -> RenderResult<i128> {
+    if number.abs() < 1e38 { Ok(number as i128) } else { refuse!("an integer of more than 127 bits") }
+}
+
 /// Digits as Python reads them: with white space around, a sign, and single underscores between.
 fn without_underscores(text: &str) -> Option<String> {
-    let text = text.trim_matches(texts::is_space);
+    let ascii = |c: char| texts::decimal(c).and_then(|value| char::from_digit(value, 10)).unwrap_or(c);
+    let text: String = text.trim_matches(texts::is_space).chars().map(ascii).collect();
     let bytes = text.as_bytes();
     let is_digit = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);
     let fits = |(at, byte): (usize, &u8)| *byte != b'_' || is_digit(at.checked_sub(1)) && is_digit(Some(at + 1));
     bytes.iter().enumerate().all(fits).then(|| text.replace('_', ""))
 }
 
-fn int_of(text: &str, base: u32) -> Option<i128> {
-    let text = without_underscores(text)?;
+fn int_of(text: &str, base: u32) -> RenderResult<Option<i128>> {
+    let Some(text) = without_underscores(text) else { return Ok(None) };
     let (is_negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
         None => (false, text.strip_prefix('+').unwrap_or(&text)),
@@ -392,9 +408,16 @@ fn int_of(text: &str, base: u32) -> Option<i128> {
     };
     let digits = prefixes.iter().find_map(|prefix| digits.strip_prefix(prefix)).unwrap_or(digits);
     if !(2..=36).contains(&base) || !digits.starts_with(|c: char| c.is_ascii_alphanumeric()) {
-        return None;
+        return Ok(None);
     }
-    i128::from_str_radix(digits, base).ok().map(|number| if is_negative { -number } else { number })
+    match i128::from_str_radix(digits, base) {
+        Ok(number) => Ok(Some(if is_negative { -number } else { number })),
+        // Python reads no more than 4,300 digits.
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow && digits.len() <= 4300 => {
+            refuse!("an integer of more than 127 bits")
+        }
+        Err(_) => Ok(None),
+    }
 }
 
 fn float_of(text: &str) -> Option<f64> {

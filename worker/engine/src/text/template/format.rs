@@ -351,7 +351,6 @@ fn formatted(value: &PythonValue, spec: &str) -> RenderResult<String> {
             let Some(c) = code else { refuse!("%c arg not in range(0x110000)") };
             Ok(spec.padded(&c.to_string(), '<'))
         }
-        (PythonValue::Bool(_), None) => spec.integer(value.as_int().unwrap_or(0), 'd'),
         (PythonValue::Bool(_) | PythonValue::Int(_), None | Some('d' | 'n' | 'x' | 'X' | 'o' | 'b'))
             if spec.precision.is_none() =>
         {
@@ -361,6 +360,7 @@ fn formatted(value: &PythonValue, spec: &str) -> RenderResult<String> {
             PythonValue::Bool(_) | PythonValue::Int(_) | PythonValue::Float(_),
             Some(kind @ ('e' | 'E' | 'f' | 'F' | 'g' | 'G' | '%')),
         ) => spec.float(value.as_float().unwrap_or(0.0), kind),
+        (PythonValue::Float(number), Some('n')) => spec.float(*number, 'g'),
         (PythonValue::Float(number), None) => match spec.precision {
             None => spec.float(*number, 'r'),
             Some(_) => {

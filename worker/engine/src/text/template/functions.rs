@@ -7,8 +7,8 @@ use super::arguments::{Arguments, integer, text};
 use super::fault::{RenderFault, RenderResult, refuse};
 use super::value::{Cycler, Dict, Joiner, PythonValue, Range};
 
-const NAMES: [&str; 9] =
-    ["cycler", "dict", "joiner", "lipsum", "namespace", "raise_exception", "range", "self", "strftime_now"];
+const NAMES: [&str; 8] =
+    ["cycler", "dict", "joiner", "lipsum", "namespace", "raise_exception", "range", "strftime_now"];
 
 /// The longest range, as the reference's sandbox bounds it.
 const LONGEST_RANGE: i128 = 100_000;
@@ -23,8 +23,11 @@ pub(super) fn call(name: &str, arguments: &Arguments) -> RenderResult<PythonValu
     match name {
         "range" => range(arguments),
         "dict" => Ok(PythonValue::Dict(Arc::new(mapping(arguments)?))),
-        "namespace" => Ok(PythonValue::namespace(mapping(arguments)?)),
-        "self" => refuse!("'TemplateReference' object is not callable"),
+        "namespace" => {
+            let dict = mapping(arguments)?;
+            dict.entries().iter().filter_map(|(key, _)| key.as_str()).try_for_each(stored_attribute)?;
+            Ok(PythonValue::namespace(dict))
+        }
         "lipsum" => refuse!("random text is not supported"),
         "joiner" => {
             let [separator] = arguments.bind(["sep"], 0)?;
@@ -46,6 +49,22 @@ pub(super) fn call(name: &str, arguments: &Arguments) -> RenderResult<PythonValu
             strftime_now(text(&format.unwrap_or(PythonValue::None))?)
         }
     }
+}
+
+/// Refuses attributes of namespaces that begin with an underscore, as `transformers` does.
+pub(super) fn stored_attribute(name: &str) -> RenderResult<()> {
+    if name.starts_with('_') {
+        refuse!("Chat templates cannot store underscore-prefixed attributes on a namespace, but got '{name}'");
+    }
+    Ok(())
+}
+
+/// `dict.fromkeys`: a mapping of these keys to one value.
+pub(super) fn mapping_of_keys(arguments: &Arguments) -> RenderResult<PythonValue> {
+    let [keys, value] = arguments.bind(["_", "_"], 1)?;
+    let value = value.unwrap_or(PythonValue::None);
+    let keys = keys.unwrap_or(PythonValue::None).items()?;
+    PythonValue::dict(keys.into_iter().map(|key| (key, value.clone())))
 }
 
 /// The text that a joiner gives: nothing at first, then its separator.

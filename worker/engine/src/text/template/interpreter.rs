@@ -9,9 +9,11 @@ use super::fuel::Fuel;
 use super::macros::MacroHandle;
 use super::operators::{self, Comparison, Operator};
 use super::scope::NameScope;
-use super::tree::{Argument, AssignTarget, ExpressionKind, Flow, For, MacroSource, Statement, TreeExpression};
+use super::tree::{
+    Argument, AssignTarget, Block, ExpressionKind, Flow, For, Frame, MacroSource, Statement, TreeExpression,
+};
 use super::value::{Dict, LoopState, PythonValue, SharedDict, lock};
-use super::{attributes, filters, functions, methods, predicates};
+use super::{attributes, filters, functions, predicates};
 
 /// The most bytes one rendering may write.
 const LONGEST_OUTPUT: usize = 64 << 20;
@@ -24,16 +26,22 @@ pub(super) struct Interpreter<'a> {
     /// Variables of the conversation, over those of the template.
     variables: &'a BTreeMap<String, PythonValue>,
     globals: &'a BTreeMap<String, PythonValue>,
-    fuel: Fuel,
+    pub(super) fuel: Fuel,
     depth: usize,
+    /// Whether an expression failed that Jinja2 computes before it renders, and is computed as there.
+    is_constant: bool,
     /// The output, and the texts that blocks capture, the innermost last.
     outputs: Vec<String>,
     /// Namespaces may hold themselves, and are emptied at the end.
-    namespaces: Vec<Arc<SharedDict>>,
+    pub(super) namespaces: Vec<Arc<SharedDict>>,
     /// The macros that were made, with the scopes in which they were.
-    macros: Vec<(Arc<MacroSource>, Arc<NameScope>)>,
+    pub(super) macros: Vec<(Arc<MacroSource>, Arc<NameScope>)>,
     /// The recursive loops that are running.
-    loops: Vec<(Arc<For>, Arc<NameScope>)>,
+    pub(super) loops: Vec<(Arc<For>, Arc<NameScope>)>,
+    /// The template's blocks, by their names.
+    pub(super) blocks: BTreeMap<Arc<str>, Arc<Block>>,
+    /// The names of the template outside of its blocks.
+    pub(super) root: Arc<NameScope>,
 }
 
 impl Drop for Interpreter<'_> {
@@ -46,24 +54,30 @@ impl Drop for Interpreter<'_> {
 
 /// The text that a template writes.
 pub(super) fn run(
-    body: &[Statement],
+    tree: &Frame,
     variables: &BTreeMap<String, PythonValue>,
     globals: &BTreeMap<String, PythonValue>,
 ) -> RenderResult<String> {
-    let outputs = vec![String::new()];
+    let root = Arc::new(NameScope::default());
+    let mut blocks = BTreeMap::new();
+    tree.each_block(&mut |block| {
+        blocks.insert(Arc::clone(&block.name), Arc::clone(block));
+    });
     let mut run = Interpreter {
         variables,
         globals,
         fuel: Fuel::default(),
         depth: 0,
-        outputs,
+        is_constant: false,
+        outputs: vec![String::new()],
         namespaces: Vec::new(),
         macros: Vec::new(),
         loops: Vec::new(),
+        blocks,
+        root: Arc::clone(&root),
     };
-    let scope = Arc::new(NameScope::default());
-    let ended = run.statements(body, &scope);
-    ended?;
+    root.set_unset(&tree.unset);
+    run.statements(&tree.body, &root)?;
     Ok(run.outputs.pop().unwrap_or_default())
 }
 
@@ -84,15 +98,28 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// The text that a block writes.
-    fn captured(&mut self, body: &[Statement], scope: &Arc<NameScope>) -> RenderResult<String> {
+    /// The text that a step writes, and where it leads.
+    pub(super) fn written(
+        &mut self,
+        step: impl FnOnce(&mut Self) -> RenderResult<Flow>,
+    ) -> RenderResult<(String, Flow)> {
         self.outputs.push(String::new());
-        let ended = self.statements(body, scope);
+        let ended = step(self);
         let text = self.outputs.pop().unwrap_or_default();
-        ended.map(|_| text)
+        ended.map(|flow| (text, flow))
     }
 
-    fn statements(&mut self, body: &[Statement], scope: &Arc<NameScope>) -> RenderResult<Flow> {
+    /// The text that a frame writes in its own names, and where it leads.
+    pub(super) fn captured(&mut self, frame: &Frame, scope: &Arc<NameScope>) -> RenderResult<(String, Flow)> {
+        self.written(|run| run.frame(frame, scope))
+    }
+
+    /// Runs statements with names of their own.
+    fn frame(&mut self, frame: &Frame, around: &Arc<NameScope>) -> RenderResult<Flow> {
+        self.statements(&frame.body, &NameScope::of(frame, around))
+    }
+
+    pub(super) fn statements(&mut self, body: &[Statement], scope: &Arc<NameScope>) -> RenderResult<Flow> {
         self.deeper()?;
         let mut flow = Flow::Next;
         for statement in body {
@@ -108,10 +135,19 @@ impl Interpreter<'_> {
     fn statement(&mut self, statement: &Statement, scope: &Arc<NameScope>) -> RenderResult<Flow> {
         match statement {
             Statement::Raw(text) => self.write(text)?,
-            Statement::Emit(expression) => match self.value(expression, scope)? {
-                PythonValue::Text(text) | PythonValue::Markup(text) => self.write(&text)?,
-                other => self.write(&other.print()?)?,
-            },
+            Statement::Emit(expression) => {
+                let depth = self.depth;
+                let mut value = self.value(expression, scope);
+                if matches!(value, Err(RenderFault::Failed { .. })) && expression.is_constant() {
+                    (self.depth, self.is_constant) = (depth, true);
+                    value = self.value(expression, scope);
+                    self.is_constant = false;
+                }
+                match value? {
+                    PythonValue::Text(text) | PythonValue::Markup(text) => self.write(&text)?,
+                    other => self.write(&other.print()?)?,
+                }
+            }
             Statement::If { branches, otherwise } => {
                 for (test, body) in branches {
                     if self.value(test, scope)?.is_true() {
@@ -124,29 +160,37 @@ impl Interpreter<'_> {
                 let items = self.value(&inside.over, scope)?;
                 return self.run_loop(inside, &items, scope, 0);
             }
-            Statement::With { assignments, body } => {
-                let inner = NameScope::inside(scope);
+            Statement::With { assignments, frame } => {
+                let inner = NameScope::of(frame, scope);
                 for (target, value) in assignments {
                     let value = self.value(value, scope)?;
                     self.assign(target, value, &inner)?;
                 }
-                return self.statements(body, &inner);
+                return self.statements(&frame.body, &inner);
             }
             Statement::Set(target, value) => {
                 let value = self.value(value, scope)?;
                 self.assign(target, value, scope)?;
             }
-            Statement::Capture { target, filter, body } => {
-                let text = PythonValue::text(self.captured(body, &NameScope::inside(scope))?);
+            Statement::Capture { target, filter, frame } => {
+                let (text, flow) = self.captured(frame, scope)?;
+                // The text is lost with the round of the loop.
+                if flow != Flow::Next {
+                    return Ok(flow);
+                }
+                let text = PythonValue::text(text);
                 let value = match filter {
                     Some(filter) => self.filtered(filter, text, scope)?,
                     None => text,
                 };
                 self.assign(target, value, scope)?;
             }
-            Statement::Filtered { filter, body } => {
-                let text = PythonValue::text(self.captured(body, &NameScope::inside(scope))?);
-                let filtered = self.filtered(filter, text, scope)?;
+            Statement::Filtered { filter, frame } => {
+                let (text, flow) = self.captured(frame, scope)?;
+                if flow != Flow::Next {
+                    return Ok(flow);
+                }
+                let filtered = self.filtered(filter, PythonValue::text(text), scope)?;
                 match filtered.as_str() {
                     Some(text) => self.write(text)?,
                     None => refuse!("expected str instance, {} found", filtered.kind()),
@@ -157,11 +201,29 @@ impl Interpreter<'_> {
                 scope.set(&source.name, made);
             }
             Statement::Call { callee, arguments, caller } => self.call_block(callee, arguments, caller, scope)?,
-            Statement::Break => return Ok(Flow::Break),
-            Statement::Continue => return Ok(Flow::Continue),
+            Statement::Generation(source) => {
+                let made = self.make_macro(source, scope);
+                let text = self.call(&made, &Arguments::default())?.print()?;
+                self.write(&text)?;
+            }
+            Statement::Scope(frame) => return self.frame(frame, scope),
+            Statement::AutoEscape(_) => refuse!("'autoescape' is not supported"),
+            Statement::Block(block) => self.block(block, scope)?,
+            Statement::Break(_) => return Ok(Flow::Break),
+            Statement::Continue(_) => return Ok(Flow::Continue),
+            Statement::Extends(_) => refuse!("no loader for this environment specified"),
             Statement::Refused(why) => refuse!("{why}"),
         }
         Ok(Flow::Next)
+    }
+
+    /// Writes a block in its place.
+    fn block(&mut self, block: &Block, scope: &Arc<NameScope>) -> RenderResult<()> {
+        if block.is_required {
+            refuse!("Required block '{}' not found", block.name);
+        }
+        let around = if block.is_scoped { Arc::clone(scope) } else { Arc::clone(&self.root) };
+        self.frame(&block.frame, &around).map(|_| ())
     }
 
     fn call_block(
@@ -191,7 +253,7 @@ impl Interpreter<'_> {
         }))
     }
 
-    fn run_loop(
+    pub(super) fn run_loop(
         &mut self,
         source: &Arc<For>,
         over: &PythonValue,
@@ -213,7 +275,7 @@ impl Interpreter<'_> {
             items = kept;
         }
         if items.is_empty() {
-            return self.statements(&source.otherwise, &NameScope::inside(scope));
+            return self.frame(&source.otherwise, scope);
         }
         let recursion = source.is_recursive.then(|| {
             self.loops.push((Arc::clone(source), Arc::clone(scope)));
@@ -223,10 +285,10 @@ impl Interpreter<'_> {
         let state = Arc::new(state);
         for at in 0..state.items.len() {
             *lock(&state.place) = at;
-            let inner = NameScope::inside(scope);
+            let inner = NameScope::of(&source.body, scope);
             inner.set(&"loop".into(), PythonValue::Loop(Arc::clone(&state)));
             self.assign(&source.target, state.items[at].clone(), &inner).map_err(|fault| fault.at(line))?;
-            if self.statements(&source.body, &inner)? == Flow::Break {
+            if self.statements(&source.body.body, &inner)? == Flow::Break {
                 break;
             }
         }
@@ -241,7 +303,10 @@ impl Interpreter<'_> {
         match target {
             AssignTarget::Name(name) => scope.set(name, value),
             AssignTarget::Attribute(object, name) => match self.value(object, scope)? {
-                PythonValue::Namespace(shared) => shared.set(name, value)?,
+                PythonValue::Namespace(shared) => {
+                    functions::stored_attribute(name)?;
+                    shared.set(name, value)?;
+                }
                 _ => refuse!("cannot assign attribute on non-namespace object"),
             },
             AssignTarget::Several(targets) => {
@@ -273,7 +338,7 @@ impl Interpreter<'_> {
     }
 
     /// The value of an expression.
-    fn value(&mut self, expression: &TreeExpression, scope: &Arc<NameScope>) -> RenderResult<PythonValue> {
+    pub(super) fn value(&mut self, expression: &TreeExpression, scope: &Arc<NameScope>) -> RenderResult<PythonValue> {
         self.deeper()?;
         let value = self.kind(&expression.kind, scope).map_err(|fault| fault.at(expression.line))?;
         self.depth -= 1;
@@ -300,6 +365,7 @@ impl Interpreter<'_> {
             ExpressionKind::Slice(object, bounds) => self.slice(object, bounds, scope)?,
             ExpressionKind::Not(operand) => PythonValue::Bool(!self.value(operand, scope)?.is_true()),
             ExpressionKind::Negative(operand) => operators::negative(&self.value(operand, scope)?)?,
+            ExpressionKind::Positive(operand) => operators::positive(&self.value(operand, scope)?)?,
             ExpressionKind::Operation(operator, left, right) => self.operation(*operator, left, right, scope)?,
             ExpressionKind::And(left, right) => {
                 let left = self.value(left, scope)?;
@@ -313,6 +379,7 @@ impl Interpreter<'_> {
             ExpressionKind::Choice { test, yes, no } => match (self.value(test, scope)?.is_true(), no) {
                 (true, _) => self.value(yes, scope)?,
                 (false, Some(no)) => self.value(no, scope)?,
+                (false, None) if self.is_constant => refuse!("the inline if-expression has no else section"),
                 (false, None) => PythonValue::Undefined(
                     "the inline if-expression evaluated to false and no else section was defined.".into(),
                 ),
@@ -342,6 +409,9 @@ impl Interpreter<'_> {
         let known = || self.variables.get(name).or_else(|| self.globals.get(name)).cloned();
         let found = scope.get(name).or_else(known);
         found.unwrap_or_else(|| {
+            if name == "self" {
+                return PythonValue::Template(self.blocks.keys().cloned().collect());
+            }
             functions::named(name).map_or_else(|| PythonValue::undefined(name), PythonValue::Function)
         })
     }
@@ -364,7 +434,17 @@ impl Interpreter<'_> {
             }
         }
         self.fuel.spend(object.size())?;
-        operators::slice(&object, values.each_ref())
+        match operators::slice(&object, values.each_ref()) {
+            // A slice of constants by the wrong types is undefined there.
+            Err(RenderFault::Failed { message, .. })
+                if self.is_constant
+                    && !object.is_undefined()
+                    && (values[2].as_int() != Some(0) || !operators::is_sliceable(&object)) =>
+            {
+                Ok(PythonValue::Undefined(message.into()))
+            }
+            sliced => sliced,
+        }
     }
 
     fn operation(
@@ -396,103 +476,5 @@ impl Interpreter<'_> {
             left = right;
         }
         Ok(PythonValue::Bool(true))
-    }
-
-    fn arguments(&mut self, all: &[Argument], scope: &Arc<NameScope>) -> RenderResult<Arguments> {
-        let mut arguments = Arguments::default();
-        for argument in all {
-            match argument {
-                Argument::Place(value) => arguments.places.push(self.value(value, scope)?),
-                Argument::Name(name, value) => arguments.names.push((Arc::clone(name), self.value(value, scope)?)),
-                Argument::Places(values) => arguments.places.extend(self.value(values, scope)?.items()?),
-                Argument::Names(values) => {
-                    let PythonValue::Dict(dict) = self.value(values, scope)? else {
-                        refuse!("argument after ** must be a mapping")
-                    };
-                    for (name, value) in dict.entries() {
-                        let Some(name) = name.as_str() else { refuse!("keywords must be strings") };
-                        arguments.names.push((name.into(), value.clone()));
-                    }
-                }
-            }
-        }
-        Ok(arguments)
-    }
-
-    /// Calls a value.
-    pub(super) fn call(&mut self, callee: &PythonValue, arguments: &Arguments) -> RenderResult<PythonValue> {
-        let made = match callee.defined()? {
-            PythonValue::Function(name) => functions::call(name, arguments)?,
-            PythonValue::Method(method) => {
-                self.fuel.spend(method.this.weight())?;
-                methods::call(method, arguments)?
-            }
-            PythonValue::Joiner(joiner) => functions::join(joiner, arguments)?,
-            PythonValue::Macro(made) => self.call_macro(made, arguments)?,
-            PythonValue::Loop(state) => self.call_loop(state, arguments)?,
-            other => refuse!("'{}' object is not callable", other.kind()),
-        };
-        if let PythonValue::Namespace(shared) = &made {
-            self.namespaces.push(Arc::clone(shared));
-        }
-        self.fuel.spend(made.size())?;
-        Ok(made)
-    }
-
-    fn call_loop(&mut self, state: &LoopState, arguments: &Arguments) -> RenderResult<PythonValue> {
-        let Some(number) = state.recursion else {
-            refuse!("The loop must have the 'recursive' marker to be called recursively.")
-        };
-        let Some((source, scope)) = self.loops.get(number).cloned() else { refuse!("the loop has ended") };
-        let items = arguments.one()?;
-        self.outputs.push(String::new());
-        let ended = self.run_loop(&source, &items, &scope, state.depth + 1);
-        let text = self.outputs.pop().unwrap_or_default();
-        ended.map(|_| PythonValue::text(text))
-    }
-
-    fn call_macro(&mut self, made: &MacroHandle, arguments: &Arguments) -> RenderResult<PythonValue> {
-        let Some((source, around)) = self.macros.get(made.number).cloned() else { refuse!("there is no such macro") };
-        let MacroSource { name, parameters, body, reads } = source.as_ref();
-        let scope = NameScope::inside(&around);
-        let (placed, surplus) = arguments.places.split_at(parameters.len().min(arguments.places.len()));
-        if !surplus.is_empty() && !reads.varargs {
-            refuse!("macro '{name}' takes not more than {} argument(s)", parameters.len());
-        }
-        let mut named: Vec<(Arc<str>, PythonValue)> = arguments.names.clone();
-        let mut take = |name: &str| {
-            let at = named.iter().position(|(known, _)| known.as_ref() == name)?;
-            Some(named.remove(at).1)
-        };
-        let mut defaults = Vec::new();
-        for (at, (parameter, default)) in parameters.iter().enumerate() {
-            match (placed.get(at), take(parameter)) {
-                (Some(_), Some(_)) => refuse!("macro '{name}' got multiple values for argument '{parameter}'"),
-                (Some(value), None) => scope.set(parameter, value.clone()),
-                (None, Some(value)) => scope.set(parameter, value),
-                (None, None) => defaults.push((parameter, default)),
-            }
-        }
-        if reads.caller && !parameters.iter().any(|(name, _)| name.as_ref() == "caller") {
-            let caller = take("caller").unwrap_or_else(|| PythonValue::Undefined("No caller defined".into()));
-            scope.set(&"caller".into(), caller);
-        }
-        if reads.kwargs {
-            let pairs = named.drain(..).map(|(name, value)| (PythonValue::Text(name), value));
-            scope.set(&"kwargs".into(), PythonValue::dict(pairs)?);
-        } else if let Some((unknown, _)) = named.first() {
-            refuse!("macro '{name}' takes no keyword argument '{unknown}'");
-        }
-        if reads.varargs {
-            scope.set(&"varargs".into(), PythonValue::tuple(surplus.to_vec())?);
-        }
-        for (parameter, default) in defaults {
-            let value = match default {
-                Some(default) => self.value(default, &scope)?,
-                None => PythonValue::Undefined(format!("parameter '{parameter}' was not provided").into()),
-            };
-            scope.set(parameter, value);
-        }
-        Ok(PythonValue::text(self.captured(body, &scope)?))
     }
 }

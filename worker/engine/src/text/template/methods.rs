@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::arguments::{Arguments, integer};
 use super::fault::{RenderResult, refuse};
 use super::value::{Dict, LoopState, Method, PythonValue, ViewKind, lock};
-use super::{printing, text};
+use super::{functions, printing, text};
 
 /// Calls a method.
 pub(super) fn call(method: &Method, arguments: &Arguments) -> RenderResult<PythonValue> {
@@ -33,6 +33,7 @@ pub(super) fn call(method: &Method, arguments: &Arguments) -> RenderResult<Pytho
             Ok(current.unwrap_or(PythonValue::None))
         }
         PythonValue::Loop(state) => call_loop(state, name, arguments),
+        PythonValue::Function(_) => functions::mapping_of_keys(arguments),
         PythonValue::Float(number) => match *name {
             "is_integer" => Ok(PythonValue::Bool(number.fract() == 0.0)),
             "conjugate" => Ok(this.clone()),
@@ -41,8 +42,11 @@ pub(super) fn call(method: &Method, arguments: &Arguments) -> RenderResult<Pytho
             _ => refuse!("'{name}' of floats is not supported"),
         },
         other => {
-            arguments.none()?;
             let number = other.as_int().unwrap_or(0);
+            if matches!(*name, "to_bytes" | "from_bytes") {
+                refuse!("bytes are not supported");
+            }
+            arguments.none()?;
             Ok(match *name {
                 "bit_length" => PythonValue::Int(i128::from(u128::BITS - number.unsigned_abs().leading_zeros())),
                 "bit_count" => PythonValue::Int(i128::from(number.unsigned_abs().count_ones())),
@@ -122,12 +126,7 @@ fn call_dict(dict: &Arc<Dict>, name: &str, arguments: &Arguments) -> RenderResul
             let key = key.unwrap_or(PythonValue::None).key()?;
             Ok(dict.get(&key).cloned().or(default).unwrap_or(PythonValue::None))
         }
-        _ => {
-            let [keys, value] = arguments.bind(["_", "_"], 1)?;
-            let value = value.unwrap_or(PythonValue::None);
-            let keys = keys.unwrap_or(PythonValue::None).items()?;
-            PythonValue::dict(keys.into_iter().map(|key| (key, value.clone())))
-        }
+        _ => functions::mapping_of_keys(arguments),
     }
 }
 

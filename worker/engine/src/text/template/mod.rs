@@ -1,12 +1,14 @@
 //! Chat templates: a conversation becomes the text a model was trained on.
 //!
-//! Templates are Jinja, written for Jinja2 with the settings and helpers of `transformers`. minijinja parses them
-//! (`syntax`), and they run here by Python's rules: its types, its exceptions, and the refusals of Jinja2's sandbox.
+//! Templates are Jinja, written for Jinja2 with the settings and helpers of `transformers`. They are read by its grammar
+//! (`syntax`), and run by Python's rules: its types, its exceptions, and the refusals of Jinja2's sandbox.
 //! They come with a model's files, so they are strangers. Steps, output, depth and the size of values have limits.
 //! A step may still take long, so what renders them has to bound time, memory and stack as well.
 
+mod analysis;
 mod arguments;
 mod attributes;
+mod calls;
 mod data;
 mod error;
 mod fault;
@@ -14,13 +16,16 @@ mod filters;
 mod format;
 mod fuel;
 mod functions;
+mod grammar;
 mod interpreter;
+mod lexer;
 mod macros;
 mod markup;
 mod methods;
 mod names;
 mod operators;
 mod order;
+mod parser;
 mod percent;
 mod predicates;
 mod printing;
@@ -38,7 +43,7 @@ use serde::{Deserialize, Serialize};
 
 pub use data::TemplateValue;
 pub use error::TemplateError;
-use tree::Statement;
+use tree::Frame;
 use value::PythonValue;
 
 /// A model's chat template.
@@ -54,7 +59,7 @@ pub struct ChatTemplate {
 #[derive(Debug)]
 struct TemplateSource {
     text: String,
-    statements: Vec<Statement>,
+    tree: Frame,
 }
 
 /// The variables that a template is rendered with.
@@ -101,8 +106,8 @@ impl ChatTemplate {
     pub fn new(sources: BTreeMap<String, String>, variables: BTreeMap<String, String>) -> Result<Self, TemplateError> {
         let mut templates = BTreeMap::new();
         for (name, text) in sources {
-            let statements = syntax::read(&text).map_err(TemplateError::Syntax)?;
-            templates.insert(name, TemplateSource { text, statements });
+            let tree = syntax::read(&text).map_err(TemplateError::Syntax)?;
+            templates.insert(name, TemplateSource { text, tree });
         }
         // A list without a `default` still has something to render with.
         if !templates.contains_key(DEFAULT)
@@ -175,7 +180,7 @@ impl ChatTemplate {
         variables.insert("tools".to_owned(), given(&conversation.tools));
         variables.entry("documents".to_owned()).or_insert(PythonValue::None);
         variables.insert("add_generation_prompt".to_owned(), PythonValue::Bool(conversation.add_generation_prompt));
-        Ok(interpreter::run(&source.statements, &variables, &self.globals)?)
+        Ok(interpreter::run(&source.tree, &variables, &self.globals)?)
     }
 }
 

@@ -229,6 +229,21 @@ pub(super) fn negative(value: &PythonValue) -> RenderResult<PythonValue> {
     }
 }
 
+pub(super) fn positive(value: &PythonValue) -> RenderResult<PythonValue> {
+    match value.defined()? {
+        PythonValue::Float(number) => Ok(PythonValue::Float(*number)),
+        other => match other.as_int() {
+            Some(number) => Ok(PythonValue::Int(number)),
+            None => refuse!("bad operand type for unary +: '{}'", other.kind()),
+        },
+    }
+}
+
+/// Whether the type has slices.
+pub(super) fn is_sliceable(value: &PythonValue) -> bool {
+    value.as_str().is_some() || matches!(value, PythonValue::List(_) | PythonValue::Tuple(_) | PythonValue::Range(_))
+}
+
 /// `value[start:stop:step]`. Absent bounds are none.
 pub(super) fn slice(value: &PythonValue, [start, stop, step]: [&PythonValue; 3]) -> RenderResult<PythonValue> {
     value.defined()?;
@@ -239,14 +254,7 @@ pub(super) fn slice(value: &PythonValue, [start, stop, step]: [&PythonValue; 3])
             None => refuse!("slice indices must be integers or None"),
         },
     };
-    let length = match value {
-        PythonValue::Text(_)
-        | PythonValue::Markup(_)
-        | PythonValue::List(_)
-        | PythonValue::Tuple(_)
-        | PythonValue::Range(_) => value.length(),
-        _ => None,
-    };
+    let length = if is_sliceable(value) { value.length() } else { None };
     let Some(length) = length else { refuse!("'{}' object is not subscriptable", value.kind()) };
     let (start, stop, step) = (bound(start)?, bound(stop)?, bound(step)?.unwrap_or(1));
     if step == 0 {

@@ -27,7 +27,13 @@ impl PythonValue {
                     _ => equal_dicts(left, right),
                 }
             }
-            (Self::View(_, left), Self::View(_, right)) => Arc::ptr_eq(left, right),
+            // Keys and items are sets, which may both be empty. Every view of values is an object of its own.
+            (Self::View(kind, left), Self::View(other, right)) => {
+                kind != other
+                    && ![kind, other].contains(&&ViewKind::Values)
+                    && left.entries().is_empty()
+                    && right.entries().is_empty()
+            }
             (Self::Range(left), Self::Range(right)) => {
                 left.length == right.length
                     && (left.length == 0 || left.start == right.start && (left.length == 1 || left.step == right.step))
@@ -93,6 +99,7 @@ impl PythonValue {
         match (self, other) {
             (Self::List(left), Self::List(right)) | (Self::Tuple(left), Self::Tuple(right)) => Arc::ptr_eq(left, right),
             (Self::Dict(left), Self::Dict(right)) => Arc::ptr_eq(left, right),
+            (Self::Undefined(left), Self::Undefined(right)) => Arc::ptr_eq(left, right),
             (Self::Float(left), Self::Float(right)) => left == right,
             _ => self.kind() == other.kind() && self.equals(other),
         }

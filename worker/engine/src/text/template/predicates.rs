@@ -45,7 +45,6 @@ pub(super) fn apply(fuel: &mut Fuel, name: &str, value: &PythonValue, arguments:
     arguments.none()?;
     Ok(match name {
         "boolean" => matches!(value, PythonValue::Bool(_)),
-        "callable" if matches!(value, PythonValue::Function("self")) => false,
         "callable" => matches!(
             value,
             PythonValue::Undefined(_)
@@ -54,6 +53,7 @@ pub(super) fn apply(fuel: &mut Fuel, name: &str, value: &PythonValue, arguments:
                 | PythonValue::Macro(_)
                 | PythonValue::Joiner(_)
                 | PythonValue::Loop(_)
+                | PythonValue::Block(_)
         ),
         "defined" => !value.is_undefined(),
         "undefined" => value.is_undefined(),

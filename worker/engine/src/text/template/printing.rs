@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::fault::{RenderFault, RenderResult};
+use super::fault::{RenderFault, RenderResult, refuse};
 use super::value::{Dict, PythonValue, ViewKind};
 
 /// The most bytes that one value may be printed as.
@@ -80,10 +80,9 @@ impl PythonValue {
             }
             Self::Loop(state) => drop(write!(out, "<LoopContext {}/{}>", state.place() + 1, state.items.len())),
             Self::Macro(made) => drop(write!(out, "<Macro '{}'>", made.name)),
-            Self::Function("self") => out.push_str("<TemplateReference None>"),
-            Self::Function(name @ ("dict" | "range")) => drop(write!(out, "<class '{name}'>")),
-            // The reference prints an address, which no prompt can depend on.
-            other => drop(write!(out, "<{} object>", other.kind())),
+            Self::Template(_) => out.push_str("<TemplateReference None>"),
+            // The reference prints an address, which differs from run to run.
+            other => refuse!("the text of '{}' is its address, which is not supported", other.kind()),
         }
         bounded(out.len())
     }

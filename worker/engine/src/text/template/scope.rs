@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use super::tree::Frame;
 use super::value::{PythonValue, lock};
 
 /// The names of a block, over those of the blocks around it.
@@ -15,6 +16,20 @@ pub(super) struct NameScope {
 impl NameScope {
     pub(super) fn inside(around: &Arc<Self>) -> Arc<Self> {
         Arc::new(Self { names: Mutex::default(), around: Some(Arc::clone(around)) })
+    }
+
+    /// The names of a frame when it begins.
+    pub(super) fn of(frame: &Frame, around: &Arc<Self>) -> Arc<Self> {
+        let scope = Self::inside(around);
+        scope.set_unset(&frame.unset);
+        scope
+    }
+
+    /// Takes names their values from outside.
+    pub(super) fn set_unset(&self, names: &[Arc<str>]) {
+        for name in names {
+            self.set(name, PythonValue::undefined(name));
+        }
     }
 
     pub(super) fn set(&self, name: &Arc<str>, value: PythonValue) {

@@ -194,7 +194,10 @@ fn map(fuel: &mut Fuel, value: &PythonValue, arguments: &Arguments, filter: Filt
         Ok(name) => name.to_owned(),
         Err(fault) => return PythonValue::lazy([Err(fault)]),
     };
-    each(value, |item| filter(fuel, &name, &item, &rest).map(Some))
+    each(value, |item| {
+        fuel.spend(1)?;
+        filter(fuel, &name, &item, &rest).map(Some)
+    })
 }
 
 /// A generator of what a step makes of each item. A fault ends it, and counts only if it is reached; a limit counts
@@ -240,6 +243,7 @@ fn chosen(
         },
     };
     each(value, |item| {
+        fuel.spend(1)?;
         let tested = path.as_ref().map_or(Ok(item.clone()), |path| path.get(&item, None))?;
         let passes = match &test {
             Some((name, arguments)) => predicates::apply(fuel, name, &tested, arguments)?,

@@ -5,14 +5,19 @@ use super::fault::{RenderFault, RenderResult, refuse};
 use super::format;
 use super::markup::escaped;
 use super::printing::{bounded, is_printable};
-use super::value::PythonValue;
+use super::value::{MOST_PIECES, PythonValue, TOO_MANY_PIECES};
 
 /// Calls a method of a text.
 pub(super) fn call(this: &PythonValue, name: &str, arguments: &Arguments) -> RenderResult<PythonValue> {
     let word = this.as_str().unwrap_or_default();
     let is_marked = matches!(this, PythonValue::Markup(_));
     let same = |text: &str| if is_marked { PythonValue::Markup(text.into()) } else { PythonValue::text(text) };
-    let list = |parts: Vec<&str>| PythonValue::list(parts.into_iter().map(same).collect());
+    let list = |parts: Vec<&str>| {
+        if parts.len() > MOST_PIECES {
+            return Err(TOO_MANY_PIECES);
+        }
+        PythonValue::list(parts.into_iter().map(same).collect())
+    };
     let plain = || arguments.none();
     Ok(match name {
         "upper" | "lower" | "capitalize" | "title" | "swapcase" | "casefold" => {
@@ -99,6 +104,7 @@ pub(super) fn call(this: &PythonValue, name: &str, arguments: &Arguments) -> Ren
             same(&expanded(word, usize::try_from(integer(size.as_ref())?.unwrap_or(8)).unwrap_or(0))?)
         }
         "encode" => refuse!("bytes are not supported"),
+        "translate" => refuse!("'translate' is not supported"),
         _ => {
             plain()?;
             PythonValue::Bool(is(name, word))
@@ -123,9 +129,9 @@ fn recased(name: &str, word: &str) -> String {
             let mut out = String::new();
             for c in word.chars() {
                 if behind_letter {
-                    out.extend(c.to_lowercase())
+                    out.extend(c.to_lowercase());
                 } else {
-                    out.extend(c.to_uppercase())
+                    out.push_str(&title_cased(c));
                 }
                 behind_letter = c.is_uppercase() || c.is_lowercase();
             }
@@ -137,8 +143,23 @@ fn recased(name: &str, word: &str) -> String {
 /// The first character large, all others small.
 pub(super) fn capitalized(word: &str) -> String {
     let mut rest = word.chars();
-    let first: String = rest.next().into_iter().flat_map(char::to_uppercase).collect();
+    let first = rest.next().map(title_cased).unwrap_or_default();
     first + &rest.as_str().to_lowercase()
+}
+
+/// A letter at the beginning of a word: of several letters in one, only the first is large.
+fn title_cased(c: char) -> String {
+    match c {
+        'Ǆ' | 'ǅ' | 'ǆ' => "ǅ".to_owned(),
+        'Ǉ' | 'ǈ' | 'ǉ' => "ǈ".to_owned(),
+        'Ǌ' | 'ǋ' | 'ǌ' => "ǋ".to_owned(),
+        'Ǳ' | 'ǲ' | 'ǳ' => "ǲ".to_owned(),
+        c => {
+            let mut upper = c.to_uppercase();
+            let first = upper.next().unwrap_or(c);
+            first.to_string() + &upper.collect::<String>().to_lowercase()
+        }
+    }
 }
 
 /// Python's white space.
@@ -379,11 +400,16 @@ pub(super) fn is_upper(word: &str) -> bool {
     is("isupper", word)
 }
 
-/// Digits of scripts whose numbers are written by place: each begins at a multiple of ten in its block.
+/// Whether a character is a digit of a script whose numbers are written by place.
 fn is_decimal(c: char) -> bool {
-    const ZEROS: [u32; 23] = [
-        0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66, 0xde6, 0xe50, 0xed0, 0xf20,
-        0x1040, 0x1090, 0x17e0, 0x1810, 0xff10, 0x1946, 0x19d0,
+    decimal(c).is_some()
+}
+
+/// The value of a digit. Digits of a script follow one another, from zero.
+pub(super) fn decimal(c: char) -> Option<u32> {
+    const ZEROS: [u32; 24] = [
+        0x30, 0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66, 0xde6, 0xe50, 0xed0,
+        0xf20, 0x1040, 0x1090, 0x17e0, 0x1810, 0xff10, 0x1946, 0x19d0,
     ];
-    ZEROS.iter().any(|zero| (*zero..*zero + 10).contains(&u32::from(c)))
+    ZEROS.iter().find_map(|zero| u32::from(c).checked_sub(*zero).filter(|value| *value < 10))
 }

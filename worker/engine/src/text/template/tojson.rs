@@ -14,7 +14,11 @@ pub(super) fn tojson(value: &PythonValue, arguments: &Arguments) -> RenderResult
         None => None,
         Some(width) => Some(match width.as_str() {
             Some(text) => text.to_owned(),
-            None => " ".repeat(usize::try_from(integer(Some(&width))?.unwrap_or(0).clamp(0, 64)).unwrap_or(0)),
+            None => {
+                let width = usize::try_from(integer(Some(&width))?.unwrap_or(0).max(0)).unwrap_or(usize::MAX);
+                bounded(width)?;
+                " ".repeat(width)
+            }
         }),
     };
     let (item, key) = match separators.filter(|separators| !separators.is_none()) {

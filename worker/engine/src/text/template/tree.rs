@@ -26,6 +26,7 @@ pub(super) enum ExpressionKind {
     Slice(Box<TreeExpression>, [Option<Box<TreeExpression>>; 3]),
     Not(Box<TreeExpression>),
     Negative(Box<TreeExpression>),
+    Positive(Box<TreeExpression>),
     Operation(Operator, Box<TreeExpression>, Box<TreeExpression>),
     And(Box<TreeExpression>, Box<TreeExpression>),
     Or(Box<TreeExpression>, Box<TreeExpression>),
@@ -73,17 +74,17 @@ pub(super) enum Statement {
     For(Arc<For>),
     With {
         assignments: Vec<(AssignTarget, TreeExpression)>,
-        body: Vec<Statement>,
+        frame: Frame,
     },
     Set(AssignTarget, TreeExpression),
     Capture {
         target: AssignTarget,
         filter: Option<TreeExpression>,
-        body: Vec<Statement>,
+        frame: Frame,
     },
     Filtered {
         filter: TreeExpression,
-        body: Vec<Statement>,
+        frame: Frame,
     },
     Macro(Arc<MacroSource>),
     Call {
@@ -91,10 +92,83 @@ pub(super) enum Statement {
         arguments: Vec<Argument>,
         caller: Arc<MacroSource>,
     },
-    Break,
-    Continue,
+    /// Words that a model was trained to say.
+    Generation(Arc<MacroSource>),
+    Scope(Frame),
+    AutoEscape(Frame),
+    Block(Arc<Block>),
+    /// The line is that of the tag.
+    Break(u32),
+    Continue(u32),
+    Extends(u32),
     /// A tag that the reference refuses in a chat template.
     Refused(&'static str),
+}
+
+/// Statements with names of their own.
+#[derive(Debug, Default)]
+pub(super) struct Frame {
+    pub(super) body: Vec<Statement>,
+    /// Names that have no value until they get one here, whatever they are outside: no name outside of the frame is in
+    /// the template, and the frame stores before it loads.
+    pub(super) unset: Vec<Arc<str>>,
+}
+
+impl Frame {
+    pub(super) fn new(body: Vec<Statement>) -> Self {
+        Self { body, unset: Vec::new() }
+    }
+}
+
+impl Frame {
+    /// Calls this for each block inside.
+    pub(super) fn each_block(&self, visit: &mut dyn FnMut(&Arc<Block>)) {
+        self.body.iter().for_each(|statement| statement.each_block(visit));
+    }
+}
+
+impl Statement {
+    fn each_block(&self, visit: &mut dyn FnMut(&Arc<Block>)) {
+        match self {
+            Self::If { branches, otherwise } => {
+                let bodies = branches.iter().map(|(_, body)| body).chain([otherwise]);
+                bodies.flatten().for_each(|statement| statement.each_block(visit));
+            }
+            Self::For(source) => {
+                source.body.each_block(visit);
+                source.otherwise.each_block(visit);
+            }
+            Self::With { frame, .. }
+            | Self::Capture { frame, .. }
+            | Self::Filtered { frame, .. }
+            | Self::Scope(frame)
+            | Self::AutoEscape(frame) => frame.each_block(visit),
+            Self::Macro(source) | Self::Generation(source) | Self::Call { caller: source, .. } => {
+                source.frame.each_block(visit);
+            }
+            Self::Block(block) => {
+                visit(block);
+                block.frame.each_block(visit);
+            }
+            Self::Raw(_)
+            | Self::Emit(_)
+            | Self::Set(..)
+            | Self::Break(_)
+            | Self::Continue(_)
+            | Self::Extends(_)
+            | Self::Refused(_) => {}
+        }
+    }
+}
+
+/// A block that other templates could replace.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) name: Arc<str>,
+    /// Whether it knows the names around it. Otherwise it knows those of the template.
+    pub(super) is_scoped: bool,
+    pub(super) is_required: bool,
+    pub(super) frame: Frame,
 }
 
 /// Where a statement leads.
@@ -112,8 +186,8 @@ pub(super) struct For {
     pub(super) over: TreeExpression,
     pub(super) filter: Option<TreeExpression>,
     pub(super) is_recursive: bool,
-    pub(super) body: Vec<Statement>,
-    pub(super) otherwise: Vec<Statement>,
+    pub(super) body: Frame,
+    pub(super) otherwise: Frame,
 }
 
 /// A macro's definition.
@@ -121,8 +195,107 @@ pub(super) struct For {
 pub(super) struct MacroSource {
     pub(super) name: Arc<str>,
     pub(super) parameters: Vec<(Arc<str>, Option<TreeExpression>)>,
-    pub(super) body: Vec<Statement>,
+    pub(super) frame: Frame,
     pub(super) reads: SpecialReads,
+}
+
+impl MacroSource {
+    pub(super) fn new(name: &str, parameters: Vec<(Arc<str>, Option<TreeExpression>)>, frame: Frame) -> Self {
+        Self { name: name.into(), parameters, frame, reads: SpecialReads::default() }
+    }
+}
+
+impl TreeExpression {
+    /// Calls this for each expression directly inside of it.
+    pub(super) fn each_inside<'a>(&'a self, visit: &mut dyn FnMut(&'a TreeExpression)) {
+        match &self.kind {
+            ExpressionKind::Constant(_) | ExpressionKind::Name(_) => {}
+            ExpressionKind::List(items) | ExpressionKind::Tuple(items) => items.iter().for_each(visit),
+            ExpressionKind::Dict(pairs) => pairs.iter().for_each(|(key, value)| {
+                visit(key);
+                visit(value);
+            }),
+            ExpressionKind::Attribute(inner, _)
+            | ExpressionKind::Not(inner)
+            | ExpressionKind::Negative(inner)
+            | ExpressionKind::Positive(inner) => visit(inner),
+            ExpressionKind::Item(left, right)
+            | ExpressionKind::Operation(_, left, right)
+            | ExpressionKind::And(left, right)
+            | ExpressionKind::Or(left, right) => {
+                visit(left);
+                visit(right);
+            }
+            ExpressionKind::Slice(value, bounds) => {
+                visit(value);
+                bounds.iter().flatten().for_each(|bound| visit(bound));
+            }
+            ExpressionKind::Comparison(first, others) => {
+                visit(first);
+                others.iter().for_each(|(_, other)| visit(other));
+            }
+            ExpressionKind::Choice { test, yes, no } => {
+                visit(test);
+                visit(yes);
+                no.iter().for_each(|no| visit(no));
+            }
+            ExpressionKind::Filter { value, arguments, .. } => {
+                value.iter().for_each(|value| visit(value));
+                arguments.iter().for_each(|argument| visit(argument.value()));
+            }
+            ExpressionKind::Test { value, arguments, .. } => {
+                visit(value);
+                arguments.iter().for_each(|argument| visit(argument.value()));
+            }
+            ExpressionKind::Call { callee, arguments } => {
+                visit(callee);
+                arguments.iter().for_each(|argument| visit(argument.value()));
+            }
+        }
+    }
+
+    /// Whether Jinja2 computes it before it renders: it has no names and calls, and no filter that needs a context.
+    pub(super) fn is_constant(&self) -> bool {
+        let is_open = match &self.kind {
+            ExpressionKind::Name(_) | ExpressionKind::Call { .. } => true,
+            ExpressionKind::Filter { name, value, .. } => {
+                value.is_none()
+                    || matches!(name.as_ref(), "map" | "select" | "reject" | "selectattr" | "rejectattr" | "random")
+            }
+            _ => false,
+        };
+        let mut is_constant = !is_open;
+        self.each_inside(&mut |inside| is_constant = is_constant && inside.is_constant());
+        is_constant
+    }
+
+    /// Calls this for each name that it reads.
+    pub(super) fn each_name<'a>(&'a self, visit: &mut dyn FnMut(&'a Arc<str>)) {
+        match &self.kind {
+            ExpressionKind::Name(name) => visit(name),
+            _ => self.each_inside(&mut |inside| inside.each_name(visit)),
+        }
+    }
+}
+
+impl Argument {
+    /// The expression of its value.
+    pub(super) fn value(&self) -> &TreeExpression {
+        match self {
+            Self::Place(value) | Self::Name(_, value) | Self::Places(value) | Self::Names(value) => value,
+        }
+    }
+}
+
+impl AssignTarget {
+    /// Calls this for each name that gets a value.
+    pub(super) fn each_name<'a>(&'a self, visit: &mut dyn FnMut(&'a Arc<str>)) {
+        match self {
+            Self::Name(name) => visit(name),
+            Self::Attribute(..) => {}
+            Self::Several(targets) => targets.iter().for_each(|target| target.each_name(visit)),
+        }
+    }
 }
 
 /// The place of an assignment.

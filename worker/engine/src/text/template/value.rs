@@ -32,6 +32,10 @@ pub(super) enum PythonValue {
     Macro(Arc<MacroHandle>),
     Joiner(Arc<Joiner>),
     Cycler(Arc<Cycler>),
+    /// `self`, with the names of the template's blocks.
+    Template(Arc<[Arc<str>]>),
+    /// A block of the template, by its name.
+    Block(Arc<str>),
     /// A function that every template has, by its name.
     Function(&'static str),
     Method(Arc<Method>),
@@ -144,6 +148,13 @@ const DEEPEST: usize = 500;
 
 /// Larger values are refused. Lists that share their items may hold more than any walk through them could end with.
 const HEAVIEST: u64 = 1 << 24;
+
+/// The most pieces that a text is taken apart into. A text has less weight than its characters would have.
+pub(super) const MOST_PIECES: usize = 1 << 22;
+
+/// The fault of a text with more pieces.
+pub(super) const TOO_MANY_PIECES: RenderFault =
+    RenderFault::Limit("takes a text apart into more than 4 million pieces");
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -315,7 +326,8 @@ impl PythonValue {
             Self::Macro(_) => "Macro",
             Self::Joiner(_) => "Joiner",
             Self::Cycler(_) => "Cycler",
-            Self::Function("self") => "TemplateReference",
+            Self::Template(_) => "TemplateReference",
+            Self::Block(_) => "BlockReference",
             Self::Function(_) => "function",
             Self::Method(_) => "builtin_function_or_method",
         }
@@ -364,9 +376,9 @@ impl PythonValue {
         match self {
             Self::Undefined(_) => Box::new(std::iter::empty()),
             // The characters of marked text are not marked.
-            Self::Text(text) | Self::Markup(text) => {
-                Box::new(text.chars().map(|c| Ok(Self::text(c.encode_utf8(&mut [0; 4])))))
-            }
+            Self::Text(text) | Self::Markup(text) => Box::new(text.chars().enumerate().map(|(at, c)| {
+                if at >= MOST_PIECES { Err(TOO_MANY_PIECES) } else { Ok(Self::text(c.encode_utf8(&mut [0; 4]))) }
+            })),
             Self::List(items) | Self::Tuple(items) => Box::new(items.values.iter().cloned().map(Ok)),
             Self::Dict(dict) | Self::View(ViewKind::Keys, dict) => {
                 Box::new(dict.entries.iter().map(|(key, _)| Ok(key.clone())))
@@ -407,7 +419,18 @@ impl PythonValue {
             Self::Cycler(cycler) => DictKey::Object(Arc::as_ptr(cycler).addr()),
             Self::Loop(state) => DictKey::Object(Arc::as_ptr(state).addr()),
             Self::Function(name) => DictKey::Name(name),
-            Self::Method(method) => DictKey::Tuple(vec![method.this.key()?, DictKey::Name(method.name)]),
+            Self::Template(_) => DictKey::Name("self"),
+            Self::Block(name) => DictKey::Tuple(vec![DictKey::Name("self"), DictKey::Text(Arc::clone(name))]),
+            Self::Method(method) => {
+                let this = match &method.this {
+                    Self::List(items) => DictKey::Object(Arc::as_ptr(items).addr()),
+                    Self::Dict(dict) => DictKey::Object(Arc::as_ptr(dict).addr()),
+                    this => this.key()?,
+                };
+                DictKey::Tuple(vec![this, DictKey::Name(method.name)])
+            }
+            // Views of keys and items are sets.
+            Self::View(ViewKind::Values, dict) => DictKey::Object(Arc::as_ptr(dict).addr()),
             Self::List(_) | Self::Dict(_) | Self::View(..) => refuse!("unhashable type: '{}'", self.kind()),
         })
     }

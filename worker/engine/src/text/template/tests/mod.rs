@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+mod limits;
+
 fn template(source: &str) -> ChatTemplate {
     ChatTemplate::new(BTreeMap::from([("default".into(), source.into())]), BTreeMap::new()).unwrap()
 }
@@ -273,7 +275,7 @@ struct Statements<T = Option<String>> {
 }
 
 fn expected() -> Expected {
-    serde_json::from_str(include_str!("../../../tests/templates/expected.json")).unwrap()
+    serde_json::from_str(include_str!("../../../../tests/templates/expected.json")).unwrap()
 }
 
 /// Compares a template with the reference, for each choice of variables. `null` is a refusal, and `false` was not
@@ -347,7 +349,7 @@ fn en_4_slices_with_all_bounds_and_steps_are_pythons() {
 #[test]
 fn en_4_statements_and_white_space_are_the_references() {
     let Statements { variables, cases } = expected().statements;
-    let lines: Vec<&str> = include_str!("../../../tests/templates/statements.txt").lines().collect();
+    let lines: Vec<&str> = include_str!("../../../../tests/templates/statements.txt").lines().collect();
     assert_eq!(lines.len(), cases.len());
     let mut wrong = Vec::new();
     for (line, expected) in lines.iter().zip(cases) {
@@ -369,7 +371,7 @@ fn en_4_statements_and_white_space_are_the_references() {
 #[test]
 fn en_4_random_templates_render_as_in_jinja2() {
     let Statements { variables, cases } = serde_json::from_str::<Statements<(String, Option<String>)>>(include_str!(
-        "../../../tests/templates/random.json"
+        "../../../../tests/templates/random.json"
     ))
     .unwrap();
     assert!(cases.len() > 400);
