@@ -259,6 +259,9 @@ def late(*_):
 
 def expected(template):
     """Jinja2's text, None where it refuses, False where it does not count."""
+    # Some powers take Python for ever, and no signal ends them.
+    if "**" in template and re.search(r"\bbig\b|0{9}", template):
+        return False, ""
     signal.setitimer(signal.ITIMER_REAL, 2)
     try:
         given = {"messages": [], "tools": None, "documents": None, "add_generation_prompt": False, **VARIABLES}
