@@ -6,7 +6,7 @@ use super::arguments::{Arguments, integer, text};
 use super::fault::{RenderFault, RenderResult, refuse};
 use super::fuel::Fuel;
 use super::markup::escaped;
-use super::printing::bounded;
+use super::printing::{bounded, with_sorted_keys};
 use super::text as texts;
 use super::value::PythonValue;
 use super::{attributes, names, operators, percent, sequences, tojson};
@@ -156,7 +156,7 @@ fn single(name: &str, value: &PythonValue, arguments: &Arguments) -> RenderResul
         // Longer values are wrapped there, which no prompt is.
         "pprint" => {
             arguments.none()?;
-            let text = value.repr()?;
+            let text = with_sorted_keys(value)?.repr()?;
             if text.chars().count() > 80 {
                 refuse!("pprint of more than one line is not supported");
             }

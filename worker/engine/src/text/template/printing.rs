@@ -1,5 +1,6 @@
 //! Values as text: Python's `str` and `repr`.
 
+use std::cmp::Ordering;
 use std::fmt::Write;
 
 use super::fault::{RenderFault, RenderResult, refuse};
@@ -86,6 +87,30 @@ impl PythonValue {
         }
         bounded(out.len())
     }
+}
+
+/// A value with the keys of its mappings in their order, as `pprint` writes them.
+pub(super) fn with_sorted_keys(value: &PythonValue) -> RenderResult<PythonValue> {
+    let all = |items: &[PythonValue]| items.iter().map(with_sorted_keys).collect::<RenderResult<Vec<_>>>();
+    Ok(match value {
+        PythonValue::List(items) => PythonValue::list(all(&items.values)?)?,
+        PythonValue::Tuple(items) => PythonValue::tuple(all(&items.values)?)?,
+        PythonValue::Dict(dict) => {
+            let mut entries: Vec<&(PythonValue, PythonValue)> = dict.entries().iter().collect();
+            let mut has_order = true;
+            entries.sort_by(|(left, _), (right, _)| {
+                let order = left.order(right).ok().flatten();
+                has_order &= order.is_some();
+                order.unwrap_or(Ordering::Equal)
+            });
+            if !has_order {
+                refuse!("pprint of keys of different types is not supported");
+            }
+            let sorted = entries.into_iter().map(|(key, value)| Ok((key.clone(), with_sorted_keys(value)?)));
+            PythonValue::dict(sorted.collect::<RenderResult<Vec<_>>>()?)?
+        }
+        other => other.clone(),
+    })
 }
 
 fn listed((open, close): (&str, &str), items: &[PythonValue], out: &mut String) -> RenderResult<()> {
