@@ -50,23 +50,38 @@ pub(super) fn cases() -> Result<Vec<Case>, Failure> {
         case("schema, $defs", Grammar::JsonSchema(order().to_string()), ordered()),
         case(
             "schema, enum 300",
-            Grammar::JsonSchema(json!({"type": "object", "required": ["label", "other"], "additionalProperties": false,
-                "properties": {"label": {"enum": labels}, "other": {"enum": labels}}}).to_string()),
+            Grammar::JsonSchema(
+                json!({"type": "object", "required": ["label", "other"], "additionalProperties": false,
+                "properties": {"label": {"enum": labels}, "other": {"enum": labels}}})
+                .to_string(),
+            ),
             json!({"label": labels[217], "other": labels[12]}),
         ),
         case("choice of 300", Grammar::Choice(labels.clone()), &labels[217]),
         case("gbnf, json", Grammar::Gbnf(GBNF_JSON.to_owned()), &ada),
         case("gbnf, arithmetic", Grammar::Gbnf(GBNF_ARITHMETIC.to_owned()), "x_1 = (alpha + 12) * 3 - beta / 4 = 7\n"),
         case("gbnf, list", Grammar::Gbnf(GBNF_LIST.to_owned()), "- Buy apples, and pears\n- Éclairs for two\n"),
-        case("20 tools, hermes", calls(ToolFormat::Hermes, tools())?, "I create the ticket for you now, one moment please.\n<tool_call>\n{\"name\": \
+        case(
+            "20 tools, hermes",
+            calls(ToolFormat::Hermes, tools())?,
+            "I create the ticket for you now, one moment please.\n<tool_call>\n{\"name\": \
             \"create_ticket\", \"arguments\": {\"title\": \"Printer on fire\", \"priority\": \"high\", \"labels\": [\"office\", \"hardware\"], \
-            \"assignee\": {\"name\": \"Ada\", \"email\": \"ada@example.org\"}, \"country\": \"country-217 of the list\"}}\n</tool_call>"),
-        case("20 tools, coder", calls(ToolFormat::QwenCoder, tools())?, "I create the ticket for you now, if a < b.\n<tool_call>\n<function=create_ticket>\n\
+            \"assignee\": {\"name\": \"Ada\", \"email\": \"ada@example.org\"}, \"country\": \"country-217 of the list\"}}\n</tool_call>",
+        ),
+        case(
+            "20 tools, coder",
+            calls(ToolFormat::QwenCoder, tools())?,
+            "I create the ticket for you now, if a < b.\n<tool_call>\n<function=create_ticket>\n\
             <parameter=title>\nPrinter <b>on</b> fire\n</parameter>\n<parameter=priority>\nhigh\n</parameter>\n<parameter=labels>\n[\"office\", \"hardware\"]\n\
-            </parameter>\n<parameter=assignee>\n{\"name\": \"Ada\", \"email\": \"ada@example.org\"}\n</parameter>\n</function>\n</tool_call>"),
-        case("coder, one tool", calls(ToolFormat::QwenCoder, person_tool)?, "Now I save it.\n<tool_call>\n<function=save_person>\n<parameter=name>\nAda \
+            </parameter>\n<parameter=assignee>\n{\"name\": \"Ada\", \"email\": \"ada@example.org\"}\n</parameter>\n</function>\n</tool_call>",
+        ),
+        case(
+            "coder, one tool",
+            calls(ToolFormat::QwenCoder, person_tool)?,
+            "Now I save it.\n<tool_call>\n<function=save_person>\n<parameter=name>\nAda \
             Lovelace, née Byron\n</parameter>\n<parameter=age>\n36\n</parameter>\n<parameter=email>\na@b.c\n</parameter>\n<parameter=tags>\n[]\n</parameter>\n\
-            <parameter=address>\n{\"street\": \"x\", \"city\": \"Oslo\"}\n</parameter>\n</function>\n</tool_call>"),
+            <parameter=address>\n{\"street\": \"x\", \"city\": \"Oslo\"}\n</parameter>\n</function>\n</tool_call>",
+        ),
     ])
 }
 
@@ -175,8 +190,18 @@ fn ordered() -> Value {
 /// Three hundred texts that begin in many ways.
 fn labels() -> Vec<String> {
     const AREAS: [&str; 12] = [
-        "billing", "Delivery", "account access", "refund", "Warranty", "technical support", "sales", "Privacy & data",
-        "legal", "press", "feedback (other)", "Öffnungszeiten",
+        "billing",
+        "Delivery",
+        "account access",
+        "refund",
+        "Warranty",
+        "technical support",
+        "sales",
+        "Privacy & data",
+        "legal",
+        "press",
+        "feedback (other)",
+        "Öffnungszeiten",
     ];
     (0..300).map(|number| format!("{}/{} no. {number}", AREAS[number % AREAS.len()], AREAS[number / 25])).collect()
 }
@@ -184,9 +209,26 @@ fn labels() -> Vec<String> {
 /// Twenty tools of an office, with nested objects and a list of three hundred countries.
 fn tools() -> Vec<Tool> {
     const NAMES: [&str; 20] = [
-        "search_web", "read_file", "write_file", "list_files", "run_command", "send_email", "create_event", "find_contact", "get_weather",
-        "convert_currency", "translate_text", "create_ticket", "update_ticket", "close_ticket", "query_database", "book_flight", "book_hotel",
-        "plot_chart", "set_reminder", "summarize_document",
+        "search_web",
+        "read_file",
+        "write_file",
+        "list_files",
+        "run_command",
+        "send_email",
+        "create_event",
+        "find_contact",
+        "get_weather",
+        "convert_currency",
+        "translate_text",
+        "create_ticket",
+        "update_ticket",
+        "close_ticket",
+        "query_database",
+        "book_flight",
+        "book_hotel",
+        "plot_chart",
+        "set_reminder",
+        "summarize_document",
     ];
     let countries: Vec<String> = (0..300).map(|number| format!("country-{number} of the list")).collect();
     let parameters = |number: usize| {

@@ -12,6 +12,7 @@ mod grammar;
 mod literal;
 mod masks;
 mod numbers;
+mod rehearsal;
 #[cfg(test)]
 mod tests;
 mod texts;

@@ -77,6 +77,25 @@ fn counted() -> Value {
     })
 }
 
+/// A schema as pydantic writes it.
+fn typed() -> Value {
+    json!({
+        "$defs": {
+            "City": {"enum": ["Köln", "Rome", "Oslo"], "type": "string"},
+            "Ada": {"type": "object", "properties": {"kind": {"const": "a"}, "name": {"type": "string"}},
+                    "required": ["kind", "name"], "additionalProperties": false},
+            "Other": {"type": "object", "properties": {"kind": {"const": "b"}, "days": {"type": "integer"}},
+                      "required": ["kind", "days"], "additionalProperties": false},
+        },
+        "type": "object", "additionalProperties": false, "required": ["name", "email", "tags", "city", "days"],
+        "properties": {
+            "name": {"anyOf": [{"type": "string", "format": "uuid"}, {"type": "null"}]},
+            "email": {"type": "string", "format": "email"}, "tags": {"type": "string", "format": "date-time"},
+            "city": {"$ref": "#/$defs/City"}, "days": {"anyOf": [{"$ref": "#/$defs/Ada"}, {"$ref": "#/$defs/Other"}]},
+        },
+    })
+}
+
 fn plan(format: ToolFormat, choice: ToolChoice) -> ToolPlan {
     let parameters = json!({
         "type": "object", "required": ["city"], "additionalProperties": false,
@@ -112,6 +131,19 @@ fn grammars(markers: impl Fn(ToolFormat) -> ToolMarkers) -> Vec<Grammar> {
         Grammar::Lark("start: (WORD | NUMBER | \" \")*\nWORD: /[a-zé]+/\nNUMBER: /[0-9]+/\n".to_owned()),
         Grammar::Lark("start: TEXT \"!\" rest\nTEXT: /[^!]*/\nrest[stop=/[ab]c/]: /(?s:.*)/\n".to_owned()),
         Grammar::Gbnf("root ::= item (\", \" item)*\nitem ::= [a-z]+ | \"-\" [^a-z\\n]\n".to_owned()),
+        // A lexeme begins in the middle of tokens, with any byte of a class or with some of them only.
+        Grammar::Gbnf(
+            "root ::= (expr \"=\" ws term \"\\n\")+\nexpr ::= term ([-+*/=] ws term)*\nterm ::= ident | num | \"(\" ws expr \")\" ws\n\
+             ident ::= [a-z] [a-z0-9_]* ws\nnum ::= [0-9]+ ws\nws ::= [ \\t\\n]*\n"
+                .to_owned(),
+        ),
+        Grammar::Lark(
+            "start: (WORD | KEY | SIGN | list)*\nlist: \"[\" start \"]\"\nWORD: /[a-zA-Z]+ */\nKEY: /if|in|one|save/\nSIGN: /[,.:;(){}]/\n"
+                .to_owned(),
+        ),
+        Grammar::Lark("start: (A | B | C)*\nA: /[a-m]/\nB: /[n-z]+/\nC: / +/\n".to_owned()),
+        Grammar::JsonSchema(typed().to_string()),
+        Grammar::Choice((0..300).map(|number| format!("{} {number}", ["one", "save", "Köln", "city"][number % 4])).collect()),
     ];
     for format in ToolFormat::ALL.iter().copied() {
         for choice in [ToolChoice::Auto, ToolChoice::Required] {
@@ -288,4 +320,31 @@ fn en_6_masks_that_are_kept_go_with_their_grammar_and_stay_within_their_budget()
     let kept = Arc::clone(&compiler.masks().kept);
     drop(compiler);
     assert_eq!(kept.bytes(), 0);
+}
+
+#[test]
+fn en_6_a_rehearsal_computes_the_masks_that_the_first_answer_needs() {
+    let vocabulary = fixture::pieces(&marks()[..1], &TEXTS);
+    let threads = Arc::new(MaskThreads::start().unwrap());
+    let rehearsed = GrammarCompiler::new(&vocabulary, Arc::clone(&threads)).unwrap();
+    let at_once = compiler(&vocabulary, MaskLimits::default());
+    for (grammar, answer) in [
+        (Grammar::Regex("[a-z]+(, [a-z]+){0,20}".to_owned()), "one, two, three, four"),
+        (Grammar::Regex("[A-Za-z ,]{3,60}".to_owned()), "Oslo is a city, and Rome too"),
+        (
+            Grammar::JsonSchema(person().to_string()),
+            "{\"name\":\"Ada\",\"age\":36,\"email\":\"a@b\",\"tags\":[\"poetry\"],\"city\":\"Rome\"}",
+        ),
+        (plan(ToolFormat::QwenCoder, ToolChoice::Auto).grammar(&ToolMarkers::default()).unwrap(), TEXTS[3]),
+    ] {
+        let compiled = rehearsed.compile(&grammar).unwrap();
+        let masks = rehearsed.masks().kept.bytes();
+        threads.wait_for_spare(std::time::Duration::from_secs(60));
+        assert!(rehearsed.masks().kept.bytes() >= masks);
+        let all = |nodes: Vec<usize>| nodes.into_iter().sum::<usize>();
+        let first = all(nodes(compiled.matcher(), answer));
+        let expected = all(nodes(at_once.compile(&grammar).unwrap().matcher(), answer));
+        assert!(first < expected / 2, "{grammar:?}: {first} of {expected}");
+        assert_eq!(threads.times().masks, 0, "made-up answers are none");
+    }
 }
