@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use llguidance::api::{GrammarInit, ParserLimits};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory, TokenParser};
+use llguidance::{Matcher, ParserFactory, TokenParser, panic_utils};
+use serde_json::{Map, Value};
 
 use super::error::{GrammarError, first_words};
 use super::grammar::Grammar;
@@ -14,6 +15,7 @@ use super::masks::{MaskLimits, Masks};
 use super::numbers::with_bounded_numbers;
 use super::rehearsal::{ByteTokens, Rehearsal, RehearsalLimits};
 use super::threads::MaskThreads;
+use super::unmet::unmet_keywords;
 use crate::text::Vocabulary;
 
 /// Longer tokens are not used in answers that a grammar binds: the tree of tokens is no deeper.
@@ -89,6 +91,11 @@ impl GrammarCompiler {
             rehearsal: None,
             kept: Mutex::default(),
         })
+    }
+
+    #[cfg(test)]
+    pub(super) fn rehearsed(self, limits: RehearsalLimits) -> Self {
+        Self { rehearsal: Some(limits), ..self }
     }
 
     /// The same compiler, with masks computed only when answers need them.
@@ -231,8 +238,25 @@ fn parser(factory: &ParserFactory, grammar: &Grammar) -> Result<TokenParser, Gra
         let words = first_words(&words);
         // The library does not name the keyword.
         let is_pattern = grammar.is_schema() && words.starts_with("regex parse error");
-        GrammarError::Unusable(if is_pattern { format!("a 'pattern' cannot be read: {words}") } else { words })
+        GrammarError::Unusable(match grammar.schema().filter(|_| is_unmet(&words)) {
+            Some(schema) => format!("{}: {words}", unmet_keywords(&schema, |part| is_unmet_schema(factory, part))),
+            None if is_pattern => format!("a 'pattern' cannot be read: {words}"),
+            None => words,
+        })
     })
+}
+
+/// Whether the library says of a schema that no value meets it.
+fn is_unmet(words: &str) -> bool {
+    words.starts_with("Unsatisfiable schema")
+}
+
+fn is_unmet_schema(factory: &ParserFactory, schema: &Map<String, Value>) -> bool {
+    let Ok(source) = Grammar::JsonSchema(Value::Object(schema.clone()).to_string()).source() else { return false };
+    let init = GrammarInit::Serialized(source);
+    let (env, limits) = (factory.tok_env().clone(), factory.limits().clone());
+    let made = panic_utils::catch_unwind(AssertUnwindSafe(|| init.to_internal(Some(env), limits)));
+    made.is_err_and(|error| is_unmet(&format!("{error:#}")))
 }
 
 /// A matcher at the beginning of an answer.

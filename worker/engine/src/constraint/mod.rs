@@ -17,6 +17,7 @@ mod rehearsal;
 mod tests;
 mod texts;
 mod threads;
+mod unmet;
 
 pub use compiler::{CompiledGrammar, GrammarChecker, GrammarCompiler};
 pub use error::GrammarError;
