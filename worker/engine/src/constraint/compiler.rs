@@ -6,13 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use llguidance::api::{GrammarInit, ParserLimits};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory, TokenParser};
+use llguidance::{Matcher, ParserFactory, TokenParser, panic_utils};
+use serde_json::{Map, Value};
 
 use super::error::{GrammarError, first_words};
 use super::grammar::Grammar;
-use super::masks::{MaskLimits, Masks, SLICES};
+use super::masks::{MaskLimits, Masks};
 use super::numbers::with_bounded_numbers;
+use super::rehearsal::{ByteTokens, Rehearsal, RehearsalLimits};
 use super::threads::MaskThreads;
+use super::unmet::unmet_keywords;
 use crate::text::Vocabulary;
 
 /// Longer tokens are not used in answers that a grammar binds: the tree of tokens is no deeper.
@@ -32,6 +35,9 @@ pub struct GrammarCompiler {
     factory: ParserFactory,
     masks: Masks,
     threads: Arc<MaskThreads>,
+    byte_tokens: ByteTokens,
+    /// `None`: masks are computed only when answers need them.
+    rehearsal: Option<RehearsalLimits>,
     kept: Mutex<VecDeque<(Grammar, CompiledGrammar)>>,
 }
 
@@ -53,7 +59,7 @@ impl GrammarChecker {
     pub fn new(vocabulary: &Vocabulary) -> Result<Self, GrammarError> {
         let is_kept = |word: &Vec<u8>| word.len() == 1 || word.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER);
         let words = words(vocabulary).map(|word| if is_kept(&word) { word } else { Vec::new() });
-        Ok(Self { factory: factory(vocabulary, &words.collect::<Vec<_>>(), &[])? })
+        Ok(Self { factory: factory(vocabulary, &words.collect::<Vec<_>>())? })
     }
 
     /// Compiles a grammar, as [`GrammarCompiler::compile`] would.
@@ -65,7 +71,8 @@ impl GrammarChecker {
 impl GrammarCompiler {
     /// A compiler for a vocabulary. Takes some hundred milliseconds for a large one.
     pub fn new(vocabulary: &Vocabulary, threads: Arc<MaskThreads>) -> Result<Self, GrammarError> {
-        Self::with_limits(vocabulary, threads, MaskLimits::default())
+        let rehearsal = Some(RehearsalLimits::default());
+        Ok(Self { rehearsal, ..Self::with_limits(vocabulary, threads, MaskLimits::default())? })
     }
 
     pub(super) fn with_limits(
@@ -74,8 +81,27 @@ impl GrammarCompiler {
         limits: MaskLimits,
     ) -> Result<Self, GrammarError> {
         let words: Vec<_> = words(vocabulary).collect();
-        let factory = factory(vocabulary, &words, &SLICES.map(str::to_owned))?;
-        Ok(Self { factory, masks: Masks::new(&words, limits), threads, kept: Mutex::default() })
+        let factory = factory(vocabulary, &words)?;
+        let byte_tokens = ByteTokens::new(&words);
+        Ok(Self {
+            factory,
+            masks: Masks::new(&words, limits),
+            threads,
+            byte_tokens,
+            rehearsal: None,
+            kept: Mutex::default(),
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn rehearsed(self, limits: RehearsalLimits) -> Self {
+        Self { rehearsal: Some(limits), ..self }
+    }
+
+    /// The same compiler, with masks computed only when answers need them.
+    #[must_use]
+    pub fn unrehearsed(self) -> Self {
+        Self { rehearsal: None, ..self }
     }
 
     /// A grammar that was compiled before and is kept.
@@ -96,9 +122,16 @@ impl GrammarCompiler {
         }
         let mut parser = parser(&self.factory, grammar)?;
         parser.bias_computer = self.masks.of_grammar(self.factory.slicer());
+        if parser.is_fresh() {
+            parser.start_without_prompt();
+        }
+        let rehearsed = self.rehearsal.map(|limits| Rehearsal::new(parser.clone(), self.byte_tokens.clone(), limits));
         let matcher = matcher(parser)?;
         // Free text has the largest masks. The first one is made here, and not while an answer waits for it.
         let _ = matcher.clone().compute_mask();
+        if let Some(mut rehearsal) = rehearsed {
+            self.threads.spawn_spare(move || rehearsal.go_on());
+        }
         let compiled = CompiledGrammar { fresh: Arc::new(Mutex::new(matcher)), threads: Arc::clone(&self.threads) };
         self.keep(grammar, &compiled);
         Ok(compiled)
@@ -168,7 +201,7 @@ impl std::fmt::Debug for GrammarCompiler {
     }
 }
 
-fn factory(vocabulary: &Vocabulary, words: &[Vec<u8>], slices: &[String]) -> Result<ParserFactory, GrammarError> {
+fn factory(vocabulary: &Vocabulary, words: &[Vec<u8>]) -> Result<ParserFactory, GrammarError> {
     let failed = |why: String| GrammarError::Vocabulary(why);
     let size = u32::try_from(words.len()).map_err(|error| failed(error.to_string()))?;
     let ends: Vec<u32> = vocabulary.special().end.iter().copied().filter(|id| *id < size).collect();
@@ -178,7 +211,8 @@ fn factory(vocabulary: &Vocabulary, words: &[Vec<u8>], slices: &[String]) -> Res
         let tree = TokTrie::from(&info, words);
         let tree = if ends.is_empty() { tree } else { tree.with_eos_tokens(&ends) };
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(tree));
-        ParserFactory::new(&env, InferenceCapabilities::default(), slices)
+        // Masks of our own are faster than those by the library's slices.
+        ParserFactory::new(&env, InferenceCapabilities::default(), &[])
     }));
     let mut factory = match made {
         Ok(Ok(factory)) => factory,
@@ -204,8 +238,25 @@ fn parser(factory: &ParserFactory, grammar: &Grammar) -> Result<TokenParser, Gra
         let words = first_words(&words);
         // The library does not name the keyword.
         let is_pattern = grammar.is_schema() && words.starts_with("regex parse error");
-        GrammarError::Unusable(if is_pattern { format!("a 'pattern' cannot be read: {words}") } else { words })
+        GrammarError::Unusable(match grammar.schema().filter(|_| is_unmet(&words)) {
+            Some(schema) => format!("{}: {words}", unmet_keywords(&schema, |part| is_unmet_schema(factory, part))),
+            None if is_pattern => format!("a 'pattern' cannot be read: {words}"),
+            None => words,
+        })
     })
+}
+
+/// Whether the library says of a schema that no value meets it.
+fn is_unmet(words: &str) -> bool {
+    words.starts_with("Unsatisfiable schema")
+}
+
+fn is_unmet_schema(factory: &ParserFactory, schema: &Map<String, Value>) -> bool {
+    let Ok(source) = Grammar::JsonSchema(Value::Object(schema.clone()).to_string()).source() else { return false };
+    let init = GrammarInit::Serialized(source);
+    let (env, limits) = (factory.tok_env().clone(), factory.limits().clone());
+    let made = panic_utils::catch_unwind(AssertUnwindSafe(|| init.to_internal(Some(env), limits)));
+    made.is_err_and(|error| is_unmet(&format!("{error:#}")))
 }
 
 /// A matcher at the beginning of an answer.

@@ -58,6 +58,14 @@ impl Grammar {
         matches!(self, Self::JsonSchema(_) | Self::SpacedJsonSchema(_))
     }
 
+    /// The schema, if it is one and an object.
+    pub(super) fn schema(&self) -> Option<Map<String, Value>> {
+        match self {
+            Self::JsonSchema(schema) | Self::SpacedJsonSchema(schema) => serde_json::from_str(schema).ok(),
+            _ => None,
+        }
+    }
+
     /// Whether numbers end. Those of other forms are as long as the client's grammar has them.
     pub(super) fn has_bounded_numbers(&self) -> bool {
         self.is_schema() || matches!(self, Self::Calls(_))

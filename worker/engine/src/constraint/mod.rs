@@ -12,10 +12,12 @@ mod grammar;
 mod literal;
 mod masks;
 mod numbers;
+mod rehearsal;
 #[cfg(test)]
 mod tests;
 mod texts;
 mod threads;
+mod unmet;
 
 pub use compiler::{CompiledGrammar, GrammarChecker, GrammarCompiler};
 pub use error::GrammarError;

@@ -194,6 +194,24 @@ fn en_6_a_schema_that_cannot_be_met_is_refused_by_its_keyword() {
         (json!({"type": "string", "pattern": "("}), "pattern"),
         (json!({"not": {"type": "string"}}), "not"),
         (json!({"$ref": "#/$defs/none"}), "#/$defs/none"),
+        (json!({"const": "a", "anyOf": [{"type": "integer"}, {"type": "null"}]}), "'anyOf'"),
+        (json!({"anyOf": [{"const": "a"}, {"const": "b"}], "const": "c"}), "'const'"),
+        (json!({"anyOf": [{"const": "a"}, {"const": "b"}], "enum": ["c", "d"]}), "'enum'"),
+        (json!({"type": "string", "enum": [1, null]}), "'enum'"),
+        (json!({"const": 1, "enum": [2, 3]}), "'const', 'enum'"),
+        (json!({"allOf": [{"enum": ["a"]}, {"enum": ["b", "c"]}]}), "'allOf'"),
+        (json!({"const": null, "oneOf": [{"type": "integer"}, {"type": "string"}]}), "'oneOf'"),
+        (json!({"oneOf": [{"type": "integer"}, {"type": "number", "minimum": 3}]}), "oneOf"),
+        (json!({"type": "string", "const": "abc", "maxLength": 1}), "'maxLength'"),
+        (
+            json!({"type": "object", "properties": {"x": {"const": "a", "type": "integer"}}, "required": ["x"]}),
+            "#/properties/x",
+        ),
+        (json!({"$ref": "#/$defs/a", "const": 1, "$defs": {"a": {"type": "string"}}}), "'$ref'"),
+        (
+            json!({"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/a", "const": 1}, "$defs": {"a": {"type": "string"}}}),
+            "#/items",
+        ),
     ] {
         let error = compiler().compile(&schema(&value)).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(word), "{value}: {error}");
@@ -207,6 +225,27 @@ fn en_6_a_schema_that_cannot_be_met_is_refused_by_its_keyword() {
         Grammar::JsonSchema("false".into()),
     ] {
         assert!(compiler().compile(&grammar).is_err(), "{grammar:?}");
+    }
+}
+
+#[test]
+fn en_6_constants_beside_other_keywords_bind_together() {
+    for (value, yes, no) in [
+        (json!({"const": "a", "anyOf": [{"type": "string"}, {"type": "null"}]}), "\"a\"", "null"),
+        (json!({"enum": ["a", 1, null], "anyOf": [{"type": "string"}, {"type": "null"}]}), "null", "1"),
+        (json!({"anyOf": [{"const": "a"}, {"const": "b"}], "const": "b"}), "\"b\"", "\"a\""),
+        (json!({"anyOf": [{"const": true}, {"const": "x"}], "type": "boolean"}), "true", "\"x\""),
+        (json!({"type": "string", "enum": ["a", 1, null]}), "\"a\"", "1"),
+        (json!({"const": 2, "enum": [2, 3]}), "2", "3"),
+        (json!({"allOf": [{"enum": ["a", "b"]}, {"enum": ["b", "c"]}]}), "\"b\"", "\"a\""),
+        (json!({"const": 1, "oneOf": [{"type": "integer"}, {"type": "string"}]}), "1", "2"),
+        (
+            json!({"const": {"a": 1}, "type": "object", "properties": {"a": {"type": "integer"}}}),
+            "{\"a\":1}",
+            "{\"a\":2}",
+        ),
+    ] {
+        check(&schema(&value), &[yes], &[no]);
     }
 }
 

@@ -10,6 +10,9 @@ use std::time::Duration;
 /// Work of one mask.
 type MaskJob = Box<dyn FnOnce() + Send>;
 
+/// Work for which nothing waits. Each call does a small part and returns whether more is left.
+type SpareJob = Box<dyn FnMut() -> bool + Send>;
+
 /// More threads than this gain nothing: a mask takes far less time than a step of the decoder.
 const MOST_THREADS: usize = 4;
 
@@ -26,6 +29,8 @@ pub struct MaskThreads {
 struct Shared {
     queue: Mutex<MaskQueue>,
     arrived: Condvar,
+    /// Nothing is left to be done in advance.
+    idle: Condvar,
     /// Counts masks that are ready.
     done: Mutex<u64>,
     ready: Condvar,
@@ -35,6 +40,9 @@ struct Shared {
 #[derive(Default)]
 struct MaskQueue {
     jobs: VecDeque<MaskJob>,
+    spare: VecDeque<SpareJob>,
+    /// One thread at most works in advance, so that the decoder keeps the others' cores.
+    is_working_in_advance: bool,
     closed: bool,
 }
 
@@ -79,6 +87,20 @@ impl MaskThreads {
     pub(super) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
         lock(&self.shared.queue).jobs.push_back(Box::new(job));
         self.shared.arrived.notify_one();
+    }
+
+    /// Has one of the threads do some work while no mask is waited for. The engine is not woken.
+    pub(super) fn spawn_spare(&self, job: impl FnMut() -> bool + Send + 'static) {
+        lock(&self.shared.queue).spare.push_back(Box::new(job));
+        self.shared.arrived.notify_one();
+    }
+
+    /// Waits until nothing is left to be done in advance, but no longer than `limit`.
+    pub fn wait_for_spare(&self, limit: Duration) {
+        let queue = lock(&self.shared.queue);
+        let is_busy = |queue: &mut MaskQueue| queue.is_working_in_advance || !queue.spare.is_empty();
+        // Callers measure or test, and see for themselves what is done.
+        let _ = self.shared.idle.wait_timeout_while(queue, limit, is_busy);
     }
 
     /// Keeps all threads from computing masks until what it returns is dropped.
@@ -126,7 +148,11 @@ impl MaskThreads {
 
 impl Drop for MaskThreads {
     fn drop(&mut self) {
-        lock(&self.shared.queue).closed = true;
+        {
+            let mut queue = lock(&self.shared.queue);
+            queue.closed = true;
+            queue.spare.clear();
+        }
         self.shared.arrived.notify_all();
     }
 }
@@ -137,23 +163,68 @@ fn count() -> usize {
 }
 
 fn work(shared: &Shared) {
+    let mut queue = lock(&shared.queue);
     loop {
-        let job = {
-            let queue = lock(&shared.queue);
-            let waited = shared.arrived.wait_while(queue, |queue| queue.jobs.is_empty() && !queue.closed);
-            let mut queue = waited.unwrap_or_else(PoisonError::into_inner);
-            match queue.jobs.pop_front() {
-                Some(job) => job,
-                None => return,
+        let waited = shared.arrived.wait_while(queue, |queue| !queue.has_work() && !queue.closed);
+        queue = waited.unwrap_or_else(PoisonError::into_inner);
+        if let Some(job) = queue.jobs.pop_front() {
+            drop(queue);
+            job();
+            *lock(&shared.done) += 1;
+            shared.ready.notify_all();
+            queue = lock(&shared.queue);
+        } else if queue.closed {
+            return;
+        } else if let Some(mut job) = queue.spare.pop_front() {
+            queue.is_working_in_advance = true;
+            drop(queue);
+            let has_more = job();
+            queue = lock(&shared.queue);
+            queue.is_working_in_advance = false;
+            if has_more {
+                queue.spare.push_back(job);
+            } else if queue.spare.is_empty() {
+                shared.idle.notify_all();
             }
-        };
-        job();
-        *lock(&shared.done) += 1;
-        shared.ready.notify_all();
+        }
+    }
+}
+
+impl MaskQueue {
+    fn has_work(&self) -> bool {
+        !self.jobs.is_empty() || !self.spare.is_empty() && !self.is_working_in_advance
     }
 }
 
 /// A panic of a job happens outside of these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn en_6_work_in_advance_is_done_in_parts_and_wakes_no_engine() {
+        let threads = MaskThreads::start().unwrap();
+        let held = threads.hold();
+        let (parts, masks) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&parts);
+        threads.spawn_spare(move || counted.fetch_add(1, Ordering::SeqCst) < 4);
+        for _ in 0..3 {
+            let masks = Arc::clone(&masks);
+            threads.spawn(move || {
+                masks.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        let (jobs, patience) = (held.len() as u64 + 3, Duration::from_secs(60));
+        drop(held);
+        threads.wait_beyond(jobs - 1, patience);
+        threads.wait_for_spare(patience);
+        assert_eq!((masks.load(Ordering::SeqCst), parts.load(Ordering::SeqCst)), (3, 5));
+        assert_eq!(threads.done(), jobs, "the engine is woken for masks only");
+    }
 }

@@ -12,6 +12,14 @@ use super::lexer_mask::LexerMask;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GrammarId(u64);
 
+/// What is kept for a state: the mask of all tokens, or of those below a class of first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum MaskPart {
+    All,
+    /// The tokens that are longer than those of a node of the tree of classes, and begin as they do.
+    Below(u32),
+}
+
 /// Masks of lexer states, of all grammars over one vocabulary. When the budget is used up, the half that was not used
 /// for longest is dropped.
 pub(super) struct KeptMasks {
@@ -22,11 +30,14 @@ pub(super) struct KeptMasks {
 
 #[derive(Default)]
 struct KeptEntries {
-    masks: HashMap<(GrammarId, StateID), KeptMask>,
+    masks: HashMap<MaskKey, KeptMask>,
     bytes: usize,
     /// Counts uses.
     now: u64,
 }
+
+/// A state of a grammar's lexer, and the tokens of the mask.
+type MaskKey = (GrammarId, StateID, MaskPart);
 
 struct KeptMask {
     mask: Arc<LexerMask>,
@@ -46,24 +57,25 @@ impl KeptMasks {
         GrammarId(self.grammars.fetch_add(1, Ordering::Relaxed))
     }
 
-    pub(super) fn get(&self, grammar: GrammarId, state: StateID) -> Option<Arc<LexerMask>> {
+    pub(super) fn get(&self, grammar: GrammarId, state: StateID, part: MaskPart) -> Option<Arc<LexerMask>> {
         let mut kept = self.lock();
         kept.now += 1;
         let now = kept.now;
-        let found = kept.masks.get_mut(&(grammar, state))?;
+        let found = kept.masks.get_mut(&(grammar, state, part))?;
         found.used = now;
         Some(Arc::clone(&found.mask))
     }
 
-    /// Masks of a grammar, the one used last first.
+    /// Masks of all tokens of a grammar, the one used last first.
     pub(super) fn recent(&self, grammar: GrammarId) -> Vec<(StateID, Arc<LexerMask>)> {
         let kept = self.lock();
-        let mut known: Vec<_> = kept.masks.iter().filter(|((of, _), _)| *of == grammar).collect();
+        let mut known: Vec<_> =
+            kept.masks.iter().filter(|((of, _, part), _)| *of == grammar && *part == MaskPart::All).collect();
         known.sort_unstable_by_key(|(_, entry)| std::cmp::Reverse(entry.used));
-        known.into_iter().map(|((_, state), entry)| (*state, Arc::clone(&entry.mask))).collect()
+        known.into_iter().map(|((_, state, _), entry)| (*state, Arc::clone(&entry.mask))).collect()
     }
 
-    pub(super) fn keep(&self, grammar: GrammarId, state: StateID, mask: &Arc<LexerMask>) {
+    pub(super) fn keep(&self, grammar: GrammarId, state: StateID, part: MaskPart, mask: &Arc<LexerMask>) {
         let bytes = bytes(mask);
         if bytes > self.most_bytes / 2 {
             return;
@@ -75,14 +87,14 @@ impl KeptMasks {
         kept.now += 1;
         let entry = KeptMask { mask: Arc::clone(mask), used: kept.now };
         kept.bytes += bytes;
-        if let Some(replaced) = kept.masks.insert((grammar, state), entry) {
+        if let Some(replaced) = kept.masks.insert((grammar, state, part), entry) {
             kept.bytes -= self::bytes(&replaced.mask);
         }
     }
 
     /// Drops the masks of a grammar that no answer follows any longer.
     pub(super) fn forget(&self, grammar: GrammarId) {
-        self.lock().retain(|(of, _), _| *of != grammar);
+        self.lock().retain(|(of, ..), _| *of != grammar);
     }
 
     /// Bytes of all that is kept.
@@ -110,7 +122,7 @@ impl KeptEntries {
         self.retain(|_, entry| entry.used > median);
     }
 
-    fn retain(&mut self, is_kept: impl Fn(&(GrammarId, StateID), &KeptMask) -> bool) {
+    fn retain(&mut self, is_kept: impl Fn(&MaskKey, &KeptMask) -> bool) {
         let dropped = &mut self.bytes;
         self.masks.retain(|key, entry| {
             let stays = is_kept(key, entry);

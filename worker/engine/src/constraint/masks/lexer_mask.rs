@@ -16,9 +16,17 @@ pub(super) struct LexerMask {
     pub(super) inside: SimpleVob,
     /// Nodes whose byte is the last one of a lexeme.
     pub(super) last: Vec<u32>,
-    /// Nodes whose byte no lexeme goes on with, by the lexemes that end in front of it and the byte. The parser's
-    /// answer is the same for all nodes of an entry.
-    pub(super) behind: HashMap<(LexemeEnd, u8), Vec<u32>>,
+    /// Nodes whose byte no lexeme goes on with, by the lexemes that end in front of it.
+    pub(super) behind: HashMap<LexemeEnd, BehindNodes>,
+}
+
+/// Nodes whose byte a lexeme ended in front of. The parser's answer is the same for all with the same byte.
+#[derive(Clone, Default)]
+pub(super) struct BehindNodes {
+    /// Nodes of the tree of classes.
+    pub(super) classes: Vec<u32>,
+    /// Nodes of the tree of tokens.
+    pub(super) nodes: Vec<u32>,
 }
 
 /// Parts of the tree of tokens.
@@ -52,18 +60,27 @@ impl LexerMask {
         let has = |ranges: &[Range<usize>], at: usize| {
             ranges.get(ranges.partition_point(|range| range.end <= at)).is_some_and(|range| range.start <= at)
         };
-        let kept = |from: &[u32]| -> Vec<u32> {
-            let is_kept = |at: &u32| !has(&nodes, *at as usize) && !has(&places, classes.place(*at));
-            from.iter().copied().filter(is_kept).collect()
-        };
-        let behind = self.behind.iter().map(|(key, from)| (*key, kept(from))).filter(|(_, nodes)| !nodes.is_empty());
+        let is_kept = |at: &u32| !has(&nodes, *at as usize) && !has(&places, classes.place(*at));
+        let kept = |from: &[u32]| from.iter().copied().filter(is_kept).collect::<Vec<u32>>();
+        let behind = self.behind.iter().map(|(end, from)| {
+            let mut left = BehindNodes { classes: Vec::new(), nodes: kept(&from.nodes) };
+            for class in &from.classes {
+                let members = classes.members(*class as usize);
+                match members.iter().filter(|at| is_kept(at)).count() {
+                    all if all == members.len() => left.classes.push(*class),
+                    _ => left.nodes.extend(kept(members)),
+                }
+            }
+            (*end, left)
+        });
         Self { inside, last: kept(&self.last), behind: behind.collect() }
     }
 
     /// Bytes of memory.
     pub(super) fn size(&self) -> usize {
-        const ENTRY: usize = 64;
-        let behind = self.behind.values().map(|nodes| ENTRY + size_of_val(nodes.as_slice())).sum::<usize>();
-        size_of_val(self.inside.as_slice()) + size_of_val(self.last.as_slice()) + behind
+        const ENTRY: usize = 96;
+        let behind = self.behind.values();
+        let behind = behind.map(|of| ENTRY + size_of_val(of.classes.as_slice()) + size_of_val(of.nodes.as_slice()));
+        size_of_val(self.inside.as_slice()) + size_of_val(self.last.as_slice()) + behind.sum::<usize>()
     }
 }

@@ -229,10 +229,7 @@ impl LexerWalk<'_, '_> {
                 }
                 Some(LexerStep::Last) => mask.last.extend(members),
                 Some(LexerStep::Behind) => {
-                    let end = self.steps.end(row);
-                    for member in members {
-                        mask.behind.entry((end, tree.node(*member as usize).byte)).or_default().push(*member);
-                    }
+                    mask.behind.entry(self.steps.end(row)).or_default().classes.push(at as u32);
                 }
                 Some(LexerStep::Dead) => {}
                 None => {
@@ -268,10 +265,7 @@ impl LexerWalk<'_, '_> {
                     return !is_all_inside;
                 }
                 LexerStep::Last => mask.last.push(at as u32),
-                LexerStep::Behind => {
-                    let end = self.steps.end(row);
-                    mask.behind.entry((end, node.byte)).or_default().push(at as u32);
-                }
+                LexerStep::Behind => mask.behind.entry(self.steps.end(row)).or_default().nodes.push(at as u32),
                 LexerStep::Dead => {}
             }
             false

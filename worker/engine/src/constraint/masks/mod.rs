@@ -6,7 +6,8 @@
 //! first part is computed once for each state of the lexer and kept for all answers to the grammar ([`LexerMask`]).
 //!
 //! Where a lexeme ends in front of a byte that it cannot have, the parser is asked once for all tokens in which that
-//! byte comes in the same state.
+//! byte comes in the same state. If all bytes of a class begin the next lexeme and lead to one state, the lexer decides
+//! about the tokens below them too.
 //!
 //! Most states make the same of all bytes of a class, such as small letters. Tokens are therefore walked by the classes
 //! of their bytes ([`ClassTree`]), and one by one only behind bytes that a state tells apart within their class.
@@ -27,10 +28,11 @@ mod computer;
 mod kept;
 mod lexer_mask;
 mod lexer_walk;
+mod parser_walk;
 mod steps;
 #[cfg(test)]
 mod tests;
 mod text_kinds;
 mod tree;
 
-pub(super) use computer::{MaskLimits, Masks, SLICES};
+pub(super) use computer::{MaskLimits, Masks};

@@ -1,11 +1,13 @@
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use llguidance::Matcher;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::MaskLimits;
+use crate::constraint::rehearsal::RehearsalLimits;
 use crate::constraint::{Grammar, GrammarCompiler, MaskThreads};
 use crate::text::{Text, Vocabulary, fixture};
 use crate::tools::{Tool, ToolChoice, ToolFormat, ToolMarkers, ToolPlan};
@@ -77,6 +79,25 @@ fn counted() -> Value {
     })
 }
 
+/// A schema as pydantic writes it.
+fn typed() -> Value {
+    json!({
+        "$defs": {
+            "City": {"enum": ["Köln", "Rome", "Oslo"], "type": "string"},
+            "Ada": {"type": "object", "properties": {"kind": {"const": "a"}, "name": {"type": "string"}},
+                    "required": ["kind", "name"], "additionalProperties": false},
+            "Other": {"type": "object", "properties": {"kind": {"const": "b"}, "days": {"type": "integer"}},
+                      "required": ["kind", "days"], "additionalProperties": false},
+        },
+        "type": "object", "additionalProperties": false, "required": ["name", "email", "tags", "city", "days"],
+        "properties": {
+            "name": {"anyOf": [{"type": "string", "format": "uuid"}, {"type": "null"}]},
+            "email": {"type": "string", "format": "email"}, "tags": {"type": "string", "format": "date-time"},
+            "city": {"$ref": "#/$defs/City"}, "days": {"anyOf": [{"$ref": "#/$defs/Ada"}, {"$ref": "#/$defs/Other"}]},
+        },
+    })
+}
+
 fn plan(format: ToolFormat, choice: ToolChoice) -> ToolPlan {
     let parameters = json!({
         "type": "object", "required": ["city"], "additionalProperties": false,
@@ -112,6 +133,19 @@ fn grammars(markers: impl Fn(ToolFormat) -> ToolMarkers) -> Vec<Grammar> {
         Grammar::Lark("start: (WORD | NUMBER | \" \")*\nWORD: /[a-zé]+/\nNUMBER: /[0-9]+/\n".to_owned()),
         Grammar::Lark("start: TEXT \"!\" rest\nTEXT: /[^!]*/\nrest[stop=/[ab]c/]: /(?s:.*)/\n".to_owned()),
         Grammar::Gbnf("root ::= item (\", \" item)*\nitem ::= [a-z]+ | \"-\" [^a-z\\n]\n".to_owned()),
+        // A lexeme begins in the middle of tokens, with any byte of a class or with some of them only.
+        Grammar::Gbnf(
+            "root ::= (expr \"=\" ws term \"\\n\")+\nexpr ::= term ([-+*/=] ws term)*\nterm ::= ident | num | \"(\" ws expr \")\" ws\n\
+             ident ::= [a-z] [a-z0-9_]* ws\nnum ::= [0-9]+ ws\nws ::= [ \\t\\n]*\n"
+                .to_owned(),
+        ),
+        Grammar::Lark(
+            "start: (WORD | KEY | SIGN | list)*\nlist: \"[\" start \"]\"\nWORD: /[a-zA-Z]+ */\nKEY: /if|in|one|save/\nSIGN: /[,.:;(){}]/\n"
+                .to_owned(),
+        ),
+        Grammar::Lark("start: (A | B | C)*\nA: /[a-m]/\nB: /[n-z]+/\nC: / +/\n".to_owned()),
+        Grammar::JsonSchema(typed().to_string()),
+        Grammar::Choice((0..300).map(|number| format!("{} {number}", ["one", "save", "Köln", "city"][number % 4])).collect()),
     ];
     for format in ToolFormat::ALL.iter().copied() {
         for choice in [ToolChoice::Auto, ToolChoice::Required] {
@@ -288,4 +322,33 @@ fn en_6_masks_that_are_kept_go_with_their_grammar_and_stay_within_their_budget()
     let kept = Arc::clone(&compiler.masks().kept);
     drop(compiler);
     assert_eq!(kept.bytes(), 0);
+}
+
+#[test]
+fn en_6_a_rehearsal_computes_the_masks_that_the_first_answer_needs() {
+    let vocabulary = fixture::pieces(&marks()[..1], &TEXTS);
+    let threads = Arc::new(MaskThreads::start().unwrap());
+    // A busy machine may be slow.
+    let limits = RehearsalLimits { time: Duration::from_secs(60), ..RehearsalLimits::default() };
+    let rehearsed = GrammarCompiler::new(&vocabulary, Arc::clone(&threads)).unwrap().rehearsed(limits);
+    let at_once = compiler(&vocabulary, MaskLimits::default());
+    for (grammar, answer) in [
+        (Grammar::Regex("[a-z]+(, [a-z]+){0,20}".to_owned()), "one, two, three, four"),
+        (Grammar::Regex("[A-Za-z ,]{3,60}".to_owned()), "Oslo is a city, and Rome too"),
+        (
+            Grammar::JsonSchema(person().to_string()),
+            "{\"name\":\"Ada\",\"age\":36,\"email\":\"a@b\",\"tags\":[\"poetry\"],\"city\":\"Rome\"}",
+        ),
+    ] {
+        let compiled = rehearsed.compile(&grammar).unwrap();
+        let masks = rehearsed.masks().kept.bytes();
+        threads.wait_for_spare(Duration::from_secs(120));
+        assert!(rehearsed.masks().kept.bytes() >= masks);
+        let all = |nodes: Vec<usize>| nodes.into_iter().sum::<usize>();
+        let first = all(nodes(compiled.matcher(), answer));
+        let expected = all(nodes(at_once.compile(&grammar).unwrap().matcher(), answer));
+        // The library's walks over few tokens are the same in both.
+        assert!(first < expected * 3 / 4, "{grammar:?}: {first} of {expected}");
+        assert_eq!(threads.times().masks, 0, "made-up answers are none");
+    }
 }
