@@ -317,7 +317,9 @@ impl CallWriter<'_> {
             return Err(format!("'required' names '{missing}', which is not in 'properties'"));
         }
         let head = [&tool.name, tags.head_end, tags.behind_head].concat();
-        Ok(format!("{} {} {}", literal(&head), all.join(" "), self.rules.spelled(tags.end())))
+        // Some templates write an empty line where there are no parameters.
+        let blank = if required.is_empty() && tags.behind_value == "\n" { "\"\\n\"?" } else { "" };
+        Ok(format!("{} {} {blank} {}", literal(&head), all.join(" "), self.rules.spelled(tags.end())))
     }
 
     /// A value and what ends it; `None` where the schema allows none.

@@ -799,6 +799,22 @@ fn plan_of_one(format: ToolFormat, schema: &Value, strict: bool) -> ToolPlan {
     ToolPlan { format, tools, choice: ToolChoice::Required, parallel: false, answer: None }
 }
 
+#[test]
+fn en_5_a_call_without_parameters_may_have_an_empty_line() {
+    for (format, call) in [
+        (ToolFormat::Glm, "<tool_call>clock\n\n</tool_call>"),
+        (
+            ToolFormat::DeepSeekMarkup4,
+            "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"clock\">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+        ),
+    ] {
+        let plan = offered(format);
+        assert!(allows(&plan, call) && allows(&plan, &call.replace("\n\n", "\n")), "{format:?}");
+        let calls = vec![("clock".to_owned(), "{}".to_owned())];
+        assert_eq!(read(format, &[call]), (String::new(), calls), "{format:?}");
+    }
+}
+
 /// The arguments of a call as a reader has them.
 fn arguments_read(plan: &ToolPlan, call: &str) -> String {
     let mut parser = plan.parser();
