@@ -150,6 +150,12 @@ CALLS = [
     "<start_function_call>call:f{a:<escape>x<escape>,b:[1,{c:true}]}<end_function_call>",
     '<|tool_call>call:f{a:<|"|>x<|"|>,b:null}<tool_call|>',
     "<|tool_call_start|>[f(a='x\\n', b={\"c\": [True, None]})]<|tool_call_end|>",
+    "<tool_call>f<arg_key>a</arg_key><arg_value>x</arg_value></tool_call><function=f>{\"a\": 1}</function>",
+    "[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{}",
+    '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="b" string="false">[1]</｜DSML｜parameter>\n</｜DSML｜invoke>\n',
+    '<|tools_prefix|>[{"f": {"a": "x"}}]<|tools_suffix|><|function_call|>{"name": "f", "arguments": {}}',
+    'functools[{"name": "f", "arguments": {}}]<tool_calls>\n{"name": "f", "arguments": {}}\n</tool_calls>',
+    "[f(a='x'), f()]",
 ]
 
 STATEMENTS = Path(__file__).parent.parent.joinpath("worker/engine/tests/templates/statements.txt").read_text().splitlines()
@@ -223,7 +229,7 @@ SEEDS = {
         **{f"statement-{at}": line.replace("\\n", "\n").encode() for at, line in enumerate(STATEMENTS)},
     },
     "tool_calls": {
-        f"{at}-{format}": bytes([format]) + call.encode() for at, call in enumerate(CALLS) for format in range(22)
+        f"{at}-{format}": bytes([format]) + call.encode() for at, call in enumerate(CALLS) for format in range(34)
     },
     "tasks": {
         "example.yaml": (Path(__file__).parent.parent / "tasks.yaml").read_bytes(),

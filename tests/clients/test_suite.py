@@ -101,7 +101,9 @@ def passed(request):
     passed = {}
     yield passed
     if ALL:
-        chosen = {item.callspec.params["program"].name for item in request.session.items if "callspec" in dir(item)}
+        # Other tests have parameters of their own.
+        parameters = [item.callspec.params for item in request.session.items if "callspec" in dir(item)]
+        chosen = {of_test["program"].name for of_test in parameters if "program" in of_test}
         PAGE.write_text(page(passed, chosen, PAGE.read_text()))
 
 

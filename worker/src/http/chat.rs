@@ -10,7 +10,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use model_boss_engine::text::{Conversation, NoContent, TemplateValue, ThinkingPlan};
-use model_boss_engine::tools::{CallIds, ToolPlan};
+use model_boss_engine::tools::{CallIds, ToolChoice, ToolFormat, ToolParser, ToolPlan};
 use model_boss_protocol::{ApiError, THINKING_SWITCHES, Thinking};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -77,6 +77,7 @@ struct ChatDraft {
 pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<AnswerPlan, ErrorAnswer> {
     let ChatDraft { question, mut options, logprobs, form, tools, begun } = reading(worker, body, draft).await?;
     let serving = worker.serving()?;
+    let format = serving.text.facts.tools.format;
     let tokens = async {
         let tokens = serving.text.chat(question).await;
         Ok(tokens.map_err(|error| text_error(error, "messages", serving.info.context_length))?)
@@ -84,12 +85,23 @@ pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<An
     let grammar = async {
         match &tools {
             Some(plan) => tools::grammar(serving, plan, serving.forms.markers(&serving.text), begun).await,
-            None => compiled(serving, form, begun).await,
+            None => {
+                let form = form.map(|form| match begun {
+                    Some(_) => form,
+                    None => {
+                        Form { grammar: format.answer_in(form.grammar, serving.forms.markers(&serving.text)), ..form }
+                    }
+                });
+                compiled(serving, form, begun).await
+            }
         }
     };
     let (ChatTokens { tokens, transcript }, grammar) = tokio::try_join!(tokens, grammar)?;
     options.grammar = grammar;
-    options.calls = tools.map(|plan| (plan.parser(), serving.forms.markers(&serving.text).clone()));
+    // Answers in channels are read with tools or without.
+    let channels = || format.has_channels().then(|| ToolParser::new(format, Arc::default()));
+    let parser = tools.as_ref().map(ToolPlan::parser).or_else(channels);
+    options.calls = parser.map(|parser| (parser, serving.forms.markers(&serving.text).clone()));
     if transcript {
         options.stop.push(NEXT_TURN.to_owned());
     }
@@ -100,7 +112,7 @@ pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<An
         shape: ApiShape::Chat,
         stream: options.stream,
         usage: options.usage,
-        short_ids: serving.text.facts.tools.format.ids() == CallIds::Short,
+        short_ids: format.ids() == CallIds::Short,
     })
 }
 
@@ -110,16 +122,27 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<ChatDraft, ErrorAnswer> {
     let mut options = GenerateOptions::read(&fields, serving.info.vocab_size, 1)?;
     let logprobs = wanted_logprobs(&fields)?;
     let conversation = conversation(&fields, worker, &serving.text.facts)?;
-    let budget = thinking(&fields, worker)?.and_then(Thinking::budget).filter(|_| conversation.begun.is_none());
-    options.thinking = serving.text.facts.thinking.clone().map(|tags| ThinkingPlan { tags, budget });
+    let budget = thinking(&fields, worker)?.and_then(Thinking::budget);
+    // The thoughts are over where the client began the answer, and white space behind its words is part of it.
+    let tags = serving.text.facts.thinking.clone().filter(|_| conversation.begun.is_none());
+    options.thinking = tags.map(|tags| ThinkingPlan { tags, budget });
     let context = serving.info.context_length;
-    let (mut form, begun) = (form(&fields)?, conversation.begun.clone());
+    let format = serving.text.facts.tools.format;
+    let begun = conversation.begun.as_deref().map(|begun| strip_opening(begun, format));
+    let mut form = form(&fields)?;
     let mut tools = tools::plan(&fields, &serving.text.facts.tools)?;
+    // Behind the beginning of a last message there are no calls.
+    tools = tools.filter(|plan| begun.is_none() || !format.has_channels() || plan.choice != ToolChoice::Auto);
     if let Some(plan) = &mut tools {
         tools::joined(plan, form.take())?;
     }
     let question = ChatQuestion::new(conversation, context).map_err(|error| text_error(error, "messages", context))?;
     Ok(ChatDraft { question, options, logprobs, form, tools, begun })
+}
+
+/// The text that a client began, without what is put in front of it.
+fn strip_opening(begun: &str, format: ToolFormat) -> String {
+    begun.strip_prefix(format.answer_opening()).unwrap_or(begun).to_owned()
 }
 
 fn wanted_logprobs(fields: &RequestFields<'_>) -> Result<Option<usize>, ApiError> {
@@ -167,6 +190,9 @@ pub(super) fn conversation(
             variables.entry("thinking_budget".to_owned()).or_insert_with(|| tokens.into());
         }
     }
+    for (name, value) in tools::variables(text.tools.format, offered.as_deref()) {
+        variables.entry(name.to_owned()).or_insert_with(|| value.into());
+    }
     // The variable that gpt-oss and others read.
     if let Some(effort) = fields.get::<String>("reasoning_effort")? {
         variables.entry("reasoning_effort".to_owned()).or_insert_with(|| effort.into());
@@ -176,7 +202,7 @@ pub(super) fn conversation(
         // The tools go to the template as they came, keys in their order.
         tools: if is_offered && text.tools.shows_tools { fields.get("tools")? } else { None },
         add_generation_prompt: begun.is_some() || fields.get("add_generation_prompt")?.unwrap_or(true),
-        begun,
+        begun: begun.map(|begun| text.tools.format.answer_opening().to_owned() + &begun),
         variables,
         no_content: NoContent::Lenient,
     })

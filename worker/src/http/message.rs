@@ -162,6 +162,13 @@ impl ChatMessage {
         let mut value: BTreeMap<&str, TemplateValue> = BTreeMap::new();
         value.insert("role", role.into());
         value.insert("content", content);
+        // Templates with channels refuse a text beside the thought in front of calls.
+        if let Some(thought) = self.reasoning_content.clone().filter(|_| facts.tools.format.has_channels()) {
+            value.insert("thinking", thought.into());
+            if calls.is_some() {
+                value.insert("content", "".into());
+            }
+        }
         let texts =
             [("name", self.name), ("reasoning_content", self.reasoning_content), ("tool_call_id", self.tool_call_id)];
         value.extend(self.tools.map(|tools| ("tools", tools.into())));

@@ -201,6 +201,16 @@ pub(super) fn fit(messages: &mut Vec<ChatMessage>, facts: &ToolFacts, offered: O
     }
 }
 
+/// Variables by which a template reads the tools in its own way.
+pub(super) fn variables(format: ToolFormat, offered: Option<&[Box<RawValue>]>) -> Vec<(&'static str, String)> {
+    if format != ToolFormat::FireFunction {
+        return Vec::new();
+    }
+    let tools: Vec<&str> = offered.unwrap_or_default().iter().map(|tool| tool.get()).collect();
+    let now = jiff::Zoned::now().strftime("%b %d %Y %H:%M:%S").to_string();
+    vec![("functions", format!("[{}]", tools.join(", "))), ("datetime", now)]
+}
+
 /// The system message, which is made where there is none.
 fn system(messages: &mut Vec<ChatMessage>) -> &mut ChatMessage {
     let is_system = |message: &ChatMessage| matches!(message.role, Some(Role::System | Role::Developer));

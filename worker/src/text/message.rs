@@ -113,7 +113,9 @@ impl ToolFacts {
             // Some templates know the role, but no calls.
             shows_results: shows_calls || has(&["\"tool\"", "'tool'"]),
             tools_in_message,
-            arguments_as_text: has(&["['arguments'] +", "[\"arguments\"] +", ".arguments +"]),
+            // Apertus' template does so with its own form of messages only.
+            arguments_as_text: format != ToolFormat::Apertus
+                && has(&["['arguments'] +", "[\"arguments\"] +", ".arguments +"]),
             refuses_system: has(&["System role not supported", "system role not supported"]),
         }
     }

@@ -298,7 +298,8 @@ async fn about(context: &Context, headers: &HeaderMap, mut body: Map<String, Val
         return shown_task(context, task);
     }
     let model = context.catalog.current().find(name).cloned().ok_or_else(|| unknown_model(name))?;
-    looking_at_files(move || shown(&model)).await
+    let catalog = Arc::clone(&context.catalog);
+    looking_at_files(move || shown(&model, catalog.backend(&model))).await
 }
 
 /// A model's details; unknown ones are empty texts.
@@ -343,7 +344,7 @@ fn expires(context: &Context, unload_at: Option<Moment>) -> String {
     unload_at.map_or_else(|| "2318-01-01T00:00:00Z".to_owned(), |at| timestamp(context.clock.seconds(at) as u64))
 }
 
-fn shown(model: &Model) -> Value {
+fn shown(model: &Model, backend: Backend) -> Value {
     let (manifest, about) = (&model.manifest, model.about());
     let parameters: Vec<String> = manifest.params.iter().map(|(name, value)| format!("{name} {value}")).collect();
     let mut info = about.info.clone();
@@ -362,26 +363,21 @@ fn shown(model: &Model) -> Value {
         "license": manifest.license.clone().unwrap_or_default(),
         "modelfile": format!("FROM {}\n", model.source.display()),
         "parameters": parameters.join("\n"), "template": template.cloned().unwrap_or_default(),
-        "details": details(model), "model_info": info, "capabilities": capabilities(model),
+        "details": details(model), "model_info": info, "capabilities": capabilities(model, backend),
         "modified_at": timestamp(model.created),
     })
 }
 
-/// The capabilities in Ollama's terms. A chat model's template shows whether it supports tools and thinking.
-fn capabilities(model: &Model) -> Vec<&'static str> {
+/// The capabilities in Ollama's terms. A chat model's template shows whether it supports tools and thinking. The candle
+/// worker tells a model the format of calls where its template knows no tools.
+fn capabilities(model: &Model, backend: Backend) -> Vec<&'static str> {
     let about = model.about();
     let mut can = capabilities_of(model.description.category);
     if can.contains(&"completion") {
-        can.extend((about.knows_tools() || is_held_to_tools(model)).then_some("tools"));
+        can.extend((about.knows_tools() || backend == Backend::Candle).then_some("tools"));
         can.extend((about.knows_thinking() || model.manifest.thinking.is_some()).then_some("thinking"));
     }
     can
-}
-
-/// Whether the candle worker runs the model. It tells a model the format of calls where its template knows no tools.
-fn is_held_to_tools(model: &Model) -> bool {
-    let manifest = &model.manifest;
-    manifest.command.is_none() && manifest.backend.is_none_or(|backend| backend == Backend::Candle)
 }
 
 fn capabilities_of(category: Category) -> Vec<&'static str> {

@@ -26,7 +26,17 @@ pub enum Grammar {
     Gbnf(String),
     /// One of these texts.
     Choice(Vec<String>),
+    /// Another form, with more around it.
+    Around {
+        /// The same Lark as that of calls, in which `@answer` is the other form.
+        text: String,
+        /// The other form.
+        answer: Box<Self>,
+    },
 }
+
+/// The name of a form in the text around it.
+const ANSWER: &str = "answer";
 
 /// The key by which llguidance reads its options from a schema.
 const OPTIONS: &str = "x-guidance";
@@ -55,7 +65,10 @@ impl Grammar {
     }
 
     pub(super) fn is_schema(&self) -> bool {
-        matches!(self, Self::JsonSchema(_) | Self::SpacedJsonSchema(_))
+        match self {
+            Self::Around { answer, .. } => answer.is_schema(),
+            _ => matches!(self, Self::JsonSchema(_) | Self::SpacedJsonSchema(_)),
+        }
     }
 
     /// The schema, if it is one and an object.
@@ -68,7 +81,10 @@ impl Grammar {
 
     /// Whether numbers end. Those of other forms are as long as the client's grammar has them.
     pub(super) fn has_bounded_numbers(&self) -> bool {
-        self.is_schema() || matches!(self, Self::Calls(_))
+        match self {
+            Self::Around { answer, .. } => answer.has_bounded_numbers(),
+            _ => self.is_schema() || matches!(self, Self::Calls(_)),
+        }
     }
 
     /// Bytes of its text.
@@ -81,6 +97,7 @@ impl Grammar {
             | Self::Calls(text)
             | Self::Gbnf(text) => text.len(),
             Self::Choice(choices) => choices.iter().map(String::len).sum(),
+            Self::Around { text, answer } => text.len() + answer.size(),
         }
     }
 
@@ -102,6 +119,15 @@ impl Grammar {
                 let choices: Vec<String> = choices.iter().map(|choice| literal(choice)).collect();
                 // One terminal, so that a choice that begins another one does not hide it.
                 Ok(TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}\n", choices.join(" | "))))
+            }
+            Self::Around { text, answer } => {
+                let mut all = TopLevelGrammar::from_lark(text.clone());
+                let mut inside = answer.source()?.grammars;
+                if let Some(first) = inside.first_mut() {
+                    first.name = Some(ANSWER.to_owned());
+                }
+                all.grammars.append(&mut inside);
+                Ok(all)
             }
         }
     }

@@ -8,13 +8,18 @@ use serde::{Deserialize, Serialize};
 use super::tokenizer::Tokenizer;
 use super::vocabulary::Vocabulary;
 
-/// The pairs in use, each one token of its vocabulary: DeepSeek, Qwen, GLM, SmolLM, … ; Mistral; Seed; Cohere.
-const SPELLINGS: [(&str, &str); 4] = [
+/// The pairs in use, each one token of its vocabulary: DeepSeek, Qwen, GLM, SmolLM, … ; Mistral; Seed; Cohere; Gemma 4.
+const SPELLINGS: [(&str, &str); 5] = [
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),
     ("<seed:think>", "</seed:think>"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
+    (CHANNEL, "<channel|>"),
 ];
+
+/// Gemma's opening tag, and the name of its channel behind it, which is no part of a thought.
+const CHANNEL: &str = "<|channel>";
+const CHANNEL_NAME: &str = "thought\n";
 
 /// The tokens between which a model thinks aloud.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,17 +28,25 @@ pub struct ThinkingTags {
     close: u32,
     /// The tokens that end thoughts which are cut short, as models end them: a line break, the tag, an empty line.
     ending: Arc<[u32]>,
+    /// Whether the name of a channel is behind the opening tag.
+    is_named: bool,
 }
 
 impl ThinkingTags {
     /// The tags of this vocabulary, if its models think.
     pub fn of(tokenizer: &Tokenizer) -> Option<Self> {
-        SPELLINGS.iter().find_map(|(open, close)| {
-            let (open, id) = (tokenizer.id(open)?, tokenizer.id(close)?);
+        SPELLINGS.iter().find_map(|(tag, close)| {
+            let (open, id) = (tokenizer.id(tag)?, tokenizer.id(close)?);
             let ending = tokenizer.encode_rendered(&format!("\n{close}\n\n")).ok()?;
             // If the tag would be spelled in several tokens, none of them is the tag.
-            ending.contains(&id).then(|| Self { open, close: id, ending: ending.into() })
+            let is_named = *tag == CHANNEL;
+            ending.contains(&id).then(|| Self { open, close: id, ending: ending.into(), is_named })
         })
+    }
+
+    /// The text behind the opening tag that is no part of a thought.
+    pub fn name(&self) -> &'static str {
+        if self.is_named { CHANNEL_NAME } else { "" }
     }
 }
 
@@ -176,11 +189,31 @@ fn is_blank(token: u32, vocabulary: &Vocabulary) -> bool {
 pub struct Trimmed {
     begun: bool,
     held: String,
+    /// A text that is left out where the whole begins with it.
+    name: &'static str,
 }
 
 impl Trimmed {
+    /// Leaves out this text too, where it comes first.
+    pub fn without(name: &'static str) -> Self {
+        Self { name, ..Self::default() }
+    }
+
     /// The text that is certainly inside after one more piece.
     pub fn push(&mut self, piece: &str) -> String {
+        if self.name.is_empty() {
+            return self.trim(piece);
+        }
+        let text = std::mem::take(&mut self.held) + piece;
+        if self.name.starts_with(&text) && text.len() < self.name.len() {
+            self.held = text;
+            return String::new();
+        }
+        let name = std::mem::take(&mut self.name);
+        self.trim(text.strip_prefix(name).unwrap_or(&text))
+    }
+
+    fn trim(&mut self, piece: &str) -> String {
         let piece = if self.begun { piece } else { piece.trim_start() };
         let end = piece.trim_end().len();
         if end == 0 {
@@ -256,6 +289,17 @@ mod tests {
         let mut trimmed = Trimmed::default();
         let pieces: Vec<String> = [" ", "\n a", " ", "b ", "\n", "\n"].map(|piece| trimmed.push(piece)).into();
         assert_eq!(pieces, ["", "a", "", " b", "", ""]);
+    }
+
+    #[test]
+    fn rc_23_the_name_of_a_channel_is_no_part_of_a_thought() {
+        for (text, shown) in [("thought\nhm", "hm"), ("thoughts, hm", "thoughts, hm"), ("hm", "hm"), ("thought", "")] {
+            for cut in 0..=text.len() {
+                let mut trimmed = Trimmed::without(CHANNEL_NAME);
+                let said = trimmed.push(&text[..cut]) + &trimmed.push(&text[cut..]);
+                assert_eq!(said, shown, "{text} cut at {cut}");
+            }
+        }
     }
 
     #[test]

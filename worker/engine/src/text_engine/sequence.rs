@@ -106,6 +106,8 @@ pub(super) struct RunningSequence {
     /// The blocks of its keys and values; none while it waits.
     table: Option<BlockTable>,
     sampled: usize,
+    /// Tokens of thoughts in channels so far.
+    thought: usize,
     /// Prompt tokens that did not have to be evaluated.
     cached: usize,
     admitted: Option<Instant>,
@@ -146,6 +148,7 @@ impl RunningSequence {
             tokens,
             table: None,
             sampled: 0,
+            thought: 0,
             cached: 0,
             admitted: None,
             prompt_done: None,
@@ -352,8 +355,10 @@ impl RunningSequence {
         if let Some(constraint) = &mut self.sequence.constraint {
             constraint.accept(token);
         }
+        let (was_hidden, was_thought) = (self.sequence.text.is_hidden(), self.sequence.text.is_in_thought());
         let piece = self.sequence.text.push(token);
-        if let Some((row, logits)) = raw {
+        self.thought += usize::from(was_thought && self.sequence.text.is_in_thought());
+        if let Some((row, logits)) = raw.filter(|_| !was_hidden) {
             let logit = logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
             self.held.push_back((self.produced, token_logprob(token, row.of(logit), &row, vocabulary)));
         }
@@ -460,7 +465,8 @@ impl RunningSequence {
                 prompt_tokens: self.sequence.prompt.len(),
                 completion_tokens: self.sampled,
                 cached_tokens: self.cached,
-                thought_tokens: self.sequence.thinking.as_ref().map_or(0, |thinking| thinking.thoughts.count()),
+                thought_tokens: self.thought
+                    + self.sequence.thinking.as_ref().map_or(0, |thinking| thinking.thoughts.count()),
             },
             timings: SequenceTimings {
                 queued: admitted.duration_since(self.sequence.submitted),

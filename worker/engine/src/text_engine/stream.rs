@@ -41,6 +41,16 @@ impl TextStream {
         self.calls.is_some()
     }
 
+    /// Whether the next token is no part of what is shown as the answer.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.calls.as_ref().is_some_and(ToolParser::is_hidden)
+    }
+
+    /// Whether a thought is being read.
+    pub(super) fn is_in_thought(&self) -> bool {
+        self.calls.as_ref().is_some_and(ToolParser::is_in_thought)
+    }
+
     /// Takes one more token in.
     pub(super) fn push(&mut self, token: u32) -> TextPiece {
         let new = self.detokenizer.push(token);

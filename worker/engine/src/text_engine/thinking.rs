@@ -16,10 +16,11 @@ pub(super) struct ThinkingState {
 impl ThinkingState {
     /// The thoughts of the answer to a prompt.
     pub(super) fn new(plan: ThinkingPlan, prompt: &[u32], vocabulary: &Arc<Vocabulary>) -> Self {
+        let shown = Trimmed::without(plan.tags.name());
         Self {
             thoughts: Thoughts::new(plan, prompt, vocabulary),
             text: Detokenizer::new(Arc::clone(vocabulary), prompt),
-            shown: Trimmed::default(),
+            shown,
             answer_begun: false,
         }
     }

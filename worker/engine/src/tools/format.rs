@@ -1,337 +1,19 @@
-//! The formats in which models write calls, one description each: its marks, the shape of a call, and the words by
-//! which it is recognised in a chat template. Parsers, grammars and prompts all work from these descriptions.
+//! The formats in which models write calls. Parsers, grammars and prompts work from one description of each. It has the
+//! words by which the format is recognised in a chat template.
 
 use serde::{Deserialize, Serialize};
 
 use super::head::HeadShape;
-use super::notation;
-use super::shape::{Around, CallFormat, CallIds, CallShape, ObjectShape};
-use super::xml_call::Tags;
-
-const HARMONY: CallFormat = CallFormat {
-    known_by: &[&["<|channel|>", "commentary"]],
-    first: Some("<|channel|>"),
-    open: &["<|channel|>", "<|start|>"],
-    ignored: &["<|end|>", "<|call|>", "<|return|>"],
-    inside: &["<|message|>", "<|constrain|>"],
-    call: CallShape::Head(HeadShape {
-        // The recipient comes before or behind the channel: the template writes the one, models both.
-        ways: &[
-            (
-                "<|channel|>commentary to=functions.",
-                &[" <|constrain|>json<|message|>", " json<|message|>", "<|message|>"],
-            ),
-            (
-                " to=functions.",
-                &[
-                    "<|channel|>commentary <|constrain|>json<|message|>",
-                    "<|channel|>commentary json<|message|>",
-                    "<|channel|>commentary<|message|>",
-                ],
-            ),
-        ],
-        name_behind: "to=",
-        prefix: "functions.",
-        ends: &[" ", "<"],
-        in_channels: true,
-        ..HeadShape::PLAIN
-    }),
-    several: false,
-    ..CallFormat::BASE
+use super::json_formats::{
+    APERTUS, COMMAND, COMMAND_FENCED, DEEP_SEEK, DEEP_SEEK_FENCED, FIRE_FUNCTION, FUNCTIONARY, GENERIC, GIGA_CHAT,
+    GRANITE, HARMONY, HERMES, JSON_LIST, KIMI, LFM_LIST, LLAMA, MISTRAL_IDS, MISTRAL_LIST, MISTRAL_NAMED, NEMOTRON,
+    PHI, TOOL_CALLS_LINES, TOOL_CALLS_LIST,
 };
-
-const QWEN_CODER: CallFormat = CallFormat {
-    known_by: &[&["<function=", "<parameter="]],
-    first: Some("<tool_call>"),
-    open: &["<function="],
-    ignored: &["<tool_call>", "</tool_call>", "</function>"],
-    each: Around(&["<tool_call>\n<function="], &["\n</tool_call>"]),
-    call: CallShape::Tags(Tags {
-        head_end: ">",
-        behind_head: "\n",
-        key: ("<parameter=", ">"),
-        between: "",
-        value: ("", "</parameter>"),
-        padding: "\n",
-        behind_value: "\n",
-        is_trimmed: true,
-        ends: &["</function>", "</tool_call>"],
-        has_python_words: true,
-    }),
-    ..CallFormat::BASE
+use super::shape::{CallFormat, CallIds, CallShape};
+use super::tagged_formats::{
+    DEEP_SEEK_MARKUP, DEEP_SEEK_MARKUP_4, FUNCTION_GEMMA, GEMMA, GLM, GLM_TIGHT, LFM, MINI_MAX, PYTHON_LIST,
+    QWEN_CODER, SEED,
 };
-
-const SEED: CallFormat = CallFormat {
-    known_by: &[&["<seed:tool_call>"]],
-    first: Some("<seed:tool_call>"),
-    open: &["<function="],
-    ignored: &["<seed:tool_call>", "</seed:tool_call>", "</function>"],
-    each: Around(&["<seed:tool_call>\n<function="], &["\n</seed:tool_call>"]),
-    call: CallShape::Tags(Tags {
-        head_end: ">",
-        behind_head: "\n",
-        key: ("<parameter=", ">"),
-        between: "",
-        value: ("", "</parameter>"),
-        padding: "",
-        behind_value: "\n",
-        is_trimmed: false,
-        ends: &["</function>", "</seed:tool_call>"],
-        has_python_words: true,
-    }),
-    ..CallFormat::BASE
-};
-
-const MINI_MAX: CallFormat = CallFormat {
-    known_by: &[&["<minimax:tool_call>"]],
-    first: Some("<minimax:tool_call>"),
-    open: &["<invoke name=\""],
-    ignored: &["<minimax:tool_call>", "</minimax:tool_call>", "</invoke>"],
-    all: Around(&["<minimax:tool_call>\n"], &["</minimax:tool_call>"]),
-    each: Around(&["<invoke name=\""], &["\n"]),
-    between: &[""],
-    call: CallShape::Tags(Tags {
-        head_end: "\">",
-        behind_head: "\n",
-        key: ("<parameter name=\"", "\">"),
-        between: "",
-        value: ("", "</parameter>"),
-        padding: "",
-        behind_value: "\n",
-        is_trimmed: false,
-        ends: &["</invoke>", "</minimax:tool_call>"],
-        has_python_words: false,
-    }),
-    ..CallFormat::BASE
-};
-
-const GLM: CallFormat = CallFormat {
-    known_by: &[&["<arg_key>"]],
-    first: Some("<tool_call>"),
-    open: &["<tool_call>"],
-    ignored: &["</tool_call>"],
-    each: Around(&["<tool_call>"], &[""]),
-    call: CallShape::Tags(Tags {
-        head_end: "\n",
-        behind_head: "",
-        key: ("<arg_key>", "</arg_key>"),
-        between: "\n",
-        value: ("<arg_value>", "</arg_value>"),
-        padding: "",
-        behind_value: "\n",
-        is_trimmed: true,
-        ends: &["</tool_call>"],
-        has_python_words: false,
-    }),
-    ..CallFormat::BASE
-};
-
-/// The marks around all calls of DeepSeek's models.
-const DEEP_SEEK_ALL: Around = Around(&["<｜tool▁calls▁begin｜>"], &["<｜tool▁calls▁end｜>"]);
-
-const DEEP_SEEK_FENCED: CallFormat = CallFormat {
-    known_by: &[&["tool▁call▁begin", "```json"]],
-    first: Some("<｜tool▁calls▁begin｜>"),
-    open: &["<｜tool▁call▁begin｜>"],
-    ignored: &["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>"],
-    inside: &["<｜tool▁sep｜>"],
-    all: DEEP_SEEK_ALL,
-    each: Around(&["<｜tool▁call▁begin｜>"], &["<｜tool▁call▁end｜>"]),
-    call: CallShape::Head(HeadShape {
-        ways: &[("function<｜tool▁sep｜>", &["\n```json\n"])],
-        name_behind: "<｜tool▁sep｜>",
-        ends: &["```"],
-        close: "\n```",
-        ..HeadShape::PLAIN
-    }),
-    ..CallFormat::BASE
-};
-
-const DEEP_SEEK: CallFormat = CallFormat {
-    known_by: &[&["tool▁call▁begin"]],
-    between: &[""],
-    call: CallShape::Head(HeadShape {
-        ways: &[("", &["<｜tool▁sep｜>"])],
-        ends: &["<｜tool▁sep｜>"],
-        ..HeadShape::PLAIN
-    }),
-    ..DEEP_SEEK_FENCED
-};
-
-const KIMI: CallFormat = CallFormat {
-    known_by: &[&["<|tool_calls_section_begin|>"], &["<|im_system|>tool_declare"]],
-    first: Some("<|tool_calls_section_begin|>"),
-    open: &["<|tool_call_begin|>"],
-    ignored: &["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_end|>"],
-    inside: &["<|tool_call_argument_begin|>"],
-    all: Around(&["<|tool_calls_section_begin|>"], &["<|tool_calls_section_end|>"]),
-    each: Around(&["<|tool_call_begin|>"], &["<|tool_call_end|>"]),
-    between: &[""],
-    call: CallShape::Head(HeadShape {
-        ways: &[("functions.", &["<|tool_call_argument_begin|>"])],
-        prefix: "functions.",
-        ends: &["<|tool_call_argument_begin|>"],
-        is_numbered: true,
-        ..HeadShape::PLAIN
-    }),
-    ids: CallIds::Numbered,
-    ..CallFormat::BASE
-};
-
-const MISTRAL_NAMED: CallFormat = CallFormat {
-    known_by: &[&["[TOOL_CALLS]", "[ARGS]"]],
-    first: Some("[TOOL_CALLS]"),
-    open: &["[TOOL_CALLS]"],
-    inside: &["[ARGS]", "[CALL_ID]"],
-    each: Around(&["[TOOL_CALLS]"], &[""]),
-    between: &[""],
-    call: CallShape::Head(HeadShape { ways: &[("", &["[ARGS]"])], ends: &["[ARGS]", "[CALL_ID]"], ..HeadShape::PLAIN }),
-    ids: CallIds::Short,
-    ..CallFormat::BASE
-};
-
-const MISTRAL_LIST: CallFormat = CallFormat {
-    known_by: &[&["[TOOL_CALLS]"]],
-    first: Some("[TOOL_CALLS]"),
-    open: &["[TOOL_CALLS]"],
-    all: Around(&["[TOOL_CALLS]["], &["]"]),
-    between: &[", "],
-    // Models may give their calls identifiers.
-    call: CallShape::Object(ObjectShape { behind: r#"(, "id": "[a-zA-Z0-9]{9}")?"#, ..ObjectShape::PLAIN }),
-    ids: CallIds::Short,
-    ..CallFormat::BASE
-};
-
-const COMMAND: CallFormat = CallFormat {
-    known_by: &[&["<|START_ACTION|>"]],
-    first: Some("<|START_ACTION|>"),
-    open: &["<|START_ACTION|>"],
-    ignored: &["<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
-    // Some templates give each call a line of its own.
-    all: Around(&["<|START_ACTION|>[", "<|START_ACTION|>[\n    "], &["]<|END_ACTION|>", "\n]<|END_ACTION|>"]),
-    between: &[", ", ",\n    "],
-    call: CallShape::Object(ObjectShape {
-        name: "tool_name",
-        arguments: "parameters",
-        // Models may number their calls.
-        before: r#"("tool_call_id": "[0-9]{1,3}", )?"#,
-        ..ObjectShape::PLAIN
-    }),
-    ..CallFormat::BASE
-};
-
-const COMMAND_FENCED: CallFormat = CallFormat {
-    known_by: &[&["Action:", "```json", "tool_name"]],
-    first: Some("Action: ```json"),
-    open: &["Action: ```json"],
-    // Some templates write the list without lines.
-    all: Around(&["Action: ```json\n[\n    ", "Action: ```json\n["], &["\n]```", "\n]\n```", "]```", "]\n```"]),
-    between: &[",\n    ", ", "],
-    call: CallShape::Object(ObjectShape {
-        open: &["{\n        ", "{"],
-        name: "tool_name",
-        between: &[",\n        ", ", "],
-        arguments: "parameters",
-        close: &["\n    }", "}"],
-        fence: "```",
-        ..ObjectShape::PLAIN
-    }),
-    is_spaced: true,
-    ..CallFormat::BASE
-};
-
-const FUNCTION_GEMMA: CallFormat = CallFormat {
-    known_by: &[&["<start_function_call>"]],
-    first: Some("<start_function_call>"),
-    open: &["<start_function_call>"],
-    ignored: &["<end_function_call>", "<start_function_response>"],
-    inside: &["<escape>"],
-    each: Around(&["<start_function_call>"], &["<end_function_call>"]),
-    between: &[""],
-    call: CallShape::Notation(notation::FUNCTION_GEMMA),
-    ..CallFormat::BASE
-};
-
-const GEMMA: CallFormat = CallFormat {
-    known_by: &[&["<|tool_call>", "<tool_call|>"]],
-    first: Some("<|tool_call>"),
-    open: &["<|tool_call>"],
-    ignored: &["<tool_call|>", "<|tool_response>"],
-    inside: &["<|\"|>"],
-    each: Around(&["<|tool_call>"], &["<tool_call|>"]),
-    call: CallShape::Notation(notation::GEMMA),
-    ..FUNCTION_GEMMA
-};
-
-const LFM_LIST: CallFormat = CallFormat {
-    known_by: &[&["<|tool_call_start|>", "{\"name\": "]],
-    first: Some("<|tool_call_start|>"),
-    open: &["<|tool_call_start|>"],
-    ignored: &["<|tool_call_end|>"],
-    all: Around(&["<|tool_call_start|>["], &["]<|tool_call_end|>"]),
-    between: &[", "],
-    // Models may give their calls identifiers.
-    call: CallShape::Object(ObjectShape { behind: r#"(, "id": "[a-zA-Z0-9_-]{1,64}")?"#, ..ObjectShape::PLAIN }),
-    ..CallFormat::BASE
-};
-
-const LFM: CallFormat = CallFormat {
-    known_by: &[&["<|tool_call_start|>"], &["<|tool_list_start|>"]],
-    call: CallShape::Notation(notation::PYTHON),
-    ..LFM_LIST
-};
-
-const NEMOTRON: CallFormat = CallFormat {
-    known_by: &[&["<TOOLCALL>"]],
-    first: Some("<TOOLCALL>"),
-    open: &["<TOOLCALL>"],
-    ignored: &["</TOOLCALL>"],
-    all: Around(&["<TOOLCALL>["], &["]</TOOLCALL>"]),
-    between: &[", "],
-    ..CallFormat::BASE
-};
-
-const PHI: CallFormat = CallFormat {
-    known_by: &[&["<|tool|>", "tools"]],
-    first: Some("<|tool_call|>"),
-    open: &["<|tool_call|>"],
-    ignored: &["<|/tool_call|>"],
-    all: Around(&["<|tool_call|>["], &["]<|/tool_call|>"]),
-    between: &[", "],
-    ..CallFormat::BASE
-};
-
-const GRANITE: CallFormat = CallFormat {
-    known_by: &[&["<|tool_call|>"]],
-    first: Some("<|tool_call|>"),
-    open: &["<|tool_call|>", "<tool_call>"],
-    ignored: &["</tool_call>"],
-    all: Around(&["<|tool_call|>["], &["]"]),
-    between: &[", "],
-    ..CallFormat::BASE
-};
-
-const HERMES: CallFormat = CallFormat {
-    known_by: &[&["<tool_call>", "tools"]],
-    first: Some("<tool_call>"),
-    open: &["<tool_call>"],
-    ignored: &["</tool_call>"],
-    each: Around(&["<tool_call>\n"], &["\n</tool_call>"]),
-    ..CallFormat::BASE
-};
-
-const LLAMA: CallFormat = CallFormat {
-    known_by: &[&["<|python_tag|>"], &["ipython", "\"parameters\""]],
-    open: &["<|python_tag|>"],
-    ignored: &["<|eom_id|>"],
-    each: Around(&["", "<|python_tag|>"], &[""]),
-    call: CallShape::Object(ObjectShape { arguments: "parameters", ..ObjectShape::PLAIN }),
-    // Llama's templates refuse to render more.
-    several: false,
-    ..CallFormat::BASE
-};
-
-const GENERIC: CallFormat = CallFormat { known_by: &[], ..HERMES };
 
 /// Declares the formats: each variant with its description, in the order in which templates are tried.
 macro_rules! formats {
@@ -368,15 +50,23 @@ formats! {
     QwenCoder = QWEN_CODER,
     /// MiniMax-M2: calls and parameters are tags with names.
     MiniMax = MINI_MAX,
+    /// GLM 4.7, Laguna, Spark: GLM's tags without lines.
+    GlmTight = GLM_TIGHT,
     /// GLM 4.5 and 4.6: keys and values between tags.
     Glm = GLM,
+    /// DeepSeek V3.2: parameters between tags that say which of them are texts.
+    DeepSeekMarkup = DEEP_SEEK_MARKUP,
+    /// DeepSeek V4: the same with another name for the list.
+    DeepSeekMarkup4 = DEEP_SEEK_MARKUP_4,
     /// DeepSeek R1 and V3: JSON in a fenced block.
     DeepSeekFenced = DEEP_SEEK_FENCED,
     /// DeepSeek V3.1: a name and JSON.
     DeepSeek = DEEP_SEEK,
     /// Kimi-K2: a name with a number, and JSON.
     Kimi = KIMI,
-    /// Mistral since Small 3.2: a name, `[ARGS]` and JSON behind `[TOOL_CALLS]`.
+    /// Mistral Small 3.2: a name, an identifier and JSON behind `[TOOL_CALLS]`.
+    MistralIds = MISTRAL_IDS,
+    /// Devstral, Ministral 3, Magistral: a name, `[ARGS]` and JSON behind `[TOOL_CALLS]`.
     MistralNamed = MISTRAL_NAMED,
     /// Mistral up to Nemo: a list of JSON behind `[TOOL_CALLS]`.
     MistralList = MISTRAL_LIST,
@@ -388,6 +78,22 @@ formats! {
     FunctionGemma = FUNCTION_GEMMA,
     /// Gemma 4: FunctionGemma's notation with marks of its own.
     Gemma = GEMMA,
+    /// Firefunction 2: a list of JSON behind `functools`.
+    FireFunction = FIRE_FUNCTION,
+    /// Functionary 3.1: a name in a tag, and JSON behind it.
+    Functionary = FUNCTIONARY,
+    /// Apertus: a list of objects whose keys are the names.
+    Apertus = APERTUS,
+    /// GigaChat 3.1: an object of JSON behind `<|function_call|>`.
+    GigaChat = GIGA_CHAT,
+    /// Apriel, Jamba, Hunyuan: a list of JSON between `<tool_calls>` and `</tool_calls>`.
+    ToolCallsList = TOOL_CALLS_LIST,
+    /// MiniMax-M1: objects of JSON, one a line, between `<tool_calls>` and `</tool_calls>`.
+    ToolCallsLines = TOOL_CALLS_LINES,
+    /// xLAM 2: the answer is one list of JSON.
+    JsonList = JSON_LIST,
+    /// ToolACE, and templates that have Llama write it: the answer is a list of calls as Python writes them.
+    PythonList = PYTHON_LIST,
     /// LFM2 with a template that writes JSON: a list of it behind `<|tool_call_start|>`.
     LfmList = LFM_LIST,
     /// LFM2: a list of calls as Python writes them.
@@ -428,6 +134,16 @@ impl ToolFormat {
     /// Whether models write arguments in JSON. Otherwise parsers make JSON of them.
     pub fn has_json_arguments(self) -> bool {
         matches!(self.row().call, CallShape::Object(_) | CallShape::Head(_))
+    }
+
+    /// Whether answers are messages in channels, with calls or without.
+    pub fn has_channels(self) -> bool {
+        matches!(self.row().call, CallShape::Head(HeadShape { in_channels: true, .. }))
+    }
+
+    /// In front of the text of an answer that a client has begun.
+    pub fn answer_opening(self) -> &'static str {
+        if self.has_channels() { "<|channel|>final<|message|>" } else { "" }
     }
 
     /// The marks of the format.

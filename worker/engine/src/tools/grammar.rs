@@ -13,6 +13,7 @@ use super::markers::ToolMarkers;
 use super::notation_rules::NotationRules;
 use super::parser::ToolParser;
 use super::rules::{RuleWriter, options_in};
+use super::schemas::{object_schema, python_words, schema_of};
 use super::shape::{Around, CallFormat, CallShape, ObjectShape, Spellings};
 use super::values::{Kinds, Spelling, kinds, read_as};
 use super::xml_call::Tags;
@@ -94,17 +95,41 @@ impl ToolPlan {
         }
         let _ = writeln!(writer.rules.text, "call: {}", calls.join(" | "));
         let is_free = self.choice == ToolChoice::Auto;
+        if let Some(schema) = self.answer.as_ref().filter(|_| is_free) {
+            let schema = options_in(schema_of(schema), &json!({ "whitespace_flexible": false }));
+            let _ = writeln!(writer.rules.text, "answer: %json {schema}");
+        }
+        let has_channels = self.format.has_channels();
         let start = match &self.answer {
-            Some(schema) if is_free => {
-                let schema = options_in(schema_of(schema), &json!({ "whitespace_flexible": false }));
-                let _ = writeln!(writer.rules.text, "answer: %json {schema}");
-                format!("answer | {}", writer.forced("", several))
-            }
-            _ if is_free => writer.lazy(several),
+            Some(_) if is_free && has_channels => writer.channels(&[ChannelEnd::Message("answer"), ChannelEnd::Call]),
+            Some(_) if is_free => format!("answer | {}", writer.forced("", several)),
+            None if is_free => writer.lazy(several),
+            _ if has_channels => writer.channels(&[ChannelEnd::Call]),
             _ => writer.forced("", several),
         };
         Ok(Grammar::Calls(format!("start: {start}\n{}", writer.rules.text)))
     }
+}
+
+impl ToolFormat {
+    /// The form of an answer without tools. Where answers are messages in channels, it binds the last message.
+    pub fn answer_in(self, form: Grammar, markers: &ToolMarkers) -> Grammar {
+        if !self.has_channels() {
+            return form;
+        }
+        let rules = RuleWriter { markers, is_spaced: false, text: String::new(), count: 0 };
+        let mut writer = CallWriter { rules, format: self.row() };
+        let start = writer.channels(&[ChannelEnd::Message("@answer")]);
+        Grammar::Around { text: format!("start: {start}\n{}", writer.rules.text), answer: Box::new(form) }
+    }
+}
+
+/// The end of an answer in channels.
+#[derive(Clone, Copy, Debug)]
+enum ChannelEnd<'a> {
+    /// A last message with this text.
+    Message(&'a str),
+    Call,
 }
 
 /// Writes the rules of all calls.
@@ -146,11 +171,11 @@ impl CallWriter<'_> {
     fn lazy(&mut self, several: bool) -> String {
         let Some(first) = self.format.first else {
             // An answer that does not begin as a call is text.
-            let _ = writeln!(self.rules.text, "TEXT: /[^{{\\s](?s:.*)/");
-            return format!("(TEXT)? | {}", self.forced("", false));
+            let _ = writeln!(self.rules.text, "TEXT: /[^\\{}\\s](?s:.*)/", self.format.begins());
+            return format!("(TEXT)? | {}", self.forced("", several));
         };
         if let CallShape::Head(HeadShape { in_channels: true, .. }) = self.format.call {
-            return self.channels();
+            return self.channels(&[ChannelEnd::Message("TEXT?"), ChannelEnd::Call]);
         }
         // Calls of some formats have no list around them, and each may have text in front of it.
         let is_listed = self.format.all.0.iter().any(|text| text.contains(first));
@@ -177,10 +202,12 @@ impl CallWriter<'_> {
     }
 
     /// gpt-oss: any messages to the user, and then a call or the last message.
-    fn channels(&mut self) -> String {
+    fn channels(&mut self, endings: &[ChannelEnd<'_>]) -> String {
         let mark = |text: &str| self.rules.spelled(text);
         let (channel, message, end, start) =
             (mark("<|channel|>"), mark("<|message|>"), mark("<|end|>"), mark("<|start|>"));
+        // Models say of a message that it is JSON.
+        let kind = mark(" <|constrain|>json");
         let _ = writeln!(self.rules.text, "TEXT: /(?s:.+)/");
         // Text cannot spell a special token, but it would any other mark.
         let text = match self.rules.markers.id("<|end|>") {
@@ -194,8 +221,11 @@ impl CallWriter<'_> {
             self.rules.text,
             "before: {channel} (\"analysis\" | \"commentary\") {message} {text} {start} \"assistant\""
         );
-        let _ = writeln!(self.rules.text, "last: {channel} \"final\" {message} TEXT?");
-        format!("before* (last | {})", self.forced("", false))
+        let ways = endings.iter().map(|ending| match ending {
+            ChannelEnd::Message(text) => format!("{channel} \"final\" ({kind})? {message} {text}"),
+            ChannelEnd::Call => self.forced("", false),
+        });
+        format!("before* ({})", ways.collect::<Vec<_>>().join(" | "))
     }
 
     /// One call of a tool, inside of the marks around it.
@@ -217,11 +247,20 @@ impl CallWriter<'_> {
                 let arguments = self.arguments(number, tool);
                 let way = |(before, behind): &(&str, Spellings)| {
                     let name = self.rules.spelled(&[before, tool.name.as_str()].concat());
-                    let counter = if head.is_numbered { r#"":" /[0-9]{1,4}/"# } else { "" };
+                    let counter = match head.id {
+                        Some((mark, id)) => format!("{} /{id}/", self.rules.spelled(mark)),
+                        None if head.is_numbered => r#"":" /[0-9]{1,4}/"#.to_owned(),
+                        None => String::new(),
+                    };
                     format!("({name} {counter} {})", self.one_of(behind))
                 };
                 let ways: Vec<String> = head.ways.iter().map(way).collect();
                 Ok(format!("({}) {arguments} {}", ways.join(" | "), self.rules.spelled(head.close)))
+            }
+            CallShape::Object(ObjectShape { open, close, is_keyed: true, .. }) => {
+                let key = literal(&format!("{}: ", Value::from(tool.name.as_str())));
+                let arguments = self.arguments(number, tool);
+                Ok(format!("{} {key} {arguments} {}", self.one_of(open), self.one_of(close)))
             }
             CallShape::Object(shape) => {
                 let arguments = self.arguments(number, tool);
@@ -267,7 +306,7 @@ impl CallWriter<'_> {
             match value.filter(|_| is_readable) {
                 Some(value) => {
                     let rule = format!("parameter_{number}_{index}");
-                    let _ = writeln!(self.rules.text, "{rule}: {} {value}", literal(&tags.key_and_open(key)));
+                    let _ = writeln!(self.rules.text, "{rule}: {} {value}", literal(&tags.key(key)));
                     all.push(if is_required { rule } else { format!("{rule}?") });
                 }
                 None if is_required => return Err(format!("the parameter '{key}' has no value between tags")),
@@ -278,7 +317,9 @@ impl CallWriter<'_> {
             return Err(format!("'required' names '{missing}', which is not in 'properties'"));
         }
         let head = [&tool.name, tags.head_end, tags.behind_head].concat();
-        Ok(format!("{} {} {}", literal(&head), all.join(" "), self.rules.spelled(tags.end())))
+        // Some templates write an empty line where there are no parameters.
+        let blank = if required.is_empty() && tags.behind_value == "\n" { "\"\\n\"?" } else { "" };
+        Ok(format!("{} {} {blank} {}", literal(&head), all.join(" "), self.rules.spelled(tags.end())))
     }
 
     /// A value and what ends it; `None` where the schema allows none.
@@ -289,6 +330,11 @@ impl CallWriter<'_> {
         let number = self.rules.next();
         let end = tags.value_end();
         let all = kinds(schema, spelling.root);
+        if let Some(said) = tags.kinds {
+            return self.value_that_says_its_kind(schema, spelling, tags, said);
+        }
+        let open = tags.open();
+        let before = if open.is_empty() { String::new() } else { literal(&open) };
         let mut ways = Vec::new();
         let mut in_json = all;
         if all.has(Kinds::TEXT) {
@@ -316,82 +362,34 @@ impl CallWriter<'_> {
             let words: String = words.iter().map(|word| format!(" | {}", literal(word))).collect();
             ways.push(format!("({}{words}) {}", self.rules.json_value(schema, spelling), literal(&end)));
         }
+        Ok((!ways.is_empty()).then(|| format!("{before} ({})", ways.join(" | "))))
+    }
+
+    /// A value between tags that say whether it is a text.
+    fn value_that_says_its_kind(
+        &mut self,
+        schema: &Value,
+        spelling: &Spelling<'_>,
+        tags: &Tags,
+        [as_text, as_json]: [&str; 2],
+    ) -> Result<Option<String>, String> {
+        let all = kinds(schema, spelling.root);
+        let (open, end) = (tags.open(), literal(&tags.value_end()));
+        let mut ways = Vec::new();
+        if all.has(Kinds::TEXT) {
+            let texts =
+                TextSet::All(vec![spelling.of(schema, Kinds::TEXT)?, TextSet::but(TextSet::with(tags.value.1))]);
+            if !texts.is_empty() {
+                let number = self.rules.next();
+                let _ = writeln!(self.rules.text, "VALUE_{number}: {} {end}", texts.terminal());
+                ways.push(format!("{} VALUE_{number}", literal(&[as_text, &*open].concat())));
+            }
+        }
+        let in_json = all.without(Kinds::TEXT);
+        if in_json != Kinds::NONE {
+            let value = self.rules.json_value(in_json.only(schema), spelling);
+            ways.push(format!("{} {value} {end}", literal(&[as_json, &*open].concat())));
+        }
         Ok((!ways.is_empty()).then(|| format!("({})", ways.join(" | "))))
-    }
-}
-
-fn schema_of(text: &str) -> Map<String, Value> {
-    serde_json::from_str(text).unwrap_or_default()
-}
-
-/// Python's words for the values of JSON that a schema allows and that Python spells in its own way.
-fn python_words(schema: &Map<String, Value>) -> Vec<&'static str> {
-    if schema.contains_key("enum") || schema.contains_key("const") {
-        return Vec::new();
-    }
-    let branches = ["anyOf", "oneOf"].into_iter().filter_map(|name| schema.get(name)?.as_array()).flatten();
-    let mut words: Vec<&str> = branches.filter_map(Value::as_object).flat_map(python_words).collect();
-    let kinds = match schema.get("type") {
-        Some(Value::Array(kinds)) => kinds.iter().collect(),
-        kind => Vec::from_iter(kind),
-    };
-    for kind in kinds.into_iter().filter_map(Value::as_str) {
-        match kind {
-            "boolean" => words.extend(["True", "False"]),
-            "null" => words.push("None"),
-            _ => {}
-        }
-    }
-    words
-}
-
-/// The schema of arguments, which are an object whatever it says.
-fn object_schema(schema: &Value) -> Map<String, Value> {
-    let mut schema = schema.as_object().cloned().unwrap_or_default();
-    if !schema.contains_key("properties") && schema.keys().all(|key| key == "type") {
-        schema.insert("properties".to_owned(), json!({}));
-        schema.insert("additionalProperties".to_owned(), json!(false));
-    }
-    schema.insert("type".to_owned(), json!("object"));
-    let mut whole = Value::Object(schema);
-    if !joins_schemas(&whole) {
-        close(&mut whole);
-    }
-    match whole {
-        Value::Object(schema) => schema,
-        _ => Map::new(),
-    }
-}
-
-/// Closes objects to fields that no schema names, where nothing is said about them: a tool has no use for them, and a
-/// small model goes on inventing them. Clients leave `additionalProperties` out, and Ollama's drop it.
-fn close(schema: &mut Value) {
-    let Some(schema) = schema.as_object_mut() else { return };
-    let is_joined = schema.contains_key("anyOf") || schema.contains_key("oneOf");
-    if schema.contains_key("properties") && !schema.contains_key("patternProperties") && !is_joined {
-        schema.entry("additionalProperties").or_insert(json!(false));
-    }
-    for name in ["properties", "$defs", "definitions"] {
-        schema.get_mut(name).and_then(Value::as_object_mut).into_iter().flatten().for_each(|(_, inside)| close(inside));
-    }
-    for name in ["prefixItems", "anyOf", "oneOf"] {
-        if !(is_joined && schema.contains_key("properties")) {
-            schema.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten().for_each(close);
-        }
-    }
-    schema.get_mut("items").into_iter().for_each(close);
-}
-
-/// Whether schemas are joined anywhere: each may have fields that another one does not name.
-fn joins_schemas(schema: &Value) -> bool {
-    const JOINS: [&str; 5] = ["allOf", "if", "dependentSchemas", "unevaluatedProperties", "$dynamicRef"];
-    match schema {
-        Value::Object(fields) => {
-            JOINS.iter().any(|name| fields.contains_key(*name))
-                || (fields.contains_key("$ref") && fields.contains_key("properties"))
-                || fields.values().any(joins_schemas)
-        }
-        Value::Array(values) => values.iter().any(joins_schemas),
-        _ => false,
     }
 }

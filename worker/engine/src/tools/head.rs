@@ -15,6 +15,8 @@ pub(super) struct HeadShape {
     pub(super) close: &'static str,
     /// A number of the call is behind the name.
     pub(super) is_numbered: bool,
+    /// A mark behind the name, and an expression of the call's identifier behind that mark.
+    pub(super) id: Option<(&'static str, &'static str)>,
     /// The head is the header of a message in a channel.
     pub(super) in_channels: bool,
 }
@@ -24,8 +26,16 @@ const LONGEST_NAME: usize = 256;
 
 impl HeadShape {
     /// The name alone.
-    pub(super) const PLAIN: Self =
-        Self { ways: &[], name_behind: "", prefix: "", ends: &[], close: "", is_numbered: false, in_channels: false };
+    pub(super) const PLAIN: Self = Self {
+        ways: &[],
+        name_behind: "",
+        prefix: "",
+        ends: &[],
+        close: "",
+        is_numbered: false,
+        id: None,
+        in_channels: false,
+    };
 
     /// The tool's name, from the text between the opening mark and the arguments.
     pub(super) fn name(&self, head: &str) -> Option<String> {
@@ -45,7 +55,11 @@ impl HeadShape {
     pub(super) fn written(&self, index: usize, name: &str, arguments: &str) -> String {
         let (before, behind) = self.ways.first().copied().unwrap_or_default();
         let behind = behind.first().copied().unwrap_or_default();
-        let number = if self.is_numbered { format!(":{index}") } else { String::new() };
+        let number = match self.id {
+            Some((mark, _)) => format!("{mark}{index:09}"),
+            None if self.is_numbered => format!(":{index}"),
+            None => String::new(),
+        };
         format!("{before}{name}{number}{behind}{arguments}{}", self.close)
     }
 }

@@ -69,6 +69,8 @@ pub(super) struct JsonCall {
     is_text: bool,
     /// An object inside of which the call is: OpenAI's own form.
     nested: bool,
+    /// The name is the key of the arguments.
+    keyed: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,7 +98,15 @@ const NAMES: [&str; 2] = ["name", "tool_name"];
 const ARGUMENTS: [&str; 3] = ["arguments", "parameters", "args"];
 const OTHERS: [&str; 4] = ["id", "tool_call_id", "call_id", "type"];
 
+/// The key of arguments, in calls whose key is the name.
+const ARGUMENTS_KEY: &str = ARGUMENTS[0];
+
 impl JsonCall {
+    /// A call whose name is the key of the arguments.
+    pub(super) fn keyed() -> Self {
+        Self { keyed: true, ..Self::default() }
+    }
+
     /// Takes a character behind the opening brace.
     pub(super) fn push(&mut self, c: char, out: &mut Vec<CallPart>) -> Result<(), NoCall> {
         match self.at {
@@ -111,6 +121,10 @@ impl JsonCall {
                 if self.end.push(c) == JsonEnd::With {
                     self.key = serde_json::from_str(&self.key).map_err(|_| NoCall)?;
                     (self.at, self.end) = (JsonPosition::Colon, ValueEnd::default());
+                    if self.keyed {
+                        let name = std::mem::replace(&mut self.key, ARGUMENTS_KEY.to_owned());
+                        self.named(name, out)?;
+                    }
                 }
             }
             JsonPosition::Colon if c == ':' => self.at = JsonPosition::Value,
@@ -157,21 +171,25 @@ impl JsonCall {
         let (key, value) = (std::mem::take(&mut self.key), std::mem::take(&mut self.value));
         (self.at, self.end) = (JsonPosition::Behind, ValueEnd::default());
         if NAMES.contains(&key.as_str()) || key == "function" {
-            let name: String = serde_json::from_str(&value).map_err(|_| NoCall)?;
-            if name.is_empty() || self.name.is_some() {
-                return Err(NoCall);
-            }
-            self.name = Some(name.clone());
-            out.push(CallPart::Name(name));
-            let held = std::mem::take(&mut self.held);
-            if !held.is_empty() {
-                out.push(CallPart::Arguments(held));
-            }
+            self.named(serde_json::from_str(&value).map_err(|_| NoCall)?, out)?;
         } else if is_arguments && !value.is_empty() {
             let text: String = serde_json::from_str(&value).map_err(|_| NoCall)?;
             self.arguments(if text.trim().is_empty() { "{}".to_owned() } else { text }, out);
         }
         if ended == JsonEnd::Before { self.push(c, out) } else { Ok(()) }
+    }
+
+    fn named(&mut self, name: String, out: &mut Vec<CallPart>) -> Result<(), NoCall> {
+        if name.is_empty() || self.name.is_some() {
+            return Err(NoCall);
+        }
+        self.name = Some(name.clone());
+        out.push(CallPart::Name(name));
+        let held = std::mem::take(&mut self.held);
+        if !held.is_empty() {
+            out.push(CallPart::Arguments(held));
+        }
+        Ok(())
     }
 
     fn arguments(&mut self, piece: String, out: &mut Vec<CallPart>) {

@@ -6,6 +6,7 @@ mod format;
 mod grammar;
 mod head;
 mod json_call;
+mod json_formats;
 mod markers;
 mod notation;
 mod notation_rules;
@@ -13,8 +14,10 @@ mod numbers;
 mod parameters;
 mod parser;
 mod rules;
+mod schemas;
 mod shape;
 mod spaced;
+mod tagged_formats;
 #[cfg(test)]
 mod tests;
 mod values;

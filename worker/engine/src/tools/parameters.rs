@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::notation::{Notation, ValueScan};
-use super::xml_call::Tags;
+use super::xml_call::{Tags, ValueSpelling};
 
 /// Longer texts in front of arguments name no tool, and longer ones in front of a value no parameter.
 pub(super) const LONGEST_HEAD: usize = 512;
@@ -20,7 +20,7 @@ pub(super) struct CallReader {
 
 #[derive(Clone, Debug)]
 enum CallSpelling {
-    Tags { tags: &'static Tags, tool: String, key: Option<String> },
+    Tags { tags: &'static Tags, tool: String, key: Option<(String, ValueSpelling)> },
     Notation { notation: &'static Notation, is_listed: bool, key: Option<(String, ValueScan)> },
 }
 
@@ -91,15 +91,15 @@ impl CallReader {
     pub(super) fn step(&mut self, text: &mut String, schemas: &BTreeMap<String, Value>) -> ArgumentsRead {
         let between = if self.has_parameters { ", " } else { "" };
         let progress = match &mut self.spelling {
-            CallSpelling::Tags { tags, tool, key: key @ Some(_) } => {
+            CallSpelling::Tags { tags, tool, key: place @ Some(_) } => {
+                let Some((key, spelling)) = place.clone() else { return ArgumentsRead::More };
                 let root = schemas.get(tool).unwrap_or(&Value::Null);
-                let known = key.as_deref().unwrap_or_default();
-                let schema = root.get("properties").and_then(|properties| properties.get(known));
-                let Some(end) = tags.end_of_value(schema, root, text) else { return ArgumentsRead::More };
+                let schema = root.get("properties").and_then(|properties| properties.get(&key));
+                let Some(end) = tags.end_of_value(schema, root, spelling, text) else { return ArgumentsRead::More };
                 let (value, rest) = (&text[..end], text[end + tags.value.1.len()..].to_owned());
-                let known = Value::String(known.to_owned());
-                let piece = format!("{between}{known}: {}", tags.value(schema, root, tags.without_open(value)));
-                *key = None;
+                let value = tags.value(schema, root, spelling, tags.without_open(value));
+                let piece = format!("{between}{}: {value}", Value::String(key));
+                *place = None;
                 *text = rest;
                 ArgumentsRead::Piece(piece)
             }
@@ -122,7 +122,7 @@ impl CallReader {
 fn tag_head(tags: &Tags, text: &str) -> HeadRead {
     let leading = text.len() - text.trim_start().len();
     let body = &text[leading..];
-    let end = body.find(tags.head_end).into_iter().chain(body.find('<')).min();
+    let end = body.find(tags.head_end).filter(|_| !tags.head_end.is_empty()).into_iter().chain(body.find('<')).min();
     let Some(end) = end else {
         return if text.len() > LONGEST_HEAD { HeadRead::NoName } else { HeadRead::More };
     };
@@ -134,7 +134,7 @@ fn tag_head(tags: &Tags, text: &str) -> HeadRead {
     HeadRead::Name(name.to_owned(), leading + end + if has_end { tags.head_end.len() } else { 0 })
 }
 
-fn tag_key(tags: &Tags, key: &mut Option<String>, text: &mut String) -> ArgumentsRead {
+fn tag_key(tags: &Tags, key: &mut Option<(String, ValueSpelling)>, text: &mut String) -> ArgumentsRead {
     text.drain(..text.len() - text.trim_start().len());
     if let Some(end) = tags.ends.iter().find(|end| text.starts_with(**end)) {
         text.drain(..end.len());
@@ -142,8 +142,10 @@ fn tag_key(tags: &Tags, key: &mut Option<String>, text: &mut String) -> Argument
     }
     if let Some(rest) = text.strip_prefix(tags.key.0) {
         let Some(at) = rest.find(tags.key.1) else { return ArgumentsRead::More };
-        *key = Some(rest[..at].trim().to_owned());
-        *text = rest[at + tags.key.1.len()..].to_owned();
+        let behind = &rest[at + tags.key.1.len()..];
+        let Some((spelling, length)) = tags.spelling_behind_key(behind) else { return ArgumentsRead::More };
+        *key = Some((rest[..at].trim().to_owned(), spelling));
+        *text = behind[length..].to_owned();
         return ArgumentsRead::Piece(String::new());
     }
     let may_be = |mark: &str| mark.starts_with(text.as_str());

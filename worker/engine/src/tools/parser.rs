@@ -1,6 +1,8 @@
 //! An answer's text in, text and calls out, piece by piece. Calls do not depend on where the pieces are cut, and text
 //! that only looked like a call comes out as text.
 
+mod channels;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -29,6 +31,8 @@ pub struct ToolParser {
     calls: usize,
     /// Whether any text has come out since the last call.
     has_spoken: bool,
+    /// Whether the header of a message has been read.
+    has_messages: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -62,9 +66,6 @@ enum Message {
     Thought,
 }
 
-/// The marks that end a message in a channel.
-const MESSAGE_ENDS: [&str; 5] = ["<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>"];
-
 impl ToolParser {
     /// A parser for an answer in this format. `schemas` are those of the tools' parameters, by name.
     pub fn new(format: ToolFormat, schemas: Arc<BTreeMap<String, Value>>) -> Self {
@@ -83,6 +84,7 @@ impl ToolParser {
             spaces: String::new(),
             calls: 0,
             has_spoken: false,
+            has_messages: false,
         }
     }
 
@@ -104,6 +106,8 @@ impl ToolParser {
             State::Message(Message::Text) => self.text(&rest, &mut out),
             // Arguments are as long as the model wrote them.
             State::Arguments(..) | State::Parameters(_) | State::Objects { begun: true, .. } => {}
+            // A header that was cut.
+            State::Channel(_) if self.has_messages || !self.block.is_empty() || rest.starts_with('<') => {}
             State::Objects { .. } | State::Head(_) | State::CallHead { .. } | State::Channel(_) => {
                 let block = std::mem::take(&mut self.block) + &rest;
                 self.text(&block, &mut out);
@@ -119,6 +123,21 @@ impl ToolParser {
     /// Whether the text of the answer is being read, and no call.
     pub fn is_in_text(&self) -> bool {
         matches!(self.state, State::Text | State::Message(_))
+    }
+
+    /// Whether what is being read is shown to nobody as an answer: a thought, or the header of a message.
+    pub fn is_hidden(&self) -> bool {
+        match self.state {
+            State::Channel(_) | State::Message(Message::Thought) => true,
+            // Between two messages.
+            State::Text => self.has_messages,
+            _ => false,
+        }
+    }
+
+    /// Whether a thought is being read.
+    pub fn is_in_thought(&self) -> bool {
+        matches!(self.state, State::Message(Message::Thought))
     }
 
     /// The number of calls so far.
@@ -148,8 +167,8 @@ impl ToolParser {
             if begin.is_empty() {
                 return false;
             }
-            if begin.starts_with('{') {
-                self.state = State::Objects { inside: None, listed: false, begun: false };
+            if begin.starts_with(self.format.begins()) {
+                self.state = self.behind_mark("");
                 self.block = std::mem::take(&mut self.spaces);
                 return true;
             }
@@ -166,7 +185,7 @@ impl ToolParser {
             self.text(&text, out);
             if opens {
                 mark.clone_into(&mut self.block);
-                self.state = self.behind_mark();
+                self.state = self.behind_mark(mark);
             }
             return true;
         }
@@ -177,16 +196,16 @@ impl ToolParser {
         false
     }
 
-    fn behind_mark(&self) -> State {
+    fn behind_mark(&self, mark: &str) -> State {
         match &self.format.call {
             CallShape::Tags(tags) => State::CallHead { reader: CallReader::of_tags(tags), is_behind_call: false },
             CallShape::Notation(notation) => {
-                let is_listed = self.format.all.0.iter().any(|text| text.ends_with('['));
-                State::CallHead { reader: CallReader::of_notation(notation, is_listed), is_behind_call: false }
+                let reader = CallReader::of_notation(notation, self.format.is_listed());
+                State::CallHead { reader, is_behind_call: false }
             }
             CallShape::Head(head) if head.in_channels => State::Channel(head),
             CallShape::Head(head) => State::Head(head),
-            CallShape::Object(_) => State::Objects { inside: None, listed: false, begun: false },
+            CallShape::Object(_) => State::Objects { inside: None, listed: mark.ends_with('['), begun: false },
         }
     }
 
@@ -241,6 +260,7 @@ impl ToolParser {
             return true;
         };
         let buffer = std::mem::take(&mut self.buffer);
+        let is_keyed = matches!(&self.format.call, CallShape::Object(shape) if shape.is_keyed);
         let mut parts = Vec::new();
         for (at, c) in buffer.char_indices() {
             let was_named = inside.as_ref().is_some_and(JsonCall::is_named);
@@ -253,7 +273,7 @@ impl ToolParser {
                 Some(call) => failed = call.push(c, &mut parts).is_err(),
                 None if c.is_whitespace() || (c == ',' && listed) || (c == ';' && begun) => {}
                 None if c == '[' && !listed && !begun => listed = true,
-                None if c == '{' => inside = Some(JsonCall::default()),
+                None if c == '{' => inside = Some(if is_keyed { JsonCall::keyed() } else { JsonCall::default() }),
                 None if c == ']' && listed => over = true,
                 None => failed = true,
             }
@@ -266,7 +286,7 @@ impl ToolParser {
                     CallPart::Arguments(piece) => self.arguments(piece, out),
                     CallPart::End => {
                         inside = None;
-                        over = !listed && self.format.first.is_some();
+                        over = !listed && self.format.has_marks_each() && self.format.first.is_some();
                     }
                 }
             }
@@ -395,50 +415,6 @@ impl ToolParser {
             self.block.push(c);
         }
         self.give_up(out)
-    }
-
-    fn step_channel(&mut self, head: &'static HeadShape, out: &mut Vec<ToolEvent>) -> bool {
-        const END: &str = "<|message|>";
-        const BEGINNINGS: [&str; 3] = ["<|channel|>", "<|start|>", " to="];
-        let begins = |header: &str| header.starts_with(&self.buffer) || self.buffer.starts_with(header);
-        if self.block.is_empty() && !BEGINNINGS.into_iter().any(begins) {
-            self.state = State::Text;
-            return true;
-        }
-        let Some(at) = self.buffer.find(END) else {
-            return if self.buffer.len() > LONGEST_HEAD { self.give_up_with_buffer(out) } else { false };
-        };
-        let rest = self.buffer.split_off(at + END.len());
-        let mut header = std::mem::replace(&mut self.buffer, rest);
-        header.truncate(at);
-        let is_thought = header.contains("analysis");
-        self.state = match head.name(&header) {
-            Some(name) => {
-                self.begin(name, out);
-                State::Arguments(head, ValueEnd::default())
-            }
-            None => State::Message(if is_thought { Message::Thought } else { Message::Text }),
-        };
-        self.block.clear();
-        true
-    }
-
-    fn step_message(&mut self, message: Message, out: &mut Vec<ToolEvent>) -> bool {
-        let end = MESSAGE_ENDS.iter().filter_map(|mark| self.buffer.find(mark)).min();
-        let held = MESSAGE_ENDS.iter().map(|mark| longest_start(mark, &self.buffer)).max().unwrap_or(0);
-        let length = end.unwrap_or(self.buffer.len() - held);
-        let rest = self.buffer.split_off(length);
-        let text = std::mem::replace(&mut self.buffer, rest);
-        match message {
-            Message::Thought if !text.is_empty() => out.push(ToolEvent::Thought(text)),
-            Message::Thought => {}
-            Message::Text => self.text(&text, out),
-        }
-        if end.is_some() {
-            // The mark is read as one between messages.
-            self.state = State::Text;
-        }
-        end.is_some()
     }
 }
 

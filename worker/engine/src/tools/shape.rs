@@ -71,6 +71,8 @@ pub(super) struct ObjectShape {
     pub(super) behind: &'static str,
     /// The end of a fenced block around a list of calls.
     pub(super) fence: &'static str,
+    /// Whether the name is the key of the arguments. Then the object has no other fields.
+    pub(super) is_keyed: bool,
 }
 
 impl ObjectShape {
@@ -84,6 +86,7 @@ impl ObjectShape {
         before: "",
         behind: "",
         fence: "",
+        is_keyed: false,
     };
 }
 
@@ -99,6 +102,21 @@ pub enum CallIds {
 }
 
 impl CallFormat {
+    /// The character with which calls begin that take the place of text.
+    pub(super) fn begins(&self) -> char {
+        self.all.0.first().and_then(|text| text.chars().next()).unwrap_or('{')
+    }
+
+    /// Whether calls are in a list between brackets.
+    pub(super) fn is_listed(&self) -> bool {
+        self.all.0.iter().any(|text| text.trim_end().ends_with('['))
+    }
+
+    /// Whether each call has a mark of its own in front of it.
+    pub(super) fn has_marks_each(&self) -> bool {
+        self.each.0.iter().any(|text| !text.is_empty())
+    }
+
     /// Most formats have this.
     pub(super) const BASE: Self = Self {
         known_by: &[],

@@ -23,6 +23,10 @@ impl CallShape {
     fn written(&self, index: usize, name: &str, arguments: &str) -> String {
         let in_json = || serde_json::from_str(arguments).map_or_else(|_| arguments.to_owned(), |value| spaced(&value));
         match self {
+            Self::Object(shape) if shape.is_keyed => {
+                let [open, close] = [shape.open, shape.close].map(first);
+                format!("{open}{}: {}{close}", Value::from(name), in_json())
+            }
             Self::Object(shape) => {
                 let [open, between, close] = [shape.open, shape.between, shape.close].map(first);
                 let (name_key, arguments_key, name) = (shape.name, shape.arguments, Value::from(name));

@@ -1,6 +1,7 @@
 //! The worker's API over real sockets, with a scripted decoder.
 
 mod answers;
+mod channels;
 mod failures;
 mod forms;
 mod nonsense;

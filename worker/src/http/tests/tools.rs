@@ -198,7 +198,74 @@ fn families() -> Vec<(ToolFormat, String)> {
             ),
         ),
         (Nemotron, family("", "<TOOLCALL>[", LISTED, ", ", "]</TOOLCALL>")),
+        (
+            GlmTight,
+            family(
+                "",
+                "",
+                &format!(
+                    "<tool_call>{{{{ f.name }}}}{}</tool_call>",
+                    tagged("<arg_key>KEY</arg_key>", "<arg_value>VALUE</arg_value>")
+                ),
+                "",
+                "",
+            ),
+        ),
+        (
+            MistralIds,
+            family("", "", "[TOOL_CALLS]{{ f.name }}[CALL_ID]{{ c.id }}[ARGS]{{ f.arguments | tojson }}", "", ""),
+        ),
+        (DeepSeekMarkup, markup("function_calls")),
+        (DeepSeekMarkup4, markup("tool_calls")),
+        (FireFunction, family("{{ functions }}", " functools[", LISTED, ", ", "]")),
+        (
+            Functionary,
+            family("", "", "{{ '<function=' + f.name + '>' }}{{ f.arguments | tojson }}{{ '</function>' }}", "", ""),
+        ),
+        (
+            Apertus,
+            family(
+                "",
+                "<|tools_prefix|>[",
+                "{{ '{' }}{{ f.name | tojson }}: {{ f.arguments | tojson }}{{ '}' }}",
+                ", ",
+                "]<|tools_suffix|>",
+            ),
+        ),
+        (GigaChat, family("", "<|function_call|>", LISTED, "", "")),
+        (
+            ToolCallsList,
+            family(
+                "",
+                "<tool_calls>[",
+                "{\"name\": {{ f.name | tojson }}, \"arguments\": {{ f.arguments | tojson }}, \"id\": \"{{ c.id }}\"}",
+                ", ",
+                "]</tool_calls>",
+            ),
+        ),
+        (ToolCallsLines, family("", "<tool_calls>\n", LISTED, "\n", "\n</tool_calls>")),
+        (JsonList, family("make calls in a single JSON array: ", "[", LISTED, ", ", "]")),
+        (
+            PythonList,
+            family(
+                "in the format of [func_name1(params_name1=params_value1)]",
+                "[",
+                "{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson if v is not boolean else v }}\
+                 {{ '' if loop.last else ', ' }}{% endfor %})",
+                ", ",
+                "]",
+            ),
+        ),
     ]
+}
+
+/// A family of templates whose calls say which values are texts.
+fn markup(all: &str) -> String {
+    let parameters = "{% for k, v in f.arguments | items %}<｜DSML｜parameter name=\"{{ k }}\" \
+                      string=\"{{ 'true' if v is string else 'false' }}\">{{ v if v is string else v | tojson }}\
+                      </｜DSML｜parameter>\n{% endfor %}";
+    let call = format!("<｜DSML｜invoke name=\"{{{{ f.name }}}}\">\n{parameters}</｜DSML｜invoke>\n");
+    family("", &format!("<｜DSML｜{all}>\n"), &call, "", &format!("</｜DSML｜{all}>"))
 }
 
 /// A family of templates whose calls have no quotes, and their keys in the order of the alphabet.
@@ -380,8 +447,11 @@ async fn failed<T>(checks: Vec<tokio::task::JoinHandle<T>>) -> usize {
     failed
 }
 
-/// `../shared/data/chat-templates` beside the repository.
+/// `../shared/data/chat-templates` beside the repository, or a folder that the environment names.
 fn real_templates() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("MODEL_BOSS_CHAT_TEMPLATES") {
+        return Some(named.into());
+    }
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
     let folder = repository.parent()?.join("shared/data/chat-templates");
     folder.join("cases.json").is_file().then_some(folder)
