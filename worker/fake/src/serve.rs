@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
+use std::num::NonZero;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,7 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Report};
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, ErrorSource, HealthQuestion, Readiness, ResidencyMode, StreamStats,
-    WorkerHealth, WorkerSpec, headers, refuse_demands,
+    WorkerCores, WorkerHealth, WorkerOrder, WorkerSpec, headers, refuse_demands,
 };
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -105,6 +106,12 @@ impl FakeWorker {
         })
     }
 
+    /// The cores of a model on the host, as the behaviour sets them.
+    fn cores(&self) -> Option<WorkerCores> {
+        let cores = NonZero::new(self.behaviour.cores).filter(|_| self.spec.device == DeviceId::Cpu)?;
+        Some(WorkerCores { threads: self.spec.threads.unwrap_or(cores), cores })
+    }
+
     fn context_length(&self) -> u64 {
         self.spec.context_length.unwrap_or(self.behaviour.context_length)
     }
@@ -116,6 +123,7 @@ pub(crate) async fn serve(
     behaviour: Arc<Behaviour>,
     control: Arc<Control>,
     manner: Manner,
+    mut orders: mpsc::UnboundedReceiver<WorkerOrder>,
 ) -> Result<(), FakeFailure> {
     let port = spec.port;
     let listener =
@@ -141,6 +149,7 @@ pub(crate) async fn serve(
                     tokio::spawn(connection(stream, Arc::clone(&worker), drain.clone()));
                 }
             }
+            Some(WorkerOrder::Cpu(share)) = orders.recv() => worker.control.report(&Report::Share { share }),
             _ = terminate.recv() => {
                 worker.control.report(&Report::Terminating);
                 if !worker.behaviour.ignore_sigterm {
@@ -265,6 +274,7 @@ async fn health(worker: &FakeWorker, question: HealthQuestion) -> CannedAnswer {
         held: worker.held(),
         may_hold: Vec::new(),
         engine: worker.counters.engine(),
+        cores: worker.cores(),
         streaming: worker.streaming(ready),
     };
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
