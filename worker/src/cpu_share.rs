@@ -9,7 +9,7 @@ use model_boss_protocol::CpuShare;
 use rayon::ThreadPool;
 use tracing::{debug, warn};
 
-use crate::gate::Shares;
+use crate::gate::ShareOrders;
 use crate::threads::ComputeThreads;
 
 /// The file in which Linux keeps the priority of the process's session.
@@ -18,17 +18,23 @@ const AUTOGROUP: &str = "/proc/self/autogroup";
 /// The threads of the next step, by the coordinator's last order.
 pub(crate) struct StepThreads {
     threads: ComputeThreads,
-    shares: Shares,
+    shares: ShareOrders,
     /// The share that steps run with; `None`: all threads.
     now: Option<CpuShare>,
     /// The last pool that was smaller than all threads, kept for the next request of another model.
     part: Option<(CpuShare, ThreadPool)>,
-    session: Session,
+    session: WorkerSession,
 }
 
 impl StepThreads {
-    pub(crate) fn new(threads: ComputeThreads, shares: Shares) -> Self {
-        Self { threads, shares, now: None, part: None, session: Session { nice: 0, file: Some(AUTOGROUP.into()) } }
+    pub(crate) fn new(threads: ComputeThreads, shares: ShareOrders) -> Self {
+        Self {
+            threads,
+            shares,
+            now: None,
+            part: None,
+            session: WorkerSession { nice: 0, file: Some(AUTOGROUP.into()) },
+        }
     }
 
     /// Runs a step. Products in it are shared by the threads of the present share.
@@ -67,13 +73,13 @@ impl StepThreads {
 
 /// The priority of the process's session, which a worker has for itself. Linux with `autogroup` divides a core between
 /// sessions before it looks at threads.
-struct Session {
+struct WorkerSession {
     nice: u8,
     /// The file to write; `None` where the system has none.
     file: Option<PathBuf>,
 }
 
-impl Session {
+impl WorkerSession {
     /// Sets the priority, which needs no rights. The system takes few changes in a second: after a refusal the next
     /// step tries again.
     fn set(&mut self, nice: u8) {
@@ -136,14 +142,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("autogroup");
         let read = || fs::read_to_string(&file).unwrap_or_default();
-        let mut session = Session { nice: 0, file: Some(file.clone()) };
+        let mut session = WorkerSession { nice: 0, file: Some(file.clone()) };
         session.set(0);
         assert!(!file.exists(), "nothing to change");
         session.set(9);
         assert_eq!(read(), "9");
         session.set(0);
         assert_eq!(read(), "0");
-        let mut none = Session { nice: 0, file: Some(folder.path().join("absent/autogroup")) };
+        let mut none = WorkerSession { nice: 0, file: Some(folder.path().join("absent/autogroup")) };
         none.set(9);
         assert!(none.file.is_none() && none.nice == 0);
     }

@@ -18,7 +18,7 @@ const LONGEST_LINE: u64 = 16 << 20;
 const LONGEST_ORDER: u64 = 64 << 10;
 
 /// The share of the cores by the coordinator's last order; `None` before the first.
-pub(crate) type Shares = watch::Receiver<Option<CpuShare>>;
+pub(crate) type ShareOrders = watch::Receiver<Option<CpuShare>>;
 
 /// No start line came.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub(crate) enum GateError {
 }
 
 /// Waits for the start line, and from then on reads orders and watches the lifeline on a thread of its own.
-pub(crate) fn wait_for_spec() -> Result<(WorkerSpec, Shares), GateError> {
+pub(crate) fn wait_for_spec() -> Result<(WorkerSpec, ShareOrders), GateError> {
     let (sender, line) = mpsc::sync_channel(1);
     let (share, shares) = watch::channel(None);
     let watch = move || {

@@ -15,7 +15,7 @@ use tokio::sync::{SetOnce, mpsc};
 
 use crate::defaults::RequestDefaults;
 use crate::forms::Forms;
-use crate::gate::Shares;
+use crate::gate::ShareOrders;
 use crate::metrics::WorkerMetrics;
 use crate::text::TextSide;
 use crate::threads::ComputeThreads;
@@ -33,7 +33,7 @@ pub(crate) struct WorkerState {
     /// The threads that compute on the CPU.
     pub(crate) threads: ComputeThreads,
     /// The share of them that the coordinator ordered last.
-    pub(crate) shares: Shares,
+    pub(crate) shares: ShareOrders,
     progress: AtomicU32,
     draining: AtomicBool,
     serving: SetOnce<Serving>,
@@ -72,7 +72,7 @@ impl WorkerState {
         spec: WorkerSpec,
         access: Access,
         defaults: RequestDefaults,
-        (instructions, threads, shares): (InstructionSet, ComputeThreads, Shares),
+        (instructions, threads, shares): (InstructionSet, ComputeThreads, ShareOrders),
     ) -> Self {
         let metrics = WorkerMetrics::new();
         let activity = Arc::new(Activity::new(metrics.histograms()));

@@ -6,6 +6,7 @@
 
 mod control;
 mod decode;
+mod echo;
 mod failure;
 mod llama_server;
 mod rough;

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -30,6 +30,7 @@ use tokio::time::Instant;
 
 use crate::control::Control;
 use crate::decode::{Decode, FakeCounters};
+use crate::echo::{echo, json_or_text, readable};
 use crate::failure::{FakeFailure, exit_now};
 use crate::llama_server;
 use crate::rough::{answer_badly, answer_raw};
@@ -457,24 +458,6 @@ fn whole(status: StatusCode, body: Bytes) -> CannedAnswer {
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     answer
-}
-
-fn echo(headers: &HeaderMap, body: &[u8]) -> String {
-    let env: BTreeMap<String, String> = std::env::vars().collect();
-    json!({ "body": json_or_text(body), "headers": readable(headers), "env": env }).to_string()
-}
-
-fn json_or_text(body: &[u8]) -> Value {
-    serde_json::from_slice(body).unwrap_or_else(|_| String::from_utf8_lossy(body).into())
-}
-
-/// The headers as texts, without the token.
-fn readable(headers: &HeaderMap) -> BTreeMap<String, String> {
-    headers
-        .iter()
-        .filter(|(name, _)| *name != header::AUTHORIZATION)
-        .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
-        .collect()
 }
 
 /// An answer's body, sent at once or frame by frame.
