@@ -5,9 +5,8 @@ use std::num::NonZero;
 
 use serde::{Deserialize, Serialize};
 
-/// The lowest priority of a share. A thread of it still gets about a tenth of a core beside a thread of usual priority,
-/// so that no model is starved.
-pub const LOWEST_NICE: u8 = 10;
+/// The `nice` value of the lowest priority.
+pub const LOWEST_NICE: u8 = 19;
 
 /// The cores of a worker that computes on the host, as it reports them when it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -35,7 +35,9 @@ const LEAST: u64 = CORE / 10;
 ///   get the rest.
 /// - Parts of a core or more become whole threads. The largest remainders are rounded up first, and between equals that
 ///   of the more important and then of the earlier claim.
-/// - A smaller part becomes one thread of low priority, to which the system gives about that part of a core.
+/// - Smaller parts that together come to a core or more, when rounded, become one thread each. Otherwise no core is left
+///   to them, and they compute in the gaps of the others, with all their threads. Both have a low priority, by which the
+///   system gives them about their part.
 /// - Where the system first divides cores between sessions, each worker's session has a weight by its part of them.
 pub(crate) fn divide(claims: &[CoreClaim]) -> Vec<CpuShare> {
     if let [alone] = claims {
@@ -44,6 +46,7 @@ pub(crate) fn divide(claims: &[CoreClaim]) -> Vec<CpuShare> {
     let parts = parts(claims);
     let round = |sum: u64| (sum + CORE / 2) / CORE;
     let small: u64 = parts.iter().filter(|part| **part < CORE).sum();
+    let in_gaps = round(small) == 0;
     let threads = round(parts.iter().sum()).saturating_sub(round(small));
     let floors: u64 = parts.iter().map(|part| part / CORE).sum();
     let mut spare = threads.saturating_sub(floors);
@@ -56,9 +59,16 @@ pub(crate) fn divide(claims: &[CoreClaim]) -> Vec<CpuShare> {
             spare -= 1;
         }
     }
+    for (at, part) in parts.iter().enumerate().filter(|(_, part)| **part < CORE) {
+        let WorkerCores { threads, cores } = claims[at].cores;
+        whole[at] = if in_gaps && *part > 0 { u64::from(threads.min(cores).get()) } else { 1 };
+    }
     // Where no thread has the usual priority, the most important ones get it: other programs should not disturb them.
-    let nices: Vec<u8> =
-        parts.iter().map(|part| if *part >= ALMOST { 0 } else { nice(*part, CORE).min(LOWEST_NICE) }).collect();
+    let of_threads = |at: usize| match parts[at] {
+        part if part >= ALMOST => 0,
+        part => nice(part.max(LEAST), CORE * whole[at]),
+    };
+    let nices: Vec<u8> = (0..claims.len()).map(of_threads).collect();
     let least = nices.iter().copied().min().unwrap_or(0);
     let largest = parts.iter().copied().max().unwrap_or(0);
     let share = |at: usize| {
@@ -142,11 +152,11 @@ mod tests {
     }
 
     #[test]
-    fn fa_5_less_than_a_core_is_one_thread_of_low_priority() {
-        assert_eq!(shares(2, &[2, 5]), "2 1/7", "0.22 of a core");
-        assert_eq!(shares(2, &[2, 8]), "2 1/10", "no model is starved");
+    fn fa_5_less_than_a_core_is_a_low_priority() {
+        assert_eq!(shares(2, &[2, 5]), "2 2/10", "0.22 of a core, in the gaps");
+        assert_eq!(shares(2, &[2, 8]), "2 2/13", "no model is starved");
         assert_eq!(shares(1, &[2, 5]), "1 1/10");
-        assert_eq!(shares(8, &[0, 9, 9]), "8 1/10 1/10");
+        assert_eq!(shares(8, &[0, 9, 9]), "8 8/19 8/19");
         // Many small parts fill cores, which the others then do not use.
         assert_eq!(shares(8, &[2, 5, 5, 5, 5, 5, 5, 5, 5]), "4 1/3 1/3 1/3 1/3 1/3 1/3 1/3 1/3");
     }
@@ -192,18 +202,23 @@ mod tests {
             let wanted: u32 = wants.iter().map(|(_, threads)| *threads).sum();
             for (share, claim) in shares.iter().zip(&claims) {
                 prop_assert!(share.threads <= claim.cores.threads);
-                prop_assert!(share.nice <= LOWEST_NICE && (share.nice == 0 || share.threads.get() == 1));
+                prop_assert!(share.nice <= LOWEST_NICE && share.group_nice <= LOWEST_NICE);
             }
             if claims.len() > 1 {
                 let all: u32 = shares.iter().map(|share| share.threads.get()).sum();
                 prop_assert!(all >= cores.min(wanted), "cores without a thread: {:?}", shares);
-                let several = shares.iter().map(|share| share.threads.get()).filter(|threads| *threads > 1);
+                let usual = shares.iter().filter(|share| share.nice == 0).map(|share| share.threads.get());
+                let several = usual.filter(|threads| *threads > 1);
                 prop_assert!(several.sum::<u32>() <= cores, "threads of one model wait for each other: {:?}", shares);
             }
             for (a, first) in shares.iter().zip(&claims) {
                 for (b, second) in shares.iter().zip(&claims) {
                     if first.priority < second.priority && first.cores.threads >= second.cores.threads {
-                        prop_assert!(a.threads >= b.threads && a.nice <= b.nice, "{:?} {:?}", shares, claims);
+                        let more = a.threads >= b.threads || b.nice > 0;
+                        // Several threads of a lower priority may weigh more than one of a higher.
+                        let nicer = a.nice <= b.nice || a.threads > b.threads;
+                        let nicer = nicer && a.group_nice <= b.group_nice;
+                        prop_assert!(more && nicer, "{:?} {:?}", shares, claims);
                     }
                 }
             }

@@ -778,7 +778,8 @@ impl World {
                 assert!(computing.len() > 1 || share == whole, "{} is alone and has {share:?}", slot.model);
             }
         }
-        let threads = computing.iter().filter_map(|slot| Some(slot.cpu_share?.threads.get()));
+        let usual = computing.iter().filter_map(|slot| slot.cpu_share).filter(|share| share.nice == 0);
+        let threads = usual.map(|share| share.threads.get());
         let several: u32 = threads.filter(|threads| *threads > 1).sum();
         let cores = computing.iter().filter_map(|slot| Some(slot.cores?.cores.get())).max().unwrap_or(0);
         let bound = self.settings.share_cores && computing.len() > 1;
