@@ -194,6 +194,7 @@ impl Bench {
                 }
                 Effect::AwaitLease { .. }
                 | Effect::CancelLease { .. }
+                | Effect::ShareCores { .. }
                 | Effect::ForgetModel { .. }
                 | Effect::Learned(_)
                 | Effect::Done { .. }
