@@ -35,9 +35,9 @@ const LEAST: u64 = CORE / 10;
 ///   get the rest.
 /// - Parts of a core or more become whole threads. The largest remainders are rounded up first, and between equals that
 ///   of the more important and then of the earlier claim.
-/// - Smaller parts that together come to a core or more, when rounded, become one thread each. Otherwise no core is left
-///   to them, and they compute in the gaps of the others, with all their threads. Both have a low priority, by which the
-///   system gives them about their part.
+/// - Smaller parts that together come to a core or more, when rounded, become one thread each. Otherwise no core is
+///   left to them, and they compute in the gaps of the others, with all their threads. Both have a low priority, by
+///   which the system gives them about their part.
 /// - Where the system first divides cores between sessions, each worker's session has a weight by its part of them.
 pub(crate) fn divide(claims: &[CoreClaim]) -> Vec<CpuShare> {
     if let [alone] = claims {
