@@ -177,6 +177,7 @@ impl Driver {
                 });
             }
             Effect::Stop { slot } => self.supervisor.stop(slot),
+            Effect::ShareCores { slot, share } => self.supervisor.share_cores(slot, share),
             Effect::Dispatch { request, slot, priority, queued, loading, rung } => {
                 let Some(worker) = self.supervisor.worker(slot).cloned() else {
                     return Some(Event::Finished { request, outcome: RequestOutcome::LostBeforeAnswer, tokens: None });

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use model_boss_dialects::EngineDialect;
 use model_boss_http::upstream::Upstream;
-use model_boss_protocol::{Backend, ModelId};
+use model_boss_protocol::{Backend, CpuShare, ModelId};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +31,8 @@ pub(crate) struct Worker {
     pub(crate) kill_reason: OnceLock<&'static str>,
     /// The token is cancelled when a worker that has served has ended, or is being ended.
     pub(crate) ended: CancellationToken,
+    /// The threads that the worker was last ordered to compute with.
+    pub(crate) share: watch::Sender<Option<CpuShare>>,
 }
 
 impl Worker {

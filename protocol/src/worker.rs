@@ -1,8 +1,9 @@
 //! The protocol between the coordinator and a worker, apart from OpenAI's API: the start line, health, exit codes.
 //!
 //! A worker does nothing until one line of [`WorkerSpec`] arrives on its stdin. That is the gate: the coordinator
-//! writes the line only after the lease ledger has recorded the worker's pid. The pipe stays open. Its end means that
-//! the coordinator has ended, and the worker exits at once.
+//! writes the line only after the lease ledger has recorded the worker's pid. The pipe stays open, and carries a
+//! [`WorkerOrder`](crate::WorkerOrder) now and then. Its end means that the coordinator has ended, and the worker exits
+//! at once.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -11,7 +12,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteCount, Category, DeviceId, Generation, InstructionSet, ModelId, Residency, SpawnToken, Thinking};
+use crate::{
+    ByteCount, Category, DeviceId, Generation, InstructionSet, ModelId, Residency, SpawnToken, Thinking, WorkerCores,
+};
 
 /// Names of headers on the private connection between coordinator and worker.
 pub mod headers {
@@ -253,6 +256,9 @@ pub struct WorkerHealth {
     /// The counts of the engine's work.
     #[serde(default)]
     pub engine: EngineStats,
+    /// The cores that the worker computes with; `None` if it computes on another device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<WorkerCores>,
     /// The state of streaming; `None` where all layers are resident.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streaming: Option<StreamStats>,

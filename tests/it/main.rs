@@ -15,6 +15,7 @@ mod config;
 mod config_chaos;
 mod context_length;
 mod coordinator_death;
+mod cores;
 mod descriptors;
 mod dialects;
 mod disconnect;

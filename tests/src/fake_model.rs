@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use model_boss_fake_worker::behaviour::{Behaviour, FILE, FakeCommand, Report};
-use model_boss_protocol::{ByteCount, DeviceId, Generation};
+use model_boss_protocol::{ByteCount, CpuShare, DeviceId, Generation};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -217,6 +217,15 @@ impl FakeWorker {
     pub async fn answered(&mut self) -> u64 {
         self.report("answers a request", |report| match report {
             Report::Answered { number } => Some(*number),
+            _ => None,
+        })
+        .await
+    }
+
+    /// The next share of the cores that the worker was given.
+    pub async fn share(&mut self) -> CpuShare {
+        self.report("gets a share of the cores", |report| match report {
+            Report::Share { share } => Some(*share),
             _ => None,
         })
         .await

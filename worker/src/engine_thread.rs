@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
 use crate::backend::LoadDecoder;
+use crate::cpu_share::StepThreads;
 use crate::failure::LoadFailure;
 use crate::state::{Serving, Submit, WorkerState};
 use crate::text::{self, StartHost, TextSide, TextSource};
@@ -54,7 +55,7 @@ impl EngineEnd {
 fn run(worker: &WorkerState, load: LoadDecoder, text: &TextLoading) -> LoadFailure {
     let (commands, inbox) = mpsc::channel(INBOX);
     match load_engine(worker, load, text, commands) {
-        Ok(engine) => match serve(engine, inbox) {
+        Ok(engine) => match serve(engine, StepThreads::new(worker.threads.clone(), worker.shares.clone()), inbox) {
             Ok(()) => LoadFailure::message(WorkerExit::Clean, "nothing can be asked of the engine any more"),
             Err(error @ EngineError::DeviceLost(_)) => LoadFailure::new(WorkerExit::DeviceLost, &error),
         },
@@ -112,12 +113,16 @@ fn load_text(worker: &WorkerState, host: StartHost, ended: Arc<EngineEnd>) -> st
 }
 
 /// Accepts new requests, steps, and sleeps only when there is no work.
-fn serve(mut engine: TextEngine, mut inbox: mpsc::Receiver<Submit>) -> Result<(), EngineError> {
+fn serve(
+    mut engine: TextEngine,
+    mut threads: StepThreads,
+    mut inbox: mpsc::Receiver<Submit>,
+) -> Result<(), EngineError> {
     loop {
         while let Ok(submit) = inbox.try_recv() {
             engine.submit(submit.id, submit.work, submit.reply);
         }
-        if engine.step()? == Progress::Idle {
+        if threads.run(|| engine.step())? == Progress::Idle {
             match inbox.blocking_recv() {
                 Some(submit) => engine.submit(submit.id, submit.work, submit.reply),
                 None => return Ok(()),

@@ -1,16 +1,24 @@
 //! The gate and the lifeline on standard input.
 //!
 //! The first line is the start line; nothing is loaded and no port is taken before it came. The pipe then stays open
-//! for as long as the coordinator lives, whatever happens to it, and its end ends this process at once.
+//! for as long as the coordinator lives, whatever happens to it, and its end ends this process at once. Later lines are
+//! orders to the running worker.
 
 use std::io::{self, BufRead, Read};
 use std::sync::mpsc;
 use std::thread;
 
-use model_boss_protocol::{WorkerExit, WorkerSpec, WorkerSpecError};
+use model_boss_protocol::{CpuShare, WorkerExit, WorkerOrder, WorkerSpec, WorkerSpecError};
+use tokio::sync::watch;
 
 /// A longer line is no start line.
 const LONGEST_LINE: u64 = 16 << 20;
+
+/// A longer line is no order.
+const LONGEST_ORDER: u64 = 64 << 10;
+
+/// The share of the cores by the coordinator's last order; `None` before the first.
+pub(crate) type ShareOrders = watch::Receiver<Option<CpuShare>>;
 
 /// No start line came.
 #[derive(Debug, thiserror::Error)]
@@ -26,9 +34,10 @@ pub(crate) enum GateError {
     Thread(#[source] io::Error),
 }
 
-/// Waits for the start line, and from then on watches the lifeline on a thread of its own.
-pub(crate) fn wait_for_spec() -> Result<WorkerSpec, GateError> {
+/// Waits for the start line, and from then on reads orders and watches the lifeline on a thread of its own.
+pub(crate) fn wait_for_spec() -> Result<(WorkerSpec, ShareOrders), GateError> {
     let (sender, line) = mpsc::sync_channel(1);
+    let (share, shares) = watch::channel(None);
     let watch = move || {
         let mut input = io::stdin().lock();
         let mut line = String::new();
@@ -37,26 +46,29 @@ pub(crate) fn wait_for_spec() -> Result<WorkerSpec, GateError> {
         let gated = read.as_ref().is_ok_and(|line| line.ends_with('\n'));
         let delivered = sender.send(read).is_ok();
         if gated && delivered {
-            wait_for_end(&mut input);
+            read_orders(&mut input, |WorkerOrder::Cpu(given)| {
+                let _ = share.send_replace(Some(given));
+            });
             exit_at_once();
         }
     };
     thread::Builder::new().name("lifeline".to_owned()).spawn(watch).map_err(GateError::Thread)?;
     match line.recv() {
-        Ok(Ok(line)) => Ok(WorkerSpec::from_line(&line)?),
+        Ok(Ok(line)) => Ok((WorkerSpec::from_line(&line)?, shares)),
         Ok(Err(error)) => Err(GateError::Read(error)),
         Err(mpsc::RecvError) => Err(GateError::Spec(WorkerSpecError::Closed)),
     }
 }
 
-/// Reads until every writer has closed the pipe. The bytes are ignored.
-fn wait_for_end(input: &mut impl Read) {
-    let mut scrap = [0; 512];
+/// Reads until every writer has closed the pipe. Lines that are no orders are ignored.
+fn read_orders(input: &mut impl BufRead, mut obey: impl FnMut(WorkerOrder)) {
+    let mut line = Vec::new();
     loop {
-        match input.read(&mut scrap) {
+        line.clear();
+        match input.by_ref().take(LONGEST_ORDER).read_until(b'\n', &mut line) {
             Ok(0) => return,
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return,
-            Ok(_) | Err(_) => {}
+            Ok(_) | Err(_) => WorkerOrder::from_line(&line).into_iter().for_each(&mut obey),
         }
     }
 }
@@ -67,5 +79,29 @@ fn exit_at_once() -> ! {
     // SAFETY: `_exit` has no preconditions; it ends the process without touching its memory.
     unsafe {
         nix::libc::_exit(WorkerExit::Clean.code())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fa_5_orders_are_read_until_the_pipe_ends_and_other_lines_are_ignored() {
+        let long = "x".repeat(LONGEST_ORDER as usize);
+        let lines = [
+            "{\"cpu\":{\"threads\":2,\"nice\":0}}",
+            "no order",
+            "{\"cpu\":{\"threads\":0,\"nice\":0}}",
+            "{\"later\":1}",
+            &long,
+            "\u{fffd}",
+            "{\"cpu\":{\"threads\":1,\"nice\":7,\"group_nice\":9}}",
+        ];
+        let mut seen = Vec::new();
+        read_orders(&mut lines.join("\n").as_bytes(), |WorkerOrder::Cpu(share)| {
+            seen.push((share.threads.get(), share.nice, share.group_nice));
+        });
+        assert_eq!(seen, [(2, 0, 0), (1, 7, 9)]);
     }
 }

@@ -8,6 +8,7 @@ mod backend;
 mod by_hand;
 mod command_line;
 mod commands;
+mod cpu_share;
 mod defaults;
 mod engine_thread;
 mod failure;

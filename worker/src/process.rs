@@ -10,6 +10,7 @@ use clap::Parser;
 use model_boss_protocol::{InstructionSet, WorkerExit, WorkerSpecError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
@@ -80,16 +81,16 @@ fn start(
     choose: impl FnOnce(Option<InstructionSet>) -> Result<InstructionSet, LoadFailure>,
     load: LoadDecoder,
 ) -> Result<(), LoadFailure> {
-    let (spec, access) = match &serve.model {
+    let (spec, access, shares) = match &serve.model {
         Some(model) => {
             let spec = by_hand::spec(serve, model).map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
             say("run by hand: this worker holds no lease and asks for no token");
-            (spec, Access::Open)
+            (spec, Access::Open, watch::channel(None).1)
         }
         None => {
-            let spec = gate::wait_for_spec().map_err(|error| LoadFailure::new(gate_exit(&error), &error))?;
+            let (spec, shares) = gate::wait_for_spec().map_err(|error| LoadFailure::new(gate_exit(&error), &error))?;
             let token = spec.token.clone();
-            (spec, Access::Token(token))
+            (spec, Access::Token(token), shares)
         }
     };
     let instructions = choose(cpu_features.or(spec.cpu_features))?;
@@ -103,8 +104,8 @@ fn start(
     http::check_defaults(&defaults).map_err(|error| bad_spec(format!("the manifest's params: {}", error.message)))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| LoadFailure::new(WorkerExit::DeviceLost, &error))?;
-    let result = runtime
-        .block_on(serve_until_told(Arc::new(WorkerState::new(spec, access, defaults, (instructions, threads))), load));
+    let worker = Arc::new(WorkerState::new(spec, access, defaults, (instructions, threads, shares)));
+    let result = runtime.block_on(serve_until_told(worker, load));
     // Work left on the blocking threads is for clients that are gone.
     runtime.shutdown_background();
     result

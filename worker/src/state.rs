@@ -8,15 +8,17 @@ use std::time::{Duration, Instant};
 use model_boss_engine::residency::Monitor;
 use model_boss_engine::{Activity, EngineInfo, PlaceReport, PlaceUse, Reply, SequenceId, Work};
 use model_boss_protocol::{
-    ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SpawnToken, StreamStats, WorkerHealth,
-    WorkerSpec,
+    ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SpawnToken, StreamStats, WorkerCores,
+    WorkerHealth, WorkerSpec,
 };
 use tokio::sync::{SetOnce, mpsc};
 
 use crate::defaults::RequestDefaults;
 use crate::forms::Forms;
+use crate::gate::ShareOrders;
 use crate::metrics::WorkerMetrics;
 use crate::text::TextSide;
+use crate::threads::ComputeThreads;
 
 /// The state of a worker process.
 pub(crate) struct WorkerState {
@@ -29,7 +31,9 @@ pub(crate) struct WorkerState {
     /// The instructions of the processor that products use.
     pub(crate) instructions: InstructionSet,
     /// The threads that compute on the CPU.
-    pub(crate) threads: usize,
+    pub(crate) threads: ComputeThreads,
+    /// The share of them that the coordinator ordered last.
+    pub(crate) shares: ShareOrders,
     progress: AtomicU32,
     draining: AtomicBool,
     serving: SetOnce<Serving>,
@@ -68,7 +72,7 @@ impl WorkerState {
         spec: WorkerSpec,
         access: Access,
         defaults: RequestDefaults,
-        (instructions, threads): (InstructionSet, usize),
+        (instructions, threads, shares): (InstructionSet, ComputeThreads, ShareOrders),
     ) -> Self {
         let metrics = WorkerMetrics::new();
         let activity = Arc::new(Activity::new(metrics.histograms()));
@@ -81,10 +85,16 @@ impl WorkerState {
             started: Instant::now(),
             instructions,
             threads,
+            shares,
             progress: AtomicU32::new(0.0_f32.to_bits()),
             draining: AtomicBool::new(false),
             serving: SetOnce::new(),
         }
+    }
+
+    /// The cores that the worker computes with; `None` for a model on another device.
+    pub(crate) fn cores(&self) -> Option<WorkerCores> {
+        (self.spec.device == DeviceId::Cpu).then(|| self.threads.as_cores())
     }
 
     /// Notes the share of the weights that is read.
@@ -187,6 +197,7 @@ impl WorkerState {
             held: self.held(),
             may_hold: self.may_hold(),
             engine: self.activity.stats(),
+            cores: self.cores(),
             streaming: self.monitor().map(stream_stats),
         }
     }

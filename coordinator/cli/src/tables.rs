@@ -2,7 +2,7 @@
 
 use model_boss_client::{Client, in_path};
 use model_boss_host::clocks::unix_time;
-use model_boss_protocol::{ByteCount, StreamStats, printable};
+use model_boss_protocol::{ByteCount, CpuShare, StreamStats, WorkerCores, printable};
 use serde_json::Value;
 
 use super::error::CliError;
@@ -56,9 +56,10 @@ pub(super) async fn ps(client: &Client, as_json: bool) -> Result<String, CliErro
             (Some("loading"), Some(share)) if share > 0.0 => format!("loading {:.0}%", share * 100.0),
             (state, _) => state.unwrap_or("-").to_owned(),
         };
-        [text(&slot["model"]), size.to_string(), devices.join(", "), state, layers(slot), until(slot, now)]
+        let (model, devices) = (text(&slot["model"]), devices.join(", "));
+        [model, size.to_string(), devices, state, layers(slot), threads(slot), until(slot, now)]
     });
-    Ok(table(["MODEL", "SIZE", "DEVICE", "STATE", "LAYERS", "UNTIL"], rows))
+    Ok(table(["MODEL", "SIZE", "DEVICE", "STATE", "LAYERS", "THREADS", "UNTIL"], rows))
 }
 
 /// `model-boss show`.
@@ -106,6 +107,19 @@ fn status(status: &Value) -> String {
         (_, Some(failure)) => format!("{word}: {failure}"),
         (Some(share), None) => format!("{word} {:.0}%", share * 100.0),
         (None, None) => word,
+    }
+}
+
+/// The threads that compute on the host, such as `2 of 8`, or `1 of 8, nice 7` for less than a core; `-` for a model
+/// that does not compute there now.
+fn threads(slot: &Value) -> String {
+    let read = |field: &str| slot[field].clone();
+    match (serde_json::from_value(read("cpu_share")), serde_json::from_value(read("cores"))) {
+        (Ok(CpuShare { threads, nice, .. }), Ok(WorkerCores { threads: all, .. })) => {
+            let part = if threads < all { format!("{threads} of {all}") } else { threads.to_string() };
+            if nice > 0 { format!("{part}, nice {nice}") } else { part }
+        }
+        _ => "-".to_owned(),
     }
 }
 

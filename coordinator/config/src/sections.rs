@@ -90,6 +90,8 @@ section! {
         max_loaded_models: MaxLoaded = MaxLoaded::Auto,
         /// Instructions for products on the CPU, such as `avx2`, for comparisons and bug reports; unset: the fastest.
         cpu_features: Option<InstructionSet> = None,
+        /// Models on `cpu` that compute at the same time share its cores by priority; `false`: each uses all of them.
+        share_cores: bool = true,
         /// The most that models may use of this machine's memory, e.g. "2GiB"; unset: all but a tenth that stays free.
         host_memory: Option<ByteCount> = None,
         /// Memory for idle models on `cpu` in MiB; 0 = every request loads and unloads; unset: 60 % of usable RAM.

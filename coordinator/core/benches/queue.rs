@@ -176,7 +176,7 @@ impl Bench {
                     self.after(1, "lease", Event::LeaseGranted { slot });
                 }
                 Effect::Spawn { slot, .. } => {
-                    self.after(3_000, "ready", Event::WorkerReady { slot, context_length: None });
+                    self.after(3_000, "ready", Event::WorkerReady { slot, context_length: None, cores: None });
                 }
                 Effect::Stop { slot } => {
                     let exit = model_boss_core::ExitReport {
@@ -194,6 +194,7 @@ impl Bench {
                 }
                 Effect::AwaitLease { .. }
                 | Effect::CancelLease { .. }
+                | Effect::ShareCores { .. }
                 | Effect::ForgetModel { .. }
                 | Effect::Learned(_)
                 | Effect::Done { .. }

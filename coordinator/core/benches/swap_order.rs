@@ -272,7 +272,7 @@ impl Shell {
                 }
                 Effect::Spawn { slot, .. } => {
                     self.result.loads += 1;
-                    self.after(self.load, Event::WorkerReady { slot, context_length: None });
+                    self.after(self.load, Event::WorkerReady { slot, context_length: None, cores: None });
                 }
                 Effect::Stop { slot } => {
                     let exit = ExitReport { reason: None, description: String::new(), last_lines: Vec::new() };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, DeviceId, ModelId, Priority, RequestId, Residency};
+use model_boss_protocol::{ByteCount, CpuShare, DeviceId, ModelId, Priority, RequestId, Residency};
 
 use crate::refusal::Refusal;
 use crate::{EngineOptions, Footprint, RungChoice, SlotKey};
@@ -64,6 +64,13 @@ pub enum Effect {
     ReleaseLease {
         /// The slot whose bytes are released.
         slot: SlotKey,
+    },
+    /// Tell the worker to compute with these threads from its next step on (FA-5). No event follows.
+    ShareCores {
+        /// The slot of the worker.
+        slot: SlotKey,
+        /// The worker's threads, and their priority.
+        share: CpuShare,
     },
     /// Send the request to this worker now; answer with `Finished`.
     Dispatch {

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ByteCount, Category, ClientId, DeviceId, KeepAlive, OtherLease, OtherRequest, Priority, RequestId, WorkerExit,
+    ByteCount, Category, ClientId, DeviceId, KeepAlive, OtherLease, OtherRequest, Priority, RequestId, WorkerCores,
+    WorkerExit,
 };
 use serde::Serialize;
 
@@ -106,6 +107,8 @@ pub enum Event {
         slot: SlotKey,
         /// The context the worker serves, in tokens.
         context_length: Option<u64>,
+        /// The cores the worker computes with; `None` for a model on another device and for an external engine.
+        cores: Option<WorkerCores>,
     },
     /// The worker exited and was reaped, for any reason.
     WorkerExited {

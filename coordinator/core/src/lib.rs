@@ -7,6 +7,7 @@ mod admission;
 mod by_number;
 mod catalog;
 mod client;
+mod cores;
 mod decision;
 mod device;
 mod effect;

@@ -57,6 +57,8 @@ pub struct Settings {
     /// The time for which a slot that lost a request gets no other, unless its worker is known to have exited earlier.
     #[serde(with = "span_text")]
     pub lost_pause: Duration,
+    /// Whether models that compute on the host at the same time share its cores by priority (FA-5).
+    pub share_cores: bool,
     /// The number of models of each category that may be loaded at once (MM-1).
     pub max_loaded: MaxLoaded,
     /// The action after a load that failed for another reason than the model's files (MM-4).
@@ -232,6 +234,7 @@ impl Default for Settings {
             back_off_first: Duration::from_secs(1),
             back_off_limit: Duration::from_secs(300),
             lost_pause: Duration::from_secs(1),
+            share_cores: true,
             max_loaded: MaxLoaded::Auto,
             load_failure_policy: LoadFailurePolicy::EvictAllAndRetry,
             peak_patience: Duration::from_secs(30),

@@ -6,7 +6,8 @@ use std::fmt;
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ByteCount, DeviceId, Generation, KeepAlive, Priority, RequestId, Residency, ResidencyMode, SlotId,
+    ByteCount, CpuShare, DeviceId, Generation, KeepAlive, Priority, RequestId, Residency, ResidencyMode, SlotId,
+    WorkerCores,
 };
 use serde::Serialize;
 
@@ -122,6 +123,10 @@ pub(crate) struct ModelSlot {
     pub(crate) pid: Option<u32>,
     pub(crate) port: Option<u16>,
     pub(crate) context_length: Option<u64>,
+    /// The cores that the worker computes with, if it computes on the host.
+    pub(crate) cores: Option<WorkerCores>,
+    /// The share of the cores that the worker was told last; `None`: it computes with all its threads.
+    pub(crate) share: Option<CpuShare>,
     /// Requests in flight, most important first.
     pub(crate) running: BTreeSet<(Priority, RequestId)>,
     /// The number of requests answered since READY.
@@ -161,6 +166,8 @@ impl ModelSlot {
             pid: None,
             port: None,
             context_length: None,
+            cores: None,
+            share: None,
             running: BTreeSet::new(),
             completed: 0,
             last_used: Moment::START,
@@ -211,6 +218,12 @@ impl ModelSlot {
 
     pub(crate) fn is_busy(&self) -> bool {
         !self.running.is_empty()
+    }
+
+    /// The share of the host's cores that the worker computes with for its requests in flight.
+    pub(crate) fn cpu_share(&self) -> Option<CpuShare> {
+        let cores = self.cores.filter(|_| self.is_busy())?;
+        Some(self.share.unwrap_or(CpuShare::whole(cores)))
     }
 
     /// The slot in its present generation.

@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ByteCount, Category, DeviceId, Generation, KvCacheType, ModelId, Priority, RequestId, ResidencyMode, SlotId,
+    ByteCount, Category, CpuShare, DeviceId, Generation, KvCacheType, ModelId, Priority, RequestId, ResidencyMode,
+    SlotId, WorkerCores,
 };
 use serde::{Serialize, Serializer};
 
@@ -93,6 +94,10 @@ pub struct SlotView {
     pub streamed: bool,
     /// Whether the slot is a second copy that is loading to take over (DM-5).
     pub moving: bool,
+    /// The cores that the worker computes with, if it computes on the host.
+    pub cores: Option<WorkerCores>,
+    /// The share of the cores that the worker has for the requests in flight (FA-5); `null` without requests.
+    pub cpu_share: Option<CpuShare>,
     /// The number of running requests.
     pub running: usize,
     /// The number of requests the slot takes at once.

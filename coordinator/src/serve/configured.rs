@@ -42,6 +42,7 @@ fn settings(config: &Config) -> Settings {
         back_off_first: config.back_off_first,
         back_off_limit: config.back_off_limit,
         lost_pause: config.lost_pause,
+        share_cores: config.share_cores,
         peak_patience: config.peak_patience,
         device_patience: config.device_patience,
         max_loaded: config.max_loaded_models.clone(),

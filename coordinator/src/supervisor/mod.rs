@@ -17,7 +17,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use model_boss_core::SlotKey;
+use model_boss_protocol::CpuShare;
 use runner::WorkerRunner;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::worker::Worker;
@@ -52,6 +54,7 @@ impl Supervisor {
             kill: CancellationToken::new(),
             kill_reason: OnceLock::new(),
             ended: CancellationToken::new(),
+            share: watch::Sender::new(None),
         });
         self.workers.insert(order.slot, Arc::clone(&worker));
         tokio::spawn(WorkerRunner::new(order, worker, Arc::clone(&self.tools)).run());
@@ -61,6 +64,13 @@ impl Supervisor {
     pub(crate) fn stop(&self, slot: SlotKey) {
         if let Some(worker) = self.worker(slot) {
             worker.stop.cancel();
+        }
+    }
+
+    /// Tells a worker the threads that it computes with. Of several shares only the last one matters.
+    pub(crate) fn share_cores(&self, slot: SlotKey, share: CpuShare) {
+        if let Some(worker) = self.worker(slot) {
+            worker.share.send_replace(Some(share));
         }
     }
 

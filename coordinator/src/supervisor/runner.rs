@@ -2,7 +2,9 @@
 //!
 //! *Stop* preempts everything: it is polled first wherever the runner waits.
 
+use std::convert::Infallible;
 use std::future::pending;
+use std::io;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -16,7 +18,8 @@ use model_boss_host::guard::{Lifeline, end_orphans};
 use model_boss_host::process::{StartedProgram, WorkerLaunch};
 use model_boss_http::upstream::Upstream;
 use model_boss_protocol::{
-    ByteCount, DeviceId, PromptFormat, SpawnToken, StreamStats, WorkerExit, WorkerHealth, WorkerSpec,
+    ByteCount, DeviceId, PromptFormat, SpawnToken, StreamStats, WorkerCores, WorkerExit, WorkerHealth, WorkerOrder,
+    WorkerSpec,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin};
@@ -67,6 +70,8 @@ struct ReadyWorker {
     context_length: Option<u64>,
     /// The most memory that it will hold on each device.
     may_hold: Vec<(DeviceId, ByteCount)>,
+    /// The cores that it computes with, if it computes on the host.
+    cores: Option<WorkerCores>,
 }
 
 impl WorkerRunner {
@@ -223,11 +228,14 @@ impl WorkerRunner {
             contract.load_timeout().or(self.tools.settings.load_timeout).unwrap_or_else(|| load_timeout_for(size()));
         let check = HealthCheck { pid, port, contract, upstream };
         match timeout(limit, self.until_ready(&check)).await {
-            Ok(ReadyWorker { context_length, may_hold }) => {
+            Ok(ReadyWorker { context_length, may_hold, cores }) => {
                 let _ = self.worker.upstream.set(Arc::clone(upstream));
                 self.tools.leases.loaded(slot, may_hold);
-                self.tools.news.event(Event::WorkerReady { slot, context_length });
-                self.until_hung(&check).await
+                self.tools.news.event(Event::WorkerReady { slot, context_length, cores });
+                tokio::select! {
+                    why = self.until_hung(&check) => why,
+                    never = self.pass_shares_on(lifeline) => match never {},
+                }
             }
             Err(_) => format!("it was not ready within {} s", limit.as_secs_f64()),
         }
@@ -243,8 +251,9 @@ impl WorkerRunner {
             if let Some(sign) = check.health((HEALTH_LIMIT, Some(SLOWEST_POLL))).await {
                 self.record_health(check.pid, sign.health.as_ref());
                 if sign.ready {
-                    let may_hold = sign.health.map(|health| health.may_hold).unwrap_or_default();
-                    return ReadyWorker { context_length: sign.context_length, may_hold };
+                    let (may_hold, cores) =
+                        sign.health.map(|health| (health.may_hold, health.cores)).unwrap_or_default();
+                    return ReadyWorker { context_length: sign.context_length, may_hold, cores };
                 }
                 if sign.progress > told {
                     told = sign.progress;
@@ -274,7 +283,7 @@ impl WorkerRunner {
                     self.record_health(check.pid, sign.health.as_ref());
                     let engine = sign.engine;
                     let slowest = slowest_step(sign.health.as_ref().and_then(|health| health.streaming.as_ref()));
-                    let limit = limit.saturating_add(slowest);
+                    let limit = limit.saturating_add(slowest).saturating_mul(self.slowdown(sign.health.as_ref()));
                     if engine.active == 0 || last_steps != Some(engine.steps) {
                         last_sign = Instant::now();
                     } else if last_sign.elapsed() >= limit {
@@ -295,6 +304,31 @@ impl WorkerRunner {
                 None => {}
             }
         }
+    }
+
+    /// Writes each share of the cores to the worker, on the pipe of its start line. A worker that does not read is
+    /// found by its health checks, and one that has ended by its exit.
+    async fn pass_shares_on(&self, lifeline: &mut Option<ChildStdin>) -> Infallible {
+        let mut shares = self.worker.share.subscribe();
+        shares.mark_changed();
+        while shares.changed().await.is_ok() {
+            let Some(share) = *shares.borrow_and_update() else { continue };
+            let written = match (WorkerOrder::Cpu(share).to_line(), lifeline.as_mut()) {
+                (Ok(line), Some(pipe)) => pipe.write_all(line.as_bytes()).await,
+                (line, _) => line.map(drop).map_err(io::Error::from),
+            };
+            if let Err(error) = written {
+                tracing::debug!(model = %self.worker.model, "its share of the cores was not taken: {error}");
+                break;
+            }
+        }
+        pending().await
+    }
+
+    /// The factor by which the worker's steps may take longer, because it has a share of the cores only.
+    fn slowdown(&self, health: Option<&WorkerHealth>) -> u32 {
+        let share = *self.worker.share.borrow();
+        share.zip(health.and_then(|health| health.cores)).map_or(1, |(share, cores)| share.slowdown(cores))
     }
 
     /// Records a worker's health answer. On a simulated machine, the worker's memory is taken from it.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use model_boss_protocol::{ByteCount, Generation};
+use model_boss_protocol::{ByteCount, CpuShare, Generation};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -44,6 +44,8 @@ pub struct Behaviour {
     pub wrong_proof: bool,
     /// Delay of every health answer, in milliseconds.
     pub health_ms: u64,
+    /// The cores that the worker reports to compute with if its model is on the host; 0: it reports none.
+    pub cores: u32,
     /// The context that the worker reports to serve, in tokens, unless it is started with another one.
     pub context_length: u64,
 
@@ -88,6 +90,7 @@ impl Default for Behaviour {
             load_message: String::new(),
             wrong_proof: false,
             health_ms: 0,
+            cores: 8,
             context_length: 4096,
             reply: None,
             tokens: 16,
@@ -243,6 +246,11 @@ pub enum Report {
         number: u64,
         /// The number of tokens generated before.
         tokens: u64,
+    },
+    /// The coordinator gave the worker another share of the cores.
+    Share {
+        /// The share.
+        share: CpuShare,
     },
     /// SIGTERM arrived.
     Terminating,

@@ -6,6 +6,7 @@
 
 mod control;
 mod decode;
+mod echo;
 mod failure;
 mod llama_server;
 mod rough;
@@ -13,12 +14,13 @@ mod serve;
 mod shapes;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use model_boss_fake_worker::behaviour::Behaviour;
-use model_boss_protocol::{WorkerExit, WorkerSpec};
+use model_boss_protocol::{WorkerExit, WorkerOrder, WorkerSpec};
+use tokio::sync::mpsc;
 
 use crate::control::Control;
 use crate::failure::{FakeFailure, exit_code, exit_now};
@@ -46,15 +48,16 @@ fn run() -> Result<(), FakeFailure> {
         Some((name, args)) if name == llama_server::NAME => (llama_server::spec(args)?, Manner::LlamaServer),
         _ => (gate()?, Manner::Worker),
     };
+    let (order, orders) = mpsc::unbounded_channel();
     if manner == Manner::Worker {
-        watch_lifeline();
+        watch_lifeline(order);
     }
     // llama-server's command line sets no behaviour.
     let own = if manner == Manner::Worker { spec.settings.clone() } else { BTreeMap::new() };
     let behaviour = Behaviour::read(&own, &spec.source, std::env::vars())?;
     let (behaviour, control) = Control::open(behaviour, &spec)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(FakeFailure::Runtime)?;
-    runtime.block_on(serve::serve(Arc::new(spec), Arc::new(behaviour), Arc::new(control), manner))
+    runtime.block_on(serve::serve(Arc::new(spec), Arc::new(behaviour), Arc::new(control), manner, orders))
 }
 
 /// Waits for the start line. The call reads byte by byte through std's own buffer, from which the lifeline continues to
@@ -65,11 +68,17 @@ fn gate() -> Result<WorkerSpec, FakeFailure> {
     Ok(WorkerSpec::from_line(&line)?)
 }
 
-/// Ends the process as soon as standard input ends, which means that the coordinator has ended.
-fn watch_lifeline() {
-    std::thread::spawn(|| {
-        let mut rest = [0; 64];
-        while matches!(std::io::stdin().lock().read(&mut rest), Ok(n) if n > 0) {}
+/// Passes orders on, and ends the process as soon as standard input ends, which means that the coordinator has ended.
+fn watch_lifeline(order: mpsc::UnboundedSender<WorkerOrder>) {
+    std::thread::spawn(move || {
+        let mut line = Vec::new();
+        while matches!(std::io::stdin().lock().read_until(b'\n', &mut line), Ok(n) if n > 0) {
+            if let Some(read) = WorkerOrder::from_line(&line) {
+                // Without a receiver the process is ending.
+                _ = order.send(read);
+            }
+            line.clear();
+        }
         exit_now(WorkerExit::Clean.code());
     });
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
+use std::num::NonZero;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -18,7 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Report};
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, ErrorSource, HealthQuestion, Readiness, ResidencyMode, StreamStats,
-    WorkerHealth, WorkerSpec, headers, refuse_demands,
+    WorkerCores, WorkerHealth, WorkerOrder, WorkerSpec, headers, refuse_demands,
 };
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -29,6 +30,7 @@ use tokio::time::Instant;
 
 use crate::control::Control;
 use crate::decode::{Decode, FakeCounters};
+use crate::echo::{echo, json_or_text, readable};
 use crate::failure::{FakeFailure, exit_now};
 use crate::llama_server;
 use crate::rough::{answer_badly, answer_raw};
@@ -105,6 +107,12 @@ impl FakeWorker {
         })
     }
 
+    /// The cores of a model on the host, as the behaviour sets them.
+    fn cores(&self) -> Option<WorkerCores> {
+        let cores = NonZero::new(self.behaviour.cores).filter(|_| self.spec.device == DeviceId::Cpu)?;
+        Some(WorkerCores { threads: self.spec.threads.unwrap_or(cores), cores })
+    }
+
     fn context_length(&self) -> u64 {
         self.spec.context_length.unwrap_or(self.behaviour.context_length)
     }
@@ -116,6 +124,7 @@ pub(crate) async fn serve(
     behaviour: Arc<Behaviour>,
     control: Arc<Control>,
     manner: Manner,
+    mut orders: mpsc::UnboundedReceiver<WorkerOrder>,
 ) -> Result<(), FakeFailure> {
     let port = spec.port;
     let listener =
@@ -141,6 +150,7 @@ pub(crate) async fn serve(
                     tokio::spawn(connection(stream, Arc::clone(&worker), drain.clone()));
                 }
             }
+            Some(WorkerOrder::Cpu(share)) = orders.recv() => worker.control.report(&Report::Share { share }),
             _ = terminate.recv() => {
                 worker.control.report(&Report::Terminating);
                 if !worker.behaviour.ignore_sigterm {
@@ -265,6 +275,7 @@ async fn health(worker: &FakeWorker, question: HealthQuestion) -> CannedAnswer {
         held: worker.held(),
         may_hold: Vec::new(),
         engine: worker.counters.engine(),
+        cores: worker.cores(),
         streaming: worker.streaming(ready),
     };
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -447,24 +458,6 @@ fn whole(status: StatusCode, body: Bytes) -> CannedAnswer {
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     answer
-}
-
-fn echo(headers: &HeaderMap, body: &[u8]) -> String {
-    let env: BTreeMap<String, String> = std::env::vars().collect();
-    json!({ "body": json_or_text(body), "headers": readable(headers), "env": env }).to_string()
-}
-
-fn json_or_text(body: &[u8]) -> Value {
-    serde_json::from_slice(body).unwrap_or_else(|_| String::from_utf8_lossy(body).into())
-}
-
-/// The headers as texts, without the token.
-fn readable(headers: &HeaderMap) -> BTreeMap<String, String> {
-    headers
-        .iter()
-        .filter(|(name, _)| *name != header::AUTHORIZATION)
-        .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
-        .collect()
 }
 
 /// An answer's body, sent at once or frame by frame.

@@ -10,7 +10,9 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use model_boss_engine::residency::{Adapted, LayerReport, Monitor, ResidencySummary, StreamTotals};
 use model_boss_engine::{EngineTotals, PlaceReport};
-use model_boss_protocol::{ApiError, EngineStats, ErrorCode, HealthQuestion, InstructionSet, KvCacheType, Readiness};
+use model_boss_protocol::{
+    ApiError, CpuShare, EngineStats, ErrorCode, HealthQuestion, InstructionSet, KvCacheType, Readiness,
+};
 use serde::Serialize;
 
 use crate::state::WorkerState;
@@ -46,6 +48,8 @@ pub(super) struct WorkerStats {
     cpu_features: InstructionSet,
     /// The threads that compute on the CPU.
     threads: usize,
+    /// The share of the threads that the coordinator ordered last; null before an order.
+    cpu_share: Option<CpuShare>,
     uptime_s: f64,
     context_length: Option<u64>,
     weight_bytes: Option<u64>,
@@ -93,7 +97,8 @@ pub(super) async fn stats(State(worker): State<Arc<WorkerState>>) -> Json<Worker
         model: worker.spec.model.to_string(),
         device: worker.spec.device.to_string(),
         cpu_features: worker.instructions,
-        threads: worker.threads,
+        threads: worker.threads.count(),
+        cpu_share: *worker.shares.borrow(),
         uptime_s: worker.started.elapsed().as_secs_f64(),
         context_length: health.context_length,
         weight_bytes: health.weight_bytes,

@@ -142,6 +142,10 @@ async fn ps_shows_what_is_loaded() {
     }, {
         "model": "other", "state": "loading", "phase": "weights", "progress": 0.5,
         "parts": [["cpu", 1_048_576]], "running": 0, "pinned": false, "unload_at": null,
+    }, {
+        "model": "busy", "state": "ready", "phase": "serving", "progress": 1.0,
+        "parts": [["cpu", 1_048_576]], "running": 1, "pinned": false, "unload_at": null,
+        "cores": { "threads": 8, "cores": 8 }, "cpu_share": { "threads": 1, "nice": 7 },
     }] });
     let (fake, client) = fake(slots).await;
     let table = tables::ps(&client, false).await.unwrap();
@@ -149,6 +153,7 @@ async fn ps_shows_what_is_loaded() {
     assert!(lines[1].starts_with("guide") && lines[1].contains("4.00 MiB  cpu, cuda:0"), "{table}");
     assert!(lines[1].contains("ready") && lines[1].ends_with("pinned"), "{table}");
     assert!(lines[2].contains("loading 50%"), "{table}");
+    assert!(lines[1].contains("stay    -") && lines[3].contains("stay    1 of 8, nice 7"), "{table}");
     assert_eq!(fake.asked()[0].line, "GET /api/v1/slots");
 }
 

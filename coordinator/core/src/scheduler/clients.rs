@@ -111,6 +111,7 @@ impl Scheduler {
         self.clients.reconfigure(settings.clients.clone(), settings.service_step);
         self.decisions.keep(settings.decisions_kept);
         self.settings = settings;
+        self.cores_changed = true;
         let clients: Vec<ClientIndex> = self.clients.iter().map(|(index, _)| index).collect();
         for client in clients {
             self.client_changed(client);

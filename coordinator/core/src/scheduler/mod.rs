@@ -4,6 +4,7 @@
 mod budget;
 mod claims;
 mod clients;
+mod cores;
 mod devices;
 mod forgetting;
 mod ladders;

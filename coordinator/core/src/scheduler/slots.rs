@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{KeepAlive, SlotId, WorkerExit};
+use model_boss_protocol::{KeepAlive, SlotId, WorkerCores, WorkerExit};
 
 use super::state::{Life, Reconsider, Scheduler, Timer};
 use crate::catalog::{LeaseRefusal, LoadWish, ModelIndex};
@@ -68,13 +68,14 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn worker_ready(&mut self, key: SlotKey, context_length: Option<u64>) {
+    pub(super) fn worker_ready(&mut self, key: SlotKey, context_length: Option<u64>, cores: Option<WorkerCores>) {
         let id = key.id;
         if self.news(key, SlotEvent::Ready).is_none() {
             return;
         }
         let slot = &mut self.pool[id];
         slot.context_length = context_length;
+        slot.cores = cores;
         slot.progress = 1.0;
         slot.ready_at = self.now;
         slot.last_used = self.now;
@@ -108,6 +109,7 @@ impl Scheduler {
         let completed = slot.completed;
         // Each request in flight gets its own event for its end; the slot no longer counts them.
         let lost = std::mem::take(&mut slot.running).len();
+        self.cores_changed = true;
         self.timers.clear(Timer::Resume(id));
         self.timers.clear(Timer::Unload(id));
         self.timers.clear(Timer::Stay(id));

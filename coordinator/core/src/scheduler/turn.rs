@@ -44,6 +44,7 @@ impl Scheduler {
             alone: BTreeSet::new(),
             footprints: Footprints::default(),
             accounts_changed: false,
+            cores_changed: false,
             idle_sweeps: 0,
             unloads: BTreeMap::new(),
             refused_leases: BTreeSet::new(),
@@ -71,6 +72,7 @@ impl Scheduler {
         }
         self.fire_timers();
         self.settle(budget);
+        self.share_cores();
         std::mem::take(&mut self.out)
     }
 
@@ -100,9 +102,7 @@ impl Scheduler {
             }
             Event::WorkerStarted { slot, pid, port } => self.worker_started(slot, pid, port),
             Event::WorkerProgress { slot, progress } => self.worker_progress(slot, progress),
-            Event::WorkerReady { slot, context_length } => {
-                self.worker_ready(slot, context_length);
-            }
+            Event::WorkerReady { slot, context_length, cores } => self.worker_ready(slot, context_length, cores),
             Event::WorkerExited { slot, exit } => self.worker_exited(slot, &exit),
             Event::LeaseReleased { slot } => self.lease_released(slot),
             Event::Measured { slot, parts } => self.measured(slot, &parts),

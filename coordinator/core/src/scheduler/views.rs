@@ -210,6 +210,8 @@ impl Scheduler {
             size_rule: slot.size_rule,
             streamed: slot.layers.stream,
             moving: self.second_copy(slot.model) == Some(slot.id) && known.serving != Some(slot.id),
+            cores: slot.cores,
+            cpu_share: slot.cpu_share(),
             running: slot.running.len(),
             max_concurrent: known.max_concurrent(),
             completed: slot.completed,

@@ -244,6 +244,11 @@ async fn it_tells_about_itself() {
     let stats = rig.get("/stats").await.json();
     assert_eq!((&stats["totals"]["completion_tokens"], &stats["totals"]["finished"]), (&json!(6), &json!(1)));
     assert_eq!((&stats["cpu_features"], &stats["threads"]), (&json!("portable"), &json!(3)));
+    assert_eq!(stats["cpu_share"], json!(null));
+    let share = json!({ "threads": 2, "nice": 0, "group_nice": 0 });
+    rig.share.send_replace(Some(serde_json::from_value(share.clone()).unwrap()));
+    assert_eq!(rig.get("/stats").await.json()["cpu_share"], share);
+    assert_eq!(rig.get("/health").await.json()["cores"], json!({ "threads": 3, "cores": 3 }));
     let metrics = rig.get("/metrics").await.text();
     for line in [
         "model_boss_worker_completion_tokens_total 6",

@@ -10,12 +10,12 @@ use std::time::Duration;
 use model_boss_engine::Decoder;
 use model_boss_engine::fake::{FakeControl, FakeDecoder, Script, byte_tokenizer_json, words};
 use model_boss_protocol::{
-    Category, DeviceId, Generation, InstructionSet, SpawnToken, TextLimits, Thinking, WorkerSpec,
+    Category, CpuShare, DeviceId, Generation, InstructionSet, SpawnToken, TextLimits, Thinking, WorkerSpec,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::defaults::RequestDefaults;
 use crate::engine_thread;
@@ -23,6 +23,7 @@ use crate::failure::LoadFailure;
 use crate::http::HttpServer;
 use crate::state::{Access, WorkerState};
 use crate::text::start_threads;
+use crate::threads::ComputeThreads;
 
 /// Longer than anything here takes on a slow machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
@@ -37,6 +38,8 @@ pub(super) struct Rig {
     pub(super) control: FakeControl,
     pub(super) server: HttpServer,
     pub(super) ended: oneshot::Receiver<LoadFailure>,
+    /// The orders to the worker.
+    pub(super) share: watch::Sender<Option<CpuShare>>,
     _folder: tempfile::TempDir,
 }
 
@@ -105,7 +108,9 @@ impl Setup {
         };
         let defaults = RequestDefaults::new(&spec.params).unwrap();
         let access = self.token.map_or(Access::Open, Access::Token);
-        let worker = Arc::new(WorkerState::new(spec, access, defaults, (InstructionSet::Portable, 3)));
+        let (share, shares) = watch::channel(None);
+        let computing = (InstructionSet::Portable, ComputeThreads::anywhere(3), shares);
+        let worker = Arc::new(WorkerState::new(spec, access, defaults, computing));
         let mut decoder = FakeDecoder::new(self.script, self.context);
         let (control, gate) = (decoder.control(), gate(&mut decoder));
         let (loaded, ready) = oneshot::channel();
@@ -123,7 +128,7 @@ impl Setup {
         let address = listener.local_addr().unwrap();
         let ended = engine_thread::start(Arc::clone(&worker), Box::new(load), start_threads()).unwrap();
         let server = HttpServer::start(listener, Arc::clone(&worker));
-        let rig = Rig { address, worker, control, server, ended, _folder: folder };
+        let rig = Rig { address, worker, control, server, ended, share, _folder: folder };
         if wait {
             ready.await.unwrap();
             rig.until(|rig| rig.worker.serving().is_ok()).await;

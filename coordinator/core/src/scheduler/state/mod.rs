@@ -57,6 +57,8 @@ pub struct Scheduler {
     pub(in crate::scheduler) footprints: Footprints,
     /// Whether accounts changed, so that idle models may exceed their retention budget.
     pub(in crate::scheduler) accounts_changed: bool,
+    /// Whether requests, workers or settings changed, so that cores may have to be shared in another way.
+    pub(in crate::scheduler) cores_changed: bool,
     /// The number of models evicted because they were unused.
     pub(in crate::scheduler) idle_sweeps: u64,
     /// Unload orders, and the slots that each still waits for.

@@ -14,6 +14,7 @@ use crate::{
 };
 
 mod clients;
+mod cores;
 mod devices;
 mod fairness;
 mod forgetting;
@@ -487,9 +488,9 @@ fn rc_14_news_of_an_earlier_filling_means_nothing() {
     let again = world.submit("m", 5);
     world.run_until(s(8));
     let slot = SlotKey { id: SlotId(0), generation: Generation(1) };
-    world.tell(Event::WorkerReady { slot, context_length: None });
+    world.tell(Event::WorkerReady { slot, context_length: None, cores: None });
     world.tell(Event::LeaseReleased { slot });
-    world.tell(Event::WorkerReady { slot: SlotKey { id: SlotId(77), ..slot }, context_length: None });
+    world.tell(Event::WorkerReady { slot: SlotKey { id: SlotId(77), ..slot }, context_length: None, cores: None });
     world.tell(Event::Finished { request: RequestId(4_711), outcome: RequestOutcome::Answered, tokens: None });
     assert!(matches!(world.state_of("m"), Some(SlotState::Loading(_))));
     world.run_until(s(20));

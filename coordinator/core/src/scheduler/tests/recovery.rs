@@ -60,7 +60,7 @@ fn lost_in_order(exit_first: bool) {
     core.handle(s(0), Order::Submit(submission));
     core.handle(s(0), Event::LeaseGranted { slot });
     core.handle(s(1), Event::WorkerStarted { slot, pid: 1, port: 1 });
-    let effects = core.handle(s(2), Event::WorkerReady { slot, context_length: None });
+    let effects = core.handle(s(2), Event::WorkerReady { slot, context_length: None, cores: None });
     assert!(matches!(effects[..], [Effect::Dispatch { .. }]));
     let exit = crate::ExitReport { reason: None, description: "killed by signal 9".into(), last_lines: Vec::new() };
     let exited = Event::WorkerExited { slot, exit };
@@ -294,7 +294,7 @@ fn le_1_a_process_that_ends_does_not_wait_for_a_ledger_that_is_away() {
     );
     core.handle(s(0), Event::LeaseGranted { slot });
     core.handle(s(1), Event::WorkerStarted { slot, pid: 1, port: 1 });
-    core.handle(s(2), Event::WorkerReady { slot, context_length: None });
+    core.handle(s(2), Event::WorkerReady { slot, context_length: None, cores: None });
     core.handle(s(3), away());
     assert_eq!(core.handle(s(4), Event::Drain), [Effect::Stop { slot }]);
     let exit = crate::ExitReport { reason: None, description: "exit code 0".into(), last_lines: Vec::new() };

@@ -2,10 +2,11 @@
 //! checks its invariants after every step; a failing run prints its seed.
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, Category, Priority, RequestId, ResidencyMode};
+use model_boss_protocol::{ByteCount, Category, Priority, RequestId, ResidencyMode, WorkerCores};
 
 use super::world::{Behaviour, Fate, Rng, World};
 use crate::Verdict::{
@@ -31,12 +32,14 @@ fn whatever_happens_the_invariants_hold() {
     };
     let many = seeds.end - seeds.start >= SEEDS;
     let mut seen: BTreeMap<Verdict, u64> = BTreeMap::new();
-    let mut forgotten = 0;
+    let (mut forgotten, mut shared) = (0, 0);
     for seed in seeds {
         match catch_unwind(AssertUnwindSafe(|| run(seed))) {
             Ok(world) => {
                 let forgets = |(_, effect): &&(_, Effect)| matches!(effect, Effect::ForgetModel { .. });
                 forgotten += world.log.iter().filter(forgets).count();
+                let shares = |(_, effect): &&(_, Effect)| matches!(effect, Effect::ShareCores { .. });
+                shared += world.log.iter().filter(shares).count();
                 for (verdict, times) in world.verdict_counts {
                     *seen.entry(verdict).or_default() += times;
                 }
@@ -47,12 +50,12 @@ fn whatever_happens_the_invariants_hold() {
             }
         }
     }
-    eprintln!("decisions: {seen:?}, {forgotten} models forgotten");
+    eprintln!("decisions: {seen:?}, {forgotten} models forgotten, {shared} shares of cores");
     // An event that never occurs in the simulation is not tested by it.
     let kinds =
         [Load, Ready, Evict, Drain, Keep, Unload, Move, MoveFailed, Crash, LeaseRefused, Refuse, Revoke, RungChange];
     assert!(!many || kinds.iter().all(|kind| seen.contains_key(kind)), "{seen:?}");
-    assert!(!many || forgotten > 0);
+    assert!(!many || (forgotten > 0 && shared > 0));
 }
 
 #[test]
@@ -316,6 +319,7 @@ fn settings(rng: &mut Rng) -> Settings {
     settings.left_models_kept = usize::try_from(rng.below(3)).unwrap();
     settings.path_models_kept = usize::try_from(rng.below(4)).unwrap();
     settings.path_model_idle = Duration::from_secs(rng.below(600));
+    settings.share_cores = !rng.chance(100);
     settings.clients.default.max_priority = Priority::HIGHEST;
     if rng.chance(300) {
         let up_to =
@@ -357,6 +361,10 @@ fn behaviour(rng: &mut Rng) -> Behaviour {
         port_clash: faults * rng.below(100),
         footprint: rng.chance(500).then(|| (500, rng.between(600, 1_300))),
         bad: if rng.chance(300) { ["m0".into()].into() } else { Default::default() },
+        cores: {
+            let number = |number: u64| NonZero::new(u32::try_from(number).unwrap()).unwrap();
+            WorkerCores { threads: number(rng.between(1, 12)), cores: number(rng.between(1, 8)) }
+        },
     }
 }
 

@@ -75,6 +75,7 @@ fn health(spec: &WorkerSpec) -> WorkerHealth {
         held: Vec::new(),
         may_hold: Vec::new(),
         engine: Default::default(),
+        cores: None,
         streaming: None,
     }
 }

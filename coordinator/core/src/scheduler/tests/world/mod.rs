@@ -4,11 +4,12 @@
 mod outside;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZero;
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ApiError, ByteCount, Category, DeviceId, ErrorCode, KeepAlive, ModelId, OtherLease, OtherRequest, Priority,
-    RequestId, ResidencyMode, SlotId, WorkerExit,
+    ApiError, ByteCount, Category, CpuShare, DeviceId, ErrorCode, KeepAlive, ModelId, OtherLease, OtherRequest,
+    Priority, RequestId, ResidencyMode, SlotId, WorkerCores, WorkerExit,
 };
 
 use crate::phase::{ReadyPhase, StopPhase};
@@ -66,12 +67,15 @@ pub(super) struct Behaviour {
     pub(super) footprint: Option<(u64, u64)>,
     /// Models whose file is bad.
     pub(super) bad: BTreeSet<ModelId>,
+    /// The cores of every worker that computes on the host.
+    pub(super) cores: WorkerCores,
 }
 
 impl Default for Behaviour {
     /// Fixed durations without failures: loads take 3 s, answers 2 s, exits are immediate.
     fn default() -> Self {
         let same = |span| (span, span);
+        let four = NonZero::new(4).unwrap();
         Self {
             load: same(Duration::from_secs(3)),
             answer: same(Duration::from_secs(2)),
@@ -84,6 +88,7 @@ impl Default for Behaviour {
             port_clash: 0,
             footprint: None,
             bad: BTreeSet::new(),
+            cores: WorkerCores { threads: four, cores: four },
         }
     }
 }
@@ -118,6 +123,8 @@ struct Worker {
     ready: bool,
     alive: bool,
     running: BTreeSet<RequestId>,
+    /// The share of the cores that the worker was told last.
+    share: Option<CpuShare>,
 }
 
 /// An event that is scheduled to happen.
@@ -616,6 +623,11 @@ impl World {
                 let delay = millis(self.rng.below(100));
                 self.after(delay, Coming::Event(Event::LeaseReleased { slot }));
             }
+            Effect::ShareCores { slot, share } => {
+                let worker = self.workers.get_mut(&slot).expect("a worker to compute");
+                assert!(worker.ready, "a share for a worker whose cores are not known");
+                assert_ne!(worker.share.replace(share), Some(share), "the same share again");
+            }
             Effect::Dispatch { request, slot, queued, loading, .. } => {
                 assert!(loading <= queued);
                 self.dispatch(request, slot);
@@ -654,7 +666,7 @@ impl World {
         assert_eq!(self.leases.get(&slot).map(|(_, lease)| *lease), Some(Lease::Granted), "a worker without lease");
         let load = self.span(self.behaviour.load);
         let bad = self.behaviour.bad.contains(&model);
-        let worker = Worker { model, ready: false, alive: true, running: BTreeSet::new() };
+        let worker = Worker { model, ready: false, alive: true, running: BTreeSet::new(), share: None };
         assert!(self.workers.insert(slot, worker).is_none(), "two workers in one generation");
         let news = |event| Coming::Event(event);
         self.after(load / 10, news(Event::WorkerStarted { slot, pid: 1, port: 8300 }));
@@ -667,7 +679,9 @@ impl World {
             self.after(at, Coming::WorkerDies(slot, reason));
         } else {
             self.after(load / 2, news(Event::WorkerProgress { slot, progress: 0.5 }));
-            self.after(load, news(Event::WorkerReady { slot, context_length: Some(512) }));
+            let computes_here = self.leases.get(&slot).is_some_and(|(parts, _)| parts[0].0 == DeviceId::Cpu);
+            let cores = computes_here.then_some(self.behaviour.cores);
+            self.after(load, news(Event::WorkerReady { slot, context_length: Some(512), cores }));
         }
     }
 
@@ -702,6 +716,7 @@ impl World {
     /// Checks the invariants, after every step.
     fn check(&mut self) {
         self.check_owners();
+        self.check_shares();
         let slots = self.core.slots();
         let devices = self.core.devices();
         let mut serving = BTreeSet::new();
@@ -749,6 +764,28 @@ impl World {
 
     /// Checks that each request of the scheduler has a client that can end it, and that each occupied place has a
     /// request.
+    /// Checks the shares of the host's cores (FA-5): a model with requests in flight has one, which its worker knows,
+    /// and one that is alone has all cores.
+    fn check_shares(&self) {
+        let slots = self.core.slots();
+        let computing: Vec<&SlotView> = slots.iter().filter(|slot| slot.cores.is_some() && slot.running > 0).collect();
+        for slot in &slots {
+            assert_eq!(slot.cpu_share.is_some(), slot.cores.is_some() && slot.running > 0, "{slot:?}");
+            let key = SlotKey { id: slot.id, generation: slot.generation };
+            if let (Some(share), Some(cores), Some(worker)) = (slot.cpu_share, slot.cores, self.workers.get(&key)) {
+                let whole = CpuShare::whole(cores);
+                assert_eq!(worker.share.unwrap_or(whole), share, "{} was told another share", slot.model);
+                assert!(computing.len() > 1 || share == whole, "{} is alone and has {share:?}", slot.model);
+            }
+        }
+        let usual = computing.iter().filter_map(|slot| slot.cpu_share).filter(|share| share.nice == 0);
+        let threads = usual.map(|share| share.threads.get());
+        let several: u32 = threads.filter(|threads| *threads > 1).sum();
+        let cores = computing.iter().filter_map(|slot| Some(slot.cores?.cores.get())).max().unwrap_or(0);
+        let bound = self.settings.share_cores && computing.len() > 1;
+        assert!(!bound || several <= cores, "models wait for each other's threads: {computing:?}");
+    }
+
     fn check_owners(&self) {
         let gone = |request: &&RequestId| !self.fates.get(request).is_some_and(Fate::is_open);
         let lost = self.core.running.keys().find(gone);
