@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use pulp::{NullaryFnOnce, cast};
 
-use super::operations::{LANES, Lanes};
+use super::operations::{LANES, Lanes, SIGNED};
 
 /// Bytes are multiplied by AVX2, in pairs of 16 bits.
 pub(super) const MULTIPLIED: u8 = 0;
@@ -88,6 +88,16 @@ pub(super) fn four_sums_of([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
     }
 }
 
+/// Units of quants up to this number whose sums of two products can be added in 16 bits.
+pub(super) const fn together(most: u8) -> usize {
+    match most {
+        SIGNED => 1,
+        32.. => 2,
+        16.. => 4,
+        _ => 8,
+    }
+}
+
 /// `2^(e − 64)`.
 #[inline(always)]
 fn power(exponents: __m256i) -> __m256 {
@@ -110,6 +120,9 @@ impl<const DOT: u8> Lanes for Avx2<DOT> {
     const NAME: &'static str = if DOT == MULTIPLIED { "avx2" } else { "avx-vnni" };
     const MOST_ROWS: usize = 4;
     const PAIRS: bool = false;
+    const STRIP: usize = 4;
+    const TWO_TILES: bool = false;
+    const WORTH_UNPACKING: usize = 12;
     const SUMS: usize = 4;
     const BIASED: bool = DOT != MULTIPLIED;
 
@@ -129,6 +142,15 @@ impl<const DOT: u8> Lanes for Avx2<DOT> {
     fn load(self, bytes: &[u8; 64]) -> Pair {
         let bytes = bytes.as_ptr().cast::<__m256i>();
         unsafe { [_mm256_loadu_si256(bytes), _mm256_loadu_si256(bytes.add(1))] }
+    }
+
+    #[inline(always)]
+    fn store_bytes(self, bytes: Pair, into: &mut [u8; 64]) {
+        let into = into.as_mut_ptr().cast::<__m256i>();
+        unsafe {
+            _mm256_storeu_si256(into, bytes[0]);
+            _mm256_storeu_si256(into.add(1), bytes[1]);
+        }
     }
 
     #[inline(always)]
@@ -283,6 +305,65 @@ impl<const DOT: u8> Lanes for Avx2<DOT> {
                 }
             }
             sum
+        }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "the indices run over several arrays at once")]
+    fn dots<const TILES: usize, const R: usize, const MOST: u8>(
+        self,
+        starts: &[i32; R],
+        quants: [&[[u8; 64]]; TILES],
+        words: &[[i32; 8]; R],
+        first: usize,
+    ) -> [[Pair; R]; TILES] {
+        unsafe {
+            let zero = _mm256_setzero_si256();
+            let mut sums = [[[zero; 2]; R]; TILES];
+            for tile in 0..TILES {
+                for r in 0..R {
+                    sums[tile][r] = self.splat_int(starts[r]);
+                }
+                let quants = quants[tile];
+                if DOT != MULTIPLIED {
+                    for (unit, quants) in quants.iter().enumerate() {
+                        let quants = self.load(quants);
+                        for r in 0..R {
+                            let word = _mm256_set1_epi32(words[r][first + unit]);
+                            for half in 0..2 {
+                                sums[tile][r][half] = dot_of_four::<DOT>(sums[tile][r][half], quants[half], word);
+                            }
+                        }
+                    }
+                    continue;
+                }
+                // Sums of two products each fit in 16 bits, and so do several of them added.
+                let (together, one) = (together(MOST), _mm256_set1_epi16(1));
+                for begin in (0..quants.len()).step_by(together) {
+                    let mut pairs = [[zero; 2]; R];
+                    for unit in begin..quants.len().min(begin + together) {
+                        let quants = self.load(&quants[unit]);
+                        for r in 0..R {
+                            let word = _mm256_set1_epi32(words[r][first + unit]);
+                            for half in 0..2 {
+                                let (quants, word) = match MOST {
+                                    SIGNED => (_mm256_abs_epi8(quants[half]), _mm256_sign_epi8(word, quants[half])),
+                                    _ => (quants[half], word),
+                                };
+                                let product = _mm256_maddubs_epi16(quants, word);
+                                pairs[r][half] = _mm256_add_epi16(pairs[r][half], product);
+                            }
+                        }
+                    }
+                    for r in 0..R {
+                        for half in 0..2 {
+                            let wide = _mm256_madd_epi16(pairs[r][half], one);
+                            sums[tile][r][half] = _mm256_add_epi32(sums[tile][r][half], wide);
+                        }
+                    }
+                }
+            }
+            sums
         }
     }
 

@@ -4,7 +4,8 @@ use std::arch::x86_64::*;
 
 use pulp::{NullaryFnOnce, cast};
 
-use super::operations::{LANES, Lanes};
+use super::avx2::together;
+use super::operations::{LANES, Lanes, SIGNED};
 
 /// A proof that the machine has AVX-512 (F, BW, VL), and VNNI if the parameter says so.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +50,9 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     const NAME: &'static str = if VNNI { "avx512-vnni" } else { "avx512" };
     const MOST_ROWS: usize = 8;
     const PAIRS: bool = true;
+    const STRIP: usize = 6;
+    const TWO_TILES: bool = true;
+    const WORTH_UNPACKING: usize = 16;
     const SUMS: usize = 24;
     const BIASED: bool = VNNI;
 
@@ -60,6 +64,11 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     #[inline(always)]
     fn load(self, bytes: &[u8; 64]) -> __m512i {
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn store_bytes(self, bytes: __m512i, into: &mut [u8; 64]) {
+        unsafe { _mm512_storeu_si512(into.as_mut_ptr().cast(), bytes) }
     }
 
     #[inline(always)]
@@ -194,6 +203,74 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
                 sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
             }
             sum
+        }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "the indices run over several arrays at once")]
+    fn dots<const TILES: usize, const R: usize, const MOST: u8>(
+        self,
+        starts: &[i32; R],
+        quants: [&[[u8; 64]]; TILES],
+        words: &[[i32; 8]; R],
+        first: usize,
+    ) -> [[__m512i; R]; TILES] {
+        unsafe {
+            let zero = _mm512_setzero_si512();
+            let mut sums = [[zero; R]; TILES];
+            for r in 0..R {
+                let start = _mm512_set1_epi32(starts[r]);
+                for tile in 0..TILES {
+                    sums[tile][r] = start;
+                }
+            }
+            let units = quants[0].len();
+            if VNNI {
+                for unit in 0..units {
+                    let mut of_tiles = [zero; TILES];
+                    for tile in 0..TILES {
+                        of_tiles[tile] = self.load(&quants[tile][unit]);
+                    }
+                    for r in 0..R {
+                        let word = _mm512_set1_epi32(words[r][first + unit]);
+                        for tile in 0..TILES {
+                            sums[tile][r] = _mm512_dpbusd_epi32(sums[tile][r], of_tiles[tile], word);
+                        }
+                    }
+                }
+                return sums;
+            }
+            // Sums of two products each fit in 16 bits, and so do several of them added.
+            let together = together(MOST);
+            let one = _mm512_set1_epi16(1);
+            for begin in (0..units).step_by(together) {
+                let mut pairs = [[zero; R]; TILES];
+                for unit in begin..units.min(begin + together) {
+                    let mut of_tiles = [zero; TILES];
+                    for tile in 0..TILES {
+                        of_tiles[tile] = self.load(&quants[tile][unit]);
+                    }
+                    for r in 0..R {
+                        let word = _mm512_set1_epi32(words[r][first + unit]);
+                        for tile in 0..TILES {
+                            let (mut quants, mut word) = (of_tiles[tile], word);
+                            if MOST == SIGNED {
+                                let negative = _mm512_movepi8_mask(quants);
+                                word = _mm512_mask_sub_epi8(word, negative, zero, word);
+                                quants = _mm512_abs_epi8(quants);
+                            }
+                            pairs[tile][r] = _mm512_add_epi16(pairs[tile][r], _mm512_maddubs_epi16(quants, word));
+                        }
+                    }
+                }
+                for tile in 0..TILES {
+                    for r in 0..R {
+                        let wide = _mm512_madd_epi16(pairs[tile][r], one);
+                        sums[tile][r] = _mm512_add_epi32(sums[tile][r], wide);
+                    }
+                }
+            }
+            sums
         }
     }
 

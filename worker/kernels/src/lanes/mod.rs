@@ -24,4 +24,4 @@ pub(crate) fn vnni_of_512() -> Option<impl Lanes> {
 
 pub(crate) use instructions::Instructions;
 pub use instructions::{choose_instructions, current_instructions};
-pub(crate) use operations::{LANES, Lanes, WithLanes};
+pub(crate) use operations::{LANES, Lanes, SIGNED, WithLanes};

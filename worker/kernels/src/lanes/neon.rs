@@ -66,6 +66,9 @@ impl<const DOTPROD: bool> Lanes for Neon<DOTPROD> {
     const NAME: &'static str = if DOTPROD { "neon-dotprod" } else { "neon" };
     const MOST_ROWS: usize = 4;
     const PAIRS: bool = false;
+    const STRIP: usize = 4;
+    const TWO_TILES: bool = false;
+    const WORTH_UNPACKING: usize = 12;
     const SUMS: usize = 4;
     const BIASED: bool = false;
 
@@ -77,6 +80,11 @@ impl<const DOTPROD: bool> Lanes for Neon<DOTPROD> {
     #[inline(always)]
     fn load(self, bytes: &[u8; 64]) -> [uint8x16_t; 4] {
         cast(*bytes)
+    }
+
+    #[inline(always)]
+    fn store_bytes(self, bytes: [uint8x16_t; 4], into: &mut [u8; 64]) {
+        *into = cast(bytes);
     }
 
     #[inline(always)]

@@ -5,6 +5,9 @@ use pulp::NullaryFnOnce;
 /// Lanes of a vector: rows of a tile.
 pub(crate) const LANES: usize = 16;
 
+/// In place of the largest quant: quants are those of [`Lanes::dot_wide`].
+pub(crate) const SIGNED: u8 = 255;
+
 /// Operations on sixteen lanes. A value is a proof that the machine has the instructions.
 pub(crate) trait Lanes: Copy {
     /// Four bytes for each lane.
@@ -23,6 +26,15 @@ pub(crate) trait Lanes: Copy {
     /// Whether the running sums of two groups of quants and up to four rows fit in the registers beside each other.
     const PAIRS: bool;
 
+    /// Rows of activations that are multiplied together with unpacked quants: 1, 4 or 6.
+    const STRIP: usize;
+
+    /// Whether unpacked quants of two tiles are multiplied together. Each of the activations is then read for both.
+    const TWO_TILES: bool;
+
+    /// Rows of activations from which on quants are unpacked once for all of them.
+    const WORTH_UNPACKING: usize;
+
     /// Vectors of floats that fit in the registers as running sums, with some more beside them.
     const SUMS: usize;
 
@@ -34,6 +46,7 @@ pub(crate) trait Lanes: Copy {
     fn vectorize<F: NullaryFnOnce>(self, work: F) -> F::Output;
 
     fn load(self, bytes: &[u8; 64]) -> Self::Bytes;
+    fn store_bytes(self, bytes: Self::Bytes, into: &mut [u8; 64]);
     fn splat(self, byte: u8) -> Self::Bytes;
     fn and(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
     fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
@@ -68,6 +81,43 @@ pub(crate) trait Lanes: Copy {
     fn dot(self, sum: Self::Ints, quants: [Self::Bytes; 2], words: [i32; 2]) -> Self::Ints;
     /// As [`Self::dot`], for signed quants of 8 bits; see [`Self::BIASED`].
     fn dot_wide(self, sum: Self::Ints, quants: [Self::Bytes; 2], words: [i32; 2]) -> Self::Ints;
+
+    /// The sums of the products of units of quants, of `TILES` tiles, with those from `first` on of `R` rows of
+    /// activations, each with the number that its row begins with. Quants are at most `MOST`, which is 15, 31, 63 or
+    /// [`SIGNED`]. There are eight units, or four, in every tile.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "the indices run over several arrays at once")]
+    fn dots<const TILES: usize, const R: usize, const MOST: u8>(
+        self,
+        starts: &[i32; R],
+        quants: [&[[u8; 64]]; TILES],
+        words: &[[i32; 8]; R],
+        first: usize,
+    ) -> [[Self::Ints; R]; TILES] {
+        let mut sums = [[self.splat_int(0); R]; TILES];
+        for tile in 0..TILES {
+            for r in 0..R {
+                sums[tile][r] = self.splat_int(starts[r]);
+            }
+            for (two, quants) in quants[tile].as_chunks::<2>().0.iter().enumerate() {
+                let quants = [self.load(&quants[0]), self.load(&quants[1])];
+                for r in 0..R {
+                    let words = [words[r][first + 2 * two], words[r][first + 2 * two + 1]];
+                    sums[tile][r] = match MOST {
+                        SIGNED => self.dot_wide(sums[tile][r], quants, words),
+                        _ => self.dot(sums[tile][r], quants, words),
+                    };
+                }
+            }
+        }
+        sums
+    }
+
+    /// Runs work that calls [`Self::dots`].
+    #[inline(always)]
+    fn with_tiles<F: NullaryFnOnce>(self, work: F) -> F::Output {
+        self.vectorize(work)
+    }
 
     fn load_floats(self, floats: &[f32; LANES]) -> Self::Floats;
     fn splat_float(self, value: f32) -> Self::Floats;

@@ -20,6 +20,9 @@ impl Lanes for Portable {
     const NAME: &'static str = "portable";
     const MOST_ROWS: usize = 1;
     const PAIRS: bool = false;
+    const STRIP: usize = 1;
+    const TWO_TILES: bool = false;
+    const WORTH_UNPACKING: usize = 8;
     const SUMS: usize = 2;
     const BIASED: bool = false;
 
@@ -31,6 +34,11 @@ impl Lanes for Portable {
     #[inline(always)]
     fn load(self, bytes: &[u8; 64]) -> [u8; 64] {
         *bytes
+    }
+
+    #[inline(always)]
+    fn store_bytes(self, bytes: [u8; 64], into: &mut [u8; 64]) {
+        *into = bytes;
     }
 
     #[inline(always)]

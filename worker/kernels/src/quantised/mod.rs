@@ -123,6 +123,11 @@ impl MatrixKernel for Quantised {
         }
     }
 
+    fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
+        let rounded = (!x.is_empty()).then(|| self.tiles.quantise(x, rows, self.depth));
+        self.multiply(&ProductInput { values: x, rows, rounded })
+    }
+
     fn rows(&self, rows: &[u32]) -> Vec<f32> {
         let mut values = vec![0.0; rows.len() * self.depth];
         for (row, values) in rows.iter().zip(values.chunks_mut(self.depth.max(1))) {

@@ -99,11 +99,11 @@ fn fa_4_every_instruction_set_multiplies_as_plain_code_does_to_the_bit() {
     for kind in Format::kinds() {
         let len = Format::of(kind).unwrap().block_len();
         for (outs, depth) in [(1, len), (15, len), (16, 2 * len), (33, 3 * len), (32, 9 * len)] {
-            let x = numbers(11 * depth, 9);
+            let x = numbers(34 * depth, 9);
             let plain = matrix_by(InstructionSet::Portable, kind, outs, depth);
             for set in InstructionSet::available() {
                 let by_set = matrix_by(set, kind, outs, depth);
-                for rows in 1..=11 {
+                for rows in (1..=11).chain([17, 34]) {
                     let x = &x[..rows * depth];
                     assert_eq!(by_set.product(x, rows), plain.product(x, rows), "{kind} {outs} x {depth} by {set}");
                 }

@@ -10,13 +10,10 @@ use rayon::prelude::*;
 use super::fields::{Field, fields};
 use super::formats::Format;
 use super::interleave::{interleave, row_of};
-use super::products::multiply_tile;
+use super::products::{StripInput, multiply_tile, multiply_tiles, prepare_strips};
 use crate::activations::Activations;
 use crate::floats::product::WORTH_SHARING;
 use crate::lanes::{Instructions, LANES};
-
-/// Rows of activations that use a part of the matrix together. They stay in the cache while its tiles change.
-const ROWS_TOGETHER: usize = 64;
 
 /// The form of a matrix in tiles.
 #[derive(Clone, Copy)]
@@ -85,6 +82,11 @@ impl Tiles {
         Self { layout, bytes }
     }
 
+    /// Activations in the form in which the matrix is multiplied with them.
+    pub(super) fn quantise(&self, x: &[f32], rows: usize, depth: usize) -> Activations {
+        Activations::quantise_by(self.layout.instructions, x, rows, depth)
+    }
+
     /// Bytes of all rows.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
@@ -132,6 +134,11 @@ impl Tiles {
             }
             ends.push(of_rest);
         }
+        let strips = x.strips().map(|strips| prepare_strips(self.layout.instructions, self.layout.format, strips));
+        let x = match &strips {
+            Some(strips) => TileInput::Strips(strips),
+            None => TileInput::Rows(x),
+        };
         let run = |part: &mut TilePart<'_>| self.multiply(part, x);
         if shared {
             parts.par_iter_mut().with_max_len(1).for_each(run);
@@ -144,19 +151,21 @@ impl Tiles {
         y
     }
 
-    fn multiply(&self, TilePart { tiles, y }: &mut TilePart<'_>, x: &Activations) {
-        let rows = x.rows();
-        for first in (0..rows).step_by(ROWS_TOGETHER) {
-            let together = first..(first + ROWS_TOGETHER).min(rows);
-            for (number, tile) in tiles.chunks_exact(self.layout.tile_bytes()).enumerate() {
-                let place = (number * LANES, &mut y[together.clone()]);
-                multiply_tile(self.layout.instructions, self.layout.format, tile, x, together.clone(), place);
+    fn multiply(&self, TilePart { tiles, y }: &mut TilePart<'_>, x: TileInput<'_>) {
+        let TileLayout { instructions, format, .. } = self.layout;
+        let tile_bytes = self.layout.tile_bytes();
+        match x {
+            TileInput::Strips(x) => multiply_tiles(instructions, format, (tiles, tile_bytes), x, y),
+            TileInput::Rows(x) => {
+                for (number, tile) in tiles.chunks_exact(tile_bytes).enumerate() {
+                    multiply_tile(instructions, format, tile, x, 0..x.rows(), (number * LANES, y));
+                }
             }
         }
     }
 
     /// Multiplies rows that fill no tile; `y` has a result of each for each row of activations.
-    fn multiply_rest(&self, rest: &[u8], x: &Activations, y: Vec<&mut [f32]>) {
+    fn multiply_rest(&self, rest: &[u8], x: TileInput<'_>, y: Vec<&mut [f32]>) {
         let mut rows = vec![0; self.layout.tile_bytes()];
         rows[..rest.len()].copy_from_slice(rest);
         let mut tile = vec![0; rows.len()];
@@ -169,6 +178,13 @@ impl Tiles {
             y.copy_from_slice(&wide[..count]);
         }
     }
+}
+
+/// The activations of a product.
+#[derive(Clone, Copy)]
+enum TileInput<'a> {
+    Rows(&'a Activations),
+    Strips(&'a StripInput<'a>),
 }
 
 /// Some tiles, and the output of their products.

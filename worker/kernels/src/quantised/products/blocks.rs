@@ -46,6 +46,16 @@ impl Quants {
         })
     }
 
+    /// The number that is added to each quant before it is multiplied.
+    #[inline(always)]
+    pub(super) fn excess<L: Lanes>(self) -> i32 {
+        match self {
+            Self::Unsigned { excess } => excess,
+            Self::Signed if L::BIASED => 128,
+            Self::Signed => 0,
+        }
+    }
+
     #[inline(always)]
     pub(super) fn dot<L: Lanes>(self, lanes: L, sum: L::Ints, quants: [L::Bytes; 2], words: [i32; 2]) -> L::Ints {
         match self {

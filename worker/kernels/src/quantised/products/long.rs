@@ -3,8 +3,9 @@
 use std::marker::PhantomData;
 
 use super::blocks::{BlockProduct, IQ4_NL, Quants, ask_ahead, byte, fifth, half, table, word};
+use super::unpacked::{Piece, Pieces, StripLoop, Unpack};
 use crate::activations::{Chunk8, GROUPS};
-use crate::lanes::{LANES, Lanes};
+use crate::lanes::{LANES, Lanes, SIGNED};
 
 /// The product of a block type of 256 elements.
 pub(super) struct LongBlocks<F>(PhantomData<F>);
@@ -14,6 +15,9 @@ const UNITS: usize = 8;
 
 /// A block type of 256 elements.
 pub(super) trait LongFormat {
+    /// The loop for unpacked quants.
+    type Loop: StripLoop;
+
     const BYTES: usize;
     const QUANTS: Quants;
     /// Units that share a scale: those of a group, or of half a group.
@@ -53,6 +57,62 @@ impl<F: LongFormat> BlockProduct for LongBlocks<F> {
         product.add::<1>(sums);
         product.add::<2>(sums);
         product.add::<3>(sums);
+    }
+}
+
+impl<F: LongFormat> Unpack for LongBlocks<F> {
+    type Loop = F::Loop;
+
+    const BYTES: usize = F::BYTES;
+    const GROUPS: usize = GROUPS;
+    const QUANTS: Quants = F::QUANTS;
+    const PIECES: &'static [(usize, usize)] =
+        if F::SCALED_UNITS == UNITS { &order::<1, 8>(F::PAIRS) } else { &order::<2, 16>(F::PAIRS) };
+
+    #[inline(always)]
+    fn unpack<L: Lanes, const PIECE: usize>(lanes: L, block: &[u8], pieces: &mut [Piece<PIECE>]) {
+        let head = F::head(lanes, block);
+        unpack_pair::<L, F, 0, PIECE>(lanes, &head, block, pieces);
+        unpack_pair::<L, F, 1, PIECE>(lanes, &head, block, pieces);
+        unpack_pair::<L, F, 2, PIECE>(lanes, &head, block, pieces);
+        unpack_pair::<L, F, 3, PIECE>(lanes, &head, block, pieces);
+    }
+}
+
+/// The order in which products add groups, or their halves: both groups of a pair, half by half.
+const fn order<const HALVES: usize, const PIECES: usize>(pairs: [[usize; 2]; 4]) -> [(usize, usize); PIECES] {
+    let mut order = [(0, 0); PIECES];
+    let mut at = 0;
+    while at < PIECES {
+        order[at] = (pairs[at / (2 * HALVES)][at % 2], at / 2 % HALVES);
+        at += 1;
+    }
+    order
+}
+
+#[inline(always)]
+fn unpack_pair<L: Lanes, F: LongFormat, const PAIR: usize, const PIECE: usize>(
+    lanes: L,
+    head: &F::Head<L>,
+    block: &[u8],
+    pieces: &mut [Piece<PIECE>],
+) {
+    let halves = UNITS / PIECE;
+    let pieces = &mut pieces[2 * halves * PAIR..][..2 * halves];
+    for half in 0..halves {
+        for unit in 0..PIECE {
+            let quants = F::quants::<L, PAIR>(lanes, block, half * PIECE + unit);
+            lanes.store_bytes(quants[0], &mut pieces[2 * half].quants[unit]);
+            lanes.store_bytes(quants[1], &mut pieces[2 * half + 1].quants[unit]);
+        }
+        for n in 0..2 {
+            let (g, piece) = (F::PAIRS[PAIR][n], &mut pieces[2 * half + n]);
+            lanes.store(F::scale(lanes, head, block, g, half), &mut piece.scale);
+            if F::MINS {
+                let min = F::min(lanes, head, block, g, half);
+                lanes.store(lanes.mul(min, lanes.splat_float(-1.0)), &mut piece.added);
+            }
+        }
     }
 }
 
@@ -143,6 +203,8 @@ fn two_bits<L: Lanes, const PAIR: usize>(lanes: L, block: &[u8], offset: usize) 
 pub(super) struct Q2K;
 
 impl LongFormat for Q2K {
+    type Loop = Pieces<4, 15, true>;
+
     const BYTES: usize = 84;
     const QUANTS: Quants = Quants::Unsigned { excess: 0 };
     const SCALED_UNITS: usize = UNITS / 2;
@@ -178,6 +240,8 @@ impl LongFormat for Q2K {
 pub(super) struct Q3K;
 
 impl LongFormat for Q3K {
+    type Loop = Pieces<4, 15, false>;
+
     const BYTES: usize = 110;
     const QUANTS: Quants = Quants::Unsigned { excess: 4 };
     const SCALED_UNITS: usize = UNITS / 2;
@@ -259,6 +323,8 @@ impl<L: Lanes> SixBitHead<L> {
 pub(super) struct Q4K;
 
 impl LongFormat for Q4K {
+    type Loop = Pieces<8, 15, true>;
+
     const BYTES: usize = 144;
     const QUANTS: Quants = Quants::Unsigned { excess: 0 };
     const SCALED_UNITS: usize = UNITS;
@@ -292,6 +358,8 @@ impl LongFormat for Q4K {
 pub(super) struct Q5K;
 
 impl LongFormat for Q5K {
+    type Loop = Pieces<8, 31, true>;
+
     const BYTES: usize = 176;
     const QUANTS: Quants = Quants::Unsigned { excess: 0 };
     const SCALED_UNITS: usize = UNITS;
@@ -329,6 +397,8 @@ impl LongFormat for Q5K {
 pub(super) struct Q6K;
 
 impl LongFormat for Q6K {
+    type Loop = Pieces<4, 63, false>;
+
     const BYTES: usize = 210;
     const QUANTS: Quants = Quants::Unsigned { excess: 32 };
     const SCALED_UNITS: usize = UNITS / 2;
@@ -366,6 +436,8 @@ impl LongFormat for Q6K {
 pub(super) struct Iq4Xs;
 
 impl LongFormat for Iq4Xs {
+    type Loop = Pieces<8, SIGNED, false>;
+
     const BYTES: usize = 136;
     const QUANTS: Quants = Quants::Signed;
     const SCALED_UNITS: usize = UNITS;
@@ -411,6 +483,8 @@ fn looked_up<L: Lanes>(lanes: L, block: &[u8], group: usize, unit: usize) -> L::
 pub(super) struct Tq1_0;
 
 impl LongFormat for Tq1_0 {
+    type Loop = Pieces<8, 15, false>;
+
     const BYTES: usize = 54;
     const QUANTS: Quants = Quants::Unsigned { excess: 1 };
     const SCALED_UNITS: usize = UNITS;
@@ -456,6 +530,8 @@ fn digit<L: Lanes>(lanes: L, block: &[u8], group: usize, unit: usize) -> L::Byte
 pub(super) struct Tq2_0;
 
 impl LongFormat for Tq2_0 {
+    type Loop = Pieces<8, 15, false>;
+
     const BYTES: usize = 66;
     const QUANTS: Quants = Quants::Unsigned { excess: 1 };
     const SCALED_UNITS: usize = UNITS;

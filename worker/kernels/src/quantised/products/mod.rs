@@ -8,6 +8,7 @@
 mod blocks;
 mod long;
 mod short;
+mod unpacked;
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -15,12 +16,14 @@ use std::ops::Range;
 use pulp::NullaryFnOnce;
 
 use super::formats::Format;
-use crate::activations::{Activations, Chunk8, GROUPS};
+use crate::activations::{Activations, Chunk8, GROUPS, Strips};
 use crate::lanes::{Instructions, LANES, Lanes, WithLanes};
 use crate::ran::ran;
 use blocks::BlockProduct;
 use long::{Iq4Xs, LongBlocks, Q2K, Q3K, Q4K, Q5K, Q6K, Tq1_0, Tq2_0};
 use short::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, ShortBlocks};
+pub(super) use unpacked::StripInput;
+use unpacked::{ManyRows, PrepareStrips};
 
 /// Multiplies one tile with some rows of activations. `y` has the results of each row; those of this tile begin at an
 /// offset.
@@ -43,28 +46,56 @@ struct TileProduct<'a, 'y> {
     y: (usize, &'a mut [&'y mut [f32]]),
 }
 
+/// Calls a macro's expression with the type of a format's blocks.
+macro_rules! by_format {
+    ($format:expr, $blocks:ident => $call:expr) => {
+        match $format {
+            Format::Q4_0 => by_format!(@ ShortBlocks<Q4_0>, $blocks => $call),
+            Format::Q4_1 => by_format!(@ ShortBlocks<Q4_1>, $blocks => $call),
+            Format::Q5_0 => by_format!(@ ShortBlocks<Q5_0>, $blocks => $call),
+            Format::Q5_1 => by_format!(@ ShortBlocks<Q5_1>, $blocks => $call),
+            Format::Q8_0 => by_format!(@ ShortBlocks<Q8_0>, $blocks => $call),
+            Format::Iq4Nl => by_format!(@ ShortBlocks<Iq4Nl>, $blocks => $call),
+            Format::Mxfp4 => by_format!(@ ShortBlocks<Mxfp4>, $blocks => $call),
+            Format::Q2K => by_format!(@ LongBlocks<Q2K>, $blocks => $call),
+            Format::Q3K => by_format!(@ LongBlocks<Q3K>, $blocks => $call),
+            Format::Q4K => by_format!(@ LongBlocks<Q4K>, $blocks => $call),
+            Format::Q5K => by_format!(@ LongBlocks<Q5K>, $blocks => $call),
+            Format::Q6K => by_format!(@ LongBlocks<Q6K>, $blocks => $call),
+            Format::Iq4Xs => by_format!(@ LongBlocks<Iq4Xs>, $blocks => $call),
+            Format::Tq1_0 => by_format!(@ LongBlocks<Tq1_0>, $blocks => $call),
+            Format::Tq2_0 => by_format!(@ LongBlocks<Tq2_0>, $blocks => $call),
+        }
+    };
+    (@ $type:ty, $blocks:ident => $call:expr) => {{
+        type $blocks = $type;
+        $call
+    }};
+}
+
 impl WithLanes for TileProduct<'_, '_> {
     type Output = ();
 
     fn call<L: Lanes>(self, lanes: L) {
-        match self.format {
-            Format::Q4_0 => self.by::<L, ShortBlocks<Q4_0>>(lanes),
-            Format::Q4_1 => self.by::<L, ShortBlocks<Q4_1>>(lanes),
-            Format::Q5_0 => self.by::<L, ShortBlocks<Q5_0>>(lanes),
-            Format::Q5_1 => self.by::<L, ShortBlocks<Q5_1>>(lanes),
-            Format::Q8_0 => self.by::<L, ShortBlocks<Q8_0>>(lanes),
-            Format::Iq4Nl => self.by::<L, ShortBlocks<Iq4Nl>>(lanes),
-            Format::Mxfp4 => self.by::<L, ShortBlocks<Mxfp4>>(lanes),
-            Format::Q2K => self.by::<L, LongBlocks<Q2K>>(lanes),
-            Format::Q3K => self.by::<L, LongBlocks<Q3K>>(lanes),
-            Format::Q4K => self.by::<L, LongBlocks<Q4K>>(lanes),
-            Format::Q5K => self.by::<L, LongBlocks<Q5K>>(lanes),
-            Format::Q6K => self.by::<L, LongBlocks<Q6K>>(lanes),
-            Format::Iq4Xs => self.by::<L, LongBlocks<Iq4Xs>>(lanes),
-            Format::Tq1_0 => self.by::<L, LongBlocks<Tq1_0>>(lanes),
-            Format::Tq2_0 => self.by::<L, LongBlocks<Tq2_0>>(lanes),
-        }
+        by_format!(self.format, Blocks => self.by::<L, Blocks>(lanes));
     }
+}
+
+/// The activations of [`multiply_tiles`], as a format needs them.
+pub(super) fn prepare_strips(instructions: Instructions, format: Format, strips: &Strips) -> StripInput<'_> {
+    by_format!(format, Blocks => instructions.run(PrepareStrips { strips, kind: PhantomData::<Blocks> }))
+}
+
+/// Multiplies some tiles, one behind the other, with strips of activations. `y` has the results of each row: as many as
+/// the tiles have rows, zeros before.
+pub(super) fn multiply_tiles(
+    instructions: Instructions,
+    format: Format,
+    (tiles, tile_bytes): (&[u8], usize),
+    x: &StripInput<'_>,
+    y: &mut [&mut [f32]],
+) {
+    by_format!(format, Blocks => instructions.run(ManyRows { tiles, tile_bytes, x, y, kind: PhantomData::<Blocks> }));
 }
 
 impl TileProduct<'_, '_> {
@@ -157,7 +188,7 @@ mod tests {
                 .collect();
             tile.iter_mut().step_by(7).for_each(|byte| *byte = byte.wrapping_mul(5) & 0xbb);
             let x: Vec<f32> = (0..7 * depth).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
-            let x = Activations::quantise(&x, 7, depth);
+            let x = Activations::quantise_by(plain, &x, 7, depth);
             let mut results = [vec![[0.0; LANES]; 7], vec![[0.0; LANES]; 7]];
             let [expected, actual] = &mut results;
             let mut y: Vec<&mut [f32]> = expected.iter_mut().map(|y| &mut y[..]).collect();

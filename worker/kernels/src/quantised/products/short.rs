@@ -3,14 +3,18 @@
 use std::marker::PhantomData;
 
 use super::blocks::{BlockProduct, IQ4_NL, Quants, ask_ahead, byte, fifth, half, table, word};
+use super::unpacked::{Piece, Pieces, StripLoop, Unpack};
 use crate::activations::Chunk8;
-use crate::lanes::{LANES, Lanes};
+use crate::lanes::{LANES, Lanes, SIGNED};
 
 /// The product of a block type of 32 elements.
 pub(super) struct ShortBlocks<F>(PhantomData<F>);
 
 /// A block type of 32 elements.
 pub(super) trait ShortFormat {
+    /// The loop for unpacked quants.
+    type Loop: StripLoop;
+
     const BYTES: usize;
     const QUANTS: Quants;
     /// Whether each element has a constant added.
@@ -60,6 +64,30 @@ impl<F: ShortFormat> BlockProduct for ShortBlocks<F> {
     }
 }
 
+impl<F: ShortFormat> Unpack for ShortBlocks<F> {
+    type Loop = F::Loop;
+
+    const BYTES: usize = F::BYTES;
+    const GROUPS: usize = 1;
+    const QUANTS: Quants = F::QUANTS;
+    const PIECES: &'static [(usize, usize)] = &[(0, 0)];
+
+    #[inline(always)]
+    fn unpack<L: Lanes, const PIECE: usize>(lanes: L, block: &[u8], pieces: &mut [Piece<PIECE>]) {
+        for piece in pieces {
+            for unit in 0..PIECE / 2 {
+                let quants = F::quants(lanes, block, unit);
+                lanes.store_bytes(quants[0], &mut piece.quants[unit]);
+                lanes.store_bytes(quants[1], &mut piece.quants[PIECE / 2 + unit]);
+            }
+            lanes.store(F::scale(lanes, block), &mut piece.scale);
+            if F::ADDS {
+                lanes.store(F::added(lanes, block), &mut piece.added);
+            }
+        }
+    }
+}
+
 /// The low and the high nibbles of a unit.
 #[inline(always)]
 fn nibbles<L: Lanes>(lanes: L, bytes: L::Bytes) -> [L::Bytes; 2] {
@@ -76,6 +104,8 @@ fn five_bits<L: Lanes>(lanes: L, bytes: L::Bytes, high: L::Bytes, unit: usize) -
 pub(super) struct Q4_0;
 
 impl ShortFormat for Q4_0 {
+    type Loop = Pieces<8, 15, false>;
+
     const BYTES: usize = 18;
     const QUANTS: Quants = Quants::Unsigned { excess: 8 };
     const ADDS: bool = false;
@@ -94,6 +124,8 @@ impl ShortFormat for Q4_0 {
 pub(super) struct Q4_1;
 
 impl ShortFormat for Q4_1 {
+    type Loop = Pieces<8, 15, true>;
+
     const BYTES: usize = 20;
     const QUANTS: Quants = Quants::Unsigned { excess: 0 };
     const ADDS: bool = true;
@@ -117,6 +149,8 @@ impl ShortFormat for Q4_1 {
 pub(super) struct Q5_0;
 
 impl ShortFormat for Q5_0 {
+    type Loop = Pieces<8, 31, false>;
+
     const BYTES: usize = 22;
     const QUANTS: Quants = Quants::Unsigned { excess: 16 };
     const ADDS: bool = false;
@@ -135,6 +169,8 @@ impl ShortFormat for Q5_0 {
 pub(super) struct Q5_1;
 
 impl ShortFormat for Q5_1 {
+    type Loop = Pieces<8, 31, true>;
+
     const BYTES: usize = 24;
     const QUANTS: Quants = Quants::Unsigned { excess: 0 };
     const ADDS: bool = true;
@@ -158,6 +194,8 @@ impl ShortFormat for Q5_1 {
 pub(super) struct Q8_0;
 
 impl ShortFormat for Q8_0 {
+    type Loop = Pieces<8, SIGNED, false>;
+
     const BYTES: usize = 34;
     const QUANTS: Quants = Quants::Signed;
     const ADDS: bool = false;
@@ -182,6 +220,8 @@ impl ShortFormat for Q8_0 {
 pub(super) struct Iq4Nl;
 
 impl ShortFormat for Iq4Nl {
+    type Loop = Pieces<8, SIGNED, false>;
+
     const BYTES: usize = 18;
     const QUANTS: Quants = Quants::Signed;
     const ADDS: bool = false;
@@ -205,6 +245,8 @@ pub(super) struct Mxfp4;
 const MXFP4: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
 impl ShortFormat for Mxfp4 {
+    type Loop = Pieces<8, 31, false>;
+
     const BYTES: usize = 17;
     const QUANTS: Quants = Quants::Unsigned { excess: 12 };
     const ADDS: bool = false;
