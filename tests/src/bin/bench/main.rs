@@ -23,7 +23,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 16] = [
+const BENCHES: [(&str, &str); 18] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("resolve", "what a request's names mean, with 1,000 models and 100 tasks (no processes)"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
@@ -45,6 +45,7 @@ const BENCHES: [(&str, &str); 16] = [
         "kill",
         "10,000 requests (or as many as named) while every worker is killed each 2 s: fails if one gets no final answer",
     ),
+    ("products", "one core: products of each type of weights, few rows and many (no processes)"),
     ("decode", "tokens per second of the worker, one after another: beside llama-bench where it is installed"),
     (
         "stream",
@@ -63,6 +64,7 @@ const BENCHES: [(&str, &str); 16] = [
         "schema",
         "answers under a JSON schema: first token, speed, gaps of another answer: beside llama-server where it is installed",
     ),
+    ("masks", "the tokens that may follow in an answer to a form, for the vocabulary of a GGUF file (no processes)"),
     ("prefill", "prompt tokens per second of the worker: beside llama-bench where it is installed"),
 ];
 

@@ -45,7 +45,7 @@ pub(super) struct Rehearsal {
     fresh: TokenParser,
     answer: Option<MadeUpAnswer>,
     tokens: ByteTokens,
-    seen: HashSet<Step>,
+    seen: HashSet<LexerMove>,
     limits: RehearsalLimits,
     stale: usize,
     random: u64,
@@ -57,9 +57,9 @@ struct MadeUpAnswer {
     has_new: bool,
 }
 
-/// A step of the lexer: the state that a byte leads to, or the byte that a lexeme ends in front of.
+/// A move of the lexer: the state that a byte leads to, or the byte that a lexeme ends in front of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Step {
+enum LexerMove {
     To(StateID),
     End(StateID, u8),
 }
@@ -117,12 +117,12 @@ impl Rehearsal {
         }
         let allowed = |byte: &u8| self.tokens.0[usize::from(*byte)].filter(|token| mask.is_allowed(*token));
         let steps: Vec<(u8, u32)> = bytes().filter_map(|byte| Some((byte, allowed(&byte)?))).collect();
-        let steps: Vec<(Step, u32)> = parser.parser.with_recognizer(|recognizer| {
+        let steps: Vec<(LexerMove, u32)> = parser.parser.with_recognizer(|recognizer| {
             let state = recognizer.lexer_state();
             let lexer = recognizer.lexer_mut();
             let step = |(byte, token)| match lexer.transition_start_state(state, Some(byte), &None) {
-                next if next.is_dead() => (Step::End(state, byte), token),
-                next => (Step::To(next), token),
+                next if next.is_dead() => (LexerMove::End(state, byte), token),
+                next => (LexerMove::To(next), token),
             };
             steps.into_iter().map(step).collect()
         });
@@ -131,7 +131,10 @@ impl Rehearsal {
         let (step, token) = match new {
             Some(new) => new,
             None if parser.is_accepting() => return Some(false),
-            None => self.towards_the_end(&steps)?,
+            None => match self.towards_the_end(&steps) {
+                Some(step) => step,
+                None => return Some(false),
+            },
         };
         self.seen.insert(step);
         answer.length += 1;
@@ -140,10 +143,10 @@ impl Rehearsal {
     }
 
     /// One of the steps that end a lexeme, or else any.
-    fn towards_the_end(&mut self, steps: &[(Step, u32)]) -> Option<(Step, u32)> {
-        let is_end = |step: &Step| match step {
-            Step::To(next) => next.has_lowest_match(),
-            Step::End(..) => true,
+    fn towards_the_end(&mut self, steps: &[(LexerMove, u32)]) -> Option<(LexerMove, u32)> {
+        let is_end = |step: &LexerMove| match step {
+            LexerMove::To(next) => next.has_lowest_match(),
+            LexerMove::End(..) => true,
         };
         let ends: Vec<_> = steps.iter().filter(|(step, _)| is_end(step)).copied().collect();
         let from = if ends.is_empty() { steps } else { &ends };

@@ -29,7 +29,7 @@ pub struct MaskThreads {
 struct Shared {
     queue: Mutex<MaskQueue>,
     arrived: Condvar,
-    /// Nothing is left to be done in advance.
+    /// Woken when no work in advance is left.
     idle: Condvar,
     /// Counts masks that are ready.
     done: Mutex<u64>,

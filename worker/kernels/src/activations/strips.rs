@@ -3,13 +3,12 @@
 
 use rayon::prelude::*;
 
-use super::{CHUNK, Chunk8, GROUP, GROUPS, QuantiseRow, WORDS, WORTH_SHARING};
+use super::chunk::{CHUNK, Chunk8, GROUP, GROUPS, QuantiseRow, WORDS, WORTH_SHARING};
 use crate::lanes::Instructions;
 
 /// Rows of activations in 8 bits. The last strip is filled with rows of zeros.
 pub(crate) struct Strips {
-    /// For each strip and group, what the rows of the strip have, `[strips, groups, height]`: quants, the scale, and the
-    /// sums of the quants of each half.
+    /// The quants of a group, its scale, and the sums of the quants of each half: `[strips, groups, height]`.
     words: Vec<[i32; WORDS]>,
     scales: Vec<f32>,
     sums: Vec<[i32; 2]>,

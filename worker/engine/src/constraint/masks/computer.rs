@@ -10,7 +10,7 @@ use super::class_tree::ClassTree;
 use super::kept::{GrammarId, KeptMasks, MaskPart};
 use super::lexer_mask::LexerMask;
 use super::lexer_walk::{LexerWalk, Subtrees};
-use super::parser_walk::ParserWalk;
+use super::parser_walk::{MasksBehind, ParserWalk};
 use super::steps::{LexerStep, LexerSteps, Row};
 use super::tree::TokenTree;
 
@@ -40,8 +40,8 @@ pub(crate) struct Masks {
 /// Computes the masks of one grammar. All answers to it share this.
 pub(super) struct GrammarMasks {
     library: Arc<SlicedBiasComputer>,
-    pub(super) tree: Arc<TokenTree>,
-    pub(super) classes: Arc<ClassTree>,
+    tree: Arc<TokenTree>,
+    classes: Arc<ClassTree>,
     kept: Arc<KeptMasks>,
     few_nodes: usize,
     grammar: GrammarId,
@@ -155,8 +155,27 @@ impl GrammarMasks {
         }
     }
 
-    /// The mask of the tokens below a class of first bytes, in the state behind them.
-    pub(super) fn below(&self, parser: &mut ParserRecognizer<'_>, class: usize, state: StateID) -> Arc<LexerMask> {
+    fn walk<'a, 'p>(&'a self, parser: &'a mut ParserRecognizer<'p>, steps: &'a mut LexerSteps) -> LexerWalk<'a, 'p> {
+        let budget = steps.budget();
+        let (tree, classes) = (&*self.tree, &*self.classes);
+        LexerWalk { tree, classes, parser, steps, budget, walked: 0, mixed_nodes: usize::MAX }
+    }
+}
+
+impl MasksBehind for GrammarMasks {
+    fn tree(&self) -> &TokenTree {
+        &self.tree
+    }
+
+    fn classes(&self) -> &ClassTree {
+        &self.classes
+    }
+
+    fn trie(&self) -> &TokTrie {
+        self.library.trie()
+    }
+
+    fn below(&self, parser: &mut ParserRecognizer<'_>, class: usize, state: StateID) -> Arc<LexerMask> {
         let part = MaskPart::Below(class as u32);
         if let Some(known) = self.kept.get(self.grammar, state, part) {
             return known;
@@ -175,12 +194,6 @@ impl GrammarMasks {
         let mask = Arc::new(mask);
         self.kept.keep(self.grammar, state, part, &mask);
         mask
-    }
-
-    fn walk<'a, 'p>(&'a self, parser: &'a mut ParserRecognizer<'p>, steps: &'a mut LexerSteps) -> LexerWalk<'a, 'p> {
-        let budget = steps.budget();
-        let (tree, classes) = (&*self.tree, &*self.classes);
-        LexerWalk { tree, classes, parser, steps, budget, walked: 0, mixed_nodes: usize::MAX }
     }
 }
 

@@ -12,7 +12,7 @@ use super::lexer_mask::LexerMask;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GrammarId(u64);
 
-/// What is kept for a state: the mask of all tokens, or of those below a class of first bytes.
+/// A mask that is kept for a state: that of all tokens, or of those below a class of first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum MaskPart {
     All,

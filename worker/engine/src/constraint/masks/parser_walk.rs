@@ -1,16 +1,27 @@
 //! Completes masks of lexer states by the tokens about which the parser decides.
 
-use llguidance::derivre::StateID;
-use llguidance::earley::{BiasComputer, ParserRecognizer};
-use llguidance::toktrie::{Recognizer, SimpleVob};
+use std::sync::Arc;
 
-use super::computer::GrammarMasks;
+use llguidance::derivre::StateID;
+use llguidance::earley::ParserRecognizer;
+use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
+
+use super::class_tree::ClassTree;
 use super::lexer_mask::{BehindNodes, LexerMask};
-use super::tree::same_bytes;
+use super::tree::{TokenTree, same_bytes};
+
+/// The tokens of a vocabulary, and masks of what follows a class of bytes.
+pub(super) trait MasksBehind {
+    fn tree(&self) -> &TokenTree;
+    fn classes(&self) -> &ClassTree;
+    fn trie(&self) -> &TokTrie;
+    /// The mask of the tokens below a class of first bytes, in the state behind them.
+    fn below(&self, parser: &mut ParserRecognizer<'_>, class: usize, state: StateID) -> Arc<LexerMask>;
+}
 
 /// A walk of the parser over nodes at which lexemes end.
 pub(super) struct ParserWalk<'a, 'p> {
-    masks: &'a GrammarMasks,
+    masks: &'a dyn MasksBehind,
     parser: &'a mut ParserRecognizer<'p>,
     /// The bytes that the parser took.
     path: &'a [u8],
@@ -18,7 +29,7 @@ pub(super) struct ParserWalk<'a, 'p> {
     walked: usize,
 }
 
-/// What the parser makes of a byte that a lexeme ended in front of.
+/// The parser's answer to a byte that a lexeme ended in front of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ByteAnswer {
     /// The lexeme cannot come here, whatever the byte is.
@@ -37,7 +48,7 @@ const FEW: usize = 16;
 impl<'a, 'p> ParserWalk<'a, 'p> {
     /// The tokens of a mask, and those about which the parser decides.
     pub(super) fn complete(
-        masks: &'a GrammarMasks,
+        masks: &'a dyn MasksBehind,
         parser: &'a mut ParserRecognizer<'p>,
         known: &LexerMask,
     ) -> SimpleVob {
@@ -61,7 +72,7 @@ impl<'a, 'p> ParserWalk<'a, 'p> {
 
     /// Adds the tokens through nodes that the same lexemes end in front of. The parser is asked once for each byte.
     fn add_behind(&mut self, behind: &BehindNodes) {
-        let (tree, classes) = (&*self.masks.tree, &*self.masks.classes);
+        let (tree, classes) = (self.masks.tree(), self.masks.classes());
         let mut answers = [None; 256];
         for class in behind.classes.iter().map(|at| *at as usize) {
             let (members, bytes) = (classes.members(class), classes.node(class).class.bytes());
@@ -134,7 +145,7 @@ impl<'a, 'p> ParserWalk<'a, 'p> {
 
     /// Has the parser take the bytes in front of a node. `false` if the lexer is out of its limits.
     fn go_in_front_of(&mut self, at: usize) -> bool {
-        let tree = &self.masks.tree;
+        let tree = self.masks.tree();
         let start = usize::from(tree.node(at).depth);
         let inside = &self.masks.trie().token(tree.token_through(at))[..start];
         let same = same_bytes(self.path, inside);
@@ -149,7 +160,7 @@ impl<'a, 'p> ParserWalk<'a, 'p> {
         if !self.go_in_front_of(at) {
             return;
         }
-        let tree = &self.masks.tree;
+        let tree = self.masks.tree();
         let start = usize::from(tree.node(at).depth);
         let mut taken = start;
         tree.walk(tree.below(at), |at, node| {

@@ -1,13 +1,15 @@
-//! What Jinja2 finds out about a template before it renders: unknown filters and tests, tags at wrong places, the special
-//! names that macros read, and names that have no value at first.
+//! Facts about a template that Jinja2 finds out before it renders: unknown filters and tests, tags at wrong places, the
+//! special names that macros read, and names that have no value at first.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::macros::SpecialReads;
 use super::names;
-use super::syntax::SyntaxError;
-use super::tree::{AssignTarget, Block, ExpressionKind, For, Frame, MacroSource, Statement, TreeExpression};
+use super::syntax_error::SyntaxError;
+use super::tree::{
+    AssignTarget, ExpressionKind, For, MacroSource, Statement, TemplateBlock, TemplateFrame, TreeExpression,
+};
 
 /// Checks a template, and notes what its rendering has to know. Returns the names that have no value at first.
 pub(super) fn check(statements: &mut [Statement]) -> Result<Vec<Arc<str>>, SyntaxError> {
@@ -118,7 +120,7 @@ impl Checker {
             }
             Statement::Generation(source) => self.macro_source(source, place)?,
             Statement::Block(block) => {
-                if let Some(Block { frame, .. }) = Arc::get_mut(block) {
+                if let Some(TemplateBlock { frame, .. }) = Arc::get_mut(block) {
                     // It knows none of the names around it.
                     let outer = std::mem::take(&mut self.frames);
                     let names = FrameNames::of_frame(frame, &[], &[], &[]);
@@ -139,7 +141,7 @@ impl Checker {
         Ok(())
     }
 
-    fn frame(&mut self, frame: &mut Frame, names: FrameNames, place: Place) -> Result<(), SyntaxError> {
+    fn frame(&mut self, frame: &mut TemplateFrame, names: FrameNames, place: Place) -> Result<(), SyntaxError> {
         frame.unset = names.unset();
         self.frames.push(names.known);
         let checked = self.statements(&mut frame.body, place);
@@ -231,7 +233,12 @@ type OuterNames<'a> = &'a [BTreeSet<Arc<str>>];
 
 impl FrameNames {
     /// The names of a frame. `targets` have their values when it begins.
-    fn of_frame(frame: &Frame, targets: &[&AssignTarget], read: &[&TreeExpression], outer: OuterNames<'_>) -> Self {
+    fn of_frame(
+        frame: &TemplateFrame,
+        targets: &[&AssignTarget],
+        read: &[&TreeExpression],
+        outer: OuterNames<'_>,
+    ) -> Self {
         let mut names = Self::default();
         for target in targets {
             target.each_name(&mut |name| {

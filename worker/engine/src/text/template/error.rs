@@ -1,7 +1,7 @@
 //! Reasons why a chat template gave no prompt.
 
 use super::fault::{RenderFault, TemplateFailure};
-use super::syntax::SyntaxError;
+use super::syntax_error::SyntaxError;
 
 /// The template did not give a prompt.
 #[derive(Debug, thiserror::Error)]

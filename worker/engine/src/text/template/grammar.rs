@@ -1,6 +1,6 @@
 //! Expressions, by Jinja2's grammar.
 
-use super::lexer::TokenKind;
+use super::lexer::WordKind;
 use super::operators::{Comparison, Operator};
 use super::parser::{ParseResult, Parser, described};
 use super::tree::{Argument, ExpressionKind, TreeExpression};
@@ -60,15 +60,15 @@ impl Parser {
         let first = self.sum()?;
         let mut others = Vec::new();
         loop {
-            let is_not_in = self.is_name("not") && matches!(self.ahead(1), TokenKind::Name(name) if name == "in");
+            let is_not_in = self.is_name("not") && matches!(self.ahead(1), WordKind::Name(name) if name == "in");
             let comparison = match self.kind() {
-                TokenKind::Sign("==") => Comparison::Equal,
-                TokenKind::Sign("!=") => Comparison::NotEqual,
-                TokenKind::Sign("<") => Comparison::Less,
-                TokenKind::Sign("<=") => Comparison::LessOrEqual,
-                TokenKind::Sign(">") => Comparison::Greater,
-                TokenKind::Sign(">=") => Comparison::GreaterOrEqual,
-                TokenKind::Name(name) if name == "in" => Comparison::In,
+                WordKind::Sign("==") => Comparison::Equal,
+                WordKind::Sign("!=") => Comparison::NotEqual,
+                WordKind::Sign("<") => Comparison::Less,
+                WordKind::Sign("<=") => Comparison::LessOrEqual,
+                WordKind::Sign(">") => Comparison::Greater,
+                WordKind::Sign(">=") => Comparison::GreaterOrEqual,
+                WordKind::Name(name) if name == "in" => Comparison::In,
                 _ if is_not_in => Comparison::NotIn,
                 _ => break,
             };
@@ -152,7 +152,7 @@ impl Parser {
     pub(super) fn primary(&mut self) -> ParseResult<TreeExpression> {
         let line = self.line();
         let kind = match self.kind().clone() {
-            TokenKind::Name(name) => {
+            WordKind::Name(name) => {
                 self.next();
                 match name.as_str() {
                     "true" | "True" => ExpressionKind::Constant(PythonValue::Bool(true)),
@@ -161,30 +161,30 @@ impl Parser {
                     name => ExpressionKind::Name(name.into()),
                 }
             }
-            TokenKind::Text(mut text) => {
+            WordKind::Text(mut text) => {
                 self.next();
                 // Texts beside one another are one.
-                while let TokenKind::Text(more) = self.kind() {
+                while let WordKind::Text(more) = self.kind() {
                     text.push_str(more);
                     self.next();
                 }
                 ExpressionKind::Constant(PythonValue::text(text))
             }
-            TokenKind::Integer(number) => {
+            WordKind::Integer(number) => {
                 self.next();
                 ExpressionKind::Constant(PythonValue::Int(number))
             }
-            TokenKind::Float(number) => {
+            WordKind::Float(number) => {
                 self.next();
                 ExpressionKind::Constant(PythonValue::Float(number))
             }
-            TokenKind::Sign("(") => {
+            WordKind::Sign("(") => {
                 self.next();
                 let inside = self.brackets()?;
                 self.expect_sign(")")?;
                 return Ok(inside);
             }
-            TokenKind::Sign("[") => {
+            WordKind::Sign("[") => {
                 self.next();
                 let mut items = Vec::new();
                 while !self.is_sign("]") {
@@ -199,7 +199,7 @@ impl Parser {
                 self.expect_sign("]")?;
                 ExpressionKind::List(items)
             }
-            TokenKind::Sign("{") => {
+            WordKind::Sign("{") => {
                 self.next();
                 let mut pairs = Vec::new();
                 while !self.is_sign("}") {
@@ -222,7 +222,7 @@ impl Parser {
     }
 
     pub(super) fn is_tuple_end(&self) -> bool {
-        matches!(self.kind(), TokenKind::VariableEnd | TokenKind::BlockEnd | TokenKind::Sign(")"))
+        matches!(self.kind(), WordKind::VariableEnd | WordKind::BlockEnd | WordKind::Sign(")"))
     }
 
     /// An expression, or several with commas between, which are a tuple. There is at least one.
@@ -258,8 +258,8 @@ impl Parser {
             let line = self.line();
             value = if self.skip_sign(".") {
                 match self.next() {
-                    TokenKind::Name(name) => expression(line, ExpressionKind::Attribute(Box::new(value), name.into())),
-                    TokenKind::Integer(number) => {
+                    WordKind::Name(name) => expression(line, ExpressionKind::Attribute(Box::new(value), name.into())),
+                    WordKind::Integer(number) => {
                         let place = expression(line, ExpressionKind::Constant(PythonValue::Int(number)));
                         expression(line, ExpressionKind::Item(Box::new(value), Box::new(place)))
                     }
@@ -275,7 +275,7 @@ impl Parser {
         }
     }
 
-    /// What is between square brackets behind a value. Several indices are a tuple.
+    /// The indices between square brackets behind a value. Several indices are a tuple.
     fn items(&mut self, value: TreeExpression, line: u32) -> ParseResult<TreeExpression> {
         if self.is_sign(":") {
             return self.slice(value, None, line);
@@ -353,7 +353,7 @@ impl Parser {
                 is_allowed = !has_names;
                 has_names = true;
                 arguments.push(Argument::Names(self.expression()?));
-            } else if let (TokenKind::Name(name), TokenKind::Sign("=")) = (self.kind().clone(), self.ahead(1)) {
+            } else if let (WordKind::Name(name), WordKind::Sign("=")) = (self.kind().clone(), self.ahead(1)) {
                 let is_known =
                     |argument: &Argument| matches!(argument, Argument::Name(known, _) if known.as_ref() == name);
                 is_allowed = !has_names && !arguments.iter().any(is_known);
@@ -403,8 +403,8 @@ impl Parser {
         let is_negated = self.skip_name("not");
         let name = self.dotted_name()?;
         let has_operand = match self.kind() {
-            TokenKind::Name(name) => !matches!(name.as_str(), "else" | "or" | "and"),
-            TokenKind::Text(_) | TokenKind::Integer(_) | TokenKind::Float(_) | TokenKind::Sign("[" | "{") => true,
+            WordKind::Name(name) => !matches!(name.as_str(), "else" | "or" | "and"),
+            WordKind::Text(_) | WordKind::Integer(_) | WordKind::Float(_) | WordKind::Sign("[" | "{") => true,
             _ => false,
         };
         let arguments = if self.is_sign("(") {

@@ -10,7 +10,8 @@ use super::macros::MacroHandle;
 use super::operators::{self, Comparison, Operator};
 use super::scope::NameScope;
 use super::tree::{
-    Argument, AssignTarget, Block, ExpressionKind, Flow, For, Frame, MacroSource, Statement, TreeExpression,
+    Argument, AssignTarget, ExpressionKind, Flow, For, MacroSource, Statement, TemplateBlock, TemplateFrame,
+    TreeExpression,
 };
 use super::value::{Dict, LoopState, PythonValue, SharedDict, lock};
 use super::{attributes, filters, functions, predicates};
@@ -39,7 +40,7 @@ pub(super) struct Interpreter<'a> {
     /// The recursive loops that are running.
     pub(super) loops: Vec<(Arc<For>, Arc<NameScope>)>,
     /// The template's blocks, by their names.
-    pub(super) blocks: BTreeMap<Arc<str>, Arc<Block>>,
+    pub(super) blocks: BTreeMap<Arc<str>, Arc<TemplateBlock>>,
     /// The names of the template outside of its blocks.
     pub(super) root: Arc<NameScope>,
 }
@@ -54,7 +55,7 @@ impl Drop for Interpreter<'_> {
 
 /// The text that a template writes.
 pub(super) fn run(
-    tree: &Frame,
+    tree: &TemplateFrame,
     variables: &BTreeMap<String, PythonValue>,
     globals: &BTreeMap<String, PythonValue>,
 ) -> RenderResult<String> {
@@ -110,12 +111,12 @@ impl Interpreter<'_> {
     }
 
     /// The text that a frame writes in its own names, and where it leads.
-    pub(super) fn captured(&mut self, frame: &Frame, scope: &Arc<NameScope>) -> RenderResult<(String, Flow)> {
+    pub(super) fn captured(&mut self, frame: &TemplateFrame, scope: &Arc<NameScope>) -> RenderResult<(String, Flow)> {
         self.written(|run| run.frame(frame, scope))
     }
 
     /// Runs statements with names of their own.
-    fn frame(&mut self, frame: &Frame, around: &Arc<NameScope>) -> RenderResult<Flow> {
+    fn frame(&mut self, frame: &TemplateFrame, around: &Arc<NameScope>) -> RenderResult<Flow> {
         self.statements(&frame.body, &NameScope::of(frame, around))
     }
 
@@ -218,7 +219,7 @@ impl Interpreter<'_> {
     }
 
     /// Writes a block in its place.
-    fn block(&mut self, block: &Block, scope: &Arc<NameScope>) -> RenderResult<()> {
+    fn block(&mut self, block: &TemplateBlock, scope: &Arc<NameScope>) -> RenderResult<()> {
         if block.is_required {
             refuse!("Required block '{}' not found", block.name);
         }

@@ -1,7 +1,7 @@
 //! The words of a template's source, as Jinja2 tells them apart: text, tags, and what is inside of tags. White space
 //! around tags goes as the options `trim_blocks` and `lstrip_blocks` demand.
 
-use super::syntax::SyntaxError;
+use super::syntax_error::SyntaxError;
 use super::text::is_space;
 
 /// The most operators, brackets and dots in one tag. Trees of longer chains would overflow the stack.
@@ -9,14 +9,14 @@ const LONGEST_CHAIN: usize = 800;
 
 /// A word of the source, and its line.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Token {
+pub(super) struct Word {
     pub(super) line: u32,
-    pub(super) kind: TokenKind,
+    pub(super) kind: WordKind,
 }
 
 /// The kinds of words.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum TokenKind {
+pub(super) enum WordKind {
     /// Text between tags.
     Data(String),
     /// `{%`
@@ -38,13 +38,13 @@ pub(super) enum TokenKind {
 }
 
 /// The words of a template. The last one is the end.
-pub(super) fn tokens(source: &str) -> Result<Vec<Token>, SyntaxError> {
+pub(super) fn tokens(source: &str) -> Result<Vec<Word>, SyntaxError> {
     // Every kind of line end is a line feed, and one at the end of the source does not count.
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let source = source.strip_suffix('\n').unwrap_or(&source);
     let mut lexer = Lexer { source, at: 0, line: 1, starts_line: true, tokens: Vec::new() };
     while lexer.between_tags()? {}
-    lexer.push(TokenKind::End);
+    lexer.push(WordKind::End);
     Ok(lexer.tokens)
 }
 
@@ -54,7 +54,7 @@ struct Lexer<'a> {
     line: u32,
     /// Whether the word before ended with a line feed, or there was none.
     starts_line: bool,
-    tokens: Vec<Token>,
+    tokens: Vec<Word>,
 }
 
 /// The sign beside a tag's bracket, which decides about white space.
@@ -87,8 +87,8 @@ impl<'a> Lexer<'a> {
         self.source.get(self.at..).unwrap_or_default()
     }
 
-    fn push(&mut self, kind: TokenKind) {
-        self.tokens.push(Token { line: self.line, kind });
+    fn push(&mut self, kind: WordKind) {
+        self.tokens.push(Word { line: self.line, kind });
     }
 
     /// Moves on, and counts the lines.
@@ -109,7 +109,7 @@ impl<'a> Lexer<'a> {
         let found = rest.match_indices('{').find(|(at, _)| rest[at + 1..].starts_with(['%', '{', '#']));
         let Some((length, _)) = found else {
             if !rest.is_empty() {
-                self.push(TokenKind::Data(rest.to_owned()));
+                self.push(WordKind::Data(rest.to_owned()));
                 self.skip(rest.len());
             }
             return Ok(false);
@@ -142,7 +142,7 @@ impl<'a> Lexer<'a> {
             _ => text,
         };
         if !kept.is_empty() {
-            self.push(TokenKind::Data(kept.to_owned()));
+            self.push(WordKind::Data(kept.to_owned()));
         }
     }
 
@@ -197,7 +197,7 @@ impl<'a> Lexer<'a> {
 
     /// The words of a tag, up to its end.
     fn tag(&mut self, is_block: bool) -> Result<(), SyntaxError> {
-        self.push(if is_block { TokenKind::BlockBegin } else { TokenKind::VariableBegin });
+        self.push(if is_block { WordKind::BlockBegin } else { WordKind::VariableBegin });
         let (mut open, mut chain) = (Vec::new(), 0_usize);
         loop {
             let rest = self.rest();
@@ -205,12 +205,12 @@ impl<'a> Lexer<'a> {
                 let (sign, width) = TrimSign::at(rest);
                 match (is_block, sign) {
                     (true, _) if rest[width..].starts_with("%}") => {
-                        self.push(TokenKind::BlockEnd);
+                        self.push(WordKind::BlockEnd);
                         self.skip_end(width + 2, sign);
                         return Ok(());
                     }
                     (false, TrimSign::Strip | TrimSign::None) if rest[width..].starts_with("}}") => {
-                        self.push(TokenKind::VariableEnd);
+                        self.push(WordKind::VariableEnd);
                         self.skip_end(width + 2, if width > 0 { sign } else { TrimSign::Keep });
                         return Ok(());
                     }
@@ -227,10 +227,8 @@ impl<'a> Lexer<'a> {
             }
             let (length, kind) = self.word(&mut open)?;
             chain += match &kind {
-                TokenKind::Name(word) => {
-                    usize::from(matches!(word.as_str(), "and" | "or" | "not" | "in" | "is" | "if"))
-                }
-                TokenKind::Sign(sign) => usize::from(!matches!(*sign, "," | ":")),
+                WordKind::Name(word) => usize::from(matches!(word.as_str(), "and" | "or" | "not" | "in" | "is" | "if")),
+                WordKind::Sign(sign) => usize::from(!matches!(*sign, "," | ":")),
                 _ => 0,
             };
             if chain > LONGEST_CHAIN {
@@ -242,7 +240,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// The next word of a tag, and its bytes.
-    fn word(&self, open: &mut Vec<&'static str>) -> Result<(usize, TokenKind), SyntaxError> {
+    fn word(&self, open: &mut Vec<&'static str>) -> Result<(usize, WordKind), SyntaxError> {
         let rest = self.rest();
         if rest.starts_with(|c: char| c.is_ascii_digit()) {
             return self.number();
@@ -252,7 +250,7 @@ impl<'a> Lexer<'a> {
             if !rest.starts_with(|c: char| c.is_alphabetic() || c == '_') {
                 return self.fail("Invalid character in identifier");
             }
-            return Ok((length, TokenKind::Name(rest[..length].to_owned())));
+            return Ok((length, WordKind::Name(rest[..length].to_owned())));
         }
         if let Some(quote @ ('\'' | '"')) = rest.chars().next() {
             let mut is_escaped = false;
@@ -262,7 +260,7 @@ impl<'a> Lexer<'a> {
                 ends
             });
             let Some(end) = end else { return self.fail("unexpected char: a text does not end") };
-            return Ok((end + 2, TokenKind::Text(self.unescaped(&rest[1..=end])?)));
+            return Ok((end + 2, WordKind::Text(self.unescaped(&rest[1..=end])?)));
         }
         const SIGNS: [&str; 26] = [
             "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<",
@@ -277,10 +275,10 @@ impl<'a> Lexer<'a> {
             ")" | "]" | "}" if open.pop() != Some(sign) => return self.fail("unexpected closing bracket"),
             _ => {}
         }
-        Ok((sign.len(), TokenKind::Sign(sign)))
+        Ok((sign.len(), WordKind::Sign(sign)))
     }
 
-    fn number(&self) -> Result<(usize, TokenKind), SyntaxError> {
+    fn number(&self) -> Result<(usize, WordKind), SyntaxError> {
         let rest = self.rest();
         let whole = digits(rest);
         // A number behind a dot is the name of an item.
@@ -295,7 +293,7 @@ impl<'a> Lexer<'a> {
         let is_item = self.source[..self.at].ends_with('.');
         if end > whole && !is_item {
             let number = rest[..end].replace('_', "").parse();
-            return number.map_or_else(|_| self.fail("not a number"), |number| Ok((end, TokenKind::Float(number))));
+            return number.map_or_else(|_| self.fail("not a number"), |number| Ok((end, WordKind::Float(number))));
         }
         let (radix, prefix) = match rest.get(..2).map(str::to_ascii_lowercase).as_deref() {
             Some("0b") => (2, 2),
@@ -312,7 +310,7 @@ impl<'a> Lexer<'a> {
         };
         let end = begin + length;
         match i128::from_str_radix(&rest[begin..end].replace('_', ""), radix) {
-            Ok(number) => Ok((end, TokenKind::Integer(number))),
+            Ok(number) => Ok((end, WordKind::Integer(number))),
             Err(_) => self.fail("an integer of more than 127 bits"),
         }
     }

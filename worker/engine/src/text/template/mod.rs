@@ -1,7 +1,7 @@
 //! Chat templates: a conversation becomes the text a model was trained on.
 //!
-//! Templates are Jinja, written for Jinja2 with the settings and helpers of `transformers`. They are read by its grammar
-//! (`syntax`), and run by Python's rules: its types, its exceptions, and the refusals of Jinja2's sandbox.
+//! Templates are Jinja, written for Jinja2 with the settings and helpers of `transformers`. They are read by its
+//! grammar (`syntax`), and run by Python's rules: its types, its exceptions, and the refusals of Jinja2's sandbox.
 //! They come with a model's files, so they are strangers. Steps, output, depth and the size of values have limits.
 //! A step may still take long, so what renders them has to bound time, memory and stack as well.
 
@@ -11,6 +11,7 @@ mod attributes;
 mod calls;
 mod data;
 mod error;
+mod extent;
 mod fault;
 mod filters;
 mod format;
@@ -32,6 +33,7 @@ mod printing;
 mod scope;
 mod sequences;
 mod syntax;
+mod syntax_error;
 mod text;
 mod tojson;
 mod tree;
@@ -43,7 +45,7 @@ use serde::{Deserialize, Serialize};
 
 pub use data::TemplateValue;
 pub use error::TemplateError;
-use tree::Frame;
+use tree::TemplateFrame;
 use value::PythonValue;
 
 /// A model's chat template.
@@ -59,7 +61,7 @@ pub struct ChatTemplate {
 #[derive(Debug)]
 struct TemplateSource {
     text: String,
-    tree: Frame,
+    tree: TemplateFrame,
 }
 
 /// The variables that a template is rendered with.

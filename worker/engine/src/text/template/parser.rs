@@ -2,22 +2,24 @@
 
 use std::sync::Arc;
 
-use super::lexer::{Token, TokenKind};
-use super::syntax::SyntaxError;
-use super::tree::{AssignTarget, Block, ExpressionKind, For, Frame, MacroSource, Statement, TreeExpression};
+use super::lexer::{Word, WordKind};
+use super::syntax_error::SyntaxError;
+use super::tree::{
+    AssignTarget, ExpressionKind, For, MacroSource, Statement, TemplateBlock, TemplateFrame, TreeExpression,
+};
 
 /// The most brackets, signs and tags inside of one another. Jinja2 itself fails at some hundred.
 const DEEPEST: usize = 100;
 
 /// The tree of a template's words.
-pub(super) fn parse(tokens: Vec<Token>) -> Result<Vec<Statement>, SyntaxError> {
+pub(super) fn parse(tokens: Vec<Word>) -> Result<Vec<Statement>, SyntaxError> {
     let mut parser = Parser { tokens, at: 0, depth: 0, blocks: Vec::new() };
     parser.statements(&[])
 }
 
 /// The words, and the place of the next one.
 pub(super) struct Parser {
-    tokens: Vec<Token>,
+    tokens: Vec<Word>,
     at: usize,
     depth: usize,
     /// The names of the blocks so far.
@@ -28,20 +30,20 @@ pub(super) struct Parser {
 pub(super) type ParseResult<T> = Result<T, SyntaxError>;
 
 impl Parser {
-    pub(super) fn kind(&self) -> &TokenKind {
+    pub(super) fn kind(&self) -> &WordKind {
         self.ahead(0)
     }
 
     /// The word that comes after so many others. The last word is the end, which nothing passes.
-    pub(super) fn ahead(&self, count: usize) -> &TokenKind {
-        self.tokens.get(self.at + count).map_or(&TokenKind::End, |token| &token.kind)
+    pub(super) fn ahead(&self, count: usize) -> &WordKind {
+        self.tokens.get(self.at + count).map_or(&WordKind::End, |token| &token.kind)
     }
 
     pub(super) fn line(&self) -> u32 {
         self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |token| token.line)
     }
 
-    pub(super) fn next(&mut self) -> TokenKind {
+    pub(super) fn next(&mut self) -> WordKind {
         let kind = self.kind().clone();
         self.at += 1;
         kind
@@ -52,11 +54,11 @@ impl Parser {
     }
 
     pub(super) fn is_sign(&self, sign: &str) -> bool {
-        matches!(self.kind(), TokenKind::Sign(found) if *found == sign)
+        matches!(self.kind(), WordKind::Sign(found) if *found == sign)
     }
 
     pub(super) fn is_name(&self, name: &str) -> bool {
-        matches!(self.kind(), TokenKind::Name(found) if found == name)
+        matches!(self.kind(), WordKind::Name(found) if found == name)
     }
 
     pub(super) fn skip_sign(&mut self, sign: &str) -> bool {
@@ -89,7 +91,7 @@ impl Parser {
 
     pub(super) fn expect_name(&mut self) -> ParseResult<String> {
         match self.kind().clone() {
-            TokenKind::Name(name) => {
+            WordKind::Name(name) => {
                 self.at += 1;
                 Ok(name)
             }
@@ -97,7 +99,7 @@ impl Parser {
         }
     }
 
-    fn expect(&mut self, kind: &TokenKind) -> ParseResult<()> {
+    fn expect(&mut self, kind: &WordKind) -> ParseResult<()> {
         if self.kind() != kind {
             return self.fail(format!("expected {}, got {}", described(kind), described(self.kind())));
         }
@@ -121,20 +123,20 @@ impl Parser {
         let mut body = Vec::new();
         loop {
             match self.next() {
-                TokenKind::Data(text) => body.push(Statement::Raw(text.into())),
-                TokenKind::VariableBegin => {
+                WordKind::Data(text) => body.push(Statement::Raw(text.into())),
+                WordKind::VariableBegin => {
                     body.push(Statement::Emit(self.tuple(true)?));
-                    self.expect(&TokenKind::VariableEnd)?;
+                    self.expect(&WordKind::VariableEnd)?;
                 }
-                TokenKind::BlockBegin => {
+                WordKind::BlockBegin => {
                     if ends.iter().any(|end| self.is_name(end)) {
                         return Ok(body);
                     }
                     self.deeper(|parser| parser.statement(&mut body))?;
-                    self.expect(&TokenKind::BlockEnd)?;
+                    self.expect(&WordKind::BlockEnd)?;
                 }
-                TokenKind::End if ends.is_empty() => return Ok(body),
-                TokenKind::End => {
+                WordKind::End if ends.is_empty() => return Ok(body),
+                WordKind::End => {
                     return self.fail(format!("Unexpected end of template: '{}' is missing", ends.join("' or '")));
                 }
                 other => return self.fail(format!("unexpected {}", described(&other))),
@@ -146,20 +148,20 @@ impl Parser {
     fn body(&mut self, ends: &[&str]) -> ParseResult<Vec<Statement>> {
         // As in Python, a colon may be there.
         self.skip_sign(":");
-        self.expect(&TokenKind::BlockEnd)?;
+        self.expect(&WordKind::BlockEnd)?;
         self.statements(ends)
     }
 
     /// A body with names of its own, up to a tag that is passed.
-    fn frame(&mut self, end: &str) -> ParseResult<Frame> {
+    fn frame(&mut self, end: &str) -> ParseResult<TemplateFrame> {
         let body = self.body(&[end])?;
         self.at += 1;
-        Ok(Frame::new(body))
+        Ok(TemplateFrame::new(body))
     }
 
     fn statement(&mut self, body: &mut Vec<Statement>) -> ParseResult<()> {
         let line = self.line();
-        let TokenKind::Name(tag) = self.next() else { return self.fail("tag name expected") };
+        let WordKind::Name(tag) = self.next() else { return self.fail("tag name expected") };
         body.push(match tag.as_str() {
             "for" => self.for_loop()?,
             "if" => self.condition()?,
@@ -187,7 +189,7 @@ impl Parser {
             }
             "print" => {
                 let mut is_first = true;
-                while *self.kind() != TokenKind::BlockEnd {
+                while *self.kind() != WordKind::BlockEnd {
                     if !std::mem::take(&mut is_first) {
                         self.expect_sign(",")?;
                     }
@@ -216,13 +218,13 @@ impl Parser {
         let over = self.tuple(false)?;
         let filter = if self.skip_name("if") { Some(self.expression()?) } else { None };
         let is_recursive = self.skip_name("recursive");
-        let body = Frame::new(self.body(&["endfor", "else"])?);
+        let body = TemplateFrame::new(self.body(&["endfor", "else"])?);
         let otherwise = if self.is_name("else") {
             self.at += 1;
             self.frame("endfor")?
         } else {
             self.at += 1;
-            Frame::default()
+            TemplateFrame::default()
         };
         Ok(Statement::For(Arc::new(For { target, over, filter, is_recursive, body, otherwise })))
     }
@@ -233,8 +235,8 @@ impl Parser {
             let test = self.tuple(false)?;
             branches.push((test, self.body(&["elif", "else", "endif"])?));
             match self.next() {
-                TokenKind::Name(name) if name == "elif" => {}
-                TokenKind::Name(name) if name == "else" => {
+                WordKind::Name(name) if name == "elif" => {}
+                WordKind::Name(name) if name == "else" => {
                     otherwise = self.body(&["endif"])?;
                     self.at += 1;
                     break;
@@ -256,7 +258,7 @@ impl Parser {
 
     fn with(&mut self) -> ParseResult<Statement> {
         let mut assignments = Vec::new();
-        while *self.kind() != TokenKind::BlockEnd {
+        while *self.kind() != WordKind::BlockEnd {
             if !assignments.is_empty() {
                 self.expect_sign(",")?;
             }
@@ -294,7 +296,7 @@ impl Parser {
             return self.fail("Required blocks can only contain comments or whitespace");
         }
         self.skip_name(&name);
-        Ok(Statement::Block(Arc::new(Block { name: name.as_str().into(), is_scoped, is_required, frame })))
+        Ok(Statement::Block(Arc::new(TemplateBlock { name: name.as_str().into(), is_scoped, is_required, frame })))
     }
 
     fn macro_source(&mut self, name: &str, end: &str) -> ParseResult<MacroSource> {
@@ -328,7 +330,7 @@ impl Parser {
         self.expression()?;
         match tag {
             "include"
-                if self.is_name("ignore") && matches!(self.ahead(1), TokenKind::Name(name) if name == "missing") =>
+                if self.is_name("ignore") && matches!(self.ahead(1), WordKind::Name(name) if name == "missing") =>
             {
                 self.at += 2;
             }
@@ -361,7 +363,7 @@ impl Parser {
 
     fn skip_context(&mut self) -> bool {
         let found = (self.is_name("with") || self.is_name("without"))
-            && matches!(self.ahead(1), TokenKind::Name(name) if name == "context");
+            && matches!(self.ahead(1), WordKind::Name(name) if name == "context");
         self.at += if found { 2 } else { 0 };
         found
     }
@@ -397,7 +399,7 @@ impl Parser {
 
     fn single_target(&mut self, with_attributes: bool) -> ParseResult<AssignTarget> {
         let line = self.line();
-        if let (TokenKind::Name(name), TokenKind::Sign("."), true) = (self.kind(), self.ahead(1), with_attributes)
+        if let (WordKind::Name(name), WordKind::Sign("."), true) = (self.kind(), self.ahead(1), with_attributes)
             && !is_constant(name)
         {
             let kind = ExpressionKind::Name(name.as_str().into());
@@ -427,18 +429,18 @@ pub(super) fn is_constant(name: &str) -> bool {
 }
 
 /// A word for people.
-pub(super) fn described(kind: &TokenKind) -> String {
+pub(super) fn described(kind: &WordKind) -> String {
     match kind {
-        TokenKind::Data(_) => "text".to_owned(),
-        TokenKind::BlockBegin => "'{%'".to_owned(),
-        TokenKind::BlockEnd => "'%}'".to_owned(),
-        TokenKind::VariableBegin => "'{{'".to_owned(),
-        TokenKind::VariableEnd => "'}}'".to_owned(),
-        TokenKind::Name(name) => format!("'{name}'"),
-        TokenKind::Text(_) => "a string".to_owned(),
-        TokenKind::Integer(number) => format!("'{number}'"),
-        TokenKind::Float(number) => format!("'{number}'"),
-        TokenKind::Sign(sign) => format!("'{sign}'"),
-        TokenKind::End => "the end of the template".to_owned(),
+        WordKind::Data(_) => "text".to_owned(),
+        WordKind::BlockBegin => "'{%'".to_owned(),
+        WordKind::BlockEnd => "'%}'".to_owned(),
+        WordKind::VariableBegin => "'{{'".to_owned(),
+        WordKind::VariableEnd => "'}}'".to_owned(),
+        WordKind::Name(name) => format!("'{name}'"),
+        WordKind::Text(_) => "a string".to_owned(),
+        WordKind::Integer(number) => format!("'{number}'"),
+        WordKind::Float(number) => format!("'{number}'"),
+        WordKind::Sign(sign) => format!("'{sign}'"),
+        WordKind::End => "the end of the template".to_owned(),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::tree::Frame;
+use super::tree::TemplateFrame;
 use super::value::{PythonValue, lock};
 
 /// The names of a block, over those of the blocks around it.
@@ -19,7 +19,7 @@ impl NameScope {
     }
 
     /// The names of a frame when it begins.
-    pub(super) fn of(frame: &Frame, around: &Arc<Self>) -> Arc<Self> {
+    pub(super) fn of(frame: &TemplateFrame, around: &Arc<Self>) -> Arc<Self> {
         let scope = Self::inside(around);
         scope.set_unset(&frame.unset);
         scope

@@ -74,17 +74,17 @@ pub(super) enum Statement {
     For(Arc<For>),
     With {
         assignments: Vec<(AssignTarget, TreeExpression)>,
-        frame: Frame,
+        frame: TemplateFrame,
     },
     Set(AssignTarget, TreeExpression),
     Capture {
         target: AssignTarget,
         filter: Option<TreeExpression>,
-        frame: Frame,
+        frame: TemplateFrame,
     },
     Filtered {
         filter: TreeExpression,
-        frame: Frame,
+        frame: TemplateFrame,
     },
     Macro(Arc<MacroSource>),
     Call {
@@ -94,9 +94,9 @@ pub(super) enum Statement {
     },
     /// Words that a model was trained to say.
     Generation(Arc<MacroSource>),
-    Scope(Frame),
-    AutoEscape(Frame),
-    Block(Arc<Block>),
+    Scope(TemplateFrame),
+    AutoEscape(TemplateFrame),
+    Block(Arc<TemplateBlock>),
     /// The line is that of the tag.
     Break(u32),
     Continue(u32),
@@ -107,28 +107,28 @@ pub(super) enum Statement {
 
 /// Statements with names of their own.
 #[derive(Debug, Default)]
-pub(super) struct Frame {
+pub(super) struct TemplateFrame {
     pub(super) body: Vec<Statement>,
     /// Names that have no value until they get one here, whatever they are outside: no name outside of the frame is in
     /// the template, and the frame stores before it loads.
     pub(super) unset: Vec<Arc<str>>,
 }
 
-impl Frame {
+impl TemplateFrame {
     pub(super) fn new(body: Vec<Statement>) -> Self {
         Self { body, unset: Vec::new() }
     }
 }
 
-impl Frame {
+impl TemplateFrame {
     /// Calls this for each block inside.
-    pub(super) fn each_block(&self, visit: &mut dyn FnMut(&Arc<Block>)) {
+    pub(super) fn each_block(&self, visit: &mut dyn FnMut(&Arc<TemplateBlock>)) {
         self.body.iter().for_each(|statement| statement.each_block(visit));
     }
 }
 
 impl Statement {
-    fn each_block(&self, visit: &mut dyn FnMut(&Arc<Block>)) {
+    fn each_block(&self, visit: &mut dyn FnMut(&Arc<TemplateBlock>)) {
         match self {
             Self::If { branches, otherwise } => {
                 let bodies = branches.iter().map(|(_, body)| body).chain([otherwise]);
@@ -163,12 +163,12 @@ impl Statement {
 
 /// A block that other templates could replace.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct TemplateBlock {
     pub(super) name: Arc<str>,
     /// Whether it knows the names around it. Otherwise it knows those of the template.
     pub(super) is_scoped: bool,
     pub(super) is_required: bool,
-    pub(super) frame: Frame,
+    pub(super) frame: TemplateFrame,
 }
 
 /// Where a statement leads.
@@ -186,8 +186,8 @@ pub(super) struct For {
     pub(super) over: TreeExpression,
     pub(super) filter: Option<TreeExpression>,
     pub(super) is_recursive: bool,
-    pub(super) body: Frame,
-    pub(super) otherwise: Frame,
+    pub(super) body: TemplateFrame,
+    pub(super) otherwise: TemplateFrame,
 }
 
 /// A macro's definition.
@@ -195,12 +195,12 @@ pub(super) struct For {
 pub(super) struct MacroSource {
     pub(super) name: Arc<str>,
     pub(super) parameters: Vec<(Arc<str>, Option<TreeExpression>)>,
-    pub(super) frame: Frame,
+    pub(super) frame: TemplateFrame,
     pub(super) reads: SpecialReads,
 }
 
 impl MacroSource {
-    pub(super) fn new(name: &str, parameters: Vec<(Arc<str>, Option<TreeExpression>)>, frame: Frame) -> Self {
+    pub(super) fn new(name: &str, parameters: Vec<(Arc<str>, Option<TreeExpression>)>, frame: TemplateFrame) -> Self {
         Self { name: name.into(), parameters, frame, reads: SpecialReads::default() }
     }
 }

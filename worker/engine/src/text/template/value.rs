@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::extent::ValueExtent;
 use super::fault::{RenderFault, RenderResult, refuse};
 use super::macros::MacroHandle;
 
@@ -134,21 +135,6 @@ pub(super) enum DictKey {
     Name(&'static str),
 }
 
-/// How much there is inside of a value.
-#[derive(Clone, Copy, Debug, Default)]
-struct ValueExtent {
-    /// The levels of values in one another.
-    depth: usize,
-    /// The values that a walk through it meets, each as often as it is met, and a unit for 64 bytes of text.
-    weight: u64,
-}
-
-/// Deeper values are refused: Python could not print them, and nothing here could drop them.
-const DEEPEST: usize = 500;
-
-/// Larger values are refused. Lists that share their items may hold more than any walk through them could end with.
-const HEAVIEST: u64 = 1 << 24;
-
 /// The most pieces that a text is taken apart into. A text has less weight than its characters would have.
 pub(super) const MOST_PIECES: usize = 1 << 22;
 
@@ -158,27 +144,6 @@ pub(super) const TOO_MANY_PIECES: RenderFault =
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl ValueExtent {
-    /// The extent of a value that holds these.
-    fn around<'a>(held: impl Iterator<Item = &'a PythonValue>) -> RenderResult<Self> {
-        held.fold(Self { depth: 1, weight: 1 }, |all, value| all.with(value.extent())).checked()
-    }
-
-    fn with(self, held: Self) -> Self {
-        Self { depth: self.depth.max(held.depth + 1), weight: self.weight.saturating_add(held.weight) }
-    }
-
-    fn checked(self) -> RenderResult<Self> {
-        match self {
-            Self { depth, .. } if depth > DEEPEST => Err(RenderFault::Limit("nests values more than 500 deep")),
-            Self { weight, .. } if weight > HEAVIEST => {
-                Err(RenderFault::Limit("makes a value of more than 16 million parts"))
-            }
-            fitting => Ok(fitting),
-        }
-    }
 }
 
 impl PythonValue {
@@ -191,7 +156,11 @@ impl PythonValue {
     }
 
     pub(super) fn list(values: Vec<PythonValue>) -> RenderResult<Self> {
-        Ok(Self::List(Arc::new(Items { extent: ValueExtent::around(values.iter())?, names: &[], values })))
+        Ok(Self::List(Arc::new(Items {
+            extent: ValueExtent::around(values.iter().map(PythonValue::extent))?,
+            names: &[],
+            values,
+        })))
     }
 
     pub(super) fn tuple(values: Vec<PythonValue>) -> RenderResult<Self> {
@@ -200,7 +169,11 @@ impl PythonValue {
 
     /// A tuple whose values are attributes too.
     pub(super) fn named_tuple(names: &'static [&'static str], values: Vec<PythonValue>) -> RenderResult<Self> {
-        Ok(Self::Tuple(Arc::new(Items { extent: ValueExtent::around(values.iter())?, names, values })))
+        Ok(Self::Tuple(Arc::new(Items {
+            extent: ValueExtent::around(values.iter().map(PythonValue::extent))?,
+            names,
+            values,
+        })))
     }
 
     pub(super) fn dict(pairs: impl IntoIterator<Item = (PythonValue, PythonValue)>) -> RenderResult<Self> {
@@ -221,7 +194,7 @@ impl PythonValue {
                 break;
             }
         }
-        let extent = ValueExtent::around(queue.iter().filter_map(|item| item.as_ref().ok()))?;
+        let extent = ValueExtent::around(queue.iter().filter_map(|item| item.as_ref().ok().map(PythonValue::extent)))?;
         Ok(Self::Lazy(Arc::new(Lazy { items: Mutex::new(queue), extent })))
     }
 

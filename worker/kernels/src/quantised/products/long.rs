@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::blocks::{BlockProduct, IQ4_NL, Quants, ask_ahead, byte, fifth, half, table, word};
-use super::unpacked::{Piece, Pieces, StripLoop, Unpack};
+use super::unpacked::{PieceLoop, StripLoop, Unpack, UnpackedPiece};
 use crate::activations::{Chunk8, GROUPS};
 use crate::lanes::{LANES, Lanes, SIGNED};
 
@@ -11,7 +11,7 @@ use crate::lanes::{LANES, Lanes, SIGNED};
 pub(super) struct LongBlocks<F>(PhantomData<F>);
 
 /// Units of four elements of a group.
-const UNITS: usize = 8;
+pub(super) const UNITS: usize = 8;
 
 /// A block type of 256 elements.
 pub(super) trait LongFormat {
@@ -70,7 +70,7 @@ impl<F: LongFormat> Unpack for LongBlocks<F> {
         if F::SCALED_UNITS == UNITS { &order::<1, 8>(F::PAIRS) } else { &order::<2, 16>(F::PAIRS) };
 
     #[inline(always)]
-    fn unpack<L: Lanes, const PIECE: usize>(lanes: L, block: &[u8], pieces: &mut [Piece<PIECE>]) {
+    fn unpack<L: Lanes, const PIECE: usize>(lanes: L, block: &[u8], pieces: &mut [UnpackedPiece<PIECE>]) {
         let head = F::head(lanes, block);
         unpack_pair::<L, F, 0, PIECE>(lanes, &head, block, pieces);
         unpack_pair::<L, F, 1, PIECE>(lanes, &head, block, pieces);
@@ -95,7 +95,7 @@ fn unpack_pair<L: Lanes, F: LongFormat, const PAIR: usize, const PIECE: usize>(
     lanes: L,
     head: &F::Head<L>,
     block: &[u8],
-    pieces: &mut [Piece<PIECE>],
+    pieces: &mut [UnpackedPiece<PIECE>],
 ) {
     let halves = UNITS / PIECE;
     let pieces = &mut pieces[2 * halves * PAIR..][..2 * halves];
@@ -188,11 +188,11 @@ impl<L: Lanes, F: LongFormat, const R: usize> PairProduct<'_, L, F, R> {
 }
 
 /// Groups beside each other.
-const NEIGHBOURS: [[usize; 2]; 4] = [[0, 1], [2, 3], [4, 5], [6, 7]];
+pub(super) const NEIGHBOURS: [[usize; 2]; 4] = [[0, 1], [2, 3], [4, 5], [6, 7]];
 
 /// Two bits of a word at `offset`, for the groups `2 PAIR` and `2 PAIR + 1`: four groups share a byte.
 #[inline(always)]
-fn two_bits<L: Lanes, const PAIR: usize>(lanes: L, block: &[u8], offset: usize) -> [L::Bytes; 2] {
+pub(super) fn two_bits<L: Lanes, const PAIR: usize>(lanes: L, block: &[u8], offset: usize) -> [L::Bytes; 2] {
     let bytes = word(lanes, block, offset);
     match PAIR % 2 {
         0 => [lanes.and(bytes, lanes.splat(3)), lanes.shift_right(bytes, 2, 3)],
@@ -203,7 +203,7 @@ fn two_bits<L: Lanes, const PAIR: usize>(lanes: L, block: &[u8], offset: usize) 
 pub(super) struct Q2K;
 
 impl LongFormat for Q2K {
-    type Loop = Pieces<4, 15, true>;
+    type Loop = PieceLoop<4, 15, true>;
 
     const BYTES: usize = 84;
     const QUANTS: Quants = Quants::Unsigned { excess: 0 };
@@ -240,7 +240,7 @@ impl LongFormat for Q2K {
 pub(super) struct Q3K;
 
 impl LongFormat for Q3K {
-    type Loop = Pieces<4, 15, false>;
+    type Loop = PieceLoop<4, 15, false>;
 
     const BYTES: usize = 110;
     const QUANTS: Quants = Quants::Unsigned { excess: 4 };
@@ -323,7 +323,7 @@ impl<L: Lanes> SixBitHead<L> {
 pub(super) struct Q4K;
 
 impl LongFormat for Q4K {
-    type Loop = Pieces<8, 15, true>;
+    type Loop = PieceLoop<8, 15, true>;
 
     const BYTES: usize = 144;
     const QUANTS: Quants = Quants::Unsigned { excess: 0 };
@@ -358,7 +358,7 @@ impl LongFormat for Q4K {
 pub(super) struct Q5K;
 
 impl LongFormat for Q5K {
-    type Loop = Pieces<8, 31, true>;
+    type Loop = PieceLoop<8, 31, true>;
 
     const BYTES: usize = 176;
     const QUANTS: Quants = Quants::Unsigned { excess: 0 };
@@ -397,7 +397,7 @@ impl LongFormat for Q5K {
 pub(super) struct Q6K;
 
 impl LongFormat for Q6K {
-    type Loop = Pieces<4, 63, false>;
+    type Loop = PieceLoop<4, 63, false>;
 
     const BYTES: usize = 210;
     const QUANTS: Quants = Quants::Unsigned { excess: 32 };
@@ -436,7 +436,7 @@ impl LongFormat for Q6K {
 pub(super) struct Iq4Xs;
 
 impl LongFormat for Iq4Xs {
-    type Loop = Pieces<8, SIGNED, false>;
+    type Loop = PieceLoop<8, SIGNED, false>;
 
     const BYTES: usize = 136;
     const QUANTS: Quants = Quants::Signed;
@@ -478,81 +478,4 @@ fn looked_up<L: Lanes>(lanes: L, block: &[u8], group: usize, unit: usize) -> L::
     let bytes = word(lanes, block, 8 + 16 * group + 4 * (unit % 4));
     let numbers = lanes.shift_right(bytes, if unit < 4 { 0 } else { 4 }, 15);
     lanes.look_up(numbers, &table::<L>(&IQ4_NL))
-}
-
-pub(super) struct Tq1_0;
-
-impl LongFormat for Tq1_0 {
-    type Loop = Pieces<8, 15, false>;
-
-    const BYTES: usize = 54;
-    const QUANTS: Quants = Quants::Unsigned { excess: 1 };
-    const SCALED_UNITS: usize = UNITS;
-    const MINS: bool = false;
-    const PAIRS: [[usize; 2]; 4] = NEIGHBOURS;
-
-    /// The scale.
-    type Head<L: Lanes> = L::Floats;
-
-    #[inline(always)]
-    fn head<L: Lanes>(lanes: L, block: &[u8]) -> L::Floats {
-        half(lanes, block, 52)
-    }
-
-    #[inline(always)]
-    fn scale<L: Lanes>(_: L, head: &L::Floats, _: &[u8], _: usize, _: usize) -> L::Floats {
-        *head
-    }
-
-    #[inline(always)]
-    fn quants<L: Lanes, const PAIR: usize>(lanes: L, block: &[u8], unit: usize) -> [L::Bytes; 2] {
-        [digit(lanes, block, 2 * PAIR, unit), digit(lanes, block, 2 * PAIR + 1, unit)]
-    }
-}
-
-/// A digit to base 3 of the bytes of a unit. The first 160 elements are in 32 bytes of five digits, the next 80 in 16
-/// bytes, and the last 16 in four bytes of four digits. The first element has the highest digit.
-#[inline(always)]
-fn digit<L: Lanes>(lanes: L, block: &[u8], group: usize, unit: usize) -> L::Bytes {
-    let (offset, digit) = match (group, unit) {
-        (0..5, _) => (4 * unit, group),
-        (7, 4..) => (48, unit - 4),
-        _ => (32 + 4 * (unit % 4), 2 * (group - 5) + unit / 4),
-    };
-    let mut bytes = word(lanes, block, offset);
-    // Multiplied by 3 modulo 256, a byte has lost its highest digit.
-    for _ in 0..digit {
-        bytes = lanes.add_bytes(bytes, lanes.add_bytes(bytes, bytes));
-    }
-    lanes.thirds(bytes)
-}
-
-pub(super) struct Tq2_0;
-
-impl LongFormat for Tq2_0 {
-    type Loop = Pieces<8, 15, false>;
-
-    const BYTES: usize = 66;
-    const QUANTS: Quants = Quants::Unsigned { excess: 1 };
-    const SCALED_UNITS: usize = UNITS;
-    const MINS: bool = false;
-    const PAIRS: [[usize; 2]; 4] = NEIGHBOURS;
-
-    /// The scale.
-    type Head<L: Lanes> = L::Floats;
-
-    #[inline(always)]
-    fn head<L: Lanes>(lanes: L, block: &[u8]) -> L::Floats {
-        half(lanes, block, 64)
-    }
-
-    #[inline(always)]
-    fn scale<L: Lanes>(_: L, head: &L::Floats, _: &[u8], _: usize, _: usize) -> L::Floats {
-        *head
-    }
-
-    #[inline(always)]
-    fn quants<L: Lanes, const PAIR: usize>(lanes: L, block: &[u8], unit: usize) -> [L::Bytes; 2] {
-        two_bits::<L, PAIR>(lanes, block, 32 * (PAIR / 2) + 4 * unit)
-    }
 }

@@ -8,6 +8,7 @@
 mod blocks;
 mod long;
 mod short;
+mod ternary;
 mod unpacked;
 
 use std::marker::PhantomData;
@@ -20,8 +21,9 @@ use crate::activations::{Activations, Chunk8, GROUPS, Strips};
 use crate::lanes::{Instructions, LANES, Lanes, WithLanes};
 use crate::ran::ran;
 use blocks::BlockProduct;
-use long::{Iq4Xs, LongBlocks, Q2K, Q3K, Q4K, Q5K, Q6K, Tq1_0, Tq2_0};
+use long::{Iq4Xs, LongBlocks, Q2K, Q3K, Q4K, Q5K, Q6K};
 use short::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, ShortBlocks};
+use ternary::{Tq1_0, Tq2_0};
 pub(super) use unpacked::StripInput;
 use unpacked::{ManyRows, PrepareStrips};
 

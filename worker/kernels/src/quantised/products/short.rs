@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::blocks::{BlockProduct, IQ4_NL, Quants, ask_ahead, byte, fifth, half, table, word};
-use super::unpacked::{Piece, Pieces, StripLoop, Unpack};
+use super::unpacked::{PieceLoop, StripLoop, Unpack, UnpackedPiece};
 use crate::activations::Chunk8;
 use crate::lanes::{LANES, Lanes, SIGNED};
 
@@ -73,7 +73,7 @@ impl<F: ShortFormat> Unpack for ShortBlocks<F> {
     const PIECES: &'static [(usize, usize)] = &[(0, 0)];
 
     #[inline(always)]
-    fn unpack<L: Lanes, const PIECE: usize>(lanes: L, block: &[u8], pieces: &mut [Piece<PIECE>]) {
+    fn unpack<L: Lanes, const PIECE: usize>(lanes: L, block: &[u8], pieces: &mut [UnpackedPiece<PIECE>]) {
         for piece in pieces {
             for unit in 0..PIECE / 2 {
                 let quants = F::quants(lanes, block, unit);
@@ -104,7 +104,7 @@ fn five_bits<L: Lanes>(lanes: L, bytes: L::Bytes, high: L::Bytes, unit: usize) -
 pub(super) struct Q4_0;
 
 impl ShortFormat for Q4_0 {
-    type Loop = Pieces<8, 15, false>;
+    type Loop = PieceLoop<8, 15, false>;
 
     const BYTES: usize = 18;
     const QUANTS: Quants = Quants::Unsigned { excess: 8 };
@@ -124,7 +124,7 @@ impl ShortFormat for Q4_0 {
 pub(super) struct Q4_1;
 
 impl ShortFormat for Q4_1 {
-    type Loop = Pieces<8, 15, true>;
+    type Loop = PieceLoop<8, 15, true>;
 
     const BYTES: usize = 20;
     const QUANTS: Quants = Quants::Unsigned { excess: 0 };
@@ -149,7 +149,7 @@ impl ShortFormat for Q4_1 {
 pub(super) struct Q5_0;
 
 impl ShortFormat for Q5_0 {
-    type Loop = Pieces<8, 31, false>;
+    type Loop = PieceLoop<8, 31, false>;
 
     const BYTES: usize = 22;
     const QUANTS: Quants = Quants::Unsigned { excess: 16 };
@@ -169,7 +169,7 @@ impl ShortFormat for Q5_0 {
 pub(super) struct Q5_1;
 
 impl ShortFormat for Q5_1 {
-    type Loop = Pieces<8, 31, true>;
+    type Loop = PieceLoop<8, 31, true>;
 
     const BYTES: usize = 24;
     const QUANTS: Quants = Quants::Unsigned { excess: 0 };
@@ -194,7 +194,7 @@ impl ShortFormat for Q5_1 {
 pub(super) struct Q8_0;
 
 impl ShortFormat for Q8_0 {
-    type Loop = Pieces<8, SIGNED, false>;
+    type Loop = PieceLoop<8, SIGNED, false>;
 
     const BYTES: usize = 34;
     const QUANTS: Quants = Quants::Signed;
@@ -220,7 +220,7 @@ impl ShortFormat for Q8_0 {
 pub(super) struct Iq4Nl;
 
 impl ShortFormat for Iq4Nl {
-    type Loop = Pieces<8, SIGNED, false>;
+    type Loop = PieceLoop<8, SIGNED, false>;
 
     const BYTES: usize = 18;
     const QUANTS: Quants = Quants::Signed;
@@ -245,7 +245,7 @@ pub(super) struct Mxfp4;
 const MXFP4: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
 impl ShortFormat for Mxfp4 {
-    type Loop = Pieces<8, 31, false>;
+    type Loop = PieceLoop<8, 31, false>;
 
     const BYTES: usize = 17;
     const QUANTS: Quants = Quants::Unsigned { excess: 12 };

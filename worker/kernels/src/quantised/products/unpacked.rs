@@ -24,7 +24,7 @@ const ROWS_TOGETHER: usize = 128;
 /// Sixteen rows' quants that share a factor for each row: a group, or half of one.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Piece<const UNITS: usize> {
+pub(super) struct UnpackedPiece<const UNITS: usize> {
     pub(super) quants: [[u8; 64]; UNITS],
     /// The factor of the quants.
     pub(super) scale: [f32; LANES],
@@ -32,7 +32,7 @@ pub(super) struct Piece<const UNITS: usize> {
     pub(super) added: [f32; LANES],
 }
 
-impl<const UNITS: usize> Piece<UNITS> {
+impl<const UNITS: usize> UnpackedPiece<UNITS> {
     const ZERO: Self = Self { quants: [[0; 64]; UNITS], scale: [0.0; LANES], added: [0.0; LANES] };
 }
 
@@ -49,10 +49,10 @@ pub(super) trait Unpack {
     const PIECES: &'static [(usize, usize)];
 
     /// Unpacks the blocks of sixteen rows. `UNITS` is that of the type.
-    fn unpack<L: Lanes, const UNITS: usize>(lanes: L, block: &[u8], pieces: &mut [Piece<UNITS>]);
+    fn unpack<L: Lanes, const UNITS: usize>(lanes: L, block: &[u8], pieces: &mut [UnpackedPiece<UNITS>]);
 }
 
-/// The activations of a product, with what the block type makes of them.
+/// The activations of a product, with the factors that the block type needs.
 pub(in crate::quantised) struct StripInput<'a> {
     strips: &'a Strips,
     /// In the order of the pieces, `[strips, pieces, height]`: scales, the beginning of exact sums, and the factor of
@@ -62,7 +62,7 @@ pub(in crate::quantised) struct StripInput<'a> {
     sums: Vec<f32>,
 }
 
-/// What a block type makes of activations.
+/// The activations that a block type is multiplied with, from those of all types.
 pub(super) struct PrepareStrips<'a, P> {
     pub(super) strips: &'a Strips,
     pub(super) kind: PhantomData<P>,
@@ -125,9 +125,9 @@ pub(super) trait StripLoop {
 
 /// The loop for pieces of `UNITS` units whose quants are at most `MOST`, as for [`Lanes::dots`], with or without a
 /// constant that is added to the elements of a piece.
-pub(super) struct Pieces<const UNITS: usize, const MOST: u8, const ADDS: bool>;
+pub(super) struct PieceLoop<const UNITS: usize, const MOST: u8, const ADDS: bool>;
 
-impl<const UNITS: usize, const MOST: u8, const ADDS: bool> StripLoop for Pieces<UNITS, MOST, ADDS> {
+impl<const UNITS: usize, const MOST: u8, const ADDS: bool> StripLoop for PieceLoop<UNITS, MOST, ADDS> {
     const UNITS: usize = UNITS;
 
     #[inline(always)]
@@ -158,7 +158,7 @@ impl<P: Unpack> ManyRows<'_, '_, P> {
         let together = (ROWS_TOGETHER / R).max(1);
         let tiles_together = if L::TWO_TILES { 2 } else { 1 };
         let of_tile = blocks_together * P::PIECES.len();
-        let mut pieces = vec![Piece::<UNITS>::ZERO; tiles_together * of_tile];
+        let mut pieces = vec![UnpackedPiece::<UNITS>::ZERO; tiles_together * of_tile];
         for (y, begin) in y.chunks_mut(together * R).zip((0..).step_by(together)) {
             for first in (0..tile_bytes / block_bytes).step_by(blocks_together) {
                 let part = first * block_bytes..tile_bytes.min((first + blocks_together) * block_bytes);
@@ -228,7 +228,7 @@ struct StripPart<'a, const R: usize> {
 struct UnpackBlocks<'a, L, P, const UNITS: usize> {
     lanes: L,
     blocks: &'a [u8],
-    pieces: &'a mut [Piece<UNITS>],
+    pieces: &'a mut [UnpackedPiece<UNITS>],
     kind: PhantomData<P>,
 }
 
@@ -257,7 +257,7 @@ struct MultiplyStrip<
 > {
     lanes: L,
     /// The same pieces of each tile.
-    pieces: [&'a [Piece<UNITS>]; TILES],
+    pieces: [&'a [UnpackedPiece<UNITS>]; TILES],
     /// The group and the half of a block's pieces.
     order: &'static [(usize, usize)],
     x: StripPart<'a, R>,
@@ -290,7 +290,7 @@ impl<L: Lanes, const TILES: usize, const UNITS: usize, const MOST: u8, const ADD
         for block in 0..pieces[0].len() / order.len() {
             for (number, (group, half)) in order.iter().enumerate() {
                 let Some((scales, (starts, of_rows))) = rows.next() else { return };
-                let mut here = [&Piece::ZERO; TILES];
+                let mut here = [&UnpackedPiece::ZERO; TILES];
                 let mut quants: [&[[u8; 64]]; TILES] = [&[]; TILES];
                 for tile in 0..TILES {
                     here[tile] = &pieces[tile][block * order.len() + number];

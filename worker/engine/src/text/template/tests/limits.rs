@@ -91,7 +91,7 @@ fn en_4_a_source_is_not_nested_without_bounds() {
             let read = ChatTemplate::new(BTreeMap::from([("default".into(), source.clone())]), BTreeMap::new());
             assert!(matches!(read, Err(TemplateError::Syntax(_))), "{source:.40}");
         }
-        // What Jinja2 can read is read.
+        // Branches and brackets that Jinja2 can read are read.
         let branches = format!("{{% if 0 %}}{}{{% else %}}b{{% endif %}}", "{% elif 0 %}a".repeat(5000));
         assert_eq!(render(&branches, "{}").unwrap(), "b");
         let deep = format!("{{{{ {}1{} }}}}", "(".repeat(60), ")".repeat(60));
