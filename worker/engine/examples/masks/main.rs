@@ -47,7 +47,7 @@ fn measure(
     let compiled = compiler.compile(grammar)?;
     let compile = begun.elapsed();
     compiler.threads().wait_for_spare(Duration::from_secs(10));
-    let rehearsed = begun.elapsed() - compile;
+    let rehearsed = begun.elapsed().saturating_sub(compile);
     let tokens = tokenizer.encode_rendered(answer)?;
     let (mut first, mut times) = (Vec::new(), Vec::new());
     for round in 0..8 {
