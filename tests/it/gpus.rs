@@ -205,6 +205,9 @@ async fn dm_6_rc_18_a_device_whose_driver_keeps_the_memory_of_an_ended_worker_is
     let [_alpha, _beta] = ["alpha", "beta"].map(|name| rig.model(name, manifest, Behaviour::default()));
     let boss = rig.start().await;
     assert!(boss.chat("alpha", "?").await.status.is_success());
+    // A worker's memory is in the fake driver some moments after its lease.
+    let in_use = async || (device(&boss, "cuda:0").await["used"].as_u64()? >= ByteCount::gib(8).0).then_some(());
+    until(PATIENCE, "the driver shows the worker's memory", in_use).await;
     assert_eq!(device(&boss, "cuda:0").await["leaking"], 0);
     rig.gpus.keep_memory_of_the_gone(true);
     let answer = boss.client().post("/api/v1/unload", &serde_json::json!({ "model_name": "alpha" })).await;
