@@ -99,7 +99,7 @@ impl Parser {
         }
     }
 
-    fn expect(&mut self, kind: &WordKind) -> ParseResult<()> {
+    fn require(&mut self, kind: &WordKind) -> ParseResult<()> {
         if self.kind() != kind {
             return self.fail(format!("expected {}, got {}", described(kind), described(self.kind())));
         }
@@ -126,14 +126,14 @@ impl Parser {
                 WordKind::Data(text) => body.push(Statement::Raw(text.into())),
                 WordKind::VariableBegin => {
                     body.push(Statement::Emit(self.tuple(true)?));
-                    self.expect(&WordKind::VariableEnd)?;
+                    self.require(&WordKind::VariableEnd)?;
                 }
                 WordKind::BlockBegin => {
                     if ends.iter().any(|end| self.is_name(end)) {
                         return Ok(body);
                     }
                     self.deeper(|parser| parser.statement(&mut body))?;
-                    self.expect(&WordKind::BlockEnd)?;
+                    self.require(&WordKind::BlockEnd)?;
                 }
                 WordKind::End if ends.is_empty() => return Ok(body),
                 WordKind::End => {
@@ -148,7 +148,7 @@ impl Parser {
     fn body(&mut self, ends: &[&str]) -> ParseResult<Vec<Statement>> {
         // As in Python, a colon may be there.
         self.skip_sign(":");
-        self.expect(&WordKind::BlockEnd)?;
+        self.require(&WordKind::BlockEnd)?;
         self.statements(ends)
     }
 
