@@ -24,6 +24,10 @@ const LONGEST_TOKEN: usize = 1_000;
 /// Most states of a grammar's lexer, each of one to two KiB. Answers to the same grammar share them.
 const MOST_LEXER_STATES: usize = 50_000;
 
+/// Most work of a grammar's lexer for one mask, some five times the library's default; 1,000 take some 25 µs. One text
+/// of at most 60 characters between the tags of a tool's parameter comes up to that default.
+pub(super) const MOST_LEXER_COST: usize = 1_000_000;
+
 /// Compiled grammars that are kept for the next request with the same one.
 const MOST_KEPT: usize = 32;
 
@@ -220,8 +224,12 @@ fn factory(vocabulary: &Vocabulary, words: &[Vec<u8>]) -> Result<ParserFactory, 
         Err(_) => return Err(failed("its tokens do not form a tree".to_owned())),
     };
     factory.quiet();
-    *factory.limits_mut() =
-        ParserLimits { max_lexer_states: MOST_LEXER_STATES, verbose_errors: false, ..ParserLimits::default() };
+    *factory.limits_mut() = ParserLimits {
+        max_lexer_states: MOST_LEXER_STATES,
+        step_lexer_fuel: MOST_LEXER_COST as u64,
+        verbose_errors: false,
+        ..ParserLimits::default()
+    };
     Ok(factory)
 }
 

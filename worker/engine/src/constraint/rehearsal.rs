@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use llguidance::derivre::StateID;
-use llguidance::{HashSet, TokenParser, panic_utils};
+use llguidance::{HashMap, TokenParser, panic_utils};
 
 /// The bounds of a rehearsal.
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +27,14 @@ impl Default for RehearsalLimits {
 const LONGEST_ANSWER: usize = 1_024;
 
 /// Answers in a row that meet nothing new.
-const MOST_STALE: usize = 3;
+const MOST_STALE: usize = 8;
+
+/// Tokens in a row that meet nothing new, after which an answer ends where it may.
+const MOST_STALE_TOKENS: usize = 64;
 
 /// The work of the lexer for one mask, a quarter of that at which the library ends all answers. A grammar with such
 /// masks is not rehearsed any longer.
-const MOST_LEXER_COST: usize = 50_000;
+const MOST_LEXER_COST: usize = super::compiler::MOST_LEXER_COST / 4;
 
 /// A grammar with more states of its lexer is not rehearsed any longer. The library ends answers at some multiple.
 const MOST_STATES: usize = 8_192;
@@ -45,22 +48,26 @@ pub(super) struct Rehearsal {
     fresh: TokenParser,
     answer: Option<MadeUpAnswer>,
     tokens: ByteTokens,
-    seen: HashSet<LexerMove>,
+    /// How often the lexer was in each state.
+    states: HashMap<StateID, usize>,
+    /// How often it made each move.
+    moves: HashMap<LexerMove, usize>,
     limits: RehearsalLimits,
     stale: usize,
-    random: u64,
 }
 
 struct MadeUpAnswer {
     parser: TokenParser,
     length: usize,
+    /// Tokens since the last that met something new.
+    stale: usize,
     has_new: bool,
 }
 
-/// A move of the lexer: the state that a byte leads to, or the byte that a lexeme ends in front of.
+/// A move of the lexer from a state: to another, or to the end of a lexeme in front of a byte.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum LexerMove {
-    To(StateID),
+    To(StateID, StateID),
     End(StateID, u8),
 }
 
@@ -80,7 +87,7 @@ impl ByteTokens {
 impl Rehearsal {
     /// The rehearsal of a grammar, whose parser is at the beginning of an answer.
     pub(super) fn new(fresh: TokenParser, tokens: ByteTokens, limits: RehearsalLimits) -> Self {
-        Self { fresh, answer: None, tokens, seen: HashSet::default(), limits, stale: 0, random: 0x9e37_79b9_7f4a_7c15 }
+        Self { fresh, answer: None, tokens, states: HashMap::default(), moves: HashMap::default(), limits, stale: 0 }
     }
 
     /// Computes one mask. Returns whether more are to be computed.
@@ -91,6 +98,7 @@ impl Rehearsal {
         let mut answer = self.answer.take().unwrap_or_else(|| MadeUpAnswer {
             parser: self.fresh.clone(),
             length: 0,
+            stale: 0,
             has_new: false,
         });
         let went_on = panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(self.step(&mut answer))));
@@ -122,39 +130,42 @@ impl Rehearsal {
             let lexer = recognizer.lexer_mut();
             let step = |(byte, token)| match lexer.transition_start_state(state, Some(byte), &None) {
                 next if next.is_dead() => (LexerMove::End(state, byte), token),
-                next => (LexerMove::To(next), token),
+                next => (LexerMove::To(state, next), token),
             };
             steps.into_iter().map(step).collect()
         });
-        let new = steps.iter().find(|(step, _)| !self.seen.contains(step)).copied();
-        answer.has_new |= new.is_some();
-        let (step, token) = match new {
-            Some(new) => new,
-            None if parser.is_accepting() => return Some(false),
-            None => match self.towards_the_end(&steps) {
-                Some(step) => step,
-                None => return Some(false),
-            },
-        };
-        self.seen.insert(step);
+        let is_between = !parser.parser.has_pending_lexeme_bytes();
+        let Some((is_known, step, token)) = self.least_used(steps, is_between) else { return Some(false) };
+        answer.has_new |= !is_known;
+        answer.stale = if is_known { answer.stale + 1 } else { 0 };
+        if answer.stale > MOST_STALE_TOKENS && parser.is_accepting() {
+            return Some(false);
+        }
+        *self.moves.entry(step).or_default() += 1;
+        if let LexerMove::To(_, next) = step {
+            *self.states.entry(next).or_default() += 1;
+        }
         answer.length += 1;
         parser.consume_token(token).ok()?;
         Some(answer.length < LONGEST_ANSWER && !parser.check_stop().ok()?)
     }
 
-    /// One of the steps that end a lexeme, or else any.
-    fn towards_the_end(&mut self, steps: &[(LexerMove, u32)]) -> Option<(LexerMove, u32)> {
-        let is_end = |step: &LexerMove| match step {
-            LexerMove::To(next) => next.has_lowest_match(),
-            LexerMove::End(..) => true,
+    /// The step to choose, and whether it leads to nothing new.
+    ///
+    /// Between lexemes the least used move leads to the least used part of the grammar. Within a lexeme it would lead
+    /// back to the text in front of a mark, again and again, while the mark's own states are the least used.
+    fn least_used(&self, steps: Vec<(LexerMove, u32)>, is_between: bool) -> Option<(bool, LexerMove, u32)> {
+        let is_known = |step: &LexerMove| match step {
+            LexerMove::To(_, next) => self.states.contains_key(next),
+            LexerMove::End(..) => self.moves.contains_key(step),
         };
-        let ends: Vec<_> = steps.iter().filter(|(step, _)| is_end(step)).copied().collect();
-        let from = if ends.is_empty() { steps } else { &ends };
-        // Marsaglia's xorshift.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        from.get(self.random as usize % from.len().max(1)).copied()
+        let uses = |step: &LexerMove| match step {
+            LexerMove::To(_, next) if !is_between => self.states.get(next),
+            _ => self.moves.get(step),
+        };
+        let rank = |step: &LexerMove| (is_known(step), uses(step).copied().unwrap_or_default());
+        let ranked = steps.into_iter().map(|(step, token)| (rank(&step), step, token));
+        ranked.min_by_key(|(rank, ..)| *rank).map(|((is_known, _), step, token)| (is_known, step, token))
     }
 }
 

@@ -124,10 +124,10 @@ impl GrammarMasks {
 
     /// The mask of a state that does not make the same of the bytes of a class, made of that of the most similar one.
     fn mask_like_another(&self, walk: &mut LexerWalk<'_, '_>, row: Row) -> LexerMask {
-        const TRIED: usize = 4;
+        const LAST: usize = 4;
         let (tree, classes) = (&*self.tree, &*self.classes);
         let mut near = None::<(usize, Row, Arc<LexerMask>)>;
-        for (other, known) in self.kept.recent(self.grammar).into_iter().take(TRIED) {
+        for (other, known) in self.kept.near(self.grammar, LAST, |other| walk.steps.equal_steps(row, other)) {
             let other = walk.row(other);
             let tokens = walk.tokens_of_differing_roots(row, other);
             if near.as_ref().is_none_or(|(fewest, ..)| tokens < *fewest) {

@@ -66,13 +66,21 @@ impl KeptMasks {
         Some(Arc::clone(&found.mask))
     }
 
-    /// Masks of all tokens of a grammar, the one used last first.
-    pub(super) fn recent(&self, grammar: GrammarId) -> Vec<(StateID, Arc<LexerMask>)> {
+    /// Masks of all tokens of a grammar: that of the state which is most like another, and some of those used last.
+    pub(super) fn near(
+        &self,
+        grammar: GrammarId,
+        last: usize,
+        likeness: impl Fn(StateID) -> usize,
+    ) -> Vec<(StateID, Arc<LexerMask>)> {
         let kept = self.lock();
-        let mut known: Vec<_> =
-            kept.masks.iter().filter(|((of, _, part), _)| *of == grammar && *part == MaskPart::All).collect();
-        known.sort_unstable_by_key(|(_, entry)| std::cmp::Reverse(entry.used));
-        known.into_iter().map(|((_, state, _), entry)| (*state, Arc::clone(&entry.mask))).collect()
+        let of_grammar = kept.masks.iter().filter(|((of, _, part), _)| *of == grammar && *part == MaskPart::All);
+        let mut known: Vec<_> = of_grammar.map(|((_, state, _), entry)| (entry.used, *state, &entry.mask)).collect();
+        let most_alike =
+            known.iter().map(|entry| (likeness(entry.1), *entry)).max_by_key(|(alike, entry)| (*alike, entry.0));
+        known.sort_unstable_by_key(|(used, ..)| std::cmp::Reverse(*used));
+        let found = most_alike.map(|(_, entry)| entry).into_iter().chain(known.into_iter().take(last));
+        found.map(|(_, state, mask)| (state, Arc::clone(mask))).collect()
     }
 
     pub(super) fn keep(&self, grammar: GrammarId, state: StateID, part: MaskPart, mask: &Arc<LexerMask>) {

@@ -75,8 +75,8 @@ const NEAR: usize = 8;
 /// The library ends an answer whose lexer has too many states. Comparisons use only a part of them.
 const MOST_COMPARED: usize = 8_192;
 
-/// A grammar's rows that are kept from one mask to the next: half a megabyte.
-const MOST_ROWS: usize = 512;
+/// A grammar's rows that are kept from one mask to the next: two and a half megabytes.
+const MOST_ROWS: usize = 2_048;
 
 /// A grammar's distances that are kept: a hundred kilobytes.
 const DISTANCES: usize = 4_096;
@@ -184,6 +184,13 @@ impl LexerSteps {
         let is_one = others.iter().all(|byte| self.step(parser, row, *byte) == step);
         self.class_cells[class_place(row, class)] = if is_one { Cell::of(step) } else { Cell::MIXED };
         Some(step).filter(|_| is_one)
+    }
+
+    /// Number of bytes that are known to have the same effect in a row and a state.
+    pub(super) fn equal_steps(&self, Row(one): Row, other: StateID) -> usize {
+        let cells = |row: u32| self.cells.get((row as usize) << 8..(row as usize + 1) << 8).unwrap_or_default();
+        let other = self.rows.get(&other).map(|row| cells(row.0)).unwrap_or_default();
+        cells(one).iter().zip(other).filter(|(one, other)| one == other && **one != Cell::MISSING).count()
     }
 
     /// The lexemes that may end in a state.

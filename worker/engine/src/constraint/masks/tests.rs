@@ -332,7 +332,15 @@ fn en_6_a_rehearsal_computes_the_masks_that_the_first_answer_needs() {
     let limits = RehearsalLimits { time: Duration::from_secs(60), ..RehearsalLimits::default() };
     let rehearsed = GrammarCompiler::new(&vocabulary, Arc::clone(&threads)).unwrap().rehearsed(limits);
     let at_once = compiler(&vocabulary, MaskLimits::default());
+    // Free text in front of calls, which may end at any time.
+    let mut two_tools = plan(ToolFormat::QwenCoder, ToolChoice::Auto);
+    two_tools.tools.push(Tool { name: "show".to_owned(), ..two_tools.tools[0].clone() });
     for (grammar, answer) in [
+        (
+            two_tools.grammar(&ToolMarkers::default()).unwrap(),
+            "I look.\n<tool_call>\n<function=show>\n<parameter=city>\nRome\n</parameter>\n<parameter=tags>\n[\"a\"]\n\
+             </parameter>\n</function>\n</tool_call>",
+        ),
         (Grammar::Regex("[a-z]+(, [a-z]+){0,20}".to_owned()), "one, two, three, four"),
         (Grammar::Regex("[A-Za-z ,]{3,60}".to_owned()), "Oslo is a city, and Rome too"),
         (

@@ -21,8 +21,9 @@ const BAD: u32 = 1 << 28;
 const CLASSES: u32 = BAD - 1;
 const CHARACTER_SHIFT: u32 = 29;
 
-/// Marks that grammars treat each in its own way. Each is a class, and the others are one together.
-const MARKS: &[u8; 20] = b"\"\\,.-_:;/'()[]{}<>=+";
+/// Bytes that grammars treat each in its own way. Each is a class, and the other marks are one together. A new line is
+/// among them, since the mark behind which a tool's parameter ends begins with it.
+const MARKS: &[u8; 20] = b"\"\\,.-_:\n/'()[]{}<>=+";
 
 /// The class of each byte.
 static CLASS: [u32; 256] = {
@@ -99,20 +100,19 @@ static BY_NUMBER: ([u8; 256], [usize; ByteClass::COUNT + 1]) = {
 };
 
 const fn class(byte: u8) -> u32 {
+    let mut mark = 0;
+    while mark < MARKS.len() && MARKS[mark] != byte {
+        mark += 1;
+    }
     match byte {
+        _ if mark < MARKS.len() => 6 + mark as u32,
         b'a'..=b'z' => 0,
         b'A'..=b'Z' => 1,
         b'0'..=b'9' => 2,
         b' ' => 3,
-        b'\t' | b'\n' | b'\r' => 4,
+        b'\t' | b'\r' => 4,
         0..b' ' | 127.. => 5,
-        mark => {
-            let mut number = 0;
-            while number < MARKS.len() && MARKS[number] != mark {
-                number += 1;
-            }
-            6 + number as u32
-        }
+        _ => 6 + MARKS.len() as u32,
     }
 }
 
