@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::constraint::{CompiledGrammar, ConstraintError};
 use crate::kv::CacheSalt;
 use crate::sampling::{SamplingParams, TokenLogprob};
-use crate::text::ThinkingPlan;
+use crate::text::{ChannelPlan, ThinkingPlan};
 use crate::tools::{ToolMarkers, ToolParser};
 
 /// One sequence inside one engine, chosen by the caller and never used twice.
@@ -80,6 +80,8 @@ pub struct Generate {
     pub prompt_logprobs: bool,
     /// The plan to separate thinking from the answer, and to end it when its budget is used up.
     pub thinking: Option<ThinkingPlan>,
+    /// The limit of thoughts in channels, which the parser of calls tells apart.
+    pub channels: Option<ChannelPlan>,
     /// Keys and values of the prompt are shared with sequences of the same salt, before and after this one. None shares
     /// nothing.
     pub cache: Option<CacheSalt>,

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use model_boss_engine::text::{Conversation, NoContent, TemplateValue, ThinkingPlan};
+use model_boss_engine::text::{ChannelPlan, Conversation, NoContent, TemplateValue, ThinkingPlan};
 use model_boss_engine::tools::{CallIds, ToolChoice, ToolFormat, ToolParser, ToolPlan};
 use model_boss_protocol::{ApiError, THINKING_SWITCHES, Thinking};
 use serde::Serialize;
@@ -126,6 +126,8 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<ChatDraft, ErrorAnswer> {
     // The thoughts are over where the client began the answer, and white space behind its words is part of it.
     let tags = serving.text.facts.thinking.clone().filter(|_| conversation.begun.is_none());
     options.thinking = tags.map(|tags| ThinkingPlan { tags, budget });
+    let ending = serving.text.facts.thought_ending.clone();
+    options.channels = ending.zip(budget).map(|(ending, budget)| ChannelPlan { ending, budget });
     let context = serving.info.context_length;
     let format = serving.text.facts.tools.format;
     let begun = conversation.begun.as_deref().map(|begun| strip_opening(begun, format));

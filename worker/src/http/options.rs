@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use model_boss_engine::constraint::CompiledGrammar;
 use model_boss_engine::sampling::SamplingParams;
-use model_boss_engine::text::ThinkingPlan;
+use model_boss_engine::text::{ChannelPlan, ThinkingPlan};
 use model_boss_engine::tools::{ToolMarkers, ToolParser};
 use model_boss_engine::{CacheSalt, Generate};
 use model_boss_protocol::{ApiError, Remedy, beyond_worker, refuse_unmet};
@@ -42,6 +42,8 @@ pub(super) struct GenerateOptions {
     pub(super) usage: UsageIn,
     /// The plan of thinking for a chat; a text completion does not separate thinking.
     pub(super) thinking: Option<ThinkingPlan>,
+    /// The limit of a chat's thoughts in channels.
+    pub(super) channels: Option<ChannelPlan>,
     /// The grammar that the answer follows.
     pub(super) grammar: Option<CompiledGrammar>,
     /// The parser of calls in the answer.
@@ -62,6 +64,7 @@ impl GenerateOptions {
             stream: fields.get("stream")?.unwrap_or(false),
             usage: fields.get::<StreamOptions>("stream_options")?.map_or(UsageIn::Nothing, StreamOptions::usage),
             thinking: None,
+            channels: None,
             grammar: None,
             calls: None,
         })
@@ -82,6 +85,7 @@ impl GenerateOptions {
             logprobs,
             prompt_logprobs: false,
             thinking: self.thinking.clone(),
+            channels: self.channels.clone(),
             cache: self.cache.clone(),
             shift: None,
             grammar: self.grammar.clone(),

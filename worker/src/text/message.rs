@@ -1,6 +1,7 @@
 //! The questions that a worker asks its text processes, and their answers.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use model_boss_engine::constraint::Grammar;
 use model_boss_engine::text::{ChatTemplate, Conversation, Text, TextError, ThinkingTags};
@@ -60,6 +61,8 @@ pub(super) enum TextLoaded {
 pub(crate) struct TextFacts {
     /// The tokens between which the model thinks aloud, if it does.
     pub(crate) thinking: Option<ThinkingTags>,
+    /// The tokens that end a thought in a channel, if its answers are in channels.
+    pub(crate) thought_ending: Option<Arc<[u32]>>,
     /// Whether its chat template treats the role `developer` apart from `system`.
     pub(crate) knows_developer: bool,
     /// The use of tools in its chat template.
@@ -70,10 +73,13 @@ pub(crate) struct TextFacts {
 
 impl TextFacts {
     pub(super) fn of(text: &Text) -> Self {
+        let tools = text.template.as_ref().map(ToolFacts::of).unwrap_or_default();
+        let ending = tools.format.thought_ending().and_then(|ending| text.tokenizer.encode_rendered(ending).ok());
         Self {
             thinking: text.thinking.clone(),
+            thought_ending: ending.map(Into::into),
             knows_developer: text.template.as_ref().is_some_and(|template| template.knows_developer()),
-            tools: text.template.as_ref().map(ToolFacts::of).unwrap_or_default(),
+            tools,
             warnings: text.warnings.clone(),
         }
     }

@@ -59,6 +59,15 @@ pub struct ThinkingPlan {
     pub budget: Option<u32>,
 }
 
+/// The limit of thoughts in channels (gpt-oss), where a model may begin one in front of each message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelPlan {
+    /// The tokens that end a thought and begin a message whose channel is not named yet.
+    pub ending: Arc<[u32]>,
+    /// The most tokens of thought, all messages together.
+    pub budget: u32,
+}
+
 /// Follows one answer: what each token is, and which one has to come next when the budget is used up.
 #[derive(Debug)]
 pub struct Thoughts {

@@ -20,7 +20,7 @@ use crate::tools::ToolEvent;
 use super::allowed::{Allowed, AnswerNext};
 use super::logprobs::{spelled, token_logprob};
 use super::stream::TextStream;
-use super::thinking::ThinkingState;
+use super::thinking::{ChannelState, ThinkingState};
 
 /// A sequence that waits for its place.
 pub(super) struct Sequence {
@@ -38,6 +38,7 @@ pub(super) struct Sequence {
     sampler: Sampler,
     text: TextStream,
     thinking: Option<ThinkingState>,
+    channels: Option<ChannelState>,
     /// Shares blocks with sequences of the same salt.
     cache: Option<CacheSalt>,
     /// The form that the answer is held to.
@@ -76,6 +77,7 @@ impl Sequence {
             sampler: Sampler::new(work.sampling, &work.prompt, work.choice),
             text,
             thinking,
+            channels: work.channels.map(ChannelState::new),
             // Log-probabilities of a prompt need every row to be computed.
             cache: work.cache.filter(|_| !work.prompt_logprobs),
             // The mask of the first token is computed while the prompt waits and is evaluated.
@@ -87,6 +89,12 @@ impl Sequence {
 
     pub(super) fn fail(&mut self, error: WorkError) {
         self.reply.send(SequenceEvent::Failed(error));
+    }
+
+    /// The token that comes next whatever the model would say: thoughts end when their budget is used up.
+    fn forced(&self) -> Option<u32> {
+        let channels = || self.channels.as_ref()?.forced(self.text.is_in_thought());
+        self.thinking.as_ref().and_then(|thinking| thinking.thoughts.forced()).or_else(channels)
     }
 
     /// The tokens that may come next; `None` as long as that is being computed.
@@ -328,9 +336,12 @@ impl RunningSequence {
             return self.finish(FinishReason::Stop);
         }
         let logits = logits.as_mut_slice();
+        if let Some(channels) = &self.sequence.channels {
+            channels.apply(logits, vocabulary);
+        }
         // The distribution has to be read before the sampler bends it.
         let raw = self.sequence.logprobs.map(|top| (LogprobRow::new(logits, top), logits.to_vec()));
-        let forced = self.sequence.thinking.as_ref().and_then(|thinking| thinking.thoughts.forced());
+        let forced = self.sequence.forced();
         let token = match forced {
             Some(token) => {
                 self.sequence.sampler.accept(token);
@@ -357,7 +368,11 @@ impl RunningSequence {
         }
         let (was_hidden, was_thought) = (self.sequence.text.is_hidden(), self.sequence.text.is_in_thought());
         let piece = self.sequence.text.push(token);
-        self.thought += usize::from(was_thought && self.sequence.text.is_in_thought());
+        let is_thought = was_thought && self.sequence.text.is_in_thought();
+        self.thought += usize::from(is_thought);
+        if let Some(channels) = &mut self.sequence.channels {
+            channels.push(forced.is_some(), is_thought);
+        }
         if let Some((row, logits)) = raw.filter(|_| !was_hidden) {
             let logit = logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
             self.held.push_back((self.produced, token_logprob(token, row.of(logit), &row, vocabulary)));

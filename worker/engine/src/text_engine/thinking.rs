@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::text::{AnswerPart, Detokenizer, ThinkingPlan, Thoughts, Trimmed, Vocabulary};
+use crate::text::{AnswerPart, ChannelPlan, Detokenizer, ThinkingPlan, Thoughts, Trimmed, Vocabulary};
 
 /// The thoughts of one answer.
 pub(super) struct ThinkingState {
@@ -32,5 +32,45 @@ impl ThinkingState {
             AnswerPart::Thought => (part, self.shown.push(&self.text.push(token))),
             _ => (part, String::new()),
         }
+    }
+}
+
+/// The thoughts in channels of one answer.
+pub(super) struct ChannelState {
+    plan: ChannelPlan,
+    /// Tokens of thought so far.
+    thought: usize,
+    /// Tokens of the ending given so far.
+    given: usize,
+}
+
+impl ChannelState {
+    pub(super) fn new(plan: ChannelPlan) -> Self {
+        Self { plan, thought: 0, given: 0 }
+    }
+
+    /// The token that comes next whatever the model would say, when there is one.
+    pub(super) fn forced(&self, is_in_thought: bool) -> Option<u32> {
+        let is_used_up = is_in_thought && self.thought >= self.plan.budget as usize;
+        self.plan.ending.get(self.given).copied().filter(|_| is_used_up || self.given > 0)
+    }
+
+    /// Makes the channel of thoughts impossible where a forced ending is over: its name begins with an `a`, those of
+    /// the others do not.
+    pub(super) fn apply(&self, logits: &mut [f32], vocabulary: &Vocabulary) {
+        if self.given == 0 || self.given < self.plan.ending.len() {
+            return;
+        }
+        for (logit, token) in logits.iter_mut().zip(0..) {
+            if vocabulary.bytes(token).starts_with(b"a") {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+
+    /// Takes a token in.
+    pub(super) fn push(&mut self, is_forced: bool, is_thought: bool) {
+        self.given = if is_forced { self.given + 1 } else { 0 };
+        self.thought += usize::from(is_thought);
     }
 }

@@ -136,6 +136,11 @@ impl ToolFormat {
         matches!(self.row().call, CallShape::Object(_) | CallShape::Head(_))
     }
 
+    /// The text that ends a thought and begins a message whose channel is not named yet, where answers are in channels.
+    pub fn thought_ending(self) -> Option<&'static str> {
+        self.has_channels().then_some("<|end|><|start|>assistant<|channel|>")
+    }
+
     /// Whether answers are messages in channels, with calls or without.
     pub fn has_channels(self) -> bool {
         matches!(self.row().call, CallShape::Head(HeadShape { in_channels: true, .. }))

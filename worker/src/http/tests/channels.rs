@@ -144,6 +144,44 @@ async fn en_5_a_call_in_channels_may_have_a_thought_before_it() {
 }
 
 #[tokio::test]
+async fn en_7_a_budget_ends_thoughts_in_channels_and_the_answer_follows() {
+    // The model's script goes on while the ending is forced.
+    let unheard = "x".repeat("<|end|><|start|>assistant<|channel|>".len());
+    let call = "commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Rome\"}";
+    for (thought, fields) in [
+        ("They a", json!({"thinking": {"type": "enabled", "budget_tokens": 6}})),
+        ("", json!({"thinking": {"type": "disabled"}})),
+        ("", json!({"reasoning_effort": "none"})),
+        ("They ask whether", json!({"thinking": 16})),
+    ] {
+        let answers = [("final<|message|>It rains.", "It rains.", ""), (call, "", "{\"city\": \"Rome\"}")];
+        for (said, text, arguments) in answers {
+            let begun = format!("<|channel|>analysis<|message|>{thought}");
+            let rig = saying(&format!("{begun}{unheard}{said}")).await;
+            let length = begun.len() + unheard.len() + said.len();
+            let mut body = json!({"max_tokens": length, "tools": tools()});
+            body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            let parts = [thought.to_owned(), text.to_owned(), arguments.to_owned()];
+            assert_eq!(whole(&rig, body.clone()).await[0], parts, "{fields}, {said}");
+            assert_eq!(streamed(&rig, body.clone()).await[0], parts, "{fields}, {said}");
+            if arguments.is_empty() {
+                body.as_object_mut().unwrap().remove("tools");
+                assert_eq!(whole(&rig, body).await[0], parts, "{fields}, {said}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn en_7_behind_a_used_up_budget_there_is_no_other_thought() {
+    let unheard = "x".repeat("<|end|><|start|>assistant<|channel|>".len());
+    let rig = saying(&format!("<|channel|>analysis<|message|>They{unheard}analysis<|message|>It rains.")).await;
+    let body = json!({"max_tokens": 200, "thinking": 4, "tools": tools()});
+    let [thought, text, arguments] = whole(&rig, body).await.swap_remove(0);
+    assert_eq!(thought, "They", "{text} {arguments}");
+}
+
+#[tokio::test]
 async fn en_4_an_answer_that_has_begun_goes_on_in_the_last_message() {
     let rig = saying(" rains.").await;
     let messages = json!([{"role": "user", "content": "Well?"}, {"role": "assistant", "content": "It"}]);

@@ -130,6 +130,7 @@ fn prompt(text: &str) -> Generate {
         logprobs: None,
         prompt_logprobs: false,
         thinking: None,
+        channels: None,
         cache: None,
         shift: None,
         grammar: None,
