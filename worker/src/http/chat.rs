@@ -69,13 +69,16 @@ struct ChatDraft {
     logprobs: Option<usize>,
     form: Option<Form>,
     tools: Option<ToolPlan>,
+    /// The form of answers that call no tool.
+    answer: Option<Form>,
     /// The beginning of the answer, which the client wrote.
     begun: Option<String>,
 }
 
 /// From a body to work for the engine.
 pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<AnswerPlan, ErrorAnswer> {
-    let ChatDraft { question, mut options, logprobs, form, tools, begun } = reading(worker, body, draft).await?;
+    let ChatDraft { question, mut options, logprobs, form, tools, answer, begun } =
+        reading(worker, body, draft).await?;
     let serving = worker.serving()?;
     let format = serving.text.facts.tools.format;
     let tokens = async {
@@ -84,7 +87,7 @@ pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<An
     };
     let grammar = async {
         match &tools {
-            Some(plan) => tools::grammar(serving, plan, serving.forms.markers(&serving.text), begun).await,
+            Some(plan) => tools::grammar(serving, plan, answer, begun).await,
             None => {
                 let form = form.map(|form| match begun {
                     Some(_) => form,
@@ -133,13 +136,16 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<ChatDraft, ErrorAnswer> {
     let begun = conversation.begun.as_deref().map(|begun| strip_opening(begun, format));
     let mut form = form(&fields)?;
     let mut tools = tools::plan(&fields, &serving.text.facts.tools)?;
+    if form.is_none() && tools.is_none() && begun.is_none() && fields.is_given("tools") {
+        // A model that may not call a tool says in words what it has to say.
+        let marks = format.call_marks(serving.forms.markers(&serving.text));
+        options.sampling.logit_bias.extend(marks.into_iter().map(|mark| (mark, f32::NEG_INFINITY)));
+    }
     // Behind the beginning of a last message there are no calls.
     tools = tools.filter(|plan| begun.is_none() || !format.has_channels() || plan.choice != ToolChoice::Auto);
-    if let Some(plan) = &mut tools {
-        tools::joined(plan, form.take())?;
-    }
+    let answer = tools.as_mut().and_then(|plan| tools::joined(plan, form.take()).transpose()).transpose()?;
     let question = ChatQuestion::new(conversation, context).map_err(|error| text_error(error, "messages", context))?;
-    Ok(ChatDraft { question, options, logprobs, form, tools, begun })
+    Ok(ChatDraft { question, options, logprobs, form, tools, answer, begun })
 }
 
 /// The text that a client began, without what is put in front of it.
@@ -171,15 +177,12 @@ pub(super) fn conversation(
     }
     let mut messages = messages;
     let begun = begun(fields, &mut messages)?;
-    let is_offered = tools::plan(fields, &text.tools)?.is_some();
-    let offered = if is_offered { fields.get::<Vec<Box<RawValue>>>("tools")? } else { None };
-    let places: Vec<usize> = (0..messages.len()).collect();
-    let before = messages.len();
+    // They are checked here too, and stay in the prompt where none may be called: the cache of the turns before has them.
+    tools::plan(fields, &text.tools)?;
+    let offered = fields.get::<Vec<Box<RawValue>>>("tools")?.filter(|tools| !tools.is_empty());
+    messages.iter_mut().enumerate().for_each(|(index, message)| message.place = index);
     tools::fit(&mut messages, &text.tools, offered.as_deref());
-    // A message that was put in front has no place in the request.
-    let shift = messages.len() - before;
-    let places = std::iter::repeat_n(0, shift).chain(places);
-    let messages = places.zip(messages).map(|(index, message)| message.value(index, text));
+    let messages = messages.into_iter().map(|message| message.value(text));
     let mut variables: BTreeMap<String, TemplateValue> = fields.get("chat_template_kwargs")?.unwrap_or_default();
     // An answer that has begun is behind the thoughts.
     let thinking = if begun.is_some() { Some(Thinking::Off) } else { thinking(fields, worker)? };
@@ -201,8 +204,7 @@ pub(super) fn conversation(
     }
     Ok(Conversation {
         messages: messages.collect::<Result<_, _>>()?,
-        // The tools go to the template as they came, keys in their order.
-        tools: if is_offered && text.tools.shows_tools { fields.get("tools")? } else { None },
+        tools: offered.filter(|_| text.tools.shows_tools).map(|_| tools::shown(fields, &text.tools)).transpose()?,
         add_generation_prompt: begun.is_some() || fields.get("add_generation_prompt")?.unwrap_or(true),
         begun: begun.map(|begun| text.tools.format.answer_opening().to_owned() + &begun),
         variables,
@@ -236,7 +238,15 @@ fn begun(fields: &RequestFields<'_>, messages: &mut Vec<ChatMessage>) -> Result<
 
 /// Whether the model thinks, and for how long: the request's word, else the manifest's.
 fn thinking(fields: &RequestFields<'_>, worker: &WorkerState) -> Result<Option<Thinking>, ApiError> {
+    // llama-server's names and vLLM's for a number of tokens; a negative one is no limit.
+    const BUDGETS: [&str; 4] =
+        ["thinking_budget_tokens", "thinking_token_budget", "reasoning_budget_tokens", "reasoning_budget"];
     let field = |name| fields.get::<serde_json::Value>(name);
-    let (said, template, effort) = (field("thinking")?, field("chat_template_kwargs")?, field("reasoning_effort")?);
+    let budget = fields.first_of::<i64>(&BUDGETS)?.map(|(_, tokens)| match u32::try_from(tokens) {
+        Ok(tokens) => tokens.into(),
+        Err(_) => "on".into(),
+    });
+    let (said, template, effort) =
+        (field("thinking")?.or(budget), field("chat_template_kwargs")?, field("reasoning_effort")?);
     Thinking::of_chat(said.as_ref(), template.as_ref(), effort.as_ref(), worker.spec.thinking)
 }

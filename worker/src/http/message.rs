@@ -28,6 +28,9 @@ pub(super) struct ChatMessage {
     reasoning_content: Option<String>,
     pub(super) tool_calls: Option<Vec<ToolCall>>,
     pub(super) tool_call_id: Option<String>,
+    /// Its place among the request's messages.
+    #[serde(skip)]
+    pub(super) place: usize,
     /// The tools, as JSON, for templates that read them here.
     #[serde(skip)]
     pub(super) tools: Option<String>,
@@ -71,6 +74,7 @@ impl ChatMessage {
             reasoning_content: None,
             tool_calls: None,
             tool_call_id: None,
+            place: 0,
             tools: None,
         }
     }
@@ -90,6 +94,22 @@ impl ChatMessage {
             Some(MessageContent::Parts(parts)) => parts.push(ContentPart::of(text)),
             Some(MessageContent::Text(own)) if !own.is_empty() => *own = format!("{own}\n\n{text}"),
             _ => self.content = Some(MessageContent::Text(text.to_owned())),
+        }
+    }
+
+    /// Puts the content of another message behind its own.
+    pub(super) fn append(&mut self, other: Self) {
+        match (&mut self.content, other.content) {
+            (_, None) => {}
+            (_, Some(MessageContent::Text(text))) => self.say_more(&text),
+            (Some(MessageContent::Parts(own)), Some(MessageContent::Parts(parts))) => own.extend(parts),
+            (own, Some(MessageContent::Parts(parts))) => {
+                let first = match own.take() {
+                    Some(MessageContent::Text(text)) => vec![ContentPart::of(&text)],
+                    _ => Vec::new(),
+                };
+                *own = Some(MessageContent::Parts([first, parts].into_iter().flatten().collect()));
+            }
         }
     }
 
@@ -142,7 +162,8 @@ impl ChatMessage {
     }
 
     /// The message as templates see it.
-    pub(super) fn value(self, index: usize, facts: &TextFacts) -> Result<TemplateValue, ApiError> {
+    pub(super) fn value(self, facts: &TextFacts) -> Result<TemplateValue, ApiError> {
+        let index = self.place;
         let place = |field: &str| format!("messages[{index}].{field}");
         let missing = |field: &str| ApiError::invalid(place(field), format!("'{}' is missing", place(field)));
         let role = match self.role.ok_or_else(|| missing("role"))? {
@@ -186,6 +207,8 @@ impl ToolCall {
         // Clients send arguments as JSON inside a text; most templates want the object.
         let arguments = self.function.arguments.unwrap_or_else(|| TemplateValue::from(""));
         let arguments = match arguments.as_str() {
+            // A call without arguments.
+            Some(text) if !as_text && text.trim().is_empty() => TemplateValue::from_pairs([]),
             None if as_text => serde_json::to_string(&arguments).map_or(arguments, TemplateValue::from),
             _ => arguments,
         };

@@ -157,6 +157,11 @@ pub(super) async fn detokenize(
     let body = body?;
     let serving = worker.serving()?;
     let tokens: Vec<u32> = RequestFields::read(&body, None)?.require("tokens")?;
-    let content = serving.text.vocabulary.text(&tokens, Specials::Spelled);
+    let vocabulary = &serving.text.vocabulary;
+    if let Some(unknown) = tokens.iter().find(|token| **token as usize >= vocabulary.len()) {
+        let message = format!("'tokens' has {unknown}, and the model has the tokens 0 to {}", vocabulary.len() - 1);
+        return Err(ApiError::invalid("tokens", message).into());
+    }
+    let content = vocabulary.text(&tokens, Specials::Spelled);
     Ok(Json(Detokenized { prompt: content.clone(), content }))
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model_boss_engine::constraint::{CompiledGrammar, Grammar};
-use model_boss_engine::tools::{Tool, ToolChoice, ToolFormat, ToolMarkers, ToolPlan};
+use model_boss_engine::text::TemplateValue;
+use model_boss_engine::tools::{Tool, ToolChoice, ToolFormat, ToolPlan};
 use model_boss_protocol::{ApiError, Remedy, beyond_worker};
 use serde::Deserialize;
 use serde_json::Value;
@@ -133,13 +134,13 @@ fn choice(fields: &RequestFields<'_>, names: &BTreeSet<String>) -> Result<Option
     }
 }
 
-/// Joins a demanded form with tools: an answer calls tools or has the form.
-pub(super) fn joined(plan: &mut ToolPlan, form: Option<Form>) -> Result<(), ApiError> {
+/// Joins a demanded form with tools: an answer calls tools or has the form, which is returned.
+pub(super) fn joined(plan: &mut ToolPlan, form: Option<Form>) -> Result<Option<Form>, ApiError> {
     match form {
-        None => Ok(()),
-        Some(Form { grammar: Grammar::JsonSchema(schema), .. }) => {
-            plan.answer = Some(schema);
-            Ok(())
+        None => Ok(None),
+        Some(Form { grammar: Grammar::JsonSchema(schema), field }) => {
+            plan.answer = Some(schema.clone());
+            Ok(Some(Form { grammar: Grammar::JsonSchema(schema), field }))
         }
         Some(Form { field, .. }) => {
             let remedy = Remedy::Instead("leave out one of them, or demand a JSON schema");
@@ -148,22 +149,27 @@ pub(super) fn joined(plan: &mut ToolPlan, form: Option<Form>) -> Result<(), ApiE
     }
 }
 
-/// The grammar of an answer that may call these tools.
+/// The grammar of an answer that may call these tools. `answer` is the form of one that calls none.
 pub(super) async fn grammar(
     serving: &Serving,
     plan: &ToolPlan,
-    markers: &ToolMarkers,
+    answer: Option<Form>,
     begun: Option<String>,
 ) -> Result<Option<CompiledGrammar>, ErrorAnswer> {
+    let markers = serving.forms.markers(&serving.text);
     let place = |index: usize| format!("tools[{index}].function.parameters");
     let form = |plan: &ToolPlan, field: String| match plan.grammar(markers) {
         Ok(grammar) => Ok(Some(Form { grammar, field })),
         Err(error) => Err(ApiError::invalid(place(error.tool), format!("'{}': {error}", place(error.tool)))),
     };
-    match compiled(serving, form(plan, "tools".to_owned())?, begun).await {
+    // It may be at fault, and an answer that must call a tool has no part of it.
+    compiled(serving, answer, None).await?;
+    let all = form(plan, "tools".to_owned())?;
+    match compiled(serving, all, begun).await {
         Err(all) if all.0.param.as_deref() == Some("tools") => {
-            // The library does not say which schema is at fault.
+            // The library does not say which schema is at fault, and names its keywords only where it is alone.
             for (index, tool) in plan.tools.iter().enumerate() {
+                compiled(serving, Some(Form { grammar: tool.arguments(), field: place(index) }), None).await?;
                 let alone = ToolPlan { tools: vec![tool.clone()], choice: ToolChoice::Required, ..plan.clone() };
                 compiled(serving, form(&alone, place(index))?, None).await?;
             }
@@ -171,6 +177,26 @@ pub(super) async fn grammar(
         }
         other => other,
     }
+}
+
+/// The tools as a template gets them: as they came, keys in their order.
+pub(super) fn shown(fields: &RequestFields<'_>, facts: &ToolFacts) -> Result<TemplateValue, ApiError> {
+    let tools: Vec<TemplateValue> = fields.require("tools")?;
+    if !facts.needs_described_tools {
+        return Ok(tools.into());
+    }
+    let object =
+        || TemplateValue::from_pairs([("type", "object".into()), ("properties", TemplateValue::from_pairs([]))]);
+    let described = |tool: TemplateValue| {
+        let Some(mut function) = tool.get("function") else { return tool };
+        for (name, otherwise) in [("description", "".into()), ("parameters", object())] {
+            if function.get(name).is_none() {
+                function = function.with(name, otherwise);
+            }
+        }
+        tool.with("function", function)
+    };
+    Ok(tools.into_iter().map(described).collect())
 }
 
 /// Fits the messages to a template that knows no tools, or wants them in its own place.
@@ -181,7 +207,7 @@ pub(super) fn fit(messages: &mut Vec<ChatMessage>, facts: &ToolFacts, offered: O
         messages.iter_mut().for_each(|message| message.say_calls(facts.format));
     }
     if !facts.shows_results {
-        messages.iter_mut().for_each(ChatMessage::say_results);
+        say_results(messages);
     }
     let Some(tools) = offered else { return };
     if facts.tools_in_message {
@@ -199,6 +225,25 @@ pub(super) fn fit(messages: &mut Vec<ChatMessage>, facts: &ToolFacts, offered: O
             None => system(messages).say_more(&instructions),
         }
     }
+}
+
+/// Turns results of tools into messages of the user. Neighbours are joined: many templates want turns to alternate.
+fn say_results(messages: &mut Vec<ChatMessage>) {
+    let mut said: Vec<ChatMessage> = Vec::with_capacity(messages.len());
+    let mut was_result = false;
+    for mut message in messages.drain(..) {
+        let is_result = message.role == Some(Role::Tool);
+        message.say_results();
+        let is_user = |message: &ChatMessage| message.role == Some(Role::User);
+        // One without content is at fault, at its own place.
+        let joins = (is_result || was_result) && is_user(&message) && message.content.is_some();
+        match said.last_mut().filter(|last| joins && is_user(last)) {
+            Some(last) => last.append(message),
+            None => said.push(message),
+        }
+        was_result = is_result;
+    }
+    *messages = said;
 }
 
 /// Variables by which a template reads the tools in its own way.

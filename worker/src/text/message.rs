@@ -100,8 +100,10 @@ pub(crate) struct ToolFacts {
     pub(crate) tools_in_message: bool,
     /// Whether it joins the arguments of calls to texts.
     pub(crate) arguments_as_text: bool,
-    /// Whether it refuses system messages.
+    /// Whether it refuses system messages, or leaves them out.
     pub(crate) refuses_system: bool,
+    /// Whether it fails for tools without a description or parameters.
+    pub(crate) needs_described_tools: bool,
 }
 
 impl ToolFacts {
@@ -122,7 +124,8 @@ impl ToolFacts {
             // Apertus' template does so with its own form of messages only.
             arguments_as_text: format != ToolFormat::Apertus
                 && has(&["['arguments'] +", "[\"arguments\"] +", ".arguments +"]),
-            refuses_system: has(&["System role not supported", "system role not supported"]),
+            refuses_system: !template.shows_system(),
+            needs_described_tools: template.needs_described_tools(),
         }
     }
 

@@ -14,5 +14,11 @@ pub enum GrammarError {
 /// The library's words, without its dump of the grammar.
 pub(super) fn first_words(words: &str) -> String {
     let words = words.split("\n<").next().unwrap_or(words).trim();
-    words.replace("Unimplemented keys:", "these keywords cannot be held to:")
+    words
+        .replace("Unimplemented keys:", "these keywords cannot be held to:")
+        .replace(
+            "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate oneOf with anyOf",
+            "'oneOf' cannot be held to where several of its schemas may be met; use 'anyOf'",
+        )
+        .replace("NoExtensionBias", "no text meets it")
 }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::error::GrammarError;
 use super::gbnf::lark_of_gbnf;
 use super::literal::literal;
+use super::schema_fault::schema_fault;
 
 /// A form of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +17,8 @@ pub enum Grammar {
     JsonSchema(String),
     /// The same, with white space allowed: an answer that a client began may have some.
     SpacedJsonSchema(String),
+    /// JSON of a schema whose keywords are left out where they cannot be held to.
+    LenientJsonSchema(String),
     /// A text that matches a regular expression as a whole.
     Regex(String),
     /// A grammar in llguidance's variant of Lark.
@@ -67,14 +70,16 @@ impl Grammar {
     pub(super) fn is_schema(&self) -> bool {
         match self {
             Self::Around { answer, .. } => answer.is_schema(),
-            _ => matches!(self, Self::JsonSchema(_) | Self::SpacedJsonSchema(_)),
+            _ => matches!(self, Self::JsonSchema(_) | Self::SpacedJsonSchema(_) | Self::LenientJsonSchema(_)),
         }
     }
 
     /// The schema, if it is one and an object.
     pub(super) fn schema(&self) -> Option<Map<String, Value>> {
         match self {
-            Self::JsonSchema(schema) | Self::SpacedJsonSchema(schema) => serde_json::from_str(schema).ok(),
+            Self::JsonSchema(schema) | Self::SpacedJsonSchema(schema) | Self::LenientJsonSchema(schema) => {
+                serde_json::from_str(schema).ok()
+            }
             _ => None,
         }
     }
@@ -92,6 +97,7 @@ impl Grammar {
         match self {
             Self::JsonSchema(text)
             | Self::SpacedJsonSchema(text)
+            | Self::LenientJsonSchema(text)
             | Self::Regex(text)
             | Self::Lark(text)
             | Self::Calls(text)
@@ -104,8 +110,13 @@ impl Grammar {
     /// The grammar as llguidance reads it.
     pub(super) fn source(&self) -> Result<TopLevelGrammar, GrammarError> {
         match self {
-            Self::JsonSchema(schema) => Ok(TopLevelGrammar::from_json_schema(strict(schema, Spaces::None)?)),
-            Self::SpacedJsonSchema(schema) => Ok(TopLevelGrammar::from_json_schema(strict(schema, Spaces::Some)?)),
+            Self::JsonSchema(schema) => Ok(TopLevelGrammar::from_json_schema(with_options(schema, Written::Tight)?)),
+            Self::SpacedJsonSchema(schema) => {
+                Ok(TopLevelGrammar::from_json_schema(with_options(schema, Written::Spaced)?))
+            }
+            Self::LenientJsonSchema(schema) => {
+                Ok(TopLevelGrammar::from_json_schema(with_options(schema, Written::Leniently)?))
+            }
             Self::Regex(expression) => Ok(TopLevelGrammar::from_regex(expression)),
             Self::Lark(grammar) | Self::Calls(grammar) => Ok(TopLevelGrammar::from_lark(grammar.clone())),
             Self::Gbnf(grammar) => {
@@ -133,14 +144,17 @@ impl Grammar {
     }
 }
 
+/// The way in which a schema's values are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Spaces {
-    None,
-    Some,
+enum Written {
+    Tight,
+    Spaced,
+    /// Tight, and without the keywords that cannot be held to.
+    Leniently,
 }
 
 /// A schema with our options in it, in place of any that a client put there.
-fn strict(schema: &str, spaces: Spaces) -> Result<Value, GrammarError> {
+fn with_options(schema: &str, written: Written) -> Result<Value, GrammarError> {
     let schema: Value = serde_json::from_str(schema)
         .map_err(|error| GrammarError::Unusable(format!("the schema is no JSON: {error}")))?;
     let mut object = match schema {
@@ -149,24 +163,15 @@ fn strict(schema: &str, spaces: Spaces) -> Result<Value, GrammarError> {
         Value::Bool(false) => return Err(GrammarError::Unusable("the schema 'false' allows no answer".to_owned())),
         _ => return Err(GrammarError::Unusable("a schema must be an object".to_owned())),
     };
-    if has_empty_enum(&object) {
-        return Err(GrammarError::Unusable("an 'enum' without values allows no answer".to_owned()));
+    let fault = schema_fault(&object, written == Written::Leniently);
+    if let Some(fault) = fault {
+        return Err(GrammarError::Unusable(fault));
     }
-    let options = match spaces {
-        Spaces::None => json!({ "whitespace_flexible": false }),
-        Spaces::Some => json!({ "whitespace_flexible": true, "whitespace_pattern": SPACES }),
+    let options = match written {
+        Written::Tight => json!({ "whitespace_flexible": false }),
+        Written::Spaced => json!({ "whitespace_flexible": true, "whitespace_pattern": SPACES }),
+        Written::Leniently => json!({ "whitespace_flexible": false, "lenient": true, "coerce_one_of": true }),
     };
     object.insert(OPTIONS.to_owned(), options);
     Ok(Value::Object(object))
-}
-
-/// Whether a list of allowed values is empty: the library names another keyword for it.
-fn has_empty_enum(schema: &Map<String, Value>) -> bool {
-    schema.iter().any(|(name, value)| match value {
-        Value::Array(values) => {
-            (name == "enum" && values.is_empty()) || values.iter().filter_map(Value::as_object).any(has_empty_enum)
-        }
-        Value::Object(inside) => has_empty_enum(inside),
-        _ => false,
-    })
 }

@@ -13,6 +13,7 @@ mod literal;
 mod masks;
 mod numbers;
 mod rehearsal;
+mod schema_fault;
 #[cfg(test)]
 mod tests;
 mod texts;
@@ -26,5 +27,6 @@ pub use gbnf::{GbnfError, lark_of_gbnf};
 pub use grammar::Grammar;
 pub(crate) use literal::literal;
 pub(crate) use numbers::{INTEGER, NUMBER};
+pub(crate) use schema_fault::endless;
 pub(crate) use texts::TextSet;
 pub use threads::{MaskThreads, MaskTimes};

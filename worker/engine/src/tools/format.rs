@@ -9,6 +9,7 @@ use super::json_formats::{
     GRANITE, HARMONY, HERMES, JSON_LIST, KIMI, LFM_LIST, LLAMA, MISTRAL_IDS, MISTRAL_LIST, MISTRAL_NAMED, NEMOTRON,
     PHI, TOOL_CALLS_LINES, TOOL_CALLS_LIST,
 };
+use super::markers::ToolMarkers;
 use super::shape::{CallFormat, CallIds, CallShape};
 use super::tagged_formats::{
     DEEP_SEEK_MARKUP, DEEP_SEEK_MARKUP_4, FUNCTION_GEMMA, GEMMA, GLM, GLM_TIGHT, LFM, MINI_MAX, PYTHON_LIST,
@@ -134,6 +135,13 @@ impl ToolFormat {
     /// Whether models write arguments in JSON. Otherwise parsers make JSON of them.
     pub fn has_json_arguments(self) -> bool {
         matches!(self.row().call, CallShape::Object(_) | CallShape::Head(_))
+    }
+
+    /// The special tokens with which calls begin. None where answers are in channels: their marks begin all messages.
+    pub fn call_marks(self, markers: &ToolMarkers) -> Vec<u32> {
+        let row = self.row();
+        let marks = row.first.iter().chain(row.open).filter(|_| !self.has_channels());
+        marks.filter_map(|mark| markers.id(mark)).collect()
     }
 
     /// The text that ends a thought and begins a message whose channel is not named yet, where answers are in channels.

@@ -17,7 +17,7 @@ use super::schemas::{object_schema, python_words, schema_of};
 use super::shape::{Around, CallFormat, CallShape, ObjectShape, Spellings};
 use super::values::{Kinds, Spelling, kinds, read_as};
 use super::xml_call::Tags;
-use crate::constraint::{Grammar, TextSet, literal};
+use crate::constraint::{Grammar, TextSet, endless, literal};
 
 /// A tool that a model may call.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,6 +66,9 @@ pub struct ToolGrammarError {
     pub message: String,
 }
 
+/// The text of a last message without a form.
+const FREE_TEXT: &str = "TEXT?";
+
 /// Any text.
 const ANY: &str = "/(?s:.*)/";
 
@@ -108,6 +111,14 @@ impl ToolPlan {
             _ => writer.forced("", several),
         };
         Ok(Grammar::Calls(format!("start: {start}\n{}", writer.rules.text)))
+    }
+}
+
+impl Tool {
+    /// The form of its arguments alone.
+    pub fn arguments(&self) -> Grammar {
+        let schema = Value::Object(object_schema(&self.parameters)).to_string();
+        if self.strict { Grammar::JsonSchema(schema) } else { Grammar::LenientJsonSchema(schema) }
     }
 }
 
@@ -175,7 +186,7 @@ impl CallWriter<'_> {
             return format!("(TEXT)? | {}", self.forced("", several));
         };
         if let CallShape::Head(HeadShape { in_channels: true, .. }) = self.format.call {
-            return self.channels(&[ChannelEnd::Message("TEXT?"), ChannelEnd::Call]);
+            return self.channels(&[ChannelEnd::Message(FREE_TEXT), ChannelEnd::Call]);
         }
         // Calls of some formats have no list around them, and each may have text in front of it.
         let is_listed = self.format.all.0.iter().any(|text| text.contains(first));
@@ -217,10 +228,10 @@ impl CallWriter<'_> {
                 "message".to_owned()
             }
         };
-        let _ = writeln!(
-            self.rules.text,
-            "before: {channel} (\"analysis\" | \"commentary\") {message} {text} {start} \"assistant\""
-        );
+        // Where a form binds the answer, there is no other text for the user: the channel of thoughts alone.
+        let is_free = endings.iter().all(|ending| matches!(ending, ChannelEnd::Call | ChannelEnd::Message(FREE_TEXT)));
+        let names = if is_free { r#"("analysis" | "commentary")"# } else { r#""analysis""# };
+        let _ = writeln!(self.rules.text, "before: {channel} {names} {message} {text} {start} \"assistant\"");
         let ways = endings.iter().map(|ending| match ending {
             ChannelEnd::Message(text) => format!("{channel} \"final\" ({kind})? {message} {text}"),
             ChannelEnd::Call => self.forced("", false),
@@ -233,7 +244,12 @@ impl CallWriter<'_> {
         if tool.name.is_empty() {
             return Err("its name is empty".to_owned());
         }
-        let Value::Object(_) = &tool.parameters else { return Err("its parameters are no JSON schema".to_owned()) };
+        let Value::Object(parameters) = &tool.parameters else {
+            return Err("its parameters are no JSON schema".to_owned());
+        };
+        if let Some(fault) = endless(parameters) {
+            return Err(fault);
+        }
         match &self.format.call {
             CallShape::Tags(tags) => self.tagged(number, tool, tags),
             CallShape::Notation(notation) => {

@@ -1157,3 +1157,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn en_5_calls_begin_with_special_tokens_where_the_vocabulary_has_them() {
+    let marks = |format: ToolFormat, spelled: &[&str]| {
+        let vocabulary = fixture::pieces(spelled, &[]);
+        let ids = format.call_marks(&ToolMarkers::of(format, &vocabulary));
+        ids.into_iter().map(|id| String::from_utf8_lossy(vocabulary.bytes(id)).into_owned()).collect::<BTreeSet<_>>()
+    };
+    let special = ["<|end_of_turn|>", "<tool_call>", "<|channel|>", "[TOOL_CALLS]"];
+    assert_eq!(marks(ToolFormat::Hermes, &special), BTreeSet::from(["<tool_call>".to_owned()]));
+    assert_eq!(marks(ToolFormat::MistralList, &special), BTreeSet::from(["[TOOL_CALLS]".to_owned()]));
+    assert_eq!(marks(ToolFormat::Hermes, &special[..1]), BTreeSet::new());
+    assert_eq!(marks(ToolFormat::Harmony, &special), BTreeSet::new(), "the mark begins every message");
+}

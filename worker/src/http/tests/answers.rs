@@ -312,6 +312,10 @@ async fn rc_23_a_budget_ends_the_thoughts_streamed_or_not_by_request_or_manifest
     for field in [json!(2), json!("2"), json!({"type": "enabled", "budget_tokens": 2})] {
         assert_eq!(of(&rig, json!({"thinking": field})).await, told("ab", "gh"), "{field}");
     }
+    for name in ["thinking_budget_tokens", "thinking_token_budget", "reasoning_budget_tokens", "reasoning_budget"] {
+        assert_eq!(of(&rig, json!({ name: 2 })).await, told("ab", "gh"), "{name}");
+        assert_eq!(of(&rig, json!({ name: -1 })).await, told("abcdefgh", ""), "{name}");
+    }
     for off in [json!({"thinking": "off"}), json!({"reasoning_effort": "none"})] {
         assert_eq!(of(&rig, off).await, told("", "efgh"));
     }

@@ -91,8 +91,8 @@ async fn en_6_a_form_binds_the_last_message_of_channels() {
     let strict = json!({"type": "json_schema", "json_schema": {"name": "a", "strict": true, "schema": schema}});
     let is_kept: fn(&str) -> bool = |text| serde_json::from_str::<Value>(text).unwrap()["a"].is_boolean();
     for (body, is_kept) in [
-        (json!({"response_format": strict}), is_kept),
-        (json!({"response_format": strict, "tools": tools()}), is_kept),
+        (json!({"response_format": strict.clone()}), is_kept),
+        (json!({"response_format": strict.clone(), "tools": tools()}), is_kept),
         (json!({"regex": "[0-9]{3}"}), |text| text.parse::<u32>().is_ok()),
         (json!({"grammar": "root ::= [xyz] [xyz]"}), |text| text.len() == 2),
         (json!({"guided_choice": ["yes", "no"]}), |text| ["yes", "no"].contains(&text)),
@@ -109,6 +109,10 @@ async fn en_6_a_form_binds_the_last_message_of_channels() {
         }
         assert_eq!(streamed(&rig, body).await[..2], said, "streamed");
     }
+    // A message in another channel would be text too.
+    let rig = saying(&format!("{THOUGHT}<|channel|>commentary<|message|>I look.<|end|><|start|>assistant")).await;
+    let said = whole(&rig, json!({"response_format": strict, "max_tokens": 400})).await;
+    assert!(!said[0][1].contains("look"), "{said:?}");
     let impossible = json!({"type": "string", "minLength": 3, "maxLength": 1});
     let impossible = json!({"type": "json_schema", "json_schema": {"name": "a", "schema": impossible}});
     let refused = rig.chat(json!({"response_format": impossible})).await;

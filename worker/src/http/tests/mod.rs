@@ -7,4 +7,5 @@ mod forms;
 mod nonsense;
 mod rejections;
 mod rig;
+mod tool_prompts;
 mod tools;

@@ -21,6 +21,20 @@ impl TemplateValue {
         Self(PythonValue::dict(pairs).unwrap_or(PythonValue::None))
     }
 
+    /// A field of a mapping.
+    pub fn get(&self, name: &str) -> Option<Self> {
+        let PythonValue::Dict(dict) = &self.0 else { return None };
+        dict.named(name).cloned().map(Self)
+    }
+
+    /// A mapping with this field, at its place or behind the others. Other values stay as they are.
+    #[must_use]
+    pub fn with(self, name: &str, value: Self) -> Self {
+        let PythonValue::Dict(dict) = &self.0 else { return self };
+        let own = dict.entries().iter().cloned();
+        Self(PythonValue::dict(own.chain([(PythonValue::text(name), value.0)])).unwrap_or(self.0))
+    }
+
     /// A field of a mapping as text: empty where there is none.
     pub fn field(&self, name: &str) -> String {
         let PythonValue::Dict(dict) = &self.0 else { return String::new() };

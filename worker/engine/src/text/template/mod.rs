@@ -102,6 +102,25 @@ impl Default for Conversation {
     }
 }
 
+/// A word that no template has.
+const PROBE: &str = "a_tool_of_no_use";
+
+/// A conversation of one question.
+fn question(tool: Option<TemplateValue>) -> Conversation {
+    let message = TemplateValue::from_pairs([("role", "user".into()), ("content", "?".into())]);
+    let tools = tool.map(|tool| TemplateValue::from(vec![tool]));
+    Conversation { messages: vec![message], tools, ..Conversation::default() }
+}
+
+fn tool<const N: usize>(function: [(&str, TemplateValue); N]) -> TemplateValue {
+    TemplateValue::from_pairs([("type", "function".into()), ("function", TemplateValue::from_pairs(function))])
+}
+
+fn described_tool() -> TemplateValue {
+    let object = TemplateValue::from_pairs([("type", "object".into()), ("properties", TemplateValue::from_pairs([]))]);
+    tool([("name", PROBE.into()), ("description", PROBE.into()), ("parameters", object)])
+}
+
 impl ChatTemplate {
     /// Parses templates by name: `default`, and `tool_use` where a model has another one for tools. `variables` are the
     /// spellings of special tokens (`bos_token`, …).
@@ -135,18 +154,25 @@ impl ChatTemplate {
     /// Whether the prompt of a conversation has the tools that it offers in it. A template that fails without more to
     /// render is taken at its word.
     pub fn shows_tools(&self) -> bool {
-        const NAME: &str = "a_tool_of_no_use";
-        let object =
-            TemplateValue::from_pairs([("type", "object".into()), ("properties", TemplateValue::from_pairs([]))]);
-        let function = [("name", NAME.into()), ("description", NAME.into()), ("parameters", object)];
-        let tool = [("type", "function".into()), ("function", TemplateValue::from_pairs(function))];
-        let tools = Some(TemplateValue::from(vec![TemplateValue::from_pairs(tool)]));
-        let message = TemplateValue::from_pairs([("role", "user".into()), ("content", "?".into())]);
-        let conversation = Conversation { messages: vec![message], tools, ..Conversation::default() };
-        match self.render(&conversation) {
-            Ok(prompt) => prompt.contains(NAME),
+        match self.render(&question(Some(described_tool()))) {
+            Ok(prompt) => prompt.contains(PROBE),
             Err(_) => self.tool_source().contains("tools"),
         }
+    }
+
+    /// Whether it fails for a tool that has no description and no parameters, which clients may leave out.
+    pub fn needs_described_tools(&self) -> bool {
+        let bare = tool([("name", PROBE.into())]);
+        self.render(&question(Some(described_tool()))).is_ok() && self.render(&question(Some(bare))).is_err()
+    }
+
+    /// Whether prompts have what a system message says. Some templates refuse one, and others leave it out.
+    pub fn shows_system(&self) -> bool {
+        let alone = question(None);
+        let message = TemplateValue::from_pairs([("role", "system".into()), ("content", PROBE.into())]);
+        let messages = [vec![message], alone.messages.clone()].concat();
+        let with = self.render(&Conversation { messages, ..alone.clone() });
+        with.is_ok_and(|prompt| prompt.contains(PROBE)) || self.render(&alone).is_err()
     }
 
     /// Whether the template treats the role `developer` apart from `system`.
