@@ -15,6 +15,8 @@ pub enum InstructionSet {
     Neon,
     /// Arm's vectors with products of four bytes (`sdot`, Armv8.2 and later).
     NeonDotprod,
+    /// The same with products of matrices of bytes (`smmla`): Armv8.6, and servers since Graviton 3.
+    NeonI8mm,
     /// AVX2 with FMA and F16C: Intel since 2013, AMD since 2015.
     Avx2,
     /// AVX2 with products of four bytes: Intel since Alder Lake.
@@ -27,10 +29,11 @@ pub enum InstructionSet {
 
 impl InstructionSet {
     /// All sets, each with the name that operators write.
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 8] = [
         (Self::Portable, "portable"),
         (Self::Neon, "neon"),
         (Self::NeonDotprod, "neon-dotprod"),
+        (Self::NeonI8mm, "neon-i8mm"),
         (Self::Avx2, "avx2"),
         (Self::AvxVnni, "avx-vnni"),
         (Self::Avx512, "avx512"),
@@ -75,9 +78,9 @@ impl InstructionSet {
             #[cfg(target_arch = "aarch64")]
             Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             #[cfg(target_arch = "aarch64")]
-            Self::NeonDotprod => {
-                std::arch::is_aarch64_feature_detected!("neon") && std::arch::is_aarch64_feature_detected!("dotprod")
-            }
+            Self::NeonDotprod => has_dotprod(),
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonI8mm => has_dotprod() && std::arch::is_aarch64_feature_detected!("i8mm"),
             #[allow(unreachable_patterns, reason = "the sets of other architectures")]
             _ => false,
         }
@@ -140,6 +143,11 @@ impl TryFrom<String> for InstructionSet {
     fn try_from(name: String) -> Result<Self, InstructionSetError> {
         name.parse()
     }
+}
+
+#[cfg(target_arch = "aarch64")]
+fn has_dotprod() -> bool {
+    std::arch::is_aarch64_feature_detected!("neon") && std::arch::is_aarch64_feature_detected!("dotprod")
 }
 
 #[cfg(target_arch = "x86_64")]

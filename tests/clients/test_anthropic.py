@@ -1,5 +1,7 @@
 """Anthropic's official client, unchanged, pointed at this server: the built-in model answers as a Claude model would."""
 
+import re
+
 import anthropic
 import pytest
 
@@ -45,6 +47,17 @@ def test_max_tokens_and_stop_sequences_cut(claude):
     short = ask(claude, max_tokens=3)
     assert (short.stop_reason, short.usage.output_tokens) == ("max_tokens", 3)
     assert "8210" not in text_of(ask(claude, stop_sequences=["8210"], extra_body={"temperature": 0}))
+
+
+def test_en_6_fields_of_chats_and_of_other_servers_are_read(claude):
+    form = {"type": "regex", "pattern": "[0-9]{4}"}
+    assert re.fullmatch("[0-9]{4}", text_of(ask(claude, extra_body={"response_format": form})))
+    schema = {"type": "json_schema", "schema": {"type": "object"}}
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        ask(claude, extra_body={"response_format": form, "output_config": {"format": schema}})
+    assert "output_config.format" in str(caught.value)
+    alone = [ask(claude, extra_body={"cache_prompt": False}) for _ in range(2)]
+    assert [message.usage.cache_read_input_tokens for message in alone] == [0, 0]
 
 
 def test_en_7_blocks_are_read_and_tokens_counted(claude):

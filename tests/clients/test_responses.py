@@ -1,5 +1,7 @@
 """OpenAI's official client and its Responses API, with the built-in model and with stand-ins."""
 
+import re
+
 import openai
 import pytest
 from conftest import client_of, coordinator
@@ -65,6 +67,7 @@ def test_en_7_a_conversation_goes_on_by_its_id(guide, fake):
 def test_en_7_what_cannot_be_done_is_refused_in_the_clients_words(guide, fake):
     for options, field in [
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "custom", "name": "write"}]}, "tools[0]"),
         ({"background": True}, "background"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
@@ -79,6 +82,48 @@ def test_en_7_what_cannot_be_done_is_refused_in_the_clients_words(guide, fake):
         fake.responses.create(model="small", input=long)
     assert caught.value.code == "context_length_exceeded"
     assert fake.responses.create(model="small", input=long, truncation="auto").status == "completed"
+
+
+def test_en_7_a_call_that_was_cut_is_incomplete_and_the_conversation_goes_on_without_it(guide):
+    text = {"type": "string", "minLength": 1_000}
+    parameters = {"type": "object", "properties": {"text": text}, "required": ["text"], "additionalProperties": False}
+    say = {"type": "function", "name": "say", "parameters": parameters, "strict": True}
+    agent = {**GREEDY, "model": "agent"}
+    asked = {**agent, "input": QUESTION, "tools": [say], "tool_choice": "required", "max_output_tokens": 80}
+    whole = guide.responses.create(**asked)
+    assert (whole.status, whole.output[-1].type) == ("incomplete", "function_call")
+    assert whole.output[-1].status == "incomplete"
+    assert guide.responses.retrieve(whole.id).output[-1].status == "incomplete"
+    events = list(guide.responses.create(stream=True, **asked))
+    done = [event for event in events if event.type == "response.output_item.done"]
+    assert events[-1].type == "response.incomplete" and events[-1].response.output[-1].status == "incomplete"
+    assert (done[-1].item.type, done[-1].item.status) == ("function_call", "incomplete")
+    assert "response.function_call_arguments.done" not in [event.type for event in events]
+    again = guide.responses.create(input="And again?", previous_response_id=whole.id, **agent)
+    assert again.previous_response_id == whole.id
+    result = {"type": "function_call_output", "call_id": whole.output[-1].call_id, "output": "said"}
+    with pytest.raises(openai.BadRequestError) as caught:
+        guide.responses.create(input=[result], previous_response_id=whole.id, **agent)
+    assert caught.value.param == "input[0].call_id"
+
+
+def test_en_6_fields_of_chats_and_of_other_servers_are_read(guide, fake):
+    form = {"type": "regex", "pattern": "[0-9]{4}"}
+    held = guide.responses.create(input=QUESTION, extra_body={"response_format": form}, **GREEDY)
+    assert re.fullmatch("[0-9]{4}", held.output_text)
+    with pytest.raises(openai.BadRequestError) as caught:
+        guide.responses.create(
+            input=QUESTION, text={"format": {"type": "json_object"}}, extra_body={"response_format": form}, **GREEDY
+        )
+    assert caught.value.param == "response_format" and "text.format" in caught.value.message
+    alone = [guide.responses.create(input=QUESTION, extra_body={"cache_prompt": False}, **GREEDY) for _ in range(2)]
+    assert [response.usage.input_tokens_details.cached_tokens for response in alone] == [0, 0]
+    # The other tools stay in the request: the prefix cache has them.
+    nothing = {"type": "object", "properties": {}}
+    tools = [{"type": "function", "name": name, "parameters": nothing} for name in ["look", "listen"]]
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}
+    echo = fake.responses.create(model="echo", input="?", tools=tools, tool_choice=allowed).output_text
+    assert '"listen"' in echo and '"allowed_tools"' in echo
 
 
 def test_en_7_thinking_is_an_item_of_its_own(guide, fake):

@@ -9,7 +9,7 @@ use model_boss_dialects::anthropic::{
     ChatFromMessages, CommandQuestion, command_question, thinking_note, to_messages_request,
 };
 use model_boss_dialects::thinking::for_provider;
-use model_boss_dialects::{Reshape, Stamp};
+use model_boss_dialects::{Reshape, Stamp, only_allowed_tools};
 use model_boss_http::json;
 use model_boss_http::memory::{Admission, HeldMemory};
 use model_boss_http::offload::offload;
@@ -63,6 +63,7 @@ pub(super) async fn put(order: CloudCall) -> Result<Put, CloudError> {
 fn put_now(order: CloudCall) -> Result<Put, CloudError> {
     let CloudCall { kind, command, is_own, path, model, body, stamp, mut bill, mut memory, limits } = order;
     let mut chat = json::object(&body, limits, &mut memory, Admission::Accepted)?;
+    only_allowed_tools(&mut chat)?;
     let prompt = Most::of(&chat, None).guessed_prompt();
     let is_stream = chat.get("stream") == Some(&json!(true));
     match kind {

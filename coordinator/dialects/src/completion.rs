@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::DialectError;
 use crate::sse::{self, SseItem, SseReader};
+use crate::thinking::BUDGETS;
 use crate::{Reshape, Stamp, nonsense};
 
 /// The completion route of an engine.
@@ -31,8 +32,8 @@ impl CompletionKind {
 /// The stop string of an Alpaca answer, after which the model would write the next question itself.
 const ALPACA_STOP: &str = "\n### Instruction:";
 
-/// Fields that only chats have, or that are translated; all others are passed on unchanged.
-const OF_CHATS: [&str; 17] = [
+/// Fields that only chats have, as all budgets of thinking, or that are translated; others are passed on unchanged.
+const OF_CHATS: [&str; 16] = [
     "messages",
     "model",
     "tools",
@@ -49,7 +50,6 @@ const OF_CHATS: [&str; 17] = [
     "thinking",
     "chat_template_kwargs",
     "reasoning_effort",
-    "thinking_budget_tokens",
 ];
 
 /// Translates a chat request into a completion request.
@@ -72,7 +72,8 @@ pub(crate) fn completion_request(
     let may_go_on = chat.get("continue_final_message") != Some(&json!(false));
     let prompt = prompt_of(format, messages, may_go_on)?;
     let mut request = json!({ "model": served_name, "prompt": prompt });
-    for (name, value) in chat.iter().filter(|(name, _)| !OF_CHATS.contains(&name.as_str())) {
+    let is_of_chats = |name: &str| OF_CHATS.contains(&name) || BUDGETS.contains(&name);
+    for (name, value) in chat.iter().filter(|(name, _)| !is_of_chats(name.as_str())) {
         request[name] = value.clone();
     }
     let limit = ["max_completion_tokens", "max_tokens"].iter().find_map(|name| chat.get(*name)).cloned();

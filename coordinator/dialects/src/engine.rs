@@ -12,7 +12,7 @@ use crate::continued::{self, WithoutBegun};
 use crate::error::DialectError;
 use crate::fields::{Fields, malformed, raw};
 use crate::tokens::{TokensToBothNames, is_about_tokens};
-use crate::{Reshape, Stamp, thinking, tokens};
+use crate::{Reshape, Stamp, thinking, tokens, tool_subset};
 
 /// Rules by which requests are translated for one engine.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,6 +69,9 @@ impl EngineDialect {
                 fields.insert(name.clone(), raw(value)?);
             }
         }
+        if chat {
+            tool_subset::only_allowed_in(&mut fields)?;
+        }
         if let (Some(format), true) = (self.prompt, chat) {
             let body: Map<String, Value> = serde_json::from_value(json!(fields)).map_err(malformed)?;
             let kind = if self.is_llama_server { CompletionKind::LlamaServer } else { CompletionKind::OpenAi };
@@ -111,7 +114,7 @@ impl EngineDialect {
     /// Translates the wish about thinking into the engine's fields. All other fields keep their bytes.
     fn think(&self, fields: &mut Fields) -> Result<Option<&'static str>, DialectError> {
         let mut said = Map::new();
-        for name in thinking::FIELDS {
+        for name in thinking::FIELDS.into_iter().chain(thinking::BUDGETS) {
             if let Some(value) = fields.remove(name) {
                 said.insert(name.to_owned(), serde_json::from_str(value.get()).map_err(malformed)?);
             }
@@ -217,6 +220,33 @@ mod tests {
             let format = ask(&llama_server, "response_format");
             assert!(format.is_ok_and(|body| body["response_format"]["a"] == 1), "{prompt:?}");
         }
+    }
+
+    #[test]
+    fn en_7_an_engine_is_offered_only_the_tools_that_are_allowed() {
+        let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
+        let choice = json!({ "type": "allowed_tools", "allowed_tools": { "mode": "required", "tools": [tool("b")] } });
+        let asked = json!({ "messages": [], "tools": [tool("a"), tool("b")], "tool_choice": choice });
+        for is_llama_server in [false, true] {
+            let dialect = EngineDialect { is_llama_server, ..EngineDialect::default() };
+            let (_, body) = prepare(&dialect, &asked);
+            assert_eq!((&body["tools"], &body["tool_choice"]), (&json!([tool("b")]), &json!("required")));
+        }
+    }
+
+    #[test]
+    fn rc_23_a_budget_in_a_peers_field_goes_before_the_manifest() {
+        let dialect =
+            EngineDialect { thinking: Some(Thinking::Off), is_llama_server: true, ..EngineDialect::default() };
+        let (_, body) = prepare(&dialect, &json!({ "messages": [], "reasoning_budget": 5 }));
+        assert_eq!(body["thinking_budget_tokens"], 5);
+        assert_eq!(
+            (&body["chat_template_kwargs"]["enable_thinking"], body.get("reasoning_budget")),
+            (&json!(true), None)
+        );
+        let alpaca = EngineDialect { prompt: Some(PromptFormat::Alpaca), ..dialect };
+        let (_, body) = prepare(&alpaca, &json!({ "messages": [], "reasoning_budget": 5 }));
+        assert_eq!(body.get("reasoning_budget"), None, "a prompt has no thoughts apart");
     }
 
     #[test]

@@ -15,11 +15,13 @@ mod names;
 pub mod ollama;
 mod overflow;
 mod reshape;
+mod response_format;
 pub mod responses;
 mod shorten;
 pub mod sse;
 pub mod thinking;
 mod tokens;
+mod tool_subset;
 
 pub use check::{AnswerKind, BadStream, StreamCheck, check_answer};
 pub use completion::CompletionToChat;
@@ -32,3 +34,4 @@ pub use overflow::Overflow;
 pub use reshape::{Reshape, Stamp, nonsense};
 pub use shorten::{ContextWish, RefusedPrompt, shortened};
 pub use tokens::{DETOKENIZE, TOKENIZE};
+pub use tool_subset::only_allowed_tools;

@@ -6,8 +6,11 @@ use serde_json::{Map, Value, json};
 
 use crate::error::DialectError;
 
-/// Fields about thinking: the wish, the variables of chat templates, OpenAI's effort, and llama.cpp's budget.
-pub(crate) const FIELDS: [&str; 4] = [FIELD, TEMPLATE_OPTIONS, EFFORT, LLAMA_BUDGET];
+/// Fields about thinking besides [`BUDGETS`]: the wish, the variables of chat templates, and OpenAI's effort.
+pub(crate) const FIELDS: [&str; 3] = [FIELD, TEMPLATE_OPTIONS, EFFORT];
+/// Names that other servers give the number of tokens for thinking; a negative one is no limit. The first that is set
+/// counts, as `thinking` would, unless that is set too.
+pub const BUDGETS: [&str; 4] = [LLAMA_BUDGET, VLLM_BUDGET, "reasoning_budget_tokens", "reasoning_budget"];
 /// The wish itself, in Anthropic's form or any other that [`Thinking`] reads.
 pub(crate) const FIELD: &str = "thinking";
 /// The field in which engines take the variables of chat templates.
@@ -15,6 +18,8 @@ const TEMPLATE_OPTIONS: &str = "chat_template_kwargs";
 const EFFORT: &str = "reasoning_effort";
 /// llama.cpp's field for a budget, under the name that its older builds have too.
 const LLAMA_BUDGET: &str = "thinking_budget_tokens";
+/// vLLM's field for a budget.
+const VLLM_BUDGET: &str = "thinking_token_budget";
 
 /// Note for the client: the engine thinks, but enforces no budget.
 const NO_BUDGET: &str = "on; this engine keeps no budget";
@@ -23,7 +28,19 @@ const NOT_TOLD: &str = "not passed on to this provider; it takes reasoning_effor
 
 /// The wish of a chat request, or `otherwise` where the request has none.
 pub(crate) fn wish(chat: &Map<String, Value>, otherwise: Option<Thinking>) -> Result<Option<Thinking>, DialectError> {
-    Ok(Thinking::in_fields(chat.get(FIELD), chat.get(TEMPLATE_OPTIONS), chat.get(EFFORT), otherwise)?)
+    let own = chat.get(FIELD).filter(|wish| !wish.is_null());
+    let budget = budget(chat)?.map(|(_, budget)| budget.to_field());
+    Ok(Thinking::in_fields(own.or(budget.as_ref()), chat.get(TEMPLATE_OPTIONS), chat.get(EFFORT), otherwise)?)
+}
+
+/// The first of [`BUDGETS`] that a chat sets, with its name.
+fn budget(chat: &Map<String, Value>) -> Result<Option<(&'static str, Thinking)>, DialectError> {
+    let set = |name: &'static str| Some((name, chat.get(name).filter(|tokens| !tokens.is_null())?));
+    let Some((name, tokens)) = BUDGETS.into_iter().find_map(set) else { return Ok(None) };
+    let tokens = tokens
+        .as_i64()
+        .ok_or_else(|| DialectError::invalid(name, format!("'{name}' must be a whole number of tokens")))?;
+    Ok(Some((name, u32::try_from(tokens).map_or(Thinking::On, Thinking::Budget))))
 }
 
 /// Sets the chat template's switch for thinking, unless the request sets one itself.
@@ -49,7 +66,17 @@ pub(crate) fn for_engine(
     is_llama_server: bool,
 ) -> Result<Option<&'static str>, DialectError> {
     let wish = wish(chat, manifest)?;
-    chat.remove(FIELD);
+    let has_own = chat.remove(FIELD).is_some_and(|wish| !wish.is_null());
+    if is_llama_server {
+        // The server reads one of the names. A negative number stays, since its own limit holds without one.
+        let set = if has_own { None } else { budget(chat)?.and_then(|(name, _)| chat.get(name).cloned()) };
+        for name in BUDGETS {
+            chat.remove(name);
+        }
+        if let Some(tokens) = set {
+            chat.insert(LLAMA_BUDGET.to_owned(), tokens);
+        }
+    }
     let Some(wish) = wish else { return Ok(None) };
     switch(chat, wish.is_on());
     match wish.budget() {
@@ -57,8 +84,9 @@ pub(crate) fn for_engine(
             chat.entry(LLAMA_BUDGET).or_insert_with(|| tokens.into());
             Ok(None)
         }
-        Some(1..) => Ok(Some(NO_BUDGET)),
-        Some(0) | None => Ok(None),
+        // The engine may be vLLM, which keeps a budget in its own field.
+        Some(1..) if !chat.contains_key(VLLM_BUDGET) => Ok(Some(NO_BUDGET)),
+        Some(_) | None => Ok(None),
     }
 }
 
@@ -105,6 +133,20 @@ mod tests {
         let own = json!({ "chat_template_kwargs": { "thinking": true, "a": 1 }, "thinking_budget_tokens": 5 });
         assert_eq!(tell(own.clone(), Some(Thinking::Budget(9))), (own, None), "what the request says stays");
         assert_eq!(tell(json!({ "temperature": 1 }), None), (json!({ "temperature": 1 }), None));
+        for name in BUDGETS {
+            let (heard, note) = tell(json!({ name: 5 }), Some(Thinking::Off));
+            assert_eq!(heard["chat_template_kwargs"], json!({ "enable_thinking": true }), "{name}");
+            assert_eq!(
+                (&heard["thinking_budget_tokens"], note, heard.as_object().unwrap().len()),
+                (&json!(5), None, 2)
+            );
+            let (heard, _) = tell(json!({ name: -1 }), Some(Thinking::Budget(9)));
+            assert_eq!(heard["thinking_budget_tokens"], -1, "{name}: no limit, whatever the manifest says");
+            let (heard, _) = tell(json!({ name: 5, "thinking": 7 }), None);
+            assert_eq!(heard["thinking_budget_tokens"], 7, "{name}: 'thinking' goes first");
+            let wrong = for_engine(&mut Map::from_iter([(name.to_owned(), json!("few"))]), None, true);
+            assert_eq!(wrong.unwrap_err().field.as_deref(), Some(name));
+        }
         let effort = tell(json!({ "reasoning_effort": "low" }), None).0;
         assert_eq!((&effort["thinking_budget_tokens"], &effort["reasoning_effort"]), (&json!(2_048), &json!("low")));
     }
@@ -117,6 +159,9 @@ mod tests {
         assert_eq!(note, Some("on; this engine keeps no budget"));
         assert_eq!(tell(json!({ "thinking": "off" })).1, None);
         assert_eq!(tell(json!({ "thinking": true })).1, None);
+        let own = |name: &str| json!({ name: 9, "chat_template_kwargs": { "enable_thinking": true } });
+        assert_eq!(tell(json!({ "thinking_token_budget": 9 })), (own("thinking_token_budget"), None), "vLLM's own");
+        assert_eq!(tell(json!({ "reasoning_budget": 9 })), (own("reasoning_budget"), note));
     }
 
     #[test]

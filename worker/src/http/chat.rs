@@ -177,11 +177,12 @@ pub(super) fn conversation(
     }
     let mut messages = messages;
     let begun = begun(fields, &mut messages)?;
-    // They are checked here too, and stay in the prompt where none may be called: the cache of the turns before has them.
+    // They stay in the prompt where none may be called: the cache of the turns before has them.
     tools::plan(fields, &text.tools)?;
     let offered = fields.get::<Vec<Box<RawValue>>>("tools")?.filter(|tools| !tools.is_empty());
     messages.iter_mut().enumerate().for_each(|(index, message)| message.place = index);
-    tools::fit(&mut messages, &text.tools, offered.as_deref());
+    let context = worker.serving().map_or(usize::MAX, |serving| serving.info.context_length);
+    tools::fit(&mut messages, &text.tools, offered.as_deref(), context);
     let messages = messages.into_iter().map(|message| message.value(text));
     let mut variables: BTreeMap<String, TemplateValue> = fields.get("chat_template_kwargs")?.unwrap_or_default();
     // An answer that has begun is behind the thoughts.

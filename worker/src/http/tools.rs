@@ -57,6 +57,9 @@ struct AllowedTool {
 
 const CHOICE: &str = "tool_choice";
 
+/// A shorter context has no room for descriptions of tools in a question.
+const LEAST_CONTEXT: usize = 1_024;
+
 /// The tools that an answer may call, and whether it must; `None` where it may call none.
 pub(super) fn plan(fields: &RequestFields<'_>, facts: &ToolFacts) -> Result<Option<ToolPlan>, ApiError> {
     let given: Vec<GivenTool> = fields.get("tools")?.unwrap_or_default();
@@ -200,7 +203,12 @@ pub(super) fn shown(fields: &RequestFields<'_>, facts: &ToolFacts) -> Result<Tem
 }
 
 /// Fits the messages to a template that knows no tools, or wants them in its own place.
-pub(super) fn fit(messages: &mut Vec<ChatMessage>, facts: &ToolFacts, offered: Option<&[Box<RawValue>]>) {
+pub(super) fn fit(
+    messages: &mut Vec<ChatMessage>,
+    facts: &ToolFacts,
+    offered: Option<&[Box<RawValue>]>,
+    context_length: usize,
+) {
     name_results(messages);
     call_ids::fit(messages, facts.format.ids());
     if !facts.shows_calls {
@@ -220,7 +228,9 @@ pub(super) fn fit(messages: &mut Vec<ChatMessage>, facts: &ToolFacts, offered: O
     if facts.needs_instructions() {
         let instructions = instructions(facts.format, if facts.shows_tools { &[] } else { tools });
         let first = messages.iter_mut().find(|message| message.role == Some(Role::User));
-        match first.filter(|_| facts.refuses_system) {
+        match first.filter(|_| facts.lacks_system) {
+            // The built-in model keeps its words for the conversation: the grammar alone holds it to calls.
+            Some(_) if context_length < LEAST_CONTEXT => {}
             Some(user) => user.say_first(&instructions),
             None => system(messages).say_more(&instructions),
         }

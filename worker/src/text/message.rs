@@ -101,7 +101,7 @@ pub(crate) struct ToolFacts {
     /// Whether it joins the arguments of calls to texts.
     pub(crate) arguments_as_text: bool,
     /// Whether it refuses system messages, or leaves them out.
-    pub(crate) refuses_system: bool,
+    pub(crate) lacks_system: bool,
     /// Whether it fails for tools without a description or parameters.
     pub(crate) needs_described_tools: bool,
 }
@@ -124,7 +124,7 @@ impl ToolFacts {
             // Apertus' template does so with its own form of messages only.
             arguments_as_text: format != ToolFormat::Apertus
                 && has(&["['arguments'] +", "[\"arguments\"] +", ".arguments +"]),
-            refuses_system: !template.shows_system(),
+            lacks_system: !template.shows_system(),
             needs_described_tools: template.needs_described_tools(),
         }
     }

@@ -3,11 +3,12 @@
 use model_boss_protocol::{DEMANDS, Demand};
 use serde_json::{Map, Value, json};
 
-use crate::Names;
 use crate::error::DialectError;
+use crate::thinking::BUDGETS;
+use crate::{Names, response_format};
 
 /// Fields of a chat, each with the field of a Messages request that holds the same value.
-pub(super) const FIELDS: [(&str, &str); 11] = [
+pub(super) const FIELDS: [(&str, &str); 13] = [
     ("model", "model"),
     ("keep_alive", "keep_alive"),
     ("temperature", "temperature"),
@@ -20,6 +21,9 @@ pub(super) const FIELDS: [(&str, &str); 11] = [
     ("user", "metadata.user_id"),
     // An addition of model-boss: Anthropic's models always continue a last message of the assistant.
     ("continue_final_message", "continue_final_message"),
+    // Fields of llama-server and vLLM about the prefix cache.
+    ("cache_prompt", "cache_prompt"),
+    ("cache_salt", "cache_salt"),
 ];
 
 /// Translates a Messages request; returns the chat and the client's names of its fields. model-boss's own fields
@@ -32,7 +36,7 @@ pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Na
     if messages.get("stop_sequences").is_some_and(|stop| !stop.is_null() && !stop.is_array()) {
         return Err(DialectError::invalid("stop_sequences", "'stop_sequences' must be a list of texts"));
     }
-    for (ours, theirs) in FIELDS {
+    for (ours, theirs) in FIELDS.into_iter().chain(BUDGETS.map(|name| (name, name))) {
         let mut path = theirs.split('.');
         let first = path.next().and_then(|name| messages.get(name));
         let value = path.fold(first, |value, name| value?.get(name));
@@ -92,16 +96,22 @@ impl TranslatedMessages {
     }
 }
 
-/// Translates the wanted form of the answer, from `output_config` or the beta's `output_format`.
+/// Translates the wanted form of the answer, from `output_config` or the beta's `output_format`, or takes a
+/// `response_format` in their place.
 fn form(messages: &Map<String, Value>, chat: &mut Map<String, Value>, names: &mut Names) -> Result<(), DialectError> {
     let present = messages.get("output_config").and_then(|config| config.get("format"));
     let given = present.or_else(|| messages.get("output_format")).filter(|format| !format.is_null());
     let place = if present.is_some() { "output_config.format" } else { "output_format" };
+    let other = response_format::demanded(messages, given.map(|_| place));
+    if let Some(other) = other.map_err(|message| DialectError::invalid(response_format::FIELD, message))? {
+        chat.insert(response_format::FIELD.to_owned(), other.clone());
+    }
     let Some(format) = given else { return Ok(()) };
     match (format["type"].as_str(), &format["schema"]) {
         (Some("json_schema"), schema @ Value::Object(_)) => {
             let schema = json!({ "name": "format", "schema": schema, "strict": true });
-            chat.insert("response_format".to_owned(), json!({ "type": "json_schema", "json_schema": schema }));
+            let format = json!({ "type": "json_schema", "json_schema": schema });
+            chat.insert(response_format::FIELD.to_owned(), format);
             names.made("response_format", place);
             names.moved("response_format.type", format!("{place}.type"));
             names.moved("response_format.json_schema.schema", format!("{place}.schema"));

@@ -214,6 +214,25 @@ fn en_6_a_form_that_is_wished_for_is_passed_on_there_and_back() {
 }
 
 #[test]
+fn en_6_a_form_in_the_field_of_chats_is_taken_unless_there_are_two() {
+    let form = json!({ "type": "json_object" });
+    let mut asked = object(json!({ "model": "m", "max_tokens": 9, "messages": [], "response_format": form }));
+    let (chat, names) = from_messages_request(&asked).unwrap();
+    assert_eq!((&chat["response_format"], names.place("response_format").as_ref()), (&form, "response_format"));
+    let own = json!({ "type": "json_schema", "schema": { "type": "object" } });
+    asked.insert("output_config".to_owned(), json!({ "format": own }));
+    let error = from_messages_request(&asked).unwrap_err();
+    assert_eq!((error.fault, error.field.as_deref()), (DialectFault::Invalid, Some("response_format")));
+    assert!(error.message.contains("send 'output_config.format' alone"), "{error}");
+}
+
+#[test]
+fn rc_23_a_claude_model_hears_a_budget_in_a_peers_field() {
+    let chat = object(json!({ "messages": [], "thinking_token_budget": 2_048 }));
+    assert_eq!(to_messages_request(&chat, "m").unwrap()["thinking"]["budget_tokens"], 2_048);
+}
+
+#[test]
 fn rc_27_a_whole_answer_comes_back_as_a_chat() {
     let message = json!({
         "type": "message", "content": [
@@ -412,6 +431,7 @@ fn en_6_en_7_every_field_of_a_translation_is_named_as_the_client_named_it() {
             "model": "m", "max_tokens": 9, "system": [{ "type": "text", "text": "S" }], "keep_alive": "5m", "temperature": 1,
             "top_p": 0.5, "top_k": 4, "stream": true, "thinking": { "type": "enabled", "budget_tokens": 9 },
             "stop_sequences": ["x"], "metadata": { "user_id": "u" }, "continue_final_message": false, "grammar": "x",
+            "cache_prompt": false, "cache_salt": "s", "thinking_token_budget": 7,
             "messages": [
                 { "role": "user", "content": "hi" },
                 { "role": "assistant", "content": [

@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 
 use crate::error::DialectError;
 use crate::links::is_picture;
-use crate::{ContextWish, Names};
+use crate::thinking::BUDGETS;
+use crate::{ContextWish, Names, response_format};
 
 /// A translated request of Ollama's API.
 #[derive(Clone, Debug, PartialEq)]
@@ -209,8 +210,9 @@ pub(super) const OPTIONS: [(&str, &str); 12] = [
     ("logit_bias", "logit_bias"),
 ];
 
-/// Fields with the same name and meaning in both APIs.
-const SAME: [&str; 4] = ["keep_alive", "logprobs", "top_logprobs", "continue_final_message"];
+/// Fields with the same name and meaning in both APIs, and fields of other servers that the candle worker reads.
+const SAME: [&str; 6] =
+    ["keep_alive", "logprobs", "top_logprobs", "continue_final_message", "cache_prompt", "cache_salt"];
 
 /// A request under translation into OpenAI's fields.
 struct Translation {
@@ -238,7 +240,7 @@ impl Translation {
         }
         keep_alive_of(body)?;
         for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
-            if name.starts_with("x_") || SAME.contains(&name.as_str()) {
+            if name.starts_with("x_") || SAME.contains(&name.as_str()) || BUDGETS.contains(&name.as_str()) {
                 asked.set(name, value.clone(), name);
             }
         }
@@ -281,11 +283,15 @@ impl Translation {
         self.names.made(ours, theirs);
     }
 
-    /// Translates the wanted form of the answer.
+    /// Translates the wanted form of the answer, or takes a `response_format` in its place.
     fn form(&mut self, body: &Map<String, Value>) -> Result<(), DialectError> {
-        match body.get("format") {
-            None | Some(Value::Null) => {}
-            Some(Value::String(word)) if word.is_empty() => {}
+        let own = body.get("format").filter(|format| !format.is_null() && **format != json!(""));
+        let other = response_format::demanded(body, own.map(|_| "format"));
+        if let Some(other) = other.map_err(|message| DialectError::invalid(response_format::FIELD, message))? {
+            self.set(response_format::FIELD, other.clone(), response_format::FIELD);
+        }
+        match own {
+            None => {}
             Some(Value::String(word)) if word == "json" => {
                 self.make("response_format", json!({ "type": "json_object" }), "format");
             }

@@ -82,6 +82,25 @@ fn en_7_logprobs_and_demands_are_passed_on_and_logprobs_come_back() {
 }
 
 #[test]
+fn en_6_a_form_in_the_field_of_chats_is_taken_unless_there_are_two() {
+    let form = json!({ "type": "json_object" });
+    let asked = |format: Value| {
+        object(json!({ "model": "m", "prompt": "p", "messages": [{ "role": "user", "content": "?" }],
+            "response_format": form, "format": format, "cache_prompt": false, "cache_salt": "s" }))
+    };
+    for read in [from_chat as fn(&Map<String, Value>) -> _, from_generate] {
+        for nothing in [json!(null), json!("")] {
+            let OllamaRequest::Chat(chat, names) = read(&asked(nothing)).unwrap() else { panic!() };
+            assert_eq!((&chat["response_format"], names.place("response_format").as_ref()), (&form, "response_format"));
+            assert_eq!((&chat["cache_prompt"], &chat["cache_salt"]), (&json!(false), &json!("s")));
+        }
+        let error = read(&asked(json!("json"))).unwrap_err();
+        assert_eq!(error.field.as_deref(), Some("response_format"));
+        assert!(error.message.contains("send 'format' alone"), "{error}");
+    }
+}
+
+#[test]
 fn an_empty_prompt_loads_and_keep_alive_0_unloads() {
     for (body, expected) in [
         (json!({ "model": "m" }), OllamaRequest::Load),
@@ -226,7 +245,8 @@ fn en_6_en_7_every_field_of_a_translation_is_named_as_the_client_named_it() {
     let schema = json!({ "type": "object", "properties": {} });
     let common = json!({
         "model": "m", "options": options, "stream": true, "keep_alive": "5m", "logprobs": true, "top_logprobs": 2,
-        "grammar": "x", "format": schema, "x_priority": 3, "think": "low",
+        "grammar": "x", "format": schema, "x_priority": 3, "think": "low", "cache_prompt": false, "cache_salt": "s",
+        "reasoning_budget": 7,
     });
     let with = |more: Value| {
         let mut body = object(common.clone());

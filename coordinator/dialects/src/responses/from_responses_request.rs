@@ -5,10 +5,11 @@ use serde_json::{Map, Value, json};
 
 use super::items::{self, MessageList};
 use super::refusal::ResponsesRefusal;
-use crate::{ContextWish, Names};
+use crate::thinking::BUDGETS;
+use crate::{ContextWish, Names, response_format};
 
 /// Fields of a chat, each with the field of a request that holds the same value.
-pub(super) const FIELDS: [(&str, &str); 22] = [
+pub(super) const FIELDS: [(&str, &str); 24] = [
     ("model", "model"),
     ("stream", "stream"),
     ("max_tokens", "max_output_tokens"),
@@ -32,6 +33,8 @@ pub(super) const FIELDS: [(&str, &str); 22] = [
     ("frequency_penalty", "frequency_penalty"),
     ("repetition_penalty", "repetition_penalty"),
     ("logit_bias", "logit_bias"),
+    ("cache_prompt", "cache_prompt"),
+    ("cache_salt", "cache_salt"),
 ];
 
 /// Services of OpenAI's own servers, by the field that asks for one, with the remedy.
@@ -85,7 +88,7 @@ pub fn from_responses_request(
         }
     }
     let mut asked = ChatTranslation { chat: Map::new(), names: Names::default() };
-    for (ours, theirs) in FIELDS {
+    for (ours, theirs) in FIELDS.into_iter().chain(BUDGETS.map(|name| (name, name))) {
         if let Some(value) = at(request, theirs) {
             asked.chat.insert(ours.to_owned(), value.clone());
             asked.names.moved(ours, theirs);
@@ -122,12 +125,16 @@ struct ChatTranslation {
 }
 
 impl ChatTranslation {
-    /// Translates `text.format`.
+    /// Translates `text.format`, or takes a `response_format` in its place.
     fn form(&mut self, request: &Map<String, Value>) -> Result<(), ResponsesRefusal> {
         const PLACE: &str = "text.format";
-        let Some(format) = at(request, PLACE) else { return Ok(()) };
+        let own = at(request, PLACE).filter(|format| format["type"] != "text");
+        let given = response_format::demanded(request, own.map(|_| PLACE));
+        if let Some(given) = given.map_err(|message| ResponsesRefusal::malformed(response_format::FIELD, message))? {
+            self.chat.insert(response_format::FIELD.to_owned(), given.clone());
+        }
+        let Some(format) = own else { return Ok(()) };
         let ours = match format["type"].as_str() {
-            Some("text") => return Ok(()),
             Some("json_object") => json!({ "type": "json_object" }),
             Some("json_schema") if format["schema"].is_object() => {
                 let mut schema = json!({ "schema": format["schema"] });
@@ -149,7 +156,7 @@ impl ChatTranslation {
                 return Err(ResponsesRefusal::malformed(format!("{PLACE}.type"), message));
             }
         };
-        self.chat.insert("response_format".to_owned(), ours);
+        self.chat.insert(response_format::FIELD.to_owned(), ours);
         self.names.made("response_format", PLACE);
         self.names.moved("response_format.type", format!("{PLACE}.type"));
         self.names.moved("response_format.json_schema.schema", format!("{PLACE}.schema"));
@@ -177,35 +184,31 @@ impl ChatTranslation {
             Some(Value::Array(tools)) => tools,
             Some(_) => return Err(ResponsesRefusal::malformed("tools", "'tools' must be a list")),
         };
-        let choice = request.get("tool_choice").filter(|choice| !choice.is_null());
-        let allowed = choice.filter(|choice| choice["type"] == "allowed_tools");
-        let is_allowed = |tool: &Value| {
-            let listed = allowed.and_then(|choice| choice["tools"].as_array());
-            listed.is_none_or(|listed| listed.iter().any(|one| one["name"] == tool["name"]))
-        };
         let mut functions = Vec::new();
         for (index, tool) in given.iter().enumerate() {
-            let theirs = format!("tools[{index}]");
+            let place = format!("tools[{index}]");
             let kind = tool["type"].as_str().unwrap_or_default();
             if kind != "function" {
-                let message = format!(
-                    "'{theirs}' is a tool of type '{kind}', which runs on OpenAI's own servers; leave it out, or give \
-                     your own as functions"
-                );
-                return Err(ResponsesRefusal::not_here(theirs, message));
+                let message = match kind {
+                    "custom" => format!(
+                        "'{place}' is of type 'custom', a tool whose input is free text; calls here have arguments in \
+                         JSON: give it as a function with one text among its parameters"
+                    ),
+                    _ => format!(
+                        "'{place}' is a tool of type '{kind}', which only OpenAI's API has; leave it out, or give your \
+                         own as a function"
+                    ),
+                };
+                return Err(ResponsesRefusal::not_here(place, message));
             }
-            if !is_allowed(tool) {
-                continue;
-            }
-            let ours = format!("tools[{}]", functions.len());
             let mut function = json!({ "name": tool["name"] });
-            self.names.made(ours.as_str(), theirs.as_str());
-            self.names.moved(format!("{ours}.type"), format!("{theirs}.type"));
-            self.names.moved(format!("{ours}.function.name"), format!("{theirs}.name"));
+            self.names.made(place.as_str(), place.as_str());
+            self.names.moved(format!("{place}.type"), format!("{place}.type"));
+            self.names.moved(format!("{place}.function.name"), format!("{place}.name"));
             for name in ["description", "parameters", "strict"] {
                 if let Some(value) = tool.get(name).filter(|value| !value.is_null()) {
                     function[name] = value.clone();
-                    self.names.moved(format!("{ours}.function.{name}"), format!("{theirs}.{name}"));
+                    self.names.moved(format!("{place}.function.{name}"), format!("{place}.{name}"));
                 }
             }
             functions.push(json!({ "type": "function", "function": function }));
@@ -213,14 +216,17 @@ impl ChatTranslation {
         if !functions.is_empty() {
             self.chat.insert("tools".to_owned(), Value::Array(functions));
         }
+        let choice = request.get("tool_choice").filter(|choice| !choice.is_null());
         let Some(choice) = choice else { return Ok(()) };
         let ours = match (choice, choice["type"].as_str()) {
             (Value::String(word), _) => json!(word),
             (_, Some("function")) => json!({ "type": "function", "function": { "name": choice["name"] } }),
-            (_, Some("allowed_tools")) => choice.get("mode").cloned().unwrap_or_else(|| json!("auto")),
+            (_, Some("allowed_tools")) => self.allowed_tools(choice)?,
             (_, kind) => {
                 let kind = kind.unwrap_or_default();
-                let message = format!("'tool_choice' of type '{kind}' chooses a tool of OpenAI's own servers");
+                let message = format!(
+                    "'tool_choice' of type '{kind}' chooses a tool that is not called here; choose a function by name"
+                );
                 return Err(ResponsesRefusal::not_here("tool_choice", message));
             }
         };
@@ -228,6 +234,30 @@ impl ChatTranslation {
         self.names.made("tool_choice", "tool_choice");
         self.names.made("tool_choice.function.name", "tool_choice.name");
         Ok(())
+    }
+
+    /// Translates a choice among some of the tools. All others stay in the request, as the prefix cache has them.
+    fn allowed_tools(&mut self, choice: &Value) -> Result<Value, ResponsesRefusal> {
+        const PLACE: &str = "tool_choice.tools";
+        let Some(listed) = choice["tools"].as_array() else {
+            return Err(ResponsesRefusal::malformed(PLACE, format!("'{PLACE}' is missing, or no list")));
+        };
+        let mut tools = Vec::new();
+        for (index, tool) in listed.iter().enumerate() {
+            let theirs = format!("{PLACE}[{index}]");
+            if tool["type"] != "function" || !tool["name"].is_string() {
+                let message = format!("'{theirs}' must be a function with its name: no other tools are called here");
+                return Err(ResponsesRefusal::not_here(theirs, message));
+            }
+            self.names.made(format!("tool_choice.allowed_tools.tools[{index}]"), theirs);
+            tools.push(json!({ "type": "function", "function": { "name": tool["name"] } }));
+        }
+        let mode = choice.get("mode").filter(|mode| !mode.is_null());
+        if mode.is_some() {
+            self.names.moved("tool_choice.allowed_tools.mode", "tool_choice.mode");
+        }
+        let mode = mode.cloned().unwrap_or_else(|| json!("auto"));
+        Ok(json!({ "type": "allowed_tools", "allowed_tools": { "mode": mode, "tools": tools } }))
     }
 
     /// Translates instructions, earlier items and the input. Returns the input's items, each with an id.

@@ -9,11 +9,13 @@ use crate::Names;
 pub(super) struct MessageList<'a> {
     messages: Vec<Value>,
     names: &'a mut Names,
+    /// Ids of the calls that were cut.
+    cut: Vec<Value>,
 }
 
 impl<'a> MessageList<'a> {
     pub(super) const fn new(names: &'a mut Names) -> Self {
-        Self { messages: Vec::new(), names }
+        Self { messages: Vec::new(), names, cut: Vec::new() }
     }
 
     /// The messages.
@@ -39,6 +41,11 @@ impl<'a> MessageList<'a> {
             // A message may come without its type.
             Some("message") => self.message(theirs, item),
             None if item["role"].is_string() => self.message(theirs, item),
+            // Arguments that were cut are no JSON, which templates and providers need.
+            Some("function_call") if item["status"] == "incomplete" => {
+                self.cut.push(item["call_id"].clone());
+                Ok(())
+            }
             Some("function_call") => {
                 self.call(theirs, item);
                 Ok(())
@@ -48,6 +55,13 @@ impl<'a> MessageList<'a> {
             Some("reasoning") => Ok(()),
             Some("item_reference") => {
                 let message = format!("'{theirs}' refers to an item by its id; send the item itself");
+                Err(ResponsesRefusal::not_here(theirs, message))
+            }
+            Some(kind @ ("custom_tool_call" | "custom_tool_call_output")) => {
+                let message = format!(
+                    "'{theirs}' is an item of type '{kind}', and custom tools are not called here; give the tool as a \
+                     function, and its calls as items of type 'function_call'"
+                );
                 Err(ResponsesRefusal::not_here(theirs, message))
             }
             Some(kind) => {
@@ -174,6 +188,14 @@ impl<'a> MessageList<'a> {
     }
 
     fn result(&mut self, theirs: &str, item: &Value) -> Result<(), ResponsesRefusal> {
+        if self.cut.contains(&item["call_id"]) {
+            let place = format!("{theirs}.call_id");
+            let message = format!(
+                "'{place}' names a call that was cut before the end of its arguments; the model is not shown it, so \
+                 leave its result out"
+            );
+            return Err(ResponsesRefusal::malformed(place, message));
+        }
         let place = format!("{theirs}.output");
         let output = match &item["output"] {
             Value::String(text) => text.clone(),

@@ -11,12 +11,12 @@ pub enum ResponsesRefusal {
         /// The fault, in words.
         message: String,
     },
-    /// A field asks for a service that only OpenAI's own servers have.
+    /// A field asks for something that no model gives here, such as a service of OpenAI's own servers.
     #[error("{message}")]
     NotHere {
         /// The place in the request.
         field: String,
-        /// The service, and what to do without it.
+        /// The thing that is missing, and what to do without it.
         message: String,
     },
 }

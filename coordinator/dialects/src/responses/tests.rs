@@ -32,7 +32,8 @@ fn everything() -> Value {
         "text": { "verbosity": "low", "format": { "type": "json_schema", "name": "n", "strict": true, "description": "d",
             "schema": { "type": "object", "properties": {} } } },
         "tools": [tool("look"), tool("listen")], "tool_choice": { "type": "function", "name": "look" },
-        "grammar": "x", "truncation": "auto", "metadata": { "a": "b" },
+        "grammar": "x", "truncation": "auto", "metadata": { "a": "b" }, "cache_prompt": false, "cache_salt": "s",
+        "reasoning_budget": 7,
         "input": [
             { "role": "user", "content": "What?" },
             { "type": "message", "role": "user", "content": [
@@ -62,7 +63,8 @@ fn en_7_a_request_with_everything_becomes_a_chat() {
         json!({
             "model": "m", "stream": true, "stream_options": { "include_usage": true }, "max_tokens": 9, "temperature": 0.5,
             "top_p": 0.9, "logprobs": true, "top_logprobs": 2, "parallel_tool_calls": false, "user": "u", "x_priority": 3,
-            "seed": 1, "reasoning_effort": "low", "verbosity": "low", "grammar": "x",
+            "seed": 1, "reasoning_effort": "low", "verbosity": "low", "grammar": "x", "cache_prompt": false,
+            "cache_salt": "s", "reasoning_budget": 7,
             "response_format": { "type": "json_schema", "json_schema": { "name": "n", "strict": true, "description": "d",
                 "schema": { "type": "object", "properties": {} } } },
             "tools": [function("look"), function("listen")],
@@ -146,7 +148,13 @@ fn en_7_what_only_openais_servers_have_is_refused_by_name() {
         (json!({ "tools": [tool("look"), { "type": "web_search" }] }), "tools[1]"),
         (json!({ "tools": [{ "type": "custom", "name": "x" }] }), "tools[0]"),
         (json!({ "tool_choice": { "type": "file_search" } }), "tool_choice"),
+        (json!({ "tool_choice": { "type": "custom", "name": "x" } }), "tool_choice"),
+        (
+            json!({ "tool_choice": { "type": "allowed_tools", "tools": [{ "type": "web_search" }] } }),
+            "tool_choice.tools[0]",
+        ),
         (json!({ "input": [{ "type": "web_search_call" }] }), "input[0]"),
+        (json!({ "input": [{ "type": "custom_tool_call", "name": "x", "input": "?" }] }), "input[0]"),
         (json!({ "input": [{ "type": "item_reference", "id": "x" }] }), "input[0]"),
         (
             json!({ "input": [{ "role": "user", "content": [{ "type": "input_file", "file_id": "f" }] }] }),
@@ -172,6 +180,7 @@ fn en_7_what_only_openais_servers_have_is_refused_by_name() {
         (json!({ "input": [{ "type": "function_call_output", "output": 7 }] }), "input[0].output"),
         (json!({ "instructions": 7 }), "instructions"),
         (json!({ "tools": {} }), "tools"),
+        (json!({ "tool_choice": { "type": "allowed_tools" } }), "tool_choice.tools"),
         (json!({ "include": "x" }), "include"),
         (json!({ "store": "no" }), "store"),
         (json!({ "truncation": "yes" }), "truncation"),
@@ -183,12 +192,48 @@ fn en_7_what_only_openais_servers_have_is_refused_by_name() {
             other => panic!("{more}: {other:?}"),
         }
     }
-    let allowed =
-        json!({ "type": "allowed_tools", "mode": "required", "tools": [{ "type": "function", "name": "b" }] });
-    let asked = with(json!({ "tools": [tool("a"), tool("b")], "tool_choice": allowed }));
-    let ResponsesRequest { chat, names, .. } = from_responses_request(&asked, &[], "1").unwrap();
-    assert_eq!((&chat["tools"][0]["function"]["name"], &chat["tool_choice"]), (&json!("b"), &json!("required")));
-    assert_eq!(names.place("tools[0].function.name"), "tools[1].name");
+    let custom = from_responses_request(&with(json!({ "tools": [{ "type": "custom", "name": "x" }] })), &[], "1");
+    let message = custom.unwrap_err().to_string();
+    assert!(message.contains("free text") && message.contains("function"), "{message}");
+}
+
+#[test]
+fn en_7_a_choice_among_some_tools_leaves_all_in_the_prompt() {
+    for (mode, ours) in [(json!("required"), "required"), (json!("auto"), "auto"), (json!(null), "auto")] {
+        let mut allowed = json!({ "type": "allowed_tools", "tools": [{ "type": "function", "name": "b" }] });
+        if !mode.is_null() {
+            allowed["mode"] = mode;
+        }
+        let asked = json!({ "model": "m", "input": "?", "tools": [tool("a"), tool("b")], "tool_choice": allowed });
+        let ResponsesRequest { chat, names, .. } = translated(asked.clone());
+        let offered: Vec<&str> =
+            chat["tools"].as_array().unwrap().iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
+        assert_eq!(offered, ["a", "b"]);
+        let only = json!({ "mode": ours, "tools": [{ "type": "function", "function": { "name": "b" } }] });
+        assert_eq!(chat["tool_choice"], json!({ "type": "allowed_tools", "allowed_tools": only }));
+        assert_eq!(names.place("tool_choice.allowed_tools.tools[0].function.name"), "tool_choice.tools[0]");
+        if !asked["tool_choice"]["mode"].is_null() {
+            check_every_place(&names, &chat, &asked);
+        }
+    }
+}
+
+#[test]
+fn en_6_a_form_in_the_field_of_chats_is_taken_unless_there_are_two() {
+    let form = json!({ "type": "regex", "pattern": "[0-9]+" });
+    let asked = |text: Value| json!({ "model": "m", "input": "?", "response_format": form, "text": text });
+    for text in [json!(null), json!({ "verbosity": "low" }), json!({ "format": { "type": "text" } })] {
+        let ResponsesRequest { chat, names, .. } = translated(asked(text));
+        assert_eq!((&chat["response_format"], names.place("response_format").as_ref()), (&form, "response_format"));
+    }
+    let two = asked(json!({ "format": { "type": "json_object" } }));
+    match from_responses_request(&object(two), &[], "1") {
+        Err(ResponsesRefusal::Malformed { field, message }) => {
+            assert_eq!(field, "response_format");
+            assert!(message.contains("send 'text.format' alone"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 fn reshape(on_end: Option<OnResponse>) -> ResponsesFromChat {
@@ -306,6 +351,116 @@ fn en_7_a_whole_answer_has_the_output_of_its_stream() {
     );
     assert_eq!((&whole["tools"], &whole["tool_choice"], &whole["store"]), (&json!([]), &json!("auto"), &json!(true)));
     assert!(reshape(None).whole(200, &Bytes::from_static(b"{}")).is_err());
+}
+
+/// The events of a stream with these pieces of calls, and the response that is kept.
+fn calls(pieces: &[Value], finish: &str) -> (Vec<Value>, Value) {
+    let (kept, keep) = std::sync::mpsc::channel();
+    let mut reshape = reshape(Some(Box::new(move |response: &Value| kept.send(response.clone()).unwrap())));
+    let mut out = Vec::new();
+    for piece in pieces {
+        let chunk = json!({ "choices": [{ "delta": { "tool_calls": [piece] } }] });
+        out.extend_from_slice(&reshape.piece(format!("data: {chunk}\n\n").as_bytes()));
+    }
+    let last = json!({ "choices": [{ "delta": {}, "finish_reason": finish }] });
+    out.extend_from_slice(&reshape.piece(format!("data: {last}\n\n").as_bytes()));
+    out.extend_from_slice(&reshape.end());
+    (events(&out), keep.recv().unwrap())
+}
+
+fn begun(index: u64, id: &str, arguments: &str) -> Value {
+    json!({ "index": index, "id": id, "function": { "name": "look", "arguments": arguments } })
+}
+
+fn more(index: u64, arguments: &str) -> Value {
+    json!({ "index": index, "function": { "arguments": arguments } })
+}
+
+/// The events' names, each with the index of its item.
+fn told(events: &[Value]) -> Vec<String> {
+    let of_items = events.iter().filter(|event| event["output_index"].is_u64());
+    let short = |event: &Value| event["type"].as_str().unwrap().rsplit('.').take(2).collect::<Vec<_>>().join(" ");
+    of_items.map(|event| format!("{} {}", event["output_index"], short(event))).collect()
+}
+
+#[test]
+fn en_7_a_call_is_done_when_the_next_one_begins() {
+    let (events, response) =
+        calls(&[begun(0, "a", "{\"x\""), more(0, ":1}"), begun(1, "b", ""), more(0, " "), more(1, "{}")], "tool_calls");
+    assert_eq!(
+        told(&events),
+        [
+            "0 added output_item",
+            "0 delta function_call_arguments",
+            "0 delta function_call_arguments",
+            "0 done function_call_arguments",
+            "0 done output_item",
+            "1 added output_item",
+            "1 delta function_call_arguments",
+            "1 done function_call_arguments",
+            "1 done output_item",
+        ]
+    );
+    let arguments = |index: usize| response["output"][index]["arguments"].as_str().unwrap();
+    assert_eq!((arguments(0), arguments(1)), ("{\"x\":1}", "{}"));
+}
+
+#[test]
+fn en_7_a_call_that_was_cut_is_incomplete_wherever_it_is_told() {
+    let (events, kept) = calls(&[begun(0, "a", "{}"), begun(1, "b", "{\"x"), more(1, "\": 1")], "length");
+    let told = told(&events);
+    assert_eq!(told[told.len() - 2..], ["1 delta function_call_arguments", "1 done output_item"], "it is never run");
+    let last = events.last().unwrap();
+    assert_eq!((&last["type"], &last["response"]), (&json!("response.incomplete"), &kept));
+    let done: Vec<&Value> = events.iter().filter(|event| event["type"] == "response.output_item.done").collect();
+    for (index, (status, arguments)) in [("completed", "{}"), ("incomplete", "{\"x\": 1")].into_iter().enumerate() {
+        for item in [&done[index]["item"], &kept["output"][index]] {
+            assert_eq!((&item["status"], &item["arguments"]), (&json!(status), &json!(arguments)));
+        }
+    }
+    let calls = json!([{ "id": "a", "function": { "name": "look", "arguments": "{}" } },
+        { "id": "b", "function": { "name": "look", "arguments": "{\"x\": 1" } }]);
+    for (reason, statuses) in [("length", ["completed", "incomplete"]), ("tool_calls", ["completed", "completed"])] {
+        let answer = json!({ "choices": [{ "finish_reason": reason, "message": { "tool_calls": calls } }] });
+        let whole = reshape(None).whole(200, &answer.to_string().into()).unwrap();
+        let whole: Value = serde_json::from_slice(&whole).unwrap();
+        let said: Vec<&str> =
+            whole["output"].as_array().unwrap().iter().map(|item| item["status"].as_str().unwrap()).collect();
+        assert_eq!(said, statuses, "{reason}");
+    }
+    let (_, kept) = self::calls(&[begun(0, "a", "{\"x\": 1}")], "length");
+    assert_eq!(kept["output"][0]["status"], "completed", "the limit came behind its arguments");
+    // A text that was cut is the last item.
+    let answer = json!({ "choices": [{ "finish_reason": "length", "message": { "content": "It is" } }] });
+    let whole = reshape(None).whole(200, &answer.to_string().into()).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&whole).unwrap()["output"][0]["status"], "incomplete");
+}
+
+#[test]
+fn en_7_a_conversation_goes_on_without_a_call_that_was_cut() {
+    let call = |id: &str, status: &str| {
+        let (kind, arguments) = ("function_call", "{");
+        json!({ "type": kind, "call_id": id, "name": "look", "arguments": arguments, "status": status })
+    };
+    let result = |id: &str| json!({ "type": "function_call_output", "call_id": id, "output": "cat" });
+    let user = json!({ "type": "message", "role": "user", "content": "?" });
+    let earlier = [user.clone(), call("a", "completed"), call("b", "incomplete")];
+    let ask = |input: Value| from_responses_request(&object(json!({ "model": "m", "input": input })), &earlier, "1");
+    let chat = ask(json!([result("a")])).unwrap().chat;
+    assert_eq!(chat["messages"][1]["tool_calls"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&chat["messages"][1]["tool_calls"][0]["id"], &chat["messages"][2]["role"]),
+        (&json!("a"), &json!("tool"))
+    );
+    match ask(json!([result("a"), result("b")])) {
+        Err(ResponsesRefusal::Malformed { field, message }) => {
+            assert_eq!(field, "input[1].call_id");
+            assert!(message.contains("was cut"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let own = json!({ "model": "m", "input": [user, call("b", "incomplete")] });
+    assert_eq!(translated(own).chat["messages"].as_array().unwrap().len(), 1, "a client may send it itself");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Translates a chat answer, whole or streamed, into a response of the Responses API.
 
 use bytes::Bytes;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use crate::error::DialectError;
@@ -42,7 +43,16 @@ struct OutputItem {
     /// The text of a message or of thoughts, or the arguments of a call.
     text: String,
     logprobs: Vec<Value>,
-    open: bool,
+    state: ItemState,
+}
+
+/// Whether an item may still grow, and its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ItemState {
+    Open,
+    Whole,
+    /// The end of the answer cut it.
+    Cut,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -88,8 +98,27 @@ impl ItemKind {
 }
 
 impl OutputItem {
+    fn is_open(&self) -> bool {
+        self.state == ItemState::Open
+    }
+
+    fn is_call(&self) -> bool {
+        matches!(self.kind, ItemKind::Call { .. })
+    }
+
+    /// Whether it is a call with all of its arguments: a whole object of JSON.
+    fn is_whole_call(&self) -> bool {
+        let arguments = self.text.trim();
+        let is_object = arguments.starts_with('{') && arguments.ends_with('}');
+        self.is_call() && is_object && serde_json::from_str::<IgnoredAny>(arguments).is_ok()
+    }
+
     fn status(&self) -> &'static str {
-        if self.open { "in_progress" } else { "completed" }
+        match self.state {
+            ItemState::Open => "in_progress",
+            ItemState::Whole => "completed",
+            ItemState::Cut => "incomplete",
+        }
     }
 
     fn part(&self) -> Value {
@@ -102,7 +131,7 @@ impl OutputItem {
     }
 
     fn value(&self) -> Value {
-        let content = if self.text.is_empty() && self.open { json!([]) } else { json!([self.part()]) };
+        let content = if self.text.is_empty() && self.is_open() { json!([]) } else { json!([self.part()]) };
         match &self.kind {
             ItemKind::Reasoning => json!({
                 "id": self.id, "type": "reasoning", "summary": [], "content": content, "encrypted_content": null,
@@ -164,11 +193,21 @@ impl ResponsesFromChat {
         if self.finish.as_deref() == Some("content_filter") { "content_filter" } else { "max_output_tokens" }
     }
 
+    /// Whether the answer ended before the model was done.
+    fn is_incomplete(&self) -> bool {
+        matches!(self.finish.as_deref(), Some("length" | "content_filter"))
+    }
+
     fn status(&self) -> &'static str {
-        match self.finish.as_deref() {
-            Some("length" | "content_filter") => "incomplete",
-            _ => "completed",
-        }
+        if self.is_incomplete() { "incomplete" } else { "completed" }
+    }
+
+    /// The state of an item that grows no more. An answer is cut within its last item. Arguments show whether a call
+    /// is whole, and several calls may have been open.
+    fn state_at_end(&self, index: usize) -> ItemState {
+        let item = &self.output[index];
+        let is_whole = if item.is_call() { item.is_whole_call() } else { index + 1 < self.output.len() };
+        if self.is_incomplete() && !is_whole { ItemState::Cut } else { ItemState::Whole }
     }
 
     /// Writes an event with the next number.
@@ -194,19 +233,19 @@ impl ResponsesFromChat {
             (ItemKind::Call { index, .. }, ItemKind::Call { index: wanted, .. }) => index == wanted,
             (known, wanted) => known == wanted,
         };
-        if let Some(index) = self.output.iter().rposition(|item| item.open && is_same(item)) {
+        if let Some(index) = self.output.iter().rposition(|item| item.is_open() && is_same(item)) {
             return index;
         }
-        // Pieces of several calls may come in turns.
-        let stays = |item: &OutputItem| matches!((&item.kind, &kind), (ItemKind::Call { .. }, ItemKind::Call { .. }));
-        let over: Vec<usize> = (0..self.output.len()).filter(|index| !stays(&self.output[*index])).collect();
+        // Pieces of several calls may come in turns: a call that is not whole stays open beside the next.
+        let is_call = matches!(kind, ItemKind::Call { .. });
+        let is_over = |item: &OutputItem| item.is_open() && !(is_call && item.is_call() && !item.is_whole_call());
+        let over: Vec<usize> = (0..self.output.len()).filter(|index| is_over(&self.output[*index])).collect();
         self.leave(over, out);
         let (index, prefix) = (self.output.len(), kind.prefix());
         let name = self.stamp.id.strip_prefix("resp_").unwrap_or(&self.stamp.id);
         let id = format!("{prefix}_{name}_{index}");
-        let item = OutputItem { id, kind, text: String::new(), logprobs: Vec::new(), open: true };
-        let (value, part, id) = (item.value(), item.part(), item.id.clone());
-        let has_part = !matches!(item.kind, ItemKind::Call { .. });
+        let item = OutputItem { id, kind, text: String::new(), logprobs: Vec::new(), state: ItemState::Open };
+        let (value, part, id, has_part) = (item.value(), item.part(), item.id.clone(), !item.is_call());
         self.output.push(item);
         self.tell("response.output_item.added", json!({ "output_index": index, "item": value }), out);
         if has_part {
@@ -225,7 +264,7 @@ impl ResponsesFromChat {
         item.logprobs.extend(new.iter().cloned());
         let mut event = json!({ "item_id": item.id, "output_index": index, "delta": delta });
         let name = format!("{}.delta", item.kind.event());
-        if !matches!(item.kind, ItemKind::Call { .. }) {
+        if !item.is_call() {
             event["content_index"] = json!(0);
         }
         if item.kind == ItemKind::Text {
@@ -237,9 +276,11 @@ impl ResponsesFromChat {
     /// Ends those of these items that are open.
     fn leave(&mut self, items: impl IntoIterator<Item = usize>, out: &mut Vec<u8>) {
         for index in items {
-            if !std::mem::replace(&mut self.output[index].open, false) {
+            if !self.output[index].is_open() {
                 continue;
             }
+            let state = self.state_at_end(index);
+            self.output[index].state = state;
             let item = &self.output[index];
             let (kind, id, part, value) = (item.kind.clone(), item.id.clone(), item.part(), item.value());
             let mut event = json!({ "item_id": id, "output_index": index });
@@ -259,7 +300,10 @@ impl ResponsesFromChat {
             if !is_call {
                 event["content_index"] = json!(0);
             }
-            self.tell(&format!("{}.done", kind.event()), event, out);
+            // Clients run a call when its arguments are done. Those of a call that was cut never are.
+            if !is_call || state == ItemState::Whole {
+                self.tell(&format!("{}.done", kind.event()), event, out);
+            }
             if !is_call {
                 let event = json!({ "item_id": id, "output_index": index, "content_index": 0, "part": part });
                 self.tell("response.content_part.done", event, out);
@@ -285,6 +329,9 @@ impl ResponsesFromChat {
             let function = &call["function"];
             let call_id = call["id"].as_str().map_or_else(|| format!("call_{index}"), str::to_owned);
             let name = function["name"].as_str().unwrap_or_default().to_owned();
+            if name.is_empty() && self.has_ended(index) {
+                continue;
+            }
             let index = self.enter(ItemKind::Call { index, call_id, name }, out);
             if let Some(delta) = function["arguments"].as_str().filter(|delta| !delta.is_empty()) {
                 self.add(index, delta, &Value::Null, out);
@@ -293,6 +340,12 @@ impl ResponsesFromChat {
         if let Some(reason) = choice["finish_reason"].as_str() {
             self.finish = Some(reason.to_owned());
         }
+    }
+
+    /// Whether the last call of this index in the chat's stream has ended. White space may follow its arguments.
+    fn has_ended(&self, wanted: u64) -> bool {
+        let is_same = |item: &&OutputItem| matches!(item.kind, ItemKind::Call { index, .. } if index == wanted);
+        self.output.iter().rfind(is_same).is_some_and(|item| !item.is_open())
     }
 
     fn event(&mut self, chunk: &Value, out: &mut Vec<u8>) {

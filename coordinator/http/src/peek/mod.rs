@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use model_boss_config::JsonLimits;
+use model_boss_dialects::thinking::BUDGETS;
 use model_boss_dialects::{LinkSearch, link_refused};
 use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, Priority, Thinking};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -136,7 +137,8 @@ impl Peeked {
                 self.thinking = said.map(|said| Thinking::of_field(name, &said)).transpose()?;
             }
             // An engine's adapter parses these fields, which are not model-boss's own.
-            THINKING | EFFORT | TEMPLATE | LLAMA_BUDGET => check_length(name, value)?,
+            THINKING | EFFORT | TEMPLATE | TOOL_CHOICE => check_length(name, value)?,
+            name if BUDGETS.contains(&name) => check_length(name, value)?,
             _ => {
                 if unknown.len() + name.len() < MAX_UNKNOWN {
                     if !unknown.is_empty() {
@@ -260,7 +262,7 @@ impl<'de> Visitor<'de> for PeekedFields {
             if count > MAX_FIELDS {
                 return Err(serde::de::Error::custom(format_args!("it has more than {MAX_FIELDS} fields")));
             }
-            if is_ours(&name) || READ.contains(&&*name) {
+            if is_ours(&name) || READ.contains(&&*name) || BUDGETS.contains(&&*name) {
                 fields.push((name, map.next_value()?));
             } else if let Some(search) = LinkSearch::in_field(&name) {
                 let within = map.next_value_seed(search)?;
@@ -302,10 +304,10 @@ const THINKING: &str = "thinking";
 const EFFORT: &str = "reasoning_effort";
 /// The field with variables of chat templates, among them the switch of thinking.
 const TEMPLATE: &str = "chat_template_kwargs";
-/// llama.cpp's field for a budget of thinking.
-const LLAMA_BUDGET: &str = "thinking_budget_tokens";
-/// Fields that are read besides model-boss's own.
-const READ: [&str; 6] = ["model", "stream", THINKING, EFFORT, TEMPLATE, LLAMA_BUDGET];
+/// OpenAI's field for the choice among tools.
+const TOOL_CHOICE: &str = "tool_choice";
+/// Fields that are read besides model-boss's own and the [`BUDGETS`].
+const READ: [&str; 6] = ["model", "stream", THINKING, EFFORT, TEMPLATE, TOOL_CHOICE];
 
 impl BodyChanges<'_> {
     fn are_none(&self) -> bool {
@@ -354,7 +356,7 @@ impl Rewrite<'_> {
     fn thinking(&self, said: &OwnFields) -> Option<Thinking> {
         match self.changes.thinking? {
             ThinkingSource::Request(thinking) => Some(thinking),
-            ThinkingSource::Task(_) if said.names.contains(THINKING) || said.names.contains(EFFORT) => None,
+            ThinkingSource::Task(_) if said.has_thinking() => None,
             // A template's switch only decides whether to think; the task still sets the budget.
             ThinkingSource::Task(thinking) => {
                 Thinking::of_chat(None, said.template.as_ref(), None, Some(thinking)).ok().flatten()
@@ -366,9 +368,17 @@ impl Rewrite<'_> {
 /// The request's own fields.
 #[derive(Default)]
 struct OwnFields {
+    /// The names of those that are not `null`.
     names: BTreeSet<String>,
     /// The variables of the request's chat template.
     template: Option<serde_json::Value>,
+}
+
+impl OwnFields {
+    /// Whether one of them says how long to think.
+    fn has_thinking(&self) -> bool {
+        [THINKING, EFFORT].into_iter().chain(BUDGETS).any(|name| self.names.contains(name))
+    }
 }
 
 /// Writes the beginning of a field: separator, name and colon.
@@ -401,7 +411,8 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
             if value.get() == "null" && (self.changes.default_for(&name) || name == THINKING) {
                 continue;
             }
-            if name == THINKING && matches!(self.changes.thinking, Some(ThinkingSource::Request(_))) {
+            let is_wish = name == THINKING || BUDGETS.contains(&&*name);
+            if is_wish && matches!(self.changes.thinking, Some(ThinkingSource::Request(_))) {
                 continue;
             }
             field(&mut body, &name)?;
@@ -409,7 +420,8 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
             if name == TEMPLATE && self.changes.thinking.is_some() {
                 said.template = serde_json::from_str(value.get()).ok();
             }
-            if self.changes.defaults.is_some() || self.changes.thinking.is_some() {
+            let may_add = self.changes.defaults.is_some() || self.changes.thinking.is_some();
+            if may_add && value.get() != "null" {
                 said.names.insert(name.into_owned());
             }
         }

@@ -72,8 +72,14 @@ fn rc_23_a_tasks_thinking_is_put_in_unless_the_request_says_something_itself() {
         (r#"{"thinking":"off"}"#, "thinking"),
         (r#"{"thinking":7,"reasoning_effort":"low"}"#, "thinking"),
         (r#"{"reasoning_effort":"low"}"#, "reasoning_effort"),
+        (r#"{"thinking_budget_tokens":7}"#, "llama-server's budget"),
+        (r#"{"thinking_token_budget":7}"#, "vLLM's budget"),
+        (r#"{"reasoning_budget":-1,"chat_template_kwargs":{"enable_thinking":true}}"#, "no limit"),
     ] {
         assert_eq!(with(body), serde_json::from_str::<serde_json::Value>(body).unwrap(), "{field}");
+    }
+    for field in ["reasoning_effort", "reasoning_budget"] {
+        assert_eq!(with(&format!(r#"{{"{field}":null}}"#))["thinking"], enabled, "{field}: null says nothing");
     }
     let shut = with(r#"{"chat_template_kwargs":{"enable_thinking":false,"a":1}}"#);
     assert_eq!(shut["thinking"], serde_json::json!({ "type": "disabled" }));
@@ -89,7 +95,7 @@ fn rc_23_what_the_request_says_to_us_goes_before_all_it_says_to_the_model() {
     let header = with_headers("{}", &[("x-thinking", "off")]).unwrap();
     assert_eq!(header.thinking, Some(Thinking::Off));
     assert_eq!(with_headers(r#"{"x_thinking":"on"}"#, &[("x-thinking", "off")]).unwrap().thinking, Some(Thinking::On));
-    let body = r#"{"x_thinking":9,"thinking":"off","reasoning_effort":"low"}"#;
+    let body = r#"{"x_thinking":9,"thinking":"off","reasoning_budget":3,"reasoning_effort":"low"}"#;
     let wish = Some(ThinkingSource::Request(Thinking::Budget(9)));
     let enabled = serde_json::json!({ "type": "enabled", "budget_tokens": 9 });
     assert_eq!(

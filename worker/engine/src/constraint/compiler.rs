@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::error::{GrammarError, first_words};
 use super::grammar::Grammar;
+use super::limits::{MOST_LEXER_COST, MOST_LEXER_STATES};
 use super::masks::{MaskLimits, Masks};
 use super::numbers::with_bounded_numbers;
 use super::rehearsal::{ByteTokens, Rehearsal, RehearsalLimits};
@@ -20,13 +21,6 @@ use crate::text::Vocabulary;
 
 /// Longer tokens are not used in answers that a grammar binds: the tree of tokens is no deeper.
 const LONGEST_TOKEN: usize = 1_000;
-
-/// Most states of a grammar's lexer, each of one to two KiB. Answers to the same grammar share them.
-const MOST_LEXER_STATES: usize = 50_000;
-
-/// Most work of a grammar's lexer for one mask, some five times the library's default; 1,000 take some 25 µs. One text
-/// of at most 60 characters between the tags of a tool's parameter comes up to that default.
-pub(super) const MOST_LEXER_COST: usize = 1_000_000;
 
 /// Compiled grammars that are kept for the next request with the same one.
 const MOST_KEPT: usize = 32;

@@ -9,6 +9,7 @@ mod error;
 mod follow;
 mod gbnf;
 mod grammar;
+mod limits;
 mod literal;
 mod masks;
 mod numbers;

@@ -34,7 +34,7 @@ const MOST_STALE_TOKENS: usize = 64;
 
 /// The work of the lexer for one mask, a quarter of that at which the library ends all answers. A grammar with such
 /// masks is not rehearsed any longer.
-const MOST_LEXER_COST: usize = super::compiler::MOST_LEXER_COST / 4;
+const MOST_LEXER_COST: usize = super::limits::MOST_LEXER_COST / 4;
 
 /// A grammar with more states of its lexer is not rehearsed any longer. The library ends answers at some multiple.
 const MOST_STATES: usize = 8_192;

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-/// A fault of a schema, as words: it allows no value, or has a keyword that answers cannot be held to. The latter is none
-/// where such keywords are left out.
+/// A fault of a schema, as words: it allows no value, or has a keyword that answers cannot be held to. The latter is
+/// none where such keywords are left out.
 pub(super) fn schema_fault(schema: &Map<String, Value>, is_lenient: bool) -> Option<String> {
     if has_empty_enum(schema) {
         return Some("an 'enum' without values allows no answer".to_owned());

@@ -14,6 +14,7 @@ mod logprobs;
 mod sequence;
 mod stream;
 mod thinking;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,7 +32,8 @@ use crate::places::PlaceUse;
 use crate::residency::Monitor;
 use crate::text::Vocabulary;
 
-use sequence::{Continuation, RunningSequence, Sequence};
+use sequence::{Continuation, RunningSequence};
+use waiting::Sequence;
 
 /// Settings of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,102 +6,17 @@ use std::time::Instant;
 
 use crate::activity::{Activity, End};
 use crate::batch::SequenceStage;
-use crate::constraint::{Constraint, MaskThreads};
+use crate::constraint::MaskThreads;
 use crate::decoder::{DecoderStep, Logits};
-use crate::engine::{
-    ContextShift, FinishReason, Finished, Generate, Reply, SequenceEvent, SequenceId, SequenceTimings, TokenUsage,
-    WorkError,
-};
+use crate::engine::{FinishReason, Finished, Reply, SequenceEvent, SequenceId, SequenceTimings, TokenUsage, WorkError};
 use crate::kv::{BlockTable, CacheSalt, blocks_for};
-use crate::sampling::{LogprobRow, Sampler, TokenLogprob};
+use crate::sampling::{LogprobRow, TokenLogprob};
 use crate::text::{AnswerPart, Stopped, Vocabulary};
 use crate::tools::ToolEvent;
 
 use super::allowed::{Allowed, AnswerNext};
 use super::logprobs::{spelled, token_logprob};
-use super::stream::TextStream;
-use super::thinking::{ChannelState, ThinkingState};
-
-/// A sequence that waits for its place.
-pub(super) struct Sequence {
-    id: SequenceId,
-    reply: Box<dyn Reply>,
-    prompt: Arc<[u32]>,
-    /// Most tokens to sample; bounded by the context, or by ten times as much for an answer that goes on without its
-    /// oldest tokens.
-    max_tokens: usize,
-    context_length: usize,
-    shift: Option<ContextShift>,
-    ignore_eos: bool,
-    logprobs: Option<usize>,
-    prompt_logprobs: bool,
-    sampler: Sampler,
-    text: TextStream,
-    thinking: Option<ThinkingState>,
-    channels: Option<ChannelState>,
-    /// Shares blocks with sequences of the same salt.
-    cache: Option<CacheSalt>,
-    /// The form that the answer is held to.
-    constraint: Option<Constraint>,
-    submitted: Instant,
-}
-
-impl Sequence {
-    /// `work` fits the context: its prompt leaves room for a token unless none is wanted.
-    pub(super) fn new(
-        id: SequenceId,
-        work: Generate,
-        reply: Box<dyn Reply>,
-        context_length: usize,
-        vocabulary: &Arc<Vocabulary>,
-    ) -> Self {
-        let room = match work.shift {
-            Some(_) => context_length.saturating_mul(LONGEST_SHIFTED),
-            None => context_length.saturating_sub(work.prompt.len()),
-        };
-        let thinking = work.thinking.map(|plan| ThinkingState::new(plan, &work.prompt, vocabulary));
-        let text = TextStream::new(Arc::clone(vocabulary), &work.prompt, work.stop);
-        let text = match work.calls {
-            Some((parser, markers)) => text.with_calls(parser, &markers),
-            None => text,
-        };
-        Self {
-            id,
-            reply,
-            max_tokens: work.max_tokens.unwrap_or(room).min(room),
-            context_length,
-            shift: work.shift,
-            ignore_eos: work.ignore_eos,
-            logprobs: work.logprobs,
-            prompt_logprobs: work.prompt_logprobs,
-            sampler: Sampler::new(work.sampling, &work.prompt, work.choice),
-            text,
-            thinking,
-            channels: work.channels.map(ChannelState::new),
-            // Log-probabilities of a prompt need every row to be computed.
-            cache: work.cache.filter(|_| !work.prompt_logprobs),
-            // The mask of the first token is computed while the prompt waits and is evaluated.
-            constraint: work.grammar.map(Constraint::begin),
-            prompt: work.prompt,
-            submitted: Instant::now(),
-        }
-    }
-
-    pub(super) fn fail(&mut self, error: WorkError) {
-        self.reply.send(SequenceEvent::Failed(error));
-    }
-
-    /// The token that comes next whatever the model would say: thoughts end when their budget is used up.
-    fn forced(&self) -> Option<u32> {
-        let channels = || self.channels.as_ref()?.forced(self.text.is_in_thought());
-        self.thinking.as_ref().and_then(|thinking| thinking.thoughts.forced()).or_else(channels)
-    }
-
-    /// The tokens that may come next; `None` as long as that is being computed.
-    fn allowed(&mut self) -> Option<Result<Allowed, WorkError>> {
-        Allowed::of(self.constraint.as_mut(), self.thinking.as_ref().map(|thinking| &thinking.thoughts))
-    }
-}
+use super::waiting::Sequence;
 
 /// A sequence that waits for its place in the batch, or is in it. One that had to give its blocks back waits again, and
 /// goes on with all else that it has.
@@ -144,9 +59,6 @@ pub(super) enum Continuation {
 /// The most logits that one step may return for one sequence (128 MiB). Log-probabilities of a prompt over a large
 /// vocabulary would otherwise need more memory than the model.
 const MOST_LOGITS: usize = 32 << 20;
-
-/// The longest answer that forgets its oldest tokens, in contexts.
-const LONGEST_SHIFTED: usize = 10;
 
 impl RunningSequence {
     pub(super) fn new(sequence: Sequence, arrival: u64) -> Self {

@@ -61,9 +61,11 @@ impl Instructions {
             #[cfg(target_arch = "x86_64")]
             InstructionSet::Avx512Vnni => work.call(avx512::Avx512::<true>::new()),
             #[cfg(target_arch = "aarch64")]
-            InstructionSet::Neon => work.call(super::neon::Neon::<false>::new()),
+            InstructionSet::Neon => work.call(super::neon::Neon::<{ super::neon::PLAIN }>::new()),
             #[cfg(target_arch = "aarch64")]
-            InstructionSet::NeonDotprod => work.call(super::neon::Neon::<true>::new()),
+            InstructionSet::NeonDotprod => work.call(super::neon::Neon::<{ super::neon::DOTPROD }>::new()),
+            #[cfg(target_arch = "aarch64")]
+            InstructionSet::NeonI8mm => work.call(super::neon::Neon::<{ super::neon::I8MM }>::new()),
             _ => work.call(Portable),
         }
     }
@@ -73,7 +75,7 @@ impl Instructions {
         match self.0 {
             InstructionSet::AvxVnni => Self(InstructionSet::Avx2).run(work),
             InstructionSet::Avx512Vnni => Self(InstructionSet::Avx512).run(work),
-            InstructionSet::NeonDotprod => Self(InstructionSet::Neon).run(work),
+            InstructionSet::NeonDotprod | InstructionSet::NeonI8mm => Self(InstructionSet::Neon).run(work),
             _ => self.run(work),
         }
     }

@@ -5,13 +5,20 @@ use std::arch::asm;
 
 use pulp::{NullaryFnOnce, cast};
 
-use super::operations::{LANES, Lanes};
+use super::operations::{LANES, Lanes, dots_by_units};
 
-/// A proof that the machine has NEON, and products of four bytes if the parameter says so.
+/// NEON alone.
+pub(super) const PLAIN: u8 = 0;
+/// With products of four bytes.
+pub(super) const DOTPROD: u8 = 1;
+/// With products of matrices of bytes too.
+pub(super) const I8MM: u8 = 2;
+
+/// A proof that the machine has NEON, and the products that the parameter names.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Neon<const DOTPROD: bool>(());
+pub(super) struct Neon<const KIND: u8>(());
 
-impl<const DOTPROD: bool> Neon<DOTPROD> {
+impl<const KIND: u8> Neon<KIND> {
     /// Only for machines with the instructions.
     pub(super) fn new() -> Self {
         Self(())
@@ -30,11 +37,11 @@ fn dotprod<F: NullaryFnOnce>(work: F) -> F::Output {
 
 /// Adds the products of four signed bytes with four others.
 #[inline(always)]
-fn dot_of_four<const DOTPROD: bool>(sum: int32x4_t, quants: int8x16_t, word: int8x16_t) -> int32x4_t {
+fn dot_of_four<const KIND: u8>(sum: int32x4_t, quants: int8x16_t, word: int8x16_t) -> int32x4_t {
     // SAFETY: callers have a proof of the instructions.
     #[allow(unsafe_code)]
     unsafe {
-        if DOTPROD {
+        if KIND != PLAIN {
             // The intrinsic is not stable yet.
             let mut sum = sum;
             asm!(
@@ -54,16 +61,40 @@ fn dot_of_four<const DOTPROD: bool>(sum: int32x4_t, quants: int8x16_t, word: int
     }
 }
 
+/// Adds the products of two rows of eight signed bytes with two others: the first row with both, then the second.
+#[inline(always)]
+fn products_of_two(sums: int32x4_t, quants: int8x16_t, words: int8x16_t) -> int32x4_t {
+    let mut sums = sums;
+    // SAFETY: callers have a proof of the instructions.
+    #[allow(unsafe_code)]
+    unsafe {
+        // The intrinsic is not stable yet.
+        asm!(
+            ".arch_extension i8mm",
+            "smmla {sums:v}.4s, {quants:v}.16b, {words:v}.16b",
+            sums = inout(vreg) sums,
+            quants = in(vreg) quants,
+            words = in(vreg) words,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
+}
+
 // SAFETY of all blocks below: a value of the type exists only on machines with the instructions, and every read and
 // write has exactly the length of its reference and needs no alignment.
 #[allow(unsafe_code)]
-impl<const DOTPROD: bool> Lanes for Neon<DOTPROD> {
+impl<const KIND: u8> Lanes for Neon<KIND> {
     type Bytes = [uint8x16_t; 4];
     type Narrow = uint8x16_t;
     type Ints = [int32x4_t; 4];
     type Floats = [float32x4_t; 4];
 
-    const NAME: &'static str = if DOTPROD { "neon-dotprod" } else { "neon" };
+    const NAME: &'static str = match KIND {
+        PLAIN => "neon",
+        DOTPROD => "neon-dotprod",
+        _ => "neon-i8mm",
+    };
     const MOST_ROWS: usize = 4;
     const PAIRS: bool = false;
     const STRIP: usize = 4;
@@ -74,7 +105,7 @@ impl<const DOTPROD: bool> Lanes for Neon<DOTPROD> {
 
     #[inline(always)]
     fn vectorize<F: NullaryFnOnce>(self, work: F) -> F::Output {
-        unsafe { if DOTPROD { dotprod(work) } else { multiplied(work) } }
+        unsafe { if KIND == PLAIN { multiplied(work) } else { dotprod(work) } }
     }
 
     #[inline(always)]
@@ -237,10 +268,60 @@ impl<const DOTPROD: bool> Lanes for Neon<DOTPROD> {
             let word = unsafe { vreinterpretq_s8_s32(vdupq_n_s32(words[unit])) };
             for i in 0..4 {
                 let quants = unsafe { vreinterpretq_s8_u8(quants[unit][i]) };
-                sum[i] = dot_of_four::<DOTPROD>(sum[i], quants, word);
+                sum[i] = dot_of_four::<KIND>(sum[i], quants, word);
             }
         }
         sum
+    }
+
+    /// With `smmla`, two lanes and two rows of activations at a time, eight elements of each.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "the indices run over several arrays at once")]
+    fn dots<const TILES: usize, const R: usize, const MOST: u8>(
+        self,
+        starts: &[i32; R],
+        quants: [&[[u8; 64]]; TILES],
+        words: &[[i32; 8]; R],
+        first: usize,
+    ) -> [[[int32x4_t; 4]; R]; TILES] {
+        if KIND != I8MM || !R.is_multiple_of(2) {
+            return dots_by_units::<Self, TILES, R, MOST>(self, starts, quants, words, first);
+        }
+        let mut all = [[self.splat_int(0); R]; TILES];
+        for tile in 0..TILES {
+            // The sums of four lanes with two rows: [lanes 0 and 1, lanes 2 and 3].
+            let mut sums = [[[unsafe { vdupq_n_s32(0) }; 2]; 4]; R];
+            for r in (0..R).step_by(2) {
+                let two: int32x4_t = cast([starts[r], starts[r + 1], starts[r], starts[r + 1]]);
+                sums[r / 2] = [[two; 2]; 4];
+            }
+            for (two, quants) in quants[tile].as_chunks::<2>().0.iter().enumerate() {
+                let quants = [self.load(&quants[0]), self.load(&quants[1])];
+                let word = first + 2 * two;
+                for r in (0..R).step_by(2) {
+                    let (one, other) = (words[r], words[r + 1]);
+                    let words: int8x16_t = cast([one[word], one[word + 1], other[word], other[word + 1]]);
+                    for lanes in 0..4 {
+                        let (low, high) = unsafe {
+                            let (a, b) =
+                                (vreinterpretq_s32_u8(quants[0][lanes]), vreinterpretq_s32_u8(quants[1][lanes]));
+                            (vreinterpretq_s8_s32(vzip1q_s32(a, b)), vreinterpretq_s8_s32(vzip2q_s32(a, b)))
+                        };
+                        let sums = &mut sums[r / 2][lanes];
+                        *sums = [products_of_two(sums[0], low, words), products_of_two(sums[1], high, words)];
+                    }
+                }
+            }
+            for r in (0..R).step_by(2) {
+                for lanes in 0..4 {
+                    let [low, high] = sums[r / 2][lanes];
+                    // Of each pair the first number belongs to the first row.
+                    all[tile][r][lanes] = unsafe { vuzp1q_s32(low, high) };
+                    all[tile][r + 1][lanes] = unsafe { vuzp2q_s32(low, high) };
+                }
+            }
+        }
+        all
     }
 
     #[inline(always)]

@@ -86,7 +86,6 @@ pub(crate) trait Lanes: Copy {
     /// activations, each with the number that its row begins with. Quants are at most `MOST`, which is 15, 31, 63 or
     /// [`SIGNED`]. There are eight units, or four, in every tile.
     #[inline(always)]
-    #[allow(clippy::needless_range_loop, reason = "the indices run over several arrays at once")]
     fn dots<const TILES: usize, const R: usize, const MOST: u8>(
         self,
         starts: &[i32; R],
@@ -94,23 +93,7 @@ pub(crate) trait Lanes: Copy {
         words: &[[i32; 8]; R],
         first: usize,
     ) -> [[Self::Ints; R]; TILES] {
-        let mut sums = [[self.splat_int(0); R]; TILES];
-        for tile in 0..TILES {
-            for r in 0..R {
-                sums[tile][r] = self.splat_int(starts[r]);
-            }
-            for (two, quants) in quants[tile].as_chunks::<2>().0.iter().enumerate() {
-                let quants = [self.load(&quants[0]), self.load(&quants[1])];
-                for r in 0..R {
-                    let words = [words[r][first + 2 * two], words[r][first + 2 * two + 1]];
-                    sums[tile][r] = match MOST {
-                        SIGNED => self.dot_wide(sums[tile][r], quants, words),
-                        _ => self.dot(sums[tile][r], quants, words),
-                    };
-                }
-            }
-        }
-        sums
+        dots_by_units::<Self, TILES, R, MOST>(self, starts, quants, words, first)
     }
 
     /// Runs work that calls [`Self::dots`].
@@ -147,6 +130,35 @@ pub(crate) trait Lanes: Copy {
 
     /// Asks for memory that is read soon, into the second cache.
     fn prefetch(self, address: *const u8);
+}
+
+/// [`Lanes::dots`] by its products of two units.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the indices run over several arrays at once")]
+pub(super) fn dots_by_units<L: Lanes, const TILES: usize, const R: usize, const MOST: u8>(
+    lanes: L,
+    starts: &[i32; R],
+    quants: [&[[u8; 64]]; TILES],
+    words: &[[i32; 8]; R],
+    first: usize,
+) -> [[L::Ints; R]; TILES] {
+    let mut sums = [[lanes.splat_int(0); R]; TILES];
+    for tile in 0..TILES {
+        for r in 0..R {
+            sums[tile][r] = lanes.splat_int(starts[r]);
+        }
+        for (two, quants) in quants[tile].as_chunks::<2>().0.iter().enumerate() {
+            let quants = [lanes.load(&quants[0]), lanes.load(&quants[1])];
+            for r in 0..R {
+                let words = [words[r][first + 2 * two], words[r][first + 2 * two + 1]];
+                sums[tile][r] = match MOST {
+                    SIGNED => lanes.dot_wide(sums[tile][r], quants, words),
+                    _ => lanes.dot(sums[tile][r], quants, words),
+                };
+            }
+        }
+    }
+    sums
 }
 
 /// Work that is the same for all instruction sets.

@@ -1,0 +1,98 @@
+//! Sequences that wait for their places in the batch.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::constraint::Constraint;
+use crate::engine::{ContextShift, Generate, Reply, SequenceEvent, SequenceId, WorkError};
+use crate::kv::CacheSalt;
+use crate::sampling::Sampler;
+use crate::text::Vocabulary;
+
+use super::allowed::Allowed;
+use super::stream::TextStream;
+use super::thinking::{ChannelState, ThinkingState};
+
+/// The longest answer that forgets its oldest tokens, in contexts.
+const LONGEST_SHIFTED: usize = 10;
+
+/// A sequence that waits for its place.
+pub(super) struct Sequence {
+    pub(super) id: SequenceId,
+    pub(super) reply: Box<dyn Reply>,
+    pub(super) prompt: Arc<[u32]>,
+    /// Most tokens to sample; bounded by the context, or by ten times as much for an answer that goes on without its
+    /// oldest tokens.
+    pub(super) max_tokens: usize,
+    pub(super) context_length: usize,
+    pub(super) shift: Option<ContextShift>,
+    pub(super) ignore_eos: bool,
+    pub(super) logprobs: Option<usize>,
+    pub(super) prompt_logprobs: bool,
+    pub(super) sampler: Sampler,
+    pub(super) text: TextStream,
+    pub(super) thinking: Option<ThinkingState>,
+    pub(super) channels: Option<ChannelState>,
+    /// Shares blocks with sequences of the same salt.
+    pub(super) cache: Option<CacheSalt>,
+    /// The form that the answer is held to.
+    pub(super) constraint: Option<Constraint>,
+    pub(super) submitted: Instant,
+}
+
+impl Sequence {
+    /// `work` fits the context: its prompt leaves room for a token unless none is wanted.
+    pub(super) fn new(
+        id: SequenceId,
+        work: Generate,
+        reply: Box<dyn Reply>,
+        context_length: usize,
+        vocabulary: &Arc<Vocabulary>,
+    ) -> Self {
+        let room = match work.shift {
+            Some(_) => context_length.saturating_mul(LONGEST_SHIFTED),
+            None => context_length.saturating_sub(work.prompt.len()),
+        };
+        let thinking = work.thinking.map(|plan| ThinkingState::new(plan, &work.prompt, vocabulary));
+        let text = TextStream::new(Arc::clone(vocabulary), &work.prompt, work.stop);
+        let text = match work.calls {
+            Some((parser, markers)) => text.with_calls(parser, &markers),
+            None => text,
+        };
+        Self {
+            id,
+            reply,
+            max_tokens: work.max_tokens.unwrap_or(room).min(room),
+            context_length,
+            shift: work.shift,
+            ignore_eos: work.ignore_eos,
+            logprobs: work.logprobs,
+            prompt_logprobs: work.prompt_logprobs,
+            sampler: Sampler::new(work.sampling, &work.prompt, work.choice),
+            text,
+            thinking,
+            channels: work.channels.map(ChannelState::new),
+            // Log-probabilities of a prompt need every row to be computed.
+            cache: work.cache.filter(|_| !work.prompt_logprobs),
+            // The mask of the first token is computed while the prompt waits and is evaluated.
+            constraint: work.grammar.map(Constraint::begin),
+            prompt: work.prompt,
+            submitted: Instant::now(),
+        }
+    }
+
+    pub(super) fn fail(&mut self, error: WorkError) {
+        self.reply.send(SequenceEvent::Failed(error));
+    }
+
+    /// The token that comes next whatever the model would say: thoughts end when their budget is used up.
+    pub(super) fn forced(&self) -> Option<u32> {
+        let channels = || self.channels.as_ref()?.forced(self.text.is_in_thought());
+        self.thinking.as_ref().and_then(|thinking| thinking.thoughts.forced()).or_else(channels)
+    }
+
+    /// The tokens that may come next; `None` as long as that is being computed.
+    pub(super) fn allowed(&mut self) -> Option<Result<Allowed, WorkError>> {
+        Allowed::of(self.constraint.as_mut(), self.thinking.as_ref().map(|thinking| &thinking.thoughts))
+    }
+}
