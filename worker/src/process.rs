@@ -23,7 +23,7 @@ use crate::failure::LoadFailure;
 use crate::gate::GateError;
 use crate::state::{Access, WorkerState};
 use crate::terminal::{self, LogLines, print, say};
-use crate::{by_hand, engine_thread, gate, http, text, threads};
+use crate::{allocator, by_hand, engine_thread, gate, http, text, threads};
 
 /// Runs a worker from its command line to its exit code. After a failure, the last line on stderr states the reason.
 pub fn run(backend: WorkerBackend) -> ExitCode {
@@ -31,6 +31,7 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
     if matches!(command, WorkerCommand::TextHost) {
         return text::run_host();
     }
+    allocator::keep_freed_buffers();
     let WorkerBackend { instructions, load, convert, index, synth } = backend;
     let choose = |set| {
         let chosen = instructions(set);
