@@ -13,7 +13,7 @@ const MOST_FREE: i32 = 256 << 20;
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
 pub(crate) fn keep_freed_buffers() {
-    // SAFETY: the two options have numbers as values, and no other thread runs yet. One that is not taken changes nothing.
+    // SAFETY: the two options take numbers, and no other thread runs yet. One that is refused changes nothing.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MOST_KEPT);
         libc::mallopt(libc::M_TRIM_THRESHOLD, MOST_FREE);

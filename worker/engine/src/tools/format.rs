@@ -118,7 +118,11 @@ impl ToolFormat {
     /// The format of a model with this chat template.
     pub fn of_template(template: &str) -> Self {
         let has_all = |words: &&[&str]| words.iter().all(|word| template.contains(word));
-        let found = Self::ALL.iter().find(|format| format.row().known_by.iter().any(has_all));
+        let is_of = |format: &&Self| {
+            let row = format.row();
+            row.known_by.iter().any(has_all) && !row.unlike.iter().any(|word| template.contains(word))
+        };
+        let found = Self::ALL.iter().find(is_of);
         found.copied().unwrap_or_default()
     }
 

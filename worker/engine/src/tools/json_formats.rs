@@ -193,6 +193,8 @@ pub(super) const GRANITE: CallFormat = CallFormat {
 
 pub(super) const HERMES: CallFormat = CallFormat {
     known_by: &[&["<tool_call>", "tools"]],
+    // MiniMax-M3 has elements within elements, each behind this mark.
+    unlike: &["]<]minimax[>["],
     first: Some("<tool_call>"),
     open: &["<tool_call>"],
     ignored: &["</tool_call>"],

@@ -11,6 +11,8 @@ use super::xml_call::Tags;
 pub(super) struct CallFormat {
     /// A chat template with all words of one of these lists writes the format.
     pub(super) known_by: &'static [&'static [&'static str]],
+    /// A chat template with one of these words writes another format, which is not known here.
+    pub(super) unlike: &'static [&'static str],
     /// The first mark of calls, up to which an answer is free text. Without one, calls take the place of text.
     pub(super) first: Option<&'static str>,
     /// Marks behind which a parser reads a call, or a list of calls.
@@ -120,6 +122,7 @@ impl CallFormat {
     /// Most formats have this.
     pub(super) const BASE: Self = Self {
         known_by: &[],
+        unlike: &[],
         first: None,
         open: &[],
         ignored: &[],

@@ -374,6 +374,7 @@ fn en_5_formats_are_recognised_by_their_templates() {
         ("make calls in a single JSON array: <|python_tag|>", ToolFormat::JsonList),
         ("in the format of [func_name1(params_name1=params_value1)]", ToolFormat::PythonList),
         ("List of tools: [", ToolFormat::Lfm),
+        ("{% set mark = ']<]minimax[>[' %}{{ tools }}{{ mark + '<tool_call>' }}", ToolFormat::Generic),
         ("{{ messages }}", ToolFormat::Generic),
     ] {
         assert_eq!(ToolFormat::of_template(template), format, "{template}");
