@@ -37,3 +37,23 @@ for is_streamed in [False, True]:
     else:
         message = client.chat.completions.parse(**asked).choices[0].message
     assert isinstance(message.parsed, Note), message
+
+    # Several calls in one answer, their results, and a turn in which the model is free.
+    messages.append({"role": "user", "content": QUESTION})
+    for choice_of_tools, is_demanded in [("required", True), ("auto", False)]:
+        asked = {"model": "guide", "messages": messages, "tools": TOOLS, "tool_choice": choice_of_tools, "max_tokens": 200}
+        if is_streamed:
+            with client.chat.completions.stream(**asked) as stream:
+                choice = stream.get_final_completion().choices[0]
+        else:
+            choice = client.chat.completions.create(**asked).choices[0]
+        calls = list(choice.message.tool_calls or [])
+        if choice.finish_reason == "length" and calls:
+            calls.pop()
+        assert calls or not is_demanded, choice
+        assert len({call.id for call in calls}) == len(calls), calls
+        said = [result(None, call.function.name, call.function.arguments) for call in calls]
+        sent = [{"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": call.function.arguments}} for call in calls]
+        messages.append({"role": "assistant", "content": choice.message.content or "", **({"tool_calls": sent} if sent else {})})
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": said} for call, said in zip(calls, said)]
+        messages.append({"role": "user", "content": QUESTION})

@@ -92,7 +92,7 @@ impl TextStream {
 
     /// The parts that were held back, when the answer ends without a stop string.
     pub(super) fn finish(&mut self) -> Vec<ToolEvent> {
-        let rest = self.calls.as_mut().map(ToolParser::finish).unwrap_or_default();
+        let rest = self.calls.as_mut().map(ToolParser::finish_bound).unwrap_or_default();
         let mut parts = match self.stops.came() {
             Some(_) => Vec::new(),
             None => self.stopped(rest).0,

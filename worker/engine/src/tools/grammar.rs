@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::branches::variants;
 use super::format::ToolFormat;
 use super::head::HeadShape;
 use super::markers::ToolMarkers;
-use super::notation_rules::NotationRules;
+use super::narrow::narrowed;
+use super::notation_rules::{MOST_MERGES, NotationRules};
 use super::parser::ToolParser;
 use super::rules::{RuleWriter, options_in};
 use super::schemas::{object_schema, python_words, schema_of};
@@ -117,8 +119,14 @@ impl ToolPlan {
 impl Tool {
     /// The form of its arguments alone.
     pub fn arguments(&self) -> Grammar {
-        let schema = Value::Object(object_schema(&self.parameters)).to_string();
+        let schema = Value::Object(self.schema()).to_string();
         if self.strict { Grammar::JsonSchema(schema) } else { Grammar::LenientJsonSchema(schema) }
+    }
+
+    /// The schema that its arguments are held to.
+    fn schema(&self) -> Map<String, Value> {
+        let schema = object_schema(&self.parameters);
+        if self.strict { schema } else { narrowed(schema) }
     }
 }
 
@@ -253,10 +261,10 @@ impl CallWriter<'_> {
         match &self.format.call {
             CallShape::Tags(tags) => self.tagged(number, tool, tags),
             CallShape::Notation(notation) => {
-                let parameters = object_schema(&tool.parameters);
+                let parameters = tool.schema();
                 let root = Value::Object(parameters.clone());
                 let spelling = Spelling { root: &root, strict: tool.strict };
-                NotationRules { writer: &mut self.rules, notation, spelling, named: BTreeMap::new() }
+                NotationRules { writer: &mut self.rules, notation, spelling, named: BTreeMap::new(), merges: MOST_MERGES }
                     .call(&tool.name, &parameters)
             }
             CallShape::Head(head) => {
@@ -293,17 +301,40 @@ impl CallWriter<'_> {
 
     /// The rule of a call's arguments in JSON.
     fn arguments(&mut self, number: usize, tool: &Tool) -> String {
-        let schema = self.rules.in_json(object_schema(&tool.parameters), tool.strict);
+        let schema = self.rules.in_json(tool.schema(), tool.strict);
         let _ = writeln!(self.rules.text, "arguments_{number}: %json {schema}");
         format!("arguments_{number}")
     }
 
     /// A call with its parameters between tags, in the order of the schema.
     fn tagged(&mut self, number: usize, tool: &Tool, tags: &Tags) -> Result<String, String> {
-        let parameters = object_schema(&tool.parameters);
-        let root = Value::Object(parameters.clone());
+        let whole = tool.schema();
+        let root = Value::Object(whole.clone());
         let spelling = Spelling { root: &root, strict: tool.strict };
-        spelling.check_arguments(&parameters)?;
+        // A strict schema with branches is refused by name.
+        let variants = if tool.strict { None } else { variants(&whole, &root) };
+        let mut named = BTreeMap::new();
+        let mut ways = Vec::new();
+        for parameters in variants.unwrap_or_else(|| vec![whole.clone()]) {
+            ways.push(self.tagged_parameters(number, &parameters, &spelling, tags, &mut named)?);
+        }
+        if ways.is_empty() {
+            return Err("the keywords of its parameters allow no value together".to_owned());
+        }
+        let head = [&tool.name, tags.head_end, tags.behind_head].concat();
+        Ok(format!("{} ({}) {}", literal(&head), ways.join(" | "), self.rules.spelled(tags.end())))
+    }
+
+    /// The parameters of a schema without branches. `named` has the rules of those that others have too.
+    fn tagged_parameters(
+        &mut self,
+        number: usize,
+        parameters: &Map<String, Value>,
+        spelling: &Spelling<'_>,
+        tags: &Tags,
+        named: &mut BTreeMap<(String, String), Option<String>>,
+    ) -> Result<String, String> {
+        spelling.check_arguments(parameters)?;
         let required: Vec<&str> = parameters
             .get("required")
             .and_then(Value::as_array)
@@ -314,17 +345,26 @@ impl CallWriter<'_> {
         let empty = Map::new();
         let properties = parameters.get("properties").and_then(Value::as_object).unwrap_or(&empty);
         let mut all = Vec::new();
-        for (index, (key, schema)) in properties.iter().enumerate() {
+        for (key, schema) in properties {
             let is_required = required.contains(&key.as_str());
-            let value =
-                self.tagged_value(schema, &spelling, tags).map_err(|why| format!("the parameter '{key}': {why}"))?;
-            let is_readable = key.trim() == key && !key.contains(tags.key.1);
-            match value.filter(|_| is_readable) {
-                Some(value) => {
-                    let rule = format!("parameter_{number}_{index}");
-                    let _ = writeln!(self.rules.text, "{rule}: {} {value}", literal(&tags.key(key)));
-                    all.push(if is_required { rule } else { format!("{rule}?") });
+            let of = (key.clone(), schema.to_string());
+            let rule = match named.get(&of) {
+                Some(rule) => rule.clone(),
+                None => {
+                    let value =
+                        self.tagged_value(schema, spelling, tags).map_err(|why| format!("the parameter '{key}': {why}"))?;
+                    let is_readable = key.trim() == key && !key.contains(tags.key.1);
+                    let rule = value.filter(|_| is_readable).map(|value| {
+                        let rule = format!("parameter_{number}_{}", named.len());
+                        let _ = writeln!(self.rules.text, "{rule}: {} {value}", literal(&tags.key(key)));
+                        rule
+                    });
+                    named.insert(of, rule.clone());
+                    rule
                 }
+            };
+            match rule {
+                Some(rule) => all.push(if is_required { rule } else { format!("{rule}?") }),
                 None if is_required => return Err(format!("the parameter '{key}' has no value between tags")),
                 None => {}
             }
@@ -332,10 +372,9 @@ impl CallWriter<'_> {
         if let Some(missing) = required.iter().find(|key| !properties.contains_key(**key)) {
             return Err(format!("'required' names '{missing}', which is not in 'properties'"));
         }
-        let head = [&tool.name, tags.head_end, tags.behind_head].concat();
         // Some templates write an empty line where there are no parameters.
         let blank = if required.is_empty() && tags.behind_value == "\n" { "\"\\n\"?" } else { "" };
-        Ok(format!("{} {} {blank} {}", literal(&head), all.join(" "), self.rules.spelled(tags.end())))
+        Ok(format!("{} {blank}", all.join(" ")))
     }
 
     /// A value and what ends it; `None` where the schema allows none.

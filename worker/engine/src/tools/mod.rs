@@ -1,13 +1,17 @@
 //! Calls of tools: the formats in which models write them, an incremental parser for each, and grammars that keep the
 //! arguments valid from the moment a call begins. Knows no HTTP and no chat template.
 
+mod branches;
+mod distinct;
 mod event;
+mod excluded;
 mod format;
 mod grammar;
 mod head;
 mod json_call;
 mod json_formats;
 mod markers;
+mod narrow;
 mod notation;
 mod notation_rules;
 mod numbers;

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
+use super::branches::variants;
 use super::notation::{Notation, TextSpelling};
 use super::rules::RuleWriter;
 use super::values::{Kinds, Spelling, kinds, values_of};
@@ -17,7 +18,12 @@ pub(super) struct NotationRules<'a, 'b> {
     pub(super) spelling: Spelling<'a>,
     /// The rules of schemas that references name.
     pub(super) named: BTreeMap<(String, Kinds), String>,
+    /// Schemas that may still be written as several: those that refer to themselves have no end.
+    pub(super) merges: usize,
 }
+
+/// Schemas of which each is written as several.
+pub(super) const MOST_MERGES: usize = 64;
 
 /// Keywords that lists and objects are held to, and those of other values.
 const HELD: [&str; 22] = [
@@ -68,7 +74,16 @@ impl NotationRules<'_, '_> {
         }
         let is_held = |name: &str| ["additionalProperties", "properties", "required", "type"].contains(&name);
         self.spelling.refuse(parameters, is_held)?;
-        let arguments = self.object(parameters, Level::Arguments)?;
+        // A strict schema with branches is refused by name.
+        let variants = if self.spelling.strict { None } else { variants(parameters, self.spelling.root) };
+        let variants = variants.unwrap_or_else(|| vec![parameters.clone()]);
+        let ways: Result<Vec<String>, String> =
+            variants.iter().map(|parameters| self.object(parameters, Level::Arguments)).collect();
+        let ways = ways?;
+        if ways.is_empty() {
+            return Err("the keywords of its parameters allow no value together".to_owned());
+        }
+        let arguments = format!("({})", ways.join(" | "));
         Ok(format!("{} {arguments}", literal(&[self.notation.prefix, name].concat())))
     }
 
@@ -178,6 +193,11 @@ impl NotationRules<'_, '_> {
             for value in values.into_iter().filter(|value| among.has(Kinds::of(value))) {
                 ways.push(self.writer.spelled(&self.notation.value(value)));
             }
+        } else if let Some(variants) = self.merged(fields, joined, has_own) {
+            for variant in variants {
+                let among = among.and(kinds(&Value::Object(variant.clone()), self.spelling.root));
+                ways.extend(self.compound(&Value::Object(variant), among)?);
+            }
         } else if let Some(reference) = fields.get("$ref").and_then(Value::as_str) {
             ways.push(self.referred(reference, fields, among)?);
         } else if let Some(branches) = branches("anyOf").or_else(|| branches("oneOf")).or_else(|| branches("allOf")) {
@@ -194,6 +214,17 @@ impl NotationRules<'_, '_> {
             }
         }
         Ok((!ways.is_empty()).then(|| format!("({})", ways.join(" | "))))
+    }
+
+    /// A schema of which several parts hold at once, as schemas of one part each. A strict one is refused before.
+    fn merged(&mut self, fields: &Map<String, Value>, joined: usize, has_own: bool) -> Option<Vec<Map<String, Value>>> {
+        let several = fields.get("allOf").and_then(Value::as_array).is_some_and(|all| all.len() > 1);
+        let has_own = has_own || fields.contains_key("required");
+        if !(joined > 1 || several || (joined == 1 && has_own)) {
+            return None;
+        }
+        self.merges = self.merges.checked_sub(1)?;
+        variants(fields, self.spelling.root)
     }
 
     /// The rule of a schema that a reference names. Schemas may refer to themselves.
@@ -259,6 +290,7 @@ impl NotationRules<'_, '_> {
         let (always, any) = (Map::new(), Value::Bool(true));
         let properties = fields.get("properties").and_then(Value::as_object).unwrap_or(&always);
         let other = fields.get("additionalProperties").unwrap_or(&any);
+        let least = fields.get("minProperties").and_then(Value::as_u64).unwrap_or(0);
         let mut all: Vec<(String, &Value)> = properties.iter().map(|(key, schema)| (key.clone(), schema)).collect();
         for key in required.iter().filter(|key| !properties.contains_key(*key)) {
             if *other == Value::Bool(false) {
@@ -281,6 +313,10 @@ impl NotationRules<'_, '_> {
         };
         // From the last key to the first: the object from that key on, and all that may come behind another key.
         let (mut first, mut behind) = match others {
+            // Counts of keys that schemas name are in other schemas already.
+            Some(field) if least > 0 && all.is_empty() => {
+                (format!("{field} ({between} {field}){{{},}}", least - 1), String::new())
+            }
             Some(field) => (format!("({field} ({between} {field})*)?"), format!("({between} {field})*")),
             None => (String::new(), String::new()),
         };

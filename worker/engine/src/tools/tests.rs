@@ -1,3 +1,5 @@
+mod narrow;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
@@ -323,6 +325,27 @@ fn en_5_text_that_only_looks_like_a_call_is_not_lost() {
     let (text, calls) =
         read(ToolFormat::MistralList, &["[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"x\": 1}]"]);
     assert_eq!((calls.len(), text.contains("{\"x\"")), (1, true), "{text}");
+}
+
+#[test]
+fn en_5_a_call_that_is_cut_in_front_of_its_name_is_no_text() {
+    for (format, answer, text) in [
+        (ToolFormat::Hermes, "Well.\n<tool_call>\n{\"na", "Well."),
+        (ToolFormat::Llama, "{\"name\": \"wea", ""),
+        (ToolFormat::MistralNamed, "[TOOL_CALLS]weath", ""),
+        (ToolFormat::QwenCoder, "<tool_call>\n<function=wea", ""),
+        (ToolFormat::Gemma, "So<|tool_call>call:wea", "So"),
+        (ToolFormat::Hermes, "a <tool", "a <tool"),
+    ] {
+        let mut parser = ToolParser::new(format, schemas());
+        let mut events = parser.push(answer);
+        events.extend(parser.finish_bound());
+        let texts = events.into_iter().map(|event| match event {
+            ToolEvent::Text(text) => text,
+            other => panic!("{format:?}: {other:?}"),
+        });
+        assert_eq!(texts.collect::<String>(), text, "{format:?}");
+    }
 }
 
 #[test]

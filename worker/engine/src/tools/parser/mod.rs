@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::distinct::{Distinct, has_distinct_lists};
 use super::event::{ToolEvent, joined};
 use super::format::ToolFormat;
 use super::head::HeadShape;
@@ -21,6 +22,8 @@ pub struct ToolParser {
     format: &'static CallFormat,
     /// The schemas of the tools' parameters, by name.
     schemas: Arc<BTreeMap<String, Value>>,
+    /// The lists without equal items in the present call, if its schema has any.
+    lists: Option<(Value, Distinct)>,
     state: State,
     /// Text that was not looked at yet, or may be the start of a mark.
     buffer: String,
@@ -78,6 +81,7 @@ impl ToolParser {
         Self {
             format,
             schemas,
+            lists: None,
             state,
             buffer: String::new(),
             block: String::new(),
@@ -105,7 +109,11 @@ impl ToolParser {
             State::Message(Message::Thought) => out.push(ToolEvent::Thought(rest)),
             State::Message(Message::Text) => self.text(&rest, &mut out),
             // Arguments are as long as the model wrote them.
-            State::Arguments(..) | State::Parameters(_) | State::Objects { begun: true, .. } => {}
+            State::Arguments(..) | State::Parameters(_) | State::Objects { begun: true, .. } => {
+                if let Some((_, mut lists)) = self.lists.take() {
+                    self.arguments(lists.finish(), &mut out);
+                }
+            }
             // A header that was cut.
             State::Channel(_) if self.has_messages || !self.block.is_empty() || rest.starts_with('<') => {}
             State::Objects { .. } | State::Head(_) | State::CallHead { .. } | State::Channel(_) => {
@@ -118,6 +126,20 @@ impl ToolParser {
         }
         out.retain(|event| !matches!(event, ToolEvent::Text(text) | ToolEvent::Thought(text) if text.is_empty()));
         joined(out)
+    }
+
+    /// The rest of an answer that was held to the grammar of calls. In it nothing but a call begins like one, so what
+    /// did and has no name yet was cut, and is nobody's text.
+    pub fn finish_bound(&mut self) -> Vec<ToolEvent> {
+        if matches!(
+            self.state,
+            State::Objects { begun: false, .. } | State::Head(_) | State::CallHead { is_behind_call: false, .. }
+        ) {
+            self.block.clear();
+            self.buffer.clear();
+            self.spaces.clear();
+        }
+        self.finish()
     }
 
     /// Whether the text of the answer is being read, and no call.
@@ -229,11 +251,17 @@ impl ToolParser {
         self.block.clear();
         self.spaces.clear();
         self.has_spoken = false;
+        let schema = self.schemas.get(&name).filter(|schema| has_distinct_lists(schema));
+        self.lists = schema.map(|schema| (schema.clone(), Distinct::default()));
         out.push(ToolEvent::Begin { index: self.calls, name });
         self.calls += 1;
     }
 
-    fn arguments(&self, piece: String, out: &mut Vec<ToolEvent>) {
+    fn arguments(&mut self, piece: String, out: &mut Vec<ToolEvent>) {
+        let piece = match &mut self.lists {
+            Some((schema, lists)) => lists.push(&piece, schema),
+            None => piece,
+        };
         if piece.is_empty() {
             return;
         }

@@ -1,0 +1,269 @@
+//! Lists without equal items, where a schema demands it by `uniqueItems` and no grammar can: an item that a list has
+//! already is left out as the arguments pass. Such a list is a set, so nothing that it says is lost.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::values::referred;
+
+/// How deep references and branches are followed.
+const MOST_DEPTH: usize = 12;
+
+/// Passes the arguments of one call on, in pieces.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Distinct {
+    /// The lists and objects that are open, from the outermost one.
+    open: Vec<Level>,
+    /// The text since the start of the string that is being read.
+    text: String,
+    is_in_text: bool,
+    is_escaped: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Level {
+    /// The schemas that its value is held to.
+    schemas: Vec<Value>,
+    /// The key that was read last, or the number of the item.
+    key: String,
+    index: usize,
+    is_list: bool,
+    /// Set in a list without equal items that is in no other such list.
+    items: Option<Items>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Items {
+    /// The present item, with the white space around it.
+    item: String,
+    /// Lists and objects that are open in it.
+    depth: usize,
+    seen: BTreeSet<String>,
+}
+
+impl Distinct {
+    /// What remains of the next piece of arguments, which are held to `schema`.
+    pub(super) fn push(&mut self, piece: &str, schema: &Value) -> String {
+        let mut out = String::with_capacity(piece.len());
+        for c in piece.chars() {
+            self.push_char(c, schema, &mut out);
+        }
+        out
+    }
+
+    /// The rest of arguments that were cut.
+    pub(super) fn finish(&mut self) -> String {
+        let items = self.open.pop().and_then(|level| level.items);
+        items.map(|items| (if items.seen.is_empty() { "" } else { "," }).to_owned() + &items.item).unwrap_or_default()
+    }
+
+    fn push_char(&mut self, c: char, root: &Value, out: &mut String) {
+        if let Some(Level { schemas, items: Some(items), .. }) = self.open.last_mut() {
+            let is_text = self.is_in_text;
+            follow_text(c, &mut self.is_in_text, &mut self.is_escaped);
+            let is_over = !is_text && items.depth == 0 && matches!(c, ',' | ']');
+            if !is_over {
+                items.item.push(c);
+                match c {
+                    '[' | '{' if !is_text => items.depth += 1,
+                    ']' | '}' if !is_text => items.depth = items.depth.saturating_sub(1),
+                    _ => {}
+                }
+                return;
+            }
+            out.push_str(&items.next(schemas, root));
+            if c == ']' {
+                out.push(c);
+                self.open.pop();
+            }
+            return;
+        }
+        out.push(c);
+        if self.is_in_text {
+            follow_text(c, &mut self.is_in_text, &mut self.is_escaped);
+            if self.is_in_text {
+                self.text.push(c);
+            }
+            return;
+        }
+        match c {
+            '"' => {
+                self.is_in_text = true;
+                self.text.clear();
+            }
+            ':' => {
+                if let Some(level) = self.open.last_mut().filter(|level| !level.is_list) {
+                    let quoted = format!("\"{}\"", self.text);
+                    level.key = serde_json::from_str(&quoted).unwrap_or_default();
+                }
+            }
+            ',' => {
+                if let Some(level) = self.open.last_mut() {
+                    level.index += 1;
+                }
+            }
+            '{' | '[' => {
+                let schemas = match self.open.last() {
+                    Some(level) => inner(&level.schemas, level.is_list, &level.key, level.index, root),
+                    None => parts(root, root),
+                };
+                let items = (c == '[' && has_unique(&schemas)).then(Items::default);
+                self.open.push(Level { schemas, key: String::new(), index: 0, is_list: c == '[', items });
+            }
+            '}' | ']' => drop(self.open.pop()),
+            _ => {}
+        }
+    }
+}
+
+impl Items {
+    /// The item that has ended, if the list has none that equals it, with a comma in front.
+    fn next(&mut self, schemas: &[Value], root: &Value) -> String {
+        let item = std::mem::take(&mut self.item);
+        let Ok(value) = serde_json::from_str::<Value>(&item) else { return item };
+        // Equal numbers may be spelled in two ways, and keys may come in any order.
+        let within = distinct(value.clone(), &inner(schemas, true, "", self.seen.len(), root), root);
+        let text = if within == value { item } else { within.to_string() };
+        let is_first = self.seen.is_empty();
+        if !self.seen.insert(canonical(&within).to_string()) {
+            return String::new();
+        }
+        if is_first { text } else { format!(",{text}") }
+    }
+}
+
+fn follow_text(c: char, is_in_text: &mut bool, is_escaped: &mut bool) {
+    if !*is_in_text {
+        *is_in_text = c == '"';
+    } else if *is_escaped {
+        *is_escaped = false;
+    } else if c == '\\' {
+        *is_escaped = true;
+    } else if c == '"' {
+        *is_in_text = false;
+    }
+}
+
+/// A value with the lists in it that may have no equal items.
+fn distinct(value: Value, schemas: &[Value], root: &Value) -> Value {
+    match value {
+        Value::Array(items) => {
+            let is_unique = has_unique(schemas);
+            let (mut seen, mut all) = (BTreeSet::new(), Vec::new());
+            for item in items {
+                let item = distinct(item, &inner(schemas, true, "", all.len(), root), root);
+                if !is_unique || seen.insert(canonical(&item).to_string()) {
+                    all.push(item);
+                }
+            }
+            all.into()
+        }
+        Value::Object(fields) => {
+            let of = |(key, value): (String, Value)| {
+                let schemas = inner(schemas, false, &key, 0, root);
+                (key, distinct(value, &schemas, root))
+            };
+            fields.into_iter().map(of).collect()
+        }
+        other => other,
+    }
+}
+
+/// A value as one that equals it is spelled too.
+fn canonical(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(canonical).collect(),
+        Value::Object(fields) => {
+            let mut sorted: Vec<_> = fields.iter().map(|(key, value)| (key.clone(), canonical(value))).collect();
+            sorted.sort_by(|a, b| a.0.cmp(&b.0));
+            Value::Object(Map::from_iter(sorted))
+        }
+        Value::Number(number) => number.as_f64().map_or_else(|| value.clone(), Value::from),
+        other => other.clone(),
+    }
+}
+
+fn has_unique(schemas: &[Value]) -> bool {
+    schemas.iter().any(|schema| schema.get("uniqueItems") == Some(&Value::Bool(true)))
+}
+
+/// The schemas of a value inside of one that is held to these.
+fn inner(schemas: &[Value], is_list: bool, key: &str, index: usize, root: &Value) -> Vec<Value> {
+    let of = |schema: &Value| {
+        let found = if is_list {
+            let first = schema.get("prefixItems").and_then(|all| all.get(index));
+            first.or_else(|| schema.get("items"))
+        } else {
+            let named = schema.get("properties").and_then(|all| all.get(key));
+            named.or_else(|| schema.get("additionalProperties"))
+        };
+        found.map(|schema| parts(schema, root)).unwrap_or_default()
+    };
+    schemas.iter().flat_map(of).collect()
+}
+
+/// A schema and all that may hold beside it, by themselves.
+fn parts(schema: &Value, root: &Value) -> Vec<Value> {
+    fn add(schema: &Value, root: &Value, depth: usize, all: &mut Vec<Value>) {
+        let (Some(fields), Some(depth)) = (schema.as_object(), depth.checked_sub(1)) else { return };
+        all.push(schema.clone());
+        for name in ["allOf", "anyOf", "oneOf"] {
+            for part in fields.get(name).and_then(Value::as_array).into_iter().flatten() {
+                add(part, root, depth, all);
+            }
+        }
+        for name in ["then", "else"] {
+            fields.get(name).into_iter().for_each(|part| add(part, root, depth, all));
+        }
+        referred(fields, root).into_iter().for_each(|part| add(part, root, depth, all));
+    }
+    let mut all = Vec::new();
+    add(schema, root, MOST_DEPTH, &mut all);
+    all
+}
+
+/// Whether a schema has lists without equal items.
+pub(super) fn has_distinct_lists(schema: &Value) -> bool {
+    match schema {
+        Value::Object(fields) => {
+            fields.get("uniqueItems") == Some(&Value::Bool(true)) || fields.values().any(has_distinct_lists)
+        }
+        Value::Array(values) => values.iter().any(has_distinct_lists),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn en_5_equal_items_of_a_set_are_left_out_wherever_the_pieces_are_cut() {
+        let schema = json!({
+            "properties": {
+                "tags": {"type": "array", "uniqueItems": true, "items": {"type": "string"}},
+                "pairs": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/pairs"}]},
+                "free": {"type": "array"},
+            },
+            "$defs": {"pairs": {"uniqueItems": true, "items": {"uniqueItems": true}}},
+        });
+        for (given, wanted) in [
+            (r#"{"tags": ["a", "b", "a", "c\"]", "c\"]"], "free": [1, 1]}"#, r#"{"tags": ["a", "b", "c\"]"], "free": [1, 1]}"#),
+            (r#"{"pairs": [[1, 1.0], [1], [2, {"a": 1, "b": 2}, {"b": 2, "a": 1}]]}"#, r#"{"pairs": [[1],[2,{"a":1,"b":2}]]}"#),
+            (r#"{"tags": [], "pairs": null}"#, r#"{"tags": [], "pairs": null}"#),
+            (r#"{"free": {"tags": ["a", "a"]}}"#, r#"{"free": {"tags": ["a", "a"]}}"#),
+        ] {
+            for cut in 0..given.len() {
+                let mut lists = Distinct::default();
+                let whole = lists.push(&given[..cut], &schema) + &lists.push(&given[cut..], &schema);
+                assert_eq!(whole, wanted, "{given} at {cut}");
+                assert_eq!(lists.finish(), "");
+            }
+        }
+        let mut cut = Distinct::default();
+        assert_eq!(cut.push(r#"{"tags": ["a", "b"#, &schema) + &cut.finish(), r#"{"tags": ["a", "b"#);
+    }
+}

@@ -1,0 +1,245 @@
+//! Arguments of tools that are not `strict` beside the crate `jsonschema`, which holds to all keywords.
+
+use std::sync::LazyLock;
+
+use jsonschema::Validator;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{ToolFormat, allows, arguments_read, random_call, without_json};
+use crate::tools::{Tool, ToolChoice, ToolPlan};
+
+/// A schema of arguments with keywords that the library of grammars does not know, and arguments that a call should
+/// still be able to have.
+struct Case {
+    schema: Value,
+    wanted: Vec<Value>,
+}
+
+fn case(schema: Value, wanted: Vec<Value>) -> Case {
+    Case { schema, wanted }
+}
+
+static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
+    let object = |properties: Value, others: Value| {
+        let mut schema = json!({ "type": "object", "properties": properties });
+        if let (Value::Object(schema), Value::Object(others)) = (&mut schema, others) {
+            schema.extend(others);
+        }
+        schema
+    };
+    let day = || json!({ "type": "integer", "minimum": 1, "maximum": 31 });
+    vec![
+        case(
+            object(
+                json!({"x": {"type": "array", "uniqueItems": true, "items": {"enum": ["red", "green", "blue"]}}}),
+                json!({"required": ["x"]}),
+            ),
+            vec![json!({"x": []}), json!({"x": ["blue", "red"]}), json!({"x": ["red", "green", "blue"]})],
+        ),
+        case(
+            object(
+                json!({"x": {
+                    "type": "array", "uniqueItems": true, "minItems": 2, "maxItems": 4,
+                    "items": {"type": "integer", "minimum": 0, "maximum": 6},
+                }}),
+                json!({"required": ["x"]}),
+            ),
+            vec![json!({"x": [1, 4]}), json!({"x": [0, 2, 5, 6]})],
+        ),
+        case(
+            object(
+                json!({"x": {"type": ["array", "null"], "uniqueItems": true, "items": {"type": "boolean"}}}),
+                json!({"required": ["x"]}),
+            ),
+            vec![json!({"x": null}), json!({"x": [false, true]})],
+        ),
+        case(
+            object(json!({"x": {"type": "string", "not": {"enum": ["no", "none", ""]}}}), json!({"required": ["x"]})),
+            vec![json!({"x": "nothing"}), json!({"x": "n"}), json!({"x": "yes"})],
+        ),
+        case(
+            object(json!({"x": {"type": "integer", "not": {"const": 0}}}), json!({"required": ["x"]})),
+            vec![json!({"x": 7}), json!({"x": -3})],
+        ),
+        case(
+            object(json!({"x": {"not": {"type": ["object", "array", "null"]}}}), json!({"required": ["x"]})),
+            vec![json!({"x": 7}), json!({"x": "a"}), json!({"x": true})],
+        ),
+        case(
+            object(json!({"x": day(), "y": day()}), json!({"not": {"required": ["x", "y"]}})),
+            vec![json!({"x": 7}), json!({"y": 3}), json!({})],
+        ),
+        case(
+            object(
+                json!({"card": {"type": "integer"}, "address": {"type": "string"}, "name": {"type": "string"}}),
+                json!({"dependentRequired": {"card": ["address"]}}),
+            ),
+            vec![json!({"name": "a"}), json!({"card": 7, "address": "b"}), json!({"address": "b"})],
+        ),
+        case(
+            object(
+                json!({"x": {"type": "boolean"}}),
+                json!({"dependencies": {"x": {"required": ["y"], "properties": {"y": {"type": "integer"}}}}}),
+            ),
+            vec![json!({"x": true, "y": 3})],
+        ),
+        case(
+            object(
+                json!({"country": {"enum": ["US", "NL"]}, "zip": {"type": "string"}}),
+                json!({
+                    "required": ["country", "zip"],
+                    "if": {"properties": {"country": {"const": "US"}}},
+                    "then": {"properties": {"zip": {"pattern": "^[0-9]{5}$"}}},
+                    "else": {"properties": {"zip": {"pattern": "^[0-9]{4} [A-Z]{2}$"}}},
+                }),
+            ),
+            vec![json!({"country": "US", "zip": "12345"}), json!({"country": "NL", "zip": "1234 AB"})],
+        ),
+        case(
+            object(
+                json!({"kind": {"type": "string"}, "x": {"type": "integer"}}),
+                json!({
+                    "required": ["kind"],
+                    "if": {"required": ["kind"], "properties": {"kind": {"const": "number"}}}, "then": {"required": ["x"]},
+                }),
+            ),
+            vec![json!({"kind": "number", "x": 7}), json!({"kind": "other"})],
+        ),
+        case(
+            object(json!({"x": day(), "y": day()}), json!({"oneOf": [{"required": ["x"]}, {"required": ["y"]}]})),
+            vec![json!({"x": 7}), json!({"y": 3})],
+        ),
+        case(
+            object(json!({"x": day(), "y": day()}), json!({"anyOf": [{"required": ["x"]}, {"required": ["y"]}]})),
+            vec![json!({"x": 7}), json!({"y": 3}), json!({"x": 7, "y": 3})],
+        ),
+        case(
+            object(
+                json!({"x": {"oneOf": [{"type": "number", "minimum": 5}, {"type": "integer", "maximum": 9}]}}),
+                json!({"required": ["x"]}),
+            ),
+            vec![json!({"x": 3}), json!({"x": 12})],
+        ),
+        case(
+            object(
+                json!({"x": {"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}}}),
+                json!({"required": ["x"]}),
+            ),
+            vec![json!({"x": {"a": 3}}), json!({"x": {}})],
+        ),
+        case(
+            object(
+                json!({"x": {
+                    "type": "object", "propertyNames": {"enum": ["one", "two"]},
+                    "additionalProperties": {"type": "integer"}, "minProperties": 1,
+                }}),
+                json!({"required": ["x"]}),
+            ),
+            vec![json!({"x": {"one": 3}}), json!({"x": {"one": 3, "two": 4}})],
+        ),
+        case(
+            object(
+                json!({"x": {"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 10}, "maxItems": 4}}),
+                json!({"required": ["x"]}),
+            ),
+            vec![json!({"x": [11]}), json!({"x": [11, 3]})],
+        ),
+        case(
+            object(
+                json!({"x": {
+                    "type": "array", "items": {"enum": ["a", "b"]}, "contains": {"const": "a"},
+                    "minContains": 2, "maxContains": 2, "maxItems": 4,
+                }}),
+                json!({"required": ["x"]}),
+            ),
+            vec![json!({"x": ["a", "a"]}), json!({"x": ["a", "a", "b"]})],
+        ),
+        case(
+            object(json!({"x": day(), "y": day(), "z": day()}), json!({"minProperties": 1, "maxProperties": 2})),
+            vec![json!({"x": 7}), json!({"y": 3, "z": 4})],
+        ),
+        case(
+            json!({
+                "type": "object", "unevaluatedProperties": false, "properties": {"x": day()},
+                "allOf": [{"properties": {"y": {"type": "integer"}}, "required": ["y"]}],
+            }),
+            vec![json!({"y": 3}), json!({"x": 7, "y": 3})],
+        ),
+        case(
+            object(
+                json!({"x": {
+                    "type": "object", "properties": {"a": day(), "b": day()},
+                    "required": ["a"], "dependentSchemas": {"b": {"properties": {"a": {"minimum": 9}}}},
+                }}),
+                json!({"required": ["x"]}),
+            ),
+            vec![json!({"x": {"a": 3}}), json!({"x": {"a": 9, "b": 3}})],
+        ),
+        case(
+            json!({
+                "type": "object", "required": ["x"], "properties": {"x": {"$ref": "#/$defs/node"}},
+                "$defs": {"node": {
+                    "type": "object", "required": ["v"], "additionalProperties": false,
+                    "properties": {"v": {"type": "integer", "not": {"const": 3}}, "next": {"$ref": "#/$defs/node"}},
+                }},
+            }),
+            vec![json!({"x": {"v": 4}}), json!({"x": {"v": 4, "next": {"v": 5}}})],
+        ),
+    ]
+});
+
+fn plan(format: ToolFormat, schema: &Value) -> ToolPlan {
+    let tool = Tool { name: "f".to_owned(), parameters: schema.clone(), strict: false };
+    ToolPlan { format, tools: vec![tool], choice: ToolChoice::Required, parallel: false, answer: None }
+}
+
+/// Formats without JSON, and one with it.
+fn formats() -> Vec<ToolFormat> {
+    let mut all = without_json();
+    all.push(ToolFormat::MistralNamed);
+    all
+}
+
+#[test]
+fn en_5_keywords_that_grammars_do_not_know_leave_room_for_calls() {
+    for Case { schema, wanted } in &*CASES {
+        let validator = Validator::new(schema).unwrap();
+        for arguments in wanted {
+            assert!(validator.is_valid(arguments), "{schema}: {arguments}");
+            let call = format!("[TOOL_CALLS]f[ARGS]{}", spaced(arguments));
+            assert!(allows(&plan(ToolFormat::MistralNamed, schema), &call), "{schema}: {call}");
+        }
+    }
+}
+
+/// JSON as models write it.
+fn spaced(value: &Value) -> String {
+    match value {
+        Value::Array(values) => format!("[{}]", values.iter().map(spaced).collect::<Vec<_>>().join(", ")),
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(key, value)| format!("{}: {}", json!(key), spaced(value)));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Whatever a model writes, its arguments are valid.
+    #[test]
+    fn en_5_arguments_keep_to_keywords_that_grammars_do_not_know(
+        case in any::<prop::sample::Index>(), format in prop::sample::select(formats()),
+        choices in proptest::collection::vec(any::<u16>(), 20..60),
+    ) {
+        let schema = &CASES[case.index(CASES.len())].schema;
+        let plan = plan(format, schema);
+        let Some(call) = random_call(&plan, &choices) else { return Ok(()) };
+        let arguments = arguments_read(&plan, &call);
+        let value: Value = serde_json::from_str(&arguments).unwrap();
+        let validator = Validator::new(schema).unwrap();
+        prop_assert!(validator.is_valid(&value), "{:?} {}: {} from {}", format, schema, arguments, call);
+    }
+}
