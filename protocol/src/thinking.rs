@@ -27,6 +27,12 @@ pub enum Thinking {
 /// DeepSeek the second.
 pub const THINKING_SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
+/// Names that other servers give the number of tokens for thinking: llama.cpp's, under the name that its older builds
+/// have too, vLLM's, and two more. A negative number is no limit. The first that is set counts, as `thinking` would,
+/// unless that is set too.
+pub const THINKING_BUDGETS: [&str; 4] =
+    ["thinking_budget_tokens", "thinking_token_budget", "reasoning_budget_tokens", "reasoning_budget"];
+
 /// A field about thinking with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadThinking {

@@ -3,14 +3,13 @@
 //! The Alpaca format follows the README of Stanford Alpaca; `/completion` follows the README of llama.cpp's server.
 
 use bytes::Bytes;
-use model_boss_protocol::PromptFormat;
 use model_boss_protocol::sse::DONE;
+use model_boss_protocol::{PromptFormat, THINKING_BUDGETS};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::error::DialectError;
 use crate::sse::{self, SseItem, SseReader};
-use crate::thinking::BUDGETS;
 use crate::{Reshape, Stamp, nonsense};
 
 /// The completion route of an engine.
@@ -72,7 +71,7 @@ pub(crate) fn completion_request(
     let may_go_on = chat.get("continue_final_message") != Some(&json!(false));
     let prompt = prompt_of(format, messages, may_go_on)?;
     let mut request = json!({ "model": served_name, "prompt": prompt });
-    let is_of_chats = |name: &str| OF_CHATS.contains(&name) || BUDGETS.contains(&name);
+    let is_of_chats = |name: &str| OF_CHATS.contains(&name) || THINKING_BUDGETS.contains(&name);
     for (name, value) in chat.iter().filter(|(name, _)| !is_of_chats(name.as_str())) {
         request[name] = value.clone();
     }

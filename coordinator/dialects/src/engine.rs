@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use model_boss_protocol::{DEMANDS, Demand, PromptFormat, Thinking};
+use model_boss_protocol::{DEMANDS, Demand, PromptFormat, THINKING_BUDGETS, Thinking};
 use serde_json::{Map, Value, json};
 
 use crate::completion::{CompletionKind, CompletionToChat, completion_request};
@@ -114,7 +114,7 @@ impl EngineDialect {
     /// Translates the wish about thinking into the engine's fields. All other fields keep their bytes.
     fn think(&self, fields: &mut Fields) -> Result<Option<&'static str>, DialectError> {
         let mut said = Map::new();
-        for name in thinking::FIELDS.into_iter().chain(thinking::BUDGETS) {
+        for name in thinking::FIELDS.into_iter().chain(THINKING_BUDGETS) {
             if let Some(value) = fields.remove(name) {
                 said.insert(name.to_owned(), serde_json::from_str(value.get()).map_err(malformed)?);
             }

@@ -1,25 +1,21 @@
 //! The wish to think or not (RC-23), translated for external engines and cloud providers. The functions also report the
 //! part of the wish that cannot be met. The candle worker reads the wish itself.
 
-use model_boss_protocol::{THINKING_SWITCHES, Thinking};
+use model_boss_protocol::{THINKING_BUDGETS, THINKING_SWITCHES, Thinking};
 use serde_json::{Map, Value, json};
 
 use crate::error::DialectError;
 
-/// Fields about thinking besides [`BUDGETS`]: the wish, the variables of chat templates, and OpenAI's effort.
+/// Fields about thinking besides [`THINKING_BUDGETS`]: the wish, the variables of chat templates, and OpenAI's effort.
 pub(crate) const FIELDS: [&str; 3] = [FIELD, TEMPLATE_OPTIONS, EFFORT];
-/// Names that other servers give the number of tokens for thinking; a negative one is no limit. The first that is set
-/// counts, as `thinking` would, unless that is set too.
-pub const BUDGETS: [&str; 4] = [LLAMA_BUDGET, VLLM_BUDGET, "reasoning_budget_tokens", "reasoning_budget"];
 /// The wish itself, in Anthropic's form or any other that [`Thinking`] reads.
 pub(crate) const FIELD: &str = "thinking";
 /// The field in which engines take the variables of chat templates.
 const TEMPLATE_OPTIONS: &str = "chat_template_kwargs";
 const EFFORT: &str = "reasoning_effort";
-/// llama.cpp's field for a budget, under the name that its older builds have too.
-const LLAMA_BUDGET: &str = "thinking_budget_tokens";
-/// vLLM's field for a budget.
-const VLLM_BUDGET: &str = "thinking_token_budget";
+/// llama.cpp's and vLLM's fields for a budget.
+const LLAMA_BUDGET: &str = THINKING_BUDGETS[0];
+const VLLM_BUDGET: &str = THINKING_BUDGETS[1];
 
 /// Note for the client: the engine thinks, but enforces no budget.
 const NO_BUDGET: &str = "on; this engine keeps no budget";
@@ -33,10 +29,10 @@ pub(crate) fn wish(chat: &Map<String, Value>, otherwise: Option<Thinking>) -> Re
     Ok(Thinking::in_fields(own.or(budget.as_ref()), chat.get(TEMPLATE_OPTIONS), chat.get(EFFORT), otherwise)?)
 }
 
-/// The first of [`BUDGETS`] that a chat sets, with its name.
+/// The first of [`THINKING_BUDGETS`] that a chat sets, with its name.
 fn budget(chat: &Map<String, Value>) -> Result<Option<(&'static str, Thinking)>, DialectError> {
     let set = |name: &'static str| Some((name, chat.get(name).filter(|tokens| !tokens.is_null())?));
-    let Some((name, tokens)) = BUDGETS.into_iter().find_map(set) else { return Ok(None) };
+    let Some((name, tokens)) = THINKING_BUDGETS.into_iter().find_map(set) else { return Ok(None) };
     let tokens = tokens
         .as_i64()
         .ok_or_else(|| DialectError::invalid(name, format!("'{name}' must be a whole number of tokens")))?;
@@ -70,7 +66,7 @@ pub(crate) fn for_engine(
     if is_llama_server {
         // The server reads one of the names. A negative number stays, since its own limit holds without one.
         let set = if has_own { None } else { budget(chat)?.and_then(|(name, _)| chat.get(name).cloned()) };
-        for name in BUDGETS {
+        for name in THINKING_BUDGETS {
             chat.remove(name);
         }
         if let Some(tokens) = set {
@@ -133,7 +129,7 @@ mod tests {
         let own = json!({ "chat_template_kwargs": { "thinking": true, "a": 1 }, "thinking_budget_tokens": 5 });
         assert_eq!(tell(own.clone(), Some(Thinking::Budget(9))), (own, None), "what the request says stays");
         assert_eq!(tell(json!({ "temperature": 1 }), None), (json!({ "temperature": 1 }), None));
-        for name in BUDGETS {
+        for name in THINKING_BUDGETS {
             let (heard, note) = tell(json!({ name: 5 }), Some(Thinking::Off));
             assert_eq!(heard["chat_template_kwargs"], json!({ "enable_thinking": true }), "{name}");
             assert_eq!(

@@ -11,7 +11,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use model_boss_engine::text::{ChannelPlan, Conversation, NoContent, TemplateValue, ThinkingPlan};
 use model_boss_engine::tools::{CallIds, ToolChoice, ToolFormat, ToolParser, ToolPlan};
-use model_boss_protocol::{ApiError, THINKING_SWITCHES, Thinking};
+use model_boss_protocol::{ApiError, THINKING_BUDGETS, THINKING_SWITCHES, Thinking};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -239,11 +239,8 @@ fn begun(fields: &RequestFields<'_>, messages: &mut Vec<ChatMessage>) -> Result<
 
 /// Whether the model thinks, and for how long: the request's word, else the manifest's.
 fn thinking(fields: &RequestFields<'_>, worker: &WorkerState) -> Result<Option<Thinking>, ApiError> {
-    // llama-server's names and vLLM's for a number of tokens; a negative one is no limit.
-    const BUDGETS: [&str; 4] =
-        ["thinking_budget_tokens", "thinking_token_budget", "reasoning_budget_tokens", "reasoning_budget"];
     let field = |name| fields.get::<serde_json::Value>(name);
-    let budget = fields.first_of::<i64>(&BUDGETS)?.map(|(_, tokens)| match u32::try_from(tokens) {
+    let budget = fields.first_of::<i64>(&THINKING_BUDGETS)?.map(|(_, tokens)| match u32::try_from(tokens) {
         Ok(tokens) => tokens.into(),
         Err(_) => "on".into(),
     });

@@ -1,10 +1,9 @@
 //! Translates a Messages request into an OpenAI chat request, for any model that answers chats here.
 
-use model_boss_protocol::{DEMANDS, Demand};
+use model_boss_protocol::{DEMANDS, Demand, THINKING_BUDGETS};
 use serde_json::{Map, Value, json};
 
 use crate::error::DialectError;
-use crate::thinking::BUDGETS;
 use crate::{Names, response_format};
 
 /// Fields of a chat, each with the field of a Messages request that holds the same value.
@@ -36,7 +35,7 @@ pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Na
     if messages.get("stop_sequences").is_some_and(|stop| !stop.is_null() && !stop.is_array()) {
         return Err(DialectError::invalid("stop_sequences", "'stop_sequences' must be a list of texts"));
     }
-    for (ours, theirs) in FIELDS.into_iter().chain(BUDGETS.map(|name| (name, name))) {
+    for (ours, theirs) in FIELDS.into_iter().chain(THINKING_BUDGETS.map(|name| (name, name))) {
         let mut path = theirs.split('.');
         let first = path.next().and_then(|name| messages.get(name));
         let value = path.fold(first, |value, name| value?.get(name));

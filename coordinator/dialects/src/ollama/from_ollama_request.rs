@@ -1,11 +1,10 @@
 //! Translates Ollama's requests into OpenAI's.
 
-use model_boss_protocol::{DEMANDS, Demand, KeepAlive};
+use model_boss_protocol::{DEMANDS, Demand, KeepAlive, THINKING_BUDGETS};
 use serde_json::{Map, Value, json};
 
 use crate::error::DialectError;
 use crate::links::is_picture;
-use crate::thinking::BUDGETS;
 use crate::{ContextWish, Names, response_format};
 
 /// A translated request of Ollama's API.
@@ -240,7 +239,7 @@ impl Translation {
         }
         keep_alive_of(body)?;
         for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
-            if name.starts_with("x_") || SAME.contains(&name.as_str()) || BUDGETS.contains(&name.as_str()) {
+            if name.starts_with("x_") || SAME.contains(&name.as_str()) || THINKING_BUDGETS.contains(&name.as_str()) {
                 asked.set(name, value.clone(), name);
             }
         }

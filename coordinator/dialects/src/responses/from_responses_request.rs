@@ -1,11 +1,10 @@
 //! Translates a request of the Responses API into a chat.
 
-use model_boss_protocol::{DEMANDS, Demand};
+use model_boss_protocol::{DEMANDS, Demand, THINKING_BUDGETS};
 use serde_json::{Map, Value, json};
 
 use super::items::{self, MessageList};
 use super::refusal::ResponsesRefusal;
-use crate::thinking::BUDGETS;
 use crate::{ContextWish, Names, response_format};
 
 /// Fields of a chat, each with the field of a request that holds the same value.
@@ -88,7 +87,7 @@ pub fn from_responses_request(
         }
     }
     let mut asked = ChatTranslation { chat: Map::new(), names: Names::default() };
-    for (ours, theirs) in FIELDS.into_iter().chain(BUDGETS.map(|name| (name, name))) {
+    for (ours, theirs) in FIELDS.into_iter().chain(THINKING_BUDGETS.map(|name| (name, name))) {
         if let Some(value) = at(request, theirs) {
             asked.chat.insert(ours.to_owned(), value.clone());
             asked.names.moved(ours, theirs);
@@ -356,10 +355,21 @@ fn echoed(request: &Map<String, Value>, store: bool) -> Map<String, Value> {
     ] {
         echoed.insert(name.to_owned(), given(name).unwrap_or(default));
     }
-    let text = json!({ "format": at(request, "text.format").cloned().unwrap_or_else(|| json!({ "type": "text" })) });
+    let format = at(request, "text.format").filter(|format| !format.is_null() && format["type"] != "text");
+    let format = format.cloned().or_else(|| chats_format(request));
+    let text = json!({ "format": format.unwrap_or_else(|| json!({ "type": "text" })) });
     echoed.insert("text".to_owned(), text);
     let reasoning = json!({ "effort": at(request, "reasoning.effort"), "summary": at(request, "reasoning.summary") });
     echoed.insert("reasoning".to_owned(), reasoning);
     echoed.insert("store".to_owned(), json!(store));
     echoed
+}
+
+/// The form in the field of chats, as `text.format` has it.
+fn chats_format(request: &Map<String, Value>) -> Option<Value> {
+    let mut format = request.get(response_format::FIELD)?.as_object()?.clone();
+    if let Some(Value::Object(schema)) = format.shift_remove("json_schema") {
+        format.extend(schema);
+    }
+    Some(Value::Object(format))
 }

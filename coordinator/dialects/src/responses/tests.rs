@@ -223,8 +223,9 @@ fn en_6_a_form_in_the_field_of_chats_is_taken_unless_there_are_two() {
     let form = json!({ "type": "regex", "pattern": "[0-9]+" });
     let asked = |text: Value| json!({ "model": "m", "input": "?", "response_format": form, "text": text });
     for text in [json!(null), json!({ "verbosity": "low" }), json!({ "format": { "type": "text" } })] {
-        let ResponsesRequest { chat, names, .. } = translated(asked(text));
+        let ResponsesRequest { chat, names, echoed, .. } = translated(asked(text));
         assert_eq!((&chat["response_format"], names.place("response_format").as_ref()), (&form, "response_format"));
+        assert_eq!(echoed["text"]["format"], form);
     }
     let two = asked(json!({ "format": { "type": "json_object" } }));
     match from_responses_request(&object(two), &[], "1") {

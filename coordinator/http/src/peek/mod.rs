@@ -9,9 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use model_boss_config::JsonLimits;
-use model_boss_dialects::thinking::BUDGETS;
+
 use model_boss_dialects::{LinkSearch, link_refused};
-use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, Priority, Thinking};
+use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, Priority, THINKING_BUDGETS, Thinking};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -138,7 +138,7 @@ impl Peeked {
             }
             // An engine's adapter parses these fields, which are not model-boss's own.
             THINKING | EFFORT | TEMPLATE | TOOL_CHOICE => check_length(name, value)?,
-            name if BUDGETS.contains(&name) => check_length(name, value)?,
+            name if THINKING_BUDGETS.contains(&name) => check_length(name, value)?,
             _ => {
                 if unknown.len() + name.len() < MAX_UNKNOWN {
                     if !unknown.is_empty() {
@@ -262,7 +262,7 @@ impl<'de> Visitor<'de> for PeekedFields {
             if count > MAX_FIELDS {
                 return Err(serde::de::Error::custom(format_args!("it has more than {MAX_FIELDS} fields")));
             }
-            if is_ours(&name) || READ.contains(&&*name) || BUDGETS.contains(&&*name) {
+            if is_ours(&name) || READ.contains(&&*name) || THINKING_BUDGETS.contains(&&*name) {
                 fields.push((name, map.next_value()?));
             } else if let Some(search) = LinkSearch::in_field(&name) {
                 let within = map.next_value_seed(search)?;
@@ -306,7 +306,7 @@ const EFFORT: &str = "reasoning_effort";
 const TEMPLATE: &str = "chat_template_kwargs";
 /// OpenAI's field for the choice among tools.
 const TOOL_CHOICE: &str = "tool_choice";
-/// Fields that are read besides model-boss's own and the [`BUDGETS`].
+/// Fields that are read besides model-boss's own and the [`THINKING_BUDGETS`].
 const READ: [&str; 6] = ["model", "stream", THINKING, EFFORT, TEMPLATE, TOOL_CHOICE];
 
 impl BodyChanges<'_> {
@@ -377,7 +377,7 @@ struct OwnFields {
 impl OwnFields {
     /// Whether one of them says how long to think.
     fn has_thinking(&self) -> bool {
-        [THINKING, EFFORT].into_iter().chain(BUDGETS).any(|name| self.names.contains(name))
+        [THINKING, EFFORT].into_iter().chain(THINKING_BUDGETS).any(|name| self.names.contains(name))
     }
 }
 
@@ -411,7 +411,7 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
             if value.get() == "null" && (self.changes.default_for(&name) || name == THINKING) {
                 continue;
             }
-            let is_wish = name == THINKING || BUDGETS.contains(&&*name);
+            let is_wish = name == THINKING || THINKING_BUDGETS.contains(&&*name);
             if is_wish && matches!(self.changes.thinking, Some(ThinkingSource::Request(_))) {
                 continue;
             }

@@ -251,8 +251,14 @@ mod tests {
             "$defs": {"pairs": {"uniqueItems": true, "items": {"uniqueItems": true}}},
         });
         for (given, wanted) in [
-            (r#"{"tags": ["a", "b", "a", "c\"]", "c\"]"], "free": [1, 1]}"#, r#"{"tags": ["a", "b", "c\"]"], "free": [1, 1]}"#),
-            (r#"{"pairs": [[1, 1.0], [1], [2, {"a": 1, "b": 2}, {"b": 2, "a": 1}]]}"#, r#"{"pairs": [[1],[2,{"a":1,"b":2}]]}"#),
+            (
+                r#"{"tags": ["a", "b", "a", "c\"]", "c\"]"], "free": [1, 1]}"#,
+                r#"{"tags": ["a", "b", "c\"]"], "free": [1, 1]}"#,
+            ),
+            (
+                r#"{"pairs": [[1, 1.0], [1], [2, {"a": 1, "b": 2}, {"b": 2, "a": 1}]]}"#,
+                r#"{"pairs": [[1],[2,{"a":1,"b":2}]]}"#,
+            ),
             (r#"{"tags": [], "pairs": null}"#, r#"{"tags": [], "pairs": null}"#),
             (r#"{"free": {"tags": ["a", "a"]}}"#, r#"{"free": {"tags": ["a", "a"]}}"#),
         ] {

@@ -35,7 +35,8 @@ fn of_type(excluded: &[&Value], name: &str) -> Option<Value> {
             Some(json!({ "type": "string", "pattern": format!("^({})$", other_texts(&texts)) }))
         }
         "boolean" => {
-            let others: Vec<bool> = [true, false].into_iter().filter(|word| !excluded.contains(&&json!(word))).collect();
+            let others: Vec<bool> =
+                [true, false].into_iter().filter(|word| !excluded.contains(&&json!(word))).collect();
             (!others.is_empty()).then(|| json!({ "enum": others }))
         }
         "integer" | "number" if excluded.len() <= MOST_NUMBERS => {

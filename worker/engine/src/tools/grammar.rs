@@ -264,8 +264,14 @@ impl CallWriter<'_> {
                 let parameters = tool.schema();
                 let root = Value::Object(parameters.clone());
                 let spelling = Spelling { root: &root, strict: tool.strict };
-                NotationRules { writer: &mut self.rules, notation, spelling, named: BTreeMap::new(), merges: MOST_MERGES }
-                    .call(&tool.name, &parameters)
+                NotationRules {
+                    writer: &mut self.rules,
+                    notation,
+                    spelling,
+                    named: BTreeMap::new(),
+                    merges: MOST_MERGES,
+                }
+                .call(&tool.name, &parameters)
             }
             CallShape::Head(head) => {
                 let arguments = self.arguments(number, tool);
@@ -351,8 +357,9 @@ impl CallWriter<'_> {
             let rule = match named.get(&of) {
                 Some(rule) => rule.clone(),
                 None => {
-                    let value =
-                        self.tagged_value(schema, spelling, tags).map_err(|why| format!("the parameter '{key}': {why}"))?;
+                    let value = self
+                        .tagged_value(schema, spelling, tags)
+                        .map_err(|why| format!("the parameter '{key}': {why}"))?;
                     let is_readable = key.trim() == key && !key.contains(tags.key.1);
                     let rule = value.filter(|_| is_readable).map(|value| {
                         let rule = format!("parameter_{number}_{}", named.len());

@@ -213,7 +213,8 @@ impl Narrowing<'_> {
             ways.extend((!others.is_empty()).then(|| json!({ "type": others })));
         }
         if types(within).contains(&"object") {
-            for key in fields.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
+            for key in fields.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+            {
                 if !requires(within, key) {
                     ways.push(json!({ "type": "object", "properties": { key: false } }));
                 }

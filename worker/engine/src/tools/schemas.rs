@@ -67,7 +67,8 @@ fn close(schema: &mut Value) {
 
 /// Whether schemas are joined anywhere: each may have fields that another one does not name.
 fn joins_schemas(schema: &Value) -> bool {
-    const JOINS: [&str; 6] = ["allOf", "if", "dependencies", "dependentSchemas", "unevaluatedProperties", "$dynamicRef"];
+    const JOINS: [&str; 6] =
+        ["allOf", "if", "dependencies", "dependentSchemas", "unevaluatedProperties", "$dynamicRef"];
     match schema {
         Value::Object(fields) => {
             JOINS.iter().any(|name| fields.contains_key(*name))
