@@ -14,7 +14,7 @@ const MOST_DEPTH: usize = 12;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Distinct {
     /// The lists and objects that are open, from the outermost one.
-    open: Vec<Level>,
+    open: Vec<OpenValue>,
     /// The text since the start of the string that is being read.
     text: String,
     is_in_text: bool,
@@ -22,19 +22,19 @@ pub(super) struct Distinct {
 }
 
 #[derive(Clone, Debug)]
-struct Level {
+struct OpenValue {
     /// The schemas that its value is held to.
     schemas: Vec<Value>,
     /// The key that was read last, or the number of the item.
     key: String,
     index: usize,
     is_list: bool,
-    /// Set in a list without equal items that is in no other such list.
-    items: Option<Items>,
+    /// The items so far of a list without equal ones that is in no other such list.
+    items: Option<SetItems>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Items {
+struct SetItems {
     /// The present item, with the white space around it.
     item: String,
     /// Lists and objects that are open in it.
@@ -43,7 +43,7 @@ struct Items {
 }
 
 impl Distinct {
-    /// What remains of the next piece of arguments, which are held to `schema`.
+    /// The rest of the next piece of arguments, which are held to `schema`.
     pub(super) fn push(&mut self, piece: &str, schema: &Value) -> String {
         let mut out = String::with_capacity(piece.len());
         for c in piece.chars() {
@@ -59,7 +59,7 @@ impl Distinct {
     }
 
     fn push_char(&mut self, c: char, root: &Value, out: &mut String) {
-        if let Some(Level { schemas, items: Some(items), .. }) = self.open.last_mut() {
+        if let Some(OpenValue { schemas, items: Some(items), .. }) = self.open.last_mut() {
             let is_text = self.is_in_text;
             follow_text(c, &mut self.is_in_text, &mut self.is_escaped);
             let is_over = !is_text && items.depth == 0 && matches!(c, ',' | ']');
@@ -108,8 +108,8 @@ impl Distinct {
                     Some(level) => inner(&level.schemas, level.is_list, &level.key, level.index, root),
                     None => parts(root, root),
                 };
-                let items = (c == '[' && has_unique(&schemas)).then(Items::default);
-                self.open.push(Level { schemas, key: String::new(), index: 0, is_list: c == '[', items });
+                let items = (c == '[' && has_unique(&schemas)).then(SetItems::default);
+                self.open.push(OpenValue { schemas, key: String::new(), index: 0, is_list: c == '[', items });
             }
             '}' | ']' => drop(self.open.pop()),
             _ => {}
@@ -117,7 +117,7 @@ impl Distinct {
     }
 }
 
-impl Items {
+impl SetItems {
     /// The item that has ended, if the list has none that equals it, with a comma in front.
     fn next(&mut self, schemas: &[Value], root: &Value) -> String {
         let item = std::mem::take(&mut self.item);

@@ -4,7 +4,6 @@
 mod branches;
 mod distinct;
 mod event;
-mod excluded;
 mod format;
 mod grammar;
 mod head;

@@ -228,7 +228,7 @@ fn spaced(value: &Value) -> String {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever a model writes, its arguments are valid.
+    /// The arguments of a call are valid, whatever a model writes.
     #[test]
     fn en_5_arguments_keep_to_keywords_that_grammars_do_not_know(
         case in any::<prop::sample::Index>(), format in prop::sample::select(formats()),

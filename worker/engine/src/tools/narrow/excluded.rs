@@ -1,20 +1,16 @@
-//! Schemas of all values but some.
+//! Schemas of all values but some: of those in a list, and of those within bounds.
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::narrow::{is_of_type, types};
+use super::joined::{is_of_type, types};
 
 /// Numbers that are left out by the ranges between them.
 const MOST_NUMBERS: usize = 8;
 
 /// A schema of the values of another one but for these. `domain` has all values of that one, where they are few.
-pub(super) fn values(
-    excluded: &[&Value],
-    domain: Option<Vec<Value>>,
-    within: &serde_json::Map<String, Value>,
-) -> Option<Value> {
+pub(super) fn values(excluded: &[&Value], domain: Option<Vec<Value>>, within: &Map<String, Value>) -> Option<Value> {
     if let Some(domain) = domain {
         let others: Vec<Value> = domain.into_iter().filter(|value| !excluded.contains(&value)).collect();
         return (!others.is_empty()).then(|| json!({ "enum": others }));
@@ -72,4 +68,37 @@ fn other_texts(excluded: &[&str]) -> String {
     ways.extend(by_first.iter().map(|(first, rests)| format!("{}({})", escaped(first), other_texts(rests))));
     let empty = if is_over { "" } else { "|" };
     format!("{}{empty}", ways.join("|"))
+}
+
+/// Values outside of the bounds of a schema.
+pub(super) fn beyond_bounds(fields: &Map<String, Value>, within: &Map<String, Value>) -> Vec<Value> {
+    let mut ways = Vec::new();
+    let of = types(within);
+    let number = ["integer", "number"].into_iter().find(|name| of.contains(name));
+    if let Some(number) = number {
+        for (name, opposite) in [
+            ("minimum", "exclusiveMaximum"),
+            ("maximum", "exclusiveMinimum"),
+            ("exclusiveMinimum", "maximum"),
+            ("exclusiveMaximum", "minimum"),
+        ] {
+            ways.extend(fields.get(name).map(|bound| json!({ "type": number, opposite: bound })));
+        }
+    }
+    for (kind, least, most) in [
+        ("string", "minLength", "maxLength"),
+        ("array", "minItems", "maxItems"),
+        ("object", "minProperties", "maxProperties"),
+    ] {
+        if !of.contains(&kind) {
+            continue;
+        }
+        if let Some(below) = fields.get(least).and_then(Value::as_u64).and_then(|bound| bound.checked_sub(1)) {
+            ways.push(json!({ "type": kind, most: below }));
+        }
+        if let Some(bound) = fields.get(most).and_then(Value::as_u64) {
+            ways.push(json!({ "type": kind, least: bound + 1 }));
+        }
+    }
+    ways
 }

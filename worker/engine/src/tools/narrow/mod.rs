@@ -3,21 +3,21 @@
 //! Every value of a narrowed schema is one of the client's schema; some that the client allows are lost. What has no
 //! such form is left as it is, and the library leaves it out. Meanings are those of JSON Schema 2020-12.
 
+mod excluded;
+pub(super) mod joined;
+mod keys;
+mod lists;
+
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::excluded;
+use self::joined::{any, both, is_of_type, requires, types};
+use self::lists::{MOST_VALUES, lists_of};
 use super::values::{referred, values_of};
 
 /// How deep references and negations are followed.
 const MOST_DEPTH: usize = 8;
-
-/// Values of which a list without equals is spelled out.
-const MOST_VALUES: usize = 9;
-
-/// Lists that are spelled out.
-const MOST_LISTS: usize = 400;
 
 /// Branches of which each is held apart from the others.
 const MOST_BRANCHES: usize = 8;
@@ -31,42 +31,6 @@ pub(super) fn narrowed(schema: Map<String, Value>) -> Map<String, Value> {
         other => Map::from_iter([("type".to_owned(), json!("object")), ("allOf".to_owned(), json!([other]))]),
     }
 }
-
-/// The schema whose values are those of both.
-pub(super) fn both(a: Value, b: Value) -> Value {
-    let is_any = |schema: &Value| *schema == Value::Bool(true) || schema.as_object().is_some_and(Map::is_empty);
-    match (a, b) {
-        (Value::Bool(false), _) | (_, Value::Bool(false)) => Value::Bool(false),
-        (a, b) if a == b || is_any(&b) => a,
-        (a, b) if is_any(&a) => b,
-        (a, b) => json!({ "allOf": [a, b] }),
-    }
-}
-
-/// The schema whose values are those of any.
-fn any(mut schemas: Vec<Value>) -> Option<Value> {
-    schemas.retain(|schema| *schema != Value::Bool(false));
-    match schemas.len() {
-        0 => None,
-        1 => schemas.pop(),
-        _ => Some(json!({ "anyOf": schemas })),
-    }
-}
-
-/// The types that a schema names, or all.
-pub(super) fn types(schema: &Map<String, Value>) -> Vec<&str> {
-    match schema.get("type") {
-        Some(Value::String(name)) => vec![name],
-        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
-        _ => vec!["null", "boolean", "number", "string", "array", "object"],
-    }
-}
-
-/// Keys that demand others, each of which may be missing.
-const MOST_DEPENDENTS: usize = 4;
-
-/// Ways in which so many keys of an object may be there.
-const MOST_WAYS: usize = 20;
 
 struct Narrowing<'a> {
     root: &'a Value,
@@ -98,10 +62,10 @@ impl Narrowing<'_> {
         self.not(&mut fields, &mut also);
         self.condition(&mut fields, &mut also);
         self.one_of(&mut fields, &mut also);
-        dependents(&mut fields, &mut also);
+        keys::dependents(&mut fields, &mut also);
         self.property_names(&mut fields);
-        count_of_properties(&mut fields, &mut also);
-        unevaluated(&mut fields);
+        keys::count_of_properties(&mut fields, &mut also);
+        keys::unevaluated(&mut fields);
         self.contains(&mut fields);
         self.unique(&mut fields, &mut also);
         also.retain(|schema| *schema != Value::Bool(true));
@@ -229,7 +193,7 @@ impl Narrowing<'_> {
                 }
             }
         }
-        ways.extend(beyond_bounds(fields, within));
+        ways.extend(excluded::beyond_bounds(fields, within));
         for branch in fields.get("allOf").and_then(Value::as_array).into_iter().flatten() {
             ways.extend(self.negated(branch, within, depth));
         }
@@ -378,24 +342,6 @@ impl Narrowing<'_> {
     }
 }
 
-fn requires(schema: &Map<String, Value>, key: &str) -> bool {
-    schema.get("required").and_then(Value::as_array).is_some_and(|keys| keys.iter().any(|name| name == key))
-}
-
-/// Whether a value is of a type.
-pub(super) fn is_of_type(value: &Value, name: &str) -> bool {
-    match name {
-        "null" => value.is_null(),
-        "boolean" => value.is_boolean(),
-        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
-        "number" => value.is_number(),
-        "string" => value.is_string(),
-        "array" => value.is_array(),
-        "object" => value.is_object(),
-        _ => false,
-    }
-}
-
 /// A branch with the types and properties of the schema around it, as what is said of its values.
 fn merged_types(fields: &Map<String, Value>, branch: &Value) -> Map<String, Value> {
     let mut within = branch.as_object().cloned().unwrap_or_default();
@@ -405,180 +351,4 @@ fn merged_types(fields: &Map<String, Value>, branch: &Value) -> Map<String, Valu
         }
     }
     within
-}
-
-/// Values outside of the bounds of a schema.
-fn beyond_bounds(fields: &Map<String, Value>, within: &Map<String, Value>) -> Vec<Value> {
-    let mut ways = Vec::new();
-    let of = types(within);
-    let number = ["integer", "number"].into_iter().find(|name| of.contains(name));
-    if let Some(number) = number {
-        for (name, opposite) in [
-            ("minimum", "exclusiveMaximum"),
-            ("maximum", "exclusiveMinimum"),
-            ("exclusiveMinimum", "maximum"),
-            ("exclusiveMaximum", "minimum"),
-        ] {
-            ways.extend(fields.get(name).map(|bound| json!({ "type": number, opposite: bound })));
-        }
-    }
-    for (kind, least, most) in [
-        ("string", "minLength", "maxLength"),
-        ("array", "minItems", "maxItems"),
-        ("object", "minProperties", "maxProperties"),
-    ] {
-        if !of.contains(&kind) {
-            continue;
-        }
-        if let Some(below) = fields.get(least).and_then(Value::as_u64).and_then(|bound| bound.checked_sub(1)) {
-            ways.push(json!({ "type": kind, most: below }));
-        }
-        if let Some(bound) = fields.get(most).and_then(Value::as_u64) {
-            ways.push(json!({ "type": kind, least: bound + 1 }));
-        }
-    }
-    ways
-}
-
-/// `dependentRequired`, `dependentSchemas`, and `dependencies` of earlier drafts: a key is not there, or what it
-/// demands holds.
-fn dependents(fields: &mut Map<String, Value>, also: &mut Vec<Value>) {
-    for name in ["dependentRequired", "dependentSchemas", "dependencies"] {
-        let Some(Value::Object(all)) = fields.shift_remove(name) else { continue };
-        for (key, demanded) in all {
-            let demanded = match demanded {
-                Value::Array(keys) => json!({ "type": "object", "required": keys }),
-                schema => schema,
-            };
-            // Each key that may be missing doubles the ways.
-            if requires(fields, &key) || also.len() >= MOST_DEPENDENTS {
-                also.push(demanded);
-            } else {
-                also.extend(any(vec![demanded, json!({ "type": "object", "properties": { key: false } })]));
-            }
-        }
-    }
-}
-
-/// `minProperties` and `maxProperties` of objects with keys that may be missing: which of them are there, and no others.
-fn count_of_properties(fields: &mut Map<String, Value>, also: &mut Vec<Value>) {
-    let count = |name: &str| fields.get(name).and_then(Value::as_u64).map(|count| count as usize);
-    let (least, most) = (count("minProperties").unwrap_or(0), count("maxProperties"));
-    let properties = fields.get("properties").and_then(Value::as_object);
-    let named = properties.into_iter().flatten().filter(|(_, schema)| **schema != Value::Bool(false));
-    let (required, optional): (Vec<&String>, Vec<&String>) =
-        named.map(|(key, _)| key).partition(|key| requires(fields, key));
-    if (least == 0 && most.is_none()) || optional.is_empty() {
-        return;
-    }
-    let needed = least.saturating_sub(required.len());
-    if needed > optional.len() {
-        // Others would have to come, and they may come twice.
-        fields.shift_remove("minProperties");
-        return;
-    }
-    let kept = most.map_or(optional.len(), |most| most.saturating_sub(required.len()).min(optional.len()));
-    let mut ways = Vec::new();
-    // Too many ways are cut off: those that are left have the first keys.
-    for there in choices(optional.len(), kept) {
-        for demanded in choices(there.len(), needed) {
-            let demanded: Vec<&String> = demanded.into_iter().map(|at| optional[there[at]]).collect();
-            let missing = (0..optional.len()).filter(|at| !there.contains(at));
-            let missing: Map<String, Value> = missing.map(|at| (optional[at].clone(), Value::Bool(false))).collect();
-            ways.push(json!({ "type": "object", "required": demanded, "properties": missing }));
-        }
-        if ways.len() > MOST_WAYS {
-            break;
-        }
-    }
-    ways.truncate(MOST_WAYS);
-    let others: Vec<&str> = types(fields).into_iter().filter(|name| *name != "object").collect();
-    ways.extend((!others.is_empty()).then(|| json!({ "type": others })));
-    also.push(any(ways).unwrap_or(Value::Bool(false)));
-    for name in ["minProperties", "maxProperties"] {
-        fields.shift_remove(name);
-    }
-    fields.shift_remove("patternProperties");
-    fields.insert("additionalProperties".to_owned(), json!(false));
-}
-
-/// Choices of some of so many, as places in order, the first ones first; no more than can be used.
-fn choices(of: usize, some: usize) -> Vec<Vec<usize>> {
-    let mut all: Vec<Vec<usize>> = vec![Vec::new()];
-    for _ in 0..some {
-        let longer = all.iter().flat_map(|chosen| {
-            let first = chosen.last().map_or(0, |last| last + 1);
-            (first..of).map(|next| [chosen.as_slice(), &[next]].concat())
-        });
-        all = longer.collect();
-        // A choice too near to the end cannot be completed.
-        all.retain(|chosen| chosen.len() + of - chosen.last().map_or(0, |last| last + 1) >= some);
-        all.truncate(MOST_WAYS);
-    }
-    all
-}
-
-/// `unevaluatedProperties: false` and `unevaluatedItems: false`, where one schema or several that all hold say what is
-/// evaluated.
-fn unevaluated(fields: &mut Map<String, Value>) {
-    let others = ["anyOf", "oneOf", "$ref", "if", "dependentSchemas", "$dynamicRef"];
-    if others.iter().any(|name| fields.contains_key(*name)) {
-        return;
-    }
-    if fields.get("unevaluatedProperties") == Some(&Value::Bool(false)) {
-        let parts = fields.get("allOf").and_then(Value::as_array).cloned().unwrap_or_default();
-        let is_plain = |part: &Value| {
-            part.as_object().is_some_and(|part| {
-                part.keys().all(|name| ["type", "properties", "required", "description"].contains(&name.as_str()))
-            })
-        };
-        if fields.contains_key("patternProperties") || !parts.iter().all(is_plain) {
-            return;
-        }
-        fields.shift_remove("unevaluatedProperties");
-        if let Value::Object(named) = fields.entry("properties").or_insert_with(|| json!({})) {
-            let keys = parts.iter().filter_map(|part| part.get("properties")?.as_object());
-            for key in keys.flat_map(Map::keys) {
-                named.entry(key).or_insert(Value::Bool(true));
-            }
-        }
-        fields.entry("additionalProperties").or_insert(json!(false));
-    }
-    if fields.get("unevaluatedItems") == Some(&Value::Bool(false)) && !fields.contains_key("allOf") {
-        fields.shift_remove("unevaluatedItems");
-        fields.entry("items").or_insert(json!(false));
-    }
-}
-
-/// Lists of different values: in any order, or in the order of the values where those are too many.
-fn lists_of(values: &[Value], least: usize, most: usize) -> Option<Vec<Value>> {
-    let most = most.min(values.len());
-    if values.len() > MOST_VALUES {
-        return None;
-    }
-    let mut all: Vec<Vec<usize>> = Vec::new();
-    let mut last: Vec<Vec<usize>> = vec![Vec::new()];
-    let mut in_order = false;
-    for length in 0..=most {
-        if length >= least {
-            all.extend(last.iter().cloned());
-        }
-        if all.len() + last.len() > MOST_LISTS {
-            in_order = true;
-            break;
-        }
-        last = last
-            .iter()
-            .flat_map(|list| {
-                let others = (0..values.len()).filter(|value| !list.contains(value));
-                others.map(|value| [list.as_slice(), &[value]].concat()).collect::<Vec<_>>()
-            })
-            .collect();
-    }
-    if in_order {
-        let of = |set: u32| (0..values.len()).filter(move |value| set & (1 << value) != 0).collect::<Vec<_>>();
-        let sets = (0..1_u32 << values.len()).map(of);
-        all = sets.filter(|set| (least..=most).contains(&set.len())).collect();
-    }
-    (!all.is_empty()).then(|| all.iter().map(|list| list.iter().map(|at| values[*at].clone()).collect()).collect())
 }
