@@ -25,11 +25,13 @@ pub enum InstructionSet {
     Avx512,
     /// AVX-512 with products of four bytes: Intel since Ice Lake, AMD since Zen 4.
     Avx512Vnni,
+    /// The same with products of matrices of bytes (AMX): Intel's servers since Sapphire Rapids.
+    Amx,
 }
 
 impl InstructionSet {
     /// All sets, each with the name that operators write.
-    pub const ALL: [(Self, &'static str); 8] = [
+    pub const ALL: [(Self, &'static str); 9] = [
         (Self::Portable, "portable"),
         (Self::Neon, "neon"),
         (Self::NeonDotprod, "neon-dotprod"),
@@ -38,6 +40,7 @@ impl InstructionSet {
         (Self::AvxVnni, "avx-vnni"),
         (Self::Avx512, "avx512"),
         (Self::Avx512Vnni, "avx512-vnni"),
+        (Self::Amx, "amx"),
     ];
 
     /// The name that operators write.
@@ -63,7 +66,7 @@ impl InstructionSet {
         Err(InstructionSetError::Absent { set: self, available: Self::available() })
     }
 
-    /// Whether this machine has the instructions.
+    /// Whether this machine has the instructions. A process must be granted AMX's registers besides.
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
@@ -75,6 +78,8 @@ impl InstructionSet {
             Self::Avx512 => has_avx512(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => has_avx512() && is_x86_feature_detected!("avx512vnni"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => Self::Avx512Vnni.is_available() && has_amx(),
             #[cfg(target_arch = "aarch64")]
             Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             #[cfg(target_arch = "aarch64")]
@@ -117,6 +122,9 @@ pub enum InstructionSetError {
     /// No set has this name.
     #[error("'{0}' is no instruction set; known are {known}", known = names(InstructionSet::ALL.map(|(set, _)| set)))]
     Unknown(String),
+    /// The system refused the set's registers to this process, or they computed something else.
+    #[error("the system does not let this process use {0}, or it computes wrong; leave the instruction set out")]
+    Refused(InstructionSet),
     /// The machine does not have the set.
     #[error("this machine has no {set}; it has {present}", present = names(available.iter().copied()))]
     Absent {
@@ -161,6 +169,18 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
+}
+
+/// Whether the processor has AMX's products of bytes and the system knows its registers: Linux lists the two flags
+/// only then.
+#[cfg(target_arch = "x86_64")]
+fn has_amx() -> bool {
+    static HAS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *HAS.get_or_init(|| {
+        let information = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let flags = information.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+        ["amx_tile", "amx_int8"].iter().all(|flag| flags.split_whitespace().any(|word| word == *flag))
+    })
 }
 
 #[cfg(test)]

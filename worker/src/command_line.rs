@@ -18,7 +18,7 @@ use crate::commands::text_cost::TextCost;
 #[command(name = "model-boss-worker", version, arg_required_else_help = true)]
 pub(crate) struct CommandLine {
     /// Instructions of the processor that products use at most: portable, neon, neon-dotprod, neon-i8mm, avx2,
-    /// avx-vnni, avx512, avx512-vnni. For comparisons and bug reports [default: the fastest that the machine has]
+    /// avx-vnni, avx512, avx512-vnni, amx. For comparisons and bug reports [default: the fastest that the machine has]
     #[arg(long, global = true, value_name = "SET")]
     pub(crate) cpu_features: Option<InstructionSet>,
     /// Threads that compute on the CPU [default: one for each core that this process may use, fewer under a quota]

@@ -4,17 +4,45 @@ use std::arch::x86_64::*;
 
 use pulp::{NullaryFnOnce, cast};
 
+use super::amx;
 use super::avx2::together;
 use super::operations::{LANES, Lanes, SIGNED};
 
-/// A proof that the machine has AVX-512 (F, BW, VL), and VNNI if the parameter says so.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Avx512<const VNNI: bool>(());
+/// Products of bytes by multiplication and addition: AVX-512 (BW).
+pub(super) const MULTIPLIED: u8 = 0;
+/// Products of four bytes by one instruction: AVX-512 VNNI.
+pub(super) const VNNI: u8 = 1;
+/// The same, and matrices of bytes by AMX where many rows of activations are multiplied.
+pub(super) const TILES: u8 = 2;
+/// As [`TILES`], with plain code in place of AMX's instructions.
+#[cfg(test)]
+pub(super) const TILES_IN_SOFTWARE: u8 = 3;
 
-impl<const VNNI: bool> Avx512<VNNI> {
+/// A proof that the machine has AVX-512 (F, BW, VL), and the instructions that the parameter says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Avx512<const KIND: u8>(());
+
+impl<const KIND: u8> Avx512<KIND> {
+    const HAS_VNNI: bool = KIND >= VNNI;
+    const HAS_TILES: bool = KIND >= TILES;
+
     /// Only for machines with the instructions.
     pub(super) fn new() -> Self {
         Self(())
+    }
+
+    /// The sums of products of a piece, by AMX. It runs within [`Lanes::with_tiles`].
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    fn tile(self, quants: &[[u8; 64]], words: &[[i32; 8]; amx::ROWS], first: usize) -> amx::TileSums {
+        let mut sums = amx::TileSums([[0; LANES]; amx::ROWS]);
+        if KIND == TILES {
+            // SAFETY: callers of `dots` are run by `with_tiles`, which sets the registers.
+            unsafe { amx::product(quants, words, first, &mut sums) };
+        } else {
+            amx::product_in_software(quants, words, first, &mut sums);
+        }
+        sums
     }
 }
 
@@ -41,24 +69,28 @@ fn power(exponents: __m512i) -> __m512 {
 // SAFETY of all blocks below: a value of the type exists only on machines with the instructions, and every read and
 // write has exactly the length of its reference and needs no alignment.
 #[allow(unsafe_code)]
-impl<const VNNI: bool> Lanes for Avx512<VNNI> {
+impl<const KIND: u8> Lanes for Avx512<KIND> {
     type Bytes = __m512i;
     type Narrow = __m128i;
     type Ints = __m512i;
     type Floats = __m512;
 
-    const NAME: &'static str = if VNNI { "avx512-vnni" } else { "avx512" };
+    const NAME: &'static str = match KIND {
+        MULTIPLIED => "avx512",
+        VNNI => "avx512-vnni",
+        _ => "amx",
+    };
     const MOST_ROWS: usize = 8;
     const PAIRS: bool = true;
-    const STRIP: usize = 6;
-    const TWO_TILES: bool = true;
+    const STRIP: usize = if Self::HAS_TILES { amx::ROWS } else { 6 };
+    const TWO_TILES: bool = !Self::HAS_TILES;
     const WORTH_UNPACKING: usize = 16;
     const SUMS: usize = 24;
-    const BIASED: bool = VNNI;
+    const BIASED: bool = Self::HAS_VNNI;
 
     #[inline(always)]
     fn vectorize<F: NullaryFnOnce>(self, work: F) -> F::Output {
-        unsafe { if VNNI { vnni(work) } else { multiplied(work) } }
+        unsafe { if Self::HAS_VNNI { vnni(work) } else { multiplied(work) } }
     }
 
     #[inline(always)]
@@ -177,7 +209,7 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     fn dot(self, sum: __m512i, [a, b]: [__m512i; 2], [x, y]: [i32; 2]) -> __m512i {
         unsafe {
             let (x, y) = (_mm512_set1_epi32(x), _mm512_set1_epi32(y));
-            if VNNI {
+            if Self::HAS_VNNI {
                 return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, a, x), b, y);
             }
             // Four products of at most 63 · 127 fit in 16 bits.
@@ -188,7 +220,7 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
 
     #[inline(always)]
     fn dot_wide(self, sum: __m512i, quants: [__m512i; 2], words: [i32; 2]) -> __m512i {
-        if VNNI {
+        if Self::HAS_VNNI {
             return self.dot(sum, quants, words);
         }
         unsafe {
@@ -218,6 +250,18 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
         unsafe {
             let zero = _mm512_setzero_si512();
             let mut sums = [[zero; R]; TILES];
+            if Self::HAS_TILES
+                && let Ok(rows) = words.as_slice().try_into()
+            {
+                for tile in 0..TILES {
+                    let products = self.tile(quants[tile], rows, first);
+                    for (r, row) in products.0.iter().enumerate() {
+                        let products = _mm512_load_si512(row.as_ptr().cast());
+                        sums[tile][r] = _mm512_add_epi32(products, _mm512_set1_epi32(starts[r]));
+                    }
+                }
+                return sums;
+            }
             for r in 0..R {
                 let start = _mm512_set1_epi32(starts[r]);
                 for tile in 0..TILES {
@@ -225,7 +269,7 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
                 }
             }
             let units = quants[0].len();
-            if VNNI {
+            if Self::HAS_VNNI {
                 for unit in 0..units {
                     let mut of_tiles = [zero; TILES];
                     for tile in 0..TILES {
@@ -272,6 +316,15 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
             }
             sums
         }
+    }
+
+    #[inline(always)]
+    fn with_tiles<F: NullaryFnOnce>(self, work: F) -> F::Output {
+        if KIND == TILES {
+            // The set was chosen only if the registers were granted.
+            return unsafe { amx::with_registers(|| self.vectorize(work)) };
+        }
+        self.vectorize(work)
     }
 
     #[inline(always)]

@@ -26,7 +26,7 @@ pub(crate) trait Lanes: Copy {
     /// Whether the running sums of two groups of quants and up to four rows fit in the registers beside each other.
     const PAIRS: bool;
 
-    /// Rows of activations that are multiplied together with unpacked quants: 1, 4 or 6.
+    /// Rows of activations that are multiplied together with unpacked quants: 1, 4, 6 or 16.
     const STRIP: usize;
 
     /// Whether unpacked quants of two tiles are multiplied together. Each of the activations is then read for both.

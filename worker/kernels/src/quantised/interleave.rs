@@ -18,7 +18,7 @@ pub(super) fn interleave(
     tile: &mut [u8],
 ) {
     #[cfg(target_arch = "x86_64")]
-    if matches!(instructions.set(), InstructionSet::Avx512 | InstructionSet::Avx512Vnni) {
+    if matches!(instructions.set(), InstructionSet::Avx512 | InstructionSet::Avx512Vnni | InstructionSet::Amx) {
         // SAFETY: an `Instructions` of these sets exists only on a machine with all features that the function is
         // compiled for.
         #[allow(unsafe_code)]

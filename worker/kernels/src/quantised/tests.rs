@@ -101,7 +101,7 @@ fn fa_4_every_instruction_set_multiplies_as_plain_code_does_to_the_bit() {
         for (outs, depth) in [(1, len), (15, len), (16, 2 * len), (33, 3 * len), (32, 9 * len)] {
             let x = numbers(34 * depth, 9);
             let plain = matrix_by(InstructionSet::Portable, kind, outs, depth);
-            for set in InstructionSet::available() {
+            for set in Instructions::sets() {
                 let by_set = matrix_by(set, kind, outs, depth);
                 for rows in (1..=11).chain([17, 34]) {
                     let x = &x[..rows * depth];

@@ -37,7 +37,7 @@ pub(super) fn multiply_tile(
     rows: Range<usize>,
     y: (usize, &mut [&mut [f32]]),
 ) {
-    instructions.run(TileProduct { format, tile, x, rows, y });
+    instructions.run_few(TileProduct { format, tile, x, rows, y });
 }
 
 struct TileProduct<'a, 'y> {

@@ -133,6 +133,7 @@ impl<const UNITS: usize, const MOST: u8, const ADDS: bool> StripLoop for PieceLo
     #[inline(always)]
     fn multiply<L: Lanes, P: Unpack>(lanes: L, work: ManyRows<'_, '_, P>) {
         match L::STRIP {
+            16 => work.multiply::<L, UNITS, MOST, ADDS, 16>(lanes),
             6 => work.multiply::<L, UNITS, MOST, ADDS, 6>(lanes),
             4 => work.multiply::<L, UNITS, MOST, ADDS, 4>(lanes),
             _ => work.multiply::<L, UNITS, MOST, ADDS, 1>(lanes),
