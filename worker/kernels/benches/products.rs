@@ -1,7 +1,8 @@
 //! Measures products of one core for each type of weights: how fast one row of activations reads the matrix from
 //! memory, and what many rows compute.
 //!
-//! `RAYON_NUM_THREADS=1 cargo bench --package model-boss-kernels --bench products -- [--set avx2] [TYPE …]`
+//! `RAYON_NUM_THREADS=1 cargo bench --package model-boss-kernels --bench products -- [--set avx2] [--shape 3072x1024]
+//! [TYPE …]`
 
 #![allow(clippy::arithmetic_side_effects, reason = "sizes and rates")]
 
@@ -13,7 +14,10 @@ use model_boss_weights::gguf::TensorType;
 
 type Failure = Box<dyn std::error::Error>;
 
-const SHAPE: [usize; 2] = [3072, 1024];
+/// Rows of a matrix and their length.
+type Shape = [usize; 2];
+
+const SHAPE: Shape = [3072, 1024];
 
 /// Together larger than the caches of a core.
 const MATRICES: usize = 24;
@@ -47,34 +51,40 @@ fn main() -> Result<(), Failure> {
         choose_instructions(set)?;
         arguments.drain(..2);
     }
-    println!("{}; matrices of {SHAPE:?}", model_boss_kernels::current_instructions());
+    let mut shape = SHAPE;
+    if arguments.first().is_some_and(|argument| argument == "--shape") {
+        let sizes = arguments.get(1).and_then(|sizes| sizes.split_once('x')).ok_or("name a shape behind --shape")?;
+        shape = [sizes.0.parse()?, sizes.1.parse()?];
+        arguments.drain(..2);
+    }
+    println!("{}; matrices of {shape:?}", model_boss_kernels::current_instructions());
     println!("{:<8} {:>12} {:>12} {:>12} {:>12}", "type", "1 row, GB/s", "4 rows", "8 rows", "256: GFLOP/s");
     for kind in TYPES {
         let named = |argument: &String| argument.eq_ignore_ascii_case(kind.name());
         if arguments.is_empty() || arguments.iter().any(named) {
-            measure(kind)?;
+            measure(kind, shape)?;
         }
     }
     Ok(())
 }
 
-fn measure(kind: TensorType) -> Result<(), Failure> {
-    let elements = SHAPE[0] * SHAPE[1];
+fn measure(kind: TensorType, shape: Shape) -> Result<(), Failure> {
+    let elements = shape[0] * shape[1];
     let bytes = kind.bytes_of(elements as u64).ok_or("no such size")? as usize;
     let matrix = |salt: usize| -> Result<Arc<dyn MatrixKernel>, Failure> {
         // No exponent has all bits set.
         let byte = |at: usize| ((at + salt).wrapping_mul(2_654_435_761) >> 13) as u8 & 0x3b;
         let blocks: Vec<u8> = (0..bytes).map(byte).collect();
-        Ok(MatrixLayout { kind, shape: SHAPE }.kernel(blocks.into())?)
+        Ok(MatrixLayout { kind, shape }.kernel(blocks.into())?)
     };
     let matrices = (0..MATRICES).map(matrix).collect::<Result<Vec<_>, _>>()?;
-    let x: Vec<f32> = (0..256 * SHAPE[1]).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+    let x: Vec<f32> = (0..256 * shape[1]).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
     // The fastest of some passes: other programs only make one slower.
     let seconds = |rows: usize, matrices: &[Arc<dyn MatrixKernel>]| {
         let pass = || {
             let begun = Instant::now();
             for matrix in matrices {
-                std::hint::black_box(matrix.product(&x[..rows * SHAPE[1]], rows));
+                std::hint::black_box(matrix.product(&x[..rows * shape[1]], rows));
             }
             begun.elapsed().as_secs_f64() / matrices.len() as f64
         };

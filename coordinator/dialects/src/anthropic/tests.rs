@@ -403,6 +403,17 @@ fn en_7_a_whole_chat_answer_and_an_error_in_the_messages_shape() {
 }
 
 #[test]
+fn en_5_a_call_that_was_cut_has_no_invented_input() {
+    let calls = json!([{ "id": "c", "function": { "name": "look", "arguments": "{\"x\"" } }]);
+    for (reason, input) in [("length", json!({})), ("tool_calls", json!({ "arguments": "{\"x\"" }))] {
+        let chat = json!({ "choices": [{ "message": { "tool_calls": calls }, "finish_reason": reason }] });
+        let whole = MessagesFromChat::new(stamp(), Names::default()).whole(200, &chat.to_string().into()).unwrap();
+        let message: Value = serde_json::from_slice(&whole).unwrap();
+        assert_eq!(message["content"][0]["input"], input, "{message}");
+    }
+}
+
+#[test]
 fn rc_27_a_stream_that_is_cut_counts_what_it_told_and_what_had_come() {
     let start =
         "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n";

@@ -148,8 +148,12 @@ impl Reshape for MessagesFromChat {
         }
         for call in said["tool_calls"].as_array().into_iter().flatten() {
             let arguments = call["function"]["arguments"].as_str().unwrap_or("{}");
-            // Arguments that are no JSON are passed on as a string.
-            let input = serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "arguments": arguments }));
+            let input = serde_json::from_str(arguments).unwrap_or_else(|_| match choice["finish_reason"].as_str() {
+                // A call that was cut: `stop_reason` says so.
+                Some("length") => json!({}),
+                // Other arguments that are no JSON are passed on as a string.
+                _ => json!({ "arguments": arguments }),
+            });
             content.push(
                 json!({ "type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": input }),
             );

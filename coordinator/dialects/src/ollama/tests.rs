@@ -201,6 +201,18 @@ fn a_stream_comes_as_lines_and_ends_with_what_it_cost() {
 }
 
 #[test]
+fn en_5_a_call_that_was_cut_is_left_out() {
+    let call = |arguments: &str| json!({ "function": { "name": "look", "arguments": arguments } });
+    let calls = json!([call("{\"x\":1}"), call("{\"x\"")]);
+    for (reason, expected) in [("length", 1), ("tool_calls", 2)] {
+        let answer = json!({ "choices": [{ "message": { "tool_calls": calls }, "finish_reason": reason }] });
+        let mut reshape = OllamaFromChat::new(AnswerShape::Chat, stamp(), Names::default(), elapsed());
+        let line: Value = serde_json::from_slice(&reshape.whole(200, &answer.to_string().into()).unwrap()).unwrap();
+        assert_eq!(line["message"]["tool_calls"].as_array().map(Vec::len), Some(expected), "{line}");
+    }
+}
+
+#[test]
 fn a_whole_answer_and_an_error() {
     let answer = json!({ "choices": [{ "message": { "content": "Yes" }, "finish_reason": "stop" }],
         "usage": { "prompt_tokens": 3, "completion_tokens": 1 } });

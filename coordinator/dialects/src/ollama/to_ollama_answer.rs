@@ -83,6 +83,17 @@ impl OllamaFromChat {
         line
     }
 
+    /// A call; none if it was cut. Arguments are an object in Ollama's API, and a string in OpenAI's: clients would run
+    /// a part of them.
+    fn tool_call(&self, name: &Value, arguments: &str) -> Option<Value> {
+        let arguments = match serde_json::from_str(arguments) {
+            Ok(arguments) => arguments,
+            Err(_) if self.finish.as_deref() == Some("length") => return None,
+            Err(_) => json!({ "arguments": arguments }),
+        };
+        Some(json!({ "function": { "name": name, "arguments": arguments } }))
+    }
+
     /// Adds the fields of the last line: the reason of the end, token counts and durations.
     fn close(&self, line: &mut Value) {
         let (total, load) = (self.elapsed)();
@@ -157,16 +168,12 @@ impl Reshape for OllamaFromChat {
             return Err(nonsense("it has no message"));
         }
         let text = said["content"].as_str().or_else(|| choice["text"].as_str()).unwrap_or_default();
-        let calls: Vec<Value> = said["tool_calls"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|call| {
-                tool_call(&call["function"]["name"], call["function"]["arguments"].as_str().unwrap_or_default())
-            })
-            .collect();
         (self.usage, self.timings) = (answer["usage"].clone(), answer["timings"].clone());
         self.finish = choice["finish_reason"].as_str().map(str::to_owned);
+        let calls = said["tool_calls"].as_array().into_iter().flatten().map(|call| &call["function"]);
+        let calls =
+            calls.filter_map(|call| self.tool_call(&call["name"], call["arguments"].as_str().unwrap_or_default()));
+        let calls: Vec<Value> = calls.collect();
         let mut line = self.line(text, said["reasoning_content"].as_str().unwrap_or_default(), &calls);
         if let Some(told) = logprobs(&choice["logprobs"]) {
             line["logprobs"] = told;
@@ -193,8 +200,10 @@ impl Reshape for OllamaFromChat {
         if self.failed {
             return Bytes::new();
         }
-        let calls: Vec<Value> =
-            std::mem::take(&mut self.calls).iter().map(|(name, arguments)| tool_call(name, arguments)).collect();
+        let calls: Vec<Value> = std::mem::take(&mut self.calls)
+            .iter()
+            .filter_map(|(name, arguments)| self.tool_call(name, arguments))
+            .collect();
         if !calls.is_empty() {
             push(&mut out, &self.line("", "", &calls));
         }
@@ -217,12 +226,6 @@ fn logprobs(given: &Value) -> Option<Value> {
         json!({ "token": token, "logprob": likely[index], "top_logprobs": top })
     });
     Some(told.collect::<Vec<Value>>()).filter(|told| !told.is_empty()).map(Value::from)
-}
-
-/// Arguments are an object in Ollama's API, and a string in OpenAI's.
-fn tool_call(name: &Value, arguments: &str) -> Value {
-    let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "arguments": arguments }));
-    json!({ "function": { "name": name, "arguments": arguments } })
 }
 
 fn push(out: &mut Vec<u8>, line: &Value) {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::error::GrammarError;
 use super::gbnf::lark_of_gbnf;
 use super::literal::literal;
+use super::normal::normalised;
 use super::schema_fault::schema_fault;
 
 /// A form of an answer.
@@ -167,6 +168,7 @@ fn with_options(schema: &str, written: Written) -> Result<Value, GrammarError> {
     if let Some(fault) = fault {
         return Err(GrammarError::Unusable(fault));
     }
+    object = normalised(object).map_err(GrammarError::Unusable)?;
     let options = match written {
         Written::Tight => json!({ "whitespace_flexible": false }),
         Written::Spaced => json!({ "whitespace_flexible": true, "whitespace_pattern": SPACES }),

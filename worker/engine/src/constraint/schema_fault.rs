@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::normal::DATA;
+
 /// A fault of a schema, as words: it allows no value, or has a keyword that answers cannot be held to. The latter is
 /// none where such keywords are left out.
 pub(super) fn schema_fault(schema: &Map<String, Value>, is_lenient: bool) -> Option<String> {
@@ -42,22 +44,18 @@ fn has_empty_enum(schema: &Map<String, Value>) -> bool {
 fn uncounted_keys(schema: &Map<String, Value>) -> Option<u64> {
     let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
     let required = required.filter_map(Value::as_str).collect::<HashSet<_>>().len() as u64;
-    let is_open = schema.get("additionalProperties") != Some(&Value::Bool(false));
+    let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
+    let is_open = !is_closed || schema.contains_key("patternProperties");
     let least = schema.get("minProperties").and_then(Value::as_u64);
     let is_object = schema.get("type").is_none_or(|kind| kind == "object");
     if let Some(least) = least.filter(|least| is_object && is_open && *least > required.max(1)) {
         return Some(least);
     }
-    schema.iter().filter(|(name, _)| !is_data(name)).find_map(|(_, value)| match value {
+    schema.iter().filter(|(name, _)| !DATA.contains(&name.as_str())).find_map(|(_, value)| match value {
         Value::Array(values) => values.iter().filter_map(Value::as_object).find_map(uncounted_keys),
         Value::Object(inside) => uncounted_keys(inside),
         _ => None,
     })
-}
-
-/// Keywords whose values are no schemas.
-fn is_data(keyword: &str) -> bool {
-    ["enum", "const", "default", "examples", "example"].contains(&keyword)
 }
 
 /// The search for a value of a schema that has an end.

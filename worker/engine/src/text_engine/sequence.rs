@@ -376,7 +376,7 @@ impl RunningSequence {
     }
 
     fn finish(&mut self, reason: FinishReason) -> Continuation {
-        let rest = self.sequence.text.finish();
+        let rest = self.sequence.text.finish(reason);
         self.give_parts(rest);
         let leftover: Vec<_> = self.held.drain(..).map(|(_, logprob)| logprob).collect();
         if !leftover.is_empty() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::engine::FinishReason;
 use crate::text::{Detokenizer, StopMatcher, Stopped, Vocabulary};
 use crate::tools::{ToolEvent, ToolMarkers, ToolParser};
 
@@ -91,8 +92,12 @@ impl TextStream {
     }
 
     /// The parts that were held back, when the answer ends without a stop string.
-    pub(super) fn finish(&mut self) -> Vec<ToolEvent> {
-        let rest = self.calls.as_mut().map(ToolParser::finish_bound).unwrap_or_default();
+    pub(super) fn finish(&mut self, reason: FinishReason) -> Vec<ToolEvent> {
+        let rest = self.calls.as_mut().map(|calls| match reason {
+            FinishReason::Length => calls.cut(),
+            FinishReason::Stop => calls.finish(),
+        });
+        let rest = rest.unwrap_or_default();
         let mut parts = match self.stops.came() {
             Some(_) => Vec::new(),
             None => self.stopped(rest).0,

@@ -1,5 +1,6 @@
-//! Lists without equal items, where a schema demands it by `uniqueItems` and no grammar can: an item that a list has
-//! already is left out as the arguments pass. Such a list is a set, so nothing that it says is lost.
+//! Lists without equal items and objects without equal keys, where no grammar can hold an answer to that: what a value
+//! has already is left out as the arguments pass. A list with `uniqueItems` is a set, so nothing that it says is lost;
+//! of a key that comes twice, readers would have one value.
 
 use std::collections::BTreeSet;
 
@@ -31,6 +32,12 @@ struct OpenValue {
     is_list: bool,
     /// The items so far of a list without equal ones that is in no other such list.
     items: Option<SetItems>,
+    /// The keys of an object so far.
+    keys: BTreeSet<String>,
+    /// A comma and a key of which it is not known yet whether the object has it.
+    held: String,
+    /// Lists and objects that are open in a value that is left out.
+    left_out: Option<usize>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -79,7 +86,27 @@ impl Distinct {
             }
             return;
         }
-        out.push(c);
+        if let Some(level) = self.open.last_mut()
+            && let Some(depth) = &mut level.left_out
+        {
+            let is_text = self.is_in_text;
+            follow_text(c, &mut self.is_in_text, &mut self.is_escaped);
+            let is_over = !is_text && *depth == 0 && matches!(c, ',' | '}');
+            match c {
+                '[' | '{' if !is_text => *depth += 1,
+                ']' | '}' if !is_text => *depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if !is_over {
+                return;
+            }
+            level.left_out = None;
+        }
+        match self.open.last_mut() {
+            Some(level) if !level.held.is_empty() => level.held.push(c),
+            Some(level) if c == ',' && !level.is_list && !self.is_in_text => level.held.push(c),
+            _ => out.push(c),
+        }
         if self.is_in_text {
             follow_text(c, &mut self.is_in_text, &mut self.is_escaped);
             if self.is_in_text {
@@ -96,6 +123,12 @@ impl Distinct {
                 if let Some(level) = self.open.last_mut().filter(|level| !level.is_list) {
                     let quoted = format!("\"{}\"", self.text);
                     level.key = serde_json::from_str(&quoted).unwrap_or_default();
+                    let held = std::mem::take(&mut level.held);
+                    if level.keys.insert(level.key.clone()) {
+                        out.push_str(&held);
+                    } else {
+                        level.left_out = Some(0);
+                    }
                 }
             }
             ',' => {
@@ -109,7 +142,16 @@ impl Distinct {
                     None => parts(root, root),
                 };
                 let items = (c == '[' && has_unique(&schemas)).then(SetItems::default);
-                self.open.push(OpenValue { schemas, key: String::new(), index: 0, is_list: c == '[', items });
+                self.open.push(OpenValue {
+                    schemas,
+                    key: String::new(),
+                    index: 0,
+                    is_list: c == '[',
+                    items,
+                    keys: BTreeSet::new(),
+                    held: String::new(),
+                    left_out: None,
+                });
             }
             '}' | ']' => drop(self.open.pop()),
             _ => {}
@@ -223,13 +265,17 @@ fn parts(schema: &Value, root: &Value) -> Vec<Value> {
     all
 }
 
-/// Whether a schema has lists without equal items.
-pub(super) fn has_distinct_lists(schema: &Value) -> bool {
+/// Whether a schema has lists without equal items, or objects with keys that no schema names.
+pub(super) fn has_distinct_parts(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => {
-            fields.get("uniqueItems") == Some(&Value::Bool(true)) || fields.values().any(has_distinct_lists)
+            let is = |name: &str, value: Value| fields.get(name) == Some(&value);
+            let has_keys = ["patternProperties", "propertyNames"].iter().any(|name| fields.contains_key(*name))
+                || fields.get("additionalProperties").is_some_and(|other| *other != Value::Bool(false))
+                || (is("type", "object".into()) && !fields.contains_key("properties"));
+            has_keys || is("uniqueItems", true.into()) || fields.values().any(has_distinct_parts)
         }
-        Value::Array(values) => values.iter().any(has_distinct_lists),
+        Value::Array(values) => values.iter().any(has_distinct_parts),
         _ => false,
     }
 }
@@ -241,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn en_5_equal_items_of_a_set_are_left_out_wherever_the_pieces_are_cut() {
+    fn en_5_equal_items_and_keys_are_left_out_wherever_the_pieces_are_cut() {
         let schema = json!({
             "properties": {
                 "tags": {"type": "array", "uniqueItems": true, "items": {"type": "string"}},
@@ -261,6 +307,11 @@ mod tests {
             ),
             (r#"{"tags": [], "pairs": null}"#, r#"{"tags": [], "pairs": null}"#),
             (r#"{"free": {"tags": ["a", "a"]}}"#, r#"{"free": {"tags": ["a", "a"]}}"#),
+            (
+                r#"{"a": 1, "b": {"c": "x,}", "c": [{"c": "}"}], "d": 2}, "a": {"a": 3}}"#,
+                r#"{"a": 1, "b": {"c": "x,}", "d": 2}}"#,
+            ),
+            (r#"{"a": 1, "\u0061": 2, "b": 3}"#, r#"{"a": 1, "b": 3}"#),
         ] {
             for cut in 0..given.len() {
                 let mut lists = Distinct::default();

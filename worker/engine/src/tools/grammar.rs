@@ -11,7 +11,7 @@ use super::branches::variants;
 use super::format::ToolFormat;
 use super::head::HeadShape;
 use super::markers::ToolMarkers;
-use super::narrow::narrowed;
+use super::narrow::{make_plain, narrowed};
 use super::notation_rules::{MOST_MERGES, NotationRules};
 use super::parser::ToolParser;
 use super::rules::{RuleWriter, options_in};
@@ -19,7 +19,7 @@ use super::schemas::{object_schema, python_words, schema_of};
 use super::shape::{Around, CallFormat, CallShape, ObjectShape, Spellings};
 use super::values::{Kinds, Spelling, kinds, read_as};
 use super::xml_call::Tags;
-use crate::constraint::{Grammar, TextSet, endless, literal};
+use crate::constraint::{Grammar, TextSet, endless, literal, normalised};
 
 /// A tool that a model may call.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,7 +79,8 @@ impl ToolPlan {
     pub fn parser(&self) -> ToolParser {
         let schemas: BTreeMap<_, _> =
             self.tools.iter().map(|tool| (tool.name.clone(), tool.parameters.clone())).collect();
-        ToolParser::new(self.format, Arc::new(schemas))
+        let parser = ToolParser::new(self.format, Arc::new(schemas));
+        if self.choice == ToolChoice::Auto { parser } else { parser.of_calls_only() }
     }
 
     /// The grammar of an answer.
@@ -119,14 +120,20 @@ impl ToolPlan {
 impl Tool {
     /// The form of its arguments alone.
     pub fn arguments(&self) -> Grammar {
-        let schema = Value::Object(self.schema()).to_string();
+        // The compiler names the fault of a schema that has no other spelling.
+        let schema = self.schema().unwrap_or_else(|_| object_schema(&self.parameters));
+        let schema = Value::Object(schema).to_string();
         if self.strict { Grammar::JsonSchema(schema) } else { Grammar::LenientJsonSchema(schema) }
     }
 
     /// The schema that its arguments are held to.
-    fn schema(&self) -> Map<String, Value> {
-        let schema = object_schema(&self.parameters);
-        if self.strict { schema } else { narrowed(schema) }
+    fn schema(&self) -> Result<Map<String, Value>, String> {
+        let mut parameters = self.parameters.clone();
+        if !self.strict {
+            make_plain(&mut parameters);
+        }
+        let schema = normalised(object_schema(&parameters))?;
+        Ok(if self.strict { schema } else { narrowed(schema) })
     }
 }
 
@@ -261,7 +268,7 @@ impl CallWriter<'_> {
         match &self.format.call {
             CallShape::Tags(tags) => self.tagged(number, tool, tags),
             CallShape::Notation(notation) => {
-                let parameters = tool.schema();
+                let parameters = tool.schema()?;
                 let root = Value::Object(parameters.clone());
                 let spelling = Spelling { root: &root, strict: tool.strict };
                 NotationRules {
@@ -274,7 +281,7 @@ impl CallWriter<'_> {
                 .call(&tool.name, &parameters)
             }
             CallShape::Head(head) => {
-                let arguments = self.arguments(number, tool);
+                let arguments = self.arguments(number, tool)?;
                 let way = |(before, behind): &(&str, Spellings)| {
                     let name = self.rules.spelled(&[before, tool.name.as_str()].concat());
                     let counter = match head.id {
@@ -289,11 +296,11 @@ impl CallWriter<'_> {
             }
             CallShape::Object(ObjectShape { open, close, is_keyed: true, .. }) => {
                 let key = literal(&format!("{}: ", Value::from(tool.name.as_str())));
-                let arguments = self.arguments(number, tool);
+                let arguments = self.arguments(number, tool)?;
                 Ok(format!("{} {key} {arguments} {}", self.one_of(open), self.one_of(close)))
             }
             CallShape::Object(shape) => {
-                let arguments = self.arguments(number, tool);
+                let arguments = self.arguments(number, tool)?;
                 let ObjectShape { open, name, between, arguments: key, close, before, behind, .. } = shape;
                 let quoted = Value::from(tool.name.as_str());
                 let name = literal(&format!("\"{name}\": {quoted}"));
@@ -306,15 +313,15 @@ impl CallWriter<'_> {
     }
 
     /// The rule of a call's arguments in JSON.
-    fn arguments(&mut self, number: usize, tool: &Tool) -> String {
-        let schema = self.rules.in_json(tool.schema(), tool.strict);
+    fn arguments(&mut self, number: usize, tool: &Tool) -> Result<String, String> {
+        let schema = self.rules.in_json(tool.schema()?, tool.strict);
         let _ = writeln!(self.rules.text, "arguments_{number}: %json {schema}");
-        format!("arguments_{number}")
+        Ok(format!("arguments_{number}"))
     }
 
     /// A call with its parameters between tags, in the order of the schema.
     fn tagged(&mut self, number: usize, tool: &Tool, tags: &Tags) -> Result<String, String> {
-        let whole = tool.schema();
+        let whole = tool.schema()?;
         let root = Value::Object(whole.clone());
         let spelling = Spelling { root: &root, strict: tool.strict };
         // A strict schema with branches is refused by name.

@@ -52,6 +52,9 @@ fn close(schema: &mut Value) {
     let Some(schema) = schema.as_object_mut() else { return };
     let is_joined = schema.contains_key("anyOf") || schema.contains_key("oneOf");
     if schema.contains_key("properties") && !schema.contains_key("patternProperties") && !is_joined {
+        if !schema.contains_key("additionalProperties") {
+            name_required(schema);
+        }
         schema.entry("additionalProperties").or_insert(json!(false));
     }
     for name in ["properties", "$defs", "definitions"] {
@@ -63,6 +66,16 @@ fn close(schema: &mut Value) {
         }
     }
     schema.get_mut("items").into_iter().for_each(close);
+}
+
+/// Adds the fields that are required and that no schema names: they may have any value.
+fn name_required(schema: &mut Map<String, Value>) {
+    let required = schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        for key in required.iter().filter_map(Value::as_str) {
+            properties.entry(key).or_insert_with(|| json!({}));
+        }
+    }
 }
 
 /// Whether schemas are joined anywhere: each may have fields that another one does not name.

@@ -6,6 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::joined::{is_of_type, types};
 
+/// Integers that are listed without some of them.
+const MOST_INTEGERS: i64 = 400;
+
 /// Numbers that are left out by the ranges between them.
 const MOST_NUMBERS: usize = 8;
 
@@ -101,4 +104,16 @@ pub(super) fn beyond_bounds(fields: &Map<String, Value>, within: &Map<String, Va
         }
     }
     ways
+}
+
+/// Integers within bounds that are no multiples.
+pub(super) fn not_multiples(fields: &Map<String, Value>, within: &Map<String, Value>) -> Option<Value> {
+    let factor = fields.get("multipleOf").and_then(Value::as_i64).filter(|factor| *factor > 1)?;
+    let least = within.get("minimum").and_then(Value::as_i64)?;
+    let most = within.get("maximum").and_then(Value::as_i64)?;
+    if !types(within).contains(&"integer") || most.checked_sub(least)? > MOST_INTEGERS {
+        return None;
+    }
+    let others: Vec<i64> = (least..=most).filter(|number| number % factor != 0).collect();
+    (!others.is_empty()).then(|| json!({ "enum": others }))
 }

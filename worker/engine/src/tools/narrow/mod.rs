@@ -7,13 +7,16 @@ mod excluded;
 pub(super) mod joined;
 mod keys;
 mod lists;
+mod patterns;
+mod plain;
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
 use self::joined::{any, both, is_of_type, requires, types};
-use self::lists::{MOST_VALUES, lists_of};
+use self::lists::{MOST_VALUES, apart, lists_of};
+pub(super) use self::plain::make_plain;
 use super::values::{referred, values_of};
 
 /// How deep references and negations are followed.
@@ -59,6 +62,8 @@ impl Narrowing<'_> {
         }
         // Schemas that hold beside the others.
         let mut also = Vec::new();
+        patterns::readable_pattern(&mut fields, &mut also);
+        patterns::readable_keys(&mut fields);
         self.not(&mut fields, &mut also);
         self.condition(&mut fields, &mut also);
         self.one_of(&mut fields, &mut also);
@@ -194,6 +199,7 @@ impl Narrowing<'_> {
             }
         }
         ways.extend(excluded::beyond_bounds(fields, within));
+        ways.extend(excluded::not_multiples(fields, within));
         for branch in fields.get("allOf").and_then(Value::as_array).into_iter().flatten() {
             ways.extend(self.negated(branch, within, depth));
         }
@@ -300,10 +306,20 @@ impl Narrowing<'_> {
             fields.shift_remove("uniqueItems");
             return;
         }
-        let Some(mut values) = fields.get("items").and_then(|items| self.domain(items)) else { return };
-        let mut seen = BTreeSet::new();
-        values.retain(|value| seen.insert(value.to_string()));
-        let Some(lists) = lists_of(&values, least, most) else { return };
+        let Some(items) = fields.get("items") else { return };
+        let values = self.domain(items).map(|mut values| {
+            let mut seen = BTreeSet::new();
+            values.retain(|value| seen.insert(value.to_string()));
+            values
+        });
+        let Some(lists) = values.as_ref().and_then(|values| lists_of(values, least, most)) else {
+            // Equal items are left out as they pass, so the first ones must differ.
+            let apart = self.resolved(items).and_then(|items| apart(items, values.as_deref(), least));
+            if let Some(first) = apart {
+                fields.insert("prefixItems".to_owned(), first.into());
+            }
+            return;
+        };
         let others: Vec<&str> = types(fields).into_iter().filter(|name| *name != "array").collect();
         let mut ways = vec![json!({ "enum": lists })];
         ways.extend((!others.is_empty()).then(|| json!({ "type": others })));

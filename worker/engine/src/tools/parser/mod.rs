@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::distinct::{Distinct, has_distinct_lists};
+use super::distinct::{Distinct, has_distinct_parts};
 use super::event::{ToolEvent, joined};
 use super::format::ToolFormat;
 use super::head::HeadShape;
@@ -22,7 +22,7 @@ pub struct ToolParser {
     format: &'static CallFormat,
     /// The schemas of the tools' parameters, by name.
     schemas: Arc<BTreeMap<String, Value>>,
-    /// The lists without equal items in the present call, if its schema has any.
+    /// The lists without equal items and the keys of the present call, if its schema has such.
     lists: Option<(Value, Distinct)>,
     state: State,
     /// Text that was not looked at yet, or may be the start of a mark.
@@ -32,11 +32,16 @@ pub struct ToolParser {
     /// White space that belongs to no text if a call follows.
     spaces: String,
     calls: usize,
+    /// Whether the answer must be calls and nothing else.
+    calls_only: bool,
     /// Whether any text has come out since the last call.
     has_spoken: bool,
     /// Whether the header of a message has been read.
     has_messages: bool,
 }
+
+/// Bytes of a cut mark that texts do not end with by chance.
+const LIKE_A_MARK: usize = 5;
 
 #[derive(Clone, Debug)]
 enum State {
@@ -87,9 +92,16 @@ impl ToolParser {
             block: String::new(),
             spaces: String::new(),
             calls: 0,
+            calls_only: false,
             has_spoken: false,
             has_messages: false,
         }
+    }
+
+    /// The same for an answer that must be calls and nothing else.
+    #[must_use]
+    pub fn of_calls_only(self) -> Self {
+        Self { calls_only: true, ..self }
     }
 
     /// Takes the next piece of the answer.
@@ -128,16 +140,22 @@ impl ToolParser {
         joined(out)
     }
 
-    /// The rest of an answer that was held to the grammar of calls. In it nothing but a call begins like one, so what
-    /// did and has no name yet was cut, and is nobody's text.
-    pub fn finish_bound(&mut self) -> Vec<ToolEvent> {
-        if matches!(
-            self.state,
-            State::Objects { begun: false, .. } | State::Head(_) | State::CallHead { is_behind_call: false, .. }
-        ) {
+    /// The rest of an answer that was held to the grammar of calls, and that a limit cut. In it nothing but a call
+    /// begins like one, so what did and has no name yet is nobody's text, and neither is a mark that was cut.
+    pub fn cut(&mut self) -> Vec<ToolEvent> {
+        let is_behind_call = self.calls > 0 && !self.has_spoken;
+        let is_dropped = match self.state {
+            State::Objects { begun: false, .. } | State::Head(_) | State::CallHead { .. } | State::Close(_) => true,
+            // The buffer has the start of a mark, or nothing.
+            State::Text => self.calls_only || is_behind_call || self.buffer.len() >= LIKE_A_MARK,
+            _ => false,
+        };
+        if is_dropped {
             self.block.clear();
             self.buffer.clear();
-            self.spaces.clear();
+            if self.calls_only || is_behind_call || self.calls == 0 {
+                self.spaces.clear();
+            }
         }
         self.finish()
     }
@@ -251,7 +269,7 @@ impl ToolParser {
         self.block.clear();
         self.spaces.clear();
         self.has_spoken = false;
-        let schema = self.schemas.get(&name).filter(|schema| has_distinct_lists(schema));
+        let schema = self.schemas.get(&name).filter(|schema| has_distinct_parts(schema));
         self.lists = schema.map(|schema| (schema.clone(), Distinct::default()));
         out.push(ToolEvent::Begin { index: self.calls, name });
         self.calls += 1;

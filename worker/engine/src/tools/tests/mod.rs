@@ -335,17 +335,25 @@ fn en_5_a_call_that_is_cut_in_front_of_its_name_is_no_text() {
         (ToolFormat::MistralNamed, "[TOOL_CALLS]weath", ""),
         (ToolFormat::QwenCoder, "<tool_call>\n<function=wea", ""),
         (ToolFormat::Gemma, "So<|tool_call>call:wea", "So"),
-        (ToolFormat::Hermes, "a <tool", "a <tool"),
+        (ToolFormat::Hermes, "a <too", "a <too"),
+        (ToolFormat::Hermes, "a <tool", "a"),
+        (ToolFormat::QwenCoder, "<tool_call>\n<function", ""),
     ] {
         let mut parser = ToolParser::new(format, schemas());
         let mut events = parser.push(answer);
-        events.extend(parser.finish_bound());
+        events.extend(parser.cut());
         let texts = events.into_iter().map(|event| match event {
             ToolEvent::Text(text) => text,
             other => panic!("{format:?}: {other:?}"),
         });
         assert_eq!(texts.collect::<String>(), text, "{format:?}");
     }
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</to";
+    let mut parser = ToolParser::new(ToolFormat::Hermes, schemas());
+    parser.push(call);
+    assert_eq!(parser.cut(), [], "a mark behind a call");
+    let mut parser = ToolParser::new(ToolFormat::Hermes, schemas()).of_calls_only();
+    assert_eq!(parser.push("\n<to").into_iter().chain(parser.cut()).collect::<Vec<_>>(), [], "no text is allowed");
 }
 
 #[test]
@@ -993,12 +1001,12 @@ fn en_5_a_keyword_that_values_between_tags_cannot_be_held_to_is_refused_by_name(
         for (schema, word) in [
             (json!({"type": "string", "not": {"const": "a"}}), "not"),
             (json!({"type": "string", "format": "frob"}), "frob"),
+            (json!({"type": "string", "pattern": "("}), "pattern"),
         ] {
             assert!(refusal(schema.clone(), true).is_some_and(|why| why.contains(word)), "{schema}");
             assert_eq!(refusal(schema, false), None);
         }
         for (schema, word) in [
-            (json!({"type": "string", "pattern": "("}), "pattern"),
             (json!({"type": "string", "minLength": 3, "maxLength": 2}), "minLength"),
             (json!({"type": "string", "minLength": "3"}), "minLength"),
             (json!({"type": "string", "pattern": "^a{3}$", "maxLength": 2}), "'x'"),
@@ -1028,6 +1036,7 @@ fn en_5_a_keyword_that_a_notation_cannot_be_held_to_is_refused_by_name() {
         for (schema, word) in [
             (json!({"type": "string", "not": {"const": "a"}}), "not"),
             (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
+            (json!({"type": "string", "pattern": "("}), "pattern"),
             (json!({"type": "object", "patternProperties": {"a": {}}}), "patternProperties"),
             (json!({"allOf": [{"type": "object"}, {"type": "object"}]}), "allOf"),
         ] {
@@ -1035,7 +1044,6 @@ fn en_5_a_keyword_that_a_notation_cannot_be_held_to_is_refused_by_name() {
             assert_eq!(refusal(schema, false), None, "{format:?}");
         }
         for (schema, word) in [
-            (json!({"type": "string", "pattern": "("}), "pattern"),
             (json!({"type": "array", "minItems": 3, "maxItems": 2}), "minItems"),
             (json!({"type": "array", "items": false, "minItems": 1}), "items"),
             (json!({"type": "object", "required": ["a"], "additionalProperties": false}), "'a'"),

@@ -156,6 +156,47 @@ static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
             vec![json!({"x": ["a", "a"]}), json!({"x": ["a", "a", "b"]})],
         ),
         case(
+            object(
+                json!({"x": {
+                    "type": "array", "uniqueItems": true, "minItems": 3, "maxItems": 5,
+                    "items": {"type": "integer", "minimum": 0, "maximum": 30},
+                }}),
+                json!({"required": ["x"]}),
+            ),
+            vec![json!({"x": [3, 12, 22, 7]})],
+        ),
+        case(
+            object(
+                json!({"x": {"type": "integer", "minimum": 0, "maximum": 20, "not": {"multipleOf": 2}}}),
+                json!({"required": ["x", "ghost"]}),
+            ),
+            vec![json!({"x": 7, "ghost": "any"})],
+        ),
+        case(
+            object(
+                json!({"x": {
+                    "type": "string", "format": "email",
+                    "pattern": r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$",
+                }}),
+                json!({"required": ["x"]}),
+            ),
+            vec![json!({"x": "ann.lee@mail.example.org"})],
+        ),
+        case(
+            object(
+                json!({"x": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.1}, "y": {"type": "number", "maximum": 3.4e38}}),
+                json!({"required": ["x"]}),
+            ),
+            vec![json!({"x": 0.05, "y": 2.5})],
+        ),
+        case(
+            json!({
+                "type": "object", "required": ["x"], "properties": {"x": {"$ref": "#/definitions/List%3Cstring%3E"}},
+                "definitions": {"List<string>": {"type": "array", "minItems": 1.0, "maxItems": 2, "items": {"type": "string"}}},
+            }),
+            vec![json!({"x": ["a", "b"]})],
+        ),
+        case(
             object(json!({"x": day(), "y": day(), "z": day()}), json!({"minProperties": 1, "maxProperties": 2})),
             vec![json!({"x": 7}), json!({"y": 3, "z": 4})],
         ),
@@ -227,6 +268,22 @@ fn spaced(value: &Value) -> String {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Numbers keep to their bounds, however near those are.
+    #[test]
+    fn en_5_numbers_keep_to_near_bounds(
+        format in prop::sample::select(formats()), lower in -40_i32..40, width in 1_i32..40, digits in 0_u32..8,
+        excludes in prop::array::uniform2(any::<bool>()), choices in proptest::collection::vec(any::<u16>(), 20..60),
+    ) {
+        let scaled = |number: i32| f64::from(number) / 10_f64.powi(digits as i32);
+        let names = [["minimum", "exclusiveMinimum"][usize::from(excludes[0])], ["maximum", "exclusiveMaximum"][usize::from(excludes[1])]];
+        let number = json!({"type": "number", names[0]: scaled(lower), names[1]: scaled(lower + width)});
+        let schema = json!({"type": "object", "required": ["x"], "properties": {"x": number}});
+        let plan = plan(format, &schema);
+        let Some(call) = random_call(&plan, &choices) else { return Ok(()) };
+        let value: Value = serde_json::from_str(&arguments_read(&plan, &call)).unwrap();
+        prop_assert!(Validator::new(&schema).unwrap().is_valid(&value), "{:?} {}: {}", format, schema, value);
+    }
 
     /// The arguments of a call are valid, whatever a model writes.
     #[test]

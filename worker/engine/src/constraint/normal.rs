@@ -1,0 +1,255 @@
+//! Schemas in the spelling that the library reads. Others mean the same in JSON Schema: references with escapes or by
+//! names, whole numbers with a point, and bounds beyond all numbers that answers have.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+/// Keywords whose values are no schemas.
+pub(super) const DATA: [&str; 5] = ["enum", "const", "default", "examples", "example"];
+
+/// Keywords that count.
+const COUNTS: [&str; 8] =
+    ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"];
+
+/// The largest bound of numbers that the library reads, rounded down. Answers have few numbers beyond it, and lose
+/// them.
+const LARGEST: f64 = 1e18;
+
+/// How much smaller than its upper bound a positive number may be, where only zero is excluded below.
+const LEAST_PART: f64 = 1e-6;
+
+/// Parts of a schema that are looked at for names.
+const MOST_PARTS: usize = 20_000;
+
+/// The same schema in the library's spelling.
+///
+/// Errors: a reference that leads out of the schema, in words.
+pub(crate) fn normalised(schema: Map<String, Value>) -> Result<Map<String, Value>, String> {
+    let root = Value::Object(schema);
+    let base = root.get("$id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut references = References { root: &root, base, names: BTreeMap::new(), added: Map::new() };
+    let mut whole = references.of(root.clone())?;
+    if let (Value::Object(whole), false) = (&mut whole, references.added.is_empty())
+        && let Value::Object(definitions) = whole.entry("$defs").or_insert_with(|| json!({}))
+    {
+        definitions.extend(references.added);
+    }
+    match whole {
+        Value::Object(whole) => Ok(whole),
+        _ => Ok(Map::new()),
+    }
+}
+
+struct References<'a> {
+    root: &'a Value,
+    /// The schema's own identifier.
+    base: String,
+    /// Definitions that were added, by the reference that asked for them.
+    names: BTreeMap<String, String>,
+    added: Map<String, Value>,
+}
+
+impl References<'_> {
+    fn of(&mut self, schema: Value) -> Result<Value, String> {
+        match schema {
+            Value::Array(values) => values.into_iter().map(|value| self.of(value)).collect(),
+            Value::Object(mut fields) => {
+                whole_counts(&mut fields);
+                near_bounds(&mut fields);
+                for (name, value) in &mut fields {
+                    let inside = value.take();
+                    *value = match inside {
+                        Value::String(reference) if name == "$ref" => self.reference(reference)?.into(),
+                        inside if DATA.contains(&name.as_str()) => inside,
+                        inside => self.of(inside)?,
+                    };
+                }
+                Ok(fields.into())
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// A reference that the library finds. It knows neither escapes nor names.
+    fn reference(&mut self, reference: String) -> Result<String, String> {
+        let own = reference.strip_prefix(&self.base).filter(|rest| !self.base.is_empty() && rest.starts_with(['#']));
+        let local = match own {
+            Some(local) => local.to_owned(),
+            None if !self.base.is_empty() && reference == self.base => "#".to_owned(),
+            None => reference.clone(),
+        };
+        if local == "#" || (local.starts_with("#/") && !local.contains(['~', '%'])) {
+            return Ok(local);
+        }
+        if let Some(name) = self.names.get(&local) {
+            return Ok(name.clone());
+        }
+        let Some(target) = self.target(&local) else {
+            return Err(format!(
+                "'$ref': {reference:?} leads to nothing in the schema; other documents are not fetched"
+            ));
+        };
+        let key = format!("model-boss-{}", self.names.len());
+        let name = format!("#/$defs/{key}");
+        // The definition may refer to itself.
+        self.names.insert(local, name.clone());
+        let target = self.of(target)?;
+        self.added.insert(key, target);
+        Ok(name)
+    }
+
+    fn target(&self, local: &str) -> Option<Value> {
+        match local.strip_prefix('#') {
+            Some(pointer) if pointer.starts_with('/') => self.root.pointer(&unescaped(pointer)?).cloned(),
+            Some(anchor) => named(self.root, &|fields| fields.get("$anchor").is_some_and(|name| name == anchor)),
+            None => {
+                let last = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
+                let is_it = |name: &str| name == local || (!local.contains(':') && last(name) == last(local));
+                named(self.root, &|fields| fields.get("$id").and_then(Value::as_str).is_some_and(is_it))
+            }
+        }
+    }
+}
+
+/// A text whose escapes of percent signs (RFC 3986) are undone.
+fn unescaped(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The first schema within a schema that a name belongs to.
+fn named(schema: &Value, is_it: &dyn Fn(&Map<String, Value>) -> bool) -> Option<Value> {
+    let mut left = vec![schema];
+    let mut seen = 0;
+    while let Some(value) = left.pop() {
+        seen += 1;
+        match value {
+            _ if seen > MOST_PARTS => return None,
+            Value::Object(fields) if is_it(fields) => return Some(value.clone()),
+            Value::Object(fields) => {
+                left.extend(fields.iter().filter(|(name, _)| !DATA.contains(&name.as_str())).map(|(_, value)| value));
+            }
+            Value::Array(values) => left.extend(values),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Counts such as 1.0 as 1.
+fn whole_counts(fields: &mut Map<String, Value>) {
+    for name in COUNTS {
+        let count = fields.get(name).filter(|count| !count.is_u64()).and_then(Value::as_f64);
+        if let Some(count) = count.filter(|count| count.fract() == 0.0 && (0.0..LARGEST).contains(count)) {
+            fields.insert(name.to_owned(), (count as u64).into());
+        }
+    }
+}
+
+/// Bounds of numbers that the library can follow. A bound of zero that is excluded, beside one that is nearer than 1,
+/// would let zero through.
+fn near_bounds(fields: &mut Map<String, Value>) {
+    if fields.get("type").is_some_and(|kind| kind == "integer") {
+        return;
+    }
+    for name in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"] {
+        let bound = fields.get(name).and_then(Value::as_f64);
+        let is_lower = name.ends_with("inimum");
+        match bound {
+            Some(bound) if is_lower && bound < -LARGEST => fields.insert(name.to_owned(), json!(-LARGEST)),
+            Some(bound) if !is_lower && bound > LARGEST => fields.insert(name.to_owned(), json!(LARGEST)),
+            _ => None,
+        };
+    }
+    let bound = |name: &str| fields.get(name).and_then(Value::as_f64);
+    let tighter = |a: Option<f64>, b: Option<f64>, pick: fn(f64, f64) -> f64| match (a, b) {
+        (Some(a), Some(b)) => Some(pick(a, b)),
+        (a, b) => a.or(b),
+    };
+    let upper = tighter(bound("maximum"), bound("exclusiveMaximum"), f64::min);
+    let lower = tighter(bound("minimum"), bound("exclusiveMinimum"), f64::max);
+    if bound("exclusiveMinimum") == Some(0.0)
+        && lower == Some(0.0)
+        && upper.is_some_and(|upper| 0.0 < upper && upper < 1.0)
+    {
+        fields.shift_remove("exclusiveMinimum");
+        fields.insert("minimum".to_owned(), json!(upper.unwrap_or(1.0) * LEAST_PART));
+    } else if bound("exclusiveMaximum") == Some(0.0)
+        && upper == Some(0.0)
+        && lower.is_some_and(|lower| -1.0 < lower && lower < 0.0)
+    {
+        fields.shift_remove("exclusiveMaximum");
+        fields.insert("maximum".to_owned(), json!(lower.unwrap_or(-1.0) * LEAST_PART));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(schema: Value) -> Result<Value, String> {
+        normalised(schema.as_object().unwrap().clone()).map(Value::Object)
+    }
+
+    #[test]
+    fn en_6_references_with_escapes_and_names_are_found() {
+        let schema = json!({
+            "$id": "https://a.example/root",
+            "properties": {
+                "a": {"$ref": "#/definitions/x~1y"}, "b": {"$ref": "#/definitions/List%3Cstring%3E"},
+                "c": {"$ref": "#zz"}, "d": {"$ref": "https://a.example/root#/definitions/plain"}, "e": {"$ref": "item"},
+                "f": {"$ref": "https://a.example/root"}, "g": {"$ref": "#/definitions/x~1y"},
+            },
+            "definitions": {
+                "x/y": {"type": "boolean"}, "List<string>": {"items": {"$ref": "#/definitions/List%3Cstring%3E"}},
+                "anchored": {"$anchor": "zz", "const": "$ref"}, "plain": {}, "item": {"$id": "item", "type": "null"},
+            },
+        });
+        let made = of(schema).unwrap();
+        let target = |key: &str| {
+            let reference = made["properties"][key]["$ref"].as_str().unwrap();
+            made.pointer(&reference[1..]).unwrap_or_else(|| panic!("{reference}")).clone()
+        };
+        assert_eq!((target("a"), target("g")), (json!({"type": "boolean"}), json!({"type": "boolean"})));
+        assert_eq!(target("b")["items"]["$ref"], made["properties"]["b"]["$ref"], "it refers to itself");
+        assert_eq!(
+            (target("c"), target("e")["type"].clone()),
+            (json!({"$anchor": "zz", "const": "$ref"}), json!("null"))
+        );
+        assert_eq!(
+            (&made["properties"]["d"]["$ref"], &made["properties"]["f"]["$ref"]),
+            (&json!("#/definitions/plain"), &json!("#"))
+        );
+        for reference in ["https://b.example/x", "#nowhere", "#/definitions/no%20ne", "#/%zz"] {
+            let refused = of(json!({"$ref": reference})).unwrap_err();
+            assert!(refused.contains(reference) && refused.contains("'$ref'"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn en_6_counts_and_bounds_are_those_that_the_library_reads() {
+        let schema = json!({"minLength": 1.0, "maxItems": 2, "minItems": 1.5, "enum": [{"minLength": 1.0}]});
+        assert_eq!(
+            of(schema).unwrap(),
+            json!({"minLength": 1, "maxItems": 2, "minItems": 1.5, "enum": [{"minLength": 1.0}]})
+        );
+        let widest = of(json!({"minimum": -1.7e308, "maximum": 3.4e38})).unwrap_or_default();
+        assert_eq!(widest["maximum"], json!(LARGEST));
+        assert_eq!(of(json!({"type": "integer", "maximum": 1e20})).unwrap()["maximum"], json!(1e20));
+        let small = of(json!({"exclusiveMinimum": 0, "maximum": 0.5})).unwrap();
+        assert!(small.get("exclusiveMinimum").is_none() && small["minimum"].as_f64().unwrap() > 0.0, "{small}");
+        let negative = of(json!({"exclusiveMaximum": 0, "exclusiveMinimum": -0.5})).unwrap();
+        assert!(
+            negative.get("exclusiveMaximum").is_none() && negative["maximum"].as_f64().unwrap() < 0.0,
+            "{negative}"
+        );
+        let far = json!({"exclusiveMinimum": 0, "maximum": 10});
+        assert_eq!(of(far.clone()).unwrap(), far);
+    }
+}
