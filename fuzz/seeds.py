@@ -160,6 +160,15 @@ CALLS = [
 
 STATEMENTS = Path(__file__).parent.parent.joinpath("worker/engine/tests/templates/statements.txt").read_text().splitlines()
 
+# Schemas of arguments with keywords that tools are narrowed by.
+SCHEMAS = [
+    '{"type":"object","properties":{"a":{"type":"array","uniqueItems":true,"minItems":2,"items":{"enum":["x","y","z"]}}},"required":["a"]}',
+    '{"type":"object","properties":{"a":{"type":"integer","not":{"const":0}},"b":{"type":"string","not":{"enum":["no",""]}}},"dependentRequired":{"a":["b"]}}',
+    '{"type":"object","properties":{"a":{"enum":["x","y"]},"b":{"type":"string"}},"if":{"properties":{"a":{"const":"x"}}},"then":{"required":["b"]},"else":{"maxProperties":1}}',
+    '{"type":"object","properties":{"a":{"$ref":"#/definitions/x~1y"},"b":{"$ref":"#n"}},"oneOf":[{"required":["a"]},{"required":["b"]}],"definitions":{"x/y":{"type":"boolean"},"z":{"$anchor":"n","contains":{"minimum":1.0}}}}',
+    '{"type":"object","propertyNames":{"pattern":"^(?=a)[a-c]+$"},"minProperties":1,"additionalProperties":{"type":"number","exclusiveMinimum":0,"maximum":0.5}}',
+]
+
 SEEDS = {
     "safetensors": {
         "empty": safetensors({}),
@@ -230,6 +239,10 @@ SEEDS = {
     },
     "tool_calls": {
         f"{at}-{format}": bytes([format]) + call.encode() for at, call in enumerate(CALLS) for format in range(34)
+    },
+    # The first byte chooses the kind of grammar, and the format of calls.
+    "grammar": {
+        f"schema-{at}-{kind}": bytes([kind]) + schema.encode() for at, schema in enumerate(SCHEMAS) for kind in [0, 5, 14, 45, 78, 117]
     },
     "tasks": {
         "example.yaml": (Path(__file__).parent.parent / "tasks.yaml").read_bytes(),

@@ -10,6 +10,7 @@ use model_boss_engine::constraint::{
     CompiledGrammar, Constraint, Grammar, GrammarChecker, GrammarCompiler, MaskThreads, NextToken,
 };
 use model_boss_engine::fake::byte_vocabulary;
+use model_boss_engine::tools::{Tool, ToolChoice, ToolFormat, ToolMarkers, ToolPlan};
 
 /// Tokens of an answer that are followed.
 const TOKENS: usize = 48;
@@ -28,12 +29,16 @@ fuzz_target!(|data: &[u8]| {
     let Some((which, bytes)) = data.split_first() else { return };
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let text = text.to_owned();
-    let grammar = match which % 5 {
+    let grammar = match which % 8 {
         0 => Grammar::JsonSchema(text),
         1 => Grammar::Regex(text),
         2 => Grammar::Lark(text),
         3 => Grammar::Gbnf(text),
-        _ => Grammar::Choice(text.split(',').map(str::to_owned).collect()),
+        4 => Grammar::Choice(text.split(',').map(str::to_owned).collect()),
+        _ => match calls(usize::from(which / 8), &text) {
+            Some(calls) => calls,
+            None => return,
+        },
     };
     let checked = CHECKER.check(&grammar);
     match COMPILER.compile(&grammar) {
@@ -47,6 +52,14 @@ fuzz_target!(|data: &[u8]| {
         }
     }
 });
+
+/// Calls of a tool with this schema, in one of the formats.
+fn calls(format: usize, schema: &str) -> Option<Grammar> {
+    let format = ToolFormat::ALL[format % ToolFormat::ALL.len()];
+    let tool = Tool { name: "f".to_owned(), parameters: serde_json::from_str(schema).ok()?, strict: false };
+    let plan = ToolPlan { format, tools: vec![tool], choice: ToolChoice::Required, parallel: false, answer: None };
+    plan.grammar(&ToolMarkers::default()).ok()
+}
 
 /// Follows an answer; the bytes decide which of the allowed tokens comes next.
 fn follow(compiled: &CompiledGrammar, choices: &[u8]) {

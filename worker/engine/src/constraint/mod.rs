@@ -28,7 +28,7 @@ pub use follow::{Constraint, ConstraintError, NextToken};
 pub use gbnf::{GbnfError, lark_of_gbnf};
 pub use grammar::Grammar;
 pub(crate) use literal::literal;
-pub(crate) use normal::normalised;
+pub(crate) use normal::{normalised, parts};
 pub(crate) use numbers::{INTEGER, NUMBER};
 pub(crate) use schema_fault::endless;
 pub(crate) use texts::TextSet;

@@ -19,8 +19,11 @@ const LARGEST: f64 = 1e18;
 /// How much smaller than its upper bound a positive number may be, where only zero is excluded below.
 const LEAST_PART: f64 = 1e-6;
 
-/// Parts of a schema that are looked at for names.
+/// Parts of a schema that are looked at for names, and of all definitions that are added.
 const MOST_PARTS: usize = 20_000;
+
+/// Definitions that are added.
+const MOST_NAMES: usize = 512;
 
 /// The same schema in the library's spelling.
 ///
@@ -28,12 +31,16 @@ const MOST_PARTS: usize = 20_000;
 pub(crate) fn normalised(schema: Map<String, Value>) -> Result<Map<String, Value>, String> {
     let root = Value::Object(schema);
     let base = root.get("$id").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let mut references = References { root: &root, base, names: BTreeMap::new(), added: Map::new() };
+    let mut references = References { root: &root, base, names: BTreeMap::new(), left: Vec::new(), parts: 0 };
     let mut whole = references.of(root.clone())?;
-    if let (Value::Object(whole), false) = (&mut whole, references.added.is_empty())
+    let mut added = Map::new();
+    while let Some((key, target)) = references.left.pop() {
+        added.insert(key, references.of(target)?);
+    }
+    if let (Value::Object(whole), false) = (&mut whole, added.is_empty())
         && let Value::Object(definitions) = whole.entry("$defs").or_insert_with(|| json!({}))
     {
-        definitions.extend(references.added);
+        definitions.extend(added);
     }
     match whole {
         Value::Object(whole) => Ok(whole),
@@ -47,7 +54,10 @@ struct References<'a> {
     base: String,
     /// Definitions that were added, by the reference that asked for them.
     names: BTreeMap<String, String>,
-    added: Map<String, Value>,
+    /// Definitions that were added and not looked at yet, with their keys.
+    left: Vec<(String, Value)>,
+    /// Parts of all added definitions.
+    parts: usize,
 }
 
 impl References<'_> {
@@ -92,10 +102,12 @@ impl References<'_> {
         };
         let key = format!("model-boss-{}", self.names.len());
         let name = format!("#/$defs/{key}");
-        // The definition may refer to itself.
+        self.parts += parts(&target);
+        if self.names.len() >= MOST_NAMES || self.parts > MOST_PARTS {
+            return Err("'$ref': too much is referred to by escapes or names".to_owned());
+        }
         self.names.insert(local, name.clone());
-        let target = self.of(target)?;
-        self.added.insert(key, target);
+        self.left.push((key, target));
         Ok(name)
     }
 
@@ -110,6 +122,16 @@ impl References<'_> {
             }
         }
     }
+}
+
+/// Values in a value, with itself.
+pub(crate) fn parts(value: &Value) -> usize {
+    let inside: usize = match value {
+        Value::Object(fields) => fields.values().map(parts).sum(),
+        Value::Array(values) => values.iter().map(parts).sum(),
+        _ => 0,
+    };
+    inside + 1
 }
 
 /// A text whose escapes of percent signs (RFC 3986) are undone.

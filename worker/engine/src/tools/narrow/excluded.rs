@@ -100,7 +100,7 @@ pub(super) fn beyond_bounds(fields: &Map<String, Value>, within: &Map<String, Va
             ways.push(json!({ "type": kind, most: below }));
         }
         if let Some(bound) = fields.get(most).and_then(Value::as_u64) {
-            ways.push(json!({ "type": kind, least: bound + 1 }));
+            ways.push(json!({ "type": kind, least: bound.saturating_add(1) }));
         }
     }
     ways

@@ -57,10 +57,11 @@ pub(super) fn apart(items: &Map<String, Value>, values: Option<&[Value]>, count:
     if items.get("type").is_none_or(|kind| kind != "integer") || items.contains_key("multipleOf") {
         return None;
     }
-    let least = bound("minimum").or_else(|| bound("exclusiveMinimum").map(|bound| bound + 1))?;
-    let most = bound("maximum").or_else(|| bound("exclusiveMaximum").map(|bound| bound - 1))?;
+    let least = bound("minimum").or_else(|| bound("exclusiveMinimum")?.checked_add(1))?;
+    let most = bound("maximum").or_else(|| bound("exclusiveMaximum")?.checked_sub(1))?;
     let share = most.checked_sub(least)?.checked_add(1)? / count as i64;
     let of = |number: i64| {
+        // Shares are within the range, which has no more than an integer's values.
         let first = least + number * share;
         json!({ "type": "integer", "minimum": first, "maximum": first + share - 1 })
     };

@@ -10,6 +10,7 @@ mod lists;
 mod patterns;
 mod plain;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
@@ -18,9 +19,13 @@ use self::joined::{any, both, is_of_type, requires, types};
 use self::lists::{MOST_VALUES, apart, lists_of};
 pub(super) use self::plain::make_plain;
 use super::values::{referred, values_of};
+use crate::constraint::parts;
 
 /// How deep references and negations are followed.
 const MOST_DEPTH: usize = 8;
+
+/// Letters of a key that is held to its length.
+const MOST_LETTERS: u64 = 200;
 
 /// Branches of which each is held apart from the others.
 const MOST_BRANCHES: usize = 8;
@@ -28,15 +33,20 @@ const MOST_BRANCHES: usize = 8;
 /// The narrowed schema of arguments.
 pub(super) fn narrowed(schema: Map<String, Value>) -> Map<String, Value> {
     let root = Value::Object(schema.clone());
-    match (Narrowing { root: &root }).of(Value::Object(schema)) {
+    match (Narrowing { root: &root, left: Cell::new(MOST_PARTS) }).of(Value::Object(schema)) {
         Value::Object(schema) => schema,
         // No arguments at all: the library says so.
         other => Map::from_iter([("type".to_owned(), json!("object")), ("allOf".to_owned(), json!([other]))]),
     }
 }
 
+/// Parts of schemas that may be added, and looked at to find out what fails them. The rest is left as it is.
+const MOST_PARTS: usize = 20_000;
+
 struct Narrowing<'a> {
     root: &'a Value,
+    /// Parts that may still be added.
+    left: Cell<usize>,
 }
 
 impl Narrowing<'_> {
@@ -86,6 +96,13 @@ impl Narrowing<'_> {
         Value::Object(fields)
     }
 
+    /// Whether so many more parts may be added; they count from then on.
+    fn affords(&self, more: usize) -> bool {
+        let left = self.left.get().checked_sub(more);
+        self.left.set(left.unwrap_or(self.left.get()));
+        left.is_some()
+    }
+
     fn not(&self, fields: &mut Map<String, Value>, also: &mut Vec<Value>) {
         if let Some(negated) = fields.get("not").and_then(|not| self.negated(not, fields, MOST_DEPTH)) {
             also.push(negated);
@@ -95,7 +112,9 @@ impl Narrowing<'_> {
 
     /// `if`, `then` and `else`: the first two hold, or the last one and not the first.
     fn condition(&self, fields: &mut Map<String, Value>, also: &mut Vec<Value>) {
-        let Some(condition) = fields.get("if").cloned() else { return };
+        let Some(condition) = fields.get("if").filter(|condition| self.affords(2 * parts(condition))).cloned() else {
+            return;
+        };
         let [then, other] = ["then", "else"].map(|name| fields.get(name).cloned().unwrap_or(Value::Bool(true)));
         let holds = both(self.of(condition.clone()), then.clone());
         let or = match self.negated(&condition, fields, MOST_DEPTH) {
@@ -114,6 +133,10 @@ impl Narrowing<'_> {
         let Some(branches) = fields.get("oneOf").and_then(Value::as_array) else { return };
         let pairs = branches.iter().enumerate().flat_map(|(at, a)| branches[..at].iter().map(move |b| (a, b)));
         if branches.len() > MOST_BRANCHES || pairs.into_iter().all(|(a, b)| self.are_apart(a, b)) {
+            return;
+        }
+        let all: usize = branches.iter().map(parts).sum();
+        if !self.affords(all * branches.len()) {
             return;
         }
         let mut ways = Vec::new();
@@ -160,6 +183,9 @@ impl Narrowing<'_> {
 
     /// A schema that has no value of this one. `within` holds of the values as well.
     fn negated(&self, schema: &Value, within: &Map<String, Value>, depth: usize) -> Option<Value> {
+        if !self.affords(1) {
+            return None;
+        }
         let fields = match schema {
             Value::Bool(all) => return Some(Value::Bool(!all)),
             Value::Object(fields) if fields.is_empty() => return Some(Value::Bool(false)),
@@ -243,8 +269,12 @@ impl Narrowing<'_> {
             added.insert("patternProperties".to_owned(), json!({ pattern: other }));
             added.insert("additionalProperties".to_owned(), json!(false));
         } else if is_open && (names.contains_key("minLength") || names.contains_key("maxLength")) {
-            let most = bound("maxLength").map(|most| most.to_string()).unwrap_or_default();
-            let pattern = format!("^[A-Za-z_]{{{},{most}}}$", bound("minLength").unwrap_or(0));
+            let least = bound("minLength").unwrap_or(0);
+            let most = bound("maxLength").unwrap_or(MOST_LETTERS).min(MOST_LETTERS);
+            if least > most {
+                return;
+            }
+            let pattern = format!("^[A-Za-z_]{{{least},{most}}}$");
             added.insert("patternProperties".to_owned(), json!({ pattern: other }));
             added.insert("additionalProperties".to_owned(), json!(false));
         } else if is_open {
@@ -295,7 +325,7 @@ impl Narrowing<'_> {
         }
     }
 
-    /// `uniqueItems` of few values: the lists of them, in any order as long as there are not too many.
+    /// `uniqueItems`. Of few values of which some must come, the lists are spelled out.
     fn unique(&self, fields: &mut Map<String, Value>, also: &mut Vec<Value>) {
         if fields.get("uniqueItems") != Some(&Value::Bool(true)) || fields.contains_key("prefixItems") {
             return;
@@ -312,10 +342,19 @@ impl Narrowing<'_> {
             values.retain(|value| seen.insert(value.to_string()));
             values
         });
-        let Some(lists) = values.as_ref().and_then(|values| lists_of(values, least, most)) else {
-            // Equal items are left out as they pass, so the first ones must differ.
+        if least < 2 {
+            // Equal items are left out as they pass.
+            if let Some(values) = values.filter(|values| values.len() < most) {
+                fields.insert("maxItems".to_owned(), values.len().into());
+            }
+            return;
+        }
+        let lists = values.as_ref().and_then(|values| lists_of(values, least, most));
+        let Some(lists) = lists.filter(|lists| self.affords(lists.iter().map(parts).sum())) else {
+            // The first items must differ for as many to be left.
             let apart = self.resolved(items).and_then(|items| apart(items, values.as_deref(), least));
             if let Some(first) = apart {
+                let first: Vec<Value> = first.into_iter().map(|first| both(items.clone(), first)).collect();
                 fields.insert("prefixItems".to_owned(), first.into());
             }
             return;
