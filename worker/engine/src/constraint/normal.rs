@@ -16,7 +16,7 @@ const COUNTS: [&str; 8] =
 /// them.
 const LARGEST: f64 = 1e18;
 
-/// How much smaller than its upper bound a positive number may be, where only zero is excluded below.
+/// The part of a range that is left out beside a whole number that is excluded, where the range is smaller than 1.
 const LEAST_PART: f64 = 1e-6;
 
 /// Parts of a schema that are looked at for names, and of all definitions that are added.
@@ -174,8 +174,8 @@ fn whole_counts(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Bounds of numbers that the library can follow. A bound of zero that is excluded, beside one that is nearer than 1,
-/// would let zero through.
+/// Bounds of numbers that the library can follow. A whole number that is excluded as a bound, beside a bound that is
+/// nearer than 1, would be let through.
 fn near_bounds(fields: &mut Map<String, Value>) {
     if fields.get("type").is_some_and(|kind| kind == "integer") {
         return;
@@ -196,18 +196,19 @@ fn near_bounds(fields: &mut Map<String, Value>) {
     };
     let upper = tighter(bound("maximum"), bound("exclusiveMaximum"), f64::min);
     let lower = tighter(bound("minimum"), bound("exclusiveMinimum"), f64::max);
-    if bound("exclusiveMinimum") == Some(0.0)
-        && lower == Some(0.0)
-        && upper.is_some_and(|upper| 0.0 < upper && upper < 1.0)
-    {
+    let (Some(lower), Some(upper)) = (lower, upper) else { return };
+    let sliver = (upper - lower) * LEAST_PART;
+    if !(0.0 < sliver && sliver < LEAST_PART) {
+        return;
+    }
+    let is_excluded =
+        |name: &str, bound: f64| fields.get(name).and_then(Value::as_f64) == Some(bound) && bound.fract() == 0.0;
+    if is_excluded("exclusiveMinimum", lower) {
         fields.shift_remove("exclusiveMinimum");
-        fields.insert("minimum".to_owned(), json!(upper.unwrap_or(1.0) * LEAST_PART));
-    } else if bound("exclusiveMaximum") == Some(0.0)
-        && upper == Some(0.0)
-        && lower.is_some_and(|lower| -1.0 < lower && lower < 0.0)
-    {
+        fields.insert("minimum".to_owned(), json!(lower + sliver));
+    } else if is_excluded("exclusiveMaximum", upper) {
         fields.shift_remove("exclusiveMaximum");
-        fields.insert("maximum".to_owned(), json!(lower.unwrap_or(-1.0) * LEAST_PART));
+        fields.insert("maximum".to_owned(), json!(upper - sliver));
     }
 }
 

@@ -52,6 +52,11 @@ fn parts_of(pattern: &str) -> Vec<String> {
                         let letter = rest[2..].chars().next().unwrap_or('@');
                         plain.push_str(&format!("\\x{:02x}", u32::from(letter) % 32));
                     }
+                    // A word's edge is that of the text, or beside what belongs to no word.
+                    Some('b') if plain.is_empty() => plain.push_str(r"(^|\W)"),
+                    Some('b') if rest.len() == 2 => plain.push_str(r"(\W|$)"),
+                    Some('b') if !is_in_class && plain != "^" => return Vec::new(),
+                    Some('b') if !is_in_class => {}
                     // The text that a group matched is not known.
                     Some('1'..='9') if !is_in_class => return Vec::new(),
                     Some(other) => plain.extend(['\\', other]),
@@ -62,10 +67,10 @@ fn parts_of(pattern: &str) -> Vec<String> {
             }
             '(' if !is_in_class && ["(?=", "(?!", "(?<=", "(?<!"].iter().any(|mark| rest.starts_with(mark)) => {
                 let Some(length) = group_length(rest) else { return Vec::new() };
-                if plain == "^"
-                    && let Some(inside) = rest[..length].strip_prefix("(?=")
-                {
-                    demanded.push(format!("^(?:{})", &inside[..inside.len() - 1]));
+                if plain == "^" {
+                    let group = &rest[..length - 1];
+                    demanded.extend(group.strip_prefix("(?=").map(|inside| format!("^(?:{inside})")));
+                    demanded.extend(group.strip_prefix("(?!").and_then(without_start));
                 }
                 length
             }
@@ -83,6 +88,33 @@ fn parts_of(pattern: &str) -> Vec<String> {
     }
     let plain = (plain != pattern).then_some(plain);
     plain.into_iter().chain(demanded).collect()
+}
+
+/// A pattern of texts that do not begin with a text, or do not have it anywhere (`.*` in front of it). Of the latter,
+/// texts of one character are known, and of the same one twice.
+fn without_start(inside: &str) -> Option<String> {
+    let (anywhere, text) = inside.strip_prefix(".*").map_or((false, inside), |text| (true, text));
+    let mut characters = Vec::new();
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        characters.push(match c {
+            '\\' => rest.next().filter(|c| c.is_ascii_punctuation())?,
+            c if c.is_alphanumeric() || "-_@ ,;:!#%&/<>='\"~`".contains(c) => c,
+            _ => return None,
+        });
+    }
+    let escaped = |c: &char| if *c == '^' { r"\^".to_owned() } else { regex_syntax::escape(&c.to_string()) };
+    let all: Vec<String> = characters.iter().map(escaped).collect();
+    match (anywhere, all.as_slice()) {
+        (_, []) => None,
+        (true, [c]) => Some(format!("^[^{c}]*$")),
+        (true, [a, b]) if a == b => Some(format!("^([^{a}]|{a}[^{a}])*{a}?$")),
+        (true, _) => None,
+        (false, all) => {
+            let ways = (0..all.len()).map(|at| format!("{}([^{}]|$)", all[..at].concat(), all[at]));
+            Some(format!("^({})", ways.collect::<Vec<_>>().join("|")))
+        }
+    }
 }
 
 /// Bytes of the group that a pattern begins with.
@@ -114,7 +146,13 @@ mod tests {
     #[test]
     fn en_5_patterns_of_ecmascript_become_those_that_can_be_held_to() {
         for (pattern, parts) in [
-            (r"^(?!\.)(?!.*\.\.)([a-z.]*)[a-z]@[a-z]+$", vec![r"^([a-z.]*)[a-z]@[a-z]+$"]),
+            (
+                r"^(?!\.)(?!.*\.\.)([a-z.]*)[a-z]@[a-z]+$",
+                vec![r"^([a-z.]*)[a-z]@[a-z]+$", r"^(([^\.]|$))", r"^([^\.]|\.[^\.])*\.?$"],
+            ),
+            (r"^(?!no)(?!.*-)(?!.*ab)[a-z-]+$", vec!["^[a-z-]+$", "^(([^n]|$)|n([^o]|$))", r"^[^\-]*$"]),
+            (r"\bto\b", vec![r"(^|\W)to(\W|$)"]),
+            (r"a\bto", vec![]),
             (r"^(?=.*[0-9])(?=.{4,})[a-z0-9(?=]+\Z", vec![r"^[a-z0-9(?=]+$", "^(?:.*[0-9])", "^(?:.{4,})"]),
             (r"a(?<!b)\cJ", vec![r"a\x0a"]),
             (r"^(a|b)\1$", vec![]),

@@ -175,12 +175,19 @@ static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
         case(
             object(
                 json!({"x": {
-                    "type": "string", "format": "email",
+                    "type": "string",
                     "pattern": r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$",
                 }}),
                 json!({"required": ["x"]}),
             ),
             vec![json!({"x": "ann.lee@mail.example.org"})],
+        ),
+        case(
+            object(
+                json!({"x": {"type": "string", "pattern": r"^(?!no)(?!-)(?!.*--)[a-z-]{2,}$"}}),
+                json!({"required": ["x"]}),
+            ),
+            vec![json!({"x": "yes-no"})],
         ),
         case(
             object(
