@@ -11,19 +11,29 @@ const MOST_VARIANTS: usize = 24;
 /// How deep references and branches are followed.
 const MOST_DEPTH: usize = 12;
 
+/// Schemas that are looked at.
+const MOST_STEPS: usize = 1_000;
+
 /// Schemas without `allOf`, `anyOf`, `oneOf` and `$ref`, of which one holds where the schema does. A value of several
 /// branches of `oneOf` is not told from others. `None` where there are too many.
 pub(super) fn variants(schema: &Map<String, Value>, root: &Value) -> Option<Vec<Map<String, Value>>> {
-    within(schema, root, MOST_DEPTH)
+    let mut left = MOST_STEPS;
+    within(schema, root, MOST_DEPTH, &mut left)
 }
 
-fn within(schema: &Map<String, Value>, root: &Value, depth: usize) -> Option<Vec<Map<String, Value>>> {
+fn within(
+    schema: &Map<String, Value>,
+    root: &Value,
+    depth: usize,
+    left: &mut usize,
+) -> Option<Vec<Map<String, Value>>> {
     let depth = depth.checked_sub(1)?;
+    *left = left.checked_sub(1)?;
     let mut base = schema.clone();
     let [all, any, one, _] = ["allOf", "anyOf", "oneOf", "$ref"].map(|name| base.shift_remove(name));
-    let of = |schema: &Value| match schema {
+    let mut of = |schema: &Value| match schema {
         Value::Bool(true) => Some(vec![Map::new()]),
-        Value::Object(fields) => within(fields, root, depth),
+        Value::Object(fields) => within(fields, root, depth, left),
         _ => Some(Vec::new()),
     };
     let mut found = vec![base];
@@ -35,7 +45,7 @@ fn within(schema: &Map<String, Value>, root: &Value, depth: usize) -> Option<Vec
         found = crossed(&found, &of(&part)?)?;
     }
     for branches in [any, one].into_iter().filter_map(listed) {
-        let branches: Option<Vec<_>> = branches.iter().map(of).collect();
+        let branches: Option<Vec<_>> = branches.iter().map(&mut of).collect();
         found = crossed(&found, &branches?.concat())?;
     }
     Some(found)

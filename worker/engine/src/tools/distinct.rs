@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use super::values::referred;
 
-/// How deep references and branches are followed.
-const MOST_DEPTH: usize = 12;
+/// Schemas that may hold of a value and are looked at.
+const MOST_PARTS: usize = 64;
 
 /// Passes the arguments of one call on, in pieces.
 #[derive(Clone, Debug, Default)]
@@ -245,24 +245,22 @@ fn inner(schemas: &[Value], is_list: bool, key: &str, index: usize, root: &Value
     schemas.iter().flat_map(of).collect()
 }
 
-/// A schema and all that may hold beside it, by themselves.
+/// A schema and all that may hold beside it, each once.
 fn parts(schema: &Value, root: &Value) -> Vec<Value> {
-    fn add(schema: &Value, root: &Value, depth: usize, all: &mut Vec<Value>) {
-        let (Some(fields), Some(depth)) = (schema.as_object(), depth.checked_sub(1)) else { return };
-        all.push(schema.clone());
-        for name in ["allOf", "anyOf", "oneOf"] {
-            for part in fields.get(name).and_then(Value::as_array).into_iter().flatten() {
-                add(part, root, depth, all);
-            }
+    let mut left = vec![schema];
+    let mut all: Vec<&Value> = Vec::new();
+    while let Some(schema) = left.pop() {
+        let Some(fields) = schema.as_object() else { continue };
+        if all.len() >= MOST_PARTS || all.iter().any(|known| std::ptr::eq(*known, schema)) {
+            continue;
         }
-        for name in ["then", "else"] {
-            fields.get(name).into_iter().for_each(|part| add(part, root, depth, all));
-        }
-        referred(fields, root).into_iter().for_each(|part| add(part, root, depth, all));
+        all.push(schema);
+        let branches = ["allOf", "anyOf", "oneOf"].into_iter().filter_map(|name| fields.get(name)?.as_array());
+        left.extend(branches.flatten());
+        left.extend(["then", "else"].into_iter().filter_map(|name| fields.get(name)));
+        left.extend(referred(fields, root));
     }
-    let mut all = Vec::new();
-    add(schema, root, MOST_DEPTH, &mut all);
-    all
+    all.into_iter().cloned().collect()
 }
 
 /// Whether a schema has lists without equal items, or objects with keys that no schema names.

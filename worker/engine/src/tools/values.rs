@@ -1,5 +1,7 @@
 //! The values that a schema allows, as they are spelled between tags: texts without quotes, and all else as JSON.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value};
 
 use super::numbers;
@@ -11,6 +13,9 @@ pub(super) struct Kinds(u8);
 
 /// A schema, and how deep its references may lead.
 const MOST_DEPTH: usize = 24;
+
+/// Schemas that are looked at for their kinds. References that lead to each other would have no end.
+const MOST_STEPS: usize = 2_000;
 
 /// Keywords that only describe, or that are read elsewhere.
 const DESCRIBING: [&str; 18] = [
@@ -146,14 +151,16 @@ impl Kinds {
 
 /// The kinds of values that a schema may allow. `root` has what its references name.
 pub(super) fn kinds(schema: &Value, root: &Value) -> Kinds {
-    kinds_within(schema, root, MOST_DEPTH)
+    kinds_within(schema, root, MOST_DEPTH, &Cell::new(MOST_STEPS))
 }
 
-fn kinds_within(schema: &Value, root: &Value, depth: usize) -> Kinds {
-    let (Value::Object(fields), Some(depth)) = (schema, depth.checked_sub(1)) else {
+fn kinds_within(schema: &Value, root: &Value, depth: usize, left: &Cell<usize>) -> Kinds {
+    let steps = left.get();
+    left.set(steps.saturating_sub(1));
+    let (Value::Object(fields), Some(depth), 1..) = (schema, depth.checked_sub(1), steps) else {
         return if *schema == Value::Bool(false) { Kinds::NONE } else { Kinds::ALL };
     };
-    let inside = |schema: &Value| kinds_within(schema, root, depth);
+    let inside = |schema: &Value| kinds_within(schema, root, depth, left);
     let mut all = fields.get("type").map_or(Kinds::ALL, Kinds::named);
     if let Some(values) = values_of(fields) {
         all = all.and(values.iter().map(|value| Kinds::of(value)).fold(Kinds::NONE, Kinds::or));

@@ -57,6 +57,26 @@ pub(super) unsafe fn with_registers<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
+/// The product by two registers of the right sizes.
+macro_rules! multiply_tiles {
+    ($first:tt, $second:tt, $activations:ident, $quants:ident, $sums:ident) => {
+        asm!(
+            "tilezero tmm0",
+            concat!("tileloadd ", $first, ", [{activations} + {row}*1]"),
+            concat!("tileloadd ", $second, ", [{quants} + {stride}*1]"),
+            concat!("tdpbsud tmm0, ", $first, ", ", $second),
+            "tilestored [{sums} + {stride}*1], tmm0",
+            activations = in(reg) $activations,
+            quants = in(reg) $quants,
+            sums = in(reg) $sums,
+            row = in(reg) ROW_BYTES,
+            stride = in(reg) 64_usize,
+            out("tmm0") _, out($first) _, out($second) _,
+            options(nostack, preserves_flags),
+        )
+    };
+}
+
 /// The sums of the products of unsigned quants, 4 or 8 units of them, with the units of signed activations from `first`
 /// on.
 ///
@@ -72,35 +92,9 @@ pub(super) unsafe fn product(quants: &[[u8; 64]], words: &[[i32; 8]; ROWS], firs
     // their halves on, are read; quants are as many rows of 64 bytes as the assertion says; sums are 16 rows of 64.
     unsafe {
         if quants.len() == 8 {
-            asm!(
-                "tilezero tmm0",
-                "tileloadd tmm1, [{activations} + {row}*1]",
-                "tileloadd tmm2, [{quants} + {stride}*1]",
-                "tdpbsud tmm0, tmm1, tmm2",
-                "tilestored [{sums} + {stride}*1], tmm0",
-                activations = in(reg) activations,
-                quants = in(reg) quants_at,
-                sums = in(reg) sums,
-                row = in(reg) ROW_BYTES,
-                stride = in(reg) 64_usize,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _,
-                options(nostack, preserves_flags),
-            );
+            multiply_tiles!("tmm1", "tmm2", activations, quants_at, sums);
         } else {
-            asm!(
-                "tilezero tmm0",
-                "tileloadd tmm3, [{activations} + {row}*1]",
-                "tileloadd tmm4, [{quants} + {stride}*1]",
-                "tdpbsud tmm0, tmm3, tmm4",
-                "tilestored [{sums} + {stride}*1], tmm0",
-                activations = in(reg) activations,
-                quants = in(reg) quants_at,
-                sums = in(reg) sums,
-                row = in(reg) ROW_BYTES,
-                stride = in(reg) 64_usize,
-                out("tmm0") _, out("tmm3") _, out("tmm4") _,
-                options(nostack, preserves_flags),
-            );
+            multiply_tiles!("tmm3", "tmm4", activations, quants_at, sums);
         }
     }
 }

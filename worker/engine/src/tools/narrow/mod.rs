@@ -112,9 +112,12 @@ impl Narrowing<'_> {
 
     /// `if`, `then` and `else`: the first two hold, or the last one and not the first.
     fn condition(&self, fields: &mut Map<String, Value>, also: &mut Vec<Value>) {
-        let Some(condition) = fields.get("if").filter(|condition| self.affords(2 * parts(condition))).cloned() else {
+        let Some(condition) = fields.get("if").cloned() else { return };
+        // Both may stand in two places.
+        let more: usize = ["if", "then", "else"].iter().filter_map(|name| fields.get(*name)).map(parts).sum();
+        if !self.affords(2 * more) {
             return;
-        };
+        }
         let [then, other] = ["then", "else"].map(|name| fields.get(name).cloned().unwrap_or(Value::Bool(true)));
         let holds = both(self.of(condition.clone()), then.clone());
         let or = match self.negated(&condition, fields, MOST_DEPTH) {
@@ -256,6 +259,9 @@ impl Narrowing<'_> {
                     *schema = Value::Bool(false);
                 });
             }
+            if is_open && !self.affords(values.len().saturating_mul(parts(&other))) {
+                return;
+            }
             if is_open {
                 let named = fields.entry("properties").or_insert_with(|| json!({}));
                 for value in values {
@@ -293,7 +299,8 @@ impl Narrowing<'_> {
             return;
         }
         let items = fields.get("items").cloned().unwrap_or(Value::Bool(true));
-        if items.is_array() {
+        let more = parts(&contained).saturating_add(parts(&items)).saturating_mul(least as usize + 2);
+        if items.is_array() || !self.affords(more) {
             return;
         }
         let mut first = fields.get("prefixItems").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -353,7 +360,7 @@ impl Narrowing<'_> {
         let Some(lists) = lists.filter(|lists| self.affords(lists.iter().map(parts).sum())) else {
             // The first items must differ for as many to be left.
             let apart = self.resolved(items).and_then(|items| apart(items, values.as_deref(), least));
-            if let Some(first) = apart {
+            if let Some(first) = apart.filter(|first| self.affords(parts(items) * first.len())) {
                 let first: Vec<Value> = first.into_iter().map(|first| both(items.clone(), first)).collect();
                 fields.insert("prefixItems".to_owned(), first.into());
             }

@@ -307,3 +307,36 @@ proptest! {
         prop_assert!(validator.is_valid(&value), "{:?} {}: {} from {}", format, schema, arguments, call);
     }
 }
+
+/// Schemas that would grow with each level stay within bounds.
+#[test]
+fn en_5_a_hostile_schema_of_a_tool_does_not_grow_without_bounds() {
+    let nested = |wrap: fn(Value) -> Value| (0..24).fold(json!({"type": "integer"}), |inside, _| wrap(inside));
+    let names: Vec<String> = (0..40).map(|number| format!("k{number}")).collect();
+    let named = (0..24).fold(
+        json!({"type": "integer"}),
+        |inside, _| json!({"type": "object", "propertyNames": {"enum": names}, "additionalProperties": inside}),
+    );
+    let selves: Vec<Value> =
+        (0..12).map(|_| json!({"$ref": "#/$defs/self"})).chain([json!({"type": "null"})]).collect();
+    for schema in [
+        named,
+        nested(|inside| json!({"type": "array", "contains": inside, "minContains": 9})),
+        nested(|inside| json!({"if": {"minimum": 1}, "then": inside, "else": {"pattern": "a"}})),
+        nested(|inside| json!({"oneOf": [inside.clone(), {"required": ["a"]}, {"minItems": 2}]})),
+        json!({"$ref": "#/$defs/self"}),
+    ] {
+        let schema = json!({
+            "type": "object", "properties": {"x": schema}, "required": ["x"], "uniqueItems": true,
+            "$defs": {"self": {"anyOf": selves}},
+        });
+        for format in [ToolFormat::QwenCoder, ToolFormat::Gemma, ToolFormat::MistralNamed] {
+            let plan = plan(format, &schema);
+            let size =
+                plan.grammar(&crate::tools::ToolMarkers::default()).map_or(0, |grammar| format!("{grammar:?}").len());
+            assert!(size < 8 << 20, "{format:?}: {size} bytes of {schema}");
+        }
+        let read = arguments_read(&plan(ToolFormat::MistralNamed, &schema), "[TOOL_CALLS]f[ARGS]{\"x\": {\"x\": []}}");
+        assert_eq!(read, "{\"x\": {\"x\": []}}");
+    }
+}
