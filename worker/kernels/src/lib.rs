@@ -15,7 +15,8 @@ mod ran;
 mod table_of_kernels;
 
 pub use attention::{
-    AttentionHeads, AttentionRows, HeadNorm, HostKv, KvElement, PAGE, PageShape, RopePlanes, Rotation, SequenceRows,
+    AttentionHeads, AttentionRows, HeadNorm, HostKv, KvElement, KvValues, NormOrder, PAGE, PageShape, RopePlanes,
+    Rotation, SequenceRows,
 };
 pub use exp::exp;
 pub use floats::product::{Sizes, WORTH_SHARING, product};

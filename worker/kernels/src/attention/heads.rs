@@ -17,6 +17,17 @@ pub struct HeadNorm<'a> {
     pub weight: &'a [f32],
     /// The number that is added to the mean of squares.
     pub eps: f32,
+    /// Whether it comes before the rotation or behind it.
+    pub order: NormOrder,
+}
+
+/// The place of a head's norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormOrder {
+    /// Before the rotation, as in Qwen3.
+    BeforeRotation,
+    /// Behind the rotation, as in Hunyuan.
+    AfterRotation,
 }
 
 impl HeadNorm<'_> {
@@ -43,22 +54,40 @@ impl HeadNorm<'_> {
     }
 }
 
-/// Cosines and sines of all rows of a step, `[rows, head_dim / 2]` each.
+/// Cosines and sines of all rows of a step, `[rows, planes]` each.
 #[derive(Clone, Copy)]
 pub struct Rotation<'a> {
     /// The pairs of elements that are rotated together.
     pub planes: RopePlanes,
+    /// The first element of a head that is rotated.
+    pub first: usize,
+    /// Elements of a head that are rotated: two for each plane.
+    pub width: usize,
     /// Cosines.
     pub cos: &'a [f32],
     /// Sines.
     pub sin: &'a [f32],
 }
 
+/// A head's norm and its rotation, in their order.
+#[inline(always)]
+pub(super) fn prepare(norm: Option<HeadNorm<'_>>, rotation: Rotation<'_>, row: usize, head: &mut [f32]) {
+    let in_order = |order| norm.filter(|norm| norm.order == order);
+    if let Some(norm) = in_order(NormOrder::BeforeRotation) {
+        norm.apply(head);
+    }
+    rotation.apply(row, head);
+    if let Some(norm) = in_order(NormOrder::AfterRotation) {
+        norm.apply(head);
+    }
+}
+
 impl Rotation<'_> {
     /// Turns a head of a row in place.
     #[inline(always)]
     pub(super) fn apply(self, row: usize, head: &mut [f32]) {
-        let half = head.len() / 2;
+        let half = self.width / 2;
+        let head = &mut head[self.first..][..self.width];
         let (cos, sin) = (&self.cos[row * half..][..half], &self.sin[row * half..][..half]);
         match self.planes {
             RopePlanes::Halves => {

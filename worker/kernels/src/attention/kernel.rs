@@ -3,6 +3,8 @@
 //!
 //! Every sum runs in one order, whatever the number of rows, so a row's result does not depend on who shares the call.
 
+use std::ops::Range;
+
 use pulp::NullaryFnOnce;
 
 use crate::exp::exp;
@@ -102,8 +104,10 @@ impl RunningSoftmax {
 pub(super) struct SoftmaxBlock<'a> {
     /// `[rows, BLOCK]`: scores on the way in, weights on the way out; 0 for keys that a row does not see.
     pub(super) scores: &'a mut [f32],
-    /// `[rows]`: how many of the block's keys each row sees.
-    pub(super) seen: &'a [usize],
+    /// `[rows]`: the block's keys that each row sees.
+    pub(super) seen: &'a [Range<usize>],
+    /// The bound of scores, which the hyperbolic tangent keeps them within.
+    pub(super) softcap: Option<f32>,
     pub(super) running: &'a mut [RunningSoftmax],
     /// `[rows, width]`.
     pub(super) mixed: &'a mut [f32],
@@ -117,16 +121,21 @@ impl NullaryFnOnce for SoftmaxBlock<'_> {
     fn call(self) {
         let rows = self.scores.as_chunks_mut::<BLOCK>().0.iter_mut().zip(self.mixed.chunks_exact_mut(self.width));
         for (((scores, mixed), seen), running) in rows.zip(self.seen).zip(self.running) {
-            if *seen == 0 {
+            if seen.is_empty() {
                 *scores = [0.0; BLOCK];
                 continue;
             }
+            if let Some(bound) = self.softcap {
+                within(scores, bound);
+            }
             // Filled before and after: with a choice inside of them the loops would not become vector instructions.
-            scores[*seen..].fill(f32::NEG_INFINITY);
+            scores[seen.end..].fill(f32::NEG_INFINITY);
+            scores[..seen.start].fill(f32::NEG_INFINITY);
             let before = running.largest;
             let largest = largest(scores, before);
             weights(scores, largest);
-            scores[*seen..].fill(0.0);
+            scores[seen.end..].fill(0.0);
+            scores[..seen.start].fill(0.0);
             let sum = sum(scores);
             let kept = exp(before - largest);
             *running = RunningSoftmax { largest, sum: running.sum.mul_add(kept, sum) };
@@ -134,6 +143,16 @@ impl NullaryFnOnce for SoftmaxBlock<'_> {
                 mixed.iter_mut().for_each(|mixed| *mixed *= kept);
             }
         }
+    }
+}
+
+/// `bound * tanh(score / bound)` (Gemma Team, 2024, arXiv 2408.00118).
+#[inline(always)]
+fn within(scores: &mut [f32; BLOCK], bound: f32) {
+    let twice = 2.0 / bound;
+    for score in scores {
+        // Of large numbers the quotient is 0 or 2 to the bit, and no number stays none.
+        *score = bound * (1.0 - 2.0 / (exp(*score * twice) + 1.0));
     }
 }
 

@@ -22,9 +22,10 @@ use std::ops::Range;
 use pulp::NullaryFnOnce;
 use rayon::prelude::*;
 
-pub use cache::{HostKv, PageShape};
+pub use cache::{HostKv, KvValues, PageShape};
 pub use element::KvElement;
-pub use heads::{HeadNorm, RopePlanes, Rotation};
+pub use heads::{HeadNorm, NormOrder, RopePlanes, Rotation};
+use heads::prepare;
 pub use segment::PAGE;
 
 use cache::HeadWriter;
@@ -39,15 +40,23 @@ const QUERIES: usize = 64;
 /// Pieces of work per core, so that one that is late does not make all others wait.
 const PIECES: usize = 4;
 
-/// The heads of a layer.
-#[derive(Clone, Copy)]
+/// The heads of a layer, and what they see.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionHeads {
     /// Query heads.
     pub heads: usize,
     /// Key heads; a divisor of `heads`.
     pub kv_heads: usize,
-    /// Elements of a head.
+    /// Elements of a query and of a key.
     pub head_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// The factor on scores.
+    pub scale: f32,
+    /// The keys that a row sees, its own included; all before it without a window.
+    pub window: Option<usize>,
+    /// The bound of scores, which the hyperbolic tangent keeps them within.
+    pub softcap: Option<f32>,
 }
 
 /// The rows of one step, as they come from the projections.
@@ -56,8 +65,10 @@ pub struct AttentionRows<'a> {
     pub query: &'a [f32],
     /// `[rows, kv_heads, head_dim]`.
     pub key: &'a [f32],
-    /// `[rows, kv_heads, head_dim]`.
+    /// `[rows, kv_heads, value_dim]`; of no use where values are in the keys.
     pub value: &'a [f32],
+    /// `[heads]`: each head's score for no value, part of the softmax (Xiao et al., 2023, arXiv 2309.17453).
+    pub sinks: Option<&'a [f32]>,
     /// The norm of query heads.
     pub query_norm: Option<HeadNorm<'a>>,
     /// The norm of key heads.
@@ -76,15 +87,22 @@ pub struct SequenceRows {
 }
 
 impl AttentionHeads {
-    /// Writes each sequence's new keys and values behind its past and attends: `[rows, heads, head_dim]`. Places cover
+    /// Heads that see all keys before them, with values as wide as keys and the usual scale.
+    pub fn plain(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
+        let scale = (head_dim as f32).sqrt().recip();
+        Self { heads, kv_heads, head_dim, value_dim: head_dim, scale, window: None, softcap: None }
+    }
+
+    /// Writes each sequence's new keys and values behind its past and attends: `[rows, heads, value_dim]`. Places cover
     /// the rows in their order; `kv` has one entry per place, with pages for all its tokens.
     pub fn attend(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &mut [HostKv<'_>]) -> Vec<f32> {
         self.write(rows, places, kv);
-        let mut out = vec![0.0; rows.query.len()];
+        let mut out = vec![0.0; rows.query.len() / self.head_dim.max(1) * self.value_dim];
         let mut pieces = self.pieces(places, &mut out);
         let kv: &[HostKv<'_>] = kv;
         let work = |piece: &AttentionPiece<'_>| {
-            piece.rows.len() * self.group() * self.head_dim * (piece.past + piece.rows.end)
+            let keys = (piece.past + piece.rows.end).min(self.window.map_or(usize::MAX, |keys| keys + QUERIES));
+            piece.rows.len() * self.group() * self.head_dim * keys
         };
         if pieces.iter().map(work).sum::<usize>() < WORTH_SHARING {
             let mut scratch = Scratch::default();
@@ -126,7 +144,7 @@ impl AttentionHeads {
     /// The work, cut by sequence, tile of rows and key head. Each piece has the places of its results.
     fn pieces<'o>(self, places: &[SequenceRows], out: &'o mut [f32]) -> Vec<AttentionPiece<'o>> {
         let height = (QUERIES / self.group().max(1)).max(1);
-        let width = self.group() * self.head_dim;
+        let width = self.group() * self.value_dim;
         let mut pieces = Vec::new();
         let mut slices = out.chunks_exact_mut(width.max(1));
         for (sequence, place) in places.iter().enumerate() {
@@ -160,8 +178,8 @@ impl AttentionHeads {
         scratch: &mut Scratch,
     ) {
         let tile = self.tile(rows, piece);
-        let mixed = tile.attend(&kv[piece.sequence], piece.head, self.head_dim, scratch);
-        self.write_out(piece, &mixed);
+        let mixed = tile.attend(&kv[piece.sequence], piece.head, scratch);
+        self.write_out(rows, piece, &mixed);
     }
 
     /// Few pieces with many keys each: segments are what is shared among cores.
@@ -173,12 +191,13 @@ impl AttentionHeads {
         wanted: usize,
     ) {
         let tiles: Vec<QueryTile> = pieces.iter().map(|piece| self.tile(rows, piece)).collect();
-        let all: usize = tiles.iter().map(QueryTile::segments).sum();
+        let all: usize = tiles.iter().map(|tile| tile.segments().len()).sum();
         let run = all.div_ceil(wanted).max(1);
         let mut jobs = Vec::new();
         for (index, tile) in tiles.iter().enumerate() {
-            let count = tile.segments();
-            jobs.extend((0..count).step_by(run).map(|first| (index, first..(first + run).min(count))));
+            let segments = tile.segments();
+            let end = segments.end;
+            jobs.extend(segments.step_by(run).map(|first| (index, first..(first + run).min(end))));
         }
         let parts: Vec<Vec<Mixed>> = jobs
             .par_iter()
@@ -186,25 +205,27 @@ impl AttentionHeads {
             .map_init(Scratch::default, |scratch, (index, segments)| {
                 let (tile, piece) = (&tiles[*index], &pieces[*index]);
                 let of_segment = |segment| {
-                    let mut mixed = Mixed::nothing(tile.seen.len(), self.head_dim);
+                    let mut mixed = Mixed::nothing(tile.seen.len(), self.value_dim);
                     tile.attend_segment(&kv[piece.sequence], piece.head, segment, &mut mixed, scratch);
                     mixed
                 };
                 segments.clone().map(of_segment).collect()
             })
             .collect();
-        let mut totals: Vec<Mixed> = tiles.iter().map(|tile| Mixed::nothing(tile.seen.len(), self.head_dim)).collect();
+        let mut totals: Vec<Mixed> =
+            tiles.iter().map(|tile| Mixed::nothing(tile.seen.len(), self.value_dim)).collect();
         for ((index, _), parts) in jobs.iter().zip(&parts) {
             parts.iter().for_each(|part| totals[*index].merge(part));
         }
         for (piece, total) in pieces.iter_mut().zip(&totals) {
-            self.write_out(piece, total);
+            self.write_out(rows, piece, total);
         }
     }
 
-    fn write_out(self, piece: &mut AttentionPiece<'_>, mixed: &Mixed) {
+    fn write_out(self, rows: &AttentionRows<'_>, piece: &mut AttentionPiece<'_>, mixed: &Mixed) {
+        let sinks = rows.sinks.map(|sinks| &sinks[piece.head * self.group()..][..self.group()]);
         for (row, out) in piece.out.iter_mut().enumerate() {
-            mixed.write(row * self.group(), self.head_dim, out);
+            mixed.write(row * self.group(), self.value_dim, sinks, out);
         }
     }
 
@@ -221,8 +242,12 @@ impl AttentionHeads {
             head: piece.head,
             queries: &mut queries,
         });
-        let seen = piece.rows.clone().flat_map(|row| std::iter::repeat_n(piece.past + row + 1, group)).collect();
-        QueryTile { queries, seen }
+        let seen = |row: usize| {
+            let end = piece.past + row + 1;
+            end.saturating_sub(self.window.unwrap_or(usize::MAX))..end
+        };
+        let seen = piece.rows.clone().flat_map(|row| std::iter::repeat_n(seen(row), group)).collect();
+        QueryTile { queries, seen, softcap: self.softcap }
     }
 }
 
@@ -253,16 +278,16 @@ impl NullaryFnOnce for WriteHead<'_, '_> {
 
     #[inline(always)]
     fn call(mut self) {
-        let AttentionHeads { kv_heads, head_dim, .. } = self.heads;
+        let AttentionHeads { kv_heads, head_dim, value_dim, .. } = self.heads;
+        let in_keys = self.rows.value.is_empty();
         let mut key = vec![0.0; head_dim];
         for (number, row) in self.place.rows.clone().enumerate() {
             let at = (row * kv_heads + self.head) * head_dim;
             key.copy_from_slice(&self.rows.key[at..][..head_dim]);
-            if let Some(norm) = self.rows.key_norm {
-                norm.apply(&mut key);
-            }
-            self.rows.rotation.apply(row, &mut key);
-            self.writer.write(self.place.past + number, &key, &self.rows.value[at..][..head_dim]);
+            prepare(self.rows.key_norm, self.rows.rotation, row, &mut key);
+            let at = (row * kv_heads + self.head) * value_dim;
+            let value = if in_keys { &[] } else { &self.rows.value[at..][..value_dim] };
+            self.writer.write(self.place.past + number, &key, value);
         }
     }
 }
@@ -285,15 +310,12 @@ impl NullaryFnOnce for Queries<'_> {
         let AttentionHeads { heads, head_dim, .. } = self.heads;
         let width = self.heads.group() * head_dim;
         // Scores are products with the query, so scaling it costs `head_dim` per row in place of one per key.
-        let scale = (head_dim as f32).sqrt().recip();
+        let scale = self.heads.scale;
         for (number, queries) in self.queries.chunks_exact_mut(width).enumerate() {
             let row = self.first + number;
             queries.copy_from_slice(&self.rows.query[row * heads * head_dim + self.head * width..][..width]);
             for query in queries.chunks_exact_mut(head_dim) {
-                if let Some(norm) = self.rows.query_norm {
-                    norm.apply(query);
-                }
-                self.rows.rotation.apply(row, query);
+                prepare(self.rows.query_norm, self.rows.rotation, row, query);
                 query.iter_mut().for_each(|x| *x *= scale);
             }
         }

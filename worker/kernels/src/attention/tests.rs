@@ -31,24 +31,33 @@ struct Example {
     cos: Vec<f32>,
     sin: Vec<f32>,
     norm: Option<Vec<f32>>,
+    order: NormOrder,
+    sinks: Option<Vec<f32>>,
     planes: RopePlanes,
+    /// Elements of a head that are rotated, from the first on.
+    rotated: Range<usize>,
+    in_keys: bool,
     kept: KvElement,
 }
 
 impl Example {
     fn new(heads: AttentionHeads, tokens: usize, salt: usize) -> Self {
-        let AttentionHeads { heads: q, kv_heads, head_dim } = heads;
+        let AttentionHeads { heads: q, kv_heads, head_dim, value_dim, .. } = heads;
         let angles = (0..tokens).flat_map(|at| (0..head_dim / 2).map(move |plane| at as f32 / (plane + 1) as f32));
         let (sin, cos) = angles.map(f32::sin_cos).unzip();
         Self {
             heads,
             query: numbers(tokens * q * head_dim, salt).into_iter().map(|x| 6.0 * x).collect(),
             key: numbers(tokens * kv_heads * head_dim, salt + 1),
-            value: numbers(tokens * kv_heads * head_dim, salt + 2),
+            value: numbers(tokens * kv_heads * value_dim, salt + 2),
             cos,
             sin,
             norm: None,
+            order: NormOrder::BeforeRotation,
+            sinks: None,
             planes: RopePlanes::Halves,
+            rotated: 0..head_dim,
+            in_keys: false,
             kept: KvElement::F16,
         }
     }
@@ -58,8 +67,9 @@ impl Example {
     }
 
     fn cache(&self) -> Pages {
-        let AttentionHeads { kv_heads, head_dim, .. } = self.heads;
-        Pages { shape: PageShape { kv_heads, head_dim, kept: self.kept }, pages: Vec::new() }
+        let AttentionHeads { kv_heads, head_dim, value_dim, .. } = self.heads;
+        let values = if self.in_keys { KvValues::InKeys(value_dim) } else { KvValues::Apart(value_dim) };
+        Pages { shape: PageShape { kv_heads, head_dim, values, kept: self.kept }, pages: Vec::new() }
     }
 
     /// Attends to some tokens behind those that the cache holds.
@@ -78,40 +88,51 @@ impl Example {
 
     /// By definition, in f64, with keys and values rounded as the cache does.
     fn exactly(&self, row: usize, head: usize) -> Vec<f64> {
-        let AttentionHeads { heads, kv_heads, head_dim } = self.heads;
+        let AttentionHeads { heads, kv_heads, head_dim, value_dim, scale, window, softcap } = self.heads;
+        let normed = |x: &mut Vec<f64>, order| {
+            let Some(weight) = self.norm.as_ref().filter(|_| self.order == order) else { return };
+            let scale = (x.iter().map(|x| x * x).sum::<f64>() / head_dim as f64 + 1e-6).sqrt().recip();
+            x.iter_mut().zip(weight).for_each(|(x, weight)| *x *= scale * f64::from(*weight));
+        };
         let prepared = |all: &[f32], at: usize, row: usize| -> Vec<f32> {
             let mut x: Vec<f64> = all[at * head_dim..][..head_dim].iter().map(|x| f64::from(*x)).collect();
-            if let Some(weight) = &self.norm {
-                let scale = (x.iter().map(|x| x * x).sum::<f64>() / head_dim as f64 + 1e-6).sqrt().recip();
-                x.iter_mut().zip(weight).for_each(|(x, weight)| *x *= scale * f64::from(*weight));
-            }
+            normed(&mut x, NormOrder::BeforeRotation);
             let mut turned = x.clone();
-            for plane in 0..head_dim / 2 {
+            let planes = self.rotated.len() / 2;
+            for plane in 0..planes {
                 let (a, b) = match self.planes {
-                    RopePlanes::Halves => (plane, plane + head_dim / 2),
+                    RopePlanes::Halves => (plane, plane + planes),
                     RopePlanes::Neighbours => (2 * plane, 2 * plane + 1),
                 };
+                let (a, b) = (a + self.rotated.start, b + self.rotated.start);
                 let angle = row * (head_dim / 2) + plane;
                 let (cos, sin) = (f64::from(self.cos[angle]), f64::from(self.sin[angle]));
                 (turned[a], turned[b]) = (x[a] * cos - x[b] * sin, x[a] * sin + x[b] * cos);
             }
+            normed(&mut turned, NormOrder::AfterRotation);
             turned.into_iter().map(|x| x as f32).collect()
         };
         let query = prepared(&self.query, row * heads + head, row);
         let shared = head / (heads / kv_heads);
-        let scores: Vec<f64> = (0..=row)
-            .map(|at| {
-                let key = self.rounded(&prepared(&self.key, at * kv_heads + shared, at));
-                let dot: f64 = query.iter().zip(&key).map(|(q, k)| f64::from(*q) * k).sum();
-                dot / (head_dim as f64).sqrt()
-            })
-            .collect();
-        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let seen = (row + 1).saturating_sub(window.unwrap_or(usize::MAX))..row + 1;
+        let keys: Vec<Vec<f64>> =
+            seen.clone().map(|at| self.rounded(&prepared(&self.key, at * kv_heads + shared, at))).collect();
+        let score = |key: &Vec<f64>| {
+            let dot: f64 = query.iter().zip(key).map(|(q, k)| f64::from(*q) * k).sum();
+            let score = dot * f64::from(scale);
+            softcap.map_or(score, |bound| f64::from(bound) * (score / f64::from(bound)).tanh())
+        };
+        let scores: Vec<f64> = keys.iter().map(score).collect();
+        let sink = self.sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
+        let largest = scores.iter().copied().fold(sink, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
-        let whole: f64 = weights.iter().sum();
-        let value = |at: usize| self.rounded(&self.value[(at * kv_heads + shared) * head_dim..][..head_dim]);
-        let values: Vec<Vec<f64>> = (0..=row).map(value).collect();
-        (0..head_dim).map(|i| (0..=row).map(|at| weights[at] * values[at][i]).sum::<f64>() / whole).collect()
+        let whole: f64 = weights.iter().sum::<f64>() + (sink - largest).exp();
+        let value = |at: usize| match self.in_keys {
+            true => keys[at - seen.start][..value_dim].to_vec(),
+            false => self.rounded(&self.value[(at * kv_heads + shared) * value_dim..][..value_dim]),
+        };
+        let values: Vec<Vec<f64>> = seen.clone().map(value).collect();
+        (0..value_dim).map(|i| weights.iter().zip(&values).map(|(w, value)| w * value[i]).sum::<f64>() / whole).collect()
     }
 
     /// One head of a key or a value as the cache rounds it.
@@ -153,7 +174,7 @@ impl Pages {
 /// Tokens of several sequences in one step.
 fn together(steps: &mut [(&Example, &mut Pages, Range<usize>)]) -> Vec<f32> {
     let first = steps[0].0;
-    let AttentionHeads { heads, kv_heads, head_dim } = first.heads;
+    let AttentionHeads { heads, kv_heads, head_dim, value_dim, .. } = first.heads;
     let (mut query, mut key, mut value) = (Vec::new(), Vec::new(), Vec::new());
     let (mut cos, mut sin, mut places) = (Vec::new(), Vec::new(), Vec::new());
     let mut row = 0;
@@ -161,27 +182,39 @@ fn together(steps: &mut [(&Example, &mut Pages, Range<usize>)]) -> Vec<f32> {
         kv.reserve(tokens.end);
         query.extend_from_slice(Example::part(&example.query, heads, head_dim, tokens.clone()));
         key.extend_from_slice(Example::part(&example.key, kv_heads, head_dim, tokens.clone()));
-        value.extend_from_slice(Example::part(&example.value, kv_heads, head_dim, tokens.clone()));
-        cos.extend_from_slice(Example::part(&example.cos, 1, head_dim / 2, tokens.clone()));
-        sin.extend_from_slice(Example::part(&example.sin, 1, head_dim / 2, tokens.clone()));
+        if !example.in_keys {
+            value.extend_from_slice(Example::part(&example.value, kv_heads, value_dim, tokens.clone()));
+        }
+        for at in tokens.clone() {
+            let planes = at * (head_dim / 2)..at * (head_dim / 2) + example.rotated.len() / 2;
+            cos.extend_from_slice(&example.cos[planes.clone()]);
+            sin.extend_from_slice(&example.sin[planes]);
+        }
         places.push(SequenceRows { rows: row..row + tokens.len(), past: tokens.start });
         row += tokens.len();
     }
-    let norm = first.norm.as_ref().map(|weight| HeadNorm { weight, eps: 1e-6 });
+    let norm = first.norm.as_ref().map(|weight| HeadNorm { weight, eps: 1e-6, order: first.order });
     let rows = AttentionRows {
         query: &query,
         key: &key,
         value: &value,
+        sinks: first.sinks.as_deref(),
         query_norm: norm,
         key_norm: norm,
-        rotation: Rotation { planes: first.planes, cos: &cos, sin: &sin },
+        rotation: Rotation {
+            planes: first.planes,
+            first: first.rotated.start,
+            width: first.rotated.len(),
+            cos: &cos,
+            sin: &sin,
+        },
     };
     let mut kv: Vec<HostKv<'_>> = steps.iter_mut().map(|(_, kv, tokens)| kv.behind(tokens.start)).collect();
     first.heads.attend(&rows, &places, &mut kv)
 }
 
 fn heads(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionHeads {
-    AttentionHeads { heads, kv_heads, head_dim }
+    AttentionHeads::plain(heads, kv_heads, head_dim)
 }
 
 fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
@@ -225,6 +258,65 @@ fn it_is_attention() {
                     assert!((f64::from(*got) - want).abs() < bound, "{salt}: row {row}, head {head}: {got} {want}");
                 }
             }
+        }
+    }
+}
+
+/// The families' kinds of heads, one after another and together.
+fn kinds() -> Vec<Example> {
+    let tokens = 2 * SEGMENT + BLOCK + 9;
+    let plain = |shape, salt| Example { kept: KvElement::F32, ..Example::new(shape, tokens, salt) };
+    let windowed = |window| plain(AttentionHeads { window: Some(window), ..heads(4, 2, 32) }, window);
+    vec![
+        windowed(1),
+        windowed(BLOCK),
+        windowed(SEGMENT + 5),
+        plain(AttentionHeads { softcap: Some(5.0), ..heads(4, 2, 32) }, 20),
+        plain(AttentionHeads { scale: 0.3, value_dim: 24, ..heads(6, 2, 40) }, 21),
+        Example { sinks: Some(vec![3.0, -200.0, 0.0, 200.0]), ..plain(heads(4, 2, 32), 22) },
+        Example { rotated: 0..16, ..plain(heads(4, 2, 32), 23) },
+        Example { rotated: 0..0, ..plain(heads(4, 2, 32), 24) },
+        Example {
+            rotated: 40..56,
+            planes: RopePlanes::Neighbours,
+            in_keys: true,
+            ..plain(AttentionHeads { value_dim: 40, ..heads(5, 1, 56) }, 25)
+        },
+        Example {
+            norm: Some(numbers(32, 98)),
+            order: NormOrder::AfterRotation,
+            sinks: Some(numbers(4, 97)),
+            ..plain(AttentionHeads { window: Some(70), softcap: Some(9.0), ..heads(4, 2, 32) }, 26)
+        },
+    ]
+}
+
+#[test]
+fn fa_1_windows_bounds_sinks_and_values_in_keys_are_those_of_the_definition() {
+    for (kind, example) in kinds().into_iter().enumerate() {
+        let AttentionHeads { heads, value_dim, .. } = example.heads;
+        let tokens = 2 * SEGMENT + BLOCK + 9;
+        let out = example.in_pieces(&[tokens]);
+        for row in [0, 1, BLOCK - 1, BLOCK, SEGMENT, SEGMENT + 7, tokens - 1] {
+            for head in 0..heads {
+                let got = &out[(row * heads + head) * value_dim..][..value_dim];
+                for (got, want) in got.iter().zip(example.exactly(row, head)) {
+                    let apart = (f64::from(*got) - want).abs();
+                    assert!(apart < 2e-5, "{kind}: row {row}, head {head}: {got} {want}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn fa_1_pieces_and_threads_change_no_bit_of_any_kind() {
+    for (kind, example) in kinds().into_iter().enumerate() {
+        let tokens = 2 * SEGMENT + BLOCK + 9;
+        let whole = with_threads(1, || example.in_pieces(&[tokens]));
+        for threads in [1, 5] {
+            let out = with_threads(threads, || example.in_pieces(&[tokens - 90, 1, 1, BLOCK, 24]));
+            assert!(out == whole, "{kind}, {threads} threads");
         }
     }
 }
@@ -380,11 +472,11 @@ pub(crate) fn attend_by(instructions: Instructions, kept: KvElement, rows: usize
     let example = Example { kept, ..Example::new(shape, 300, 3) };
     let mut kv = example.cache();
     example.step(&mut kv, 0..300);
-    let tile = QueryTile { queries: numbers(rows * 64, 8), seen: vec![300; rows] };
+    let tile = QueryTile { queries: numbers(rows * 64, 8), seen: vec![0..300; rows], softcap: None };
     let mut scratch = Scratch::default();
     scratch.instructions = instructions;
     let mut out = vec![0.0; rows * 64];
-    tile.attend(&kv.behind(300), 0, 64, &mut scratch).write(0, 64, &mut out);
+    tile.attend(&kv.behind(300), 0, &mut scratch).write(0, 64, None, &mut out);
 }
 
 fn every_set_of_instructions_attends_the_same_over(kept: KvElement) {
@@ -393,12 +485,13 @@ fn every_set_of_instructions_attends_the_same_over(kept: KvElement) {
     let mut kv = example.cache();
     example.step(&mut kv, 0..300);
     let kv = std::cell::RefCell::new(kv);
-    let tile = QueryTile { queries: numbers(5 * 48, 8), seen: vec![1, 64, 65, 256, 300] };
+    let seen = vec![0..1, 3..64, 0..65, 70..256, 299..300];
+    let tile = QueryTile { queries: numbers(5 * 48, 8), seen, softcap: Some(3.0) };
     let attend = |instructions: Instructions| {
         let mut scratch = Scratch::default();
         scratch.instructions = instructions;
         let mut out = vec![0.0; 5 * 48];
-        tile.attend(&kv.borrow_mut().behind(300), 1, 48, &mut scratch).write(0, 48, &mut out);
+        tile.attend(&kv.borrow_mut().behind(300), 1, &mut scratch).write(0, 48, Some(&[0.5; 5]), &mut out);
         out
     };
     let of = |set| attend(Instructions::of(set).unwrap());

@@ -1,19 +1,24 @@
 //! Some queries that share keys, against the keys of one head: block by block with an online softmax, segment by
 //! segment. Knows numbers and the cache's layout, no tasks.
 
-use super::cache::HostKv;
+use std::ops::Range;
+
+use super::cache::{HostKv, KvValues};
 use super::kernel::{Panel, Product, RunningSoftmax, SoftmaxBlock, merge};
 use super::product::{multiply, spread, takes_as_stored};
 use super::segment::{BLOCK, PAGE, SEGMENT};
 use super::widen::PanelSpread;
+use crate::exp::exp;
 use crate::lanes::{Instructions, LANES};
 
 /// Queries and what they see.
 pub(super) struct QueryTile {
     /// `[queries, head_dim]`, rotated and scaled.
     pub(super) queries: Vec<f32>,
-    /// `[queries]`: how many keys, from the first, each sees.
-    pub(super) seen: Vec<usize>,
+    /// `[queries]`: the keys that each sees.
+    pub(super) seen: Vec<Range<usize>>,
+    /// The bound of scores.
+    pub(super) softcap: Option<f32>,
 }
 
 /// The values that queries mixed over some keys, and their softmax so far.
@@ -28,7 +33,7 @@ pub(super) struct Mixed {
 pub(super) struct Scratch {
     pub(super) instructions: Instructions,
     scores: Vec<f32>,
-    seen: Vec<usize>,
+    seen: Vec<Range<usize>>,
     keys: Vec<f32>,
     values: Vec<f32>,
 }
@@ -42,8 +47,8 @@ impl Default for Scratch {
 
 impl Mixed {
     /// The result for no keys.
-    pub(super) fn nothing(queries: usize, head_dim: usize) -> Self {
-        let width = head_dim.next_multiple_of(LANES);
+    pub(super) fn nothing(queries: usize, value_dim: usize) -> Self {
+        let width = value_dim.next_multiple_of(LANES);
         Self { values: vec![0.0; queries * width], running: vec![RunningSoftmax::NONE; queries], width }
     }
 
@@ -56,11 +61,12 @@ impl Mixed {
         }
     }
 
-    /// The attended values of some queries, `[queries, head_dim]`.
-    pub(super) fn write(&self, first: usize, head_dim: usize, out: &mut [f32]) {
+    /// The attended values of some queries, `[queries, value_dim]`. `sinks` are the queries' scores for no value.
+    pub(super) fn write(&self, first: usize, value_dim: usize, sinks: Option<&[f32]>, out: &mut [f32]) {
         let rows = self.values.chunks_exact(self.width).zip(&self.running).skip(first);
-        for (out, (values, running)) in out.chunks_exact_mut(head_dim).zip(rows) {
-            let whole = running.sum.recip();
+        for (index, (out, (values, running))) in out.chunks_exact_mut(value_dim).zip(rows).enumerate() {
+            let sink = sinks.and_then(|sinks| sinks.get(index)).map_or(0.0, |sink| exp(sink - running.largest));
+            let whole = (running.sum + sink).recip();
             for (out, value) in out.iter_mut().zip(values) {
                 *out = value * whole;
             }
@@ -75,10 +81,10 @@ impl Mixed {
 
 impl QueryTile {
     /// All keys that the queries see.
-    pub(super) fn attend(&self, kv: &HostKv<'_>, head: usize, head_dim: usize, scratch: &mut Scratch) -> Mixed {
-        let mut total = Mixed::nothing(self.seen.len(), head_dim);
-        let mut part = Mixed::nothing(self.seen.len(), head_dim);
-        for segment in 0..self.segments() {
+    pub(super) fn attend(&self, kv: &HostKv<'_>, head: usize, scratch: &mut Scratch) -> Mixed {
+        let mut total = Mixed::nothing(self.seen.len(), kv.values().width());
+        let mut part = Mixed::nothing(self.seen.len(), kv.values().width());
+        for segment in self.segments() {
             part.reset();
             self.attend_segment(kv, head, segment, &mut part, scratch);
             total.merge(&part);
@@ -99,18 +105,24 @@ impl QueryTile {
         let Scratch { instructions, .. } = *scratch;
         let queries = self.seen.len();
         let head_dim = self.queries.len() / queries.max(1);
-        let (most, pages) = (self.most_seen(), BLOCK / PAGE);
-        let as_keys_lie = takes_as_stored(queries);
-        let as_values_lie = as_keys_lie && mixed.width == head_dim;
+        let value_dim = kv.values().width();
+        let (all, pages) = (self.all_seen(), BLOCK / PAGE);
+        let apart = matches!(kv.values(), KvValues::Apart(_));
+        let as_keys_lie = apart && takes_as_stored(queries);
+        let as_values_lie = as_keys_lie && mixed.width == value_dim;
         scratch.scores.resize(queries * BLOCK, 0.0);
         for block in 0..SEGMENT / BLOCK {
             let first = segment * SEGMENT + block * BLOCK;
-            let depth = most.saturating_sub(first).min(BLOCK);
+            let depth = all.end.saturating_sub(first).min(BLOCK);
             if depth == 0 {
                 break;
             }
+            if first + BLOCK <= all.start {
+                continue;
+            }
             scratch.seen.clear();
-            scratch.seen.extend(self.seen.iter().map(|seen| seen.saturating_sub(first).min(BLOCK)));
+            let within = |key: usize| key.saturating_sub(first).min(BLOCK);
+            scratch.seen.extend(self.seen.iter().map(|seen| within(seen.start)..within(seen.end)));
             // For each page its number, its first key in the block, and how many of its keys are seen.
             let seen_pages = (0..pages)
                 .map(|page| (first / PAGE + page, page * PAGE, depth.saturating_sub(page * PAGE).min(PAGE)))
@@ -148,6 +160,7 @@ impl QueryTile {
             instructions.run_plain(SoftmaxBlock {
                 scores: &mut scratch.scores,
                 seen: &scratch.seen,
+                softcap: self.softcap,
                 running: &mut mixed.running,
                 mixed: &mut mixed.values,
                 width: mixed.width,
@@ -171,27 +184,37 @@ impl QueryTile {
             };
             if as_values_lie {
                 for (page, first, keys) in seen_pages {
-                    mix(kv.page(page, head).values.first_rows(keys, head_dim), first, keys);
+                    mix(kv.page(page, head).values.first_rows(keys, value_dim), first, keys);
                 }
+            } else if !apart {
+                scratch.values.resize(BLOCK * width, 0.0);
+                for (at, value) in scratch.values.chunks_exact_mut(width).take(depth).enumerate() {
+                    let elements = scratch.keys[at..].iter().step_by(BLOCK);
+                    value.iter_mut().take(value_dim).zip(elements).for_each(|(value, key)| *value = *key);
+                }
+                mix(Panel::Floats(&scratch.values), 0, depth);
             } else {
                 // Rows end with zeros where the width is larger than a head.
                 scratch.values.resize(BLOCK * width, 0.0);
                 for (page, first, keys) in seen_pages {
-                    let rows = kv.page(page, head).values.first_rows(keys, head_dim);
+                    let rows = kv.page(page, head).values.first_rows(keys, value_dim);
                     let wide = &mut scratch.values[first * width..];
-                    spread(instructions, PanelSpread { rows, width: head_dim, wide, stride: width });
+                    spread(instructions, PanelSpread { rows, width: value_dim, wide, stride: width });
                 }
                 mix(Panel::Floats(&scratch.values), 0, depth);
             }
         }
     }
 
-    /// The number of segments with keys that any query sees.
-    pub(super) fn segments(&self) -> usize {
-        self.most_seen().div_ceil(SEGMENT)
+    /// The segments with keys that any query sees.
+    pub(super) fn segments(&self) -> Range<usize> {
+        let all = self.all_seen();
+        all.start / SEGMENT..all.end.div_ceil(SEGMENT)
     }
 
-    fn most_seen(&self) -> usize {
-        self.seen.iter().copied().max().unwrap_or(0)
+    /// From the first to the last key that any query sees.
+    fn all_seen(&self) -> Range<usize> {
+        let first = self.seen.iter().map(|seen| seen.start).min().unwrap_or(0);
+        first..self.seen.iter().map(|seen| seen.end).max().unwrap_or(0)
     }
 }
