@@ -2,12 +2,13 @@
 //! module computes nothing.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use model_boss_weights::gguf::{GgufModel, TensorType};
+use model_boss_weights::gguf::{GgufModel, TensorType, dequantise};
 use model_boss_weights::quantised::{BLOCKS_FILE, QuantisedMatrix, QuantisedModel, QuantisedStore};
 use model_boss_weights::store::{self, Extent, WeightStore, WeightStoreChoice, WeightStoreError};
 use model_boss_weights::{
@@ -19,17 +20,30 @@ use rayon::prelude::*;
 use crate::error::ModelError;
 use crate::spec::DecoderSpec;
 use crate::spec::config::ConfigJsonError;
-use crate::spec::tensors::{Needed, in_gguf};
+use crate::spec::spelling::{Place, PlaceForm};
+use crate::spec::tensors::{EMBEDDING, HEAD, Needed};
 
 /// The limit on `config.json` in bytes. A longer file is no such configuration.
 const LONGEST_CONFIG: u64 = 16 << 20;
 
-/// The weight files of one model.
-pub(crate) enum ModelFiles {
+/// The weight files of one model, and the places of its tensors in them.
+pub(crate) struct ModelFiles {
+    weights: WeightFiles,
+    places: HashMap<String, PartPlace>,
+}
+
+/// The weight files of one model, by their format.
+enum WeightFiles {
     Safetensors(MappedWeights),
     /// Safetensors with quantised matrices, which are read as blocks.
     Quantised(Arc<QuantisedModel>),
     Gguf(GgufModel),
+}
+
+/// A part's place, and the shape that the spec gives it.
+struct PartPlace {
+    place: Place,
+    shape: Vec<usize>,
 }
 
 /// Rows of a quantised matrix that one thread puts into blocks at a time.
@@ -38,14 +52,35 @@ const ROWS_TOGETHER: usize = 128;
 /// A tensor in its stored form, or the blocks of a quantised matrix.
 pub(crate) struct FileTensor<'a> {
     pub(crate) kind: TensorType,
-    pub(crate) shape: &'a [usize],
+    pub(crate) shape: Vec<usize>,
     content: TensorContent<'a>,
 }
 
 #[derive(Clone)]
 enum TensorContent<'a> {
     Stored(&'a [u8]),
-    Blocks(&'a QuantisedModel, String, u64),
+    /// Some rows of a quantised matrix.
+    Blocks(&'a QuantisedModel, String, Range<usize>),
+    /// A stored tensor whose bytes have to be put in another order.
+    Remade(Box<Self>, Remaking),
+    /// Blocks of MXFP4 and their scales, one beside the other.
+    Mxfp4(&'a [u8], &'a [u8]),
+}
+
+/// The new order of a stored tensor's rows.
+#[derive(Clone)]
+struct Remaking {
+    /// The type of the stored elements.
+    stored: TensorType,
+    /// Rows and columns that are stored.
+    rows: usize,
+    columns: usize,
+    /// Whether rows and columns change places.
+    turned: bool,
+    /// Of the rows that result, the first, and the distance to the next.
+    every: (usize, usize),
+    /// Rows that are taken.
+    taken: usize,
 }
 
 impl<'a> FileTensor<'a> {
@@ -55,29 +90,137 @@ impl<'a> FileTensor<'a> {
 
     /// The number of bytes.
     pub(crate) fn len(&self) -> u64 {
-        match &self.content {
-            TensorContent::Stored(bytes) => bytes.len() as u64,
-            TensorContent::Blocks(.., len) => *len,
+        self.kind.bytes_of(self.elements()).unwrap_or(u64::MAX)
+    }
+
+    /// The bytes. Those that are not stored in this form are made by this call.
+    pub(crate) fn bytes(&self) -> Result<Cow<'a, [u8]>, ModelError> {
+        self.content.bytes(self.kind)
+    }
+
+    /// Elements of a row, which are those of the last dimension.
+    fn columns(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+
+    /// Some of its rows, counted over all dimensions but the last.
+    fn rows(mut self, rows: Range<usize>) -> Option<Self> {
+        let row_bytes = usize::try_from(self.kind.bytes_of(self.columns() as u64)?).ok()?;
+        self.content = match self.content {
+            TensorContent::Stored(bytes) => {
+                TensorContent::Stored(bytes.get(rows.start.checked_mul(row_bytes)?..rows.end.checked_mul(row_bytes)?)?)
+            }
+            TensorContent::Blocks(model, name, all) if rows.end <= all.len() => {
+                TensorContent::Blocks(model, name, all.start + rows.start..all.start + rows.end)
+            }
+            _ => return None,
+        };
+        self.shape = vec![rows.len(), self.columns()];
+        Some(self)
+    }
+
+    /// The same of MXFP4 in two tensors.
+    fn mxfp4_rows(mut self, rows: Range<usize>) -> Option<Self> {
+        let TensorContent::Mxfp4(blocks, scales) = self.content else { return None };
+        let groups = self.columns() / 32;
+        let scales = scales.get(rows.start.checked_mul(groups)?..rows.end.checked_mul(groups)?)?;
+        let blocks = blocks.get(rows.start * groups * 16..rows.end * groups * 16)?;
+        self.content = TensorContent::Mxfp4(blocks, scales);
+        self.shape = vec![rows.len(), self.columns()];
+        Some(self)
+    }
+
+    /// Of a tensor whose order is remade, the first rows.
+    fn first_rows(&mut self, rows: usize) {
+        if let (TensorContent::Remade(_, remaking), Some(first)) = (&mut self.content, self.shape.first_mut()) {
+            remaking.taken = remaking.taken.min(rows);
+            *first = remaking.taken;
         }
     }
 
-    /// The bytes. Those of a quantised matrix are made by this call, on all threads.
-    pub(crate) fn bytes(&self) -> Result<Cow<'a, [u8]>, ModelError> {
-        let (model, name, len) = match &self.content {
-            TensorContent::Stored(bytes) => return Ok(Cow::Borrowed(bytes)),
-            TensorContent::Blocks(model, name, len) => (model, name, *len),
-        };
-        let rows = self.shape.first().copied().unwrap_or(0);
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
-        let row_bytes = bytes.len() / rows.max(1);
-        let write = |(at, into): (usize, &mut [u8])| {
-            let first = at * ROWS_TOGETHER;
-            let rows: Range<usize> = first..rows.min(first + ROWS_TOGETHER);
-            model.write_rows(name, rows, into)
-        };
-        bytes.par_chunks_mut((ROWS_TOGETHER * row_bytes).max(1)).enumerate().try_for_each(write)?;
-        Ok(bytes.into())
+    /// The same bytes in another order, as a place says.
+    fn remade(self, turned: bool, every: Option<(usize, usize)>) -> Option<Self> {
+        let (stored, columns) = (self.kind, self.columns());
+        let rows = self.shape.iter().rev().skip(1).product::<usize>();
+        // Numbers in blocks can only be turned over as floats.
+        let floats = matches!(stored, TensorType::F32 | TensorType::F16 | TensorType::BF16);
+        let kind = if floats || !turned { stored } else { TensorType::F32 };
+        let (outs, depth) = if turned { (columns, rows) } else { (rows, columns) };
+        let (outs, depth) = if outs == 1 && !turned { (depth, 1) } else { (outs, depth) };
+        let every = every.unwrap_or((0, 1));
+        let taken = outs.checked_sub(every.0)?.div_ceil(every.1.max(1));
+        let (rows, columns) = if turned { (rows, columns) } else { (outs, depth) };
+        let remaking = Remaking { stored, rows, columns, turned, every, taken };
+        Some(Self { kind, shape: vec![taken, depth], content: TensorContent::Remade(Box::new(self.content), remaking) })
     }
+}
+
+impl<'a> TensorContent<'a> {
+    fn bytes(&self, kind: TensorType) -> Result<Cow<'a, [u8]>, ModelError> {
+        match self {
+            Self::Stored(bytes) => Ok(Cow::Borrowed(bytes)),
+            Self::Blocks(model, name, all) => blocks(model, name, all).map(Cow::Owned),
+            Self::Remade(content, remaking) => remaking.apply(&content.bytes(remaking.stored)?, kind).map(Cow::Owned),
+            Self::Mxfp4(blocks, scales) => Ok(Cow::Owned(mxfp4(blocks, scales))),
+        }
+    }
+}
+
+/// Blocks of some rows, made on all threads.
+fn blocks(model: &QuantisedModel, name: &str, all: &Range<usize>) -> Result<Vec<u8>, ModelError> {
+    let matrix = model.get(name);
+    let row_bytes = matrix.map_or(0, |matrix| matrix.bytes as usize / matrix.shape[0].max(1));
+    let mut bytes = vec![0; all.len() * row_bytes];
+    let write = |(at, into): (usize, &mut [u8])| {
+        let first = all.start + at * ROWS_TOGETHER;
+        let rows: Range<usize> = first..all.end.min(first + ROWS_TOGETHER);
+        model.write_rows(name, rows, into)
+    };
+    bytes.par_chunks_mut((ROWS_TOGETHER * row_bytes).max(1)).enumerate().try_for_each(write)?;
+    Ok(bytes)
+}
+
+impl Remaking {
+    /// Puts bytes of the stored type in the new order, as elements of the new type.
+    fn apply(&self, bytes: &[u8], kind: TensorType) -> Result<Vec<u8>, ModelError> {
+        let (first, step) = self.every;
+        let rows = (0..self.taken).map(|row| first + row * step);
+        if !self.turned {
+            let row_bytes = bytes.len() / self.rows.max(1);
+            let taken = rows.filter_map(|row| bytes.get(row * row_bytes..(row + 1) * row_bytes));
+            return Ok(taken.flatten().copied().collect());
+        }
+        let mut values = Vec::new();
+        let (bytes, width) = if kind == self.stored {
+            (bytes, usize::try_from(kind.bytes_of(1).unwrap_or(0)).unwrap_or(0))
+        } else {
+            let mut floats = vec![0.0; self.rows * self.columns];
+            dequantise(self.stored, bytes, &mut floats)
+                .map_err(|error| ModelError::Tensor { name: String::new(), what: error.to_string() })?;
+            values.extend(floats.iter().flat_map(|value| value.to_le_bytes()));
+            (&values[..], size_of::<f32>())
+        };
+        let mut turned = Vec::with_capacity(self.taken * self.rows * width);
+        for column in rows {
+            for row in 0..self.rows {
+                let at = (row * self.columns + column) * width;
+                turned.extend_from_slice(bytes.get(at..at + width).unwrap_or_default());
+            }
+        }
+        Ok(turned)
+    }
+}
+
+/// Blocks of MXFP4 as GGUF has them: a scale, and 16 bytes of which each has an element of the first half in its low
+/// bits, and one of the second half in its high bits. Safetensors have neighbours in a byte, and scales apart.
+fn mxfp4(blocks: &[u8], scales: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(blocks.len() + scales.len());
+    for (block, scale) in blocks.as_chunks::<16>().0.iter().zip(scales) {
+        out.push(*scale);
+        let element = |at: usize| block[at / 2] >> (4 * (at % 2)) & 15;
+        out.extend((0..16).map(|at| element(at) | element(at + 16) << 4));
+    }
+    out
 }
 
 impl ModelFiles {
@@ -86,85 +229,148 @@ impl ModelFiles {
         if let Some(file) = gguf_file(source)? {
             let model = GgufModel::open(&file)?;
             let spec = DecoderSpec::from_gguf(&model)?;
-            return Ok((Self::Gguf(model), spec));
+            return Ok((Self::new(WeightFiles::Gguf(model), &spec), spec));
         }
-        let (spec, format) = DecoderSpec::from_config(&read_config(source)?)?;
+        let (mut spec, format) = DecoderSpec::from_config(&read_config(source)?)?;
         let weights = MappedWeights::map(TensorIndex::open(source)?)?;
-        let files = match format {
-            Some(format) => Self::Quantised(Arc::new(QuantisedModel::new(weights, format)?)),
-            None => Self::Safetensors(weights),
+        let weights = match format {
+            Some(format) => WeightFiles::Quantised(Arc::new(QuantisedModel::new(weights, format)?)),
+            None => WeightFiles::Safetensors(weights),
         };
-        Ok((files, spec))
+        // The text of a model for several kinds of input is one of its parts.
+        let embedding = spec.spelling.end(EMBEDDING);
+        let inner = embedding.strip_prefix("model.").unwrap_or(&embedding).to_owned();
+        let prefixes = ["model.", "model.language_model.", "language_model.model.", ""];
+        if let Some(prefix) = prefixes.iter().find(|prefix| weights.has(&format!("{prefix}{inner}"))) {
+            (*prefix).clone_into(&mut spec.spelling.outside);
+            if *prefix == "language_model.model." {
+                spec.spelling = spec.spelling.ending(&[(HEAD, "language_model.lm_head.weight")]);
+            }
+        }
+        Ok((Self::new(weights, &spec), spec))
+    }
+
+    fn new(weights: WeightFiles, spec: &DecoderSpec) -> Self {
+        let mut places = HashMap::new();
+        let mut ends = spec.needed_outside();
+        let shape = spec.embedding_shape();
+        ends.extend([EMBEDDING, HEAD].map(|name| Needed { name: name.to_owned(), shape: shape.clone() }));
+        for Needed { name, shape } in ends {
+            let place = Place::whole(spec.spelling.end(&name));
+            places.insert(name, PartPlace { place, shape });
+        }
+        for layer in 0..spec.layers.len() {
+            let needed = spec.needed_by_layer(layer);
+            let place = |part: &Needed| spec.spelling.place(layer, part.part(), &needed);
+            // A configuration may claim more layers than there are. The first part that is missing is named.
+            let there = needed.iter().any(|part| weights.has_any(&place(part).stored));
+            for part in needed.iter().take(if there { usize::MAX } else { 1 }) {
+                places.insert(part.name.clone(), PartPlace { place: place(part), shape: part.shape.clone() });
+            }
+            if !there {
+                break;
+            }
+        }
+        Self { weights, places }
     }
 
     /// A tensor's name in these files.
-    pub(crate) fn spelled<'n>(&self, name: &'n str) -> Cow<'n, str> {
-        match self {
-            Self::Safetensors(_) | Self::Quantised(_) => name.into(),
-            Self::Gguf(_) => in_gguf(name).into(),
-        }
+    pub(crate) fn spelled<'n>(&'n self, name: &'n str) -> Cow<'n, str> {
+        self.places.get(name).map_or(name.into(), |part| part.place.stored.as_str().into())
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
-        let name = self.spelled(name);
-        match self {
-            Self::Safetensors(weights) => weights.index().get(&name).is_some(),
-            Self::Quantised(model) => model.get(&name).is_some() || model.weights().index().get(&name).is_some(),
-            Self::Gguf(model) => model.get(&name).is_some(),
-        }
+        self.weights.has(&self.spelled(name))
+    }
+
+    /// Whether the files are GGUF.
+    pub(crate) fn is_gguf(&self) -> bool {
+        matches!(self.weights, WeightFiles::Gguf(_))
+    }
+
+    /// Whether the bytes of the tensor of this name are in the files as they are used.
+    pub(crate) fn is_stored(&self, name: &str) -> bool {
+        self.places.get(name).is_none_or(|part| part.place.is_stored())
+    }
+
+    /// Whether all tensors are in the files in the form in which they are used.
+    pub(crate) fn are_as_used(&self) -> bool {
+        !matches!(self.weights, WeightFiles::Quantised(_)) && self.places.values().all(|part| part.place.is_stored())
     }
 
     pub(crate) fn get(&self, name: &str) -> Result<FileTensor<'_>, ModelError> {
-        let name = self.spelled(name);
-        match self {
-            Self::Safetensors(weights) => plain(weights, &name),
-            Self::Quantised(model) => match model.get(&name) {
-                Some(QuantisedMatrix { kind, shape, bytes, .. }) => {
-                    let content = TensorContent::Blocks(model, name.into_owned(), *bytes);
-                    Ok(FileTensor { kind: *kind, shape, content })
-                }
-                None => plain(model.weights(), &name),
-            },
-            Self::Gguf(model) => match model.get(&name) {
-                Some(tensor) => {
-                    let content = TensorContent::Stored(model.bytes(tensor));
-                    Ok(FileTensor { kind: tensor.kind, shape: &tensor.shape, content })
-                }
-                None => Err(WeightsError::MissingTensor { tensor: name.into_owned() }.into()),
-            },
+        let Some(PartPlace { place, shape }) = self.places.get(name) else { return self.weights.whole(name) };
+        let wrong = |stored: &FileTensor<'_>| {
+            let what = format!("has the shape {:?}, which has no place for {shape:?}", stored.shape);
+            ModelError::Tensor { name: place.stored.clone(), what }
+        };
+        let mut found = match place.form {
+            PlaceForm::Mxfp4 => self.weights.mxfp4(&place.stored)?,
+            PlaceForm::AsStored | PlaceForm::Turned => self.weights.whole(&place.stored)?,
+        };
+        if let Some(rows) = &place.rows {
+            let whole = FileTensor { kind: found.kind, shape: found.shape.clone(), content: found.content.clone() };
+            found = match place.form {
+                PlaceForm::Mxfp4 => found.mxfp4_rows(rows.clone()),
+                PlaceForm::AsStored | PlaceForm::Turned => found.rows(rows.clone()),
+            }
+            .ok_or_else(|| wrong(&whole))?;
         }
+        if !place.is_stored() && (place.form == PlaceForm::Turned || place.every.is_some()) {
+            let whole = found.shape.clone();
+            let turned = place.form == PlaceForm::Turned;
+            let made = found.remade(turned, place.every);
+            let what = || format!("has the shape {whole:?}, which has no place for {shape:?}");
+            found = made.ok_or_else(|| ModelError::Tensor { name: place.stored.clone(), what: what() })?;
+            // Of parts whose columns lie one behind the other, the first of these are meant.
+            found.first_rows(shape.first().copied().unwrap_or(0));
+        }
+        // Dimensions of 1 have no effect.
+        let long = |shape: &[usize]| shape.iter().copied().filter(|length| *length != 1).collect::<Vec<_>>();
+        if found.shape != *shape && long(&found.shape) == long(shape) {
+            found.shape.clone_from(shape);
+        }
+        Ok(found)
     }
 
     /// The column of inputs that belongs to each column of a matrix; none where they are in order.
     pub(crate) fn order(&self, name: &str) -> Option<Arc<[u32]>> {
-        match self {
-            Self::Quantised(model) => model.get(name)?.order.clone(),
-            Self::Safetensors(_) | Self::Gguf(_) => None,
+        match &self.weights {
+            WeightFiles::Quantised(model) => model.get(&self.spelled(name))?.order.clone(),
+            WeightFiles::Safetensors(_) | WeightFiles::Gguf(_) => None,
         }
     }
 
     /// The place of the tensor of this name for [`Self::store`]: the number of the file, and the range in it.
     pub(crate) fn extent(&self, name: &str) -> Result<Extent, ModelError> {
-        let name = self.spelled(name);
-        let plain = |weights: &MappedWeights| -> Result<Extent, ModelError> {
-            let entry = weights.index().require(&name)?;
-            Ok(Extent { file: entry.file.index(), offset: entry.range.start, len: entry.bytes() })
+        let part = self.places.get(name);
+        if part.is_some_and(|part| !part.place.is_stored()) {
+            return Err(ModelError::NoStreaming);
+        }
+        let whole = self.weights.extent(&self.spelled(name))?;
+        let Some((rows, stored)) = part.and_then(|part| Some((part.place.rows.clone()?, self.get(name)))) else {
+            return Ok(whole);
         };
-        match self {
-            Self::Safetensors(weights) => plain(weights),
-            Self::Quantised(model) => model.extent(&name, BLOCKS_FILE).map_or_else(|| plain(model.weights()), Ok),
-            Self::Gguf(model) => match model.get(&name) {
-                Some(tensor) => Ok(tensor.extent()),
-                None => Err(WeightsError::MissingTensor { tensor: name.into_owned() }.into()),
-            },
+        let stored = stored?;
+        let row_bytes = stored.len() / (rows.len() as u64).max(1);
+        Ok(Extent { offset: whole.offset + rows.start as u64 * row_bytes, len: stored.len(), ..whole })
+    }
+
+    /// The place of the stored tensor that has the tensor of this name, to read in the file's order.
+    pub(crate) fn near(&self, name: &str) -> Result<Extent, ModelError> {
+        match self.extent(name) {
+            Err(ModelError::NoStreaming) => self.weights.extent(&self.weights.stored_name(&self.spelled(name))),
+            found => found,
         }
     }
 
     /// The places in [`Self::paths`] of the bytes that the tensor of this name is made of.
     pub(crate) fn stored(&self, name: &str) -> Result<Vec<Extent>, ModelError> {
-        match self {
-            Self::Quantised(model) if model.get(name).is_some() => Ok(model.stored(name)),
-            _ => Ok(vec![self.extent(name)?]),
+        match &self.weights {
+            WeightFiles::Quantised(model) if model.get(&self.spelled(name)).is_some() => {
+                Ok(model.stored(&self.spelled(name)))
+            }
+            _ => Ok(vec![self.near(name)?]),
         }
     }
 
@@ -175,36 +381,36 @@ impl ModelFiles {
         choice: WeightStoreChoice,
     ) -> Result<Arc<dyn WeightStore>, WeightStoreError> {
         let files = store::open(paths, choice)?;
-        Ok(match self {
-            Self::Quantised(model) => Arc::new(QuantisedStore::new(Arc::clone(model), files)),
-            Self::Safetensors(_) | Self::Gguf(_) => files,
+        Ok(match &self.weights {
+            WeightFiles::Quantised(model) => Arc::new(QuantisedStore::new(Arc::clone(model), files)),
+            WeightFiles::Safetensors(_) | WeightFiles::Gguf(_) => files,
         })
     }
 
     /// The smallest share of any file that is in the page cache, from 0 to 1, as far as the system reports it.
     pub(crate) fn cached_share(&self) -> f64 {
-        match self {
-            Self::Safetensors(weights) => weights.cached_share(),
-            Self::Quantised(model) => model.weights().cached_share(),
-            Self::Gguf(model) => model.cached_share(),
+        match &self.weights {
+            WeightFiles::Safetensors(weights) => weights.cached_share(),
+            WeightFiles::Quantised(model) => model.weights().cached_share(),
+            WeightFiles::Gguf(model) => model.cached_share(),
         }
     }
 
     /// Requests that a piece of a file be read ahead. It has at most [`model_boss_weights::ASKED_AT_ONCE`] bytes.
     pub(crate) fn will_need(&self, piece: Extent) {
-        match self {
-            Self::Safetensors(weights) => weights.will_need(piece),
-            Self::Quantised(model) => model.weights().will_need(piece),
-            Self::Gguf(model) => model.will_need(piece),
+        match &self.weights {
+            WeightFiles::Safetensors(weights) => weights.will_need(piece),
+            WeightFiles::Quantised(model) => model.weights().will_need(piece),
+            WeightFiles::Gguf(model) => model.will_need(piece),
         }
     }
 
     /// The paths of the weight files.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
-        match self {
-            Self::Safetensors(weights) => paths_of(weights),
-            Self::Quantised(model) => paths_of(model.weights()),
-            Self::Gguf(model) => model.files().iter().map(|file| file.path().to_owned()).collect(),
+        match &self.weights {
+            WeightFiles::Safetensors(weights) => paths_of(weights),
+            WeightFiles::Quantised(model) => paths_of(model.weights()),
+            WeightFiles::Gguf(model) => model.files().iter().map(|file| file.path().to_owned()).collect(),
         }
     }
 
@@ -214,12 +420,93 @@ impl ModelFiles {
         if stored.shape == needed.shape {
             return Ok(stored);
         }
-        let origin = match self {
-            Self::Safetensors(_) | Self::Quantised(_) => "config.json makes",
-            Self::Gguf(_) => "the metadata make",
-        };
+        let origin = if self.is_gguf() { "the metadata make" } else { "config.json makes" };
         let what = format!("has the shape {:?}, {origin} it {:?}", stored.shape, needed.shape);
         Err(ModelError::Tensor { name: self.spelled(&needed.name).into_owned(), what })
+    }
+}
+
+impl WeightFiles {
+    fn has(&self, stored: &str) -> bool {
+        match self {
+            Self::Safetensors(weights) => weights.index().get(stored).is_some(),
+            Self::Quantised(model) => model.get(stored).is_some() || model.weights().index().get(stored).is_some(),
+            Self::Gguf(model) => model.get(stored).is_some(),
+        }
+    }
+
+    /// Whether there is a tensor of that name, or its blocks and scales.
+    fn has_any(&self, stored: &str) -> bool {
+        self.has(stored) || self.has(&format!("{stored}_blocks"))
+    }
+
+    /// The name of a tensor, or that of its blocks.
+    fn stored_name(&self, stored: &str) -> String {
+        if self.has(stored) { stored.to_owned() } else { format!("{stored}_blocks") }
+    }
+
+    /// A stored tensor.
+    fn whole(&self, stored: &str) -> Result<FileTensor<'_>, ModelError> {
+        match self {
+            Self::Safetensors(weights) => plain(weights, stored),
+            Self::Quantised(model) => match model.get(stored) {
+                Some(QuantisedMatrix { kind, shape, .. }) => {
+                    let content = TensorContent::Blocks(model, stored.to_owned(), 0..shape[0]);
+                    Ok(FileTensor { kind: *kind, shape: shape.to_vec(), content })
+                }
+                None => plain(model.weights(), stored),
+            },
+            Self::Gguf(model) => match model.get(stored) {
+                Some(tensor) => {
+                    let content = TensorContent::Stored(model.bytes(tensor));
+                    Ok(FileTensor { kind: tensor.kind, shape: tensor.shape.clone(), content })
+                }
+                None => Err(WeightsError::MissingTensor { tensor: stored.to_owned() }.into()),
+            },
+        }
+    }
+
+    /// A matrix whose blocks and scales of MXFP4 are two tensors.
+    fn mxfp4(&self, stored: &str) -> Result<FileTensor<'_>, ModelError> {
+        let Self::Safetensors(weights) = self else {
+            return Err(WeightsError::MissingTensor { tensor: format!("{stored}_blocks") }.into());
+        };
+        let bytes = |part: &str| -> Result<(&[usize], &[u8]), ModelError> {
+            let name = format!("{stored}_{part}");
+            let entry = weights.index().require(&name)?;
+            if entry.dtype != Dtype::U8 {
+                let what = format!("is stored as {}; {part} of MXFP4 are U8", entry.dtype);
+                return Err(ModelError::Tensor { name, what });
+            }
+            Ok((&entry.shape, weights.bytes(&name)?))
+        };
+        let ((shape, blocks), (scaled, scales)) = (bytes("blocks")?, bytes("scales")?);
+        let (Some((16, whole)), true) =
+            (shape.split_last().map(|(last, whole)| (*last, whole)), blocks.len() == 16 * scales.len())
+        else {
+            let what = format!("has blocks of {shape:?} and scales of {scaled:?}");
+            return Err(ModelError::Tensor { name: stored.to_owned(), what });
+        };
+        let mut shape = whole.to_vec();
+        if let Some(columns) = shape.last_mut() {
+            *columns *= 32;
+        }
+        Ok(FileTensor { kind: TensorType::MXFP4, shape, content: TensorContent::Mxfp4(blocks, scales) })
+    }
+
+    fn extent(&self, stored: &str) -> Result<Extent, ModelError> {
+        let plain = |weights: &MappedWeights| -> Result<Extent, ModelError> {
+            let entry = weights.index().require(stored)?;
+            Ok(Extent { file: entry.file.index(), offset: entry.range.start, len: entry.bytes() })
+        };
+        match self {
+            Self::Safetensors(weights) => plain(weights),
+            Self::Quantised(model) => model.extent(stored, BLOCKS_FILE).map_or_else(|| plain(model.weights()), Ok),
+            Self::Gguf(model) => match model.get(stored) {
+                Some(tensor) => Ok(tensor.extent()),
+                None => Err(WeightsError::MissingTensor { tensor: stored.to_owned() }.into()),
+            },
+        }
     }
 }
 
@@ -241,7 +528,7 @@ fn plain<'a>(weights: &'a MappedWeights, name: &str) -> Result<FileTensor<'a>, M
             return Err(ModelError::Tensor { name: name.to_owned(), what });
         }
     };
-    Ok(FileTensor { kind, shape: &entry.shape, content: TensorContent::Stored(weights.bytes(name)?) })
+    Ok(FileTensor { kind, shape: entry.shape.clone(), content: TensorContent::Stored(weights.bytes(name)?) })
 }
 
 fn read_config(source: &Path) -> Result<Vec<u8>, ModelError> {

@@ -23,6 +23,9 @@ pub use error::{KvTypeUnavailable, LoadError, ModelError};
 pub use load::{load, load_over, load_with};
 pub use plan::options::{DecoderLoadOptions, DeviceOptions};
 pub use spec::{
-    Activation, AttentionBias, ConfigJsonError, DecoderSpec, GgufSpecError, RopePlanes, RopeScaling, RopeSpec,
+    Activation, AttentionBias, AttentionSpec, ConfigJsonError, DecoderSpec, ExpertGroups, ExpertsSpec, Factors,
+    FeedForward, GgufSpecError, GroupWorth, LatentProducts, LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormOrder,
+    NormPlaces, NormSpec, QueryKeyNorm, RopePlanes, RopeScaling, RopeSpec, RouterSpec, SharedExpert, Spelling,
+    Weighting,
 };
 pub use streamed::index::{IndexError, IndexOrder, write_layer_index};

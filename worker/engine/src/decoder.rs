@@ -40,6 +40,9 @@ pub struct DecoderStep<'a> {
     pub blocks: &'a [BlockId],
     /// Tokens that the blocks hold.
     pub past: usize,
+    /// The tokens that the sequence is known to have, those of later steps included: the whole prompt, of a prompt in
+    /// pieces. At least as many as behind this step. All tokens of a sequence are computed by one class of lengths.
+    pub length: usize,
     /// The new tokens: a piece of prompt, or the one token sampled last. Never empty.
     pub tokens: &'a [u32],
     /// The rows of logits that the engine will read.
@@ -90,6 +93,12 @@ pub trait Decoder: Send {
     /// As [`Decoder::forward_until`], to the end.
     fn forward(&mut self, batch: &[DecoderStep<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
         self.forward_until(batch, &|| false)
+    }
+
+    /// The class of sequences of this length. What blocks hold is of no use to a longer sequence of another class: it is
+    /// computed again from the beginning. Models whose positions do not depend on the length have one class.
+    fn length_class(&self, _length: usize) -> usize {
+        0
     }
 
     /// Copies all that a block holds to another one.

@@ -11,8 +11,8 @@ use super::gguf_keys::{self, GgufKeysError};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::spec::gguf::ROPE_FACTORS;
-use crate::spec::tensors::{EMBEDDING, HEAD, Needed, in_gguf};
-use crate::spec::{DecoderSpec, RopePlanes};
+use crate::spec::tensors::{EMBEDDING, HEAD, Needed};
+use crate::spec::{DecoderSpec, RopePlanes, Spelling};
 
 /// Elements of a block of [`MatrixType::Q8_0`].
 const BLOCK: usize = 32;
@@ -65,7 +65,7 @@ impl Conversion {
     /// Reads the description of the model in `source`, and checks that all its tensors exist.
     pub fn open(source: &Path, matrices: MatrixType) -> Result<Self, ConvertError> {
         let (files, mut spec) = ModelFiles::open(source)?;
-        if matches!(files, ModelFiles::Gguf(_)) {
+        if files.is_gguf() {
             return Err(ConvertError::Already);
         }
         gguf_keys::architecture(&spec)?;
@@ -101,9 +101,10 @@ impl Conversion {
         if let Some(factors) = &factors {
             header.tensor(ROPE_FACTORS, TensorType::F32, &[factors.len() as u64])?;
         }
+        let names = Spelling::gguf();
         for tensor in &self.tensors {
             let shape: Vec<u64> = tensor.shape.iter().map(|length| *length as u64).collect();
-            header.tensor(&in_gguf(&tensor.name), self.kind(tensor), &shape)?;
+            header.tensor(&names.name(tensor), self.kind(tensor), &shape)?;
         }
         let mut body = header.begin(out)?;
         if let Some(factors) = &factors {
@@ -137,11 +138,11 @@ impl Conversion {
             return Err(refuse("holds NaN or infinity".to_owned()));
         }
         let turns = ["q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias"];
-        let architecture = gguf_keys::architecture(&self.spec)?;
+        let (architecture, head_dim) = (gguf_keys::architecture(&self.spec)?, gguf_keys::head_dim(&self.spec));
         if gguf_keys::planes(architecture) == RopePlanes::Neighbours
             && turns.iter().any(|end| tensor.name.ends_with(end))
         {
-            values = neighbours(&values, self.spec.head_dim, tensor.shape.get(1).copied().unwrap_or(1));
+            values = neighbours(&values, head_dim, tensor.shape.get(1).copied().unwrap_or(1));
         }
         Ok(match self.kind(tensor) {
             TensorType::Q8_0 => {

@@ -2,7 +2,10 @@
 
 use model_boss_weights::gguf::{HeaderWriter, ToValue, WriteError};
 
-use crate::spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling};
+use crate::spec::{
+    Activation, AttentionBias, AttentionSpec, DecoderSpec, Factors, FeedForward, Mixer, MlpSpec, NormKind, NormOrder,
+    NormPlaces, QueryKeyNorm, RopePlanes, RopeScaling,
+};
 
 /// The reason why GGUF has no keys for a decoder.
 #[derive(Debug, thiserror::Error)]
@@ -15,19 +18,51 @@ pub enum GgufKeysError {
     Write(#[from] WriteError),
 }
 
+/// The one layer that a decoder has many times, if it is of the Llama family, and its attention and feed-forward part.
+fn usual(spec: &DecoderSpec) -> Option<(&AttentionSpec, &MlpSpec)> {
+    let first = spec.layers.first()?;
+    let same = spec.layers.iter().all(|layer| layer == first);
+    let plain = spec.norm.kind == NormKind::Rms
+        && first.norms == NormPlaces::Before
+        && spec.factors == Factors::default()
+        && spec.logit_softcap.is_none()
+        && !spec.head_bias;
+    let (Mixer::Attention(attention), FeedForward::Gated(mlp)) = (&first.mixer, &first.feed_forward) else {
+        return None;
+    };
+    let usual = AttentionSpec {
+        bias: attention.bias,
+        norm: attention.norm,
+        ..AttentionSpec::plain(attention.heads, attention.kv_heads, attention.head_dim)
+    };
+    let whole = spec.ropes.len() == 1 && spec.ropes.iter().all(|rope| rope.width == attention.head_dim);
+    (same && plain && whole && usual == *attention).then_some((attention, mlp))
+}
+
+/// Width of a head.
+pub(crate) fn head_dim(spec: &DecoderSpec) -> usize {
+    usual(spec).map_or(0, |(attention, _)| attention.head_dim)
+}
+
 /// The name of a decoder's architecture in GGUF, or the property that GGUF cannot express. The name also determines the
 /// order of rotated rows: [`planes`].
 pub(crate) fn architecture(spec: &DecoderSpec) -> Result<&'static str, GgufKeysError> {
     let cannot = |what: &str| Err(GgufKeysError::Unsupported(what.to_owned()));
-    if spec.activation != Activation::Silu {
+    let Some((attention, mlp)) = usual(spec) else {
+        return cannot("what makes this family differ from Llama, in words of this program; llama.cpp's converter may");
+    };
+    if mlp.activation != Activation::Silu {
         return cannot("which activation the model has; it always means SiLU");
     }
-    match (spec.head_norm, spec.attention_bias) {
-        (true, AttentionBias::None) if !spec.mlp_bias => Ok("qwen3"),
-        (true, _) => cannot("that a model has both norms over heads and biases"),
-        (false, AttentionBias::QueryKeyValue) if !spec.mlp_bias => Ok("qwen2"),
-        (false, AttentionBias::QueryKeyValue) => cannot("that a model has a bias everywhere but behind its attention"),
-        (false, AttentionBias::None | AttentionBias::All) => Ok("llama"),
+    match (attention.norm, attention.bias) {
+        (QueryKeyNorm::Heads(NormOrder::BeforeRotation), AttentionBias::None) if !mlp.bias => Ok("qwen3"),
+        (QueryKeyNorm::Heads(_), _) => cannot("that a model has both norms over heads and biases"),
+        (QueryKeyNorm::Whole | QueryKeyNorm::LayerPerHead, _) => cannot("norms over all heads"),
+        (QueryKeyNorm::None, AttentionBias::QueryKeyValue) if !mlp.bias => Ok("qwen2"),
+        (QueryKeyNorm::None, AttentionBias::QueryKeyValue) => {
+            cannot("that a model has a bias everywhere but behind its attention")
+        }
+        (QueryKeyNorm::None, AttentionBias::None | AttentionBias::All) => Ok("llama"),
     }
 }
 
@@ -42,20 +77,32 @@ pub(crate) fn write(spec: &DecoderSpec, header: &mut HeaderWriter) -> Result<Opt
     let architecture = architecture(spec)?;
     header.set("general.architecture", architecture)?;
     let mut keys = MetadataWriter { header, architecture };
-    keys.number("block_count", spec.layers)?;
-    keys.number("context_length", spec.max_positions)?;
+    let Some((attention, mlp)) = usual(spec) else { return Ok(None) };
+    let Some(rope) = spec.ropes.first() else { return Ok(None) };
+    keys.number("block_count", spec.layers.len())?;
+    // A base that follows the length has no key. Up to its original length the model is the same without.
+    keys.number(
+        "context_length",
+        match rope.scaling {
+            RopeScaling::Dynamic { original_max_positions, .. } => original_max_positions,
+            _ => spec.max_positions,
+        },
+    )?;
     keys.number("embedding_length", spec.hidden)?;
-    keys.number("feed_forward_length", spec.intermediate)?;
-    keys.number("attention.head_count", spec.heads)?;
-    keys.number("attention.head_count_kv", spec.kv_heads)?;
-    keys.number("attention.key_length", spec.head_dim)?;
-    keys.number("attention.value_length", spec.head_dim)?;
-    keys.number("rope.dimension_count", spec.head_dim)?;
+    keys.number("feed_forward_length", mlp.intermediate)?;
+    keys.number("attention.head_count", attention.heads)?;
+    keys.number("attention.head_count_kv", attention.kv_heads)?;
+    keys.number("attention.key_length", attention.head_dim)?;
+    keys.number("attention.value_length", attention.head_dim)?;
+    keys.number("rope.dimension_count", attention.head_dim)?;
     keys.number("vocab_size", spec.vocab)?;
-    keys.set("attention.layer_norm_rms_epsilon", &(spec.norm_eps as f32))?;
-    keys.set("rope.freq_base", &(spec.rope.theta as f32))?;
-    match &spec.rope.scaling {
-        RopeScaling::None => Ok(None),
+    keys.set("attention.layer_norm_rms_epsilon", &(spec.norm.eps as f32))?;
+    keys.set("rope.freq_base", &(rope.theta as f32))?;
+    match &rope.scaling {
+        RopeScaling::None | RopeScaling::Dynamic { .. } => Ok(None),
+        RopeScaling::Long { .. } => {
+            Err(GgufKeysError::Unsupported("LongRoPE beside Llama's layers; llama.cpp's converter may".to_owned()))
+        }
         RopeScaling::Factors(factors) => Ok(Some(factors.clone())),
         RopeScaling::Linear { factor } => {
             keys.set("rope.scaling.type", "linear")?;
@@ -78,7 +125,7 @@ pub(crate) fn write(spec: &DecoderSpec, header: &mut HeaderWriter) -> Result<Opt
         }
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_positions } => {
             let of_plane = |plane: usize| {
-                let frequency = spec.rope.theta.powf(-((2 * plane) as f64) / spec.head_dim as f64);
+                let frequency = rope.theta.powf(-((2 * plane) as f64) / rope.width as f64);
                 let wavelength = 2.0 * std::f64::consts::PI / frequency;
                 if wavelength < original_max_positions / high_freq_factor {
                     1.0
@@ -90,7 +137,7 @@ pub(crate) fn write(spec: &DecoderSpec, header: &mut HeaderWriter) -> Result<Opt
                     1.0 / ((1.0 - smooth) / factor + smooth)
                 }
             };
-            Ok(Some((0..spec.head_dim / 2).map(|plane| of_plane(plane) as f32).collect()))
+            Ok(Some((0..rope.width / 2).map(|plane| of_plane(plane) as f32).collect()))
         }
     }
 }

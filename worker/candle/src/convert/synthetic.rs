@@ -9,8 +9,11 @@ use model_boss_weights::gguf::{HeaderWriter, TensorType, dequantise};
 
 use super::conversion::ConvertError;
 use super::gguf_keys;
-use crate::spec::tensors::{EMBEDDING, HEAD, Needed, in_gguf};
-use crate::spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling, RopeSpec};
+use crate::spec::tensors::{EMBEDDING, HEAD, Needed};
+use crate::spec::{
+    Activation, AttentionSpec, DecoderSpec, Factors, FeedForward, LayerSpec, Mixer, MlpSpec, NormKind, NormOrder,
+    NormPlaces, NormSpec, QueryKeyNorm, RopePlanes, RopeScaling, RopeSpec, Spelling,
+};
 
 /// Rows of a matrix that are drawn together.
 const ROWS: u64 = 256;
@@ -53,6 +56,53 @@ const TYPES: [(TensorType, u32); 18] = [
     (TensorType::TQ2_0, 37),
 ];
 
+/// The widths of a Qwen3.
+struct Qwen3 {
+    layers: usize,
+    hidden: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    intermediate: usize,
+}
+
+impl Qwen3 {
+    /// The spec with a vocabulary, a head that is the embedding or not, and a longest sequence.
+    fn spec(&self, (vocab, tied_head, max_positions): (usize, bool, usize)) -> DecoderSpec {
+        let layer = LayerSpec {
+            mixer: Mixer::Attention(AttentionSpec {
+                norm: QueryKeyNorm::Heads(NormOrder::BeforeRotation),
+                ..AttentionSpec::plain(self.heads, self.kv_heads, self.head_dim)
+            }),
+            feed_forward: FeedForward::Gated(MlpSpec {
+                intermediate: self.intermediate,
+                bias: false,
+                activation: Activation::Silu,
+            }),
+            norms: NormPlaces::Before,
+        };
+        DecoderSpec {
+            hidden: self.hidden,
+            vocab,
+            layers: vec![layer; self.layers],
+            // A GGUF file stores this value as f32.
+            norm: NormSpec { kind: NormKind::Rms, eps: f64::from(1e-6_f32) },
+            ropes: vec![RopeSpec {
+                planes: RopePlanes::Halves,
+                width: self.head_dim,
+                theta: 1e6,
+                scaling: RopeScaling::None,
+            }],
+            tied_head,
+            head_bias: false,
+            factors: Factors::default(),
+            logit_softcap: None,
+            max_positions,
+            spelling: Spelling::gguf(),
+        }
+    }
+}
+
 impl Synthetic {
     /// The names of all shapes. A type behind a name is that of all matrices: `qwen3-tiny-q5_1`.
     pub const SHAPES: [&'static str; 4] = ["qwen3-0.6b", "qwen3-tiny", "qwen3-small", "qwen3-4b"];
@@ -69,60 +119,25 @@ impl Synthetic {
             Some((shape, Mix::All(*kind)))
         };
         let (name, stored) = TYPES.iter().find_map(of_type).unwrap_or((name, Mix::Q4KM));
-        let qwen3 = DecoderSpec {
-            layers: 28,
-            hidden: 1_024,
-            heads: 16,
-            kv_heads: 8,
-            head_dim: 128,
-            intermediate: 3_072,
-            vocab: 151_936,
-            // A GGUF file stores this value as f32.
-            norm_eps: f64::from(1e-6_f32),
-            rope: RopeSpec { planes: RopePlanes::Halves, theta: 1e6, scaling: RopeScaling::None },
-            tied_head: true,
-            attention_bias: AttentionBias::None,
-            head_norm: true,
-            mlp_bias: false,
-            activation: Activation::Silu,
-            max_positions: 40_960,
-        };
-        // These shapes have a separate head. With the embedding as head, a shallow model of random weights repeats its
+        let qwen3 = Qwen3 { layers: 28, hidden: 1_024, heads: 16, kv_heads: 8, head_dim: 128, intermediate: 3_072 };
+        // Small shapes have a separate head. With the embedding as head, a shallow model of random weights repeats its
         // input.
-        let small = DecoderSpec { vocab: 1_024, tied_head: false, max_positions: 4_096, ..qwen3.clone() };
-        match name {
-            "qwen3-0.6b" => Some(Self { spec: qwen3, stored }),
-            "qwen3-4b" => Some(Self {
-                spec: DecoderSpec { layers: 36, hidden: 2_560, heads: 32, intermediate: 9_728, ..qwen3 },
-                stored,
-            }),
-            "qwen3-tiny" => Some(Self {
-                stored,
-                spec: DecoderSpec {
-                    layers: 4,
-                    hidden: 256,
-                    heads: 4,
-                    kv_heads: 2,
-                    head_dim: 64,
-                    intermediate: 768,
-                    ..small
-                },
-            }),
+        let (large, small) = ((151_936, true, 40_960), (1_024, false, 4_096));
+        let (shape, ends) = match name {
+            "qwen3-0.6b" => (qwen3, large),
+            "qwen3-4b" => (Qwen3 { layers: 36, hidden: 2_560, heads: 32, intermediate: 9_728, ..qwen3 }, large),
+            "qwen3-tiny" => {
+                let shape = Qwen3 { layers: 4, hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, intermediate: 768 };
+                (shape, small)
+            }
             // This shape is mostly layers: the part that can be streamed is much larger than the part that has to stay.
-            "qwen3-small" => Some(Self {
-                stored,
-                spec: DecoderSpec {
-                    layers: 24,
-                    hidden: 512,
-                    heads: 8,
-                    kv_heads: 2,
-                    head_dim: 64,
-                    intermediate: 1_536,
-                    ..small
-                },
-            }),
-            _ => None,
-        }
+            "qwen3-small" => {
+                let shape = Qwen3 { layers: 24, hidden: 512, heads: 8, kv_heads: 2, head_dim: 64, intermediate: 1_536 };
+                (shape, small)
+            }
+            _ => return None,
+        };
+        Some(Self { spec: shape.spec(ends), stored })
     }
 
     /// Rows of the embedding. The vocabulary must have as many tokens.
@@ -145,9 +160,10 @@ impl Synthetic {
         let ends = [Some(EMBEDDING), (!self.spec.tied_head).then_some(HEAD)];
         let ends = ends.into_iter().flatten().map(|name| Needed { name: name.to_owned(), shape: shape.clone() });
         let tensors: Vec<Needed> = ends.chain(self.spec.needed()).collect();
+        let names = Spelling::gguf();
         for tensor in &tensors {
             let shape: Vec<u64> = tensor.shape.iter().map(|length| *length as u64).collect();
-            header.tensor(&in_gguf(&tensor.name), self.kind(tensor), &shape)?;
+            header.tensor(&names.name(tensor), self.kind(tensor), &shape)?;
         }
         let mut body = header.begin(out)?;
         let mut random = Random(seed);
@@ -175,7 +191,7 @@ impl Synthetic {
 
     /// The type of a tensor, by the rules of llama.cpp's `llama-quantize … Q4_K_M`.
     fn kind(&self, tensor: &Needed) -> TensorType {
-        let layers = self.spec.layers;
+        let layers = self.spec.layers.len();
         let more_bits = |layer: usize| {
             let eighth = layers / 8;
             layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2

@@ -13,9 +13,8 @@ use crate::device;
 use crate::layers::kv::KvHome;
 use crate::layers::kv::{KvStore, StepKv};
 use crate::layers::linear::Linear;
-use crate::layers::norm::RmsNorm;
-use crate::layers::rope::Rope;
-use crate::layers::step::StepContext;
+use crate::layers::norm::Norm;
+use crate::layers::step::{SpanLength, StepContext, StepShape};
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
 use crate::matrix::tensor_products::contiguous;
@@ -25,7 +24,7 @@ use crate::spec::DecoderSpec;
 pub(crate) struct SpecDecoder {
     info: DecoderInfo,
     spec: DecoderSpec,
-    rope: Rope,
+    shape: StepShape,
     ends: DecoderEnds,
     /// Stages in the order of the layers; never empty.
     stages: Vec<Stage>,
@@ -48,7 +47,7 @@ pub(crate) struct DecoderLimits {
 pub(crate) struct DecoderEnds {
     /// `[vocab, hidden]`.
     pub(crate) embedding: Matrix,
-    pub(crate) norm: RmsNorm,
+    pub(crate) norm: Norm,
     pub(crate) head: Linear,
 }
 
@@ -65,9 +64,9 @@ impl SpecDecoder {
             weight_bytes: stages.iter().map(|stage| stage.weight_bytes).sum(),
             workspace_bytes,
         };
-        let (rope, monitor) = (Rope::new(&spec), monitor_over(&stages));
+        let (shape, monitor) = (StepShape::of(&spec), monitor_over(&stages));
         let kv = store_for(&spec, &stages);
-        Self { info, spec, rope, ends, stages, places, monitor, kv }
+        Self { info, spec, shape, ends, stages, places, monitor, kv }
     }
 
     /// The same with keys and values in tensors on every device, as on one with memory of its own.
@@ -110,21 +109,26 @@ impl SpecDecoder {
         stop: &(dyn Fn() -> bool + Sync),
     ) -> std::result::Result<Tensor, DecoderError> {
         let fail = |error| device::failure(&error);
-        let lengths: Vec<(usize, usize)> = batch.iter().map(|step| (step.past, step.tokens.len())).collect();
+        let length = |step: &DecoderStep<'_>| SpanLength {
+            past: step.past,
+            new: step.tokens.len(),
+            length: step.length.max(step.past + step.tokens.len()),
+        };
+        let lengths: Vec<SpanLength> = batch.iter().map(length).collect();
         let mut kv: StepKv<'_> = self.kv.lend(batch)?;
         let tokens: Vec<u32> = batch.iter().flat_map(|step| step.tokens).copied().collect();
         self.stages.iter_mut().for_each(|stage| stage.stretch.begin_step());
         let mut x: Option<Tensor> = None;
         for (stage, place) in self.stages.iter_mut().zip(self.places.iter()) {
             let rows = match &x {
-                None => self.ends.embedding.rows(&tokens, &stage.target),
+                None => embedded(&self.ends.embedding, &tokens, &stage.target, self.spec.factors.embedding),
                 Some(x) => {
                     place.received((x.elem_count() * stage.target.dtype.size_in_bytes()) as u64);
                     stage.receive(x)
                 }
             };
             let WeightTarget { device, dtype, .. } = &stage.target;
-            let context = StepContext::new(&lengths, self.spec.heads, &self.rope, *dtype, (device, stage.home));
+            let context = StepContext::new(&lengths, &self.shape, *dtype, (device, stage.home));
             let context = context.map_err(fail)?;
             kv.enter(stage.layers.start).map_err(fail)?;
             let mut step = StretchStep { layers: stage.layers.clone(), kv: &mut kv, context: &context, stop };
@@ -155,7 +159,14 @@ impl SpecDecoder {
         }
         let wanted = Tensor::new(wanted, x.device())?;
         let rows = self.ends.norm.forward(&x.index_select(&wanted, 0)?)?;
-        let logits = self.ends.head.forward(&rows)?.to_dtype(DType::F32)?.to_device(&Device::Cpu)?;
+        let mut logits = self.ends.head.forward(&rows)?.to_dtype(DType::F32)?;
+        if self.spec.factors.logits != 1.0 {
+            logits = (logits * self.spec.factors.logits)?;
+        }
+        if let Some(bound) = self.spec.logit_softcap {
+            logits = ((logits / bound)?.tanh()? * bound)?;
+        }
+        let logits = logits.to_device(&Device::Cpu)?;
         let (storage, layout) = logits.storage_and_layout();
         let Storage::Cpu(storage) = &*storage else { bail!("logits did not come to the host") };
         let mut left = contiguous(storage, layout)?;
@@ -166,6 +177,12 @@ impl SpecDecoder {
         });
         Ok(rows.collect())
     }
+}
+
+/// Rows of the embedding, times a factor.
+fn embedded(embedding: &Matrix, tokens: &[u32], target: &WeightTarget, factor: f64) -> Result<Tensor> {
+    let rows = embedding.rows(tokens, target)?;
+    if factor == 1.0 { Ok(rows) } else { rows * factor }
 }
 
 /// A store without blocks, for the layers of all stages.
@@ -202,6 +219,11 @@ impl Decoder for SpecDecoder {
         let result = if on_cpu { rayon::scope(|_| compute()) } else { compute() };
         self.note_room();
         result
+    }
+
+    fn length_class(&self, length: usize) -> usize {
+        // At most one of a decoder's ropes follows the length.
+        self.spec.ropes.iter().map(|rope| rope.scaling.length_class(length)).max().unwrap_or(0)
     }
 
     fn copy(&mut self, from: BlockId, to: BlockId) -> std::result::Result<(), DecoderError> {

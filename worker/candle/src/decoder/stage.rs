@@ -42,7 +42,7 @@ impl Stage {
 
     /// The stage's place as reports show it.
     pub(crate) fn place(&self, spec: &DecoderSpec) -> PlaceUse {
-        let per_token = self.layers.len() * kv::bytes_per_layer(spec, &self.target);
+        let per_token = kv::bytes_per_token(spec, self.layers.clone(), &self.target);
         PlaceUse::new(self.name.clone(), self.layers.clone(), (self.weight_bytes, self.host_bytes), per_token)
     }
 }

@@ -8,6 +8,9 @@ use rayon::prelude::*;
 use crate::matrix::tensor_products::contiguous;
 use crate::spec::Activation;
 
+/// The factor inside of gpt-oss' sigmoid, which makes it close to GELU.
+const SWIGLU_ALPHA: f64 = 1.702;
+
 /// Elements of a piece that one core works on. Fewer are not worth waking other cores for.
 const PIECE: usize = 1 << 14;
 
@@ -19,6 +22,8 @@ impl Activation {
             Self::GeluErf => x.gelu_erf(),
             Self::GeluTanh => x.gelu(),
             Self::Relu => x.relu(),
+            Self::ReluSquared => x.relu()?.sqr(),
+            Self::SwigluClamped { .. } => bail!("clamped SwiGLU has a gate"),
         }
     }
 
@@ -26,6 +31,13 @@ impl Activation {
     pub(crate) fn gated(self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         match self {
             Self::Silu if gate.device().is_cpu() => gate.apply_op2_no_bwd(up, &SiluGated),
+            Self::SwigluClamped { limit } => {
+                let limit = f64::from(limit);
+                let gate = gate.minimum(limit)?;
+                let up = (up.clamp(-limit, limit)? + 1.0)?;
+                let open = (&gate * candle_nn::ops::sigmoid(&(&gate * SWIGLU_ALPHA)?)?)?;
+                open * up
+            }
             _ => self.forward(gate)? * up,
         }
     }

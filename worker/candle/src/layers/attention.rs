@@ -1,51 +1,94 @@
 //! Causal self-attention with shared key and value heads (Ainslie et al., 2023, arXiv 2305.13245). Projections run over
 //! the rows of all sequences at once, scores per sequence over its own keys. Holds weights, no keys.
 
-use std::ops::Deref;
+use candle_core::{Result, Tensor};
+use model_boss_kernels::{AttentionHeads, KvValues};
 
-use candle_core::{DType, Layout, Result, Storage, Tensor, bail};
-use model_boss_kernels::{AttentionHeads, AttentionRows, HeadNorm, HostKv, Rotation, SequenceRows};
-
+use crate::device;
 use crate::error::ModelError;
-use crate::layers::kv::{DeviceKv, LayerKv};
+use crate::layers::attend::{Attended, HeadNorms, Queries};
+use crate::layers::kv::LayerKv;
 use crate::layers::linear::Linear;
 use crate::layers::named_weights::NamedWeights;
-use crate::layers::norm::RmsNorm;
-use crate::layers::step::{ScoreTile, SequenceSpan, StepContext};
-use crate::matrix::tensor_products::contiguous;
-use crate::spec::tensors;
-use crate::spec::{AttentionBias, DecoderSpec};
+use crate::layers::norm::{LayerNorm, RmsNorm};
+use crate::layers::step::StepContext;
+use crate::spec::{AttentionSpec, NormSpec, QueryKeyNorm, tensors};
 
 pub(crate) struct Attention {
     query: Linear,
     key: Linear,
     value: Linear,
     output: Linear,
-    head_norms: Option<HeadNorms>,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
+    norms: Norms,
+    /// `[heads]`, in f32.
+    sinks: Option<Tensor>,
+    attended: Attended,
+    output_gate: bool,
+    clamp: Option<f64>,
+}
+
+/// Norms of queries and keys.
+enum Norms {
+    None,
+    /// Part of attention itself.
+    Heads(HeadNorms),
+    /// Over all heads.
+    Whole(RmsNorm, RmsNorm),
+    /// Of each head, and then each head's own weights, `[heads * head_dim]`.
+    LayerPerHead(LayerNorm, Tensor, Tensor),
 }
 
 impl Attention {
     pub(crate) fn read(
         parts: &mut dyn NamedWeights,
-        spec: &DecoderSpec,
+        spec: &AttentionSpec,
+        norm: NormSpec,
         index: usize,
     ) -> std::result::Result<Self, ModelError> {
-        let head_norms = if spec.head_norm { Some(HeadNorms::read(parts, spec, index)?) } else { None };
-        let bias = spec.attention_bias;
-        let (of_inputs, of_output) = (bias != AttentionBias::None, bias == AttentionBias::All);
-        let mut linear = |part: &str, bias: bool| Linear::read(parts, &tensors::layer(index, part), bias.into());
+        let path = |part: &str| tensors::layer(index, part);
+        let names = ["self_attn.q_norm.weight", "self_attn.k_norm.weight"].map(path);
+        let mut rms = |name: &str| RmsNorm::read(parts, name, norm);
+        let norms = match spec.norm {
+            QueryKeyNorm::None => Norms::None,
+            QueryKeyNorm::Heads(order) => {
+                Norms::Heads(HeadNorms { query: rms(&names[0])?, key: rms(&names[1])?, order })
+            }
+            QueryKeyNorm::Whole => Norms::Whole(rms(&names[0])?, rms(&names[1])?),
+            QueryKeyNorm::LayerPerHead => {
+                let [query, key] = [parts.tensor(&names[0])?, parts.tensor(&names[1])?];
+                let made = || {
+                    let plain = LayerNorm::plain(&query, spec.head_dim, norm.eps as f32)?;
+                    Ok(Norms::LayerPerHead(plain, query.flatten_all()?, key.flatten_all()?))
+                };
+                made().map_err(|error: candle_core::Error| ModelError::Device(device::failure(&error)))?
+            }
+        };
+        let sinks = if spec.sinks { Some(parts.tensor(&path("self_attn.sinks"))?) } else { None };
+        let mut linear = |part: &str, bias: bool| Linear::read(parts, &path(part), bias.into());
+        let (of_inputs, of_output) = (spec.bias.of_inputs(), spec.bias.of_output());
         Ok(Self {
             query: linear("self_attn.q_proj", of_inputs)?,
             key: linear("self_attn.k_proj", of_inputs)?,
             value: linear("self_attn.v_proj", of_inputs)?,
             output: linear("self_attn.o_proj", of_output)?,
-            head_norms,
-            heads: spec.heads,
-            kv_heads: spec.kv_heads,
-            head_dim: spec.head_dim,
+            norms,
+            sinks,
+            attended: Attended {
+                heads: AttentionHeads {
+                    heads: spec.heads,
+                    kv_heads: spec.kv_heads,
+                    head_dim: spec.head_dim,
+                    value_dim: spec.head_dim,
+                    scale: spec.scale as f32,
+                    window: spec.window,
+                    softcap: spec.softcap.map(|bound| bound as f32),
+                },
+                values: KvValues::Apart(spec.head_dim),
+                rope: spec.rope,
+                first: 0,
+            },
+            output_gate: spec.output_gate,
+            clamp: spec.clamp,
         })
     }
 
@@ -53,156 +96,44 @@ impl Attention {
     /// entry per span.
     pub(crate) fn forward(&self, x: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
         let [query, key, value] = Linear::forward_all([&self.query, &self.key, &self.value], x)?;
-        let (mut on_host, mut on_device) = (Vec::new(), Vec::new());
-        for kv in kv {
-            match kv {
-                LayerKv::Host(kv) => on_host.push(kv),
-                LayerKv::Device(kv) => on_device.push(kv),
+        let (query, gate) = if self.output_gate { self.with_gate(&query)? } else { (query, None) };
+        let (mut query, mut key, norms) = self.normed(query, key)?;
+        let mut value = value;
+        if let Some(bound) = self.clamp {
+            for x in [&mut query, &mut key, &mut value] {
+                *x = x.clamp(-bound, bound)?;
             }
         }
-        let attended = match on_host.len() {
-            0 => self.attend_on_device(&query, &key, &value, &on_device, step)?,
-            _ => self.attend_on_host(&query, &key, &value, &mut on_host, step)?,
-        };
+        let queries = Queries { query, key, value: Some(value), norms, sinks: self.sinks.as_ref() };
+        let mut attended = self.attended.forward(&queries, kv, step)?;
+        if let Some(gate) = gate {
+            attended = (attended * candle_nn::ops::sigmoid(&gate)?)?;
+        }
         self.output.forward(&attended)
     }
 
-    /// `[rows, heads * head_dim]`, of projections in the host's memory.
-    fn attend_on_host(
-        &self,
-        query: &Tensor,
-        key: &Tensor,
-        value: &Tensor,
-        kv: &mut [HostKv<'_>],
-        step: &StepContext,
-    ) -> Result<Tensor> {
-        let heads = AttentionHeads { heads: self.heads, kv_heads: self.kv_heads, head_dim: self.head_dim };
-        let [q, k, v] = [query, key, value].map(Tensor::storage_and_layout);
-        let [cos, sin] = [&step.angles.cos, &step.angles.sin].map(Tensor::storage_and_layout);
-        let norms = self.head_norms.as_ref().map(|norms| [norms.query.parts(), norms.key.parts()]);
-        let weights = norms.map(|norms| norms.map(|(weight, eps)| (weight.storage_and_layout(), eps)));
-        let norm = |index: usize| -> Result<Option<HeadNorm<'_>>> {
-            let Some((weight, eps)) = weights.as_ref().map(|weights| &weights[index]) else { return Ok(None) };
-            Ok(Some(HeadNorm { weight: floats(weight)?, eps: *eps }))
-        };
-        let rows = AttentionRows {
-            query: floats(&q)?,
-            key: floats(&k)?,
-            value: floats(&v)?,
-            query_norm: norm(0)?,
-            key_norm: norm(1)?,
-            rotation: Rotation { planes: step.angles.planes, cos: floats(&cos)?, sin: floats(&sin)? },
-        };
-        let places: Vec<SequenceRows> =
-            step.spans.iter().map(|span| SequenceRows { rows: span.rows.clone(), past: span.past }).collect();
-        let attended = heads.attend(&rows, &places, kv);
-        Tensor::from_vec(attended, query.shape(), query.device())
+    /// Each head's query and the gate beside it, `[rows, heads * head_dim]` each.
+    fn with_gate(&self, both: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
+        let (rows, AttentionHeads { heads, head_dim, .. }) = (both.dim(0)?, self.attended.heads);
+        let both = both.reshape((rows, heads, 2 * head_dim))?;
+        let part = |first| both.narrow(2, first, head_dim)?.contiguous()?.reshape((rows, heads * head_dim));
+        Ok((part(0)?, Some(part(head_dim)?)))
     }
 
-    /// Attention on other devices than the CPU.
-    fn attend_on_device(
-        &self,
-        query: &Tensor,
-        key: &Tensor,
-        value: &Tensor,
-        kv: &[DeviceKv<'_>],
-        step: &StepContext,
-    ) -> Result<Tensor> {
-        let rows = query.dim(0)?;
-        // Scores are products with the query, so scaling it costs `head_dim` per row in place of one per key.
-        let scale = (self.head_dim as f64).powf(-0.5);
-        let (mut query, mut key) = (query.clone(), key.clone());
-        if let Some(norms) = &self.head_norms {
-            query = per_head(&norms.query, &query, self.heads)?;
-            key = per_head(&norms.key, &key, self.kv_heads)?;
-        }
-        let query = (step.angles.rotate(&query, self.heads)? * scale)?;
-        let key = step.angles.rotate(&key, self.kv_heads)?;
-        let value = value.reshape((rows, self.kv_heads, self.head_dim))?;
-
-        let attended = kv
-            .iter()
-            .zip(&step.spans)
-            .map(|(kv, span)| {
-                let of_span = |all: &Tensor| heads_first(&all.narrow(0, span.rows.start, span.rows.len())?);
-                kv.write(&of_span(&key)?, &of_span(&value)?, span.past)?;
-                self.attend(&of_span(&query)?, kv, span)
-            })
-            .collect::<Result<Vec<_>>>()?;
-        joined(&attended)
-    }
-
-    /// One sequence: `[heads, rows, head_dim]` → `[rows, heads * head_dim]`.
-    fn attend(&self, query: &Tensor, kv: &DeviceKv<'_>, span: &SequenceSpan) -> Result<Tensor> {
-        let tiles = span
-            .tiles
-            .iter()
-            .map(|tile| {
-                let query = match span.tiles.len() {
-                    1 => query.clone(),
-                    _ => query.narrow(1, tile.rows.start, tile.rows.len())?.contiguous()?,
+    /// Queries and keys behind norms that come before attention, and the norms that are part of it.
+    fn normed(&self, query: Tensor, key: Tensor) -> Result<(Tensor, Tensor, Option<&HeadNorms>)> {
+        match &self.norms {
+            Norms::None => Ok((query, key, None)),
+            Norms::Heads(norms) => Ok((query, key, Some(norms))),
+            Norms::Whole(of_query, of_key) => Ok((of_query.forward(&query)?, of_key.forward(&key)?, None)),
+            Norms::LayerPerHead(plain, of_query, of_key) => {
+                let normed = |x: &Tensor, weights: &Tensor| {
+                    let (rows, width) = x.dims2()?;
+                    let heads = x.reshape((rows * width / self.attended.heads.head_dim, ()))?;
+                    plain.forward(&heads)?.reshape((rows, width))?.broadcast_mul(weights)
                 };
-                self.attend_tile(&query, kv, tile)
-            })
-            .collect::<Result<Vec<_>>>()?;
-        joined(&tiles)
-    }
-
-    fn attend_tile(&self, query: &Tensor, kv: &DeviceKv<'_>, tile: &ScoreTile) -> Result<Tensor> {
-        let (rows, group) = (tile.rows.len(), self.heads / self.kv_heads);
-        let (keys, values) = kv.first(tile.keys, query.dtype())?;
-        // The query heads that share a key head lie behind one another: as rows of one product they need no copy of it.
-        let query = query.reshape((self.kv_heads, group * rows, self.head_dim))?;
-        // Softmax in f32, whatever the products are in: a free clone where they are f32 anyway.
-        let mut scores = query.matmul(&keys.t()?)?.to_dtype(DType::F32)?;
-        if let Some(mask) = &tile.mask {
-            scores = scores.reshape((self.heads, rows, tile.keys))?.broadcast_add(mask)?;
-            scores = scores.reshape((self.kv_heads, group * rows, tile.keys))?;
+                Ok((normed(&query, of_query)?, normed(&key, of_key)?, None))
+            }
         }
-        let mixed = candle_nn::ops::softmax_last_dim(&scores)?.to_dtype(values.dtype())?.matmul(&values)?;
-        let mixed = mixed.reshape((self.heads, rows, self.head_dim))?;
-        let mixed = if rows == 1 { mixed } else { mixed.transpose(0, 1)?.contiguous()? };
-        mixed.reshape((rows, self.heads * self.head_dim))
-    }
-}
-
-/// Norms over each head, `[head_dim]`.
-struct HeadNorms {
-    query: RmsNorm,
-    key: RmsNorm,
-}
-
-impl HeadNorms {
-    fn read(parts: &mut dyn NamedWeights, spec: &DecoderSpec, index: usize) -> std::result::Result<Self, ModelError> {
-        let mut norm = |part: &str| RmsNorm::read(parts, &tensors::layer(index, part), spec.norm_eps);
-        Ok(Self { query: norm("self_attn.q_norm.weight")?, key: norm("self_attn.k_norm.weight")? })
-    }
-}
-
-/// A tensor's numbers where they lie in the host's memory.
-fn floats<'a>((storage, layout): &'a (impl Deref<Target = Storage>, &Layout)) -> Result<&'a [f32]> {
-    match &**storage {
-        Storage::Cpu(storage) => contiguous(storage, layout),
-        _ => bail!("keys and values in the host's memory need rows that lie there too"),
-    }
-}
-
-/// `[rows, heads * head_dim]`, each head by itself.
-fn per_head(norm: &RmsNorm, x: &Tensor, heads: usize) -> Result<Tensor> {
-    let (rows, width) = x.dims2()?;
-    norm.forward(&x.reshape((rows * heads, width / heads.max(1)))?)?.reshape((rows, width))
-}
-
-/// `[rows, heads, head_dim]` → `[heads, rows, head_dim]`, contiguous; free for a single row.
-fn heads_first(x: &Tensor) -> Result<Tensor> {
-    let (rows, heads, head_dim) = x.dims3()?;
-    if rows == 1 { x.reshape((heads, 1, head_dim)) } else { x.transpose(0, 1)?.contiguous() }
-}
-
-/// Rows behind rows; free for a single part.
-fn joined(parts: &[Tensor]) -> Result<Tensor> {
-    match parts {
-        [only] => Ok(only.clone()),
-        parts => Tensor::cat(parts, 0),
     }
 }

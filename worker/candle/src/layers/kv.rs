@@ -6,17 +6,18 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 use half::f16;
 use model_boss_engine::{BLOCK_TOKENS, BlockId, DecoderError, DecoderStep};
-use model_boss_kernels::{HostKv, PageShape};
+use model_boss_kernels::{HostKv, KvElement, KvValues, PageShape};
 use model_boss_weights::store::HostBuffer;
 
 use crate::device;
 use crate::matrix::kv_element::dtype_of_kv;
 use crate::matrix::target::WeightTarget;
-use crate::spec::DecoderSpec;
+use crate::spec::{AttentionSpec, DecoderSpec, LayerSpec, Mixer};
 
 // The engine's blocks are the pages that attention on the CPU reads.
 const _: () = assert!(BLOCK_TOKENS == model_boss_kernels::PAGE);
@@ -71,10 +72,35 @@ enum LayerStore {
 struct DeviceStore {
     device: Device,
     dtype: DType,
+    shape: LayerKvShape,
+    /// `[kv_heads, blocks * BLOCK_TOKENS, width]` each; none before the first block. Values that are in the keys have a
+    /// width of 0.
+    tensors: Option<(Tensor, Tensor)>,
+}
+
+/// The keys and values that a layer keeps of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LayerKvShape {
     kv_heads: usize,
     head_dim: usize,
-    /// `[kv_heads, blocks * BLOCK_TOKENS, head_dim]` each; none before the first block.
-    tensors: Option<(Tensor, Tensor)>,
+    values: KvValues,
+}
+
+impl LayerKvShape {
+    fn of(mixer: &Mixer) -> Self {
+        match mixer {
+            Mixer::Attention(AttentionSpec { kv_heads, head_dim, .. }) => {
+                Self { kv_heads: *kv_heads, head_dim: *head_dim, values: KvValues::Apart(*head_dim) }
+            }
+            Mixer::Latent(latent) => {
+                Self { kv_heads: 1, head_dim: latent.key_dim(), values: KvValues::InKeys(latent.rank) }
+            }
+        }
+    }
+
+    fn page(self, kept: KvElement) -> PageShape {
+        PageShape { kv_heads: self.kv_heads, head_dim: self.head_dim, values: self.values, kept }
+    }
 }
 
 /// One layer's keys and values of one sequence as tensors.
@@ -109,23 +135,23 @@ impl KvStore {
     /// No blocks yet; each layer's will be where `targets` say, one for each.
     pub(crate) fn new<'t>(spec: &DecoderSpec, targets: impl Iterator<Item = (KvHome, &'t WeightTarget)>) -> Self {
         let mut host_bytes = 0;
-        let store = |(home, target): (KvHome, &WeightTarget)| {
+        let store = |(layer, (home, target)): (&LayerSpec, (KvHome, &WeightTarget))| {
+            let shape = LayerKvShape::of(&layer.mixer);
             if home == KvHome::Tensors {
                 return LayerStore::Device(DeviceStore {
                     device: target.device.clone(),
                     // A type that tensors cannot have is refused before (`kv_element`).
                     dtype: dtype_of_kv(target.cached).unwrap_or(target.dtype),
-                    kv_heads: spec.kv_heads,
-                    head_dim: spec.head_dim,
+                    shape,
                     tensors: None,
                 });
             }
-            let shape = PageShape { kv_heads: spec.kv_heads, head_dim: spec.head_dim, kept: target.cached };
+            let shape = shape.page(target.cached);
             let offset = host_bytes;
             host_bytes += shape.bytes();
             LayerStore::Host { offset, shape }
         };
-        let layers = targets.map(store).collect();
+        let layers = spec.layers.iter().zip(targets).map(store).collect();
         Self { layers, host_bytes, host: Vec::new(), held: BTreeSet::new() }
     }
 
@@ -176,7 +202,7 @@ impl KvStore {
         self.reserve([to].into_iter())?;
         for layer in &self.layers {
             if let LayerStore::Device(DeviceStore { tensors: Some((keys, values)), .. }) = layer {
-                for tensor in [keys, values] {
+                for tensor in [keys, values].into_iter().filter(|tensor| tensor.elem_count() > 0) {
                     // Of a single head the block is contiguous as it is, and a tensor cannot be copied into itself.
                     let block = tensor.narrow(1, first_token(from), BLOCK_TOKENS)?.force_contiguous()?;
                     tensor.slice_set(&block, 1, first_token(to))?;
@@ -259,15 +285,20 @@ impl DeviceStore {
             return Ok(());
         }
         let room = blocks.max(2 * before).max(FIRST_ROOM) * BLOCK_TOKENS;
-        let grown = |old: Option<&Tensor>| -> Result<Tensor> {
-            let new = Tensor::zeros((self.kv_heads, room, self.head_dim), self.dtype, &self.device)?;
+        let LayerKvShape { kv_heads, head_dim, values } = self.shape;
+        let grown = |old: Option<&Tensor>, width: usize| -> Result<Tensor> {
+            let new = Tensor::zeros((kv_heads, room, width), self.dtype, &self.device)?;
+            if width == 0 {
+                return Ok(new);
+            }
             if let Some(old) = old {
                 new.slice_set(old, 1, 0)?;
             }
             Ok(new)
         };
         let old = self.tensors.as_ref();
-        self.tensors = Some((grown(old.map(|(keys, _)| keys))?, grown(old.map(|(_, values)| values))?));
+        let keys = grown(old.map(|(keys, _)| keys), head_dim)?;
+        self.tensors = Some((keys, grown(old.map(|(_, values)| values), values.apart())?));
         Ok(())
     }
 }
@@ -339,16 +370,19 @@ impl SequenceKv {
 }
 
 impl DeviceKv<'_> {
-    /// Writes `[kv_heads, tokens, head_dim]` behind the first `at` tokens, rounded to the type that is kept.
-    pub(crate) fn write(&self, keys: &Tensor, values: &Tensor, at: usize) -> Result<()> {
+    /// Writes `[kv_heads, tokens, width]` behind the first `at` tokens, rounded to the type that is kept. Values that are
+    /// in the keys are not given.
+    pub(crate) fn write(&self, keys: &Tensor, values: Option<&Tensor>, at: usize) -> Result<()> {
         let tokens = keys.dim(1)?;
-        let (keys, values) = (&as_kept(keys, self.keys.dtype())?, &as_kept(values, self.values.dtype())?);
+        let keys = as_kept(keys, self.keys.dtype())?;
+        let values = values.map(|values| as_kept(values, self.values.dtype())).transpose()?;
+        let new = || [Some((self.keys, &keys)), values.as_ref().map(|values| (self.values, values))];
         let mut done = 0;
         while done < tokens {
             let (first, within) = ((at + done) / BLOCK_TOKENS, (at + done) % BLOCK_TOKENS);
             let run = first_run(&self.blocks[first..]) * BLOCK_TOKENS - within;
             let (count, place) = (run.min(tokens - done), first_token(self.blocks[first]) + within);
-            for (tensor, new) in [(self.keys, keys), (self.values, values)] {
+            for (tensor, new) in new().into_iter().flatten() {
                 let part = match count {
                     _ if count == tokens => Cow::Borrowed(new),
                     _ => Cow::Owned(new.narrow(1, done, count)?.contiguous()?),
@@ -362,14 +396,19 @@ impl DeviceKv<'_> {
 
     /// The first `tokens` keys and values in this type: views where the blocks lie one behind the other and are kept in
     /// it, copies else.
-    pub(crate) fn first(&self, tokens: usize, dtype: DType) -> Result<(Tensor, Tensor)> {
+    pub(crate) fn first(&self, tokens: usize, dtype: DType, values: KvValues) -> Result<(Tensor, Tensor)> {
         let first = self.blocks.first().map_or(0, |block| first_token(*block));
         let places = self.places.map(|places| places.narrow(0, 0, tokens)).transpose()?;
         let read = |all: &Tensor| match &places {
             None => all.narrow(1, first, tokens)?.to_dtype(dtype),
             Some(places) => all.index_select(places, 1)?.to_dtype(dtype),
         };
-        Ok((read(self.keys)?, read(self.values)?))
+        let keys = read(self.keys)?;
+        let values = match values {
+            KvValues::Apart(_) => read(self.values)?,
+            KvValues::InKeys(width) => keys.narrow(2, 0, width)?.contiguous()?,
+        };
+        Ok((keys, values))
     }
 }
 
@@ -399,12 +438,16 @@ fn first_run(blocks: &[BlockId]) -> usize {
     blocks.len().min(1 + blocks.windows(2).take_while(follows).count())
 }
 
-/// Bytes of keys and values of one sequence of `tokens` in one layer: whole blocks.
-pub(crate) fn bytes_of_layer(spec: &DecoderSpec, target: &WeightTarget, tokens: usize) -> usize {
-    tokens.next_multiple_of(BLOCK_TOKENS).saturating_mul(bytes_per_layer(spec, target))
+/// Bytes of keys and values of one sequence of `tokens` in some layers: whole blocks.
+pub(crate) fn bytes_of_layers(spec: &DecoderSpec, layers: Range<usize>, target: &WeightTarget, tokens: usize) -> usize {
+    tokens.next_multiple_of(BLOCK_TOKENS).saturating_mul(bytes_per_token(spec, layers, target))
 }
 
-/// Bytes of keys and values for one token in one layer.
-pub(crate) fn bytes_per_layer(spec: &DecoderSpec, target: &WeightTarget) -> usize {
-    2 * spec.kv_heads * target.cached.bytes_of(spec.head_dim)
+/// Bytes of keys and values for one token in some layers.
+pub(crate) fn bytes_per_token(spec: &DecoderSpec, layers: Range<usize>, target: &WeightTarget) -> usize {
+    let of_layer = |layer: &LayerSpec| {
+        let LayerKvShape { kv_heads, head_dim, values } = LayerKvShape::of(&layer.mixer);
+        kv_heads * (target.cached.bytes_of(head_dim) + target.cached.bytes_of(values.apart()))
+    };
+    spec.layers.get(layers).unwrap_or_default().iter().map(of_layer).sum()
 }

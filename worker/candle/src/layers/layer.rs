@@ -1,22 +1,40 @@
-//! One transformer layer: attention and feed-forward, each behind a norm, each added to the stream. Immutable.
+//! One transformer layer: a part that mixes tokens and a feed-forward part, with norms at the places that the spec
+//! names, each added to the stream. Immutable.
 
 use candle_core::{Result, Tensor};
 
 use crate::error::ModelError;
 use crate::layers::attention::Attention;
+use crate::layers::experts::Experts;
 use crate::layers::kv::LayerKv;
+use crate::layers::latent::Latent;
 use crate::layers::mlp::Mlp;
 use crate::layers::named_weights::NamedWeights;
-use crate::layers::norm::RmsNorm;
+use crate::layers::norm::Norm;
 use crate::layers::step::StepContext;
-use crate::spec::DecoderSpec;
-use crate::spec::tensors;
+use crate::spec::tensors::{self, MIXER_NORM, MIXER_POST_NORM, MLP_NORM, MLP_POST_NORM};
+use crate::spec::{DecoderSpec, FeedForward, LayerSpec, Mixer, NormPlaces};
 
 pub(crate) struct Layer {
-    attention_norm: RmsNorm,
-    attention: Attention,
-    mlp_norm: RmsNorm,
-    mlp: Mlp,
+    /// Before and behind the part that mixes tokens.
+    mixer_norms: [Option<Norm>; 2],
+    mixer: LayerMixer,
+    /// Before and behind the feed-forward part.
+    mlp_norms: [Option<Norm>; 2],
+    mlp: LayerMlp,
+    places: NormPlaces,
+    /// The factor on each part's result.
+    residual: f64,
+}
+
+enum LayerMixer {
+    Attention(Attention),
+    Latent(Latent),
+}
+
+enum LayerMlp {
+    Dense(Mlp),
+    Experts(Experts),
 }
 
 impl Layer {
@@ -25,17 +43,65 @@ impl Layer {
         spec: &DecoderSpec,
         index: usize,
     ) -> std::result::Result<Self, ModelError> {
-        let mut norm = |part: &str| RmsNorm::read(parts, &tensors::layer(index, part), spec.norm_eps);
-        let attention_norm = norm("input_layernorm.weight")?;
-        let mlp_norm = norm("post_attention_layernorm.weight")?;
-        let attention = Attention::read(parts, spec, index)?;
-        let mlp = Mlp::read(parts, spec, index)?;
-        Ok(Self { attention_norm, attention, mlp_norm, mlp })
+        let Some(LayerSpec { mixer, feed_forward, norms }) = spec.layers.get(index) else {
+            return Err(ModelError::Layer { layer: index, what: "is not described".to_owned() });
+        };
+        let mut norm = |part: &str, there: bool| {
+            there.then(|| Norm::read(parts, &tensors::layer(index, part), spec.norm)).transpose()
+        };
+        let parallel = *norms == NormPlaces::Parallel;
+        let mixer_norms = [norm(MIXER_NORM, norms.before() || parallel)?, norm(MIXER_POST_NORM, norms.behind())?];
+        let mlp_norms = [norm(MLP_NORM, norms.before())?, norm(MLP_POST_NORM, norms.behind())?];
+        Ok(Self {
+            mixer_norms,
+            mixer: match mixer {
+                Mixer::Attention(attention) => {
+                    LayerMixer::Attention(Attention::read(parts, attention, spec.norm, index)?)
+                }
+                Mixer::Latent(latent) => LayerMixer::Latent(Latent::read(parts, latent, index)?),
+            },
+            mlp_norms,
+            mlp: match feed_forward {
+                FeedForward::Gated(mlp) => LayerMlp::Dense(Mlp::gated(parts, mlp, &tensors::layer(index, "mlp"))?),
+                FeedForward::Plain(mlp) => LayerMlp::Dense(Mlp::plain(parts, mlp, &tensors::layer(index, "mlp"))?),
+                FeedForward::Experts(experts) => LayerMlp::Experts(Experts::read(parts, experts, index)?),
+            },
+            places: *norms,
+            residual: spec.factors.residual,
+        })
     }
 
     /// `[rows, hidden]` → `[rows, hidden]`; `kv` has this layer's part of every sequence of the step.
     pub(crate) fn forward(&self, x: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
-        let x = (x + self.attention.forward(&self.attention_norm.forward(x)?, kv, step)?)?;
-        &x + self.mlp.forward(&self.mlp_norm.forward(&x)?)?
+        let [before, behind] = &self.mixer_norms;
+        let input = normed(before, x)?;
+        let mixed = match &self.mixer {
+            LayerMixer::Attention(attention) => attention.forward(&input, kv, step)?,
+            LayerMixer::Latent(latent) => latent.forward(&input, kv, step)?,
+        };
+        let mixed = self.scaled(normed(behind, &mixed)?)?;
+        if self.places == NormPlaces::Parallel {
+            return (x + mixed)? + self.scaled(self.mlp(&input)?)?;
+        }
+        let x = (x + mixed)?;
+        let [before, behind] = &self.mlp_norms;
+        let result = self.mlp(&normed(before, &x)?)?;
+        &x + self.scaled(normed(behind, &result)?)?
     }
+
+    fn mlp(&self, x: &Tensor) -> Result<Tensor> {
+        match &self.mlp {
+            LayerMlp::Dense(mlp) => mlp.forward(x),
+            LayerMlp::Experts(experts) => experts.forward(x),
+        }
+    }
+
+    fn scaled(&self, result: Tensor) -> Result<Tensor> {
+        if self.residual == 1.0 { Ok(result) } else { result * self.residual }
+    }
+}
+
+/// A free clone without a norm.
+fn normed(norm: &Option<Norm>, x: &Tensor) -> Result<Tensor> {
+    norm.as_ref().map_or_else(|| Ok(x.clone()), |norm| norm.forward(x))
 }

@@ -29,9 +29,9 @@ impl From<bool> for Bias {
 }
 
 impl Linear {
-    /// A projection without bias.
-    pub(crate) fn new(weight: Matrix) -> Self {
-        Self { weight, order: None, factor: None, bias: None }
+    /// A projection of a matrix that was read already.
+    pub(crate) fn new(weight: Matrix, bias: Option<Tensor>) -> Self {
+        Self { weight, order: None, factor: None, bias }
     }
 
     /// Reads `PATH.weight` and, with a bias, `PATH.bias`.

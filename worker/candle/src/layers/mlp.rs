@@ -1,39 +1,51 @@
-//! The gated feed-forward part (Shazeer, 2020, arXiv 2002.05202): `down(act(gate(x)) * up(x))`. Knows rows, not
-//! sequences.
+//! Dense feed-forward parts: gated (Shazeer, 2020, arXiv 2002.05202), `down(act(gate(x)) * up(x))`, and plain,
+//! `down(act(up(x)))`. Knows rows, not sequences.
 
 use candle_core::{Result, Tensor};
 
 use crate::error::ModelError;
 use crate::layers::linear::Linear;
 use crate::layers::named_weights::NamedWeights;
-use crate::spec::tensors;
-use crate::spec::{Activation, DecoderSpec};
+use crate::spec::{Activation, MlpSpec};
 
 pub(crate) struct Mlp {
-    gate: Linear,
+    gate: Option<Linear>,
     up: Linear,
     down: Linear,
     activation: Activation,
 }
 
 impl Mlp {
-    pub(crate) fn read(
+    /// Reads `PATH.gate_proj`, `PATH.up_proj` and `PATH.down_proj`.
+    pub(crate) fn gated(
         parts: &mut dyn NamedWeights,
-        spec: &DecoderSpec,
-        index: usize,
+        spec: &MlpSpec,
+        path: &str,
     ) -> std::result::Result<Self, ModelError> {
-        let mut linear = |part: &str| Linear::read(parts, &tensors::layer(index, part), spec.mlp_bias.into());
-        Ok(Self {
-            gate: linear("mlp.gate_proj")?,
-            up: linear("mlp.up_proj")?,
-            down: linear("mlp.down_proj")?,
-            activation: spec.activation,
-        })
+        let gate = Linear::read(parts, &format!("{path}.gate_proj"), spec.bias.into())?;
+        Ok(Self { gate: Some(gate), ..Self::plain(parts, spec, path)? })
+    }
+
+    /// Reads `PATH.up_proj` and `PATH.down_proj`.
+    pub(crate) fn plain(
+        parts: &mut dyn NamedWeights,
+        spec: &MlpSpec,
+        path: &str,
+    ) -> std::result::Result<Self, ModelError> {
+        let mut linear = |part: &str| Linear::read(parts, &format!("{path}.{part}"), spec.bias.into());
+        let (up, down) = (linear("up_proj")?, linear("down_proj")?);
+        Ok(Self { gate: None, up, down, activation: spec.activation })
     }
 
     /// `[rows, hidden]` → `[rows, hidden]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let [gate, up] = Linear::forward_all([&self.gate, &self.up], x)?;
-        self.down.forward(&self.activation.gated(&gate, &up)?)
+        let inner = match &self.gate {
+            Some(gate) => {
+                let [gate, up] = Linear::forward_all([gate, &self.up], x)?;
+                self.activation.gated(&gate, &up)?
+            }
+            None => self.activation.forward(&self.up.forward(x)?)?,
+        };
+        self.down.forward(&inner)
     }
 }

@@ -2,12 +2,16 @@
 //! files.
 
 mod activation;
+mod attend;
 mod attention;
+mod experts;
 pub(crate) mod kv;
+mod latent;
 pub(crate) mod layer;
 pub(crate) mod linear;
 mod mlp;
 pub(crate) mod named_weights;
 pub(crate) mod norm;
 pub(crate) mod rope;
+mod router;
 pub(crate) mod step;

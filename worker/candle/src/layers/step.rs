@@ -6,7 +6,8 @@ use std::ops::Range;
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::layers::kv::KvHome;
-use crate::layers::rope::{Angles, Rope};
+use crate::layers::rope::{Angles, Position, Rope};
+use crate::spec::{DecoderSpec, Mixer};
 
 /// Elements of attention scores computed at once (64 MiB in f32). A long piece of prompt over a long past goes in
 /// tiles.
@@ -14,8 +15,22 @@ const LARGEST_SCORES: usize = 1 << 24;
 
 /// A step as layers see it besides its rows.
 pub(crate) struct StepContext {
-    pub(crate) angles: Angles,
+    /// Of each of the decoder's ropes.
+    pub(crate) angles: Vec<Angles>,
     pub(crate) spans: Vec<SequenceSpan>,
+    /// The windows that layers have, in the order of each span's tiles.
+    windows: Vec<Option<usize>>,
+}
+
+/// The part of a step that a sequence has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SpanLength {
+    /// Tokens that it holds.
+    pub(crate) past: usize,
+    /// Tokens that it brings.
+    pub(crate) new: usize,
+    /// Its length, which scalings of ropes go by.
+    pub(crate) length: usize,
 }
 
 /// The rows of one sequence.
@@ -23,8 +38,8 @@ pub(crate) struct SequenceSpan {
     pub(crate) rows: Range<usize>,
     /// Tokens the sequence already holds.
     pub(crate) past: usize,
-    /// Empty for keys and values in pages, where attention makes its own.
-    pub(crate) tiles: Vec<ScoreTile>,
+    /// For each window. Empty for keys and values in pages, where attention makes its own.
+    tiles: Vec<Vec<ScoreTile>>,
 }
 
 /// Rows of a span whose scores are computed together.
@@ -33,54 +48,89 @@ pub(crate) struct ScoreTile {
     pub(crate) rows: Range<usize>,
     /// Keys that the last row sees, and so the most any row sees.
     pub(crate) keys: usize,
-    /// `[rows, keys]` in f32: 0 where a row may look, -∞ behind its own position. `None` when there is nothing to hide.
+    /// `[rows, keys]` in f32: 0 where a row may look, -∞ behind its own position and before its window. `None` when
+    /// there is nothing to hide.
     pub(crate) mask: Option<Tensor>,
 }
 
 impl StepContext {
-    /// `lengths`: per sequence, tokens it holds and tokens it brings. `dtype` is what the layers compute in,
-    /// and `home` is where their keys and values are.
+    /// `dtype` is what the layers compute in, and `home` is where their keys and values are.
     pub(crate) fn new(
-        lengths: &[(usize, usize)],
-        heads: usize,
-        rope: &Rope,
+        lengths: &[SpanLength],
+        shape: &StepShape,
         dtype: DType,
         (device, home): (&Device, KvHome),
     ) -> Result<Self> {
         let mut positions = Vec::new();
         let mut spans = Vec::new();
-        for &(past, new) in lengths {
+        for &SpanLength { past, new, length } in lengths {
             let first = positions.len();
-            positions.extend(past..past + new);
+            positions.extend((past..past + new).map(|at| Position { at, length }));
+            let of_window = |window: &Option<usize>| tiles(past, new, shape.heads, *window, device);
             let tiles = match home {
                 KvHome::Pages => Vec::new(),
-                KvHome::Tensors => tiles(past, new, heads, device)?,
+                KvHome::Tensors => shape.windows.iter().map(of_window).collect::<Result<_>>()?,
             };
             spans.push(SequenceSpan { rows: first..first + new, past, tiles });
         }
-        Ok(Self { angles: rope.angles(&positions, dtype, device)?, spans })
+        let angles = shape.ropes.iter().map(|rope| rope.angles(&positions, dtype, device)).collect::<Result<_>>()?;
+        Ok(Self { angles, spans, windows: shape.windows.clone() })
+    }
+
+    /// A span's tiles for layers with this window.
+    pub(crate) fn tiles<'s>(&self, span: &'s SequenceSpan, window: Option<usize>) -> &'s [ScoreTile] {
+        let at = self.windows.iter().position(|known| *known == window);
+        at.and_then(|at| span.tiles.get(at)).map_or(&[], Vec::as_slice)
     }
 }
 
-fn tiles(past: usize, new: usize, heads: usize, device: &Device) -> Result<Vec<ScoreTile>> {
+/// What the steps of a decoder have in common.
+pub(crate) struct StepShape {
+    /// The most query heads of any layer.
+    heads: usize,
+    ropes: Vec<Rope>,
+    windows: Vec<Option<usize>>,
+}
+
+impl StepShape {
+    pub(crate) fn of(spec: &DecoderSpec) -> Self {
+        let mut windows = Vec::new();
+        let mut heads = 1;
+        for layer in &spec.layers {
+            let (count, window) = match &layer.mixer {
+                Mixer::Attention(attention) => (attention.heads, attention.window),
+                Mixer::Latent(latent) => (latent.heads, None),
+            };
+            heads = heads.max(count);
+            if !windows.contains(&window) {
+                windows.push(window);
+            }
+        }
+        Self { heads, ropes: spec.ropes.iter().map(Rope::new).collect(), windows }
+    }
+}
+
+fn tiles(past: usize, new: usize, heads: usize, window: Option<usize>, device: &Device) -> Result<Vec<ScoreTile>> {
     let height = (LARGEST_SCORES / (heads * (past + new)).max(1)).clamp(1, new.max(1));
     (0..new)
         .step_by(height)
         .map(|first| {
             let rows = first..(first + height).min(new);
             let keys = past + rows.end;
-            let mask = (rows.len() > 1).then(|| causal_mask(past, rows.clone(), device)).transpose()?;
+            let hides = rows.len() > 1 || window.is_some_and(|window| window < keys);
+            let mask = hides.then(|| mask(past, rows.clone(), window, device)).transpose()?;
             Ok(ScoreTile { rows, keys, mask })
         })
         .collect()
 }
 
-fn causal_mask(past: usize, rows: Range<usize>, device: &Device) -> Result<Tensor> {
+fn mask(past: usize, rows: Range<usize>, window: Option<usize>, device: &Device) -> Result<Tensor> {
     let keys = past + rows.end;
     let shape = (rows.len(), keys);
     let cells = rows.flat_map(|row| {
         let seen = past + row + 1;
-        (0..keys).map(move |key| if key < seen { 0.0 } else { f32::NEG_INFINITY })
+        let first = seen.saturating_sub(window.unwrap_or(usize::MAX));
+        (0..keys).map(move |key| if (first..seen).contains(&key) { 0.0 } else { f32::NEG_INFINITY })
     });
     Tensor::from_vec(cells.collect::<Vec<f32>>(), shape, device)
 }
@@ -91,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_row_sees_its_past_and_itself() {
-        let tiles = tiles(2, 3, 4, &Device::Cpu).unwrap();
+        let tiles = tiles(2, 3, 4, None, &Device::Cpu).unwrap();
         assert_eq!(tiles.len(), 1);
         let mask = tiles[0].mask.as_ref().unwrap().to_vec2::<f32>().unwrap();
         let seen: Vec<usize> = mask.iter().map(|row| row.iter().filter(|cell| **cell == 0.0).count()).collect();
@@ -99,15 +149,23 @@ mod tests {
     }
 
     #[test]
+    fn a_window_hides_what_is_before_it() {
+        let tiles = tiles(2, 3, 4, Some(2), &Device::Cpu).unwrap();
+        let mask = tiles[0].mask.as_ref().unwrap().to_vec2::<f32>().unwrap();
+        let first: Vec<Option<usize>> = mask.iter().map(|row| row.iter().position(|cell| *cell == 0.0)).collect();
+        assert_eq!(first, [Some(1), Some(2), Some(3)]);
+    }
+
+    #[test]
     fn one_token_needs_no_mask() {
-        let tiles = tiles(100, 1, 4, &Device::Cpu).unwrap();
+        let tiles = tiles(100, 1, 4, None, &Device::Cpu).unwrap();
         assert!(tiles.len() == 1 && tiles[0].mask.is_none() && tiles[0].keys == 101);
     }
 
     #[test]
     fn long_pieces_go_in_tiles_that_cover_them_once() {
         let (past, new, heads) = (3_000, 1_000, 32);
-        let tiles = tiles(past, new, heads, &Device::Cpu).unwrap();
+        let tiles = tiles(past, new, heads, None, &Device::Cpu).unwrap();
         assert!(tiles.len() > 1);
         let mut next = 0;
         for tile in &tiles {

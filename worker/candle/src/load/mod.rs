@@ -140,7 +140,7 @@ fn read_over(
 fn past_the_cache(files: &ModelFiles, parts: &[DevicePart]) -> Option<Arc<dyn WeightStore>> {
     let on_cpu = matches!(parts, [part] if part.place.target.device.is_cpu());
     // Blocks of quantised matrices are made of mapped files.
-    let as_stored = !matches!(files, ModelFiles::Quantised(_));
+    let as_stored = files.are_as_used();
     let cold = on_cpu && as_stored && files.cached_share() < 0.5;
     // Without direct reads, only the page cache remains.
     if cold { store::open(&files.paths(), WeightStoreChoice::Direct).ok() } else { None }

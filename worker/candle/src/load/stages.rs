@@ -101,7 +101,7 @@ fn kv_blocks(spec: &DecoderSpec, parts: &[DevicePart], stages: &[Stage], options
     let fits = |(part, stage): (&DevicePart, &Stage)| {
         let given = part.place.budget.min(part.place.share);
         let left = given.saturating_sub(stage.weight_bytes).saturating_sub(workspace(spec));
-        let block = kv::bytes_of_layer(spec, &stage.target, BLOCK_TOKENS).saturating_mul(stage.layers.len());
+        let block = kv::bytes_of_layers(spec, stage.layers.clone(), &stage.target, BLOCK_TOKENS);
         usize::try_from(left / (block as u64).max(1)).unwrap_or(usize::MAX)
     };
     parts.iter().zip(stages).map(fits).fold(all, usize::min).max(one)

@@ -63,14 +63,14 @@ impl WeightTarget {
 
     /// The layout of a matrix in blocks that is not converted, on a device with memory of its own.
     pub(crate) fn blocks(&self, stored: &FileTensor<'_>) -> Option<MatrixLayout> {
-        let shape = <[usize; 2]>::try_from(stored.shape).ok()?;
+        let shape = <[usize; 2]>::try_from(stored.shape.as_slice()).ok()?;
         let stays = self.device.is_cuda() && blocks::kind(stored.kind).is_some();
         stays.then_some(MatrixLayout { kind: stored.kind, shape })
     }
 
     /// The shape of a matrix that the target multiplies in its stored form.
     pub(crate) fn stays(&self, stored: &FileTensor<'_>) -> Option<[usize; 2]> {
-        let shape = <[usize; 2]>::try_from(stored.shape).ok()?;
+        let shape = <[usize; 2]>::try_from(stored.shape.as_slice()).ok()?;
         (self.device.is_cpu() && stored.kind != TensorType::F32).then_some(shape)
     }
 }

@@ -6,11 +6,11 @@ use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::layers::linear::Linear;
 use crate::layers::named_weights::NamedWeights;
-use crate::layers::norm::RmsNorm;
+use crate::layers::norm::Norm;
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
-use crate::spec::tensors::{EMBEDDING, FINAL_NORM, HEAD, Needed};
+use crate::spec::tensors::{EMBEDDING, FINAL_NORM, HEAD, HEAD_BIAS, Needed};
 
 /// The tensors that will be read, after each was checked for presence, shape and type.
 pub(crate) struct CheckedModel {
@@ -38,7 +38,9 @@ impl CheckedModel {
     fn needed<'s>(&self, spec: &'s DecoderSpec) -> impl Iterator<Item = Needed> + use<'s> {
         let shape = spec.embedding_shape();
         let ends = std::iter::once(self.embedding).chain(self.head);
-        ends.map(move |name| Needed { name: name.to_owned(), shape: shape.clone() }).chain(spec.needed())
+        let bias = spec.head_bias.then(|| Needed { name: HEAD_BIAS.to_owned(), shape: vec![spec.vocab] });
+        let ends = ends.map(move |name| Needed { name: name.to_owned(), shape: shape.clone() });
+        ends.chain(bias).chain(spec.needed())
     }
 
     /// The names of the tensors outside of layers that a device reads, if it is the first, the last, or the only one.
@@ -79,14 +81,15 @@ impl CheckedModel {
         reader: &mut dyn NamedWeights,
         spec: &DecoderSpec,
         embedding: Option<&Matrix>,
-    ) -> Result<(RmsNorm, Linear), ModelError> {
-        let norm = RmsNorm::read(reader, FINAL_NORM, spec.norm_eps)?;
+    ) -> Result<(Norm, Linear), ModelError> {
+        let norm = Norm::read(reader, FINAL_NORM.trim_end_matches(".weight"), spec.norm)?;
         let head = match (self.head, embedding) {
             (Some(name), _) => reader.matrix(name)?,
             (None, Some(embedding)) => embedding.clone(),
             (None, None) => reader.matrix(self.embedding)?,
         };
-        Ok((norm, Linear::new(head)))
+        let bias = if spec.head_bias { Some(reader.tensor(HEAD_BIAS)?) } else { None };
+        Ok((norm, Linear::new(head, bias)))
     }
 }
 
@@ -105,7 +108,7 @@ fn ends(spec: &DecoderSpec, files: &ModelFiles) -> (&'static str, Option<&'stati
 
 fn same(files: &ModelFiles, one: &str, other: &str) -> bool {
     match (files.get(one), files.get(other)) {
-        (Ok(one), Ok(other)) if (one.kind, one.shape) == (other.kind, other.shape) => {
+        (Ok(one), Ok(other)) if (one.kind, &one.shape) == (other.kind, &other.shape) => {
             one.bytes().ok().is_some_and(|bytes| other.bytes().is_ok_and(|others| bytes == others))
         }
         _ => false,

@@ -24,11 +24,11 @@ pub(crate) fn cut(
 ) -> Result<Vec<DevicePart>, ModelError> {
     let Some(first) = places.first() else { return Ok(Vec::new()) };
     let [embedding, norm, head] = plan.end_bytes(files, &first.target)?;
-    let layers = (0..spec.layers)
+    let layers = (0..spec.layers.len())
         .map(|layer| plan.layer_bytes(spec, files, &first.target, layer))
         .collect::<Result<Vec<u64>, _>>()?;
-    let kv = kv::bytes_of_layer(spec, &first.target, needs::kept_tokens(spec, options));
-    let kv = kv.saturating_mul(spec.layers) as u64;
+    let kept = needs::kept_tokens(spec, options);
+    let kv = kv::bytes_of_layers(spec, 0..spec.layers.len(), &first.target, kept) as u64;
     let workspace = if places.len() > 1 { needs::workspace(spec) } else { 0 };
     let all = MemoryNeeds { layers, ends: embedding + norm + head, kv, workspace };
     // A tensor that is both embedding and head is on the first and on the last device.
@@ -64,7 +64,7 @@ pub(crate) fn order(
     for (at, part) in parts.iter().enumerate() {
         names.extend(plan.ends(at == 0, at + 1 == parts.len()).into_iter().map(str::to_owned));
         for layer in part.layers.clone() {
-            let place = |needed: Needed| Ok((files.extent(&needed.name)?, needed.name));
+            let place = |needed: Needed| Ok((files.near(&needed.name)?, needed.name));
             let mut placed =
                 spec.needed_by_layer(layer).into_iter().map(place).collect::<Result<Vec<_>, ModelError>>()?;
             // The order of the file differs little from that of the load, and avoids seeks.

@@ -19,7 +19,7 @@ const PROCESS: u64 = 32 << 20;
 /// depend on the free memory.
 pub(crate) fn wanted(spec: &DecoderSpec, part: &DevicePart, options: &DecoderLoadOptions) -> bool {
     let target = &part.place.target;
-    let one = (kv::bytes_of_layer(spec, target, kept_tokens(spec, options)) * part.layers.len()) as u64;
+    let one = kv::bytes_of_layers(spec, part.layers.clone(), target, kept_tokens(spec, options)) as u64;
     match options.residency.mode {
         ResidencyMode::Stream => true,
         ResidencyMode::Resident => false,

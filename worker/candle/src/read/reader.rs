@@ -133,7 +133,7 @@ impl NamedWeights for WeightReader<'_> {
             if !finite {
                 return Err(not_finite());
             }
-            Tensor::from_raw_buffer(&bytes, *dtype, stored.shape, device)
+            Tensor::from_raw_buffer(&bytes, *dtype, stored.shape.as_slice(), device)
         } else {
             let mut values = vec![0.0; stored.shape.iter().product()];
             dequantise(stored.kind, &bytes, &mut values).map_err(|error| self.bad(name, error.to_string()))?;
@@ -141,7 +141,7 @@ impl NamedWeights for WeightReader<'_> {
                 return Err(not_finite());
             }
             // Values are converted before the copy, so that the device never holds the tensor twice.
-            Tensor::from_vec(values, stored.shape, &Device::Cpu)
+            Tensor::from_vec(values, stored.shape.as_slice(), &Device::Cpu)
                 .and_then(|tensor| tensor.to_dtype(*dtype)?.to_device(device))
         };
         let tensor = placed.map_err(|error| self.not_placed(name, &error))?;

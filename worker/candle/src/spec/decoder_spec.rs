@@ -1,109 +1,146 @@
 //! A decoder's description, as data: all properties of an architecture that the layers need, whether from `config.json`
 //! or GGUF metadata.
 
-use model_boss_kernels::RopePlanes;
+use crate::spec::attention_spec::{AttentionSpec, LatentSpec};
+use crate::spec::experts_spec::ExpertsSpec;
+use crate::spec::rope_spec::RopeSpec;
+use crate::spec::spelling::Spelling;
 
-/// A decoder-only transformer of the Llama family.
+/// A decoder-only transformer: what is outside of its layers, and each layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderSpec {
-    /// Number of transformer layers.
-    pub layers: usize,
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Number of query heads.
-    pub heads: usize,
-    /// Number of key and value heads; divides `heads`.
-    pub kv_heads: usize,
-    /// Width of one head. `heads * head_dim` need not be `hidden`.
-    pub head_dim: usize,
-    /// Width of the feed-forward part's inner layer.
-    pub intermediate: usize,
     /// Rows of the embedding: tokens of the vocabulary.
     pub vocab: usize,
-    /// The epsilon of RMSNorm, added to the mean square.
-    pub norm_eps: f64,
-    /// The rotary position embedding.
-    pub rope: RopeSpec,
+    /// The layers, from the first to the last.
+    pub layers: Vec<LayerSpec>,
+    /// The norms of layers, and the one behind the last.
+    pub norm: NormSpec,
+    /// The rotary position embeddings that layers choose from.
+    pub ropes: Vec<RopeSpec>,
     /// Whether the output head is the embedding.
     pub tied_head: bool,
-    /// The attention projections that have a bias.
-    pub attention_bias: AttentionBias,
-    /// Whether each query and key head has an RMSNorm before it is rotated.
-    pub head_norm: bool,
-    /// Whether the three feed-forward projections have a bias.
-    pub mlp_bias: bool,
-    /// The activation of the feed-forward gate.
-    pub activation: Activation,
+    /// Whether the output head has a bias.
+    pub head_bias: bool,
+    /// The factors on values outside of the layers' products.
+    pub factors: Factors,
+    /// The bound of logits, which the hyperbolic tangent keeps them within.
+    pub logit_softcap: Option<f64>,
     /// The longest sequence of the model, in tokens.
     pub max_positions: usize,
+    /// The names of its tensors in the files.
+    pub spelling: Spelling,
 }
 
-/// The attention projections that have a bias.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttentionBias {
-    /// No projection has a bias.
-    None,
-    /// The projections of query, key and value, as in Qwen2.
-    QueryKeyValue,
-    /// All four projections: query, key, value and output.
-    All,
+/// Factors on values that pass between layers. Each is 1 in most families.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factors {
+    /// On rows of the embedding.
+    pub embedding: f64,
+    /// On the result of each part of a layer, before it is added to the stream.
+    pub residual: f64,
+    /// On logits.
+    pub logits: f64,
 }
 
-/// Rotary position embedding over the whole head.
+impl Default for Factors {
+    fn default() -> Self {
+        Self { embedding: 1.0, residual: 1.0, logits: 1.0 }
+    }
+}
+
+/// One layer: a part that mixes tokens, and a part that computes on each by itself.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RopeSpec {
-    /// The pairs of elements that are rotated together.
-    pub planes: RopePlanes,
-    /// The base of the wavelengths.
-    pub theta: f64,
-    /// The change of wavelengths for longer sequences.
-    pub scaling: RopeScaling,
+pub struct LayerSpec {
+    /// The part that mixes tokens.
+    pub mixer: Mixer,
+    /// The part that computes on each token by itself.
+    pub feed_forward: FeedForward,
+    /// The places of norms.
+    pub norms: NormPlaces,
 }
 
-/// The scaling of rotary wavelengths, named as in `transformers`.
+/// The part of a layer that mixes tokens.
 #[derive(Clone, Debug, PartialEq)]
-pub enum RopeScaling {
-    /// No scaling. The variant also serves `dynamic`, which scales only beyond `max_positions`, the most that a decoder
-    /// serves.
-    None,
-    /// Division of every frequency by `factor`.
-    Linear {
-        /// The divisor of every frequency.
-        factor: f64,
-    },
-    /// The scaling of Llama 3.1: long wavelengths are scaled, short ones are not, and those between are interpolated.
-    Llama3 {
-        /// The divisor of the frequencies of long wavelengths.
-        factor: f64,
-        /// Wavelengths above `original_max_positions / low_freq_factor` are long.
-        low_freq_factor: f64,
-        /// Wavelengths below `original_max_positions / high_freq_factor` are short.
-        high_freq_factor: f64,
-        /// The longest sequence before scaling, in tokens.
-        original_max_positions: f64,
-    },
-    /// Division of each plane's frequency by its own factor, one for each half of `head_dim`. GGUF files express Llama
-    /// 3.1's scaling in this way.
-    Factors(Vec<f32>),
-    /// YaRN (Peng et al., 2023, arXiv 2309.00071): interpolation by parts, and a scale on attention.
-    Yarn {
-        /// The divisor of the frequencies of long wavelengths.
-        factor: f64,
-        /// The factor on cosine and sine.
-        attention_factor: f64,
-        /// Dimensions with more rotations than this are not scaled.
-        beta_fast: f64,
-        /// Dimensions with fewer rotations than this are divided by `factor`.
-        beta_slow: f64,
-        /// The longest sequence before scaling, in tokens.
-        original_max_positions: f64,
-        /// Whether the ramp's ends are rounded outwards to whole dimensions.
-        truncate: bool,
-    },
+pub enum Mixer {
+    /// Attention over keys and values of each token.
+    Attention(AttentionSpec),
+    /// Attention over one latent vector of each token.
+    Latent(LatentSpec),
 }
 
-/// The activation of a gated feed-forward part.
+/// The part of a layer that computes on each token by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FeedForward {
+    /// `down(act(gate(x)) * up(x))`.
+    Gated(MlpSpec),
+    /// `down(act(up(x)))`.
+    Plain(MlpSpec),
+    /// A router, and the experts that it chooses among.
+    Experts(ExpertsSpec),
+}
+
+/// A feed-forward part with one inner layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MlpSpec {
+    /// Width of the inner layer.
+    pub intermediate: usize,
+    /// Whether all projections have a bias.
+    pub bias: bool,
+    /// The activation.
+    pub activation: Activation,
+}
+
+/// The norms of a layer, in the order in which families came to have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlaces {
+    /// Before each part, as in Llama.
+    Before,
+    /// Behind each part, before its result is added to the stream, as in OLMo 2.
+    Behind,
+    /// Before and behind each part, as in Gemma 2.
+    Around,
+    /// One before both parts, whose results are added to the stream together, as in Cohere.
+    Parallel,
+}
+
+impl NormPlaces {
+    /// Whether a norm comes before each part.
+    pub fn before(self) -> bool {
+        matches!(self, Self::Before | Self::Around)
+    }
+
+    /// Whether a norm comes behind each part.
+    pub fn behind(self) -> bool {
+        matches!(self, Self::Behind | Self::Around)
+    }
+}
+
+/// A norm over the stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormSpec {
+    /// The formula.
+    pub kind: NormKind,
+    /// The number added to the mean square, or to the variance.
+    pub eps: f64,
+}
+
+/// The formula of a norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// RMSNorm (Zhang and Sennrich, 2019, arXiv 1910.07467).
+    Rms,
+    /// RMSNorm whose stored weights are differences from 1.
+    RmsFromOne,
+    /// LayerNorm (Ba et al., 2016, arXiv 1607.06450), with weights alone.
+    Layer,
+    /// LayerNorm with weights and biases.
+    LayerWithBias,
+}
+
+/// The activation of a feed-forward part.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// SiLU: `x * sigmoid(x)`.
     Silu,
@@ -113,21 +150,22 @@ pub enum Activation {
     GeluTanh,
     /// ReLU: `max(x, 0)`.
     Relu,
+    /// The square of ReLU (So et al., 2021, arXiv 2109.08668).
+    ReluSquared,
+    /// `g sigmoid(1.702 g) (up + 1)`, where the gate `g` is at most `limit`, and `up` is within it on both sides, as in
+    /// gpt-oss.
+    SwigluClamped {
+        /// The bound of both.
+        limit: f32,
+    },
 }
 
 impl DecoderSpec {
-    /// Query heads per key and value head.
-    pub fn group(&self) -> usize {
-        self.heads / self.kv_heads.max(1)
-    }
-
-    /// Width of all query heads.
-    pub fn q_width(&self) -> usize {
-        self.heads * self.head_dim
-    }
-
-    /// Width of all key heads, and of all value heads.
-    pub fn kv_width(&self) -> usize {
-        self.kv_heads * self.head_dim
+    /// The attention of each layer that has one.
+    pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::Latent(_) => None,
+        })
     }
 }

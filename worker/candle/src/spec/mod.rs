@@ -1,12 +1,28 @@
 //! A model's description, from `config.json` or GGUF metadata, and the tensors that it needs.
+//!
+//! A family of models is one function of `families`, which reads facts by the keys of both formats and fills in the
+//! family's own defaults. What it returns is data; no layer knows a family.
 
+mod attention_spec;
+mod check;
 pub(crate) mod config;
 mod decoder_spec;
+mod experts_spec;
+mod facts;
+mod families;
 pub(crate) mod gguf;
+mod rope_spec;
+pub(crate) mod spelling;
 pub(crate) mod tensors;
 
-pub use model_boss_kernels::RopePlanes;
+pub use model_boss_kernels::{NormOrder, RopePlanes};
 
+pub use attention_spec::{AttentionBias, AttentionSpec, LatentProducts, LatentSpec, QueryKeyNorm};
 pub use config::ConfigJsonError;
-pub use decoder_spec::{Activation, AttentionBias, DecoderSpec, RopeScaling, RopeSpec};
+pub use decoder_spec::{
+    Activation, DecoderSpec, Factors, FeedForward, LayerSpec, Mixer, MlpSpec, NormKind, NormPlaces, NormSpec,
+};
+pub use experts_spec::{ExpertGroups, ExpertsSpec, GroupWorth, RouterSpec, SharedExpert, Weighting};
 pub use gguf::GgufSpecError;
+pub use rope_spec::{RopeScaling, RopeSpec};
+pub use spelling::Spelling;

@@ -1,60 +1,60 @@
-//! The tensors of a checkpoint of the Llama family, by name and shape: `[out, in]` for a projection. The names are
-//! those of safetensors; [`in_gguf`] converts them to GGUF's.
+//! The tensors that a decoder needs, by name and shape: `[out, in]` for a projection. Names are those of Llama in
+//! safetensors, for all families; [`Spelling`](crate::spec::Spelling) has the names in the files.
 
-use crate::spec::{AttentionBias, DecoderSpec};
+use crate::spec::{
+    AttentionSpec, DecoderSpec, ExpertsSpec, FeedForward, LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormPlaces,
+    QueryKeyNorm,
+};
 
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 pub(crate) const FINAL_NORM: &str = "model.norm.weight";
 pub(crate) const HEAD: &str = "lm_head.weight";
+pub(crate) const HEAD_BIAS: &str = "lm_head.bias";
+
+/// The norm before the part that mixes tokens.
+pub(crate) const MIXER_NORM: &str = "input_layernorm";
+/// The norm before the feed-forward part.
+pub(crate) const MLP_NORM: &str = "post_attention_layernorm";
+/// The norm behind the part that mixes tokens.
+pub(crate) const MIXER_POST_NORM: &str = "mixer_post_norm";
+/// The norm behind the feed-forward part.
+pub(crate) const MLP_POST_NORM: &str = "mlp_post_norm";
 
 /// The path of a layer's part, without `.weight` or `.bias`.
 pub(crate) fn layer(index: usize, part: &str) -> String {
     format!("model.layers.{index}.{part}")
 }
 
-/// The name of a tensor in GGUF files.
-pub(crate) fn in_gguf(name: &str) -> String {
-    match name {
-        EMBEDDING => "token_embd.weight".to_owned(),
-        FINAL_NORM => "output_norm.weight".to_owned(),
-        HEAD => "output.weight".to_owned(),
-        name => {
-            const PARTS: [(&str, &str); 11] = [
-                ("input_layernorm", "attn_norm"),
-                ("post_attention_layernorm", "ffn_norm"),
-                ("self_attn.q_proj", "attn_q"),
-                ("self_attn.k_proj", "attn_k"),
-                ("self_attn.v_proj", "attn_v"),
-                ("self_attn.o_proj", "attn_output"),
-                ("self_attn.q_norm", "attn_q_norm"),
-                ("self_attn.k_norm", "attn_k_norm"),
-                ("mlp.gate_proj", "ffn_gate"),
-                ("mlp.up_proj", "ffn_up"),
-                ("mlp.down_proj", "ffn_down"),
-            ];
-            let renamed = name.strip_prefix("model.layers.").and_then(|rest| {
-                let (index, rest) = rest.split_once('.')?;
-                let (part, kind) = rest.rsplit_once('.')?;
-                let (_, part) = PARTS.into_iter().find(|(known, _)| *known == part)?;
-                Some(format!("blk.{index}.{part}.{kind}"))
-            });
-            renamed.unwrap_or_else(|| name.to_owned())
-        }
-    }
-}
-
 /// A tensor that a spec needs, with its shape.
+#[derive(Clone, Debug)]
 pub(crate) struct Needed {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
+}
+
+impl Needed {
+    /// The name without the layer: that of a part, or of a tensor outside of layers.
+    pub(crate) fn part(&self) -> &str {
+        let behind_number = |rest: &'_ str| rest.split_once('.').map_or(0, |(number, _)| number.len() + 1);
+        match self.name.strip_prefix("model.layers.") {
+            Some(rest) => &rest[behind_number(rest)..],
+            None => &self.name,
+        }
+    }
 }
 
 impl DecoderSpec {
     /// All needed tensors apart from embedding and head, which may be one tensor under either name. The iterator is
     /// lazy, because the number of layers is only the configuration's claim until the weights have confirmed it.
     pub(crate) fn needed(&self) -> impl Iterator<Item = Needed> + '_ {
-        let norm = Needed { name: FINAL_NORM.to_owned(), shape: vec![self.hidden] };
-        std::iter::once(norm).chain((0..self.layers).flat_map(|index| self.needed_by_layer(index)))
+        self.needed_outside().into_iter().chain((0..self.layers.len()).flat_map(|index| self.needed_by_layer(index)))
+    }
+
+    /// The needed tensors outside of layers, apart from embedding and head.
+    pub(crate) fn needed_outside(&self) -> Vec<Needed> {
+        let mut tensors = Tensors::default();
+        tensors.norm(self.norm.kind, FINAL_NORM.trim_end_matches(".weight"), self.hidden);
+        tensors.needed
     }
 
     /// Shape of the embedding and of the head.
@@ -64,33 +64,123 @@ impl DecoderSpec {
 
     /// All tensors that one layer needs.
     pub(crate) fn needed_by_layer(&self, index: usize) -> Vec<Needed> {
-        let bias = self.attention_bias;
-        let (qkv_bias, output_bias) = (bias != AttentionBias::None, bias == AttentionBias::All);
-        let projections = [
-            ("self_attn.q_proj", self.q_width(), self.hidden, qkv_bias),
-            ("self_attn.k_proj", self.kv_width(), self.hidden, qkv_bias),
-            ("self_attn.v_proj", self.kv_width(), self.hidden, qkv_bias),
-            ("self_attn.o_proj", self.hidden, self.q_width(), output_bias),
-            ("mlp.gate_proj", self.intermediate, self.hidden, self.mlp_bias),
-            ("mlp.up_proj", self.intermediate, self.hidden, self.mlp_bias),
-            ("mlp.down_proj", self.hidden, self.intermediate, self.mlp_bias),
+        let mut tensors = Tensors { prefix: layer(index, ""), needed: Vec::new() };
+        let Some(LayerSpec { mixer, feed_forward, norms }) = self.layers.get(index) else { return Vec::new() };
+        let places = [
+            (MIXER_NORM, *norms == NormPlaces::Parallel || norms.before()),
+            (MLP_NORM, norms.before()),
+            (MIXER_POST_NORM, norms.behind()),
+            (MLP_POST_NORM, norms.behind()),
         ];
-        let mut needed = Vec::new();
-        let mut need = |name: String, shape: Vec<usize>| needed.push(Needed { name, shape });
-        for norm in ["input_layernorm", "post_attention_layernorm"] {
-            need(format!("{}.weight", layer(index, norm)), vec![self.hidden]);
+        for (norm, _) in places.into_iter().filter(|(_, there)| *there) {
+            tensors.norm(self.norm.kind, norm, self.hidden);
         }
-        for norm in ["self_attn.q_norm", "self_attn.k_norm"].into_iter().filter(|_| self.head_norm) {
-            need(format!("{}.weight", layer(index, norm)), vec![self.head_dim]);
+        match mixer {
+            Mixer::Attention(attention) => tensors.attention(attention, self.hidden),
+            Mixer::Latent(latent) => tensors.latent(latent, self.hidden),
         }
-        for (part, out_width, in_width, bias) in projections {
-            let path = layer(index, part);
-            if bias {
-                need(format!("{path}.bias"), vec![out_width]);
+        match feed_forward {
+            FeedForward::Gated(mlp) => tensors.gated("mlp", mlp, self.hidden),
+            FeedForward::Plain(MlpSpec { intermediate, bias, .. }) => {
+                tensors.linear("mlp.up_proj", *intermediate, self.hidden, *bias);
+                tensors.linear("mlp.down_proj", self.hidden, *intermediate, *bias);
             }
-            need(format!("{path}.weight"), vec![out_width, in_width]);
+            FeedForward::Experts(experts) => tensors.experts(experts, self.hidden),
         }
-        needed
+        tensors.needed
+    }
+}
+
+/// A list of tensors that grows.
+#[derive(Default)]
+struct Tensors {
+    prefix: String,
+    needed: Vec<Needed>,
+}
+
+impl Tensors {
+    fn add(&mut self, part: &str, shape: &[usize]) {
+        self.needed.push(Needed { name: format!("{}{part}", self.prefix), shape: shape.to_vec() });
+    }
+
+    fn norm(&mut self, kind: NormKind, path: &str, width: usize) {
+        self.add(&format!("{path}.weight"), &[width]);
+        if kind == NormKind::LayerWithBias {
+            self.add(&format!("{path}.bias"), &[width]);
+        }
+    }
+
+    fn linear(&mut self, path: &str, outs: usize, ins: usize, bias: bool) {
+        if bias {
+            self.add(&format!("{path}.bias"), &[outs]);
+        }
+        self.add(&format!("{path}.weight"), &[outs, ins]);
+    }
+
+    fn attention(&mut self, attention: &AttentionSpec, hidden: usize) {
+        let (inputs, output) = (attention.bias.of_inputs(), attention.bias.of_output());
+        let AttentionSpec { heads, kv_heads, head_dim, .. } = *attention;
+        let shapes: [&[usize]; 2] = match attention.norm {
+            QueryKeyNorm::None => [&[], &[]],
+            QueryKeyNorm::Heads(_) => [&[head_dim], &[head_dim]],
+            QueryKeyNorm::Whole => [&[attention.q_width()], &[attention.kv_width()]],
+            QueryKeyNorm::LayerPerHead => [&[heads, head_dim], &[kv_heads, head_dim]],
+        };
+        for (part, shape) in ["self_attn.q_norm.weight", "self_attn.k_norm.weight"].into_iter().zip(shapes) {
+            if !shape.is_empty() {
+                self.add(part, shape);
+            }
+        }
+        if attention.sinks {
+            self.add("self_attn.sinks", &[heads]);
+        }
+        self.linear("self_attn.q_proj", attention.query_rows(), hidden, inputs);
+        self.linear("self_attn.k_proj", attention.kv_width(), hidden, inputs);
+        self.linear("self_attn.v_proj", attention.kv_width(), hidden, inputs);
+        self.linear("self_attn.o_proj", hidden, attention.q_width(), output);
+    }
+
+    fn latent(&mut self, latent: &LatentSpec, hidden: usize) {
+        let LatentSpec { heads, query_rank, rank, plain_dim, value_dim, bias, .. } = *latent;
+        let queries = heads * latent.query_dim();
+        match query_rank {
+            None => self.linear("self_attn.q_proj", queries, hidden, false),
+            Some(query_rank) => {
+                self.linear("self_attn.q_a_proj", query_rank, hidden, bias);
+                self.add("self_attn.q_a_layernorm.weight", &[query_rank]);
+                self.linear("self_attn.q_b_proj", queries, query_rank, false);
+            }
+        }
+        self.linear("self_attn.kv_a_proj_with_mqa", latent.key_dim(), hidden, bias);
+        self.add("self_attn.kv_a_layernorm.weight", &[rank]);
+        for head in 0..heads {
+            self.add(&format!("self_attn.heads.{head}.k_proj.weight"), &[rank, plain_dim]);
+            self.add(&format!("self_attn.heads.{head}.v_proj.weight"), &[value_dim, rank]);
+        }
+        self.linear("self_attn.o_proj", hidden, heads * value_dim, bias);
+    }
+
+    fn gated(&mut self, path: &str, mlp: &MlpSpec, hidden: usize) {
+        self.linear(&format!("{path}.gate_proj"), mlp.intermediate, hidden, mlp.bias);
+        self.linear(&format!("{path}.up_proj"), mlp.intermediate, hidden, mlp.bias);
+        self.linear(&format!("{path}.down_proj"), hidden, mlp.intermediate, mlp.bias);
+    }
+
+    fn experts(&mut self, experts: &ExpertsSpec, hidden: usize) {
+        self.linear("mlp.gate", experts.count, hidden, experts.router.bias);
+        if experts.router.correction {
+            self.add("mlp.gate.e_score_correction_bias", &[experts.count]);
+        }
+        if let Some(shared) = &experts.shared {
+            self.gated("mlp.shared_expert", &shared.mlp, hidden);
+            if shared.gate {
+                self.add("mlp.shared_expert_gate.weight", &[1, hidden]);
+            }
+        }
+        let ExpertsSpec { intermediate, activation, bias, .. } = *experts;
+        for expert in 0..experts.count {
+            self.gated(&format!("mlp.experts.{expert}"), &MlpSpec { intermediate, bias, activation }, hidden);
+        }
     }
 }
 
@@ -99,15 +189,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gguf_has_other_names() {
-        let heads = layer(17, "self_attn.k_norm.weight");
-        for (name, renamed) in [
-            (EMBEDDING, "token_embd.weight"),
-            (&heads, "blk.17.attn_k_norm.weight"),
-            ("model.layers.0.mlp.down_proj.weight", "blk.0.ffn_down.weight"),
-            ("model.layers.3.self_attn.q_proj.bias", "blk.3.attn_q.bias"),
-        ] {
-            assert_eq!(in_gguf(name), renamed);
-        }
+    fn a_part_is_named_without_its_layer() {
+        let needed = |name: &str| Needed { name: name.to_owned(), shape: Vec::new() };
+        assert_eq!(needed(&layer(17, "self_attn.k_norm.weight")).part(), "self_attn.k_norm.weight");
+        assert_eq!(needed(EMBEDDING).part(), EMBEDDING);
     }
 }

@@ -123,7 +123,8 @@ pub(crate) struct BlockWeights<'a> {
 
 impl NamedWeights for BlockWeights<'_> {
     fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
-        self.block.matrix(name).cloned().ok_or_else(|| missing(name))
+        let small = || self.small.tensors.get(name).cloned().map(Matrix::Tensor);
+        self.block.matrix(name).cloned().or_else(small).ok_or_else(|| missing(name))
     }
 
     fn order(&self, name: &str) -> Result<Option<Tensor>, ModelError> {

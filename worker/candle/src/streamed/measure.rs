@@ -178,7 +178,7 @@ mod tests {
         let (files, spec) = ModelFiles::open(&model).unwrap();
         let table = LayerTable::places(&spec, &files).unwrap();
         let store = Noting(open(&table.paths, WeightStoreChoice::Auto).unwrap(), Mutex::default());
-        let layers = 0..spec.layers;
+        let layers = 0..spec.layers.len();
         let mut buffer = HostBuffer::new(table.reads(&[0]).0.buffer() * 2).unwrap();
         let times = ReadTimes::of(&table, &layers, &store, &mut buffer).unwrap();
         assert!((1..=READS).contains(&times.large.len()) && times.small.len() == times.large.len(), "{times:?}");
@@ -188,6 +188,6 @@ mod tests {
         let (small, none) = (table.reads(&[0]).0.buffer() / 2, 0..0);
         let mut short = HostBuffer::new(small).unwrap();
         assert!(ReadTimes::of(&table, &none, &store, &mut short).unwrap().large.is_empty());
-        assert!(ReadTimes::of(&table, &(0..spec.layers), &store, &mut short).unwrap().large.is_empty());
+        assert!(ReadTimes::of(&table, &(0..spec.layers.len()), &store, &mut short).unwrap().large.is_empty());
     }
 }

@@ -34,12 +34,12 @@ pub(crate) struct StreamedPart {
 /// Memory that a device needs beside its layers, once the weights outside of layers have been read.
 pub(super) fn needs_beside_layers(asked: &StreamRequest<'_>, reader: &WeightReader<'_>) -> MemoryNeeds {
     let StreamRequest { spec, part, options, before, .. } = *asked;
-    let kv = kv::bytes_of_layer(spec, &part.place.target, kept_tokens(spec, options));
+    let kv = kv::bytes_of_layers(spec, part.layers.clone(), &part.place.target, kept_tokens(spec, options));
     let sequences = options.max_concurrent.unwrap_or(1).max(1) as usize;
     MemoryNeeds {
         layers: Vec::new(),
         ends: reader.bytes() - before,
-        kv: kv.saturating_mul(sequences).saturating_mul(part.layers.len()) as u64,
+        kv: kv.saturating_mul(sequences) as u64,
         workspace: workspace(spec),
     }
 }

@@ -66,7 +66,7 @@ impl LayerTable {
             if let Some(order) = reader.order(&needed.name)? {
                 table.small.orders.insert(needed.name.clone(), order);
             }
-            if needed.shape.len() != 2 {
+            if needed.shape.len() != 2 || !files.is_stored(&needed.name) {
                 let tensor = reader.tensor(&needed.name)?;
                 table.small.tensors.insert(needed.name, tensor);
             }
@@ -77,11 +77,16 @@ impl LayerTable {
     /// The places of the matrices in the model's own files.
     pub(crate) fn places(spec: &DecoderSpec, files: &ModelFiles) -> Result<Self, ModelError> {
         let mut layers = Vec::new();
-        for layer in 0..spec.layers {
+        for layer in 0..spec.layers.len() {
             let mut pieces = Vec::new();
             for needed in spec.needed_by_layer(layer) {
                 let stored = files.check(&needed)?;
-                if let Ok(shape) = <[usize; 2]>::try_from(stored.shape) {
+                let matrix = <[usize; 2]>::try_from(stored.shape.as_slice()).ok();
+                // The matrices of latent vectors are small. Experts that are not stored as they are used are not.
+                if !files.is_stored(&needed.name) && !needed.part().contains(".experts.") {
+                    continue;
+                }
+                if let Some(shape) = matrix {
                     pieces.push(MatrixPiece {
                         extent: files.extent(&needed.name)?,
                         layout: MatrixLayout { kind: stored.kind, shape },

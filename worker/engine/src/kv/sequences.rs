@@ -35,6 +35,8 @@ pub struct Sequences {
 struct OpenSequence {
     table: BlockTable,
     capacity: usize,
+    /// What it holds, to compute it again when its length gets another class.
+    tokens: Vec<u32>,
 }
 
 impl Sequences {
@@ -69,7 +71,7 @@ impl Sequences {
         let admitted = admitted.ok_or_else(|| DecoderError::OutOfMemory("for a sequence of no tokens".to_owned()))?;
         let slot = KvSlot(self.opened);
         self.opened = self.opened.wrapping_add(1);
-        self.open.insert(slot, OpenSequence { table: admitted.table, capacity });
+        self.open.insert(slot, OpenSequence { table: admitted.table, capacity, tokens: Vec::new() });
         Ok(slot)
     }
 
@@ -95,6 +97,7 @@ impl Sequences {
     pub fn truncate(&mut self, kv: KvSlot, len: usize) {
         if let Some(sequence) = self.open.get_mut(&kv) {
             self.cache.truncate(&mut sequence.table, len);
+            sequence.tokens.truncate(len);
         }
         self.give_back();
     }
@@ -125,17 +128,67 @@ impl Sequences {
                 return Err(DecoderError::OutOfMemory("all blocks of keys and values are in use".to_owned()));
             }
         }
-        let steps = batch.iter().filter_map(|step| {
+        let (again, others): (Vec<&SequenceStep<'_>>, Vec<_>) = batch.iter().partition(|step| self.changes_class(step));
+        let mut rows: HashMap<KvSlot, Vec<f32>> = HashMap::new();
+        for step in again {
+            rows.insert(step.kv, self.compute_again(step, stop)?);
+        }
+        let steps = others.iter().filter_map(|step| {
             let table = &self.open.get(&step.kv)?.table;
             let (blocks, past) = (table.blocks(), table.len());
-            Some(DecoderStep { blocks, past, tokens: step.tokens, logits: step.logits })
+            let length = past + step.tokens.len();
+            Some(DecoderStep { blocks, past, length, tokens: step.tokens, logits: step.logits })
         });
-        let rows = self.decoder.forward_until(&steps.collect::<Vec<_>>(), stop)?;
-        for step in batch {
+        let steps: Vec<DecoderStep<'_>> = steps.collect();
+        rows.extend(others.iter().map(|step| step.kv).zip(self.decoder.forward_until(&steps, stop)?));
+        for step in others {
             if let Some(sequence) = self.open.get_mut(&step.kv) {
                 let len = sequence.table.len() + step.tokens.len();
                 self.cache.advance(&mut sequence.table, &[], len);
+                sequence.tokens.extend_from_slice(step.tokens);
             }
+        }
+        Ok(batch.iter().map(|step| rows.remove(&step.kv).unwrap_or_default()).collect())
+    }
+
+    /// Whether what a sequence holds is of no use to it with the step's tokens.
+    fn changes_class(&self, step: &SequenceStep<'_>) -> bool {
+        let held = self.len(step.kv);
+        held > 0 && self.decoder.length_class(held) != self.decoder.length_class(held + step.tokens.len())
+    }
+
+    /// Computes a sequence from its beginning, in blocks of its own until that has ended well.
+    fn compute_again(
+        &mut self,
+        step: &SequenceStep<'_>,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Vec<f32>, DecoderError> {
+        let full = || DecoderError::OutOfMemory("all blocks of keys and values are in use".to_owned());
+        let Some(sequence) = self.open.get_mut(&step.kv) else { return Ok(Vec::new()) };
+        let mut tokens = sequence.tokens.clone();
+        tokens.extend_from_slice(step.tokens);
+        let mut table = self.cache.admit(None, &[], 0).ok_or_else(full)?.table;
+        let computed = if self.cache.grow(&mut table, tokens.len()) {
+            let (length, logits) = (tokens.len(), step.logits);
+            let whole = DecoderStep { blocks: table.blocks(), past: 0, length, tokens: &tokens, logits };
+            self.decoder.forward_until(&[whole], stop)
+        } else {
+            Err(full())
+        };
+        let dropped = match &computed {
+            Ok(_) => {
+                self.cache.advance(&mut table, &[], tokens.len());
+                std::mem::replace(&mut sequence.table, table)
+            }
+            Err(_) => table,
+        };
+        self.cache.release(dropped, &[]);
+        self.give_back();
+        let mut rows = computed?.pop().unwrap_or_default();
+        let wanted = step.logits.rows(step.tokens.len()) * self.info().vocab_size;
+        rows.drain(..rows.len().saturating_sub(wanted));
+        if let Some(sequence) = self.open.get_mut(&step.kv) {
+            sequence.tokens = tokens;
         }
         Ok(rows)
     }

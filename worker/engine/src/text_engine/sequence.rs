@@ -173,7 +173,7 @@ impl RunningSequence {
         } else {
             Logits::Last
         };
-        DecoderStep { blocks, past, tokens: &self.tokens[past..end], logits }
+        DecoderStep { blocks, past, length: self.tokens.len(), tokens: &self.tokens[past..end], logits }
     }
 
     pub(super) fn fail(&mut self, error: WorkError) -> Continuation {

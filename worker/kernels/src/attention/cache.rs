@@ -126,8 +126,7 @@ impl<'a> HostKv<'a> {
     /// A writer for each head, so that heads can be written at once.
     pub(super) fn writers(&mut self) -> Vec<HeadWriter<'_>> {
         let (shape, head_bytes, first) = (self.shape, self.shape.head_bytes().max(1), self.read.len());
-        let mut writers: Vec<_> =
-            (0..shape.kv_heads).map(|_| HeadWriter { shape, first, pages: Vec::new() }).collect();
+        let mut writers: Vec<_> = (0..shape.kv_heads).map(|_| HeadWriter { shape, first, pages: Vec::new() }).collect();
         for bytes in &mut self.written {
             let parts = bytes.chunks_exact_mut(head_bytes);
             writers.iter_mut().zip(parts).for_each(|(writer, part)| writer.pages.push(part));

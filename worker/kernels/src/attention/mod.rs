@@ -24,8 +24,8 @@ use rayon::prelude::*;
 
 pub use cache::{HostKv, KvValues, PageShape};
 pub use element::KvElement;
-pub use heads::{HeadNorm, NormOrder, RopePlanes, Rotation};
 use heads::prepare;
+pub use heads::{HeadNorm, NormOrder, RopePlanes, Rotation};
 pub use segment::PAGE;
 
 use cache::HeadWriter;
@@ -212,8 +212,7 @@ impl AttentionHeads {
                 segments.clone().map(of_segment).collect()
             })
             .collect();
-        let mut totals: Vec<Mixed> =
-            tiles.iter().map(|tile| Mixed::nothing(tile.seen.len(), self.value_dim)).collect();
+        let mut totals: Vec<Mixed> = tiles.iter().map(|tile| Mixed::nothing(tile.seen.len(), self.value_dim)).collect();
         for ((index, _), parts) in jobs.iter().zip(&parts) {
             parts.iter().for_each(|part| totals[*index].merge(part));
         }

@@ -132,7 +132,9 @@ impl Example {
             false => self.rounded(&self.value[(at * kv_heads + shared) * value_dim..][..value_dim]),
         };
         let values: Vec<Vec<f64>> = seen.clone().map(value).collect();
-        (0..value_dim).map(|i| weights.iter().zip(&values).map(|(w, value)| w * value[i]).sum::<f64>() / whole).collect()
+        (0..value_dim)
+            .map(|i| weights.iter().zip(&values).map(|(w, value)| w * value[i]).sum::<f64>() / whole)
+            .collect()
     }
 
     /// One head of a key or a value as the cache rounds it.

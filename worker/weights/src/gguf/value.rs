@@ -168,6 +168,14 @@ impl<'a> Array<'a> {
         self.elements(Value::integer)
     }
 
+    /// The array's truth values, in order; `None` for other types.
+    pub fn bools(&self) -> Option<Vec<bool>> {
+        self.elements(|value| match *value {
+            Value::Bool(flag) => Some(flag),
+            _ => None,
+        })
+    }
+
     /// The array's numbers as floats, in order; `None` for strings.
     pub fn floats(&self) -> Option<Vec<f32>> {
         #[allow(clippy::cast_precision_loss)]

@@ -78,6 +78,8 @@ impl QuantisedFormat {
             Some("awq") => awq(about),
             Some("fp8") => fp8(about),
             Some("compressed-tensors") => compressed(about),
+            // Only experts are, in tensors of their own kind.
+            Some("mxfp4") => return Ok(None),
             Some(other) => Err(format!("quant_method `{}`", other.escape_debug())),
             None => Err("quantization_config without quant_method".to_owned()),
         };

@@ -50,7 +50,7 @@ pub(crate) fn open(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> 
     planned.blocks.iter_mut().flatten().for_each(|layer| *layer += layers.start);
     let layer_bytes: Vec<u64> = vec![0; layers.start].into_iter().chain(needs.layers.iter().copied()).collect();
 
-    let mut resident: Vec<Option<Arc<Layer>>> = vec![None; spec.layers];
+    let mut resident: Vec<Option<Arc<Layer>>> = vec![None; spec.layers.len()];
     for layer in layers.clone().filter(|layer| !planned.streams(*layer)) {
         let (block, bytes) = read_layer(&table, layer, store.as_ref())?;
         let mut parts = BlockWeights { small: &table.small, block: &block };
@@ -79,7 +79,8 @@ pub(crate) fn open(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> 
     let monitor = Arc::new(Monitor::new(about));
     let adapter = Adapter::new(&planned, &layer_bytes, options.residency.window);
     let (source, ring) = (StoreSource { store, reads }, (slots, buffer));
-    let streamer = Streamer::start(spec.layers, planned.blocks, slots, ring, source, device, Arc::clone(&monitor))?;
+    let streamer =
+        Streamer::start(spec.layers.len(), planned.blocks, slots, ring, source, device, Arc::clone(&monitor))?;
     let streamer = streamer.adapting(adapter);
     let stretch = StreamedLayers { spec: spec.clone(), small: table.small, resident, streamer, monitor, clock: None };
     Ok(StreamedPart { stretch: Box::new(stretch), slot_bytes: (slots * buffer) as u64 + held, host_bytes: 0 })

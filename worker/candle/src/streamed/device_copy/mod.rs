@@ -77,7 +77,7 @@ where
     // From here on, the numbers of layers are those in the model, not in this part.
     planned.blocks.iter_mut().flatten().for_each(|layer| *layer += layers.start);
 
-    let mut resident: Vec<Option<Arc<Layer>>> = vec![None; spec.layers];
+    let mut resident: Vec<Option<Arc<Layer>>> = vec![None; spec.layers.len()];
     for layer in layers.clone().filter(|layer| !planned.streams(*layer)) {
         resident[layer] = Some(Arc::new(Layer::read(reader, spec, layer)?));
     }
@@ -119,7 +119,8 @@ where
     let ring = (host.buffers, if host.held.len() == names { 0 } else { buffer });
     let layer_bytes: Vec<u64> = vec![0; layers.start].into_iter().chain(needs.layers.iter().copied()).collect();
     let adapter = Adapter::new(&planned, &layer_bytes, options.residency.window);
-    let streamer = Streamer::start(spec.layers, planned.blocks, slots, ring, source, device, Arc::clone(&monitor))?;
+    let streamer =
+        Streamer::start(spec.layers.len(), planned.blocks, slots, ring, source, device, Arc::clone(&monitor))?;
     let streamer = streamer.adapting(adapter);
     let clock: Box<dyn StepTimer> = Box::new(StepClock::new(Arc::clone(driver)));
     let stretch =

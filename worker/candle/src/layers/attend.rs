@@ -1,0 +1,240 @@
+//! Attention of projected queries, keys and values, on the CPU and on other devices: heads' norms, rotations, scores
+//! and what they mix. Knows no weights but those of norms.
+
+use std::ops::Deref;
+
+use candle_core::{DType, Layout, Result, Storage, Tensor, bail};
+use model_boss_kernels::{
+    AttentionHeads, AttentionRows, HeadNorm, HostKv, KvValues, NormOrder, RopePlanes, Rotation, SequenceRows,
+};
+
+use crate::layers::kv::{DeviceKv, LayerKv};
+use crate::layers::norm::RmsNorm;
+use crate::layers::step::{ScoreTile, SequenceSpan, StepContext};
+use crate::matrix::tensor_products::contiguous;
+
+/// The form of a layer's attention.
+pub(crate) struct Attended {
+    pub(crate) heads: AttentionHeads,
+    /// The place of values.
+    pub(crate) values: KvValues,
+    /// The number of the rope; none where positions are not encoded.
+    pub(crate) rope: Option<usize>,
+    /// The first element of a head that is rotated.
+    pub(crate) first: usize,
+}
+
+/// Norms over each head, `[head_dim]`.
+pub(crate) struct HeadNorms {
+    pub(crate) query: RmsNorm,
+    pub(crate) key: RmsNorm,
+    pub(crate) order: NormOrder,
+}
+
+/// A step's rows as they come from the projections, and the weights beside them.
+pub(crate) struct Queries<'a> {
+    /// `[rows, heads * head_dim]`.
+    pub(crate) query: Tensor,
+    /// `[rows, kv_heads * head_dim]`.
+    pub(crate) key: Tensor,
+    /// `[rows, kv_heads * value_dim]`; none where values are in the keys.
+    pub(crate) value: Option<Tensor>,
+    pub(crate) norms: Option<&'a HeadNorms>,
+    /// `[heads]`: scores for no value.
+    pub(crate) sinks: Option<&'a Tensor>,
+}
+
+impl Attended {
+    /// `[rows, heads * value_dim]`. Writes each sequence's new keys and values behind its past; `kv` has one entry per
+    /// span.
+    pub(crate) fn forward(&self, rows: &Queries<'_>, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
+        let (mut on_host, mut on_device) = (Vec::new(), Vec::new());
+        for kv in kv {
+            match kv {
+                LayerKv::Host(kv) => on_host.push(kv),
+                LayerKv::Device(kv) => on_device.push(kv),
+            }
+        }
+        match on_host.len() {
+            0 => self.on_device(rows, &on_device, step),
+            _ => self.on_host(rows, &mut on_host, step),
+        }
+    }
+
+    /// Of projections in the host's memory.
+    fn on_host(&self, rows: &Queries<'_>, kv: &mut [HostKv<'_>], step: &StepContext) -> Result<Tensor> {
+        let [q, k] = [&rows.query, &rows.key].map(Tensor::storage_and_layout);
+        let v = rows.value.as_ref().map(Tensor::storage_and_layout);
+        let sinks = rows.sinks.map(Tensor::storage_and_layout);
+        let angles = self.rope.and_then(|rope| step.angles.get(rope));
+        let turns = angles.map(|angles| [&angles.cos, &angles.sin].map(Tensor::storage_and_layout));
+        let norms = rows.norms.map(|norms| ([norms.query.parts(), norms.key.parts()], norms.order));
+        let weights =
+            norms.map(|(norms, order)| (norms.map(|(weight, eps)| (weight.storage_and_layout(), eps)), order));
+        let norm = |index: usize| -> Result<Option<HeadNorm<'_>>> {
+            let Some((weights, order)) = &weights else { return Ok(None) };
+            let (weight, eps) = &weights[index];
+            Ok(Some(HeadNorm { weight: floats(weight)?, eps: *eps, order: *order }))
+        };
+        let rotation = match (angles, &turns) {
+            (Some(angles), Some([cos, sin])) => Rotation {
+                planes: angles.planes,
+                first: self.first,
+                width: 2 * angles.cos.dim(1)?,
+                cos: floats(cos)?,
+                sin: floats(sin)?,
+            },
+            _ => Rotation { planes: RopePlanes::Halves, first: 0, width: 0, cos: &[], sin: &[] },
+        };
+        let prepared = AttentionRows {
+            query: floats(&q)?,
+            key: floats(&k)?,
+            value: v.as_ref().map_or(Ok(&[][..]), floats)?,
+            sinks: sinks.as_ref().map(floats).transpose()?,
+            query_norm: norm(0)?,
+            key_norm: norm(1)?,
+            rotation,
+        };
+        let places: Vec<SequenceRows> =
+            step.spans.iter().map(|span| SequenceRows { rows: span.rows.clone(), past: span.past }).collect();
+        let attended = self.heads.attend(&prepared, &places, kv);
+        let shape = (rows.query.dim(0)?, self.heads.heads * self.heads.value_dim);
+        Tensor::from_vec(attended, shape, rows.query.device())
+    }
+
+    /// Attention on other devices than the CPU.
+    fn on_device(&self, rows: &Queries<'_>, kv: &[DeviceKv<'_>], step: &StepContext) -> Result<Tensor> {
+        let AttentionHeads { heads, kv_heads, scale, .. } = self.heads;
+        let count = rows.query.dim(0)?;
+        // Scores are products with the query, so scaling it costs `head_dim` per row in place of one per key.
+        let query =
+            (self.turned(&rows.query, heads, rows.norms.map(|n| (&n.query, n.order)), step)? * f64::from(scale))?;
+        let key = self.turned(&rows.key, kv_heads, rows.norms.map(|n| (&n.key, n.order)), step)?;
+        let value = rows.value.as_ref().map(|value| value.reshape((count, kv_heads, self.heads.value_dim)));
+        let value = match value {
+            Some(value) => value?,
+            None => key.narrow(2, 0, self.heads.value_dim)?,
+        };
+        let attended = kv
+            .iter()
+            .zip(&step.spans)
+            .map(|(kv, span)| {
+                let of_span = |all: &Tensor| heads_first(&all.narrow(0, span.rows.start, span.rows.len())?);
+                let values = matches!(self.values, KvValues::Apart(_)).then(|| of_span(&value)).transpose()?;
+                kv.write(&of_span(&key)?, values.as_ref(), span.past)?;
+                self.attend(&of_span(&query)?, kv, span, step, rows.sinks)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        joined(&attended)
+    }
+
+    /// `[rows, heads * head_dim]` → `[rows, heads, head_dim]`, behind its norm and rotated.
+    fn turned(
+        &self,
+        x: &Tensor,
+        heads: usize,
+        norm: Option<(&RmsNorm, NormOrder)>,
+        step: &StepContext,
+    ) -> Result<Tensor> {
+        let normed = |x: Tensor, at: NormOrder| match norm {
+            Some((norm, order)) if order == at => per_head(norm, &x, heads),
+            _ => Ok(x),
+        };
+        let x = normed(x.clone(), NormOrder::BeforeRotation)?;
+        let (rows, width) = x.dims2()?;
+        let x = match self.rope.and_then(|rope| step.angles.get(rope)) {
+            Some(angles) => angles.rotate(&x, heads, self.first)?,
+            None => x.reshape((rows, heads, width / heads.max(1)))?,
+        };
+        let x = x.reshape((rows, width))?;
+        normed(x, NormOrder::AfterRotation)?.reshape((rows, heads, width / heads.max(1)))
+    }
+
+    /// One sequence: `[heads, rows, head_dim]` → `[rows, heads * value_dim]`.
+    fn attend(
+        &self,
+        query: &Tensor,
+        kv: &DeviceKv<'_>,
+        span: &SequenceSpan,
+        step: &StepContext,
+        sinks: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let tiles = step.tiles(span, self.heads.window);
+        let mixed = tiles
+            .iter()
+            .map(|tile| {
+                let query = match tiles.len() {
+                    1 => query.clone(),
+                    _ => query.narrow(1, tile.rows.start, tile.rows.len())?.contiguous()?,
+                };
+                self.attend_tile(&query, kv, tile, sinks)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        joined(&mixed)
+    }
+
+    fn attend_tile(
+        &self,
+        query: &Tensor,
+        kv: &DeviceKv<'_>,
+        tile: &ScoreTile,
+        sinks: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let AttentionHeads { heads, kv_heads, head_dim, value_dim, softcap, .. } = self.heads;
+        let (rows, group) = (tile.rows.len(), heads / kv_heads);
+        let (keys, values) = kv.first(tile.keys, query.dtype(), self.values)?;
+        // The query heads that share a key head lie behind one another: as rows of one product they need no copy of it.
+        let query = query.reshape((kv_heads, group * rows, head_dim))?;
+        // Softmax in f32, whatever the products are in: a free clone where they are f32 anyway.
+        let mut scores = query.matmul(&keys.t()?)?.to_dtype(DType::F32)?;
+        if let Some(bound) = softcap.map(f64::from) {
+            scores = ((scores / bound)?.tanh()? * bound)?;
+        }
+        if let Some(mask) = &tile.mask {
+            scores = scores.reshape((heads, rows, tile.keys))?.broadcast_add(mask)?;
+            scores = scores.reshape((kv_heads, group * rows, tile.keys))?;
+        }
+        let weights = match sinks {
+            None => candle_nn::ops::softmax_last_dim(&scores)?,
+            Some(sinks) => {
+                // One more score for each head, which mixes nothing.
+                let sinks = sinks.to_dtype(DType::F32)?.reshape((heads, 1, 1))?.broadcast_as((heads, rows, 1))?;
+                let sinks = sinks.contiguous()?.reshape((kv_heads, group * rows, 1))?;
+                let scores = Tensor::cat(&[&scores, &sinks], 2)?;
+                candle_nn::ops::softmax_last_dim(&scores)?.narrow(2, 0, tile.keys)?.contiguous()?
+            }
+        };
+        let mixed = weights.to_dtype(values.dtype())?.matmul(&values)?;
+        let mixed = mixed.reshape((heads, rows, value_dim))?;
+        let mixed = if rows == 1 { mixed } else { mixed.transpose(0, 1)?.contiguous()? };
+        mixed.reshape((rows, heads * value_dim))
+    }
+}
+
+/// A tensor's numbers where they lie in the host's memory.
+fn floats<'a>((storage, layout): &'a (impl Deref<Target = Storage>, &Layout)) -> Result<&'a [f32]> {
+    match &**storage {
+        Storage::Cpu(storage) => contiguous(storage, layout),
+        _ => bail!("keys and values in the host's memory need rows that lie there too"),
+    }
+}
+
+/// `[rows, heads * head_dim]`, each head by itself.
+fn per_head(norm: &RmsNorm, x: &Tensor, heads: usize) -> Result<Tensor> {
+    let (rows, width) = x.dims2()?;
+    norm.forward(&x.reshape((rows * heads, width / heads.max(1)))?)?.reshape((rows, width))
+}
+
+/// `[rows, heads, head_dim]` → `[heads, rows, head_dim]`, contiguous; free for a single row.
+fn heads_first(x: &Tensor) -> Result<Tensor> {
+    let (rows, heads, head_dim) = x.dims3()?;
+    if rows == 1 { x.contiguous()?.reshape((heads, 1, head_dim)) } else { x.transpose(0, 1)?.contiguous() }
+}
+
+/// Rows behind rows; free for a single part.
+fn joined(parts: &[Tensor]) -> Result<Tensor> {
+    match parts {
+        [only] => Ok(only.clone()),
+        parts => Tensor::cat(parts, 0),
+    }
+}

@@ -1,0 +1,110 @@
+//! Facts of `config.json`. An absent field and `null` mean the same, as in `transformers`, unless a family says
+//! otherwise.
+
+use serde_json::{Map, Value};
+
+use super::{Fact, FactError};
+
+/// A configuration, that of the language model where it is one part of several.
+pub(crate) struct ConfigFacts {
+    fields: Map<String, Value>,
+}
+
+impl ConfigFacts {
+    /// `whole` with the fields of its `text_config`, if it has one, before its own.
+    pub(crate) fn new(whole: &Map<String, Value>) -> Self {
+        let mut fields = whole.clone();
+        if let Some(Value::Object(inner)) = fields.remove("text_config") {
+            // What belongs to the whole alone is no fact about its text.
+            fields.retain(|key, _| matches!(key.as_str(), "tie_word_embeddings" | "quantization_config"));
+            fields.extend(inner);
+        }
+        Self { fields }
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.fields.get(key).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn is_null(&self, key: &str) -> bool {
+        self.fields.get(key).is_some_and(Value::is_null)
+    }
+
+    pub(super) fn number(&self, key: &str) -> Fact<usize> {
+        match self.get(key) {
+            Some(Value::Array(list)) => {
+                let numbers = list.iter().map(|value| as_number(key, value)).collect::<Result<Vec<_>, _>>()?;
+                match numbers.split_first() {
+                    Some((first, rest)) if rest.iter().all(|other| other == first) => Ok(Some(*first)),
+                    _ => Err(FactError::Unsupported(format!("layers that differ in {key}"))),
+                }
+            }
+            value => value.map(|value| as_number(key, value)).transpose(),
+        }
+    }
+
+    pub(super) fn numbers(&self, key: &str) -> Fact<Vec<usize>> {
+        match self.get(key) {
+            Some(Value::Array(list)) => {
+                list.iter().map(|value| as_number(key, value)).collect::<Result<_, _>>().map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    pub(super) fn float(&self, key: &str) -> Fact<f64> {
+        self.get(key).map(|value| as_float(key, value)).transpose()
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Fact<bool> {
+        let read = |value: &Value| value.as_bool().ok_or_else(|| malformed(key, "true or false", value));
+        self.get(key).map(read).transpose()
+    }
+
+    pub(super) fn text(&self, key: &str) -> Fact<&str> {
+        self.get(key).map(|value| value.as_str().ok_or_else(|| malformed(key, "a text", value))).transpose()
+    }
+
+    pub(super) fn texts(&self, key: &str) -> Fact<Vec<String>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let list = value.as_array().ok_or_else(|| malformed(key, "a list", value))?;
+        let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| malformed(key, "texts", value));
+        list.iter().map(text).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// An object of further fields.
+    pub(super) fn table(&self, key: &str) -> Fact<Self> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let fields = value.as_object().ok_or_else(|| malformed(key, "an object", value))?;
+        Ok(Some(Self { fields: fields.clone() }))
+    }
+
+    /// Whether no field has a value.
+    pub(super) fn is_empty(&self) -> bool {
+        self.fields.values().all(Value::is_null)
+    }
+
+    pub(super) fn floats(&self, key: &str) -> Fact<Vec<f32>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let list = value.as_array().ok_or_else(|| malformed(key, "a list", value))?;
+        let number = |value: &Value| as_float(key, value).map(|number| number as f32);
+        list.iter().map(number).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+fn as_number(key: &str, value: &Value) -> Result<usize, FactError> {
+    let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
+    number.ok_or_else(|| malformed(key, "a whole number", value))
+}
+
+fn as_float(key: &str, value: &Value) -> Result<f64, FactError> {
+    value.as_f64().ok_or_else(|| malformed(key, "a number", value))
+}
+
+fn malformed(key: &str, wanted: &str, value: &Value) -> FactError {
+    let mut given: String = value.to_string().chars().take(60).collect();
+    if given.len() < value.to_string().len() {
+        given.push('…');
+    }
+    FactError::Malformed(format!("`{key}` is {given}, not {wanted}"))
+}

@@ -1,0 +1,105 @@
+//! The families of models. Each is a function from facts to a decoder's spec; a file has a family and its close
+//! relatives. To add one: CONTRIBUTING.md.
+
+mod cohere;
+mod deepseek;
+mod ernie;
+mod exaone;
+mod experts;
+mod gemma;
+mod glm;
+mod gpt_oss;
+mod granite;
+mod hunyuan;
+mod llama;
+mod mistral;
+mod olmo;
+mod phi;
+mod qwen;
+mod smollm;
+mod starcoder;
+
+use crate::spec::DecoderSpec;
+use crate::spec::facts::{FactError, Facts};
+
+/// Makes a spec of facts.
+pub(crate) type Family = fn(&Facts<'_>) -> Result<DecoderSpec, FactError>;
+
+/// Names in `config.json`, those of classes and of `model_type`.
+const IN_CONFIG: &[(&[&str], Family)] = &[
+    (&["LlamaForCausalLM", "LLaMAForCausalLM", "llama"], llama::llama),
+    (&["SeedOssForCausalLM", "seed_oss"], llama::seed_oss),
+    (&["MistralForCausalLM", "mistral", "MinistralForCausalLM", "ministral"], mistral::mistral),
+    (&["MixtralForCausalLM", "mixtral"], mistral::mixtral),
+    (&["Qwen2ForCausalLM", "qwen2"], qwen::qwen2),
+    (&["Qwen3ForCausalLM", "qwen3"], qwen::qwen3),
+    (&["Qwen2MoeForCausalLM", "qwen2_moe"], qwen::qwen2_moe),
+    (&["Qwen3MoeForCausalLM", "qwen3_moe"], qwen::qwen3_moe),
+    (&["GemmaForCausalLM", "gemma"], gemma::gemma),
+    (&["Gemma2ForCausalLM", "gemma2"], gemma::gemma2),
+    (&["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "gemma3_text", "gemma3"], gemma::gemma3),
+    (&["Phi3ForCausalLM", "phi3"], phi::phi3),
+    (&["GptOssForCausalLM", "gpt_oss"], gpt_oss::gpt_oss),
+    (&["GlmForCausalLM", "glm"], glm::glm),
+    (&["Glm4ForCausalLM", "glm4"], glm::glm4),
+    (&["Glm4MoeForCausalLM", "glm4_moe"], glm::glm4_moe),
+    (&["DeepseekV2ForCausalLM", "deepseek_v2"], deepseek::deepseek_v2),
+    (&["DeepseekV3ForCausalLM", "deepseek_v3"], deepseek::deepseek_v3),
+    (&["Olmo2ForCausalLM", "olmo2"], olmo::olmo2),
+    (&["Olmo3ForCausalLM", "olmo3"], olmo::olmo3),
+    (&["OlmoeForCausalLM", "olmoe"], olmo::olmoe),
+    (&["GraniteForCausalLM", "granite"], granite::granite),
+    (&["GraniteMoeForCausalLM", "granitemoe", "GraniteMoeSharedForCausalLM", "granitemoeshared"], granite::granite_moe),
+    (&["SmolLM3ForCausalLM", "smollm3"], smollm::smollm3),
+    (&["CohereForCausalLM", "cohere"], cohere::cohere),
+    (&["Cohere2ForCausalLM", "cohere2"], cohere::cohere2),
+    (&["Starcoder2ForCausalLM", "starcoder2"], starcoder::starcoder2),
+    (&["Exaone4ForCausalLM", "exaone4"], exaone::exaone4),
+    (&["Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM", "ernie4_5"], ernie::ernie4_5),
+    (&["Ernie4_5_MoeForCausalLM", "Ernie4_5_MoeForCausalLM", "ernie4_5_moe"], ernie::ernie4_5_moe),
+    (&["HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"], hunyuan::dense),
+    (&["HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe"], hunyuan::moe),
+];
+
+/// Names of architectures in GGUF files.
+const IN_GGUF: &[(&str, Family)] = &[
+    ("llama", llama::llama),
+    ("mistral3", llama::llama),
+    ("seed_oss", llama::seed_oss),
+    ("qwen2", qwen::qwen2),
+    ("qwen3", qwen::qwen3),
+    ("qwen2moe", qwen::qwen2_moe),
+    ("qwen3moe", qwen::qwen3_moe),
+    ("gemma", gemma::gemma),
+    ("gemma2", gemma::gemma2),
+    ("gemma3", gemma::gemma3),
+    ("phi3", phi::phi3),
+    ("gpt-oss", gpt_oss::gpt_oss),
+    ("chatglm", glm::glm),
+    ("glm4", glm::glm4),
+    ("glm4moe", glm::glm4_moe),
+    ("deepseek2", deepseek::deepseek_v2),
+    ("olmo2", olmo::olmo2_gguf),
+    ("olmoe", olmo::olmoe),
+    ("granite", granite::granite),
+    ("granitemoe", granite::granite_moe),
+    ("smollm3", smollm::smollm3),
+    ("command-r", cohere::cohere),
+    ("cohere2", cohere::cohere2),
+    ("starcoder2", starcoder::starcoder2),
+    ("exaone4", exaone::exaone4),
+    ("ernie4_5", ernie::ernie4_5),
+    ("ernie4_5-moe", ernie::ernie4_5_moe),
+    ("hunyuan-dense", hunyuan::dense),
+    ("hunyuan-moe", hunyuan::moe),
+];
+
+/// The family of a class or a `model_type` of `config.json`.
+pub(crate) fn of_config(name: &str) -> Option<Family> {
+    IN_CONFIG.iter().find(|(names, _)| names.contains(&name)).map(|(_, family)| *family)
+}
+
+/// The family of an architecture of GGUF.
+pub(crate) fn of_gguf(name: &str) -> Option<Family> {
+    IN_GGUF.iter().find(|(known, _)| *known == name).map(|(_, family)| *family)
+}

@@ -1,0 +1,87 @@
+//! Families of models compared with `transformers`, on tiny random ones under `families/` from
+//! `scripts/reference/families.py`. A case has a configuration, the shapes of its tensors, prompts and answers; weights
+//! are made here by the rule that the script has.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test with a line number")]
+
+mod family_cases;
+
+use family_cases::{Case, alone, best, case_files, greedy, open, step, worst};
+use model_boss_engine::Logits;
+
+/// The tolerance for models stored in f32: the largest difference of a logit from the reference.
+const TOLERANCE: f32 = 1e-3;
+
+/// The tolerance for models whose products round activations to eight bits.
+const ROUNDED: f32 = 0.3;
+
+#[test]
+fn fa_1_every_family_answers_as_transformers_does() {
+    let mut faults = Vec::new();
+    for case in Case::all() {
+        match case.check_alone() {
+            Ok(apart) if apart < if case.is_quantised() { ROUNDED } else { TOLERANCE } => {}
+            Ok(apart) => faults.push(format!("{}: off by {apart}", case.name)),
+            Err(what) => faults.push(format!("{}: {what}", case.name)),
+        }
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn fa_1_who_shares_a_step_changes_no_bit_in_any_family() {
+    for case in Case::all() {
+        let mut decoder = open(case.folder());
+        let prompts: Vec<&Vec<u32>> = case.usable_prompts(decoder.info().context_length);
+        let slots: Vec<_> = prompts.iter().map(|_| decoder.open(100).unwrap()).collect();
+        let batch: Vec<_> = prompts.iter().zip(&slots).map(|(prompt, kv)| step(*kv, prompt, Logits::Last)).collect();
+        let together = decoder.forward(&batch).unwrap();
+        for (prompt, together) in prompts.iter().zip(together) {
+            let kv = decoder.open(100).unwrap();
+            assert_eq!(alone(&mut decoder, kv, prompt, Logits::Last), together, "{}", case.name);
+        }
+    }
+}
+
+#[test]
+fn fa_1_prompts_in_pieces_beside_a_decoding_neighbour() {
+    for case in Case::all().into_iter().filter(|case| !case.is_quantised()) {
+        let mut decoder = open(case.folder());
+        let usable = case.usable_prompts(decoder.info().context_length).len();
+        let (short, long) = (0, usable - 1);
+        let neighbour = decoder.open(64).unwrap();
+        let mut answer = Vec::new();
+        let mut next = [best(&alone(&mut decoder, neighbour, &case.prompts[short], Logits::Last))];
+        let kv = decoder.open(64).unwrap();
+        let mut logits = Vec::new();
+        for piece in case.prompts[long].chunks(7) {
+            answer.push(next[0]);
+            let batch = [step(kv, piece, Logits::Last), step(neighbour, &next, Logits::Last)];
+            let mut rows = decoder.forward(&batch).unwrap();
+            next = [best(&rows.remove(1))];
+            logits = rows.remove(0);
+        }
+        let apart = worst(&logits, &case.logits[long]);
+        assert!(apart < TOLERANCE, "{}, in pieces: off by {apart}", case.name);
+        assert_eq!(answer, case.greedy[short][..answer.len()], "{}: the neighbour", case.name);
+        let answer = greedy(&mut decoder, kv, logits, case.greedy[long].len());
+        assert_eq!(answer, case.greedy[long], "{}", case.name);
+    }
+}
+
+#[test]
+fn fa_1_gguf_files_are_close_to_dense_models() {
+    let mut faults = Vec::new();
+    for file in case_files("gguf") {
+        let case = Case::read(&file.with_extension("json"));
+        if !case.is_known() {
+            continue;
+        }
+        match case.check_file(&file) {
+            Ok(share) if share < 0.08 => {}
+            Ok(share) => faults.push(format!("{}: off by {share} of the largest logit", case.name)),
+            Err(what) => faults.push(format!("{}: {what}", case.name)),
+        }
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
