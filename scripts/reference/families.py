@@ -47,7 +47,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 OUT = Path(__file__).resolve().parents[2] / "worker" / "candle" / "tests" / "families"
-PROMPT_LENGTHS = (1, 7, 19, 40)
 GREEDY_TOKENS = 12
 LEAST_MARGIN = 2e-3
 LEAST_ROUTER_MARGIN = 1e-4
@@ -94,8 +93,8 @@ RULES = (
     (r"(norm|layernorm|_ln)\d*\.bias$", dict(mean=0, scale=0.2)),
     (r"norm\w*(\.\d+)?\.weight$", dict(mean=1, scale=0.3)),
     (r"sinks$", dict(mean=0, scale=1)),
-    (r"A_log$", dict(mean=0.5, scale=0.8)),
-    (r"dt_bias$", dict(mean=0, scale=1)),
+    (r"A_log$", dict(mean=0, scale=1)),
+    (r"dt_bias$", dict(mean=-1, scale=1)),
     (r"(e_score_correction_bias|expert_bias)$", dict(mean=0, scale=0.2)),
     (r"mixer\.D$|mamba\.D$", dict(mean=1, scale=0.4)),
     (r"(layer_scalar|per_expert_scale|correct_output_scale|router\.scale)$", dict(mean=1, scale=0.3)),
