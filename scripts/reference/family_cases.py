@@ -53,7 +53,7 @@ def case(
         lengths=lengths,
         store=store,
         loaded=loaded,
-        fields={**base, **fields},
+        fields={**base, **(dict(intermediate_size=32, vocab_size=64) if gguf else {}), **fields},
     )
 
 
@@ -86,8 +86,8 @@ DELTA_NET = dict(
 )
 MAMBA_2 = dict(
     mamba_n_heads=4,
-    mamba_d_head=16,
-    mamba_expand=2,
+    mamba_d_head=8,
+    mamba_expand=1,
     mamba_n_groups=2,
     mamba_d_state=16,
     mamba_d_conv=4,
@@ -95,8 +95,8 @@ MAMBA_2 = dict(
 )
 NEMOTRON_MAMBA = dict(
     ssm_state_size=16,
-    mamba_num_heads=4,
-    mamba_head_dim=16,
+    mamba_num_heads=8,
+    mamba_head_dim=8,
     n_groups=2,
     conv_kernel=4,
     expand=2,
@@ -178,8 +178,7 @@ FAMILIES = {
     "qwen2": {
         "window": case(
             "qwen2",
-            num_hidden_layers=3,
-            use_sliding_window=True,
+                        use_sliding_window=True,
             sliding_window=8,
             max_window_layers=1,
             drop="layer_types",
@@ -211,8 +210,7 @@ FAMILIES = {
             "gemma2",
             gguf=True,
             **GEMMA,
-            num_hidden_layers=3,
-            head_dim=16,
+            head_dim=8,
             query_pre_attn_scalar=24,
             sliding_window=8,
             attn_logit_softcapping=5.0,
@@ -237,14 +235,13 @@ FAMILIES = {
             "gemma3_text",
             gguf=True,
             **GEMMA,
-            num_hidden_layers=3,
-            head_dim=16,
+            head_dim=8,
             query_pre_attn_scalar=24,
             sliding_window=8,
             rope_parameters=dict(
                 full_attention=rope("linear", 1_000_000.0, factor=8.0), sliding_attention=rope("default", 10_000.0)
             ),
-            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            layer_types=["sliding_attention", "full_attention"],
         ),
         # The hub's spelling: a pattern for the layers, and two bases of which the second is for windowed layers.
         "pattern": case(
@@ -378,9 +375,8 @@ FAMILIES = {
     "granitemoe": {
         "plain": case(
             "granitemoe",
-            gguf=True,
             intermediate_size=32,
-            num_local_experts=5,
+            num_local_experts=3,
             num_experts_per_tok=2,
             embedding_multiplier=3.0,
             logits_scaling=1.5,
@@ -396,7 +392,7 @@ FAMILIES = {
             gguf=True,
             intermediate_size=32,
             shared_intermediate_size=32,
-            num_local_experts=5,
+            num_local_experts=3,
             num_experts_per_tok=2,
             embedding_multiplier=3.0,
             logits_scaling=1.5,
@@ -460,8 +456,8 @@ FAMILIES = {
         ),
     },
     "ernie4_5": {
-        "biases": case("ernie4_5", head_dim=16, use_bias=True),
-        "plain": case("ernie4_5", gguf=True, head_dim=16, tie_word_embeddings=False, rope_parameters=rope(theta=500_000.0)),
+        "biases": case("ernie4_5", head_dim=12, use_bias=True),
+        "plain": case("ernie4_5", gguf=True, head_dim=8, tie_word_embeddings=False, rope_parameters=rope(theta=500_000.0)),
     },
     "ernie4_5_moe": {
         "shared": case(
@@ -470,7 +466,7 @@ FAMILIES = {
             num_hidden_layers=2,
             moe_intermediate_size=32,
             moe_k=2,
-            moe_num_experts=5,
+            moe_num_experts=3,
             moe_num_shared_experts=2,
         ),
         "interval": case(
@@ -479,7 +475,7 @@ FAMILIES = {
             intermediate_size=32,
             moe_intermediate_size=16,
             moe_k=2,
-            moe_num_experts=3,
+            moe_num_experts=5,
             moe_num_shared_experts=0,
             moe_layer_start_index=1,
             moe_layer_interval=2,
@@ -491,7 +487,7 @@ FAMILIES = {
         "alpha": case(
             "hunyuan_v1_dense",
             gguf=True,
-            head_dim=16,
+            head_dim=8,
             tie_word_embeddings=True,
             # The converter of llama.cpp knows only the hub's values.
             max_position_embeddings=32768,
@@ -500,11 +496,11 @@ FAMILIES = {
         "plain": case("hunyuan_v1_dense", head_dim=12, attention_bias=True, rope_parameters=rope()),
     },
     "seed_oss": {
-        "biases": case("seed_oss", gguf=True, head_dim=16),
+        "biases": case("seed_oss", gguf=True, head_dim=8),
         "out-bias": case("seed_oss", head_dim=12, attention_out_bias=True, mlp_bias=True, tie_word_embeddings=True),
     },
     "glm": {
-        "plain": case("glm", gguf=True, head_dim=16),
+        "plain": case("glm", gguf=True, head_dim=8),
         "no-bias": case(
             "glm",
             head_dim=12,
@@ -515,11 +511,11 @@ FAMILIES = {
         ),
     },
     "glm4": {
-        "plain": case("glm4", gguf=True, head_dim=16),
-        "no-bias": case("glm4", head_dim=8, attention_bias=False, num_key_value_heads=1, rope_parameters=rope(partial_rotary_factor=0.25)),
+        "plain": case("glm4", gguf=True, head_dim=8),
+        "no-bias": case("glm4", head_dim=16, attention_bias=False, num_key_value_heads=1, rope_parameters=rope(partial_rotary_factor=0.25)),
     },
     "qwen2_moe": {
-        "shared": case("qwen2_moe", gguf=True, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32),
+        "shared": case("qwen2_moe", gguf=True, num_experts=3, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32),
         "sparse-step": case(
             "qwen2_moe",
             num_hidden_layers=4,
@@ -536,7 +532,7 @@ FAMILIES = {
         ),
     },
     "qwen3_moe": {
-        "plain": case("qwen3_moe", gguf=True, head_dim=16, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32),
+        "plain": case("qwen3_moe", gguf=True, head_dim=8, num_experts=3, num_experts_per_tok=2, moe_intermediate_size=32),
         "norm-topk": case(
             "qwen3_moe",
             num_hidden_layers=3,
@@ -554,16 +550,16 @@ FAMILIES = {
         ),
     },
     "mixtral": {
-        "window": case("mixtral", sliding_window=8, head_dim=12, intermediate_size=20, num_local_experts=3, num_experts_per_tok=2),
-        "plain": case("mixtral", gguf=True, intermediate_size=32, num_local_experts=5, num_experts_per_tok=2, **old_rope(1_000_000.0)),
+        "window": case("mixtral", sliding_window=8, head_dim=12, intermediate_size=20, num_local_experts=5, num_experts_per_tok=2),
+        "plain": case("mixtral", gguf=True, intermediate_size=32, num_local_experts=3, num_experts_per_tok=2, **old_rope(1_000_000.0)),
     },
     "gpt_oss": {
         "floats": case(
             "gpt_oss",
             gguf=True,
-            head_dim=16,
+            head_dim=8,
             intermediate_size=32,
-            num_local_experts=5,
+            num_local_experts=3,
             num_experts_per_tok=2,
             sliding_window=8,
             rope_parameters=rope(
@@ -574,9 +570,9 @@ FAMILIES = {
         "mxfp4": case(
             "gpt_oss",
             num_hidden_layers=3,
-            head_dim=8,
+            head_dim=12,
             intermediate_size=32,
-            num_local_experts=3,
+            num_local_experts=5,
             num_experts_per_tok=2,
             sliding_window=8,
             drop="layer_types rope_parameters",
@@ -607,7 +603,7 @@ FAMILIES = {
     "glm4_moe": {
         "groups": case(
             "glm4_moe",
-            head_dim=16,
+            head_dim=12,
             num_hidden_layers=3,
             intermediate_size=20,
             moe_intermediate_size=12,
@@ -625,9 +621,9 @@ FAMILIES = {
         "no-qk-norm": case(
             "glm4_moe",
             gguf=True,
-            head_dim=16,
+            head_dim=8,
             moe_intermediate_size=32,
-            n_routed_experts=5,
+            n_routed_experts=3,
             num_experts_per_tok=2,
             norm_topk_prob=True,
             first_k_dense_replace=1,
@@ -644,9 +640,9 @@ FAMILIES = {
             kv_lora_rank=32,
             qk_nope_head_dim=16,
             qk_rope_head_dim=8,
-            v_head_dim=16,
-            n_routed_experts=5,
-            n_shared_experts=2,
+            v_head_dim=8,
+            n_routed_experts=3,
+            n_shared_experts=1,
             num_experts_per_tok=2,
             moe_intermediate_size=32,
             first_k_dense_replace=1,
@@ -662,7 +658,7 @@ FAMILIES = {
             qk_rope_head_dim=8,
             v_head_dim=10,
             n_routed_experts=6,
-            n_shared_experts=1,
+            n_shared_experts=2,
             num_experts_per_tok=2,
             moe_intermediate_size=12,
             first_k_dense_replace=1,
@@ -704,8 +700,8 @@ FAMILIES = {
             kv_lora_rank=32,
             qk_nope_head_dim=16,
             qk_rope_head_dim=8,
-            v_head_dim=16,
-            n_routed_experts=4,
+            v_head_dim=8,
+            n_routed_experts=3,
             n_shared_experts=1,
             num_experts_per_tok=2,
             moe_intermediate_size=32,
@@ -739,7 +735,7 @@ FAMILIES = {
         "biases": case(
             "phimoe",
             intermediate_size=20,
-            num_local_experts=3,
+            num_local_experts=5,
             attention_bias=True,
             lm_head_bias=True,
             sliding_window=8,
@@ -748,7 +744,7 @@ FAMILIES = {
             "phimoe",
             gguf=True,
             intermediate_size=32,
-            num_local_experts=4,
+            num_local_experts=3,
             rope_parameters=rope(
                 "longrope",
                 short_factor=ramp(4, 1.0, 0.1),
@@ -760,21 +756,29 @@ FAMILIES = {
         ),
     },
     "olmoe": {
-        "plain": case("olmoe", gguf=True, intermediate_size=32, num_experts=5, num_experts_per_tok=2),
+        "plain": case("olmoe", gguf=True, intermediate_size=32, num_experts=3, num_experts_per_tok=2),
         "clip": case(
-            "olmoe", intermediate_size=12, num_experts=3, num_experts_per_tok=2, norm_topk_prob=True, clip_qkv=0.9, attention_bias=True
+            "olmoe", intermediate_size=12, num_experts=5, num_experts_per_tok=2, norm_topk_prob=True, clip_qkv=0.9, attention_bias=True
         ),
     },
     "hunyuan_v1_moe": {
-        "plain": case(
+        # The hub's spelling has lists with a number for each layer.
+        "lists": case(
             "hunyuan_v1_moe",
             gguf=True,
-            head_dim=16,
-            intermediate_size=32,
-            num_experts=5,
+            head_dim=8,
+            num_experts=3,
             moe_topk=2,
             tie_word_embeddings=True,
-            max_position_embeddings=32768,
+            write=dict(moe_topk=[2, 2], num_shared_expert=[1, 1], moe_intermediate_size=[32, 32]),
+        ),
+        "alpha": case(
+            "hunyuan_v1_moe",
+            head_dim=12,
+            intermediate_size=12,
+            num_experts=5,
+            moe_topk=2,
+            attention_bias=True,
             rope_parameters=dict(rope_type="dynamic", rope_theta=10_000.0, alpha=1000.0, factor=1.0),
         ),
     },
@@ -799,8 +803,8 @@ FAMILIES = {
             gguf=True,
             num_hidden_layers=3,
             moe_intermediate_size=32,
-            num_dense_layers=1,
-            num_experts=5,
+            num_dense_layers=2,
+            num_experts=3,
             num_experts_per_tok=2,
             layer_types=["conv", "full_attention", "conv"],
         ),
@@ -809,7 +813,7 @@ FAMILIES = {
             intermediate_size=20,
             moe_intermediate_size=12,
             num_dense_layers=0,
-            num_experts=3,
+            num_experts=5,
             num_experts_per_tok=2,
             use_expert_bias=False,
             norm_topk_prob=False,
@@ -823,13 +827,13 @@ FAMILIES = {
             "qwen3_next",
             gguf=True,
             zero_centred=NOT_GATED,
-            num_hidden_layers=3,
-            head_dim=16,
-            num_experts=4,
+            num_hidden_layers=2,
+            head_dim=8,
+            num_experts=3,
             num_experts_per_tok=2,
             moe_intermediate_size=32,
             shared_expert_intermediate_size=32,
-            layer_types=["linear_attention", "full_attention", "linear_attention"],
+            layer_types=["linear_attention", "full_attention"],
             **DELTA_NET,
         ),
         "dense-layers": case(
@@ -861,9 +865,11 @@ FAMILIES = {
             "qwen3_5_text",
             gguf=True,
             zero_centred=NOT_GATED,
-            num_hidden_layers=4,
-            head_dim=16,
+            head_dim=8,
             intermediate_size=32,
+            # The converter gets no names of layers, only the interval.
+            layer_types=["linear_attention", "full_attention"],
+            write=dict(full_attention_interval=2),
             drop="layer_types",
             **DELTA_NET,
         ),
@@ -891,8 +897,8 @@ FAMILIES = {
             gguf=True,
             zero_centred=NOT_GATED,
             num_hidden_layers=2,
-            head_dim=16,
-            num_experts=5,
+            head_dim=8,
+            num_experts=3,
             num_experts_per_tok=2,
             moe_intermediate_size=32,
             shared_expert_intermediate_size=32,
@@ -904,19 +910,20 @@ FAMILIES = {
         "experts": case(
             "granitemoehybrid",
             gguf=True,
-            num_hidden_layers=3,
+            num_hidden_layers=2,
             intermediate_size=32,
             shared_intermediate_size=32,
-            num_local_experts=4,
+            num_local_experts=3,
             num_experts_per_tok=2,
             embedding_multiplier=3.0,
             logits_scaling=1.5,
             residual_multiplier=0.7,
             attention_multiplier=0.25,
             position_embedding_type="nope",
-            layer_types=["linear_attention", "full_attention", "linear_attention"],
+            layer_types=["linear_attention", "full_attention"],
             **MAMBA_2,
             drop="time_step_limit",
+            write=dict(layer_types=["mamba", "attention"]),
         ),
         "dense-rope": case(
             "granitemoehybrid",
@@ -942,7 +949,7 @@ FAMILIES = {
     },
     "bamba": {
         "plain": case(
-            "bamba", gguf=True, num_hidden_layers=3, attn_layer_indices=[1], rope_parameters=rope(partial_rotary_factor=0.5), **MAMBA_2,
+            "bamba", num_hidden_layers=3, attn_layer_indices=[1], rope_parameters=rope(partial_rotary_factor=0.5), **MAMBA_2,
             drop="time_step_limit",
         ),
     },
@@ -950,7 +957,7 @@ FAMILIES = {
         "multipliers": case(
             "falcon_h1",
             gguf=True,
-            head_dim=16,
+            head_dim=8,
             lm_head_multiplier=0.8,
             embedding_multiplier=2.5,
             mlp_multipliers=[1.3, 0.7],
@@ -960,7 +967,7 @@ FAMILIES = {
             ssm_multipliers=[0.7, 1.3, 0.8, 1.2, 0.9],
             ssm_in_multiplier=1.1,
             ssm_out_multiplier=0.6,
-            mamba_d_ssm=64,
+            mamba_d_ssm=32,
             **MAMBA_2,
             drop="time_step_limit",
         ),
@@ -990,10 +997,14 @@ FAMILIES = {
             "nemotron_h",
             gguf=True,
             base=SMALL | dict(num_hidden_layers=4),
-            head_dim=16,
+            head_dim=8,
             layers_block_type=["linear_attention", "mlp", "full_attention", "mlp"],
             **NEMOTRON_MAMBA,
-            drop="time_step_limit",
+            # The spelling of the family's older files, which know no experts.
+            write=dict(hybrid_override_pattern="M-*-", num_hidden_layers=4),
+            drop="""time_step_limit layers_block_type mtp_layers_block_type n_routed_experts n_shared_experts moe_intermediate_size
+                moe_shared_expert_intermediate_size moe_latent_size moe_shared_expert_overlap num_experts_per_tok
+                routed_scaling_factor n_group topk_group norm_topk_prob num_nextn_predict_layers output_router_logits""",
         ),
         "experts": case(
             "nemotron_h",
@@ -1017,18 +1028,18 @@ FAMILIES = {
         "plain": case(
             "jamba",
             gguf=True,
-            num_hidden_layers=3,
+            num_hidden_layers=2,
             intermediate_size=32,
-            num_experts=4,
+            num_experts=3,
             num_experts_per_tok=2,
             expert_layer_period=2,
             expert_layer_offset=1,
-            attn_layer_period=3,
+            attn_layer_period=2,
             attn_layer_offset=1,
             use_mamba_kernels=False,
             mamba_d_state=8,
             mamba_d_conv=4,
-            mamba_expand=2,
+            mamba_expand=1,
             mamba_dt_rank=4,
         ),
     },
@@ -1038,14 +1049,14 @@ FAMILIES = {
             gguf=True,
             rules=GEMMA["rules"],
             num_hidden_layers=4,
-            head_dim=16,
+            head_dim=8,
             intermediate_size=32,
             sliding_window=8,
             layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
-            vocab_size_per_layer_input=96,
+            vocab_size_per_layer_input=64,
             hidden_size_per_layer_input=8,
-            laurel_rank=8,
-            altup_num_inputs=3,
+            laurel_rank=4,
+            altup_num_inputs=4,
             num_kv_shared_layers=2,
             final_logit_softcapping=6.0,
             activation_sparsity_pattern=[0.95, 0.5, 0.0, 0.0],
@@ -1062,7 +1073,7 @@ FAMILIES = {
             intermediate_size=32,
             sliding_window=8,
             layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
-            vocab_size_per_layer_input=96,
+            vocab_size_per_layer_input=64,
             hidden_size_per_layer_input=8,
             num_kv_shared_layers=2,
             use_double_wide_mlp=True,
