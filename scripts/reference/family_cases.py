@@ -86,8 +86,8 @@ DELTA_NET = dict(
 )
 MAMBA_2 = dict(
     mamba_n_heads=4,
-    mamba_d_head=8,
-    mamba_expand=1,
+    mamba_d_head=16,
+    mamba_expand=2,
     mamba_n_groups=2,
     mamba_d_state=16,
     mamba_d_conv=4,
@@ -147,8 +147,8 @@ def load_mxfp4(stored):
 
 FAMILIES = {
     "mistral": {
-        "window": case("mistral", gguf=True, head_dim=16, sliding_window=8),
-        "no-window": case("mistral", sliding_window=None, head_dim=12, tie_word_embeddings=True, **old_rope(1_000_000.0)),
+        "window": case("mistral", head_dim=12, sliding_window=8),
+        "no-window": case("mistral", sliding_window=None, gguf=True, head_dim=16, tie_word_embeddings=True, **old_rope(1_000_000.0)),
     },
     "ministral": {
         "layers": case(
@@ -182,7 +182,6 @@ FAMILIES = {
             sliding_window=8,
             max_window_layers=1,
             drop="layer_types",
-            gguf=True,
         ),
     },
     "qwen3": {
@@ -211,7 +210,7 @@ FAMILIES = {
             gguf=True,
             **GEMMA,
             head_dim=8,
-            query_pre_attn_scalar=24,
+            query_pre_attn_scalar=8,
             sliding_window=8,
             attn_logit_softcapping=5.0,
             final_logit_softcapping=6.0,
@@ -221,7 +220,7 @@ FAMILIES = {
             "gemma2",
             **GEMMA,
             head_dim=12,
-            query_pre_attn_scalar=8,
+            query_pre_attn_scalar=20,
             sliding_window=8,
             layer_types=["full_attention", "sliding_attention"],
             attn_logit_softcapping=None,
@@ -236,7 +235,7 @@ FAMILIES = {
             gguf=True,
             **GEMMA,
             head_dim=8,
-            query_pre_attn_scalar=24,
+            query_pre_attn_scalar=8,
             sliding_window=8,
             rope_parameters=dict(
                 full_attention=rope("linear", 1_000_000.0, factor=8.0), sliding_attention=rope("default", 10_000.0)
@@ -249,7 +248,7 @@ FAMILIES = {
             **GEMMA,
             num_hidden_layers=4,
             head_dim=12,
-            query_pre_attn_scalar=12,
+            query_pre_attn_scalar=20,
             sliding_window=8,
             final_logit_softcapping=6.0,
             write=dict(
@@ -285,11 +284,10 @@ FAMILIES = {
         ),
     },
     "phi3": {
-        "full": case("phi3", gguf=True, sliding_window=8),
+        "full": case("phi3", sliding_window=8),
         "partial": case(
             "phi3",
-            hidden_size=64,
-            intermediate_size=32,
+            gguf=True,
             tie_word_embeddings=True,
             write=dict(rope_theta=10_000.0, rope_scaling=None, partial_rotary_factor=0.75),
             drop="rope_parameters",
@@ -334,7 +332,6 @@ FAMILIES = {
     "olmo3": {
         "yarn": case(
             "olmo3",
-            gguf=True,
             num_hidden_layers=4,
             intermediate_size=32,
             sliding_window=8,
@@ -346,6 +343,7 @@ FAMILIES = {
         # The hub's spelling; the scaling is for layers without window only.
         "yarn-old": case(
             "olmo3",
+            gguf=True,
             num_key_value_heads=1,
             sliding_window=8,
             layer_types=["full_attention", "sliding_attention"],
@@ -435,13 +433,15 @@ FAMILIES = {
         ),
     },
     "starcoder2": {
-        "window": case("starcoder2", gguf=True, sliding_window=8),
+        "window": case("starcoder2", sliding_window=8),
+        "no-window": case("starcoder2", gguf=True),
         "no-bias": case("starcoder2", use_bias=False, tie_word_embeddings=False, num_key_value_heads=1, **old_rope(100_000.0)),
     },
     "exaone4": {
-        "hybrid": case("exaone4", gguf=True, num_hidden_layers=4, intermediate_size=32, sliding_window=8, drop="layer_types"),
+        "hybrid": case("exaone4", num_hidden_layers=4, intermediate_size=32, sliding_window=8, drop="layer_types"),
         "no-window": case(
             "exaone4",
+            gguf=True,
             sliding_window=None,
             layer_types=["full_attention"] * 2,
             tie_word_embeddings=True,
@@ -467,7 +467,8 @@ FAMILIES = {
             moe_intermediate_size=32,
             moe_k=2,
             moe_num_experts=3,
-            moe_num_shared_experts=2,
+            moe_num_shared_experts=1,
+            intermediate_size=64,
         ),
         "interval": case(
             "ernie4_5_moe",
@@ -476,7 +477,7 @@ FAMILIES = {
             moe_intermediate_size=16,
             moe_k=2,
             moe_num_experts=5,
-            moe_num_shared_experts=0,
+            moe_num_shared_experts=2,
             moe_layer_start_index=1,
             moe_layer_interval=2,
             use_bias=True,
@@ -500,7 +501,7 @@ FAMILIES = {
         "out-bias": case("seed_oss", head_dim=12, attention_out_bias=True, mlp_bias=True, tie_word_embeddings=True),
     },
     "glm": {
-        "plain": case("glm", gguf=True, head_dim=8),
+        "plain": case("glm", gguf=True, head_dim=8, rms_norm_eps=1e-5),
         "no-bias": case(
             "glm",
             head_dim=12,
@@ -532,8 +533,8 @@ FAMILIES = {
         ),
     },
     "qwen3_moe": {
-        "plain": case("qwen3_moe", gguf=True, head_dim=8, num_experts=3, num_experts_per_tok=2, moe_intermediate_size=32),
-        "norm-topk": case(
+        "plain": case("qwen3_moe", gguf=True, head_dim=8, num_experts=3, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True),
+        "no-norm-topk": case(
             "qwen3_moe",
             num_hidden_layers=3,
             head_dim=12,
@@ -541,7 +542,6 @@ FAMILIES = {
             num_experts=3,
             num_experts_per_tok=2,
             moe_intermediate_size=12,
-            norm_topk_prob=True,
             mlp_only_layers=[1],
             attention_bias=True,
             use_sliding_window=True,
@@ -636,7 +636,7 @@ FAMILIES = {
             "deepseek_v2",
             gguf=True,
             num_key_value_heads=4,
-            q_lora_rank=None,
+            q_lora_rank=32,
             kv_lora_rank=32,
             qk_nope_head_dim=16,
             qk_rope_head_dim=8,
@@ -647,12 +647,13 @@ FAMILIES = {
             moe_intermediate_size=32,
             first_k_dense_replace=1,
             topk_method="greedy",
+            **old_rope(10_000.0, YARN_OLD | dict(mscale=0.707, mscale_all_dim=0.707)),
         ),
         "groups-yarn": case(
             "deepseek_v2",
             num_key_value_heads=4,
             intermediate_size=20,
-            q_lora_rank=12,
+            q_lora_rank=None,
             kv_lora_rank=16,
             qk_nope_head_dim=12,
             qk_rope_head_dim=8,
@@ -692,7 +693,7 @@ FAMILIES = {
             num_mtp_layers=0,
             **old_rope(10_000.0, YARN_OLD | dict(mscale=1.0, mscale_all_dim=1.0)),
         ),
-        "no-interleave": case(
+        "plain": case(
             "deepseek_v3",
             gguf=True,
             num_key_value_heads=4,
@@ -708,9 +709,7 @@ FAMILIES = {
             first_k_dense_replace=1,
             n_group=1,
             topk_group=1,
-            norm_topk_prob=False,
             routed_scaling_factor=1.5,
-            rope_interleave=False,
             num_mtp_layers=0,
         ),
         "no-q-lora": case(
@@ -728,6 +727,8 @@ FAMILIES = {
             first_k_dense_replace=0,
             n_group=2,
             topk_group=1,
+            norm_topk_prob=False,
+            rope_interleave=False,
             num_mtp_layers=0,
         ),
     },
@@ -756,7 +757,7 @@ FAMILIES = {
         ),
     },
     "olmoe": {
-        "plain": case("olmoe", gguf=True, intermediate_size=32, num_experts=3, num_experts_per_tok=2),
+        "plain": case("olmoe", gguf=True, num_key_value_heads=4, intermediate_size=32, num_experts=3, num_experts_per_tok=2),
         "clip": case(
             "olmoe", intermediate_size=12, num_experts=5, num_experts_per_tok=2, norm_topk_prob=True, clip_qkv=0.9, attention_bias=True
         ),
@@ -871,6 +872,7 @@ FAMILIES = {
             layer_types=["linear_attention", "full_attention"],
             write=dict(full_attention_interval=2),
             drop="layer_types",
+            rope_parameters=rope(partial_rotary_factor=0.5, mrope_section=[1, 1, 0], mrope_interleaved=True),
             **DELTA_NET,
         ),
         "wrapper": case(
@@ -903,6 +905,7 @@ FAMILIES = {
             moe_intermediate_size=32,
             shared_expert_intermediate_size=32,
             layer_types=["linear_attention", "full_attention"],
+            rope_parameters=rope(partial_rotary_factor=0.5, mrope_section=[1, 1, 0], mrope_interleaved=True),
             **DELTA_NET,
         ),
     },
@@ -968,7 +971,7 @@ FAMILIES = {
             ssm_in_multiplier=1.1,
             ssm_out_multiplier=0.6,
             mamba_d_ssm=32,
-            **MAMBA_2,
+            **(MAMBA_2 | dict(mamba_d_head=8)),
             drop="time_step_limit",
         ),
         "norm": case(
@@ -1039,7 +1042,7 @@ FAMILIES = {
             use_mamba_kernels=False,
             mamba_d_state=8,
             mamba_d_conv=4,
-            mamba_expand=1,
+            mamba_expand=2,
             mamba_dt_rank=4,
         ),
     },

@@ -1,5 +1,6 @@
 """Converts a case of families.py to GGUF with the converter of a llama.cpp checkout, without a tokenizer."""
 
+import copy
 import json
 import sys
 from pathlib import Path
@@ -18,14 +19,15 @@ def convert(checkout: Path, folder: Path, outtype: str, path: Path) -> str:
     kinds = dict(f32=gguf.LlamaFileType.ALL_F32, q8_0=gguf.LlamaFileType.MOSTLY_Q8_0)
     path.unlink(missing_ok=True)
     # One of the converters counts the entries of this file.
+    config = json.loads((folder / "config.json").read_text())
+    count = config.get("text_config", config)["vocab_size"]
     tokenizer = folder / "tokenizer.json"
-    tokenizer.write_text(json.dumps(dict(model=dict(vocab={str(place): place for place in range(64)}), added_tokens=[])))
+    tokenizer.write_text(json.dumps(dict(model=dict(vocab={str(place): place for place in range(count)}), added_tokens=[])))
     try:
         with torch.inference_mode():
             # As the configuration is stored: transformers adds defaults that make the converter see other families.
-            hparams = json.loads((folder / "config.json").read_text())
-            ModelBase.load_hparams = staticmethod(lambda *_, **__: json.loads((folder / "config.json").read_text()))
-            architecture = get_model_architecture(hparams, ModelType.TEXT)
+            ModelBase.load_hparams = staticmethod(lambda *_, **__: copy.deepcopy(config))
+            architecture = get_model_architecture(config, ModelType.TEXT)
             converter = get_model_class(architecture)
             # The cases have no layers that predict several tokens, even where the family's default has one.
             converter.no_mtp = converter.supports_mtp_export
