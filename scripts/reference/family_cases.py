@@ -233,6 +233,8 @@ FAMILIES = {
         "text": case(
             "gemma3_text",
             gguf=True,
+            # GGUF files do not say which layers have a window; readers know that it is five of six.
+            num_hidden_layers=6,
             **GEMMA,
             head_dim=8,
             query_pre_attn_scalar=8,
@@ -240,7 +242,7 @@ FAMILIES = {
             rope_parameters=dict(
                 full_attention=rope("linear", 1_000_000.0, factor=8.0), sliding_attention=rope("default", 10_000.0)
             ),
-            layer_types=["sliding_attention", "full_attention"],
+            drop="layer_types",
         ),
         # The hub's spelling: a pattern for the layers, and two bases of which the second is for windowed layers.
         "pattern": case(
@@ -711,6 +713,8 @@ FAMILIES = {
             topk_group=1,
             routed_scaling_factor=1.5,
             num_mtp_layers=0,
+            # Fields of the hub that transformers does not read, but the converter does.
+            write=dict(scoring_func="sigmoid", topk_method="noaux_tc"),
         ),
         "no-q-lora": case(
             "deepseek_v3",
@@ -952,7 +956,7 @@ FAMILIES = {
     },
     "bamba": {
         "plain": case(
-            "bamba", num_hidden_layers=3, attn_layer_indices=[1], rope_parameters=rope(partial_rotary_factor=0.5), **MAMBA_2,
+            "bamba", num_hidden_layers=3, attn_layer_indices=[1], rope_parameters=rope(partial_rotary_factor=0.5), write=dict(attn_rotary_emb=4), **MAMBA_2,
             drop="time_step_limit",
         ),
     },
