@@ -35,7 +35,6 @@ import json
 import logging
 import re
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -283,5 +282,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
     main()

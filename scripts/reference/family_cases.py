@@ -1,5 +1,7 @@
 """The cases of families.py: small configurations that between them use every part in which a family differs from Llama."""
 
+import re
+
 import torch
 
 PROMPT_LENGTHS = (1, 7, 19, 40)
@@ -36,7 +38,7 @@ def case(
 ):
     """The description of a case.
 
-    `model` is a class of transformers if the one for causal language models is not meant. `write` and `drop` change
+    `gguf` marks the one case of a family that is kept as GGUF. `model` is a class of transformers if the one for causal language models is not meant. `write` and `drop` change
     config.json after transformers wrote it, to test other spellings; a dot in a key goes into an object. `rules` holds
     {pattern: (axis of inputs, rule)} before those of families.py. Norms whose names match `zero_centred` have a mean of 0,
     because the family adds 1. `store` changes the list of stored tensors, and `loaded` turns stored tensors into those that
@@ -115,6 +117,22 @@ QWEN_VISION = dict(
     num_position_embeddings=4,
 )
 FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def store_fused(entries):
+    """Replaces the matrices of single experts by one tensor for all gates and ups, and one for all downs."""
+    stored = {}
+    for name, shape, *rest in entries:
+        found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight", name)
+        if not found:
+            stored[name] = [name, shape, *rest]
+            continue
+        start, expert, part = found.groups()
+        fused = f"{start}.down_proj" if part == "down" else f"{start}.gate_up_proj"
+        rows = shape[0] if part == "down" else 2 * shape[0]
+        if fused not in stored or int(expert) >= stored[fused][1][0]:
+            stored[fused] = [fused, [int(expert) + 1, rows, shape[1]], *rest]
+    return list(stored.values())
 
 
 def store_mxfp4(entries):
@@ -912,6 +930,25 @@ FAMILIES = {
             rope_parameters=rope(partial_rotary_factor=0.5, mrope_section=[1, 1, 0], mrope_interleaved=True),
             **DELTA_NET,
         ),
+        "wrapper": case(
+            "qwen3_5_moe",
+            model="Qwen3_5MoeForConditionalGeneration",
+            zero_centred=NOT_GATED,
+            # The form of the hub's files; `transformers` writes single experts.
+            store=store_fused,
+            base={},
+            text_config=SMALL
+            | DELTA_NET
+            | dict(model_type="qwen3_5_moe_text", head_dim=16, num_experts=3, num_experts_per_tok=2)
+            | dict(moe_intermediate_size=12, shared_expert_intermediate_size=16)
+            | dict(layer_types=["linear_attention", "full_attention"])
+            | dict(rope_parameters=rope(partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True)),
+            vision_config=QWEN_VISION,
+            image_token_id=95,
+            video_token_id=94,
+            vision_start_token_id=93,
+            vision_end_token_id=92,
+        ),
     },
     "granitemoehybrid": {
         "experts": case(
@@ -1077,6 +1114,9 @@ FAMILIES = {
             num_hidden_layers=4,
             head_dim=8,
             global_head_dim=16,
+            # The hub has the widths of full layers in fields of their own.
+            write=dict(global_head_dim=16),
+            drop="per_layer_config",
             intermediate_size=32,
             sliding_window=8,
             layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
