@@ -278,7 +278,9 @@ def main():
             jobs = [("q8_0", OUT / family / f"{case}.gguf")] if spec["gguf"] else []
             jobs += [("f32", models / family / f"{case}.gguf")] if arguments.models else []
             for outtype, path in jobs:
-                print(f"  {family}/{case} {outtype}: {family_gguf.convert(arguments.gguf, folder, outtype, path)}", flush=True)
+                print(
+                    f"  {family}/{case} {outtype}: {family_gguf.convert(arguments.gguf, folder, outtype, path)}", flush=True
+                )
 
 
 if __name__ == "__main__":

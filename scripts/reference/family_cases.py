@@ -166,7 +166,9 @@ def load_mxfp4(stored):
 FAMILIES = {
     "mistral": {
         "window": case("mistral", head_dim=12, sliding_window=8),
-        "no-window": case("mistral", sliding_window=None, gguf=True, head_dim=16, tie_word_embeddings=True, **old_rope(1_000_000.0)),
+        "no-window": case(
+            "mistral", sliding_window=None, gguf=True, head_dim=16, tie_word_embeddings=True, **old_rope(1_000_000.0)
+        ),
     },
     "ministral": {
         "layers": case(
@@ -180,7 +182,9 @@ FAMILIES = {
         "all-window": case("ministral", head_dim=12, sliding_window=8, drop="layer_types"),
     },
     "llama": {
-        "dynamic": case("llama", max_position_embeddings=32, rope_parameters=rope("dynamic", factor=3.0), tie_word_embeddings=True),
+        "dynamic": case(
+            "llama", max_position_embeddings=32, rope_parameters=rope("dynamic", factor=3.0), tie_word_embeddings=True
+        ),
         "longrope": case(
             "llama",
             head_dim=16,
@@ -196,7 +200,7 @@ FAMILIES = {
     "qwen2": {
         "window": case(
             "qwen2",
-                        use_sliding_window=True,
+            use_sliding_window=True,
             sliding_window=8,
             max_window_layers=1,
             drop="layer_types",
@@ -347,7 +351,9 @@ FAMILIES = {
     },
     "olmo2": {
         "plain": case("olmo2", gguf=True),
-        "biases": case("olmo2", hidden_size=64, intermediate_size=32, attention_bias=True, num_key_value_heads=1, **old_rope(500_000.0)),
+        "biases": case(
+            "olmo2", hidden_size=64, intermediate_size=32, attention_bias=True, num_key_value_heads=1, **old_rope(500_000.0)
+        ),
     },
     "olmo3": {
         "yarn": case(
@@ -402,7 +408,9 @@ FAMILIES = {
             attention_multiplier=0.25,
             tie_word_embeddings=True,
         ),
-        "biases": case("granitemoe", intermediate_size=20, num_local_experts=3, attention_bias=True, attention_multiplier=0.35),
+        "biases": case(
+            "granitemoe", intermediate_size=20, num_local_experts=3, attention_bias=True, attention_multiplier=0.35
+        ),
     },
     "granitemoeshared": {
         "shared": case(
@@ -420,7 +428,12 @@ FAMILIES = {
     },
     "smollm3": {
         "default-layers": case(
-            "smollm3", gguf=True, num_hidden_layers=4, intermediate_size=32, drop="no_rope_layers layer_types", tie_word_embeddings=True
+            "smollm3",
+            gguf=True,
+            num_hidden_layers=4,
+            intermediate_size=32,
+            drop="no_rope_layers layer_types",
+            tie_word_embeddings=True,
         ),
         "layers": case(
             "smollm3",
@@ -438,8 +451,16 @@ FAMILIES = {
         "qk-norm": case("cohere", use_qk_norm=True, logit_scale=0.25, attention_bias=True, tie_word_embeddings=False),
     },
     "cohere2": {
-        "layers": case("cohere2", gguf=True, num_hidden_layers=4, intermediate_size=32, sliding_window=8, logit_scale=0.5,
-            drop="layer_types", write=dict(rotary_pct=1.0)),
+        "layers": case(
+            "cohere2",
+            gguf=True,
+            num_hidden_layers=4,
+            intermediate_size=32,
+            sliding_window=8,
+            logit_scale=0.5,
+            drop="layer_types",
+            write=dict(rotary_pct=1.0),
+        ),
         "pattern": case(
             "cohere2",
             num_hidden_layers=3,
@@ -455,7 +476,9 @@ FAMILIES = {
     "starcoder2": {
         "window": case("starcoder2", sliding_window=8),
         "no-window": case("starcoder2", gguf=True),
-        "no-bias": case("starcoder2", use_bias=False, tie_word_embeddings=False, num_key_value_heads=1, **old_rope(100_000.0)),
+        "no-bias": case(
+            "starcoder2", use_bias=False, tie_word_embeddings=False, num_key_value_heads=1, **old_rope(100_000.0)
+        ),
     },
     "exaone4": {
         "hybrid": case("exaone4", num_hidden_layers=4, intermediate_size=32, sliding_window=8, drop="layer_types"),
@@ -533,10 +556,23 @@ FAMILIES = {
     },
     "glm4": {
         "plain": case("glm4", gguf=True, head_dim=8),
-        "no-bias": case("glm4", head_dim=16, attention_bias=False, num_key_value_heads=1, rope_parameters=rope(partial_rotary_factor=0.25)),
+        "no-bias": case(
+            "glm4",
+            head_dim=16,
+            attention_bias=False,
+            num_key_value_heads=1,
+            rope_parameters=rope(partial_rotary_factor=0.25),
+        ),
     },
     "qwen2_moe": {
-        "shared": case("qwen2_moe", gguf=True, num_experts=3, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32),
+        "shared": case(
+            "qwen2_moe",
+            gguf=True,
+            num_experts=3,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=32,
+        ),
         "sparse-step": case(
             "qwen2_moe",
             num_hidden_layers=4,
@@ -553,7 +589,15 @@ FAMILIES = {
         ),
     },
     "qwen3_moe": {
-        "plain": case("qwen3_moe", gguf=True, head_dim=8, num_experts=3, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True),
+        "plain": case(
+            "qwen3_moe",
+            gguf=True,
+            head_dim=8,
+            num_experts=3,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            norm_topk_prob=True,
+        ),
         "no-norm-topk": case(
             "qwen3_moe",
             num_hidden_layers=3,
@@ -570,8 +614,12 @@ FAMILIES = {
         ),
     },
     "mixtral": {
-        "window": case("mixtral", sliding_window=8, head_dim=12, intermediate_size=20, num_local_experts=5, num_experts_per_tok=2),
-        "plain": case("mixtral", gguf=True, intermediate_size=32, num_local_experts=3, num_experts_per_tok=2, **old_rope(1_000_000.0)),
+        "window": case(
+            "mixtral", sliding_window=8, head_dim=12, intermediate_size=20, num_local_experts=5, num_experts_per_tok=2
+        ),
+        "plain": case(
+            "mixtral", gguf=True, intermediate_size=32, num_local_experts=3, num_experts_per_tok=2, **old_rope(1_000_000.0)
+        ),
     },
     "gpt_oss": {
         "floats": case(
@@ -583,7 +631,13 @@ FAMILIES = {
             num_experts_per_tok=2,
             sliding_window=8,
             rope_parameters=rope(
-                "yarn", 150_000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=32
+                "yarn",
+                150_000.0,
+                factor=4.0,
+                beta_fast=32.0,
+                beta_slow=1.0,
+                truncate=False,
+                original_max_position_embeddings=32,
             ),
             rules={r"experts\.(gate_up|down)_proj$": (1, dict(gain=1.2))},
         ),
@@ -781,7 +835,13 @@ FAMILIES = {
     "olmoe": {
         "plain": case("olmoe", gguf=True, num_key_value_heads=4, intermediate_size=32, num_experts=3, num_experts_per_tok=2),
         "clip": case(
-            "olmoe", intermediate_size=12, num_experts=5, num_experts_per_tok=2, norm_topk_prob=True, clip_qkv=0.9, attention_bias=True
+            "olmoe",
+            intermediate_size=12,
+            num_experts=5,
+            num_experts_per_tok=2,
+            norm_topk_prob=True,
+            clip_qkv=0.9,
+            attention_bias=True,
         ),
     },
     "hunyuan_v1_moe": {
@@ -806,7 +866,13 @@ FAMILIES = {
         ),
     },
     "lfm2": {
-        "plain": case("lfm2", gguf=True, num_hidden_layers=3, block_auto_adjust_ff_dim=False, layer_types=["conv", "full_attention", "conv"]),
+        "plain": case(
+            "lfm2",
+            gguf=True,
+            num_hidden_layers=3,
+            block_auto_adjust_ff_dim=False,
+            layer_types=["conv", "full_attention", "conv"],
+        ),
         "adjusted": case(
             "lfm2",
             num_hidden_layers=3,
@@ -993,7 +1059,12 @@ FAMILIES = {
     },
     "bamba": {
         "plain": case(
-            "bamba", num_hidden_layers=3, attn_layer_indices=[1], rope_parameters=rope(partial_rotary_factor=0.5), write=dict(attn_rotary_emb=4), **MAMBA_2,
+            "bamba",
+            num_hidden_layers=3,
+            attn_layer_indices=[1],
+            rope_parameters=rope(partial_rotary_factor=0.5),
+            write=dict(attn_rotary_emb=4),
+            **MAMBA_2,
             drop="time_step_limit",
         ),
     },
