@@ -12,8 +12,9 @@ use model_boss_engine::Logits;
 /// The tolerance for models stored in f32: the largest difference of a logit from the reference.
 const TOLERANCE: f32 = 1e-3;
 
-/// The tolerance for models whose products round activations to eight bits.
-const ROUNDED: f32 = 0.3;
+/// The tolerance for models whose products round activations to eight bits, as a share of the largest logit. Heads and
+/// groups of tiny models are narrow, so that rounding shows more than in real ones.
+const ROUNDED: f32 = 0.08;
 
 #[test]
 fn fa_1_every_family_answers_as_transformers_does() {
@@ -33,11 +34,11 @@ fn fa_1_who_shares_a_step_changes_no_bit_in_any_family() {
     for case in Case::all() {
         let mut decoder = open(case.folder());
         let prompts: Vec<&Vec<u32>> = case.usable_prompts(decoder.info().context_length);
-        let slots: Vec<_> = prompts.iter().map(|_| decoder.open(100).unwrap()).collect();
+        let slots: Vec<_> = prompts.iter().map(|prompt| decoder.open(prompt.len()).unwrap()).collect();
         let batch: Vec<_> = prompts.iter().zip(&slots).map(|(prompt, kv)| step(*kv, prompt, Logits::Last)).collect();
         let together = decoder.forward(&batch).unwrap();
         for (prompt, together) in prompts.iter().zip(together) {
-            let kv = decoder.open(100).unwrap();
+            let kv = decoder.open(prompt.len()).unwrap();
             assert_eq!(alone(&mut decoder, kv, prompt, Logits::Last), together, "{}", case.name);
         }
     }
@@ -78,7 +79,7 @@ fn fa_1_gguf_files_are_close_to_dense_models() {
             continue;
         }
         match case.check_file(&file) {
-            Ok(share) if share < 0.08 => {}
+            Ok(share) if share < ROUNDED => {}
             Ok(share) => faults.push(format!("{}: off by {share} of the largest logit", case.name)),
             Err(what) => faults.push(format!("{}: {what}", case.name)),
         }
