@@ -176,7 +176,9 @@ impl TextEngine {
             }
             // Others in the batch will soon need another block each.
             let spare = self.running.iter().filter(|running| running.may_grow()).count();
-            let admitted = self.kv.admit(sequence.salt(), sequence.tokens(), spare);
+            let class = self.decoder.length_class(sequence.tokens().len());
+            let salt = sequence.salt().map(|salt| salt.of_length_class(class));
+            let admitted = self.kv.admit(salt.as_ref(), sequence.tokens(), spare);
             match (admitted, self.running.is_empty()) {
                 (Some(mut admission), _) => {
                     if let Some((from, to)) = admission.copy {
@@ -189,7 +191,7 @@ impl TextEngine {
                     }
                     let Some(mut sequence) = self.waiting.remove(at) else { break };
                     self.activity.found(admission.table.len());
-                    sequence.admit(admission.table);
+                    sequence.admit(admission.table, class);
                     self.running.push(sequence);
                 }
                 // Running sequences will end and free blocks.
@@ -204,6 +206,19 @@ impl TextEngine {
             }
         }
         Ok(())
+    }
+
+    /// Sends sequences back to the queue whose length has got another class: what their blocks hold is of no use to them
+    /// any more.
+    fn leave_classes(&mut self) {
+        for mut running in std::mem::take(&mut self.running) {
+            if self.decoder.length_class(running.tokens().len()) == running.length_class() {
+                self.running.push(running);
+            } else {
+                release(&mut self.kv, &mut running);
+                wait_again(&mut self.waiting, running);
+            }
+        }
     }
 
     /// Gives every sequence of the batch room for its tokens. Sequences that came last give their blocks back where
@@ -310,6 +325,7 @@ impl TextEngine {
         self.drop_abandoned();
         // Before room is made: those that go on have one token more.
         let masks = self.resume();
+        self.leave_classes();
         self.make_room();
         self.admit()?;
         if self.running.is_empty() {
