@@ -255,9 +255,9 @@ impl ModelFiles {
         let mut ends = spec.needed_outside();
         let shape = spec.embedding_shape();
         ends.extend([EMBEDDING, HEAD].map(|name| Needed { name: name.to_owned(), shape: shape.clone() }));
-        for Needed { name, shape } in ends {
-            let place = Place::whole(spec.spelling.end(&name));
-            places.insert(name, PartPlace { place, shape });
+        for needed in ends {
+            let place = spec.spelling.end_place(&needed);
+            places.insert(needed.name, PartPlace { place, shape: needed.shape });
         }
         for layer in 0..spec.layers.len() {
             let needed = spec.needed_by_layer(layer);

@@ -26,6 +26,6 @@ pub use spec::{
     Activation, AttentionBias, AttentionSpec, ConfigJsonError, DecoderSpec, ExpertGroups, ExpertsSpec, Factors,
     FeedForward, GgufSpecError, GroupWorth, LatentProducts, LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormOrder,
     NormPlaces, NormSpec, QueryKeyNorm, RopePlanes, RopeScaling, RopeSpec, RouterSpec, SharedExpert, Spelling,
-    Weighting,
+    StreamsSpec, Weighting,
 };
 pub use streamed::index::{IndexError, IndexOrder, write_layer_index};

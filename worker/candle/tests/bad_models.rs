@@ -105,7 +105,7 @@ fn config_and_weights_that_disagree_are_told_by_tensor() {
         ("\"hidden_size\": 32", "\"hidden_size\": 64", "model.embed_tokens.weight"),
         ("\"vocab_size\": 128", "\"vocab_size\": 100", "model.embed_tokens.weight"),
         ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", "model.layers.2.input_layernorm.weight"),
-        ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 16000000", "model.layers.2."),
+        ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 4000", "model.layers.2."),
         ("\"intermediate_size\": 48", "\"intermediate_size\": 49", "model.layers.0.mlp.gate_proj.weight"),
         ("\"num_key_value_heads\": 4", "\"num_key_value_heads\": 2", "model.layers.0.self_attn.k_proj.weight"),
         ("\"head_dim\": 8", "\"head_dim\": 16", "model.layers.0.self_attn.q_proj.weight"),

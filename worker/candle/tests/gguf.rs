@@ -382,7 +382,7 @@ fn what_cannot_be_run_is_refused_by_name() {
     let path = folder.path().join("m.gguf");
     let with = |more: &dyn Fn(&mut HeaderWriter)| convert("plain", Matrices::AsStored, &path, |header| more(header));
     with(&|header| header.set("llama.expert_count", &8_u32).unwrap());
-    assert_says(&path, &["mixture of experts", "llama-server"]);
+    assert_says(&path, &["a use for tensor `blk.0.ffn_", "llama-server"]);
     with(&|header| header.set("llama.rope.scaling.type", "longrope").unwrap());
     assert_says(&path, &["'longrope'"]);
 

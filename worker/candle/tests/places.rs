@@ -83,7 +83,9 @@ fn run(decoder: &mut Sequences) -> (Vec<Vec<u32>>, usize) {
 #[test]
 fn rc_22_several_places_are_one_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
-    for model in golden().into_iter().chain([synthetic(&folder)]) {
+    // With a base that follows the length, each token beyond the original one is computed with all before it.
+    let models = golden().into_iter().filter(|model| !model.ends_with("dynamic-old"));
+    for model in models.chain([synthetic(&folder)]) {
         let (expected, rows) = run(&mut whole(&model));
         for shares in [&[1 << 30, 1 << 30][..], &[1 << 30, 3 << 30], &[2 << 30, 1 << 30, 1 << 30]] {
             let places: Vec<_> = shares.iter().map(|share| place(*share, None)).collect();

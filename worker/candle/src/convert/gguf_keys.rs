@@ -26,6 +26,7 @@ fn usual(spec: &DecoderSpec) -> Option<(&AttentionSpec, &MlpSpec)> {
         && first.norms == NormPlaces::Before
         && spec.factors == Factors::default()
         && spec.logit_softcap.is_none()
+        && spec.streams.is_none()
         && !spec.head_bias;
     let (Mixer::Attention(attention), FeedForward::Gated(mlp)) = (&first.mixer, &first.feed_forward) else {
         return None;

@@ -96,6 +96,7 @@ impl Qwen3 {
             tied_head,
             head_bias: false,
             factors: Factors::default(),
+            streams: None,
             logit_softcap: None,
             max_positions,
             spelling: Spelling::gguf(),

@@ -15,6 +15,7 @@ use crate::layers::kv::{KvStore, StepKv};
 use crate::layers::linear::Linear;
 use crate::layers::norm::Norm;
 use crate::layers::step::{SpanLength, StepContext, StepShape};
+use crate::layers::streams::{StreamsBefore, StreamsBehind};
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
 use crate::matrix::tensor_products::contiguous;
@@ -47,6 +48,9 @@ pub(crate) struct DecoderLimits {
 pub(crate) struct DecoderEnds {
     /// `[vocab, hidden]`.
     pub(crate) embedding: Matrix,
+    /// Makes several streams of the embedding, and one of them again.
+    pub(crate) before: Option<StreamsBefore>,
+    pub(crate) behind: Option<StreamsBehind>,
     pub(crate) norm: Norm,
     pub(crate) head: Linear,
 }
@@ -121,7 +125,7 @@ impl SpecDecoder {
         let mut x: Option<Tensor> = None;
         for (stage, place) in self.stages.iter_mut().zip(self.places.iter()) {
             let rows = match &x {
-                None => embedded(&self.ends.embedding, &tokens, &stage.target, self.spec.factors.embedding),
+                None => embedded(&self.ends, &tokens, &stage.target, self.spec.factors.embedding),
                 Some(x) => {
                     place.received((x.elem_count() * stage.target.dtype.size_in_bytes()) as u64);
                     stage.receive(x)
@@ -158,7 +162,11 @@ impl SpecDecoder {
             return Ok(vec![Vec::new(); batch.len()]);
         }
         let wanted = Tensor::new(wanted, x.device())?;
-        let rows = self.ends.norm.forward(&x.index_select(&wanted, 0)?)?;
+        let mut rows = x.index_select(&wanted, 0)?;
+        if let Some(behind) = &self.ends.behind {
+            rows = behind.forward(&rows, self.spec.hidden)?;
+        }
+        let rows = self.ends.norm.forward(&rows)?;
         let mut logits = self.ends.head.forward(&rows)?.to_dtype(DType::F32)?;
         if self.spec.factors.logits != 1.0 {
             logits = (logits * self.spec.factors.logits)?;
@@ -179,10 +187,13 @@ impl SpecDecoder {
     }
 }
 
-/// Rows of the embedding, times a factor.
-fn embedded(embedding: &Matrix, tokens: &[u32], target: &WeightTarget, factor: f64) -> Result<Tensor> {
-    let rows = embedding.rows(tokens, target)?;
-    if factor == 1.0 { Ok(rows) } else { rows * factor }
+/// Rows of the embedding, times a factor, and of further streams behind them.
+fn embedded(ends: &DecoderEnds, tokens: &[u32], target: &WeightTarget, factor: f64) -> Result<Tensor> {
+    let mut rows = ends.embedding.rows(tokens, target)?;
+    if factor != 1.0 {
+        rows = (rows * factor)?;
+    }
+    ends.before.as_ref().map_or(Ok(rows.clone()), |before| before.forward(&rows, tokens, target))
 }
 
 /// A store without blocks, for the layers of all stages.

@@ -21,6 +21,7 @@ impl Activation {
             Self::Silu => x.silu(),
             Self::GeluErf => x.gelu_erf(),
             Self::GeluTanh => x.gelu(),
+            Self::GeluTanhAbove { deviations } => above(x, f64::from(deviations))?.gelu(),
             Self::Relu => x.relu(),
             Self::ReluSquared => x.relu()?.sqr(),
             Self::SwigluClamped { .. } => bail!("clamped SwiGLU has a gate"),
@@ -41,6 +42,14 @@ impl Activation {
             _ => self.forward(gate)? * up,
         }
     }
+}
+
+/// What is above each row's mean by so many standard deviations, less that bound; 0 elsewhere.
+fn above(x: &Tensor, deviations: f64) -> Result<Tensor> {
+    let mean = x.mean_keepdim(1)?;
+    let variance = x.broadcast_sub(&mean)?.sqr()?.mean_keepdim(1)?;
+    let bound = (mean + (variance.sqrt()? * deviations)?)?;
+    x.broadcast_sub(&bound)?.relu()
 }
 
 /// `silu(gate) * up`.

@@ -25,6 +25,7 @@ pub(crate) struct Attended {
 }
 
 /// Norms over each head, `[head_dim]`.
+#[derive(Clone)]
 pub(crate) struct HeadNorms {
     pub(crate) query: RmsNorm,
     pub(crate) key: RmsNorm,

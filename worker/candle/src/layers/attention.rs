@@ -11,15 +11,22 @@ use crate::layers::kv::LayerKv;
 use crate::layers::linear::Linear;
 use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::{LayerNorm, RmsNorm};
-use crate::layers::step::StepContext;
+use crate::layers::step::{LentKeys, StepContext};
 use crate::spec::{AttentionSpec, NormSpec, QueryKeyNorm, tensors};
 
 pub(crate) struct Attention {
     query: Linear,
-    key: Linear,
-    value: Linear,
+    /// Of keys and values; none in a layer that uses those of another.
+    key_value: Option<(Linear, Linear)>,
     output: Linear,
     norms: Norms,
+    /// The norm of values, without weights: its epsilon.
+    value_norm: Option<f32>,
+    /// The layer's number, and that of the layer whose keys and values it uses.
+    index: usize,
+    keys_of: Option<usize>,
+    /// Whether another layer uses its keys and values.
+    lends: bool,
     /// `[heads]`, in f32.
     sinks: Option<Tensor>,
     attended: Attended,
@@ -44,6 +51,7 @@ impl Attention {
         spec: &AttentionSpec,
         norm: NormSpec,
         index: usize,
+        lends: bool,
     ) -> std::result::Result<Self, ModelError> {
         let path = |part: &str| tensors::layer(index, part);
         let names = ["self_attn.q_norm.weight", "self_attn.k_norm.weight"].map(path);
@@ -51,7 +59,10 @@ impl Attention {
         let norms = match spec.norm {
             QueryKeyNorm::None => Norms::None,
             QueryKeyNorm::Heads(order) => {
-                Norms::Heads(HeadNorms { query: rms(&names[0])?, key: rms(&names[1])?, order })
+                let query = rms(&names[0])?;
+                // A layer with keys of another has the other's norm too.
+                let key = if spec.keys_of.is_none() { rms(&names[1])? } else { query.clone() };
+                Norms::Heads(HeadNorms { query, key, order })
             }
             QueryKeyNorm::Whole => Norms::Whole(rms(&names[0])?, rms(&names[1])?),
             QueryKeyNorm::LayerPerHead => {
@@ -66,12 +77,19 @@ impl Attention {
         let sinks = if spec.sinks { Some(parts.tensor(&path("self_attn.sinks"))?) } else { None };
         let mut linear = |part: &str, bias: bool| Linear::read(parts, &path(part), bias.into());
         let (of_inputs, of_output) = (spec.bias.of_inputs(), spec.bias.of_output());
+        let key_value = match spec.keys_of {
+            None => Some((linear("self_attn.k_proj", of_inputs)?, linear("self_attn.v_proj", of_inputs)?)),
+            Some(_) => None,
+        };
         Ok(Self {
             query: linear("self_attn.q_proj", of_inputs)?,
-            key: linear("self_attn.k_proj", of_inputs)?,
-            value: linear("self_attn.v_proj", of_inputs)?,
+            key_value,
             output: linear("self_attn.o_proj", of_output)?,
             norms,
+            value_norm: spec.value_norm.then_some(norm.eps as f32),
+            index,
+            keys_of: spec.keys_of,
+            lends,
             sinks,
             attended: Attended {
                 heads: AttentionHeads {
@@ -95,21 +113,41 @@ impl Attention {
     /// `[rows, hidden]` → `[rows, hidden]`. Writes each sequence's new keys and values behind its past; `kv` has one
     /// entry per span.
     pub(crate) fn forward(&self, x: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
-        let [query, key, value] = Linear::forward_all([&self.query, &self.key, &self.value], x)?;
+        let (query, lent) = match (&self.key_value, self.keys_of) {
+            (Some((key, value)), _) => {
+                let [query, key, value] = Linear::forward_all([&self.query, key, value], x)?;
+                (query, LentKeys { key, value: self.normed_value(value)?, key_norm: None })
+            }
+            (None, of) => (self.query.forward(x)?, step.borrow(of.unwrap_or(self.index))?),
+        };
         let (query, gate) = if self.output_gate { self.with_gate(&query)? } else { (query, None) };
+        let LentKeys { key, mut value, key_norm } = lent;
         let (mut query, mut key, norms) = self.normed(query, key)?;
-        let mut value = value;
         if let Some(bound) = self.clamp {
             for x in [&mut query, &mut key, &mut value] {
                 *x = x.clamp(-bound, bound)?;
             }
         }
+        if self.lends {
+            let key_norm = norms.map(|norms| norms.key.clone());
+            step.lend(self.index, LentKeys { key: key.clone(), value: value.clone(), key_norm });
+        }
+        let borrowed = key_norm.zip(norms).map(|(key, norms)| HeadNorms { key, ..norms.clone() });
+        let norms = borrowed.as_ref().or(norms);
         let queries = Queries { query, key, value: Some(value), norms, sinks: self.sinks.as_ref() };
         let mut attended = self.attended.forward(&queries, kv, step)?;
         if let Some(gate) = gate {
             attended = (attended * candle_nn::ops::sigmoid(&gate)?)?;
         }
         self.output.forward(&attended)
+    }
+
+    /// Values, each head divided by its root mean square where the layer does that.
+    fn normed_value(&self, value: Tensor) -> Result<Tensor> {
+        let Some(eps) = self.value_norm else { return Ok(value) };
+        let ((rows, width), head_dim) = (value.dims2()?, self.attended.heads.value_dim);
+        let heads = value.reshape((rows * width / head_dim, head_dim))?;
+        RmsNorm::plain(&value, head_dim, eps)?.forward(&heads)?.reshape((rows, width))
     }
 
     /// Each head's query and the gate beside it, `[rows, heads * head_dim]` each.

@@ -12,8 +12,9 @@ use crate::layers::mlp::Mlp;
 use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::Norm;
 use crate::layers::step::StepContext;
+use crate::layers::streams::LayerStreams;
 use crate::spec::tensors::{self, MIXER_NORM, MIXER_POST_NORM, MLP_NORM, MLP_POST_NORM};
-use crate::spec::{DecoderSpec, FeedForward, LayerSpec, Mixer, NormPlaces};
+use crate::spec::{AttentionSpec, DecoderSpec, FeedForward, LayerSpec, Mixer, NormPlaces};
 
 pub(crate) struct Layer {
     /// Before and behind the part that mixes tokens.
@@ -25,6 +26,7 @@ pub(crate) struct Layer {
     places: NormPlaces,
     /// The factor on each part's result.
     residual: f64,
+    streams: Option<LayerStreams>,
 }
 
 enum LayerMixer {
@@ -56,7 +58,9 @@ impl Layer {
             mixer_norms,
             mixer: match mixer {
                 Mixer::Attention(attention) => {
-                    LayerMixer::Attention(Attention::read(parts, attention, spec.norm, index)?)
+                    let uses = |other: &AttentionSpec| other.keys_of == Some(index);
+                    let lends = spec.attentions().any(uses);
+                    LayerMixer::Attention(Attention::read(parts, attention, spec.norm, index, lends)?)
                 }
                 Mixer::Latent(latent) => LayerMixer::Latent(Latent::read(parts, latent, index)?),
             },
@@ -68,17 +72,39 @@ impl Layer {
             },
             places: *norms,
             residual: spec.factors.residual,
+            streams: match &spec.streams {
+                Some(streams) => Some(LayerStreams::read(parts, spec, streams, index)?),
+                None => None,
+            },
         })
     }
 
     /// `[rows, hidden]` → `[rows, hidden]`; `kv` has this layer's part of every sequence of the step.
     pub(crate) fn forward(&self, x: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
+        let Some(streams) = &self.streams else { return self.forward_stream(x, kv, step) };
+        let predicted = streams.predicted(x)?;
+        let active = predicted.active(streams);
+        let [before, behind] = &self.mixer_norms;
+        let input = normed(before, active)?;
+        let mixed = (active + normed(behind, &self.mix(&input, kv, step)?)?)?;
+        let mixed = ((mixed + streams.laurel(&input)?)? * 2_f64.powf(-0.5))?;
+        let [before, behind] = &self.mlp_norms;
+        let computed = (&mixed + normed(behind, &self.mlp(&normed(before, &mixed)?)?)?)?;
+        streams.corrected(predicted, &computed)
+    }
+
+    fn mix(&self, input: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
+        match &self.mixer {
+            LayerMixer::Attention(attention) => attention.forward(input, kv, step),
+            LayerMixer::Latent(latent) => latent.forward(input, kv, step),
+        }
+    }
+
+    /// The same of a row that is one stream.
+    fn forward_stream(&self, x: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
         let [before, behind] = &self.mixer_norms;
         let input = normed(before, x)?;
-        let mixed = match &self.mixer {
-            LayerMixer::Attention(attention) => attention.forward(&input, kv, step)?,
-            LayerMixer::Latent(latent) => latent.forward(&input, kv, step)?,
-        };
+        let mixed = self.mix(&input, kv, step)?;
         let mixed = self.scaled(normed(behind, &mixed)?)?;
         if self.places == NormPlaces::Parallel {
             return (x + mixed)? + self.scaled(self.mlp(&input)?)?;

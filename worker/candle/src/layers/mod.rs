@@ -15,3 +15,4 @@ pub(crate) mod norm;
 pub(crate) mod rope;
 mod router;
 pub(crate) mod step;
+pub(crate) mod streams;

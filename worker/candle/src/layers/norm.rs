@@ -43,6 +43,7 @@ impl Norm {
 }
 
 /// A weight `[width]` and its epsilon.
+#[derive(Clone)]
 pub(crate) struct RmsNorm {
     weight: Tensor,
     eps: f32,
@@ -58,6 +59,11 @@ impl RmsNorm {
         let weight = parts.tensor(name)?;
         let weight = if spec.kind == NormKind::RmsFromOne { from_one(&weight)? } else { weight };
         Ok(Self { weight, eps: spec.eps as f32 })
+    }
+
+    /// A norm without learned numbers.
+    pub(crate) fn plain(like: &Tensor, width: usize, eps: f32) -> Result<Self> {
+        Ok(Self { weight: Tensor::ones(width, like.dtype(), like.device())?, eps })
     }
 
     /// The weight, `[width]`, and epsilon.

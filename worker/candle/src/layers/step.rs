@@ -1,11 +1,14 @@
 //! One step's plan: the rows of each sequence in the batch, their positions, and the keys that each may see. Knows
 //! numbers and masks, no weights.
 
+use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::layers::kv::KvHome;
+use crate::layers::norm::RmsNorm;
 use crate::layers::rope::{Angles, Position, Rope};
 use crate::spec::{DecoderSpec, Mixer};
 
@@ -20,6 +23,18 @@ pub(crate) struct StepContext {
     pub(crate) spans: Vec<SequenceSpan>,
     /// The windows that layers have, in the order of each span's tiles.
     windows: Vec<Option<usize>>,
+    /// Keys and values of layers whose others use them, by the layer.
+    lent: Mutex<HashMap<usize, LentKeys>>,
+}
+
+/// A layer's keys and values of a step's rows, as another layer uses them.
+#[derive(Clone)]
+pub(crate) struct LentKeys {
+    /// `[rows, kv_heads * head_dim]`, before norm and rotation.
+    pub(crate) key: Tensor,
+    /// `[rows, kv_heads * head_dim]`.
+    pub(crate) value: Tensor,
+    pub(crate) key_norm: Option<RmsNorm>,
 }
 
 /// The part of a step that a sequence has.
@@ -74,7 +89,18 @@ impl StepContext {
             spans.push(SequenceSpan { rows: first..first + new, past, tiles });
         }
         let angles = shape.ropes.iter().map(|rope| rope.angles(&positions, dtype, device)).collect::<Result<_>>()?;
-        Ok(Self { angles, spans, windows: shape.windows.clone() })
+        Ok(Self { angles, spans, windows: shape.windows.clone(), lent: Mutex::default() })
+    }
+
+    /// Keeps a layer's keys and values for others in the step.
+    pub(crate) fn lend(&self, layer: usize, keys: LentKeys) {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner).insert(layer, keys);
+    }
+
+    /// The keys and values that a layer lent.
+    pub(crate) fn borrow(&self, layer: usize) -> Result<LentKeys> {
+        let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner).get(&layer).cloned();
+        lent.ok_or_else(|| candle_core::Error::msg(format!("layer {layer} lent no keys on this device")))
     }
 
     /// A span's tiles for layers with this window.

@@ -10,6 +10,7 @@ use crate::device;
 use crate::error::ModelError;
 use crate::layers::kv::{self, KvHome};
 use crate::layers::layer::Layer;
+use crate::layers::streams::{StreamsBefore, StreamsBehind};
 use crate::plan::checked_model::CheckedModel;
 use crate::plan::needs::{context, kept_tokens, wanted, workspace};
 use crate::plan::options::DecoderLoadOptions;
@@ -38,6 +39,7 @@ pub(crate) fn read<'a>(
     options: &DecoderLoadOptions,
 ) -> Result<SpecDecoder, (usize, StageFailure)> {
     let (mut stages, mut embedding, mut head) = (Vec::new(), None, None);
+    let (mut before_layers, mut behind_layers) = (None, None);
     let streams = |part: &DevicePart| wanted(&spec, part, options);
     let beside_host = parts.iter().filter(|part| streams(part) && !part.place.target.device.is_cpu()).count();
     let mut host = HostRoom::new(options.host_memory, beside_host);
@@ -52,9 +54,11 @@ pub(crate) fn read<'a>(
         let mut read = |reader: &mut WeightReader<'a>| -> Result<Stage, ModelError> {
             if at == 0 {
                 embedding = Some(plan.read_embedding(reader)?);
+                before_layers = StreamsBefore::read(reader, &spec)?;
             }
             if at + 1 == parts.len() {
                 head = Some(plan.read_head(reader, &spec, embedding.as_ref().filter(|_| at == 0))?);
+                behind_layers = StreamsBehind::read(reader, &spec)?;
             }
             let (stretch, slots, host_bytes): (Box<dyn Stretch>, u64, u64) = if streams {
                 let asked = StreamRequest { spec: &spec, part, options, before, host_memory: host.share() };
@@ -89,7 +93,12 @@ pub(crate) fn read<'a>(
         kv_blocks: kv_blocks(&spec, parts, &stages, options),
         workspace_bytes: workspace(&spec),
     };
-    Ok(SpecDecoder::new(spec, limits, DecoderEnds { embedding, norm, head }, stages))
+    Ok(SpecDecoder::new(
+        spec,
+        limits,
+        DecoderEnds { embedding, before: before_layers, behind: behind_layers, norm, head },
+        stages,
+    ))
 }
 
 /// The blocks of keys and values that there is memory for: as many as all sequences need, or as many as fit beside the

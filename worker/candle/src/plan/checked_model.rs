@@ -44,11 +44,20 @@ impl CheckedModel {
     }
 
     /// The names of the tensors outside of layers that a device reads, if it is the first, the last, or the only one.
-    pub(crate) fn ends(&self, is_first: bool, is_last: bool) -> Vec<&'static str> {
-        let first = is_first.then_some(self.embedding);
-        // An embedding that is also the head is read once for each device.
-        let last = is_last.then_some([Some(FINAL_NORM), self.head.or((!is_first).then_some(self.embedding))]);
-        first.into_iter().chain(last.into_iter().flatten().flatten()).collect()
+    pub(crate) fn ends(&self, spec: &DecoderSpec, is_first: bool, is_last: bool) -> Vec<String> {
+        let mut names = Vec::new();
+        let beside = |needed: Vec<Needed>| needed.into_iter().map(|needed| needed.name);
+        if is_first {
+            names.push(self.embedding.to_owned());
+            names.extend(beside(spec.needed_before_layers()));
+        }
+        if is_last {
+            names.push(FINAL_NORM.to_owned());
+            // An embedding that is also the head is read once for each device.
+            names.extend(self.head.or((!is_first).then_some(self.embedding)).map(str::to_owned));
+            names.extend(beside(spec.needed_behind_layers()));
+        }
+        names
     }
 
     /// Bytes that one layer needs on a device.
@@ -63,11 +72,20 @@ impl CheckedModel {
         needed.iter().try_fold(0u64, |total, needed| Ok(total.saturating_add(target.bytes(&files.get(&needed.name)?))))
     }
 
-    /// Bytes of embedding, last norm and head on a device. The head has 0 if the embedding is the head.
-    pub(crate) fn end_bytes(&self, files: &ModelFiles, target: &WeightTarget) -> Result<[u64; 3], ModelError> {
+    /// Bytes of embedding, last norm and head on a device, each with what is beside it. The head has 0 if the embedding
+    /// is the head.
+    pub(crate) fn end_bytes(
+        &self,
+        spec: &DecoderSpec,
+        files: &ModelFiles,
+        target: &WeightTarget,
+    ) -> Result<[u64; 3], ModelError> {
         let bytes = |name: &str| files.get(name).map(|stored| target.bytes(&stored));
+        let all =
+            |needed: Vec<Needed>| needed.iter().map(|needed| bytes(&needed.name)).sum::<Result<u64, ModelError>>();
         let head = self.head.map_or(Ok(0), bytes)?;
-        Ok([bytes(self.embedding)?, bytes(FINAL_NORM)?, head])
+        let embedding = bytes(self.embedding)? + all(spec.needed_before_layers())?;
+        Ok([embedding, bytes(FINAL_NORM)? + all(spec.needed_behind_layers())?, head])
     }
 
     /// Reads the embedding, for the first device.

@@ -23,7 +23,7 @@ pub(crate) fn cut(
     options: &DecoderLoadOptions,
 ) -> Result<Vec<DevicePart>, ModelError> {
     let Some(first) = places.first() else { return Ok(Vec::new()) };
-    let [embedding, norm, head] = plan.end_bytes(files, &first.target)?;
+    let [embedding, norm, head] = plan.end_bytes(spec, files, &first.target)?;
     let layers = (0..spec.layers.len())
         .map(|layer| plan.layer_bytes(spec, files, &first.target, layer))
         .collect::<Result<Vec<u64>, _>>()?;
@@ -62,7 +62,7 @@ pub(crate) fn order(
         return Ok(names);
     }
     for (at, part) in parts.iter().enumerate() {
-        names.extend(plan.ends(at == 0, at + 1 == parts.len()).into_iter().map(str::to_owned));
+        names.extend(plan.ends(spec, at == 0, at + 1 == parts.len()));
         for layer in part.layers.clone() {
             let place = |needed: Needed| Ok((files.near(&needed.name)?, needed.name));
             let mut placed =

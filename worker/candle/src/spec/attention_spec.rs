@@ -24,6 +24,10 @@ pub struct AttentionSpec {
     pub scale: f64,
     /// The bound of scores, which the hyperbolic tangent keeps them within.
     pub softcap: Option<f64>,
+    /// Whether each head's value is divided by its root mean square.
+    pub value_norm: bool,
+    /// The layer whose keys and values this one uses; it has none of its own then.
+    pub keys_of: Option<usize>,
     /// The bound that queries, keys and values are clamped to behind their norms.
     pub clamp: Option<f64>,
     /// Whether each head has a learned score for no value (Xiao et al., 2023, arXiv 2309.17453).
@@ -118,6 +122,8 @@ impl AttentionSpec {
             window: None,
             scale: (head_dim as f64).powf(-0.5),
             softcap: None,
+            value_norm: false,
+            keys_of: None,
             clamp: None,
             sinks: false,
             output_gate: false,

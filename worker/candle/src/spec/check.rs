@@ -41,6 +41,15 @@ pub(crate) fn check(spec: &DecoderSpec) -> Result<(), FactError> {
             }
         }
     }
+    if let Some(streams) = &spec.streams {
+        size("altup_num_inputs", streams.count, 64)?;
+        size("hidden_size_per_layer_input", streams.layer_input, LARGEST)?;
+        size("vocab_size_per_layer_input", streams.layer_vocab, LARGEST)?;
+        size("laurel_rank", streams.laurel_rank, LARGEST)?;
+        if streams.active >= streams.count {
+            return Err(inconsistent(format!("stream {} of {}", streams.active, streams.count)));
+        }
+    }
     spec.layers.iter().try_for_each(|layer| check_layer(spec, layer))
 }
 

@@ -25,6 +25,8 @@ pub struct DecoderSpec {
     pub head_bias: bool,
     /// The factors on values outside of the layers' products.
     pub factors: Factors,
+    /// Streams beside the one that layers compute on, as in Gemma 3n.
+    pub streams: Option<StreamsSpec>,
     /// The bound of logits, which the hyperbolic tangent keeps them within.
     pub logit_softcap: Option<f64>,
     /// The longest sequence of the model, in tokens.
@@ -48,6 +50,26 @@ impl Default for Factors {
     fn default() -> Self {
         Self { embedding: 1.0, residual: 1.0, logits: 1.0 }
     }
+}
+
+/// Several residual streams, of which layers compute on one and correct the others (AltUp: Baykal et al., 2023, arXiv
+/// 2301.13310); and inputs of tokens that each layer has for itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StreamsSpec {
+    /// Number of streams.
+    pub count: usize,
+    /// The stream that layers compute on.
+    pub active: usize,
+    /// Width of a layer's own input.
+    pub layer_input: usize,
+    /// Rows of the embedding of those inputs; other tokens have that of token 0.
+    pub layer_vocab: usize,
+    /// Width of the narrow product beside attention (LAuReL: Menghani et al., 2024, arXiv 2411.07501).
+    pub laurel_rank: usize,
+    /// Whether the stream is scaled before it meets a layer's own input.
+    pub scaled: bool,
+    /// The activation between the two.
+    pub activation: Activation,
 }
 
 /// One layer: a part that mixes tokens, and a part that computes on each by itself.
@@ -148,6 +170,11 @@ pub enum Activation {
     GeluErf,
     /// GELU, approximated by tanh.
     GeluTanh,
+    /// GELU by tanh of what is above a row's mean by so many standard deviations, less that bound.
+    GeluTanhAbove {
+        /// The distance of the bound from the mean, in standard deviations.
+        deviations: f32,
+    },
     /// ReLU: `max(x, 0)`.
     Relu,
     /// The square of ReLU (So et al., 2021, arXiv 2109.08668).

@@ -79,7 +79,7 @@ impl DecoderSpec {
 /// Refuses tensors that the spec does not use.
 fn all_used(spec: &DecoderSpec, model: &GgufModel) -> Result<(), GgufSpecError> {
     let mut used: HashSet<String> = [EMBEDDING, HEAD].map(|name| spec.spelling.end(name)).into();
-    used.extend(spec.needed_outside().into_iter().map(|needed| spec.spelling.end(&needed.name)));
+    used.extend(spec.needed_outside().iter().map(|needed| spec.spelling.end_place(needed).stored));
     for layer in 0..spec.layers.len() {
         let needed = spec.needed_by_layer(layer);
         used.extend(needed.iter().map(|part| spec.spelling.place(layer, part.part(), &needed).stored));

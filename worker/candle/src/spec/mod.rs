@@ -21,6 +21,7 @@ pub use attention_spec::{AttentionBias, AttentionSpec, LatentProducts, LatentSpe
 pub use config::ConfigJsonError;
 pub use decoder_spec::{
     Activation, DecoderSpec, Factors, FeedForward, LayerSpec, Mixer, MlpSpec, NormKind, NormPlaces, NormSpec,
+    StreamsSpec,
 };
 pub use experts_spec::{ExpertGroups, ExpertsSpec, GroupWorth, RouterSpec, SharedExpert, Weighting};
 pub use gguf::GgufSpecError;

@@ -211,6 +211,17 @@ impl Spelling {
         }
     }
 
+    /// The place of a tensor outside of layers. A name with a star stands for parts of a stack.
+    pub(crate) fn end_place(&self, needed: &Needed) -> Place {
+        let stack = self.ends.iter().find_map(|(ours, stored)| {
+            let number = number_in(ours, &needed.name)??;
+            Some((*stored, number))
+        });
+        let Some((stored, number)) = stack else { return Place::whole(self.end(&needed.name)) };
+        let rows = needed.shape.first().copied().unwrap_or(0);
+        Place { rows: Some(number * rows..(number + 1) * rows), ..Place::whole(stored.to_owned()) }
+    }
+
     /// The place of one of a layer's tensors; `all` are the tensors that the layer needs.
     pub(crate) fn place(&self, layer: usize, part: &str, all: &[Needed]) -> Place {
         let full = |stored: &str| format!("{}{}{layer}.{stored}", self.outside, self.layers);

@@ -3,7 +3,7 @@
 
 use crate::spec::{
     AttentionSpec, DecoderSpec, ExpertsSpec, FeedForward, LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormPlaces,
-    QueryKeyNorm,
+    QueryKeyNorm, StreamsSpec,
 };
 
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -54,6 +54,33 @@ impl DecoderSpec {
     pub(crate) fn needed_outside(&self) -> Vec<Needed> {
         let mut tensors = Tensors::default();
         tensors.norm(self.norm.kind, FINAL_NORM.trim_end_matches(".weight"), self.hidden);
+        tensors.needed.extend(self.needed_before_layers());
+        tensors.needed.extend(self.needed_behind_layers());
+        tensors.needed
+    }
+
+    /// The tensors besides the embedding that the first device reads.
+    pub(crate) fn needed_before_layers(&self) -> Vec<Needed> {
+        let mut tensors = Tensors::default();
+        if let Some(streams) = &self.streams {
+            let inputs = self.layers.len() * streams.layer_input;
+            for stream in 1..streams.count {
+                tensors.add(&format!("model.altup_projections.{}.weight", stream - 1), &[self.hidden, self.hidden]);
+            }
+            tensors.add("model.embed_tokens_per_layer.weight", &[streams.layer_vocab, inputs]);
+            tensors.add("model.per_layer_model_projection.weight", &[inputs, self.hidden]);
+            tensors.add("model.per_layer_projection_norm.weight", &[streams.layer_input]);
+        }
+        tensors.needed
+    }
+
+    /// The tensors besides norm and head that the last device reads.
+    pub(crate) fn needed_behind_layers(&self) -> Vec<Needed> {
+        let mut tensors = Tensors::default();
+        for stream in 1..self.streams.as_ref().map_or(1, |streams| streams.count) {
+            let name = format!("model.altup_unembed_projections.{}.weight", stream - 1);
+            tensors.add(&name, &[self.hidden, self.hidden]);
+        }
         tensors.needed
     }
 
@@ -86,6 +113,9 @@ impl DecoderSpec {
                 tensors.linear("mlp.down_proj", self.hidden, *intermediate, *bias);
             }
             FeedForward::Experts(experts) => tensors.experts(experts, self.hidden),
+        }
+        if let Some(streams) = &self.streams {
+            tensors.streams(streams, self.hidden);
         }
         tensors.needed
     }
@@ -126,8 +156,9 @@ impl Tensors {
             QueryKeyNorm::Whole => [&[attention.q_width()], &[attention.kv_width()]],
             QueryKeyNorm::LayerPerHead => [&[heads, head_dim], &[kv_heads, head_dim]],
         };
+        let own = attention.keys_of.is_none();
         for (part, shape) in ["self_attn.q_norm.weight", "self_attn.k_norm.weight"].into_iter().zip(shapes) {
-            if !shape.is_empty() {
+            if !shape.is_empty() && (own || part.contains("q_norm")) {
                 self.add(part, shape);
             }
         }
@@ -135,8 +166,10 @@ impl Tensors {
             self.add("self_attn.sinks", &[heads]);
         }
         self.linear("self_attn.q_proj", attention.query_rows(), hidden, inputs);
-        self.linear("self_attn.k_proj", attention.kv_width(), hidden, inputs);
-        self.linear("self_attn.v_proj", attention.kv_width(), hidden, inputs);
+        if own {
+            self.linear("self_attn.k_proj", attention.kv_width(), hidden, inputs);
+            self.linear("self_attn.v_proj", attention.kv_width(), hidden, inputs);
+        }
         self.linear("self_attn.o_proj", hidden, attention.q_width(), output);
     }
 
@@ -164,6 +197,23 @@ impl Tensors {
         self.linear(&format!("{path}.gate_proj"), mlp.intermediate, hidden, mlp.bias);
         self.linear(&format!("{path}.up_proj"), mlp.intermediate, hidden, mlp.bias);
         self.linear(&format!("{path}.down_proj"), hidden, mlp.intermediate, mlp.bias);
+    }
+
+    fn streams(&mut self, streams: &StreamsSpec, hidden: usize) {
+        let StreamsSpec { count, layer_input, laurel_rank, scaled, .. } = *streams;
+        if scaled {
+            self.add("altup.correct_output_scale", &[hidden]);
+        }
+        self.add("altup.correction_coefs.weight", &[count, count]);
+        self.add("altup.prediction_coefs.weight", &[count * count, count]);
+        self.add("altup.modality_router.weight", &[count, hidden]);
+        self.add("altup.router_norm.weight", &[hidden]);
+        self.add("laurel.linear_left.weight", &[laurel_rank, hidden]);
+        self.add("laurel.linear_right.weight", &[hidden, laurel_rank]);
+        self.add("laurel.post_laurel_norm.weight", &[hidden]);
+        self.add("per_layer_input_gate.weight", &[layer_input, hidden]);
+        self.add("per_layer_projection.weight", &[hidden, layer_input]);
+        self.add("post_per_layer_input_norm.weight", &[hidden]);
     }
 
     fn experts(&mut self, experts: &ExpertsSpec, hidden: usize) {

@@ -57,6 +57,15 @@ impl<'a> GgufFacts<'a> {
         Ok(integers.or_else(flags))
     }
 
+    pub(super) fn floats(&self, name: &str) -> Fact<Vec<f32>> {
+        let key = self.key(name);
+        if name.is_empty() || !matches!(self.header.get(&key), Some(Value::Array(_))) {
+            return Ok(None);
+        }
+        let array: Array<'_> = self.header.need(&key)?;
+        Ok(array.floats())
+    }
+
     pub(super) fn float(&self, name: &str) -> Fact<f64> {
         Ok(self.find::<f32>(name)?.map(f64::from))
     }

@@ -65,6 +65,22 @@ impl Facts<'_> {
         }
     }
 
+    /// A number that may have a fraction for each layer.
+    pub(crate) fn floats(&self, config: &str, gguf: &str) -> Fact<Vec<f32>> {
+        match self {
+            Self::Config(facts) => facts.floats(config),
+            Self::Gguf(facts) => facts.floats(gguf),
+        }
+    }
+
+    /// The rows of a GGUF file's tensor.
+    pub(crate) fn gguf_rows(&self, tensor: &str) -> Option<usize> {
+        match self {
+            Self::Gguf(facts) => Some(facts.rows(tensor)).filter(|rows| *rows > 0),
+            Self::Config(_) => None,
+        }
+    }
+
     /// A choice of two.
     pub(crate) fn flag(&self, config: &str, gguf: &str) -> Fact<bool> {
         match self {

@@ -5,6 +5,7 @@ use crate::spec::facts::{Base, Defaults, FactError, Facts, RopeDefaults, all_but
 use crate::spec::families::llama;
 use crate::spec::{
     Activation, AttentionBias, AttentionSpec, DecoderSpec, LayerSpec, NormKind, NormOrder, NormPlaces, QueryKeyNorm,
+    RopeScaling, RopeSpec, Spelling,
 };
 
 const DEFAULTS: Defaults = Defaults {
@@ -26,15 +27,36 @@ fn finished(mut spec: DecoderSpec, facts: &Facts<'_>) -> DecoderSpec {
     spec.factors.embedding = f64::from((spec.hidden as f32).sqrt());
     // The converter to GGUF adds the 1.
     spec.norm.kind = if facts.is_gguf() { NormKind::Rms } else { NormKind::RmsFromOne };
-    let around = spec.layers.iter().any(|layer| layer.norms == NormPlaces::Around);
-    if !facts.is_gguf() && around {
-        spec.spelling = spec.spelling.renaming(&[
-            ("mixer_post_norm", "post_attention_layernorm"),
-            ("post_attention_layernorm", "pre_feedforward_layernorm"),
-            ("mlp_post_norm", "post_feedforward_layernorm"),
-        ]);
+    if spec.layers.iter().any(|layer| layer.norms == NormPlaces::Around) {
+        spec.spelling = around(spec.spelling, facts);
     }
     spec
+}
+
+/// Names of norms around parts.
+pub(super) fn around(spelling: Spelling, facts: &Facts<'_>) -> Spelling {
+    if facts.is_gguf() {
+        return spelling;
+    }
+    spelling.renaming(&[
+        ("mixer_post_norm", "post_attention_layernorm"),
+        ("post_attention_layernorm", "pre_feedforward_layernorm"),
+        ("mlp_post_norm", "post_feedforward_layernorm"),
+    ])
+}
+
+/// The rope of layers that see everything, and that of layers with a window.
+pub(super) fn two_ropes(facts: &Facts<'_>, base: &Base) -> Result<Vec<RopeSpec>, FactError> {
+    let usual = RopeDefaults::usual(base.head_dim, base.positions);
+    let global = facts.rope(&RopeDefaults { theta: 1e6, layer_type: Some("full_attention"), ..usual })?;
+    let mut local = facts.rope(&RopeDefaults { layer_type: Some("sliding_attention"), ..usual })?;
+    // Before each kind had a table of its own, one table was for layers that see everything.
+    if let Some(theta) = facts.float("rope_local_base_freq", "")? {
+        (local.theta, local.scaling) = (theta, RopeScaling::None);
+    } else if facts.lacks_tables_for_kinds()? {
+        (local.theta, local.scaling) = (10_000.0, RopeScaling::None);
+    }
+    Ok(vec![global, local])
 }
 
 /// The factor on scores. GGUF has no key for it: only the largest models differ from the width of a head.
@@ -109,18 +131,7 @@ pub(super) fn gemma3(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
         let layer = llama::layer(AttentionSpec { window, rope, ..attention.clone() }, base.mlp());
         LayerSpec { norms: NormPlaces::Around, ..layer }
     };
-    let usual = RopeDefaults::usual(base.head_dim, base.positions);
-    let global = facts.rope(&RopeDefaults { theta: 1e6, layer_type: Some("full_attention"), ..usual })?;
-    let mut local = facts.rope(&RopeDefaults { layer_type: Some("sliding_attention"), ..usual })?;
-    // Before each kind had a table of its own, one table was for layers that see everything.
-    if let Some(theta) = facts.float("rope_local_base_freq", "")? {
-        local.theta = theta;
-        local.scaling = crate::spec::RopeScaling::None;
-    } else if facts.lacks_tables_for_kinds()? {
-        local.theta = 10_000.0;
-        local.scaling = crate::spec::RopeScaling::None;
-    }
-    let mut spec = base.decoder(facts, vec![global, local], sliding.into_iter().map(layer).collect());
+    let mut spec = base.decoder(facts, two_ropes(facts, &base)?, sliding.into_iter().map(layer).collect());
     spec.logit_softcap = softcap(facts, "final_logit_softcapping", "final_logit_softcapping", None)?;
     Ok(finished(spec, facts))
 }

@@ -7,6 +7,7 @@ mod ernie;
 mod exaone;
 mod experts;
 mod gemma;
+mod gemma3n;
 mod glm;
 mod gpt_oss;
 mod granite;
@@ -38,6 +39,7 @@ const IN_CONFIG: &[(&[&str], Family)] = &[
     (&["GemmaForCausalLM", "gemma"], gemma::gemma),
     (&["Gemma2ForCausalLM", "gemma2"], gemma::gemma2),
     (&["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "gemma3_text", "gemma3"], gemma::gemma3),
+    (&["Gemma3nForCausalLM", "Gemma3nForConditionalGeneration", "gemma3n_text", "gemma3n"], gemma3n::gemma3n),
     (&["Phi3ForCausalLM", "phi3"], phi::phi3),
     (&["PhimoeForCausalLM", "PhiMoEForCausalLM", "phimoe"], phi::phimoe),
     (&["GptOssForCausalLM", "gpt_oss"], gpt_oss::gpt_oss),
@@ -74,6 +76,7 @@ const IN_GGUF: &[(&str, Family)] = &[
     ("gemma", gemma::gemma),
     ("gemma2", gemma::gemma2),
     ("gemma3", gemma::gemma3),
+    ("gemma3n", gemma3n::gemma3n),
     ("phi3", phi::phi3),
     ("gpt-oss", gpt_oss::gpt_oss),
     ("chatglm", glm::glm),

@@ -149,7 +149,7 @@ fn streamed(
     };
     let context_length = context(&spec, options.context_length);
     let limits = DecoderLimits { context_length, kv_blocks: usize::MAX, workspace_bytes: 0 };
-    let ends = DecoderEnds { embedding, norm, head };
+    let ends = DecoderEnds { embedding, before: None, behind: None, norm, head };
     Ok(Sequences::over(Box::new(SpecDecoder::new(spec, limits, ends, vec![stage]))))
 }
 
