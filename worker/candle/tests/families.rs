@@ -6,8 +6,11 @@
 
 mod family_cases;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use family_cases::{Case, alone, best, case_files, greedy, open, step, worst};
 use model_boss_engine::Logits;
+use model_boss_weights::gguf::GgufModel;
 
 /// The tolerance for models stored in f32: the largest difference of a logit from the reference.
 const TOLERANCE: f32 = 1e-3;
@@ -141,3 +144,70 @@ fn fa_1_gguf_files_in_f32_are_the_same_models() {
     assert!(checked > 0, "the folder has no files");
     assert!(faults.is_empty(), "{} of {checked}:\n{}", faults.len(), faults.join("\n"));
 }
+
+/// `docs/families.md` has a row for each family. `MODEL_BOSS_WRITE_DOCS=1` writes it; differences vary with the
+/// processor and are not compared.
+#[test]
+fn fa_1_the_page_of_families_has_them_all() {
+    let mut families: BTreeMap<String, FamilyRow> = BTreeMap::new();
+    for case in Case::all() {
+        let row = families.entry(case.family.clone()).or_default();
+        row.classes.insert(case.architecture().to_owned());
+        row.cases.push(case.short_name().to_owned());
+        row.apart = row.apart.max(case.check_alone().unwrap_or(f32::INFINITY));
+    }
+    for file in case_files("gguf") {
+        let case = Case::read(&file.with_extension("json"));
+        let Some(row) = families.get_mut(&case.family).filter(|_| case.is_known()) else { continue };
+        let model = GgufModel::open(&file).unwrap();
+        let header = model.header().unwrap();
+        row.gguf = header.need::<&str>("general.architecture").unwrap().to_owned();
+        row.share = case.check_file(&file).ok();
+    }
+    let mut page = PAGE_HEAD.to_owned();
+    for (family, row) in &families {
+        let classes: Vec<String> = row.classes.iter().map(|class| format!("`{class}`")).collect();
+        let gguf = if row.gguf.is_empty() { "–".to_owned() } else { format!("`{}`", row.gguf) };
+        let share = row.share.map_or("–".to_owned(), |share| format!("{:.1} %", share * 100.0));
+        let (classes, cases) = (classes.join(", "), row.cases.join(", "));
+        page.push_str(&format!("| {family} | {classes} | {gguf} | {cases} | {:.0e} | {share} |\n", row.apart));
+    }
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/families.md");
+    if std::env::var_os("MODEL_BOSS_WRITE_DOCS").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    // Without the two columns of differences.
+    let names = |page: &str| -> Vec<String> {
+        let cells = |line: &str| line.split(" | ").take(4).collect::<Vec<_>>().join(" | ");
+        page.lines().map(|line| if line.starts_with("| ") { cells(line) } else { line.to_owned() }).collect()
+    };
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(names(&written), names(&page), "MODEL_BOSS_WRITE_DOCS=1 writes docs/families.md");
+}
+
+/// A row of the page.
+#[derive(Default)]
+struct FamilyRow {
+    classes: BTreeSet<String>,
+    gguf: String,
+    cases: Vec<String>,
+    apart: f32,
+    share: Option<f32>,
+}
+
+const PAGE_HEAD: &str = "\
+# Families
+
+The families of language models that the worker runs by itself, from safetensors and from GGUF. A test of `worker/candle`
+makes this page: `MODEL_BOSS_WRITE_DOCS=1 cargo test -p model-boss-candle --test families`.
+
+Each case is a tiny model of random weights in f32 with the answers of `transformers` 5.23. Four prompts of unequal length run
+alone, together, and in pieces beside a neighbour that decodes; a row's logits have the same bits in each company. Greedy tokens
+are those of the reference, which computes the whole text again for each token. *Largest difference* is that of any logit from the
+reference; logits are of the order of 10. A share in its place is that of the largest logit, for a case whose products round
+activations to eight bits. *q8_0* is the largest difference of the same model in GGUF from llama.cpp's converter, as a share of
+the largest logit. How the cases are made: `scripts/reference/families.py`.
+
+| family | classes of `config.json` | GGUF | cases | largest difference | q8_0 |
+|---|---|---|---|---|---|
+";

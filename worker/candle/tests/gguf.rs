@@ -401,7 +401,7 @@ fn what_cannot_be_run_is_refused_by_name() {
     write("mamba", &[]);
     assert_says(&path, &["'mamba'", "qwen3", "m.gguf"]);
     write("llama", &[]);
-    assert_says(&path, &["llama.embedding_length"]);
+    assert_says(&path, &["llama.block_count"]);
     write("llama", &[("blk.0.ffn_up.weight", TensorType::IQ2_XS, &[1, 256])]);
     assert_says(&path, &["blk.0.ffn_up.weight", "IQ2_XS", "llama-server"]);
     std::fs::write(&path, b"GGUF").unwrap();

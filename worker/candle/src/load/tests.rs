@@ -8,6 +8,12 @@ use model_boss_protocol::KvCacheType;
 
 use super::*;
 
+#[allow(dead_code, reason = "the tests of families use more of it")]
+#[path = "../../tests/family_cases/case.rs"]
+mod case;
+
+use case::Case;
+
 /// The largest difference of a logit, as a share of the largest one. Sums are in another order, and a number that lies
 /// between two of the kept ones may be rounded to either.
 fn tolerance(kind: KvCacheType) -> f32 {
@@ -59,6 +65,24 @@ fn played(decoder: &mut SpecDecoder) -> Vec<Vec<f32>> {
     decoder.free(&all);
     assert!(decoder.places().iter().all(|place| place.report().kv_bytes == 0), "all memory came back");
     rows
+}
+
+#[test]
+fn fa_1_every_family_is_the_same_in_tensors() {
+    for case in Case::all() {
+        let mut pages = opened(case.folder(), KvCacheType::F32);
+        // The steps are longer than what the shortest models are for.
+        if pages.info().context_length < 128 {
+            continue;
+        }
+        let expected = played(&mut pages);
+        let tensors = played(&mut opened(case.folder(), KvCacheType::F32).in_tensors());
+        for (at, (got, want)) in tensors.iter().zip(&expected).enumerate() {
+            let largest = want.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+            let apart = got.iter().zip(want).map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
+            assert!(apart <= tolerance(KvCacheType::F32) * largest, "{}, {at}: {apart} of {largest}", case.name);
+        }
+    }
 }
 
 #[test]
