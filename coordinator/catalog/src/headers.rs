@@ -48,8 +48,17 @@ pub(super) struct ModelShape {
     num_attention_heads: u64,
     num_key_value_heads: Option<u64>,
     head_dim: Option<u64>,
+    /// The widths of the latent vector and of the rotated key that are kept in place of keys and values.
+    kv_lora_rank: Option<u64>,
+    qk_rope_head_dim: Option<u64>,
     hidden_size: u64,
     pub(super) max_position_embeddings: Option<u64>,
+}
+
+/// A configuration whose shape is in its part for text.
+#[derive(Deserialize)]
+struct ConfigParts {
+    text_config: ModelShape,
 }
 
 impl HeaderFacts {
@@ -87,7 +96,11 @@ impl ModelShape {
     pub(super) fn beside(source: &Path) -> Option<Self> {
         let folder = if source.is_dir() { Some(source) } else { source.parent() };
         let text = text_beside_weights(&folder?.join("config.json"), CONFIG)?;
-        serde_json::from_str(&text).ok()
+        // The text of a model for several kinds of input is one of its parts.
+        serde_json::from_str(&text).ok().or_else(|| {
+            let parts: ConfigParts = serde_json::from_str(&text).ok()?;
+            Some(parts.text_config)
+        })
     }
 
     /// The bytes of keys and values of one position of one sequence, kept in this type; 0 for `auto`.
@@ -95,6 +108,10 @@ impl ModelShape {
         let heads = self.num_key_value_heads.unwrap_or(self.num_attention_heads);
         let wide = || self.hidden_size.checked_div(self.num_attention_heads).unwrap_or(0);
         let head_dim = self.head_dim.unwrap_or_else(wide);
+        if let Some(rank) = self.kv_lora_rank {
+            let vector = rank.saturating_add(self.qk_rope_head_dim.unwrap_or(0));
+            return self.num_hidden_layers.saturating_mul(kept.bytes_of(vector).unwrap_or(0));
+        }
         let of_head = kept.bytes_of(head_dim).unwrap_or(0);
         [2, self.num_hidden_layers, heads, of_head].into_iter().fold(1, u64::saturating_mul)
     }
@@ -114,6 +131,8 @@ impl ModelShape {
             num_attention_heads: number("attention.head_count")?,
             num_key_value_heads: number("attention.head_count_kv"),
             head_dim: number("attention.key_length"),
+            kv_lora_rank: number("attention.kv_lora_rank"),
+            qk_rope_head_dim: number("rope.dimension_count"),
             hidden_size: number("embedding_length")?,
             max_position_embeddings: number("context_length"),
         })
@@ -132,7 +151,9 @@ struct LayerSizes {
 impl LayerSizes {
     /// Adds a tensor if it is a layer's, by the names of GGUF and of safetensors.
     fn add(&mut self, tensor: &str, bytes: u64) {
-        let rest = ["blk.", "model.layers."].iter().find_map(|prefix| tensor.strip_prefix(prefix));
+        const PREFIXES: [&str; 4] =
+            ["blk.", "model.layers.", "model.language_model.layers.", "language_model.model.layers."];
+        let rest = PREFIXES.iter().find_map(|prefix| tensor.strip_prefix(prefix));
         if let Some(layer) = rest.and_then(|rest| rest.split('.').next()?.parse().ok()) {
             self.add_to(layer, bytes);
         }
@@ -247,6 +268,20 @@ mod tests {
         // Keys and values × layers × heads × 64 / 4 wide.
         assert_eq!(facts.shape.cached_bytes(KvCacheType::F16), 2 * 2 * 2 * 16 * 2);
         assert_eq!(facts.shape.activations(), ByteCount(512 * 16 * 64 * 4));
+    }
+
+    #[test]
+    fn rc_20_a_latent_vector_is_kept_once_for_all_heads_and_a_text_is_a_part_of_a_model() {
+        let folder = tempfile::tempdir().unwrap();
+        safetensors(&folder.path().join("model.safetensors"), 4_000);
+        let cached = |config: &str| {
+            std::fs::write(folder.path().join("config.json"), config).unwrap();
+            let facts = HeaderFacts::read(folder.path(), &model_files(folder.path())).unwrap();
+            facts.shape.cached_bytes(KvCacheType::F16)
+        };
+        let shape = r#""num_hidden_layers":3,"num_attention_heads":16,"hidden_size":64"#;
+        assert_eq!(cached(&format!(r#"{{{shape},"kv_lora_rank":512,"qk_rope_head_dim":64}}"#)), 3 * 576 * 2);
+        assert_eq!(cached(&format!(r#"{{"model_type":"gemma3","text_config":{{{shape}}}}}"#)), 2 * 3 * 16 * 4 * 2);
     }
 
     #[test]

@@ -20,8 +20,8 @@ use rayon::prelude::*;
 use crate::error::ModelError;
 use crate::spec::DecoderSpec;
 use crate::spec::config::ConfigJsonError;
+use crate::spec::part_names::{EMBEDDING, HEAD, Needed};
 use crate::spec::spelling::{Place, PlaceForm};
-use crate::spec::tensors::{EMBEDDING, HEAD, Needed};
 
 /// The limit on `config.json` in bytes. A longer file is no such configuration.
 const LONGEST_CONFIG: u64 = 16 << 20;

@@ -11,7 +11,7 @@ use super::gguf_keys::{self, GgufKeysError};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::spec::gguf::ROPE_FACTORS;
-use crate::spec::tensors::{EMBEDDING, HEAD, Needed};
+use crate::spec::part_names::{EMBEDDING, HEAD, Needed};
 use crate::spec::{DecoderSpec, RopePlanes, Spelling};
 
 /// Elements of a block of [`MatrixType::Q8_0`].

@@ -9,7 +9,7 @@ use model_boss_weights::gguf::{HeaderWriter, TensorType, dequantise};
 
 use super::conversion::ConvertError;
 use super::gguf_keys;
-use crate::spec::tensors::{EMBEDDING, HEAD, Needed};
+use crate::spec::part_names::{EMBEDDING, HEAD, Needed};
 use crate::spec::{
     Activation, AttentionSpec, DecoderSpec, Factors, FeedForward, LayerSpec, Mixer, MlpSpec, NormKind, NormOrder,
     NormPlaces, NormSpec, QueryKeyNorm, RopePlanes, RopeScaling, RopeSpec, Spelling,
@@ -356,7 +356,8 @@ mod tests {
     fn half_of_the_layers_have_more_bits_where_it_matters() {
         let model = Synthetic::of("qwen3-0.6b").unwrap();
         let six = |part: &str| {
-            let of_layer = |layer| Needed { name: crate::spec::tensors::layer(layer, part), shape: vec![1_024, 1_024] };
+            let of_layer =
+                |layer| Needed { name: crate::spec::part_names::layer(layer, part), shape: vec![1_024, 1_024] };
             (0..28).filter(|layer| model.kind(&of_layer(*layer)) == TensorType::Q6_K).collect::<Vec<_>>()
         };
         let expected = [0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 24, 25, 26, 27];

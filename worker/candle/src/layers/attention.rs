@@ -12,7 +12,7 @@ use crate::layers::linear::Linear;
 use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::{LayerNorm, RmsNorm};
 use crate::layers::step::{LentKeys, StepContext};
-use crate::spec::{AttentionSpec, NormSpec, QueryKeyNorm, tensors};
+use crate::spec::{AttentionSpec, NormSpec, QueryKeyNorm, part_names};
 
 pub(crate) struct Attention {
     query: Linear,
@@ -53,7 +53,7 @@ impl Attention {
         index: usize,
         lends: bool,
     ) -> std::result::Result<Self, ModelError> {
-        let path = |part: &str| tensors::layer(index, part);
+        let path = |part: &str| part_names::layer(index, part);
         let names = ["self_attn.q_norm.weight", "self_attn.k_norm.weight"].map(path);
         let mut rms = |name: &str| RmsNorm::read(parts, name, norm);
         let norms = match spec.norm {

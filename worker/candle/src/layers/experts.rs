@@ -8,7 +8,7 @@ use crate::layers::linear::Linear;
 use crate::layers::mlp::Mlp;
 use crate::layers::named_weights::NamedWeights;
 use crate::layers::router::{Choice, Router};
-use crate::spec::{ExpertsSpec, MlpSpec, tensors};
+use crate::spec::{ExpertsSpec, MlpSpec, part_names};
 
 pub(crate) struct Experts {
     /// `[rows, hidden]` → `[rows, experts]`.
@@ -30,7 +30,7 @@ impl Experts {
         spec: &ExpertsSpec,
         index: usize,
     ) -> std::result::Result<Self, ModelError> {
-        let path = |part: &str| tensors::layer(index, part);
+        let path = |part: &str| part_names::layer(index, part);
         let logits = Linear::read(parts, &path("mlp.gate"), spec.router.bias.into())?;
         let correction = if spec.router.correction {
             let stored = parts.tensor(&path("mlp.gate.e_score_correction_bias"))?;

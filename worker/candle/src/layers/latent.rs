@@ -13,7 +13,7 @@ use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::RmsNorm;
 use crate::layers::step::StepContext;
 use crate::matrix::Matrix;
-use crate::spec::{LatentSpec, NormKind, NormSpec, tensors};
+use crate::spec::{LatentSpec, NormKind, NormSpec, part_names};
 
 pub(crate) struct Latent {
     query: LatentQuery,
@@ -40,7 +40,7 @@ impl Latent {
         spec: &LatentSpec,
         index: usize,
     ) -> std::result::Result<Self, ModelError> {
-        let path = |part: &str| tensors::layer(index, part);
+        let path = |part: &str| part_names::layer(index, part);
         let norm = NormSpec { kind: NormKind::Rms, eps: spec.norm_eps };
         let mut linear = |part: &str, bias: bool| Linear::read(parts, &path(part), bias.into());
         let query = match spec.query_rank {

@@ -13,7 +13,7 @@ use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::Norm;
 use crate::layers::step::StepContext;
 use crate::layers::streams::LayerStreams;
-use crate::spec::tensors::{self, MIXER_NORM, MIXER_POST_NORM, MLP_NORM, MLP_POST_NORM};
+use crate::spec::part_names::{self, MIXER_NORM, MIXER_POST_NORM, MLP_NORM, MLP_POST_NORM};
 use crate::spec::{AttentionSpec, DecoderSpec, FeedForward, LayerSpec, Mixer, NormPlaces};
 
 pub(crate) struct Layer {
@@ -49,7 +49,7 @@ impl Layer {
             return Err(ModelError::Layer { layer: index, what: "is not described".to_owned() });
         };
         let mut norm = |part: &str, there: bool| {
-            there.then(|| Norm::read(parts, &tensors::layer(index, part), spec.norm)).transpose()
+            there.then(|| Norm::read(parts, &part_names::layer(index, part), spec.norm)).transpose()
         };
         let parallel = *norms == NormPlaces::Parallel;
         let mixer_norms = [norm(MIXER_NORM, norms.before() || parallel)?, norm(MIXER_POST_NORM, norms.behind())?];
@@ -66,8 +66,8 @@ impl Layer {
             },
             mlp_norms,
             mlp: match feed_forward {
-                FeedForward::Gated(mlp) => LayerMlp::Dense(Mlp::gated(parts, mlp, &tensors::layer(index, "mlp"))?),
-                FeedForward::Plain(mlp) => LayerMlp::Dense(Mlp::plain(parts, mlp, &tensors::layer(index, "mlp"))?),
+                FeedForward::Gated(mlp) => LayerMlp::Dense(Mlp::gated(parts, mlp, &part_names::layer(index, "mlp"))?),
+                FeedForward::Plain(mlp) => LayerMlp::Dense(Mlp::plain(parts, mlp, &part_names::layer(index, "mlp"))?),
                 FeedForward::Experts(experts) => LayerMlp::Experts(Experts::read(parts, experts, index)?),
             },
             places: *norms,

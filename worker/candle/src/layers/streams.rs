@@ -12,7 +12,7 @@ use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::RmsNorm;
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
-use crate::spec::{DecoderSpec, NormKind, NormSpec, StreamsSpec, tensors};
+use crate::spec::{DecoderSpec, NormKind, NormSpec, StreamsSpec, part_names};
 
 /// The least square of a stream that it is divided by.
 const LEAST_SQUARE: f64 = 1e-5;
@@ -56,7 +56,7 @@ impl LayerStreams {
         streams: &StreamsSpec,
         index: usize,
     ) -> std::result::Result<Self, ModelError> {
-        let path = |part: &str| tensors::layer(index, part);
+        let path = |part: &str| part_names::layer(index, part);
         let scale = if streams.scaled { Some(parts.tensor(&path("altup.correct_output_scale"))?) } else { None };
         let mut norm = |part: &str| RmsNorm::read(parts, &path(part), spec.norm);
         let router_norm = norm("altup.router_norm.weight")?;

@@ -10,7 +10,7 @@ use crate::layers::norm::Norm;
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
-use crate::spec::tensors::{EMBEDDING, FINAL_NORM, HEAD, HEAD_BIAS, Needed};
+use crate::spec::part_names::{EMBEDDING, FINAL_NORM, HEAD, HEAD_BIAS, Needed};
 
 /// The tensors that will be read, after each was checked for presence, shape and type.
 pub(crate) struct CheckedModel {

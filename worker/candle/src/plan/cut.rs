@@ -12,7 +12,7 @@ use crate::plan::needs;
 use crate::plan::options::DecoderLoadOptions;
 use crate::plan::part::{DevicePart, LoadDevice};
 use crate::spec::DecoderSpec;
-use crate::spec::tensors::Needed;
+use crate::spec::part_names::Needed;
 
 /// Divides the layers among the devices. Devices that are too small for any layer are omitted from the result.
 pub(crate) fn cut(

@@ -1,6 +1,6 @@
 //! Values that no tensor's shape would reveal as wrong, and that no model can have.
 
-use crate::spec::facts::FactError;
+use crate::spec::fact_error::FactError;
 use crate::spec::{
     AttentionSpec, DecoderSpec, ExpertsSpec, FeedForward, LatentSpec, LayerSpec, Mixer, MlpSpec, RopeScaling,
 };

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::spec::DecoderSpec;
 use crate::spec::check::check;
-use crate::spec::facts::{ConfigFacts, FactError, Facts};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{ConfigFacts, Facts};
 use crate::spec::families;
 
 /// The reason why a configuration cannot be used.

@@ -9,9 +9,10 @@ use model_boss_weights::gguf::{GgufModel, GgufModelError, KeyError};
 use crate::spec::DecoderSpec;
 use crate::spec::check::check;
 use crate::spec::config::ConfigJsonError;
-use crate::spec::facts::{FactError, Facts, GgufFacts};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Facts, GgufFacts};
 use crate::spec::families;
-use crate::spec::tensors::{EMBEDDING, HEAD};
+use crate::spec::part_names::{EMBEDDING, HEAD};
 
 /// The tensor with Llama 3.1's factors for the planes' frequencies.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";

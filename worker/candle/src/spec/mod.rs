@@ -8,12 +8,14 @@ mod check;
 pub(crate) mod config;
 mod decoder_spec;
 mod experts_spec;
+mod fact_error;
 mod facts;
 mod families;
 pub(crate) mod gguf;
+pub(crate) mod part_names;
 mod rope_spec;
 pub(crate) mod spelling;
-pub(crate) mod tensors;
+mod tensors;
 
 pub use model_boss_kernels::{NormOrder, RopePlanes};
 

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::spec::tensors::{
+use crate::spec::part_names::{
     EMBEDDING, FINAL_NORM, HEAD, HEAD_BIAS, MIXER_NORM, MIXER_POST_NORM, MLP_NORM, MLP_POST_NORM, Needed,
 };
 

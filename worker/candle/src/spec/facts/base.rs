@@ -1,7 +1,8 @@
 //! The facts that nearly all families have, by the usual keys.
 
-use super::{Fact, FactError, Facts};
+use super::both_formats::Facts;
 use crate::spec::check::{MOST_LAYERS, inconsistent};
+use crate::spec::fact_error::{Fact, FactError};
 use crate::spec::spelling::Spelling;
 use crate::spec::{
     Activation, AttentionBias, AttentionSpec, DecoderSpec, Factors, LayerSpec, MlpSpec, NormKind, NormSpec,

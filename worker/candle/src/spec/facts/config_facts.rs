@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Fact, FactError};
+use crate::spec::fact_error::{Fact, FactError};
 
 /// A configuration, that of the language model where it is one part of several.
 pub(crate) struct ConfigFacts {

@@ -2,7 +2,7 @@
 
 use model_boss_weights::gguf::{Array, FromValue, GgufModel, Header, KeyError, TensorType, Value};
 
-use super::{Fact, FactError};
+use crate::spec::fact_error::{Fact, FactError};
 
 /// The metadata and the names of tensors of a GGUF model.
 pub(crate) struct GgufFacts<'a> {

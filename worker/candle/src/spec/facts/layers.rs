@@ -1,7 +1,8 @@
 //! Facts that differ from layer to layer: windows, and the kinds of layers.
 
-use super::{FactError, Facts};
+use super::both_formats::Facts;
 use crate::spec::check::inconsistent;
+use crate::spec::fact_error::FactError;
 
 impl Facts<'_> {
     /// The window of attention, before it is known which layers have it. `default` is that of a `config.json` without

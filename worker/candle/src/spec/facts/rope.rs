@@ -5,8 +5,11 @@
 //! are read as transformers 5 does. A `rope_scaling` with values has precedence, and a theta inside the table has
 //! precedence over one beside it. Of GGUF the defaults are those of llama.cpp.
 
-use super::{ConfigFacts, FactError, Facts, GgufFacts};
+use super::both_formats::Facts;
+use super::config_facts::ConfigFacts;
+use super::gguf_facts::GgufFacts;
 use crate::spec::check::{inconsistent, positive};
+use crate::spec::fact_error::FactError;
 use crate::spec::{RopePlanes, RopeScaling, RopeSpec};
 
 /// What a family's rope is where the files do not say it.

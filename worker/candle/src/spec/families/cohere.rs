@@ -1,6 +1,7 @@
 //! Command R and Command R7B of Cohere: one LayerNorm before both parts, which compute side by side.
 
-use crate::spec::facts::{Base, Defaults, FactError, Facts, RopeDefaults, all_but_each};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults, all_but_each};
 use crate::spec::families::llama;
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, LayerSpec, NormKind, NormPlaces, QueryKeyNorm, RopePlanes,

@@ -1,7 +1,8 @@
 //! DeepSeek-V2 (DeepSeek-AI, 2024, arXiv 2405.04434) and DeepSeek-V3 (arXiv 2412.19437): attention over latent vectors,
 //! and experts in groups.
 
-use crate::spec::facts::{Base, Defaults, FactError, Facts, RopeDefaults, warmth};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults, warmth};
 use crate::spec::families::{experts, llama};
 use crate::spec::spelling::Share;
 use crate::spec::{

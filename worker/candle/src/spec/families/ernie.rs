@@ -1,6 +1,7 @@
 //! ERNIE 4.5 (Baidu, 2025), dense and with experts: Llama whose planes are neighbours.
 
-use crate::spec::facts::{Base, Defaults, FactError, Facts, RopeDefaults};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults};
 use crate::spec::families::{experts, llama};
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, FeedForward, LayerSpec, MlpSpec, RopePlanes, RopeSpec, RouterSpec,

@@ -1,6 +1,7 @@
 //! EXAONE 4 (LG AI Research, 2025, arXiv 2507.11407): norms behind parts and over heads, and windows.
 
-use crate::spec::facts::{Defaults, FactError, Facts, RopeDefaults, all_but_each};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Defaults, Facts, RopeDefaults, all_but_each};
 use crate::spec::families::llama;
 use crate::spec::{AttentionSpec, DecoderSpec, LayerSpec, NormOrder, NormPlaces, QueryKeyNorm};
 

@@ -1,6 +1,7 @@
 //! What mixtures of experts have in common: their keys, and the names of their tensors.
 
-use crate::spec::facts::{Base, FactError, Facts};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Base, Facts};
 use crate::spec::spelling::{Spelling, StackForm};
 use crate::spec::{ExpertGroups, ExpertsSpec, GroupWorth, MlpSpec, RouterSpec, SharedExpert, Weighting};
 

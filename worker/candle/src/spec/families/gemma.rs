@@ -1,7 +1,8 @@
 //! Gemma (Gemma Team, 2024, arXiv 2403.08295), Gemma 2 (arXiv 2408.00118) and Gemma 3 (2025, arXiv 2503.19786): norms
 //! around parts, bounded scores and logits, and windows.
 
-use crate::spec::facts::{Base, Defaults, FactError, Facts, RopeDefaults, all_but_each};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults, all_but_each};
 use crate::spec::families::llama;
 use crate::spec::{
     Activation, AttentionBias, AttentionSpec, DecoderSpec, LayerSpec, NormKind, NormOrder, NormPlaces, QueryKeyNorm,

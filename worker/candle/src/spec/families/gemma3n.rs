@@ -3,7 +3,8 @@
 
 use candle_core::cpu::erf::erf_inv;
 
-use crate::spec::facts::{Base, Defaults, FactError, Facts, all_but_each, per_layer};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Base, Defaults, Facts, all_but_each, per_layer};
 use crate::spec::families::{gemma, llama};
 use crate::spec::{
     Activation, AttentionSpec, DecoderSpec, LayerSpec, MlpSpec, NormOrder, NormPlaces, QueryKeyNorm, StreamsSpec,

@@ -1,6 +1,7 @@
 //! GLM-4 (Team GLM, 2024, arXiv 2406.12793) in three forms: rotations of half of a head, norms around parts, experts.
 
-use crate::spec::facts::{Base, Defaults, FactError, Facts, RopeDefaults};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults};
 use crate::spec::families::{experts, llama};
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, FeedForward, GroupWorth, LayerSpec, NormOrder, NormPlaces, QueryKeyNorm,

@@ -1,6 +1,7 @@
 //! gpt-oss (OpenAI, 2025, arXiv 2508.10925): sinks, alternating windows, and experts with biases in MXFP4.
 
-use crate::spec::facts::{Defaults, FactError, Facts, RopeDefaults};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Defaults, Facts, RopeDefaults};
 use crate::spec::families::{experts, llama};
 use crate::spec::spelling::{Spelling, StackForm};
 use crate::spec::{

@@ -1,6 +1,7 @@
 //! Granite 3 and its mixtures of experts: Llama with factors on embeddings, scores, residuals and logits.
 
-use crate::spec::facts::{Base, Defaults, FactError, Facts};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Base, Defaults, Facts};
 use crate::spec::families::{experts, llama};
 use crate::spec::spelling::StackForm;
 use crate::spec::{AttentionBias, AttentionSpec, DecoderSpec, Factors, FeedForward, MlpSpec, RouterSpec, Weighting};

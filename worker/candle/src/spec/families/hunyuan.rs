@@ -1,6 +1,7 @@
 //! Hunyuan of Tencent, dense and with experts: Llama with norms of heads behind their rotation.
 
-use crate::spec::facts::{Base, Defaults, FactError, Facts, RopeDefaults};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults};
 use crate::spec::families::{experts, llama};
 use crate::spec::{AttentionBias, AttentionSpec, DecoderSpec, FeedForward, LayerSpec, NormOrder, QueryKeyNorm};
 

@@ -1,6 +1,7 @@
 //! Llama (Touvron et al., 2023, arXiv 2302.13971), whose layers most other families vary, and Seed-OSS.
 
-use crate::spec::facts::{Base, Defaults, FactError, Facts, RopeDefaults};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults};
 use crate::spec::families::experts;
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, FeedForward, LayerSpec, Mixer, MlpSpec, NormPlaces, RopePlanes,

@@ -1,7 +1,8 @@
 //! Mistral (Jiang et al., 2023, arXiv 2310.06825) and Ministral: windows; and Mixtral (Jiang et al., 2024, arXiv
 //! 2401.04088): experts.
 
-use crate::spec::facts::{Base, Defaults, FactError, Facts};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Base, Defaults, Facts};
 use crate::spec::families::{experts, llama};
 use crate::spec::{AttentionSpec, DecoderSpec, FeedForward, LayerSpec};
 

@@ -21,7 +21,8 @@ mod smollm;
 mod starcoder;
 
 use crate::spec::DecoderSpec;
-use crate::spec::facts::{FactError, Facts};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::Facts;
 
 /// Makes a spec of facts.
 pub(crate) type Family = fn(&Facts<'_>) -> Result<DecoderSpec, FactError>;

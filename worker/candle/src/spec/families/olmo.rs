@@ -1,7 +1,8 @@
 //! OLMo 2 (OLMo Team, 2024, arXiv 2501.00656), OLMo 3 and OLMoE (Muennighoff et al., 2024, arXiv 2409.02060): norms
 //! behind parts, and over all queries and all keys.
 
-use crate::spec::facts::{Base, Defaults, FactError, Facts, RopeDefaults, all_but_each};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults, all_but_each};
 use crate::spec::families::{experts, llama};
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, FeedForward, LayerSpec, NormPlaces, QueryKeyNorm, RopeScaling, RopeSpec,

@@ -1,7 +1,8 @@
 //! Phi-3, Phi-3.5 and Phi-4 (Abdin et al., 2024, arXiv 2404.14219): Llama with fused projections and LongRoPE; and
 //! Phi-3.5-MoE, with LayerNorms and experts.
 
-use crate::spec::facts::{Defaults, FactError, Facts, RopeDefaults};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Defaults, Facts, RopeDefaults};
 use crate::spec::families::{experts, llama};
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, FeedForward, NormKind, RopeScaling, RouterSpec, Weighting,

@@ -1,6 +1,7 @@
 //! Qwen2 (Yang et al., 2024, arXiv 2407.10671) and Qwen3 (Yang et al., 2025, arXiv 2505.09388), dense and with experts.
 
-use crate::spec::facts::{Base, Defaults, FactError, Facts, RopeDefaults};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults};
 use crate::spec::families::{experts, llama};
 use crate::spec::{AttentionBias, AttentionSpec, DecoderSpec, FeedForward, LayerSpec, NormOrder, QueryKeyNorm};
 

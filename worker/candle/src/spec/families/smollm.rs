@@ -1,6 +1,7 @@
 //! SmolLM3: Llama of which some layers do not encode positions.
 
-use crate::spec::facts::{Defaults, FactError, Facts, all_but_each, per_layer};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Defaults, Facts, all_but_each, per_layer};
 use crate::spec::families::{llama, qwen};
 use crate::spec::{AttentionBias, AttentionSpec, DecoderSpec, MlpSpec};
 

@@ -1,6 +1,7 @@
 //! StarCoder2 (Lozhkov et al., 2024, arXiv 2402.19173): LayerNorms with biases and plain feed-forward parts.
 
-use crate::spec::facts::{Defaults, FactError, Facts, RopeDefaults};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{Defaults, Facts, RopeDefaults};
 use crate::spec::families::llama;
 use crate::spec::{Activation, AttentionBias, AttentionSpec, DecoderSpec, FeedForward, LayerSpec, MlpSpec, NormKind};
 
