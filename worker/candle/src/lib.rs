@@ -9,6 +9,7 @@ mod convert;
 mod decoder;
 mod device;
 mod error;
+mod file_tensor;
 mod files;
 mod layers;
 mod load;

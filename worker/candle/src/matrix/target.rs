@@ -7,7 +7,7 @@ use model_boss_weights::gguf::TensorType;
 
 use crate::device;
 use crate::error::KvTypeUnavailable;
-use crate::files::FileTensor;
+use crate::file_tensor::FileTensor;
 use crate::matrix::blocks;
 use crate::matrix::kv_element::kv_element;
 

@@ -177,7 +177,7 @@ impl TextEngine {
             // Others in the batch will soon need another block each.
             let spare = self.running.iter().filter(|running| running.may_grow()).count();
             let class = self.decoder.length_class(sequence.tokens().len());
-            let salt = sequence.salt().map(|salt| salt.of_length_class(class));
+            let salt = sequence.salt().filter(|_| class <= 1).map(|salt| salt.of_length_class(class));
             let admitted = self.kv.admit(salt.as_ref(), sequence.tokens(), spare);
             match (admitted, self.running.is_empty()) {
                 (Some(mut admission), _) => {

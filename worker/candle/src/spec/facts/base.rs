@@ -149,7 +149,7 @@ impl Facts<'_> {
             ),
             Self::Gguf(facts) => (facts.rows("token_embd.weight"), !facts.has("output.weight")),
         };
-        let activation = match self.text("hidden_act")?.or(self.text("hidden_activation")?) {
+        let activation = match self.text("hidden_activation")?.or(self.text("hidden_act")?) {
             Some(name) => activation(name)?,
             None => defaults.activation,
         };

@@ -60,6 +60,13 @@ pub(super) fn two_ropes(facts: &Facts<'_>, base: &Base) -> Result<Vec<RopeSpec>,
     Ok(vec![global, local])
 }
 
+/// The base. Early files name the exact GELU, and mean the approximation by tanh.
+fn base(facts: &Facts<'_>, defaults: &Defaults) -> Result<Base, FactError> {
+    let base = facts.base(defaults)?;
+    let activation = if base.activation == Activation::GeluErf { Activation::GeluTanh } else { base.activation };
+    Ok(Base { activation, ..base })
+}
+
 /// The factor on scores. GGUF has no key for it: only the largest models differ from the width of a head.
 fn scale(facts: &Facts<'_>, base: &Base, largest: usize, default: f64) -> Result<f64, FactError> {
     let scalar = if facts.is_gguf() {
@@ -78,14 +85,10 @@ fn softcap(facts: &Facts<'_>, key: &str, gguf: &str, default: Option<f64>) -> Re
 }
 
 pub(super) fn gemma(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
-    let base = facts.base(&Defaults {
-        layers: 28,
-        hidden: 3_072,
-        heads: 16,
-        kv_heads: Some(16),
-        intermediate: 24_576,
-        ..DEFAULTS
-    })?;
+    let base = base(
+        facts,
+        &Defaults { layers: 28, hidden: 3_072, heads: 16, kv_heads: Some(16), intermediate: 24_576, ..DEFAULTS },
+    )?;
     let bias = facts.attention_bias("attention_bias", AttentionBias::All)?;
     let layer = llama::layer(AttentionSpec { bias, ..base.attention() }, base.mlp());
     let rope = facts.rope(&RopeDefaults::usual(base.head_dim, base.positions))?;
@@ -93,7 +96,7 @@ pub(super) fn gemma(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
 }
 
 pub(super) fn gemma2(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
-    let base = facts.base(&DEFAULTS)?;
+    let base = base(facts, &DEFAULTS)?;
     let attention = AttentionSpec {
         bias: facts.attention_bias("attention_bias", AttentionBias::All)?,
         scale: scale(facts, &base, 46, 256.0)?,
@@ -113,7 +116,7 @@ pub(super) fn gemma2(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
 }
 
 pub(super) fn gemma3(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
-    let base = facts.base(&Defaults { vocab: 262_208, positions: 131_072, ..DEFAULTS })?;
+    let base = base(facts, &Defaults { vocab: 262_208, positions: 131_072, ..DEFAULTS })?;
     let attention = AttentionSpec {
         bias: facts.attention_bias("attention_bias", AttentionBias::All)?,
         norm: QueryKeyNorm::Heads(NormOrder::BeforeRotation),
