@@ -71,8 +71,15 @@ impl Layer {
         })
     }
 
-    /// `[rows, hidden]` → `[rows, hidden]`; `kv` has this layer's part of every sequence of the step.
-    pub(crate) fn forward(&self, x: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
+    /// `[rows, hidden]` → `[rows, hidden]`; `kv` has this layer's part of every sequence of the step. Waiting for
+    /// weights ends when `stop` returns that the step was cancelled.
+    pub(crate) fn forward(
+        &self,
+        x: &Tensor,
+        kv: Vec<LayerKv<'_>>,
+        step: &StepContext,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Tensor> {
         let [before, behind] = &self.mixer_norms;
         let input = normed(before, x)?;
         let mixed = match &self.mixer {
@@ -81,18 +88,18 @@ impl Layer {
         };
         let mixed = self.scaled(normed(behind, &mixed)?)?;
         if self.places == NormPlaces::Parallel {
-            return (x + mixed)? + self.scaled(self.mlp(&input)?)?;
+            return (x + mixed)? + self.scaled(self.mlp(&input, stop)?)?;
         }
         let x = (x + mixed)?;
         let [before, behind] = &self.mlp_norms;
-        let result = self.mlp(&normed(before, &x)?)?;
+        let result = self.mlp(&normed(before, &x)?, stop)?;
         &x + self.scaled(normed(behind, &result)?)?
     }
 
-    fn mlp(&self, x: &Tensor) -> Result<Tensor> {
+    fn mlp(&self, x: &Tensor, stop: &dyn Fn() -> bool) -> Result<Tensor> {
         match &self.mlp {
             LayerMlp::Dense(mlp) => mlp.forward(x),
-            LayerMlp::Experts(experts) => experts.forward(x),
+            LayerMlp::Experts(experts) => experts.forward(x, stop),
         }
     }
 
