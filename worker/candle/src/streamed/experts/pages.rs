@@ -134,3 +134,63 @@ impl PageSource for StoredPages {
         first.map_or(0, |run| run.extent.offset)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use model_boss_engine::residency::experts::{ChosenExpert, ExpertPager, ServeError};
+    use model_boss_engine::residency::{Monitor, ResidencySummary};
+    use model_boss_weights::gguf::HeaderWriter;
+    use model_boss_weights::store::{Run, WeightStoreChoice, WeightStoreError, open};
+
+    use super::*;
+    use crate::convert::synthetic::Synthetic;
+    use crate::files::ModelFiles;
+
+    /// A store whose reads fail on command, as those of a faulty disk.
+    struct Failing(Arc<dyn WeightStore>, Arc<AtomicBool>);
+
+    impl WeightStore for Failing {
+        fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), WeightStoreError> {
+            if self.1.load(Ordering::SeqCst) {
+                let source = std::io::Error::from_raw_os_error(5);
+                return Err(WeightStoreError::Read { path: "large.gguf".into(), offset: run.extent.offset, source });
+            }
+            self.0.read(run, into)
+        }
+
+        fn describe(&self) -> String {
+            "failing".to_owned()
+        }
+    }
+
+    #[test]
+    fn a_read_error_fails_a_layer_with_the_file_and_the_place_and_the_next_try_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().join("large.gguf");
+        let shape = Synthetic::of("qwen3moe-tiny").unwrap();
+        shape.write(3, HeaderWriter::new(), File::create(&model).unwrap()).unwrap();
+        let (files, spec) = ModelFiles::open(&model).unwrap();
+        let table = LayerTable::places(&spec, &files).unwrap();
+        let pages = pages_of(&spec, &table, &(0..spec.layers.len()));
+        assert!(pages.iter().all(|pages| (pages.experts, pages.used) == (16, 4)));
+        let fails = Arc::new(AtomicBool::new(true));
+        let store = Failing(open(&table.paths, WeightStoreChoice::Auto).unwrap(), Arc::clone(&fails));
+        let source = StoredPages::new(&spec, &table, &pages, Arc::default(), Arc::new(store));
+        let monitor = Arc::new(Monitor::new(ResidencySummary::default()));
+        let pager = ExpertPager::start(source, &pages, 4 * pages[0].bytes, 2, monitor).unwrap();
+        let compute = || {
+            let asked = pager.ask(1, &[ChosenExpert { expert: 5, rows: 1 }]);
+            pager.serve(asked, &|| false, |_, _| Ok::<_, ()>(()))
+        };
+        match compute() {
+            Err(ServeError::Fault(StreamFault::Step(what))) => {
+                assert!(what.contains("large.gguf") && what.contains("at byte"), "{what}")
+            }
+            other => panic!("{other:?}"),
+        }
+        fails.store(false, Ordering::SeqCst);
+        compute().unwrap();
+    }
+}
