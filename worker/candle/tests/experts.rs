@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use model_boss_candle::{DecoderLoadOptions, IndexOrder, LoadError, Synthetic, load, load_with, write_layer_index};
 use model_boss_engine::residency::plan::ResidencyOptions;
-use model_boss_engine::{DecoderError, KvSlot, Logits, SequenceStep, Sequences};
+use model_boss_engine::{BlockId, Decoder, DecoderError, DecoderStep, KvSlot, Logits, SequenceStep, Sequences};
 use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode};
 use model_boss_weights::gguf::{GgufModel, HeaderWriter};
 
@@ -121,6 +121,29 @@ fn fa_6_pages_are_resident_to_the_bit_in_whatever_memory_and_batch() {
     }
     let counts = format!("{refused} refused, {blocks} in blocks, {partly} with some pages, {all} with all");
     assert!(refused > 0 && partly > 4 && all > 0, "{counts}");
+}
+
+#[test]
+fn fa_6_a_shared_prefix_in_pages_changes_no_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder, "qwen3moe-tiny");
+    let prompt: Vec<u32> = (0..50).map(|at| at * 3 + 1).collect();
+    let answers = |mut decoder: Box<dyn Decoder>| {
+        let mut last = |blocks: &[u32], past: usize, tokens: &[u32]| {
+            let blocks: Vec<BlockId> = blocks.iter().map(|block| BlockId(*block)).collect();
+            let length = past + tokens.len();
+            let step = DecoderStep { blocks: &blocks, past, length, tokens, logits: Logits::Last };
+            bits(&decoder.forward(&[step]).unwrap())
+        };
+        // Alone, and behind the first block of another sequence.
+        [last(&[0, 1], 0, &prompt), last(&[0, 5], 32, &prompt[32..])]
+    };
+    let expected = answers(load(&model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap());
+    assert!(expected[0] == expected[1]);
+    let memory = Some(ByteCount::mib(48));
+    let paged = load_with(&model, &DeviceId::Cpu, &options(ResidencyMode::Stream, memory), &mut |_| {}).unwrap();
+    assert!(paged.monitor().unwrap().residency().experts.is_some());
+    assert!(answers(paged) == expected);
 }
 
 #[test]

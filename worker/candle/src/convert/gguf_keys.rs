@@ -3,8 +3,8 @@
 use model_boss_weights::gguf::{HeaderWriter, ToValue, WriteError};
 
 use crate::spec::{
-    Activation, AttentionBias, AttentionSpec, DecoderSpec, ExpertsSpec, Factors, FeedForward, Mixer, MlpSpec, NormKind, NormOrder,
-    NormPlaces, QueryKeyNorm, RopePlanes, RopeScaling,
+    Activation, AttentionBias, AttentionSpec, DecoderSpec, ExpertsSpec, Factors, FeedForward, Mixer, MlpSpec, NormKind,
+    NormOrder, NormPlaces, QueryKeyNorm, RopePlanes, RopeScaling,
 };
 
 /// The reason why GGUF has no keys for a decoder.

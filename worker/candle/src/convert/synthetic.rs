@@ -106,15 +106,8 @@ impl Qwen3 {
 
 impl Synthetic {
     /// The names of all shapes. A type behind a name is that of all matrices: `qwen3-tiny-q5_1`.
-    pub const SHAPES: [&'static str; 7] = [
-        "qwen3-0.6b",
-        "qwen3-tiny",
-        "qwen3-small",
-        "qwen3-4b",
-        "qwen3moe-tiny",
-        "qwen3moe-small",
-        "qwen3moe-30b-a3b",
-    ];
+    pub const SHAPES: [&'static str; 7] =
+        ["qwen3-0.6b", "qwen3-tiny", "qwen3-small", "qwen3-4b", "qwen3moe-tiny", "qwen3moe-small", "qwen3moe-30b-a3b"];
 
     /// The types that can be behind a shape's name, as they are written there.
     pub fn types() -> impl Iterator<Item = String> {
@@ -132,9 +125,8 @@ impl Synthetic {
         // Small shapes have a separate head. With the embedding as head, a shallow model of random weights repeats its
         // input.
         let (large, small) = ((151_936, true, 40_960), (1_024, false, 4_096));
-        let experts = |mixture: Mixture, shape: Qwen3, ends| {
-            Some(Self { spec: mixture.in_each_layer(shape.spec(ends)), stored })
-        };
+        let experts =
+            |mixture: Mixture, shape: Qwen3, ends| Some(Self { spec: mixture.in_each_layer(shape.spec(ends)), stored });
         // The widths of Qwen3-30B-A3B.
         let a3b = Qwen3 { layers: 48, hidden: 2_048, heads: 32, kv_heads: 4, intermediate: 6_144, ..qwen3 };
         let of_a3b = Mixture { count: 128, used: 8, intermediate: 768 };

@@ -9,8 +9,8 @@ use half::f16;
 
 use super::synthetic::Random;
 use crate::spec::tensors::{EMBEDDING, Needed};
-use crate::spec::{ExpertsSpec, FeedForward, LayerSpec, RouterSpec, Spelling};
 use crate::spec::{Activation, DecoderSpec};
+use crate::spec::{ExpertsSpec, FeedForward, LayerSpec, RouterSpec, Spelling};
 
 /// Values of an embedding that are the same for every token.
 const CONSTANT: usize = 16;

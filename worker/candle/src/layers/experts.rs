@@ -68,11 +68,7 @@ struct Shared {
 }
 
 impl Routing {
-    fn read(
-        parts: &mut dyn NamedWeights,
-        spec: &ExpertsSpec,
-        index: usize,
-    ) -> std::result::Result<Self, ModelError> {
+    fn read(parts: &mut dyn NamedWeights, spec: &ExpertsSpec, index: usize) -> std::result::Result<Self, ModelError> {
         let path = |part: &str| tensors::layer(index, part);
         let logits = Linear::read(parts, &path("mlp.gate"), spec.router.bias.into())?;
         let correction = if spec.router.correction {

@@ -46,9 +46,7 @@ mod tests {
 
     #[test]
     fn a_fault_keeps_its_class_on_its_way_through_layers() {
-        for fault in
-            [StreamFault::Step("a".to_owned()), StreamFault::Fatal("b".to_owned()), StreamFault::Interrupted]
-        {
+        for fault in [StreamFault::Step("a".to_owned()), StreamFault::Fatal("b".to_owned()), StreamFault::Interrupted] {
             let expected = StepFault(fault.clone()).of_step();
             let through = device::failure(&Error::from(StepFault(fault)).bt());
             assert_eq!(format!("{through:?}"), format!("{expected:?}"));

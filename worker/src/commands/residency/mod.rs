@@ -303,8 +303,16 @@ mod tests {
         let layers = step.layers();
         let plan = ResidencySummary { store_bytes_per_second: 6e6, ..ResidencySummary::default() };
         let adapted = Adapted::default();
-        let streaming =
-            StreamingReport { plan, adapted, totals, experts: None, bytes_per_second: 3e6, store_share: 0.5, overlap: 0.875, layers };
+        let streaming = StreamingReport {
+            plan,
+            adapted,
+            totals,
+            experts: None,
+            bytes_per_second: 3e6,
+            store_share: 0.5,
+            overlap: 0.875,
+            layers,
+        };
         let report = DecodeReport {
             streams: 1,
             tokens: 1,

@@ -81,7 +81,9 @@ impl StoredPages {
         small: Arc<SmallTensors>,
         store: Arc<dyn WeightStore>,
     ) -> Self {
-        let of_layer = |(layer, pages): (usize, &LayerPages)| (0..pages.experts).map(|expert| page(table, layer, expert)).collect();
+        let of_layer = |(layer, pages): (usize, &LayerPages)| {
+            (0..pages.experts).map(|expert| page(table, layer, expert)).collect()
+        };
         Self {
             spec: spec.clone(),
             small,

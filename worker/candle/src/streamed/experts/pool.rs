@@ -20,7 +20,9 @@ impl PagePool {
             Some(at) => Some(free.swap_remove(at)),
             None => {
                 let mut dropped = 0;
-                while dropped < bytes && let Some(buffer) = free.pop() {
+                while dropped < bytes
+                    && let Some(buffer) = free.pop()
+                {
                     dropped += buffer.len();
                 }
                 None

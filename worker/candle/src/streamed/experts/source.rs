@@ -78,11 +78,7 @@ pub(super) struct PagedLayers {
 impl LayerSource for PagedLayers {
     type Guard<'a> = PagedLayer<'a>;
 
-    fn layer(
-        &mut self,
-        index: usize,
-        _stop: &dyn Fn() -> bool,
-    ) -> std::result::Result<PagedLayer<'_>, DecoderError> {
+    fn layer(&mut self, index: usize, _stop: &dyn Fn() -> bool) -> std::result::Result<PagedLayer<'_>, DecoderError> {
         let found = index.checked_sub(self.first).and_then(|at| self.layers.get(at));
         let layer = found.ok_or_else(|| DecoderError::Step(format!("there is no layer {index}")))?;
         Ok(PagedLayer { layer, index, begun: Instant::now(), pager: &self.pager })

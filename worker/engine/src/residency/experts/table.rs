@@ -78,7 +78,9 @@ enum PageState {
 struct PageEntry {
     state: PageState,
     pins: u32,
-    /// Read for a guess, and its layer has not chosen yet.
+    /// Part of a guess about its layer, which has not chosen yet.
+    expected: bool,
+    /// Read for that guess.
     ahead: bool,
     /// The logarithm to base 2 of the heat, plus the half-lives up to the last use. Heats of different times compare
     /// by it, because they all cool at the same rate.
@@ -115,7 +117,14 @@ impl PageTable {
             first.push(count);
             count += layer.experts;
         }
-        let entry = PageEntry { state: PageState::Away, pins: 0, ahead: false, heat: f64::NEG_INFINITY, last: 0 };
+        let entry = PageEntry {
+            state: PageState::Away,
+            pins: 0,
+            expected: false,
+            ahead: false,
+            heat: f64::NEG_INFINITY,
+            last: 0,
+        };
         Self {
             layers: layers.to_vec(),
             first,
@@ -204,9 +213,13 @@ impl PageTable {
         self.guesses[layer] = guess.to_vec();
         let mut reads = Vec::new();
         let bytes = self.layers[layer].bytes;
-        for page in guess.iter().map(|expert| ExpertPage { layer, expert: *expert }) {
+        let pages = || guess.iter().map(|expert| ExpertPage { layer, expert: *expert });
+        for page in pages() {
             let index = self.index(page);
-            // A page that is here must not leave for another guess.
+            self.entries[index].expected = true;
+        }
+        for page in pages() {
+            let index = self.index(page);
             if self.entries[index].state != PageState::Away {
                 continue;
             }
@@ -250,6 +263,7 @@ impl PageTable {
 
     fn end_guess(&mut self, page: ExpertPage) {
         let index = self.index(page);
+        self.entries[index].expected = false;
         if std::mem::take(&mut self.entries[index].ahead) {
             self.ahead -= self.layers[page.layer].bytes;
         }
@@ -268,7 +282,7 @@ impl PageTable {
             for (layer, pages) in self.layers.iter().enumerate() {
                 let entries = &self.entries[self.first[layer]..][..pages.experts];
                 for (expert, entry) in entries.iter().enumerate() {
-                    if entry.state != PageState::Here || entry.pins > 0 || entry.ahead && !guesses_too {
+                    if entry.state != PageState::Here || entry.pins > 0 || entry.expected && !guesses_too {
                         continue;
                     }
                     free += pages.bytes;

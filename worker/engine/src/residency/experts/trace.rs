@@ -48,8 +48,7 @@ fn trace() -> Vec<Vec<Vec<usize>>> {
         order.sort_unstable();
         order.into_iter().map(|(_, expert)| expert).collect::<Vec<_>>()
     };
-    let orders: Vec<Vec<Vec<usize>>> =
-        (0..LAYERS).map(|_| (0..TOPICS).map(|_| shuffled()).collect()).collect();
+    let orders: Vec<Vec<Vec<usize>>> = (0..LAYERS).map(|_| (0..TOPICS).map(|_| shuffled()).collect()).collect();
     let mut topic = 0;
     let mut tokens = Vec::new();
     for _ in 0..TOKENS {
