@@ -117,6 +117,17 @@ impl WorkerMetrics {
         gauge("model_boss_worker_stream_expected_step_seconds", Vec::new(), adapted.expected_step_seconds);
         let changes = Key::from_static_name("model_boss_worker_stream_look_ahead_changes_total");
         self.recorder.register_counter(&changes, &METADATA).absolute(adapted.changes);
+        if let Some(experts) = monitor.experts() {
+            let counts = [
+                ("model_boss_worker_expert_uses_total", experts.uses),
+                ("model_boss_worker_expert_hits_total", experts.hits),
+                ("model_boss_worker_expert_reads_total", experts.reads),
+                ("model_boss_worker_expert_reads_ahead_total", experts.reads_ahead),
+            ];
+            for (name, count) in counts {
+                self.recorder.register_counter(&Key::from_static_name(name), &METADATA).absolute(count);
+            }
+        }
         for layer in monitor.layers() {
             let label = || vec![Label::new("layer", layer.layer.to_string())];
             gauge("model_boss_worker_layer_h2d_ms", label(), layer.h2d_ms);

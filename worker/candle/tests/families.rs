@@ -9,7 +9,10 @@ mod family_cases;
 use std::collections::{BTreeMap, BTreeSet};
 
 use family_cases::{Case, alone, best, case_files, greedy, open, step, worst};
-use model_boss_engine::Logits;
+use model_boss_candle::{DecoderLoadOptions, load_with};
+use model_boss_engine::residency::plan::ResidencyOptions;
+use model_boss_engine::{Logits, Sequences};
+use model_boss_protocol::{DeviceId, ResidencyMode};
 use model_boss_weights::gguf::GgufModel;
 
 /// The tolerance for models stored in f32: the largest difference of a logit from the reference.
@@ -71,6 +74,37 @@ fn fa_1_prompts_in_pieces_beside_a_decoding_neighbour() {
         let answer = greedy(&mut decoder, kv, logits, case.greedy[long].len());
         assert_eq!(answer, case.greedy[long], "{}", case.name);
     }
+}
+
+/// Families whose experts can be pages: those that are stored as they are used.
+const IN_PAGES: usize = 8;
+
+#[test]
+fn fa_6_experts_in_pages_change_no_bit_in_any_family() {
+    let files = case_files("gguf").into_iter().map(|file| (Case::read(&file.with_extension("json")), file));
+    let cases = Case::all().into_iter().map(|case| (case.folder().to_owned(), case));
+    let cases = cases.chain(files.filter(|(case, _)| case.is_known()).map(|(case, file)| (file, case)));
+    let residency = ResidencyOptions { mode: ResidencyMode::Stream, ..ResidencyOptions::default() };
+    let options = DecoderLoadOptions { residency, ..DecoderLoadOptions::default() };
+    let mut in_pages = std::collections::BTreeSet::new();
+    for (model, case) in cases {
+        // Experts that are not stored as they are used cannot be streamed.
+        let Ok(paged) = load_with(&model, &DeviceId::Cpu, &options, &mut |_| {}) else { continue };
+        let mut paged = Sequences::over(paged);
+        if paged.monitor().is_none_or(|monitor| monitor.residency().experts.is_none()) {
+            continue;
+        }
+        in_pages.insert(case.name.split('/').next().unwrap().to_owned());
+        let mut stays = open(&model);
+        let answers = |decoder: &mut Sequences| {
+            let prompts: Vec<&Vec<u32>> = case.usable_prompts(decoder.info().context_length);
+            let slots: Vec<_> = prompts.iter().map(|prompt| decoder.open(prompt.len()).unwrap()).collect();
+            let steps = prompts.iter().zip(&slots).map(|(prompt, kv)| step(*kv, prompt, Logits::All));
+            decoder.forward(&steps.collect::<Vec<_>>()).unwrap()
+        };
+        assert!(answers(&mut paged) == answers(&mut stays), "{}: {}", case.name, model.display());
+    }
+    assert!(in_pages.len() >= IN_PAGES, "{in_pages:?}");
 }
 
 /// The largest share that any answer of a file with eight bits is off by, and the one that half of the files keep to.

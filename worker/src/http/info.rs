@@ -8,7 +8,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use model_boss_engine::residency::{Adapted, LayerReport, Monitor, ResidencySummary, StreamTotals};
+use model_boss_engine::residency::{Adapted, ExpertTotals, LayerReport, Monitor, ResidencySummary, StreamTotals};
 use model_boss_engine::{EngineTotals, PlaceReport};
 use model_boss_protocol::{
     ApiError, CpuShare, EngineStats, ErrorCode, HealthQuestion, InstructionSet, KvCacheType, Readiness,
@@ -70,6 +70,8 @@ struct StreamingStats {
     plan: ResidencySummary,
     adapted: Adapted,
     totals: StreamTotals,
+    /// The counts of expert pages; null where whole layers are streamed.
+    experts: Option<ExpertTotals>,
     bytes_per_second: f64,
     overlap: f64,
     /// The layers of the last step.
@@ -83,6 +85,7 @@ impl StreamingStats {
             plan: monitor.residency().clone(),
             adapted: monitor.adapted(),
             totals,
+            experts: monitor.experts(),
             bytes_per_second: totals.bandwidth(),
             overlap: totals.overlap(),
             layers: monitor.layers(),

@@ -1,6 +1,7 @@
 //! Measurements with real processes. Each prints its figures and its method, so that a figure can be reproduced.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails ends with a line number")]
 
+mod experts;
 mod kill;
 mod models;
 mod overload;
@@ -23,7 +24,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 18] = [
+const BENCHES: [(&str, &str); 19] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("resolve", "what a request's names mean, with 1,000 models and 100 tasks (no processes)"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
@@ -50,6 +51,10 @@ const BENCHES: [(&str, &str); 18] = [
     (
         "stream",
         "a model larger than its memory control group, layers read in each step: beside llama.cpp's mmap where it is installed",
+    ),
+    (
+        "experts",
+        "a mixture of experts of twice its memory, experts read on demand: beside whole layers and llama.cpp's mmap",
     ),
     (
         "swap",
@@ -82,6 +87,7 @@ async fn main() -> ExitCode {
         Some("prefix") => return serving::run(serving::Part::Prefix, std::env::args().skip(2), &processor()).await,
         Some("schema") => return serving::run(serving::Part::Schema, std::env::args().skip(2), &processor()).await,
         Some("batch") => return serving::run(serving::Part::Batch, std::env::args().skip(2), &processor()).await,
+        Some("experts") => return experts::run(std::env::args().skip(2), &processor()),
         Some("stream") => return stream::run(std::env::args().skip(2), &processor()),
         // The coordinator starts this program as the worker behind the gateways of `proxy`.
         Some("serve") => proxy::backend::run().await,

@@ -3,8 +3,8 @@
 use model_boss_weights::gguf::{HeaderWriter, ToValue, WriteError};
 
 use crate::spec::{
-    Activation, AttentionBias, AttentionSpec, DecoderSpec, Factors, FeedForward, Mixer, MlpSpec, NormKind, NormOrder,
-    NormPlaces, QueryKeyNorm, RopePlanes, RopeScaling,
+    Activation, AttentionBias, AttentionSpec, DecoderSpec, ExpertsSpec, Factors, FeedForward, Mixer, MlpSpec, NormKind,
+    NormOrder, NormPlaces, QueryKeyNorm, RopePlanes, RopeScaling,
 };
 
 /// The reason why GGUF has no keys for a decoder.
@@ -75,7 +75,32 @@ pub(crate) fn planes(architecture: &str) -> RopePlanes {
 /// Writes the keys with the architecture's name as prefix. Returns the factors for the tensor `rope_freqs.weight`, if
 /// the decoder has any.
 pub(crate) fn write(spec: &DecoderSpec, header: &mut HeaderWriter) -> Result<Option<Vec<f32>>, GgufKeysError> {
-    let architecture = architecture(spec)?;
+    write_as(architecture(spec)?, spec, header)
+}
+
+/// Writes the keys of a Qwen3 with the same experts in every layer, as synthetic models have.
+pub(crate) fn write_experts(spec: &DecoderSpec, header: &mut HeaderWriter) -> Result<(), GgufKeysError> {
+    let Some(FeedForward::Experts(experts)) = spec.layers.first().map(|layer| &layer.feed_forward) else {
+        return Err(GgufKeysError::Unsupported("experts that a model does not have".to_owned()));
+    };
+    let ExpertsSpec { count, used, intermediate, activation, bias, .. } = *experts;
+    // Readers take this width for layers without experts.
+    let mut dense = spec.clone();
+    for layer in &mut dense.layers {
+        layer.feed_forward = FeedForward::Gated(MlpSpec { intermediate, bias, activation });
+    }
+    write_as("qwen3moe", &dense, header)?;
+    let mut keys = MetadataWriter { header, architecture: "qwen3moe" };
+    keys.number("expert_count", count)?;
+    keys.number("expert_used_count", used)?;
+    keys.number("expert_feed_forward_length", intermediate)
+}
+
+fn write_as(
+    architecture: &'static str,
+    spec: &DecoderSpec,
+    header: &mut HeaderWriter,
+) -> Result<Option<Vec<f32>>, GgufKeysError> {
     header.set("general.architecture", architecture)?;
     let mut keys = MetadataWriter { header, architecture };
     let Some((attention, mlp)) = usual(spec) else { return Ok(None) };

@@ -3,6 +3,7 @@
 mod conversion;
 mod gguf_keys;
 pub(crate) mod synthetic;
+mod synthetic_experts;
 
 pub use conversion::{Conversion, ConvertError, MatrixType};
 pub use gguf_keys::GgufKeysError;

@@ -9,6 +9,7 @@ use model_boss_weights::gguf::{HeaderWriter, TensorType, dequantise};
 
 use super::conversion::ConvertError;
 use super::gguf_keys;
+use super::synthetic_experts::{self, Mixture};
 use crate::spec::part_names::{EMBEDDING, HEAD, Needed};
 use crate::spec::{
     Activation, AttentionSpec, DecoderSpec, Factors, FeedForward, LayerSpec, Mixer, MlpSpec, NormKind, NormOrder,
@@ -106,7 +107,8 @@ impl Qwen3 {
 
 impl Synthetic {
     /// The names of all shapes. A type behind a name is that of all matrices: `qwen3-tiny-q5_1`.
-    pub const SHAPES: [&'static str; 4] = ["qwen3-0.6b", "qwen3-tiny", "qwen3-small", "qwen3-4b"];
+    pub const SHAPES: [&'static str; 7] =
+        ["qwen3-0.6b", "qwen3-tiny", "qwen3-small", "qwen3-4b", "qwen3moe-tiny", "qwen3moe-small", "qwen3moe-30b-a3b"];
 
     /// The types that can be behind a shape's name, as they are written there.
     pub fn types() -> impl Iterator<Item = String> {
@@ -124,7 +126,18 @@ impl Synthetic {
         // Small shapes have a separate head. With the embedding as head, a shallow model of random weights repeats its
         // input.
         let (large, small) = ((151_936, true, 40_960), (1_024, false, 4_096));
+        let experts =
+            |mixture: Mixture, shape: Qwen3, ends| Some(Self { spec: mixture.in_each_layer(shape.spec(ends)), stored });
+        // The widths of Qwen3-30B-A3B.
+        let a3b = Qwen3 { layers: 48, hidden: 2_048, heads: 32, kv_heads: 4, intermediate: 6_144, ..qwen3 };
+        let of_a3b = Mixture { count: 128, used: 8, intermediate: 768 };
         let (shape, ends) = match name {
+            "qwen3moe-30b-a3b" => return experts(of_a3b, a3b, (151_936, false, 40_960)),
+            "qwen3moe-small" => return experts(of_a3b, Qwen3 { layers: 10, ..a3b }, small),
+            "qwen3moe-tiny" => {
+                let shape = Qwen3 { layers: 4, hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, intermediate: 768 };
+                return experts(Mixture { count: 16, used: 4, intermediate: 256 }, shape, small);
+            }
             "qwen3-0.6b" => (qwen3, large),
             "qwen3-4b" => (Qwen3 { layers: 36, hidden: 2_560, heads: 32, intermediate: 9_728, ..qwen3 }, large),
             "qwen3-tiny" => {
@@ -148,7 +161,11 @@ impl Synthetic {
 
     /// Writes the file: `header` with the model's metadata, and all tensors.
     pub fn write(&self, seed: u64, mut header: HeaderWriter, out: impl Write) -> Result<(), ConvertError> {
-        gguf_keys::write(&self.spec, &mut header)?;
+        if self.has_experts() {
+            gguf_keys::write_experts(&self.spec, &mut header)?;
+        } else {
+            gguf_keys::write(&self.spec, &mut header)?;
+        }
         // Files of one type and of the mix with its medium size have the same number.
         let most = match self.stored {
             Mix::Q4KM => TensorType::Q4_K,
@@ -160,8 +177,8 @@ impl Synthetic {
         let shape = self.spec.embedding_shape();
         let ends = [Some(EMBEDDING), (!self.spec.tied_head).then_some(HEAD)];
         let ends = ends.into_iter().flatten().map(|name| Needed { name: name.to_owned(), shape: shape.clone() });
-        let tensors: Vec<Needed> = ends.chain(self.spec.needed()).collect();
-        let names = Spelling::gguf();
+        let tensors = synthetic_experts::stacked(&self.spec, ends.chain(self.spec.needed()));
+        let names = synthetic_experts::names();
         for tensor in &tensors {
             let shape: Vec<u64> = tensor.shape.iter().map(|length| *length as u64).collect();
             header.tensor(&names.name(tensor), self.kind(tensor), &shape)?;
@@ -171,7 +188,12 @@ impl Synthetic {
         for tensor in &tensors {
             let kind = self.kind(tensor);
             let [rows, depth] = match *tensor.shape.as_slice() {
+                _ if self.has_experts() && synthetic_experts::is_of_trace(tensor) => {
+                    body.write(&synthetic_experts::draw(tensor, &mut random))?;
+                    continue;
+                }
                 [rows, depth] => [rows as u64, depth as u64],
+                [experts, rows, depth] => [(experts * rows) as u64, depth as u64],
                 // The remaining tensors are norms.
                 _ => {
                     let ones = tensor.shape.iter().product();
@@ -180,7 +202,8 @@ impl Synthetic {
                 }
             };
             // With this spread a product has values of the size of its inputs, as at the beginning of training.
-            let spread = 1.0 / (depth as f32).sqrt();
+            let factor = if self.has_experts() { synthetic_experts::spread(tensor) } else { 1.0 };
+            let spread = factor / (depth as f32).sqrt();
             for first in (0..rows).step_by(ROWS as usize) {
                 let blocks = ROWS.min(rows - first) * depth / kind.block_len();
                 body.write(&draw(kind, blocks, spread, &mut random))?;
@@ -188,6 +211,10 @@ impl Synthetic {
         }
         body.finish()?;
         Ok(())
+    }
+
+    fn has_experts(&self) -> bool {
+        self.spec.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Experts(_)))
     }
 
     /// The type of a tensor, by the rules of llama.cpp's `llama-quantize … Q4_K_M`.
@@ -199,7 +226,8 @@ impl Synthetic {
         };
         let layer = tensor.name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next()?.parse().ok());
         match (tensor.name.as_str(), layer) {
-            _ if tensor.shape.len() == 1 => TensorType::F32,
+            _ if tensor.shape.len() == 1 || synthetic_experts::is_router(tensor) => TensorType::F32,
+            (EMBEDDING, _) if self.has_experts() => TensorType::F16,
             _ if let Mix::All(kind) = self.stored => kind,
             (HEAD, _) => TensorType::Q6_K,
             (EMBEDDING, _) if self.spec.tied_head => TensorType::Q6_K,
@@ -314,10 +342,10 @@ fn put_scales(kind: TensorType, block: &mut [u8], d: f32) {
 }
 
 /// The random generator SplitMix64 (Steele et al., 2014): fast, and good enough for weights without meaning.
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -393,5 +421,18 @@ mod tests {
         let model = model_boss_weights::gguf::GgufModel::open(&path).unwrap();
         let spec = DecoderSpec::from_gguf(&model).unwrap();
         assert_eq!(spec, Synthetic::of("qwen3-tiny").unwrap().spec);
+    }
+
+    #[test]
+    fn a_file_with_experts_is_the_model_that_was_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tiny.gguf");
+        let model = Synthetic::of("qwen3moe-tiny").unwrap();
+        model.write(1, HeaderWriter::new(), std::fs::File::create(&path).unwrap()).unwrap();
+        let file = model_boss_weights::gguf::GgufModel::open(&path).unwrap();
+        let spec = DecoderSpec::from_gguf(&file).unwrap();
+        // The experts of a file have their own names.
+        assert_eq!(DecoderSpec { spelling: Spelling::gguf(), ..spec }, model.spec);
+        assert_eq!(file.get("blk.3.ffn_down_exps.weight").unwrap().shape, [16, 256, 256]);
     }
 }

@@ -81,7 +81,8 @@ impl<S: LayerSource> Stretch for S {
                 return Err(DecoderError::Interrupted);
             }
             let layer = self.layer(index, &step.stop)?;
-            x = layer.forward(&x, step.kv.layer(index), step.context).map_err(|error| device::failure(&error))?;
+            let result = layer.forward(&x, step.kv.layer(index), step.context, step.stop);
+            x = result.map_err(|error| device::failure(&error))?;
         }
         Ok(x)
     }

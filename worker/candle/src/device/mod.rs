@@ -8,6 +8,7 @@ use model_boss_engine::DecoderError;
 use model_boss_protocol::{DeviceId, GPU_CONTEXT};
 
 use crate::error::LoadError;
+use crate::streamed::fault::StepFault;
 
 #[cfg(feature = "cuda")]
 pub(crate) use cuda::failure as failure_of_gpu;
@@ -59,6 +60,10 @@ pub(crate) fn failure(error: &Error) -> DecoderError {
         // Memory of keys and values is mapped. No other part of a step maps memory, so the error is about them.
         Error::Io(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
             DecoderError::OutOfMemory(error.to_string())
+        }
+        Error::WithBacktrace { inner, .. } => failure(inner),
+        Error::WrappedContext { wrapped, .. } if let Some(fault) = wrapped.downcast_ref::<StepFault>() => {
+            fault.of_step()
         }
         error => cuda::failure(error).unwrap_or_else(|| DecoderError::Step(error.to_string())),
     }

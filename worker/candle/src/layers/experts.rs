@@ -1,7 +1,12 @@
 //! Mixtures of experts (Shazeer et al., 2017, arXiv 1701.06538): a router chooses some experts for each row, and their
-//! results are added by weight. Each expert computes on its rows together. Knows rows, not sequences.
+//! results are added by weight. Each expert computes on its rows together. Knows rows, not sequences, and not where the
+//! experts' weights are.
+
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
+use model_boss_engine::residency::experts::ChosenExpert;
 
 use crate::error::ModelError;
 use crate::layers::linear::Linear;
@@ -11,11 +16,49 @@ use crate::layers::router::{Choice, Router};
 use crate::spec::{ExpertsSpec, MlpSpec, part_names};
 
 pub(crate) struct Experts {
+    routing: Arc<Routing>,
+    experts: Arc<dyn ExpertSource>,
+    shared: Option<Shared>,
+}
+
+/// A layer's choice of experts.
+pub(crate) struct Routing {
     /// `[rows, hidden]` → `[rows, experts]`.
     logits: Linear,
     router: Router,
-    experts: Vec<Mlp>,
-    shared: Option<Shared>,
+    experts: usize,
+}
+
+/// The experts of one layer.
+pub(crate) trait ExpertSource: Send + Sync {
+    /// Calls `compute` once with each chosen expert, in any order. `x` has the layer's rows. A source that has to wait
+    /// for weights ends the wait when `stop` returns that the step was cancelled.
+    fn each(
+        &self,
+        x: &Tensor,
+        chosen: &[ChosenExpert],
+        stop: &dyn Fn() -> bool,
+        compute: &mut dyn FnMut(usize, &Mlp) -> Result<()>,
+    ) -> Result<()>;
+
+    /// Notes the choice that the layer makes with its own router.
+    fn routed_by(&self, _routing: &Arc<Routing>) {}
+}
+
+/// Experts that are all in memory.
+struct ResidentExperts(Vec<Mlp>);
+
+impl ExpertSource for ResidentExperts {
+    fn each(
+        &self,
+        _x: &Tensor,
+        chosen: &[ChosenExpert],
+        _stop: &dyn Fn() -> bool,
+        compute: &mut dyn FnMut(usize, &Mlp) -> Result<()>,
+    ) -> Result<()> {
+        let expert = |chosen: &ChosenExpert| Some((chosen.expert, self.0.get(chosen.expert)?));
+        chosen.iter().filter_map(expert).try_for_each(|(index, expert)| compute(index, expert))
+    }
 }
 
 /// The expert of every row, and the product that its weight is made of.
@@ -24,12 +67,8 @@ struct Shared {
     gate: Option<Linear>,
 }
 
-impl Experts {
-    pub(crate) fn read(
-        parts: &mut dyn NamedWeights,
-        spec: &ExpertsSpec,
-        index: usize,
-    ) -> std::result::Result<Self, ModelError> {
+impl Routing {
+    fn read(parts: &mut dyn NamedWeights, spec: &ExpertsSpec, index: usize) -> std::result::Result<Self, ModelError> {
         let path = |part: &str| part_names::layer(index, part);
         let logits = Linear::read(parts, &path("mlp.gate"), spec.router.bias.into())?;
         let correction = if spec.router.correction {
@@ -39,6 +78,31 @@ impl Experts {
         } else {
             Vec::new()
         };
+        Ok(Self { logits, router: Router::new(spec, correction), experts: spec.count })
+    }
+
+    /// The rows of each expert, with their weights.
+    pub(crate) fn choose(&self, x: &Tensor) -> Result<Vec<Vec<(u32, f32)>>> {
+        let logits = self.logits.forward(x)?.to_dtype(DType::F32)?.to_device(&Device::Cpu)?;
+        let logits = logits.flatten_all()?.to_vec1::<f32>()?;
+        let mut of_experts: Vec<Vec<(u32, f32)>> = vec![Vec::new(); self.experts];
+        for (row, logits) in logits.chunks_exact(self.experts).enumerate() {
+            for Choice { expert, weight } in self.router.choose(logits) {
+                of_experts[expert].push((row as u32, weight));
+            }
+        }
+        Ok(of_experts)
+    }
+}
+
+impl Experts {
+    pub(crate) fn read(
+        parts: &mut dyn NamedWeights,
+        spec: &ExpertsSpec,
+        index: usize,
+    ) -> std::result::Result<Self, ModelError> {
+        let path = |part: &str| part_names::layer(index, part);
+        let routing = Arc::new(Routing::read(parts, spec, index)?);
         let shared = match &spec.shared {
             None => None,
             Some(shared) => {
@@ -47,32 +111,41 @@ impl Experts {
                 Some(Shared { mlp, gate: gate.transpose()? })
             }
         };
-        let ExpertsSpec { intermediate, bias, activation, .. } = *spec;
-        let of = MlpSpec { intermediate, bias, activation };
-        let experts = (0..spec.count).map(|expert| Mlp::gated(parts, &of, &path(&format!("mlp.experts.{expert}"))));
-        let experts = experts.collect::<std::result::Result<_, _>>()?;
-        Ok(Self { logits, router: Router::new(spec, correction), experts, shared })
+        let experts = match parts.experts(index) {
+            Some(experts) => experts,
+            None => {
+                let experts = (0..spec.count).map(|expert| expert_mlp(parts, spec, index, expert));
+                Arc::new(ResidentExperts(experts.collect::<std::result::Result<_, _>>()?))
+            }
+        };
+        experts.routed_by(&routing);
+        Ok(Self { routing, experts, shared })
     }
 
-    /// `[rows, hidden]` → `[rows, hidden]`. A row's sum is in the order of its experts, whatever rows are beside it.
-    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// `[rows, hidden]` → `[rows, hidden]`. A row's sum is in the order of its experts, whatever rows are beside it and
+    /// in whatever order the experts compute.
+    pub(crate) fn forward(&self, x: &Tensor, stop: &dyn Fn() -> bool) -> Result<Tensor> {
         let (rows, hidden) = x.dims2()?;
-        let logits = self.logits.forward(x)?.to_dtype(DType::F32)?.to_device(&Device::Cpu)?;
-        let logits = logits.flatten_all()?.to_vec1::<f32>()?;
-        let mut of_experts: Vec<Vec<(u32, f32)>> = vec![Vec::new(); self.experts.len()];
-        for (row, logits) in logits.chunks_exact(self.experts.len()).enumerate() {
-            for Choice { expert, weight } in self.router.choose(logits) {
-                of_experts[expert].push((row as u32, weight));
-            }
-        }
+        let of_experts = self.routing.choose(x)?;
+        let of_expert = |(expert, rows): (usize, &Vec<_>)| ChosenExpert { expert, rows: rows.len() };
+        let chosen = of_experts.iter().enumerate().filter(|(_, rows)| !rows.is_empty()).map(of_expert);
+        let chosen: Vec<ChosenExpert> = chosen.collect();
         let mut sum = Tensor::zeros((rows, hidden), x.dtype(), x.device())?;
-        for (expert, chosen) in self.experts.iter().zip(&of_experts).filter(|(_, chosen)| !chosen.is_empty()) {
-            let (rows, weights): (Vec<u32>, Vec<f32>) = chosen.iter().copied().unzip();
+        // Results of experts that computed before an earlier one.
+        let mut early: HashMap<usize, (Tensor, Tensor)> = HashMap::new();
+        let mut next = chosen.iter().map(|chosen| chosen.expert).peekable();
+        self.experts.each(x, &chosen, stop, &mut |expert, mlp| {
+            let (rows, weights): (Vec<u32>, Vec<f32>) = of_experts[expert].iter().copied().unzip();
             let rows = Tensor::new(rows, x.device())?;
             let weights = Tensor::new(weights, x.device())?.to_dtype(x.dtype())?.unsqueeze(1)?;
-            let result = expert.forward(&x.index_select(&rows, 0)?)?.broadcast_mul(&weights)?;
-            sum = sum.index_add(&rows, &result, 0)?;
-        }
+            let result = mlp.forward(&x.index_select(&rows, 0)?)?.broadcast_mul(&weights)?;
+            early.insert(expert, (rows, result));
+            while let Some((rows, result)) = next.peek().and_then(|next| early.remove(next)) {
+                next.next();
+                sum = sum.index_add(&rows, &result, 0)?;
+            }
+            Ok(())
+        })?;
         let Some(Shared { mlp, gate }) = &self.shared else { return Ok(sum) };
         let mut result = mlp.forward(x)?;
         if let Some(gate) = gate {
@@ -80,4 +153,16 @@ impl Experts {
         }
         sum + result
     }
+}
+
+/// One expert of a layer, from the source of its weights.
+pub(crate) fn expert_mlp(
+    parts: &mut dyn NamedWeights,
+    spec: &ExpertsSpec,
+    index: usize,
+    expert: usize,
+) -> std::result::Result<Mlp, ModelError> {
+    let ExpertsSpec { intermediate, bias, activation, .. } = *spec;
+    let of = MlpSpec { intermediate, bias, activation };
+    Mlp::gated(parts, &of, &part_names::layer(index, &format!("mlp.experts.{expert}")))
 }

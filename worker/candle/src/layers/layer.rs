@@ -79,9 +79,16 @@ impl Layer {
         })
     }
 
-    /// `[rows, hidden]` → `[rows, hidden]`; `kv` has this layer's part of every sequence of the step.
-    pub(crate) fn forward(&self, x: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
-        let Some(streams) = &self.streams else { return self.forward_stream(x, kv, step) };
+    /// `[rows, hidden]` → `[rows, hidden]`; `kv` has this layer's part of every sequence of the step. Waiting for
+    /// weights ends when `stop` returns that the step was cancelled.
+    pub(crate) fn forward(
+        &self,
+        x: &Tensor,
+        kv: Vec<LayerKv<'_>>,
+        step: &StepContext,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Tensor> {
+        let Some(streams) = &self.streams else { return self.forward_stream(x, kv, step, stop) };
         let predicted = streams.predicted(x)?;
         let active = predicted.active(streams);
         let [before, behind] = &self.mixer_norms;
@@ -89,7 +96,7 @@ impl Layer {
         let mixed = (active + normed(behind, &self.mix(&input, kv, step)?)?)?;
         let mixed = ((mixed + streams.laurel(&input)?)? * 2_f64.powf(-0.5))?;
         let [before, behind] = &self.mlp_norms;
-        let computed = (&mixed + normed(behind, &self.mlp(&normed(before, &mixed)?)?)?)?;
+        let computed = (&mixed + normed(behind, &self.mlp(&normed(before, &mixed)?, stop)?)?)?;
         streams.corrected(predicted, &computed)
     }
 
@@ -101,24 +108,30 @@ impl Layer {
     }
 
     /// The same of a row that is one stream.
-    fn forward_stream(&self, x: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
+    fn forward_stream(
+        &self,
+        x: &Tensor,
+        kv: Vec<LayerKv<'_>>,
+        step: &StepContext,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Tensor> {
         let [before, behind] = &self.mixer_norms;
         let input = normed(before, x)?;
         let mixed = self.mix(&input, kv, step)?;
         let mixed = self.scaled(normed(behind, &mixed)?)?;
         if self.places == NormPlaces::Parallel {
-            return (x + mixed)? + self.scaled(self.mlp(&input)?)?;
+            return (x + mixed)? + self.scaled(self.mlp(&input, stop)?)?;
         }
         let x = (x + mixed)?;
         let [before, behind] = &self.mlp_norms;
-        let result = self.mlp(&normed(before, &x)?)?;
+        let result = self.mlp(&normed(before, &x)?, stop)?;
         &x + self.scaled(normed(behind, &result)?)?
     }
 
-    fn mlp(&self, x: &Tensor) -> Result<Tensor> {
+    fn mlp(&self, x: &Tensor, stop: &dyn Fn() -> bool) -> Result<Tensor> {
         match &self.mlp {
             LayerMlp::Dense(mlp) => mlp.forward(x),
-            LayerMlp::Experts(experts) => experts.forward(x),
+            LayerMlp::Experts(experts) => experts.forward(x, stop),
         }
     }
 

@@ -4,12 +4,12 @@
 mod activation;
 mod attend;
 mod attention;
-mod experts;
+pub(crate) mod experts;
 pub(crate) mod kv;
 mod latent;
 pub(crate) mod layer;
 pub(crate) mod linear;
-mod mlp;
+pub(crate) mod mlp;
 pub(crate) mod named_weights;
 pub(crate) mod norm;
 pub(crate) mod rope;

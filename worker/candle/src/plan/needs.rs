@@ -10,7 +10,7 @@ use crate::spec::DecoderSpec;
 /// The default context that memory is reserved for. Models with a very long context are rarely given long prompts.
 const USUAL_CONTEXT: usize = 4096;
 /// Rows that a step of a long prompt computes at once. Each of them needs some values of the model's width.
-const ROWS: u64 = 512;
+pub(crate) const ROWS: u64 = 512;
 const ROW_VALUES: u64 = 16;
 /// Bytes of threads, buffers and the allocator beside the values of a step.
 const PROCESS: u64 = 32 << 20;

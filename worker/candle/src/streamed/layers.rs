@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use model_boss_engine::DecoderError;
-use model_boss_engine::residency::{Monitor, StreamDevice, StreamFault, Streamer, TimeSpan};
+use model_boss_engine::residency::{Monitor, StreamDevice, Streamer, TimeSpan};
 
 use super::block::StreamedBlock;
+use super::fault::StepFault;
 use super::table::SmallTensors;
 use crate::decoder::source::LayerSource;
 use crate::error::ModelError;
@@ -45,11 +46,7 @@ impl<D: StreamDevice<Block = StreamedBlock>> LayerSource for StreamedLayers<D> {
     type Guard<'a> = LayerInUse<'a, D>;
 
     fn layer(&mut self, index: usize, stop: &dyn Fn() -> bool) -> Result<LayerInUse<'_, D>, DecoderError> {
-        let failed = |fault| match fault {
-            StreamFault::Step(what) => DecoderError::Step(what),
-            StreamFault::Fatal(what) => DecoderError::Fatal(what),
-            StreamFault::Interrupted => DecoderError::Interrupted,
-        };
+        let failed = |fault| StepFault(fault).of_step();
         let block = self.streamer.take(index, stop).map_err(failed)?;
         block.as_ref().map_or(Ok(()), |block| block.begin_use()).map_err(failed)?;
         let layer = match (self.resident.get(index).cloned().flatten(), block) {

@@ -5,6 +5,8 @@ mod cpu;
 mod cuda;
 #[cfg(any(test, feature = "cuda"))]
 mod device_copy;
+mod experts;
+pub(crate) mod fault;
 pub(crate) mod index;
 mod layers;
 mod measure;

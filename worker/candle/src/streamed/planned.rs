@@ -36,5 +36,6 @@ pub(super) fn report(
         store_bytes_per_second: rates.read,
         predicted_step_seconds: planned.step_seconds.unwrap_or(0.0),
         capabilities,
+        experts: None,
     }
 }

@@ -77,12 +77,18 @@ impl StepTimeline {
     /// One row for each layer.
     pub fn layers(&self) -> Vec<LayerReport> {
         let of_layer = |compute: &Compute| {
-            let copy = self.copies.iter().find(|copy| copy.layers.contains(&compute.layer));
-            let share = |copy: &Copy| 1.0 / copy.layers.len().max(1) as f64;
+            // A block has several layers, and a layer with experts has several copies.
+            let copies = self.copies.iter().filter(|copy| copy.layers.contains(&compute.layer));
+            let (mut bytes, mut seconds) = (0.0, 0.0);
+            for copy in copies {
+                let share = 1.0 / copy.layers.len().max(1) as f64;
+                bytes += copy.bytes as f64 * share;
+                seconds += (copy.read.seconds() + copy.place.seconds()) * share;
+            }
             LayerReport {
                 layer: compute.layer,
-                bytes: copy.map_or(0, |copy| (copy.bytes as f64 * share(copy)) as u64),
-                h2d_ms: copy.map_or(0.0, |copy| 1e3 * (copy.read.seconds() + copy.place.seconds()) * share(copy)),
+                bytes: bytes as u64,
+                h2d_ms: 1e3 * seconds,
                 compute_ms: 1e3 * compute.compute.seconds(),
                 stall_ms: 1e3 * compute.stall.seconds(),
             }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use model_boss_engine::residency::{Adapted, LayerReport, Monitor, ResidencySummary, StreamTotals};
+use model_boss_engine::residency::{Adapted, ExpertTotals, LayerReport, Monitor, ResidencySummary, StreamTotals};
 use model_boss_engine::{DecoderError, KvSlot, Logits, SequenceStep, Sequences};
 use model_boss_protocol::{DeviceId, WorkerExit};
 use serde::Serialize;
@@ -66,6 +66,8 @@ struct StreamingReport {
     /// The changes that measured steps have led to since the load.
     adapted: Adapted,
     totals: StreamTotals,
+    /// The counts of expert pages; none where whole layers are streamed.
+    experts: Option<ExpertTotals>,
     /// The bytes per second of the steps' time.
     bytes_per_second: f64,
     /// The share of the store's speed at load time.
@@ -120,13 +122,14 @@ fn measure(asked: &ResidencyReportArgs, decoder: &mut Sequences) -> Result<Decod
     together(&prompt)?;
     // The first of its kind warms caches up.
     let settle = if streams_layers { asked.settle } else { 0 };
-    for _ in 0..=settle {
-        together(&prompt[..1])?;
+    for round in 0..=settle {
+        together(&[token(prompt.len() + round)])?;
     }
-    let before = decoder.monitor().map(|monitor| monitor.totals());
+    let before = decoder.monitor().map(|monitor| (monitor.totals(), monitor.experts()));
     let begun = Instant::now();
     for round in 0..asked.tokens {
-        let tokens = [token(round)];
+        // Tokens that were not used before: the experts of those would still be in memory.
+        let tokens = [token(prompt.len() + settle + 1 + round)];
         let step = |kv: &KvSlot| SequenceStep { kv: *kv, tokens: &tokens, logits: Logits::Last };
         decoder.forward(&slots.iter().map(step).collect::<Vec<_>>())?;
     }
@@ -143,8 +146,9 @@ fn measure(asked: &ResidencyReportArgs, decoder: &mut Sequences) -> Result<Decod
 }
 
 impl StreamingReport {
-    fn since(monitor: &Monitor, before: &StreamTotals) -> Self {
+    fn since(monitor: &Monitor, (before, experts): &(StreamTotals, Option<ExpertTotals>)) -> Self {
         let totals = monitor.totals().since(before);
+        let experts = monitor.experts().zip(experts.as_ref()).map(|(now, before)| now.since(before));
         let plan = monitor.residency().clone();
         let rate = totals.bandwidth();
         Self {
@@ -155,6 +159,7 @@ impl StreamingReport {
             adapted: monitor.adapted(),
             plan,
             totals,
+            experts,
         }
     }
 }
@@ -176,6 +181,23 @@ fn table(report: &DecodeReport) -> String {
         return text;
     };
     let plan = &streaming.plan;
+    if let (Some(memory), Some(experts)) = (&plan.experts, &streaming.experts) {
+        let _ = writeln!(
+            text,
+            "{} experts in pages ({:.0} MiB), {:.0} MiB of them in memory; {:.1} % of {} uses found theirs there ({:.1} % by a \
+             guess), {:.1} % while it was read ahead; {} reads ({} of them by a guess), {:.1} MiB a step",
+            memory.pages,
+            mib(memory.bytes),
+            mib(memory.memory),
+            100.0 * experts.hit_share(),
+            experts.uses,
+            100.0 * experts.foreseen as f64 / experts.uses.max(1) as f64,
+            100.0 * experts.late as f64 / experts.uses.max(1) as f64,
+            experts.reads,
+            experts.reads_ahead,
+            mib(experts.bytes) / streaming.totals.steps.max(1) as f64,
+        );
+    }
     let _ = writeln!(
         text,
         "{} layers stay ({:.0} MiB), {} come in {} blocks ({:.0} MiB a step, {:.0} of them rearranged) through {} slots of \
@@ -281,8 +303,16 @@ mod tests {
         let layers = step.layers();
         let plan = ResidencySummary { store_bytes_per_second: 6e6, ..ResidencySummary::default() };
         let adapted = Adapted::default();
-        let streaming =
-            StreamingReport { plan, adapted, totals, bytes_per_second: 3e6, store_share: 0.5, overlap: 0.875, layers };
+        let streaming = StreamingReport {
+            plan,
+            adapted,
+            totals,
+            experts: None,
+            bytes_per_second: 3e6,
+            store_share: 0.5,
+            overlap: 0.875,
+            layers,
+        };
         let report = DecodeReport {
             streams: 1,
             tokens: 1,

@@ -27,22 +27,22 @@ const VERSIONS: [Version; 2] = [
 ];
 
 /// The group. It is removed when this value is dropped.
-pub(super) struct Group {
+pub(crate) struct Group {
     folder: PathBuf,
     version: &'static Version,
 }
 
 /// The memory that a program used, in bytes; `None` where the kernel does not report it.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     /// The most at one time, page cache included.
-    pub(super) peak_bytes: Option<u64>,
+    pub(crate) peak_bytes: Option<u64>,
     /// The page cache of files when the program ended.
-    pub(super) cache_bytes: Option<u64>,
+    pub(crate) cache_bytes: Option<u64>,
 }
 
 impl Group {
-    pub(super) fn new(limit: ByteCount) -> Result<Self, String> {
+    pub(crate) fn new(limit: ByteCount) -> Result<Self, String> {
         let name = format!("model-boss-bench-{}-{}", std::process::id(), limit.0);
         let mut why = String::new();
         for version in &VERSIONS {
@@ -61,7 +61,7 @@ impl Group {
     }
 
     /// A program that starts in the group.
-    pub(super) fn command(&self, program: &Path) -> Command {
+    pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]);
         command.arg(self.folder.join("cgroup.procs")).arg(program);
@@ -70,7 +70,7 @@ impl Group {
 
     /// Runs the program to its end. Pages that other groups have cached would not be charged to it, so the caches are
     /// dropped before.
-    pub(super) fn run(&self, mut command: Command) -> Result<(String, Memory), String> {
+    pub(crate) fn run(&self, mut command: Command) -> Result<(String, Memory), String> {
         let _ = fs::write("/proc/sys/vm/drop_caches", "3");
         // Writing resets the count in version 1. In version 2 not every user may write, and then the peak is that of
         // all runs.

@@ -13,7 +13,8 @@ use model_boss_protocol::ByteCount;
 use model_boss_tests::{Sandbox, binary};
 use serde_json::{Value, json};
 
-use self::group::{Group, Memory};
+pub(crate) use self::group::{Group, Memory};
+pub(crate) use self::report::Figures;
 use self::report::STREAMS;
 use crate::peer::peer;
 
@@ -103,10 +104,10 @@ pub(crate) fn run(words: impl Iterator<Item = String>, processor: &str) -> ExitC
     for round in 0..options.rounds {
         eprintln!("round {} of {}", round + 1, options.rounds);
         for streams in STREAMS {
-            let before = bench.disk();
+            let before = disk(&model);
             let (ours, memory) =
                 bench.ours(streams, "auto", &tight).unwrap_or_else(|why| panic!("the worker failed: {why}"));
-            let after = bench.disk();
+            let after = disk(&model);
             let llama = match streams {
                 1 => llama.as_ref().ok().and_then(|program| bench.llama_bench(program, &tight)),
                 _ => batched.as_ref().ok().and_then(|program| bench.llama_batched(program, streams, &tight)),
@@ -168,14 +169,6 @@ impl Bench<'_> {
         rates
     }
 
-    /// The disk's rate with one, two and four readers.
-    fn disk(&self) -> Value {
-        let _ = fs::write("/proc/sys/vm/drop_caches", "3");
-        let output = Command::new(binary("model-boss-worker")).arg("disk").arg(self.model).arg("--json").output();
-        let text = output.map(|output| output.stdout).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_default()
-    }
-
     /// The decoding speed of llama.cpp with its file mapped; `None` if the group's limit ends it.
     fn llama_bench(&self, program: &Path, group: &Group) -> Option<f64> {
         let mut command = group.command(program);
@@ -197,6 +190,14 @@ impl Bench<'_> {
     }
 }
 
+/// The disk's rate with one, two and four readers.
+pub(crate) fn disk(model: &Path) -> Value {
+    let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+    let output = Command::new(binary("model-boss-worker")).arg("disk").arg(model).arg("--json").output();
+    let text = output.map(|output| output.stdout).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
 /// A field of the first line of JSON in a program's output.
 fn rate(group: &Group, command: Command, name: &str, field: &str) -> Option<f64> {
     let (output, _) = group.run(command).map_err(|why| eprintln!("{name}: {why}")).ok()?;
@@ -205,7 +206,7 @@ fn rate(group: &Group, command: Command, name: &str, field: &str) -> Option<f64>
 }
 
 /// The highest rate of any number of readers, in bytes per second.
-fn best(measured: &Value) -> f64 {
+pub(crate) fn best(measured: &Value) -> f64 {
     let rates = measured.as_array().into_iter().flatten().filter_map(|ceiling| ceiling["bytes_per_second"].as_f64());
     rates.fold(0.0, f64::max)
 }

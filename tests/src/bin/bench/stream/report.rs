@@ -64,17 +64,17 @@ pub(super) fn line(row: &Value) -> String {
 }
 
 /// One figure of all rounds, sorted.
-struct Figures(Vec<f64>);
+pub(crate) struct Figures(Vec<f64>);
 
 impl Figures {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
+    pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
         Self(values)
     }
 
     /// The text of the median, with the range if there is one.
-    fn show(&self) -> String {
+    pub(crate) fn show(&self) -> String {
         let figure = |value: f64| match value.abs() {
             100.0.. => format!("{value:.0}"),
             10.0.. => format!("{value:.1}"),

@@ -3,4 +3,5 @@
 mod device;
 mod open;
 
+pub(crate) use device::{arrange, matrices};
 pub(crate) use open::open;

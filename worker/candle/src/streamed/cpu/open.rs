@@ -20,6 +20,7 @@ use crate::matrix::Matrix;
 use crate::plan::part::DevicePart;
 use crate::read::reader::WeightReader;
 use crate::streamed::block::StreamedBlock;
+use crate::streamed::experts;
 use crate::streamed::index;
 use crate::streamed::layers::{BlockWeights, StreamedLayers};
 use crate::streamed::measure::{ReadTimes, seconds, touch};
@@ -35,6 +36,14 @@ pub(crate) fn open(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> 
     let mut table = LayerTable::read(spec, reader.files(), reader, layers.clone())?;
     let index = index::apply(&mut table, MatrixLayout::arrangement);
     let store = reader.files().store(&table.paths, options.store)?;
+    let described = |store: &dyn WeightStore| match &index {
+        Some(index) => format!("{}, {index}", store.describe()),
+        None => store.describe(),
+    };
+    if let Some(planned) = experts::plan(asked, reader, &table) {
+        let described = described(store.as_ref());
+        return experts::open(asked, reader, table, store, described, &planned);
+    }
 
     let needs = MemoryNeeds {
         layers: layers.clone().map(|layer| table.reads(&[layer]).0.buffer() as u64).collect(),
@@ -70,7 +79,7 @@ pub(crate) fn open(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> 
         }
         WeightStoreChoice::Auto | WeightStoreChoice::Direct | WeightStoreChoice::Map => (store, 0),
     };
-    let named = index.map_or(store.describe(), |index| format!("{}, {index}", store.describe()));
+    let named = described(store.as_ref());
     let (slots, device) = (planned.slots, CpuDevice::new(blocks));
     let about = ResidencySummary {
         rearranged_bytes: rearranged(&table, &planned),

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::device::Capabilities;
 use crate::residency::adapt::Change;
+use crate::residency::experts::{ExpertSummary, ExpertTotals};
 use crate::residency::timeline::{LayerReport, StepTimeline, StreamTotals};
 
 /// The planned residency of a model's layers.
@@ -38,6 +39,8 @@ pub struct ResidencySummary {
     pub predicted_step_seconds: f64,
     /// The device's capabilities.
     pub capabilities: Capabilities,
+    /// The memory of expert pages; none where whole layers are streamed.
+    pub experts: Option<ExpertSummary>,
 }
 
 impl ResidencySummary {
@@ -56,6 +59,12 @@ impl ResidencySummary {
         self.store_bytes_per_second = self.store_bytes_per_second.max(other.store_bytes_per_second);
         // The layers of one device compute after those of the other.
         self.predicted_step_seconds += other.predicted_step_seconds;
+        if let Some(other) = other.experts {
+            let experts = self.experts.get_or_insert_default();
+            experts.pages += other.pages;
+            experts.bytes += other.bytes;
+            experts.memory += other.memory;
+        }
         if first {
             self.store.clone_from(&other.store);
             self.capabilities = other.capabilities;
@@ -79,6 +88,7 @@ struct Steps {
     totals: StreamTotals,
     last: StepTimeline,
     adapted: Adapted,
+    experts: ExpertTotals,
 }
 
 /// The changes that measured steps have led to.
@@ -151,6 +161,16 @@ impl Monitor {
         adapted
     }
 
+    /// The counts of expert pages since the start; none where whole layers are streamed.
+    pub fn experts(&self) -> Option<ExpertTotals> {
+        self.residency.experts?;
+        let mut totals = self.lock().experts;
+        for counted in self.parts.iter().filter_map(|part| part.experts()) {
+            totals.add(&counted);
+        }
+        Some(totals)
+    }
+
     /// The last step, layer by layer.
     pub fn layers(&self) -> Vec<LayerReport> {
         self.last().layers()
@@ -160,6 +180,12 @@ impl Monitor {
         let mut steps = self.lock();
         steps.totals.add(&step.totals());
         steps.last = step;
+    }
+
+    /// A step of expert pages has ended; `experts` are the counts since the start.
+    pub(in crate::residency) fn served(&self, step: StepTimeline, experts: ExpertTotals) {
+        self.stepped(step);
+        self.lock().experts = experts;
     }
 
     pub(super) fn adapted_to(&self, expected_step_seconds: Option<f64>, change: Option<Change>) {
