@@ -33,6 +33,15 @@ pub const GGUF_ARCHITECTURES: &[&str] = &[
     "ernie4_5-moe",
     "hunyuan-dense",
     "hunyuan-moe",
+    "qwen3next",
+    "qwen35",
+    "qwen35moe",
+    "granitehybrid",
+    "falcon-h1",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "lfm2",
+    "lfm2moe",
 ];
 
 /// Names in `config.json`, in `architectures`.
@@ -78,4 +87,15 @@ pub const CONFIG_ARCHITECTURES: &[&str] = &[
     "Ernie4_5_MoeForCausalLM",
     "HunYuanDenseV1ForCausalLM",
     "HunYuanMoEV1ForCausalLM",
+    "Qwen3NextForCausalLM",
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
+    "GraniteMoeHybridForCausalLM",
+    "BambaForCausalLM",
+    "FalconH1ForCausalLM",
+    "NemotronHForCausalLM",
+    "Lfm2ForCausalLM",
+    "Lfm2MoeForCausalLM",
 ];

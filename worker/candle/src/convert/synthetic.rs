@@ -98,6 +98,7 @@ impl Qwen3 {
             head_bias: false,
             factors: Factors::default(),
             streams: None,
+            matrix_factors: Vec::new(),
             logit_softcap: None,
             max_positions,
             spelling: Spelling::gguf(),

@@ -40,6 +40,7 @@ impl Mixture {
             intermediate,
             activation: Activation::Silu,
             bias: false,
+            gated: true,
             router: RouterSpec::softmax(true),
             shared: None,
         };

@@ -106,7 +106,12 @@ impl Experts {
         let shared = match &spec.shared {
             None => None,
             Some(shared) => {
-                let mlp = Mlp::gated(parts, &shared.mlp, &path("mlp.shared_expert"))?;
+                let shared_path = path("mlp.shared_expert");
+                let mlp = if spec.gated {
+                    Mlp::gated(parts, &shared.mlp, &shared_path)?
+                } else {
+                    Mlp::plain(parts, &shared.mlp, &shared_path)?
+                };
                 let gate = shared.gate.then(|| Linear::read(parts, &path("mlp.shared_expert_gate"), false.into()));
                 Some(Shared { mlp, gate: gate.transpose()? })
             }
@@ -164,5 +169,6 @@ pub(crate) fn expert_mlp(
 ) -> std::result::Result<Mlp, ModelError> {
     let ExpertsSpec { intermediate, bias, activation, .. } = *spec;
     let of = MlpSpec { intermediate, bias, activation };
-    Mlp::gated(parts, &of, &part_names::layer(index, &format!("mlp.experts.{expert}")))
+    let path = part_names::layer(index, &format!("mlp.experts.{expert}"));
+    if spec.gated { Mlp::gated(parts, &of, &path) } else { Mlp::plain(parts, &of, &path) }
 }

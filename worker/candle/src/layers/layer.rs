@@ -5,14 +5,19 @@ use candle_core::{Result, Tensor};
 
 use crate::error::ModelError;
 use crate::layers::attention::Attention;
+use crate::layers::delta_net::DeltaNet;
 use crate::layers::experts::Experts;
 use crate::layers::kv::LayerKv;
 use crate::layers::latent::Latent;
+use crate::layers::mamba::Mamba;
 use crate::layers::mlp::Mlp;
 use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::Norm;
+use crate::layers::short_conv::ShortConv;
+use crate::layers::states::LayerState;
 use crate::layers::step::StepContext;
 use crate::layers::streams::LayerStreams;
+use crate::matrix::Matrix;
 use crate::spec::part_names::{self, MIXER_NORM, MIXER_POST_NORM, MLP_NORM, MLP_POST_NORM};
 use crate::spec::{AttentionSpec, DecoderSpec, FeedForward, LayerSpec, Mixer, NormPlaces};
 
@@ -32,11 +37,54 @@ pub(crate) struct Layer {
 enum LayerMixer {
     Attention(Attention),
     Latent(Latent),
+    ShortConv(ShortConv),
+    DeltaNet(DeltaNet),
+    Mamba(Mamba),
+    Both(Box<(Attention, Mamba)>),
+    None,
+}
+
+/// A layer's weights, with the factors on matrices that the spec has.
+struct Factored<'a> {
+    parts: &'a mut dyn NamedWeights,
+    factors: &'a [(&'static str, f64)],
+    /// What the names of the layer's parts begin with.
+    layer: String,
+}
+
+impl NamedWeights for Factored<'_> {
+    fn matrix(&mut self, name: &str) -> std::result::Result<Matrix, ModelError> {
+        self.parts.matrix(name)
+    }
+
+    fn factor(&self, name: &str) -> Option<f64> {
+        let part = name.strip_prefix(&self.layer)?;
+        let own = self.factors.iter().find(|(of, _)| *of == part).map(|(_, factor)| *factor);
+        match (self.parts.factor(name), own) {
+            (Some(stored), Some(own)) => Some(stored * own),
+            (stored, own) => stored.or(own),
+        }
+    }
+
+    fn order(&self, name: &str) -> std::result::Result<Option<Tensor>, ModelError> {
+        self.parts.order(name)
+    }
+
+    fn tensor(&mut self, name: &str) -> std::result::Result<Tensor, ModelError> {
+        self.parts.tensor(name)
+    }
+}
+
+/// What a layer keeps of the sequences of a step. Parts that a layer does not have are empty.
+pub(crate) struct LayerMemory<'a> {
+    pub(crate) kv: Vec<LayerKv<'a>>,
+    pub(crate) states: Vec<LayerState<'a>>,
 }
 
 enum LayerMlp {
     Dense(Mlp),
-    Experts(Experts),
+    Experts(Box<Experts>),
+    None,
 }
 
 impl Layer {
@@ -48,27 +96,39 @@ impl Layer {
         let Some(LayerSpec { mixer, feed_forward, norms }) = spec.layers.get(index) else {
             return Err(ModelError::Layer { layer: index, what: "is not described".to_owned() });
         };
+        let parts = &mut Factored { parts, factors: &spec.matrix_factors, layer: part_names::layer(index, "") };
         let mut norm = |part: &str, there: bool| {
             there.then(|| Norm::read(parts, &part_names::layer(index, part), spec.norm)).transpose()
         };
         let parallel = *norms == NormPlaces::Parallel;
-        let mixer_norms = [norm(MIXER_NORM, norms.before() || parallel)?, norm(MIXER_POST_NORM, norms.behind())?];
-        let mlp_norms = [norm(MLP_NORM, norms.before())?, norm(MLP_POST_NORM, norms.behind())?];
+        let (mixes, feeds) = (*mixer != Mixer::None, *feed_forward != FeedForward::None);
+        let uses = |other: &AttentionSpec| other.keys_of == Some(index);
+        let lends = spec.attentions().any(uses);
+        let before = mixes && (norms.before() || parallel);
+        let mixer_norms = [norm(MIXER_NORM, before)?, norm(MIXER_POST_NORM, mixes && norms.behind())?];
+        let mlp_norms = [norm(MLP_NORM, feeds && norms.before())?, norm(MLP_POST_NORM, feeds && norms.behind())?];
         Ok(Self {
             mixer_norms,
             mixer: match mixer {
                 Mixer::Attention(attention) => {
-                    let uses = |other: &AttentionSpec| other.keys_of == Some(index);
-                    let lends = spec.attentions().any(uses);
                     LayerMixer::Attention(Attention::read(parts, attention, spec.norm, index, lends)?)
                 }
                 Mixer::Latent(latent) => LayerMixer::Latent(Latent::read(parts, latent, index)?),
+                Mixer::ShortConv(conv) => LayerMixer::ShortConv(ShortConv::read(parts, conv, index)?),
+                Mixer::DeltaNet(net) => LayerMixer::DeltaNet(DeltaNet::read(parts, net, index)?),
+                Mixer::Mamba(mamba) => LayerMixer::Mamba(Mamba::read(parts, mamba, index)?),
+                Mixer::Both(attention, mamba) => {
+                    let attention = Attention::read(parts, attention, spec.norm, index, lends)?;
+                    LayerMixer::Both(Box::new((attention, Mamba::read(parts, mamba, index)?)))
+                }
+                Mixer::None => LayerMixer::None,
             },
             mlp_norms,
             mlp: match feed_forward {
                 FeedForward::Gated(mlp) => LayerMlp::Dense(Mlp::gated(parts, mlp, &part_names::layer(index, "mlp"))?),
                 FeedForward::Plain(mlp) => LayerMlp::Dense(Mlp::plain(parts, mlp, &part_names::layer(index, "mlp"))?),
-                FeedForward::Experts(experts) => LayerMlp::Experts(Experts::read(parts, experts, index)?),
+                FeedForward::Experts(experts) => LayerMlp::Experts(Box::new(Experts::read(parts, experts, index)?)),
+                FeedForward::None => LayerMlp::None,
             },
             places: *norms,
             residual: spec.factors.residual,
@@ -79,31 +139,39 @@ impl Layer {
         })
     }
 
-    /// `[rows, hidden]` → `[rows, hidden]`; `kv` has this layer's part of every sequence of the step. Waiting for
+    /// `[rows, hidden]` → `[rows, hidden]`; `memory` has this layer's part of every sequence of the step. Waiting for
     /// weights ends when `stop` returns that the step was cancelled.
     pub(crate) fn forward(
         &self,
         x: &Tensor,
-        kv: Vec<LayerKv<'_>>,
+        memory: LayerMemory<'_>,
         step: &StepContext,
         stop: &dyn Fn() -> bool,
     ) -> Result<Tensor> {
-        let Some(streams) = &self.streams else { return self.forward_stream(x, kv, step, stop) };
+        let Some(streams) = &self.streams else { return self.forward_stream(x, memory, step, stop) };
         let predicted = streams.predicted(x)?;
         let active = predicted.active(streams);
         let [before, behind] = &self.mixer_norms;
         let input = normed(before, active)?;
-        let mixed = (active + normed(behind, &self.mix(&input, kv, step)?)?)?;
+        let mixed = (active + normed(behind, &self.mix(&input, memory, step)?)?)?;
         let mixed = ((mixed + streams.laurel(&input)?)? * 2_f64.powf(-0.5))?;
         let [before, behind] = &self.mlp_norms;
         let computed = (&mixed + normed(behind, &self.mlp(&normed(before, &mixed)?, stop)?)?)?;
         streams.corrected(predicted, &computed)
     }
 
-    fn mix(&self, input: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
+    fn mix(&self, input: &Tensor, memory: LayerMemory<'_>, step: &StepContext) -> Result<Tensor> {
         match &self.mixer {
-            LayerMixer::Attention(attention) => attention.forward(input, kv, step),
-            LayerMixer::Latent(latent) => latent.forward(input, kv, step),
+            LayerMixer::Attention(attention) => attention.forward(input, memory.kv, step),
+            LayerMixer::Latent(latent) => latent.forward(input, memory.kv, step),
+            LayerMixer::ShortConv(conv) => conv.forward(input, memory.states, step),
+            LayerMixer::DeltaNet(net) => net.forward(input, memory.states, step),
+            LayerMixer::Mamba(mamba) => mamba.forward(input, memory.states, step),
+            LayerMixer::Both(both) => {
+                let (attention, mamba) = &**both;
+                attention.forward(input, memory.kv, step)? + mamba.forward(input, memory.states, step)?
+            }
+            LayerMixer::None => input.zeros_like(),
         }
     }
 
@@ -111,27 +179,38 @@ impl Layer {
     fn forward_stream(
         &self,
         x: &Tensor,
-        kv: Vec<LayerKv<'_>>,
+        memory: LayerMemory<'_>,
         step: &StepContext,
         stop: &dyn Fn() -> bool,
     ) -> Result<Tensor> {
+        if matches!(self.mixer, LayerMixer::None) {
+            return self.feed(x, stop);
+        }
         let [before, behind] = &self.mixer_norms;
         let input = normed(before, x)?;
-        let mixed = self.mix(&input, kv, step)?;
+        let mixed = self.mix(&input, memory, step)?;
         let mixed = self.scaled(normed(behind, &mixed)?)?;
         if self.places == NormPlaces::Parallel {
             return (x + mixed)? + self.scaled(self.mlp(&input, stop)?)?;
         }
-        let x = (x + mixed)?;
+        self.feed(&(x + mixed)?, stop)
+    }
+
+    /// Adds the feed-forward part to the stream.
+    fn feed(&self, x: &Tensor, stop: &dyn Fn() -> bool) -> Result<Tensor> {
+        if matches!(self.mlp, LayerMlp::None) {
+            return Ok(x.clone());
+        }
         let [before, behind] = &self.mlp_norms;
-        let result = self.mlp(&normed(before, &x)?, stop)?;
-        &x + self.scaled(normed(behind, &result)?)?
+        let result = self.mlp(&normed(before, x)?, stop)?;
+        x + self.scaled(normed(behind, &result)?)?
     }
 
     fn mlp(&self, x: &Tensor, stop: &dyn Fn() -> bool) -> Result<Tensor> {
         match &self.mlp {
             LayerMlp::Dense(mlp) => mlp.forward(x),
             LayerMlp::Experts(experts) => experts.forward(x, stop),
+            LayerMlp::None => x.zeros_like(),
         }
     }
 

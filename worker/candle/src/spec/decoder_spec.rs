@@ -3,6 +3,7 @@
 
 use crate::spec::attention_spec::{AttentionSpec, LatentSpec};
 use crate::spec::experts_spec::ExpertsSpec;
+use crate::spec::recurrent_spec::{DeltaNetSpec, MambaSpec, ShortConvSpec};
 use crate::spec::rope_spec::RopeSpec;
 use crate::spec::spelling::Spelling;
 
@@ -27,6 +28,8 @@ pub struct DecoderSpec {
     pub factors: Factors,
     /// Streams beside the one that layers compute on, as in Gemma 3n.
     pub streams: Option<StreamsSpec>,
+    /// The factors on matrices of all layers, by their parts' names.
+    pub matrix_factors: Vec<(&'static str, f64)>,
     /// The bound of logits, which the hyperbolic tangent keeps them within.
     pub logit_softcap: Option<f64>,
     /// The longest sequence of the model, in tokens.
@@ -90,6 +93,28 @@ pub enum Mixer {
     Attention(AttentionSpec),
     /// Attention over one latent vector of each token.
     Latent(LatentSpec),
+    /// A convolution over the last few tokens.
+    ShortConv(ShortConvSpec),
+    /// A matrix for each head that learns values by their keys.
+    DeltaNet(DeltaNetSpec),
+    /// A matrix for each head that adds values by their keys, and decays.
+    Mamba(MambaSpec),
+    /// Attention and Mamba beside each other, whose results are added.
+    Both(AttentionSpec, MambaSpec),
+    /// None: the layer has a feed-forward part alone.
+    None,
+}
+
+impl Mixer {
+    /// Numbers of a sequence's state.
+    pub fn state_len(&self) -> usize {
+        match self {
+            Self::Attention(_) | Self::Latent(_) | Self::None => 0,
+            Self::ShortConv(spec) => spec.state_len(),
+            Self::DeltaNet(spec) => spec.state_len(),
+            Self::Mamba(spec) | Self::Both(_, spec) => spec.state_len(),
+        }
+    }
 }
 
 /// The part of a layer that computes on each token by itself.
@@ -101,6 +126,8 @@ pub enum FeedForward {
     Plain(MlpSpec),
     /// A router, and the experts that it chooses among.
     Experts(ExpertsSpec),
+    /// None: the layer has a part that mixes tokens alone.
+    None,
 }
 
 /// A feed-forward part with one inner layer.
@@ -191,8 +218,8 @@ impl DecoderSpec {
     /// The attention of each layer that has one.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
-            Mixer::Attention(attention) => Some(attention),
-            Mixer::Latent(_) => None,
+            Mixer::Attention(attention) | Mixer::Both(attention, _) => Some(attention),
+            _ => None,
         })
     }
 }

@@ -13,6 +13,7 @@ mod facts;
 mod families;
 pub(crate) mod gguf;
 pub(crate) mod part_names;
+mod recurrent_spec;
 mod rope_spec;
 pub(crate) mod spelling;
 mod tensors;
@@ -27,5 +28,6 @@ pub use decoder_spec::{
 };
 pub use experts_spec::{ExpertGroups, ExpertsSpec, GroupWorth, RouterSpec, SharedExpert, Weighting};
 pub use gguf::GgufSpecError;
+pub use recurrent_spec::{DeltaNetSpec, GatedNorm, KeySharing, MambaSpec, ShortConvSpec, StoredDecay};
 pub use rope_spec::{RopeScaling, RopeSpec};
 pub use spelling::Spelling;

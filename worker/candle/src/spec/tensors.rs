@@ -3,8 +3,8 @@
 
 use crate::spec::part_names::{FINAL_NORM, MIXER_NORM, MIXER_POST_NORM, MLP_NORM, MLP_POST_NORM, Needed, layer};
 use crate::spec::{
-    AttentionSpec, DecoderSpec, ExpertsSpec, FeedForward, LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormPlaces,
-    QueryKeyNorm, StreamsSpec,
+    AttentionSpec, DecoderSpec, DeltaNetSpec, ExpertsSpec, FeedForward, GatedNorm, LatentSpec, LayerSpec, MambaSpec,
+    Mixer, MlpSpec, NormKind, NormPlaces, QueryKeyNorm, ShortConvSpec, StreamsSpec,
 };
 
 impl DecoderSpec {
@@ -57,11 +57,12 @@ impl DecoderSpec {
     pub(crate) fn needed_by_layer(&self, index: usize) -> Vec<Needed> {
         let mut tensors = Tensors { prefix: layer(index, ""), needed: Vec::new() };
         let Some(LayerSpec { mixer, feed_forward, norms }) = self.layers.get(index) else { return Vec::new() };
+        let (mixes, feeds) = (*mixer != Mixer::None, *feed_forward != FeedForward::None);
         let places = [
-            (MIXER_NORM, *norms == NormPlaces::Parallel || norms.before()),
-            (MLP_NORM, norms.before()),
-            (MIXER_POST_NORM, norms.behind()),
-            (MLP_POST_NORM, norms.behind()),
+            (MIXER_NORM, mixes && (*norms == NormPlaces::Parallel || norms.before())),
+            (MLP_NORM, feeds && norms.before()),
+            (MIXER_POST_NORM, mixes && norms.behind()),
+            (MLP_POST_NORM, feeds && norms.behind()),
         ];
         for (norm, _) in places.into_iter().filter(|(_, there)| *there) {
             tensors.norm(self.norm.kind, norm, self.hidden);
@@ -69,13 +70,19 @@ impl DecoderSpec {
         match mixer {
             Mixer::Attention(attention) => tensors.attention(attention, self.hidden),
             Mixer::Latent(latent) => tensors.latent(latent, self.hidden),
+            Mixer::ShortConv(conv) => tensors.short_conv(conv),
+            Mixer::DeltaNet(net) => tensors.delta_net(net, self.hidden),
+            Mixer::Mamba(mamba) => tensors.mamba(mamba, self.hidden),
+            Mixer::Both(attention, mamba) => {
+                tensors.attention(attention, self.hidden);
+                tensors.mamba(mamba, self.hidden);
+            }
+            Mixer::None => {}
         }
         match feed_forward {
             FeedForward::Gated(mlp) => tensors.gated("mlp", mlp, self.hidden),
-            FeedForward::Plain(MlpSpec { intermediate, bias, .. }) => {
-                tensors.linear("mlp.up_proj", *intermediate, self.hidden, *bias);
-                tensors.linear("mlp.down_proj", self.hidden, *intermediate, *bias);
-            }
+            FeedForward::Plain(mlp) => tensors.plain("mlp", mlp, self.hidden),
+            FeedForward::None => {}
             FeedForward::Experts(experts) => tensors.experts(experts, self.hidden),
         }
         if let Some(streams) = &self.streams {
@@ -157,8 +164,61 @@ impl Tensors {
         self.linear("self_attn.o_proj", hidden, heads * value_dim, bias);
     }
 
+    /// A convolution of each channel by itself. It is no matrix, which the stored shape says too.
+    fn conv(&mut self, path: &str, width: usize, taps: usize, bias: bool) {
+        if bias {
+            self.add(&format!("{path}.bias"), &[width]);
+        }
+        self.add(&format!("{path}.weight"), &[width, 1, taps]);
+    }
+
+    fn short_conv(&mut self, conv: &ShortConvSpec) {
+        let ShortConvSpec { width, taps, bias } = *conv;
+        self.conv("conv.conv", width, taps, bias);
+        self.linear("conv.in_proj", 3 * width, width, bias);
+        self.linear("conv.out_proj", width, width, bias);
+    }
+
+    fn delta_net(&mut self, net: &DeltaNetSpec, hidden: usize) {
+        let (heads, values) = (net.value_heads, net.value_width());
+        for part in ["linear_attn.A_log", "linear_attn.dt_bias"] {
+            self.add(part, &[heads]);
+        }
+        self.add("linear_attn.norm.weight", &[net.value_dim]);
+        self.conv("linear_attn.conv1d", net.conv_width(), net.taps, false);
+        if net.one_input {
+            self.linear("linear_attn.in_proj_qkvz", net.conv_width() + values, hidden, false);
+        } else {
+            self.linear("linear_attn.in_proj_qkv", net.conv_width(), hidden, false);
+            self.linear("linear_attn.in_proj_z", values, hidden, false);
+        }
+        if net.one_rate {
+            self.linear("linear_attn.in_proj_ba", 2 * heads, hidden, false);
+        } else {
+            self.linear("linear_attn.in_proj_b", heads, hidden, false);
+            self.linear("linear_attn.in_proj_a", heads, hidden, false);
+        }
+        self.linear("linear_attn.out_proj", hidden, values, false);
+    }
+
+    fn mamba(&mut self, mamba: &MambaSpec, hidden: usize) {
+        for part in ["mamba.A_log", "mamba.D", "mamba.dt_bias"] {
+            self.add(part, &[mamba.heads]);
+        }
+        if mamba.norm != GatedNorm::None {
+            self.add("mamba.norm.weight", &[mamba.inner()]);
+        }
+        self.conv("mamba.conv1d", mamba.conv_width(), mamba.taps, mamba.conv_bias);
+        self.linear("mamba.in_proj", mamba.input_rows(), hidden, mamba.bias);
+        self.linear("mamba.out_proj", hidden, mamba.inner(), mamba.bias);
+    }
+
     fn gated(&mut self, path: &str, mlp: &MlpSpec, hidden: usize) {
         self.linear(&format!("{path}.gate_proj"), mlp.intermediate, hidden, mlp.bias);
+        self.plain(path, mlp, hidden);
+    }
+
+    fn plain(&mut self, path: &str, mlp: &MlpSpec, hidden: usize) {
         self.linear(&format!("{path}.up_proj"), mlp.intermediate, hidden, mlp.bias);
         self.linear(&format!("{path}.down_proj"), hidden, mlp.intermediate, mlp.bias);
     }
@@ -186,14 +246,21 @@ impl Tensors {
             self.add("mlp.gate.e_score_correction_bias", &[experts.count]);
         }
         if let Some(shared) = &experts.shared {
-            self.gated("mlp.shared_expert", &shared.mlp, hidden);
+            match experts.gated {
+                true => self.gated("mlp.shared_expert", &shared.mlp, hidden),
+                false => self.plain("mlp.shared_expert", &shared.mlp, hidden),
+            }
             if shared.gate {
                 self.add("mlp.shared_expert_gate.weight", &[1, hidden]);
             }
         }
         let ExpertsSpec { intermediate, activation, bias, .. } = *experts;
         for expert in 0..experts.count {
-            self.gated(&format!("mlp.experts.{expert}"), &MlpSpec { intermediate, bias, activation }, hidden);
+            let (path, mlp) = (format!("mlp.experts.{expert}"), MlpSpec { intermediate, bias, activation });
+            match experts.gated {
+                true => self.gated(&path, &mlp, hidden),
+                false => self.plain(&path, &mlp, hidden),
+            }
         }
     }
 }

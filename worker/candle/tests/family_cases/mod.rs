@@ -8,7 +8,9 @@ use model_boss_candle::load;
 use model_boss_engine::{KvSlot, Logits, SequenceStep, Sequences};
 use model_boss_protocol::DeviceId;
 
-pub(crate) use case::{Case, case_files};
+pub(crate) use case::Case;
+#[allow(unused_imports, reason = "not every test that has this module lists files")]
+pub(crate) use case::case_files;
 
 impl Case {
     /// The largest difference of a logit, of every prompt alone; an error for other tokens that follow. Of quantised

@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 use crate::activity::{Activity, End};
 use crate::batch::{self, StepBudget};
 use crate::constraint::MaskThreads;
-use crate::decoder::{Decoder, DecoderError, DecoderStep};
+use crate::decoder::{BlockId, Decoder, DecoderError, DecoderStep};
 use crate::engine::{
     Engine, EngineError, EngineInfo, Generate, Progress, Reply, SequenceEvent, SequenceId, Work, WorkError,
 };
-use crate::kv::{BLOCK_TOKENS, KvCache};
+use crate::kv::{BLOCK_TOKENS, BlockTable, KvCache};
 use crate::places::PlaceUse;
 use crate::residency::Monitor;
 use crate::text::Vocabulary;
@@ -178,7 +178,9 @@ impl TextEngine {
             let spare = self.running.iter().filter(|running| running.may_grow()).count();
             let class = self.decoder.length_class(sequence.tokens().len());
             let salt = sequence.salt().filter(|_| class <= 1).map(|salt| salt.of_length_class(class));
-            let admitted = self.kv.admit(salt.as_ref(), sequence.tokens(), spare);
+            let decoder = &self.decoder;
+            let resumable = |blocks: &[BlockId], tokens: usize| decoder.resumable(blocks, tokens);
+            let admitted = self.kv.admit_behind(salt.as_ref(), sequence.tokens(), spare, &resumable);
             match (admitted, self.running.is_empty()) {
                 (Some(mut admission), _) => {
                     if let Some((from, to)) = admission.copy {
@@ -187,6 +189,13 @@ impl TextEngine {
                         if let Err(error) = copied {
                             fatal(&error)?;
                             KvCache::copy_failed(&mut admission.table);
+                            if !can_go_on(&*self.decoder, &admission.table) {
+                                // As if nothing had been found.
+                                self.kv.withdraw(admission.table);
+                                let Some(sequence) = self.waiting.get(at) else { break };
+                                let Some(alone) = self.kv.admit(None, sequence.tokens(), spare) else { break };
+                                admission = alone;
+                            }
                         }
                     }
                     let Some(mut sequence) = self.waiting.remove(at) else { break };
@@ -208,11 +217,13 @@ impl TextEngine {
         Ok(())
     }
 
-    /// Sends sequences back to the queue whose length has got another class: what their blocks hold is of no use to them
-    /// any more.
-    fn leave_classes(&mut self) {
+    /// Sends sequences back to the queue that what their blocks hold is of no use to any more: their length has got another
+    /// class, or the decoder has not kept the state behind them.
+    fn leave_useless(&mut self) {
         for mut running in std::mem::take(&mut self.running) {
-            if self.decoder.length_class(running.tokens().len()) == running.length_class() {
+            let same_class = self.decoder.length_class(running.tokens().len()) == running.length_class();
+            let useful = |(table, _): (&mut BlockTable, &[u32])| can_go_on(&*self.decoder, table);
+            if same_class && running.table().is_none_or(useful) {
                 self.running.push(running);
             } else {
                 release(&mut self.kv, &mut running);
@@ -247,6 +258,13 @@ impl TextEngine {
         self.activity.preempted();
     }
 
+    /// Moves states of blocks that others are used in place of.
+    fn merge(&mut self) {
+        for (from, to) in self.kv.take_merged() {
+            self.decoder.merge(from, to);
+        }
+    }
+
     /// Frees memory when the device has less of it than was planned. Returns whether another try makes sense.
     fn relieve(&mut self) -> bool {
         let dropped = self.kv.drop_cached();
@@ -262,6 +280,7 @@ impl TextEngine {
 
     /// Gives memory of blocks that hold nothing back to the device.
     fn give_back(&mut self) {
+        self.merge();
         let freed = self.kv.take_freed();
         if !freed.is_empty() {
             self.decoder.free(&freed);
@@ -325,8 +344,10 @@ impl TextEngine {
         self.drop_abandoned();
         // Before room is made: those that go on have one token more.
         let masks = self.resume();
-        self.leave_classes();
+        self.merge();
+        self.leave_useless();
         self.make_room();
+        self.merge();
         self.admit()?;
         if self.running.is_empty() {
             return Ok(Progress::Idle);
@@ -454,6 +475,11 @@ impl Engine for TextEngine {
         self.publish();
         outcome
     }
+}
+
+/// Whether a decoder has the state behind a table's tokens, if it needs one.
+fn can_go_on(decoder: &dyn Decoder, table: &BlockTable) -> bool {
+    decoder.resumable(table.blocks(), table.len()) == table.len()
 }
 
 /// Takes a sequence's blocks back; what they hold can be found from now on.

@@ -7,7 +7,7 @@ mod gguf_facts;
 mod layers;
 mod rope;
 
-pub(crate) use base::{Base, Defaults};
+pub(crate) use base::{Base, Defaults, activation};
 pub(crate) use both_formats::Facts;
 pub(crate) use config_facts::ConfigFacts;
 pub(crate) use gguf_facts::GgufFacts;

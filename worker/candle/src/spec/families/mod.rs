@@ -1,22 +1,28 @@
 //! The families of models. Each is a function from facts to a decoder's spec; a file has a family and its close
 //! relatives. To add one: CONTRIBUTING.md.
 
+mod bamba;
 mod cohere;
 mod deepseek;
 mod ernie;
 mod exaone;
 mod experts;
+mod falcon;
 mod gemma;
 mod gemma3n;
 mod glm;
 mod gpt_oss;
 mod granite;
 mod hunyuan;
+mod hybrid;
+mod lfm2;
 mod llama;
 mod mistral;
+mod nemotron;
 mod olmo;
 mod phi;
 mod qwen;
+mod qwen_next;
 mod smollm;
 mod starcoder;
 
@@ -63,6 +69,18 @@ const IN_CONFIG: &[(&[&str], Family)] = &[
     (&["Ernie4_5_MoeForCausalLM", "Ernie4_5_MoeForCausalLM", "ernie4_5_moe"], ernie::ernie4_5_moe),
     (&["HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"], hunyuan::dense),
     (&["HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe"], hunyuan::moe),
+    (&["Qwen3NextForCausalLM", "qwen3_next"], qwen_next::qwen3_next),
+    (&["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration", "qwen3_5_text", "qwen3_5"], qwen_next::qwen3_5),
+    (
+        &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", "qwen3_5_moe"],
+        qwen_next::qwen3_5_moe,
+    ),
+    (&["GraniteMoeHybridForCausalLM", "granitemoehybrid"], granite::granite_hybrid),
+    (&["BambaForCausalLM", "bamba"], bamba::bamba),
+    (&["FalconH1ForCausalLM", "falcon_h1"], falcon::falcon_h1),
+    (&["NemotronHForCausalLM", "nemotron_h"], nemotron::nemotron_h),
+    (&["Lfm2ForCausalLM", "lfm2"], lfm2::lfm2),
+    (&["Lfm2MoeForCausalLM", "lfm2_moe"], lfm2::lfm2_moe),
 ];
 
 /// Names of architectures in GGUF files.
@@ -97,6 +115,15 @@ const IN_GGUF: &[(&str, Family)] = &[
     ("ernie4_5-moe", ernie::ernie4_5_moe),
     ("hunyuan-dense", hunyuan::dense),
     ("hunyuan-moe", hunyuan::moe),
+    ("qwen3next", qwen_next::qwen3_next),
+    ("qwen35", qwen_next::qwen3_5),
+    ("qwen35moe", qwen_next::qwen3_5_moe),
+    ("granitehybrid", granite::granite_hybrid),
+    ("falcon-h1", falcon::falcon_h1),
+    ("nemotron_h", nemotron::nemotron_h),
+    ("nemotron_h_moe", nemotron::nemotron_h),
+    ("lfm2", lfm2::lfm2),
+    ("lfm2moe", lfm2::lfm2_moe),
 ];
 
 /// The family of a class or a `model_type` of `config.json`.

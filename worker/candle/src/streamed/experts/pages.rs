@@ -44,7 +44,7 @@ struct StoredPage {
 pub(super) fn experts_of(spec: &DecoderSpec, layer: usize) -> Option<&ExpertsSpec> {
     match &spec.layers.get(layer)?.feed_forward {
         FeedForward::Experts(experts) => Some(experts),
-        FeedForward::Gated(_) | FeedForward::Plain(_) => None,
+        FeedForward::Gated(_) | FeedForward::Plain(_) | FeedForward::None => None,
     }
 }
 
