@@ -32,6 +32,8 @@ pub const GGUF_ARCHITECTURES: &[&str] = &[
     "ernie4_5-moe",
     "hunyuan-dense",
     "hunyuan-moe",
+    "lfm2",
+    "lfm2moe",
 ];
 
 /// Names in `config.json`, in `architectures`.
@@ -73,4 +75,6 @@ pub const CONFIG_ARCHITECTURES: &[&str] = &[
     "Ernie4_5_MoeForCausalLM",
     "HunYuanDenseV1ForCausalLM",
     "HunYuanMoEV1ForCausalLM",
+    "Lfm2ForCausalLM",
+    "Lfm2MoeForCausalLM",
 ];

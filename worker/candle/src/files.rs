@@ -325,9 +325,10 @@ impl ModelFiles {
             // Of parts whose columns lie one behind the other, the first of these are meant.
             found.first_rows(shape.first().copied().unwrap_or(0));
         }
-        // Dimensions of 1 have no effect.
+        // Dimensions of 1 have no effect, and neither has the division of a list into groups.
         let long = |shape: &[usize]| shape.iter().copied().filter(|length| *length != 1).collect::<Vec<_>>();
-        if found.shape != *shape && long(&found.shape) == long(shape) {
+        let grouped = shape.len() == 1 && found.shape.iter().product::<usize>() == shape[0];
+        if found.shape != *shape && (grouped || long(&found.shape) == long(shape)) {
             found.shape.clone_from(shape);
         }
         Ok(found)

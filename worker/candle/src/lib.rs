@@ -23,9 +23,9 @@ pub use error::{KvTypeUnavailable, LoadError, ModelError};
 pub use load::{load, load_over, load_with};
 pub use plan::options::{DecoderLoadOptions, DeviceOptions};
 pub use spec::{
-    Activation, AttentionBias, AttentionSpec, ConfigJsonError, DecoderSpec, ExpertGroups, ExpertsSpec, Factors,
-    FeedForward, GgufSpecError, GroupWorth, LatentProducts, LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormOrder,
-    NormPlaces, NormSpec, QueryKeyNorm, RopePlanes, RopeScaling, RopeSpec, RouterSpec, SharedExpert, Spelling,
-    Weighting,
+    Activation, AttentionBias, AttentionSpec, ConfigJsonError, DecoderSpec, DeltaNetSpec, ExpertGroups, ExpertsSpec,
+    Factors, FeedForward, GatedNorm, GgufSpecError, GroupWorth, KeySharing, LatentProducts, LatentSpec, LayerSpec,
+    MambaSpec, Mixer, MlpSpec, NormKind, NormOrder, NormPlaces, NormSpec, QueryKeyNorm, RopePlanes, RopeScaling,
+    RopeSpec, RouterSpec, SharedExpert, ShortConvSpec, Spelling, StoredDecay, Weighting,
 };
 pub use streamed::index::{IndexError, IndexOrder, write_layer_index};

@@ -31,7 +31,7 @@ fn blocks(numbers: &[u32]) -> Vec<BlockId> {
 }
 
 fn step<'a>(blocks: &'a [BlockId], past: usize, tokens: &'a [u32]) -> DecoderStep<'a> {
-    DecoderStep { blocks, past, length: past + tokens.len(), tokens, logits: Logits::Last }
+    DecoderStep { blocks, past, length: past + tokens.len(), shared: 0, tokens, logits: Logits::Last }
 }
 
 /// A decoder whose keys and values have this type.
@@ -184,8 +184,14 @@ fn en_2_logits_with_eight_bits_are_within_a_hundredth_of_their_range() {
     let tokens: Vec<u32> = (0..100).map(|at| (at * 41 + 3) % 128).collect();
     for model in golden() {
         let logits = |kind| {
-            let step =
-                DecoderStep { blocks: &table, past: 0, length: tokens.len(), tokens: &tokens, logits: Logits::All };
+            let step = DecoderStep {
+                blocks: &table,
+                past: 0,
+                length: tokens.len(),
+                shared: 0,
+                tokens: &tokens,
+                logits: Logits::All,
+            };
             load_as(&model, kind).forward(&[step]).unwrap().remove(0)
         };
         let exact = logits(KvCacheType::F32);

@@ -3,6 +3,9 @@
 //!
 //! A decoder knows blocks of keys and values, no sequences. The engine has the table of each sequence's blocks, and so
 //! shares blocks between sequences, drops and reuses them (`crate::kv`).
+//!
+//! Some models also have a state of each sequence, which every token changes. A decoder keeps states beside blocks, at
+//! the ends of some prefixes only: a sequence can go on only from these ([`Decoder::resumable`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,6 +27,8 @@ pub struct DecoderInfo {
     pub context_length: usize,
     /// Bytes of keys and values for one token of one sequence.
     pub kv_bytes_per_token: usize,
+    /// Bytes of a sequence's state beside its blocks; 0 for models that have none.
+    pub state_bytes: usize,
     /// The most blocks that there is memory for; `usize::MAX` without a limit.
     pub kv_blocks: usize,
     /// Bytes of weights held.
@@ -43,6 +48,9 @@ pub struct DecoderStep<'a> {
     /// The tokens that the sequence is known to have, those of later steps included: the whole prompt, of a prompt in
     /// pieces. At least as many as behind this step. All tokens of a sequence are computed by one class of lengths.
     pub length: usize,
+    /// The first tokens that the sequence shares with an earlier one. Others may begin with them too, so that a state
+    /// behind them is worth keeping.
+    pub shared: usize,
     /// The new tokens: a piece of prompt, or the one token sampled last. Never empty.
     pub tokens: &'a [u32],
     /// The rows of logits that the engine will read.
@@ -100,6 +108,15 @@ pub trait Decoder: Send {
     fn length_class(&self, _length: usize) -> usize {
         0
     }
+
+    /// The most of the first `tokens` tokens in these blocks that a sequence can go on behind. Models without states go
+    /// on behind any token.
+    fn resumable(&self, _blocks: &[BlockId], tokens: usize) -> usize {
+        tokens
+    }
+
+    /// The tokens that `from` holds are in `to` as well, which is used in its place from now on: states move there.
+    fn merge(&mut self, _from: BlockId, _to: BlockId) {}
 
     /// Copies all that a block holds to another one.
     fn copy(&mut self, from: BlockId, to: BlockId) -> Result<(), DecoderError>;

@@ -88,6 +88,7 @@ impl FakeDecoder {
             vocab_size: 262,
             context_length,
             kv_bytes_per_token: 8,
+            state_bytes: 0,
             kv_blocks: usize::MAX,
             weight_bytes: 1_000,
             workspace_bytes: 0,

@@ -15,6 +15,7 @@ pub struct PlaceUse {
     weight_bytes: u64,
     host_bytes: u64,
     kv_bytes_per_token: usize,
+    state_bytes: usize,
     kv_bytes: AtomicU64,
     received: AtomicU64,
     received_bytes: AtomicU64,
@@ -33,7 +34,7 @@ pub struct PlaceReport {
     pub weight_bytes: u64,
     /// Bytes of host memory that weights pass through or are held in; 0 where its memory is the host's.
     pub host_bytes: u64,
-    /// Bytes of keys and values on it now.
+    /// Bytes of keys, values and states of sequences on it now.
     pub kv_bytes: u64,
     /// The number of copies of activations to it from the previous device.
     pub received: u64,
@@ -42,12 +43,13 @@ pub struct PlaceReport {
 }
 
 impl PlaceUse {
-    /// The use of a device before any step. `kv_bytes_per_token` is that of its own layers.
+    /// The use of a device before any step. The bytes of a token's keys and values, and those of a sequence's state, are
+    /// of its own layers.
     pub fn new(
         device: DeviceId,
         layers: Range<usize>,
         (weight_bytes, host_bytes): (u64, u64),
-        kv_bytes_per_token: usize,
+        (kv_bytes_per_token, state_bytes): (usize, usize),
     ) -> Self {
         Self {
             device,
@@ -55,6 +57,7 @@ impl PlaceUse {
             weight_bytes,
             host_bytes,
             kv_bytes_per_token,
+            state_bytes,
             kv_bytes: AtomicU64::new(0),
             received: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
@@ -66,9 +69,10 @@ impl PlaceUse {
         self.kv_bytes_per_token
     }
 
-    /// Notes for how many tokens in all there is room.
-    pub fn holds_tokens(&self, tokens: usize) {
-        self.kv_bytes.store((tokens * self.kv_bytes_per_token) as u64, Ordering::Relaxed);
+    /// Notes for how many tokens in all there is room, and how many states are kept.
+    pub fn holds(&self, tokens: usize, states: usize) {
+        let held = tokens * self.kv_bytes_per_token + states * self.state_bytes;
+        self.kv_bytes.store(held as u64, Ordering::Relaxed);
     }
 
     /// Counts a copy of activations from the previous device.

@@ -1,5 +1,5 @@
 //! The one decoder: runs a [`DecoderSpec`] over layers from any source, for several sequences at once. Keeps the
-//! blocks of keys and values; knows no file and no sampling.
+//! blocks of keys and values, and the states of sequences; knows no file and no sampling.
 
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use crate::layers::kv::KvHome;
 use crate::layers::kv::{KvStore, StepKv};
 use crate::layers::linear::Linear;
 use crate::layers::norm::Norm;
+use crate::layers::states::{StateLayout, StateLimits, StateStore, StepStates};
 use crate::layers::step::{SpanLength, StepContext, StepShape};
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
@@ -32,6 +33,7 @@ pub(crate) struct SpecDecoder {
     places: Arc<[PlaceUse]>,
     monitor: Option<Arc<Monitor>>,
     kv: KvStore,
+    states: StateStore,
 }
 
 /// The sizes that a decoder keeps to.
@@ -39,6 +41,8 @@ pub(crate) struct DecoderLimits {
     pub(crate) context_length: usize,
     /// Blocks of keys and values that there is memory for.
     pub(crate) kv_blocks: usize,
+    /// States of sequences that are kept.
+    pub(crate) states: StateLimits,
     /// Bytes of a step's own values on each device.
     pub(crate) workspace_bytes: u64,
 }
@@ -54,19 +58,22 @@ pub(crate) struct DecoderEnds {
 impl SpecDecoder {
     /// `stages` cover all layers in order.
     pub(crate) fn new(spec: DecoderSpec, limits: DecoderLimits, ends: DecoderEnds, stages: Vec<Stage>) -> Self {
-        let DecoderLimits { context_length, kv_blocks, workspace_bytes } = limits;
+        let DecoderLimits { context_length, kv_blocks, states, workspace_bytes } = limits;
+        let layout = StateLayout::new(&spec);
         let places: Arc<[PlaceUse]> = stages.iter().map(|stage| stage.place(&spec)).collect();
         let info = DecoderInfo {
             vocab_size: spec.vocab,
             context_length,
             kv_bytes_per_token: places.iter().map(PlaceUse::kv_bytes_per_token).sum(),
+            state_bytes: layout.bytes(0..spec.layers.len()),
             kv_blocks,
             weight_bytes: stages.iter().map(|stage| stage.weight_bytes).sum(),
             workspace_bytes,
         };
         let (shape, monitor) = (StepShape::of(&spec), monitor_over(&stages));
         let kv = store_for(&spec, &stages);
-        Self { info, spec, shape, ends, stages, places, monitor, kv }
+        let states = StateStore::new(layout, states);
+        Self { info, spec, shape, ends, stages, places, monitor, kv, states }
     }
 
     /// The same with keys and values in tensors on every device, as on one with memory of its own.
@@ -80,7 +87,7 @@ impl SpecDecoder {
     /// Publishes the room of keys and values to observers.
     fn note_room(&self) {
         for (stage, place) in self.stages.iter().zip(self.places.iter()) {
-            place.holds_tokens(self.kv.room(stage.layers.start));
+            place.holds(self.kv.room(stage.layers.clone()), self.states.len());
         }
     }
 
@@ -106,6 +113,7 @@ impl SpecDecoder {
     fn run_layers(
         &mut self,
         batch: &[DecoderStep<'_>],
+        states: &mut StepStates,
         stop: &(dyn Fn() -> bool + Sync),
     ) -> std::result::Result<Tensor, DecoderError> {
         let fail = |error| device::failure(&error);
@@ -130,8 +138,9 @@ impl SpecDecoder {
             let WeightTarget { device, dtype, .. } = &stage.target;
             let context = StepContext::new(&lengths, &self.shape, *dtype, (device, stage.home));
             let context = context.map_err(fail)?;
-            kv.enter(stage.layers.start).map_err(fail)?;
-            let mut step = StretchStep { layers: stage.layers.clone(), kv: &mut kv, context: &context, stop };
+            kv.enter(stage.layers.clone()).map_err(fail)?;
+            let layers = stage.layers.clone();
+            let mut step = StretchStep { layers, kv: &mut kv, states: &mut *states, context: &context, stop };
             let rows = rows.map_err(fail)?;
             // On one of the threads that share the products. From outside, each of some hundred products would put this
             // thread to sleep and wake it again. A device has a thread of its own and keeps it.
@@ -209,14 +218,19 @@ impl Decoder for SpecDecoder {
         }
         self.check(batch)?;
         let on_cpu = self.stages.iter().all(|stage| stage.target.device.is_cpu());
+        let mut states = self.states.begin(batch)?;
         let mut compute = || {
-            let x = self.run_layers(batch, stop)?;
+            let x = self.run_layers(batch, &mut states, stop)?;
             let logits = self.logits(batch, &x).map_err(|error| device::failure(&error))?;
             self.stages.iter_mut().for_each(|stage| stage.stretch.end_step());
             Ok(logits)
         };
         // As each stretch does, and with it everything around.
         let result = if on_cpu { rayon::scope(|_| compute()) } else { compute() };
+        match result {
+            Ok(_) => self.states.commit(states),
+            Err(_) => self.states.abandon(states),
+        }
         self.note_room();
         result
     }
@@ -226,14 +240,26 @@ impl Decoder for SpecDecoder {
         self.spec.ropes.iter().map(|rope| rope.scaling.length_class(length)).max().unwrap_or(0)
     }
 
+    fn resumable(&self, blocks: &[BlockId], tokens: usize) -> usize {
+        self.states.resumable(blocks, tokens)
+    }
+
+    fn merge(&mut self, from: BlockId, to: BlockId) {
+        self.states.merge(from, to);
+    }
+
     fn copy(&mut self, from: BlockId, to: BlockId) -> std::result::Result<(), DecoderError> {
         let copied = self.kv.copy(from, to).map_err(|error| device::failure(&error));
+        if copied.is_ok() {
+            self.states.copy(from, to);
+        }
         self.note_room();
         copied
     }
 
     fn free(&mut self, blocks: &[BlockId]) {
         self.kv.free(blocks);
+        self.states.free(blocks);
         self.note_room();
         self.stages.iter().for_each(|stage| device::trim(&stage.target.device));
     }

@@ -13,6 +13,8 @@ use crate::decoder::source::LayerSource;
 use crate::device;
 use crate::layers::kv;
 use crate::layers::kv::{KvHome, StepKv};
+use crate::layers::layer::LayerMemory;
+use crate::layers::states::{StateLayout, StepStates};
 use crate::layers::step::StepContext;
 use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
@@ -43,7 +45,8 @@ impl Stage {
     /// The stage's place as reports show it.
     pub(crate) fn place(&self, spec: &DecoderSpec) -> PlaceUse {
         let per_token = kv::bytes_per_token(spec, self.layers.clone(), &self.target);
-        PlaceUse::new(self.name.clone(), self.layers.clone(), (self.weight_bytes, self.host_bytes), per_token)
+        let state = StateLayout::new(spec).bytes(self.layers.clone());
+        PlaceUse::new(self.name.clone(), self.layers.clone(), (self.weight_bytes, self.host_bytes), (per_token, state))
     }
 }
 
@@ -53,6 +56,7 @@ pub(crate) struct StretchStep<'a, 's> {
     pub(crate) layers: Range<usize>,
     /// The sequences, with room for the step's tokens.
     pub(crate) kv: &'a mut StepKv<'s>,
+    pub(crate) states: &'a mut StepStates,
     pub(crate) context: &'a StepContext,
     /// Asked between layers.
     pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
@@ -81,7 +85,8 @@ impl<S: LayerSource> Stretch for S {
                 return Err(DecoderError::Interrupted);
             }
             let layer = self.layer(index, &step.stop)?;
-            x = layer.forward(&x, step.kv.layer(index), step.context).map_err(|error| device::failure(&error))?;
+            let memory = LayerMemory { kv: step.kv.layer(index), states: step.states.layer(index) };
+            x = layer.forward(&x, memory, step.context).map_err(|error| device::failure(&error))?;
         }
         Ok(x)
     }

@@ -62,6 +62,8 @@ impl KvHome {
 
 /// Where a layer's keys and values lie.
 enum LayerStore {
+    /// The layer has none.
+    None,
     /// At this place in each block in the host's memory.
     Host { offset: usize, shape: PageShape },
     /// In tensors of their own.
@@ -87,14 +89,16 @@ struct LayerKvShape {
 }
 
 impl LayerKvShape {
-    fn of(mixer: &Mixer) -> Self {
+    /// None for a layer without attention.
+    fn of(mixer: &Mixer) -> Option<Self> {
         match mixer {
             Mixer::Attention(AttentionSpec { kv_heads, head_dim, .. }) => {
-                Self { kv_heads: *kv_heads, head_dim: *head_dim, values: KvValues::Apart(*head_dim) }
+                Some(Self { kv_heads: *kv_heads, head_dim: *head_dim, values: KvValues::Apart(*head_dim) })
             }
             Mixer::Latent(latent) => {
-                Self { kv_heads: 1, head_dim: latent.key_dim(), values: KvValues::InKeys(latent.rank) }
+                Some(Self { kv_heads: 1, head_dim: latent.key_dim(), values: KvValues::InKeys(latent.rank) })
             }
+            Mixer::ShortConv(_) | Mixer::DeltaNet(_) | Mixer::Mamba(_) => None,
         }
     }
 
@@ -136,7 +140,7 @@ impl KvStore {
     pub(crate) fn new<'t>(spec: &DecoderSpec, targets: impl Iterator<Item = (KvHome, &'t WeightTarget)>) -> Self {
         let mut host_bytes = 0;
         let store = |(layer, (home, target)): (&LayerSpec, (KvHome, &WeightTarget))| {
-            let shape = LayerKvShape::of(&layer.mixer);
+            let Some(shape) = LayerKvShape::of(&layer.mixer) else { return LayerStore::None };
             if home == KvHome::Tensors {
                 return LayerStore::Device(DeviceStore {
                     device: target.device.clone(),
@@ -240,13 +244,20 @@ impl KvStore {
         }
     }
 
-    /// Tokens that a layer has memory for.
-    pub(crate) fn room(&self, layer: usize) -> usize {
-        match self.layers.get(layer) {
-            Some(LayerStore::Host { .. }) => self.held.len() * BLOCK_TOKENS,
-            Some(LayerStore::Device(store)) => store.room() * BLOCK_TOKENS,
-            None => 0,
+    /// Tokens that layers of one device have memory for.
+    pub(crate) fn room(&self, layers: Range<usize>) -> usize {
+        match self.device_store(layers) {
+            Some(store) => store.room() * BLOCK_TOKENS,
+            None => self.held.len() * BLOCK_TOKENS,
         }
+    }
+
+    /// The first of some layers whose keys and values are tensors.
+    fn device_store(&self, layers: Range<usize>) -> Option<&DeviceStore> {
+        self.layers.get(layers)?.iter().find_map(|layer| match layer {
+            LayerStore::Device(store) => Some(store),
+            LayerStore::Host { .. } | LayerStore::None => None,
+        })
     }
 
     /// Makes room for these blocks. Keeps what is there, and on an error it is as it was.
@@ -304,12 +315,9 @@ impl DeviceStore {
 }
 
 impl StepKv<'_> {
-    /// The layers that follow, from this one on, are on one device.
-    pub(crate) fn enter(&mut self, layer: usize) -> Result<()> {
-        let device = match self.store.layers.get(layer) {
-            Some(LayerStore::Device(store)) => Some(&store.device),
-            Some(LayerStore::Host { .. }) | None => None,
-        };
+    /// The layers that follow, on one device.
+    pub(crate) fn enter(&mut self, layers: Range<usize>) -> Result<()> {
+        let device = self.store.device_store(layers).map(|store| &store.device);
         for sequence in &mut self.sequences {
             let scattered = device.filter(|_| first_run(&sequence.blocks) < sequence.blocks.len());
             sequence.places = scattered.map(|device| sequence.places_on(device)).transpose()?;
@@ -355,6 +363,7 @@ impl SequenceKv {
                 let (blocks, places) = (self.blocks.as_slice(), self.places.as_ref());
                 Some(LayerKv::Device(DeviceKv { keys, values, blocks, places }))
             }
+            LayerStore::None => None,
         }
     }
 
@@ -446,7 +455,7 @@ pub(crate) fn bytes_of_layers(spec: &DecoderSpec, layers: Range<usize>, target: 
 /// Bytes of keys and values for one token in some layers.
 pub(crate) fn bytes_per_token(spec: &DecoderSpec, layers: Range<usize>, target: &WeightTarget) -> usize {
     let of_layer = |layer: &LayerSpec| {
-        let LayerKvShape { kv_heads, head_dim, values } = LayerKvShape::of(&layer.mixer);
+        let Some(LayerKvShape { kv_heads, head_dim, values }) = LayerKvShape::of(&layer.mixer) else { return 0 };
         kv_heads * (target.cached.bytes_of(head_dim) + target.cached.bytes_of(values.apart()))
     };
     spec.layers.get(layers).unwrap_or_default().iter().map(of_layer).sum()

@@ -5,12 +5,16 @@ use candle_core::{Result, Tensor};
 
 use crate::error::ModelError;
 use crate::layers::attention::Attention;
+use crate::layers::delta_net::DeltaNet;
 use crate::layers::experts::Experts;
 use crate::layers::kv::LayerKv;
 use crate::layers::latent::Latent;
+use crate::layers::mamba::Mamba;
 use crate::layers::mlp::Mlp;
 use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::Norm;
+use crate::layers::short_conv::ShortConv;
+use crate::layers::states::LayerState;
 use crate::layers::step::StepContext;
 use crate::spec::tensors::{self, MIXER_NORM, MIXER_POST_NORM, MLP_NORM, MLP_POST_NORM};
 use crate::spec::{DecoderSpec, FeedForward, LayerSpec, Mixer, NormPlaces};
@@ -30,6 +34,15 @@ pub(crate) struct Layer {
 enum LayerMixer {
     Attention(Attention),
     Latent(Latent),
+    ShortConv(ShortConv),
+    DeltaNet(DeltaNet),
+    Mamba(Mamba),
+}
+
+/// What a layer keeps of the sequences of a step. Parts that a layer does not have are empty.
+pub(crate) struct LayerMemory<'a> {
+    pub(crate) kv: Vec<LayerKv<'a>>,
+    pub(crate) states: Vec<LayerState<'a>>,
 }
 
 enum LayerMlp {
@@ -59,6 +72,9 @@ impl Layer {
                     LayerMixer::Attention(Attention::read(parts, attention, spec.norm, index)?)
                 }
                 Mixer::Latent(latent) => LayerMixer::Latent(Latent::read(parts, latent, index)?),
+                Mixer::ShortConv(conv) => LayerMixer::ShortConv(ShortConv::read(parts, conv, index)?),
+                Mixer::DeltaNet(net) => LayerMixer::DeltaNet(DeltaNet::read(parts, net, index)?),
+                Mixer::Mamba(mamba) => LayerMixer::Mamba(Mamba::read(parts, mamba, index)?),
             },
             mlp_norms,
             mlp: match feed_forward {
@@ -71,13 +87,16 @@ impl Layer {
         })
     }
 
-    /// `[rows, hidden]` → `[rows, hidden]`; `kv` has this layer's part of every sequence of the step.
-    pub(crate) fn forward(&self, x: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
+    /// `[rows, hidden]` → `[rows, hidden]`; `memory` has this layer's part of every sequence of the step.
+    pub(crate) fn forward(&self, x: &Tensor, memory: LayerMemory<'_>, step: &StepContext) -> Result<Tensor> {
         let [before, behind] = &self.mixer_norms;
         let input = normed(before, x)?;
         let mixed = match &self.mixer {
-            LayerMixer::Attention(attention) => attention.forward(&input, kv, step)?,
-            LayerMixer::Latent(latent) => latent.forward(&input, kv, step)?,
+            LayerMixer::Attention(attention) => attention.forward(&input, memory.kv, step)?,
+            LayerMixer::Latent(latent) => latent.forward(&input, memory.kv, step)?,
+            LayerMixer::ShortConv(conv) => conv.forward(&input, memory.states, step)?,
+            LayerMixer::DeltaNet(net) => net.forward(&input, memory.states, step)?,
+            LayerMixer::Mamba(mamba) => mamba.forward(&input, memory.states, step)?,
         };
         let mixed = self.scaled(normed(behind, &mixed)?)?;
         if self.places == NormPlaces::Parallel {

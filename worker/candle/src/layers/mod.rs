@@ -1,17 +1,22 @@
-//! A transformer's layers: attention, feed-forward, norms, positions, and the keys and values beside them. Knows no
-//! files.
+//! A transformer's layers: attention, parts with states, feed-forward, norms, positions, and the keys, values and states
+//! beside them. Knows no files.
 
 mod activation;
 mod attend;
 mod attention;
+mod delta_net;
 mod experts;
 pub(crate) mod kv;
 mod latent;
 pub(crate) mod layer;
 pub(crate) mod linear;
+mod mamba;
 mod mlp;
 pub(crate) mod named_weights;
 pub(crate) mod norm;
+mod recurrent;
 pub(crate) mod rope;
 mod router;
+mod short_conv;
+pub(crate) mod states;
 pub(crate) mod step;

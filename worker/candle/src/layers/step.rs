@@ -100,6 +100,7 @@ impl StepShape {
             let (count, window) = match &layer.mixer {
                 Mixer::Attention(attention) => (attention.heads, attention.window),
                 Mixer::Latent(latent) => (latent.heads, None),
+                Mixer::ShortConv(_) | Mixer::DeltaNet(_) | Mixer::Mamba(_) => continue,
             };
             heads = heads.max(count);
             if !windows.contains(&window) {

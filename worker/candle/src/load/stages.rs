@@ -10,8 +10,9 @@ use crate::device;
 use crate::error::ModelError;
 use crate::layers::kv::{self, KvHome};
 use crate::layers::layer::Layer;
+use crate::layers::states::{StateLayout, StateLimits};
 use crate::plan::checked_model::CheckedModel;
-use crate::plan::needs::{context, kept_tokens, wanted, workspace};
+use crate::plan::needs::{context, kept_tokens, state_distance, states, wanted, workspace};
 use crate::plan::options::DecoderLoadOptions;
 use crate::plan::part::DevicePart;
 use crate::read::reader::WeightReader;
@@ -84,27 +85,41 @@ pub(crate) fn read<'a>(
         let nowhere = ModelError::Device(DecoderError::Step("no device was named".to_owned()));
         return Err((0, StageFailure::Model(nowhere)));
     };
+    let (kv_blocks, states) = kept(&spec, parts, &stages, options);
     let limits = DecoderLimits {
         context_length: context(&spec, options.context_length),
-        kv_blocks: kv_blocks(&spec, parts, &stages, options),
+        kv_blocks,
+        states,
         workspace_bytes: workspace(&spec),
     };
     Ok(SpecDecoder::new(spec, limits, DecoderEnds { embedding, norm, head }, stages))
 }
 
 /// The blocks of keys and values that there is memory for: as many as all sequences need, or as many as fit beside the
-/// weights on every device. One sequence always fits, even where that takes more than was given.
-fn kv_blocks(spec: &DecoderSpec, parts: &[DevicePart], stages: &[Stage], options: &DecoderLoadOptions) -> usize {
-    let Some(sequences) = options.max_concurrent else { return usize::MAX };
+/// weights on every device. One sequence always fits, even where that takes more than was given. States of sequences
+/// take their part of the memory, and are kept beside as many blocks.
+fn kept(
+    spec: &DecoderSpec,
+    parts: &[DevicePart],
+    stages: &[Stage],
+    options: &DecoderLoadOptions,
+) -> (usize, StateLimits) {
+    let block = |stage: &Stage| kv::bytes_of_layers(spec, stage.layers.clone(), &stage.target, BLOCK_TOKENS);
+    let every = state_distance(spec, stages.iter().map(block).sum());
+    let Some(sequences) = options.max_concurrent.map(|sequences| sequences.max(1) as usize) else {
+        return (usize::MAX, StateLimits { every, ..StateLimits::UNBOUNDED });
+    };
     let one = kept_tokens(spec, options).div_ceil(BLOCK_TOKENS);
-    let all = one.saturating_mul(sequences.max(1) as usize);
+    let all = one.saturating_mul(sequences);
     let fits = |(part, stage): (&DevicePart, &Stage)| {
         let given = part.place.budget.min(part.place.share);
         let left = given.saturating_sub(stage.weight_bytes).saturating_sub(workspace(spec));
-        let block = kv::bytes_of_layers(spec, stage.layers.clone(), &stage.target, BLOCK_TOKENS);
-        usize::try_from(left / (block as u64).max(1)).unwrap_or(usize::MAX)
+        let left = left.saturating_sub(states(spec, stage.layers.clone(), sequences));
+        let state = StateLayout::new(spec).bytes(stage.layers.clone()).div_ceil(every);
+        usize::try_from(left / ((block(stage) + state) as u64).max(1)).unwrap_or(usize::MAX)
     };
-    parts.iter().zip(stages).map(fits).fold(all, usize::min).max(one)
+    let blocks = parts.iter().zip(stages).map(fits).fold(all, usize::min).max(one);
+    (blocks, StateLimits { most: 2 * sequences + blocks / every, every })
 }
 
 /// The host's memory for devices that stream through it. Each device in turn may use an even share of the bytes that

@@ -28,7 +28,9 @@ pub(crate) fn cut(
         .map(|layer| plan.layer_bytes(spec, files, &first.target, layer))
         .collect::<Result<Vec<u64>, _>>()?;
     let kept = needs::kept_tokens(spec, options);
-    let kv = kv::bytes_of_layers(spec, 0..spec.layers.len(), &first.target, kept) as u64;
+    let all_layers = 0..spec.layers.len();
+    let kv = kv::bytes_of_layers(spec, all_layers.clone(), &first.target, kept) as u64;
+    let kv = kv.saturating_add(needs::states(spec, all_layers, 1));
     let workspace = if places.len() > 1 { needs::workspace(spec) } else { 0 };
     let all = MemoryNeeds { layers, ends: embedding + norm + head, kv, workspace };
     // A tensor that is both embedding and head is on the first and on the last device.

@@ -1,14 +1,19 @@
 //! Memory that a model needs on a device beside its weights, and whether its layers have to be streamed for it.
 
+use std::ops::Range;
+
 use model_boss_protocol::ResidencyMode;
 
 use crate::layers::kv;
+use crate::layers::states::StateLayout;
 use crate::plan::options::DecoderLoadOptions;
 use crate::plan::part::DevicePart;
 use crate::spec::DecoderSpec;
 
 /// The default context that memory is reserved for. Models with a very long context are rarely given long prompts.
 const USUAL_CONTEXT: usize = 4096;
+/// The most blocks between states inside of a sequence.
+const FARTHEST_STATE: usize = 128;
 /// Rows that a step of a long prompt computes at once. Each of them needs some values of the model's width.
 const ROWS: u64 = 512;
 const ROW_VALUES: u64 = 16;
@@ -20,6 +25,7 @@ const PROCESS: u64 = 32 << 20;
 pub(crate) fn wanted(spec: &DecoderSpec, part: &DevicePart, options: &DecoderLoadOptions) -> bool {
     let target = &part.place.target;
     let one = kv::bytes_of_layers(spec, part.layers.clone(), target, kept_tokens(spec, options)) as u64;
+    let one = one.saturating_add(states(spec, part.layers.clone(), 1));
     match options.residency.mode {
         ResidencyMode::Stream => true,
         ResidencyMode::Resident => false,
@@ -29,6 +35,20 @@ pub(crate) fn wanted(spec: &DecoderSpec, part: &DevicePart, options: &DecoderLoa
             (target.device.is_cpu() || target.device.is_cuda()) && needs > part.place.budget
         }
     }
+}
+
+/// Bytes of the states of some sequences in some layers. Each has the one behind its past, the one that a step computes,
+/// and one that others can begin behind.
+pub(crate) fn states(spec: &DecoderSpec, layers: Range<usize>, sequences: usize) -> u64 {
+    let of_each = StateLayout::new(spec).bytes(layers).saturating_mul(3);
+    of_each.saturating_mul(sequences) as u64
+}
+
+/// Blocks from one state that is kept inside of a sequence to the next: states take at most a quarter of what keys and
+/// values take. `block` are the bytes of those.
+pub(crate) fn state_distance(spec: &DecoderSpec, block: usize) -> usize {
+    let state = StateLayout::new(spec).bytes(0..spec.layers.len());
+    state.saturating_mul(4).div_ceil(block.max(1)).clamp(1, FARTHEST_STATE)
 }
 
 /// Tokens of a sequence that memory is reserved for.

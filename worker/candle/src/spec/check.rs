@@ -2,11 +2,16 @@
 
 use crate::spec::facts::FactError;
 use crate::spec::{
-    AttentionSpec, DecoderSpec, ExpertsSpec, FeedForward, LatentSpec, LayerSpec, Mixer, MlpSpec, RopeScaling,
+    AttentionSpec, DecoderSpec, DeltaNetSpec, ExpertsSpec, FeedForward, LatentSpec, LayerSpec, MambaSpec, Mixer,
+    MlpSpec, RopeScaling,
 };
 
 /// The largest accepted width, count or vocabulary. It keeps the product of any two of them far from overflow.
 const LARGEST: usize = 1 << 24;
+
+/// The largest accepted number of heads with states, and width of each; and of the tokens that a convolution sees.
+const MOST_HEADS: usize = 1 << 14;
+const MOST_TAPS: usize = 1 << 8;
 
 /// The largest accepted number of layers, and of experts in each. Real models have some hundred of either.
 pub(crate) const MOST_LAYERS: usize = 1 << 12;
@@ -48,6 +53,12 @@ fn check_layer(spec: &DecoderSpec, layer: &LayerSpec) -> Result<(), FactError> {
     match &layer.mixer {
         Mixer::Attention(attention) => check_attention(spec, attention)?,
         Mixer::Latent(latent) => check_latent(spec, latent)?,
+        Mixer::ShortConv(conv) => {
+            size("the width of a convolution", conv.width, LARGEST)?;
+            size("the taps of a convolution", conv.taps, MOST_TAPS)?;
+        }
+        Mixer::DeltaNet(net) => check_delta_net(net)?,
+        Mixer::Mamba(mamba) => check_mamba(mamba)?,
     }
     match &layer.feed_forward {
         FeedForward::Gated(mlp) | FeedForward::Plain(mlp) => check_mlp(mlp),
@@ -87,6 +98,41 @@ fn check_latent(spec: &DecoderSpec, latent: &LatentSpec) -> Result<(), FactError
     }
     check_scale(latent.scale)?;
     check_rope(spec, latent.rope, rope_dim)
+}
+
+fn check_delta_net(net: &DeltaNetSpec) -> Result<(), FactError> {
+    let DeltaNetSpec { key_heads, value_heads, key_dim, value_dim, taps, .. } = *net;
+    for (name, value) in [
+        ("linear_num_key_heads", key_heads),
+        ("linear_num_value_heads", value_heads),
+        ("linear_key_head_dim", key_dim),
+        ("linear_value_head_dim", value_dim),
+    ] {
+        size(name, value, MOST_HEADS)?;
+    }
+    size("linear_conv_kernel_dim", taps, MOST_TAPS)?;
+    if !value_heads.is_multiple_of(key_heads) {
+        return Err(inconsistent(format!("{value_heads} value heads cannot share {key_heads} key heads evenly")));
+    }
+    Ok(())
+}
+
+fn check_mamba(mamba: &MambaSpec) -> Result<(), FactError> {
+    let MambaSpec { heads, head_dim, groups, state_dim, taps, .. } = *mamba;
+    for (name, value) in
+        [("mamba_n_heads", heads), ("mamba_d_head", head_dim), ("mamba_n_groups", groups), ("mamba_d_state", state_dim)]
+    {
+        size(name, value, MOST_HEADS)?;
+    }
+    size("mamba_d_conv", taps, MOST_TAPS)?;
+    if !heads.is_multiple_of(groups) {
+        return Err(inconsistent(format!("{heads} heads cannot be in {groups} groups evenly")));
+    }
+    let steps = [mamba.least_step, mamba.most_step];
+    if steps.iter().any(|step| step.is_nan()) || steps[0] > steps[1] {
+        return Err(inconsistent(format!("steps of time from {} to {}", steps[0], steps[1])));
+    }
+    Ok(())
 }
 
 fn check_rope(spec: &DecoderSpec, rope: usize, head_dim: usize) -> Result<(), FactError> {

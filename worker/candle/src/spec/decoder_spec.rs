@@ -3,6 +3,7 @@
 
 use crate::spec::attention_spec::{AttentionSpec, LatentSpec};
 use crate::spec::experts_spec::ExpertsSpec;
+use crate::spec::recurrent_spec::{DeltaNetSpec, MambaSpec, ShortConvSpec};
 use crate::spec::rope_spec::RopeSpec;
 use crate::spec::spelling::Spelling;
 
@@ -68,6 +69,24 @@ pub enum Mixer {
     Attention(AttentionSpec),
     /// Attention over one latent vector of each token.
     Latent(LatentSpec),
+    /// A convolution over the last few tokens.
+    ShortConv(ShortConvSpec),
+    /// A matrix for each head that learns values by their keys.
+    DeltaNet(DeltaNetSpec),
+    /// A matrix for each head that adds values by their keys, and decays.
+    Mamba(MambaSpec),
+}
+
+impl Mixer {
+    /// Numbers of a sequence's state.
+    pub fn state_len(&self) -> usize {
+        match self {
+            Self::Attention(_) | Self::Latent(_) => 0,
+            Self::ShortConv(spec) => spec.state_len(),
+            Self::DeltaNet(spec) => spec.state_len(),
+            Self::Mamba(spec) => spec.state_len(),
+        }
+    }
 }
 
 /// The part of a layer that computes on each token by itself.
@@ -165,7 +184,7 @@ impl DecoderSpec {
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::Latent(_) => None,
+            _ => None,
         })
     }
 }

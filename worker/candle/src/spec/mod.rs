@@ -11,6 +11,7 @@ mod experts_spec;
 mod facts;
 mod families;
 pub(crate) mod gguf;
+mod recurrent_spec;
 mod rope_spec;
 pub(crate) mod spelling;
 pub(crate) mod tensors;
@@ -24,5 +25,6 @@ pub use decoder_spec::{
 };
 pub use experts_spec::{ExpertGroups, ExpertsSpec, GroupWorth, RouterSpec, SharedExpert, Weighting};
 pub use gguf::GgufSpecError;
+pub use recurrent_spec::{DeltaNetSpec, GatedNorm, KeySharing, MambaSpec, ShortConvSpec, StoredDecay};
 pub use rope_spec::{RopeScaling, RopeSpec};
 pub use spelling::Spelling;

@@ -2,8 +2,8 @@
 //! safetensors, for all families; [`Spelling`](crate::spec::Spelling) has the names in the files.
 
 use crate::spec::{
-    AttentionSpec, DecoderSpec, ExpertsSpec, FeedForward, LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormPlaces,
-    QueryKeyNorm,
+    AttentionSpec, DecoderSpec, DeltaNetSpec, ExpertsSpec, FeedForward, GatedNorm, LatentSpec, LayerSpec, MambaSpec,
+    Mixer, MlpSpec, NormKind, NormPlaces, QueryKeyNorm, ShortConvSpec,
 };
 
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -78,6 +78,9 @@ impl DecoderSpec {
         match mixer {
             Mixer::Attention(attention) => tensors.attention(attention, self.hidden),
             Mixer::Latent(latent) => tensors.latent(latent, self.hidden),
+            Mixer::ShortConv(conv) => tensors.short_conv(conv),
+            Mixer::DeltaNet(net) => tensors.delta_net(net, self.hidden),
+            Mixer::Mamba(mamba) => tensors.mamba(mamba, self.hidden),
         }
         match feed_forward {
             FeedForward::Gated(mlp) => tensors.gated("mlp", mlp, self.hidden),
@@ -158,6 +161,55 @@ impl Tensors {
             self.add(&format!("self_attn.heads.{head}.v_proj.weight"), &[value_dim, rank]);
         }
         self.linear("self_attn.o_proj", hidden, heads * value_dim, bias);
+    }
+
+    /// A convolution of each channel by itself. It is no matrix, which the stored shape says too.
+    fn conv(&mut self, path: &str, width: usize, taps: usize, bias: bool) {
+        if bias {
+            self.add(&format!("{path}.bias"), &[width]);
+        }
+        self.add(&format!("{path}.weight"), &[width, 1, taps]);
+    }
+
+    fn short_conv(&mut self, conv: &ShortConvSpec) {
+        let ShortConvSpec { width, taps, bias } = *conv;
+        self.conv("conv.conv", width, taps, bias);
+        self.linear("conv.in_proj", 3 * width, width, bias);
+        self.linear("conv.out_proj", width, width, bias);
+    }
+
+    fn delta_net(&mut self, net: &DeltaNetSpec, hidden: usize) {
+        let (heads, values) = (net.value_heads, net.value_width());
+        for part in ["linear_attn.A_log", "linear_attn.dt_bias"] {
+            self.add(part, &[heads]);
+        }
+        self.add("linear_attn.norm.weight", &[net.value_dim]);
+        self.conv("linear_attn.conv1d", net.conv_width(), net.taps, false);
+        if net.one_input {
+            self.linear("linear_attn.in_proj_qkvz", net.conv_width() + values, hidden, false);
+        } else {
+            self.linear("linear_attn.in_proj_qkv", net.conv_width(), hidden, false);
+            self.linear("linear_attn.in_proj_z", values, hidden, false);
+        }
+        if net.one_rate {
+            self.linear("linear_attn.in_proj_ba", 2 * heads, hidden, false);
+        } else {
+            self.linear("linear_attn.in_proj_b", heads, hidden, false);
+            self.linear("linear_attn.in_proj_a", heads, hidden, false);
+        }
+        self.linear("linear_attn.out_proj", hidden, values, false);
+    }
+
+    fn mamba(&mut self, mamba: &MambaSpec, hidden: usize) {
+        for part in ["mamba.A_log", "mamba.D", "mamba.dt_bias"] {
+            self.add(part, &[mamba.heads]);
+        }
+        if mamba.norm != GatedNorm::None {
+            self.add("mamba.norm.weight", &[mamba.inner()]);
+        }
+        self.conv("mamba.conv1d", mamba.conv_width(), mamba.taps, mamba.conv_bias);
+        self.linear("mamba.in_proj", mamba.input_rows(), hidden, mamba.bias);
+        self.linear("mamba.out_proj", hidden, mamba.inner(), mamba.bias);
     }
 
     fn gated(&mut self, path: &str, mlp: &MlpSpec, hidden: usize) {

@@ -21,6 +21,8 @@ pub(crate) struct BlockTable {
     indexed: usize,
     /// The place of the block behind those; none for a sequence that shares nothing.
     next: Option<Parent>,
+    /// Tokens that an earlier sequence began with too.
+    shared: usize,
 }
 
 impl BlockTable {
@@ -33,7 +35,15 @@ impl BlockTable {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
+
+    /// Tokens that an earlier sequence began with too, whether or not this one could go on behind them.
+    pub(crate) fn shared(&self) -> usize {
+        self.shared
+    }
 }
+
+/// The most of the first tokens in some blocks that a sequence can go on behind.
+pub(crate) type Resumable<'a> = &'a dyn Fn(&[BlockId], usize) -> usize;
 
 /// A sequence that was let in.
 #[derive(Debug)]
@@ -62,18 +72,31 @@ pub(crate) struct KvCache {
     index: PrefixIndex,
     /// Blocks whose memory may be given back.
     freed: BTreeSet<BlockId>,
+    /// Blocks that hold the first tokens of another, which is used in their place.
+    merged: Vec<(BlockId, BlockId)>,
 }
 
 impl KvCache {
     /// Blocks of which at most `limit` hold anything.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { pool: BlockPool::new(limit), index: PrefixIndex::default(), freed: BTreeSet::new() }
+        Self { pool: BlockPool::new(limit), index: PrefixIndex::default(), freed: BTreeSet::new(), merged: Vec::new() }
     }
 
     /// Lets a sequence in, with room for all its tokens, if as many as `spare` blocks stay available beside it. What
     /// earlier sequences of the same salt left is used again, but for the last token: its logits have to be computed.
     pub(crate) fn admit(&mut self, salt: Option<&CacheSalt>, tokens: &[u32], spare: usize) -> Option<AdmittedSequence> {
-        let (mut table, partial) = self.match_prefix(salt, tokens);
+        self.admit_behind(salt, tokens, spare, &|_, tokens| tokens)
+    }
+
+    /// The same for a decoder that does not go on behind every token.
+    pub(crate) fn admit_behind(
+        &mut self,
+        salt: Option<&CacheSalt>,
+        tokens: &[u32],
+        spare: usize,
+        resumable: Resumable<'_>,
+    ) -> Option<AdmittedSequence> {
+        let (mut table, partial) = self.match_prefix(salt, tokens, resumable);
         let needed = blocks_for(tokens.len()).saturating_sub(table.blocks.len());
         // The block to copy from must not be dropped for the copy's own place.
         let mut source = partial.inspect(|found| self.pool.share(found.block));
@@ -124,6 +147,7 @@ impl KvCache {
                 self.pool.share(block);
                 self.index.remove(own);
                 table.blocks[at] = block;
+                self.merged.push((own, block));
                 self.give_back(own);
             }
             table.indexed += 1;
@@ -135,13 +159,20 @@ impl KvCache {
     pub(crate) fn index_rest(&mut self, table: &BlockTable, tokens: &[u32]) {
         let (Some(parent), Some(&block)) = (&table.next, table.blocks.get(table.indexed)) else { return };
         let rest = &tokens[table.indexed * BLOCK_TOKENS..table.len];
-        if rest.is_empty() || self.index.holds(parent, rest) {
+        if rest.is_empty() {
+            return;
+        }
+        if let Some(holder) = self.index.holder(parent, rest) {
+            if holder != block {
+                self.merged.push((block, holder));
+            }
             return;
         }
         // The same with fewer tokens is worth nothing beside it.
         let shorter = self.index.beginning(parent, rest).filter(|shorter| self.pool.is_idle(*shorter));
         self.index.insert(parent, rest, block);
         if let Some(shorter) = shorter {
+            self.merged.push((shorter, block));
             self.drop_idle(shorter);
         }
     }
@@ -149,6 +180,11 @@ impl KvCache {
     /// Ends a sequence. Its tokens can be found until their blocks are needed.
     pub(crate) fn release(&mut self, mut table: BlockTable, tokens: &[u32]) {
         self.index_rest(&table, tokens);
+        self.forget(&mut table);
+    }
+
+    /// Takes an admission back: nothing was computed in its blocks.
+    pub(crate) fn withdraw(&mut self, mut table: BlockTable) {
         self.forget(&mut table);
     }
 
@@ -176,15 +212,52 @@ impl KvCache {
         freed.into_iter().filter(|block| self.pool.is_free(*block)).collect()
     }
 
+    /// Blocks that were found to hold the first tokens of another since the last call, each with that other one.
+    pub(crate) fn take_merged(&mut self) -> Vec<(BlockId, BlockId)> {
+        std::mem::take(&mut self.merged)
+    }
+
     /// The use of the blocks.
     pub(crate) fn usage(&self) -> KvUse {
         KvUse { used: self.pool.used(), cached: self.pool.idle(), limit: self.pool.limit() }
     }
 
-    /// Shares the blocks that hold the first of these tokens. The block in which they part is not shared yet.
-    fn match_prefix(&mut self, salt: Option<&CacheSalt>, tokens: &[u32]) -> (BlockTable, Option<FoundBlock>) {
+    /// Shares the blocks that hold the first of these tokens, as far as a sequence can go on behind them. The block in
+    /// which they part is not shared yet.
+    fn match_prefix(
+        &mut self,
+        salt: Option<&CacheSalt>,
+        tokens: &[u32],
+        resumable: Resumable<'_>,
+    ) -> (BlockTable, Option<FoundBlock>) {
         let next = salt.map(|salt| Parent::Root(salt.clone()));
-        let mut table = BlockTable { blocks: Vec::new(), len: 0, indexed: 0, next };
+        let mut table = BlockTable { blocks: Vec::new(), len: 0, indexed: 0, next, shared: 0 };
+        let mut parents = Vec::new();
+        let partial = self.match_blocks(&mut table, tokens, &mut parents);
+        let mut found: Vec<BlockId> = table.blocks.clone();
+        found.extend(partial.map(|partial| partial.block));
+        table.shared = table.indexed * BLOCK_TOKENS + partial.map_or(0, |partial| partial.tokens);
+        let usable = if table.shared > 0 { resumable(&found, table.shared) } else { 0 };
+        if usable >= table.shared {
+            return (table, partial);
+        }
+        let (whole, tokens) = (usable / BLOCK_TOKENS, usable % BLOCK_TOKENS);
+        while table.blocks.len() > whole {
+            table.blocks.pop().into_iter().for_each(|block| self.give_back(block));
+            table.next = parents.pop();
+        }
+        table.indexed = whole;
+        let partial = found.get(whole).filter(|_| tokens > 0);
+        (table, partial.map(|block| FoundBlock { block: *block, contents: 0, tokens }))
+    }
+
+    /// Shares the blocks that hold the first of these tokens, and notes the place of each.
+    fn match_blocks(
+        &mut self,
+        table: &mut BlockTable,
+        tokens: &[u32],
+        parents: &mut Vec<Parent>,
+    ) -> Option<FoundBlock> {
         let findable = &tokens[..tokens.len().saturating_sub(1)];
         while let Some(parent) = &table.next {
             let rest = &findable[table.indexed * BLOCK_TOKENS..];
@@ -194,22 +267,27 @@ impl KvCache {
                     self.pool.share(found.block);
                     table.blocks.push(found.block);
                     table.indexed += 1;
-                    table.next = Some(Parent::Behind(found.contents));
+                    parents.extend(table.next.replace(Parent::Behind(found.contents)));
                 }
-                found => return (table, found),
+                found => return found,
             }
         }
-        (table, None)
+        None
     }
 
     /// A block for new contents: a free one, or the one that was idle for the longest time.
     fn take(&mut self) -> Option<BlockId> {
-        if let Some(block) = self.pool.take() {
-            return Some(block);
-        }
-        let oldest = self.pool.oldest_idle().filter(|_| self.pool.available() > 0)?;
-        self.drop_idle(oldest);
-        self.pool.take()
+        let block = match self.pool.take() {
+            Some(block) => block,
+            None => {
+                let oldest = self.pool.oldest_idle().filter(|_| self.pool.available() > 0)?;
+                self.drop_idle(oldest);
+                self.pool.take()?
+            }
+        };
+        // What it held before is of no use to any other block from now on.
+        self.merged.retain(|(from, to)| *from != block && *to != block);
+        Some(block)
     }
 
     /// Takes back a table's references, the last block first: it is then dropped before those it is behind.

@@ -100,9 +100,9 @@ impl PrefixIndex {
         self.keys.contains_key(&block)
     }
 
-    /// Whether a block at this place holds these tokens and maybe more.
-    pub(super) fn holds(&self, parent: &Parent, tokens: &[u32]) -> bool {
-        self.longest(parent, tokens).is_some_and(|found| found.tokens == tokens.len())
+    /// The block at this place that holds these tokens and maybe more.
+    pub(super) fn holder(&self, parent: &Parent, tokens: &[u32]) -> Option<BlockId> {
+        self.longest(parent, tokens).filter(|found| found.tokens == tokens.len()).map(|found| found.block)
     }
 
     /// The block at this place that holds the first of these tokens and nothing else.

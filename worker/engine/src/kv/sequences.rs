@@ -85,7 +85,7 @@ impl Sequences {
 
     /// Tokens the sequence holds.
     pub fn len(&self, kv: KvSlot) -> usize {
-        self.open.get(&kv).map_or(0, |sequence| sequence.table.len())
+        self.open.get(&kv).map_or(0, |sequence| sequence.tokens.len())
     }
 
     /// Whether the sequence holds no token.
@@ -93,13 +93,30 @@ impl Sequences {
         self.len(kv) == 0
     }
 
-    /// Keeps the first `len` tokens of a sequence and drops the rest.
+    /// Keeps the first `len` tokens of a sequence and drops the rest. Of a model with states, the tokens behind the last
+    /// state that was kept are computed again with the sequence's next step.
     pub fn truncate(&mut self, kv: KvSlot, len: usize) {
         if let Some(sequence) = self.open.get_mut(&kv) {
-            self.cache.truncate(&mut sequence.table, len);
+            let len = sequence.tokens.len().min(len);
+            let computed = sequence.table.len().min(len);
+            let computed = self.decoder.resumable(sequence.table.blocks(), computed);
+            self.cache.truncate(&mut sequence.table, computed);
             sequence.tokens.truncate(len);
         }
         self.give_back();
+    }
+
+    /// Computes tokens of a sequence again that a truncation has left without keys, values and state.
+    fn catch_up(&mut self, kv: KvSlot, stop: &(dyn Fn() -> bool + Sync)) -> Result<(), DecoderError> {
+        let Some(OpenSequence { table, tokens, .. }) = self.open.get_mut(&kv) else { return Ok(()) };
+        let (past, length) = (table.len(), tokens.len());
+        if past < length {
+            let (blocks, tokens) = (table.blocks(), &tokens[past..]);
+            let step = DecoderStep { blocks, past, length, shared: 0, tokens, logits: Logits::None };
+            self.decoder.forward_until(&[step], stop)?;
+            self.cache.advance(table, &[], length);
+        }
+        Ok(())
     }
 
     /// As [`Self::forward_until`], to the end.
@@ -119,7 +136,7 @@ impl Sequences {
             let Some(sequence) = self.open.get_mut(&step.kv) else {
                 return Err(DecoderError::Step(format!("sequence {slot} is not open")));
             };
-            let (held, new, capacity) = (sequence.table.len(), step.tokens.len(), sequence.capacity);
+            let (held, new, capacity) = (sequence.tokens.len(), step.tokens.len(), sequence.capacity);
             if new > capacity - held {
                 let why = format!("sequence {slot} holds {held} of {capacity} tokens, {new} more do not fit");
                 return Err(DecoderError::Step(why));
@@ -127,6 +144,9 @@ impl Sequences {
             if !self.cache.grow(&mut sequence.table, held + new) {
                 return Err(DecoderError::OutOfMemory("all blocks of keys and values are in use".to_owned()));
             }
+        }
+        for step in batch {
+            self.catch_up(step.kv, stop)?;
         }
         let (again, others): (Vec<&SequenceStep<'_>>, Vec<_>) = batch.iter().partition(|step| self.changes_class(step));
         let mut rows: HashMap<KvSlot, Vec<f32>> = HashMap::new();
@@ -137,7 +157,7 @@ impl Sequences {
             let table = &self.open.get(&step.kv)?.table;
             let (blocks, past) = (table.blocks(), table.len());
             let length = past + step.tokens.len();
-            Some(DecoderStep { blocks, past, length, tokens: step.tokens, logits: step.logits })
+            Some(DecoderStep { blocks, past, length, shared: 0, tokens: step.tokens, logits: step.logits })
         });
         let steps: Vec<DecoderStep<'_>> = steps.collect();
         rows.extend(others.iter().map(|step| step.kv).zip(self.decoder.forward_until(&steps, stop)?));
@@ -170,7 +190,7 @@ impl Sequences {
         let mut table = self.cache.admit(None, &[], 0).ok_or_else(full)?.table;
         let computed = if self.cache.grow(&mut table, tokens.len()) {
             let (length, logits) = (tokens.len(), step.logits);
-            let whole = DecoderStep { blocks: table.blocks(), past: 0, length, tokens: &tokens, logits };
+            let whole = DecoderStep { blocks: table.blocks(), past: 0, length, shared: 0, tokens: &tokens, logits };
             self.decoder.forward_until(&[whole], stop)
         } else {
             Err(full())

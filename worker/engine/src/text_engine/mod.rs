@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 use crate::activity::{Activity, End};
 use crate::batch::{self, StepBudget};
 use crate::constraint::MaskThreads;
-use crate::decoder::{Decoder, DecoderError, DecoderStep};
+use crate::decoder::{BlockId, Decoder, DecoderError, DecoderStep};
 use crate::engine::{
     Engine, EngineError, EngineInfo, Generate, Progress, Reply, SequenceEvent, SequenceId, Work, WorkError,
 };
-use crate::kv::{BLOCK_TOKENS, KvCache};
+use crate::kv::{BLOCK_TOKENS, BlockTable, KvCache};
 use crate::places::PlaceUse;
 use crate::residency::Monitor;
 use crate::text::Vocabulary;
@@ -176,7 +176,9 @@ impl TextEngine {
             }
             // Others in the batch will soon need another block each.
             let spare = self.running.iter().filter(|running| running.may_grow()).count();
-            let admitted = self.kv.admit(sequence.salt(), sequence.tokens(), spare);
+            let decoder = &self.decoder;
+            let resumable = |blocks: &[BlockId], tokens: usize| decoder.resumable(blocks, tokens);
+            let admitted = self.kv.admit_behind(sequence.salt(), sequence.tokens(), spare, &resumable);
             match (admitted, self.running.is_empty()) {
                 (Some(mut admission), _) => {
                     if let Some((from, to)) = admission.copy {
@@ -185,6 +187,13 @@ impl TextEngine {
                         if let Err(error) = copied {
                             fatal(&error)?;
                             KvCache::copy_failed(&mut admission.table);
+                            if !can_go_on(&*self.decoder, &admission.table) {
+                                // As if nothing had been found.
+                                self.kv.withdraw(admission.table);
+                                let Some(sequence) = self.waiting.get(at) else { break };
+                                let Some(alone) = self.kv.admit(None, sequence.tokens(), spare) else { break };
+                                admission = alone;
+                            }
                         }
                     }
                     let Some(mut sequence) = self.waiting.remove(at) else { break };
@@ -232,6 +241,26 @@ impl TextEngine {
         self.activity.preempted();
     }
 
+    /// Sends sequences back to the queue whose state the decoder has not kept. They begin again behind a state that is
+    /// still there.
+    fn send_back(&mut self) {
+        let lacks =
+            |running: &mut RunningSequence| running.table().is_some_and(|(table, _)| !can_go_on(&*self.decoder, table));
+        while let Some(at) = self.running.iter_mut().position(lacks) {
+            let mut sequence = self.running.remove(at);
+            release(&mut self.kv, &mut sequence);
+            wait_again(&mut self.waiting, sequence);
+            self.activity.preempted();
+        }
+    }
+
+    /// Moves states of blocks that others are used in place of.
+    fn merge(&mut self) {
+        for (from, to) in self.kv.take_merged() {
+            self.decoder.merge(from, to);
+        }
+    }
+
     /// Frees memory when the device has less of it than was planned. Returns whether another try makes sense.
     fn relieve(&mut self) -> bool {
         let dropped = self.kv.drop_cached();
@@ -247,6 +276,7 @@ impl TextEngine {
 
     /// Gives memory of blocks that hold nothing back to the device.
     fn give_back(&mut self) {
+        self.merge();
         let freed = self.kv.take_freed();
         if !freed.is_empty() {
             self.decoder.free(&freed);
@@ -310,7 +340,10 @@ impl TextEngine {
         self.drop_abandoned();
         // Before room is made: those that go on have one token more.
         let masks = self.resume();
+        self.merge();
+        self.send_back();
         self.make_room();
+        self.merge();
         self.admit()?;
         if self.running.is_empty() {
             return Ok(Progress::Idle);
@@ -438,6 +471,11 @@ impl Engine for TextEngine {
         self.publish();
         outcome
     }
+}
+
+/// Whether a decoder has the state behind a table's tokens, if it needs one.
+fn can_go_on(decoder: &dyn Decoder, table: &BlockTable) -> bool {
+    decoder.resumable(table.blocks(), table.len()) == table.len()
 }
 
 /// Takes a sequence's blocks back; what they hold can be found from now on.

@@ -173,7 +173,8 @@ impl RunningSequence {
         } else {
             Logits::Last
         };
-        DecoderStep { blocks, past, length: self.tokens.len(), tokens: &self.tokens[past..end], logits }
+        let (length, shared) = (self.tokens.len(), self.table.as_ref().map_or(0, BlockTable::shared));
+        DecoderStep { blocks, past, length, shared, tokens: &self.tokens[past..end], logits }
     }
 
     pub(super) fn fail(&mut self, error: WorkError) -> Continuation {

@@ -11,6 +11,7 @@ mod glm;
 mod gpt_oss;
 mod granite;
 mod hunyuan;
+mod lfm2;
 mod llama;
 mod mistral;
 mod olmo;
@@ -59,6 +60,8 @@ const IN_CONFIG: &[(&[&str], Family)] = &[
     (&["Ernie4_5_MoeForCausalLM", "Ernie4_5_MoeForCausalLM", "ernie4_5_moe"], ernie::ernie4_5_moe),
     (&["HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"], hunyuan::dense),
     (&["HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe"], hunyuan::moe),
+    (&["Lfm2ForCausalLM", "lfm2"], lfm2::lfm2),
+    (&["Lfm2MoeForCausalLM", "lfm2_moe"], lfm2::lfm2_moe),
 ];
 
 /// Names of architectures in GGUF files.
@@ -92,6 +95,8 @@ const IN_GGUF: &[(&str, Family)] = &[
     ("ernie4_5-moe", ernie::ernie4_5_moe),
     ("hunyuan-dense", hunyuan::dense),
     ("hunyuan-moe", hunyuan::moe),
+    ("lfm2", lfm2::lfm2),
+    ("lfm2moe", lfm2::lfm2_moe),
 ];
 
 /// The family of a class or a `model_type` of `config.json`.

@@ -15,6 +15,7 @@ use crate::decoder::spec_decoder::{DecoderEnds, DecoderLimits, SpecDecoder};
 use crate::decoder::stage::Stage;
 use crate::files::ModelFiles;
 use crate::layers::kv::KvHome;
+use crate::layers::states::StateLimits;
 use crate::load::load;
 use crate::plan::checked_model::CheckedModel;
 use crate::plan::cut::cut;
@@ -148,7 +149,8 @@ fn streamed(
         host_bytes: opened.host_bytes,
     };
     let context_length = context(&spec, options.context_length);
-    let limits = DecoderLimits { context_length, kv_blocks: usize::MAX, workspace_bytes: 0 };
+    let limits =
+        DecoderLimits { context_length, kv_blocks: usize::MAX, states: StateLimits::UNBOUNDED, workspace_bytes: 0 };
     let ends = DecoderEnds { embedding, norm, head };
     Ok(Sequences::over(Box::new(SpecDecoder::new(spec, limits, ends, vec![stage]))))
 }
