@@ -247,6 +247,8 @@ impl ModelFiles {
                 spec.spelling = spec.spelling.ending(&[(HEAD, "language_model.lm_head.weight")]);
             }
         }
+        let layers = spec.layers.len();
+        spec.spelling.decide(layers, |stored| weights.has(stored));
         Ok((Self::new(weights, &spec), spec))
     }
 

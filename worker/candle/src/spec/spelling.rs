@@ -18,6 +18,8 @@ pub struct Spelling {
     pub(crate) parts: Vec<PartName>,
     /// Tensors outside of layers that have other names: ours, and theirs.
     pub(crate) ends: Vec<(&'static str, &'static str)>,
+    /// Names that some files have in place of others.
+    pub(crate) or_else: Vec<PartName>,
 }
 
 /// The name of a layer's part in files. A star stands for an expert's number.
@@ -117,7 +119,7 @@ impl Place {
 impl Spelling {
     /// The names of safetensors of the Llama family.
     pub(crate) fn llama() -> Self {
-        Self { layers: "layers.", outside: "model.".to_owned(), parts: Vec::new(), ends: Vec::new() }
+        Self { layers: "layers.", outside: "model.".to_owned(), ..Self::default() }
     }
 
     /// The names of GGUF that most architectures share.
@@ -198,6 +200,24 @@ impl Spelling {
     pub(crate) fn with(mut self, part: &'static str, stored: &'static str, share: Share) -> Self {
         self.parts.insert(0, PartName { part, stored, share });
         self
+    }
+
+    /// Adds parts that have other names in some files.
+    pub(crate) fn or_else(mut self, parts: Vec<PartName>) -> Self {
+        self.or_else = parts;
+        self
+    }
+
+    /// Decides for the names that files have: the others, if they have a tensor of one of them in any layer.
+    pub(crate) fn decide(&mut self, layers: usize, has: impl Fn(&str) -> bool) {
+        let others = std::mem::take(&mut self.or_else);
+        let there = |layer: usize| {
+            let stored = |name: &PartName| format!("{}{}{layer}.{}", self.outside, self.layers, name.stored);
+            others.iter().any(|name| has(&stored(name)))
+        };
+        if (0..layers).any(there) {
+            self.parts.splice(0..0, others);
+        }
     }
 
     /// The name of a tensor outside of layers.

@@ -1,11 +1,16 @@
-//! Granite 3 and its mixtures of experts: Llama with factors on embeddings, scores, residuals and logits.
+//! Granite 3 and its mixtures of experts: Llama with factors on embeddings, scores, residuals and logits. Granite 4 has
+//! Mamba-2 in most layers.
 
 use crate::spec::facts::{Base, Defaults, FactError, Facts};
-use crate::spec::families::{experts, llama};
-use crate::spec::spelling::StackForm;
-use crate::spec::{AttentionBias, AttentionSpec, DecoderSpec, Factors, FeedForward, MlpSpec, RouterSpec, Weighting};
+use crate::spec::families::{experts, hybrid, llama};
+use crate::spec::spelling::{Spelling, StackForm};
+use crate::spec::{
+    AttentionBias, AttentionSpec, DecoderSpec, ExpertsSpec, Factors, FeedForward, LayerSpec, Mixer, MlpSpec,
+    RouterSpec, Weighting,
+};
 
 const GATE_UP: &[&str] = &[experts::GATE, experts::UP];
+const DENSE_GATE_UP: &[&str] = &["mlp.gate_proj", "mlp.up_proj"];
 const SHARED_GATE_UP: &[&str] = &["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"];
 
 /// The four factors; that on scores is returned beside the others.
@@ -35,29 +40,83 @@ pub(super) fn granite(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     Ok(DecoderSpec { factors, ..spec })
 }
 
+/// Experts behind a router that weighs the chosen ones, and one for every token.
+fn routed(facts: &Facts<'_>, base: &Base, shared: usize) -> Result<ExpertsSpec, FactError> {
+    let mut experts = experts::usual(facts, base, false)?;
+    experts.router = RouterSpec { weighting: Weighting::SoftmaxOfChosen, ..experts.router };
+    let width = facts.number("shared_intermediate_size", "expert_shared_feed_forward_length")?;
+    experts.shared = experts::shared(base, width.unwrap_or(shared), false);
+    Ok(experts)
+}
+
 pub(super) fn granite_moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&Defaults::LLAMA)?;
     let (factors, scale) = factors(facts)?;
-    let mut experts = experts::usual(facts, &base, false)?;
-    experts.router = RouterSpec { weighting: Weighting::SoftmaxOfChosen, ..experts.router };
-    let shared = facts.number("shared_intermediate_size", "expert_shared_feed_forward_length")?;
-    experts.shared = experts::shared(&base, shared.unwrap_or(0), false);
     let mut layer = llama::layer(attention(facts, &base, scale)?, base.mlp());
-    layer.feed_forward = FeedForward::Experts(experts);
+    layer.feed_forward = FeedForward::Experts(routed(facts, &base, 0)?);
     let rope = facts.rope(&llama::reordered(facts, &base))?;
     let mut spec = base.decoder(facts, vec![rope], llama::same(&layer, base.layers));
     spec.factors = factors;
-    spec.spelling = experts::spelled(spec.spelling, facts);
-    if !facts.is_gguf() {
-        spec.spelling = spec
-            .spelling
-            .stacked("block_sparse_moe.input_linear", GATE_UP, StackForm::Rows)
-            .stacked("block_sparse_moe.output_linear", &[experts::DOWN], StackForm::Rows)
-            .fused("shared_mlp.input_linear", SHARED_GATE_UP)
-            .renaming(&[
-                ("mlp.gate", "block_sparse_moe.router.layer"),
-                ("mlp.shared_expert.down_proj", "shared_mlp.output_linear"),
-            ]);
+    spec.spelling = spelled(experts::spelled(spec.spelling, facts), facts);
+    Ok(spec)
+}
+
+/// Names of experts in safetensors.
+fn spelled(spelling: Spelling, facts: &Facts<'_>) -> Spelling {
+    if facts.is_gguf() {
+        return spelling;
     }
+    spelling
+        .stacked("block_sparse_moe.input_linear", GATE_UP, StackForm::Rows)
+        .stacked("block_sparse_moe.output_linear", &[experts::DOWN], StackForm::Rows)
+        .fused("shared_mlp.input_linear", SHARED_GATE_UP)
+        .renaming(&[
+            ("mlp.gate", "block_sparse_moe.router.layer"),
+            ("mlp.shared_expert.down_proj", "shared_mlp.output_linear"),
+        ])
+}
+
+/// Granite 4: Mamba-2 in most layers, and experts in some models.
+pub(super) fn granite_hybrid(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+    let mut base = facts.base(&Defaults::LLAMA)?;
+    let (factors, mut scale) = factors(facts)?;
+    if facts.is_gguf() && facts.float("", "attention.scale")?.is_none() {
+        // Bamba, which has the same name there.
+        scale = base.attention().scale;
+    }
+    let rotated = match facts.is_gguf() {
+        true => facts.flag("", "rope.scaling.finetuned")?.unwrap_or(false),
+        false => facts.text("position_embedding_type")? == Some("rope"),
+    };
+    let rope = rotated.then_some(0);
+    let attention = AttentionSpec { rope, ..attention(facts, &base, scale)? };
+    let count = facts.number("num_local_experts", "expert_count")?.or(facts.number("num_experts", "")?);
+    let sparse = count.unwrap_or(if facts.is_gguf() { 0 } else { 8 }) > 0;
+    let feed_forward = if sparse {
+        FeedForward::Experts(routed(facts, &base, if facts.is_gguf() { 0 } else { 1_024 })?)
+    } else {
+        base.intermediate = facts.number("shared_intermediate_size", "feed_forward_length")?.unwrap_or(1_024);
+        FeedForward::Gated(base.mlp())
+    };
+    let mamba = hybrid::mamba(facts, &base)?;
+    let attends = hybrid::attends(facts, base.layers)?.unwrap_or_else(|| vec![false; base.layers]);
+    let layer = |attends: bool| LayerSpec {
+        mixer: if attends { Mixer::Attention(attention.clone()) } else { Mixer::Mamba(mamba) },
+        feed_forward: feed_forward.clone(),
+        ..llama::layer(attention.clone(), base.mlp())
+    };
+    let layers = attends.into_iter().map(layer).collect();
+    let rope = facts.rope(&llama::reordered(facts, &base))?;
+    let mut spec = base.decoder(facts, vec![rope], layers);
+    spec.factors = factors;
+    spec.spelling = hybrid::spelled(spec.spelling, facts);
+    spec.spelling = if sparse {
+        spelled(experts::spelled(spec.spelling, facts), facts)
+    } else if facts.is_gguf() {
+        spec.spelling
+    } else {
+        let spelling = spec.spelling.fused("shared_mlp.input_linear", DENSE_GATE_UP);
+        spelling.renaming(&[("mlp.down_proj", "shared_mlp.output_linear")])
+    };
     Ok(spec)
 }

@@ -1,8 +1,8 @@
 //! LFM2 (Liquid AI, 2025, arXiv 2511.23404), dense and with experts: most layers have a short convolution in place of
 //! attention.
 
-use crate::spec::facts::{Base, Defaults, FactError, Facts, RopeDefaults, per_layer};
-use crate::spec::families::{experts, llama};
+use crate::spec::facts::{Base, Defaults, FactError, Facts, RopeDefaults};
+use crate::spec::families::{experts, hybrid, llama};
 use crate::spec::tensors::{FINAL_NORM, MIXER_NORM, MLP_NORM};
 use crate::spec::{
     AttentionSpec, DecoderSpec, FeedForward, LayerSpec, Mixer, NormOrder, QueryKeyNorm, RouterSpec, ShortConvSpec,
@@ -71,13 +71,8 @@ fn decoder(
 
 /// Whether each layer has attention.
 fn attends(facts: &Facts<'_>, layers: usize) -> Result<Vec<bool>, FactError> {
-    if let Some(heads) = facts.numbers("", "attention.head_count_kv")? {
-        let heads = per_layer(heads, layers, "attention.head_count_kv")?;
-        return Ok(heads.into_iter().map(|heads| heads > 0).collect());
-    }
-    if let Some(kinds) = facts.layer_types("layer_types")? {
-        let kinds = per_layer(kinds, layers, "layer_types")?;
-        return Ok(kinds.iter().map(|kind| kind == "full_attention").collect());
+    if let Some(attends) = hybrid::attends(facts, layers)? {
+        return Ok(attends);
     }
     let listed = facts.numbers("full_attn_idxs", "")?;
     Ok((0..layers).map(|layer| listed.as_ref().is_none_or(|listed| listed.contains(&layer))).collect())

@@ -1,6 +1,7 @@
 //! The families of models. Each is a function from facts to a decoder's spec; a file has a family and its close
 //! relatives. To add one: CONTRIBUTING.md.
 
+mod bamba;
 mod cohere;
 mod deepseek;
 mod ernie;
@@ -11,12 +12,14 @@ mod glm;
 mod gpt_oss;
 mod granite;
 mod hunyuan;
+mod hybrid;
 mod lfm2;
 mod llama;
 mod mistral;
 mod olmo;
 mod phi;
 mod qwen;
+mod qwen_next;
 mod smollm;
 mod starcoder;
 
@@ -60,6 +63,14 @@ const IN_CONFIG: &[(&[&str], Family)] = &[
     (&["Ernie4_5_MoeForCausalLM", "Ernie4_5_MoeForCausalLM", "ernie4_5_moe"], ernie::ernie4_5_moe),
     (&["HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"], hunyuan::dense),
     (&["HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe"], hunyuan::moe),
+    (&["Qwen3NextForCausalLM", "qwen3_next"], qwen_next::qwen3_next),
+    (&["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration", "qwen3_5_text", "qwen3_5"], qwen_next::qwen3_5),
+    (
+        &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", "qwen3_5_moe"],
+        qwen_next::qwen3_5_moe,
+    ),
+    (&["GraniteMoeHybridForCausalLM", "granitemoehybrid"], granite::granite_hybrid),
+    (&["BambaForCausalLM", "bamba"], bamba::bamba),
     (&["Lfm2ForCausalLM", "lfm2"], lfm2::lfm2),
     (&["Lfm2MoeForCausalLM", "lfm2_moe"], lfm2::lfm2_moe),
 ];
@@ -95,6 +106,10 @@ const IN_GGUF: &[(&str, Family)] = &[
     ("ernie4_5-moe", ernie::ernie4_5_moe),
     ("hunyuan-dense", hunyuan::dense),
     ("hunyuan-moe", hunyuan::moe),
+    ("qwen3next", qwen_next::qwen3_next),
+    ("qwen35", qwen_next::qwen3_5),
+    ("qwen35moe", qwen_next::qwen3_5_moe),
+    ("granitehybrid", granite::granite_hybrid),
     ("lfm2", lfm2::lfm2),
     ("lfm2moe", lfm2::lfm2_moe),
 ];
