@@ -57,6 +57,8 @@ pub const CONFIG_ARCHITECTURES: &[&str] = &[
     "Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration",
     "Phi3ForCausalLM",
+    "PhimoeForCausalLM",
+    "PhiMoEForCausalLM",
     "GptOssForCausalLM",
     "GlmForCausalLM",
     "Glm4ForCausalLM",

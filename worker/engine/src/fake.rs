@@ -27,6 +27,10 @@ pub struct FakeDecoder {
     permits: Option<Receiver<()>>,
     /// The tokens of each block that holds any.
     blocks: HashMap<BlockId, Vec<u32>>,
+    /// The class of lengths that each block was computed for.
+    classes: HashMap<BlockId, usize>,
+    /// Lengths beyond this one are of a class of their own.
+    longest_short: usize,
     /// How many tokens were the prompt's, by all tokens of a sequence when logits were last asked for.
     prompts: HashMap<Vec<u32>, usize>,
 }
@@ -99,6 +103,8 @@ impl FakeDecoder {
             control: FakeControl::default(),
             permits: None,
             blocks: HashMap::new(),
+            classes: HashMap::new(),
+            longest_short: usize::MAX,
             prompts: HashMap::new(),
         }
     }
@@ -106,6 +112,11 @@ impl FakeDecoder {
     /// The same with a budget of blocks.
     pub fn with_blocks(self, kv_blocks: usize) -> Self {
         Self { info: DecoderInfo { kv_blocks, ..self.info }, ..self }
+    }
+
+    /// The same for which sequences of more tokens are of another class.
+    pub fn with_longest_short(self, longest_short: usize) -> Self {
+        Self { longest_short, ..self }
     }
 
     /// The handle for the test.
@@ -126,6 +137,10 @@ impl FakeDecoder {
         for block in step.blocks {
             let left = step.past - tokens.len();
             let held = self.blocks.get(block).map_or(&[][..], Vec::as_slice);
+            let class = self.length_class(step.length);
+            if left > 0 && self.classes.get(block).is_some_and(|of_block| *of_block != class) {
+                return Err(DecoderError::Step(format!("block {} is of another class of lengths", block.0)));
+            }
             if held.len() < left.min(BLOCK_TOKENS) {
                 return Err(DecoderError::Step(format!("block {} holds {} tokens", block.0, held.len())));
             }
@@ -225,6 +240,7 @@ impl Decoder for FakeDecoder {
                 if first < tokens.len() {
                     let held = tokens[first..tokens.len().min(first + BLOCK_TOKENS)].to_vec();
                     self.blocks.insert(*block, held);
+                    self.classes.insert(*block, self.length_class(step.length));
                 }
             }
             // An answer begins where logits are first asked for.
@@ -240,10 +256,17 @@ impl Decoder for FakeDecoder {
         Ok(out)
     }
 
+    fn length_class(&self, length: usize) -> usize {
+        usize::from(length > self.longest_short)
+    }
+
     fn copy(&mut self, from: BlockId, to: BlockId) -> Result<(), DecoderError> {
         let held = self.blocks.get(&from).cloned();
         let held = held.ok_or_else(|| DecoderError::Step(format!("block {} holds nothing", from.0)))?;
         self.blocks.insert(to, held);
+        if let Some(class) = self.classes.get(&from).copied() {
+            self.classes.insert(to, class);
+        }
         self.control.with(|state| state.copies += 1);
         self.note_blocks();
         Ok(())
@@ -252,6 +275,7 @@ impl Decoder for FakeDecoder {
     fn free(&mut self, blocks: &[BlockId]) {
         blocks.iter().for_each(|block| {
             self.blocks.remove(block);
+            self.classes.remove(block);
         });
         self.note_blocks();
     }

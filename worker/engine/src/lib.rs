@@ -11,6 +11,7 @@ mod engine;
 pub mod fake;
 mod kv;
 mod places;
+mod regular;
 pub mod residency;
 pub mod sampling;
 pub mod text;

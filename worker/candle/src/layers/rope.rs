@@ -16,7 +16,8 @@ pub(crate) struct Rope {
     spec: RopeSpec,
     /// Those of sequences that are not long.
     frequencies: Vec<f32>,
-    amplitude: f32,
+    /// The factors on cosine and sine of sequences that are not long, and of long ones.
+    amplitudes: [f32; 2],
 }
 
 /// Cosine and sine per row and plane, `[rows, planes]` each.
@@ -35,11 +36,13 @@ pub(crate) struct Position {
 
 impl Rope {
     pub(crate) fn new(spec: &RopeSpec) -> Self {
-        let amplitude = match spec.scaling {
-            RopeScaling::Yarn { attention_factor, .. } | RopeScaling::Long { attention_factor, .. } => attention_factor,
-            _ => 1.0,
+        let amplitudes = match spec.scaling {
+            RopeScaling::Yarn { attention_factor, .. } => [attention_factor; 2],
+            RopeScaling::Long { attention_factors, .. } => attention_factors,
+            _ => [1.0; 2],
         };
-        Self { spec: spec.clone(), frequencies: frequencies(spec, 0), amplitude: amplitude as f32 }
+        let amplitudes = amplitudes.map(|amplitude| amplitude as f32);
+        Self { spec: spec.clone(), frequencies: frequencies(spec, 0), amplitudes }
     }
 
     /// The angles of rows at these positions, for rows of `dtype`.
@@ -47,7 +50,9 @@ impl Rope {
         let (mut cos, mut sin) = (Vec::new(), Vec::new());
         let mut of_length: Option<(usize, Vec<f32>)> = None;
         for &Position { at, length } in positions {
-            let frequencies = if self.spec.scaling.is_long(length) {
+            let long = self.spec.scaling.is_long(length);
+            let amplitude = self.amplitudes[usize::from(long)];
+            let frequencies = if long {
                 match &of_length {
                     Some((of, _)) if *of == length => {}
                     _ => of_length = Some((length, frequencies(&self.spec, length))),
@@ -59,8 +64,8 @@ impl Rope {
             for &frequency in frequencies {
                 // In f32, like the models were trained: at long positions the rounding of this product is visible.
                 let (s, c) = (at as f32 * frequency).sin_cos();
-                cos.push(c * self.amplitude);
-                sin.push(s * self.amplitude);
+                cos.push(c * amplitude);
+                sin.push(s * amplitude);
             }
         }
         let shape = (positions.len(), self.frequencies.len());
@@ -163,7 +168,7 @@ mod tests {
 
     fn rope(planes: RopePlanes, amplitude: f32) -> Rope {
         let spec = RopeSpec { planes, width: 4, theta: 1e4, scaling: RopeScaling::None };
-        Rope { spec, frequencies: vec![1.0, 0.5], amplitude }
+        Rope { spec, frequencies: vec![1.0, 0.5], amplitudes: [amplitude; 2] }
     }
 
     fn positions<const N: usize>(at: [usize; N]) -> [Position; N] {

@@ -27,9 +27,12 @@ impl Router {
 
     /// The experts of a row, in the order of their numbers.
     pub(crate) fn choose(&self, logits: &[f32]) -> Vec<Choice> {
+        if let Weighting::SparseMixer { jitter } = self.spec.weighting {
+            return sparse_mixer(logits, self.used, jitter);
+        }
         let scores = match self.spec.weighting {
             Weighting::Softmax => softmax(logits),
-            Weighting::SoftmaxOfChosen => logits.to_vec(),
+            Weighting::SoftmaxOfChosen | Weighting::SparseMixer { .. } => logits.to_vec(),
             Weighting::Sigmoid => logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect(),
         };
         let corrected = |expert: usize| scores[expert] + self.correction.get(expert).copied().unwrap_or(0.0);
@@ -51,6 +54,30 @@ impl Router {
         let choice = |(expert, weight)| Choice { expert, weight: weight * scale };
         experts.into_iter().zip(weights).map(choice).collect()
     }
+}
+
+/// Chooses one expert after the other. The weight of each is its softmax among those that are left and close to it.
+fn sparse_mixer(logits: &[f32], used: usize, jitter: f32) -> Vec<Choice> {
+    let mut chosen: Vec<Choice> = Vec::new();
+    for _ in 0..used {
+        let left = |expert: usize| chosen.iter().all(|choice| choice.expert != expert);
+        let best =
+            (0..logits.len()).filter(|expert| left(*expert)).reduce(|a, b| if logits[b] > logits[a] { b } else { a });
+        let Some(best) = best else { break };
+        let largest = logits[best];
+        let close = |expert: &usize| {
+            let logit = logits[*expert];
+            (largest - logit) / logit.abs().max(largest) <= 2.0 * jitter
+        };
+        let sum: f32 = (0..logits.len())
+            .filter(|expert| left(*expert))
+            .filter(close)
+            .map(|expert| (logits[expert] - largest).exp())
+            .sum();
+        chosen.push(Choice { expert: best, weight: sum.recip() });
+    }
+    chosen.sort_unstable_by_key(|choice| choice.expert);
+    chosen
 }
 
 /// Leaves the best groups, and takes all experts of others out of the choice.

@@ -39,7 +39,7 @@ pub struct RouterSpec {
 }
 
 /// The formula of an expert's weight from its logit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Weighting {
     /// The softmax over all experts.
     Softmax,
@@ -47,6 +47,12 @@ pub enum Weighting {
     SoftmaxOfChosen,
     /// The sigmoid of its logit.
     Sigmoid,
+    /// One expert after the other, each with the softmax over those whose logits are close to its own, as in Phi-3.5's
+    /// SparseMixer (Liu et al., 2024, arXiv 2409.12136).
+    SparseMixer {
+        /// Half of the relative distance of a logit that is close.
+        jitter: f32,
+    },
 }
 
 /// Groups of experts, consecutive and equal in size, of which some are chosen before experts are.

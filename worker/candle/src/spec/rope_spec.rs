@@ -70,8 +70,8 @@ pub enum RopeScaling {
         long: Vec<f32>,
         /// The longest short sequence, in tokens.
         original_max_positions: usize,
-        /// The factor on cosine and sine.
-        attention_factor: f64,
+        /// The factors on cosine and sine of short and of long sequences.
+        attention_factors: [f64; 2],
     },
 }
 

@@ -31,5 +31,5 @@ pub(crate) use literal::literal;
 pub(crate) use normal::{normalised, parts};
 pub(crate) use numbers::{INTEGER, NUMBER};
 pub(crate) use schema_fault::endless;
-pub(crate) use texts::TextSet;
+pub(crate) use texts::{TextSet, can_be_met};
 pub use threads::{MaskThreads, MaskTimes};

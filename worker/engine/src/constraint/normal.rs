@@ -67,6 +67,7 @@ impl References<'_> {
             Value::Object(mut fields) => {
                 whole_counts(&mut fields);
                 near_bounds(&mut fields);
+                self.fixed_reference(&mut fields);
                 for (name, value) in &mut fields {
                     let inside = value.take();
                     *value = match inside {
@@ -78,6 +79,22 @@ impl References<'_> {
                 Ok(fields.into())
             }
             other => Ok(other),
+        }
+    }
+
+    /// A dynamic reference that can lead to one schema only, as a plain one.
+    fn fixed_reference(&self, fields: &mut Map<String, Value>) {
+        let Some(Value::String(reference)) = fields.get("$dynamicRef") else { return };
+        let is_it = |fields: &Map<String, Value>| {
+            let is = |name: &str| fields.get(name).and_then(Value::as_str).is_some_and(|own| reference[1..] == *own);
+            is("$dynamicAnchor") || is("$anchor")
+        };
+        let is_plain = reference == "#" || reference.starts_with("#/");
+        if !fields.contains_key("$ref")
+            && (is_plain || (reference.starts_with('#') && all_named(self.root, &is_it, 2).len() == 1))
+            && let Some(reference) = fields.shift_remove("$dynamicRef")
+        {
+            fields.insert("$ref".to_owned(), reference);
         }
     }
 
@@ -114,7 +131,9 @@ impl References<'_> {
     fn target(&self, local: &str) -> Option<Value> {
         match local.strip_prefix('#') {
             Some(pointer) if pointer.starts_with('/') => self.root.pointer(&unescaped(pointer)?).cloned(),
-            Some(anchor) => named(self.root, &|fields| fields.get("$anchor").is_some_and(|name| name == anchor)),
+            Some(anchor) => named(self.root, &|fields| {
+                ["$anchor", "$dynamicAnchor"].iter().any(|name| fields.get(*name).is_some_and(|name| name == anchor))
+            }),
             None => {
                 let last = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
                 let is_it = |name: &str| name == local || (!local.contains(':') && last(name) == last(local));
@@ -147,13 +166,24 @@ fn unescaped(text: &str) -> Option<String> {
 
 /// The first schema within a schema that a name belongs to.
 fn named(schema: &Value, is_it: &dyn Fn(&Map<String, Value>) -> bool) -> Option<Value> {
+    all_named(schema, is_it, 1).pop().cloned()
+}
+
+/// Some schemas within a schema that a name belongs to.
+fn all_named<'a>(schema: &'a Value, is_it: &dyn Fn(&Map<String, Value>) -> bool, most: usize) -> Vec<&'a Value> {
     let mut left = vec![schema];
-    let mut seen = 0;
+    let (mut seen, mut found) = (0, Vec::new());
     while let Some(value) = left.pop() {
         seen += 1;
+        if let Value::Object(fields) = value
+            && is_it(fields)
+        {
+            found.push(value);
+        }
+        if seen > MOST_PARTS || found.len() >= most {
+            break;
+        }
         match value {
-            _ if seen > MOST_PARTS => return None,
-            Value::Object(fields) if is_it(fields) => return Some(value.clone()),
             Value::Object(fields) => {
                 left.extend(fields.iter().filter(|(name, _)| !DATA.contains(&name.as_str())).map(|(_, value)| value));
             }
@@ -161,7 +191,7 @@ fn named(schema: &Value, is_it: &dyn Fn(&Map<String, Value>) -> bool) -> Option<
             _ => {}
         }
     }
-    None
+    found
 }
 
 /// Counts such as 1.0 as 1.
@@ -253,6 +283,19 @@ mod tests {
             let refused = of(json!({"$ref": reference})).unwrap_err();
             assert!(refused.contains(reference) && refused.contains("'$ref'"), "{refused}");
         }
+    }
+
+    #[test]
+    fn en_6_dynamic_references_to_one_schema_are_plain_ones() {
+        let schema = json!({
+            "properties": {"a": {"$dynamicRef": "#x"}, "b": {"$dynamicRef": "#y"}, "c": {"$dynamicRef": "#"}},
+            "$defs": {"x": {"$dynamicAnchor": "x", "type": "null"}, "y": {"$dynamicAnchor": "y"}, "z": {"$anchor": "y"}},
+        });
+        let made = of(schema).unwrap();
+        let target = made["properties"]["a"]["$ref"].as_str().unwrap();
+        assert_eq!(made.pointer(&target[1..]).unwrap()["type"], json!("null"));
+        assert_eq!(made["properties"]["b"], json!({"$dynamicRef": "#y"}), "either may be meant");
+        assert_eq!(made["properties"]["c"], json!({"$ref": "#"}));
     }
 
     #[test]

@@ -26,6 +26,9 @@ pub(crate) enum TextSet {
 /// Most work to find out whether a set has any text.
 const EMPTY_BUDGET: u64 = 200_000;
 
+/// The library's own bound of that work, for texts of a schema.
+const LIBRARY_BUDGET: u64 = 10_000;
+
 impl TextSet {
     /// All texts.
     pub(crate) fn every() -> Self {
@@ -115,6 +118,17 @@ impl TextSet {
             Self::Chain(sets) => RegexAst::Concat(trees(sets)),
         }
     }
+}
+
+/// Whether the library finds out within its bounds that there are texts with patterns and of a length.
+pub(crate) fn can_be_met(patterns: &[&str], least: u64, most: Option<u64>) -> bool {
+    let searched = patterns.iter().map(|pattern| RegexAst::SearchRegex(regex_to_lark(pattern, "dw")));
+    let TextSet::Expression(counted) = TextSet::of_length(least, most) else { return false };
+    let all = RegexAst::And(searched.chain([RegexAst::Regex(counted)]).collect());
+    let mut builder = RegexBuilder::new();
+    let Ok(all) = builder.mk(&all) else { return false };
+    builder.exprset().is_positive(all)
+        || builder.to_regex_limited(all, LIBRARY_BUDGET).is_ok_and(|mut set| !set.always_empty())
 }
 
 /// An end of an expression.

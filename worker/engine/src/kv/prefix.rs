@@ -23,6 +23,12 @@ impl CacheSalt {
         // The length keeps two texts apart from two others that are the same behind one another.
         Self(format!("{}:{caller}{}", caller.len(), self.0).into())
     }
+
+    /// This salt among sequences whose lengths have this class. Those of other classes have other keys for the same
+    /// tokens.
+    pub(crate) fn of_length_class(&self, class: usize) -> Self {
+        if class == 0 { self.clone() } else { Self(format!("{class}/{}", self.0).into()) }
+    }
 }
 
 /// The place of a block: the first of its salt's, or behind another. Numbers of contents are never used again, so a

@@ -176,9 +176,11 @@ impl TextEngine {
             }
             // Others in the batch will soon need another block each.
             let spare = self.running.iter().filter(|running| running.may_grow()).count();
+            let class = self.decoder.length_class(sequence.tokens().len());
+            let salt = sequence.salt().map(|salt| salt.of_length_class(class));
             let decoder = &self.decoder;
             let resumable = |blocks: &[BlockId], tokens: usize| decoder.resumable(blocks, tokens);
-            let admitted = self.kv.admit_behind(sequence.salt(), sequence.tokens(), spare, &resumable);
+            let admitted = self.kv.admit_behind(salt.as_ref(), sequence.tokens(), spare, &resumable);
             match (admitted, self.running.is_empty()) {
                 (Some(mut admission), _) => {
                     if let Some((from, to)) = admission.copy {
@@ -198,7 +200,7 @@ impl TextEngine {
                     }
                     let Some(mut sequence) = self.waiting.remove(at) else { break };
                     self.activity.found(admission.table.len());
-                    sequence.admit(admission.table);
+                    sequence.admit(admission.table, class);
                     self.running.push(sequence);
                 }
                 // Running sequences will end and free blocks.
@@ -213,6 +215,21 @@ impl TextEngine {
             }
         }
         Ok(())
+    }
+
+    /// Sends sequences back to the queue that what their blocks hold is of no use to any more: their length has got another
+    /// class, or the decoder has not kept the state behind them.
+    fn leave_useless(&mut self) {
+        for mut running in std::mem::take(&mut self.running) {
+            let same_class = self.decoder.length_class(running.tokens().len()) == running.length_class();
+            let useful = |(table, _): (&mut BlockTable, &[u32])| can_go_on(&*self.decoder, table);
+            if same_class && running.table().is_none_or(useful) {
+                self.running.push(running);
+            } else {
+                release(&mut self.kv, &mut running);
+                wait_again(&mut self.waiting, running);
+            }
+        }
     }
 
     /// Gives every sequence of the batch room for its tokens. Sequences that came last give their blocks back where
@@ -239,19 +256,6 @@ impl TextEngine {
         release(&mut self.kv, &mut sequence);
         wait_again(&mut self.waiting, sequence);
         self.activity.preempted();
-    }
-
-    /// Sends sequences back to the queue whose state the decoder has not kept. They begin again behind a state that is
-    /// still there.
-    fn send_back(&mut self) {
-        let lacks =
-            |running: &mut RunningSequence| running.table().is_some_and(|(table, _)| !can_go_on(&*self.decoder, table));
-        while let Some(at) = self.running.iter_mut().position(lacks) {
-            let mut sequence = self.running.remove(at);
-            release(&mut self.kv, &mut sequence);
-            wait_again(&mut self.waiting, sequence);
-            self.activity.preempted();
-        }
     }
 
     /// Moves states of blocks that others are used in place of.
@@ -341,7 +345,7 @@ impl TextEngine {
         // Before room is made: those that go on have one token more.
         let masks = self.resume();
         self.merge();
-        self.send_back();
+        self.leave_useless();
         self.make_room();
         self.merge();
         self.admit()?;

@@ -28,6 +28,8 @@ pub(super) struct RunningSequence {
     tokens: Vec<u32>,
     /// The blocks of its keys and values; none while it waits.
     table: Option<BlockTable>,
+    /// The class of its length that the blocks are computed for.
+    length_class: usize,
     sampled: usize,
     /// Tokens of thoughts in channels so far.
     thought: usize,
@@ -67,6 +69,7 @@ impl RunningSequence {
             arrival,
             tokens,
             table: None,
+            length_class: 0,
             sampled: 0,
             thought: 0,
             cached: 0,
@@ -104,8 +107,14 @@ impl RunningSequence {
         self.sequence.cache.as_ref()
     }
 
-    /// Enters the batch with these blocks.
-    pub(super) fn admit(&mut self, table: BlockTable) {
+    /// The class of its length that its blocks are computed for.
+    pub(super) fn length_class(&self) -> usize {
+        self.length_class
+    }
+
+    /// Enters the batch with these blocks, for a class of its length.
+    pub(super) fn admit(&mut self, table: BlockTable, length_class: usize) {
+        self.length_class = length_class;
         if self.admitted.is_none() {
             self.admitted = Some(Instant::now());
             self.cached = table.len();

@@ -1,11 +1,14 @@
 //! Lists without equal items and objects without equal keys, where no grammar can hold an answer to that: what a value
 //! has already is left out as the arguments pass. A list with `uniqueItems` is a set, so nothing that it says is lost;
-//! of a key that comes twice, readers would have one value.
+//! of a key that comes twice, readers would have one value. As long as a list or an object has fewer than it must, an
+//! item or a key that comes again is altered instead.
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::altered::{altered_item, altered_key};
+use super::holds::canonical;
 use super::values::referred;
 
 /// Schemas that may hold of a value and are looked at.
@@ -126,6 +129,10 @@ impl Distinct {
                     let held = std::mem::take(&mut level.held);
                     if level.keys.insert(level.key.clone()) {
                         out.push_str(&held);
+                    } else if let Some(other) = level.another_key(root) {
+                        out.push_str(&format!(", {}:", Value::from(other.as_str())));
+                        level.keys.insert(other.clone());
+                        level.key = other;
                     } else {
                         level.left_out = Some(0);
                     }
@@ -159,6 +166,14 @@ impl Distinct {
     }
 }
 
+impl OpenValue {
+    /// A key in place of one that the object has already, if it needs more keys.
+    fn another_key(&self, root: &Value) -> Option<String> {
+        let needs_more = self.keys.len() < most_of(&self.schemas, "minProperties");
+        needs_more.then(|| altered_key(&self.key, &self.schemas, &self.keys, root)).flatten()
+    }
+}
+
 impl SetItems {
     /// The item that has ended, if the list has none that equals it, with a comma in front.
     fn next(&mut self, schemas: &[Value], root: &Value) -> String {
@@ -166,11 +181,9 @@ impl SetItems {
         let Ok(value) = serde_json::from_str::<Value>(&item) else { return item };
         // Equal numbers may be spelled in two ways, and keys may come in any order.
         let within = distinct(value.clone(), &inner(schemas, true, "", self.seen.len(), root), root);
-        let text = if within == value { item } else { within.to_string() };
-        let is_first = self.seen.is_empty();
-        if !self.seen.insert(canonical(&within).to_string()) {
-            return String::new();
-        }
+        let Some(kept) = unlike(within, schemas, &mut self.seen, root) else { return String::new() };
+        let text = if kept == value { item } else { kept.to_string() };
+        let is_first = self.seen.len() == 1;
         if is_first { text } else { format!(",{text}") }
     }
 }
@@ -195,9 +208,7 @@ fn distinct(value: Value, schemas: &[Value], root: &Value) -> Value {
             let (mut seen, mut all) = (BTreeSet::new(), Vec::new());
             for item in items {
                 let item = distinct(item, &inner(schemas, true, "", all.len(), root), root);
-                if !is_unique || seen.insert(canonical(&item).to_string()) {
-                    all.push(item);
-                }
+                all.extend(if is_unique { unlike(item, schemas, &mut seen, root) } else { Some(item) });
             }
             all.into()
         }
@@ -212,18 +223,21 @@ fn distinct(value: Value, schemas: &[Value], root: &Value) -> Value {
     }
 }
 
-/// A value as one that equals it is spelled too.
-fn canonical(value: &Value) -> Value {
-    match value {
-        Value::Array(items) => items.iter().map(canonical).collect(),
-        Value::Object(fields) => {
-            let mut sorted: Vec<_> = fields.iter().map(|(key, value)| (key.clone(), canonical(value))).collect();
-            sorted.sort_by(|a, b| a.0.cmp(&b.0));
-            Value::Object(Map::from_iter(sorted))
-        }
-        Value::Number(number) => number.as_f64().map_or_else(|| value.clone(), Value::from),
-        other => other.clone(),
+/// An item that is unlike all of a list so far, or one in its place if the list needs more; `None` if it is left out.
+fn unlike(item: Value, schemas: &[Value], seen: &mut BTreeSet<String>, root: &Value) -> Option<Value> {
+    if seen.insert(canonical(&item).to_string()) {
+        return Some(item);
     }
+    let needs_more = seen.len() < most_of(schemas, "minItems");
+    let other = needs_more.then(|| altered_item(&item, schemas, seen.len(), seen, root)).flatten()?;
+    seen.insert(canonical(&other).to_string());
+    Some(other)
+}
+
+/// The largest count by which schemas name a keyword.
+fn most_of(schemas: &[Value], keyword: &str) -> usize {
+    let counts = schemas.iter().filter_map(|schema| schema.get(keyword)?.as_f64());
+    counts.fold(0.0, f64::max) as usize
 }
 
 fn has_unique(schemas: &[Value]) -> bool {
@@ -268,9 +282,10 @@ pub(super) fn has_distinct_parts(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => {
             let is = |name: &str, value: Value| fields.get(name) == Some(&value);
-            let has_keys = ["patternProperties", "propertyNames"].iter().any(|name| fields.contains_key(*name))
-                || fields.get("additionalProperties").is_some_and(|other| *other != Value::Bool(false))
-                || (is("type", "object".into()) && !fields.contains_key("properties"));
+            let has_keys =
+                ["patternProperties", "propertyNames", "minProperties"].iter().any(|name| fields.contains_key(*name))
+                    || fields.get("additionalProperties").is_some_and(|other| *other != Value::Bool(false))
+                    || (is("type", "object".into()) && !fields.contains_key("properties"));
             has_keys || is("uniqueItems", true.into()) || fields.values().any(has_distinct_parts)
         }
         Value::Array(values) => values.iter().any(has_distinct_parts),
@@ -283,6 +298,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn en_5_what_comes_again_is_altered_while_there_is_too_little() {
+        let schema = json!({"properties": {
+            "tags": {"type": "array", "uniqueItems": true, "minItems": 3, "items": {"type": "string", "maxLength": 4}},
+            "env": {"type": "object", "minProperties": 2, "additionalProperties": {"type": "integer"}},
+        }});
+        for (given, wanted) in [
+            (
+                r#"{"tags": ["a", "a", "a", "a", "b"], "env": {"a": 1, "a": 2, "a": 3}}"#,
+                r#"{"tags": ["a","a_2","a_3", "b"], "env": {"a": 1, "a_2": 2}}"#,
+            ),
+            (r#"{"env": {"a": 1, "b": 2, "b": 3}}"#, r#"{"env": {"a": 1, "b": 2}}"#),
+        ] {
+            for cut in 0..given.len() {
+                let mut lists = Distinct::default();
+                let whole = lists.push(&given[..cut], &schema) + &lists.push(&given[cut..], &schema);
+                assert_eq!(whole, wanted, "{given} at {cut}");
+            }
+        }
+    }
 
     #[test]
     fn en_5_equal_items_and_keys_are_left_out_wherever_the_pieces_are_cut() {

@@ -1,12 +1,14 @@
 //! Calls of tools: the formats in which models write them, an incremental parser for each, and grammars that keep the
 //! arguments valid from the moment a call begins. Knows no HTTP and no chat template.
 
+mod altered;
 mod branches;
 mod distinct;
 mod event;
 mod format;
 mod grammar;
 mod head;
+mod holds;
 mod json_call;
 mod json_formats;
 mod markers;

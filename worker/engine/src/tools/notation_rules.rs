@@ -300,24 +300,22 @@ impl NotationRules<'_, '_> {
         }
         self.notation.sort(&mut all);
         let between = literal(self.notation.between);
-        let others = match *other == Value::Bool(false) {
-            true => None,
-            false => {
-                let names = all.iter().map(|(key, _)| TextSet::Literal(key.clone())).collect();
-                let keys = vec![TextSet::Expression(KEY.to_owned()), TextSet::but(TextSet::Any(names))];
-                let (before, behind) = self.around_key(level);
-                let value = self.value(other)?;
-                let key = self.terminal(before, &TextSet::All(keys), &behind);
-                value.map(|value| self.rule(&format!("{key} {value}")))
-            }
-        };
+        let others = self.others(fields, &all, level)?;
         // From the last key to the first: the object from that key on, and all that may come behind another key.
         let (mut first, mut behind) = match others {
             // Counts of keys that schemas name are in other schemas already.
             Some(field) if least > 0 && all.is_empty() => {
                 (format!("{field} ({between} {field}){{{},}}", least - 1), String::new())
             }
-            Some(field) => (format!("({field} ({between} {field})*)?"), format!("({between} {field})*")),
+            // Of objects that need more keys than those that have names, all of these are there.
+            Some(field) => {
+                let more = if all.iter().all(|(key, _)| required.contains(key)) {
+                    least.saturating_sub(all.len() as u64)
+                } else {
+                    0
+                };
+                (format!("({field} ({between} {field})*)?"), format!("({between} {field}){{{more},}}"))
+            }
             None => (String::new(), String::new()),
         };
         for (key, schema) in all.iter().rev() {
@@ -343,6 +341,36 @@ impl NotationRules<'_, '_> {
         }
         let (open, close) = if level == Level::Arguments { self.notation.arguments } else { ("{", "}") };
         Ok(self.rule(&format!("{} {first} {}", literal(open), literal(close))))
+    }
+
+    /// The rule of a field that no schema names: by each pattern of keys, and by none of them.
+    fn others(
+        &mut self,
+        fields: &Map<String, Value>,
+        named: &[(String, &Value)],
+        level: Level,
+    ) -> Result<Option<String>, String> {
+        let (none, any) = (Map::new(), Value::Bool(true));
+        let patterns = fields.get("patternProperties").and_then(Value::as_object).unwrap_or(&none);
+        let names = TextSet::Any(named.iter().map(|(key, _)| TextSet::Literal(key.clone())).collect());
+        let plain = || vec![TextSet::Expression(KEY.to_owned()), TextSet::but(names.clone())];
+        let (mut ways, mut all) = (Vec::new(), plain());
+        for (pattern, schema) in patterns {
+            let matching = TextSet::with_pattern(pattern)?;
+            all.push(TextSet::but(matching.clone()));
+            ways.push((TextSet::All([plain(), vec![matching]].concat()), schema));
+        }
+        ways.push((TextSet::All(all), fields.get("additionalProperties").unwrap_or(&any)));
+        ways.retain(|(keys, schema)| **schema != Value::Bool(false) && (patterns.is_empty() || !keys.is_empty()));
+        let (before, behind) = self.around_key(level);
+        let mut rules = Vec::new();
+        for (keys, schema) in ways {
+            if let Some(value) = self.value(schema)? {
+                let key = self.terminal(before, &keys, &behind);
+                rules.push(format!("{key} {value}"));
+            }
+        }
+        Ok((!rules.is_empty()).then(|| self.rule(&rules.join(" | "))))
     }
 
     /// The texts around a key.

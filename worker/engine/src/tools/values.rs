@@ -351,7 +351,7 @@ pub(super) fn read_as(kind: Kinds) -> Option<TextSet> {
 }
 
 /// An expression of texts that have a format. Some formats have more texts than these.
-fn format(name: &str) -> Option<String> {
+pub(super) fn format(name: &str) -> Option<String> {
     const DATE: &str = "[1-9][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|\
                         02-(0[1-9]|1[0-9]|2[0-8]))";
     const TIME: &str = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";

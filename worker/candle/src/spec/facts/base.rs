@@ -83,7 +83,7 @@ impl Base {
             norm: NormSpec { kind: NormKind::Rms, eps: self.eps },
             ropes,
             tied_head: self.tied,
-            head_bias: false,
+            head_bias: facts.gguf_has("output.bias"),
             factors: Factors::default(),
             logit_softcap: None,
             max_positions: longer.map_or(self.positions, |factor| (self.positions as f64 * factor) as usize),
@@ -117,7 +117,12 @@ impl Facts<'_> {
         let kv_heads = several("num_key_value_heads", "attention.head_count_kv")?;
         let kv_heads = kv_heads.or(defaults.kv_heads.filter(|_| !self.is_gguf())).unwrap_or(heads);
         let head_dim = self.number("head_dim", "attention.key_length")?;
-        let head_dim = match head_dim.or(defaults.head_dim.filter(|_| !self.is_gguf())) {
+        // Some converters leave the key out even where heads are not an even share of the stream.
+        let stored = match self {
+            Self::Gguf(facts) => facts.rows("blk.0.attn_q.weight").checked_div(heads).filter(|rows| *rows > 0),
+            Self::Config(_) => defaults.head_dim,
+        };
+        let head_dim = match head_dim.or(stored) {
             Some(head_dim) => head_dim,
             None => hidden.checked_div(heads).ok_or_else(|| inconsistent("num_attention_heads is 0"))?,
         };

@@ -145,7 +145,7 @@ impl ConfigFacts {
                     short: factors("short_factor")?,
                     long: factors("long_factor")?,
                     original_max_positions: original as usize,
-                    attention_factor,
+                    attention_factors: [attention_factor; 2],
                 }
             }
             other => {
@@ -214,7 +214,7 @@ impl GgufFacts<'_> {
                 short,
                 long,
                 original_max_positions: original,
-                attention_factor: given.unwrap_or_else(|| long_attention_factor(longer, original as f64)),
+                attention_factors: [given.unwrap_or_else(|| long_attention_factor(longer, original as f64)); 2],
             });
         }
         let factor = || positive("rope.scaling.factor");

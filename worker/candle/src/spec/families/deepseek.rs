@@ -67,7 +67,7 @@ fn experts_of(facts: &Facts<'_>, base: &Base, weighting: Weighting) -> Result<Ex
             router.groups = None;
         }
     }
-    router.correction = v3 && (!facts.is_gguf() || facts.gguf_has_any("exp_probs_b.bias", base.layers));
+    router.correction = if facts.is_gguf() { facts.gguf_has_any("exp_probs_b.bias", base.layers) } else { v3 };
     experts.router = router;
     let default = if v3 { 1 } else { 2 };
     let shared = facts.number("n_shared_experts", "expert_shared_count")?.unwrap_or(default);
@@ -131,7 +131,7 @@ fn decoder(
         plain_dim,
         rope_dim,
         value_dim,
-        bias: facts.flag("attention_bias", "")?.unwrap_or(false),
+        bias: facts.config_flag("attention_bias", facts.gguf_has("blk.0.attn_kv_a_mqa.bias"))?.unwrap_or(false),
         rope: 0,
         scale: ((plain_dim + rope_dim) as f64).powf(-0.5) * on_scores,
         // The reference's norms of latent vectors have the default epsilon, whatever that of the others is.

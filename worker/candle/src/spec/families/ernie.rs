@@ -75,7 +75,7 @@ pub(super) fn ernie4_5_moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> 
         if sparse { LayerSpec { feed_forward, ..dense.clone() } } else { dense.clone() }
     };
     let mut spec = base.decoder(facts, vec![rope(facts, &base)?], (0..base.layers).map(of).collect());
-    spec.head_bias = bias && !facts.is_gguf();
+    spec.head_bias |= bias && !facts.is_gguf();
     spec.spelling = experts::spelled(spec.spelling, facts);
     if !facts.is_gguf() {
         spec.spelling = spec.spelling.renaming(&[

@@ -43,6 +43,7 @@ const IN_CONFIG: &[(&[&str], Family)] = &[
     (&["Gemma2ForCausalLM", "gemma2"], gemma::gemma2),
     (&["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "gemma3_text", "gemma3"], gemma::gemma3),
     (&["Phi3ForCausalLM", "phi3"], phi::phi3),
+    (&["PhimoeForCausalLM", "PhiMoEForCausalLM", "phimoe"], phi::phimoe),
     (&["GptOssForCausalLM", "gpt_oss"], gpt_oss::gpt_oss),
     (&["GlmForCausalLM", "glm"], glm::glm),
     (&["Glm4ForCausalLM", "glm4"], glm::glm4),

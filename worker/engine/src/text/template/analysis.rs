@@ -108,8 +108,9 @@ impl Checker {
                 let names = FrameNames::of_frame(frame, &[], &[filter], &self.frames);
                 self.frame(frame, names, inside)?;
             }
-            Statement::Scope(frame) | Statement::AutoEscape(frame) => {
-                let names = FrameNames::of_frame(frame, &[], &[], &self.frames);
+            Statement::AutoEscape(enabled, frame) => {
+                expression(enabled, place.is_soft)?;
+                let names = FrameNames::of_frame(frame, &[], &[enabled], &self.frames);
                 self.frame(frame, names, inside)?;
             }
             Statement::Macro(source) => self.macro_source(source, place)?,
@@ -314,8 +315,7 @@ impl FrameNames {
             }
             Statement::Raw(_)
             | Statement::Generation(_)
-            | Statement::Scope(_)
-            | Statement::AutoEscape(_)
+            | Statement::AutoEscape(..)
             | Statement::Block(_)
             | Statement::Break(_)
             | Statement::Continue(_)
@@ -404,7 +404,10 @@ impl SpecialNames {
                 arguments.iter().for_each(|argument| self.load(argument.value()));
                 self.macro_source(caller);
             }
-            Statement::Scope(frame) | Statement::AutoEscape(frame) => self.statements(&frame.body),
+            Statement::AutoEscape(enabled, frame) => {
+                self.load(enabled);
+                self.statements(&frame.body);
+            }
             Statement::Raw(_)
             | Statement::Block(_)
             | Statement::Break(_)

@@ -6,6 +6,7 @@ use super::arguments::Arguments;
 use super::fault::{RenderResult, refuse};
 use super::interpreter::Interpreter;
 use super::macros::MacroHandle;
+use super::markup::{Escapes, Escaping, marked};
 use super::printing::bounded;
 use super::scope::NameScope;
 use super::tree::{Argument, MacroSource};
@@ -67,7 +68,8 @@ impl Interpreter<'_> {
             refuse!("Required block '{name}' not found");
         }
         let root = Arc::clone(&self.root);
-        Ok(PythonValue::text(self.captured(&block.frame, &root)?.0))
+        let text = self.elsewhere(Escaping::Off, |run| run.captured(&block.frame, &root))?.0;
+        Ok(marked(self.escapes.running, text))
     }
 
     fn call_loop(&mut self, state: &LoopState, arguments: &Arguments) -> RenderResult<PythonValue> {
@@ -77,13 +79,27 @@ impl Interpreter<'_> {
         let Some((source, scope)) = self.loops.get(number).cloned() else { refuse!("the loop has ended") };
         let items = arguments.one()?;
         let depth = state.depth + 1;
-        Ok(PythonValue::text(self.written(|run| run.run_loop(&source, &items, &scope, depth))?.0))
+        let text = self.written(|run| run.run_loop(&source, &items, &scope, depth))?.0;
+        Ok(self.escapes.text(text))
     }
 
     fn call_macro(&mut self, made: &MacroHandle, arguments: &Arguments) -> RenderResult<PythonValue> {
-        let Some((source, around)) = self.macros.get(made.number).cloned() else { refuse!("there is no such macro") };
-        let MacroSource { name, parameters, frame, reads } = source.as_ref();
-        let scope = NameScope::of(frame, &around);
+        let Some((source, around, place)) = self.macros.get(made.number).cloned() else {
+            refuse!("there is no such macro")
+        };
+        let is_marked = self.escapes.running || Escapes { here: place, ..self.escapes }.is_on();
+        self.elsewhere(place, |run| run.call_body(&source, &around, arguments)).map(|text| marked(is_marked, text))
+    }
+
+    /// The text of a macro.
+    fn call_body(
+        &mut self,
+        source: &MacroSource,
+        around: &Arc<NameScope>,
+        arguments: &Arguments,
+    ) -> RenderResult<String> {
+        let MacroSource { name, parameters, frame, reads } = source;
+        let scope = NameScope::of(frame, around);
         let (placed, surplus) = arguments.places.split_at(parameters.len().min(arguments.places.len()));
         if !surplus.is_empty() && !reads.varargs {
             refuse!("macro '{name}' takes not more than {} argument(s)", parameters.len());
@@ -125,6 +141,6 @@ impl Interpreter<'_> {
             };
             scope.set(parameter, value);
         }
-        Ok(PythonValue::text(self.written(|run| run.statements(&frame.body, &scope))?.0))
+        Ok(self.written(|run| run.statements(&frame.body, &scope))?.0)
     }
 }

@@ -9,7 +9,7 @@ use super::markup::escaped;
 use super::printing::{bounded, with_sorted_keys};
 use super::text as texts;
 use super::value::PythonValue;
-use super::{attributes, names, operators, percent, sequences, tojson};
+use super::{attributes, names, operators, percent, sequences, tojson, wordwrap};
 
 /// The value that a filter makes of another one.
 pub(super) fn apply(
@@ -30,6 +30,11 @@ pub(super) fn apply(
         Some(made) => made,
         None => single(name, value, arguments)?,
     };
+    finished(fuel, made, is_cheap)
+}
+
+/// A value that a filter made, within the limits of texts.
+pub(super) fn finished(fuel: &mut Fuel, made: PythonValue, is_cheap: bool) -> RenderResult<PythonValue> {
     // Some filters make a text of a few times the length.
     bounded(made.as_str().map_or(0, str::len))?;
     fuel.spend(if is_cheap { 0 } else { made.size() })?;
@@ -110,6 +115,7 @@ fn single(name: &str, value: &PythonValue, arguments: &Arguments) -> RenderResul
             PythonValue::text(without_tags(&value.print()?))
         }
         "urlencode" => urlencode(value)?,
+        "wordwrap" => wordwrap::wordwrap(value, arguments)?,
         "format" => {
             let text = value.print()?;
             match (arguments.places.is_empty(), arguments.names.is_empty()) {

@@ -7,6 +7,7 @@ use super::arguments::Arguments;
 use super::fault::{RenderFault, RenderResult, refuse};
 use super::fuel::Fuel;
 use super::macros::MacroHandle;
+use super::markup::{self, Escapes, Escaping};
 use super::operators::{self, Comparison, Operator};
 use super::scope::NameScope;
 use super::tree::{
@@ -14,7 +15,7 @@ use super::tree::{
     TreeExpression,
 };
 use super::value::{Dict, LoopState, PythonValue, SharedDict, lock};
-use super::{attributes, filters, functions, predicates};
+use super::{attributes, functions, predicates};
 
 /// The most bytes one rendering may write.
 const LONGEST_OUTPUT: usize = 64 << 20;
@@ -36,7 +37,8 @@ pub(super) struct Interpreter<'a> {
     /// Namespaces may hold themselves, and are emptied at the end.
     pub(super) namespaces: Vec<Arc<SharedDict>>,
     /// The macros that were made, with the scopes in which they were.
-    pub(super) macros: Vec<(Arc<MacroSource>, Arc<NameScope>)>,
+    pub(super) macros: Vec<(Arc<MacroSource>, Arc<NameScope>, Escaping)>,
+    pub(super) escapes: Escapes,
     /// The recursive loops that are running.
     pub(super) loops: Vec<(Arc<For>, Arc<NameScope>)>,
     /// The template's blocks, by their names.
@@ -73,6 +75,7 @@ pub(super) fn run(
         outputs: vec![String::new()],
         namespaces: Vec::new(),
         macros: Vec::new(),
+        escapes: Escapes::default(),
         loops: Vec::new(),
         blocks,
         root: Arc::clone(&root),
@@ -145,7 +148,9 @@ impl Interpreter<'_> {
                     self.is_constant = false;
                 }
                 match value? {
-                    PythonValue::Text(text) | PythonValue::Markup(text) => self.write(&text)?,
+                    PythonValue::Markup(text) => self.write(&text)?,
+                    other if self.escapes_of(expression) => self.write(&markup::escaped(&other.print()?))?,
+                    PythonValue::Text(text) => self.write(&text)?,
                     other => self.write(&other.print()?)?,
                 }
             }
@@ -179,11 +184,14 @@ impl Interpreter<'_> {
                 if flow != Flow::Next {
                     return Ok(flow);
                 }
-                let text = PythonValue::text(text);
-                let value = match filter {
+                let text = self.escapes.text(text);
+                let mut value = match filter {
                     Some(filter) => self.filtered(filter, text, scope)?,
                     None => text,
                 };
+                if self.escapes.running {
+                    value = markup::marked(true, value.print()?);
+                }
                 self.assign(target, value, scope)?;
             }
             Statement::Filtered { filter, frame } => {
@@ -191,7 +199,7 @@ impl Interpreter<'_> {
                 if flow != Flow::Next {
                     return Ok(flow);
                 }
-                let filtered = self.filtered(filter, PythonValue::text(text), scope)?;
+                let filtered = self.filtered(filter, self.escapes.text(text), scope)?;
                 match filtered.as_str() {
                     Some(text) => self.write(text)?,
                     None => refuse!("expected str instance, {} found", filtered.kind()),
@@ -207,8 +215,7 @@ impl Interpreter<'_> {
                 let text = self.call(&made, &Arguments::default())?.print()?;
                 self.write(&text)?;
             }
-            Statement::Scope(frame) => return self.frame(frame, scope),
-            Statement::AutoEscape(_) => refuse!("'autoescape' is not supported"),
+            Statement::AutoEscape(enabled, frame) => return self.autoescape(enabled, frame, scope),
             Statement::Block(block) => self.block(block, scope)?,
             Statement::Break(_) => return Ok(Flow::Break),
             Statement::Continue(_) => return Ok(Flow::Continue),
@@ -224,7 +231,7 @@ impl Interpreter<'_> {
             refuse!("Required block '{}' not found", block.name);
         }
         let around = if block.is_scoped { Arc::clone(scope) } else { Arc::clone(&self.root) };
-        self.frame(&block.frame, &around).map(|_| ())
+        self.elsewhere(Escaping::Off, |run| run.frame(&block.frame, &around)).map(|_| ())
     }
 
     fn call_block(
@@ -244,7 +251,7 @@ impl Interpreter<'_> {
 
     fn make_macro(&mut self, source: &Arc<MacroSource>, scope: &Arc<NameScope>) -> PythonValue {
         let number = self.macros.len();
-        self.macros.push((Arc::clone(source), Arc::clone(scope)));
+        self.macros.push((Arc::clone(source), Arc::clone(scope), self.escapes.here));
         let parameters = source.parameters.iter().map(|(name, _)| Arc::clone(name)).collect();
         PythonValue::Macro(Arc::new(MacroHandle {
             number,
@@ -335,7 +342,7 @@ impl Interpreter<'_> {
             None => text,
         };
         let arguments = self.arguments(arguments, scope)?;
-        filters::apply(&mut self.fuel, name, &text, &arguments).map_err(|fault| fault.at(filter.line))
+        self.apply_filter(name, &text, &arguments).map_err(|fault| fault.at(filter.line))
     }
 
     /// The value of an expression.
@@ -391,7 +398,7 @@ impl Interpreter<'_> {
                     None => refuse!("the filter '{name}' has no value"),
                 };
                 let arguments = self.arguments(arguments, scope)?;
-                filters::apply(&mut self.fuel, name, &value, &arguments)?
+                self.apply_filter(name, &value, &arguments)?
             }
             ExpressionKind::Test { name, value, arguments } => {
                 let value = self.value(value, scope)?;
@@ -455,6 +462,9 @@ impl Interpreter<'_> {
         right: &TreeExpression,
         scope: &Arc<NameScope>,
     ) -> RenderResult<PythonValue> {
+        if operator == Operator::Concatenate && self.escapes.here == Escaping::On {
+            return self.concatenated(left, right, scope);
+        }
         let (left, right) = (self.value(left, scope)?, self.value(right, scope)?);
         let made = operators::apply(operator, &left, &right)?;
         self.fuel.spend(made.size())?;

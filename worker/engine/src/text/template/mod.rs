@@ -11,6 +11,7 @@ mod attributes;
 mod calls;
 mod data;
 mod error;
+mod escaping;
 mod extent;
 mod fault;
 mod filters;
@@ -32,12 +33,14 @@ mod predicates;
 mod printing;
 mod scope;
 mod sequences;
+mod soft;
 mod syntax;
 mod syntax_error;
 mod text;
 mod tojson;
 mod tree;
 mod value;
+mod wordwrap;
 
 use std::collections::BTreeMap;
 

@@ -179,9 +179,7 @@ impl Parser {
             "block" => self.block()?,
             "autoescape" => {
                 let enabled = self.expression()?;
-                let frame = self.frame("endautoescape")?;
-                let is_off = matches!(&enabled.kind, ExpressionKind::Constant(value) if !value.is_true());
-                if is_off { Statement::Scope(frame) } else { Statement::AutoEscape(frame) }
+                Statement::AutoEscape(enabled, self.frame("endautoescape")?)
             }
             "generation" => {
                 let frame = self.frame("endgeneration")?;

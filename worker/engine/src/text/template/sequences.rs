@@ -142,10 +142,10 @@ fn join(value: &PythonValue, arguments: &Arguments) -> RenderResult<PythonValue>
 const LONGEST_PATH: usize = 256;
 
 /// The way to a part of an item: names and places, between dots.
-struct Path(Vec<PythonValue>);
+pub(super) struct Path(Vec<PythonValue>);
 
 impl Path {
-    fn of(attribute: &PythonValue) -> RenderResult<Self> {
+    pub(super) fn of(attribute: &PythonValue) -> RenderResult<Self> {
         if attribute.as_str().is_some_and(|text| text.len() > LONGEST_PATH) {
             return Err(RenderFault::Limit("has an attribute of more than 256 bytes"));
         }
@@ -161,7 +161,7 @@ impl Path {
         }))
     }
 
-    fn get(&self, item: &PythonValue, default: Option<&PythonValue>) -> RenderResult<PythonValue> {
+    pub(super) fn get(&self, item: &PythonValue, default: Option<&PythonValue>) -> RenderResult<PythonValue> {
         let mut value = item.clone();
         for part in &self.0 {
             value = attributes::item(&value, part)?;

@@ -284,7 +284,7 @@ pub(super) fn replaced(word: &str, old: &str, new: &str, most: usize) -> RenderR
     Ok(if most == usize::MAX { word.replace(old, new) } else { word.replacen(old, new, most) })
 }
 
-fn joined(this: &PythonValue, items: &PythonValue) -> RenderResult<PythonValue> {
+pub(super) fn joined(this: &PythonValue, items: &PythonValue) -> RenderResult<PythonValue> {
     let (mark, is_marked) = (this.as_str().unwrap_or_default(), matches!(this, PythonValue::Markup(_)));
     let mut out = String::new();
     for (at, item) in items.defined()?.each().enumerate() {

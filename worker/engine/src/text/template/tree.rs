@@ -94,8 +94,8 @@ pub(super) enum Statement {
     },
     /// Words that a model was trained to say.
     Generation(Arc<MacroSource>),
-    Scope(TemplateFrame),
-    AutoEscape(TemplateFrame),
+    /// Whether what expressions write is escaped for HTML.
+    AutoEscape(TreeExpression, TemplateFrame),
     Block(Arc<TemplateBlock>),
     /// The line is that of the tag.
     Break(u32),
@@ -141,8 +141,7 @@ impl Statement {
             Self::With { frame, .. }
             | Self::Capture { frame, .. }
             | Self::Filtered { frame, .. }
-            | Self::Scope(frame)
-            | Self::AutoEscape(frame) => frame.each_block(visit),
+            | Self::AutoEscape(_, frame) => frame.each_block(visit),
             Self::Macro(source) | Self::Generation(source) | Self::Call { caller: source, .. } => {
                 source.frame.each_block(visit);
             }
@@ -267,6 +266,13 @@ impl TreeExpression {
         let mut is_constant = !is_open;
         self.each_inside(&mut |inside| is_constant = is_constant && inside.is_constant());
         is_constant
+    }
+
+    /// Whether it has a filter or a test.
+    pub(super) fn has_filters(&self) -> bool {
+        let mut has = matches!(self.kind, ExpressionKind::Filter { .. } | ExpressionKind::Test { .. });
+        self.each_inside(&mut |inside| has = has || inside.has_filters());
+        has
     }
 
     /// Calls this for each name that it reads.

@@ -61,6 +61,26 @@ fn en_1_each_turn_of_a_conversation_evaluates_only_what_is_new() {
 }
 
 #[test]
+fn fa_1_a_sequence_is_computed_again_where_its_length_gets_another_class() {
+    // A block of the other class fails the step, so that a right answer shows that none was used.
+    let settings = TextEngineSettings { max_concurrent: 3, ..TextEngineSettings::default() };
+    let decoder = FakeDecoder::new(Script::Hash(128), 400).with_longest_short(100);
+    let mut rig = Rig::over(decoder, settings);
+    let work = |len: usize| Generate { max_tokens: Some(40), ignore_eos: true, ..prompt(&text(1, len)) };
+    let alone = |len| Rig::new(Script::Hash(128), TextEngineSettings::default()).answer(work(len)).text;
+    // Over the border within the answer, on the long side from the beginning, and never.
+    for (len, known) in [(80, 0), (120, 80), (50, 49), (90, 80), (120, 119)] {
+        let answer = rig.ask(salted(work(len), "me"));
+        assert_eq!((answer.text.clone(), cached(&answer)), (alone(len), known), "{len}");
+    }
+    let together = [70, 90, 130].map(|len| (len, rig.submit(salted(work(len), "you"))));
+    rig.run();
+    for (len, client) in together {
+        assert_eq!(client.answer().text, alone(len), "{len}");
+    }
+}
+
+#[test]
 fn en_1_a_prefix_serves_its_own_caller_until_the_request_says_no() {
     let mut rig = rig(50, 4);
     let work = || Generate { max_tokens: Some(5), ..prompt(&text(1, 100)) };

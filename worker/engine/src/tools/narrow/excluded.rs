@@ -9,6 +9,16 @@ use super::joined::{is_of_type, types};
 /// Integers that are listed without some of them.
 const MOST_INTEGERS: i64 = 400;
 
+/// Ranges between multiples.
+const MOST_RANGES: i64 = 100;
+
+/// The parts of a range that are left out at each of its ends. With a bound such as 1.99 the library leaves 1.9 out,
+/// which the other part brings back.
+const END_PARTS: [f64; 2] = [0.01, 0.1];
+
+/// The smallest step between multiples that are left out, and between a bound that is excluded and the next number.
+const LEAST_STEP: f64 = 1e-3;
+
 /// Numbers that are left out by the ranges between them.
 const MOST_NUMBERS: usize = 8;
 
@@ -106,14 +116,79 @@ pub(super) fn beyond_bounds(fields: &Map<String, Value>, within: &Map<String, Va
     ways
 }
 
-/// Integers within bounds that are no multiples.
-pub(super) fn not_multiples(fields: &Map<String, Value>, within: &Map<String, Value>) -> Option<Value> {
-    let factor = fields.get("multipleOf").and_then(Value::as_i64).filter(|factor| *factor > 1)?;
-    let least = within.get("minimum").and_then(Value::as_i64)?;
-    let most = within.get("maximum").and_then(Value::as_i64)?;
-    if !types(within).contains(&"integer") || most.checked_sub(least)? > MOST_INTEGERS {
+/// Numbers that a schema's `multipleOf` and `type` do not allow: integers that are no multiples, as a list, and numbers
+/// between the multiples, as ranges. Where there is no bound they are those near to zero.
+pub(super) fn not_multiples(fields: &Map<String, Value>, within: &Map<String, Value>) -> Vec<Value> {
+    let of = types(within);
+    let factor = fields.get("multipleOf").and_then(Value::as_f64).filter(|factor| *factor > 0.0);
+    let is_whole =
+        fields.contains_key("type") && !types(fields).contains(&"number") && types(fields).contains(&"integer");
+    let mut ways = Vec::new();
+    if of.contains(&"integer")
+        && let Some(factor) = factor.filter(|factor| *factor > 1.0 && factor.fract() == 0.0)
+    {
+        ways.extend(other_integers(factor as i64, within));
+    }
+    if of.contains(&"number") {
+        // All that are no integers are no multiples of one.
+        let step = factor.filter(|_| !is_whole).or_else(|| is_whole.then_some(1.0));
+        ways.extend(step.and_then(|step| between_multiples(step, within)));
+        if let Some(factor) = factor.filter(|factor| is_whole && *factor > 1.0 && factor.fract() == 0.0) {
+            ways.extend(other_integers(factor as i64, within));
+        }
+    }
+    ways
+}
+
+fn other_integers(factor: i64, within: &Map<String, Value>) -> Option<Value> {
+    let (least, most) = bounds(within, MOST_INTEGERS as f64)?;
+    // Multiples that must hold beside are looked at here: lists are not compared with them later.
+    let own = within.get("multipleOf").and_then(Value::as_i64).filter(|own| *own > 0);
+    let is_own = |number: &i64| own.is_none_or(|own| number % own == 0);
+    let (least, most) = (least.ceil() as i64, most.floor() as i64);
+    let others: Vec<i64> = (least..=most).filter(|number| number % factor != 0).filter(is_own).collect();
+    (!others.is_empty()).then(|| json!({ "enum": others }))
+}
+
+/// Ranges between the multiples of a number, without a part at their ends.
+fn between_multiples(step: f64, within: &Map<String, Value>) -> Option<Value> {
+    let (least, most) = bounds(within, step * MOST_RANGES as f64)?;
+    if !(LEAST_STEP..1e9).contains(&step) || within.contains_key("multipleOf") {
         return None;
     }
-    let others: Vec<i64> = (least..=most).filter(|number| number % factor != 0).collect();
-    (!others.is_empty()).then(|| json!({ "enum": others }))
+    let rounded = |number: f64| (number / LEAST_STEP).round() * LEAST_STEP;
+    let tidy = |number: f64| format!("{:.6}", number).parse::<f64>().unwrap_or(number);
+    let first = (least / step).floor() as i64;
+    let ranges = (first..first + MOST_RANGES).flat_map(|number| END_PARTS.map(|part| (number, part)));
+    let ranges = ranges.filter_map(|(number, part)| {
+        let (from, to) = (number as f64 * step, (number + 1) as f64 * step);
+        let (from, to) = (tidy((from + step * part).max(least)), tidy((to - step * part).min(most)));
+        (from <= to && rounded(from) != rounded(to))
+            .then(|| json!({ "type": "number", "minimum": from, "maximum": to }))
+    });
+    let ranges: Vec<Value> = ranges.collect();
+    (!ranges.is_empty()).then(|| json!({ "anyOf": ranges }))
+}
+
+/// The bounds of numbers of a schema, no farther from each other than `width`.
+fn bounds(within: &Map<String, Value>, width: f64) -> Option<(f64, f64)> {
+    let bound = |names: [&str; 2], pick: fn(f64, f64) -> f64| {
+        names.into_iter().filter_map(|name| within.get(name)?.as_f64()).reduce(pick)
+    };
+    let least = bound(["minimum", "exclusiveMinimum"], f64::max);
+    let most = bound(["maximum", "exclusiveMaximum"], f64::min);
+    let (least, most) = match (least, most) {
+        (Some(least), Some(most)) => (least, most.min(least + width)),
+        // Numbers near to zero are wanted most.
+        (Some(least), None) => {
+            (least.max(0.0).min(least + width / 2.0), least.max(0.0).min(least + width / 2.0) + width / 2.0)
+        }
+        (None, Some(most)) => (most.min(width / 2.0) - width / 2.0, most.min(width)),
+        (None, None) => (-width / 4.0, width / 4.0 * 3.0),
+    };
+    let excludes = |name: &str, bound: f64| within.get(name).and_then(Value::as_f64) == Some(bound);
+    let sliver = |is: bool| if is { LEAST_STEP } else { 0.0 };
+    let least = least + sliver(excludes("exclusiveMinimum", least));
+    let most = most - sliver(excludes("exclusiveMaximum", most));
+    (least <= most && least.abs().max(most.abs()) < 1e12).then_some((least, most))
 }

@@ -32,6 +32,13 @@ pub(in crate::tools) fn types(schema: &Map<String, Value>) -> Vec<&str> {
     }
 }
 
+/// Whether the types of a schema have all values of those of another one.
+pub(in crate::tools) fn covers(schema: &Map<String, Value>, within: &Map<String, Value>) -> bool {
+    let named = types(schema);
+    let has = |name: &&str| named.contains(name) || (*name == "integer" && named.contains(&"number"));
+    types(within).iter().all(has)
+}
+
 /// Whether a schema demands a key.
 pub(in crate::tools) fn requires(schema: &Map<String, Value>, key: &str) -> bool {
     schema.get("required").and_then(Value::as_array).is_some_and(|keys| keys.iter().any(|name| name == key))

@@ -44,8 +44,20 @@ pub(super) fn count_of_properties(fields: &mut Map<String, Value>, also: &mut Ve
     }
     let needed = least.saturating_sub(required.len());
     if needed > optional.len() {
-        // Others would have to come, and they may come twice.
-        fields.shift_remove("minProperties");
+        if fields.get("additionalProperties") == Some(&Value::Bool(false)) && !fields.contains_key("patternProperties")
+        {
+            // There are no such objects.
+            fields.shift_remove("minProperties");
+            return;
+        }
+        // All that have names are there, and others.
+        let mut keys: Vec<Value> = required.iter().chain(&optional).map(|key| json!(key)).collect();
+        for key in fields.get("required").and_then(Value::as_array).into_iter().flatten() {
+            if !keys.contains(key) {
+                keys.push(key.clone());
+            }
+        }
+        fields.insert("required".to_owned(), keys.into());
         return;
     }
     let kept = most.map_or(optional.len(), |most| most.saturating_sub(required.len()).min(optional.len()));

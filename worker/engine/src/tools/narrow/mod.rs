@@ -20,6 +20,7 @@ use self::lists::{MOST_VALUES, apart, lists_of};
 pub(super) use self::plain::make_plain;
 use super::values::{referred, values_of};
 use crate::constraint::parts;
+use crate::regular::RegularSets;
 
 /// How deep references and negations are followed.
 const MOST_DEPTH: usize = 8;
@@ -33,7 +34,9 @@ const MOST_BRANCHES: usize = 8;
 /// The narrowed schema of arguments.
 pub(super) fn narrowed(schema: Map<String, Value>) -> Map<String, Value> {
     let root = Value::Object(schema.clone());
-    match (Narrowing { root: &root, left: Cell::new(MOST_PARTS) }).of(Value::Object(schema)) {
+    match (Narrowing { root: &root, left: Cell::new(MOST_PARTS), sets: RegularSets::default() })
+        .of(Value::Object(schema))
+    {
         Value::Object(schema) => schema,
         // No arguments at all: the library says so.
         other => Map::from_iter([("type".to_owned(), json!("object")), ("allOf".to_owned(), json!([other]))]),
@@ -47,6 +50,7 @@ struct Narrowing<'a> {
     root: &'a Value,
     /// Parts that may still be added.
     left: Cell<usize>,
+    sets: RegularSets,
 }
 
 impl Narrowing<'_> {
@@ -72,8 +76,8 @@ impl Narrowing<'_> {
         }
         // Schemas that hold beside the others.
         let mut also = Vec::new();
-        patterns::readable_pattern(&mut fields, &mut also);
-        patterns::readable_keys(&mut fields);
+        patterns::readable_pattern(&mut fields, &mut also, &self.sets);
+        patterns::readable_keys(&mut fields, &self.sets);
         self.not(&mut fields, &mut also);
         self.condition(&mut fields, &mut also);
         self.one_of(&mut fields, &mut also);
@@ -83,17 +87,16 @@ impl Narrowing<'_> {
         keys::unevaluated(&mut fields);
         self.contains(&mut fields);
         self.unique(&mut fields, &mut also);
-        also.retain(|schema| *schema != Value::Bool(true));
-        if also.contains(&Value::Bool(false)) {
+        self.joined(fields, also)
+    }
+
+    /// A schema with others that hold beside it.
+    fn joined(&self, mut fields: Map<String, Value>, also: Vec<Value>) -> Value {
+        if !beside(&mut fields, also) {
             return Value::Bool(false);
         }
-        if !also.is_empty() {
-            let all = fields.entry("allOf").or_insert_with(|| json!([]));
-            if let Value::Array(all) = all {
-                all.extend(also);
-            }
-        }
-        Value::Object(fields)
+        let also = patterns::settle(&mut fields, &self.sets);
+        if beside(&mut fields, also.into_iter().collect()) { Value::Object(fields) } else { Value::Bool(false) }
     }
 
     /// Whether so many more parts may be added; they count from then on.
@@ -147,10 +150,18 @@ impl Narrowing<'_> {
             let others = branches.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, other)| other);
             let others = others.filter(|other| !self.are_apart(branch, other));
             let within = merged_types(fields, branch);
-            let negated = others.filter_map(|other| self.negated(other, &within, MOST_DEPTH));
-            ways.push(negated.fold(branch.clone(), both));
+            let negated: Vec<Option<Value>> = others.map(|other| self.negated(other, &within, MOST_DEPTH)).collect();
+            let is_exact = negated.iter().all(Option::is_some);
+            let way = match negated.into_iter().flatten().fold(branch.clone(), both) {
+                Value::Object(way) => self.joined(way, Vec::new()),
+                way => way,
+            };
+            ways.push((is_exact, way));
         }
         fields.shift_remove("oneOf");
+        // A branch that may have values of another one is left out, if any other is left.
+        let has_exact = ways.iter().any(|(is_exact, way)| *is_exact && *way != Value::Bool(false));
+        let ways = ways.into_iter().filter(|(is_exact, _)| *is_exact || !has_exact).map(|(_, way)| way).collect();
         also.push(any(ways).unwrap_or(Value::Bool(false)));
     }
 
@@ -164,6 +175,9 @@ impl Narrowing<'_> {
         }
         if let (Some(a), Some(b)) = (values_of(a), values_of(b)) {
             return a.iter().all(|value| !b.contains(value));
+        }
+        if (of_a == ["string"] || of_b == ["string"]) && patterns::are_apart(a, b, &self.sets) {
+            return true;
         }
         let key_of = |schema: &Map<String, Value>, key: &str| {
             let required = schema.get("required").and_then(Value::as_array);
@@ -196,6 +210,10 @@ impl Narrowing<'_> {
             _ => return None,
         };
         let depth = depth.checked_sub(1)?;
+        let only_types = fields.keys().all(|name| name == "type" || name == "description" || name == "title");
+        if only_types && joined::covers(fields, within) {
+            return Some(Value::Bool(false));
+        }
         // A value need only fail one keyword.
         let mut ways = Vec::new();
         if let Some(values) = values_of(fields) {
@@ -229,6 +247,11 @@ impl Narrowing<'_> {
         }
         ways.extend(excluded::beyond_bounds(fields, within));
         ways.extend(excluded::not_multiples(fields, within));
+        if let Some(pattern) = fields.get("pattern").and_then(Value::as_str)
+            && types(within).contains(&"string")
+        {
+            ways.extend(patterns::without(pattern, within, &self.sets));
+        }
         for branch in fields.get("allOf").and_then(Value::as_array).into_iter().flatten() {
             ways.extend(self.negated(branch, within, depth));
         }
@@ -249,7 +272,12 @@ impl Narrowing<'_> {
         let Some(names) = fields.get("propertyNames") else { return };
         let other = fields.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
         let is_open = other != Value::Bool(false) && !fields.contains_key("patternProperties");
-        let Some(names) = self.resolved(names).cloned() else { return };
+        let Some(Value::Object(names)) = self.resolved(names).map(|names| self.of(Value::Object(names.clone()))) else {
+            return;
+        };
+        // Texts that stand for a pattern are listed beside.
+        let beside = names.get("allOf").and_then(Value::as_array).and_then(|all| all.first()?.as_object());
+        let names = beside.filter(|beside| beside.contains_key("enum")).unwrap_or(&names).clone();
         let bound = |name: &str| names.get(name).and_then(Value::as_u64);
         let mut added = Map::new();
         if let Some(values) = values_of(&names) {
@@ -271,7 +299,7 @@ impl Narrowing<'_> {
                 }
                 added.insert("additionalProperties".to_owned(), json!(false));
             }
-        } else if is_open && let Some(pattern) = names.get("pattern").and_then(Value::as_str) {
+        } else if is_open && let Some(pattern) = patterns::of_texts(&names, &self.sets) {
             added.insert("patternProperties".to_owned(), json!({ pattern: other }));
             added.insert("additionalProperties".to_owned(), json!(false));
         } else if is_open && (names.contains_key("minLength") || names.contains_key("maxLength")) {
@@ -402,6 +430,18 @@ impl Narrowing<'_> {
             _ => None,
         }
     }
+}
+
+/// Puts schemas beside a schema. Returns whether there is any value.
+fn beside(fields: &mut Map<String, Value>, mut also: Vec<Value>) -> bool {
+    also.retain(|schema| *schema != Value::Bool(true));
+    if also.is_empty() || also.contains(&Value::Bool(false)) {
+        return also.is_empty();
+    }
+    if let Value::Array(all) = fields.entry("allOf").or_insert_with(|| json!([])) {
+        all.extend(also);
+    }
+    true
 }
 
 /// A branch with the types and properties of the schema around it, as what is said of its values.

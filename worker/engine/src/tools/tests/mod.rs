@@ -1,4 +1,5 @@
 mod narrow;
+mod narrow_cases;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};

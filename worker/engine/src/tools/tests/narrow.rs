@@ -11,12 +11,12 @@ use crate::tools::{Tool, ToolChoice, ToolPlan};
 
 /// A schema of arguments with keywords that the library of grammars does not know, and arguments that a call should
 /// still be able to have.
-struct Case {
-    schema: Value,
-    wanted: Vec<Value>,
+pub(super) struct Case {
+    pub(super) schema: Value,
+    pub(super) wanted: Vec<Value>,
 }
 
-fn case(schema: Value, wanted: Vec<Value>) -> Case {
+pub(super) fn case(schema: Value, wanted: Vec<Value>) -> Case {
     Case { schema, wanted }
 }
 
@@ -237,13 +237,13 @@ static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
     ]
 });
 
-fn plan(format: ToolFormat, schema: &Value) -> ToolPlan {
+pub(super) fn plan(format: ToolFormat, schema: &Value) -> ToolPlan {
     let tool = Tool { name: "f".to_owned(), parameters: schema.clone(), strict: false };
     ToolPlan { format, tools: vec![tool], choice: ToolChoice::Required, parallel: false, answer: None }
 }
 
 /// Formats without JSON, and one with it.
-fn formats() -> Vec<ToolFormat> {
+pub(super) fn formats() -> Vec<ToolFormat> {
     let mut all = without_json();
     all.push(ToolFormat::MistralNamed);
     all
@@ -262,7 +262,7 @@ fn en_5_keywords_that_grammars_do_not_know_leave_room_for_calls() {
 }
 
 /// JSON as models write it.
-fn spaced(value: &Value) -> String {
+pub(super) fn spaced(value: &Value) -> String {
     match value {
         Value::Array(values) => format!("[{}]", values.iter().map(spaced).collect::<Vec<_>>().join(", ")),
         Value::Object(fields) => {
