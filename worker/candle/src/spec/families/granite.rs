@@ -88,6 +88,10 @@ pub(super) fn granite_hybrid(facts: &Facts<'_>) -> Result<DecoderSpec, FactError
         true => facts.flag("", "rope.scaling.finetuned")?.unwrap_or(false),
         false => facts.text("position_embedding_type")? == Some("rope"),
     };
+    if rotated && facts.number("", "rope.dimension_count")?.is_some_and(|width| width != base.head_dim) {
+        // The converter reorders whole heads, and llama.cpp rotates other planes than the model has.
+        return Err(FactError::Unsupported("rotations of parts of reordered heads".to_owned()));
+    }
     let rope = rotated.then_some(0);
     let attention = AttentionSpec { rope, ..attention(facts, &base, scale)? };
     let count = facts.number("num_local_experts", "expert_count")?.or(facts.number("num_experts", "")?);
@@ -95,7 +99,9 @@ pub(super) fn granite_hybrid(facts: &Facts<'_>) -> Result<DecoderSpec, FactError
     let feed_forward = if sparse {
         FeedForward::Experts(routed(facts, &base, if facts.is_gguf() { 0 } else { 1_024 })?)
     } else {
-        base.intermediate = facts.number("shared_intermediate_size", "feed_forward_length")?.unwrap_or(1_024);
+        // The parameter of experts for every token is also that of models without others.
+        let shared = facts.number("shared_intermediate_size", "expert_shared_feed_forward_length")?;
+        base.intermediate = shared.unwrap_or(if facts.is_gguf() { base.intermediate } else { 1_024 });
         FeedForward::Gated(base.mlp())
     };
     let mamba = hybrid::mamba(facts, &base)?;
