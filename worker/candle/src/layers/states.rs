@@ -2,7 +2,7 @@
 //! holds the last of its tokens. A step computes on copies, which are kept once the whole step has ended well.
 //!
 //! A step may also keep states inside of its piece ([`cuts`]), so that other sequences can begin behind them. There are
-//! at most as many states as there is memory for; the ones that were kept first are dropped for new ones.
+//! at most as many states as there is memory for; the ones that were not used for the longest time are dropped first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -42,7 +42,7 @@ pub(crate) struct StateStore {
     limits: StateLimits,
     /// By block, and by how many of its tokens the state is behind.
     kept: HashMap<BlockId, BTreeMap<usize, KeptState>>,
-    /// The places of states, the oldest first.
+    /// The places of states; the one that was not used for the longest time is first.
     by_age: BTreeMap<u64, StatePlace>,
     clock: u64,
     /// Memory of dropped states for the next steps.
@@ -154,10 +154,7 @@ impl StateStore {
                 let before = match place(step.blocks, step.past) {
                     None if step.past > 0 => return Err(lacks()),
                     None => None,
-                    Some((block, count)) => {
-                        let kept = self.kept.get(&block).and_then(|kept| kept.get(&count)).ok_or_else(lacks)?;
-                        Some(Arc::clone(&kept.values))
-                    }
+                    Some(place) => Some(self.take_up(place).ok_or_else(lacks)?),
                 };
                 let (past, end) = (step.past, step.past + step.tokens.len());
                 let is_cut = |tokens: usize| is_cut(tokens, step, self.limits.every);
@@ -175,6 +172,16 @@ impl StateStore {
         }
         self.most_spare = batch.len();
         Ok(StepStates { layout: Arc::clone(&self.layout), sequences })
+    }
+
+    /// A state that a sequence goes on from. It counts as new from now on.
+    fn take_up(&mut self, (block, count): StatePlace) -> Option<Arc<Vec<f32>>> {
+        let kept = self.kept.get_mut(&block)?.get_mut(&count)?;
+        self.by_age.remove(&kept.age);
+        kept.age = self.clock;
+        self.by_age.insert(kept.age, (block, count));
+        self.clock += 1;
+        Some(Arc::clone(&kept.values))
     }
 
     /// Keeps the states of a step that has ended well.

@@ -12,7 +12,7 @@ use crate::layers::kv::{self, KvHome};
 use crate::layers::layer::Layer;
 use crate::layers::states::{StateLayout, StateLimits};
 use crate::plan::checked_model::CheckedModel;
-use crate::plan::needs::{context, kept_tokens, state_distance, states, wanted, workspace};
+use crate::plan::needs::{STATES_OF_SEQUENCE, context, kept_tokens, state_distance, states, wanted, workspace};
 use crate::plan::options::DecoderLoadOptions;
 use crate::plan::part::DevicePart;
 use crate::read::reader::WeightReader;
@@ -119,7 +119,7 @@ fn kept(
         usize::try_from(left / ((block(stage) + state) as u64).max(1)).unwrap_or(usize::MAX)
     };
     let blocks = parts.iter().zip(stages).map(fits).fold(all, usize::min).max(one);
-    (blocks, StateLimits { most: 2 * sequences + blocks / every, every })
+    (blocks, StateLimits { most: STATES_OF_SEQUENCE * sequences + blocks / every, every })
 }
 
 /// The host's memory for devices that stream through it. Each device in turn may use an even share of the bytes that

@@ -37,10 +37,13 @@ pub(crate) fn wanted(spec: &DecoderSpec, part: &DevicePart, options: &DecoderLoa
     }
 }
 
-/// Bytes of the states of some sequences in some layers. Each has the one behind its past, the one that a step computes,
-/// and one that others can begin behind.
+/// States that there is memory for with each sequence, beside the one that a step computes: the one behind its past, the
+/// one behind its prompt, and one inside of it.
+pub(crate) const STATES_OF_SEQUENCE: usize = 3;
+
+/// Bytes of the states of some sequences in some layers.
 pub(crate) fn states(spec: &DecoderSpec, layers: Range<usize>, sequences: usize) -> u64 {
-    let of_each = StateLayout::new(spec).bytes(layers).saturating_mul(3);
+    let of_each = StateLayout::new(spec).bytes(layers).saturating_mul(STATES_OF_SEQUENCE + 1);
     of_each.saturating_mul(sequences) as u64
 }
 

@@ -125,7 +125,7 @@ fn states_are_kept_where_sequences_part_and_by_distance() {
 }
 
 #[test]
-fn too_many_states_leave_in_the_order_of_their_age() {
+fn too_many_states_leave_in_the_order_of_their_last_use() {
     let mut world = World::new(2, 1);
     let all: Vec<Vec<BlockId>> = (0..3).map(|at| blocks(&[at])).collect();
     for own in &all {
@@ -134,7 +134,10 @@ fn too_many_states_leave_in_the_order_of_their_age() {
     assert_eq!(world.store.resumable(&all[0], 8), 0);
     assert!(world.has(&all[1], 8) && world.has(&all[2], 8));
     assert_eq!(world.store.len(), 2);
+    world.run(&[step(&all[1], 8, &[1], 9)]);
+    world.run(&[step(&all[0], 0, &[1; 8], 8)]);
+    assert_eq!((world.has(&all[1], 9), world.has(&all[2], 8)), (true, false), "the one that was used stays");
     // Blocks that hold the same share them.
-    world.store.merge(BlockId(2), BlockId(5));
+    world.store.merge(BlockId(0), BlockId(5));
     assert!(world.has(&blocks(&[5]), 8));
 }
