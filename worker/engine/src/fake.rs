@@ -1,6 +1,6 @@
 //! A decoder made of arithmetic, for tests: exact, deterministic, and as slow or broken as a test wants.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -47,6 +47,8 @@ struct Controlled {
     batches: Vec<Vec<usize>>,
     blocks: usize,
     copies: usize,
+    /// The block and the number of its tokens that each state is behind; none for a decoder without states.
+    states: Option<BTreeSet<(BlockId, usize)>>,
 }
 
 impl FakeControl {
@@ -77,6 +79,11 @@ impl FakeControl {
     /// Blocks that hold tokens now.
     pub fn blocks(&self) -> usize {
         self.with(|state| state.blocks)
+    }
+
+    /// Forgets all states, as a decoder does that has too many.
+    pub fn lose_states(&self) {
+        self.with(|state| state.states = state.states.take().map(|_| BTreeSet::new()));
     }
 
     /// Blocks that were copied so far.
@@ -119,6 +126,12 @@ impl FakeDecoder {
         Self { longest_short, ..self }
     }
 
+    /// The same with a state behind each step, and behind the last whole block of a prompt.
+    pub fn with_states(self) -> Self {
+        self.control.with(|state| state.states = Some(BTreeSet::new()));
+        self
+    }
+
     /// The handle for the test.
     pub fn control(&self) -> FakeControl {
         self.control.clone()
@@ -159,6 +172,10 @@ impl FakeDecoder {
             state.fail_next.take().or_else(|| poisoned.then(|| DecoderError::Step("poisoned".to_owned())))
         });
         failing.map_or(Ok(()), Err)?;
+        let lacks = |step: &DecoderStep<'_>| self.resumable(step.blocks, step.past) < step.past;
+        if batch.iter().any(lacks) {
+            return Err(DecoderError::Step("a sequence has no state".to_owned()));
+        }
         let mut taken = self.blocks.len();
         for (index, step) in batch.iter().enumerate() {
             if step.tokens.is_empty() || step.past + step.tokens.len() > self.info.context_length {
@@ -200,6 +217,28 @@ impl FakeDecoder {
             }
         }
         row
+    }
+
+    /// Keeps the states of a step.
+    fn keep_states(&self, step: &DecoderStep<'_>) {
+        self.control.with(|controlled| {
+            let Some(states) = &mut controlled.states else { return };
+            let end = step.past + step.tokens.len();
+            let written = &step.blocks[step.past / BLOCK_TOKENS..end.div_ceil(BLOCK_TOKENS)];
+            let left = step.past % BLOCK_TOKENS;
+            states.retain(|(block, count)| {
+                let at = written.iter().position(|other| other == block);
+                at.is_none_or(|at| at == 0 && *count <= left)
+            });
+            let whole = (step.length - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
+            let of_prompt = Some(whole).filter(|whole| (step.past + 1..end).contains(whole));
+            states.extend(
+                of_prompt
+                    .into_iter()
+                    .chain([end])
+                    .map(|tokens| (step.blocks[(tokens - 1) / BLOCK_TOKENS], (tokens - 1) % BLOCK_TOKENS + 1)),
+            );
+        });
     }
 
     fn note_blocks(&self) {
@@ -252,8 +291,28 @@ impl Decoder for FakeDecoder {
             let first = tokens.len() - rows;
             out.push((first..tokens.len()).flat_map(|index| self.row(&tokens[..=index], prompt)).collect());
         }
+        batch.iter().for_each(|step| self.keep_states(step));
         self.note_blocks();
         Ok(out)
+    }
+
+    fn resumable(&self, blocks: &[BlockId], tokens: usize) -> usize {
+        self.control.with(|controlled| {
+            let Some(states) = &controlled.states else { return tokens };
+            let behind = |tokens: &usize| {
+                states.contains(&(blocks[(tokens - 1) / BLOCK_TOKENS], (tokens - 1) % BLOCK_TOKENS + 1))
+            };
+            (1..=tokens).rev().find(behind).unwrap_or(0)
+        })
+    }
+
+    fn merge(&mut self, from: BlockId, to: BlockId) {
+        self.control.with(|controlled| {
+            if let Some(states) = &mut controlled.states {
+                let moved: Vec<_> = states.iter().filter(|(block, _)| *block == from).copied().collect();
+                states.extend(moved.into_iter().map(|(_, count)| (to, count)));
+            }
+        });
     }
 
     fn length_class(&self, length: usize) -> usize {
@@ -267,7 +326,13 @@ impl Decoder for FakeDecoder {
         if let Some(class) = self.classes.get(&from).copied() {
             self.classes.insert(to, class);
         }
-        self.control.with(|state| state.copies += 1);
+        self.control.with(|controlled| {
+            controlled.copies += 1;
+            if let Some(states) = &mut controlled.states {
+                states.retain(|(block, _)| *block != to);
+            }
+        });
+        self.merge(from, to);
         self.note_blocks();
         Ok(())
     }
@@ -276,6 +341,11 @@ impl Decoder for FakeDecoder {
         blocks.iter().for_each(|block| {
             self.blocks.remove(block);
             self.classes.remove(block);
+        });
+        self.control.with(|controlled| {
+            if let Some(states) = &mut controlled.states {
+                states.retain(|(block, _)| !blocks.contains(block));
+            }
         });
         self.note_blocks();
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::cache::{BlockTable, KvCache};
+use super::cache::{AdmittedSequence, BlockTable, KvCache};
 use super::prefix::CacheSalt;
 use super::size::{BLOCK_TOKENS, blocks_for};
 use crate::decoder::BlockId;
@@ -140,6 +140,42 @@ fn en_1_a_prefix_is_found_to_the_token_and_only_by_its_own_caller() {
     world.check();
     let shared = world.cache.usage().used;
     assert_eq!(shared, 4 + 1 + 2 + 2 + 4 + 4, "full blocks are there once");
+}
+
+#[test]
+fn fa_1_a_prefix_is_shared_up_to_a_token_that_a_sequence_can_go_on_behind() {
+    let mut world = World::new(100);
+    let (mine, tokens) = (salt("me"), text(1, 150));
+    world.admit(Some(&mine), tokens.clone());
+    world.compute(0, 150);
+    world.release(0);
+    // Behind whole blocks, inside of a block, at the very end of what is known, and nowhere.
+    for usable in [96, 70, 33, 149, 0] {
+        let admitted = world.cache.admit_behind(Some(&mine), &tokens, 0, &|blocks, found| {
+            assert_eq!((blocks.len(), found), (5, 149));
+            usable
+        });
+        let AdmittedSequence { table, copy } = admitted.unwrap();
+        assert_eq!((table.len(), table.shared(), table.blocks().len()), (usable, 149, 5));
+        assert_eq!(copy.is_some(), usable % BLOCK_TOKENS > 0);
+        if let Some((from, to)) = copy {
+            assert_eq!(to, table.blocks()[usable / BLOCK_TOKENS]);
+            let held = world.memory.0[&from].clone();
+            world.memory.0.insert(to, held);
+            world.cache.copied(from);
+        }
+        world.open.push(Sequence { table, tokens: tokens.clone() });
+        world.check();
+        // What was computed again is there once, and its states belong to the block that stays.
+        world.compute(0, 150);
+        let merged = world.cache.take_merged();
+        let again = (usable / BLOCK_TOKENS..4).count();
+        assert!(merged.len() >= again, "{merged:?}");
+        world.check();
+        world.release(0);
+        world.check();
+        assert_eq!(world.cache.usage().cached, 5);
+    }
 }
 
 #[test]

@@ -81,6 +81,45 @@ fn fa_1_a_sequence_is_computed_again_where_its_length_gets_another_class() {
 }
 
 #[test]
+fn fa_1_prefixes_are_resumed_where_there_is_a_state() {
+    let stateful = || FakeDecoder::new(Script::Hash(128), 200).with_states();
+    let mut rig = Rig::over(stateful(), TextEngineSettings::default());
+    let work = |len: usize| Generate { max_tokens: Some(8), ignore_eos: true, ..prompt(&text(1, len)) };
+    let alone = |len| Rig::new(Script::Hash(128), TextEngineSettings::default()).answer(work(len)).text;
+    // A fake without the state behind a sequence's past fails the step. The last whole block of a prompt has one, and so
+    // has the end of it, which is no use to the same prompt.
+    for (len, known) in [(100, 0), (100, 96), (110, 100), (90, 0), (95, 90), (60, 0), (99, 96)] {
+        let answer = rig.ask(salted(work(len), "me"));
+        assert_eq!((answer.text.clone(), cached(&answer)), (alone(len), known), "{len}");
+    }
+    let together = [100, 70, 100, 100, 130, 65].map(|len| (len, rig.submit(salted(work(len), "you"))));
+    rig.run();
+    for (len, client) in together {
+        assert_eq!(client.answer().text, alone(len), "{len}");
+    }
+}
+
+#[test]
+fn fa_1_a_sequence_whose_state_is_gone_is_computed_again() {
+    let decoder = FakeDecoder::new(Script::Hash(128), 200).with_states();
+    let mut rig = Rig::over(decoder, TextEngineSettings { max_concurrent: 3, ..TextEngineSettings::default() });
+    let work = |len: usize| Generate { max_tokens: Some(30), ignore_eos: true, ..prompt(&text(1, len)) };
+    let clients = [40, 70, 45, 33].map(|len| (len, rig.submit(salted(work(len), "me"))));
+    for round in 0.. {
+        if rig.engine.step().unwrap() != Progress::Stepped {
+            break;
+        }
+        if round % 7 == 3 {
+            rig.control.lose_states();
+        }
+    }
+    for (len, client) in clients {
+        let alone = Rig::new(Script::Hash(128), TextEngineSettings::default()).answer(work(len));
+        assert_eq!(client.answer().text, alone.text, "{len}");
+    }
+}
+
+#[test]
 fn en_1_a_prefix_serves_its_own_caller_until_the_request_says_no() {
     let mut rig = rig(50, 4);
     let work = || Generate { max_tokens: Some(5), ..prompt(&text(1, 100)) };
