@@ -36,6 +36,8 @@ pub const GGUF_ARCHITECTURES: &[&str] = &[
     "qwen35",
     "qwen35moe",
     "granitehybrid",
+    "falcon-h1",
+    "nemotron_h",
     "lfm2",
     "lfm2moe",
 ];
@@ -88,6 +90,8 @@ pub const CONFIG_ARCHITECTURES: &[&str] = &[
     "Qwen3_5MoeForConditionalGeneration",
     "GraniteMoeHybridForCausalLM",
     "BambaForCausalLM",
+    "FalconH1ForCausalLM",
+    "NemotronHForCausalLM",
     "Lfm2ForCausalLM",
     "Lfm2MoeForCausalLM",
 ];

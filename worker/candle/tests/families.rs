@@ -92,7 +92,8 @@ fn fa_1_gguf_files_are_close_to_dense_models() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
     shares.sort_by(f32::total_cmp);
     let middle = shares[shares.len() / 2];
-    assert!(middle < EIGHT_BITS.1, "half of the files are off by {middle} or more");
+    // Of the files of some families alone, half says little.
+    assert!(shares.len() < 20 || middle < EIGHT_BITS.1, "half of the files are off by {middle} or more");
 }
 
 /// Models that differ in GGUF, because the converter has no key for a property of theirs, or leaves it out.

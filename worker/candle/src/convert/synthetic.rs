@@ -96,6 +96,7 @@ impl Qwen3 {
             tied_head,
             head_bias: false,
             factors: Factors::default(),
+            matrix_factors: Vec::new(),
             logit_softcap: None,
             max_positions,
             spelling: Spelling::gguf(),

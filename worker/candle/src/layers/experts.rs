@@ -42,14 +42,15 @@ impl Experts {
         let shared = match &spec.shared {
             None => None,
             Some(shared) => {
-                let mlp = Mlp::gated(parts, &shared.mlp, &path("mlp.shared_expert"))?;
+                let mlp = expert(parts, &shared.mlp, spec.gated, &path("mlp.shared_expert"))?;
                 let gate = shared.gate.then(|| Linear::read(parts, &path("mlp.shared_expert_gate"), false.into()));
                 Some(Shared { mlp, gate: gate.transpose()? })
             }
         };
         let ExpertsSpec { intermediate, bias, activation, .. } = *spec;
         let of = MlpSpec { intermediate, bias, activation };
-        let experts = (0..spec.count).map(|expert| Mlp::gated(parts, &of, &path(&format!("mlp.experts.{expert}"))));
+        let experts =
+            (0..spec.count).map(|index| expert(parts, &of, spec.gated, &path(&format!("mlp.experts.{index}"))));
         let experts = experts.collect::<std::result::Result<_, _>>()?;
         Ok(Self { logits, router: Router::new(spec, correction), experts, shared })
     }
@@ -80,4 +81,13 @@ impl Experts {
         }
         sum + result
     }
+}
+
+fn expert(
+    parts: &mut dyn NamedWeights,
+    spec: &MlpSpec,
+    gated: bool,
+    path: &str,
+) -> std::result::Result<Mlp, ModelError> {
+    if gated { Mlp::gated(parts, spec, path) } else { Mlp::plain(parts, spec, path) }
 }

@@ -92,13 +92,14 @@ impl LayerKvShape {
     /// None for a layer without attention.
     fn of(mixer: &Mixer) -> Option<Self> {
         match mixer {
-            Mixer::Attention(AttentionSpec { kv_heads, head_dim, .. }) => {
+            Mixer::Attention(AttentionSpec { kv_heads, head_dim, .. })
+            | Mixer::Both(AttentionSpec { kv_heads, head_dim, .. }, _) => {
                 Some(Self { kv_heads: *kv_heads, head_dim: *head_dim, values: KvValues::Apart(*head_dim) })
             }
             Mixer::Latent(latent) => {
                 Some(Self { kv_heads: 1, head_dim: latent.key_dim(), values: KvValues::InKeys(latent.rank) })
             }
-            Mixer::ShortConv(_) | Mixer::DeltaNet(_) | Mixer::Mamba(_) => None,
+            Mixer::ShortConv(_) | Mixer::DeltaNet(_) | Mixer::Mamba(_) | Mixer::None => None,
         }
     }
 

@@ -16,6 +16,7 @@ use crate::layers::norm::Norm;
 use crate::layers::short_conv::ShortConv;
 use crate::layers::states::LayerState;
 use crate::layers::step::StepContext;
+use crate::matrix::Matrix;
 use crate::spec::tensors::{self, MIXER_NORM, MIXER_POST_NORM, MLP_NORM, MLP_POST_NORM};
 use crate::spec::{DecoderSpec, FeedForward, LayerSpec, Mixer, NormPlaces};
 
@@ -37,6 +38,39 @@ enum LayerMixer {
     ShortConv(ShortConv),
     DeltaNet(DeltaNet),
     Mamba(Mamba),
+    Both(Attention, Mamba),
+    None,
+}
+
+/// A layer's weights, with the factors on matrices that the spec has.
+struct Factored<'a> {
+    parts: &'a mut dyn NamedWeights,
+    factors: &'a [(&'static str, f64)],
+    /// What the names of the layer's parts begin with.
+    layer: String,
+}
+
+impl NamedWeights for Factored<'_> {
+    fn matrix(&mut self, name: &str) -> std::result::Result<Matrix, ModelError> {
+        self.parts.matrix(name)
+    }
+
+    fn factor(&self, name: &str) -> Option<f64> {
+        let part = name.strip_prefix(&self.layer)?;
+        let own = self.factors.iter().find(|(of, _)| *of == part).map(|(_, factor)| *factor);
+        match (self.parts.factor(name), own) {
+            (Some(stored), Some(own)) => Some(stored * own),
+            (stored, own) => stored.or(own),
+        }
+    }
+
+    fn order(&self, name: &str) -> std::result::Result<Option<Tensor>, ModelError> {
+        self.parts.order(name)
+    }
+
+    fn tensor(&mut self, name: &str) -> std::result::Result<Tensor, ModelError> {
+        self.parts.tensor(name)
+    }
 }
 
 /// What a layer keeps of the sequences of a step. Parts that a layer does not have are empty.
@@ -48,6 +82,7 @@ pub(crate) struct LayerMemory<'a> {
 enum LayerMlp {
     Dense(Mlp),
     Experts(Experts),
+    None,
 }
 
 impl Layer {
@@ -59,12 +94,15 @@ impl Layer {
         let Some(LayerSpec { mixer, feed_forward, norms }) = spec.layers.get(index) else {
             return Err(ModelError::Layer { layer: index, what: "is not described".to_owned() });
         };
+        let parts = &mut Factored { parts, factors: &spec.matrix_factors, layer: tensors::layer(index, "") };
         let mut norm = |part: &str, there: bool| {
             there.then(|| Norm::read(parts, &tensors::layer(index, part), spec.norm)).transpose()
         };
         let parallel = *norms == NormPlaces::Parallel;
-        let mixer_norms = [norm(MIXER_NORM, norms.before() || parallel)?, norm(MIXER_POST_NORM, norms.behind())?];
-        let mlp_norms = [norm(MLP_NORM, norms.before())?, norm(MLP_POST_NORM, norms.behind())?];
+        let (mixes, feeds) = (*mixer != Mixer::None, *feed_forward != FeedForward::None);
+        let before = mixes && (norms.before() || parallel);
+        let mixer_norms = [norm(MIXER_NORM, before)?, norm(MIXER_POST_NORM, mixes && norms.behind())?];
+        let mlp_norms = [norm(MLP_NORM, feeds && norms.before())?, norm(MLP_POST_NORM, feeds && norms.behind())?];
         Ok(Self {
             mixer_norms,
             mixer: match mixer {
@@ -75,12 +113,18 @@ impl Layer {
                 Mixer::ShortConv(conv) => LayerMixer::ShortConv(ShortConv::read(parts, conv, index)?),
                 Mixer::DeltaNet(net) => LayerMixer::DeltaNet(DeltaNet::read(parts, net, index)?),
                 Mixer::Mamba(mamba) => LayerMixer::Mamba(Mamba::read(parts, mamba, index)?),
+                Mixer::Both(attention, mamba) => {
+                    let attention = Attention::read(parts, attention, spec.norm, index)?;
+                    LayerMixer::Both(attention, Mamba::read(parts, mamba, index)?)
+                }
+                Mixer::None => LayerMixer::None,
             },
             mlp_norms,
             mlp: match feed_forward {
                 FeedForward::Gated(mlp) => LayerMlp::Dense(Mlp::gated(parts, mlp, &tensors::layer(index, "mlp"))?),
                 FeedForward::Plain(mlp) => LayerMlp::Dense(Mlp::plain(parts, mlp, &tensors::layer(index, "mlp"))?),
                 FeedForward::Experts(experts) => LayerMlp::Experts(Experts::read(parts, experts, index)?),
+                FeedForward::None => LayerMlp::None,
             },
             places: *norms,
             residual: spec.factors.residual,
@@ -97,21 +141,33 @@ impl Layer {
             LayerMixer::ShortConv(conv) => conv.forward(&input, memory.states, step)?,
             LayerMixer::DeltaNet(net) => net.forward(&input, memory.states, step)?,
             LayerMixer::Mamba(mamba) => mamba.forward(&input, memory.states, step)?,
+            LayerMixer::Both(attention, mamba) => {
+                (attention.forward(&input, memory.kv, step)? + mamba.forward(&input, memory.states, step)?)?
+            }
+            LayerMixer::None => return self.feed(x),
         };
         let mixed = self.scaled(normed(behind, &mixed)?)?;
         if self.places == NormPlaces::Parallel {
             return (x + mixed)? + self.scaled(self.mlp(&input)?)?;
         }
-        let x = (x + mixed)?;
+        self.feed(&(x + mixed)?)
+    }
+
+    /// Adds the feed-forward part to the stream.
+    fn feed(&self, x: &Tensor) -> Result<Tensor> {
+        if matches!(self.mlp, LayerMlp::None) {
+            return Ok(x.clone());
+        }
         let [before, behind] = &self.mlp_norms;
-        let result = self.mlp(&normed(before, &x)?)?;
-        &x + self.scaled(normed(behind, &result)?)?
+        let result = self.mlp(&normed(before, x)?)?;
+        x + self.scaled(normed(behind, &result)?)?
     }
 
     fn mlp(&self, x: &Tensor) -> Result<Tensor> {
         match &self.mlp {
             LayerMlp::Dense(mlp) => mlp.forward(x),
             LayerMlp::Experts(experts) => experts.forward(x),
+            LayerMlp::None => x.zeros_like(),
         }
     }
 

@@ -83,12 +83,8 @@ impl Mamba {
 
     /// `[rows, input_rows]` in the host's memory, with the factors of its parts.
     fn projected(&self, x: &Tensor) -> Result<Tensor> {
-        let MambaSpec { heads, groups, state_dim, input_factor, factors, .. } = self.spec;
-        let projected = match input_factor {
-            1.0 => self.input.forward(x)?,
-            factor => self.input.forward(&(x * factor)?)?,
-        };
-        let projected = on_host(&projected)?;
+        let MambaSpec { heads, groups, state_dim, factors, .. } = self.spec;
+        let projected = on_host(&self.input.forward(x)?)?;
         if factors == [1.0; 5] {
             return Ok(projected);
         }

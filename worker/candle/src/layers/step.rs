@@ -98,9 +98,9 @@ impl StepShape {
         let mut heads = 1;
         for layer in &spec.layers {
             let (count, window) = match &layer.mixer {
-                Mixer::Attention(attention) => (attention.heads, attention.window),
+                Mixer::Attention(attention) | Mixer::Both(attention, _) => (attention.heads, attention.window),
                 Mixer::Latent(latent) => (latent.heads, None),
-                Mixer::ShortConv(_) | Mixer::DeltaNet(_) | Mixer::Mamba(_) => continue,
+                Mixer::ShortConv(_) | Mixer::DeltaNet(_) | Mixer::Mamba(_) | Mixer::None => continue,
             };
             heads = heads.max(count);
             if !windows.contains(&window) {

@@ -36,6 +36,9 @@ pub(crate) fn check(spec: &DecoderSpec) -> Result<(), FactError> {
             return Err(inconsistent(format!("the factor on {name} is {factor}")));
         }
     }
+    if let Some((name, factor)) = spec.matrix_factors.iter().find(|(_, factor)| !factor.is_finite()) {
+        return Err(inconsistent(format!("the factor on {name} is {factor}")));
+    }
     for rope in &spec.ropes {
         positive("rope_theta", rope.theta)?;
         if let RopeScaling::Llama3 { low_freq_factor, high_freq_factor, .. } = rope.scaling {
@@ -59,10 +62,16 @@ fn check_layer(spec: &DecoderSpec, layer: &LayerSpec) -> Result<(), FactError> {
         }
         Mixer::DeltaNet(net) => check_delta_net(net)?,
         Mixer::Mamba(mamba) => check_mamba(mamba)?,
+        Mixer::Both(attention, mamba) => {
+            check_attention(spec, attention)?;
+            check_mamba(mamba)?;
+        }
+        Mixer::None => {}
     }
     match &layer.feed_forward {
         FeedForward::Gated(mlp) | FeedForward::Plain(mlp) => check_mlp(mlp),
         FeedForward::Experts(experts) => check_experts(experts),
+        FeedForward::None => Ok(()),
     }
 }
 

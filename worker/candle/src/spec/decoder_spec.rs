@@ -26,6 +26,8 @@ pub struct DecoderSpec {
     pub head_bias: bool,
     /// The factors on values outside of the layers' products.
     pub factors: Factors,
+    /// The factors on matrices of all layers, by their parts' names.
+    pub matrix_factors: Vec<(&'static str, f64)>,
     /// The bound of logits, which the hyperbolic tangent keeps them within.
     pub logit_softcap: Option<f64>,
     /// The longest sequence of the model, in tokens.
@@ -75,16 +77,20 @@ pub enum Mixer {
     DeltaNet(DeltaNetSpec),
     /// A matrix for each head that adds values by their keys, and decays.
     Mamba(MambaSpec),
+    /// Attention and Mamba beside each other, whose results are added.
+    Both(AttentionSpec, MambaSpec),
+    /// None: the layer has a feed-forward part alone.
+    None,
 }
 
 impl Mixer {
     /// Numbers of a sequence's state.
     pub fn state_len(&self) -> usize {
         match self {
-            Self::Attention(_) | Self::Latent(_) => 0,
+            Self::Attention(_) | Self::Latent(_) | Self::None => 0,
             Self::ShortConv(spec) => spec.state_len(),
             Self::DeltaNet(spec) => spec.state_len(),
-            Self::Mamba(spec) => spec.state_len(),
+            Self::Mamba(spec) | Self::Both(_, spec) => spec.state_len(),
         }
     }
 }
@@ -98,6 +104,8 @@ pub enum FeedForward {
     Plain(MlpSpec),
     /// A router, and the experts that it chooses among.
     Experts(ExpertsSpec),
+    /// None: the layer has a part that mixes tokens alone.
+    None,
 }
 
 /// A feed-forward part with one inner layer.
@@ -183,7 +191,7 @@ impl DecoderSpec {
     /// The attention of each layer that has one.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
-            Mixer::Attention(attention) => Some(attention),
+            Mixer::Attention(attention) | Mixer::Both(attention, _) => Some(attention),
             _ => None,
         })
     }

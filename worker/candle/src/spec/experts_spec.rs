@@ -11,8 +11,10 @@ pub struct ExpertsSpec {
     pub used: usize,
     /// Width of an expert's inner layer.
     pub intermediate: usize,
-    /// The activation of experts, which are gated.
+    /// The activation of experts.
     pub activation: Activation,
+    /// Whether experts have gates.
+    pub gated: bool,
     /// Whether the projections of experts have biases.
     pub bias: bool,
     /// The choice of experts, and their weights.

@@ -82,8 +82,6 @@ pub struct MambaSpec {
     pub norm_eps: f64,
     /// The stored form of the decay.
     pub decay: StoredDecay,
-    /// The factor on the part's input.
-    pub input_factor: f64,
     /// The factors on gates, values, keys, queries and steps, as they are projected.
     pub factors: [f32; 5],
 }

@@ -66,11 +66,12 @@ impl DecoderSpec {
     pub(crate) fn needed_by_layer(&self, index: usize) -> Vec<Needed> {
         let mut tensors = Tensors { prefix: layer(index, ""), needed: Vec::new() };
         let Some(LayerSpec { mixer, feed_forward, norms }) = self.layers.get(index) else { return Vec::new() };
+        let (mixes, feeds) = (*mixer != Mixer::None, *feed_forward != FeedForward::None);
         let places = [
-            (MIXER_NORM, *norms == NormPlaces::Parallel || norms.before()),
-            (MLP_NORM, norms.before()),
-            (MIXER_POST_NORM, norms.behind()),
-            (MLP_POST_NORM, norms.behind()),
+            (MIXER_NORM, mixes && (*norms == NormPlaces::Parallel || norms.before())),
+            (MLP_NORM, feeds && norms.before()),
+            (MIXER_POST_NORM, mixes && norms.behind()),
+            (MLP_POST_NORM, feeds && norms.behind()),
         ];
         for (norm, _) in places.into_iter().filter(|(_, there)| *there) {
             tensors.norm(self.norm.kind, norm, self.hidden);
@@ -81,13 +82,16 @@ impl DecoderSpec {
             Mixer::ShortConv(conv) => tensors.short_conv(conv),
             Mixer::DeltaNet(net) => tensors.delta_net(net, self.hidden),
             Mixer::Mamba(mamba) => tensors.mamba(mamba, self.hidden),
+            Mixer::Both(attention, mamba) => {
+                tensors.attention(attention, self.hidden);
+                tensors.mamba(mamba, self.hidden);
+            }
+            Mixer::None => {}
         }
         match feed_forward {
             FeedForward::Gated(mlp) => tensors.gated("mlp", mlp, self.hidden),
-            FeedForward::Plain(MlpSpec { intermediate, bias, .. }) => {
-                tensors.linear("mlp.up_proj", *intermediate, self.hidden, *bias);
-                tensors.linear("mlp.down_proj", self.hidden, *intermediate, *bias);
-            }
+            FeedForward::Plain(mlp) => tensors.plain("mlp", mlp, self.hidden),
+            FeedForward::None => {}
             FeedForward::Experts(experts) => tensors.experts(experts, self.hidden),
         }
         tensors.needed
@@ -214,6 +218,10 @@ impl Tensors {
 
     fn gated(&mut self, path: &str, mlp: &MlpSpec, hidden: usize) {
         self.linear(&format!("{path}.gate_proj"), mlp.intermediate, hidden, mlp.bias);
+        self.plain(path, mlp, hidden);
+    }
+
+    fn plain(&mut self, path: &str, mlp: &MlpSpec, hidden: usize) {
         self.linear(&format!("{path}.up_proj"), mlp.intermediate, hidden, mlp.bias);
         self.linear(&format!("{path}.down_proj"), hidden, mlp.intermediate, mlp.bias);
     }
@@ -224,14 +232,21 @@ impl Tensors {
             self.add("mlp.gate.e_score_correction_bias", &[experts.count]);
         }
         if let Some(shared) = &experts.shared {
-            self.gated("mlp.shared_expert", &shared.mlp, hidden);
+            match experts.gated {
+                true => self.gated("mlp.shared_expert", &shared.mlp, hidden),
+                false => self.plain("mlp.shared_expert", &shared.mlp, hidden),
+            }
             if shared.gate {
                 self.add("mlp.shared_expert_gate.weight", &[1, hidden]);
             }
         }
         let ExpertsSpec { intermediate, activation, bias, .. } = *experts;
         for expert in 0..experts.count {
-            self.gated(&format!("mlp.experts.{expert}"), &MlpSpec { intermediate, bias, activation }, hidden);
+            let (path, mlp) = (format!("mlp.experts.{expert}"), MlpSpec { intermediate, bias, activation });
+            match experts.gated {
+                true => self.gated(&path, &mlp, hidden),
+                false => self.plain(&path, &mlp, hidden),
+            }
         }
     }
 }

@@ -85,6 +85,7 @@ impl Base {
             tied_head: self.tied,
             head_bias: facts.gguf_has("output.bias"),
             factors: Factors::default(),
+            matrix_factors: Vec::new(),
             logit_softcap: None,
             max_positions: longer.map_or(self.positions, |factor| (self.positions as f64 * factor) as usize),
             spelling: facts.spelling(),

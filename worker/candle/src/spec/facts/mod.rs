@@ -9,7 +9,7 @@ mod rope;
 
 use model_boss_weights::gguf::KeyError;
 
-pub(crate) use base::{Base, Defaults};
+pub(crate) use base::{Base, Defaults, activation};
 pub(crate) use config_facts::ConfigFacts;
 pub(crate) use gguf_facts::GgufFacts;
 pub(crate) use layers::{all_but_each, per_layer};
@@ -78,6 +78,14 @@ impl Facts<'_> {
         match self {
             Self::Config(facts) => facts.flag(key),
             Self::Gguf(_) => Ok(Some(in_gguf)),
+        }
+    }
+
+    /// Numbers that `config.json` lists.
+    pub(crate) fn floats(&self, config: &str) -> Fact<Vec<f32>> {
+        match self {
+            Self::Config(facts) => facts.floats(config),
+            Self::Gguf(_) => Ok(None),
         }
     }
 

@@ -21,6 +21,7 @@ pub(super) fn usual(facts: &Facts<'_>, base: &Base, normalised: bool) -> Result<
         used: facts.number("num_experts_per_tok", "expert_used_count")?.unwrap_or(2),
         intermediate: width.unwrap_or(base.intermediate),
         activation: base.activation,
+        gated: true,
         bias: false,
         router: RouterSpec::softmax(normalised),
         shared: None,

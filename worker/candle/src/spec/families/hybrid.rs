@@ -42,7 +42,6 @@ pub(super) fn mamba(facts: &Facts<'_>, base: &Base) -> Result<MambaSpec, FactErr
         norm: GatedNorm::GateFirst,
         norm_eps: base.eps,
         decay: decay(facts),
-        input_factor: 1.0,
         factors: [1.0; 5],
     })
 }

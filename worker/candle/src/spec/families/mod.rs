@@ -7,6 +7,7 @@ mod deepseek;
 mod ernie;
 mod exaone;
 mod experts;
+mod falcon;
 mod gemma;
 mod glm;
 mod gpt_oss;
@@ -16,6 +17,7 @@ mod hybrid;
 mod lfm2;
 mod llama;
 mod mistral;
+mod nemotron;
 mod olmo;
 mod phi;
 mod qwen;
@@ -72,6 +74,8 @@ const IN_CONFIG: &[(&[&str], Family)] = &[
     ),
     (&["GraniteMoeHybridForCausalLM", "granitemoehybrid"], granite::granite_hybrid),
     (&["BambaForCausalLM", "bamba"], bamba::bamba),
+    (&["FalconH1ForCausalLM", "falcon_h1"], falcon::falcon_h1),
+    (&["NemotronHForCausalLM", "nemotron_h"], nemotron::nemotron_h),
     (&["Lfm2ForCausalLM", "lfm2"], lfm2::lfm2),
     (&["Lfm2MoeForCausalLM", "lfm2_moe"], lfm2::lfm2_moe),
 ];
@@ -111,6 +115,8 @@ const IN_GGUF: &[(&str, Family)] = &[
     ("qwen35", qwen_next::qwen3_5),
     ("qwen35moe", qwen_next::qwen3_5_moe),
     ("granitehybrid", granite::granite_hybrid),
+    ("falcon-h1", falcon::falcon_h1),
+    ("nemotron_h", nemotron::nemotron_h),
     ("lfm2", lfm2::lfm2),
     ("lfm2moe", lfm2::lfm2_moe),
 ];

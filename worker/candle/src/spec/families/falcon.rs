@@ -1,0 +1,85 @@
+//! Falcon-H1 (Zuo et al., 2025, arXiv 2507.22448): attention and Mamba-2 beside each other in every layer, with factors
+//! on nearly all matrices.
+
+use crate::spec::facts::{Defaults, FactError, Facts, RopeDefaults};
+use crate::spec::families::{hybrid, llama};
+use crate::spec::tensors::{FINAL_NORM, MLP_NORM};
+use crate::spec::{
+    AttentionBias, AttentionSpec, DecoderSpec, Factors, GatedNorm, LayerSpec, MambaSpec, Mixer, MlpSpec,
+};
+
+pub(super) fn falcon_h1(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+    let defaults = Defaults {
+        kv_heads: Some(8),
+        intermediate: 14_336,
+        vocab: 128_000,
+        positions: 8_192,
+        eps: 1e-5,
+        ..Defaults::LLAMA
+    };
+    let base = facts.base(&defaults)?;
+    let bias = facts.attention_bias("attention_bias", AttentionBias::All)?;
+    let mlp = MlpSpec { bias: llama::mlp_bias(facts, "mlp_bias")?, ..base.mlp() };
+    let mut mamba = MambaSpec { norm: norm(facts, base.layers)?, ..hybrid::mamba(facts, &base)? };
+    // The converter to GGUF has multiplied matrices with all factors.
+    let factor = |key: &str| Ok::<_, FactError>(facts.float(key, "")?.unwrap_or(1.0));
+    let [gates, values, keys, queries, steps] = of_parts(facts, "ssm_multipliers")?;
+    mamba.factors = [gates, values, keys, queries, steps].map(|factor| factor as f32);
+    let [gate, down] = of_parts(facts, "mlp_multipliers")?;
+    let inputs = factor("attention_in_multiplier")?;
+    let matrix_factors: Vec<(&str, f64)> = [
+        ("self_attn.q_proj.weight", inputs),
+        ("self_attn.k_proj.weight", inputs * factor("key_multiplier")?),
+        ("self_attn.v_proj.weight", inputs),
+        ("self_attn.o_proj.weight", factor("attention_out_multiplier")?),
+        ("mamba.in_proj.weight", factor("ssm_in_multiplier")?),
+        ("mamba.out_proj.weight", factor("ssm_out_multiplier")?),
+        ("mlp.gate_proj.weight", gate),
+        ("mlp.down_proj.weight", down),
+    ]
+    .into_iter()
+    .filter(|(_, factor)| *factor != 1.0)
+    .collect();
+    if !matrix_factors.is_empty() && (bias != AttentionBias::None || mamba.bias || mlp.bias) {
+        return Err(FactError::Unsupported("factors on projections that have biases".to_owned()));
+    }
+    let mixer = Mixer::Both(AttentionSpec { bias, ..base.attention() }, mamba);
+    let layer = LayerSpec { mixer, ..llama::layer(base.attention(), mlp) };
+    let rope = facts.rope(&RopeDefaults::usual(base.head_dim, base.positions))?;
+    let mut spec = base.decoder(facts, vec![rope], llama::same(&layer, base.layers));
+    spec.factors = Factors {
+        embedding: factor("embedding_multiplier")?,
+        logits: factor("lm_head_multiplier")?,
+        ..Factors::default()
+    };
+    spec.matrix_factors = matrix_factors;
+    spec.spelling = match facts.is_gguf() {
+        true => hybrid::spelled(spec.spelling, facts).renaming(&[("post_attention_layernorm.weight", "ffn_norm")]),
+        false => spec.spelling.ending(&[(FINAL_NORM, "model.final_layernorm.weight")]).renaming(&[
+            (MLP_NORM, "pre_ff_layernorm"),
+            ("mlp.gate_proj", "feed_forward.gate_proj"),
+            ("mlp.up_proj", "feed_forward.up_proj"),
+            ("mlp.down_proj", "feed_forward.down_proj"),
+        ]),
+    };
+    Ok(spec)
+}
+
+/// The norm behind Mamba's heads.
+fn norm(facts: &Facts<'_>, layers: usize) -> Result<GatedNorm, FactError> {
+    let normed = facts.config_flag("mamba_rms_norm", facts.gguf_has_any("ssm_norm.weight", layers))?.unwrap_or(false);
+    let before = facts.config_flag("mamba_norm_before_gate", false)?.unwrap_or(true);
+    Ok(match (normed, before) {
+        (false, _) => GatedNorm::None,
+        (true, false) => GatedNorm::GateFirst,
+        (true, true) => GatedNorm::NormFirst,
+    })
+}
+
+/// The factors on several parts, which are 1 where there is no list.
+fn of_parts<const N: usize>(facts: &Facts<'_>, key: &str) -> Result<[f64; N], FactError> {
+    let Some(list) = facts.floats(key)? else { return Ok([1.0; N]) };
+    let wrong = || FactError::Malformed(format!("`{key}` has {} entries, not {N}", list.len()));
+    let list: [f32; N] = list.as_slice().try_into().map_err(|_| wrong())?;
+    Ok(list.map(f64::from))
+}
