@@ -38,6 +38,7 @@ pub const GGUF_ARCHITECTURES: &[&str] = &[
     "granitehybrid",
     "falcon-h1",
     "nemotron_h",
+    "nemotron_h_moe",
     "lfm2",
     "lfm2moe",
 ];

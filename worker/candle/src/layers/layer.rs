@@ -38,7 +38,7 @@ enum LayerMixer {
     ShortConv(ShortConv),
     DeltaNet(DeltaNet),
     Mamba(Mamba),
-    Both(Attention, Mamba),
+    Both(Box<(Attention, Mamba)>),
     None,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct LayerMemory<'a> {
 
 enum LayerMlp {
     Dense(Mlp),
-    Experts(Experts),
+    Experts(Box<Experts>),
     None,
 }
 
@@ -115,7 +115,7 @@ impl Layer {
                 Mixer::Mamba(mamba) => LayerMixer::Mamba(Mamba::read(parts, mamba, index)?),
                 Mixer::Both(attention, mamba) => {
                     let attention = Attention::read(parts, attention, spec.norm, index)?;
-                    LayerMixer::Both(attention, Mamba::read(parts, mamba, index)?)
+                    LayerMixer::Both(Box::new((attention, Mamba::read(parts, mamba, index)?)))
                 }
                 Mixer::None => LayerMixer::None,
             },
@@ -123,7 +123,7 @@ impl Layer {
             mlp: match feed_forward {
                 FeedForward::Gated(mlp) => LayerMlp::Dense(Mlp::gated(parts, mlp, &tensors::layer(index, "mlp"))?),
                 FeedForward::Plain(mlp) => LayerMlp::Dense(Mlp::plain(parts, mlp, &tensors::layer(index, "mlp"))?),
-                FeedForward::Experts(experts) => LayerMlp::Experts(Experts::read(parts, experts, index)?),
+                FeedForward::Experts(experts) => LayerMlp::Experts(Box::new(Experts::read(parts, experts, index)?)),
                 FeedForward::None => LayerMlp::None,
             },
             places: *norms,
@@ -141,7 +141,8 @@ impl Layer {
             LayerMixer::ShortConv(conv) => conv.forward(&input, memory.states, step)?,
             LayerMixer::DeltaNet(net) => net.forward(&input, memory.states, step)?,
             LayerMixer::Mamba(mamba) => mamba.forward(&input, memory.states, step)?,
-            LayerMixer::Both(attention, mamba) => {
+            LayerMixer::Both(both) => {
+                let (attention, mamba) = &**both;
                 (attention.forward(&input, memory.kv, step)? + mamba.forward(&input, memory.states, step)?)?
             }
             LayerMixer::None => return self.feed(x),

@@ -117,6 +117,7 @@ const IN_GGUF: &[(&str, Family)] = &[
     ("granitehybrid", granite::granite_hybrid),
     ("falcon-h1", falcon::falcon_h1),
     ("nemotron_h", nemotron::nemotron_h),
+    ("nemotron_h_moe", nemotron::nemotron_h),
     ("lfm2", lfm2::lfm2),
     ("lfm2moe", lfm2::lfm2_moe),
 ];

@@ -26,12 +26,13 @@ fn parts(facts: &Facts<'_>) -> Result<Vec<Part>, FactError> {
         };
         let heads = facts.numbers("", "attention.head_count_kv")?.unwrap_or_default();
         let heads = per_layer(heads, widths.len(), "attention.head_count_kv")?;
-        let part = |(width, heads)| match (width, heads) {
+        let part = |(index, (width, heads))| match (width, heads) {
             (0, 0) => Part::Mamba,
             (0, _) => Part::Attention,
+            _ if facts.gguf_has(&format!("blk.{index}.ffn_gate_inp.weight")) => Part::Experts,
             _ => Part::Mlp,
         };
-        return Ok(widths.into_iter().zip(heads).map(part).collect());
+        return Ok(widths.into_iter().zip(heads).enumerate().map(part).collect());
     }
     let unknown = |kind: &str| FactError::Unsupported(format!("layers of the kind '{}'", kind.escape_debug()));
     for key in ["layers_block_type", "layer_types"] {

@@ -280,7 +280,9 @@ impl StateStore {
 
     fn drop_where(&mut self, block: BlockId, drops: impl Fn(usize, &KeptState) -> bool) {
         let Some(kept) = self.kept.get_mut(&block) else { return };
-        let dropped: Vec<KeptState> = kept.extract_if(.., |count, kept| drops(*count, kept)).map(|(_, k)| k).collect();
+        let counts = kept.iter().filter(|(count, state)| drops(**count, state)).map(|(count, _)| *count);
+        let counts: Vec<usize> = counts.collect();
+        let dropped: Vec<KeptState> = counts.iter().filter_map(|count| kept.remove(count)).collect();
         if kept.is_empty() {
             self.kept.remove(&block);
         }
