@@ -19,6 +19,8 @@ struct Options {
     limit: Option<ByteCount>,
     rounds: usize,
     tokens: usize,
+    /// Tokens of each of llama.cpp's two repetitions. One may take seconds there.
+    llama_tokens: usize,
     threads: usize,
     json: Option<PathBuf>,
 }
@@ -31,6 +33,7 @@ impl Options {
             limit: None,
             rounds: 3,
             tokens: 96,
+            llama_tokens: 16,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             json: None,
         };
@@ -43,12 +46,13 @@ impl Options {
                 "--limit" => options.limit = Some(value()?.parse().map_err(|error| format!("--limit: {error}"))?),
                 "--rounds" => options.rounds = number(value()?)?.max(1),
                 "--tokens" => options.tokens = number(value()?)?.max(1),
+                "--llama-tokens" => options.llama_tokens = number(value()?)?.max(1),
                 "--threads" => options.threads = number(value()?)?.max(1),
                 "--json" => options.json = Some(value()?.into()),
                 _ => {
                     return Err(format!(
                         "'{word}' is none of --shape NAME, --model FILE.gguf, --limit 2GiB, --rounds N, --tokens N, \
-                         --threads N, --json FILE"
+                         --llama-tokens N, --threads N, --json FILE"
                     ));
                 }
             }
@@ -147,7 +151,7 @@ impl Bench<'_> {
     fn llama(&self, program: &Path) -> Option<f64> {
         let mut command = self.group.command(program);
         command.arg("-m").arg(self.model).args(["-r", "2", "-o", "jsonl", "-ngl", "0", "-p", "0", "-fa", "0"]);
-        command.args(["-n", &self.options.tokens.to_string(), "-t", &self.options.threads.to_string()]);
+        command.args(["-n", &self.options.llama_tokens.to_string(), "-t", &self.options.threads.to_string()]);
         command.args(["-lm", "mmap", "--repack", "0"]);
         let (output, _) = self.group.run(command).map_err(|why| eprintln!("llama-bench: {why}")).ok()?;
         let line = output.lines().find_map(|line| serde_json::from_str::<Value>(line).ok())?;

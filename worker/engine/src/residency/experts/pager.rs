@@ -197,7 +197,9 @@ impl<S: PageSource> ExpertPager<S> {
                 return Err(ServeError::Fault(fault.clone()));
             }
             let arrived = |page: &ExpertPage| state.held[state.table.index(*page)].is_some();
-            asked.here.extend(asked.coming.extract_if(.., arrived));
+            let here: Vec<ExpertPage> = asked.coming.iter().copied().filter(arrived).collect();
+            asked.coming.retain(|page| !here.contains(page));
+            asked.here.extend(here);
             if !asked.here.is_empty() {
                 continue;
             }
