@@ -19,7 +19,7 @@ use crate::file_tensor::{FileTensor, TensorContent};
 use crate::spec::DecoderSpec;
 use crate::spec::config::ConfigJsonError;
 use crate::spec::part_names::{EMBEDDING, HEAD, Needed};
-use crate::spec::spelling::{Place, PlaceForm};
+use crate::spec::spelling::{PartLocation, PlaceForm};
 
 /// The limit on `config.json` in bytes. A longer file is no such configuration.
 const LONGEST_CONFIG: u64 = 16 << 20;
@@ -40,7 +40,7 @@ enum WeightFiles {
 
 /// A part's place, and the shape that the spec gives it.
 struct PartPlace {
-    place: Place,
+    place: PartLocation,
     shape: Vec<usize>,
 }
 

@@ -27,6 +27,6 @@ pub use spec::{
     Activation, AttentionBias, AttentionSpec, ConfigJsonError, DecoderSpec, DeltaNetSpec, ExpertGroups, ExpertsSpec,
     Factors, FeedForward, GatedNorm, GgufSpecError, GroupWorth, KeySharing, LatentProducts, LatentSpec, LayerSpec,
     MambaSpec, Mixer, MlpSpec, NormKind, NormOrder, NormPlaces, NormSpec, QueryKeyNorm, RopePlanes, RopeScaling,
-    RopeSpec, RouterSpec, SharedExpert, ShortConvSpec, Spelling, StoredDecay, StreamsSpec, Weighting,
+    RopeSpec, RouterSpec, SharedExpert, ShortConvSpec, StoredDecay, StreamsSpec, TensorSpelling, Weighting,
 };
 pub use streamed::index::{IndexError, IndexOrder, write_layer_index};

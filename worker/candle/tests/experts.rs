@@ -38,8 +38,8 @@ fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
     rows.iter().map(|row| row.iter().map(|logit| logit.to_bits()).collect()).collect()
 }
 
-/// Reads prompts of several lengths and then decodes some tokens of each: every sequence alone, all in a batch, or alone
-/// with prompts in pieces. The answers of the three ways are in the same order.
+/// Reads prompts of several lengths and then decodes some tokens of each: every sequence alone, all in a batch, or
+/// alone with prompts in pieces. The answers of the three ways are in the same order.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Alone,

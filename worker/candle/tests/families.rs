@@ -110,7 +110,7 @@ fn fa_6_experts_in_pages_change_no_bit_in_any_family() {
 /// The largest share that any answer of a file with eight bits is off by, and the one that half of the files keep to.
 /// Heads of tiny models are narrow, so that rounding shows more than in real ones, most where it changes the choice of
 /// an expert.
-const EIGHT_BITS: (f32, f32) = (0.14, 0.04);
+const EIGHT_BITS: (f32, f32) = (0.14, 0.05);
 
 #[test]
 fn fa_1_gguf_files_are_close_to_dense_models() {

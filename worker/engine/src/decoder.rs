@@ -103,9 +103,9 @@ pub trait Decoder: Send {
         self.forward_until(batch, &|| false)
     }
 
-    /// The class of sequences of this length. What blocks hold is of no use to a longer sequence of another class: it is
-    /// computed again from the beginning. Models whose positions do not depend on the length have one class, 0. Classes
-    /// beyond 1 have one length each: what is computed for them is not kept for other sequences.
+    /// The class of sequences of this length. What blocks hold is of no use to a longer sequence of another class: it
+    /// is computed again from the beginning. Models whose positions do not depend on the length have one class, 0.
+    /// Classes beyond 1 have one length each: what is computed for them is not kept for other sequences.
     fn length_class(&self, _length: usize) -> usize {
         0
     }

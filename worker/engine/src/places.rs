@@ -43,8 +43,8 @@ pub struct PlaceReport {
 }
 
 impl PlaceUse {
-    /// The use of a device before any step. The bytes of a token's keys and values, and those of a sequence's state, are
-    /// of its own layers.
+    /// The use of a device before any step. The bytes of a token's keys and values, and those of a sequence's state,
+    /// are of its own layers.
     pub fn new(
         device: DeviceId,
         layers: Range<usize>,

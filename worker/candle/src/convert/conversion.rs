@@ -12,7 +12,7 @@ use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::spec::gguf::ROPE_FACTORS;
 use crate::spec::part_names::{EMBEDDING, HEAD, Needed};
-use crate::spec::{DecoderSpec, RopePlanes, Spelling};
+use crate::spec::{DecoderSpec, RopePlanes, TensorSpelling};
 
 /// Elements of a block of [`MatrixType::Q8_0`].
 const BLOCK: usize = 32;
@@ -101,7 +101,7 @@ impl Conversion {
         if let Some(factors) = &factors {
             header.tensor(ROPE_FACTORS, TensorType::F32, &[factors.len() as u64])?;
         }
-        let names = Spelling::gguf();
+        let names = TensorSpelling::gguf();
         for tensor in &self.tensors {
             let shape: Vec<u64> = tensor.shape.iter().map(|length| *length as u64).collect();
             header.tensor(&names.name(tensor), self.kind(tensor), &shape)?;

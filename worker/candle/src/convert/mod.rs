@@ -2,6 +2,7 @@
 
 mod conversion;
 mod gguf_keys;
+mod random;
 pub(crate) mod synthetic;
 mod synthetic_experts;
 

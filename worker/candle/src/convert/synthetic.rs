@@ -9,11 +9,12 @@ use model_boss_weights::gguf::{HeaderWriter, TensorType, dequantise};
 
 use super::conversion::ConvertError;
 use super::gguf_keys;
+use super::random::Random;
 use super::synthetic_experts::{self, Mixture};
 use crate::spec::part_names::{EMBEDDING, HEAD, Needed};
 use crate::spec::{
     Activation, AttentionSpec, DecoderSpec, Factors, FeedForward, LayerSpec, Mixer, MlpSpec, NormKind, NormOrder,
-    NormPlaces, NormSpec, QueryKeyNorm, RopePlanes, RopeScaling, RopeSpec, Spelling,
+    NormPlaces, NormSpec, QueryKeyNorm, RopePlanes, RopeScaling, RopeSpec, TensorSpelling,
 };
 
 /// Rows of a matrix that are drawn together.
@@ -101,7 +102,7 @@ impl Qwen3 {
             matrix_factors: Vec::new(),
             logit_softcap: None,
             max_positions,
-            spelling: Spelling::gguf(),
+            spelling: TensorSpelling::gguf(),
         }
     }
 }
@@ -342,26 +343,6 @@ fn put_scales(kind: TensorType, block: &mut [u8], d: f32) {
     }
 }
 
-/// The random generator SplitMix64 (Steele et al., 2014): fast, and good enough for weights without meaning.
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
-    }
-
-    fn fill(&mut self, bytes: &mut [u8]) {
-        for piece in bytes.chunks_mut(8) {
-            let word = self.next().to_le_bytes();
-            piece.copy_from_slice(&word[..piece.len()]);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -433,7 +414,7 @@ mod tests {
         let file = model_boss_weights::gguf::GgufModel::open(&path).unwrap();
         let spec = DecoderSpec::from_gguf(&file).unwrap();
         // The experts of a file have their own names.
-        assert_eq!(DecoderSpec { spelling: Spelling::gguf(), ..spec }, model.spec);
+        assert_eq!(DecoderSpec { spelling: TensorSpelling::gguf(), ..spec }, model.spec);
         assert_eq!(file.get("blk.3.ffn_down_exps.weight").unwrap().shape, [16, 256, 256]);
     }
 }

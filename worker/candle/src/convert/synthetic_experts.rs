@@ -7,17 +7,17 @@
 
 use half::f16;
 
-use super::synthetic::Random;
+use super::random::Random;
 use crate::spec::part_names::{EMBEDDING, Needed};
 use crate::spec::{Activation, DecoderSpec};
-use crate::spec::{ExpertsSpec, FeedForward, LayerSpec, RouterSpec, Spelling};
+use crate::spec::{ExpertsSpec, FeedForward, LayerSpec, RouterSpec, TensorSpelling};
 
 /// Values of an embedding that are the same for every token.
 const CONSTANT: usize = 16;
 /// The exponent of Zipf's law: the expert of rank r is as popular as 1 / r to this power.
 const EXPONENT: f32 = 1.0;
-/// The standard deviation of Gumbel's distribution: with noise of it, the largest of the logarithms of some weights plus
-/// noise is a draw by these weights.
+/// The standard deviation of Gumbel's distribution: with noise of it, the largest of the logarithms of some weights
+/// plus noise is a draw by these weights.
 const NOISE: f32 = 1.282_55;
 /// The standard deviation of numbers that are even between -1 and 1 is 1 / √3.
 const SQRT_3: f32 = 1.732_050_8;
@@ -52,8 +52,8 @@ impl Mixture {
 }
 
 /// The names of GGUF, with those of stacked experts.
-pub(super) fn names() -> Spelling {
-    Spelling::gguf().renaming(&[
+pub(super) fn names() -> TensorSpelling {
+    TensorSpelling::gguf().renaming(&[
         ("mlp.gate", "ffn_gate_inp"),
         ("mlp.experts.gate_proj", "ffn_gate_exps"),
         ("mlp.experts.up_proj", "ffn_up_exps"),
@@ -87,8 +87,8 @@ pub(super) fn is_router(tensor: &Needed) -> bool {
     tensor.name.ends_with("mlp.gate.weight")
 }
 
-/// The factor on the usual spread of a tensor: attention changes the stream less than embeddings and experts do, so that
-/// tokens decide about the trace.
+/// The factor on the usual spread of a tensor: attention changes the stream less than embeddings and experts do, so
+/// that tokens decide about the trace.
 pub(super) fn spread(tensor: &Needed) -> f32 {
     if tensor.name.ends_with("o_proj.weight") { 0.25 } else { 1.0 }
 }

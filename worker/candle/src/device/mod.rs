@@ -1,14 +1,15 @@
 //! Opening candle's devices by name, and the properties that any device has. Each kind of GPU has a folder of its own.
 
 mod cuda;
+pub(crate) mod fault;
 mod host_memory;
 
 use candle_core::{Device, Error, Result, Tensor};
 use model_boss_engine::DecoderError;
 use model_boss_protocol::{DeviceId, GPU_CONTEXT};
 
+use crate::device::fault::StepFault;
 use crate::error::LoadError;
-use crate::streamed::fault::StepFault;
 
 #[cfg(feature = "cuda")]
 pub(crate) use cuda::failure as failure_of_gpu;

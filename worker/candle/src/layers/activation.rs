@@ -44,7 +44,7 @@ impl Activation {
     }
 }
 
-/// What is above each row's mean by so many standard deviations, less that bound; 0 elsewhere.
+/// Elements above each row's mean by so many standard deviations, less that bound; 0 elsewhere.
 fn above(x: &Tensor, deviations: f64) -> Result<Tensor> {
     let mean = x.mean_keepdim(1)?;
     let variance = x.broadcast_sub(&mean)?.sqr()?.mean_keepdim(1)?;

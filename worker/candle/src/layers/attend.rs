@@ -33,7 +33,7 @@ pub(crate) struct HeadNorms {
 }
 
 /// A step's rows as they come from the projections, and the weights beside them.
-pub(crate) struct Queries<'a> {
+pub(crate) struct ProjectedRows<'a> {
     /// `[rows, heads * head_dim]`.
     pub(crate) query: Tensor,
     /// `[rows, kv_heads * head_dim]`.
@@ -48,7 +48,7 @@ pub(crate) struct Queries<'a> {
 impl Attended {
     /// `[rows, heads * value_dim]`. Writes each sequence's new keys and values behind its past; `kv` has one entry per
     /// span.
-    pub(crate) fn forward(&self, rows: &Queries<'_>, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
+    pub(crate) fn forward(&self, rows: &ProjectedRows<'_>, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
         let (mut on_host, mut on_device) = (Vec::new(), Vec::new());
         for kv in kv {
             match kv {
@@ -63,7 +63,7 @@ impl Attended {
     }
 
     /// Of projections in the host's memory.
-    fn on_host(&self, rows: &Queries<'_>, kv: &mut [HostKv<'_>], step: &StepContext) -> Result<Tensor> {
+    fn on_host(&self, rows: &ProjectedRows<'_>, kv: &mut [HostKv<'_>], step: &StepContext) -> Result<Tensor> {
         let [q, k] = [&rows.query, &rows.key].map(Tensor::storage_and_layout);
         let v = rows.value.as_ref().map(Tensor::storage_and_layout);
         let sinks = rows.sinks.map(Tensor::storage_and_layout);
@@ -104,7 +104,7 @@ impl Attended {
     }
 
     /// Attention on other devices than the CPU.
-    fn on_device(&self, rows: &Queries<'_>, kv: &[DeviceKv<'_>], step: &StepContext) -> Result<Tensor> {
+    fn on_device(&self, rows: &ProjectedRows<'_>, kv: &[DeviceKv<'_>], step: &StepContext) -> Result<Tensor> {
         let AttentionHeads { heads, kv_heads, scale, .. } = self.heads;
         let count = rows.query.dim(0)?;
         // Scores are products with the query, so scaling it costs `head_dim` per row in place of one per key.

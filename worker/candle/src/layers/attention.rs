@@ -6,7 +6,7 @@ use model_boss_kernels::{AttentionHeads, KvValues};
 
 use crate::device;
 use crate::error::ModelError;
-use crate::layers::attend::{Attended, HeadNorms, Queries};
+use crate::layers::attend::{Attended, HeadNorms, ProjectedRows};
 use crate::layers::kv::LayerKv;
 use crate::layers::linear::Linear;
 use crate::layers::named_weights::NamedWeights;
@@ -134,7 +134,7 @@ impl Attention {
         }
         let borrowed = key_norm.zip(norms).map(|(key, norms)| HeadNorms { key, ..norms.clone() });
         let norms = borrowed.as_ref().or(norms);
-        let queries = Queries { query, key, value: Some(value), norms, sinks: self.sinks.as_ref() };
+        let queries = ProjectedRows { query, key, value: Some(value), norms, sinks: self.sinks.as_ref() };
         let mut attended = self.attended.forward(&queries, kv, step)?;
         if let Some(gate) = gate {
             attended = (attended * candle_nn::ops::sigmoid(&gate)?)?;
@@ -158,7 +158,7 @@ impl Attention {
         Ok((part(0)?, Some(part(head_dim)?)))
     }
 
-    /// Queries and keys behind norms that come before attention, and the norms that are part of it.
+    /// ProjectedRows and keys behind norms that come before attention, and the norms that are part of it.
     fn normed(&self, query: Tensor, key: Tensor) -> Result<(Tensor, Tensor, Option<&HeadNorms>)> {
         match &self.norms {
             Norms::None => Ok((query, key, None)),

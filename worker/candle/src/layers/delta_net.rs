@@ -51,7 +51,7 @@ enum DeltaRates {
 }
 
 /// A piece of a sequence, as each head sees it.
-struct Piece<'a> {
+struct DeltaPiece<'a> {
     /// `[rows, conv_width]`: queries, keys and values.
     mixed: &'a [f32],
     /// `[rows, value_heads]` each.
@@ -100,7 +100,7 @@ impl DeltaNet {
                 let mut mixed = self.conv.forward(&mixed[rows.start * width..rows.end * width], window);
                 mixed.iter_mut().for_each(|x| *x = silu(*x));
                 let of_heads = rows.start * heads..rows.end * heads;
-                let piece = Piece { mixed: &mixed, rates: &rates[of_heads.clone()], steps: &steps[of_heads] };
+                let piece = DeltaPiece { mixed: &mixed, rates: &rates[of_heads.clone()], steps: &steps[of_heads] };
                 self.learn(&piece, matrices, &mut out);
             });
         }
@@ -115,7 +115,7 @@ impl DeltaNet {
     }
 
     /// Runs all heads over a piece, and adds `[rows, value_width]` to `out`.
-    fn learn(&self, piece: &Piece<'_>, matrices: &mut [f32], out: &mut Vec<f32>) {
+    fn learn(&self, piece: &DeltaPiece<'_>, matrices: &mut [f32], out: &mut Vec<f32>) {
         let DeltaNetSpec { value_heads, key_dim, value_dim, .. } = self.spec;
         let rows = piece.mixed.len() / self.spec.conv_width();
         let matrices = matrices.par_chunks_exact_mut(key_dim * value_dim);
@@ -129,7 +129,7 @@ impl DeltaNet {
     }
 
     /// One head over a piece: `[rows, value_dim]`. `matrix` is `[key_dim, value_dim]`.
-    fn learn_head(&self, head: usize, piece: &Piece<'_>, matrix: &mut [f32]) -> Vec<f32> {
+    fn learn_head(&self, head: usize, piece: &DeltaPiece<'_>, matrix: &mut [f32]) -> Vec<f32> {
         let DeltaNetSpec { key_heads, value_heads, key_dim, value_dim, sharing, .. } = self.spec;
         let (width, key_width) = (self.spec.conv_width(), self.spec.key_width());
         let key_head = match sharing {
@@ -171,7 +171,7 @@ impl DeltaNet {
         out
     }
 
-    /// Queries, keys and values, `[rows, conv_width]`, and gates, `[rows, value_width]`.
+    /// ProjectedRows, keys and values, `[rows, conv_width]`, and gates, `[rows, value_width]`.
     fn projected(&self, x: &Tensor) -> Result<[Vec<f32>; 2]> {
         let both = match &self.input {
             DeltaInput::Apart { mixed, gates } => {

@@ -12,13 +12,13 @@ use crate::error::ModelError;
 use crate::layers::linear::Linear;
 use crate::layers::mlp::Mlp;
 use crate::layers::named_weights::NamedWeights;
-use crate::layers::router::{Choice, Router};
+use crate::layers::router::{RoutedExpert, Router};
 use crate::spec::{ExpertsSpec, MlpSpec, part_names};
 
 pub(crate) struct Experts {
     routing: Arc<Routing>,
     experts: Arc<dyn ExpertSource>,
-    shared: Option<Shared>,
+    shared: Option<SharedWeights>,
 }
 
 /// A layer's choice of experts.
@@ -62,7 +62,7 @@ impl ExpertSource for ResidentExperts {
 }
 
 /// The expert of every row, and the product that its weight is made of.
-struct Shared {
+struct SharedWeights {
     mlp: Mlp,
     gate: Option<Linear>,
 }
@@ -87,7 +87,7 @@ impl Routing {
         let logits = logits.flatten_all()?.to_vec1::<f32>()?;
         let mut of_experts: Vec<Vec<(u32, f32)>> = vec![Vec::new(); self.experts];
         for (row, logits) in logits.chunks_exact(self.experts).enumerate() {
-            for Choice { expert, weight } in self.router.choose(logits) {
+            for RoutedExpert { expert, weight } in self.router.choose(logits) {
                 of_experts[expert].push((row as u32, weight));
             }
         }
@@ -96,10 +96,12 @@ impl Routing {
 }
 
 impl Experts {
+    /// Reads the router and the shared expert, and the others unless a `source` has them.
     pub(crate) fn read(
         parts: &mut dyn NamedWeights,
         spec: &ExpertsSpec,
         index: usize,
+        source: Option<Arc<dyn ExpertSource>>,
     ) -> std::result::Result<Self, ModelError> {
         let path = |part: &str| part_names::layer(index, part);
         let routing = Arc::new(Routing::read(parts, spec, index)?);
@@ -113,10 +115,10 @@ impl Experts {
                     Mlp::plain(parts, &shared.mlp, &shared_path)?
                 };
                 let gate = shared.gate.then(|| Linear::read(parts, &path("mlp.shared_expert_gate"), false.into()));
-                Some(Shared { mlp, gate: gate.transpose()? })
+                Some(SharedWeights { mlp, gate: gate.transpose()? })
             }
         };
-        let experts = match parts.experts(index) {
+        let experts = match source {
             Some(experts) => experts,
             None => {
                 let experts = (0..spec.count).map(|expert| expert_mlp(parts, spec, index, expert));
@@ -151,7 +153,7 @@ impl Experts {
             }
             Ok(())
         })?;
-        let Some(Shared { mlp, gate }) = &self.shared else { return Ok(sum) };
+        let Some(SharedWeights { mlp, gate }) = &self.shared else { return Ok(sum) };
         let mut result = mlp.forward(x)?;
         if let Some(gate) = gate {
             result = result.broadcast_mul(&candle_nn::ops::sigmoid(&gate.forward(x)?)?)?;

@@ -380,8 +380,8 @@ impl SequenceKv {
 }
 
 impl DeviceKv<'_> {
-    /// Writes `[kv_heads, tokens, width]` behind the first `at` tokens, rounded to the type that is kept. Values that are
-    /// in the keys are not given.
+    /// Writes `[kv_heads, tokens, width]` behind the first `at` tokens, rounded to the type that is kept. Values that
+    /// are in the keys are not given.
     pub(crate) fn write(&self, keys: &Tensor, values: Option<&Tensor>, at: usize) -> Result<()> {
         let tokens = keys.dim(1)?;
         let keys = as_kept(keys, self.keys.dtype())?;

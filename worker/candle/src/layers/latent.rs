@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor};
 use model_boss_kernels::{AttentionHeads, KvValues};
 
 use crate::error::ModelError;
-use crate::layers::attend::{Attended, Queries};
+use crate::layers::attend::{Attended, ProjectedRows};
 use crate::layers::kv::LayerKv;
 use crate::layers::linear::Linear;
 use crate::layers::named_weights::NamedWeights;
@@ -96,7 +96,7 @@ impl Latent {
         let latent = self.norm.forward(&both.narrow(1, 0, rank)?.contiguous()?)?;
         let key = Tensor::cat(&[&latent, &both.narrow(1, rank, rope_dim)?], 1)?;
         let query = Tensor::cat(&queries, 1)?;
-        let queries = Queries { query, key, value: None, norms: None, sinks: None };
+        let queries = ProjectedRows { query, key, value: None, norms: None, sinks: None };
         let mixed = self.attended.forward(&queries, kv, step)?;
         let of_head = |(head, (_, value)): (usize, &(Matrix, Matrix))| {
             value.product(&mixed.narrow(1, head * rank, rank)?.contiguous()?)

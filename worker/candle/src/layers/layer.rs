@@ -1,12 +1,14 @@
 //! One transformer layer: a part that mixes tokens and a feed-forward part, with norms at the places that the spec
 //! names, each added to the stream. Immutable.
 
+use std::sync::Arc;
+
 use candle_core::{Result, Tensor};
 
 use crate::error::ModelError;
 use crate::layers::attention::Attention;
 use crate::layers::delta_net::DeltaNet;
-use crate::layers::experts::Experts;
+use crate::layers::experts::{ExpertSource, Experts};
 use crate::layers::kv::LayerKv;
 use crate::layers::latent::Latent;
 use crate::layers::mamba::Mamba;
@@ -48,7 +50,7 @@ enum LayerMixer {
 struct Factored<'a> {
     parts: &'a mut dyn NamedWeights,
     factors: &'a [(&'static str, f64)],
-    /// What the names of the layer's parts begin with.
+    /// The beginning of the names of the layer's parts.
     layer: String,
 }
 
@@ -75,7 +77,7 @@ impl NamedWeights for Factored<'_> {
     }
 }
 
-/// What a layer keeps of the sequences of a step. Parts that a layer does not have are empty.
+/// Keys, values and states of a step's sequences in one layer. Parts that a layer does not have are empty.
 pub(crate) struct LayerMemory<'a> {
     pub(crate) kv: Vec<LayerKv<'a>>,
     pub(crate) states: Vec<LayerState<'a>>,
@@ -92,6 +94,16 @@ impl Layer {
         parts: &mut dyn NamedWeights,
         spec: &DecoderSpec,
         index: usize,
+    ) -> std::result::Result<Self, ModelError> {
+        Self::read_with(parts, spec, index, None)
+    }
+
+    /// The same with experts that are not among the parts.
+    pub(crate) fn read_with(
+        parts: &mut dyn NamedWeights,
+        spec: &DecoderSpec,
+        index: usize,
+        source: Option<Arc<dyn ExpertSource>>,
     ) -> std::result::Result<Self, ModelError> {
         let Some(LayerSpec { mixer, feed_forward, norms }) = spec.layers.get(index) else {
             return Err(ModelError::Layer { layer: index, what: "is not described".to_owned() });
@@ -127,7 +139,9 @@ impl Layer {
             mlp: match feed_forward {
                 FeedForward::Gated(mlp) => LayerMlp::Dense(Mlp::gated(parts, mlp, &part_names::layer(index, "mlp"))?),
                 FeedForward::Plain(mlp) => LayerMlp::Dense(Mlp::plain(parts, mlp, &part_names::layer(index, "mlp"))?),
-                FeedForward::Experts(experts) => LayerMlp::Experts(Box::new(Experts::read(parts, experts, index)?)),
+                FeedForward::Experts(experts) => {
+                    LayerMlp::Experts(Box::new(Experts::read(parts, experts, index, source)?))
+                }
                 FeedForward::None => LayerMlp::None,
             },
             places: *norms,

@@ -27,7 +27,7 @@ pub(crate) struct Mamba {
 }
 
 /// A piece of a sequence, as each head sees it.
-struct Piece<'a> {
+struct MambaPiece<'a> {
     /// `[rows, conv_width]`: values, keys and queries.
     mixed: &'a [f32],
     /// `[rows, input_rows]`, with the steps behind all else.
@@ -72,7 +72,7 @@ impl Mamba {
                     projected.chunks_exact(all).flat_map(|row| &row[inner..inner + width]).copied().collect();
                 let mut mixed = self.conv.forward(&seen, window);
                 mixed.iter_mut().for_each(|x| *x = silu(*x));
-                self.add(&Piece { mixed: &mixed, projected }, matrices, &mut out);
+                self.add(&MambaPiece { mixed: &mixed, projected }, matrices, &mut out);
             });
         }
         for (out, row) in out.chunks_exact_mut(inner).zip(projected.chunks_exact(all)) {
@@ -95,7 +95,7 @@ impl Mamba {
     }
 
     /// Runs all heads over a piece, and adds `[rows, inner]` to `out`.
-    fn add(&self, piece: &Piece<'_>, matrices: &mut [f32], out: &mut Vec<f32>) {
+    fn add(&self, piece: &MambaPiece<'_>, matrices: &mut [f32], out: &mut Vec<f32>) {
         let MambaSpec { head_dim, state_dim, .. } = self.spec;
         let matrices = matrices.par_chunks_exact_mut(state_dim * head_dim);
         let heads: Vec<Vec<f32>> =
@@ -108,7 +108,7 @@ impl Mamba {
     }
 
     /// One head over a piece: `[rows, head_dim]`. `matrix` is `[state_dim, head_dim]`.
-    fn add_head(&self, head: usize, piece: &Piece<'_>, matrix: &mut [f32]) -> Vec<f32> {
+    fn add_head(&self, head: usize, piece: &MambaPiece<'_>, matrix: &mut [f32]) -> Vec<f32> {
         let MambaSpec { heads, head_dim, groups, state_dim, least_step, most_step, .. } = self.spec;
         let (inner, all) = (self.spec.inner(), self.spec.input_rows());
         let first_key = inner + head / (heads / groups) * state_dim;

@@ -1,5 +1,5 @@
-//! A transformer's layers: attention, parts with states, feed-forward, norms, positions, and the keys, values and states
-//! beside them. Knows no files.
+//! A transformer's layers: attention, parts with states, feed-forward, norms, positions, and the keys, values and
+//! states beside them. Knows no files.
 
 mod activation;
 mod attend;

@@ -1,11 +1,8 @@
 //! The parts that layers are made of, by name, wherever their weights come from.
 
-use std::sync::Arc;
-
 use candle_core::Tensor;
 
 use crate::error::ModelError;
-use crate::layers::experts::ExpertSource;
 use crate::matrix::Matrix;
 
 /// A source of a model's parts, by the names of safetensors.
@@ -25,9 +22,4 @@ pub(crate) trait NamedWeights {
 
     /// The tensor of that name, in its stored shape.
     fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError>;
-
-    /// The experts of a layer, where they are not in memory one and all.
-    fn experts(&mut self, _layer: usize) -> Option<Arc<dyn ExpertSource>> {
-        None
-    }
 }

@@ -1,5 +1,5 @@
-//! What parts with a state have in common: the convolution over the last few tokens, and rows in the host's memory,
-//! where states are. Knows no state but that of the convolution.
+//! Parts with a state have some steps in common: the convolution over the last few tokens, and rows in the host's
+//! memory, where states are. Knows no state but that of the convolution.
 
 use std::ops::Deref;
 
@@ -133,7 +133,7 @@ pub(crate) fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
-/// What normalises a row: the inverse of the root of its mean square.
+/// The factor that normalises a row: the inverse of the root of its mean square.
 pub(crate) fn inverse_rms(x: &[f32], eps: f32) -> f32 {
     let sum: f32 = x.iter().map(|x| x * x).sum();
     (sum / x.len() as f32 + eps).sqrt().recip()

@@ -15,7 +15,7 @@ pub(crate) struct Router {
 
 /// An expert of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Choice {
+pub(crate) struct RoutedExpert {
     pub(crate) expert: usize,
     pub(crate) weight: f32,
 }
@@ -26,7 +26,7 @@ impl Router {
     }
 
     /// The experts of a row, in the order of their numbers.
-    pub(crate) fn choose(&self, logits: &[f32]) -> Vec<Choice> {
+    pub(crate) fn choose(&self, logits: &[f32]) -> Vec<RoutedExpert> {
         if let Weighting::SparseMixer { jitter } = self.spec.weighting {
             return sparse_mixer(logits, self.used, jitter);
         }
@@ -51,14 +51,14 @@ impl Router {
             weights.iter_mut().for_each(|weight| *weight /= sum);
         }
         let scale = self.spec.scale as f32;
-        let choice = |(expert, weight)| Choice { expert, weight: weight * scale };
+        let choice = |(expert, weight)| RoutedExpert { expert, weight: weight * scale };
         experts.into_iter().zip(weights).map(choice).collect()
     }
 }
 
 /// Chooses one expert after the other. The weight of each is its softmax among those that are left and close to it.
-fn sparse_mixer(logits: &[f32], used: usize, jitter: f32) -> Vec<Choice> {
-    let mut chosen: Vec<Choice> = Vec::new();
+fn sparse_mixer(logits: &[f32], used: usize, jitter: f32) -> Vec<RoutedExpert> {
+    let mut chosen: Vec<RoutedExpert> = Vec::new();
     for _ in 0..used {
         let left = |expert: usize| chosen.iter().all(|choice| choice.expert != expert);
         let best =
@@ -74,7 +74,7 @@ fn sparse_mixer(logits: &[f32], used: usize, jitter: f32) -> Vec<Choice> {
             .filter(close)
             .map(|expert| (logits[expert] - largest).exp())
             .sum();
-        chosen.push(Choice { expert: best, weight: sum.recip() });
+        chosen.push(RoutedExpert { expert: best, weight: sum.recip() });
     }
     chosen.sort_unstable_by_key(|choice| choice.expert);
     chosen

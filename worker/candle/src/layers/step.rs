@@ -110,7 +110,7 @@ impl StepContext {
     }
 }
 
-/// What the steps of a decoder have in common.
+/// The properties that all steps of a decoder have.
 pub(crate) struct StepShape {
     /// The most query heads of any layer.
     heads: usize,

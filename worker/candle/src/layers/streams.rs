@@ -1,6 +1,6 @@
-//! Several residual streams (AltUp: Baykal et al., 2023, arXiv 2301.13310), as Gemma 3n has them: layers compute on one,
-//! predict all others and correct them by what they computed. Behind the streams of a row are inputs that each layer has
-//! for itself.
+//! Several residual streams (AltUp: Baykal et al., 2023, arXiv 2301.13310), as Gemma 3n has them: layers compute on
+//! one, predict all others and correct them by what they computed. Behind the streams of a row are inputs that each
+//! layer has for itself.
 //!
 //! A row is `[streams * hidden + layers * layer_input]`, so that stages pass it on as they pass any row.
 
@@ -34,7 +34,7 @@ pub(crate) struct LayerStreams {
     input_norm: RmsNorm,
 }
 
-/// A layer's view of a row: what its streams are predicted to be.
+/// A layer's view of a row: the predictions of its streams.
 pub(crate) struct Predicted {
     /// `[rows, hidden]` each.
     streams: Vec<Tensor>,
@@ -80,7 +80,7 @@ impl LayerStreams {
         })
     }
 
-    /// What the layer's rows are predicted to be.
+    /// The streams that the layer's rows are predicted to be.
     pub(crate) fn predicted(&self, x: &Tensor) -> Result<Predicted> {
         let (count, hidden) = (self.spec.count, self.hidden);
         let streams = (0..count).map(|stream| x.narrow(1, stream * hidden, hidden)?.contiguous());
@@ -126,7 +126,7 @@ impl LayerStreams {
         Tensor::cat(&streams, 1)
     }
 
-    /// What the weights of prediction and correction are made of, `[rows, streams]`.
+    /// The modes that the weights of prediction and correction are made of, `[rows, streams]`.
     fn modes(&self, x: &Tensor) -> Result<Tensor> {
         let scaled = (self.router_norm.forward(x)? / self.hidden as f64)?;
         self.router.forward(&scaled)?.tanh()

@@ -37,8 +37,8 @@ pub(crate) fn wanted(spec: &DecoderSpec, part: &DevicePart, options: &DecoderLoa
     }
 }
 
-/// States that there is memory for with each sequence, beside the one that a step computes: the one behind its past, the
-/// one behind its prompt, and one inside of it.
+/// States that there is memory for with each sequence, beside the one that a step computes: the one behind its past,
+/// the one behind its prompt, and one inside of it.
 pub(crate) const STATES_OF_SEQUENCE: usize = 3;
 
 /// Bytes of the states of some sequences in some layers.

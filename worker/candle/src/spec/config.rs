@@ -1,4 +1,5 @@
-//! Reads `config.json` into a [`DecoderSpec`]: finds the family, and says in the words of the file what is wrong with it.
+//! Reads `config.json` into a [`DecoderSpec`]: finds the family, and says in the words of the file what is wrong with
+//! it.
 
 use model_boss_protocol::CONFIG_ARCHITECTURES;
 use model_boss_weights::quantised::{FormatError, QuantisedFormat};
@@ -7,7 +8,7 @@ use serde_json::Value;
 use crate::spec::DecoderSpec;
 use crate::spec::check::check;
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{ConfigFacts, Facts};
+use crate::spec::facts::{ConfigFacts, ModelFacts};
 use crate::spec::families;
 
 /// The reason why a configuration cannot be used.
@@ -64,7 +65,7 @@ impl DecoderSpec {
         };
         let family = families::of_config(name).ok_or_else(|| unknown(name))?;
         let format = QuantisedFormat::read(&whole)?;
-        let spec = family(&Facts::Config(ConfigFacts::new(fields)))?;
+        let spec = family(&ModelFacts::Config(ConfigFacts::new(fields)))?;
         check(&spec)?;
         Ok((spec, format))
     }

@@ -3,9 +3,10 @@
 
 use crate::spec::attention_spec::{AttentionSpec, LatentSpec};
 use crate::spec::experts_spec::ExpertsSpec;
+use crate::spec::mlp_spec::{Activation, MlpSpec};
 use crate::spec::recurrent_spec::{DeltaNetSpec, MambaSpec, ShortConvSpec};
 use crate::spec::rope_spec::RopeSpec;
-use crate::spec::spelling::Spelling;
+use crate::spec::spelling::TensorSpelling;
 
 /// A decoder-only transformer: what is outside of its layers, and each layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +36,7 @@ pub struct DecoderSpec {
     /// The longest sequence of the model, in tokens.
     pub max_positions: usize,
     /// The names of its tensors in the files.
-    pub spelling: Spelling,
+    pub spelling: TensorSpelling,
 }
 
 /// Factors on values that pass between layers. Each is 1 in most families.
@@ -130,17 +131,6 @@ pub enum FeedForward {
     None,
 }
 
-/// A feed-forward part with one inner layer.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MlpSpec {
-    /// Width of the inner layer.
-    pub intermediate: usize,
-    /// Whether all projections have a bias.
-    pub bias: bool,
-    /// The activation.
-    pub activation: Activation,
-}
-
 /// The norms of a layer, in the order in which families came to have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormPlaces {
@@ -186,32 +176,6 @@ pub enum NormKind {
     Layer,
     /// LayerNorm with weights and biases.
     LayerWithBias,
-}
-
-/// The activation of a feed-forward part.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Activation {
-    /// SiLU: `x * sigmoid(x)`.
-    Silu,
-    /// GELU, exact by the error function.
-    GeluErf,
-    /// GELU, approximated by tanh.
-    GeluTanh,
-    /// GELU by tanh of what is above a row's mean by so many standard deviations, less that bound.
-    GeluTanhAbove {
-        /// The distance of the bound from the mean, in standard deviations.
-        deviations: f32,
-    },
-    /// ReLU: `max(x, 0)`.
-    Relu,
-    /// The square of ReLU (So et al., 2021, arXiv 2109.08668).
-    ReluSquared,
-    /// `g sigmoid(1.702 g) (up + 1)`, where the gate `g` is at most `limit`, and `up` is within it on both sides, as in
-    /// gpt-oss.
-    SwigluClamped {
-        /// The bound of both.
-        limit: f32,
-    },
 }
 
 impl DecoderSpec {

@@ -1,6 +1,6 @@
 //! Descriptions of mixtures of experts: the router, and the experts that it chooses among.
 
-use crate::spec::decoder_spec::{Activation, MlpSpec};
+use crate::spec::mlp_spec::{Activation, MlpSpec};
 
 /// A router, and the experts that it chooses among for each token.
 #[derive(Clone, Debug, PartialEq)]

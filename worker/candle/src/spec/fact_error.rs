@@ -20,4 +20,4 @@ pub(crate) enum FactError {
 }
 
 /// A fact, if the model has it.
-pub(crate) type Fact<T> = Result<Option<T>, FactError>;
+pub(crate) type FoundFact<T> = Result<Option<T>, FactError>;

@@ -10,14 +10,14 @@ use crate::spec::DecoderSpec;
 use crate::spec::check::check;
 use crate::spec::config::ConfigJsonError;
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Facts, GgufFacts};
+use crate::spec::facts::{GgufFacts, ModelFacts};
 use crate::spec::families;
 use crate::spec::part_names::{EMBEDDING, HEAD};
 
 /// The tensor with Llama 3.1's factors for the planes' frequencies.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
-/// Tensors of factors, which the spec has read already.
+/// NeededTensors of factors, which the spec has read already.
 const READ: [&str; 3] = [ROPE_FACTORS, "rope_factors_short.weight", "rope_factors_long.weight"];
 
 /// The reason why this decoder cannot run a GGUF file.
@@ -70,7 +70,7 @@ impl DecoderSpec {
             return Err(unknown(architecture));
         }
         let family = families::of_gguf(architecture).ok_or_else(|| unknown(architecture))?;
-        let spec = family(&Facts::Gguf(GgufFacts::new(&header, model, architecture)))?;
+        let spec = family(&ModelFacts::Gguf(GgufFacts::new(&header, model, architecture)))?;
         check(&spec)?;
         all_used(&spec, model)?;
         Ok(spec)

@@ -12,6 +12,7 @@ mod fact_error;
 mod facts;
 mod families;
 pub(crate) mod gguf;
+mod mlp_spec;
 pub(crate) mod part_names;
 mod recurrent_spec;
 mod rope_spec;
@@ -23,11 +24,11 @@ pub use model_boss_kernels::{NormOrder, RopePlanes};
 pub use attention_spec::{AttentionBias, AttentionSpec, LatentProducts, LatentSpec, QueryKeyNorm};
 pub use config::ConfigJsonError;
 pub use decoder_spec::{
-    Activation, DecoderSpec, Factors, FeedForward, LayerSpec, Mixer, MlpSpec, NormKind, NormPlaces, NormSpec,
-    StreamsSpec,
+    DecoderSpec, Factors, FeedForward, LayerSpec, Mixer, NormKind, NormPlaces, NormSpec, StreamsSpec,
 };
 pub use experts_spec::{ExpertGroups, ExpertsSpec, GroupWorth, RouterSpec, SharedExpert, Weighting};
 pub use gguf::GgufSpecError;
+pub use mlp_spec::{Activation, MlpSpec};
 pub use recurrent_spec::{DeltaNetSpec, GatedNorm, KeySharing, MambaSpec, ShortConvSpec, StoredDecay};
 pub use rope_spec::{RopeScaling, RopeSpec};
-pub use spelling::Spelling;
+pub use spelling::TensorSpelling;

@@ -9,32 +9,32 @@ use crate::spec::part_names::{
 
 /// How files spell the names of tensors.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Spelling {
-    /// What comes before the name of a layer's part, up to its number.
+pub struct TensorSpelling {
+    /// The text before the name of a layer's part, up to its number.
     pub(crate) layers: &'static str,
-    /// What names outside of layers begin with, in place of `model.`.
+    /// The text that names outside of layers begin with, in place of `model.`.
     pub(crate) outside: String,
     /// The parts of layers that have other names, or share a tensor.
-    pub(crate) parts: Vec<PartName>,
-    /// Tensors outside of layers that have other names: ours, and theirs.
+    pub(crate) parts: Vec<PartSpelling>,
+    /// NeededTensors outside of layers that have other names: ours, and theirs.
     pub(crate) ends: Vec<(&'static str, &'static str)>,
     /// Names that some files have in place of others.
-    pub(crate) or_else: Vec<PartName>,
+    pub(crate) or_else: Vec<PartSpelling>,
 }
 
 /// The name of a layer's part in files. A star stands for an expert's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PartName {
+pub(crate) struct PartSpelling {
     /// Our name, without the layer.
     pub(crate) part: &'static str,
     /// Their name, without the layer.
     pub(crate) stored: &'static str,
-    pub(crate) share: Share,
+    pub(crate) share: TensorShare,
 }
 
 /// The share of a stored tensor that a part has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Share {
+pub(crate) enum TensorShare {
     /// All of it.
     Whole,
     /// Some rows, behind those of these parts.
@@ -83,7 +83,7 @@ pub(crate) enum StackForm {
 
 /// The place of a part in the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PartLocation {
     /// The name of the stored tensor.
     pub(crate) stored: String,
     /// Its rows, where the part is not all of it. Rows are counted over all dimensions but the last.
@@ -93,10 +93,10 @@ pub(crate) struct Place {
     pub(crate) every: Option<(usize, usize)>,
 }
 
-/// What has to be done with the bytes of a place.
+/// The work that the bytes of a place need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlaceForm {
-    /// Nothing.
+    /// No work.
     AsStored,
     /// Rows and columns change places.
     Turned,
@@ -104,7 +104,7 @@ pub(crate) enum PlaceForm {
     Mxfp4,
 }
 
-impl Place {
+impl PartLocation {
     /// All of a stored tensor.
     pub(crate) fn whole(stored: String) -> Self {
         Self { stored, rows: None, form: PlaceForm::AsStored, every: None }
@@ -116,7 +116,7 @@ impl Place {
     }
 }
 
-impl Spelling {
+impl TensorSpelling {
     /// The names of safetensors of the Llama family.
     pub(crate) fn llama() -> Self {
         Self { layers: "layers.", outside: "model.".to_owned(), ..Self::default() }
@@ -160,7 +160,8 @@ impl Spelling {
 
     /// Adds parts with other names, before those that it has.
     pub(crate) fn renaming(mut self, names: &[(&'static str, &'static str)]) -> Self {
-        let whole = |&(part, stored): &(&'static str, &'static str)| PartName { part, stored, share: Share::Whole };
+        let whole =
+            |&(part, stored): &(&'static str, &'static str)| PartSpelling { part, stored, share: TensorShare::Whole };
         self.parts.splice(0..0, names.iter().map(whole));
         self
     }
@@ -173,14 +174,14 @@ impl Spelling {
 
     /// Adds parts of one tensor, which has them one behind the other.
     pub(crate) fn fused(mut self, stored: &'static str, of: &'static [&'static str]) -> Self {
-        self.parts.splice(0..0, of.iter().map(|part| PartName { part, stored, share: Share::Rows { of } }));
+        self.parts.splice(0..0, of.iter().map(|part| PartSpelling { part, stored, share: TensorShare::Rows { of } }));
         self
     }
 
     /// Adds parts of experts that are stacked in one tensor.
     pub(crate) fn stacked(mut self, stored: &'static str, of: &'static [&'static str], form: StackForm) -> Self {
-        let share = Share::Stack { of, in_turns: false, form };
-        self.parts.splice(0..0, of.iter().map(|part| PartName { part, stored, share: share.clone() }));
+        let share = TensorShare::Stack { of, in_turns: false, form };
+        self.parts.splice(0..0, of.iter().map(|part| PartSpelling { part, stored, share: share.clone() }));
         self
     }
 
@@ -191,19 +192,19 @@ impl Spelling {
         of: &'static [&'static str],
         form: StackForm,
     ) -> Self {
-        let share = Share::Stack { of, in_turns: true, form };
-        self.parts.splice(0..0, of.iter().map(|part| PartName { part, stored, share: share.clone() }));
+        let share = TensorShare::Stack { of, in_turns: true, form };
+        self.parts.splice(0..0, of.iter().map(|part| PartSpelling { part, stored, share: share.clone() }));
         self
     }
 
     /// Adds one part with a share of its own.
-    pub(crate) fn with(mut self, part: &'static str, stored: &'static str, share: Share) -> Self {
-        self.parts.insert(0, PartName { part, stored, share });
+    pub(crate) fn with(mut self, part: &'static str, stored: &'static str, share: TensorShare) -> Self {
+        self.parts.insert(0, PartSpelling { part, stored, share });
         self
     }
 
     /// Adds parts that have other names in some files.
-    pub(crate) fn or_else(mut self, parts: Vec<PartName>) -> Self {
+    pub(crate) fn or_else(mut self, parts: Vec<PartSpelling>) -> Self {
         self.or_else = parts;
         self
     }
@@ -212,7 +213,7 @@ impl Spelling {
     pub(crate) fn decide(&mut self, layers: usize, has: impl Fn(&str) -> bool) {
         let others = std::mem::take(&mut self.or_else);
         let there = |layer: usize| {
-            let stored = |name: &PartName| format!("{}{}{layer}.{}", self.outside, self.layers, name.stored);
+            let stored = |name: &PartSpelling| format!("{}{}{layer}.{}", self.outside, self.layers, name.stored);
             others.iter().any(|name| has(&stored(name)))
         };
         if (0..layers).any(there) {
@@ -232,28 +233,28 @@ impl Spelling {
     }
 
     /// The place of a tensor outside of layers. A name with a star stands for parts of a stack.
-    pub(crate) fn end_place(&self, needed: &Needed) -> Place {
+    pub(crate) fn end_place(&self, needed: &Needed) -> PartLocation {
         let stack = self.ends.iter().find_map(|(ours, stored)| {
             let number = number_in(ours, &needed.name)??;
             Some((*stored, number))
         });
-        let Some((stored, number)) = stack else { return Place::whole(self.end(&needed.name)) };
+        let Some((stored, number)) = stack else { return PartLocation::whole(self.end(&needed.name)) };
         let rows = needed.shape.first().copied().unwrap_or(0);
-        Place { rows: Some(number * rows..(number + 1) * rows), ..Place::whole(stored.to_owned()) }
+        PartLocation { rows: Some(number * rows..(number + 1) * rows), ..PartLocation::whole(stored.to_owned()) }
     }
 
     /// The place of one of a layer's tensors; `all` are the tensors that the layer needs.
-    pub(crate) fn place(&self, layer: usize, part: &str, all: &[Needed]) -> Place {
+    pub(crate) fn place(&self, layer: usize, part: &str, all: &[Needed]) -> PartLocation {
         let full = |stored: &str| format!("{}{}{layer}.{stored}", self.outside, self.layers);
         let (path, kind) = part.rsplit_once('.').unwrap_or((part, ""));
         // A name for a whole part goes before one for its path, to which `.weight` or `.bias` is added.
         let whole = self.parts.iter().find_map(|name| Some((name, number_in(name.part, part)?, "")));
         let of_path = || self.parts.iter().find_map(|name| Some((name, number_in(name.part, path)?, kind)));
-        let Some((name, number, kind)) = whole.or_else(of_path) else { return Place::whole(full(part)) };
+        let Some((name, number, kind)) = whole.or_else(of_path) else { return PartLocation::whole(full(part)) };
         let dot = if kind.is_empty() { "" } else { "." };
         let digits = number.map(|number| number.to_string()).unwrap_or_default();
         let stored = full(&format!("{}{dot}{kind}", name.stored.replace('*', &digits)));
-        let place = |rows, form, every| Place { stored: stored.clone(), rows: Some(rows), form, every };
+        let place = |rows, form, every| PartLocation { stored: stored.clone(), rows: Some(rows), form, every };
         let number = number.unwrap_or(0);
         // The first expert's shapes are those of all.
         let shape_of = |part: &str, dimension: usize| {
@@ -267,9 +268,9 @@ impl Spelling {
             of.iter().take_while(|other| **other != name.part).map(|other| shape_of(other, 0)).sum()
         };
         match &name.share {
-            Share::Whole => Place::whole(stored),
-            Share::Rows { of } => place(before(of)..before(of) + own, PlaceForm::AsStored, None),
-            Share::Stack { of, in_turns, form } => {
+            TensorShare::Whole => PartLocation::whole(stored),
+            TensorShare::Rows { of } => place(before(of)..before(of) + own, PlaceForm::AsStored, None),
+            TensorShare::Stack { of, in_turns, form } => {
                 let turn = of.iter().position(|other| *other == name.part).unwrap_or(0);
                 let some = (*in_turns || *form == StackForm::Turned && of.len() > 1).then_some(());
                 let every = some.map(|()| if *in_turns { (turn, of.len()) } else { (before(of), 1) });
@@ -286,15 +287,15 @@ impl Spelling {
                 let form = if *form == StackForm::Mxfp4 { PlaceForm::Mxfp4 } else { PlaceForm::AsStored };
                 place(first..first + rows, form, every)
             }
-            Share::HeadKeys { keys, values } => {
+            TensorShare::HeadKeys { keys, values } => {
                 let first = number * (keys + values);
                 place(first..first + keys, PlaceForm::Turned, None)
             }
-            Share::HeadValues { keys, values } => {
+            TensorShare::HeadValues { keys, values } => {
                 let first = number * (keys + values) + keys;
                 place(first..first + values, PlaceForm::AsStored, None)
             }
-            Share::Head => place(number * own..(number + 1) * own, PlaceForm::AsStored, None),
+            TensorShare::Head => place(number * own..(number + 1) * own, PlaceForm::AsStored, None),
         }
     }
 }
@@ -316,7 +317,7 @@ mod tests {
 
     #[test]
     fn gguf_has_other_names() {
-        let spelling = Spelling::gguf();
+        let spelling = TensorSpelling::gguf();
         for (name, renamed) in [
             (EMBEDDING, "token_embd.weight"),
             ("model.layers.17.self_attn.k_norm.weight", "blk.17.attn_k_norm.weight"),
@@ -331,7 +332,7 @@ mod tests {
     fn parts_of_one_tensor_have_rows_one_behind_the_other() {
         const PARTS: &[&str] = &["self_attn.q_proj", "self_attn.k_proj"];
         let all = [needed("self_attn.q_proj.weight", &[8, 4]), needed("self_attn.k_proj.weight", &[2, 4])];
-        let spelling = Spelling::llama().fused("self_attn.qk_proj", PARTS);
+        let spelling = TensorSpelling::llama().fused("self_attn.qk_proj", PARTS);
         let key = spelling.place(3, "self_attn.k_proj.weight", &all);
         assert_eq!((key.stored.as_str(), key.rows), ("model.layers.3.self_attn.qk_proj.weight", Some(8..10)));
         let other = spelling.place(3, "mlp.up_proj.weight", &all);
@@ -342,15 +343,15 @@ mod tests {
     fn experts_have_their_rows_of_a_stack() {
         const PARTS: &[&str] = &["mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"];
         let all = [needed("mlp.experts.0.gate_proj.weight", &[6, 4]), needed("mlp.experts.0.up_proj.weight", &[6, 4])];
-        let stacked = |form| Spelling::llama().stacked("moe.inputs", PARTS, form);
+        let stacked = |form| TensorSpelling::llama().stacked("moe.inputs", PARTS, form);
         let up = stacked(StackForm::Rows).place(3, "mlp.experts.2.up_proj.weight", &all);
         assert_eq!((up.stored.as_str(), up.rows), ("model.layers.3.moe.inputs.weight", Some(30..36)));
         let turned = stacked(StackForm::Turned).place(3, "mlp.experts.2.up_proj.weight", &all);
         assert_eq!((turned.rows, turned.form, turned.every), (Some(8..12), PlaceForm::Turned, Some((6, 1))));
-        let in_turns = Spelling::llama().stacked_in_turns("moe.inputs", PARTS, StackForm::Rows);
+        let in_turns = TensorSpelling::llama().stacked_in_turns("moe.inputs", PARTS, StackForm::Rows);
         let up = in_turns.place(3, "mlp.experts.2.up_proj.weight", &all);
         assert_eq!((up.rows, up.every), (Some(24..36), Some((1, 2))));
-        let apart = Spelling::llama().renaming(&[("mlp.experts.*.up_proj", "moe.experts.*.w3")]);
+        let apart = TensorSpelling::llama().renaming(&[("mlp.experts.*.up_proj", "moe.experts.*.w3")]);
         assert_eq!(
             apart.place(3, "mlp.experts.2.up_proj.weight", &all).stored,
             "model.layers.3.moe.experts.2.w3.weight"

@@ -1,5 +1,5 @@
 //! The tensors that a decoder needs, by name and shape: `[out, in]` for a projection. Names are those of Llama in
-//! safetensors, for all families; [`Spelling`](crate::spec::Spelling) has the names in the files.
+//! safetensors, for all families; [`TensorSpelling`](crate::spec::TensorSpelling) has the names in the files.
 
 use crate::spec::part_names::{FINAL_NORM, MIXER_NORM, MIXER_POST_NORM, MLP_NORM, MLP_POST_NORM, Needed, layer};
 use crate::spec::{
@@ -16,7 +16,7 @@ impl DecoderSpec {
 
     /// The needed tensors outside of layers, apart from embedding and head.
     pub(crate) fn needed_outside(&self) -> Vec<Needed> {
-        let mut tensors = Tensors::default();
+        let mut tensors = NeededTensors::default();
         tensors.norm(self.norm.kind, FINAL_NORM.trim_end_matches(".weight"), self.hidden);
         tensors.needed.extend(self.needed_before_layers());
         tensors.needed.extend(self.needed_behind_layers());
@@ -25,7 +25,7 @@ impl DecoderSpec {
 
     /// The tensors besides the embedding that the first device reads.
     pub(crate) fn needed_before_layers(&self) -> Vec<Needed> {
-        let mut tensors = Tensors::default();
+        let mut tensors = NeededTensors::default();
         if let Some(streams) = &self.streams {
             let inputs = self.layers.len() * streams.layer_input;
             for stream in 1..streams.count {
@@ -40,7 +40,7 @@ impl DecoderSpec {
 
     /// The tensors besides norm and head that the last device reads.
     pub(crate) fn needed_behind_layers(&self) -> Vec<Needed> {
-        let mut tensors = Tensors::default();
+        let mut tensors = NeededTensors::default();
         for stream in 1..self.streams.as_ref().map_or(1, |streams| streams.count) {
             let name = format!("model.altup_unembed_projections.{}.weight", stream - 1);
             tensors.add(&name, &[self.hidden, self.hidden]);
@@ -55,7 +55,7 @@ impl DecoderSpec {
 
     /// All tensors that one layer needs.
     pub(crate) fn needed_by_layer(&self, index: usize) -> Vec<Needed> {
-        let mut tensors = Tensors { prefix: layer(index, ""), needed: Vec::new() };
+        let mut tensors = NeededTensors { prefix: layer(index, ""), needed: Vec::new() };
         let Some(LayerSpec { mixer, feed_forward, norms }) = self.layers.get(index) else { return Vec::new() };
         let (mixes, feeds) = (*mixer != Mixer::None, *feed_forward != FeedForward::None);
         let places = [
@@ -94,12 +94,12 @@ impl DecoderSpec {
 
 /// A list of tensors that grows.
 #[derive(Default)]
-struct Tensors {
+struct NeededTensors {
     prefix: String,
     needed: Vec<Needed>,
 }
 
-impl Tensors {
+impl NeededTensors {
     fn add(&mut self, part: &str, shape: &[usize]) {
         self.needed.push(Needed { name: format!("{}{part}", self.prefix), shape: shape.to_vec() });
     }

@@ -9,9 +9,9 @@ use model_boss_engine::DecoderError;
 use model_boss_engine::residency::{Monitor, StreamDevice, Streamer, TimeSpan};
 
 use super::block::StreamedBlock;
-use super::fault::StepFault;
 use super::table::SmallTensors;
 use crate::decoder::source::LayerSource;
+use crate::device::fault::StepFault;
 use crate::error::ModelError;
 use crate::layers::layer::Layer;
 use crate::layers::named_weights::NamedWeights;

@@ -1,12 +1,12 @@
 //! Streamed layers: each is read from a store, placed on its device, used, and dropped for the next.
 
+mod arranged;
 mod block;
 mod cpu;
 mod cuda;
 #[cfg(any(test, feature = "cuda"))]
 mod device_copy;
 mod experts;
-pub(crate) mod fault;
 pub(crate) mod index;
 mod layers;
 mod measure;

@@ -285,7 +285,7 @@ impl KvCache {
                 self.pool.take()?
             }
         };
-        // What it held before is of no use to any other block from now on.
+        // Its former contents are of no use to any other block from now on.
         self.merged.retain(|(from, to)| *from != block && *to != block);
         Some(block)
     }

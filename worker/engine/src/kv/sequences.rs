@@ -35,7 +35,7 @@ pub struct Sequences {
 struct OpenSequence {
     table: BlockTable,
     capacity: usize,
-    /// What it holds, to compute it again when its length gets another class.
+    /// Its tokens, to compute them again when its length gets another class.
     tokens: Vec<u32>,
 }
 
@@ -93,8 +93,8 @@ impl Sequences {
         self.len(kv) == 0
     }
 
-    /// Keeps the first `len` tokens of a sequence and drops the rest. Of a model with states, the tokens behind the last
-    /// state that was kept are computed again with the sequence's next step.
+    /// Keeps the first `len` tokens of a sequence and drops the rest. Of a model with states, the tokens behind the
+    /// last state that was kept are computed again with the sequence's next step.
     pub fn truncate(&mut self, kv: KvSlot, len: usize) {
         if let Some(sequence) = self.open.get_mut(&kv) {
             let len = sequence.tokens.len().min(len);

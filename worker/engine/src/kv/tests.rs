@@ -166,7 +166,7 @@ fn fa_1_a_prefix_is_shared_up_to_a_token_that_a_sequence_can_go_on_behind() {
         }
         world.open.push(Sequence { table, tokens: tokens.clone() });
         world.check();
-        // What was computed again is there once, and its states belong to the block that stays.
+        // A block that was computed again is there once, and its states belong to the block that stays.
         world.compute(0, 150);
         let merged = world.cache.take_merged();
         let again = (usable / BLOCK_TOKENS..4).count();

@@ -9,6 +9,7 @@
 
 pub mod adapt;
 pub mod device_copy;
+mod expert_report;
 pub mod experts;
 pub mod plan;
 pub mod predict;
@@ -19,7 +20,7 @@ pub mod split;
 mod streamer;
 mod timeline;
 
-pub use experts::{ExpertSummary, ExpertTotals};
+pub use expert_report::{ExpertSummary, ExpertTotals};
 pub use streamer::{
     Adapted, BlockSource, Capabilities, Loan, Monitor, ResidencySummary, StreamDevice, StreamError, StreamFault,
     Streamer,

@@ -14,6 +14,7 @@ mod logprobs;
 mod sequence;
 mod stream;
 mod thinking;
+mod turns;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -33,6 +34,7 @@ use crate::residency::Monitor;
 use crate::text::Vocabulary;
 
 use sequence::{Continuation, RunningSequence};
+use turns::{computes_prefix_of, fatal, fits, release, wait_again};
 use waiting::Sequence;
 
 /// Settings of the engine.
@@ -217,8 +219,8 @@ impl TextEngine {
         Ok(())
     }
 
-    /// Sends sequences back to the queue that what their blocks hold is of no use to any more: their length has got another
-    /// class, or the decoder has not kept the state behind them.
+    /// Sends sequences back to the queue that what their blocks hold is of no use to any more: their length has got
+    /// another class, or the decoder has not kept the state behind them.
     fn leave_useless(&mut self) {
         for mut running in std::mem::take(&mut self.running) {
             let same_class = self.decoder.length_class(running.tokens().len()) == running.length_class();
@@ -480,54 +482,6 @@ impl Engine for TextEngine {
 /// Whether a decoder has the state behind a table's tokens, if it needs one.
 fn can_go_on(decoder: &dyn Decoder, table: &BlockTable) -> bool {
     decoder.resumable(table.blocks(), table.len()) == table.len()
-}
-
-/// Takes a sequence's blocks back; what they hold can be found from now on.
-fn release(kv: &mut KvCache, sequence: &mut RunningSequence) {
-    if let Some(table) = sequence.take_table() {
-        kv.release(table, sequence.tokens());
-    }
-}
-
-/// Puts a sequence without blocks back into the queue, in front of all that arrived later.
-fn wait_again(waiting: &mut VecDeque<RunningSequence>, sequence: RunningSequence) {
-    let place = waiting.partition_point(|other| other.arrival() < sequence.arrival());
-    waiting.insert(place, sequence);
-}
-
-/// Whether a sequence in the batch computes blocks at this moment that another one waits for: it begins with the same
-/// tokens. The other one is let in once they are there, in place of computing them twice.
-fn computes_prefix_of(running: &RunningSequence, waiting: &RunningSequence) -> bool {
-    if !running.is_in_prompt() || running.salt().is_none() || running.salt() != waiting.salt() {
-        return false;
-    }
-    let whole_blocks = |tokens: usize| tokens / BLOCK_TOKENS * BLOCK_TOKENS;
-    let same = running.tokens().iter().zip(waiting.tokens()).take_while(|(a, b)| a == b).count();
-    whole_blocks(running.fed()) < whole_blocks(same.min(waiting.tokens().len().saturating_sub(1)))
-}
-
-/// The error that ends the process, if this is one.
-fn fatal(error: &DecoderError) -> Result<(), EngineError> {
-    match error {
-        DecoderError::Fatal(why) => Err(EngineError::DeviceLost(why.clone())),
-        DecoderError::OutOfMemory(_) | DecoderError::Step(_) | DecoderError::Interrupted => Ok(()),
-    }
-}
-
-impl From<DecoderError> for WorkError {
-    fn from(error: DecoderError) -> Self {
-        match error {
-            DecoderError::OutOfMemory(why) => Self::OutOfMemory(why),
-            DecoderError::Step(why) | DecoderError::Fatal(why) => Self::Step(why),
-            DecoderError::Interrupted => Self::Step(error.to_string()),
-        }
-    }
-}
-
-/// Whether the decoder gave what was asked for.
-fn fits(batch: &[DecoderStep<'_>], rows: &[Vec<f32>], vocab_size: usize) -> bool {
-    batch.len() == rows.len()
-        && batch.iter().zip(rows).all(|(step, rows)| rows.len() == step.logits.rows(step.tokens.len()) * vocab_size)
 }
 
 #[cfg(test)]

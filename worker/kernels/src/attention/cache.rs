@@ -145,8 +145,8 @@ pub(super) struct HeadWriter<'a> {
 }
 
 impl HeadWriter<'_> {
-    /// Puts a key, `[head_dim]`, and a value, `[value_dim]`, at a position of a page that is written; rounded to the type
-    /// that is kept. Of a value in the key nothing is written.
+    /// Puts a key, `[head_dim]`, and a value, `[value_dim]`, at a position of a page that is written; rounded to the
+    /// type that is kept. Of a value in the key nothing is written.
     pub(super) fn write(&mut self, position: usize, key: &[f32], value: &[f32]) {
         let at = position % PAGE;
         let page = &mut *self.pages[position / PAGE - self.first];

@@ -1,6 +1,6 @@
-//! `scripts/bench experts`: a mixture of experts of twice its memory, which a control group limits. Three ways to decode
-//! take turns on one file: experts in pages, whole layers streamed, and llama.cpp's mmap. The routers of the file have a
-//! skewed choice by Zipf's law, which the token decides, so that every program plays the same trace.
+//! `scripts/bench experts`: a mixture of experts of twice its memory, which a control group limits. Three ways to
+//! decode take turns on one file: experts in pages, whole layers streamed, and llama.cpp's mmap. The routers of the
+//! file have a skewed choice by Zipf's law, which the token decides, so that every program plays the same trace.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -146,8 +146,8 @@ impl Bench<'_> {
         Ok((report, memory))
     }
 
-    /// The decoding speed of llama.cpp with its file mapped; `None` if the group's limit ends it. Of two repetitions the
-    /// second counts, because the first fills the page cache. Repacking would make a copy of all weights in memory.
+    /// The decoding speed of llama.cpp with its file mapped; `None` if the group's limit ends it. Of two repetitions
+    /// the second counts, because the first fills the page cache. Repacking would make a copy of all weights in memory.
     fn llama(&self, program: &Path) -> Option<f64> {
         let mut command = self.group.command(program);
         command.arg("-m").arg(self.model).args(["-r", "2", "-o", "jsonl", "-ngl", "0", "-p", "0", "-fa", "0"]);

@@ -190,7 +190,7 @@ impl StateStore {
             let SequenceStates { blocks, past, end, stays, before, after, inside } = sequence;
             drop(before);
             let from = self.leave(&blocks, past);
-            // What written blocks held behind the past is gone.
+            // States that written blocks held behind the past are gone.
             for (at, block) in blocks.iter().enumerate().take(end.div_ceil(BLOCK_TOKENS)).skip(past / BLOCK_TOKENS) {
                 let left = past.saturating_sub(at * BLOCK_TOKENS);
                 self.drop_where(*block, |count, _| count > left);

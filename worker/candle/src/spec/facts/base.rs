@@ -1,9 +1,9 @@
 //! The facts that nearly all families have, by the usual keys.
 
-use super::both_formats::Facts;
+use super::both_formats::ModelFacts;
 use crate::spec::check::{MOST_LAYERS, inconsistent};
-use crate::spec::fact_error::{Fact, FactError};
-use crate::spec::spelling::Spelling;
+use crate::spec::fact_error::{FactError, FoundFact};
+use crate::spec::spelling::TensorSpelling;
 use crate::spec::{
     Activation, AttentionBias, AttentionSpec, DecoderSpec, Factors, LayerSpec, MlpSpec, NormKind, NormSpec,
     RopeScaling, RopeSpec,
@@ -72,7 +72,7 @@ impl Base {
     }
 
     /// A decoder of these layers, with RMSNorm and the usual names.
-    pub(crate) fn decoder(&self, facts: &Facts<'_>, ropes: Vec<RopeSpec>, layers: Vec<LayerSpec>) -> DecoderSpec {
+    pub(crate) fn decoder(&self, facts: &ModelFacts<'_>, ropes: Vec<RopeSpec>, layers: Vec<LayerSpec>) -> DecoderSpec {
         let longer = ropes.iter().find_map(|rope| match rope.scaling {
             RopeScaling::Dynamic { factor, .. } => Some(factor),
             _ => None,
@@ -95,10 +95,10 @@ impl Base {
     }
 }
 
-impl Facts<'_> {
+impl ModelFacts<'_> {
     /// Reads the base.
     pub(crate) fn base(&self, defaults: &Defaults) -> Result<Base, FactError> {
-        let need = |found: Fact<usize>, key: &str, default: usize| match (found?, self) {
+        let need = |found: FoundFact<usize>, key: &str, default: usize| match (found?, self) {
             (Some(value), _) => Ok(value),
             (None, Self::Config(_)) => Ok(default),
             (None, Self::Gguf(facts)) => Err(facts.missing(key)),
@@ -109,7 +109,7 @@ impl Facts<'_> {
         }
         let hidden = need(self.number("hidden_size", "embedding_length"), "embedding_length", defaults.hidden)?;
         // Layers that have no attention have no heads in files that list the heads of each layer.
-        let several = |config: &str, gguf: &str| -> Fact<usize> {
+        let several = |config: &str, gguf: &str| -> FoundFact<usize> {
             match self.numbers(config, gguf)? {
                 Some(all) => Ok(all.into_iter().find(|heads| *heads > 0)),
                 None => self.number(config, gguf),
@@ -170,10 +170,10 @@ impl Facts<'_> {
     }
 
     /// The names of the format.
-    pub(crate) fn spelling(&self) -> Spelling {
+    pub(crate) fn spelling(&self) -> TensorSpelling {
         match self {
-            Self::Config(_) => Spelling::llama(),
-            Self::Gguf(_) => Spelling::gguf(),
+            Self::Config(_) => TensorSpelling::llama(),
+            Self::Gguf(_) => TensorSpelling::gguf(),
         }
     }
 

@@ -1,19 +1,19 @@
-//! Facts about a model, by the keys of `config.json` or of GGUF metadata. Families read both formats by one function:
-//! each fact has a key in either. The module knows keys and types, no family.
+//! ModelFacts about a model, by the keys of `config.json` or of GGUF metadata. Families read both formats by one
+//! function: each fact has a key in either. The module knows keys and types, no family.
 
 use super::config_facts::ConfigFacts;
 use super::gguf_facts::GgufFacts;
-use crate::spec::fact_error::{Fact, FactError};
+use crate::spec::fact_error::{FactError, FoundFact};
 
 /// The facts of one model.
-pub(crate) enum Facts<'a> {
+pub(crate) enum ModelFacts<'a> {
     Config(ConfigFacts),
     Gguf(GgufFacts<'a>),
 }
 
-impl Facts<'_> {
+impl ModelFacts<'_> {
     /// A count or a width. In GGUF an array with the same number for each layer counts as one number.
-    pub(crate) fn number(&self, config: &str, gguf: &str) -> Fact<usize> {
+    pub(crate) fn number(&self, config: &str, gguf: &str) -> FoundFact<usize> {
         match self {
             Self::Config(facts) => facts.number(config),
             Self::Gguf(facts) => facts.number(gguf),
@@ -21,7 +21,7 @@ impl Facts<'_> {
     }
 
     /// A number for each layer, if there are several.
-    pub(crate) fn numbers(&self, config: &str, gguf: &str) -> Fact<Vec<usize>> {
+    pub(crate) fn numbers(&self, config: &str, gguf: &str) -> FoundFact<Vec<usize>> {
         match self {
             Self::Config(facts) => facts.numbers(config),
             Self::Gguf(facts) => facts.numbers(gguf),
@@ -29,7 +29,7 @@ impl Facts<'_> {
     }
 
     /// A number that may have a fraction.
-    pub(crate) fn float(&self, config: &str, gguf: &str) -> Fact<f64> {
+    pub(crate) fn float(&self, config: &str, gguf: &str) -> FoundFact<f64> {
         match self {
             Self::Config(facts) => facts.float(config),
             Self::Gguf(facts) => facts.float(gguf),
@@ -37,7 +37,7 @@ impl Facts<'_> {
     }
 
     /// A number that may have a fraction for each layer.
-    pub(crate) fn floats(&self, config: &str, gguf: &str) -> Fact<Vec<f32>> {
+    pub(crate) fn floats(&self, config: &str, gguf: &str) -> FoundFact<Vec<f32>> {
         match self {
             Self::Config(facts) => facts.floats(config),
             Self::Gguf(facts) => facts.floats(gguf),
@@ -53,7 +53,7 @@ impl Facts<'_> {
     }
 
     /// A choice of two.
-    pub(crate) fn flag(&self, config: &str, gguf: &str) -> Fact<bool> {
+    pub(crate) fn flag(&self, config: &str, gguf: &str) -> FoundFact<bool> {
         match self {
             Self::Config(facts) => facts.flag(config),
             Self::Gguf(facts) => facts.flag(gguf),
@@ -69,7 +69,7 @@ impl Facts<'_> {
     }
 
     /// A name.
-    pub(crate) fn text(&self, config: &str) -> Fact<&str> {
+    pub(crate) fn text(&self, config: &str) -> FoundFact<&str> {
         match self {
             Self::Config(facts) => facts.text(config),
             Self::Gguf(_) => Ok(None),
@@ -77,7 +77,7 @@ impl Facts<'_> {
     }
 
     /// The kind of each layer as `config.json` names them.
-    pub(crate) fn layer_types(&self, key: &str) -> Fact<Vec<String>> {
+    pub(crate) fn layer_types(&self, key: &str) -> FoundFact<Vec<String>> {
         match self {
             Self::Config(facts) => facts.texts(key),
             Self::Gguf(_) => Ok(None),
@@ -119,7 +119,7 @@ impl Facts<'_> {
     }
 
     /// A number of the table of rope in `config.json`.
-    pub(crate) fn rope_float(&self, key: &str) -> Fact<f64> {
+    pub(crate) fn rope_float(&self, key: &str) -> FoundFact<f64> {
         match self {
             Self::Config(facts) => facts.rope_float(key),
             Self::Gguf(_) => Ok(None),

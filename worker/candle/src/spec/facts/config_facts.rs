@@ -1,9 +1,9 @@
-//! Facts of `config.json`. An absent field and `null` mean the same, as in `transformers`, unless a family says
+//! ModelFacts of `config.json`. An absent field and `null` mean the same, as in `transformers`, unless a family says
 //! otherwise.
 
 use serde_json::{Map, Value};
 
-use crate::spec::fact_error::{Fact, FactError};
+use crate::spec::fact_error::{FactError, FoundFact};
 
 /// A configuration, that of the language model where it is one part of several.
 pub(crate) struct ConfigFacts {
@@ -15,7 +15,7 @@ impl ConfigFacts {
     pub(crate) fn new(whole: &Map<String, Value>) -> Self {
         let mut fields = whole.clone();
         if let Some(Value::Object(inner)) = fields.remove("text_config") {
-            // What belongs to the whole alone is no fact about its text.
+            // Fields of the whole alone are no facts about its text.
             fields.retain(|key, _| matches!(key.as_str(), "tie_word_embeddings" | "quantization_config"));
             fields.extend(inner);
         }
@@ -30,7 +30,7 @@ impl ConfigFacts {
         self.fields.get(key).is_some_and(Value::is_null)
     }
 
-    pub(super) fn number(&self, key: &str) -> Fact<usize> {
+    pub(super) fn number(&self, key: &str) -> FoundFact<usize> {
         match self.get(key) {
             Some(Value::Array(list)) => {
                 let numbers = list.iter().map(|value| as_number(key, value)).collect::<Result<Vec<_>, _>>()?;
@@ -43,7 +43,7 @@ impl ConfigFacts {
         }
     }
 
-    pub(super) fn numbers(&self, key: &str) -> Fact<Vec<usize>> {
+    pub(super) fn numbers(&self, key: &str) -> FoundFact<Vec<usize>> {
         match self.get(key) {
             Some(Value::Array(list)) => {
                 list.iter().map(|value| as_number(key, value)).collect::<Result<_, _>>().map(Some)
@@ -52,20 +52,20 @@ impl ConfigFacts {
         }
     }
 
-    pub(super) fn float(&self, key: &str) -> Fact<f64> {
+    pub(super) fn float(&self, key: &str) -> FoundFact<f64> {
         self.get(key).map(|value| as_float(key, value)).transpose()
     }
 
-    pub(super) fn flag(&self, key: &str) -> Fact<bool> {
+    pub(super) fn flag(&self, key: &str) -> FoundFact<bool> {
         let read = |value: &Value| value.as_bool().ok_or_else(|| malformed(key, "true or false", value));
         self.get(key).map(read).transpose()
     }
 
-    pub(super) fn text(&self, key: &str) -> Fact<&str> {
+    pub(super) fn text(&self, key: &str) -> FoundFact<&str> {
         self.get(key).map(|value| value.as_str().ok_or_else(|| malformed(key, "a text", value))).transpose()
     }
 
-    pub(super) fn texts(&self, key: &str) -> Fact<Vec<String>> {
+    pub(super) fn texts(&self, key: &str) -> FoundFact<Vec<String>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let list = value.as_array().ok_or_else(|| malformed(key, "a list", value))?;
         let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| malformed(key, "texts", value));
@@ -73,7 +73,7 @@ impl ConfigFacts {
     }
 
     /// An object of further fields.
-    pub(super) fn table(&self, key: &str) -> Fact<Self> {
+    pub(super) fn table(&self, key: &str) -> FoundFact<Self> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let fields = value.as_object().ok_or_else(|| malformed(key, "an object", value))?;
         Ok(Some(Self { fields: fields.clone() }))
@@ -84,7 +84,7 @@ impl ConfigFacts {
         self.fields.values().all(Value::is_null)
     }
 
-    pub(super) fn floats(&self, key: &str) -> Fact<Vec<f32>> {
+    pub(super) fn floats(&self, key: &str) -> FoundFact<Vec<f32>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let list = value.as_array().ok_or_else(|| malformed(key, "a list", value))?;
         let number = |value: &Value| as_float(key, value).map(|number| number as f32);

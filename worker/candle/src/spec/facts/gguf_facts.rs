@@ -1,8 +1,8 @@
-//! Facts of GGUF metadata, whose keys begin with the architecture's name.
+//! ModelFacts of GGUF metadata, whose keys begin with the architecture's name.
 
 use model_boss_weights::gguf::{Array, FromValue, GgufModel, Header, KeyError, TensorType, Value};
 
-use crate::spec::fact_error::{Fact, FactError};
+use crate::spec::fact_error::{FactError, FoundFact};
 
 /// The metadata and the names of tensors of a GGUF model.
 pub(crate) struct GgufFacts<'a> {
@@ -28,7 +28,7 @@ impl<'a> GgufFacts<'a> {
         self.model.get(tensor).is_some()
     }
 
-    pub(super) fn find<T: FromValue<'a>>(&self, name: &str) -> Fact<T> {
+    pub(super) fn find<T: FromValue<'a>>(&self, name: &str) -> FoundFact<T> {
         // A fact that only the other format has a key for.
         if name.is_empty() {
             return Ok(None);
@@ -36,7 +36,7 @@ impl<'a> GgufFacts<'a> {
         Ok(self.header.find(&self.key(name))?)
     }
 
-    pub(super) fn number(&self, name: &str) -> Fact<usize> {
+    pub(super) fn number(&self, name: &str) -> FoundFact<usize> {
         match self.numbers(name)? {
             None => self.find(name),
             Some(layers) => match layers.split_first() {
@@ -46,7 +46,7 @@ impl<'a> GgufFacts<'a> {
         }
     }
 
-    pub(super) fn numbers(&self, name: &str) -> Fact<Vec<usize>> {
+    pub(super) fn numbers(&self, name: &str) -> FoundFact<Vec<usize>> {
         let key = self.key(name);
         if name.is_empty() || !matches!(self.header.get(&key), Some(Value::Array(_))) {
             return Ok(None);
@@ -57,7 +57,7 @@ impl<'a> GgufFacts<'a> {
         Ok(integers.or_else(flags))
     }
 
-    pub(super) fn floats(&self, name: &str) -> Fact<Vec<f32>> {
+    pub(super) fn floats(&self, name: &str) -> FoundFact<Vec<f32>> {
         let key = self.key(name);
         if name.is_empty() || !matches!(self.header.get(&key), Some(Value::Array(_))) {
             return Ok(None);
@@ -66,11 +66,11 @@ impl<'a> GgufFacts<'a> {
         Ok(array.floats())
     }
 
-    pub(super) fn float(&self, name: &str) -> Fact<f64> {
+    pub(super) fn float(&self, name: &str) -> FoundFact<f64> {
         Ok(self.find::<f32>(name)?.map(f64::from))
     }
 
-    pub(super) fn flag(&self, name: &str) -> Fact<bool> {
+    pub(super) fn flag(&self, name: &str) -> FoundFact<bool> {
         self.find(name)
     }
 
@@ -80,7 +80,7 @@ impl<'a> GgufFacts<'a> {
     }
 
     /// The numbers of a small tensor of f32.
-    pub(super) fn values(&self, tensor: &str) -> Fact<Vec<f32>> {
+    pub(super) fn values(&self, tensor: &str) -> FoundFact<Vec<f32>> {
         let Some(found) = self.model.get(tensor) else { return Ok(None) };
         if found.kind != TensorType::F32 || found.shape.len() != 1 {
             return Err(FactError::Unsupported(format!("factors in `{tensor}` of {}", found.kind)));

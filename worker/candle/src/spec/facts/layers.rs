@@ -1,10 +1,10 @@
-//! Facts that differ from layer to layer: windows, and the kinds of layers.
+//! ModelFacts that differ from layer to layer: windows, and the kinds of layers.
 
-use super::both_formats::Facts;
+use super::both_formats::ModelFacts;
 use crate::spec::check::inconsistent;
 use crate::spec::fact_error::FactError;
 
-impl Facts<'_> {
+impl ModelFacts<'_> {
     /// The window of attention, before it is known which layers have it. `default` is that of a `config.json` without
     /// the key; `null` is no window.
     pub(crate) fn window(&self, default: Option<usize>) -> Result<Option<usize>, FactError> {

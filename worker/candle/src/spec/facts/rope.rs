@@ -5,14 +5,14 @@
 //! are read as transformers 5 does. A `rope_scaling` with values has precedence, and a theta inside the table has
 //! precedence over one beside it. Of GGUF the defaults are those of llama.cpp.
 
-use super::both_formats::Facts;
+use super::both_formats::ModelFacts;
 use super::config_facts::ConfigFacts;
 use super::gguf_facts::GgufFacts;
 use crate::spec::check::{inconsistent, positive};
 use crate::spec::fact_error::FactError;
 use crate::spec::{RopePlanes, RopeScaling, RopeSpec};
 
-/// What a family's rope is where the files do not say it.
+/// A family's rope where the files do not say it.
 #[derive(Clone, Copy)]
 pub(crate) struct RopeDefaults<'a> {
     /// The planes of safetensors. GGUF has its own for each architecture.
@@ -34,7 +34,7 @@ impl RopeDefaults<'_> {
     }
 }
 
-impl Facts<'_> {
+impl ModelFacts<'_> {
     /// Reads a rope.
     pub(crate) fn rope(&self, defaults: &RopeDefaults<'_>) -> Result<RopeSpec, FactError> {
         match self {

@@ -1,12 +1,12 @@
 //! Bamba: Llama with Mamba-2 in most layers.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Defaults, Facts, RopeDefaults};
+use crate::spec::facts::{Defaults, ModelFacts, RopeDefaults};
 use crate::spec::families::{hybrid, llama};
 use crate::spec::part_names::{FINAL_NORM, MLP_NORM};
 use crate::spec::{AttentionBias, AttentionSpec, DecoderSpec, LayerSpec, Mixer, MlpSpec};
 
-pub(super) fn bamba(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn bamba(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults {
         kv_heads: Some(8),
         intermediate: 14_336,

@@ -1,7 +1,7 @@
 //! Command R and Command R7B of Cohere: one LayerNorm before both parts, which compute side by side.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults, all_but_each};
+use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults, all_but_each};
 use crate::spec::families::llama;
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, LayerSpec, NormKind, NormPlaces, QueryKeyNorm, RopePlanes,
@@ -19,13 +19,18 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-fn base(facts: &Facts<'_>) -> Result<Base, FactError> {
+fn base(facts: &ModelFacts<'_>) -> Result<Base, FactError> {
     let mut base = facts.base(&DEFAULTS)?;
     base.eps = facts.float("layer_norm_eps", "attention.layer_norm_epsilon")?.unwrap_or(DEFAULTS.eps);
     Ok(base)
 }
 
-fn finished(facts: &Facts<'_>, base: &Base, theta: f64, layers: Vec<AttentionSpec>) -> Result<DecoderSpec, FactError> {
+fn finished(
+    facts: &ModelFacts<'_>,
+    base: &Base,
+    theta: f64,
+    layers: Vec<AttentionSpec>,
+) -> Result<DecoderSpec, FactError> {
     let layer = |attention| LayerSpec { norms: NormPlaces::Parallel, ..llama::layer(attention, base.mlp()) };
     let usual = RopeDefaults::usual(base.head_dim, base.positions);
     let rope = facts.rope(&RopeDefaults { planes: RopePlanes::Neighbours, theta, ..usual })?;
@@ -35,7 +40,7 @@ fn finished(facts: &Facts<'_>, base: &Base, theta: f64, layers: Vec<AttentionSpe
     Ok(spec)
 }
 
-pub(super) fn cohere(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn cohere(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = base(facts)?;
     let normed = facts.config_flag("use_qk_norm", facts.gguf_has("blk.0.attn_q_norm.weight"))?.unwrap_or(false);
     let norm = if normed { QueryKeyNorm::LayerPerHead } else { QueryKeyNorm::None };
@@ -45,7 +50,7 @@ pub(super) fn cohere(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
 }
 
 /// Layers with windows, which encode positions, and layers that see everything and do not.
-pub(super) fn cohere2(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn cohere2(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = base(facts)?;
     let bias = facts.attention_bias("attention_bias", AttentionBias::All)?;
     let pattern = match facts.number("sliding_window_pattern", "")? {

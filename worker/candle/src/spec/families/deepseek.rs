@@ -2,9 +2,9 @@
 //! and experts in groups.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults, warmth};
+use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults, warmth};
 use crate::spec::families::{experts, llama};
-use crate::spec::spelling::Share;
+use crate::spec::spelling::TensorShare;
 use crate::spec::{
     DecoderSpec, ExpertsSpec, FeedForward, GroupWorth, LatentProducts, LatentSpec, LayerSpec, Mixer, RopePlanes,
     RopeScaling, RopeSpec, Weighting,
@@ -17,7 +17,7 @@ pub(super) const SHARED: [(&str, &str); 3] = [
     ("mlp.shared_expert.down_proj", "mlp.shared_experts.down_proj"),
 ];
 
-pub(super) fn deepseek_v2(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn deepseek_v2(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults {
         kv_heads: Some(32),
         intermediate: 11_008,
@@ -34,7 +34,7 @@ pub(super) fn deepseek_v2(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     decoder(facts, &base, |facts, base| experts_of(facts, base, Weighting::Softmax))
 }
 
-pub(super) fn deepseek_v3(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn deepseek_v3(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults {
         layers: 61,
         hidden: 7_168,
@@ -50,7 +50,7 @@ pub(super) fn deepseek_v3(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     decoder(facts, &base, |facts, base| experts_of(facts, base, Weighting::Sigmoid))
 }
 
-fn experts_of(facts: &Facts<'_>, base: &Base, weighting: Weighting) -> Result<ExpertsSpec, FactError> {
+fn experts_of(facts: &ModelFacts<'_>, base: &Base, weighting: Weighting) -> Result<ExpertsSpec, FactError> {
     let v3 = weighting == Weighting::Sigmoid;
     let mut experts = experts::usual(facts, base, true)?;
     if !facts.is_gguf() {
@@ -77,7 +77,7 @@ fn experts_of(facts: &Facts<'_>, base: &Base, weighting: Weighting) -> Result<Ex
 }
 
 /// The rope, and the factor on scores that comes with its scaling.
-fn rope(facts: &Facts<'_>, base: &Base, rope_dim: usize) -> Result<(RopeSpec, f64), FactError> {
+fn rope(facts: &ModelFacts<'_>, base: &Base, rope_dim: usize) -> Result<(RopeSpec, f64), FactError> {
     let in_pairs = facts.is_gguf() || facts.flag("rope_interleave", "")?.unwrap_or(true);
     let planes = if in_pairs { RopePlanes::Neighbours } else { RopePlanes::Halves };
     let usual = RopeDefaults::usual(rope_dim, base.positions);
@@ -101,9 +101,9 @@ fn rope(facts: &Facts<'_>, base: &Base, rope_dim: usize) -> Result<(RopeSpec, f6
 }
 
 fn decoder(
-    facts: &Facts<'_>,
+    facts: &ModelFacts<'_>,
     base: &Base,
-    experts: impl Fn(&Facts<'_>, &Base) -> Result<ExpertsSpec, FactError>,
+    experts: impl Fn(&ModelFacts<'_>, &Base) -> Result<ExpertsSpec, FactError>,
 ) -> Result<DecoderSpec, FactError> {
     let layers = base.layers - facts.number("", "nextn_predict_layers")?.unwrap_or(0).min(base.layers);
     let need =
@@ -151,13 +151,14 @@ fn decoder(
     spec.spelling = experts::spelled(spec.spelling, facts);
     let (keys, values) = (plain_dim, value_dim);
     let of_heads = match (facts.is_gguf(), apart) {
-        (true, true) => [("attn_k_b", Share::Head), ("attn_v_b", Share::Head)],
-        (true, false) => {
-            [("attn_kv_b", Share::HeadKeys { keys, values }), ("attn_kv_b", Share::HeadValues { keys, values })]
-        }
+        (true, true) => [("attn_k_b", TensorShare::Head), ("attn_v_b", TensorShare::Head)],
+        (true, false) => [
+            ("attn_kv_b", TensorShare::HeadKeys { keys, values }),
+            ("attn_kv_b", TensorShare::HeadValues { keys, values }),
+        ],
         (false, _) => [
-            ("self_attn.kv_b_proj", Share::HeadKeys { keys, values }),
-            ("self_attn.kv_b_proj", Share::HeadValues { keys, values }),
+            ("self_attn.kv_b_proj", TensorShare::HeadKeys { keys, values }),
+            ("self_attn.kv_b_proj", TensorShare::HeadValues { keys, values }),
         ],
     };
     for (part, (stored, share)) in ["self_attn.heads.*.k_proj", "self_attn.heads.*.v_proj"].into_iter().zip(of_heads) {
@@ -177,6 +178,6 @@ fn decoder(
 }
 
 /// Dense layers before those with experts, where the file does not say it.
-fn first_dense(facts: &Facts<'_>) -> Result<usize, FactError> {
+fn first_dense(facts: &ModelFacts<'_>) -> Result<usize, FactError> {
     Ok(if facts.text("model_type")? == Some("deepseek_v3") { 3 } else { 0 })
 }

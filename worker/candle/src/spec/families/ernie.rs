@@ -1,7 +1,7 @@
 //! ERNIE 4.5 (Baidu, 2025), dense and with experts: Llama whose planes are neighbours.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults};
+use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults};
 use crate::spec::families::{experts, llama};
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, FeedForward, LayerSpec, MlpSpec, RopePlanes, RopeSpec, RouterSpec,
@@ -21,26 +21,26 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-fn rope(facts: &Facts<'_>, base: &Base) -> Result<RopeSpec, FactError> {
+fn rope(facts: &ModelFacts<'_>, base: &Base) -> Result<RopeSpec, FactError> {
     let usual = RopeDefaults::usual(base.head_dim, base.positions);
     facts.rope(&RopeDefaults { planes: RopePlanes::Neighbours, theta: 500_000.0, ..usual })
 }
 
 /// Attention and a dense feed-forward part, and whether their projections have biases.
-fn layer(facts: &Facts<'_>, base: &Base) -> Result<(LayerSpec, bool), FactError> {
+fn layer(facts: &ModelFacts<'_>, base: &Base) -> Result<(LayerSpec, bool), FactError> {
     let bias = facts.config_flag("use_bias", facts.gguf_has("blk.0.attn_q.bias"))?.unwrap_or(false);
     let of_attention = if bias { AttentionBias::All } else { AttentionBias::None };
     let attention = AttentionSpec { bias: of_attention, ..base.attention() };
     Ok((llama::layer(attention, MlpSpec { bias, ..base.mlp() }), bias))
 }
 
-pub(super) fn ernie4_5(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn ernie4_5(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&DEFAULTS)?;
     let (layer, _) = layer(facts, &base)?;
     Ok(base.decoder(facts, vec![rope(facts, &base)?], llama::same(&layer, base.layers)))
 }
 
-pub(super) fn ernie4_5_moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn ernie4_5_moe(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults {
         layers: 28,
         hidden: 2_560,

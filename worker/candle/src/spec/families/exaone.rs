@@ -1,11 +1,11 @@
 //! EXAONE 4 (LG AI Research, 2025, arXiv 2507.11407): norms behind parts and over heads, and windows.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Defaults, Facts, RopeDefaults, all_but_each};
+use crate::spec::facts::{Defaults, ModelFacts, RopeDefaults, all_but_each};
 use crate::spec::families::llama;
 use crate::spec::{AttentionSpec, DecoderSpec, LayerSpec, NormOrder, NormPlaces, QueryKeyNorm};
 
-pub(super) fn exaone4(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn exaone4(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults { intermediate: 16_384, vocab: 102_400, eps: 1e-5, ..Defaults::LLAMA };
     let base = facts.base(&defaults)?;
     // GGUF has no key for the window, which the model with 64 layers alone has.

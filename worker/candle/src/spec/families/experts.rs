@@ -1,8 +1,8 @@
-//! What mixtures of experts have in common: their keys, and the names of their tensors.
+//! Mixtures of experts have much in common: their keys, and the names of their tensors.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Facts};
-use crate::spec::spelling::{Spelling, StackForm};
+use crate::spec::facts::{Base, ModelFacts};
+use crate::spec::spelling::{StackForm, TensorSpelling};
 use crate::spec::{ExpertGroups, ExpertsSpec, GroupWorth, MlpSpec, RouterSpec, SharedExpert, Weighting};
 
 pub(super) const GATE: &str = "mlp.experts.*.gate_proj";
@@ -10,7 +10,7 @@ pub(super) const UP: &str = "mlp.experts.*.up_proj";
 pub(super) const DOWN: &str = "mlp.experts.*.down_proj";
 
 /// Experts whose router is a softmax over all of them, by the usual keys.
-pub(super) fn usual(facts: &Facts<'_>, base: &Base, normalised: bool) -> Result<ExpertsSpec, FactError> {
+pub(super) fn usual(facts: &ModelFacts<'_>, base: &Base, normalised: bool) -> Result<ExpertsSpec, FactError> {
     // Three names for one number: transformers maps the first two to each other.
     let count = match facts.number("num_experts", "expert_count")? {
         Some(count) => Some(count),
@@ -30,7 +30,11 @@ pub(super) fn usual(facts: &Facts<'_>, base: &Base, normalised: bool) -> Result<
 }
 
 /// The router of DeepSeek: groups, a factor, and sigmoids with a correction of the choice in its third version.
-pub(super) fn grouped(facts: &Facts<'_>, weighting: Weighting, worth: GroupWorth) -> Result<RouterSpec, FactError> {
+pub(super) fn grouped(
+    facts: &ModelFacts<'_>,
+    weighting: Weighting,
+    worth: GroupWorth,
+) -> Result<RouterSpec, FactError> {
     let groups = facts.number("n_group", "expert_group_count")?.filter(|groups| *groups > 1);
     let used = facts.number("topk_group", "expert_group_used_count")?;
     let sigmoid = weighting == Weighting::Sigmoid;
@@ -51,7 +55,7 @@ pub(super) fn shared(base: &Base, intermediate: usize, gate: bool) -> Option<Sha
 }
 
 /// Names of experts: those of Qwen and DeepSeek in safetensors, and the stacks of GGUF.
-pub(super) fn spelled(spelling: Spelling, facts: &Facts<'_>) -> Spelling {
+pub(super) fn spelled(spelling: TensorSpelling, facts: &ModelFacts<'_>) -> TensorSpelling {
     if !facts.is_gguf() {
         return spelling;
     }

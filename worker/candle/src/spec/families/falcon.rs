@@ -2,14 +2,14 @@
 //! on nearly all matrices.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Defaults, Facts, RopeDefaults};
+use crate::spec::facts::{Defaults, ModelFacts, RopeDefaults};
 use crate::spec::families::{hybrid, llama};
 use crate::spec::part_names::{FINAL_NORM, MLP_NORM};
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, Factors, GatedNorm, LayerSpec, MambaSpec, Mixer, MlpSpec,
 };
 
-pub(super) fn falcon_h1(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn falcon_h1(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults {
         kv_heads: Some(8),
         intermediate: 14_336,
@@ -67,7 +67,7 @@ pub(super) fn falcon_h1(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
 }
 
 /// The norm behind Mamba's heads.
-fn norm(facts: &Facts<'_>, layers: usize) -> Result<GatedNorm, FactError> {
+fn norm(facts: &ModelFacts<'_>, layers: usize) -> Result<GatedNorm, FactError> {
     let normed = facts.config_flag("mamba_rms_norm", facts.gguf_has_any("ssm_norm.weight", layers))?.unwrap_or(false);
     let before = facts.config_flag("mamba_norm_before_gate", false)?.unwrap_or(true);
     Ok(match (normed, before) {
@@ -78,7 +78,7 @@ fn norm(facts: &Facts<'_>, layers: usize) -> Result<GatedNorm, FactError> {
 }
 
 /// The factors on several parts, which are 1 where there is no list.
-fn of_parts<const N: usize>(facts: &Facts<'_>, key: &str) -> Result<[f64; N], FactError> {
+fn of_parts<const N: usize>(facts: &ModelFacts<'_>, key: &str) -> Result<[f64; N], FactError> {
     let Some(list) = facts.floats(key, "")? else { return Ok([1.0; N]) };
     let wrong = || FactError::Malformed(format!("`{key}` has {} entries, not {N}", list.len()));
     let list: [f32; N] = list.as_slice().try_into().map_err(|_| wrong())?;

@@ -2,11 +2,11 @@
 //! around parts, bounded scores and logits, and windows.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults, all_but_each};
+use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults, all_but_each};
 use crate::spec::families::llama;
 use crate::spec::{
     Activation, AttentionBias, AttentionSpec, DecoderSpec, LayerSpec, NormKind, NormOrder, NormPlaces, QueryKeyNorm,
-    RopeScaling, RopeSpec, Spelling,
+    RopeScaling, RopeSpec, TensorSpelling,
 };
 
 const DEFAULTS: Defaults = Defaults {
@@ -23,8 +23,9 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// What all Gemmas have: a factor on embeddings, norms whose weights are stored as differences from 1, and their names.
-fn finished(mut spec: DecoderSpec, facts: &Facts<'_>) -> DecoderSpec {
+/// Properties of all Gemmas: a factor on embeddings, norms whose weights are stored as differences from 1, and their
+/// names.
+fn finished(mut spec: DecoderSpec, facts: &ModelFacts<'_>) -> DecoderSpec {
     spec.factors.embedding = f64::from((spec.hidden as f32).sqrt());
     // The converter to GGUF adds the 1.
     spec.norm.kind = if facts.is_gguf() { NormKind::Rms } else { NormKind::RmsFromOne };
@@ -35,7 +36,7 @@ fn finished(mut spec: DecoderSpec, facts: &Facts<'_>) -> DecoderSpec {
 }
 
 /// Names of norms around parts.
-pub(super) fn around(spelling: Spelling, facts: &Facts<'_>) -> Spelling {
+pub(super) fn around(spelling: TensorSpelling, facts: &ModelFacts<'_>) -> TensorSpelling {
     if facts.is_gguf() {
         return spelling;
     }
@@ -47,7 +48,7 @@ pub(super) fn around(spelling: Spelling, facts: &Facts<'_>) -> Spelling {
 }
 
 /// The rope of layers that see everything, and that of layers with a window.
-pub(super) fn two_ropes(facts: &Facts<'_>, base: &Base) -> Result<Vec<RopeSpec>, FactError> {
+pub(super) fn two_ropes(facts: &ModelFacts<'_>, base: &Base) -> Result<Vec<RopeSpec>, FactError> {
     let usual = RopeDefaults::usual(base.head_dim, base.positions);
     let global = facts.rope(&RopeDefaults { theta: 1e6, layer_type: Some("full_attention"), ..usual })?;
     let mut local = facts.rope(&RopeDefaults { layer_type: Some("sliding_attention"), ..usual })?;
@@ -61,14 +62,14 @@ pub(super) fn two_ropes(facts: &Facts<'_>, base: &Base) -> Result<Vec<RopeSpec>,
 }
 
 /// The base. Early files name the exact GELU, and mean the approximation by tanh.
-fn base(facts: &Facts<'_>, defaults: &Defaults) -> Result<Base, FactError> {
+fn base(facts: &ModelFacts<'_>, defaults: &Defaults) -> Result<Base, FactError> {
     let base = facts.base(defaults)?;
     let activation = if base.activation == Activation::GeluErf { Activation::GeluTanh } else { base.activation };
     Ok(Base { activation, ..base })
 }
 
 /// The factor on scores. GGUF has no key for it: only the largest models differ from the width of a head.
-fn scale(facts: &Facts<'_>, base: &Base, largest: usize, default: f64) -> Result<f64, FactError> {
+fn scale(facts: &ModelFacts<'_>, base: &Base, largest: usize, default: f64) -> Result<f64, FactError> {
     let scalar = if facts.is_gguf() {
         let width = if base.layers == largest { base.hidden / base.heads.max(1) } else { base.head_dim };
         width as f64
@@ -79,12 +80,12 @@ fn scale(facts: &Facts<'_>, base: &Base, largest: usize, default: f64) -> Result
 }
 
 /// A bound that `null` turns off.
-fn softcap(facts: &Facts<'_>, key: &str, gguf: &str, default: Option<f64>) -> Result<Option<f64>, FactError> {
+fn softcap(facts: &ModelFacts<'_>, key: &str, gguf: &str, default: Option<f64>) -> Result<Option<f64>, FactError> {
     let found = facts.float(key, gguf)?;
     Ok(if facts.is_null(key) { None } else { found.or(default.filter(|_| !facts.is_gguf())) })
 }
 
-pub(super) fn gemma(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn gemma(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = base(
         facts,
         &Defaults { layers: 28, hidden: 3_072, heads: 16, kv_heads: Some(16), intermediate: 24_576, ..DEFAULTS },
@@ -95,7 +96,7 @@ pub(super) fn gemma(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     Ok(finished(base.decoder(facts, vec![rope], llama::same(&layer, base.layers)), facts))
 }
 
-pub(super) fn gemma2(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn gemma2(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = base(facts, &DEFAULTS)?;
     let attention = AttentionSpec {
         bias: facts.attention_bias("attention_bias", AttentionBias::All)?,
@@ -115,7 +116,7 @@ pub(super) fn gemma2(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     Ok(finished(spec, facts))
 }
 
-pub(super) fn gemma3(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn gemma3(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = base(facts, &Defaults { vocab: 262_208, positions: 131_072, ..DEFAULTS })?;
     let attention = AttentionSpec {
         bias: facts.attention_bias("attention_bias", AttentionBias::All)?,

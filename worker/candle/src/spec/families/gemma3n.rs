@@ -4,7 +4,7 @@
 use candle_core::cpu::erf::erf_inv;
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts, all_but_each, per_layer};
+use crate::spec::facts::{Base, Defaults, ModelFacts, all_but_each, per_layer};
 use crate::spec::families::{gemma, llama};
 use crate::spec::{
     Activation, AttentionSpec, DecoderSpec, LayerSpec, MlpSpec, NormOrder, NormPlaces, QueryKeyNorm, StreamsSpec,
@@ -24,7 +24,7 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(super) fn gemma3n(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn gemma3n(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&DEFAULTS)?;
     let window = facts.window(Some(512))?;
     let sliding = facts.sliding(base.layers, all_but_each(5))?;
@@ -99,7 +99,7 @@ pub(super) fn gemma3n(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
 }
 
 /// Each layer's activation. The share of a gate that is closed becomes a bound in standard deviations.
-fn activations(facts: &Facts<'_>, base: &Base) -> Result<Vec<Activation>, FactError> {
+fn activations(facts: &ModelFacts<'_>, base: &Base) -> Result<Vec<Activation>, FactError> {
     let above = |deviations: f32| match deviations.is_finite() {
         true => Activation::GeluTanhAbove { deviations },
         false => base.activation,

@@ -1,7 +1,7 @@
 //! GLM-4 (Team GLM, 2024, arXiv 2406.12793) in three forms: rotations of half of a head, norms around parts, experts.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults};
+use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults};
 use crate::spec::families::{experts, llama};
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, FeedForward, GroupWorth, LayerSpec, NormOrder, NormPlaces, QueryKeyNorm,
@@ -20,7 +20,7 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-fn dense(facts: &Facts<'_>, norms: NormPlaces) -> Result<DecoderSpec, FactError> {
+fn dense(facts: &ModelFacts<'_>, norms: NormPlaces) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&DEFAULTS)?;
     let biased = facts.config_flag("attention_bias", facts.gguf_has("blk.0.attn_q.bias"))?.unwrap_or(true);
     let bias = if biased { AttentionBias::QueryKeyValue } else { AttentionBias::None };
@@ -36,7 +36,7 @@ fn dense(facts: &Facts<'_>, norms: NormPlaces) -> Result<DecoderSpec, FactError>
     Ok(spec)
 }
 
-pub(super) fn glm(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn glm(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let mut spec = dense(facts, NormPlaces::Before)?;
     if facts.gguf_has("blk.0.attn_qkv.weight") {
         const QUERY_KEY_VALUE: &[&str] = &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
@@ -51,7 +51,7 @@ pub(super) fn glm(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     Ok(spec)
 }
 
-pub(super) fn glm4(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn glm4(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let mut spec = dense(facts, NormPlaces::Around)?;
     if !facts.is_gguf() {
         spec.spelling = spec
@@ -61,14 +61,14 @@ pub(super) fn glm4(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     Ok(spec)
 }
 
-fn moe_attention(facts: &Facts<'_>, base: &Base) -> Result<AttentionSpec, FactError> {
+fn moe_attention(facts: &ModelFacts<'_>, base: &Base) -> Result<AttentionSpec, FactError> {
     let bias = facts.attention_bias("attention_bias", AttentionBias::QueryKeyValue)?;
     let normed = facts.config_flag("use_qk_norm", facts.gguf_has("blk.0.attn_q_norm.weight"))?.unwrap_or(false);
     let norm = if normed { QueryKeyNorm::Heads(NormOrder::BeforeRotation) } else { QueryKeyNorm::None };
     Ok(AttentionSpec { bias, norm, ..base.attention() })
 }
 
-pub(super) fn glm4_moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn glm4_moe(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults {
         layers: 46,
         heads: 96,

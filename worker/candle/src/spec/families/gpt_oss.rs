@@ -1,9 +1,9 @@
 //! gpt-oss (OpenAI, 2025, arXiv 2508.10925): sinks, alternating windows, and experts with biases in MXFP4.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Defaults, Facts, RopeDefaults};
+use crate::spec::facts::{Defaults, ModelFacts, RopeDefaults};
 use crate::spec::families::{experts, llama};
-use crate::spec::spelling::{Spelling, StackForm};
+use crate::spec::spelling::{StackForm, TensorSpelling};
 use crate::spec::{
     Activation, AttentionBias, AttentionSpec, DecoderSpec, ExpertsSpec, FeedForward, LayerSpec, RopeScaling,
     RouterSpec, Weighting,
@@ -14,7 +14,7 @@ const GATE_UP_BIASES: &[&str] = &["mlp.experts.*.gate_proj.bias", "mlp.experts.*
 const DOWN_WEIGHT: &[&str] = &["mlp.experts.*.down_proj.weight"];
 const DOWN_BIAS: &[&str] = &["mlp.experts.*.down_proj.bias"];
 
-pub(super) fn gpt_oss(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn gpt_oss(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults {
         layers: 36,
         hidden: 2_880,
@@ -56,7 +56,7 @@ pub(super) fn gpt_oss(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     let mut spec = base.decoder(facts, vec![rope], windows.into_iter().map(layer).collect());
     spec.spelling = match facts.is_gguf() {
         true => {
-            let biases = |spelling: Spelling, stored, of| spelling.stacked(stored, of, StackForm::Biases);
+            let biases = |spelling: TensorSpelling, stored, of| spelling.stacked(stored, of, StackForm::Biases);
             let spelling = experts::spelled(spec.spelling, facts).renaming(&[
                 ("post_attention_layernorm", "post_attention_norm"),
                 ("self_attn.sinks", "attn_sinks.weight"),

@@ -2,9 +2,9 @@
 //! Mamba-2 in most layers.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts};
+use crate::spec::facts::{Base, Defaults, ModelFacts};
 use crate::spec::families::{experts, hybrid, llama};
-use crate::spec::spelling::{Spelling, StackForm};
+use crate::spec::spelling::{StackForm, TensorSpelling};
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, ExpertsSpec, Factors, FeedForward, LayerSpec, Mixer, MlpSpec,
     RouterSpec, Weighting,
@@ -15,7 +15,7 @@ const DENSE_GATE_UP: &[&str] = &["mlp.gate_proj", "mlp.up_proj"];
 const SHARED_GATE_UP: &[&str] = &["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"];
 
 /// The four factors; that on scores is returned beside the others.
-pub(super) fn factors(facts: &Facts<'_>) -> Result<(Factors, f64), FactError> {
+pub(super) fn factors(facts: &ModelFacts<'_>) -> Result<(Factors, f64), FactError> {
     let factor = |config: &str, gguf: &str| Ok::<_, FactError>(facts.float(config, gguf)?.unwrap_or(1.0));
     let factors = Factors {
         embedding: factor("embedding_multiplier", "embedding_scale")?,
@@ -26,12 +26,12 @@ pub(super) fn factors(facts: &Facts<'_>) -> Result<(Factors, f64), FactError> {
     Ok((factors, factor("attention_multiplier", "attention.scale")?))
 }
 
-fn attention(facts: &Facts<'_>, base: &Base, scale: f64) -> Result<AttentionSpec, FactError> {
+fn attention(facts: &ModelFacts<'_>, base: &Base, scale: f64) -> Result<AttentionSpec, FactError> {
     let bias = facts.attention_bias("attention_bias", AttentionBias::All)?;
     Ok(AttentionSpec { bias, scale, ..base.attention() })
 }
 
-pub(super) fn granite(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn granite(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&Defaults::LLAMA)?;
     let (factors, scale) = factors(facts)?;
     let mlp = MlpSpec { bias: llama::mlp_bias(facts, "mlp_bias")?, ..base.mlp() };
@@ -42,7 +42,7 @@ pub(super) fn granite(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
 }
 
 /// Experts behind a router that weighs the chosen ones, and one for every token.
-fn routed(facts: &Facts<'_>, base: &Base, shared: usize) -> Result<ExpertsSpec, FactError> {
+fn routed(facts: &ModelFacts<'_>, base: &Base, shared: usize) -> Result<ExpertsSpec, FactError> {
     let mut experts = experts::usual(facts, base, false)?;
     experts.router = RouterSpec { weighting: Weighting::SoftmaxOfChosen, ..experts.router };
     let width = facts.number("shared_intermediate_size", "expert_shared_feed_forward_length")?;
@@ -50,7 +50,7 @@ fn routed(facts: &Facts<'_>, base: &Base, shared: usize) -> Result<ExpertsSpec, 
     Ok(experts)
 }
 
-pub(super) fn granite_moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn granite_moe(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&Defaults::LLAMA)?;
     let (factors, scale) = factors(facts)?;
     let mut layer = llama::layer(attention(facts, &base, scale)?, base.mlp());
@@ -63,7 +63,7 @@ pub(super) fn granite_moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
 }
 
 /// Names of experts in safetensors.
-fn spelled(spelling: Spelling, facts: &Facts<'_>) -> Spelling {
+fn spelled(spelling: TensorSpelling, facts: &ModelFacts<'_>) -> TensorSpelling {
     if facts.is_gguf() {
         return spelling;
     }
@@ -78,7 +78,7 @@ fn spelled(spelling: Spelling, facts: &Facts<'_>) -> Spelling {
 }
 
 /// Granite 4: Mamba-2 in most layers, and experts in some models.
-pub(super) fn granite_hybrid(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn granite_hybrid(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let mut base = facts.base(&Defaults::LLAMA)?;
     let (factors, mut scale) = factors(facts)?;
     if facts.is_gguf() && facts.float("", "attention.scale")?.is_none() {

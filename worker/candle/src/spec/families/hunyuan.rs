@@ -1,19 +1,19 @@
 //! Hunyuan of Tencent, dense and with experts: Llama with norms of heads behind their rotation.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults};
+use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults};
 use crate::spec::families::{experts, llama};
 use crate::spec::{AttentionBias, AttentionSpec, DecoderSpec, FeedForward, LayerSpec, NormOrder, QueryKeyNorm};
 
 const DEFAULTS: Defaults = Defaults { vocab: 290_943, eps: 1e-5, ..Defaults::LLAMA };
 
-fn layer(facts: &Facts<'_>, base: &Base) -> Result<LayerSpec, FactError> {
+fn layer(facts: &ModelFacts<'_>, base: &Base) -> Result<LayerSpec, FactError> {
     let bias = facts.attention_bias("attention_bias", AttentionBias::All)?;
     let norm = QueryKeyNorm::Heads(NormOrder::AfterRotation);
     Ok(llama::layer(AttentionSpec { bias, norm, ..base.attention() }, base.mlp()))
 }
 
-fn finished(facts: &Facts<'_>, base: &Base, layer: &LayerSpec) -> Result<DecoderSpec, FactError> {
+fn finished(facts: &ModelFacts<'_>, base: &Base, layer: &LayerSpec) -> Result<DecoderSpec, FactError> {
     let rope = facts.rope(&RopeDefaults::usual(base.head_dim, base.positions))?;
     let mut spec = base.decoder(facts, vec![rope], llama::same(layer, base.layers));
     if !facts.is_gguf() {
@@ -25,12 +25,12 @@ fn finished(facts: &Facts<'_>, base: &Base, layer: &LayerSpec) -> Result<Decoder
     Ok(spec)
 }
 
-pub(super) fn dense(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn dense(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&DEFAULTS)?;
     finished(facts, &base, &layer(facts, &base)?)
 }
 
-pub(super) fn moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn moe(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&DEFAULTS)?;
     let mut experts = experts::usual(facts, &base, true)?;
     if !facts.is_gguf() {

@@ -1,13 +1,13 @@
-//! What families with states in place of keys and values have in common: the kinds of layers, and Mamba-2's keys and
+//! Families with states in place of keys and values have much in common: the kinds of layers, and Mamba-2's keys and
 //! names.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Facts, per_layer};
-use crate::spec::spelling::Spelling;
+use crate::spec::facts::{Base, ModelFacts, per_layer};
+use crate::spec::spelling::TensorSpelling;
 use crate::spec::{GatedNorm, MambaSpec, StoredDecay};
 
 /// Whether each layer has attention, where files list the kinds of layers or the heads of each.
-pub(super) fn attends(facts: &Facts<'_>, layers: usize) -> Result<Option<Vec<bool>>, FactError> {
+pub(super) fn attends(facts: &ModelFacts<'_>, layers: usize) -> Result<Option<Vec<bool>>, FactError> {
     if let Some(heads) = facts.numbers("", "attention.head_count_kv")? {
         let heads = per_layer(heads, layers, "attention.head_count_kv")?;
         return Ok(Some(heads.into_iter().map(|heads| heads > 0).collect()));
@@ -22,7 +22,7 @@ pub(super) fn attends(facts: &Facts<'_>, layers: usize) -> Result<Option<Vec<boo
 }
 
 /// Mamba-2 by the keys of Granite 4 and Bamba, whose defaults are the same.
-pub(super) fn mamba(facts: &Facts<'_>, base: &Base) -> Result<MambaSpec, FactError> {
+pub(super) fn mamba(facts: &ModelFacts<'_>, base: &Base) -> Result<MambaSpec, FactError> {
     let number =
         |config: &str, gguf: &str, default: usize| Ok::<_, FactError>(facts.number(config, gguf)?.unwrap_or(default));
     let heads = number("mamba_n_heads", "ssm.time_step_rank", 128)?;
@@ -48,12 +48,12 @@ pub(super) fn mamba(facts: &Facts<'_>, base: &Base) -> Result<MambaSpec, FactErr
 }
 
 /// The form in which files store decays.
-pub(super) fn decay(facts: &Facts<'_>) -> StoredDecay {
+pub(super) fn decay(facts: &ModelFacts<'_>) -> StoredDecay {
     if facts.is_gguf() { StoredDecay::Plain } else { StoredDecay::Log }
 }
 
 /// Names of Mamba-2 in GGUF; those of safetensors are ours.
-pub(super) fn spelled(spelling: Spelling, facts: &Facts<'_>) -> Spelling {
+pub(super) fn spelled(spelling: TensorSpelling, facts: &ModelFacts<'_>) -> TensorSpelling {
     if !facts.is_gguf() {
         return spelling;
     }

@@ -2,7 +2,7 @@
 //! attention.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults};
+use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults};
 use crate::spec::families::{experts, hybrid, llama};
 use crate::spec::part_names::{FINAL_NORM, MIXER_NORM, MLP_NORM};
 use crate::spec::{
@@ -23,7 +23,7 @@ const DEFAULTS: Defaults = Defaults {
 
 /// Layers of both kinds, with what follows each.
 fn decoder(
-    facts: &Facts<'_>,
+    facts: &ModelFacts<'_>,
     base: &Base,
     feed_forward: impl Fn(usize) -> FeedForward,
 ) -> Result<DecoderSpec, FactError> {
@@ -71,7 +71,7 @@ fn decoder(
 }
 
 /// Whether each layer has attention.
-fn attends(facts: &Facts<'_>, layers: usize) -> Result<Vec<bool>, FactError> {
+fn attends(facts: &ModelFacts<'_>, layers: usize) -> Result<Vec<bool>, FactError> {
     if let Some(attends) = hybrid::attends(facts, layers)? {
         return Ok(attends);
     }
@@ -79,7 +79,7 @@ fn attends(facts: &Facts<'_>, layers: usize) -> Result<Vec<bool>, FactError> {
     Ok((0..layers).map(|layer| listed.as_ref().is_none_or(|listed| listed.contains(&layer))).collect())
 }
 
-fn base(facts: &Facts<'_>, defaults: &Defaults) -> Result<Base, FactError> {
+fn base(facts: &ModelFacts<'_>, defaults: &Defaults) -> Result<Base, FactError> {
     let mut base = facts.base(defaults)?;
     if let Some(eps) = facts.float("norm_eps", "")? {
         base.eps = eps;
@@ -90,7 +90,7 @@ fn base(facts: &Facts<'_>, defaults: &Defaults) -> Result<Base, FactError> {
     Ok(base)
 }
 
-pub(super) fn lfm2(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn lfm2(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let mut base = base(facts, &DEFAULTS)?;
     if let Some(width) = facts.number("block_ff_dim", "")? {
         base.intermediate = width;
@@ -105,7 +105,7 @@ pub(super) fn lfm2(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     decoder(facts, &base, |_| FeedForward::Gated(base.mlp()))
 }
 
-pub(super) fn lfm2_moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn lfm2_moe(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = base(facts, &Defaults { hidden: 2_048, intermediate: 7_168, ..DEFAULTS })?;
     let mut experts = experts::usual(facts, &base, true)?;
     if !facts.is_gguf() {

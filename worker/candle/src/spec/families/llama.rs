@@ -1,7 +1,7 @@
 //! Llama (Touvron et al., 2023, arXiv 2302.13971), whose layers most other families vary, and Seed-OSS.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults};
+use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults};
 use crate::spec::families::experts;
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, FeedForward, LayerSpec, Mixer, MlpSpec, NormPlaces, RopePlanes,
@@ -18,18 +18,18 @@ pub(super) fn same(layer: &LayerSpec, count: usize) -> Vec<LayerSpec> {
 }
 
 /// The rope of families whose converter to GGUF reorders the rows of queries and keys.
-pub(super) fn reordered(facts: &Facts<'_>, base: &Base) -> RopeDefaults<'static> {
+pub(super) fn reordered(facts: &ModelFacts<'_>, base: &Base) -> RopeDefaults<'static> {
     let planes = if facts.is_gguf() { RopePlanes::Neighbours } else { RopePlanes::Halves };
     RopeDefaults { planes, ..RopeDefaults::usual(base.head_dim, base.positions) }
 }
 
 /// Whether feed-forward parts have biases: the key of `config.json`, or what the first layer of a GGUF file has.
-pub(super) fn mlp_bias(facts: &Facts<'_>, key: &str) -> Result<bool, FactError> {
+pub(super) fn mlp_bias(facts: &ModelFacts<'_>, key: &str) -> Result<bool, FactError> {
     let stored = facts.gguf_has("blk.0.ffn_down.bias");
     Ok(facts.config_flag(key, stored)?.unwrap_or(false))
 }
 
-pub(super) fn llama(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn llama(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&Defaults::LLAMA)?;
     let bias = facts.attention_bias("attention_bias", AttentionBias::All)?;
     let mut attention = AttentionSpec { bias, ..base.attention() };
@@ -50,7 +50,7 @@ pub(super) fn llama(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
 }
 
 /// Seed-OSS: biases of inputs by default, and of the output by a key of its own.
-pub(super) fn seed_oss(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn seed_oss(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults {
         layers: 64,
         kv_heads: Some(8),

@@ -2,7 +2,7 @@
 //! 2401.04088): experts.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts};
+use crate::spec::facts::{Base, Defaults, ModelFacts};
 use crate::spec::families::{experts, llama};
 use crate::spec::{AttentionSpec, DecoderSpec, FeedForward, LayerSpec};
 
@@ -14,14 +14,14 @@ fn windowed(base: &Base, windows: Vec<Option<usize>>) -> Vec<LayerSpec> {
     windows.into_iter().map(layer).collect()
 }
 
-pub(super) fn mistral(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn mistral(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&DEFAULTS)?;
     let windows = facts.windows(base.layers, facts.window(Some(4_096))?, |_| true)?;
     let rope = facts.rope(&llama::reordered(facts, &base))?;
     Ok(base.decoder(facts, vec![rope], windowed(&base, windows)))
 }
 
-pub(super) fn mixtral(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn mixtral(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&Defaults { eps: 1e-5, ..DEFAULTS })?;
     let window = facts.window(None)?;
     let mut layers = windowed(&base, vec![window; base.layers]);

@@ -28,13 +28,13 @@ mod starcoder;
 
 use crate::spec::DecoderSpec;
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::Facts;
+use crate::spec::facts::ModelFacts;
 
 /// Makes a spec of facts.
-pub(crate) type Family = fn(&Facts<'_>) -> Result<DecoderSpec, FactError>;
+pub(crate) type ReadFamily = fn(&ModelFacts<'_>) -> Result<DecoderSpec, FactError>;
 
 /// Names in `config.json`, those of classes and of `model_type`.
-const IN_CONFIG: &[(&[&str], Family)] = &[
+const IN_CONFIG: &[(&[&str], ReadFamily)] = &[
     (&["LlamaForCausalLM", "LLaMAForCausalLM", "llama"], llama::llama),
     (&["SeedOssForCausalLM", "seed_oss"], llama::seed_oss),
     (&["MistralForCausalLM", "mistral", "MinistralForCausalLM", "ministral"], mistral::mistral),
@@ -84,7 +84,7 @@ const IN_CONFIG: &[(&[&str], Family)] = &[
 ];
 
 /// Names of architectures in GGUF files.
-const IN_GGUF: &[(&str, Family)] = &[
+const IN_GGUF: &[(&str, ReadFamily)] = &[
     ("llama", llama::llama),
     ("mistral3", llama::llama),
     ("seed_oss", llama::seed_oss),
@@ -127,11 +127,11 @@ const IN_GGUF: &[(&str, Family)] = &[
 ];
 
 /// The family of a class or a `model_type` of `config.json`.
-pub(crate) fn of_config(name: &str) -> Option<Family> {
+pub(crate) fn of_config(name: &str) -> Option<ReadFamily> {
     IN_CONFIG.iter().find(|(names, _)| names.contains(&name)).map(|(_, family)| *family)
 }
 
 /// The family of an architecture of GGUF.
-pub(crate) fn of_gguf(name: &str) -> Option<Family> {
+pub(crate) fn of_gguf(name: &str) -> Option<ReadFamily> {
     IN_GGUF.iter().find(|(known, _)| *known == name).map(|(_, family)| *family)
 }

@@ -2,7 +2,7 @@
 //! part without gate, or experts.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts, activation, per_layer};
+use crate::spec::facts::{Base, Defaults, ModelFacts, activation, per_layer};
 use crate::spec::families::{experts, hybrid, llama};
 use crate::spec::part_names::{FINAL_NORM, MIXER_NORM, MLP_NORM};
 use crate::spec::{
@@ -12,7 +12,7 @@ use crate::spec::{
 
 /// The part that a layer has.
 #[derive(Clone, Copy)]
-enum Part {
+enum NemotronPart {
     Mamba,
     Attention,
     Mlp,
@@ -20,7 +20,7 @@ enum Part {
 }
 
 /// The parts of all layers.
-fn parts(facts: &Facts<'_>) -> Result<Vec<Part>, FactError> {
+fn parts(facts: &ModelFacts<'_>) -> Result<Vec<NemotronPart>, FactError> {
     if facts.is_gguf() {
         let Some(widths) = facts.numbers("", "feed_forward_length")? else {
             return Err(FactError::Unsupported("layers without a list of widths".to_owned()));
@@ -28,10 +28,10 @@ fn parts(facts: &Facts<'_>) -> Result<Vec<Part>, FactError> {
         let heads = facts.numbers("", "attention.head_count_kv")?.unwrap_or_default();
         let heads = per_layer(heads, widths.len(), "attention.head_count_kv")?;
         let part = |(index, (width, heads))| match (width, heads) {
-            (0, 0) => Part::Mamba,
-            (0, _) => Part::Attention,
-            _ if facts.gguf_has(&format!("blk.{index}.ffn_gate_inp.weight")) => Part::Experts,
-            _ => Part::Mlp,
+            (0, 0) => NemotronPart::Mamba,
+            (0, _) => NemotronPart::Attention,
+            _ if facts.gguf_has(&format!("blk.{index}.ffn_gate_inp.weight")) => NemotronPart::Experts,
+            _ => NemotronPart::Mlp,
         };
         return Ok(widths.into_iter().zip(heads).enumerate().map(part).collect());
     }
@@ -39,10 +39,10 @@ fn parts(facts: &Facts<'_>) -> Result<Vec<Part>, FactError> {
     for key in ["layers_block_type", "layer_types"] {
         if let Some(kinds) = facts.layer_types(key)? {
             let part = |kind: &String| match kind.as_str() {
-                "linear_attention" | "mamba" => Ok(Part::Mamba),
-                "full_attention" | "attention" => Ok(Part::Attention),
-                "mlp" => Ok(Part::Mlp),
-                "moe" => Ok(Part::Experts),
+                "linear_attention" | "mamba" => Ok(NemotronPart::Mamba),
+                "full_attention" | "attention" => Ok(NemotronPart::Attention),
+                "mlp" => Ok(NemotronPart::Mlp),
+                "moe" => Ok(NemotronPart::Experts),
                 other => Err(unknown(other)),
             };
             return kinds.iter().map(part).collect();
@@ -50,16 +50,16 @@ fn parts(facts: &Facts<'_>) -> Result<Vec<Part>, FactError> {
     }
     let pattern = facts.text("hybrid_override_pattern")?.unwrap_or("ME*-");
     let part = |letter: char| match letter {
-        'M' => Ok(Part::Mamba),
-        '*' => Ok(Part::Attention),
-        '-' => Ok(Part::Mlp),
-        'E' => Ok(Part::Experts),
+        'M' => Ok(NemotronPart::Mamba),
+        '*' => Ok(NemotronPart::Attention),
+        '-' => Ok(NemotronPart::Mlp),
+        'E' => Ok(NemotronPart::Experts),
         other => Err(unknown(&other.to_string())),
     };
     pattern.chars().map(part).collect()
 }
 
-fn mamba(facts: &Facts<'_>, base: &Base) -> Result<MambaSpec, FactError> {
+fn mamba(facts: &ModelFacts<'_>, base: &Base) -> Result<MambaSpec, FactError> {
     let number = |keys: [&str; 2], gguf: &str, default: usize| match facts.number(keys[0], gguf)? {
         Some(number) => Ok::<_, FactError>(number),
         None => Ok(facts.number(keys[1], "")?.unwrap_or(default)),
@@ -86,7 +86,7 @@ fn mamba(facts: &Facts<'_>, base: &Base) -> Result<MambaSpec, FactError> {
     })
 }
 
-fn routed(facts: &Facts<'_>, base: &Base, activation: Activation) -> Result<ExpertsSpec, FactError> {
+fn routed(facts: &ModelFacts<'_>, base: &Base, activation: Activation) -> Result<ExpertsSpec, FactError> {
     if facts.number("moe_latent_size", "")?.is_some() {
         return Err(FactError::Unsupported("experts behind a narrow projection".to_owned()));
     }
@@ -103,7 +103,7 @@ fn routed(facts: &Facts<'_>, base: &Base, activation: Activation) -> Result<Expe
     Ok(spec)
 }
 
-pub(super) fn nemotron_h(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn nemotron_h(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults {
         kv_heads: Some(8),
         head_dim: Some(128),
@@ -125,12 +125,12 @@ pub(super) fn nemotron_h(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     let mlp = MlpSpec { bias: llama::mlp_bias(facts, "mlp_bias")?, activation, ..base.mlp() };
     let mamba = mamba(facts, &base)?;
     let experts = routed(facts, &base, activation)?;
-    let layer = |part: Part| {
+    let layer = |part: NemotronPart| {
         let (mixer, feed_forward) = match part {
-            Part::Mamba => (Mixer::Mamba(mamba), FeedForward::None),
-            Part::Attention => (Mixer::Attention(attention.clone()), FeedForward::None),
-            Part::Mlp => (Mixer::None, FeedForward::Plain(mlp)),
-            Part::Experts => (Mixer::None, FeedForward::Experts(experts.clone())),
+            NemotronPart::Mamba => (Mixer::Mamba(mamba), FeedForward::None),
+            NemotronPart::Attention => (Mixer::Attention(attention.clone()), FeedForward::None),
+            NemotronPart::Mlp => (Mixer::None, FeedForward::Plain(mlp)),
+            NemotronPart::Experts => (Mixer::None, FeedForward::Experts(experts.clone())),
         };
         LayerSpec { mixer, feed_forward, ..llama::layer(attention.clone(), mlp) }
     };

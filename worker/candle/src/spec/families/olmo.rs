@@ -2,7 +2,7 @@
 //! behind parts, and over all queries and all keys.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults, all_but_each};
+use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults, all_but_each};
 use crate::spec::families::{experts, llama};
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, FeedForward, LayerSpec, NormPlaces, QueryKeyNorm, RopeScaling, RopeSpec,
@@ -12,7 +12,7 @@ const DEFAULTS: Defaults = Defaults { vocab: 50_304, eps: 1e-5, ..Defaults::LLAM
 
 /// Layers with norms behind their parts; each has its window and the number of its rope.
 fn behind(
-    facts: &Facts<'_>,
+    facts: &ModelFacts<'_>,
     base: &Base,
     ropes: Vec<RopeSpec>,
     kinds: impl Iterator<Item = (Option<usize>, usize)>,
@@ -33,7 +33,7 @@ fn behind(
     Ok(spec)
 }
 
-pub(super) fn olmo2(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn olmo2(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&DEFAULTS)?;
     let rope = facts.rope(&RopeDefaults::usual(base.head_dim, base.positions))?;
     let layers = (0..base.layers).map(|_| (None, 0));
@@ -41,11 +41,11 @@ pub(super) fn olmo2(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
 }
 
 /// Files of both have one name in GGUF; those of OLMo 3 have a window.
-pub(super) fn olmo2_gguf(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn olmo2_gguf(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     if facts.window(None)?.is_some() { olmo3(facts) } else { olmo2(facts) }
 }
 
-pub(super) fn olmo3(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn olmo3(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&DEFAULTS)?;
     let window = facts.window(Some(4_096))?;
     let sliding = facts.sliding(base.layers, all_but_each(4))?;
@@ -63,7 +63,7 @@ pub(super) fn olmo3(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     behind(facts, &base, vec![full, local], kinds)
 }
 
-pub(super) fn olmoe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn olmoe(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&Defaults {
         layers: 16,
         hidden: 2_048,

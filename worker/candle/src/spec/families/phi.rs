@@ -2,7 +2,7 @@
 //! Phi-3.5-MoE, with LayerNorms and experts.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Defaults, Facts, RopeDefaults};
+use crate::spec::facts::{Defaults, ModelFacts, RopeDefaults};
 use crate::spec::families::{experts, llama};
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, FeedForward, NormKind, RopeScaling, RouterSpec, Weighting,
@@ -11,7 +11,7 @@ use crate::spec::{
 const QUERY_KEY_VALUE: &[&str] = &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
 const GATE_UP: &[&str] = &["mlp.gate_proj", "mlp.up_proj"];
 
-pub(super) fn phi3(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn phi3(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults =
         Defaults { hidden: 3_072, intermediate: 8_192, vocab: 32_064, positions: 4_096, eps: 1e-5, ..Defaults::LLAMA };
     let base = facts.base(&defaults)?;
@@ -30,7 +30,7 @@ pub(super) fn phi3(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     Ok(spec)
 }
 
-pub(super) fn phimoe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn phimoe(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults {
         kv_heads: Some(8),
         intermediate: 6_400,

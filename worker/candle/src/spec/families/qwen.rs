@@ -1,7 +1,7 @@
 //! Qwen2 (Yang et al., 2024, arXiv 2407.10671) and Qwen3 (Yang et al., 2025, arXiv 2505.09388), dense and with experts.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults};
+use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults};
 use crate::spec::families::{experts, llama};
 use crate::spec::{AttentionBias, AttentionSpec, DecoderSpec, FeedForward, LayerSpec, NormOrder, QueryKeyNorm};
 
@@ -9,11 +9,11 @@ const DEFAULTS: Defaults =
     Defaults { kv_heads: Some(32), intermediate: 22_016, vocab: 151_936, positions: 32_768, ..Defaults::LLAMA };
 
 /// The window that files have even if the model does not use it.
-pub(super) fn window(facts: &Facts<'_>) -> Result<Option<usize>, FactError> {
+pub(super) fn window(facts: &ModelFacts<'_>) -> Result<Option<usize>, FactError> {
     if facts.flag("use_sliding_window", "")?.unwrap_or(false) { facts.window(Some(4_096)) } else { Ok(None) }
 }
 
-fn dense(facts: &Facts<'_>, base: &Base, attention: &AttentionSpec) -> Result<DecoderSpec, FactError> {
+fn dense(facts: &ModelFacts<'_>, base: &Base, attention: &AttentionSpec) -> Result<DecoderSpec, FactError> {
     let first = facts.number("max_window_layers", "")?.unwrap_or(28);
     let windows = facts.windows(base.layers, window(facts)?, |layer| layer >= first)?;
     let layer = |window| llama::layer(AttentionSpec { window, ..attention.clone() }, base.mlp());
@@ -21,24 +21,24 @@ fn dense(facts: &Facts<'_>, base: &Base, attention: &AttentionSpec) -> Result<De
     Ok(base.decoder(facts, vec![rope], windows.into_iter().map(layer).collect()))
 }
 
-pub(super) fn qwen2(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn qwen2(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&DEFAULTS)?;
     dense(facts, &base, &AttentionSpec { bias: AttentionBias::QueryKeyValue, ..base.attention() })
 }
 
 /// Qwen3's attention: norms over heads.
-fn qwen3_attention(facts: &Facts<'_>, base: &Base) -> Result<AttentionSpec, FactError> {
+fn qwen3_attention(facts: &ModelFacts<'_>, base: &Base) -> Result<AttentionSpec, FactError> {
     let bias = facts.attention_bias("attention_bias", AttentionBias::All)?;
     Ok(AttentionSpec { bias, norm: QueryKeyNorm::Heads(NormOrder::BeforeRotation), ..base.attention() })
 }
 
-pub(super) fn qwen3(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn qwen3(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&Defaults { head_dim: Some(128), ..DEFAULTS })?;
     dense(facts, &base, &qwen3_attention(facts, &base)?)
 }
 
 /// Whether each layer has experts.
-pub(super) fn sparse(facts: &Facts<'_>, layers: usize) -> Result<Vec<bool>, FactError> {
+pub(super) fn sparse(facts: &ModelFacts<'_>, layers: usize) -> Result<Vec<bool>, FactError> {
     let step = facts.number("decoder_sparse_step", "")?.unwrap_or(1);
     let dense = facts.numbers("mlp_only_layers", "")?.unwrap_or_default();
     let has = |layer: usize| !dense.contains(&layer) && step > 0 && (layer + 1).is_multiple_of(step);
@@ -47,7 +47,7 @@ pub(super) fn sparse(facts: &Facts<'_>, layers: usize) -> Result<Vec<bool>, Fact
 
 /// Layers some of which have experts.
 fn mixed(
-    facts: &Facts<'_>,
+    facts: &ModelFacts<'_>,
     base: &Base,
     attention: impl Fn(usize) -> AttentionSpec,
     experts: &crate::spec::ExpertsSpec,
@@ -66,7 +66,7 @@ fn mixed(
     Ok(spec)
 }
 
-pub(super) fn qwen2_moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn qwen2_moe(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&Defaults {
         layers: 24,
         hidden: 2_048,
@@ -87,7 +87,7 @@ pub(super) fn qwen2_moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     mixed(facts, &base, attention, &experts)
 }
 
-pub(super) fn qwen3_moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn qwen3_moe(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base =
         facts.base(&Defaults { layers: 24, hidden: 2_048, kv_heads: Some(4), intermediate: 6_144, ..DEFAULTS })?;
     let normalised = facts.config_flag("norm_topk_prob", true)?.unwrap_or(false);

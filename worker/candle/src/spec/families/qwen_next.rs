@@ -1,10 +1,10 @@
 //! Qwen3-Next and Qwen3.5: a gated delta net in three of four layers, and attention with gates in the others.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Base, Defaults, Facts, RopeDefaults, all_but_each, per_layer};
+use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults, all_but_each, per_layer};
 use crate::spec::families::{experts, hybrid, llama, qwen};
 use crate::spec::part_names::MLP_NORM;
-use crate::spec::spelling::{Spelling, StackForm};
+use crate::spec::spelling::{StackForm, TensorSpelling};
 use crate::spec::{
     AttentionBias, AttentionSpec, DecoderSpec, DeltaNetSpec, ExpertsSpec, FeedForward, KeySharing, LayerSpec, Mixer,
     NormKind, NormOrder, QueryKeyNorm,
@@ -39,7 +39,7 @@ const IN_GGUF: [(&str, &str); 11] = [
 ];
 
 /// The delta net by the keys of both formats, with separate projections.
-fn delta_net(facts: &Facts<'_>, base: &Base) -> Result<DeltaNetSpec, FactError> {
+fn delta_net(facts: &ModelFacts<'_>, base: &Base) -> Result<DeltaNetSpec, FactError> {
     let number = |config: &str, gguf: &str, default| Ok::<_, FactError>(facts.number(config, gguf)?.unwrap_or(default));
     let value_heads = number("linear_num_value_heads", "ssm.time_step_rank", 32)?;
     let value_dim = match facts.number("", "ssm.inner_size")? {
@@ -62,7 +62,7 @@ fn delta_net(facts: &Facts<'_>, base: &Base) -> Result<DeltaNetSpec, FactError> 
 
 /// Layers of both kinds, with what follows each.
 fn decoder(
-    facts: &Facts<'_>,
+    facts: &ModelFacts<'_>,
     base: &Base,
     net: DeltaNetSpec,
     feed_forward: impl Fn(usize) -> FeedForward,
@@ -92,7 +92,7 @@ fn decoder(
 }
 
 /// Whether each layer has a delta net.
-fn learn(facts: &Facts<'_>, layers: usize) -> Result<Vec<bool>, FactError> {
+fn learn(facts: &ModelFacts<'_>, layers: usize) -> Result<Vec<bool>, FactError> {
     if let Some(flags) = facts.numbers("", "attention.recurrent_layers")? {
         let flags = per_layer(flags, layers, "attention.recurrent_layers")?;
         return Ok(flags.into_iter().map(|flag| flag != 0).collect());
@@ -105,7 +105,7 @@ fn learn(facts: &Facts<'_>, layers: usize) -> Result<Vec<bool>, FactError> {
 }
 
 /// Experts with one for every token behind a gate.
-fn routed(facts: &Facts<'_>, base: &Base, count: usize, used: usize) -> Result<ExpertsSpec, FactError> {
+fn routed(facts: &ModelFacts<'_>, base: &Base, count: usize, used: usize) -> Result<ExpertsSpec, FactError> {
     let normalised = facts.config_flag("norm_topk_prob", true)?.unwrap_or(true);
     let mut experts = experts::usual(facts, base, normalised)?;
     if !facts.is_gguf() {
@@ -118,7 +118,7 @@ fn routed(facts: &Facts<'_>, base: &Base, count: usize, used: usize) -> Result<E
     Ok(experts)
 }
 
-pub(super) fn qwen3_next(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn qwen3_next(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let base = facts.base(&Defaults { layers: 48, intermediate: 5_632, vocab: 151_936, ..DEFAULTS })?;
     let net = DeltaNetSpec { one_input: !facts.is_gguf(), one_rate: true, ..delta_net(facts, &base)? };
     let (experts, sparse) = (routed(facts, &base, 512, 10)?, qwen::sparse(facts, base.layers)?);
@@ -131,19 +131,19 @@ pub(super) fn qwen3_next(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
 }
 
 /// The delta net of Qwen3.5, whose value heads are in another order in GGUF.
-fn net_in_order(facts: &Facts<'_>, base: &Base) -> Result<DeltaNetSpec, FactError> {
+fn net_in_order(facts: &ModelFacts<'_>, base: &Base) -> Result<DeltaNetSpec, FactError> {
     let sharing = if facts.is_gguf() { KeySharing::Turns } else { KeySharing::Neighbours };
     Ok(DeltaNetSpec { sharing, ..delta_net(facts, base)? })
 }
 
-pub(super) fn qwen3_5(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn qwen3_5(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults { hidden: 4_096, kv_heads: Some(4), intermediate: 12_288, ..DEFAULTS };
     let mut base = facts.base(&defaults)?;
     base.layers -= predicting(facts, base.layers)?;
     decoder(facts, &base, net_in_order(facts, &base)?, |_| FeedForward::Gated(base.mlp()))
 }
 
-pub(super) fn qwen3_5_moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn qwen3_5_moe(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let mut base = facts.base(&Defaults { layers: 40, ..DEFAULTS })?;
     base.layers -= predicting(facts, base.layers)?;
     let experts = routed(facts, &base, 256, 8)?;
@@ -152,7 +152,7 @@ pub(super) fn qwen3_5_moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
     spec.spelling = if facts.is_gguf() {
         experts::spelled(spec.spelling, facts)
     } else {
-        let stacked = Spelling::default()
+        let stacked = TensorSpelling::default()
             .stacked("mlp.experts.gate_up_proj", GATE_UP_WEIGHTS, StackForm::Rows)
             .stacked("mlp.experts.down_proj", DOWN_WEIGHT, StackForm::Rows);
         spec.spelling.or_else(stacked.parts)
@@ -161,6 +161,6 @@ pub(super) fn qwen3_5_moe(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
 }
 
 /// Layers behind the others that predict further tokens.
-fn predicting(facts: &Facts<'_>, layers: usize) -> Result<usize, FactError> {
+fn predicting(facts: &ModelFacts<'_>, layers: usize) -> Result<usize, FactError> {
     Ok(facts.number("", "nextn_predict_layers")?.unwrap_or(0).min(layers))
 }

@@ -1,11 +1,11 @@
 //! SmolLM3: Llama of which some layers do not encode positions.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Defaults, Facts, all_but_each, per_layer};
+use crate::spec::facts::{Defaults, ModelFacts, all_but_each, per_layer};
 use crate::spec::families::{llama, qwen};
 use crate::spec::{AttentionBias, AttentionSpec, DecoderSpec, MlpSpec};
 
-pub(super) fn smollm3(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn smollm3(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults {
         layers: 36,
         hidden: 2_048,

@@ -1,11 +1,11 @@
 //! StarCoder2 (Lozhkov et al., 2024, arXiv 2402.19173): LayerNorms with biases and plain feed-forward parts.
 
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{Defaults, Facts, RopeDefaults};
+use crate::spec::facts::{Defaults, ModelFacts, RopeDefaults};
 use crate::spec::families::llama;
 use crate::spec::{Activation, AttentionBias, AttentionSpec, DecoderSpec, FeedForward, LayerSpec, MlpSpec, NormKind};
 
-pub(super) fn starcoder2(facts: &Facts<'_>) -> Result<DecoderSpec, FactError> {
+pub(super) fn starcoder2(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     let defaults = Defaults {
         layers: 30,
         hidden: 3_072,

@@ -1,14 +1,12 @@
 //! Streaming on the CPU: the disk writes into the buffers that products read from. No byte is copied, and bytes that
 //! products need in another order are rearranged in place.
 
-use std::collections::HashMap;
-
 use bytes::Bytes;
 use model_boss_engine::residency::schedule::LayerBlockId;
 use model_boss_engine::residency::{Capabilities, Loan, StreamDevice, StreamFault};
 use model_boss_weights::store::Reads;
 
-use crate::matrix::Matrix;
+use crate::streamed::arranged::{arrange, matrices};
 use crate::streamed::block::StreamedBlock;
 use crate::streamed::table::MatrixPiece;
 
@@ -41,34 +39,4 @@ impl StreamDevice for CpuDevice {
         *checked = true;
         matrices(reads, pieces, &Bytes::from_owner(from)).map(StreamedBlock::new).map_err(StreamFault::Step)
     }
-}
-
-/// Rearranges the bytes of a read in place, so that products can use them.
-pub(crate) fn arrange(reads: &Reads, pieces: &[MatrixPiece], buffer: &mut [u8], check: bool) -> Result<(), String> {
-    for (place, piece) in reads.places().iter().zip(pieces) {
-        let bytes = buffer.get_mut(place.clone()).unwrap_or_default();
-        // Bytes from an index are arranged already, with their scales in other places. They were checked when the index
-        // was written.
-        if check && !piece.arranged {
-            piece.layout.check(bytes).map_err(|what| format!("tensor '{}' {what}", piece.name))?;
-        }
-        if !piece.arranged {
-            piece.layout.arrange(bytes);
-        }
-    }
-    Ok(())
-}
-
-/// The matrices of arranged bytes, by name.
-pub(crate) fn matrices(
-    reads: &Reads,
-    pieces: &[MatrixPiece],
-    bytes: &Bytes,
-) -> Result<HashMap<String, Matrix>, String> {
-    let matrix = |(place, piece): (&std::ops::Range<usize>, &MatrixPiece)| {
-        let kernel = piece.layout.kernel(bytes.slice(place.clone()));
-        let kernel = kernel.map_err(|what| format!("tensor '{}' {what}", piece.name))?;
-        Ok((piece.name.clone(), Matrix::Stored(kernel)))
-    };
-    reads.places().iter().zip(pieces).map(matrix).collect()
 }

@@ -3,5 +3,4 @@
 mod device;
 mod open;
 
-pub(crate) use device::{arrange, matrices};
 pub(crate) use open::open;

@@ -13,12 +13,13 @@ use model_boss_engine::residency::{Monitor, ResidencySummary, StreamDevice, Stre
 use model_boss_kernels::{MatrixKernel, MatrixLayout};
 use model_boss_weights::store::{HostBuffer, MemoryStore, Reads, WeightStore, WeightStoreChoice, read_all};
 
-use super::device::{CpuDevice, arrange, matrices};
+use super::device::CpuDevice;
 use crate::error::ModelError;
 use crate::layers::layer::Layer;
 use crate::matrix::Matrix;
 use crate::plan::part::DevicePart;
 use crate::read::reader::WeightReader;
+use crate::streamed::arranged::{arrange, matrices};
 use crate::streamed::block::StreamedBlock;
 use crate::streamed::experts;
 use crate::streamed::index;

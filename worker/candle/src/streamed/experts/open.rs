@@ -13,13 +13,10 @@ use model_boss_weights::store::{Extent, HostBuffer, Reads, WeightStore, read_all
 use super::pages::{StoredPages, is_of_expert, pages_of};
 use super::source::{PagedExperts, PagedLayers, Routings};
 use crate::error::ModelError;
-use crate::layers::experts::ExpertSource;
 use crate::layers::layer::Layer;
-use crate::layers::named_weights::NamedWeights;
-use crate::matrix::Matrix;
 use crate::read::reader::WeightReader;
+use crate::streamed::arranged::{arrange, matrices};
 use crate::streamed::block::StreamedBlock;
-use crate::streamed::cpu::{arrange, matrices};
 use crate::streamed::layers::BlockWeights;
 use crate::streamed::measure::ReadTimes;
 use crate::streamed::request::{StreamRequest, StreamedPart, needs_beside_layers};
@@ -114,8 +111,8 @@ pub(in crate::streamed) fn open(
     let mut layers = Vec::new();
     for (layer, block, _) in &blocks {
         let experts = PagedExperts { pager: Arc::clone(&pager), layer: *layer, routings: Arc::clone(&routings) };
-        let of = BlockWeights { small: &small, block };
-        layers.push(Layer::read(&mut PagedWeights { of, experts: Arc::new(experts) }, spec, *layer)?);
+        let mut of = BlockWeights { small: &small, block };
+        layers.push(Layer::read_with(&mut of, spec, *layer, Some(Arc::new(experts)))?);
     }
     let stretch = PagedLayers { first: part.layers.start, layers, pager, monitor };
     Ok(StreamedPart { stretch: Box::new(stretch), slot_bytes: *room, host_bytes: 0 })
@@ -140,32 +137,4 @@ fn read_dense(table: &LayerTable, layer: usize, store: &dyn WeightStore) -> Resu
 
 fn host_buffer(bytes: usize) -> Result<HostBuffer, ModelError> {
     HostBuffer::new(bytes).map_err(|error| ModelError::Device(DecoderError::OutOfMemory(error.to_string())))
-}
-
-/// The parts of a layer whose experts are pages.
-struct PagedWeights<'a> {
-    of: BlockWeights<'a>,
-    experts: Arc<dyn ExpertSource>,
-}
-
-impl NamedWeights for PagedWeights<'_> {
-    fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
-        self.of.matrix(name)
-    }
-
-    fn order(&self, name: &str) -> Result<Option<candle_core::Tensor>, ModelError> {
-        self.of.order(name)
-    }
-
-    fn factor(&self, name: &str) -> Option<f64> {
-        self.of.factor(name)
-    }
-
-    fn tensor(&mut self, name: &str) -> Result<candle_core::Tensor, ModelError> {
-        self.of.tensor(name)
-    }
-
-    fn experts(&mut self, _layer: usize) -> Option<Arc<dyn ExpertSource>> {
-        Some(Arc::clone(&self.experts))
-    }
 }

@@ -15,8 +15,8 @@ use crate::error::ModelError;
 use crate::layers::experts::expert_mlp;
 use crate::layers::mlp::Mlp;
 use crate::spec::{DecoderSpec, ExpertsSpec, FeedForward, part_names};
+use crate::streamed::arranged::{arrange, matrices};
 use crate::streamed::block::StreamedBlock;
-use crate::streamed::cpu::{arrange, matrices};
 use crate::streamed::layers::BlockWeights;
 use crate::streamed::store_source::fault;
 use crate::streamed::table::{LayerTable, MatrixPiece, SmallTensors};
@@ -141,7 +141,7 @@ impl PageSource for StoredPages {
 mod tests {
     use std::fs::File;
 
-    use model_boss_engine::residency::experts::{ChosenExpert, ExpertPager, ServeError};
+    use model_boss_engine::residency::experts::{ChosenExpert, ExpertPager, PageServeError};
     use model_boss_engine::residency::{Monitor, ResidencySummary};
     use model_boss_weights::gguf::HeaderWriter;
     use model_boss_weights::store::{Run, WeightStoreChoice, WeightStoreError, open};
@@ -187,7 +187,7 @@ mod tests {
             pager.serve(asked, &|| false, |_, _| Ok::<_, ()>(()))
         };
         match compute() {
-            Err(ServeError::Fault(StreamFault::Step(what))) => {
+            Err(PageServeError::Fault(StreamFault::Step(what))) => {
                 assert!(what.contains("large.gguf") && what.contains("at byte"), "{what}")
             }
             other => panic!("{other:?}"),

@@ -8,14 +8,14 @@ use std::time::Instant;
 use candle_core::{Result, Tensor};
 use model_boss_engine::DecoderError;
 use model_boss_engine::residency::Monitor;
-use model_boss_engine::residency::experts::{ChosenExpert, ExpertPager, ServeError};
+use model_boss_engine::residency::experts::{ChosenExpert, ExpertPager, PageServeError};
 
 use super::pages::StoredPages;
 use crate::decoder::source::LayerSource;
+use crate::device::fault::StepFault;
 use crate::layers::experts::{ExpertSource, Routing};
 use crate::layers::layer::Layer;
 use crate::layers::mlp::Mlp;
-use crate::streamed::fault::StepFault;
 
 /// The routers of all layers, as they become known.
 pub(super) type Routings = Arc<[OnceLock<Arc<Routing>>]>;
@@ -55,8 +55,8 @@ impl ExpertSource for PagedExperts {
         // A guess that fails is no fault of the step.
         let _ = self.look_ahead(x);
         self.pager.serve(asked, stop, compute).map_err(|error| match error {
-            ServeError::Fault(fault) => StepFault(fault).into(),
-            ServeError::Compute(error) => error,
+            PageServeError::Fault(fault) => StepFault(fault).into(),
+            PageServeError::Compute(error) => error,
         })
     }
 

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::plan::LayerPages;
-use super::table::{ChosenExpert, Demand, Eviction, ExpertPage, PageTable};
+use super::table::{ChosenExpert, ExpertPage, PageDemand, PageEviction, PageTable};
 use super::threads::{PageSource, PageTimes, PagesState, RunningReader, SharedPages};
 use crate::residency::{Compute, Copy, ExpertTotals, Monitor, StepTimeline, StreamError, StreamFault, TimeSpan};
 
@@ -48,7 +48,7 @@ pub struct Asked {
 
 /// The reason why a layer could not compute with its experts.
 #[derive(Debug)]
-pub enum ServeError<E> {
+pub enum PageServeError<E> {
     /// A page did not arrive.
     Fault(StreamFault),
     /// The computation failed.
@@ -65,7 +65,7 @@ impl<S: PageSource> ExpertPager<S> {
         readers: usize,
         monitor: Arc<Monitor>,
     ) -> Result<Self, StreamError> {
-        let table = PageTable::new(layers, budget, Eviction::default());
+        let table = PageTable::new(layers, budget, PageEviction::default());
         let state = PagesState {
             held: (0..table.pages()).map(|_| None).collect(),
             table,
@@ -112,7 +112,7 @@ impl<S: PageSource> ExpertPager<S> {
         let mut none = Vec::new();
         for page in held {
             state.totals.uses += 1;
-            if state.table.demand(page, &mut none) == Demand::Here {
+            if state.table.demand(page, &mut none) == PageDemand::Here {
                 state.totals.hits += 1;
                 state.totals.foreseen += u64::from(foreseen.contains(&page));
                 asked.here.push_back(page);
@@ -157,7 +157,7 @@ impl<S: PageSource> ExpertPager<S> {
         mut asked: Asked,
         stop: &dyn Fn() -> bool,
         mut compute: impl FnMut(usize, &S::Page) -> Result<(), E>,
-    ) -> Result<(), ServeError<E>> {
+    ) -> Result<(), PageServeError<E>> {
         let result = self.compute_all(&mut asked, stop, &mut compute);
         if result.is_err() {
             self.give_up(asked);
@@ -170,7 +170,7 @@ impl<S: PageSource> ExpertPager<S> {
         asked: &mut Asked,
         stop: &dyn Fn() -> bool,
         compute: &mut impl FnMut(usize, &S::Page) -> Result<(), E>,
-    ) -> Result<(), ServeError<E>> {
+    ) -> Result<(), PageServeError<E>> {
         let mut state = self.shared.lock();
         loop {
             if let Some(page) = asked.here.front().copied() {
@@ -178,11 +178,11 @@ impl<S: PageSource> ExpertPager<S> {
                 let content = state.held[index].clone();
                 drop(state);
                 let lost = || StreamFault::Step(format!("expert {} of layer {} is lost", page.expert, page.layer));
-                let content = content.ok_or_else(|| ServeError::Fault(lost()))?;
+                let content = content.ok_or_else(|| PageServeError::Fault(lost()))?;
                 if stop() {
-                    return Err(ServeError::Fault(StreamFault::Interrupted));
+                    return Err(PageServeError::Fault(StreamFault::Interrupted));
                 }
-                compute(page.expert, &content).map_err(ServeError::Compute)?;
+                compute(page.expert, &content).map_err(PageServeError::Compute)?;
                 drop(content);
                 asked.here.pop_front();
                 state = self.shared.lock();
@@ -190,11 +190,11 @@ impl<S: PageSource> ExpertPager<S> {
             }
             self.demand_later(&mut state, asked);
             if let Some(fault) = &state.fatal {
-                return Err(ServeError::Fault(fault.clone()));
+                return Err(PageServeError::Fault(fault.clone()));
             }
             let fault = asked.coming.iter().find_map(|page| state.faults.get(page));
             if let Some(fault) = fault {
-                return Err(ServeError::Fault(fault.clone()));
+                return Err(PageServeError::Fault(fault.clone()));
             }
             let arrived = |page: &ExpertPage| state.held[state.table.index(*page)].is_some();
             let here: Vec<ExpertPage> = asked.coming.iter().copied().filter(arrived).collect();
@@ -207,7 +207,7 @@ impl<S: PageSource> ExpertPager<S> {
                 return Ok(());
             }
             if stop() {
-                return Err(ServeError::Fault(StreamFault::Interrupted));
+                return Err(PageServeError::Fault(StreamFault::Interrupted));
             }
             let begun = Instant::now();
             state = self.shared.changed.wait_timeout(state, LOOK_UP).unwrap_or_else(PoisonError::into_inner).0;
@@ -221,12 +221,12 @@ impl<S: PageSource> ExpertPager<S> {
         let mut more = false;
         while let Some(page) = asked.later.front().copied() {
             match state.table.demand(page, &mut evicted) {
-                Demand::Full => break,
-                Demand::Read => {
+                PageDemand::Full => break,
+                PageDemand::Read => {
                     state.demanded.insert((self.shared.source.place(page), page));
                     more = true;
                 }
-                Demand::Here | Demand::Coming => {}
+                PageDemand::Here | PageDemand::Coming => {}
             }
             asked.coming.insert(page);
             asked.later.pop_front();

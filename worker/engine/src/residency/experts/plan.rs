@@ -19,8 +19,8 @@ impl LayerPages {
     }
 }
 
-/// The bytes for pages within `budget`; `None` if the experts of one token do not fit in one of the layers. `beside` has
-/// the bytes of each layer without its experts.
+/// The bytes for pages within `budget`; `None` if the experts of one token do not fit in one of the layers. `beside`
+/// has the bytes of each layer without its experts.
 pub fn room(beside: &MemoryNeeds, layers: &[LayerPages], budget: u64) -> Option<u64> {
     let MemoryNeeds { layers: dense, ends, kv, workspace } = beside;
     // Sizes from a file may be any number.

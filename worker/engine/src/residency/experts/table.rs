@@ -2,8 +2,8 @@
 //! deterministic. It counts bytes, tokens and uses, and reads no clock.
 //!
 //! Pages leave by LRFU (Lee et al., 2001, "LRFU: a spectrum of policies that subsumes the least recently used and least
-//! frequently used policies"). Each use adds its rows to a page's heat, which halves after some tokens. A page keeps its
-//! heat while it is away, so one that returns is compared by its whole past. Choosing a page to leave takes time in
+//! frequently used policies"). Each use adds its rows to a page's heat, which halves after some tokens. A page keeps
+//! its heat while it is away, so one that returns is compared by its whole past. Choosing a page to leave takes time in
 //! proportion to the number of pages, which is small beside a read.
 
 use super::plan::LayerPages;
@@ -37,7 +37,7 @@ pub struct ChosenExpert {
 
 /// The order in which pages leave.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Eviction {
+pub enum PageEviction {
     /// The page whose last use is longest ago.
     LeastRecent,
     /// The page with the least heat.
@@ -47,7 +47,7 @@ pub enum Eviction {
     },
 }
 
-impl Default for Eviction {
+impl Default for PageEviction {
     fn default() -> Self {
         Self::LeastHeat { half_life: HALF_LIFE }
     }
@@ -55,7 +55,7 @@ impl Default for Eviction {
 
 /// The answer to a demand for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Demand {
+pub enum PageDemand {
     /// It is in memory, and is pinned.
     Here,
     /// It is being read, and is pinned.
@@ -100,7 +100,7 @@ pub struct PageTable {
     guesses: Vec<Vec<usize>>,
     /// The share of guessed experts that were chosen, over about the last 50 guesses.
     accuracy: f64,
-    eviction: Eviction,
+    eviction: PageEviction,
     budget: u64,
     used: u64,
     ahead: u64,
@@ -110,7 +110,7 @@ pub struct PageTable {
 
 impl PageTable {
     /// A table without a page in memory. `layers` are all of the model, by number.
-    pub fn new(layers: &[LayerPages], budget: u64, eviction: Eviction) -> Self {
+    pub fn new(layers: &[LayerPages], budget: u64, eviction: PageEviction) -> Self {
         let mut count = 0;
         let mut first = Vec::new();
         for layer in layers {
@@ -166,7 +166,7 @@ impl PageTable {
             self.uses += 1;
             let entry = &mut self.entries[self.first[layer] + expert];
             entry.last = self.uses;
-            if let Eviction::LeastHeat { half_life } = self.eviction {
+            if let PageEviction::LeastHeat { half_life } = self.eviction {
                 let now = self.tokens / half_life;
                 entry.heat = ((entry.heat - now).exp2() + rows as f64).log2() + now;
             }
@@ -183,20 +183,20 @@ impl PageTable {
 
     /// Demands a page for the layer that computes. It is pinned unless there is no room. Pages that leave for it are
     /// added to `evicted`.
-    pub fn demand(&mut self, page: ExpertPage, evicted: &mut Vec<ExpertPage>) -> Demand {
+    pub fn demand(&mut self, page: ExpertPage, evicted: &mut Vec<ExpertPage>) -> PageDemand {
         let index = self.index(page);
         let demand = match self.entries[index].state {
-            PageState::Here => Demand::Here,
-            PageState::Coming => Demand::Coming,
+            PageState::Here => PageDemand::Here,
+            PageState::Coming => PageDemand::Coming,
             PageState::Away => {
                 let bytes = self.layers[page.layer].bytes;
                 // Pages of guesses leave last: the next layer probably needs them.
                 if !self.make_room(bytes, false, evicted) && !self.make_room(bytes, true, evicted) {
-                    return Demand::Full;
+                    return PageDemand::Full;
                 }
                 self.used += bytes;
                 self.entries[index].state = PageState::Coming;
-                Demand::Read
+                PageDemand::Read
             }
         };
         self.entries[index].pins += 1;
@@ -317,19 +317,19 @@ mod tests {
     }
 
     /// Two layers of four pages of ten bytes.
-    fn table(budget: u64, eviction: Eviction) -> PageTable {
+    fn table(budget: u64, eviction: PageEviction) -> PageTable {
         PageTable::new(&[LayerPages { experts: 4, used: 1, bytes: 10 }; 2], budget, eviction)
     }
 
     /// Computes with an expert; returns the demand's answer and the pages that left.
-    fn used(table: &mut PageTable, page: ExpertPage) -> (Demand, Vec<ExpertPage>) {
+    fn used(table: &mut PageTable, page: ExpertPage) -> (PageDemand, Vec<ExpertPage>) {
         table.choose(page.layer, &[ChosenExpert { expert: page.expert, rows: 1 }]);
         let mut evicted = Vec::new();
         let demand = table.demand(page, &mut evicted);
-        if demand == Demand::Read {
+        if demand == PageDemand::Read {
             table.arrived(page);
         }
-        if demand != Demand::Full {
+        if demand != PageDemand::Full {
             table.release(page);
         }
         (demand, evicted)
@@ -338,49 +338,49 @@ mod tests {
     #[test]
     fn the_page_unused_for_longest_leaves_or_the_one_used_least() {
         for (eviction, leaves) in
-            [(Eviction::LeastRecent, page(0, 0)), (Eviction::LeastHeat { half_life: 100.0 }, page(0, 1))]
+            [(PageEviction::LeastRecent, page(0, 0)), (PageEviction::LeastHeat { half_life: 100.0 }, page(0, 1))]
         {
             let mut table = table(30, eviction);
             for of in [page(0, 0), page(0, 0), page(0, 0), page(0, 1), page(1, 2)] {
                 used(&mut table, of);
             }
-            assert_eq!(used(&mut table, page(1, 3)), (Demand::Read, vec![leaves]), "{eviction:?}");
+            assert_eq!(used(&mut table, page(1, 3)), (PageDemand::Read, vec![leaves]), "{eviction:?}");
         }
     }
 
     #[test]
     fn heat_cools() {
-        let mut table = table(20, Eviction::LeastHeat { half_life: 1.0 });
+        let mut table = table(20, PageEviction::LeastHeat { half_life: 1.0 });
         for of in [page(0, 0), page(0, 0), page(0, 0), page(0, 1), page(0, 1), page(0, 1)] {
             used(&mut table, of);
         }
-        assert_eq!(used(&mut table, page(0, 2)), (Demand::Read, vec![page(0, 0)]));
+        assert_eq!(used(&mut table, page(0, 2)), (PageDemand::Read, vec![page(0, 0)]));
     }
 
     #[test]
     fn pinned_pages_stay_and_a_demand_without_room_changes_nothing() {
-        let mut table = table(20, Eviction::default());
+        let mut table = table(20, PageEviction::default());
         let mut evicted = Vec::new();
-        assert_eq!(table.demand(page(0, 0), &mut evicted), Demand::Read);
-        assert_eq!(table.demand(page(0, 1), &mut evicted), Demand::Read);
-        assert_eq!(table.demand(page(0, 1), &mut evicted), Demand::Coming);
-        assert_eq!(table.demand(page(0, 2), &mut evicted), Demand::Full);
+        assert_eq!(table.demand(page(0, 0), &mut evicted), PageDemand::Read);
+        assert_eq!(table.demand(page(0, 1), &mut evicted), PageDemand::Read);
+        assert_eq!(table.demand(page(0, 1), &mut evicted), PageDemand::Coming);
+        assert_eq!(table.demand(page(0, 2), &mut evicted), PageDemand::Full);
         table.arrived(page(0, 0));
-        assert_eq!((table.demand(page(0, 2), &mut evicted), evicted.len()), (Demand::Full, 0));
+        assert_eq!((table.demand(page(0, 2), &mut evicted), evicted.len()), (PageDemand::Full, 0));
         table.release(page(0, 0));
-        assert_eq!(table.demand(page(0, 2), &mut evicted), Demand::Read);
+        assert_eq!(table.demand(page(0, 2), &mut evicted), PageDemand::Read);
         assert_eq!(evicted, [page(0, 0)]);
         // A read that fails frees its room.
         table.failed(page(0, 1));
         table.release(page(0, 1));
         assert!(table.is_pinned(page(0, 1)) && !table.is_held(page(0, 1)));
-        assert_eq!(table.demand(page(0, 3), &mut evicted), Demand::Read);
+        assert_eq!(table.demand(page(0, 3), &mut evicted), PageDemand::Read);
         assert_eq!(evicted.len(), 1);
     }
 
     #[test]
     fn guesses_take_an_eighth_and_none_after_many_wrong_ones() {
-        let mut table = table(80, Eviction::default());
+        let mut table = table(80, PageEviction::default());
         let mut evicted = Vec::new();
         assert_eq!(table.expect(1, &[2, 3], &mut evicted), [page(1, 2)]);
         assert!(table.was_foreseen(page(1, 2)) && evicted.is_empty());

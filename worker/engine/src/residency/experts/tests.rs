@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use super::*;
-use crate::residency::{Monitor, ResidencySummary, StreamFault};
+use crate::residency::{ExpertSummary, ExpertTotals, Monitor, ResidencySummary, StreamFault};
 
 const EXPERTS: usize = 8;
 const BYTES: u64 = 10;
@@ -89,7 +89,7 @@ impl Rig {
     }
 
     /// Computes with some experts of a layer; returns them in the order in which they computed.
-    fn compute(&self, layer: usize, experts: &[usize]) -> Result<Vec<usize>, ServeError<()>> {
+    fn compute(&self, layer: usize, experts: &[usize]) -> Result<Vec<usize>, PageServeError<()>> {
         let asked = self.ask(layer, experts);
         let mut computed = Vec::new();
         self.pager.serve(asked, &|| false, |expert, content| {
@@ -164,7 +164,7 @@ fn a_read_that_fails_fails_the_step_and_the_next_one_reads_again() {
     rig.pager.expect(0, &[3]);
     for _ in 0..2 {
         match rig.compute(0, &[2, 3, 4]) {
-            Err(ServeError::Fault(StreamFault::Step(what))) => assert!(what.contains("expert 3"), "{what}"),
+            Err(PageServeError::Fault(StreamFault::Step(what))) => assert!(what.contains("expert 3"), "{what}"),
             other => panic!("{other:?}"),
         }
     }
@@ -173,7 +173,7 @@ fn a_read_that_fails_fails_the_step_and_the_next_one_reads_again() {
     assert_eq!(rig.compute(1, &[0, 1, 2, 3, 4]).unwrap().len(), 5, "no page is pinned any more");
     rig.disk.changed.store(true, Ordering::SeqCst);
     for _ in 0..2 {
-        assert!(matches!(rig.compute(0, &[7]), Err(ServeError::Fault(StreamFault::Fatal(_)))));
+        assert!(matches!(rig.compute(0, &[7]), Err(PageServeError::Fault(StreamFault::Fatal(_)))));
     }
 }
 
@@ -185,7 +185,7 @@ fn a_cancelled_step_does_not_wait_for_the_disk() {
     let lookups = AtomicUsize::new(0);
     let stop = || lookups.fetch_add(1, Ordering::SeqCst) > 0;
     let served = rig.pager.serve(asked, &stop, |_, _| Ok::<_, ()>(()));
-    assert!(matches!(served, Err(ServeError::Fault(StreamFault::Interrupted))), "{served:?}");
+    assert!(matches!(served, Err(PageServeError::Fault(StreamFault::Interrupted))), "{served:?}");
     rig.disk.hold(false);
     assert_eq!(rig.compute(1, &[0, 1, 2, 3]).unwrap().len(), 4);
     assert_eq!(rig.compute(0, &[0, 1, 2, 3]).unwrap().len(), 4);
@@ -195,7 +195,7 @@ fn a_cancelled_step_does_not_wait_for_the_disk() {
 fn a_computation_that_fails_releases_all_pages() {
     let rig = rig(2);
     let asked = rig.ask(0, &[0, 1, 2]);
-    assert!(matches!(rig.pager.serve(asked, &|| false, |_, _| Err("no")), Err(ServeError::Compute("no"))));
+    assert!(matches!(rig.pager.serve(asked, &|| false, |_, _| Err("no")), Err(PageServeError::Compute("no"))));
     assert_eq!(rig.compute(1, &[0, 1, 2]).unwrap().len(), 3);
 }
 

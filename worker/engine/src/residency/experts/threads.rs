@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::ExpertTotals;
 use super::table::{ExpertPage, PageTable};
 use crate::residency::StreamFault;
+use crate::residency::expert_report::ExpertTotals;
 
 /// Reads pages, on several threads at the same time.
 pub trait PageSource: Send + Sync + 'static {

@@ -6,7 +6,7 @@
 //! topic, which changes slowly.
 
 use super::plan::LayerPages;
-use super::table::{ChosenExpert, Demand, Eviction, ExpertPage, HALF_LIFE, PageTable};
+use super::table::{ChosenExpert, ExpertPage, HALF_LIFE, PageDemand, PageEviction, PageTable};
 
 const SEED: u64 = 0x5eed_0049;
 const LAYERS: usize = 12;
@@ -20,9 +20,9 @@ const TOKENS: usize = 3_000;
 const WARM: usize = 500;
 
 /// SplitMix64 (Steele et al., 2014).
-struct Random(u64);
+struct TraceRandom(u64);
 
-impl Random {
+impl TraceRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -42,7 +42,7 @@ impl Random {
 
 /// The experts of each layer, token by token.
 fn trace() -> Vec<Vec<Vec<usize>>> {
-    let mut random = Random(SEED);
+    let mut random = TraceRandom(SEED);
     let mut shuffled = || {
         let mut order: Vec<(u64, usize)> = (0..EXPERTS).map(|expert| (random.next(), expert)).collect();
         order.sort_unstable();
@@ -77,7 +77,7 @@ fn trace() -> Vec<Vec<Vec<usize>>> {
 }
 
 /// The share of uses that find their page in memory, with half of all pages there.
-fn hit_share(trace: &[Vec<Vec<usize>>], eviction: Eviction) -> f64 {
+fn hit_share(trace: &[Vec<Vec<usize>>], eviction: PageEviction) -> f64 {
     let layers = [LayerPages { experts: EXPERTS, used: USED, bytes: 1 }; LAYERS];
     let mut table = PageTable::new(&layers, (LAYERS * EXPERTS / 2) as u64, eviction);
     let (mut hits, mut uses) = (0, 0);
@@ -89,8 +89,8 @@ fn hit_share(trace: &[Vec<Vec<usize>>], eviction: Eviction) -> f64 {
             let pages = experts.iter().map(|expert| ExpertPage { layer, expert: *expert });
             for page in pages.clone() {
                 let here = match table.demand(page, &mut Vec::new()) {
-                    Demand::Here => true,
-                    Demand::Read => {
+                    PageDemand::Here => true,
+                    PageDemand::Read => {
                         table.arrived(page);
                         false
                     }
@@ -108,10 +108,9 @@ fn hit_share(trace: &[Vec<Vec<usize>>], eviction: Eviction) -> f64 {
 #[test]
 fn heat_that_cools_keeps_more_than_the_latest_uses_or_the_counts_of_all_time() {
     let trace = trace();
-    let recent = hit_share(&trace, Eviction::LeastRecent);
-    let heat = |half_life| hit_share(&trace, Eviction::LeastHeat { half_life });
+    let recent = hit_share(&trace, PageEviction::LeastRecent);
+    let heat = |half_life| hit_share(&trace, PageEviction::LeastHeat { half_life });
     let of: Vec<(f64, f64)> = [8.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1e9].map(|tokens| (tokens, heat(tokens))).into();
-    eprintln!("least recent {recent:.4}; by half-life {of:.4?}");
     let ours = heat(HALF_LIFE);
     let best = of.iter().map(|(_, share)| *share).fold(0.0, f64::max);
     let counts = heat(1e9);

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::device::Capabilities;
 use crate::residency::adapt::Change;
-use crate::residency::experts::{ExpertSummary, ExpertTotals};
+use crate::residency::expert_report::{ExpertSummary, ExpertTotals};
 use crate::residency::timeline::{LayerReport, StepTimeline, StreamTotals};
 
 /// The planned residency of a model's layers.

@@ -86,8 +86,8 @@ fn fa_1_prefixes_are_resumed_where_there_is_a_state() {
     let mut rig = Rig::over(stateful(), TextEngineSettings::default());
     let work = |len: usize| Generate { max_tokens: Some(8), ignore_eos: true, ..prompt(&text(1, len)) };
     let alone = |len| Rig::new(Script::Hash(128), TextEngineSettings::default()).answer(work(len)).text;
-    // A fake without the state behind a sequence's past fails the step. The last whole block of a prompt has one, and so
-    // has the end of it, which is no use to the same prompt.
+    // A fake without the state behind a sequence's past fails the step. The last whole block of a prompt has one, and
+    // so has the end of it, which is no use to the same prompt.
     for (len, known) in [(100, 0), (100, 96), (110, 100), (90, 0), (95, 90), (60, 0), (99, 96)] {
         let answer = rig.ask(salted(work(len), "me"));
         assert_eq!((answer.text.clone(), cached(&answer)), (alone(len), known), "{len}");
