@@ -71,8 +71,8 @@ fn played(decoder: &mut SpecDecoder) -> Vec<Vec<f32>> {
 fn fa_1_every_family_is_the_same_in_tensors() {
     for case in Case::all() {
         let mut pages = opened(case.folder(), KvCacheType::F32);
-        // The steps are longer than what the shortest models are for.
-        if pages.info().context_length < 128 {
+        // The steps are longer than what the shortest models are for, and they begin where no state of a sequence is.
+        if pages.info().context_length < 128 || pages.info().state_bytes > 0 {
             continue;
         }
         let expected = played(&mut pages);
