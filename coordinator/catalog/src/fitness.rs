@@ -112,7 +112,7 @@ mod tests {
         let path = folder.path().join("m.gguf");
         for (architecture, kind, word) in [
             ("qwen3", TensorType::Q4_K, None),
-            ("gemma3", TensorType::Q4_K, Some("'gemma3'")),
+            ("rwkv7", TensorType::Q4_K, Some("'rwkv7'")),
             ("llama", TensorType::IQ2_XS, Some("IQ2_XS")),
         ] {
             gguf(&path, architecture, kind);
