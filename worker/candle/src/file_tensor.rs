@@ -95,6 +95,30 @@ impl<'a> FileTensor<'a> {
         Some(self)
     }
 
+    /// Some rows of a matrix in any form.
+    pub(crate) fn part(self, rows: Range<usize>) -> Option<Self> {
+        let Self { kind, shape, content } = self;
+        match content {
+            TensorContent::Mxfp4(..) => Self { kind, shape, content }.mxfp4_rows(rows),
+            TensorContent::Remade(content, remaking) => {
+                let (first, step) = remaking.every;
+                let last = rows.len().checked_sub(1)?;
+                let stored = first + rows.start * step..first + (rows.start + last) * step + 1;
+                let columns = *shape.last()?;
+                let (content, remaking) = if remaking.turned {
+                    (content, Remaking { every: (stored.start, step), taken: rows.len(), ..remaking })
+                } else {
+                    let shape = vec![remaking.rows, remaking.columns];
+                    let whole = Self { kind: remaking.stored, shape, content: *content };
+                    let (count, content) = (stored.len(), whole.part(stored)?.content);
+                    (Box::new(content), Remaking { every: (0, step), taken: rows.len(), rows: count, ..remaking })
+                };
+                Some(Self { kind, shape: vec![rows.len(), columns], content: TensorContent::Remade(content, remaking) })
+            }
+            content => Self { kind, shape, content }.rows(rows),
+        }
+    }
+
     /// Of a tensor whose order is remade, the first rows.
     pub(crate) fn first_rows(&mut self, rows: usize) {
         if let (TensorContent::Remade(_, remaking), Some(first)) = (&mut self.content, self.shape.first_mut()) {
@@ -186,4 +210,47 @@ fn mxfp4(blocks: &[u8], scales: &[u8]) -> Vec<u8> {
         out.extend((0..16).map(|at| element(at) | element(at + 16) << 4));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same bytes of some rows, made of these rows alone, as of the whole.
+    fn check(tensor: &dyn Fn() -> FileTensor<'static>) {
+        let whole = tensor();
+        let (rows, all) = (whole.shape[0], whole.bytes().unwrap().into_owned());
+        assert_eq!(all.len() as u64, whole.len());
+        let row = all.len() / rows;
+        for (first, behind) in (0..rows).flat_map(|first| (first + 1..=rows).map(move |behind| (first, behind))) {
+            let part = tensor().part(first..behind).unwrap();
+            assert_eq!(part.shape, [behind - first, whole.columns()]);
+            assert_eq!(part.bytes().unwrap(), &all[first * row..behind * row], "rows {first} to {behind}");
+        }
+        assert!(tensor().part(0..0).is_none_or(|part| part.bytes().unwrap().is_empty()));
+    }
+
+    fn stored(kind: TensorType, shape: [usize; 2], bytes: &'static [u8]) -> FileTensor<'static> {
+        let len = kind.bytes_of((shape[0] * shape[1]) as u64).unwrap() as usize;
+        FileTensor { kind, shape: shape.to_vec(), content: TensorContent::Stored(&bytes[..len]) }
+    }
+
+    #[test]
+    fn some_rows_are_made_of_no_others() {
+        let bytes: &'static [u8] = (0..4_096_u32).map(|at| (at * 37 % 251) as u8).collect::<Vec<_>>().leak();
+        let floats = || stored(TensorType::BF16, [6, 5], bytes);
+        check(&floats);
+        for (turned, every) in [(true, None), (true, Some((1, 2))), (false, Some((0, 2))), (false, Some((1, 3)))] {
+            check(&|| floats().remade(turned, every).unwrap());
+        }
+        let experts = || {
+            let content = TensorContent::Mxfp4(&bytes[..6 * 2 * 16], &bytes[1_000..1_000 + 6 * 2]);
+            FileTensor { kind: TensorType::MXFP4, shape: vec![6, 64], content }
+        };
+        check(&experts);
+        check(&|| experts().remade(false, Some((1, 2))).unwrap());
+        check(&|| experts().mxfp4_rows(2..6).unwrap().remade(false, Some((0, 2))).unwrap());
+        // Blocks become floats when they are turned.
+        check(&|| stored(TensorType::Q8_0, [4, 32], bytes).remade(true, Some((1, 2))).unwrap());
+    }
 }

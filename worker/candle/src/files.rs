@@ -16,6 +16,7 @@ use model_boss_weights::{
 
 use crate::error::ModelError;
 use crate::file_tensor::{FileTensor, TensorContent};
+use crate::made_file::{MadeFile, MadeStore, UsedTensors};
 use crate::spec::DecoderSpec;
 use crate::spec::config::ConfigJsonError;
 use crate::spec::part_names::{EMBEDDING, HEAD, Needed};
@@ -24,18 +25,22 @@ use crate::spec::spelling::{PartLocation, PlaceForm};
 /// The limit on `config.json` in bytes. A longer file is no such configuration.
 const LONGEST_CONFIG: u64 = 16 << 20;
 
-/// The weight files of one model, and the places of its tensors in them.
+/// The weight files of one model, and the places of its tensors in them. Clones share them.
+#[derive(Clone)]
 pub(crate) struct ModelFiles {
     weights: WeightFiles,
-    places: HashMap<String, PartPlace>,
+    places: Arc<HashMap<String, PartPlace>>,
+    /// The tensors that are stored in another order than the one in which they are used.
+    made: Arc<MadeFile>,
 }
 
 /// The weight files of one model, by their format.
+#[derive(Clone)]
 enum WeightFiles {
-    Safetensors(MappedWeights),
+    Safetensors(Arc<MappedWeights>),
     /// Safetensors with quantised matrices, which are read as blocks.
     Quantised(Arc<QuantisedModel>),
-    Gguf(GgufModel),
+    Gguf(Arc<GgufModel>),
 }
 
 /// A part's place, and the shape that the spec gives it.
@@ -50,13 +55,13 @@ impl ModelFiles {
         if let Some(file) = gguf_file(source)? {
             let model = GgufModel::open(&file)?;
             let spec = DecoderSpec::from_gguf(&model)?;
-            return Ok((Self::new(WeightFiles::Gguf(model), &spec), spec));
+            return Ok((Self::new(WeightFiles::Gguf(Arc::new(model)), &spec), spec));
         }
         let (mut spec, format) = DecoderSpec::from_config(&read_config(source)?)?;
         let weights = MappedWeights::map(TensorIndex::open(source)?)?;
         let weights = match format {
             Some(format) => WeightFiles::Quantised(Arc::new(QuantisedModel::new(weights, format)?)),
-            None => WeightFiles::Safetensors(weights),
+            None => WeightFiles::Safetensors(Arc::new(weights)),
         };
         // The text of a model for several kinds of input is one of its parts.
         let embedding = spec.spelling.end(EMBEDDING);
@@ -94,7 +99,13 @@ impl ModelFiles {
                 break;
             }
         }
-        Self { weights, places }
+        let mut files = Self { weights, places: Arc::new(places), made: Arc::default() };
+        // Those that are not there, or have a wrong shape, get no place: a check reports them.
+        let matrices = (0..spec.layers.len()).flat_map(|layer| spec.needed_by_layer(layer));
+        let made = matrices.filter(|needed| needed.is_matrix() && !files.is_stored(&needed.name));
+        let made = made.filter_map(|needed| Some((files.get(&needed.name).ok()?.len(), needed.name)));
+        files.made = Arc::new(MadeFile::of(made.map(|(len, name)| (name, len))));
+        files
     }
 
     /// A tensor's name in these files.
@@ -169,7 +180,8 @@ impl ModelFiles {
     pub(crate) fn extent(&self, name: &str) -> Result<Extent, ModelError> {
         let part = self.places.get(name);
         if part.is_some_and(|part| !part.place.is_stored()) {
-            return Err(ModelError::NoStreaming);
+            let missing = || WeightsError::MissingTensor { tensor: self.spelled(name).into_owned() };
+            return Ok(self.made.extent(name).ok_or_else(missing)?);
         }
         let whole = self.weights.extent(&self.spelled(name))?;
         let Some((rows, stored)) = part.and_then(|part| Some((part.place.rows.clone()?, self.get(name)))) else {
@@ -182,10 +194,10 @@ impl ModelFiles {
 
     /// The place of the stored tensor that has the tensor of this name, to read in the file's order.
     pub(crate) fn near(&self, name: &str) -> Result<Extent, ModelError> {
-        match self.extent(name) {
-            Err(ModelError::NoStreaming) => self.weights.extent(&self.weights.stored_name(&self.spelled(name))),
-            found => found,
+        if self.is_stored(name) {
+            return self.extent(name);
         }
+        self.weights.extent(&self.weights.stored_name(&self.spelled(name)))
     }
 
     /// The places in [`Self::paths`] of the bytes that the tensor of this name is made of.
@@ -205,10 +217,14 @@ impl ModelFiles {
         choice: WeightStoreChoice,
     ) -> Result<Arc<dyn WeightStore>, WeightStoreError> {
         let files = store::open(paths, choice)?;
-        Ok(match &self.weights {
+        let files = match &self.weights {
             WeightFiles::Quantised(model) => Arc::new(QuantisedStore::new(Arc::clone(model), files)),
             WeightFiles::Safetensors(_) | WeightFiles::Gguf(_) => files,
-        })
+        };
+        if self.made.is_empty() {
+            return Ok(files);
+        }
+        Ok(Arc::new(MadeStore::new(Arc::clone(&self.made), Box::new(self.clone()), files)))
     }
 
     /// The smallest share of any file that is in the page cache, from 0 to 1, as far as the system reports it.
@@ -247,6 +263,12 @@ impl ModelFiles {
         let origin = if self.is_gguf() { "the metadata make" } else { "config.json makes" };
         let what = format!("has the shape {:?}, {origin} it {:?}", stored.shape, needed.shape);
         Err(ModelError::Tensor { name: self.spelled(&needed.name).into_owned(), what })
+    }
+}
+
+impl UsedTensors for ModelFiles {
+    fn tensor(&self, name: &str) -> Result<FileTensor<'_>, ModelError> {
+        self.get(name)
     }
 }
 

@@ -13,6 +13,7 @@ mod file_tensor;
 mod files;
 mod layers;
 mod load;
+mod made_file;
 mod matrix;
 mod plan;
 mod read;

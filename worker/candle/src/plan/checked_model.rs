@@ -28,7 +28,7 @@ impl CheckedModel {
         let mut matrices = Vec::new();
         for needed in plan.needed(spec) {
             let stored = files.check(&needed)?;
-            matrices.extend((stored.shape.len() == 2).then_some(stored.kind));
+            matrices.extend(needed.is_matrix().then_some(stored.kind));
         }
         plan.matrices = matrices;
         Ok(plan)

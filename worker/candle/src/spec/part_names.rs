@@ -35,6 +35,11 @@ impl Needed {
             None => &self.name,
         }
     }
+
+    /// Whether rows are multiplied by it. The norm of each head's own weights has two dimensions too.
+    pub(crate) fn is_matrix(&self) -> bool {
+        self.shape.len() == 2 && !self.part().ends_with("norm.weight")
+    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ pub(crate) fn fault(error: &WeightStoreError) -> StreamFault {
         | WeightStoreError::Memory { .. }
         | WeightStoreError::NoFile { .. }
         | WeightStoreError::Quantised(_)
+        | WeightStoreError::Made(_)
         | WeightStoreError::Panicked
         | WeightStoreError::TooShort { .. } => StreamFault::Step(error.to_string()),
     }

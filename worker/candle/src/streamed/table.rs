@@ -66,7 +66,7 @@ impl LayerTable {
             if let Some(order) = reader.order(&needed.name)? {
                 table.small.orders.insert(needed.name.clone(), order);
             }
-            if needed.shape.len() != 2 || !files.is_stored(&needed.name) {
+            if !needed.is_matrix() || !files.is_stored(&needed.name) {
                 let tensor = reader.tensor(&needed.name)?;
                 table.small.tensors.insert(needed.name, tensor);
             }
@@ -81,7 +81,7 @@ impl LayerTable {
             let mut pieces = Vec::new();
             for needed in spec.needed_by_layer(layer) {
                 let stored = files.check(&needed)?;
-                let matrix = <[usize; 2]>::try_from(stored.shape.as_slice()).ok();
+                let matrix = <[usize; 2]>::try_from(stored.shape.as_slice()).ok().filter(|_| needed.is_matrix());
                 // The matrices of latent vectors are small. Experts that are not stored as they are used are not.
                 if !files.is_stored(&needed.name) && !needed.part().contains(".experts.") {
                     continue;

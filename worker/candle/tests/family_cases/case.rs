@@ -35,7 +35,9 @@ pub(crate) struct Case {
 
 /// The files of all cases with this extension, in order.
 pub(crate) fn case_files(extension: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/families");
+    // Of the running test, which may be on another machine than the one that compiled it.
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let folder = Path::new(&package).join("tests/families");
     let entries = |folder: &Path| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> = entries(&folder).flat_map(|family| entries(&family).collect::<Vec<_>>()).collect();
     files.retain(|file| file.extension().is_some_and(|end| end == extension));

@@ -4,20 +4,44 @@ mod case;
 
 use std::path::Path;
 
-use model_boss_candle::load;
-use model_boss_engine::{KvSlot, Logits, SequenceStep, Sequences};
+use model_boss_candle::{DecoderLoadOptions, load_with};
+use model_boss_engine::{Decoder, KvSlot, Logits, SequenceStep, Sequences};
 use model_boss_protocol::DeviceId;
 
 pub(crate) use case::Case;
 #[allow(unused_imports, reason = "not every test that has this module lists files")]
 pub(crate) use case::case_files;
 
+/// The device that the cases run on: the one that `MODEL_BOSS_TEST_DEVICE` names, else the CPU.
+pub(crate) fn device() -> DeviceId {
+    match std::env::var("MODEL_BOSS_TEST_DEVICE") {
+        Ok(name) => name.parse().unwrap_or_else(|_| panic!("MODEL_BOSS_TEST_DEVICE={name} is no device")),
+        Err(_) => DeviceId::Cpu,
+    }
+}
+
+/// The largest difference of a logit between two ways to compute the same. On the CPU there is none. A GPU's library
+/// chooses the order of its sums by the number of rows.
+pub(crate) fn same_bits_within() -> f32 {
+    if device() == DeviceId::Cpu { 0.0 } else { 1e-4 }
+}
+
+/// Prints a result on devices other than the CPU, for `scripts/gpu-check`.
+pub(crate) fn report(case: &str, result: &dyn std::fmt::Debug) {
+    if device() != DeviceId::Cpu {
+        eprintln!("CASE {case} {result:?}");
+    }
+}
+
+fn load_for_test(model: &Path) -> Result<Box<dyn Decoder>, String> {
+    load_with(model, &device(), &DecoderLoadOptions::default(), &mut |_| {}).map_err(|error| whole(&error))
+}
+
 impl Case {
     /// The largest difference of a logit, of every prompt alone; an error for other tokens that follow. Of quantised
     /// models it is a share of the largest logit.
     pub(crate) fn check_alone(&self) -> Result<f32, String> {
-        let loaded = load(self.folder(), &DeviceId::Cpu, None, &mut |_| {}).map_err(|error| whole(&error))?;
-        let mut decoder = Sequences::over(loaded);
+        let mut decoder = Sequences::over(load_for_test(self.folder())?);
         let mut largest = 0.0_f32;
         for ((prompt, logits), followed) in self.prompts.iter().zip(&self.logits).zip(&self.greedy) {
             if prompt.len() + followed.len() > decoder.info().context_length {
@@ -38,8 +62,7 @@ impl Case {
 
     /// The largest difference of a logit as a share of the largest one, of the same model in another file.
     pub(crate) fn check_file(&self, file: &Path) -> Result<f32, String> {
-        let loaded = load(file, &DeviceId::Cpu, None, &mut |_| {}).map_err(|error| whole(&error))?;
-        let mut decoder = Sequences::over(loaded);
+        let mut decoder = Sequences::over(load_for_test(file)?);
         let mut largest = 0.0_f32;
         for (prompt, logits) in self.prompts.iter().zip(&self.logits) {
             // The converter gives some files a shorter context than the model has.
@@ -68,7 +91,7 @@ fn whole(error: &dyn std::error::Error) -> String {
 }
 
 pub(crate) fn open(folder: &Path) -> Sequences {
-    Sequences::over(load(folder, &DeviceId::Cpu, None, &mut |_| {}).unwrap_or_else(|error| panic!("{error}")))
+    Sequences::over(load_for_test(folder).unwrap_or_else(|error| panic!("{error}")))
 }
 
 pub(crate) fn step<'a>(kv: KvSlot, tokens: &'a [u32], logits: Logits) -> SequenceStep<'a> {

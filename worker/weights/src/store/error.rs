@@ -47,6 +47,9 @@ pub enum WeightStoreError {
     /// A quantised matrix could not be put into blocks.
     #[error("{0}")]
     Quantised(String),
+    /// A tensor that is stored in another order could not be put into its own.
+    #[error("{0}")]
+    Made(String),
     /// A fault of the program; standard error has the details.
     #[error("a thread that read weights ended early")]
     Panicked,
