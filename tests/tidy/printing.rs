@@ -5,9 +5,18 @@ use crate::sources::files;
 
 /// Folders of the programs that users run, and of the crates in them.
 const FOLDERS: [&str; 3] = ["coordinator/", "protocol/src/", "worker/"];
-/// Files that may print: the filters, tests and measurements, and the fake worker, whose output only a harness reads.
-const EXITS: [&str; 7] =
-    ["/terminal.rs", "/tests.rs", "/tests/", "/scheduler/simulation.rs", "/benches/", "/examples/", "worker/fake/"];
+/// Files that may print: the filters, tests and measurements, the fake worker, whose output only a harness reads, and
+/// build scripts, which print to cargo.
+const EXITS: [&str; 8] = [
+    "/terminal.rs",
+    "/tests.rs",
+    "/tests/",
+    "/scheduler/simulation.rs",
+    "/benches/",
+    "/examples/",
+    "worker/fake/",
+    "/build.rs",
+];
 const WAYS: [&str; 6] = ["io::stdout", "io::stderr", "println!(", "print!(", "stdout().", "stderr()."];
 
 #[test]

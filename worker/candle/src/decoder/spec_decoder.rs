@@ -9,9 +9,9 @@ use model_boss_engine::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep
 
 use crate::decoder::stage::{Stage, StretchStep, monitor_over};
 use crate::device;
-#[cfg(test)]
-use crate::layers::kv::KvHome;
 use crate::layers::kv::{KvStore, StepKv};
+#[cfg(test)]
+use crate::layers::kv_shape::KvHome;
 use crate::layers::linear::Linear;
 use crate::layers::norm::Norm;
 use crate::layers::states::{StateLayout, StateLimits, StateStore, StepStates};

@@ -3,8 +3,9 @@
 mod cuda;
 pub(crate) mod fault;
 mod host_memory;
+pub(crate) mod rows;
 
-use candle_core::{Device, Error, Result, Tensor};
+use candle_core::{DType, Device, Error, Result, Tensor};
 use model_boss_engine::DecoderError;
 use model_boss_protocol::{DeviceId, GPU_CONTEXT};
 
@@ -13,6 +14,9 @@ use crate::error::LoadError;
 
 #[cfg(feature = "cuda")]
 pub(crate) use cuda::failure as failure_of_gpu;
+#[cfg(feature = "cuda")]
+pub(crate) use cuda::{NotPinned, pinned};
+pub(crate) use cuda::{kernels, upload_blocks};
 
 /// Opens a device of this machine.
 pub(crate) fn open(device: &DeviceId) -> std::result::Result<Device, LoadError> {
@@ -53,6 +57,18 @@ pub(crate) fn trim(device: &Device) {
 /// a copy.
 pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
     if x.device().is_cuda() && to.is_cuda() { cuda::hand_on(x, to) } else { x.to_device(to) }
+}
+
+/// A tensor of the elements that these bytes are, on any device.
+pub(crate) fn upload(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<Tensor> {
+    if !device.is_cuda() {
+        return Tensor::from_raw_buffer(bytes, dtype, shape, device);
+    }
+    // SAFETY: numbers of any bits are numbers, and all of them are written before they are read.
+    #[allow(unsafe_code)]
+    let tensor = unsafe { Tensor::empty(shape, dtype, device)? };
+    cuda::upload(bytes, &tensor)?;
+    Ok(tensor)
 }
 
 /// The class of a candle error for the engine.

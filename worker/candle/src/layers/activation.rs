@@ -5,6 +5,7 @@ use model_boss_kernels::exp;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use crate::device::kernels;
 use crate::matrix::tensor_products::contiguous;
 use crate::spec::Activation;
 
@@ -32,7 +33,14 @@ impl Activation {
     pub(crate) fn gated(self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         match self {
             Self::Silu if gate.device().is_cpu() => gate.apply_op2_no_bwd(up, &SiluGated),
+            Self::Silu => match kernels::silu_gate(gate, up, None)? {
+                Some(gated) => Ok(gated),
+                None => gate.silu()? * up,
+            },
             Self::SwigluClamped { limit } => {
+                if let Some(gated) = kernels::silu_gate(gate, up, Some((limit, SWIGLU_ALPHA as f32)))? {
+                    return Ok(gated);
+                }
                 let limit = f64::from(limit);
                 let gate = gate.minimum(limit)?;
                 let up = (up.clamp(-limit, limit)? + 1.0)?;

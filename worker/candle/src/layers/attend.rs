@@ -8,6 +8,8 @@ use model_boss_kernels::{
     AttentionHeads, AttentionRows, HeadNorm, HostKv, KvValues, NormOrder, RopePlanes, Rotation, SequenceRows,
 };
 
+use crate::device::kernels;
+use crate::device::rows::{self, AttendedHeads, NewRowAngles, NewRowNorms, NewRows, StepTables};
 use crate::layers::kv::{DeviceKv, LayerKv};
 use crate::layers::norm::RmsNorm;
 use crate::layers::step::{ScoreTile, SequenceSpan, StepContext};
@@ -105,6 +107,9 @@ impl Attended {
 
     /// Attention on other devices than the CPU.
     fn on_device(&self, rows: &ProjectedRows<'_>, kv: &[DeviceKv<'_>], step: &StepContext) -> Result<Tensor> {
+        if let Some((caches, tables)) = kv.first().and_then(DeviceKv::for_kernels) {
+            return self.by_kernels(rows, kv, (caches, tables), step);
+        }
         let AttentionHeads { heads, kv_heads, scale, .. } = self.heads;
         let count = rows.query.dim(0)?;
         // Scores are products with the query, so scaling it costs `head_dim` per row in place of one per key.
@@ -127,6 +132,68 @@ impl Attended {
             })
             .collect::<Result<Vec<_>>>()?;
         joined(&attended)
+    }
+
+    /// Attention by this project's kernels: all sequences with few rows at once, and pieces of prompts one by one.
+    fn by_kernels(
+        &self,
+        rows: &ProjectedRows<'_>,
+        kv: &[DeviceKv<'_>],
+        ((keys, values), tables): ((&Tensor, &Tensor), &StepTables),
+        step: &StepContext,
+    ) -> Result<Tensor> {
+        let shape = self.shape();
+        let sinks = rows.sinks.map(|sinks| sinks.to_dtype(DType::F32)).transpose()?;
+        let contiguous = |x: &Tensor| x.contiguous();
+        let (query, key) = (contiguous(&rows.query)?, contiguous(&rows.key)?);
+        let value = rows.value.as_ref().map(contiguous).transpose()?;
+        let new = NewRows {
+            query: &query,
+            key: &key,
+            value: value.as_ref(),
+            norms: rows.norms.map(|norms| NewRowNorms {
+                query: norms.query.parts(),
+                key: norms.key.parts(),
+                behind_rotation: norms.order == NormOrder::AfterRotation,
+            }),
+            angles: self.rope.and_then(|rope| step.angles.get(rope)).map(|angles| NewRowAngles {
+                cos: &angles.cos,
+                sin: &angles.sin,
+                first: self.first,
+                halves: angles.planes == RopePlanes::Halves,
+            }),
+        };
+        let values = if matches!(self.values, KvValues::InKeys(_)) { keys } else { values };
+        let query = kernels::place(&new, &shape, (keys, values), tables)?;
+        let out = kernels::unwritten(&query, &shape)?;
+        if tables.most_seen > 0 {
+            kernels::attend(&query, &shape, (keys, values), tables, sinks.as_ref(), &out)?;
+        }
+        for (index, (kv, span)) in kv.iter().zip(&step.spans).enumerate() {
+            let of_span = (span.rows.clone(), span.past);
+            if rows::is_short(span.rows.len())
+                || kernels::attend_piece(
+                    &query,
+                    &shape,
+                    (keys, values),
+                    (tables, index),
+                    of_span,
+                    sinks.as_ref(),
+                    &out,
+                )?
+            {
+                continue;
+            }
+            let query = heads_first(&query.narrow(0, span.rows.start, span.rows.len())?)?;
+            out.slice_set(&self.attend(&query, kv, span, step, sinks.as_ref())?, 0, span.rows.start)?;
+        }
+        Ok(out)
+    }
+
+    fn shape(&self) -> AttendedHeads {
+        let AttentionHeads { heads, kv_heads, head_dim, value_dim, scale, window, softcap, .. } = self.heads;
+        let (window, softcap) = (window.unwrap_or(0), softcap.unwrap_or(0.0));
+        AttendedHeads { heads, kv_heads, head_dim, value_dim, window, softcap, scale }
     }
 
     /// `[rows, heads * head_dim]` → `[rows, heads, head_dim]`, behind its norm and rotated.
@@ -168,7 +235,7 @@ impl Attended {
                     1 => query.clone(),
                     _ => query.narrow(1, tile.rows.start, tile.rows.len())?.contiguous()?,
                 };
-                self.attend_tile(&query, kv, tile, sinks)
+                self.attend_tile(&query, kv, (tile, span.past + tile.rows.start), sinks)
             })
             .collect::<Result<Vec<_>>>()?;
         joined(&mixed)
@@ -178,16 +245,21 @@ impl Attended {
         &self,
         query: &Tensor,
         kv: &DeviceKv<'_>,
-        tile: &ScoreTile,
+        (tile, past): (&ScoreTile, usize),
         sinks: Option<&Tensor>,
     ) -> Result<Tensor> {
-        let AttentionHeads { heads, kv_heads, head_dim, value_dim, softcap, .. } = self.heads;
+        let AttentionHeads { heads, kv_heads, head_dim, softcap, .. } = self.heads;
         let (rows, group) = (tile.rows.len(), heads / kv_heads);
         let (keys, values) = kv.first(tile.keys, query.dtype(), self.values)?;
         // The query heads that share a key head lie behind one another: as rows of one product they need no copy of it.
         let query = query.reshape((kv_heads, group * rows, head_dim))?;
+        let scores = query.matmul(&keys.t()?)?;
+        if kv.for_kernels().is_some() {
+            kernels::soften(&scores, rows, past, &self.shape(), sinks)?;
+            return mixed_rows(&scores, &values, (heads, rows));
+        }
         // Softmax in f32, whatever the products are in: a free clone where they are f32 anyway.
-        let mut scores = query.matmul(&keys.t()?)?.to_dtype(DType::F32)?;
+        let mut scores = scores.to_dtype(DType::F32)?;
         if let Some(bound) = softcap.map(f64::from) {
             scores = ((scores / bound)?.tanh()? * bound)?;
         }
@@ -205,11 +277,17 @@ impl Attended {
                 candle_nn::ops::softmax_last_dim(&scores)?.narrow(2, 0, tile.keys)?.contiguous()?
             }
         };
-        let mixed = weights.to_dtype(values.dtype())?.matmul(&values)?;
-        let mixed = mixed.reshape((heads, rows, value_dim))?;
-        let mixed = if rows == 1 { mixed } else { mixed.transpose(0, 1)?.contiguous()? };
-        mixed.reshape((rows, heads * value_dim))
+        mixed_rows(&weights.to_dtype(values.dtype())?, &values, (heads, rows))
     }
+}
+
+/// The sums of values by weight: `[kv_heads, group * rows, keys]` and `[kv_heads, keys, value_dim]` → `[rows, heads *
+/// value_dim]`.
+fn mixed_rows(weights: &Tensor, values: &Tensor, (heads, rows): (usize, usize)) -> Result<Tensor> {
+    let width = values.dim(2)?;
+    let mixed = weights.matmul(values)?.reshape((heads, rows, width))?;
+    let mixed = if rows == 1 { mixed } else { mixed.transpose(0, 1)?.contiguous()? };
+    mixed.reshape((rows, heads * width))
 }
 
 /// A tensor's numbers where they lie in the host's memory.

@@ -23,7 +23,8 @@ pub(crate) struct Experts {
 
 /// A layer's choice of experts.
 pub(crate) struct Routing {
-    /// `[rows, hidden]` → `[rows, experts]`.
+    /// `[rows, hidden]` → `[rows, experts]`, in f32: experts whose logits are near one another would be mistaken for
+    /// each other in fewer bits.
     logits: Linear,
     router: Router,
     experts: usize,
@@ -70,7 +71,8 @@ struct SharedWeights {
 impl Routing {
     fn read(parts: &mut dyn NamedWeights, spec: &ExpertsSpec, index: usize) -> std::result::Result<Self, ModelError> {
         let path = |part: &str| part_names::layer(index, part);
-        let logits = Linear::read(parts, &path("mlp.gate"), spec.router.bias.into())?;
+        let logits = Linear::read(parts, &path("mlp.gate"), spec.router.bias.into())?.in_f32();
+        let logits = logits.map_err(|error| ModelError::Device(crate::device::failure(&error)))?;
         let correction = if spec.router.correction {
             let stored = parts.tensor(&path("mlp.gate.e_score_correction_bias"))?;
             let values = stored.to_dtype(DType::F32).and_then(|stored| stored.flatten_all()?.to_vec1::<f32>());
@@ -83,7 +85,7 @@ impl Routing {
 
     /// The rows of each expert, with their weights.
     pub(crate) fn choose(&self, x: &Tensor) -> Result<Vec<Vec<(u32, f32)>>> {
-        let logits = self.logits.forward(x)?.to_dtype(DType::F32)?.to_device(&Device::Cpu)?;
+        let logits = self.logits.forward(&x.to_dtype(DType::F32)?)?.to_device(&Device::Cpu)?;
         let logits = logits.flatten_all()?.to_vec1::<f32>()?;
         let mut of_experts: Vec<Vec<(u32, f32)>> = vec![Vec::new(); self.experts];
         for (row, logits) in logits.chunks_exact(self.experts).enumerate() {

@@ -11,13 +11,15 @@ use std::ops::Range;
 use candle_core::{DType, Device, Result, Tensor};
 use half::f16;
 use model_boss_engine::{BLOCK_TOKENS, BlockId, DecoderError, DecoderStep};
-use model_boss_kernels::{HostKv, KvElement, KvValues, PageShape};
+use model_boss_kernels::{HostKv, KvValues, PageShape};
 use model_boss_weights::store::HostBuffer;
 
 use crate::device;
+use crate::device::rows::{StepTables, TableSequence};
+use crate::layers::kv_shape::{KvHome, LayerKvShape};
 use crate::matrix::kv_element::dtype_of_kv;
 use crate::matrix::target::WeightTarget;
-use crate::spec::{AttentionSpec, DecoderSpec, LayerSpec, Mixer};
+use crate::spec::{DecoderSpec, LayerSpec};
 
 // The engine's blocks are the pages that attention on the CPU reads.
 const _: () = assert!(BLOCK_TOKENS == model_boss_kernels::PAGE);
@@ -44,22 +46,6 @@ pub(crate) struct KvStore {
     held: BTreeSet<BlockId>,
 }
 
-/// The kind of memory for a layer's keys and values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KvHome {
-    /// Pages in the host's memory, for the attention of the CPU.
-    Pages,
-    /// Tensors, for attention by the operations that all devices have.
-    Tensors,
-}
-
-impl KvHome {
-    /// The kind for a device.
-    pub(crate) fn of(device: &Device) -> Self {
-        if device.is_cpu() { Self::Pages } else { Self::Tensors }
-    }
-}
-
 /// Where a layer's keys and values lie.
 enum LayerStore {
     /// The layer has none.
@@ -72,40 +58,13 @@ enum LayerStore {
 
 /// One layer's keys and values of all blocks as tensors.
 struct DeviceStore {
+    home: KvHome,
     device: Device,
     dtype: DType,
     shape: LayerKvShape,
     /// `[kv_heads, blocks * BLOCK_TOKENS, width]` each; none before the first block. Values that are in the keys have a
     /// width of 0.
     tensors: Option<(Tensor, Tensor)>,
-}
-
-/// The keys and values that a layer keeps of a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LayerKvShape {
-    kv_heads: usize,
-    head_dim: usize,
-    values: KvValues,
-}
-
-impl LayerKvShape {
-    /// None for a layer without attention.
-    fn of(mixer: &Mixer) -> Option<Self> {
-        match mixer {
-            Mixer::Attention(AttentionSpec { kv_heads, head_dim, .. })
-            | Mixer::Both(AttentionSpec { kv_heads, head_dim, .. }, _) => {
-                Some(Self { kv_heads: *kv_heads, head_dim: *head_dim, values: KvValues::Apart(*head_dim) })
-            }
-            Mixer::Latent(latent) => {
-                Some(Self { kv_heads: 1, head_dim: latent.key_dim(), values: KvValues::InKeys(latent.rank) })
-            }
-            Mixer::ShortConv(_) | Mixer::DeltaNet(_) | Mixer::Mamba(_) | Mixer::None => None,
-        }
-    }
-
-    fn page(self, kept: KvElement) -> PageShape {
-        PageShape { kv_heads: self.kv_heads, head_dim: self.head_dim, values: self.values, kept }
-    }
 }
 
 /// One layer's keys and values of one sequence as tensors.
@@ -115,6 +74,8 @@ pub(crate) struct DeviceKv<'a> {
     blocks: &'a [BlockId],
     /// The places of all tokens, where the blocks are not one behind the other.
     places: Option<&'a Tensor>,
+    /// The places of all sequences' tokens, where kernels use them.
+    tables: Option<&'a StepTables>,
 }
 
 /// The keys and values of a step's sequences, taken out of the store for the time of the step: each sequence owns the
@@ -122,13 +83,16 @@ pub(crate) struct DeviceKv<'a> {
 pub(crate) struct StepKv<'s> {
     store: &'s mut KvStore,
     sequences: Vec<SequenceKv>,
+    /// As in [`DeviceKv`], on the device of the present stage.
+    tables: Option<StepTables>,
 }
 
 struct SequenceKv {
     blocks: Vec<BlockId>,
     /// Blocks before the first that is written.
     read: usize,
-    /// Tokens behind the step.
+    /// Tokens before and behind the step.
+    past: usize,
     tokens: usize,
     /// The blocks that are written, in the host's memory.
     written: Vec<HostBuffer>,
@@ -142,8 +106,9 @@ impl KvStore {
         let mut host_bytes = 0;
         let store = |(layer, (home, target)): (&LayerSpec, (KvHome, &WeightTarget))| {
             let Some(shape) = LayerKvShape::of(&layer.mixer) else { return LayerStore::None };
-            if home == KvHome::Tensors {
+            if home != KvHome::Pages {
                 return LayerStore::Device(DeviceStore {
+                    home,
                     device: target.device.clone(),
                     // A type that tensors cannot have is refused before (`kv_element`).
                     dtype: dtype_of_kv(target.cached).unwrap_or(target.dtype),
@@ -194,9 +159,9 @@ impl KvStore {
             let blocks = step.blocks[..end].to_vec();
             let own = blocks[read..].iter().filter_map(|block| self.host.get_mut(block.0 as usize)?.take()).collect();
             let tokens = step.past + step.tokens.len();
-            sequences.push(SequenceKv { blocks, read, tokens, written: own, places: None });
+            sequences.push(SequenceKv { blocks, read, past: step.past, tokens, written: own, places: None });
         }
-        Ok(StepKv { store: self, sequences })
+        Ok(StepKv { store: self, sequences, tables: None })
     }
 
     /// Copies all that a block holds to another.
@@ -318,7 +283,10 @@ impl DeviceStore {
 impl StepKv<'_> {
     /// The layers that follow, on one device.
     pub(crate) fn enter(&mut self, layers: Range<usize>) -> Result<()> {
-        let device = self.store.device_store(layers).map(|store| &store.device);
+        let store = self.store.device_store(layers);
+        let device = store.map(|store| &store.device);
+        let kernels = store.filter(|store| store.home == KvHome::Kernels);
+        self.tables = kernels.map(|store| tables(&self.sequences, &store.device)).transpose()?;
         for sequence in &mut self.sequences {
             let scattered = device.filter(|_| first_run(&sequence.blocks) < sequence.blocks.len());
             sequence.places = scattered.map(|device| sequence.places_on(device)).transpose()?;
@@ -332,7 +300,7 @@ impl StepKv<'_> {
         let mut parts = Vec::with_capacity(self.sequences.len());
         if let Some(layer) = layers.get(index) {
             for sequence in &mut self.sequences {
-                parts.extend(sequence.layer(layer, host));
+                parts.extend(sequence.layer(layer, host, self.tables.as_ref()));
             }
         }
         parts
@@ -350,7 +318,12 @@ impl Drop for StepKv<'_> {
 }
 
 impl SequenceKv {
-    fn layer<'a>(&'a mut self, layer: &'a LayerStore, host: &'a [Option<HostBuffer>]) -> Option<LayerKv<'a>> {
+    fn layer<'a>(
+        &'a mut self,
+        layer: &'a LayerStore,
+        host: &'a [Option<HostBuffer>],
+        tables: Option<&'a StepTables>,
+    ) -> Option<LayerKv<'a>> {
         match layer {
             LayerStore::Host { offset, shape } => {
                 let page = *offset..*offset + shape.bytes();
@@ -362,7 +335,7 @@ impl SequenceKv {
             LayerStore::Device(store) => {
                 let (keys, values) = store.tensors.as_ref()?;
                 let (blocks, places) = (self.blocks.as_slice(), self.places.as_ref());
-                Some(LayerKv::Device(DeviceKv { keys, values, blocks, places }))
+                Some(LayerKv::Device(DeviceKv { keys, values, blocks, places, tables }))
             }
             LayerStore::None => None,
         }
@@ -376,6 +349,23 @@ impl SequenceKv {
         };
         let places: Vec<u32> = self.blocks.iter().flat_map(of_block).take(self.tokens).collect();
         Tensor::new(places, device)
+    }
+}
+
+/// The places of a step's tokens.
+fn tables(sequences: &[SequenceKv], device: &Device) -> Result<StepTables> {
+    let of = |sequence: &SequenceKv| TableSequence {
+        blocks: sequence.blocks.iter().map(|block| block.0).collect(),
+        past: sequence.past,
+        new: sequence.tokens - sequence.past,
+    };
+    StepTables::new(sequences.iter().map(of).collect(), BLOCK_TOKENS, device)
+}
+
+impl<'a> DeviceKv<'a> {
+    /// The caches of all sequences and the places in them, where kernels use them.
+    pub(crate) fn for_kernels(&self) -> Option<((&'a Tensor, &'a Tensor), &'a StepTables)> {
+        Some(((self.keys, self.values), self.tables?))
     }
 }
 

@@ -207,7 +207,13 @@ impl Layer {
         if self.places == NormPlaces::Parallel {
             return (x + mixed)? + self.scaled(self.mlp(&input, stop)?)?;
         }
-        self.feed(&(x + mixed)?, stop)
+        match &self.mlp_norms[0] {
+            Some(norm) if !matches!(self.mlp, LayerMlp::None) => {
+                let (x, input) = norm.of_sum(x, &mixed)?;
+                self.feed_normed(&x, &input, stop)
+            }
+            _ => self.feed(&(x + mixed)?, stop),
+        }
     }
 
     /// Adds the feed-forward part to the stream.
@@ -215,9 +221,13 @@ impl Layer {
         if matches!(self.mlp, LayerMlp::None) {
             return Ok(x.clone());
         }
-        let [before, behind] = &self.mlp_norms;
-        let result = self.mlp(&normed(before, x)?, stop)?;
-        x + self.scaled(normed(behind, &result)?)?
+        self.feed_normed(x, &normed(&self.mlp_norms[0], x)?, stop)
+    }
+
+    /// The same, with the part's input.
+    fn feed_normed(&self, x: &Tensor, input: &Tensor, stop: &dyn Fn() -> bool) -> Result<Tensor> {
+        let result = self.mlp(input, stop)?;
+        x + self.scaled(normed(&self.mlp_norms[1], &result)?)?
     }
 
     fn mlp(&self, x: &Tensor, stop: &dyn Fn() -> bool) -> Result<Tensor> {

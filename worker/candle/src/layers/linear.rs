@@ -1,6 +1,6 @@
 //! A projection: `y = f x Wᵀ + b`. Knows one matrix.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use crate::error::ModelError;
 use crate::layers::named_weights::NamedWeights;
@@ -43,6 +43,15 @@ impl Linear {
             Bias::Without => None,
         };
         Ok(Self { weight, order, factor, bias })
+    }
+
+    /// The same for inputs and outputs in f32.
+    pub(crate) fn in_f32(self) -> Result<Self> {
+        let weight = match self.weight {
+            Matrix::Tensor(weight) => Matrix::Tensor(weight.to_dtype(DType::F32)?),
+            stored => stored,
+        };
+        Ok(Self { weight, bias: self.bias.map(|bias| bias.to_dtype(DType::F32)).transpose()?, ..self })
     }
 
     /// `[rows, in]` → `[rows, out]`.

@@ -3,6 +3,7 @@
 
 use candle_core::{Result, Tensor};
 
+use crate::device::kernels;
 use crate::error::ModelError;
 use crate::layers::named_weights::NamedWeights;
 use crate::spec::{NormKind, NormSpec};
@@ -39,6 +40,18 @@ impl Norm {
             Self::Rms(norm) => norm.forward(x),
             Self::Layer(norm) => norm.forward(x),
         }
+    }
+
+    /// The sum of two tensors `[rows, width]`, and its norm.
+    pub(crate) fn of_sum(&self, x: &Tensor, y: &Tensor) -> Result<(Tensor, Tensor)> {
+        if let Self::Rms(RmsNorm { weight, eps }) = self
+            && let Some(both) = kernels::add_norm(x, y, weight, *eps)?
+        {
+            return Ok(both);
+        }
+        let sum = (x + y)?;
+        let normed = self.forward(&sum)?;
+        Ok((sum, normed))
     }
 }
 

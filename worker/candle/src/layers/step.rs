@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::layers::kv::KvHome;
+use crate::layers::kv_shape::KvHome;
 use crate::layers::norm::RmsNorm;
 use crate::layers::rope::{Angles, Position, Rope};
 use crate::spec::{DecoderSpec, Mixer};
@@ -64,7 +64,7 @@ pub(crate) struct ScoreTile {
     /// Keys that the last row sees, and so the most any row sees.
     pub(crate) keys: usize,
     /// `[rows, keys]` in f32: 0 where a row may look, -∞ behind its own position and before its window. `None` when
-    /// there is nothing to hide.
+    /// there is nothing to hide, and for kernels, which know what a row sees.
     pub(crate) mask: Option<Tensor>,
 }
 
@@ -81,10 +81,11 @@ impl StepContext {
         for &SpanLength { past, new, length } in lengths {
             let first = positions.len();
             positions.extend((past..past + new).map(|at| Position { at, length }));
-            let of_window = |window: &Option<usize>| tiles(past, new, shape.heads, *window, device);
+            let of_window =
+                |window: &Option<usize>| tiles(past, new, shape.heads, *window, (home == KvHome::Tensors, device));
             let tiles = match home {
                 KvHome::Pages => Vec::new(),
-                KvHome::Tensors => shape.windows.iter().map(of_window).collect::<Result<_>>()?,
+                KvHome::Tensors | KvHome::Kernels => shape.windows.iter().map(of_window).collect::<Result<_>>()?,
             };
             spans.push(SequenceSpan { rows: first..first + new, past, tiles });
         }
@@ -137,14 +138,20 @@ impl StepShape {
     }
 }
 
-fn tiles(past: usize, new: usize, heads: usize, window: Option<usize>, device: &Device) -> Result<Vec<ScoreTile>> {
+fn tiles(
+    past: usize,
+    new: usize,
+    heads: usize,
+    window: Option<usize>,
+    (masked, device): (bool, &Device),
+) -> Result<Vec<ScoreTile>> {
     let height = (LARGEST_SCORES / (heads * (past + new)).max(1)).clamp(1, new.max(1));
     (0..new)
         .step_by(height)
         .map(|first| {
             let rows = first..(first + height).min(new);
             let keys = past + rows.end;
-            let hides = rows.len() > 1 || window.is_some_and(|window| window < keys);
+            let hides = masked && (rows.len() > 1 || window.is_some_and(|window| window < keys));
             let mask = hides.then(|| mask(past, rows.clone(), window, device)).transpose()?;
             Ok(ScoreTile { rows, keys, mask })
         })
@@ -168,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_row_sees_its_past_and_itself() {
-        let tiles = tiles(2, 3, 4, None, &Device::Cpu).unwrap();
+        let tiles = tiles(2, 3, 4, None, (true, &Device::Cpu)).unwrap();
         assert_eq!(tiles.len(), 1);
         let mask = tiles[0].mask.as_ref().unwrap().to_vec2::<f32>().unwrap();
         let seen: Vec<usize> = mask.iter().map(|row| row.iter().filter(|cell| **cell == 0.0).count()).collect();
@@ -177,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_window_hides_what_is_before_it() {
-        let tiles = tiles(2, 3, 4, Some(2), &Device::Cpu).unwrap();
+        let tiles = tiles(2, 3, 4, Some(2), (true, &Device::Cpu)).unwrap();
         let mask = tiles[0].mask.as_ref().unwrap().to_vec2::<f32>().unwrap();
         let first: Vec<Option<usize>> = mask.iter().map(|row| row.iter().position(|cell| *cell == 0.0)).collect();
         assert_eq!(first, [Some(1), Some(2), Some(3)]);
@@ -185,14 +192,14 @@ mod tests {
 
     #[test]
     fn one_token_needs_no_mask() {
-        let tiles = tiles(100, 1, 4, None, &Device::Cpu).unwrap();
+        let tiles = tiles(100, 1, 4, None, (true, &Device::Cpu)).unwrap();
         assert!(tiles.len() == 1 && tiles[0].mask.is_none() && tiles[0].keys == 101);
     }
 
     #[test]
     fn long_pieces_go_in_tiles_that_cover_them_once() {
         let (past, new, heads) = (3_000, 1_000, 32);
-        let tiles = tiles(past, new, heads, None, &Device::Cpu).unwrap();
+        let tiles = tiles(past, new, heads, None, (true, &Device::Cpu)).unwrap();
         assert!(tiles.len() > 1);
         let mut next = 0;
         for tile in &tiles {

@@ -8,7 +8,8 @@ use crate::decoder::spec_decoder::{DecoderEnds, DecoderLimits, SpecDecoder};
 use crate::decoder::stage::{Stage, Stretch};
 use crate::device;
 use crate::error::ModelError;
-use crate::layers::kv::{self, KvHome};
+use crate::layers::kv;
+use crate::layers::kv_shape::KvHome;
 use crate::layers::layer::Layer;
 use crate::layers::states::{StateLayout, StateLimits};
 use crate::layers::streams::{StreamsBefore, StreamsBehind};
@@ -72,7 +73,7 @@ pub(crate) fn read<'a>(
             Ok(Stage {
                 name: part.place.name.clone(),
                 target: target.clone(),
-                home: KvHome::of(&target.device),
+                home: KvHome::of(target, &spec),
                 layers: part.layers.clone(),
                 stretch,
                 weight_bytes: reader.bytes() - before + slots,

@@ -9,6 +9,8 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use model_boss_kernels::MatrixLayout;
 use model_boss_weights::gguf::TensorType;
 
+use crate::device;
+
 /// Elements of memory after the last row, because kernels read whole tiles.
 const BEHIND: u64 = 512;
 
@@ -20,6 +22,10 @@ impl DeviceBlocks {
     /// Copies a file's checked bytes to a device.
     pub(crate) fn place(layout: MatrixLayout, bytes: &[u8], device: &Device) -> Result<Self> {
         let Some(kind) = kind(layout.kind) else { bail!("no product for {}", layout.kind) };
+        let [outs, depth] = layout.shape;
+        if let Some(blocks) = device::upload_blocks(bytes, outs * depth, kind, device)? {
+            return Self::over(blocks, layout);
+        }
         // candle casts the bytes to blocks without a copy, which needs an alignment that files do not have.
         let bytes: Cow<'_, [u8]> =
             if bytes.as_ptr().addr().is_multiple_of(8) { bytes.into() } else { bytes.to_vec().into() };

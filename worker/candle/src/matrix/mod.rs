@@ -15,6 +15,7 @@ use candle_core::{Result, Storage, Tensor, bail};
 use model_boss_kernels::{MatrixKernel, ProductInput, WORTH_SHARING};
 use rayon::prelude::*;
 
+use crate::device::kernels;
 use blocks::DeviceBlocks;
 use target::WeightTarget;
 use tensor_products::{ByKernel, RowsByRows, contiguous};
@@ -37,7 +38,10 @@ impl Matrix {
             Self::Tensor(weight) if x.device().is_cpu() => x.apply_op2_no_bwd(weight, &RowsByRows),
             // Weights in their stored form may have another type than the activations.
             Self::Tensor(weight) if weight.dtype() != x.dtype() => x.matmul(&weight.to_dtype(x.dtype())?.t()?),
-            Self::Tensor(weight) => x.matmul(&weight.t()?),
+            Self::Tensor(weight) => match kernels::products(x, &[weight])?.and_then(|mut products| products.pop()) {
+                Some(product) => Ok(product),
+                None => x.matmul(&weight.t()?),
+            },
             Self::Blocks(blocks) => blocks.product(x),
             Self::Stored(kernel) => x.apply_op1_no_bwd(&ByKernel(kernel.as_ref())),
         }
@@ -45,6 +49,16 @@ impl Matrix {
 
     /// The products `x Wᵀ` for several matrices. Each result equals that of [`Self::product`], to the bit.
     pub(crate) fn products<const N: usize>(x: &Tensor, matrices: [&Self; N]) -> Result<[Tensor; N]> {
+        let tensors = matrices.iter().filter_map(|matrix| match matrix {
+            Self::Tensor(weight) => Some(weight),
+            _ => None,
+        });
+        let tensors: Vec<&Tensor> = tensors.collect();
+        if tensors.len() == N
+            && let Some(products) = kernels::products(x, &tensors)?
+        {
+            return all_of(products);
+        }
         let kernels = matrices.iter().filter_map(|matrix| match matrix {
             Self::Stored(kernel) => Some(kernel.as_ref()),
             _ => None,
@@ -55,10 +69,7 @@ impl Matrix {
         } else {
             matrices.iter().map(|matrix| matrix.product(x)).collect::<Result<_>>()?
         };
-        match <[Tensor; N]>::try_from(products) {
-            Ok(products) => Ok(products),
-            Err(products) => bail!("{N} matrices gave {} products", products.len()),
-        }
+        all_of(products)
     }
 
     /// The rows with these numbers, `[numbers, in]`, in the target's type and on its device.
@@ -74,6 +85,13 @@ impl Matrix {
                 Tensor::from_vec(values, (numbers.len(), width), device)
             }
         }
+    }
+}
+
+fn all_of<const N: usize>(products: Vec<Tensor>) -> Result<[Tensor; N]> {
+    match <[Tensor; N]>::try_from(products) {
+        Ok(products) => Ok(products),
+        Err(products) => bail!("{N} matrices gave {} products", products.len()),
     }
 }
 

@@ -11,6 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use model_boss_engine::DecoderError;
 use model_boss_kernels::{MatrixLayout, floats_are_finite};
 use model_boss_weights::gguf::dequantise;
+use rayon::prelude::*;
 
 use crate::device;
 use crate::error::ModelError;
@@ -21,6 +22,9 @@ use crate::matrix::blocks::DeviceBlocks;
 use crate::matrix::target::{WeightTarget, dtype_of};
 use crate::read::arena::Room;
 use crate::read::direct::{Arrived, Intake};
+
+/// Bytes of floats that one core checks at a time.
+const CHECKED_AT_ONCE: usize = 1 << 20;
 
 /// The reader of a model's tensors, one after another.
 pub(crate) struct WeightReader<'a> {
@@ -129,11 +133,11 @@ impl NamedWeights for WeightReader<'_> {
         let WeightTarget { device, dtype, .. } = self.target;
         let not_finite = || self.bad(name, "holds NaN or infinity".to_owned());
         let placed = if dtype_of(stored.kind) == Some(*dtype) && *dtype != DType::F32 {
-            let finite = floats_are_finite(stored.kind, &bytes);
-            if !finite {
+            // Pieces of whole elements.
+            if !bytes.par_chunks(CHECKED_AT_ONCE).all(|piece| floats_are_finite(stored.kind, piece)) {
                 return Err(not_finite());
             }
-            Tensor::from_raw_buffer(&bytes, *dtype, stored.shape.as_slice(), device)
+            device::upload(&bytes, *dtype, &stored.shape, device)
         } else {
             let mut values = vec![0.0; stored.shape.iter().product()];
             dequantise(stored.kind, &bytes, &mut values).map_err(|error| self.bad(name, error.to_string()))?;

@@ -1,5 +1,6 @@
 //! The stub for NVIDIA GPUs in a build without CUDA. Of its functions, only [`open`] is ever called.
 
+use candle_core::quantized::{GgmlDType, QStorage};
 use candle_core::{Device, Error, Result, Tensor};
 use model_boss_engine::DecoderError;
 
@@ -19,6 +20,19 @@ pub(crate) fn trim(_device: &Device) {}
 
 pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
     x.to_device(to)
+}
+
+pub(crate) fn upload(_bytes: &[u8], _to: &Tensor) -> Result<bool> {
+    Ok(false)
+}
+
+pub(crate) fn upload_blocks(
+    _bytes: &[u8],
+    _elements: usize,
+    _kind: GgmlDType,
+    _to: &Device,
+) -> Result<Option<QStorage>> {
+    Ok(None)
 }
 
 pub(crate) fn failure(_error: &Error) -> Option<DecoderError> {

@@ -4,17 +4,31 @@
 #[cfg(not(feature = "cuda"))]
 mod absent;
 #[cfg(feature = "cuda")]
+mod arguments;
+#[cfg(feature = "cuda")]
 mod device;
 #[cfg(feature = "cuda")]
 mod failure;
 #[cfg(feature = "cuda")]
+pub(crate) mod kernels;
+#[cfg(feature = "cuda")]
+mod pinned;
+#[cfg(feature = "cuda")]
 mod pool;
+#[cfg(feature = "cuda")]
+mod upload;
 
 #[cfg(not(feature = "cuda"))]
-pub(crate) use absent::{failure, free_memory, hand_on, has_bf16, open, trim};
+#[path = "no_kernels.rs"]
+pub(crate) mod kernels;
+
+#[cfg(not(feature = "cuda"))]
+pub(crate) use absent::{failure, free_memory, hand_on, has_bf16, open, trim, upload, upload_blocks};
 #[cfg(feature = "cuda")]
 pub(crate) use {
     device::{free_memory, hand_on, has_bf16, open},
     failure::failure,
+    pinned::{NotPinned, pinned},
     pool::trim,
+    upload::{upload, upload_blocks},
 };

@@ -14,7 +14,7 @@ use crate::convert::synthetic::Synthetic;
 use crate::decoder::spec_decoder::{DecoderEnds, DecoderLimits, SpecDecoder};
 use crate::decoder::stage::Stage;
 use crate::files::ModelFiles;
-use crate::layers::kv::KvHome;
+use crate::layers::kv_shape::KvHome;
 use crate::layers::states::StateLimits;
 use crate::load::load;
 use crate::plan::checked_model::CheckedModel;
@@ -142,7 +142,7 @@ fn streamed(
     let stage = Stage {
         name: DeviceId::Cpu,
         target: part.place.target.clone(),
-        home: KvHome::of(&part.place.target.device),
+        home: KvHome::of(&part.place.target, &spec),
         layers: part.layers.clone(),
         stretch: opened.stretch,
         weight_bytes: reader.bytes() + opened.slot_bytes,

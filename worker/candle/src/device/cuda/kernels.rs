@@ -1,0 +1,489 @@
+//! This project's own kernels: operations of a decoder that a GPU's library has only as many small ones. Each function
+//! is one launch, or two where keys are split. Shapes and formulas are beside the kernels, in the folder `kernels`.
+
+use std::ops::Range;
+
+use candle_core::cuda_backend::cudarc::driver::sys::CUfunction_attribute;
+use candle_core::cuda_backend::cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use candle_core::cuda_backend::{CudaDevice, CudaError};
+use candle_core::{DType, Device, Result, Shape, Storage, Tensor, bail};
+use half::{bf16, f16};
+use model_boss_engine::BLOCK_TOKENS;
+
+use super::arguments::{AddNorm, AttendPiece, AttendRows, MultiplyRows, PlaceRows, SiluGate, SoftenRows};
+use crate::device::rows::{AttendedHeads, NewRows, StepTables};
+
+/// The kernels of each type, as text that the driver translates when a type is first used.
+const TEXTS: [(&str, &str); 3] = [
+    ("f32", include_str!(concat!(env!("OUT_DIR"), "/rows_f32.ptx"))),
+    ("f16", include_str!(concat!(env!("OUT_DIR"), "/rows_f16.ptx"))),
+    ("bf16", include_str!(concat!(env!("OUT_DIR"), "/rows_bf16.ptx"))),
+];
+
+/// As in `kernels/*.cuh`.
+const WARP: u32 = 32;
+const PLACE_WARPS: u32 = 4;
+const ATTEND_WARPS: usize = 8;
+const SPLIT: usize = ATTEND_WARPS * BLOCK_TOKENS;
+const SUMS_OF_LANE: usize = 32;
+const PIECE_WARPS: u32 = 4;
+const PIECE_ROWS: usize = 64;
+const PIECE_KEYS: usize = 64;
+const PIECE_BEHIND: usize = 8;
+const PIECE_SIDE: usize = 16;
+const SOFTEN_THREADS: u32 = 256;
+const ADD_NORM_THREADS: u32 = 256;
+const GATE_THREADS: u32 = 256;
+pub(super) const MATRICES: usize = 3;
+const OUTS_OF_BLOCK: usize = 8;
+/// The greatest widths of a value that kernels are made for.
+const WIDTHS: [usize; 4] = [64, 128, 256, 512];
+const WIDTHS_OF_PIECES: [usize; 3] = [64, 128, 256];
+/// Rows that a product by [`products`] has at most. With more, each weight's arithmetic costs more than its read.
+const MOST_ROWS: usize = 4;
+/// Shared memory that every kernel may use without asking, and that a kernel of pieces may ask for on every GPU of
+/// compute capability 8.0 on.
+const SHARED_BYTES: usize = 48 << 10;
+const MOST_SHARED_BYTES: usize = 99 << 10;
+
+/// Whether the kernels serve attention of this shape, with keys and values of the type that the device computes in.
+pub(crate) fn serve(device: &Device, head_dim: usize, value_dim: usize) -> bool {
+    let shared =
+        WIDTHS.iter().find(|width| value_dim <= **width).map(|width| shared_of_attend(head_dim, value_dim, *width));
+    device.is_cuda() && shared.is_some_and(|bytes| bytes <= SHARED_BYTES)
+}
+
+/// Puts new keys and values into the caches, `[kv_heads, room, width]` each, and returns the queries `[rows, heads,
+/// head_dim]`, scaled.
+pub(crate) fn place(
+    new: &NewRows<'_>,
+    shape: &AttendedHeads,
+    (keys, values): (&Tensor, &Tensor),
+    tables: &StepTables,
+) -> Result<Tensor> {
+    let gpu = Gpu::of(new.query)?;
+    let AttendedHeads { heads, kv_heads, head_dim, value_dim, .. } = *shape;
+    let rows = new.query.dim(0)?;
+    let query = gpu.empty((rows, heads, head_dim), new.query.dtype())?;
+    let optional = |x: Option<&Tensor>| x.map_or(Ok(0), address);
+    let (norms, angles) = (new.norms, new.angles);
+    let arguments = PlaceRows {
+        query: address(new.query)?,
+        key: address(new.key)?,
+        value: optional(new.value)?,
+        query_norm: optional(norms.map(|norms| norms.query.0))?,
+        key_norm: optional(norms.map(|norms| norms.key.0))?,
+        cos: optional(angles.map(|angles| angles.cos))?,
+        sin: optional(angles.map(|angles| angles.sin))?,
+        places: tables.places()?,
+        query_out: address(&query)?,
+        keys: address(keys)?,
+        values: address(values)?,
+        query_eps: norms.map_or(0.0, |norms| norms.query.1),
+        key_eps: norms.map_or(0.0, |norms| norms.key.1),
+        scale: shape.scale,
+        heads: int(heads)?,
+        kv_heads: int(kv_heads)?,
+        head_dim: int(head_dim)?,
+        value_dim: int(value_dim)?,
+        planes: angles.map_or(Ok(0), |angles| angles.cos.dim(1).and_then(int))?,
+        first: int(angles.map_or(0, |angles| angles.first))?,
+        halves: angles.is_some_and(|angles| angles.halves).into(),
+        norm_behind: norms.is_some_and(|norms| norms.behind_rotation).into(),
+        room: int(keys.dim(1)?)?,
+    };
+    let items = heads + kv_heads * (1 + usize::from(new.value.is_some()));
+    let config = LaunchConfig {
+        grid_dim: (rows as u32, items.div_ceil(PLACE_WARPS as usize) as u32, 1),
+        block_dim: (PLACE_WARPS * WARP, 1, 1),
+        shared_mem_bytes: PLACE_WARPS * (head_dim * size_of::<f32>()) as u32,
+    };
+    gpu.launch("place_rows", new.query, "", config, &arguments)?;
+    Ok(query)
+}
+
+/// A result of attention that is not written yet: `[rows, heads * value_dim]`.
+pub(crate) fn unwritten(query: &Tensor, shape: &AttendedHeads) -> Result<Tensor> {
+    Gpu::of(query)?.empty((query.dim(0)?, shape.heads * shape.value_dim), query.dtype())
+}
+
+/// Attention of the rows that the tables let see something, `[rows, heads, head_dim]`, to their places in `out`.
+pub(crate) fn attend(
+    query: &Tensor,
+    shape: &AttendedHeads,
+    (keys, values): (&Tensor, &Tensor),
+    tables: &StepTables,
+    sinks: Option<&Tensor>,
+    out: &Tensor,
+) -> Result<()> {
+    let gpu = Gpu::of(query)?;
+    let AttendedHeads { heads, kv_heads, head_dim, value_dim, .. } = *shape;
+    let Some(width) = WIDTHS.iter().find(|width| value_dim <= **width) else {
+        bail!("no kernel for values of {value_dim} elements")
+    };
+    let rows = query.dim(0)?;
+    let splits = tables.most_seen.div_ceil(SPLIT).max(1);
+    let partial = match splits {
+        1 => None,
+        _ => Some(gpu.empty((rows, heads, splits, 2 + value_dim), DType::F32)?),
+    };
+    let arguments = AttendRows {
+        query: address(query)?,
+        keys: address(keys)?,
+        values: address(values)?,
+        sequence: tables.sequences()?,
+        seen: tables.seen()?,
+        blocks: tables.blocks()?,
+        sinks: sinks.map_or(Ok(0), address)?,
+        out: address(out)?,
+        partial: partial.as_ref().map_or(Ok(0), address)?,
+        softcap: shape.softcap,
+        heads: int(heads)?,
+        kv_heads: int(kv_heads)?,
+        head_dim: int(head_dim)?,
+        value_dim: int(value_dim)?,
+        value_stride: int(values.dim(2)?)?,
+        room: int(keys.dim(1)?)?,
+        table: int(tables.table)?,
+        window: int(shape.window)?,
+        splits: int(splits)?,
+    };
+    let parts = (heads / kv_heads.max(1)).div_ceil(heads_together(*width));
+    let config = LaunchConfig {
+        grid_dim: (rows as u32, (kv_heads * parts) as u32, splits as u32),
+        block_dim: (ATTEND_WARPS as u32 * WARP, 1, 1),
+        shared_mem_bytes: shared_of_attend(head_dim, value_dim, *width) as u32,
+    };
+    gpu.launch("attend_rows", query, &format!("_{width}"), config, &arguments)?;
+    if partial.is_some() {
+        let config =
+            LaunchConfig { grid_dim: (rows as u32, heads as u32, 1), block_dim: (4 * WARP, 1, 1), shared_mem_bytes: 0 };
+        gpu.launch("join_splits", query, "", config, &arguments)?;
+    }
+    Ok(())
+}
+
+/// Attention of a piece of a prompt to its places in `out`, on tensor cores; false where the kernel does not serve its
+/// shape. The piece is that of the sequence with this number, and has these rows of the step.
+pub(crate) fn attend_piece(
+    query: &Tensor,
+    shape: &AttendedHeads,
+    (keys, values): (&Tensor, &Tensor),
+    (tables, sequence): (&StepTables, usize),
+    (rows, past): (Range<usize>, usize),
+    sinks: Option<&Tensor>,
+    out: &Tensor,
+) -> Result<bool> {
+    let AttendedHeads { heads, kv_heads, head_dim, value_dim, .. } = *shape;
+    let width = WIDTHS_OF_PIECES.iter().find(|width| value_dim <= **width);
+    let narrow = matches!(query.dtype(), DType::F16 | DType::BF16);
+    let whole = head_dim.is_multiple_of(PIECE_SIDE) && value_dim.is_multiple_of(PIECE_SIDE);
+    let wide = head_dim.max(value_dim) + PIECE_BEHIND;
+    let cells = PIECE_ROWS * (head_dim + PIECE_BEHIND) + PIECE_KEYS * wide + PIECE_ROWS * (PIECE_KEYS + PIECE_BEHIND);
+    let shared = cells * size_of::<u16>() + PIECE_ROWS * (PIECE_KEYS + 4) * size_of::<f32>();
+    let (Some(width), true, true, true) = (width, narrow, whole, shared <= MOST_SHARED_BYTES) else { return Ok(false) };
+    let value_stride = values.dim(2)?;
+    let arguments = AttendPiece {
+        query: address(query)?,
+        keys: address(keys)?,
+        values: address(values)?,
+        blocks: tables.blocks()? + (sequence * tables.table * size_of::<u32>()) as u64,
+        sinks: sinks.map_or(Ok(0), address)?,
+        out: address(out)?,
+        softcap: shape.softcap,
+        heads: int(heads)?,
+        kv_heads: int(kv_heads)?,
+        head_dim: int(head_dim)?,
+        value_dim: int(value_dim)?,
+        value_stride: int(value_stride)?,
+        room: int(keys.dim(1)?)?,
+        window: int(shape.window)?,
+        first_row: int(rows.start)?,
+        rows: int(rows.len())?,
+        past: int(past)?,
+    };
+    let config = LaunchConfig {
+        grid_dim: (rows.len().div_ceil(PIECE_ROWS) as u32, heads as u32, 1),
+        block_dim: (PIECE_WARPS * WARP, 1, 1),
+        shared_mem_bytes: shared as u32,
+    };
+    Gpu::of(query)?.launch("attend_piece", query, &format!("_{width}"), config, &arguments)?;
+    Ok(true)
+}
+
+/// Softmax of scores `[heads, rows, keys]` in place, of rows behind `past` tokens.
+pub(crate) fn soften(
+    scores: &Tensor,
+    rows: usize,
+    past: usize,
+    shape: &AttendedHeads,
+    sinks: Option<&Tensor>,
+) -> Result<()> {
+    let keys = scores.dim(candle_core::D::Minus1)?;
+    let arguments = SoftenRows {
+        scores: address(scores)?,
+        sinks: sinks.map_or(Ok(0), address)?,
+        softcap: shape.softcap,
+        rows: int(rows)?,
+        keys: int(keys)?,
+        past: int(past)?,
+        window: int(shape.window)?,
+    };
+    let config = LaunchConfig {
+        grid_dim: ((scores.elem_count() / keys.max(1)) as u32, 1, 1),
+        block_dim: (SOFTEN_THREADS, 1, 1),
+        shared_mem_bytes: WARP * size_of::<f32>() as u32,
+    };
+    Gpu::of(scores)?.launch("soften_rows", scores, "", config, &arguments)
+}
+
+/// The products `x Wᵀ` of few rows with matrices of their type, in one launch; none where the kernel has no use.
+pub(crate) fn products(x: &Tensor, weights: &[&Tensor]) -> Result<Option<Vec<Tensor>>> {
+    let (rows, depth) = x.dims2()?;
+    let numbers_together = 16 / x.dtype().size_in_bytes().max(1);
+    // A pair of outputs belongs to one matrix.
+    let fits = |(at, weight): (usize, &&Tensor)| {
+        let whole = at + 1 == weights.len() || weight.dim(0).is_ok_and(|outs| outs.is_multiple_of(2));
+        weight.dtype() == x.dtype() && weight.is_contiguous() && whole
+    };
+    let few = (1..=MOST_ROWS).contains(&rows) && (1..=MATRICES).contains(&weights.len());
+    if !few
+        || !x.device().is_cuda()
+        || type_name(x.dtype()).is_none()
+        || !depth.is_multiple_of(numbers_together)
+        || !weights.iter().enumerate().all(fits)
+    {
+        return Ok(None);
+    }
+    let gpu = Gpu::of(x)?;
+    let x = x.contiguous()?;
+    let mut arguments = MultiplyRows {
+        x: address(&x)?,
+        weights: [0; MATRICES],
+        results: [0; MATRICES],
+        outs: [0; MATRICES],
+        depth: int(depth)?,
+        rows: int(rows)?,
+    };
+    let (mut results, mut outs) = (Vec::with_capacity(weights.len()), 0);
+    for (at, weight) in weights.iter().enumerate() {
+        let of_weight = weight.dim(0)?;
+        let result = gpu.empty((rows, of_weight), x.dtype())?;
+        (arguments.weights[at], arguments.results[at]) = (address(weight)?, address(&result)?);
+        arguments.outs[at] = int(of_weight)?;
+        outs += of_weight;
+        results.push(result);
+    }
+    if !(arguments.x | arguments.weights.iter().fold(0, |all, at| all | at)).is_multiple_of(16) {
+        return Ok(None);
+    }
+    let config = LaunchConfig {
+        grid_dim: (outs.div_ceil(OUTS_OF_BLOCK) as u32, 1, 1),
+        block_dim: (4 * WARP, 1, 1),
+        shared_mem_bytes: 0,
+    };
+    gpu.launch("multiply", &x, &format!("_{}", rows.next_power_of_two()), config, &arguments)?;
+    Ok(Some(results))
+}
+
+/// `x + y`, and its root-mean-square norm: `[rows, width]` each.
+pub(crate) fn add_norm(x: &Tensor, y: &Tensor, weight: &Tensor, eps: f32) -> Result<Option<(Tensor, Tensor)>> {
+    let (rows, width) = x.dims2()?;
+    let shared = (WARP as usize + width) * size_of::<f32>();
+    let alike = [y, weight].iter().all(|other| other.dtype() == x.dtype());
+    if !x.device().is_cuda() || type_name(x.dtype()).is_none() || shared > SHARED_BYTES || !alike {
+        return Ok(None);
+    }
+    let gpu = Gpu::of(x)?;
+    let (x, y) = (x.contiguous()?, y.contiguous()?);
+    let [sum, normed] = [gpu.empty((rows, width), x.dtype())?, gpu.empty((rows, width), x.dtype())?];
+    let arguments = AddNorm {
+        x: address(&x)?,
+        y: address(&y)?,
+        weight: address(weight)?,
+        sum: address(&sum)?,
+        normed: address(&normed)?,
+        eps,
+        width: int(width)?,
+    };
+    let config = LaunchConfig {
+        grid_dim: (rows as u32, 1, 1),
+        block_dim: (ADD_NORM_THREADS, 1, 1),
+        shared_mem_bytes: shared as u32,
+    };
+    gpu.launch("add_norm", &x, "", config, &arguments)?;
+    Ok(Some((sum, normed)))
+}
+
+/// `silu(gate) * up`, element by element. With a bound and a slope it is gpt-oss' form.
+pub(crate) fn silu_gate(gate: &Tensor, up: &Tensor, clamped: Option<(f32, f32)>) -> Result<Option<Tensor>> {
+    let alike = gate.dtype() == up.dtype() && gate.shape() == up.shape();
+    if !gate.device().is_cuda() || type_name(gate.dtype()).is_none() || !alike {
+        return Ok(None);
+    }
+    let gpu = Gpu::of(gate)?;
+    let (gate, up) = (gate.contiguous()?, up.contiguous()?);
+    let out = gpu.empty(gate.shape(), gate.dtype())?;
+    let count = gate.elem_count();
+    let (limit, slope) = clamped.unwrap_or_default();
+    let (gate_at, up_at, out_at, of) = (address(&gate)?, address(&up)?, address(&out)?, i64::from(int(count)?));
+    let arguments = SiluGate { gate: gate_at, up: up_at, out: out_at, count: of, limit, slope };
+    let config = LaunchConfig {
+        grid_dim: (count.div_ceil(GATE_THREADS as usize) as u32, 1, 1),
+        block_dim: (GATE_THREADS, 1, 1),
+        shared_mem_bytes: 0,
+    };
+    gpu.launch("silu_gate", &gate, "", config, &arguments)?;
+    Ok(Some(out))
+}
+
+impl StepTables {
+    fn at(&self, first: usize) -> Result<u64> {
+        Ok(address(&self.numbers)? + (first * size_of::<u32>()) as u64)
+    }
+
+    fn places(&self) -> Result<u64> {
+        self.at(0)
+    }
+
+    fn sequences(&self) -> Result<u64> {
+        self.at(self.rows)
+    }
+
+    fn seen(&self) -> Result<u64> {
+        self.at(2 * self.rows)
+    }
+
+    fn blocks(&self) -> Result<u64> {
+        self.at(3 * self.rows)
+    }
+}
+
+/// Query heads that a block of threads serves, with values of at most this width.
+fn heads_together(width: usize) -> usize {
+    (SUMS_OF_LANE * WARP as usize / width).min(8)
+}
+
+fn shared_of_attend(head_dim: usize, value_dim: usize, width: usize) -> usize {
+    let heads = heads_together(width);
+    let weights = heads * head_dim + ATTEND_WARPS * heads * WARP as usize;
+    (weights.max(ATTEND_WARPS * heads * value_dim) + 2 * ATTEND_WARPS * heads) * size_of::<f32>()
+}
+
+/// The device of a tensor.
+struct Gpu<'a> {
+    device: &'a Device,
+    cuda: &'a CudaDevice,
+}
+
+impl<'a> Gpu<'a> {
+    fn of(x: &'a Tensor) -> Result<Self> {
+        Ok(Self { device: x.device(), cuda: x.device().as_cuda_device()? })
+    }
+
+    /// Memory that the next launch writes.
+    fn empty(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        // SAFETY: numbers of any bits are numbers, and the kernel that gets the address writes all that are read.
+        #[allow(unsafe_code)]
+        unsafe {
+            Tensor::empty(shape, dtype, self.device)
+        }
+    }
+
+    /// Launches the kernel of this name for the type of `x`.
+    fn launch<A: DeviceRepr>(
+        &self,
+        kernel: &str,
+        x: &Tensor,
+        form: &str,
+        config: LaunchConfig,
+        arguments: &A,
+    ) -> Result<()> {
+        let (across, down, deep) = config.grid_dim;
+        if [across, down, deep].contains(&0) {
+            return Ok(());
+        }
+        let of = type_name(x.dtype());
+        let Some((_, text)) = TEXTS.iter().find(|(name, _)| Some(*name) == of) else {
+            bail!("no kernels for {:?}", x.dtype())
+        };
+        let (name, module) = (format!("{kernel}_{}{form}", of.unwrap_or_default()), of.unwrap_or_default());
+        let function = self.cuda.get_or_load_custom_func(&name, module, text)?;
+        if config.shared_mem_bytes as usize > SHARED_BYTES {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            function.set_attribute(attribute, config.shared_mem_bytes as i32).map_err(CudaError::from)?;
+        }
+        let mut builder = function.builder();
+        builder.arg(arguments);
+        // SAFETY: the kernel of this name takes this struct. Its addresses are of tensors with the shapes that the
+        // struct names, on this device. Frees and other kernels follow on the same stream.
+        #[allow(unsafe_code)]
+        unsafe { builder.launch(config) }.map_err(CudaError::from)?;
+        Ok(())
+    }
+}
+
+/// The address of a contiguous tensor's first element.
+pub(super) fn address(x: &Tensor) -> Result<u64> {
+    let (storage, layout) = x.storage_and_layout();
+    let (Storage::Cuda(cuda), Some((first, _))) = (&*storage, layout.contiguous_offsets()) else {
+        bail!("a kernel needs contiguous tensors of a GPU");
+    };
+    let stream = cuda.device.cuda_stream();
+    let base = match x.dtype() {
+        DType::F32 => cuda.as_cuda_slice::<f32>()?.device_ptr(&stream).0,
+        DType::F16 => cuda.as_cuda_slice::<f16>()?.device_ptr(&stream).0,
+        DType::BF16 => cuda.as_cuda_slice::<bf16>()?.device_ptr(&stream).0,
+        DType::U32 => cuda.as_cuda_slice::<u32>()?.device_ptr(&stream).0,
+        other => bail!("no kernel for {other:?}"),
+    };
+    Ok(base + (first * x.dtype().size_in_bytes()) as u64)
+}
+
+/// A type as the names of kernels have it; none without kernels.
+fn type_name(dtype: DType) -> Option<&'static str> {
+    match dtype {
+        DType::F32 => Some("f32"),
+        DType::F16 => Some("f16"),
+        DType::BF16 => Some("bf16"),
+        _ => None,
+    }
+}
+
+fn int(number: usize) -> Result<i32> {
+    i32::try_from(number).map_err(candle_core::Error::wrap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of the arguments of the kernel of this name, in the compiler's text.
+    fn bytes_of(text: &str, kernel: &str) -> Option<usize> {
+        let (_, entry) = text.split_once(&format!(".entry {kernel}("))?;
+        let (_, size) = entry.split_once("_param_0[")?;
+        size.split_once(']')?.0.parse().ok()
+    }
+
+    #[test]
+    fn gp_2_every_kernel_has_its_name_and_the_arguments_that_it_is_given() {
+        for (of, text) in TEXTS {
+            let check = |kernel: &str, form: &str, bytes: usize| {
+                let name = format!("{kernel}_{of}{form}");
+                assert_eq!(bytes_of(text, &name), Some(bytes), "{name}");
+            };
+            check("place_rows", "", size_of::<PlaceRows>());
+            check("join_splits", "", size_of::<AttendRows>());
+            check("soften_rows", "", size_of::<SoftenRows>());
+            check("add_norm", "", size_of::<AddNorm>());
+            check("silu_gate", "", size_of::<SiluGate>());
+            for rows in 1..=MOST_ROWS {
+                check("multiply", &format!("_{}", rows.next_power_of_two()), size_of::<MultiplyRows>());
+            }
+            WIDTHS.iter().for_each(|width| check("attend_rows", &format!("_{width}"), size_of::<AttendRows>()));
+            for width in WIDTHS_OF_PIECES.iter().filter(|_| of != "f32") {
+                check("attend_piece", &format!("_{width}"), size_of::<AttendPiece>());
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+// A GPU's threads on the host, so that kernels can be tested without one: each thread of a block is a context of its own, and they
+// run in an order that changes with a seed. A barrier that is missing therefore gives wrong numbers with some seed.
+#pragma once
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <vector>
+
+using std::max;
+using std::min;
+
+#define __device__
+#define __global__
+#define __launch_bounds__(threads)
+#define SHARED_FLOATS(name) float* name = host::block->shared.data()
+
+struct uint4 {
+    unsigned x, y, z, w;
+};
+struct Index {
+    unsigned x = 0, y = 0, z = 0;
+};
+inline Index threadIdx, blockIdx, blockDim, gridDim;
+
+struct __half {
+    _Float16 value;
+};
+inline float __half2float(__half x) { return (float)x.value; }
+inline __half __float2half(float x) { return {(_Float16)x}; }
+
+struct __nv_bfloat16 {
+    uint16_t bits;
+};
+inline float __bfloat162float(__nv_bfloat16 x) {
+    const uint32_t bits = (uint32_t)x.bits << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+inline __nv_bfloat16 __float2bfloat16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return {(uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
+}
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+
+namespace host {
+
+constexpr int WARP = 32;
+constexpr size_t STACK = 64 << 10;
+
+struct Meeting {
+    int waiting = 0, alive = 0, round = 0;
+    void leave() {
+        alive--;
+        open_if_all();
+    }
+    void open_if_all() {
+        if (waiting == alive) {
+            waiting = 0;
+            round++;
+        }
+    }
+};
+
+struct Block;
+inline Block* block;
+
+struct Block {
+    std::vector<float> shared;
+    std::vector<Meeting> warps;
+    Meeting all;
+    std::vector<float> given;
+    // The operands of the matrix product that each warp is at.
+    std::vector<std::vector<float>> operands;
+    std::vector<ucontext_t> threads;
+    std::vector<std::unique_ptr<char[]>> stacks;
+    std::vector<bool> done;
+    ucontext_t main;
+    int current = 0;
+    std::function<void()> kernel;
+
+    void meet(Meeting& meeting) {
+        const int round = meeting.round;
+        meeting.waiting++;
+        meeting.open_if_all();
+        while (meeting.round == round) swapcontext(&threads[current], &main);
+        threadIdx.x = current;
+    }
+
+    static void start() {
+        Block& own = *block;
+        threadIdx.x = own.current;
+        own.kernel();
+        own.done[own.current] = true;
+        own.all.leave();
+        own.warps[own.current / WARP].leave();
+        swapcontext(&own.threads[own.current], &own.main);
+    }
+
+    void run(int count, std::mt19937& random) {
+        all.alive = count;
+        warps.resize(count / WARP);
+        for (Meeting& warp : warps) warp.alive = WARP;
+        given.resize(count);
+        operands.assign(2 * count / WARP, std::vector<float>(256));
+        threads.resize(count);
+        done.assign(count, false);
+        for (int thread = 0; thread < count; thread++) {
+            stacks.emplace_back(new char[STACK]);
+            getcontext(&threads[thread]);
+            threads[thread].uc_stack = {stacks.back().get(), 0, STACK};
+            threads[thread].uc_link = nullptr;
+            makecontext(&threads[thread], start, 0);
+        }
+        std::vector<int> order(count);
+        for (int at = 0; at < count; at++) order[at] = at;
+        for (bool left = true; left;) {
+            std::shuffle(order.begin(), order.end(), random);
+            left = false;
+            for (int thread : order) {
+                if (done[thread]) continue;
+                left = true;
+                current = thread;
+                threadIdx.x = thread;
+                swapcontext(&main, &threads[thread]);
+            }
+        }
+    }
+};
+
+// Runs a kernel for every block of a grid. Shared memory is full of what is no number, as what a kernel has not written may be.
+template <typename Kernel, typename Arguments>
+void launch(Kernel kernel, Index grid, int threads, int shared_bytes, const Arguments& arguments, unsigned seed) {
+    std::mt19937 random(seed);
+    gridDim = grid;
+    blockDim = {(unsigned)threads, 1, 1};
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                Block own;
+                block = &own;
+                blockIdx = {x, y, z};
+                own.shared.assign(shared_bytes / sizeof(float), NAN);
+                own.kernel = [&] { kernel(arguments); };
+                own.run(threads, random);
+            }
+}
+
+}  // namespace host
+
+namespace nvcuda::wmma {
+// A fragment has its elements spread over the lanes of a warp, in an order of the host's own.
+struct row_major {};
+struct col_major {};
+struct matrix_a {};
+struct matrix_b {};
+struct accumulator {};
+enum layout_t { mem_row_major };
+constexpr int OF_LANE = 8, SIDE = 16;
+template <typename Use, int M, int N, int K, typename T, typename Layout = row_major> struct fragment {
+    float elements[OF_LANE];
+};
+inline int lane() { return host::block->current % host::WARP; }
+template <typename F> void each(F&& f) {
+    for (int at = 0; at < OF_LANE; at++) f(at, (at * host::WARP + lane()) / SIDE, (at * host::WARP + lane()) % SIDE);
+}
+template <typename Use, typename T>
+void load_matrix_sync(fragment<Use, SIDE, SIDE, SIDE, T, row_major>& to, const T* from, int stride);
+template <typename Use, typename T>
+void load_matrix_sync(fragment<Use, SIDE, SIDE, SIDE, T, col_major>& to, const T* from, int stride);
+template <typename F> void fill_fragment(F& to, float x) {
+    each([&](int at, int, int) { to.elements[at] = x; });
+}
+template <typename F> void store_matrix_sync(float* to, const F& from, int stride, layout_t) {
+    each([&](int at, int row, int column) { to[row * stride + column] = from.elements[at]; });
+}
+}  // namespace nvcuda::wmma
+
+#ifdef WITHOUT_BARRIERS
+inline void __syncthreads() {}
+#else
+inline void __syncthreads() { host::block->meet(host::block->all); }
+#endif
+inline void __syncwarp() { host::block->meet(host::block->warps[host::block->current / host::WARP]); }
+inline float __shfl_xor_sync(unsigned, float x, int distance) {
+    host::Block& block = *host::block;
+    const int thread = block.current;
+    block.given[thread] = x;
+    __syncwarp();
+    const float other = block.given[thread ^ distance];
+    __syncwarp();
+    return other;
+}
+
+namespace nvcuda::wmma {
+template <typename Use, typename T>
+void load_matrix_sync(fragment<Use, SIDE, SIDE, SIDE, T, row_major>& to, const T* from, int stride) {
+    each([&](int at, int row, int column) { to.elements[at] = number(from[row * stride + column]); });
+}
+template <typename Use, typename T>
+void load_matrix_sync(fragment<Use, SIDE, SIDE, SIDE, T, col_major>& to, const T* from, int stride) {
+    each([&](int at, int row, int column) { to.elements[at] = number(from[column * stride + row]); });
+}
+template <typename D, typename A, typename B> void mma_sync(D& to, const A& one, const B& other, const D& plus) {
+    const int warp = host::block->current / host::WARP;
+    std::vector<float>&a = host::block->operands[2 * warp], &b = host::block->operands[2 * warp + 1];
+    each([&](int at, int row, int column) { a[row * SIDE + column] = one.elements[at], b[row * SIDE + column] = other.elements[at]; });
+    __syncwarp();
+    each([&](int at, int row, int column) {
+        float sum = plus.elements[at];
+        for (int k = 0; k < SIDE; k++) sum += a[row * SIDE + k] * b[k * SIDE + column];
+        to.elements[at] = sum;
+    });
+    __syncwarp();
+}
+}  // namespace nvcuda::wmma
