@@ -9,7 +9,7 @@ import time
 import traceback
 from pathlib import Path
 
-from . import machine, streaming  # noqa: F401 - its rows register themselves
+from . import families, machine, streaming  # noqa: F401 - their rows register themselves
 from .models import Models
 from .rows import ROWS, Bench
 from .worker import Workers
@@ -20,7 +20,7 @@ def main(description: str) -> int:
     parser.add_argument("folder", type=Path, help="holds model-boss-worker and maybe guide/")
     parser.add_argument("--guide", type=Path, help="the guide model [default: FOLDER/guide, then the repository's]")
     parser.add_argument("--scratch", type=Path, help="where made-up models go, 2.5 GB [default: a temporary folder]")
-    parser.add_argument("--only", default="", help="only rows whose name contains this")
+    parser.add_argument("--only", default="", help="only rows whose name contains one of these, separated by commas")
     parser.add_argument("--json", type=Path, help="where the results go [default: FOLDER/gpu-check.json]")
     options = parser.parse_args()
 
@@ -38,7 +38,7 @@ def main(description: str) -> int:
         bench = Bench(workers, Models(guide.resolve(), scratch), gpu)
         for row in ROWS:
             for device in row.devices:
-                if options.only in row.name:
+                if any(part in row.name for part in options.only.split(",")):
                     results.append(run(row, bench, device))
                     print(line(results[-1]), flush=True)
     finally:

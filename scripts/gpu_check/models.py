@@ -40,10 +40,18 @@ class Models:
         """A Llama of the size of a 1B model, with the guide's small vocabulary: 1.95 GB in bf16, with random weights."""
         folder = self.scratch / "big"
         if not folder.exists():
-            config = self._llama(hidden=2048, layers=16, intermediate=8192, heads=32, kv_heads=8)
+            config = self._big_config()
             shapes = llama_shapes(config)
             self._write(folder, config, shapes, "BF16", lambda name: random_bf16(name, shapes[name]))
         return folder
+
+    def big_layers(self) -> int:
+        """The weights of the large model's layers: each token is multiplied by all of them."""
+        shapes = llama_shapes(self._big_config())
+        return sum(prod(shape) for name, shape in shapes.items() if ".layers." in name)
+
+    def _big_config(self) -> dict:
+        return self._llama(hidden=2048, layers=16, intermediate=8192, heads=32, kv_heads=8)
 
     def too_big(self, for_bytes: int) -> Path:
         """A model of at least this size in bf16. Its file is sparse: it needs no disk space and is refused before it is read."""

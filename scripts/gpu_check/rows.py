@@ -4,15 +4,18 @@ Each row is measured on its devices, "cpu" or "cuda:0", from top to bottom. Rows
 loaded once.
 """
 
+import json
 import random
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import machine
+from . import ceiling, machine
 from .models import Models
 from .worker import Worker, Workers
 
@@ -187,7 +190,13 @@ def big_memory(bench: Bench, device: str) -> Outcome:
 
 @row("1B bf16: decode, 1 stream", GPU)
 def big_decode_1(bench: Bench, device: str) -> Outcome:
-    return decode(bench.workers.serving(bench.models.big(), device), 1)
+    """Beside the rate at which the weights would be read if nothing else took time."""
+    worker = bench.workers.serving(bench.models.big(), device)
+    outcome = decode(worker, 1)
+    ours = statistics.median(outcome.numbers["tokens_per_second"]) * worker.ask("GET", "/stats")["weight_bytes"]
+    most = max(ceiling.own_memory(ceiling.Driver(), bench.gpu.uuid, 1 << 30, 8))
+    value = f"{outcome.value}; {ours / 1e9:,.0f} of {most / 1e9:,.0f} GB/s = {ours / most:.2f}"
+    return Outcome(value, True, outcome.numbers | {"bytes_per_second": ours, "own_memory": most, "share": ours / most})
 
 
 @row("1B bf16: decode, 8 streams", GPU)
@@ -195,9 +204,32 @@ def big_decode_8(bench: Bench, device: str) -> Outcome:
     return decode(bench.workers.serving(bench.models.big(), device), 8)
 
 
+@row("1B bf16: decode, 32 streams", GPU)
+def big_decode_32(bench: Bench, device: str) -> Outcome:
+    return decode(bench.workers.serving(bench.models.big(), device), 32)
+
+
 @row("1B bf16: prefill, 2048 tokens", GPU)
 def big_prefill(bench: Bench, device: str) -> Outcome:
-    return prefill(bench.workers.serving(bench.models.big(), device), 2048)
+    """With the products' operations per second, without those of attention and of the head, which answers one row."""
+    outcome = prefill(bench.workers.serving(bench.models.big(), device), 2048)
+    tera = 2 * bench.models.big_layers() * statistics.median(outcome.numbers["tokens_per_second"]) / 1e12
+    return Outcome(f"{outcome.value}; {tera:.0f} TFLOP/s", True, outcome.numbers | {"teraflops": tera})
+
+
+@row("1B bf16: transformers on the same files", GPU)
+def big_by_transformers(bench: Bench, device: str) -> Outcome:
+    """A peer that many people run: `generate` of transformers, and the greatest rate of a product, where torch is installed."""
+    bench.workers.stop()
+    command = [sys.executable, str(Path(__file__).with_name("by_transformers.py")), str(bench.models.big())]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    if ended.returncode != 0:
+        last = (ended.stderr.strip().splitlines() or ["?"])[-1]
+        return Outcome(f"pending: {last}", True, {"pending": True})
+    rates = json.loads(ended.stdout.splitlines()[-1])
+    streams = ", ".join(f"{count} streams {rates['decode'][count]:,.0f}" for count in rates["decode"])
+    value = f"tokens/s: {streams}; prefill {rates['prefill']:,.0f}; a product at {rates['teraflops']:.0f} TFLOP/s"
+    return Outcome(value, True, rates)
 
 
 @row("1B bf16: a killed worker's memory comes back", GPU)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from . import ceiling
 from .coordinator import Coordinator, move_under_load
-from .rows import CPU, GPU, Bench, Outcome, any_tokens, decode, greedy, row, same_as_cpu_of
+from .rows import CPU, GPU, Bench, Outcome, any_tokens, decode, greedy, prefill, row, same_as_cpu_of
 
 STREAM = ("--residency", "stream", "--window", "1", "--block", "1")
 # Host memory for all layers of the large model, so that the disk does not affect the measurement.
@@ -35,6 +35,26 @@ def streamed_q8_0(bench: Bench, device: str) -> Outcome:
 @row("guide q8_0: greedy tokens as on the CPU", GPU)
 def quantised_as_on_the_cpu(bench: Bench, device: str) -> Outcome:
     return same_as_cpu_of(bench, quantised_guide(bench), 0.4)
+
+
+@row("1B q8_0: decode, 1 stream", GPU)
+def quantised_decode_1(bench: Bench, device: str) -> Outcome:
+    return decode(bench.workers.serving(quantised_big(bench), device), 1)
+
+
+@row("1B q8_0: decode, 8 streams", GPU)
+def quantised_decode_8(bench: Bench, device: str) -> Outcome:
+    return decode(bench.workers.serving(quantised_big(bench), device), 8)
+
+
+@row("1B q8_0: decode, 32 streams", GPU)
+def quantised_decode_32(bench: Bench, device: str) -> Outcome:
+    return decode(bench.workers.serving(quantised_big(bench), device), 32)
+
+
+@row("1B q8_0: prefill, 2048 tokens", GPU)
+def quantised_prefill(bench: Bench, device: str) -> Outcome:
+    return prefill(bench.workers.serving(quantised_big(bench), device), 2048)
 
 
 @row("1B bf16: streamed from host memory, 1 stream", GPU)
@@ -117,9 +137,17 @@ def outcome_of_move(moved: dict) -> Outcome:
 
 
 def quantised_guide(bench: Bench) -> Path:
-    made = bench.models.scratch / "guide-q8_0.gguf"
+    return as_gguf(bench, bench.models.guide, "q8_0")
+
+
+def quantised_big(bench: Bench) -> Path:
+    return as_gguf(bench, bench.models.big(), "q8_0")
+
+
+def as_gguf(bench: Bench, folder: Path, kind: str) -> Path:
+    made = bench.models.scratch / f"{folder.name}-{kind}.gguf"
     if not made.exists():
-        command = [bench.workers.program, "convert", bench.models.guide, made, "--type", "q8_0"]
+        command = [bench.workers.program, "convert", folder, made, "--type", kind]
         subprocess.run([str(part) for part in command], check=True, capture_output=True)
     return made
 

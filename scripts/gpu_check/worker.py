@@ -34,7 +34,7 @@ class Workers:
         environment = os.environ | {"LD_LIBRARY_PATH": machine.library_path()}
         # The GPU is selected by its UUID, as the coordinator does, and is then number 0.
         environment["CUDA_VISIBLE_DEVICES"] = visible if visible is not None else self.gpu.uuid if self.gpu else ""
-        command = [self.program, "serve", model, "--port", "0", "--device", device, "--max-concurrent", "16", *options]
+        command = [self.program, "serve", model, "--port", "0", "--device", device, "--max-concurrent", "32", *options]
         return Worker((model, device, options), [str(part) for part in command], environment)
 
     def stop(self) -> None:

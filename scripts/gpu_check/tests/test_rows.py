@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
-from gpu_check import ceiling, main, streaming
+from gpu_check import ceiling, families, main, streaming
 from gpu_check.coordinator import Coordinator, move_under_load
 from gpu_check.rows import ROWS, Outcome
 
@@ -59,6 +59,12 @@ class Ceiling(unittest.TestCase):
             ceiling.pinned_copy(ceiling.Driver(library), UUID, 1, 1)
         self.assertEqual(library.called[-1], "cuDevicePrimaryCtxRelease_v2")
 
+    def test_a_copy_within_the_gpu_reads_and_writes(self):
+        library = SimulatedLibrary()
+        rates = ceiling.own_memory(ceiling.Driver(library), UUID, 1 << 20, 2)
+        self.assertAlmostEqual(rates[1] / 1e9, 8.388608, places=3)
+        self.assertEqual((library.called.count("cuMemAlloc_v2"), library.called.count("cuMemFree_v2")), (2, 2))
+
     def test_another_gpu_is_not_measured_in_its_place(self):
         with self.assertRaisesRegex(RuntimeError, "shows no GPU-ff"):
             ceiling.pinned_copy(ceiling.Driver(SimulatedLibrary()), "GPU-" + 16 * "ff", 1, 1)
@@ -99,6 +105,26 @@ class Streaming(unittest.TestCase):
         self.assertTrue(streaming.outcome_of_move(moved).ok)
         for wrong in [{"failed": [502]}, {"status": 409}, {"during_move": 0}]:
             self.assertFalse(streaming.outcome_of_move(moved | wrong).ok, wrong)
+
+
+class Families(unittest.TestCase):
+    PASSED = "CASE llama/plain Ok(1.5e-6)\nCASE llama/yarn Ok(2e-05)\ntest result: ok. 1 passed; 0 failed\n"
+    FAILED = "thread 'fa_1' panicked at families.rs:37:5:\n1 faults:\nllama/plain: off by 0.5\nnote: run with\n"
+
+    def test_a_family_has_passed_if_its_test_ran(self):
+        self.assertEqual(families.result_of(0, self.PASSED), {"ok": True, "apart": 2e-05})
+        self.assertFalse(families.result_of(0, "test result: ok. 0 passed; 0 failed")["ok"])
+        self.assertIn("llama/plain: off by 0.5", families.result_of(101, self.FAILED)["why"])
+        self.assertFalse(families.result_of(-11, self.PASSED)["ok"])
+
+    def test_a_row_names_the_families_that_failed_and_the_worst_of_the_others(self):
+        good, bad = families.result_of(0, self.PASSED), families.result_of(101, self.FAILED)
+        outcome = families.summary({"llama": good, "olmo": bad})
+        self.assertFalse(outcome.ok)
+        self.assertIn("1 of 2 families; 2e-05 apart at most, llama", outcome.value)
+        self.assertIn("olmo: 1 faults", outcome.value)
+        self.assertTrue(families.summary({"llama": good}).ok)
+        self.assertFalse(families.summary({}).ok)
 
 
 class Table(unittest.TestCase):

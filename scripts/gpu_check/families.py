@@ -1,0 +1,90 @@
+"""Rows about families: the tests of `worker/candle` that compare tiny models with transformers, run on the GPU. They need the test
+programs `families` and `hybrids` in FOLDER, and the repository for the cases."""
+
+import os
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from . import machine
+from .rows import GPU, Bench, Outcome, row
+
+PACKAGE = Path(__file__).resolve().parents[2] / "worker" / "candle"
+# Each family in a process of its own: a kernel that fails ends only its process.
+AT_ONCE = 8
+TIMEOUT = 120.0
+
+
+@row("families: logits and tokens of transformers", GPU)
+def as_transformers(bench: Bench, device: str) -> Outcome:
+    return all_families(bench, "families", "fa_1_every_family_answers_as_transformers_does", device)
+
+
+@row("families: together as alone", GPU)
+def together_as_alone(bench: Bench, device: str) -> Outcome:
+    return all_families(bench, "families", "fa_1_who_shares_a_step_changes_no_bit_in_any_family", device)
+
+
+@row("families: prompts in pieces", GPU)
+def in_pieces(bench: Bench, device: str) -> Outcome:
+    return all_families(bench, "families", "fa_1_prompts_in_pieces_beside_a_decoding_neighbour", device)
+
+
+@row("families: streamed as resident", GPU)
+def streamed(bench: Bench, device: str) -> Outcome:
+    return all_families(bench, "families", "rs_10_layers_that_are_streamed_change_no_bit_in_any_family", device)
+
+
+@row("families: GGUF q8_0", GPU)
+def eight_bits(bench: Bench, device: str) -> Outcome:
+    return all_families(bench, "families", "fa_1_gguf_files_are_close_to_dense_models", device)
+
+
+def all_families(bench: Bench, program: str, test: str, device: str) -> Outcome:
+    path = bench.workers.program.parent / program
+    if not path.is_file() or not PACKAGE.is_dir():
+        return Outcome(f"pending: no {path}, or no {PACKAGE} (see docs/cuda.md)", True, {"pending": True})
+    bench.workers.stop()
+    families = sorted(folder.name for folder in (PACKAGE / "tests" / "families").iterdir())
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        results = dict(zip(families, pool.map(lambda family: one_family(path, test, device, family, bench.gpu), families)))
+    return summary(results)
+
+
+def one_family(program: Path, test: str, device: str, family: str, gpu: machine.Gpu) -> dict:
+    environment = os.environ | {
+        "LD_LIBRARY_PATH": machine.library_path(),
+        "CUDA_VISIBLE_DEVICES": gpu.uuid,
+        "CARGO_MANIFEST_DIR": str(PACKAGE),
+        "MODEL_BOSS_TEST_DEVICE": device,
+        "MODEL_BOSS_FAMILY": f"{family}/",
+    }
+    command = [str(program), "--exact", test, "--nocapture"]
+    try:
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return {"ok": False, "why": f"not ended after {TIMEOUT:.0f} s"}
+    return result_of(ended.returncode, ended.stdout + ended.stderr)
+
+
+def result_of(code: int, said: str) -> dict:
+    """The result of one test program that has ended."""
+    apart = [float(number) for number in re.findall(r"^CASE \S+ Ok\(([-+.e0-9]+)\)", said, re.MULTILINE)]
+    ran = re.search(r"^test result: ok\. 1 passed", said, re.MULTILINE) is not None
+    if code == 0 and ran:
+        return {"ok": True} | ({"apart": max(apart)} if apart else {})
+    found = re.search(r"panicked at .*\n((?:.*\n){1,4}?)(?:note:|stack backtrace|$)", said)
+    return {"ok": False, "why": (found.group(1) if found else said[-300:]).strip()}
+
+
+def summary(results: dict[str, dict]) -> Outcome:
+    failed = {family: result["why"] for family, result in results.items() if not result["ok"]}
+    apart = {family: result["apart"] for family, result in results.items() if "apart" in result}
+    value = f"{len(results) - len(failed)} of {len(results)} families"
+    if apart:
+        worst = max(apart, key=apart.get)
+        value += f"; {apart[worst]:.2g} apart at most, {worst}"
+    for family, why in failed.items():
+        value += f"\n    {family}: {why[:300]}"
+    return Outcome(value, not failed and bool(results), {"families": results})
