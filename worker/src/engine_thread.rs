@@ -79,7 +79,7 @@ fn load_engine(
     let text = text.recv().unwrap_or_else(|_| {
         Err(LoadFailure::message(WorkerExit::DeviceLost, "the chat template and the tokenizer were not loaded"))
     })?;
-    for warning in &text.facts.warnings {
+    for warning in text.facts.warnings.iter().chain(&decoder.info().warnings) {
         warn!(model = %spec.model, "{warning}");
     }
     let settings = TextEngineSettings {

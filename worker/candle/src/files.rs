@@ -2,7 +2,7 @@
 //! module computes nothing.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use crate::spec::DecoderSpec;
 use crate::spec::config::ConfigJsonError;
 use crate::spec::part_names::{EMBEDDING, HEAD, Needed};
 use crate::spec::spelling::{PartLocation, PlaceForm};
+use crate::unread;
 
 /// The limit on `config.json` in bytes. A longer file is no such configuration.
 const LONGEST_CONFIG: u64 = 16 << 20;
@@ -243,6 +244,25 @@ impl ModelFiles {
             WeightFiles::Quantised(model) => model.weights().will_need(piece),
             WeightFiles::Gguf(model) => model.will_need(piece),
         }
+    }
+
+    /// A warning about tensors of layers that nothing reads; none without any.
+    pub(crate) fn unread(&self) -> Option<String> {
+        let mut used: HashSet<&str> = self.places.values().map(|part| part.place.stored.as_str()).collect();
+        // Parts of which a tensor for each head or expert is made have no place of their own.
+        let stored: Vec<&str> = match &self.weights {
+            WeightFiles::Safetensors(weights) => weights.index().iter().map(|(name, _)| name).collect(),
+            // What blocks are made of has names that the format knows.
+            WeightFiles::Quantised(_) => return None,
+            WeightFiles::Gguf(model) => model.tensors().map(|(name, _)| name).collect(),
+        };
+        let apart = |name: &&str| {
+            let whole = name.strip_suffix("_blocks").or_else(|| name.strip_suffix("_scales"));
+            whole.is_some_and(|whole| used.contains(whole))
+        };
+        let apart: Vec<&str> = stored.iter().copied().filter(apart).collect();
+        used.extend(apart);
+        unread::warning(&unread::unread(stored.into_iter(), &used))
     }
 
     /// The paths of the weight files.

@@ -19,6 +19,7 @@ mod plan;
 mod read;
 mod spec;
 mod streamed;
+mod unread;
 
 pub use convert::{Conversion, ConvertError, GgufKeysError, MatrixType, Synthetic};
 pub use error::{KvTypeUnavailable, LoadError, ModelError};

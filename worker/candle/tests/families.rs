@@ -46,6 +46,18 @@ fn fa_1_every_family_answers_as_transformers_does() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
+/// A tensor that a family does not know would be found by its warning.
+#[test]
+fn fa_1_no_tensor_of_a_layer_is_left_unread() {
+    let files = case_files("gguf").into_iter().map(|file| (Case::read(&file.with_extension("json")), Some(file)));
+    for (case, file) in
+        Case::all().into_iter().map(|case| (case, None)).chain(files).filter(|(case, _)| case.is_known())
+    {
+        let decoder = open(file.as_deref().unwrap_or_else(|| case.folder()));
+        assert_eq!(decoder.info().warnings, Vec::<String>::new(), "{}, {file:?}", case.name);
+    }
+}
+
 #[test]
 fn fa_1_who_shares_a_step_changes_no_bit_in_any_family() {
     for case in Case::all() {

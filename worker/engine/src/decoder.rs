@@ -35,6 +35,8 @@ pub struct DecoderInfo {
     pub weight_bytes: u64,
     /// Bytes that a step takes on each device beside weights, keys and values, at most.
     pub workspace_bytes: u64,
+    /// What an operator should know about the model's files; usually nothing.
+    pub warnings: Vec<String>,
 }
 
 /// The tokens that one sequence brings to a step.

@@ -103,6 +103,7 @@ impl FakeDecoder {
             kv_blocks: usize::MAX,
             weight_bytes: 1_000,
             workspace_bytes: 0,
+            warnings: Vec::new(),
         };
         Self {
             info,

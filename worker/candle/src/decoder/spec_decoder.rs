@@ -46,6 +46,8 @@ pub(crate) struct DecoderLimits {
     pub(crate) states: StateLimits,
     /// Bytes of a step's own values on each device.
     pub(crate) workspace_bytes: u64,
+    /// As in [`DecoderInfo`].
+    pub(crate) warnings: Vec<String>,
 }
 
 /// The weights outside of layers: those before the first are on the first stage's device, the others on the last's.
@@ -62,7 +64,7 @@ pub(crate) struct DecoderEnds {
 impl SpecDecoder {
     /// `stages` cover all layers in order.
     pub(crate) fn new(spec: DecoderSpec, limits: DecoderLimits, ends: DecoderEnds, stages: Vec<Stage>) -> Self {
-        let DecoderLimits { context_length, kv_blocks, states, workspace_bytes } = limits;
+        let DecoderLimits { context_length, kv_blocks, states, workspace_bytes, warnings } = limits;
         let layout = StateLayout::new(&spec);
         let places: Arc<[PlaceUse]> = stages.iter().map(|stage| stage.place(&spec)).collect();
         let info = DecoderInfo {
@@ -73,6 +75,7 @@ impl SpecDecoder {
             kv_blocks,
             weight_bytes: stages.iter().map(|stage| stage.weight_bytes).sum(),
             workspace_bytes,
+            warnings,
         };
         let (shape, monitor) = (StepShape::of(&spec), monitor_over(&stages));
         let kv = store_for(&spec, &stages);

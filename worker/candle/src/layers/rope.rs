@@ -124,7 +124,7 @@ fn frequencies(spec: &RopeSpec, length: usize) -> Vec<f32> {
             }
         }
     };
-    (0..spec.width / 2).map(|plane| scaled(plane) as f32).collect()
+    (0..spec.width.div_ceil(2)).map(|plane| scaled(plane) as f32).collect()
 }
 
 impl Angles {

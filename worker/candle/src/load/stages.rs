@@ -96,6 +96,7 @@ pub(crate) fn read<'a>(
         kv_blocks,
         states,
         workspace_bytes: workspace(&spec),
+        warnings: reader.files().unread().into_iter().collect(),
     };
     Ok(SpecDecoder::new(
         spec,

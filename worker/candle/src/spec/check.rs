@@ -155,13 +155,14 @@ fn check_mamba(mamba: &MambaSpec) -> Result<(), FactError> {
 
 fn check_rope(spec: &DecoderSpec, rope: usize, head_dim: usize) -> Result<(), FactError> {
     let Some(rope) = spec.ropes.get(rope) else { return Err(inconsistent("a layer's rope is missing")) };
-    if !rope.width.is_multiple_of(2) || rope.width > head_dim {
+    // Of an odd width the last plane has an element more.
+    if rope.width.next_multiple_of(2) > head_dim {
         return Err(inconsistent(format!(
-            "{} of a head's {head_dim} elements cannot be rotated in halves",
+            "{} of a head's {head_dim} elements cannot be rotated in planes",
             rope.width
         )));
     }
-    let planes = rope.width / 2;
+    let planes = rope.width.div_ceil(2);
     let fits = |factors: &Vec<f32>| {
         factors.len() == planes && factors.iter().all(|factor| factor.is_finite() && *factor > 0.0)
     };

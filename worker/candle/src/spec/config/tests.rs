@@ -171,7 +171,7 @@ fn numbers_that_fit_no_model_are_refused() {
         (r#", "num_hidden_layers": 0"#, "num_hidden_layers is 0"),
         (r#", "vocab_size": 9999999999"#, "vocab_size is 9999999999"),
         (r#", "num_key_value_heads": 3"#, "evenly"),
-        (r#", "head_dim": 15"#, "halves"),
+        (r#", "head_dim": 15"#, "planes"),
         (r#", "rms_norm_eps": -1"#, "epsilon is -1"),
         (r#", "rope_theta": 0"#, "rope_theta is 0"),
         (r#", "rope_scaling": {"type": "linear", "factor": -2}"#, "factor is -2"),

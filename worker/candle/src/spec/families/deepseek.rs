@@ -6,8 +6,8 @@ use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults, warmth};
 use crate::spec::families::{experts, llama};
 use crate::spec::spelling::TensorShare;
 use crate::spec::{
-    DecoderSpec, ExpertsSpec, FeedForward, GroupWorth, LatentProducts, LatentSpec, LayerSpec, Mixer, RopePlanes,
-    RopeScaling, RopeSpec, Weighting,
+    DecoderSpec, ExpertsSpec, FeedForward, GroupWorth, LatentProducts, LatentSpec, LayerSpec, Mixer, MlpSpec,
+    RopePlanes, RopeScaling, RopeSpec, Weighting,
 };
 
 /// The names of the expert for every token, which is several in one.
@@ -73,6 +73,9 @@ fn experts_of(facts: &ModelFacts<'_>, base: &Base, weighting: Weighting) -> Resu
     let default = if v3 { 1 } else { 2 };
     let shared = facts.number("n_shared_experts", "expert_shared_count")?.unwrap_or(default);
     experts.shared = experts::shared(base, shared * experts.intermediate, false);
+    if let Some(shared) = experts.shared.as_mut().filter(|_| !v3) {
+        shared.mlp.bias = llama::mlp_bias(facts, "mlp_bias")?;
+    }
     Ok(experts)
 }
 
@@ -144,8 +147,12 @@ fn decoder(
         "leading_dense_block_count",
         if facts.is_gguf() { 0 } else { first_dense(facts)? },
     )?;
-    let dense = LayerSpec { mixer: Mixer::Latent(latent.clone()), ..llama::layer(base.attention(), base.mlp()) };
-    let sparse = LayerSpec { feed_forward: FeedForward::Experts(experts(facts, base)?), ..dense.clone() };
+    let experts = experts(facts, base)?;
+    // Of the third version no part has biases, whatever the key says.
+    let v3 = experts.router.weighting == Weighting::Sigmoid;
+    let mlp = MlpSpec { bias: !v3 && llama::mlp_bias(facts, "mlp_bias")?, ..base.mlp() };
+    let dense = LayerSpec { mixer: Mixer::Latent(latent.clone()), ..llama::layer(base.attention(), mlp) };
+    let sparse = LayerSpec { feed_forward: FeedForward::Experts(experts), ..dense.clone() };
     let of = |index: usize| if index < first { dense.clone() } else { sparse.clone() };
     let mut spec = base.decoder(facts, vec![rope], (0..layers).map(of).collect());
     spec.spelling = experts::spelled(spec.spelling, facts);

@@ -149,8 +149,13 @@ fn streamed(
         host_bytes: opened.host_bytes,
     };
     let context_length = context(&spec, options.context_length);
-    let limits =
-        DecoderLimits { context_length, kv_blocks: usize::MAX, states: StateLimits::UNBOUNDED, workspace_bytes: 0 };
+    let limits = DecoderLimits {
+        context_length,
+        kv_blocks: usize::MAX,
+        states: StateLimits::UNBOUNDED,
+        workspace_bytes: 0,
+        warnings: Vec::new(),
+    };
     let ends = DecoderEnds { embedding, before: None, behind: None, norm, head };
     Ok(Sequences::over(Box::new(SpecDecoder::new(spec, limits, ends, vec![stage]))))
 }
