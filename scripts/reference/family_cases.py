@@ -1216,3 +1216,19 @@ FAMILIES = {
         ),
     },
 }
+
+
+def like(family, of, **changed):
+    """The case of a family with some fields changed; it is not kept as GGUF."""
+    known = FAMILIES[family][of]
+    return {**known, "gguf": False, "fields": {**known["fields"], **changed}}
+
+
+# Properties that few models have, and that a reader of configurations easily leaves out.
+FAMILIES["deepseek_v2"]["biases"] = like("deepseek_v2", "groups-yarn", mlp_bias=True, n_shared_experts=1)
+FAMILIES["falcon_h1"]["out-bias"] = like("falcon_h1", "norm", mamba_proj_bias=False, mamba_conv_bias=True)
+FAMILIES["gemma3n"]["biases"] = like("gemma3n", "text", attention_bias=True)
+FAMILIES["nemotron_h"]["biases"] = like("nemotron_h", "experts", mlp_bias=True, use_bias=True, attention_bias=True)
+# 15 of a head's 20 elements turn, as eight planes.
+FAMILIES["phi3"]["odd"] = like("phi3", "partial", hidden_size=80)
+FAMILIES["seed_oss"]["out-bias-alone"] = like("seed_oss", "out-bias", attention_bias=False)

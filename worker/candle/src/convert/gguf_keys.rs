@@ -63,6 +63,7 @@ pub(crate) fn architecture(spec: &DecoderSpec) -> Result<&'static str, GgufKeysE
         (QueryKeyNorm::None, AttentionBias::QueryKeyValue) => {
             cannot("that a model has a bias everywhere but behind its attention")
         }
+        (QueryKeyNorm::None, AttentionBias::Output) => cannot("that a model has a bias behind its attention alone"),
         (QueryKeyNorm::None, AttentionBias::None | AttentionBias::All) => Ok("llama"),
     }
 }

@@ -41,8 +41,8 @@ impl Mamba {
         index: usize,
     ) -> std::result::Result<Self, ModelError> {
         let path = |part: &str| part_names::layer(index, &format!("mamba.{part}"));
-        let mut linear = |part: &str| Linear::read(parts, &path(part), spec.bias.into());
-        let (input, output) = (linear("in_proj")?, linear("out_proj")?);
+        let mut linear = |part: &str, bias: bool| Linear::read(parts, &path(part), bias.into());
+        let (input, output) = (linear("in_proj", spec.bias)?, linear("out_proj", spec.out_bias)?);
         let normed = spec.norm != GatedNorm::None;
         Ok(Self {
             input,

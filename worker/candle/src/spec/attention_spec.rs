@@ -43,6 +43,8 @@ pub enum AttentionBias {
     None,
     /// The projections of query, key and value, as in Qwen2.
     QueryKeyValue,
+    /// The projection of the output.
+    Output,
     /// All four projections: query, key, value and output.
     All,
 }
@@ -50,12 +52,12 @@ pub enum AttentionBias {
 impl AttentionBias {
     /// Whether the projections of inputs have a bias.
     pub fn of_inputs(self) -> bool {
-        self != Self::None
+        matches!(self, Self::QueryKeyValue | Self::All)
     }
 
     /// Whether the projection of the output has a bias.
     pub fn of_output(self) -> bool {
-        self == Self::All
+        matches!(self, Self::Output | Self::All)
     }
 }
 

@@ -70,8 +70,10 @@ pub struct MambaSpec {
     pub taps: usize,
     /// Whether the convolution has a bias.
     pub conv_bias: bool,
-    /// Whether the projections have biases.
+    /// Whether the projection of inputs has a bias.
     pub bias: bool,
+    /// Whether the projection of outputs has one.
+    pub out_bias: bool,
     /// The smallest step of time.
     pub least_step: f32,
     /// The largest step of time.

@@ -210,7 +210,7 @@ impl NeededTensors {
         }
         self.conv("mamba.conv1d", mamba.conv_width(), mamba.taps, mamba.conv_bias);
         self.linear("mamba.in_proj", mamba.input_rows(), hidden, mamba.bias);
-        self.linear("mamba.out_proj", hidden, mamba.inner(), mamba.bias);
+        self.linear("mamba.out_proj", hidden, mamba.inner(), mamba.out_bias);
     }
 
     fn gated(&mut self, path: &str, mlp: &MlpSpec, hidden: usize) {

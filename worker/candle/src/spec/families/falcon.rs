@@ -22,6 +22,9 @@ pub(super) fn falcon_h1(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError
     let bias = facts.attention_bias("attention_bias", AttentionBias::All)?;
     let mlp = MlpSpec { bias: llama::mlp_bias(facts, "mlp_bias")?, ..base.mlp() };
     let mut mamba = MambaSpec { norm: norm(facts, base.layers)?, ..hybrid::mamba(facts, &base)? };
+    if let Some(bias) = facts.flag("projectors_bias", "")? {
+        mamba.out_bias = bias;
+    }
     // The converter to GGUF has multiplied matrices with all factors.
     let factor = |key: &str| Ok::<_, FactError>(facts.float(key, "")?.unwrap_or(1.0));
     let [gates, values, keys, queries, steps] = of_parts(facts, "ssm_multipliers")?;
@@ -41,7 +44,7 @@ pub(super) fn falcon_h1(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError
     .into_iter()
     .filter(|(_, factor)| *factor != 1.0)
     .collect();
-    if !matrix_factors.is_empty() && (bias != AttentionBias::None || mamba.bias || mlp.bias) {
+    if !matrix_factors.is_empty() && (bias != AttentionBias::None || mamba.bias || mamba.out_bias || mlp.bias) {
         return Err(FactError::Unsupported("factors on projections that have biases".to_owned()));
     }
     let mixer = Mixer::Both(AttentionSpec { bias, ..base.attention() }, mamba);

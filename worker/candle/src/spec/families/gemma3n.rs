@@ -7,7 +7,8 @@ use crate::spec::fact_error::FactError;
 use crate::spec::facts::{Base, Defaults, ModelFacts, all_but_each, per_layer};
 use crate::spec::families::{gemma, llama};
 use crate::spec::{
-    Activation, AttentionSpec, DecoderSpec, LayerSpec, MlpSpec, NormOrder, NormPlaces, QueryKeyNorm, StreamsSpec,
+    Activation, AttentionBias, AttentionSpec, DecoderSpec, LayerSpec, MlpSpec, NormOrder, NormPlaces, QueryKeyNorm,
+    StreamsSpec,
 };
 
 const DEFAULTS: Defaults = Defaults {
@@ -35,10 +36,12 @@ pub(super) fn gemma3n(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> 
         None => vec![base.intermediate; base.layers],
     };
     let activations = activations(facts, &base)?;
+    let bias = facts.attention_bias("attention_bias", AttentionBias::All)?;
     let layer = |index: usize| {
         // The last layer before them of the same kind.
         let of = (0..first_shared).rev().find(|other| sliding[*other] == sliding[index]);
         let attention = AttentionSpec {
+            bias,
             norm: QueryKeyNorm::Heads(NormOrder::BeforeRotation),
             value_norm: true,
             keys_of: of.filter(|_| index >= first_shared),

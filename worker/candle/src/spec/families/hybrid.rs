@@ -28,6 +28,7 @@ pub(super) fn mamba(facts: &ModelFacts<'_>, base: &Base) -> Result<MambaSpec, Fa
     let heads = number("mamba_n_heads", "ssm.time_step_rank", 128)?;
     let expanded = number("mamba_expand", "", 2)?.saturating_mul(base.hidden);
     let inner = number("mamba_d_ssm", "ssm.inner_size", expanded)?;
+    let bias = facts.config_flag("mamba_proj_bias", facts.gguf_has_any("ssm_in.bias", base.layers))?.unwrap_or(false);
     Ok(MambaSpec {
         heads,
         head_dim: inner.checked_div(heads).unwrap_or(0),
@@ -37,7 +38,8 @@ pub(super) fn mamba(facts: &ModelFacts<'_>, base: &Base) -> Result<MambaSpec, Fa
         conv_bias: facts
             .config_flag("mamba_conv_bias", facts.gguf_has_any("ssm_conv1d.bias", base.layers))?
             .unwrap_or(true),
-        bias: facts.config_flag("mamba_proj_bias", facts.gguf_has_any("ssm_in.bias", base.layers))?.unwrap_or(false),
+        bias,
+        out_bias: if facts.is_gguf() { facts.gguf_has_any("ssm_out.bias", base.layers) } else { bias },
         least_step: 0.0,
         most_step: f32::INFINITY,
         norm: GatedNorm::GateFirst,

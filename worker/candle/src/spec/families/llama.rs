@@ -69,7 +69,7 @@ pub(super) fn seed_oss(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError>
             (true, true) => AttentionBias::All,
             (true, false) => AttentionBias::QueryKeyValue,
             (false, false) => AttentionBias::None,
-            (false, true) => return Err(FactError::Unsupported("a bias of the output alone".to_owned())),
+            (false, true) => AttentionBias::Output,
         }
     };
     let attention = AttentionSpec { bias, ..base.attention() };

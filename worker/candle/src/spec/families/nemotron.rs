@@ -71,6 +71,7 @@ fn mamba(facts: &ModelFacts<'_>, base: &Base) -> Result<MambaSpec, FactError> {
     };
     let biased = facts.config_flag("use_conv_bias", facts.gguf_has_any("ssm_conv1d.bias", base.layers))?;
     let least = facts.float("time_step_min", "")?.or(facts.float("mamba_dt_min", "")?);
+    let bias = facts.config_flag("use_bias", facts.gguf_has_any("ssm_in.bias", base.layers))?.unwrap_or(false);
     Ok(MambaSpec {
         heads,
         head_dim,
@@ -80,7 +81,8 @@ fn mamba(facts: &ModelFacts<'_>, base: &Base) -> Result<MambaSpec, FactError> {
         conv_bias: biased.or(facts.flag("mamba_conv_bias", "")?).unwrap_or(true),
         // GGUF has no key for it.
         least_step: least.unwrap_or(if facts.is_gguf() { 0.0 } else { 0.001 }) as f32,
-        bias: facts.config_flag("use_bias", facts.gguf_has_any("ssm_in.bias", base.layers))?.unwrap_or(false),
+        bias,
+        out_bias: if facts.is_gguf() { facts.gguf_has_any("ssm_out.bias", base.layers) } else { bias },
         norm: GatedNorm::GateFirst,
         ..hybrid::mamba(facts, base)?
     })
@@ -100,6 +102,9 @@ fn routed(facts: &ModelFacts<'_>, base: &Base, activation: Activation) -> Result
     let count = facts.number("n_shared_experts", "")?.unwrap_or(1);
     let width = if count > 0 { shared.unwrap_or(7_688) } else { 0 };
     spec.shared = experts::shared(&Base { activation, ..base.clone() }, width, false);
+    if let Some(shared) = &mut spec.shared {
+        shared.mlp.bias = llama::mlp_bias(facts, "mlp_bias")?;
+    }
     Ok(spec)
 }
 
@@ -120,7 +125,8 @@ pub(super) fn nemotron_h(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactErro
     let parts = parts(facts)?;
     base.layers = parts.len();
     let activation = facts.text("mlp_hidden_act")?.map_or(Ok(Activation::ReluSquared), activation)?;
-    let bias = facts.attention_bias("attention_bias", AttentionBias::All)?;
+    // The reference's attention has no biases, whatever the key says.
+    let bias = if facts.is_gguf() { facts.attention_bias("", AttentionBias::All)? } else { AttentionBias::None };
     let attention = AttentionSpec { bias, rope: None, ..base.attention() };
     let mlp = MlpSpec { bias: llama::mlp_bias(facts, "mlp_bias")?, activation, ..base.mlp() };
     let mamba = mamba(facts, &base)?;

@@ -6,8 +6,8 @@ use crate::spec::families::{experts, hybrid, llama, qwen};
 use crate::spec::part_names::MLP_NORM;
 use crate::spec::spelling::{StackForm, TensorSpelling};
 use crate::spec::{
-    AttentionBias, AttentionSpec, DecoderSpec, DeltaNetSpec, ExpertsSpec, FeedForward, KeySharing, LayerSpec, Mixer,
-    NormKind, NormOrder, QueryKeyNorm,
+    Activation, AttentionBias, AttentionSpec, DecoderSpec, DeltaNetSpec, ExpertsSpec, FeedForward, KeySharing,
+    LayerSpec, Mixer, NormKind, NormOrder, QueryKeyNorm,
 };
 
 const DEFAULTS: Defaults = Defaults {
@@ -46,6 +46,10 @@ fn delta_net(facts: &ModelFacts<'_>, base: &Base) -> Result<DeltaNetSpec, FactEr
         Some(inner) => inner.checked_div(value_heads).unwrap_or(0),
         None => number("linear_value_head_dim", "", 128)?,
     };
+    // Of the convolution's results too, and only this one is made.
+    if base.activation != Activation::Silu {
+        return Err(FactError::Unsupported("another activation than silu in a delta net".to_owned()));
+    }
     Ok(DeltaNetSpec {
         key_heads: number("linear_num_key_heads", "ssm.group_count", 16)?,
         value_heads,
