@@ -1232,3 +1232,8 @@ FAMILIES["nemotron_h"]["biases"] = like("nemotron_h", "experts", mlp_bias=True, 
 # 15 of a head's 20 elements turn, as eight planes.
 FAMILIES["phi3"]["odd"] = like("phi3", "partial", hidden_size=80)
 FAMILIES["seed_oss"]["out-bias-alone"] = like("seed_oss", "out-bias", attention_bias=False)
+FAMILIES["bamba"]["gelu"] = like("bamba", "plain", hidden_act="gelu")
+FAMILIES["falcon_h1"]["multipliers-biases"] = like(
+    "falcon_h1", "multipliers", attention_bias=True, mlp_bias=True, mamba_proj_bias=True, projectors_bias=True
+)
+FAMILIES["qwen3_5"]["gelu-tanh"] = like("qwen3_5", "text", hidden_act="gelu_pytorch_tanh")

@@ -8,7 +8,7 @@ use crate::error::ModelError;
 use crate::layers::linear::Linear;
 use crate::layers::named_weights::NamedWeights;
 use crate::layers::recurrent::{
-    CausalConv, beside, decays, floats, inverse_rms, on_host, sigmoid, silu, softplus, values,
+    CausalConv, activate, beside, decays, floats, inverse_rms, on_host, sigmoid, silu, softplus, values,
 };
 use crate::layers::states::LayerState;
 use crate::layers::step::StepContext;
@@ -98,7 +98,7 @@ impl DeltaNet {
                 let rows = span.rows.start + piece.start..span.rows.start + piece.end;
                 let (window, matrices) = state.split_at_mut(self.spec.window_len());
                 let mut mixed = self.conv.forward(&mixed[rows.start * width..rows.end * width], window);
-                mixed.iter_mut().for_each(|x| *x = silu(*x));
+                activate(self.spec.activation, &mut mixed);
                 let of_heads = rows.start * heads..rows.end * heads;
                 let piece = DeltaPiece { mixed: &mixed, rates: &rates[of_heads.clone()], steps: &steps[of_heads] };
                 self.learn(&piece, matrices, &mut out);

@@ -60,9 +60,7 @@ impl NamedWeights for Factored<'_> {
     }
 
     fn factor(&self, name: &str) -> Option<f64> {
-        let part = name.strip_prefix(&self.layer)?;
-        let own = self.factors.iter().find(|(of, _)| *of == part).map(|(_, factor)| *factor);
-        match (self.parts.factor(name), own) {
+        match (self.parts.factor(name), self.own_factor(name)) {
             (Some(stored), Some(own)) => Some(stored * own),
             (stored, own) => stored.or(own),
         }
@@ -73,7 +71,19 @@ impl NamedWeights for Factored<'_> {
     }
 
     fn tensor(&mut self, name: &str) -> std::result::Result<Tensor, ModelError> {
-        self.parts.tensor(name)
+        let tensor = self.parts.tensor(name)?;
+        match self.own_factor(name) {
+            Some(factor) => (tensor * factor).map_err(|error| ModelError::Device(crate::device::failure(&error))),
+            None => Ok(tensor),
+        }
+    }
+}
+
+impl Factored<'_> {
+    /// The spec's factor on a part of the layer.
+    fn own_factor(&self, name: &str) -> Option<f64> {
+        let part = name.strip_prefix(&self.layer)?;
+        self.factors.iter().find(|(of, _)| *of == part).map(|(_, factor)| *factor)
     }
 }
 

@@ -7,7 +7,9 @@ use rayon::prelude::*;
 use crate::error::ModelError;
 use crate::layers::linear::Linear;
 use crate::layers::named_weights::NamedWeights;
-use crate::layers::recurrent::{CausalConv, beside, decays, floats, inverse_rms, on_host, silu, softplus, values};
+use crate::layers::recurrent::{
+    CausalConv, activate, beside, decays, floats, inverse_rms, on_host, silu, softplus, values,
+};
 use crate::layers::states::LayerState;
 use crate::layers::step::StepContext;
 use crate::spec::{GatedNorm, MambaSpec, part_names};
@@ -71,7 +73,7 @@ impl Mamba {
                 let seen: Vec<f32> =
                     projected.chunks_exact(all).flat_map(|row| &row[inner..inner + width]).copied().collect();
                 let mut mixed = self.conv.forward(&seen, window);
-                mixed.iter_mut().for_each(|x| *x = silu(*x));
+                activate(self.spec.activation, &mut mixed);
                 self.add(&MambaPiece { mixed: &mixed, projected }, matrices, &mut out);
             });
         }

@@ -1,8 +1,10 @@
 //! Parts with a state have some steps in common: the convolution over the last few tokens, and rows in the host's
 //! memory, where states are. Knows no state but that of the convolution.
 
+use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 use std::ops::Deref;
 
+use candle_core::cpu::erf::erf_f32;
 use candle_core::{DType, Device, Layout, Result, Storage, Tensor, bail};
 use rayon::prelude::*;
 
@@ -10,7 +12,7 @@ use crate::device;
 use crate::error::ModelError;
 use crate::layers::named_weights::NamedWeights;
 use crate::matrix::tensor_products::contiguous;
-use crate::spec::StoredDecay;
+use crate::spec::{Activation, StoredDecay};
 
 /// Products of a convolution that one core computes. Fewer are not worth waking other cores for.
 const PIECE: usize = 1 << 15;
@@ -126,6 +128,20 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 
 pub(crate) fn silu(x: f32) -> f32 {
     x * sigmoid(x)
+}
+
+/// The activation of each element. Those that need a whole row are refused before.
+pub(crate) fn activate(activation: Activation, values: &mut [f32]) {
+    let each = |values: &mut [f32], of: fn(f32) -> f32| values.iter_mut().for_each(|x| *x = of(*x));
+    match activation {
+        Activation::Silu | Activation::SwigluClamped { .. } => each(values, silu),
+        Activation::GeluErf => each(values, |x| 0.5 * x * (1.0 + erf_f32(x / SQRT_2))),
+        Activation::GeluTanh | Activation::GeluTanhAbove { .. } => {
+            each(values, |x| 0.5 * x * (1.0 + (FRAC_2_SQRT_PI * FRAC_1_SQRT_2 * (x + 0.044_715 * x * x * x)).tanh()));
+        }
+        Activation::Relu => each(values, |x| x.max(0.0)),
+        Activation::ReluSquared => each(values, |x| x.max(0.0) * x.max(0.0)),
+    }
 }
 
 /// `ln(1 + e^x)`, which is `x` where it would overflow.

@@ -29,7 +29,7 @@ pub struct DecoderSpec {
     pub factors: Factors,
     /// Streams beside the one that layers compute on, as in Gemma 3n.
     pub streams: Option<StreamsSpec>,
-    /// The factors on matrices of all layers, by their parts' names.
+    /// The factors on matrices and biases of all layers, by their parts' names.
     pub matrix_factors: Vec<(&'static str, f64)>,
     /// The bound of logits, which the hyperbolic tangent keeps them within.
     pub logit_softcap: Option<f64>,

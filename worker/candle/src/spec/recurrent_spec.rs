@@ -1,5 +1,7 @@
 //! Descriptions of parts that mix tokens by a state of fixed size, which every token changes.
 
+use crate::spec::mlp_spec::Activation;
+
 /// A gated convolution over the last few tokens, as in LFM2 (Liquid AI, 2025, arXiv 2511.23404).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShortConvSpec {
@@ -24,6 +26,8 @@ pub struct DeltaNetSpec {
     pub value_dim: usize,
     /// Tokens that the convolution sees, the present one included.
     pub taps: usize,
+    /// The activation behind the convolution.
+    pub activation: Activation,
     /// The epsilon of the norm behind heads.
     pub norm_eps: f64,
     /// The stored form of the decay.
@@ -70,6 +74,8 @@ pub struct MambaSpec {
     pub taps: usize,
     /// Whether the convolution has a bias.
     pub conv_bias: bool,
+    /// The activation behind the convolution.
+    pub activation: Activation,
     /// Whether the projection of inputs has a bias.
     pub bias: bool,
     /// Whether the projection of outputs has one.

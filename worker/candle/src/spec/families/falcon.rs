@@ -27,26 +27,30 @@ pub(super) fn falcon_h1(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError
     }
     // The converter to GGUF has multiplied matrices with all factors.
     let factor = |key: &str| Ok::<_, FactError>(facts.float(key, "")?.unwrap_or(1.0));
-    let [gates, values, keys, queries, steps] = of_parts(facts, "ssm_multipliers")?;
-    mamba.factors = [gates, values, keys, queries, steps].map(|factor| factor as f32);
+    mamba.factors = of_parts::<5>(facts, "ssm_multipliers")?.map(|factor| factor as f32);
     let [gate, down] = of_parts(facts, "mlp_multipliers")?;
     let inputs = factor("attention_in_multiplier")?;
+    let keys = factor("key_multiplier")?;
+    let [attended, mixed] = [factor("attention_out_multiplier")?, factor("ssm_out_multiplier")?];
+    // Factors on inputs are not on biases, those on outputs are.
     let matrix_factors: Vec<(&str, f64)> = [
         ("self_attn.q_proj.weight", inputs),
-        ("self_attn.k_proj.weight", inputs * factor("key_multiplier")?),
+        ("self_attn.k_proj.weight", inputs * keys),
+        ("self_attn.k_proj.bias", keys),
         ("self_attn.v_proj.weight", inputs),
-        ("self_attn.o_proj.weight", factor("attention_out_multiplier")?),
+        ("self_attn.o_proj.weight", attended),
+        ("self_attn.o_proj.bias", attended),
         ("mamba.in_proj.weight", factor("ssm_in_multiplier")?),
-        ("mamba.out_proj.weight", factor("ssm_out_multiplier")?),
+        ("mamba.out_proj.weight", mixed),
+        ("mamba.out_proj.bias", mixed),
         ("mlp.gate_proj.weight", gate),
+        ("mlp.gate_proj.bias", gate),
         ("mlp.down_proj.weight", down),
+        ("mlp.down_proj.bias", down),
     ]
     .into_iter()
     .filter(|(_, factor)| *factor != 1.0)
     .collect();
-    if !matrix_factors.is_empty() && (bias != AttentionBias::None || mamba.bias || mamba.out_bias || mlp.bias) {
-        return Err(FactError::Unsupported("factors on projections that have biases".to_owned()));
-    }
     let mixer = Mixer::Both(AttentionSpec { bias, ..base.attention() }, mamba);
     let layer = LayerSpec { mixer, ..llama::layer(base.attention(), mlp) };
     let rope = facts.rope(&RopeDefaults::usual(base.head_dim, base.positions))?;

@@ -38,6 +38,7 @@ pub(super) fn mamba(facts: &ModelFacts<'_>, base: &Base) -> Result<MambaSpec, Fa
         conv_bias: facts
             .config_flag("mamba_conv_bias", facts.gguf_has_any("ssm_conv1d.bias", base.layers))?
             .unwrap_or(true),
+        activation: base.activation,
         bias,
         out_bias: if facts.is_gguf() { facts.gguf_has_any("ssm_out.bias", base.layers) } else { bias },
         least_step: 0.0,

@@ -83,6 +83,7 @@ fn mamba(facts: &ModelFacts<'_>, base: &Base) -> Result<MambaSpec, FactError> {
         least_step: least.unwrap_or(if facts.is_gguf() { 0.0 } else { 0.001 }) as f32,
         bias,
         out_bias: if facts.is_gguf() { facts.gguf_has_any("ssm_out.bias", base.layers) } else { bias },
+        activation: facts.text("mamba_hidden_act")?.map_or(Ok(Activation::Silu), activation)?,
         norm: GatedNorm::GateFirst,
         ..hybrid::mamba(facts, base)?
     })

@@ -6,8 +6,8 @@ use crate::spec::families::{experts, hybrid, llama, qwen};
 use crate::spec::part_names::MLP_NORM;
 use crate::spec::spelling::{StackForm, TensorSpelling};
 use crate::spec::{
-    Activation, AttentionBias, AttentionSpec, DecoderSpec, DeltaNetSpec, ExpertsSpec, FeedForward, KeySharing,
-    LayerSpec, Mixer, NormKind, NormOrder, QueryKeyNorm,
+    AttentionBias, AttentionSpec, DecoderSpec, DeltaNetSpec, ExpertsSpec, FeedForward, KeySharing, LayerSpec, Mixer,
+    NormKind, NormOrder, QueryKeyNorm,
 };
 
 const DEFAULTS: Defaults = Defaults {
@@ -46,16 +46,13 @@ fn delta_net(facts: &ModelFacts<'_>, base: &Base) -> Result<DeltaNetSpec, FactEr
         Some(inner) => inner.checked_div(value_heads).unwrap_or(0),
         None => number("linear_value_head_dim", "", 128)?,
     };
-    // Of the convolution's results too, and only this one is made.
-    if base.activation != Activation::Silu {
-        return Err(FactError::Unsupported("another activation than silu in a delta net".to_owned()));
-    }
     Ok(DeltaNetSpec {
         key_heads: number("linear_num_key_heads", "ssm.group_count", 16)?,
         value_heads,
         key_dim: number("linear_key_head_dim", "ssm.state_size", 128)?,
         value_dim,
         taps: number("linear_conv_kernel_dim", "ssm.conv_kernel", 4)?,
+        activation: base.activation,
         norm_eps: base.eps,
         decay: hybrid::decay(facts),
         one_input: false,
