@@ -1237,3 +1237,6 @@ FAMILIES["falcon_h1"]["multipliers-biases"] = like(
     "falcon_h1", "multipliers", attention_bias=True, mlp_bias=True, mamba_proj_bias=True, projectors_bias=True
 )
 FAMILIES["qwen3_5"]["gelu-tanh"] = like("qwen3_5", "text", hidden_act="gelu_pytorch_tanh")
+# Whether the head is the embedding is said by the whole, whatever its text says.
+FAMILIES["qwen3_5"]["wrapper-tied"] = like("qwen3_5", "wrapper")
+FAMILIES["qwen3_5"]["wrapper-tied"]["write"] = FAMILIES["qwen3_5"]["wrapper"]["write"] | {"text_config.tie_word_embeddings": False}

@@ -15,9 +15,13 @@ impl ConfigFacts {
     pub(crate) fn new(whole: &Map<String, Value>) -> Self {
         let mut fields = whole.clone();
         if let Some(Value::Object(inner)) = fields.remove("text_config") {
-            // Fields of the whole alone are no facts about its text.
+            // Fields of the whole alone are no facts about its text. Its head belongs to the whole.
             fields.retain(|key, _| matches!(key.as_str(), "tie_word_embeddings" | "quantization_config"));
-            fields.extend(inner);
+            for (key, value) in inner {
+                if key != "tie_word_embeddings" || fields.get(&key).is_none_or(Value::is_null) {
+                    fields.insert(key, value);
+                }
+            }
         }
         Self { fields }
     }
