@@ -46,6 +46,15 @@ fn fa_1_every_family_answers_as_transformers_does() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
+#[test]
+fn en_2_layers_that_share_keys_and_values_keep_them_once() {
+    // `MODEL_BOSS_FAMILY` may have left it out.
+    let Some(case) = Case::all().into_iter().find(|case| case.name == "gemma3n/text") else { return };
+    // Two of four layers have their own: two key heads of eight elements, keys and values in f32.
+    let (layers, heads, width, both) = (2, 2, 8, 2);
+    assert_eq!(open(case.folder()).info().kv_bytes_per_token, layers * heads * width * both * size_of::<f32>());
+}
+
 /// A tensor that a family does not know would be found by its warning.
 #[test]
 fn fa_1_no_tensor_of_a_layer_is_left_unread() {

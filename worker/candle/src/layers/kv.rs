@@ -16,7 +16,7 @@ use model_boss_weights::store::HostBuffer;
 
 use crate::device;
 use crate::device::rows::{StepTables, TableSequence};
-use crate::layers::kv_shape::{KvHome, LayerKvShape};
+use crate::layers::kv_shape::{KvHome, LayerKvShape, lender_of};
 use crate::matrix::kv_element::dtype_of_kv;
 use crate::matrix::target::WeightTarget;
 use crate::spec::{DecoderSpec, LayerSpec};
@@ -38,6 +38,8 @@ pub(crate) enum LayerKv<'a> {
 /// All blocks of a decoder.
 pub(crate) struct KvStore {
     layers: Vec<LayerStore>,
+    /// The layer whose keys and values each layer uses. One that uses another's writes the same into the same places.
+    lenders: Vec<usize>,
     /// Bytes of a block in the host's memory.
     host_bytes: usize,
     /// The blocks there, by their numbers; none where nothing was written yet.
@@ -122,7 +124,8 @@ impl KvStore {
             LayerStore::Host { offset, shape }
         };
         let layers = spec.layers.iter().zip(targets).map(store).collect();
-        Self { layers, host_bytes, host: Vec::new(), held: BTreeSet::new() }
+        let lenders = spec.layers.iter().enumerate().map(|(index, layer)| lender_of(index, &layer.mixer)).collect();
+        Self { layers, lenders, host_bytes, host: Vec::new(), held: BTreeSet::new() }
     }
 
     /// Takes the blocks of a step's sequences out, with memory for all that they write.
@@ -296,9 +299,9 @@ impl StepKv<'_> {
 
     /// One layer's part of every sequence.
     pub(crate) fn layer(&mut self, index: usize) -> Vec<LayerKv<'_>> {
-        let KvStore { layers, host, .. } = &*self.store;
+        let KvStore { layers, lenders, host, .. } = &*self.store;
         let mut parts = Vec::with_capacity(self.sequences.len());
-        if let Some(layer) = layers.get(index) {
+        if let Some(layer) = lenders.get(index).and_then(|lender| layers.get(*lender)) {
             for sequence in &mut self.sequences {
                 parts.extend(sequence.layer(layer, host, self.tables.as_ref()));
             }

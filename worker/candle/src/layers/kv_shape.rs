@@ -43,9 +43,10 @@ pub(super) struct LayerKvShape {
 }
 
 impl LayerKvShape {
-    /// None for a layer without attention.
+    /// None for a layer without attention, and for one that uses the keys and values of another.
     pub(super) fn of(mixer: &Mixer) -> Option<Self> {
         match mixer {
+            Mixer::Attention(AttentionSpec { keys_of: Some(_), .. }) => None,
             Mixer::Attention(AttentionSpec { kv_heads, head_dim, .. })
             | Mixer::Both(AttentionSpec { kv_heads, head_dim, .. }, _) => {
                 Some(Self { kv_heads: *kv_heads, head_dim: *head_dim, values: KvValues::Apart(*head_dim) })
@@ -65,5 +66,13 @@ impl LayerKvShape {
 
     pub(super) fn page(self, kept: KvElement) -> PageShape {
         PageShape { kv_heads: self.kv_heads, head_dim: self.head_dim, values: self.values, kept }
+    }
+}
+
+/// The layer whose keys and values a layer uses: its own number, or that of an earlier one.
+pub(super) fn lender_of(layer: usize, mixer: &Mixer) -> usize {
+    match mixer {
+        Mixer::Attention(AttentionSpec { keys_of: Some(of), .. }) => *of,
+        _ => layer,
     }
 }
