@@ -9,7 +9,7 @@ mod family_cases;
 use std::collections::{BTreeMap, BTreeSet};
 
 use family_cases::{Case, alone, best, case_files, device, greedy, open, report, same_bits_within, step, worst};
-use model_boss_candle::{DecoderLoadOptions, load_with};
+use model_boss_candle::{DecoderLoadOptions, DeviceOptions, load_over, load_with};
 use model_boss_engine::residency::plan::ResidencyOptions;
 use model_boss_engine::{Logits, Sequences};
 use model_boss_protocol::{DeviceId, ResidencyMode};
@@ -124,6 +124,41 @@ fn rs_10_layers_that_are_streamed_change_no_bit_in_any_family() {
         }
     }
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// On devices that hold half of the layers each.
+#[test]
+fn rc_22_layers_on_two_devices_change_no_bit_in_any_family() {
+    let place = DeviceOptions { device: device(), share: None, limit: None };
+    let places = [place.clone(), place];
+    let mut divided = BTreeSet::new();
+    for case in Case::all() {
+        let loaded = match load_over(case.folder(), &places, &DecoderLoadOptions::default(), &mut |_| {}) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                // Layers that share keys and values stay together.
+                let said = format!("{error}");
+                assert!(said.contains("which would be on another device"), "{}: {said}", case.name);
+                continue;
+            }
+        };
+        if loaded.places().len() > 1 {
+            divided.insert(case.family.clone());
+        }
+        let mut one = Sequences::over(loaded);
+        let mut other = open(case.folder());
+        for prompt in case.usable_prompts(other.info().context_length) {
+            let [one, other] = [&mut one, &mut other].map(|decoder| {
+                let kv = decoder.open(prompt.len() + 4).unwrap();
+                let row = alone(decoder, kv, prompt, Logits::Last);
+                let tokens = greedy(decoder, kv, row.clone(), 4);
+                decoder.close(kv);
+                (row, tokens)
+            });
+            assert!(one == other, "{}: {} apart", case.name, worst(&one.0, &other.0));
+        }
+    }
+    assert!(divided.len() > 30 || std::env::var_os("MODEL_BOSS_FAMILY").is_some(), "{divided:?}");
 }
 
 fn streamed_as_resident(case: &Case) -> Result<(), String> {

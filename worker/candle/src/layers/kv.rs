@@ -16,7 +16,7 @@ use model_boss_weights::store::HostBuffer;
 
 use crate::device;
 use crate::device::rows::{StepTables, TableSequence};
-use crate::layers::kv_shape::{KvHome, LayerKvShape, lender_of};
+use crate::layers::kv_shape::{KvHome, LayerKvShape};
 use crate::matrix::kv_element::dtype_of_kv;
 use crate::matrix::target::WeightTarget;
 use crate::spec::{DecoderSpec, LayerSpec};
@@ -124,7 +124,7 @@ impl KvStore {
             LayerStore::Host { offset, shape }
         };
         let layers = spec.layers.iter().zip(targets).map(store).collect();
-        let lenders = spec.layers.iter().enumerate().map(|(index, layer)| lender_of(index, &layer.mixer)).collect();
+        let lenders = (0..spec.layers.len()).map(|layer| spec.lender(layer).unwrap_or(layer)).collect();
         Self { layers, lenders, host_bytes, host: Vec::new(), held: BTreeSet::new() }
     }
 

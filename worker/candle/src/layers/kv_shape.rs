@@ -68,11 +68,3 @@ impl LayerKvShape {
         PageShape { kv_heads: self.kv_heads, head_dim: self.head_dim, values: self.values, kept }
     }
 }
-
-/// The layer whose keys and values a layer uses: its own number, or that of an earlier one.
-pub(super) fn lender_of(layer: usize, mixer: &Mixer) -> usize {
-    match mixer {
-        Mixer::Attention(AttentionSpec { keys_of: Some(of), .. }) => *of,
-        _ => layer,
-    }
-}

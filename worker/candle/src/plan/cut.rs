@@ -47,7 +47,25 @@ pub(crate) fn cut(
         }
         parts.push(DevicePart { place, layers: stretch.layers.clone(), weights });
     }
+    keys_stay_together(spec, &parts)?;
     Ok(parts)
+}
+
+/// Refuses a division in which a layer uses the keys and values of one on another device.
+fn keys_stay_together(spec: &DecoderSpec, parts: &[DevicePart]) -> Result<(), ModelError> {
+    for part in parts {
+        let outside = |of: usize| !part.layers.contains(&of);
+        let borrowed =
+            part.layers.clone().find_map(|layer| Some((layer, spec.lender(layer).filter(|of| outside(*of))?)));
+        if let Some((layer, of)) = borrowed {
+            let what = format!(
+                "uses the keys and values of layer {of}, which would be on another device; give the model one device, \
+                 or the last one a larger share"
+            );
+            return Err(ModelError::Layer { layer, what });
+        }
+    }
+    Ok(())
 }
 
 /// The tensors that a load reads through the page cache, in approximately that order. The list is empty if layers are

@@ -186,4 +186,12 @@ impl DecoderSpec {
             _ => None,
         })
     }
+
+    /// The earlier layer whose keys and values a layer uses; none where it has its own.
+    pub fn lender(&self, layer: usize) -> Option<usize> {
+        match &self.layers.get(layer)?.mixer {
+            Mixer::Attention(attention) => attention.keys_of,
+            _ => None,
+        }
+    }
 }
