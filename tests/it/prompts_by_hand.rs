@@ -68,6 +68,10 @@ fn en_4_a_template_is_rendered_by_hand_and_a_fault_costs_one_line() {
     assert_eq!(written.len(), 7);
     let (text, _) = run(&["render"], &template, &json!({"messages": [], "bos_token": "<s>"}).to_string());
     assert_eq!(text, "<s>, open\n");
+    // A template that cannot be used is the answer to every line.
+    std::fs::write(&template, "{% if %}").unwrap();
+    let written = lines(&["render", "--jsonl"], &template, &[json!({"messages": user}), json!({"messages": []})]);
+    assert!(written.len() == 2 && written.iter().all(|line| error(line).contains("chat.jinja")), "{written:?}");
 }
 
 #[test]

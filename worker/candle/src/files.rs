@@ -249,10 +249,9 @@ impl ModelFiles {
     /// A warning about tensors of layers that nothing reads; none without any.
     pub(crate) fn unread(&self) -> Option<String> {
         let mut used: HashSet<&str> = self.places.values().map(|part| part.place.stored.as_str()).collect();
-        // Parts of which a tensor for each head or expert is made have no place of their own.
         let stored: Vec<&str> = match &self.weights {
             WeightFiles::Safetensors(weights) => weights.index().iter().map(|(name, _)| name).collect(),
-            // What blocks are made of has names that the format knows.
+            // The tensors that blocks are made of have names that the format knows.
             WeightFiles::Quantised(_) => return None,
             WeightFiles::Gguf(model) => model.tensors().map(|(name, _)| name).collect(),
         };

@@ -35,7 +35,7 @@ pub struct DecoderInfo {
     pub weight_bytes: u64,
     /// Bytes that a step takes on each device beside weights, keys and values, at most.
     pub workspace_bytes: u64,
-    /// What an operator should know about the model's files; usually nothing.
+    /// Warnings about the model's files for the log; usually none.
     pub warnings: Vec<String>,
 }
 

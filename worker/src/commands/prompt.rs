@@ -75,8 +75,15 @@ pub(crate) fn render(asked: &Render) -> Result<(), LoadFailure> {
     let path = absolute(&asked.source)?;
     let is_template = path.extension().is_some_and(|ending| ending == "jinja" || ending == "j2");
     let source = if is_template { TextSource::Template(path) } else { TextSource::Model { path, template: None } };
-    let loaded = LoadedText::load(source)?;
-    loaded.each(asked.jsonl, |input| {
+    let loaded = match LoadedText::load(source) {
+        // A template that cannot be used is the answer to each conversation. A file that is not there is none.
+        Err(failure) if asked.jsonl && is_template && asked.source.is_file() => {
+            each(true, |_| Err(failure.to_string()))?;
+            return Err(failure);
+        }
+        loaded => loaded?,
+    };
+    each(asked.jsonl, |input| {
         let line: RenderLine = read(input, "a conversation: an object with 'messages'")?;
         let RenderLine { messages, tools, add_generation_prompt, variables } = line;
         let conversation = Conversation {
@@ -96,7 +103,7 @@ pub(crate) fn render(asked: &Render) -> Result<(), LoadFailure> {
 pub(crate) fn tokenize(asked: &Tokenize) -> Result<(), LoadFailure> {
     let loaded = LoadedText::load(TextSource::Vocabulary(absolute(&asked.source)?))?;
     let specials = if asked.special { AddSpecials::Yes } else { AddSpecials::No };
-    loaded.each(asked.jsonl, |input| {
+    each(asked.jsonl, |input| {
         let text = if asked.jsonl { read(input, "a string")? } else { input.to_owned() };
         let mut ids =
             loaded.answer(async |side| side.encode(EncodeQuestion::new(vec![text], specials, None)?).await)?;
@@ -110,7 +117,7 @@ pub(crate) fn detokenize(asked: &Detokenize) -> Result<(), LoadFailure> {
     let loaded = LoadedText::load(TextSource::Vocabulary(absolute(&asked.source)?))?;
     let specials = if asked.hide_special { Specials::Hidden } else { Specials::Spelled };
     let vocabulary = &loaded.side.vocabulary;
-    loaded.each(asked.jsonl, |input| {
+    each(asked.jsonl, |input| {
         let ids: Vec<u32> = read(input, "an array of ids")?;
         if let Some(unknown) = ids.iter().find(|id| **id as usize >= vocabulary.len()) {
             return Err(format!("the vocabulary has no token {unknown}: it has {} tokens", vocabulary.len()));
@@ -145,29 +152,28 @@ impl LoadedText {
     fn answer<T>(&self, ask: impl AsyncFnOnce(&TextSide) -> Result<T, TextFailure>) -> Result<T, String> {
         self.runtime.block_on(ask(&self.side)).map_err(|error| error.to_string())
     }
+}
 
-    /// Prints the output for each line of standard input, or for all of it. A line that has no output gets its error
-    /// as an object, and the next line follows.
-    fn each(&self, by_line: bool, mut output: impl FnMut(&str) -> Result<String, String>) -> Result<(), LoadFailure> {
-        let unreadable = |error: io::Error| {
-            LoadFailure::message(WorkerExit::BadSpec, format!("standard input cannot be read: {error}"))
-        };
-        let mut input = io::stdin().lock();
-        if !by_line {
-            let mut whole = String::new();
-            input.read_to_string(&mut whole).map_err(unreadable)?;
-            print(output(&whole).map_err(|message| LoadFailure::message(WorkerExit::BadSpec, message))?);
-            return Ok(());
-        }
-        for line in input.split(b'\n') {
-            let line = line.map_err(unreadable)?;
-            let line = String::from_utf8_lossy(&line);
-            if !line.trim().is_empty() {
-                print(output(&line).unwrap_or_else(|message| json!({ "error": message }).to_string()));
-            }
-        }
-        Ok(())
+/// Prints the output for each line of standard input, or for all of it. A line that has no output gets its error
+/// as an object, and the next line follows.
+fn each(by_line: bool, mut output: impl FnMut(&str) -> Result<String, String>) -> Result<(), LoadFailure> {
+    let unreadable =
+        |error: io::Error| LoadFailure::message(WorkerExit::BadSpec, format!("standard input cannot be read: {error}"));
+    let mut input = io::stdin().lock();
+    if !by_line {
+        let mut whole = String::new();
+        input.read_to_string(&mut whole).map_err(unreadable)?;
+        print(output(&whole).map_err(|message| LoadFailure::message(WorkerExit::BadSpec, message))?);
+        return Ok(());
     }
+    for line in input.split(b'\n') {
+        let line = line.map_err(unreadable)?;
+        let line = String::from_utf8_lossy(&line);
+        if !line.trim().is_empty() {
+            print(output(&line).unwrap_or_else(|message| json!({ "error": message }).to_string()));
+        }
+    }
+    Ok(())
 }
 
 fn read<'de, T: Deserialize<'de>>(input: &'de str, wanted: &str) -> Result<T, String> {

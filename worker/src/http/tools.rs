@@ -98,7 +98,9 @@ pub(super) fn plan(fields: &RequestFields<'_>, facts: &ToolFacts) -> Result<Opti
             _ => Err(ApiError::invalid(CHOICE, format!("'{CHOICE}' demands a call, and there are no 'tools'"))),
         };
     }
-    let parallel = fields.get("parallel_tool_calls")?.unwrap_or(true);
+    // A function that is named is called once, as OpenAI says of it.
+    let once = matches!(choice, ToolChoice::Named(_));
+    let parallel = fields.get("parallel_tool_calls")?.unwrap_or(true) && !once;
     Ok(Some(ToolPlan { format: facts.format, tools, choice, parallel, answer: None }))
 }
 

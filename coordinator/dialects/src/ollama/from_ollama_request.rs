@@ -89,6 +89,12 @@ pub fn from_chat(body: &Map<String, Value>) -> Result<OllamaRequest, DialectErro
         Some(tools @ Value::Array(_)) => asked.request["tools"] = tools.clone(),
         Some(_) => return Err(DialectError::invalid("tools", "'tools' must be a list")),
     }
+    // Ollama has no such fields; those of OpenAI mean the same here.
+    for field in ["tool_choice", "parallel_tool_calls"] {
+        if let Some(given) = body.get(field).filter(|given| !given.is_null()) {
+            asked.set(field, given.clone(), field);
+        }
+    }
     Ok(OllamaRequest::Chat(asked.request, asked.names))
 }
 

@@ -56,8 +56,10 @@ fn en_7_a_chat_with_everything_becomes_openais() {
 #[test]
 fn en_7_logprobs_and_demands_are_passed_on_and_logprobs_come_back() {
     let asked = json!({ "model": "m", "messages": [{ "role": "user", "content": "?" }], "stream": false,
-        "logprobs": true, "top_logprobs": 2, "grammar": "x", "options": { "guided_regex": "y" } });
+        "logprobs": true, "top_logprobs": 2, "grammar": "x", "options": { "guided_regex": "y" },
+        "tool_choice": "required", "parallel_tool_calls": false });
     let OllamaRequest::Chat(asked, _) = from_chat(&object(asked)).unwrap() else { panic!() };
+    assert_eq!((&asked["tool_choice"], &asked["parallel_tool_calls"]), (&json!("required"), &json!(false)));
     assert_eq!((&asked["logprobs"], &asked["top_logprobs"]), (&json!(true), &json!(2)));
     assert_eq!((&asked["grammar"], &asked["guided_regex"]), (&json!("x"), &json!("y")));
     for (given, number) in [(json!({ "logprobs": true }), 0), (json!({ "logprobs": true, "top_logprobs": 3 }), 3)] {
