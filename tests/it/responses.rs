@@ -128,7 +128,8 @@ async fn en_7_a_response_is_continued_shown_and_deleted_by_its_own_client() {
     assert_eq!(delete(&boss, &path(&first)).await.status, StatusCode::NOT_FOUND);
     let lost = json!({ "model": "alpha", "input": "?", "previous_response_id": second["id"] });
     let refused = ask(&boss, &lost).await;
-    assert!(refused.json()["error"]["message"].as_str().unwrap().contains(&id(&first)), "{refused:?}");
+    let continues = format!("'{}', which '{}' continues", id(&first), id(&second));
+    assert!(refused.json()["error"]["message"].as_str().unwrap().contains(&continues), "{refused:?}");
     boss.finish().await;
 }
 

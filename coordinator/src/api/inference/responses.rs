@@ -94,7 +94,10 @@ fn items_before(
     body: &mut OpenBody,
 ) -> Result<Vec<Value>, ApiError> {
     let stored = context.responses.conversation(client, previous, Instant::now());
-    let stored = stored.map_err(|missing| not_kept(ErrorCode::InvalidRequest, &missing).with_param(PREVIOUS))?;
+    let stored = stored.map_err(|missing| {
+        let why = if missing == previous { String::new() } else { format!(", which '{previous}' continues") };
+        not_kept(ErrorCode::InvalidRequest, &missing, &why).with_param(PREVIOUS)
+    })?;
     let mut items = Vec::new();
     for StoredResponse { response, input, .. } in stored {
         items.extend(list(body.beside(&input)?));
@@ -115,9 +118,10 @@ fn new_id() -> Result<String, ApiError> {
     Ok(format!("{:032x}", u128::from_ne_bytes(bits)))
 }
 
-fn not_kept(code: ErrorCode, id: &str) -> ApiError {
+/// The error for a response that is not kept. `why` says why it is asked for, where the client did not name it.
+fn not_kept(code: ErrorCode, id: &str, why: &str) -> ApiError {
     let message = format!(
-        "there is no response '{id}': it was not stored ('store': false), it is another client's, or it was forgotten \
+        "there is no response '{id}'{why}: it was not stored ('store': false), it is another client's, or it was forgotten \
          (limits.responses, limits.response_idle); send the whole conversation as 'input'"
     );
     ApiError::new(code, message)
@@ -155,7 +159,7 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     }
     let NamedResponse { client, id, .. } = named;
     if !call.context.responses.remove(&client, &id, Instant::now()) {
-        return Err(not_kept(ErrorCode::NotFound, &id));
+        return Err(not_kept(ErrorCode::NotFound, &id, ""));
     }
     json(&json!({ "id": id, "object": "response", "deleted": true }))
 }
@@ -206,7 +210,7 @@ impl NamedResponse {
 
     fn stored(&self, call: &Call) -> Result<StoredResponse, ApiError> {
         let stored = call.context.responses.get(&self.client, &self.id, Instant::now());
-        stored.ok_or_else(|| not_kept(ErrorCode::NotFound, &self.id))
+        stored.ok_or_else(|| not_kept(ErrorCode::NotFound, &self.id, ""))
     }
 
     fn no_such_route(&self) -> ApiError {
