@@ -21,4 +21,7 @@ pub(super) fn first_words(words: &str) -> String {
             "'oneOf' cannot be held to where several of its schemas may be met; use 'anyOf'",
         )
         .replace("NoExtensionBias", "no text meets it")
+        // The library names the value alone.
+        .replace("Reference segment", "'$ref': the segment")
+        .replace("Invalid type: ", "'type' is no type of JSON: ")
 }
