@@ -1,10 +1,11 @@
 """Rows about families: the tests of `worker/candle` that compare tiny models with transformers, run on the GPU. They need the test
-programs `families` and `hybrids` in FOLDER, and the repository for the cases."""
+program `families` in FOLDER, and the repository for the cases."""
 
 import os
 import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from . import machine
@@ -16,33 +17,18 @@ AT_ONCE = 8
 TIMEOUT = 120.0
 
 
-@row("families: logits and tokens of transformers", GPU)
-def as_transformers(bench: Bench, device: str) -> Outcome:
-    return all_families(bench, "families", "fa_1_every_family_answers_as_transformers_does", device)
+# The rows, and the test that each runs.
+TESTS = {
+    "logits and tokens of transformers": "fa_1_every_family_answers_as_transformers_does",
+    "together as alone": "fa_1_who_shares_a_step_changes_no_bit_in_any_family",
+    "prompts in pieces": "fa_1_prompts_in_pieces_beside_a_decoding_neighbour",
+    "streamed as resident": "rs_10_layers_that_are_streamed_change_no_bit_in_any_family",
+    "GGUF q8_0": "fa_1_gguf_files_are_close_to_dense_models",
+}
 
 
-@row("families: together as alone", GPU)
-def together_as_alone(bench: Bench, device: str) -> Outcome:
-    return all_families(bench, "families", "fa_1_who_shares_a_step_changes_no_bit_in_any_family", device)
-
-
-@row("families: prompts in pieces", GPU)
-def in_pieces(bench: Bench, device: str) -> Outcome:
-    return all_families(bench, "families", "fa_1_prompts_in_pieces_beside_a_decoding_neighbour", device)
-
-
-@row("families: streamed as resident", GPU)
-def streamed(bench: Bench, device: str) -> Outcome:
-    return all_families(bench, "families", "rs_10_layers_that_are_streamed_change_no_bit_in_any_family", device)
-
-
-@row("families: GGUF q8_0", GPU)
-def eight_bits(bench: Bench, device: str) -> Outcome:
-    return all_families(bench, "families", "fa_1_gguf_files_are_close_to_dense_models", device)
-
-
-def all_families(bench: Bench, program: str, test: str, device: str) -> Outcome:
-    path = bench.workers.program.parent / program
+def all_families(bench: Bench, device: str, test: str) -> Outcome:
+    path = bench.workers.program.parent / "families"
     if not path.is_file() or not PACKAGE.is_dir():
         return Outcome(f"pending: no {path}, or no {PACKAGE} (see docs/cuda.md)", True, {"pending": True})
     bench.workers.stop()
@@ -88,3 +74,7 @@ def summary(results: dict[str, dict]) -> Outcome:
     for family, why in failed.items():
         value += f"\n    {family}: {why[:300]}"
     return Outcome(value, not failed and bool(results), {"families": results})
+
+
+for name, test in TESTS.items():
+    row(f"families: {name}", GPU)(partial(all_families, test=test))

@@ -117,6 +117,11 @@ class Families(unittest.TestCase):
         self.assertIn("llama/plain: off by 0.5", families.result_of(101, self.FAILED)["why"])
         self.assertFalse(families.result_of(-11, self.PASSED)["ok"])
 
+    def test_each_row_runs_a_test_that_is_there(self):
+        source = (REPOSITORY / "worker" / "candle" / "tests" / "families.rs").read_text()
+        for test in families.TESTS.values():
+            self.assertIn(f"fn {test}()", source)
+
     def test_a_row_names_the_families_that_failed_and_the_worst_of_the_others(self):
         good, bad = families.result_of(0, self.PASSED), families.result_of(101, self.FAILED)
         outcome = families.summary({"llama": good, "olmo": bad})

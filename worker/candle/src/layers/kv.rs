@@ -15,7 +15,7 @@ use model_boss_kernels::{HostKv, KvValues, PageShape};
 use model_boss_weights::store::HostBuffer;
 
 use crate::device;
-use crate::device::rows::{StepTables, TableSequence};
+use crate::device::rows::{self, StepTables, TableSequence};
 use crate::layers::kv_shape::{KvHome, LayerKvShape};
 use crate::matrix::kv_element::dtype_of_kv;
 use crate::matrix::target::WeightTarget;
@@ -291,7 +291,9 @@ impl StepKv<'_> {
         let kernels = store.filter(|store| store.home == KvHome::Kernels);
         self.tables = kernels.map(|store| tables(&self.sequences, &store.device)).transpose()?;
         for sequence in &mut self.sequences {
-            let scattered = device.filter(|_| first_run(&sequence.blocks) < sequence.blocks.len());
+            // Kernels read the blocks of a few rows where they lie.
+            let gathers = kernels.is_none() || !rows::is_short(sequence.tokens - sequence.past);
+            let scattered = device.filter(|_| gathers && first_run(&sequence.blocks) < sequence.blocks.len());
             sequence.places = scattered.map(|device| sequence.places_on(device)).transpose()?;
         }
         Ok(())
