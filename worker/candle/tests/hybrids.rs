@@ -80,6 +80,7 @@ impl Rig {
                 let (sender, events) = channel();
                 self.next += 1;
                 let work = Generate {
+                    spelled_thoughts: false,
                     prompt: prompt.as_slice().into(),
                     max_tokens: Some(10),
                     sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },

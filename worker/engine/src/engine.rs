@@ -80,7 +80,9 @@ pub struct Generate {
     pub prompt_logprobs: bool,
     /// The plan to separate thinking from the answer, and to end it when its budget is used up.
     pub thinking: Option<ThinkingPlan>,
-    /// The limit of thoughts in channels, which the parser of calls tells apart.
+    /// Whether the model may spell its thoughts out, between tags that are no tokens.
+    pub spelled_thoughts: bool,
+    /// The limit of thoughts that are told apart in the text: spelled out, or in channels.
     pub channels: Option<ChannelPlan>,
     /// Keys and values of the prompt are shared with sequences of the same salt, before and after this one. None shares
     /// nothing.

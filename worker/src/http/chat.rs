@@ -10,7 +10,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use model_boss_engine::text::{ChannelPlan, Conversation, NoContent, TemplateValue, ThinkingPlan};
-use model_boss_engine::tools::{CallIds, ToolChoice, ToolFormat, ToolParser, ToolPlan};
+use model_boss_engine::tools::{CallIds, ToolChoice, ToolFormat, ToolParser, ToolPlan, behind_spelled_thoughts};
 use model_boss_protocol::{ApiError, THINKING_BUDGETS, THINKING_SWITCHES, Thinking};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -125,14 +125,17 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<ChatDraft, ErrorAnswer> {
     let mut options = GenerateOptions::read(&fields, serving.info.vocab_size, 1)?;
     let logprobs = wanted_logprobs(&fields)?;
     let conversation = conversation(&fields, worker, &serving.text.facts)?;
-    let budget = thinking(&fields, worker)?.and_then(Thinking::budget);
+    let wanted = thinking(&fields, worker)?;
+    let budget = wanted.and_then(Thinking::budget);
     // The thoughts are over where the client began the answer, and white space behind its words is part of it.
     let tags = serving.text.facts.thinking.clone().filter(|_| conversation.begun.is_none());
     options.thinking = tags.map(|tags| ThinkingPlan { tags, budget });
     let ending = serving.text.facts.thought_ending.clone();
-    options.channels = ending.zip(budget).map(|(ending, budget)| ChannelPlan { ending, budget });
-    let context = serving.info.context_length;
     let format = serving.text.facts.tools.format;
+    let is_named = format.has_channels();
+    options.channels = ending.zip(budget).map(|(ending, budget)| ChannelPlan { ending, is_named, budget });
+    options.spelled_thoughts = serving.text.facts.spells_thoughts && conversation.begun.is_none();
+    let context = serving.info.context_length;
     let begun = conversation.begun.as_deref().map(|begun| strip_opening(begun, format));
     let mut form = form(&fields)?;
     let mut tools = tools::plan(&fields, &serving.text.facts.tools)?;
@@ -144,6 +147,9 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<ChatDraft, ErrorAnswer> {
     // Behind the beginning of a last message there are no calls.
     tools = tools.filter(|plan| begun.is_none() || !format.has_channels() || plan.choice != ToolChoice::Auto);
     let answer = tools.as_mut().and_then(|plan| tools::joined(plan, form.take()).transpose()).transpose()?;
+    if options.spelled_thoughts && wanted.is_some_and(Thinking::is_on) {
+        form = form.map(|form| Form { grammar: behind_spelled_thoughts(form.grammar), ..form });
+    }
     let question = ChatQuestion::new(conversation, context).map_err(|error| text_error(error, "messages", context))?;
     Ok(ChatDraft { question, options, logprobs, form, tools, answer, begun })
 }

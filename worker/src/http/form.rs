@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use model_boss_engine::constraint::{CompiledGrammar, Grammar};
+use model_boss_engine::tools::lenient_form;
 use model_boss_protocol::{ApiError, DEMANDS, Remedy, beyond_worker};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -146,7 +147,13 @@ fn response_format(fields: &RequestFields<'_>) -> Result<Option<Form>, ApiError>
                     return Err(ApiError::invalid(&field, format!("'{field}' is missing")));
                 }
             };
-            (field.clone(), schema(&field, given.clone())?)
+            // Without a word on it the schema is strict: a keyword that cannot be held to is an error.
+            let strict = format.json_schema.as_ref().and_then(|named| named.get("strict"));
+            let grammar = match given {
+                Value::Object(given) if strict == Some(&Value::Bool(false)) => lenient_form(given.clone()),
+                given => schema(&field, given.clone())?,
+            };
+            (field, grammar)
         }
         "regex" => (RESPONSE_FORMAT.to_owned(), Grammar::Regex(text(&["regex", "pattern", "value"])?)),
         "grammar" => {

@@ -42,7 +42,9 @@ pub(super) struct GenerateOptions {
     pub(super) usage: UsageIn,
     /// The plan of thinking for a chat; a text completion does not separate thinking.
     pub(super) thinking: Option<ThinkingPlan>,
-    /// The limit of a chat's thoughts in channels.
+    /// Whether the model may spell its thoughts out.
+    pub(super) spelled_thoughts: bool,
+    /// The limit of a chat's thoughts that are told apart in its text.
     pub(super) channels: Option<ChannelPlan>,
     /// The grammar that the answer follows.
     pub(super) grammar: Option<CompiledGrammar>,
@@ -64,6 +66,7 @@ impl GenerateOptions {
             stream: fields.get("stream")?.unwrap_or(false),
             usage: fields.get::<StreamOptions>("stream_options")?.map_or(UsageIn::Nothing, StreamOptions::usage),
             thinking: None,
+            spelled_thoughts: false,
             channels: None,
             grammar: None,
             calls: None,
@@ -85,6 +88,7 @@ impl GenerateOptions {
             logprobs,
             prompt_logprobs: false,
             thinking: self.thinking.clone(),
+            spelled_thoughts: self.spelled_thoughts,
             channels: self.channels.clone(),
             cache: self.cache.clone(),
             shift: None,

@@ -143,9 +143,9 @@ fn choice(fields: &RequestFields<'_>, names: &BTreeSet<String>) -> Result<Option
 pub(super) fn joined(plan: &mut ToolPlan, form: Option<Form>) -> Result<Option<Form>, ApiError> {
     match form {
         None => Ok(None),
-        Some(Form { grammar: Grammar::JsonSchema(schema), field }) => {
-            plan.answer = Some(schema.clone());
-            Ok(Some(Form { grammar: Grammar::JsonSchema(schema), field }))
+        Some(Form { grammar: grammar @ (Grammar::JsonSchema(_) | Grammar::LenientJsonSchema(_)), field }) => {
+            plan.answer = Some(grammar.clone());
+            Ok(Some(Form { grammar, field }))
         }
         Some(Form { field, .. }) => {
             let remedy = Remedy::Instead("leave out one of them, or demand a JSON schema");

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use model_boss_engine::constraint::Grammar;
-use model_boss_engine::text::{ChatTemplate, Conversation, Text, TextError, ThinkingTags};
+use model_boss_engine::text::{
+    ChatTemplate, Conversation, SPELLED_ENDING, Text, TextError, ThinkingTags, spells_thoughts,
+};
 use model_boss_engine::tools::ToolFormat;
 use model_boss_protocol::TextLimits;
 use serde::{Deserialize, Serialize};
@@ -61,7 +63,9 @@ pub(super) enum TextLoaded {
 pub(crate) struct TextFacts {
     /// The tokens between which the model thinks aloud, if it does.
     pub(crate) thinking: Option<ThinkingTags>,
-    /// The tokens that end a thought in a channel, if its answers are in channels.
+    /// Whether the model may spell its thoughts out, between tags that are no tokens of the vocabulary.
+    pub(crate) spells_thoughts: bool,
+    /// The tokens that end a thought which is told apart in the text: in a channel, or spelled out.
     pub(crate) thought_ending: Option<Arc<[u32]>>,
     /// Whether its chat template treats the role `developer` apart from `system`.
     pub(crate) knows_developer: bool,
@@ -74,9 +78,14 @@ pub(crate) struct TextFacts {
 impl TextFacts {
     pub(super) fn of(text: &Text) -> Self {
         let tools = text.template.as_ref().map(ToolFacts::of).unwrap_or_default();
-        let ending = tools.format.thought_ending().and_then(|ending| text.tokenizer.encode_rendered(ending).ok());
+        let spells = |template: &ChatTemplate| spells_thoughts(&template.tool_source());
+        let spells_thoughts =
+            text.thinking.is_none() && !tools.format.has_channels() && text.template.as_ref().is_some_and(spells);
+        let ending = tools.format.thought_ending().or(spells_thoughts.then_some(SPELLED_ENDING));
+        let ending = ending.and_then(|ending| text.tokenizer.encode_rendered(ending).ok());
         Self {
             thinking: text.thinking.clone(),
+            spells_thoughts,
             thought_ending: ending.map(Into::into),
             knows_developer: text.template.as_ref().is_some_and(|template| template.knows_developer()),
             tools,

@@ -18,7 +18,9 @@ pub use gguf_write::{WriteVocabularyError, write_synthetic_vocabulary, write_voc
 pub use library::keep_to_one_thread;
 pub use stop::{StopMatcher, Stopped};
 pub use template::{ChatTemplate, Conversation, NoContent, TemplateError, TemplateValue};
-pub use thoughts::{AnswerPart, ChannelPlan, NextPart, ThinkingPlan, ThinkingTags, Thoughts, Trimmed};
+pub use thoughts::{
+    AnswerPart, ChannelPlan, NextPart, SPELLED_ENDING, ThinkingPlan, ThinkingTags, Thoughts, Trimmed, spells_thoughts,
+};
 pub use tokenizer::{Tokenizer, TokenizerError};
 pub use vocabulary::{SpecialTokens, Specials, Vocabulary, VocabularyMalformed, VocabularyTooLarge};
 

@@ -59,11 +59,14 @@ pub struct ThinkingPlan {
     pub budget: Option<u32>,
 }
 
-/// The limit of thoughts in channels (gpt-oss), where a model may begin one in front of each message.
+/// The limit of thoughts that are told apart in the text: in channels (gpt-oss), where a model may begin one in front
+/// of each message, or spelled out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelPlan {
-    /// The tokens that end a thought and begin a message whose channel is not named yet.
+    /// The tokens that end a thought. In channels they begin a message whose channel is not named yet.
     pub ending: Arc<[u32]>,
+    /// Whether the name of a channel comes next.
+    pub is_named: bool,
     /// The most tokens of thought, all messages together.
     pub budget: u32,
 }
@@ -187,6 +190,14 @@ pub(super) fn answer_begun(prompt: &str) -> String {
         None => prompt.to_owned(),
     }
 }
+
+/// Whether a chat template's model spells its thoughts out, between tags that may be no tokens.
+pub fn spells_thoughts(template: &str) -> bool {
+    template.contains("<think>") && template.contains("</think>")
+}
+
+/// The text that ends a thought which is spelled out.
+pub const SPELLED_ENDING: &str = "\n</think>\n\n";
 
 /// Whether a token is not shown.
 fn is_blank(token: u32, vocabulary: &Vocabulary) -> bool {

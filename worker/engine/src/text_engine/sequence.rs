@@ -290,7 +290,7 @@ impl RunningSequence {
         }
         let (was_hidden, was_thought) = (self.sequence.text.is_hidden(), self.sequence.text.is_in_thought());
         let piece = self.sequence.text.push(token);
-        let is_thought = was_thought && self.sequence.text.is_in_thought();
+        let is_thought = forced.is_none() && was_thought && self.sequence.text.is_in_thought();
         self.thought += usize::from(is_thought);
         if let Some(channels) = &mut self.sequence.channels {
             channels.push(forced.is_some(), is_thought);
@@ -342,8 +342,8 @@ impl RunningSequence {
 
     /// Sends parts of the answer.
     fn give_parts(&mut self, parts: Vec<ToolEvent>) {
-        if self.sequence.text.reads_calls() {
-            // Places in the text count for nothing where calls are cut out of it: log-probabilities go out at once.
+        if self.sequence.text.is_cut() {
+            // Places in the text count for nothing where parts are cut out of it: log-probabilities go out at once.
             self.given = self.produced;
             if parts.is_empty() && !self.held.is_empty() {
                 self.give(String::new());
@@ -370,14 +370,14 @@ impl RunningSequence {
 
     /// Sends text with the log-probabilities of the tokens that begin in it.
     fn give(&mut self, mut text: String) {
-        if !self.sequence.text.reads_calls() {
+        if !self.sequence.text.is_cut() {
             self.given += text.len();
         }
         if let Some(thinking) = self.sequence.thinking.as_mut().filter(|thinking| !thinking.answer_begun) {
             text = text.trim_start().to_owned();
             thinking.answer_begun = !text.is_empty();
         }
-        let all = self.sequence.text.reads_calls();
+        let all = self.sequence.text.is_cut();
         let ready = self.held.iter().take_while(|(start, _)| all || *start < self.given).count();
         let logprobs: Vec<_> = self.held.drain(..ready).map(|(_, logprob)| logprob).collect();
         if !text.is_empty() || !logprobs.is_empty() {

@@ -35,7 +35,7 @@ impl ThinkingState {
     }
 }
 
-/// The thoughts in channels of one answer.
+/// The limit of thoughts that are told apart in the text of one answer.
 pub(super) struct ChannelState {
     plan: ChannelPlan,
     /// Tokens of thought so far.
@@ -58,7 +58,7 @@ impl ChannelState {
     /// Makes the channel of thoughts impossible where a forced ending is over: its name begins with an `a`, those of
     /// the others do not.
     pub(super) fn apply(&self, logits: &mut [f32], vocabulary: &Vocabulary) {
-        if self.given == 0 || self.given < self.plan.ending.len() {
+        if !self.plan.is_named || self.given == 0 || self.given < self.plan.ending.len() {
             return;
         }
         for (logit, token) in logits.iter_mut().zip(0..) {

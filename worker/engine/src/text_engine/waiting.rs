@@ -59,6 +59,7 @@ impl Sequence {
             Some((parser, markers)) => text.with_calls(parser, &markers),
             None => text,
         };
+        let text = if work.spelled_thoughts { text.with_spelled_thoughts() } else { text };
         Self {
             id,
             reply,

@@ -54,8 +54,8 @@ pub struct ToolPlan {
     pub choice: ToolChoice,
     /// Whether an answer may have several calls.
     pub parallel: bool,
-    /// The schema of an answer without calls, where the request demands one.
-    pub answer: Option<String>,
+    /// The form of an answer without calls, where the request demands one: a JSON schema, lenient or not.
+    pub answer: Option<Grammar>,
 }
 
 /// The tools cannot be used.
@@ -101,8 +101,12 @@ impl ToolPlan {
         }
         let _ = writeln!(writer.rules.text, "call: {}", calls.join(" | "));
         let is_free = self.choice == ToolChoice::Auto;
-        if let Some(schema) = self.answer.as_ref().filter(|_| is_free) {
-            let schema = options_in(schema_of(schema), &json!({ "whitespace_flexible": false }));
+        if let Some(Grammar::JsonSchema(schema) | Grammar::LenientJsonSchema(schema)) = &self.answer
+            && is_free
+        {
+            let lenient = matches!(self.answer, Some(Grammar::LenientJsonSchema(_)));
+            let options = json!({ "whitespace_flexible": false, "lenient": lenient, "coerce_one_of": lenient });
+            let schema = options_in(schema_of(schema), &options);
             let _ = writeln!(writer.rules.text, "answer: %json {schema}");
         }
         let has_channels = self.format.has_channels();
@@ -148,6 +152,27 @@ impl ToolFormat {
         let start = writer.channels(&[ChannelEnd::Message("@answer")]);
         Grammar::Around { text: format!("start: {start}\n{}", writer.rules.text), answer: Box::new(form) }
     }
+}
+
+/// The form of an answer that keeps to a schema as far as grammars know its keywords, as arguments of tools do.
+pub fn lenient_form(schema: Map<String, Value>) -> Grammar {
+    let mut plain = Value::Object(schema);
+    make_plain(&mut plain);
+    let Value::Object(plain) = plain else { return Grammar::json_object() };
+    // The compiler names the fault of a schema that has no other spelling.
+    let schema = normalised(plain.clone()).map_or(plain, narrowed);
+    Grammar::LenientJsonSchema(Value::Object(schema).to_string())
+}
+
+/// The form of an answer behind thoughts that a model may spell out.
+pub fn behind_spelled_thoughts(form: Grammar) -> Grammar {
+    let text = format!(
+        r#"start: ("<think>" thought BLANK? ("<response>" BLANK?)?)? @answer
+thought[suffix="</think>"]: {ANY}
+BLANK: /[ \n]{{1,4}}/
+"#
+    );
+    Grammar::Around { text, answer: Box::new(form) }
 }
 
 /// The end of an answer in channels.

@@ -31,7 +31,7 @@ mod xml_call;
 
 pub use event::ToolEvent;
 pub use format::ToolFormat;
-pub use grammar::{Tool, ToolChoice, ToolGrammarError, ToolPlan};
+pub use grammar::{Tool, ToolChoice, ToolGrammarError, ToolPlan, behind_spelled_thoughts, lenient_form};
 pub use markers::ToolMarkers;
 pub use parser::ToolParser;
 pub use shape::CallIds;

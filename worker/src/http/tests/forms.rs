@@ -139,6 +139,28 @@ async fn en_6_a_form_that_cannot_be_had_is_refused_by_its_field_and_keyword() {
 }
 
 #[tokio::test]
+async fn en_6_a_schema_that_is_not_strict_is_narrowed_and_never_refused_for_its_keywords() {
+    let rig = talkative().start().await;
+    let schema = json!({"type": "object", "required": ["word"], "additionalProperties": false, "dependentRequired": {"a": ["word"]},
+        "properties": {"word": {"enum": ["a", "b"], "not": {"const": "a"}}, "a": {"type": "string", "pattern": "^(?!x)[xy]{2}$"}}});
+    let lenient = json!({"type": "json_schema", "json_schema": {"name": "n", "strict": false, "schema": schema}});
+    for extra in [json!({}), json!({"tools": tools()})] {
+        let mut body = json!({"response_format": lenient, "max_tokens": 300});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let answer = rig.chat(body).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let message = &answer.json()["choices"][0]["message"];
+        if let Some(text) = message["content"].as_str() {
+            let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert_eq!(value["word"], "b", "{text}");
+            assert!(value["a"].as_str().is_none_or(|text| text.starts_with('y')), "{text}");
+        }
+    }
+    let (status, _, field) = rig.chat(json!({"response_format": strict(&schema)})).await.error();
+    assert_eq!((status, field.as_str()), (400, "response_format.json_schema.schema"));
+}
+
+#[tokio::test]
 async fn en_6_a_hostile_schema_ends_in_a_refusal_within_bounds() {
     let rig = talkative().start().await;
     let properties: serde_json::Map<String, Value> =

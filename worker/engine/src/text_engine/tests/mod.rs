@@ -121,6 +121,7 @@ impl Rig {
 
 fn prompt(text: &str) -> Generate {
     Generate {
+        spelled_thoughts: false,
         prompt: text.bytes().map(u32::from).collect(),
         max_tokens: None,
         sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },

@@ -1,7 +1,7 @@
 //! Thoughts before an answer, and budgets that end them (RC-23).
 
 use super::*;
-use crate::text::{ThinkingPlan, ThinkingTags};
+use crate::text::{ChannelPlan, SPELLED_ENDING, ThinkingPlan, ThinkingTags};
 
 /// Tokens of a text in which `{` and `}` are the tags, and `.` ends the turn.
 fn tokens(text: &str) -> Vec<u32> {
@@ -59,6 +59,29 @@ fn stop_strings_and_logprobs_are_about_the_answer() {
     assert_eq!((parts(&answer), reason(&answer)), (("ab", "ghi"), FinishReason::Stop));
     let told: String = answer.logprobs.iter().map(|token| token.text.as_str()).collect();
     assert_eq!(told, "ghi");
+}
+
+/// A model whose vocabulary has no tags spells them out.
+fn spelled(script: &str, budget: Option<u32>, work: Generate) -> Answer {
+    // The fixture has the tag as a token too.
+    let plan =
+        |budget| ChannelPlan { ending: SPELLED_ENDING.bytes().map(u32::from).collect(), is_named: false, budget };
+    says(script, Generate { spelled_thoughts: true, channels: budget.map(plan), ..work })
+}
+
+#[test]
+fn rc_23_thoughts_that_are_spelled_out_come_apart_and_keep_to_their_budget() {
+    let answer = spelled("<think>\nhm hm\n</think>\n\n<response>Yes, é</response>.", None, prompt("hi"));
+    assert_eq!((parts(&answer), reason(&answer)), (("hm hm", "Yes, é"), FinishReason::Stop));
+    // The decoder's script goes on while eleven tokens are forced.
+    let answer = spelled("<think>abcdefghijklmnop.", Some(2), prompt("hi"));
+    assert_eq!((parts(&answer), reason(&answer)), (("ab", "nop"), FinishReason::Stop));
+    assert_eq!(answer.finished.unwrap().usage.thought_tokens, 2);
+    let work = Generate { stop: vec!["d".to_owned()], logprobs: Some(0), ..prompt("hi") };
+    let answer = spelled("<think>d</think>abcd.", None, work);
+    assert_eq!((parts(&answer), reason(&answer)), (("d", "abc"), FinishReason::Stop));
+    assert_eq!(parts(&spelled("no <think>thoughts</think>.", None, prompt("hi"))), ("", "no <think>thoughts</think>"));
+    assert_eq!(parts(&says("<think>hm</think>yes.", prompt("hi"))), ("", "<think>hm</think>yes"));
 }
 
 /// The decoder's answer depends on every token it was ever given: a forced token that it did not see, or saw twice,

@@ -31,7 +31,7 @@ const MOST_LETTERS: u64 = 200;
 /// Branches of which each is held apart from the others.
 const MOST_BRANCHES: usize = 8;
 
-/// The narrowed schema of arguments.
+/// A schema of which all that meets it meets the given one, in keywords that grammars hold to where that is possible.
 pub(super) fn narrowed(schema: Map<String, Value>) -> Map<String, Value> {
     let root = Value::Object(schema.clone());
     match (Narrowing { root: &root, left: Cell::new(MOST_PARTS), sets: RegularSets::default() })

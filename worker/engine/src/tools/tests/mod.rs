@@ -1,6 +1,7 @@
 mod narrow;
 mod narrow_cases;
 
+use crate::constraint::Grammar;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
@@ -728,7 +729,10 @@ fn en_5_a_choice_of_tools_binds_the_answer() {
         assert!(allows(&named, &weather) && !allows(&named, &clock));
         let single = ToolPlan { parallel: false, ..auto.clone() };
         assert!(allows(&single, &clock) && allows(&single, "Hello") && !allows(&single, &format!("{clock}\n{clock}")));
-        let formed = ToolPlan { answer: Some(json!({"type": "array", "items": {"type": "null"}}).to_string()), ..auto };
+        let formed = ToolPlan {
+            answer: Some(Grammar::JsonSchema(json!({"type": "array", "items": {"type": "null"}}).to_string())),
+            ..auto
+        };
         assert!(allows(&formed, "[null]") && allows(&formed, &clock) && !allows(&formed, "Hello"));
     }
     let llama = offered(Llama);
