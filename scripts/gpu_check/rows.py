@@ -21,6 +21,8 @@ from .worker import Worker, Workers
 
 CPU, GPU = "cpu", "cuda:0"
 GIB = 1 << 30
+# What a process is assumed to take for its context, as in protocol/src/device.rs.
+GPU_CONTEXT = 536 << 20
 
 # Exit codes of a worker: protocol/src/worker.rs.
 OUT_OF_MEMORY, DEVICE_LOST = 71, 76
@@ -180,11 +182,11 @@ def big_memory(bench: Bench, device: str) -> Outcome:
     with ThreadPoolExecutor() as pool:
         answers = pool.submit(worker.complete_together, questions)
         while not answers.done():
-            stats, now = worker.ask("GET", "/stats"), machine.used_memory(bench.gpu) - before
-            estimate, used = max(estimate, stats["weight_bytes"] + stats["totals"]["kv_bytes"]), max(used, now)
+            held, now = worker.ask("GET", "/health")["held"], machine.used_memory(bench.gpu) - before
+            estimate, used = max(estimate, GPU_CONTEXT + sum(of_device for _, of_device in held)), max(used, now)
         answers.result()
-    # The memory beyond the model's bytes: context, kernels, workspaces of libraries, the rows of a step, and space for later tokens.
-    value = f"{estimate / GIB:.2f} GiB of model, {used / GIB:.2f} GiB in use ({(used - estimate) / GIB:+.2f})"
+    # Beyond the context and the room for keys and values: workspaces of libraries, and the rows of a step.
+    value = f"{estimate / GIB:.2f} GiB estimated, {used / GIB:.2f} GiB in use ({used / estimate - 1:+.1%})"
     return Outcome(value, 0 <= used - estimate < 2 * GIB, {"estimate_bytes": estimate, "used_bytes": used})
 
 

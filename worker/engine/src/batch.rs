@@ -2,7 +2,8 @@
 //!
 //! Every decoding sequence brings its one token to every step, so a long prompt never stalls an answer that is being
 //! written. The rest of the step's token budget goes to the prompts, shared max-min fairly. A short prompt gets all it
-//! needs at once, and the long ones share the rest.
+//! needs at once, and the long ones share the rest. A decoder that reads prompts fast gets larger pieces, for as long
+//! as others can wait.
 
 /// The limits of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,49 @@ pub struct StepBudget {
 impl Default for StepBudget {
     fn default() -> Self {
         Self { prefill_alone: 512, prefill_beside_decode: 128 }
+    }
+}
+
+impl StepBudget {
+    /// The budget for a decoder that takes so many seconds for a token of a prompt, and computes at most `rows` tokens
+    /// at once. It is never smaller than this one.
+    pub fn paced(self, seconds: Option<f64>, rows: usize) -> Self {
+        let Some(seconds) = seconds else { return self };
+        let within = |limit: f64| (limit / seconds.max(f64::MIN_POSITIVE)) as usize;
+        let grown = |least: usize, limit| within(limit).clamp(least, rows.max(least));
+        Self {
+            prefill_alone: grown(self.prefill_alone, SECONDS_ALONE),
+            prefill_beside_decode: grown(self.prefill_beside_decode, SECONDS_BESIDE_DECODE),
+        }
+    }
+}
+
+/// Seconds of a step in which nothing is decoded: as long waits who comes next.
+const SECONDS_ALONE: f64 = 0.1;
+/// Seconds of a step that also decodes: as long an answer that is being read pauses.
+const SECONDS_BESIDE_DECODE: f64 = 0.01;
+
+/// The share of the last step in [`Pace`].
+const LAST_STEP: f64 = 0.3;
+/// Prompt tokens that a step is measured with. With fewer, other work is a large part of it.
+const MEASURED: usize = 64;
+
+/// How fast a decoder reads prompts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace(Option<f64>);
+
+impl Pace {
+    /// Counts a step with so many prompt tokens.
+    pub fn stepped(&mut self, prompt_tokens: usize, seconds: f64) {
+        if prompt_tokens >= MEASURED {
+            let now = seconds / prompt_tokens as f64;
+            self.0 = Some(self.0.map_or(now, |before| before + LAST_STEP * (now - before)));
+        }
+    }
+
+    /// Seconds for a token; none before the first step that tells.
+    pub fn seconds(self) -> Option<f64> {
+        self.0
     }
 }
 
@@ -91,6 +135,29 @@ mod tests {
         assert_eq!(plan(&[prefill(5_000)], BUDGET), [100]);
         assert_eq!(plan(&[SequenceStage::Prefill { remaining: 5_000, at_most: 8 }], BUDGET), [8]);
         assert!(plan(&[], BUDGET).is_empty());
+    }
+
+    #[test]
+    fn fast_decoders_read_larger_pieces() {
+        assert_eq!(BUDGET.paced(None, 4_000), BUDGET);
+        assert_eq!(BUDGET.paced(Some(1.0), 4_000), BUDGET, "slow ones the same");
+        let fast = StepBudget { prefill_alone: 1_000, prefill_beside_decode: 100 };
+        assert_eq!(BUDGET.paced(Some(1e-4), 4_000), fast);
+        assert_eq!(BUDGET.paced(Some(0.0), 700), StepBudget { prefill_alone: 700, prefill_beside_decode: 700 });
+        assert_eq!(BUDGET.paced(Some(1e-4), 0), StepBudget { prefill_alone: 100, prefill_beside_decode: 30 });
+    }
+
+    #[test]
+    fn a_pace_follows_the_last_steps_with_enough_tokens() {
+        let mut pace = Pace::default();
+        pace.stepped(1, 5.0);
+        assert_eq!(pace.seconds(), None);
+        pace.stepped(100, 1.0);
+        assert_eq!(pace.seconds(), Some(0.01));
+        for _ in 0..40 {
+            pace.stepped(200, 0.2);
+        }
+        assert!((pace.seconds().unwrap() - 0.001).abs() < 1e-6);
     }
 
     proptest! {

@@ -33,6 +33,8 @@ pub struct DecoderInfo {
     pub kv_blocks: usize,
     /// Bytes of weights held.
     pub weight_bytes: u64,
+    /// The most tokens of a step that there is memory for; 0 if the decoder sets no size.
+    pub step_rows: usize,
     /// Bytes that a step takes on each device beside weights, keys and values, at most.
     pub workspace_bytes: u64,
     /// Warnings about the model's files for the log; usually none.

@@ -102,6 +102,7 @@ impl FakeDecoder {
             state_bytes: 0,
             kv_blocks: usize::MAX,
             weight_bytes: 1_000,
+            step_rows: 0,
             workspace_bytes: 0,
             warnings: Vec::new(),
         };

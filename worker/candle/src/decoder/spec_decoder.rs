@@ -3,23 +3,25 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Storage, Tensor, bail};
+use candle_core::{DType, Result, Tensor};
 use model_boss_engine::residency::Monitor;
 use model_boss_engine::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits, PlaceUse};
+use model_boss_kernels::WORTH_SHARING;
 
+use rayon::prelude::*;
+
+use crate::decoder::recorded::{RecordedSteps, StepForm, StepInput, records};
 use crate::decoder::stage::{Stage, StretchStep, monitor_over};
 use crate::device;
 use crate::layers::kv::{KvStore, StepKv};
-#[cfg(test)]
 use crate::layers::kv_shape::KvHome;
 use crate::layers::linear::Linear;
-use crate::layers::norm::Norm;
+use crate::layers::norm::{Norm, NormedRows};
 use crate::layers::states::{StateLayout, StateLimits, StateStore, StepStates};
 use crate::layers::step::{SpanLength, StepContext, StepShape};
 use crate::layers::streams::{StreamsBefore, StreamsBehind};
-use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
-use crate::matrix::tensor_products::contiguous;
+use crate::matrix::{Matrix, blocks};
 use crate::spec::DecoderSpec;
 
 /// A decoder over stretches of layers, each on a device.
@@ -35,6 +37,8 @@ pub(crate) struct SpecDecoder {
     monitor: Option<Arc<Monitor>>,
     kv: KvStore,
     states: StateStore,
+    /// Of a decoder whose steps can be recorded.
+    recorded: Option<RecordedSteps>,
 }
 
 /// The sizes that a decoder keeps to.
@@ -46,6 +50,8 @@ pub(crate) struct DecoderLimits {
     pub(crate) states: StateLimits,
     /// Bytes of a step's own values on each device.
     pub(crate) workspace_bytes: u64,
+    /// As in [`DecoderInfo`].
+    pub(crate) step_rows: usize,
     /// As in [`DecoderInfo`].
     pub(crate) warnings: Vec<String>,
 }
@@ -64,7 +70,7 @@ pub(crate) struct DecoderEnds {
 impl SpecDecoder {
     /// `stages` cover all layers in order.
     pub(crate) fn new(spec: DecoderSpec, limits: DecoderLimits, ends: DecoderEnds, stages: Vec<Stage>) -> Self {
-        let DecoderLimits { context_length, kv_blocks, states, workspace_bytes, warnings } = limits;
+        let DecoderLimits { context_length, kv_blocks, states, workspace_bytes, step_rows, warnings } = limits;
         let layout = StateLayout::new(&spec);
         let places: Arc<[PlaceUse]> = stages.iter().map(|stage| stage.place(&spec)).collect();
         let info = DecoderInfo {
@@ -74,13 +80,15 @@ impl SpecDecoder {
             state_bytes: layout.bytes(0..spec.layers.len()),
             kv_blocks,
             weight_bytes: stages.iter().map(|stage| stage.weight_bytes).sum(),
+            step_rows,
             workspace_bytes,
             warnings,
         };
         let (shape, monitor) = (StepShape::of(&spec), monitor_over(&stages));
         let kv = store_for(&spec, &stages);
         let states = StateStore::new(layout, states);
-        Self { info, spec, shape, ends, stages, places, monitor, kv, states }
+        let recorded = recorder(&spec, &ends, &stages);
+        Self { info, spec, shape, ends, stages, places, monitor, kv, states, recorded }
     }
 
     /// The same with keys and values in tensors on every device, as on one with memory of its own.
@@ -124,19 +132,14 @@ impl SpecDecoder {
         stop: &(dyn Fn() -> bool + Sync),
     ) -> std::result::Result<Tensor, DecoderError> {
         let fail = |error| device::failure(&error);
-        let length = |step: &DecoderStep<'_>| SpanLength {
-            past: step.past,
-            new: step.tokens.len(),
-            length: step.length.max(step.past + step.tokens.len()),
-        };
-        let lengths: Vec<SpanLength> = batch.iter().map(length).collect();
+        let lengths = lengths(batch);
         let mut kv: StepKv<'_> = self.kv.lend(batch)?;
         let tokens: Vec<u32> = batch.iter().flat_map(|step| step.tokens).copied().collect();
         self.stages.iter_mut().for_each(|stage| stage.stretch.begin_step());
         let mut x: Option<Tensor> = None;
         for (stage, place) in self.stages.iter_mut().zip(self.places.iter()) {
             let rows = match &x {
-                None => embedded(&self.ends, &tokens, &stage.target, self.spec.factors.embedding),
+                None => self.ends.embedded(&tokens, &stage.target, self.spec.factors.embedding),
                 Some(x) => {
                     place.received((x.elem_count() * stage.target.dtype.size_in_bytes()) as u64);
                     stage.receive(x)
@@ -157,6 +160,50 @@ impl SpecDecoder {
         x.ok_or_else(|| DecoderError::Step("the model has no layers".to_owned()))
     }
 
+    /// A step of one token for each sequence as it was recorded, or will be; none of another form. Sequence by
+    /// sequence its logits.
+    fn repeat_step(
+        &mut self,
+        batch: &[DecoderStep<'_>],
+        states: &mut StepStates,
+    ) -> std::result::Result<Option<Vec<Vec<f32>>>, DecoderError> {
+        let fail = |error: candle_core::Error| device::failure(&error);
+        let (Some(recorded), [stage]) = (&mut self.recorded, self.stages.as_mut_slice()) else { return Ok(None) };
+        let Some(form) = StepForm::of(batch).filter(|_| !recorded.is_off()) else {
+            let rows: usize = batch.iter().map(|step| step.tokens.len()).sum();
+            if rows > blocks::SETTLED_ROWS {
+                recorded.clear();
+            }
+            return Ok(None);
+        };
+        let lengths = lengths(batch);
+        let mut kv: StepKv<'_> = self.kv.lend(batch)?;
+        let tokens: Vec<u32> = batch.iter().flat_map(|step| step.tokens).copied().collect();
+        let (ends, spec, shape) = (&self.ends, &self.spec, &self.shape);
+        let (moves, sequences) = (kv.moves(), kv.in_tables());
+        stage.stretch.begin_step();
+        let mut work = |input: &StepInput| {
+            let target = &stage.target;
+            let before = |kv: &mut StepKv<'_>| {
+                let rows = ends.embedding.rows_at(&input.tokens()?, target)?;
+                let factor = spec.factors.embedding;
+                let rows = if factor == 1.0 { rows } else { (rows * factor)? };
+                let angles = input.angles(shape, target.dtype)?;
+                kv.enter_with(input.tables()?);
+                Ok((rows, StepContext::with_angles(&lengths, shape, angles, (&target.device, stage.home))?))
+            };
+            let (rows, context) = before(&mut kv).map_err(fail)?;
+            let layers = stage.layers.clone();
+            let mut step =
+                StretchStep { layers, kv: &mut kv, states: &mut *states, context: &context, stop: &|| false };
+            let x = stage.stretch.forward(rows, &mut step)?;
+            ends.logits(x, spec).map_err(fail)
+        };
+        let logits = recorded.step((form, moves), (&tokens, sequences), (&lengths, shape), &mut work)?;
+        stage.stretch.end_step();
+        read_rows(&logits, &vec![1; batch.len()], self.info.vocab_size).map(Some).map_err(fail)
+    }
+
     /// Logits of the rows that were asked for, sequence by sequence.
     fn logits(&self, batch: &[DecoderStep<'_>], x: &Tensor) -> Result<Vec<Vec<f32>>> {
         let mut wanted: Vec<u32> = Vec::new();
@@ -174,38 +221,76 @@ impl SpecDecoder {
             return Ok(vec![Vec::new(); batch.len()]);
         }
         let wanted = Tensor::new(wanted, x.device())?;
-        let mut rows = x.index_select(&wanted, 0)?;
-        if let Some(behind) = &self.ends.behind {
-            rows = behind.forward(&rows, self.spec.hidden)?;
-        }
-        let rows = self.ends.norm.forward(&rows)?;
-        let mut logits = self.ends.head.forward(&rows)?.to_dtype(DType::F32)?;
-        if self.spec.factors.logits != 1.0 {
-            logits = (logits * self.spec.factors.logits)?;
-        }
-        if let Some(bound) = self.spec.logit_softcap {
-            logits = ((logits / bound)?.tanh()? * bound)?;
-        }
-        let logits = logits.to_device(&Device::Cpu)?;
-        let (storage, layout) = logits.storage_and_layout();
-        let Storage::Cpu(storage) = &*storage else { bail!("logits did not come to the host") };
-        let mut left = contiguous(storage, layout)?;
-        let rows = batch.iter().map(|step| {
-            let (rows, rest) = left.split_at(step.logits.rows(step.tokens.len()) * self.info.vocab_size);
-            left = rest;
-            rows.to_vec()
-        });
-        Ok(rows.collect())
+        let logits = self.ends.logits(x.index_select(&wanted, 0)?, &self.spec)?;
+        let counts: Vec<usize> = batch.iter().map(|step| step.logits.rows(step.tokens.len())).collect();
+        read_rows(&logits, &counts, self.info.vocab_size)
     }
 }
 
-/// Rows of the embedding, times a factor, and of further streams behind them.
-fn embedded(ends: &DecoderEnds, tokens: &[u32], target: &WeightTarget, factor: f64) -> Result<Tensor> {
-    let mut rows = ends.embedding.rows(tokens, target)?;
-    if factor != 1.0 {
-        rows = (rows * factor)?;
+impl DecoderEnds {
+    /// Rows of the embedding, times a factor, and of further streams behind them.
+    fn embedded(&self, tokens: &[u32], target: &WeightTarget, factor: f64) -> Result<Tensor> {
+        let mut rows = self.embedding.rows(tokens, target)?;
+        if factor != 1.0 {
+            rows = (rows * factor)?;
+        }
+        self.before.as_ref().map_or(Ok(rows.clone()), |before| before.forward(&rows, tokens, target))
     }
-    ends.before.as_ref().map_or(Ok(rows.clone()), |before| before.forward(&rows, tokens, target))
+
+    /// `[rows, hidden]` behind the last layer → `[rows, vocabulary]` in f32.
+    fn logits(&self, mut rows: Tensor, spec: &DecoderSpec) -> Result<Tensor> {
+        if let Some(behind) = &self.behind {
+            rows = behind.forward(&rows, spec.hidden)?;
+        }
+        let [logits] = Linear::forward_normed([&self.head], &NormedRows::new(&rows, Some(&self.norm)))?;
+        let mut logits = logits.to_dtype(DType::F32)?;
+        if spec.factors.logits != 1.0 {
+            logits = (logits * spec.factors.logits)?;
+        }
+        match spec.logit_softcap {
+            Some(bound) => (logits / bound)?.tanh()? * bound,
+            None => Ok(logits),
+        }
+    }
+}
+
+/// Logits of so many rows for each sequence, from any device.
+fn read_rows(logits: &Tensor, counts: &[usize], vocab: usize) -> Result<Vec<Vec<f32>>> {
+    device::with_numbers(logits, |mut left| {
+        let parts: Vec<&[f32]> = counts
+            .iter()
+            .map(|count| {
+                let (rows, rest) = left.split_at(count * vocab);
+                left = rest;
+                rows
+            })
+            .collect();
+        // A large vocabulary's rows take longer to copy than to compute on a GPU.
+        let rows = |rows: &&[f32]| rows.to_vec();
+        if logits.elem_count() < WORTH_SHARING {
+            parts.iter().map(rows).collect()
+        } else {
+            parts.par_iter().map(rows).collect()
+        }
+    })
+}
+
+/// The part of a step that each sequence has.
+fn lengths(batch: &[DecoderStep<'_>]) -> Vec<SpanLength> {
+    let length = |step: &DecoderStep<'_>| SpanLength {
+        past: step.past,
+        new: step.tokens.len(),
+        length: step.length.max(step.past + step.tokens.len()),
+    };
+    batch.iter().map(length).collect()
+}
+
+/// Recordings of steps, where all of a decoder's work is on one GPU.
+fn recorder(spec: &DecoderSpec, ends: &DecoderEnds, stages: &[Stage]) -> Option<RecordedSteps> {
+    let [stage] = stages else { return None };
+    let resident = stage.home == KvHome::Kernels && stage.stretch.monitor().is_none();
+    let there = resident && ends.before.is_none() && !matches!(ends.embedding, Matrix::Stored(_));
+    (there && records(spec)).then(|| RecordedSteps::new(stage.target.device.clone()))
 }
 
 /// A store without blocks, for the layers of all stages.
@@ -234,6 +319,9 @@ impl Decoder for SpecDecoder {
         let on_cpu = self.stages.iter().all(|stage| stage.target.device.is_cpu());
         let mut states = self.states.begin(batch)?;
         let mut compute = || {
+            if let Some(logits) = self.repeat_step(batch, &mut states)? {
+                return Ok(logits);
+            }
             let x = self.run_layers(batch, &mut states, stop)?;
             let logits = self.logits(batch, &x).map_err(|error| device::failure(&error))?;
             self.stages.iter_mut().for_each(|stage| stage.stretch.end_step());

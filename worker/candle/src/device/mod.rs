@@ -4,8 +4,9 @@ mod cuda;
 pub(crate) mod fault;
 mod host_memory;
 pub(crate) mod rows;
+pub(crate) mod scratch;
 
-use candle_core::{DType, Device, Error, Result, Tensor};
+use candle_core::{DType, Device, Error, Result, Storage, Tensor, bail};
 use model_boss_engine::DecoderError;
 use model_boss_protocol::{DeviceId, GPU_CONTEXT};
 
@@ -16,7 +17,7 @@ use crate::error::LoadError;
 pub(crate) use cuda::failure as failure_of_gpu;
 #[cfg(feature = "cuda")]
 pub(crate) use cuda::{NotPinned, pinned};
-pub(crate) use cuda::{kernels, upload_blocks};
+pub(crate) use cuda::{kernels, overwrite, record, rehearse, trim_recordings, upload_blocks};
 
 /// Opens a device of this machine.
 pub(crate) fn open(device: &DeviceId) -> std::result::Result<Device, LoadError> {
@@ -57,6 +58,19 @@ pub(crate) fn trim(device: &Device) {
 /// a copy.
 pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
     if x.device().is_cuda() && to.is_cuda() { cuda::hand_on(x, to) } else { x.to_device(to) }
+}
+
+/// Reads a tensor of f32 on any device, when it is computed.
+pub(crate) fn with_numbers<R>(x: &Tensor, read: impl FnOnce(&[f32]) -> R) -> Result<R> {
+    if x.device().is_cuda() {
+        return cuda::with_numbers(x, read);
+    }
+    let x = x.to_device(&Device::Cpu)?.contiguous()?;
+    let (storage, layout) = x.storage_and_layout();
+    let (Storage::Cpu(storage), Some((first, end))) = (&*storage, layout.contiguous_offsets()) else {
+        bail!("numbers did not come to the host")
+    };
+    Ok(read(&storage.as_slice::<f32>()?[first..end]))
 }
 
 /// A tensor of the elements that these bytes are, on any device.

@@ -19,6 +19,26 @@ pub(crate) struct AttendedHeads {
     pub(crate) scale: f32,
 }
 
+/// The work that is done in one launch with products of rows with matrices.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Beside<'a> {
+    /// A root-mean-square norm that the rows pass before: its weight `[depth]` and epsilon.
+    pub(crate) norm: Option<(&'a Tensor, f32)>,
+    /// Of each matrix `[outs]`; empty without any.
+    pub(crate) biases: &'a [Option<&'a Tensor>],
+    /// Is added to the result of a single matrix, `[rows, outs]`.
+    pub(crate) residual: Option<&'a Tensor>,
+    /// Of two matrices the first makes the gate of the second, and the one result is what passes.
+    pub(crate) gate: Option<SiluForm>,
+}
+
+/// `silu(gate) * up`, or gpt-oss' form with a bound and a slope; both 0 for the former.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct SiluForm {
+    pub(crate) limit: f32,
+    pub(crate) slope: f32,
+}
+
 /// A step's rows behind their projections.
 pub(crate) struct NewRows<'a> {
     /// `[rows, heads * head_dim]`
@@ -72,6 +92,15 @@ pub(crate) struct StepTables {
 impl StepTables {
     /// The places in blocks of `block` tokens.
     pub(crate) fn new(sequences: Vec<TableSequence>, block: usize, device: &Device) -> Result<Self> {
+        let table = sequences.iter().map(|sequence| sequence.blocks.len()).max().unwrap_or(0);
+        let rows = sequences.iter().map(|sequence| sequence.new).sum();
+        let short = sequences.iter().filter(|sequence| is_short(sequence.new));
+        let most_seen = short.map(|sequence| sequence.past + sequence.new).max().unwrap_or(0);
+        Ok(Self { numbers: Tensor::new(Self::cells(sequences, block, table), device)?, rows, table, most_seen })
+    }
+
+    /// The numbers of tables with room for `table` blocks of each sequence.
+    pub(crate) fn cells(sequences: Vec<TableSequence>, block: usize, table: usize) -> Vec<u32> {
         let (mut places, mut of, mut seen) = (Vec::new(), Vec::new(), Vec::new());
         let mut tables: Vec<Vec<u32>> = Vec::new();
         for (index, TableSequence { blocks, past, new }) in sequences.into_iter().enumerate() {
@@ -83,14 +112,12 @@ impl StepTables {
             }
             tables.push(blocks);
         }
-        let table = tables.iter().map(Vec::len).max().unwrap_or(0);
-        let (rows, most_seen) = (places.len(), seen.iter().max().copied().unwrap_or(0) as usize);
         let mut numbers = [places, of, seen].concat();
         for mut blocks in tables {
             blocks.resize(table, 0);
             numbers.extend(blocks);
         }
-        Ok(Self { numbers: Tensor::new(numbers, device)?, rows, table, most_seen })
+        numbers
     }
 }
 

@@ -6,6 +6,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use crate::device::kernels;
+use crate::device::rows::SiluForm;
 use crate::matrix::tensor_products::contiguous;
 use crate::spec::Activation;
 
@@ -29,16 +30,27 @@ impl Activation {
         }
     }
 
+    /// The form of the gate for kernels of GPUs; none for other activations.
+    pub(crate) fn silu_form(self) -> Option<SiluForm> {
+        match self {
+            Self::Silu => Some(SiluForm::default()),
+            Self::SwigluClamped { limit } => Some(SiluForm { limit, slope: SWIGLU_ALPHA as f32 }),
+            _ => None,
+        }
+    }
+
     /// `self(gate) * up`, element by element. On the CPU the usual one is a single pass, shared among cores.
     pub(crate) fn gated(self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         match self {
             Self::Silu if gate.device().is_cpu() => gate.apply_op2_no_bwd(up, &SiluGated),
-            Self::Silu => match kernels::silu_gate(gate, up, None)? {
+            Self::Silu => match kernels::silu_gate(gate, up, SiluForm::default())? {
                 Some(gated) => Ok(gated),
                 None => gate.silu()? * up,
             },
             Self::SwigluClamped { limit } => {
-                if let Some(gated) = kernels::silu_gate(gate, up, Some((limit, SWIGLU_ALPHA as f32)))? {
+                if let Some(form) = self.silu_form()
+                    && let Some(gated) = kernels::silu_gate(gate, up, form)?
+                {
                     return Ok(gated);
                 }
                 let limit = f64::from(limit);

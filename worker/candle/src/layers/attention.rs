@@ -8,9 +8,9 @@ use crate::device;
 use crate::error::ModelError;
 use crate::layers::attend::{Attended, HeadNorms, ProjectedRows};
 use crate::layers::kv::LayerKv;
-use crate::layers::linear::Linear;
+use crate::layers::linear::{Linear, PartRows};
 use crate::layers::named_weights::NamedWeights;
-use crate::layers::norm::{LayerNorm, RmsNorm};
+use crate::layers::norm::{LayerNorm, NormedRows, RmsNorm};
 use crate::layers::step::{LentKeys, StepContext};
 use crate::spec::{AttentionSpec, NormSpec, QueryKeyNorm, part_names};
 
@@ -110,15 +110,24 @@ impl Attention {
         })
     }
 
-    /// `[rows, hidden]` → `[rows, hidden]`. Writes each sequence's new keys and values behind its past; `kv` has one
-    /// entry per span.
-    pub(crate) fn forward(&self, x: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
+    /// `[rows, hidden]` behind a norm → `[rows, hidden]`, added to a stream if one is given and that takes no launch of
+    /// its own. Writes each sequence's new keys and values behind its past; `kv` has one entry per span.
+    pub(crate) fn forward(
+        &self,
+        x: &NormedRows<'_>,
+        kv: Vec<LayerKv<'_>>,
+        step: &StepContext,
+        stream: Option<&Tensor>,
+    ) -> Result<PartRows> {
         let (query, lent) = match (&self.key_value, self.keys_of) {
             (Some((key, value)), _) => {
-                let [query, key, value] = Linear::forward_all([&self.query, key, value], x)?;
+                let [query, key, value] = Linear::forward_normed([&self.query, key, value], x)?;
                 (query, LentKeys { key, value: self.normed_value(value)?, key_norm: None })
             }
-            (None, of) => (self.query.forward(x)?, step.borrow(of.unwrap_or(self.index))?),
+            (None, of) => {
+                let [query] = Linear::forward_normed([&self.query], x)?;
+                (query, step.borrow(of.unwrap_or(self.index))?)
+            }
         };
         let (query, gate) = if self.output_gate { self.with_gate(&query)? } else { (query, None) };
         let LentKeys { key, mut value, key_norm } = lent;
@@ -139,7 +148,7 @@ impl Attention {
         if let Some(gate) = gate {
             attended = (attended * candle_nn::ops::sigmoid(&gate)?)?;
         }
-        self.output.forward(&attended)
+        self.output.forward_onto(&attended, stream)
     }
 
     /// Values, each head divided by its root mean square where the layer does that.

@@ -2,7 +2,7 @@
 //! sequences. Which block belongs to which sequence is the engine's matter; attention is not known here.
 //!
 //! In the host's memory a block is one piece with the pages of all layers there. On other devices a layer has one
-//! tensor for all blocks, which grows by doubling.
+//! tensor for all blocks, which grows by a share of what it has.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -24,8 +24,11 @@ use crate::spec::{DecoderSpec, LayerSpec};
 // The engine's blocks are the pages that attention on the CPU reads.
 const _: () = assert!(BLOCK_TOKENS == model_boss_kernels::PAGE);
 
-/// Blocks that a device first gets room for; the room then doubles, so appending costs O(1) per token on average.
+/// Blocks that a device first gets room for. The room then grows by a share, so appending costs O(1) per token on
+/// average.
 const FIRST_ROOM: usize = 8;
+/// Blocks up to which the room doubles. Beyond, it grows by a quarter: what is not used yet is missing elsewhere.
+const DOUBLED_ROOM: usize = 64;
 
 /// One layer's keys and values of one sequence.
 pub(crate) enum LayerKv<'a> {
@@ -46,6 +49,8 @@ pub(crate) struct KvStore {
     host: Vec<Option<HostBuffer>>,
     /// Blocks that hold something.
     held: BTreeSet<BlockId>,
+    /// How often tensors of a device were made or dropped: so long their memory stays where it is.
+    moves: u64,
 }
 
 /// Where a layer's keys and values lie.
@@ -125,7 +130,7 @@ impl KvStore {
         };
         let layers = spec.layers.iter().zip(targets).map(store).collect();
         let lenders = (0..spec.layers.len()).map(|layer| spec.lender(layer).unwrap_or(layer)).collect();
-        Self { layers, lenders, host_bytes, host: Vec::new(), held: BTreeSet::new() }
+        Self { layers, lenders, host_bytes, host: Vec::new(), held: BTreeSet::new(), moves: 0 }
     }
 
     /// Takes the blocks of a step's sequences out, with memory for all that they write.
@@ -208,6 +213,7 @@ impl KvStore {
             for layer in &mut self.layers {
                 if let LayerStore::Device(store) = layer {
                     store.tensors = None;
+                    self.moves += 1;
                 }
             }
         }
@@ -233,11 +239,20 @@ impl KvStore {
     fn reserve(&mut self, blocks: impl Iterator<Item = BlockId>) -> Result<()> {
         let new: Vec<BlockId> = blocks.filter(|block| !self.held.contains(block)).collect();
         let Some(last) = new.iter().max().map(|last| last.0 as usize) else { return Ok(()) };
+        let mut moved: Vec<Device> = Vec::new();
         for layer in &mut self.layers {
-            if let LayerStore::Device(store) = layer {
+            if let LayerStore::Device(store) = layer
+                && store.room() <= last
+            {
+                self.moves += 1;
                 store.reserve(last + 1)?;
+                if !moved.iter().any(|device| device.same_device(&store.device)) {
+                    moved.push(store.device.clone());
+                }
             }
         }
+        // The smaller tensors fit nowhere any more.
+        moved.iter().for_each(device::trim);
         if self.host_bytes > 0 {
             if self.host.len() <= last {
                 self.host.resize_with(last + 1, || None);
@@ -259,12 +274,11 @@ impl DeviceStore {
         tokens / BLOCK_TOKENS
     }
 
+    /// Makes more room.
     fn reserve(&mut self, blocks: usize) -> Result<()> {
         let before = self.room();
-        if blocks <= before {
-            return Ok(());
-        }
-        let room = blocks.max(2 * before).max(FIRST_ROOM) * BLOCK_TOKENS;
+        let grown = before + if before < DOUBLED_ROOM { before } else { before / 4 };
+        let room = blocks.max(grown).max(FIRST_ROOM) * BLOCK_TOKENS;
         let LayerKvShape { kv_heads, head_dim, values } = self.shape;
         let grown = |old: Option<&Tensor>, width: usize| -> Result<Tensor> {
             let new = Tensor::zeros((kv_heads, room, width), self.dtype, &self.device)?;
@@ -289,7 +303,8 @@ impl StepKv<'_> {
         let store = self.store.device_store(layers);
         let device = store.map(|store| &store.device);
         let kernels = store.filter(|store| store.home == KvHome::Kernels);
-        self.tables = kernels.map(|store| tables(&self.sequences, &store.device)).transpose()?;
+        let tables = |store: &DeviceStore| StepTables::new(self.in_tables(), BLOCK_TOKENS, &store.device);
+        self.tables = kernels.map(tables).transpose()?;
         for sequence in &mut self.sequences {
             // Kernels read the blocks of a few rows where they lie.
             let gathers = kernels.is_none() || !rows::is_short(sequence.tokens - sequence.past);
@@ -297,6 +312,26 @@ impl StepKv<'_> {
             sequence.places = scattered.map(|device| sequence.places_on(device)).transpose()?;
         }
         Ok(())
+    }
+
+    /// The sequences for tables of all their blocks.
+    pub(crate) fn in_tables(&self) -> Vec<TableSequence> {
+        let of = |sequence: &SequenceKv| TableSequence {
+            blocks: sequence.blocks.iter().map(|block| block.0).collect(),
+            past: sequence.past,
+            new: sequence.tokens - sequence.past,
+        };
+        self.sequences.iter().map(of).collect()
+    }
+
+    /// The layers that follow, all on one device, with tables that are there already. Of sequences with few rows.
+    pub(crate) fn enter_with(&mut self, tables: StepTables) {
+        self.tables = Some(tables);
+    }
+
+    /// Changes whenever the memory of keys and values does.
+    pub(crate) fn moves(&self) -> u64 {
+        self.store.moves
     }
 
     /// One layer's part of every sequence.
@@ -355,16 +390,6 @@ impl SequenceKv {
         let places: Vec<u32> = self.blocks.iter().flat_map(of_block).take(self.tokens).collect();
         Tensor::new(places, device)
     }
-}
-
-/// The places of a step's tokens.
-fn tables(sequences: &[SequenceKv], device: &Device) -> Result<StepTables> {
-    let of = |sequence: &SequenceKv| TableSequence {
-        blocks: sequence.blocks.iter().map(|block| block.0).collect(),
-        past: sequence.past,
-        new: sequence.tokens - sequence.past,
-    };
-    StepTables::new(sequences.iter().map(of).collect(), BLOCK_TOKENS, device)
 }
 
 impl<'a> DeviceKv<'a> {

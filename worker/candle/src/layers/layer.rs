@@ -11,10 +11,11 @@ use crate::layers::delta_net::DeltaNet;
 use crate::layers::experts::{ExpertSource, Experts};
 use crate::layers::kv::LayerKv;
 use crate::layers::latent::Latent;
+use crate::layers::linear::PartRows;
 use crate::layers::mamba::Mamba;
 use crate::layers::mlp::Mlp;
 use crate::layers::named_weights::NamedWeights;
-use crate::layers::norm::Norm;
+use crate::layers::norm::{Norm, NormedRows};
 use crate::layers::short_conv::ShortConv;
 use crate::layers::states::LayerState;
 use crate::layers::step::StepContext;
@@ -177,26 +178,40 @@ impl Layer {
         let active = predicted.active(streams);
         let [before, behind] = &self.mixer_norms;
         let input = normed(before, active)?;
-        let mixed = (active + normed(behind, &self.mix(&input, memory, step)?)?)?;
+        let mixed = self.mix(&NormedRows::new(&input, None), memory, step, None)?.alone();
+        let mixed = (active + normed(behind, &mixed)?)?;
         let mixed = ((mixed + streams.laurel(&input)?)? * 2_f64.powf(-0.5))?;
         let [before, behind] = &self.mlp_norms;
-        let computed = (&mixed + normed(behind, &self.mlp(&normed(before, &mixed)?, stop)?)?)?;
+        let computed =
+            (&mixed + normed(behind, &self.mlp(&NormedRows::new(&mixed, before.as_ref()), stop, None)?.alone())?)?;
         streams.corrected(predicted, &computed)
     }
 
-    fn mix(&self, input: &Tensor, memory: LayerMemory<'_>, step: &StepContext) -> Result<Tensor> {
-        match &self.mixer {
-            LayerMixer::Attention(attention) => attention.forward(input, memory.kv, step),
+    /// The part that mixes tokens, of rows behind its norm. It is added to `stream` if that takes no launch of its own.
+    fn mix(
+        &self,
+        input: &NormedRows<'_>,
+        memory: LayerMemory<'_>,
+        step: &StepContext,
+        stream: Option<&Tensor>,
+    ) -> Result<PartRows> {
+        if let LayerMixer::Attention(attention) = &self.mixer {
+            return attention.forward(input, memory.kv, step, stream);
+        }
+        let input = &input.rows()?;
+        let mixed = match &self.mixer {
+            LayerMixer::Attention(_) | LayerMixer::None => input.zeros_like(),
             LayerMixer::Latent(latent) => latent.forward(input, memory.kv, step),
             LayerMixer::ShortConv(conv) => conv.forward(input, memory.states, step),
             LayerMixer::DeltaNet(net) => net.forward(input, memory.states, step),
             LayerMixer::Mamba(mamba) => mamba.forward(input, memory.states, step),
             LayerMixer::Both(both) => {
                 let (attention, mamba) = &**both;
-                attention.forward(input, memory.kv, step)? + mamba.forward(input, memory.states, step)?
+                let attended = attention.forward(&NormedRows::new(input, None), memory.kv, step, None)?.alone();
+                attended + mamba.forward(input, memory.states, step)?
             }
-            LayerMixer::None => input.zeros_like(),
-        }
+        };
+        mixed.map(PartRows::Alone)
     }
 
     /// The same of a row that is one stream.
@@ -211,19 +226,28 @@ impl Layer {
             return self.feed(x, stop);
         }
         let [before, behind] = &self.mixer_norms;
-        let input = normed(before, x)?;
-        let mixed = self.mix(&input, memory, step)?;
-        let mixed = self.scaled(normed(behind, &mixed)?)?;
         if self.places == NormPlaces::Parallel {
-            return (x + mixed)? + self.scaled(self.mlp(&input, stop)?)?;
+            let input = normed(before, x)?;
+            let input = NormedRows::new(&input, None);
+            let mixed = self.scaled(normed(behind, &self.mix(&input, memory, step, None)?.alone())?)?;
+            return (x + mixed)? + self.scaled(self.mlp(&input, stop, None)?.alone())?;
         }
+        let mixed = match self.mix(&NormedRows::new(x, before.as_ref()), memory, step, self.onto(behind, x))? {
+            PartRows::Added(x) => return self.feed(&x, stop),
+            PartRows::Alone(mixed) => self.scaled(normed(behind, &mixed)?)?,
+        };
         match &self.mlp_norms[0] {
             Some(norm) if !matches!(self.mlp, LayerMlp::None) => {
                 let (x, input) = norm.of_sum(x, &mixed)?;
-                self.feed_normed(&x, &input, stop)
+                self.feed_normed(&x, &NormedRows::new(&input, None), stop)
             }
             _ => self.feed(&(x + mixed)?, stop),
         }
+    }
+
+    /// The stream for a part to add its result to, where nothing comes between.
+    fn onto<'x>(&self, behind: &Option<Norm>, x: &'x Tensor) -> Option<&'x Tensor> {
+        (behind.is_none() && self.residual == 1.0).then_some(x)
     }
 
     /// Adds the feed-forward part to the stream.
@@ -231,20 +255,24 @@ impl Layer {
         if matches!(self.mlp, LayerMlp::None) {
             return Ok(x.clone());
         }
-        self.feed_normed(x, &normed(&self.mlp_norms[0], x)?, stop)
+        self.feed_normed(x, &NormedRows::new(x, self.mlp_norms[0].as_ref()), stop)
     }
 
     /// The same, with the part's input.
-    fn feed_normed(&self, x: &Tensor, input: &Tensor, stop: &dyn Fn() -> bool) -> Result<Tensor> {
-        let result = self.mlp(input, stop)?;
-        x + self.scaled(normed(&self.mlp_norms[1], &result)?)?
+    fn feed_normed(&self, x: &Tensor, input: &NormedRows<'_>, stop: &dyn Fn() -> bool) -> Result<Tensor> {
+        let behind = &self.mlp_norms[1];
+        match self.mlp(input, stop, self.onto(behind, x))? {
+            PartRows::Added(sum) => Ok(sum),
+            PartRows::Alone(result) => x + self.scaled(normed(behind, &result)?)?,
+        }
     }
 
-    fn mlp(&self, x: &Tensor, stop: &dyn Fn() -> bool) -> Result<Tensor> {
+    /// The feed-forward part of rows behind its norm. It is added to `stream` if that takes no launch of its own.
+    fn mlp(&self, x: &NormedRows<'_>, stop: &dyn Fn() -> bool, stream: Option<&Tensor>) -> Result<PartRows> {
         match &self.mlp {
-            LayerMlp::Dense(mlp) => mlp.forward(x),
-            LayerMlp::Experts(experts) => experts.forward(x, stop),
-            LayerMlp::None => x.zeros_like(),
+            LayerMlp::Dense(mlp) => mlp.forward_onto(x, stream),
+            LayerMlp::Experts(experts) => experts.forward(&x.rows()?, stop).map(PartRows::Alone),
+            LayerMlp::None => x.rows()?.zeros_like().map(PartRows::Alone),
         }
     }
 

@@ -2,8 +2,10 @@
 
 use candle_core::{DType, Result, Tensor};
 
+use crate::device::rows::{Beside, SiluForm};
 use crate::error::ModelError;
 use crate::layers::named_weights::NamedWeights;
+use crate::layers::norm::NormedRows;
 use crate::matrix::Matrix;
 
 /// A weight `[out, in]`, and maybe a factor on it and a bias `[out]`.
@@ -13,6 +15,23 @@ pub(crate) struct Linear {
     order: Option<Tensor>,
     factor: Option<f64>,
     bias: Option<Tensor>,
+}
+
+/// The result of a layer's part.
+pub(crate) enum PartRows {
+    /// By itself.
+    Alone(Tensor),
+    /// Added to the stream already.
+    Added(Tensor),
+}
+
+impl PartRows {
+    /// The result of a part that was given no stream.
+    pub(crate) fn alone(self) -> Tensor {
+        match self {
+            Self::Alone(rows) | Self::Added(rows) => rows,
+        }
+    }
 }
 
 /// Whether a projection has a bias.
@@ -56,6 +75,12 @@ impl Linear {
 
     /// `[rows, in]` → `[rows, out]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        if self.bias.is_some()
+            && let Some(mut products) = Self::beside(&[self], x, Beside::default())?
+            && let Some(product) = products.pop()
+        {
+            return Ok(product);
+        }
         let product = match &self.order {
             Some(order) => self.weight.product(&x.index_select(order, 1)?)?,
             None => self.weight.product(x)?,
@@ -63,11 +88,58 @@ impl Linear {
         self.biased(product)
     }
 
+    /// The same, added to a stream if one is given and that takes no launch of its own.
+    pub(crate) fn forward_onto(&self, x: &Tensor, stream: Option<&Tensor>) -> Result<PartRows> {
+        if stream.is_some()
+            && let Some(mut products) = Self::beside(&[self], x, Beside { residual: stream, ..Beside::default() })?
+            && let Some(sum) = products.pop()
+        {
+            return Ok(PartRows::Added(sum));
+        }
+        self.forward(x).map(PartRows::Alone)
+    }
+
+    /// `[rows, in]` behind a norm through several projections, to `[rows, out]` of each.
+    pub(crate) fn forward_normed<const N: usize>(linears: [&Self; N], x: &NormedRows<'_>) -> Result<[Tensor; N]> {
+        if let Some((x, Some(norm))) = x.before()
+            && let Some(products) = Self::beside(&linears, x, Beside { norm: Some(norm), ..Beside::default() })?
+        {
+            return all_of(products);
+        }
+        Self::forward_all(linears, &x.rows()?)
+    }
+
+    /// The product with a gate, `form(gate(x)) * up(x)`, in one launch; none where that is not possible.
+    pub(crate) fn forward_gated(
+        [gate, up]: [&Self; 2],
+        x: &NormedRows<'_>,
+        form: Option<SiluForm>,
+    ) -> Result<Option<Tensor>> {
+        let (Some(form), Some((x, norm))) = (form, x.before()) else { return Ok(None) };
+        let beside = Beside { norm, gate: Some(form), ..Beside::default() };
+        Ok(Self::beside(&[gate, up], x, beside)?.and_then(|mut passed| passed.pop()))
+    }
+
+    /// Products with their biases and more, in one launch; none where that is not possible.
+    fn beside(linears: &[&Self], x: &Tensor, beside: Beside<'_>) -> Result<Option<Vec<Tensor>>> {
+        if !x.device().is_cuda() || linears.iter().any(|linear| linear.order.is_some() || linear.factor.is_some()) {
+            return Ok(None);
+        }
+        let matrices: Vec<&Matrix> = linears.iter().map(|linear| &linear.weight).collect();
+        let biases: Vec<Option<&Tensor>> = linears.iter().map(|linear| linear.bias.as_ref()).collect();
+        Matrix::products_beside(x, &matrices, &Beside { biases: &biases, ..beside })
+    }
+
     /// `[rows, in]` through several projections, to `[rows, out]` of each.
     pub(crate) fn forward_all<const N: usize>(linears: [&Self; N], x: &Tensor) -> Result<[Tensor; N]> {
+        if linears.iter().any(|linear| linear.bias.is_some())
+            && let Some(products) = Self::beside(&linears, x, Beside::default())?
+        {
+            return all_of(products);
+        }
         if linears.iter().any(|linear| linear.order.is_some()) {
             let products = linears.iter().map(|linear| linear.forward(x)).collect::<Result<Vec<_>>>()?;
-            return <[Tensor; N]>::try_from(products).map_err(|_| candle_core::Error::msg("a product is missing"));
+            return all_of(products);
         }
         let mut products = Matrix::products(x, linears.map(|linear| &linear.weight))?;
         for (linear, y) in linears.into_iter().zip(&mut products) {
@@ -86,4 +158,8 @@ impl Linear {
             None => Ok(y),
         }
     }
+}
+
+fn all_of<const N: usize>(products: Vec<Tensor>) -> Result<[Tensor; N]> {
+    <[Tensor; N]>::try_from(products).map_err(|_| candle_core::Error::msg("a product is missing"))
 }

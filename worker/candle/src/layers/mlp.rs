@@ -4,8 +4,9 @@
 use candle_core::{Result, Tensor};
 
 use crate::error::ModelError;
-use crate::layers::linear::Linear;
+use crate::layers::linear::{Linear, PartRows};
 use crate::layers::named_weights::NamedWeights;
+use crate::layers::norm::NormedRows;
 use crate::spec::{Activation, MlpSpec};
 
 pub(crate) struct Mlp {
@@ -39,13 +40,24 @@ impl Mlp {
 
     /// `[rows, hidden]` → `[rows, hidden]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(self.forward_onto(&NormedRows::new(x, None), None)?.alone())
+    }
+
+    /// The same behind a norm, added to a stream if one is given and that takes no launch of its own.
+    pub(crate) fn forward_onto(&self, x: &NormedRows<'_>, stream: Option<&Tensor>) -> Result<PartRows> {
         let inner = match &self.gate {
-            Some(gate) => {
-                let [gate, up] = Linear::forward_all([gate, &self.up], x)?;
-                self.activation.gated(&gate, &up)?
+            Some(gate) => match Linear::forward_gated([gate, &self.up], x, self.activation.silu_form())? {
+                Some(inner) => inner,
+                None => {
+                    let [gate, up] = Linear::forward_normed([gate, &self.up], x)?;
+                    self.activation.gated(&gate, &up)?
+                }
+            },
+            None => {
+                let [up] = Linear::forward_normed([&self.up], x)?;
+                self.activation.forward(&up)?
             }
-            None => self.activation.forward(&self.up.forward(x)?)?,
         };
-        self.down.forward(&inner)
+        self.down.forward_onto(&inner, stream)
     }
 }

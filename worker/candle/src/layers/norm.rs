@@ -55,6 +55,33 @@ impl Norm {
     }
 }
 
+/// Rows `[rows, width]` behind a norm that may not have been applied yet: products of few rows on a GPU apply it
+/// themselves.
+pub(crate) struct NormedRows<'a> {
+    x: &'a Tensor,
+    norm: Option<&'a Norm>,
+}
+
+impl<'a> NormedRows<'a> {
+    pub(crate) fn new(x: &'a Tensor, norm: Option<&'a Norm>) -> Self {
+        Self { x, norm }
+    }
+
+    /// The rows; a free clone without a norm.
+    pub(crate) fn rows(&self) -> Result<Tensor> {
+        self.norm.map_or_else(|| Ok(self.x.clone()), |norm| norm.forward(self.x))
+    }
+
+    /// The rows before the norm, and the norm's weight and epsilon; none if the norm is of another kind.
+    pub(crate) fn before(&self) -> Option<(&'a Tensor, Option<(&'a Tensor, f32)>)> {
+        match self.norm {
+            None => Some((self.x, None)),
+            Some(Norm::Rms(norm)) => Some((self.x, Some(norm.parts()))),
+            Some(Norm::Layer(_)) => None,
+        }
+    }
+}
+
 /// A weight `[width]` and its epsilon.
 #[derive(Clone)]
 pub(crate) struct RmsNorm {

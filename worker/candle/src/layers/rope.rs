@@ -47,6 +47,25 @@ impl Rope {
 
     /// The angles of rows at these positions, for rows of `dtype`.
     pub(crate) fn angles(&self, positions: &[Position], dtype: DType, device: &Device) -> Result<Angles> {
+        let shape = (positions.len(), self.planes());
+        let table = |values: Vec<f32>| Tensor::from_vec(values, shape, device)?.to_dtype(dtype);
+        let [cos, sin] = self.turns(positions).map(table);
+        Ok(Angles { planes: self.spec.planes, cos: cos?, sin: sin? })
+    }
+
+    /// The same angles, of numbers `[cos, sin]` from [`Self::turns`] in a device's memory: `[2, rows, planes]`.
+    pub(crate) fn angles_of(&self, turns: &Tensor, dtype: DType) -> Result<Angles> {
+        let table = |at| turns.get(at)?.to_dtype(dtype);
+        Ok(Angles { planes: self.spec.planes, cos: table(0)?, sin: table(1)? })
+    }
+
+    /// Planes of a head.
+    pub(crate) fn planes(&self) -> usize {
+        self.frequencies.len()
+    }
+
+    /// Cosines and sines of all planes at each of these positions.
+    pub(crate) fn turns(&self, positions: &[Position]) -> [Vec<f32>; 2] {
         let (mut cos, mut sin) = (Vec::new(), Vec::new());
         let mut of_length: Option<(usize, Vec<f32>)> = None;
         for &Position { at, length } in positions {
@@ -68,9 +87,7 @@ impl Rope {
                 sin.push(s * amplitude);
             }
         }
-        let shape = (positions.len(), self.frequencies.len());
-        let table = |values: Vec<f32>| Tensor::from_vec(values, shape, device)?.to_dtype(dtype);
-        Ok(Angles { planes: self.spec.planes, cos: table(cos)?, sin: table(sin)? })
+        [cos, sin]
     }
 }
 

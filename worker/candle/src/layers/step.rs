@@ -76,11 +76,21 @@ impl StepContext {
         dtype: DType,
         (device, home): (&Device, KvHome),
     ) -> Result<Self> {
-        let mut positions = Vec::new();
-        let mut spans = Vec::new();
-        for &SpanLength { past, new, length } in lengths {
-            let first = positions.len();
-            positions.extend((past..past + new).map(|at| Position { at, length }));
+        let positions = positions(lengths);
+        let angles = shape.ropes.iter().map(|rope| rope.angles(&positions, dtype, device)).collect::<Result<_>>()?;
+        Self::with_angles(lengths, shape, angles, (device, home))
+    }
+
+    /// The same with angles that are on the device already.
+    pub(crate) fn with_angles(
+        lengths: &[SpanLength],
+        shape: &StepShape,
+        angles: Vec<Angles>,
+        (device, home): (&Device, KvHome),
+    ) -> Result<Self> {
+        let mut spans = Vec::with_capacity(lengths.len());
+        let mut first = 0;
+        for &SpanLength { past, new, .. } in lengths {
             let of_window =
                 |window: &Option<usize>| tiles(past, new, shape.heads, *window, (home == KvHome::Tensors, device));
             let tiles = match home {
@@ -88,8 +98,8 @@ impl StepContext {
                 KvHome::Tensors | KvHome::Kernels => shape.windows.iter().map(of_window).collect::<Result<_>>()?,
             };
             spans.push(SequenceSpan { rows: first..first + new, past, tiles });
+            first += new;
         }
-        let angles = shape.ropes.iter().map(|rope| rope.angles(&positions, dtype, device)).collect::<Result<_>>()?;
         Ok(Self { angles, spans, windows: shape.windows.clone(), lent: Mutex::default() })
     }
 
@@ -136,6 +146,36 @@ impl StepShape {
         }
         Self { heads, ropes: spec.ropes.iter().map(Rope::new).collect(), windows }
     }
+
+    /// The numbers of all ropes' angles, one rope behind the other.
+    pub(crate) fn turns(&self, lengths: &[SpanLength]) -> Vec<f32> {
+        let positions = positions(lengths);
+        self.ropes.iter().flat_map(|rope| rope.turns(&positions).concat()).collect()
+    }
+
+    /// How many numbers these are for so many rows.
+    pub(crate) fn turns_of(&self, rows: usize) -> usize {
+        self.ropes.iter().map(|rope| 2 * rows * rope.planes()).sum()
+    }
+
+    /// Angles of these numbers, which are on a device: of so many rows in `dtype`.
+    pub(crate) fn angles(&self, turns: &Tensor, rows: usize, dtype: DType) -> Result<Vec<Angles>> {
+        let mut first = 0;
+        let angles = self.ropes.iter().map(|rope| {
+            let count = 2 * rows * rope.planes();
+            let of_rope = turns.narrow(0, first, count)?.reshape((2, rows, rope.planes()))?;
+            first += count;
+            rope.angles_of(&of_rope, dtype)
+        });
+        angles.collect()
+    }
+}
+
+/// The positions of a step's rows.
+fn positions(lengths: &[SpanLength]) -> Vec<Position> {
+    let of_span =
+        |&SpanLength { past, new, length }: &SpanLength| (past..past + new).map(move |at| Position { at, length });
+    lengths.iter().flat_map(of_span).collect()
 }
 
 fn tiles(

@@ -14,7 +14,9 @@ use crate::layers::layer::Layer;
 use crate::layers::states::{StateLayout, StateLimits};
 use crate::layers::streams::{StreamsBefore, StreamsBehind};
 use crate::plan::checked_model::CheckedModel;
-use crate::plan::needs::{STATES_OF_SEQUENCE, context, kept_tokens, state_distance, states, wanted, workspace};
+use crate::plan::needs::{
+    STATES_OF_SEQUENCE, context, kept_tokens, state_distance, states, step_rows, wanted, workspace,
+};
 use crate::plan::options::DecoderLoadOptions;
 use crate::plan::part::DevicePart;
 use crate::read::reader::WeightReader;
@@ -96,6 +98,7 @@ pub(crate) fn read<'a>(
         kv_blocks,
         states,
         workspace_bytes: workspace(&spec),
+        step_rows: parts.iter().map(|part| step_rows(part.place.target.dtype)).min().unwrap_or(0),
         warnings: reader.files().unread().into_iter().collect(),
     };
     Ok(SpecDecoder::new(

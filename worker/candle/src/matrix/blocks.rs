@@ -2,10 +2,10 @@
 //! The module has the list of block types that those kernels support.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{DType, Device, DeviceLocation, Result, Tensor, bail};
 use model_boss_kernels::MatrixLayout;
 use model_boss_weights::gguf::TensorType;
 
@@ -13,6 +13,11 @@ use crate::device;
 
 /// Elements of memory after the last row, because kernels read whole tiles.
 const BEHIND: u64 = 512;
+
+/// The most rows that candle multiplies one by one, on a GPU. More have other memory.
+const ROWS_BY_VECTORS: usize = 8;
+/// Rows of a product up to which candle's memory stays where it is: a piece of a prompt and what is decoded beside it.
+pub(crate) const SETTLED_ROWS: usize = 1536;
 
 /// A matrix `[outs, depth]` in blocks, on any device.
 #[derive(Clone)]
@@ -35,7 +40,9 @@ impl DeviceBlocks {
     /// A matrix over memory that contains the blocks, or will contain them before it is used.
     pub(crate) fn over(storage: QStorage, layout: MatrixLayout) -> Result<Self> {
         let [outs, depth] = layout.shape;
-        Ok(Self(Arc::new(QTensor::new(storage, (outs, depth))?)))
+        let tensor = QTensor::new(storage, (outs, depth))?;
+        settle(&tensor.device(), depth)?;
+        Ok(Self(Arc::new(tensor)))
     }
 
     /// The tensor with the blocks.
@@ -53,6 +60,33 @@ impl DeviceBlocks {
     pub(crate) fn rows(&self, numbers: &Tensor, dtype: DType) -> Result<Tensor> {
         self.0.embedding(numbers)?.to_dtype(dtype)
     }
+}
+
+/// The deepest matrix on each device.
+fn settled() -> MutexGuard<'static, Vec<(DeviceLocation, usize)>> {
+    static SETTLED: Mutex<Vec<(DeviceLocation, usize)>> = Mutex::new(Vec::new());
+    SETTLED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets candle take the memory on a GPU that its products of rows of this depth work in, which it keeps. Recorded
+/// steps have its address, so it must not move when a step has more rows.
+fn settle(device: &Device, depth: usize) -> Result<()> {
+    if !device.is_cuda() {
+        return Ok(());
+    }
+    let (mut settled, here) = (settled(), device.location());
+    if settled.iter().any(|(on, deepest)| *on == here && *deepest >= depth) {
+        return Ok(());
+    }
+    let kind = GgmlDType::Q8_0;
+    let zeros = QStorage::from_data(vec![0; depth / kind.block_size() * kind.type_size()].into(), device, kind)?;
+    let matrix = QTensor::new(zeros, (1, depth))?;
+    for rows in [ROWS_BY_VECTORS, SETTLED_ROWS] {
+        Tensor::zeros((rows, depth), DType::F32, device)?.apply_op1_no_bwd(&matrix)?;
+    }
+    settled.retain(|(on, _)| *on != here);
+    settled.push((here, depth));
+    Ok(())
 }
 
 /// candle's name of a block type, if candle has every kernel for it.

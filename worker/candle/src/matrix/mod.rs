@@ -16,6 +16,7 @@ use model_boss_kernels::{MatrixKernel, ProductInput, WORTH_SHARING};
 use rayon::prelude::*;
 
 use crate::device::kernels;
+use crate::device::rows::Beside;
 use blocks::DeviceBlocks;
 use target::WeightTarget;
 use tensor_products::{ByKernel, RowsByRows, contiguous};
@@ -38,10 +39,12 @@ impl Matrix {
             Self::Tensor(weight) if x.device().is_cpu() => x.apply_op2_no_bwd(weight, &RowsByRows),
             // Weights in their stored form may have another type than the activations.
             Self::Tensor(weight) if weight.dtype() != x.dtype() => x.matmul(&weight.to_dtype(x.dtype())?.t()?),
-            Self::Tensor(weight) => match kernels::products(x, &[weight])?.and_then(|mut products| products.pop()) {
-                Some(product) => Ok(product),
-                None => x.matmul(&weight.t()?),
-            },
+            Self::Tensor(weight) => {
+                match kernels::products(x, &[weight], &Beside::default())?.and_then(|mut products| products.pop()) {
+                    Some(product) => Ok(product),
+                    None => x.matmul(&weight.t()?),
+                }
+            }
             Self::Blocks(blocks) => blocks.product(x),
             Self::Stored(kernel) => x.apply_op1_no_bwd(&ByKernel(kernel.as_ref())),
         }
@@ -49,14 +52,7 @@ impl Matrix {
 
     /// The products `x Wᵀ` for several matrices. Each result equals that of [`Self::product`], to the bit.
     pub(crate) fn products<const N: usize>(x: &Tensor, matrices: [&Self; N]) -> Result<[Tensor; N]> {
-        let tensors = matrices.iter().filter_map(|matrix| match matrix {
-            Self::Tensor(weight) => Some(weight),
-            _ => None,
-        });
-        let tensors: Vec<&Tensor> = tensors.collect();
-        if tensors.len() == N
-            && let Some(products) = kernels::products(x, &tensors)?
-        {
+        if let Some(products) = Self::products_beside(x, &matrices, &Beside::default())? {
             return all_of(products);
         }
         let kernels = matrices.iter().filter_map(|matrix| match matrix {
@@ -72,18 +68,42 @@ impl Matrix {
         all_of(products)
     }
 
+    /// Products of few rows on a GPU, with what is done before and behind them; none where its kernel does not serve.
+    pub(crate) fn products_beside(x: &Tensor, matrices: &[&Self], beside: &Beside<'_>) -> Result<Option<Vec<Tensor>>> {
+        if !x.device().is_cuda() {
+            return Ok(None);
+        }
+        let tensors = matrices.iter().map(|matrix| match matrix {
+            Self::Tensor(weight) => Some(weight),
+            _ => None,
+        });
+        match tensors.collect::<Option<Vec<&Tensor>>>() {
+            Some(tensors) => kernels::products(x, &tensors, beside),
+            None => Ok(None),
+        }
+    }
+
     /// The rows with these numbers, `[numbers, in]`, in the target's type and on its device.
     pub(crate) fn rows(&self, numbers: &[u32], target: &WeightTarget) -> Result<Tensor> {
-        let WeightTarget { device, dtype, .. } = target;
-        let given = || Tensor::from_vec(numbers.to_vec(), numbers.len(), device);
+        let device = &target.device;
         match self {
-            Self::Tensor(weight) => weight.index_select(&given()?, 0),
-            Self::Blocks(blocks) => blocks.rows(&given()?, *dtype),
+            Self::Tensor(_) | Self::Blocks(_) => {
+                self.rows_at(&Tensor::from_vec(numbers.to_vec(), numbers.len(), device)?, target)
+            }
             Self::Stored(kernel) => {
                 let values = kernel.rows(numbers);
                 let width = values.len() / numbers.len().max(1);
                 Tensor::from_vec(values, (numbers.len(), width), device)
             }
+        }
+    }
+
+    /// The same, of numbers on the target's device. The matrix is there too.
+    pub(crate) fn rows_at(&self, numbers: &Tensor, target: &WeightTarget) -> Result<Tensor> {
+        match self {
+            Self::Tensor(weight) => weight.index_select(numbers, 0),
+            Self::Blocks(blocks) => blocks.rows(numbers, target.dtype),
+            Self::Stored(_) => bail!("the matrix is in the host's memory"),
         }
     }
 }

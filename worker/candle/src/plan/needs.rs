@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use candle_core::DType;
 use model_boss_protocol::ResidencyMode;
 
 use crate::layers::kv;
@@ -14,7 +15,7 @@ use crate::spec::DecoderSpec;
 const USUAL_CONTEXT: usize = 4096;
 /// The most blocks between states inside of a sequence.
 const FARTHEST_STATE: usize = 128;
-/// Rows that a step of a long prompt computes at once. Each of them needs some values of the model's width.
+/// Rows that a step of a long prompt computes at once in f32. Each of them needs some values of the model's width.
 pub(crate) const ROWS: u64 = 512;
 const ROW_VALUES: u64 = 16;
 /// Bytes of threads, buffers and the allocator beside the values of a step.
@@ -64,6 +65,11 @@ pub(crate) fn kept_tokens(spec: &DecoderSpec, options: &DecoderLoadOptions) -> u
 pub(crate) fn workspace(spec: &DecoderSpec) -> u64 {
     let values = (ROWS * ROW_VALUES).saturating_mul(spec.hidden as u64).saturating_add(2 * spec.vocab as u64);
     values.saturating_mul(size_of::<f32>() as u64).saturating_add(PROCESS)
+}
+
+/// The most rows of a step whose values these bytes are, on a device that computes in this type.
+pub(crate) fn step_rows(dtype: DType) -> usize {
+    ROWS as usize * size_of::<f32>() / dtype.size_in_bytes().max(1)
 }
 
 /// The longest sequence that is served, in tokens.

@@ -18,7 +18,7 @@ using std::min;
 
 #define __device__
 #define __global__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define SHARED_FLOATS(name) float* name = host::block->shared.data()
 
 struct uint4 {

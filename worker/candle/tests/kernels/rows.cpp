@@ -208,27 +208,57 @@ template <typename T> void softening(int rows, int keys, int past, int window, f
         }
 }
 
-template <typename T> void multiplying(std::vector<int> outs, int rows, int depth, auto kernel, unsigned seed) {
-    Numbers<T> x((size_t)rows * depth);
-    std::vector<Numbers<T>> weights, results;
+double silu_of_gate(double gate, double up, float limit, float slope) {
+    if (limit > 0) gate = std::min<double>(gate, limit), up = std::clamp<double>(up, -limit, limit) + 1;
+    return gate / (1 + std::exp(-(limit > 0 ? slope : 1.0) * gate)) * up;
+}
+
+// What is done beside a product.
+struct Beside {
+    bool norm, biases, residual, gated;
+    float limit;
+};
+
+template <typename T> void multiplying(std::vector<int> outs, int rows, int depth, Beside beside, auto kernel, unsigned seed) {
+    Numbers<T> x((size_t)rows * depth), norm(depth), residual((size_t)rows * outs[0]);
+    std::vector<Numbers<T>> weights, biases, results;
     MultiplyRows a{};
-    a.x = x.data(), a.depth = depth, a.rows = rows;
+    a.x = x.data(), a.depth = depth, a.rows = rows, a.eps = 1e-5f, a.limit = beside.limit, a.slope = 1.702f;
+    if (beside.norm) a.norm = norm.data();
+    if (beside.residual) a.residual = residual.data();
     int all = 0;
     for (size_t at = 0; at < outs.size(); at++) {
         weights.emplace_back((size_t)outs[at] * depth);
+        biases.emplace_back((size_t)outs[at]);
         results.emplace_back((size_t)rows * outs[at]);
         a.outs[at] = outs[at], all += outs[at];
     }
-    for (size_t at = 0; at < outs.size(); at++) a.weights[at] = weights[at].data(), a.results[at] = results[at].data();
-    const int of_block = MULTIPLY_WARPS * OUTS_OF_WARP;
+    for (size_t at = 0; at < outs.size(); at++) {
+        a.weights[at] = weights[at].data(), a.results[at] = results[at].data();
+        if (beside.biases) a.biases[at] = biases[at].data();
+    }
+    // As in products.rs.
+    const int of_block = MULTIPLY_WARPS * (rows == 1 && !beside.gated ? 1 : 2);
     host::launch(kernel, {(unsigned)((all + of_block - 1) / of_block), 1, 1}, MULTIPLY_WARPS * WARP, 4, a, seed);
-    for (size_t at = 0; at < outs.size(); at++)
-        for (int row = 0; row < rows; row++)
-            for (int out = 0; out < outs[at]; out++) {
-                double want = 0;
-                for (int d = 0; d < depth; d++) want += x[(size_t)row * depth + d] * weights[at][(size_t)out * depth + d];
-                check("multiply", results[at][(size_t)row * outs[at] + out], want, 10 * rounding<T>());
+    for (int row = 0; row < rows; row++) {
+        double squares = 0;
+        for (int d = 0; d < depth; d++) squares += x[(size_t)row * depth + d] * x[(size_t)row * depth + d];
+        const double factor = beside.norm ? 1 / std::sqrt(squares / depth + a.eps) : 1;
+        const auto product = [&](size_t at, int out) {
+            double want = 0;
+            for (int d = 0; d < depth; d++) {
+                want += x[(size_t)row * depth + d] * (beside.norm ? norm[d] : 1.0) * weights[at][(size_t)out * depth + d];
             }
+            return want * factor + (beside.biases ? biases[at][out] : 0.0);
+        };
+        for (size_t at = 0; at < (beside.gated ? 1 : outs.size()); at++)
+            for (int out = 0; out < outs[at]; out++) {
+                const size_t place = (size_t)row * outs[at] + out;
+                double want = product(at, out) + (beside.residual ? residual[place] : 0.0);
+                if (beside.gated) want = silu_of_gate(product(0, out), product(1, out), beside.limit, 1.702f);
+                check("multiply", results[at][place], want, 10 * rounding<T>());
+            }
+    }
 }
 
 template <typename T> void streaming(int rows, int width, auto norm, auto gate, unsigned seed) {
@@ -249,9 +279,7 @@ template <typename T> void streaming(int rows, int width, auto norm, auto gate, 
         SiluGate b{x.data(), y.data(), out.data(), (long)rows * width, limit, 1.702f};
         host::launch(gate, {(unsigned)((rows * width + 127) / 128), 1, 1}, 128, 4, b, seed);
         for (int at = 0; at < rows * width; at++) {
-            double open = x[at], up = y[at];
-            if (limit > 0) open = std::min<double>(open, limit), up = std::clamp<double>(up, -limit, limit) + 1;
-            check("gate", out[at], open / (1 + std::exp(-(limit > 0 ? 1.702 : 1.0) * open)) * up, rounding<T>());
+            check("gate", out[at], silu_of_gate(x[at], y[at], limit, 1.702f), rounding<T>());
         }
     }
 }
@@ -280,11 +308,18 @@ int main() {
         softening<float>(5, 700, 400, 0, 0.0f, false, soften_rows_f32, seed);
         softening<float>(9, 40, 31, 7, 2.0f, true, soften_rows_f32, seed);
         softening<__nv_bfloat16>(3, 3, 0, 0, 0.0f, false, soften_rows_bf16, seed);
-        multiplying<float>({6, 10, 3}, 1, 256, multiply_f32_1, seed);
-        multiplying<float>({7}, 2, 132, multiply_f32_2, seed);
-        multiplying<__nv_bfloat16>({5}, 1, 2304, multiply_bf16_1, seed);
-        multiplying<__half>({16, 4}, 3, 520, multiply_f16_4, seed);
-        multiplying<__nv_bfloat16>({34, 2, 8}, 8, 64, multiply_bf16_8, seed);
+        const Beside nothing{}, all_but_gate{true, true, true, false, 0.0f};
+        multiplying<float>({6, 10, 3}, 1, 256, nothing, multiply_f32_1, seed);
+        multiplying<float>({7}, 2, 132, nothing, multiply_f32_2, seed);
+        multiplying<__nv_bfloat16>({5}, 1, 2304, nothing, multiply_bf16_1, seed);
+        multiplying<__half>({16, 4}, 3, 520, nothing, multiply_f16_4, seed);
+        multiplying<float>({7}, 1, 2304, all_but_gate, multiply_normed_f32_1, seed);
+        multiplying<__nv_bfloat16>({9}, 4, 264, all_but_gate, multiply_normed_bf16_4, seed);
+        multiplying<__half>({12}, 2, 64, {false, false, true, false, 0.0f}, multiply_f16_2, seed);
+        multiplying<__nv_bfloat16>({6, 2, 4}, 3, 128, {true, true, false, false, 0.0f}, multiply_normed_bf16_4, seed);
+        multiplying<float>({5, 5}, 2, 200, {true, false, false, true, 0.0f}, multiply_gated_normed_f32_2, seed);
+        multiplying<__nv_bfloat16>({9, 9}, 1, 1032, {true, true, false, true, 0.5f}, multiply_gated_normed_bf16_1, seed);
+        multiplying<__half>({8, 8}, 3, 72, {false, true, false, true, 0.0f}, multiply_gated_f16_4, seed);
         streaming<float>(3, 300, add_norm_f32, silu_gate_f32, seed);
         streaming<__nv_bfloat16>(2, 64, add_norm_bf16, silu_gate_bf16, seed);
     }

@@ -10,8 +10,10 @@
 //! fewer tokens, at new places.
 
 mod allowed;
+mod choose;
 mod logprobs;
 mod sequence;
+mod spelled;
 mod stream;
 mod thinking;
 mod turns;
@@ -22,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::activity::{Activity, End};
-use crate::batch::{self, StepBudget};
+use crate::batch::{self, Pace, StepBudget};
 use crate::constraint::MaskThreads;
 use crate::decoder::{BlockId, Decoder, DecoderError, DecoderStep};
 use crate::engine::{
@@ -33,6 +35,7 @@ use crate::places::PlaceUse;
 use crate::residency::Monitor;
 use crate::text::Vocabulary;
 
+use choose::{StepRows, choose};
 use sequence::{Continuation, RunningSequence};
 use turns::{computes_prefix_of, fatal, fits, release, wait_again};
 use waiting::Sequence;
@@ -59,9 +62,6 @@ impl Default for TextEngineSettings {
 /// The longest wait for masks before clients that have gone are looked for.
 const MASK_PATIENCE: Duration = Duration::from_millis(20);
 
-/// One result for each running sequence, in order.
-type StepRows = Vec<Result<Vec<f32>, WorkError>>;
-
 /// The engine for text models.
 pub struct TextEngine {
     decoder: Box<dyn Decoder>,
@@ -78,6 +78,7 @@ pub struct TextEngine {
     arrivals: u64,
     /// The device had less memory than was planned: until a sequence ends, none is let in.
     short_of_memory: bool,
+    pace: Pace,
 }
 
 impl TextEngine {
@@ -115,6 +116,7 @@ impl TextEngine {
             running,
             arrivals: 0,
             short_of_memory: false,
+            pace: Pace::default(),
         }
     }
 
@@ -364,33 +366,35 @@ impl TextEngine {
             }
             return Ok(Progress::Stepped);
         }
-        let shares = batch::plan(&stages, self.settings.step_budget);
+        let budget = self.settings.step_budget.paced(self.pace.seconds(), self.decoder.info().step_rows);
+        let shares = batch::plan(&stages, budget);
         let prompt_tokens =
             stages.iter().zip(&shares).filter(|(s, _)| **s != batch::SequenceStage::Decode).map(|(_, n)| n).sum();
         // Sequences whose client disconnected are counted and closed when the next step begins.
         let Some(rows) = self.forward(&shares)? else { return Ok(Progress::Stepped) };
-        let mut still_running = Vec::with_capacity(self.running.len());
-        for ((mut running, rows), share) in std::mem::take(&mut self.running).into_iter().zip(rows).zip(shares) {
-            let step = match rows {
-                Ok(rows) => {
-                    let in_prompt = running.is_in_prompt();
-                    if let Some((table, tokens)) = running.table() {
-                        let fed = table.len() + share;
-                        self.kv.advance(table, tokens, fed);
-                        // Answers to the same prompt begin with all of it.
-                        if in_prompt && fed == tokens.len() {
-                            self.kv.index_rest(table, tokens);
-                        }
-                    }
-                    running.advance(share, rows, &self.vocabulary, &self.activity)
+        for ((running, rows), share) in self.running.iter_mut().zip(&rows).zip(&shares) {
+            let in_prompt = running.is_in_prompt();
+            if rows.is_ok()
+                && let Some((table, tokens)) = running.table()
+            {
+                let fed = table.len() + share;
+                self.kv.advance(table, tokens, fed);
+                // Answers to the same prompt begin with all of it.
+                if in_prompt && fed == tokens.len() {
+                    self.kv.index_rest(table, tokens);
                 }
-                Err(error) => running.fail(error),
-            };
+            }
+        }
+        let steps = choose(&mut self.running, rows, &shares, (&self.vocabulary, &self.activity));
+        let mut still_running = Vec::with_capacity(self.running.len());
+        for (running, step) in std::mem::take(&mut self.running).into_iter().zip(steps) {
             still_running.extend(self.keep(running, step));
         }
         self.running = still_running;
         self.activity.stepped(prompt_tokens);
-        self.activity.histograms().step.record(started.elapsed());
+        let took = started.elapsed();
+        self.pace.stepped(prompt_tokens, took.as_secs_f64());
+        self.activity.histograms().step.record(took);
         Ok(Progress::Stepped)
     }
 

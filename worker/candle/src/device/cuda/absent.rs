@@ -1,8 +1,10 @@
 //! The stub for NVIDIA GPUs in a build without CUDA. Of its functions, only [`open`] is ever called.
 
 use candle_core::quantized::{GgmlDType, QStorage};
-use candle_core::{Device, Error, Result, Tensor};
+use candle_core::{Device, Error, Result, Tensor, bail};
 use model_boss_engine::DecoderError;
+
+use crate::device::scratch::{Repeat, StepMemory};
 
 pub(crate) fn open(_index: u32) -> std::result::Result<Device, String> {
     Err("this build has no CUDA; docs/cuda.md says how to build it in".to_owned())
@@ -33,6 +35,28 @@ pub(crate) fn upload_blocks(
     _to: &Device,
 ) -> Result<Option<QStorage>> {
     Ok(None)
+}
+
+pub(crate) fn with_numbers<R>(_x: &Tensor, _read: impl FnOnce(&[f32]) -> R) -> Result<R> {
+    bail!("this build has no CUDA")
+}
+
+pub(crate) fn rehearse<T>(_device: &Device, _scratch: &mut StepMemory, _work: impl FnOnce() -> T) -> Result<T> {
+    bail!("this build has no CUDA")
+}
+
+pub(crate) fn record(
+    _device: &Device,
+    _scratch: &mut StepMemory,
+    _work: impl FnOnce() -> Result<()>,
+) -> Result<Repeat> {
+    bail!("this build has no CUDA")
+}
+
+pub(crate) fn trim_recordings(_device: &Device) {}
+
+pub(crate) fn overwrite<T: Copy>(_to: &Tensor, _numbers: &[T]) -> Result<()> {
+    bail!("this build has no CUDA")
 }
 
 pub(crate) fn failure(_error: &Error) -> Option<DecoderError> {

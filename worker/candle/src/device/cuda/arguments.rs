@@ -2,7 +2,8 @@
 
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 
-use super::kernels::MATRICES;
+/// Matrices of a launch at most, as in `kernels/multiply.cuh`.
+pub(super) const MATRICES: usize = 3;
 
 /// A struct of numbers alone.
 macro_rules! arguments {
@@ -103,7 +104,13 @@ arguments! {
     struct MultiplyRows {
         x: u64,
         weights: [u64; MATRICES],
+        biases: [u64; MATRICES],
         results: [u64; MATRICES],
+        norm: u64,
+        residual: u64,
+        eps: f32,
+        limit: f32,
+        slope: f32,
         outs: [i32; MATRICES],
         depth: i32,
         rows: i32,

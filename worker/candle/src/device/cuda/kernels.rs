@@ -3,25 +3,16 @@
 
 use std::ops::Range;
 
-use candle_core::cuda_backend::cudarc::driver::sys::CUfunction_attribute;
-use candle_core::cuda_backend::cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
-use candle_core::cuda_backend::{CudaDevice, CudaError};
-use candle_core::{DType, Device, Result, Shape, Storage, Tensor, bail};
-use half::{bf16, f16};
+use candle_core::cuda_backend::cudarc::driver::LaunchConfig;
+use candle_core::{DType, Device, Result, Tensor, bail};
 use model_boss_engine::BLOCK_TOKENS;
 
-use super::arguments::{AddNorm, AttendPiece, AttendRows, MultiplyRows, PlaceRows, SiluGate, SoftenRows};
+use super::arguments::{AttendPiece, AttendRows, PlaceRows, SoftenRows};
+use super::launch::{Gpu, MOST_SHARED_BYTES, SHARED_BYTES, WARP, address, int};
+pub(crate) use super::products::{add_norm, products, silu_gate};
 use crate::device::rows::{AttendedHeads, NewRows, StepTables};
 
-/// The kernels of each type, as text that the driver translates when a type is first used.
-const TEXTS: [(&str, &str); 3] = [
-    ("f32", include_str!(concat!(env!("OUT_DIR"), "/rows_f32.ptx"))),
-    ("f16", include_str!(concat!(env!("OUT_DIR"), "/rows_f16.ptx"))),
-    ("bf16", include_str!(concat!(env!("OUT_DIR"), "/rows_bf16.ptx"))),
-];
-
 /// As in `kernels/*.cuh`.
-const WARP: u32 = 32;
 const PLACE_WARPS: u32 = 4;
 const ATTEND_WARPS: usize = 8;
 const SPLIT: usize = ATTEND_WARPS * BLOCK_TOKENS;
@@ -32,20 +23,9 @@ const PIECE_KEYS: usize = 64;
 const PIECE_BEHIND: usize = 8;
 const PIECE_SIDE: usize = 16;
 const SOFTEN_THREADS: u32 = 256;
-const ADD_NORM_THREADS: u32 = 256;
-const GATE_THREADS: u32 = 256;
-pub(super) const MATRICES: usize = 3;
-const OUTS_OF_BLOCK: usize = 8;
 /// The greatest widths of a value that kernels are made for.
 const WIDTHS: [usize; 4] = [64, 128, 256, 512];
 const WIDTHS_OF_PIECES: [usize; 3] = [64, 128, 256];
-/// Rows that a product by [`products`] has at most. With more, each weight's arithmetic costs more than its read.
-const MOST_ROWS: usize = 4;
-/// Shared memory that every kernel may use without asking, and that a kernel of pieces may ask for on every GPU of
-/// compute capability 8.0 on.
-const SHARED_BYTES: usize = 48 << 10;
-const MOST_SHARED_BYTES: usize = 99 << 10;
-
 /// Whether the kernels serve attention of this shape, with keys and values of the type that the device computes in.
 pub(crate) fn serve(device: &Device, head_dim: usize, value_dim: usize) -> bool {
     let shared =
@@ -237,106 +217,6 @@ pub(crate) fn soften(
     Gpu::of(scores)?.launch("soften_rows", scores, "", config, &arguments)
 }
 
-/// The products `x Wᵀ` of few rows with matrices of their type, in one launch; none where the kernel has no use.
-pub(crate) fn products(x: &Tensor, weights: &[&Tensor]) -> Result<Option<Vec<Tensor>>> {
-    let (rows, depth) = x.dims2()?;
-    let numbers_together = 16 / x.dtype().size_in_bytes().max(1);
-    // A pair of outputs belongs to one matrix.
-    let fits = |(at, weight): (usize, &&Tensor)| {
-        let whole = at + 1 == weights.len() || weight.dim(0).is_ok_and(|outs| outs.is_multiple_of(2));
-        weight.dtype() == x.dtype() && weight.is_contiguous() && whole
-    };
-    let few = (1..=MOST_ROWS).contains(&rows) && (1..=MATRICES).contains(&weights.len());
-    if !few
-        || !x.device().is_cuda()
-        || type_name(x.dtype()).is_none()
-        || !depth.is_multiple_of(numbers_together)
-        || !weights.iter().enumerate().all(fits)
-    {
-        return Ok(None);
-    }
-    let gpu = Gpu::of(x)?;
-    let x = x.contiguous()?;
-    let mut arguments = MultiplyRows {
-        x: address(&x)?,
-        weights: [0; MATRICES],
-        results: [0; MATRICES],
-        outs: [0; MATRICES],
-        depth: int(depth)?,
-        rows: int(rows)?,
-    };
-    let (mut results, mut outs) = (Vec::with_capacity(weights.len()), 0);
-    for (at, weight) in weights.iter().enumerate() {
-        let of_weight = weight.dim(0)?;
-        let result = gpu.empty((rows, of_weight), x.dtype())?;
-        (arguments.weights[at], arguments.results[at]) = (address(weight)?, address(&result)?);
-        arguments.outs[at] = int(of_weight)?;
-        outs += of_weight;
-        results.push(result);
-    }
-    if !(arguments.x | arguments.weights.iter().fold(0, |all, at| all | at)).is_multiple_of(16) {
-        return Ok(None);
-    }
-    let config = LaunchConfig {
-        grid_dim: (outs.div_ceil(OUTS_OF_BLOCK) as u32, 1, 1),
-        block_dim: (4 * WARP, 1, 1),
-        shared_mem_bytes: 0,
-    };
-    gpu.launch("multiply", &x, &format!("_{}", rows.next_power_of_two()), config, &arguments)?;
-    Ok(Some(results))
-}
-
-/// `x + y`, and its root-mean-square norm: `[rows, width]` each.
-pub(crate) fn add_norm(x: &Tensor, y: &Tensor, weight: &Tensor, eps: f32) -> Result<Option<(Tensor, Tensor)>> {
-    let (rows, width) = x.dims2()?;
-    let shared = (WARP as usize + width) * size_of::<f32>();
-    let alike = [y, weight].iter().all(|other| other.dtype() == x.dtype());
-    if !x.device().is_cuda() || type_name(x.dtype()).is_none() || shared > SHARED_BYTES || !alike {
-        return Ok(None);
-    }
-    let gpu = Gpu::of(x)?;
-    let (x, y) = (x.contiguous()?, y.contiguous()?);
-    let [sum, normed] = [gpu.empty((rows, width), x.dtype())?, gpu.empty((rows, width), x.dtype())?];
-    let arguments = AddNorm {
-        x: address(&x)?,
-        y: address(&y)?,
-        weight: address(weight)?,
-        sum: address(&sum)?,
-        normed: address(&normed)?,
-        eps,
-        width: int(width)?,
-    };
-    let config = LaunchConfig {
-        grid_dim: (rows as u32, 1, 1),
-        block_dim: (ADD_NORM_THREADS, 1, 1),
-        shared_mem_bytes: shared as u32,
-    };
-    gpu.launch("add_norm", &x, "", config, &arguments)?;
-    Ok(Some((sum, normed)))
-}
-
-/// `silu(gate) * up`, element by element. With a bound and a slope it is gpt-oss' form.
-pub(crate) fn silu_gate(gate: &Tensor, up: &Tensor, clamped: Option<(f32, f32)>) -> Result<Option<Tensor>> {
-    let alike = gate.dtype() == up.dtype() && gate.shape() == up.shape();
-    if !gate.device().is_cuda() || type_name(gate.dtype()).is_none() || !alike {
-        return Ok(None);
-    }
-    let gpu = Gpu::of(gate)?;
-    let (gate, up) = (gate.contiguous()?, up.contiguous()?);
-    let out = gpu.empty(gate.shape(), gate.dtype())?;
-    let count = gate.elem_count();
-    let (limit, slope) = clamped.unwrap_or_default();
-    let (gate_at, up_at, out_at, of) = (address(&gate)?, address(&up)?, address(&out)?, i64::from(int(count)?));
-    let arguments = SiluGate { gate: gate_at, up: up_at, out: out_at, count: of, limit, slope };
-    let config = LaunchConfig {
-        grid_dim: (count.div_ceil(GATE_THREADS as usize) as u32, 1, 1),
-        block_dim: (GATE_THREADS, 1, 1),
-        shared_mem_bytes: 0,
-    };
-    gpu.launch("silu_gate", &gate, "", config, &arguments)?;
-    Ok(Some(out))
-}
-
 impl StepTables {
     fn at(&self, first: usize) -> Result<u64> {
         Ok(address(&self.numbers)? + (first * size_of::<u32>()) as u64)
@@ -370,92 +250,11 @@ fn shared_of_attend(head_dim: usize, value_dim: usize, width: usize) -> usize {
     (weights.max(ATTEND_WARPS * heads * value_dim) + 2 * ATTEND_WARPS * heads) * size_of::<f32>()
 }
 
-/// The device of a tensor.
-struct Gpu<'a> {
-    device: &'a Device,
-    cuda: &'a CudaDevice,
-}
-
-impl<'a> Gpu<'a> {
-    fn of(x: &'a Tensor) -> Result<Self> {
-        Ok(Self { device: x.device(), cuda: x.device().as_cuda_device()? })
-    }
-
-    /// Memory that the next launch writes.
-    fn empty(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-        // SAFETY: numbers of any bits are numbers, and the kernel that gets the address writes all that are read.
-        #[allow(unsafe_code)]
-        unsafe {
-            Tensor::empty(shape, dtype, self.device)
-        }
-    }
-
-    /// Launches the kernel of this name for the type of `x`.
-    fn launch<A: DeviceRepr>(
-        &self,
-        kernel: &str,
-        x: &Tensor,
-        form: &str,
-        config: LaunchConfig,
-        arguments: &A,
-    ) -> Result<()> {
-        let (across, down, deep) = config.grid_dim;
-        if [across, down, deep].contains(&0) {
-            return Ok(());
-        }
-        let of = type_name(x.dtype());
-        let Some((_, text)) = TEXTS.iter().find(|(name, _)| Some(*name) == of) else {
-            bail!("no kernels for {:?}", x.dtype())
-        };
-        let (name, module) = (format!("{kernel}_{}{form}", of.unwrap_or_default()), of.unwrap_or_default());
-        let function = self.cuda.get_or_load_custom_func(&name, module, text)?;
-        if config.shared_mem_bytes as usize > SHARED_BYTES {
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            function.set_attribute(attribute, config.shared_mem_bytes as i32).map_err(CudaError::from)?;
-        }
-        let mut builder = function.builder();
-        builder.arg(arguments);
-        // SAFETY: the kernel of this name takes this struct. Its addresses are of tensors with the shapes that the
-        // struct names, on this device. Frees and other kernels follow on the same stream.
-        #[allow(unsafe_code)]
-        unsafe { builder.launch(config) }.map_err(CudaError::from)?;
-        Ok(())
-    }
-}
-
-/// The address of a contiguous tensor's first element.
-pub(super) fn address(x: &Tensor) -> Result<u64> {
-    let (storage, layout) = x.storage_and_layout();
-    let (Storage::Cuda(cuda), Some((first, _))) = (&*storage, layout.contiguous_offsets()) else {
-        bail!("a kernel needs contiguous tensors of a GPU");
-    };
-    let stream = cuda.device.cuda_stream();
-    let base = match x.dtype() {
-        DType::F32 => cuda.as_cuda_slice::<f32>()?.device_ptr(&stream).0,
-        DType::F16 => cuda.as_cuda_slice::<f16>()?.device_ptr(&stream).0,
-        DType::BF16 => cuda.as_cuda_slice::<bf16>()?.device_ptr(&stream).0,
-        DType::U32 => cuda.as_cuda_slice::<u32>()?.device_ptr(&stream).0,
-        other => bail!("no kernel for {other:?}"),
-    };
-    Ok(base + (first * x.dtype().size_in_bytes()) as u64)
-}
-
-/// A type as the names of kernels have it; none without kernels.
-fn type_name(dtype: DType) -> Option<&'static str> {
-    match dtype {
-        DType::F32 => Some("f32"),
-        DType::F16 => Some("f16"),
-        DType::BF16 => Some("bf16"),
-        _ => None,
-    }
-}
-
-fn int(number: usize) -> Result<i32> {
-    i32::try_from(number).map_err(candle_core::Error::wrap)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::arguments::{AddNorm, MultiplyRows, SiluGate};
+    use super::super::launch::TEXTS;
+    use super::super::products::MOST_ROWS;
     use super::*;
 
     /// Bytes of the arguments of the kernel of this name, in the compiler's text.
@@ -478,7 +277,9 @@ mod tests {
             check("add_norm", "", size_of::<AddNorm>());
             check("silu_gate", "", size_of::<SiluGate>());
             for rows in 1..=MOST_ROWS {
-                check("multiply", &format!("_{}", rows.next_power_of_two()), size_of::<MultiplyRows>());
+                for kernel in ["multiply", "multiply_normed", "multiply_gated", "multiply_gated_normed"] {
+                    check(kernel, &format!("_{}", rows.next_power_of_two()), size_of::<MultiplyRows>());
+                }
             }
             WIDTHS.iter().for_each(|width| check("attend_rows", &format!("_{width}"), size_of::<AttendRows>()));
             for width in WIDTHS_OF_PIECES.iter().filter(|_| of != "f32") {

@@ -8,13 +8,21 @@ mod arguments;
 #[cfg(feature = "cuda")]
 mod device;
 #[cfg(feature = "cuda")]
+mod download;
+#[cfg(feature = "cuda")]
 mod failure;
 #[cfg(feature = "cuda")]
+mod graph;
+#[cfg(feature = "cuda")]
 pub(crate) mod kernels;
+#[cfg(feature = "cuda")]
+mod launch;
 #[cfg(feature = "cuda")]
 mod pinned;
 #[cfg(feature = "cuda")]
 mod pool;
+#[cfg(feature = "cuda")]
+mod products;
 #[cfg(feature = "cuda")]
 mod upload;
 
@@ -23,11 +31,16 @@ mod upload;
 pub(crate) mod kernels;
 
 #[cfg(not(feature = "cuda"))]
-pub(crate) use absent::{failure, free_memory, hand_on, has_bf16, open, trim, upload, upload_blocks};
+pub(crate) use absent::{
+    failure, free_memory, hand_on, has_bf16, open, overwrite, record, rehearse, trim, trim_recordings, upload,
+    upload_blocks, with_numbers,
+};
 #[cfg(feature = "cuda")]
 pub(crate) use {
     device::{free_memory, hand_on, has_bf16, open},
+    download::with_numbers,
     failure::failure,
+    graph::{overwrite, record, rehearse, trim_recordings},
     pinned::{NotPinned, pinned},
     pool::trim,
     upload::{upload, upload_blocks},

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use crate::device::rows::{AttendedHeads, NewRows, StepTables};
+use crate::device::rows::{AttendedHeads, Beside, NewRows, SiluForm, StepTables};
 
 pub(crate) fn serve(_device: &Device, _head_dim: usize, _value_dim: usize) -> bool {
     false
@@ -56,7 +56,7 @@ pub(crate) fn soften(
     bail!("this build has no kernels for GPUs")
 }
 
-pub(crate) fn products(_x: &Tensor, _weights: &[&Tensor]) -> Result<Option<Vec<Tensor>>> {
+pub(crate) fn products(_x: &Tensor, _weights: &[&Tensor], _beside: &Beside<'_>) -> Result<Option<Vec<Tensor>>> {
     Ok(None)
 }
 
@@ -64,6 +64,6 @@ pub(crate) fn add_norm(_x: &Tensor, _y: &Tensor, _weight: &Tensor, _eps: f32) ->
     Ok(None)
 }
 
-pub(crate) fn silu_gate(_gate: &Tensor, _up: &Tensor, _clamped: Option<(f32, f32)>) -> Result<Option<Tensor>> {
+pub(crate) fn silu_gate(_gate: &Tensor, _up: &Tensor, _form: SiluForm) -> Result<Option<Tensor>> {
     Ok(None)
 }

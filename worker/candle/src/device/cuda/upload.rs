@@ -12,7 +12,7 @@ use candle_core::{Device, Error, Result, Tensor};
 use model_boss_weights::store::HostBuffer;
 use rayon::prelude::*;
 
-use super::kernels;
+use super::launch::address;
 use super::pinned::pinned;
 
 /// Bytes of each of the buffers.
@@ -33,7 +33,7 @@ pub(crate) fn upload(bytes: &[u8], to: &Tensor) -> Result<bool> {
     if bytes.len() != to.elem_count() * to.dtype().size_in_bytes() {
         candle_core::bail!("{} bytes are no tensor of {:?} {:?}", bytes.len(), to.shape(), to.dtype());
     }
-    copy(bytes, kernels::address(to)?, cuda)?;
+    copy(bytes, address(to)?, cuda)?;
     Ok(true)
 }
 

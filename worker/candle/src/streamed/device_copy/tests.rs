@@ -154,6 +154,7 @@ fn streamed(
         kv_blocks: usize::MAX,
         states: StateLimits::UNBOUNDED,
         workspace_bytes: 0,
+        step_rows: 0,
         warnings: Vec::new(),
     };
     let ends = DecoderEnds { embedding, before: None, behind: None, norm, head };

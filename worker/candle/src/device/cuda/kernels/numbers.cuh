@@ -55,6 +55,20 @@ __device__ inline float block_max(float x, float* of_warps) {
     return x;
 }
 
+// A kernel of a recorded step may begin while the one before it runs. Before it reads what others wrote, or writes itself, each thread
+// waits for the other's end.
+__device__ inline void let_next_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+__device__ inline void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Sixteen bytes of numbers.
 template <typename T> struct Vector {
     static constexpr int COUNT = 16 / sizeof(T);

@@ -7,26 +7,35 @@
 #include "stream.cuh"
 
 #define KERNEL(THREADS) extern "C" __global__ void __launch_bounds__(THREADS)
+#define BEGIN let_next_begin(), wait_for_previous();
+
+// Of a single row as many warps at once as registers allow without spills.
+#define KERNEL_OF_PRODUCTS(ROWS, BLOCKS) extern "C" __global__ void __launch_bounds__(128, ROWS == 1 ? BLOCKS : 4)
+
+#define KERNELS_OF_PRODUCTS(T, NAME, ROWS)                                                                                              \
+    KERNEL_OF_PRODUCTS(ROWS, 5) multiply_##NAME##_##ROWS(MultiplyRows a) { multiply_rows<T, ROWS, false, false>(a); }                   \
+    KERNEL_OF_PRODUCTS(ROWS, 6) multiply_normed_##NAME##_##ROWS(MultiplyRows a) { multiply_rows<T, ROWS, true, false>(a); }             \
+    KERNEL_OF_PRODUCTS(ROWS, 5) multiply_gated_##NAME##_##ROWS(MultiplyRows a) { multiply_rows<T, ROWS, false, true>(a); }              \
+    KERNEL_OF_PRODUCTS(ROWS, 5) multiply_gated_normed_##NAME##_##ROWS(MultiplyRows a) { multiply_rows<T, ROWS, true, true>(a); }
 
 #define KERNELS_OF(T, NAME)                                                                       \
-    KERNEL(128) join_splits_##NAME(AttendRows a) { join_splits<T>(a); }                           \
-    KERNEL(SOFTEN_THREADS) soften_rows_##NAME(SoftenRows a) { soften_rows<T>(a); }                \
-    KERNEL(ADD_NORM_THREADS) add_norm_##NAME(AddNorm a) { add_norm<T>(a); }                       \
-    KERNEL(256) silu_gate_##NAME(SiluGate a) { silu_gate<T>(a); }                                 \
-    KERNEL(128) multiply_##NAME##_1(MultiplyRows a) { multiply_rows<T, 1>(a); }                     \
-    KERNEL(128) multiply_##NAME##_2(MultiplyRows a) { multiply_rows<T, 2>(a); }                     \
-    KERNEL(128) multiply_##NAME##_4(MultiplyRows a) { multiply_rows<T, 4>(a); }                     \
-    KERNEL(128) multiply_##NAME##_8(MultiplyRows a) { multiply_rows<T, 8>(a); }                     \
-    KERNEL(128) place_rows_##NAME(PlaceRows a) { place_rows<T>(a); }                              \
-    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_64(AttendRows a) { attend_rows<T, 2>(a); }        \
-    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_128(AttendRows a) { attend_rows<T, 4>(a); }       \
-    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_256(AttendRows a) { attend_rows<T, 8>(a); }       \
-    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_512(AttendRows a) { attend_rows<T, 16>(a); }
+    KERNEL(128) join_splits_##NAME(AttendRows a) { BEGIN join_splits<T>(a); }                           \
+    KERNEL(SOFTEN_THREADS) soften_rows_##NAME(SoftenRows a) { BEGIN soften_rows<T>(a); }                \
+    KERNEL(ADD_NORM_THREADS) add_norm_##NAME(AddNorm a) { BEGIN add_norm<T>(a); }                       \
+    KERNEL(256) silu_gate_##NAME(SiluGate a) { BEGIN silu_gate<T>(a); }                                 \
+    KERNELS_OF_PRODUCTS(T, NAME, 1)                                                               \
+    KERNELS_OF_PRODUCTS(T, NAME, 2)                                                               \
+    KERNELS_OF_PRODUCTS(T, NAME, 4)                                                               \
+    KERNEL(128) place_rows_##NAME(PlaceRows a) { BEGIN place_rows<T>(a); }                              \
+    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_64(AttendRows a) { BEGIN attend_rows<T, 2>(a); }        \
+    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_128(AttendRows a) { BEGIN attend_rows<T, 4>(a); }       \
+    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_256(AttendRows a) { BEGIN attend_rows<T, 8>(a); }       \
+    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_512(AttendRows a) { BEGIN attend_rows<T, 16>(a); }
 
 #define KERNELS_OF_PIECES(T, NAME)                                                                      \
-    KERNEL(PIECE_THREADS) attend_piece_##NAME##_64(AttendPiece a) { attend_piece<T, 4>(a); }            \
-    KERNEL(PIECE_THREADS) attend_piece_##NAME##_128(AttendPiece a) { attend_piece<T, 8>(a); }           \
-    KERNEL(PIECE_THREADS) attend_piece_##NAME##_256(AttendPiece a) { attend_piece<T, 16>(a); }
+    KERNEL(PIECE_THREADS) attend_piece_##NAME##_64(AttendPiece a) { BEGIN attend_piece<T, 4>(a); }            \
+    KERNEL(PIECE_THREADS) attend_piece_##NAME##_128(AttendPiece a) { BEGIN attend_piece<T, 8>(a); }           \
+    KERNEL(PIECE_THREADS) attend_piece_##NAME##_256(AttendPiece a) { BEGIN attend_piece<T, 16>(a); }
 
 // One type at a time, so that a driver translates no more than a model uses: `-DOF_F32` and so on.
 #ifdef OF_F32

@@ -39,14 +39,19 @@ struct SiluGate {
     float limit, slope;
 };
 
+__device__ inline float silu_of(float gate, float up, float limit, float slope) {
+    if (limit > 0.0f) {
+        gate = fminf(gate, limit);
+        up = fminf(fmaxf(up, -limit), limit) + 1.0f;
+    } else {
+        slope = 1.0f;
+    }
+    return gate / (1.0f + expf(-slope * gate)) * up;
+}
+
 template <typename T> __device__ void silu_gate(const SiluGate& a) {
     const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= a.count) return;
-    float gate = number(static_cast<const T*>(a.gate)[at]), up = number(static_cast<const T*>(a.up)[at]), slope = 1.0f;
-    if (a.limit > 0.0f) {
-        gate = fminf(gate, a.limit);
-        up = fminf(fmaxf(up, -a.limit), a.limit) + 1.0f;
-        slope = a.slope;
-    }
-    put(static_cast<T*>(a.out) + at, gate / (1.0f + expf(-slope * gate)) * up);
+    const float gate = number(static_cast<const T*>(a.gate)[at]), up = number(static_cast<const T*>(a.up)[at]);
+    put(static_cast<T*>(a.out) + at, silu_of(gate, up, a.limit, a.slope));
 }
