@@ -9,7 +9,7 @@ import time
 import traceback
 from pathlib import Path
 
-from . import families, machine, streaming  # noqa: F401 - their rows register themselves
+from . import by_llama_cpp, families, machine, streaming  # noqa: F401 - their rows register themselves
 from .models import Models
 from .rows import ROWS, Bench
 from .worker import Workers

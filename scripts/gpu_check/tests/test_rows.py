@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
-from gpu_check import ceiling, families, main, streaming
+from gpu_check import by_llama_cpp, ceiling, families, main, streaming
 from gpu_check.coordinator import Coordinator, move_under_load
 from gpu_check.rows import ROWS, Outcome
 
@@ -105,6 +105,24 @@ class Streaming(unittest.TestCase):
         self.assertTrue(streaming.outcome_of_move(moved).ok)
         for wrong in [{"failed": [502]}, {"status": 409}, {"during_move": 0}]:
             self.assertFalse(streaming.outcome_of_move(moved | wrong).ok, wrong)
+
+
+class ByLlamaCpp(unittest.TestCase):
+    HEAD = "main: n_kv_max = 8192\n|    PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |      T s |    S t/s |\n|-------|\n"
+
+    def row(self, streams: int, prefill: float, decode: float) -> str:
+        return f"|    16 |    128 | {streams} |    144 |    0.020 | {prefill} |    0.163 | {decode} |    0.183 |   788.21 |\n"
+
+    def test_the_medians_are_of_all_rounds_but_the_first(self):
+        rounds = [self.row(streams, 800.0, rate * streams) for rate in (1.0, 700.0, 900.0, 800.0) for streams in (1, 8, 32)]
+        rows = by_llama_cpp.table(self.HEAD + "".join(rounds))
+        prompts = by_llama_cpp.table(self.HEAD + "".join(self.row(1, rate, 1.0) for rate in (5.0, 60_000.0, 70_000.0, 65_000.0)))
+        outcome = by_llama_cpp.outcome_of(rows, prompts)
+        self.assertTrue(outcome.ok)
+        self.assertEqual(outcome.value, "tokens/s: streams 1 800, 8 6,400, 32 25,600; prefill 65,000")
+
+    def test_a_program_without_a_table_has_failed(self):
+        self.assertFalse(by_llama_cpp.outcome_of([], by_llama_cpp.table(self.HEAD)).ok)
 
 
 class Families(unittest.TestCase):
