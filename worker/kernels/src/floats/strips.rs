@@ -21,8 +21,8 @@ const WORTH_PACKING: usize = 13;
 /// Rows of the matrix that are packed together.
 const PACKED_OUTS: usize = 24;
 
-/// Bytes of activations that stay in the cache while the matrix's rows change.
-const ROWS_BYTES: usize = 384 << 10;
+/// Bytes of activations that the matrix's rows are packed once for: what the second cache and a little of the third have.
+const ROWS_BYTES: usize = 1 << 20;
 
 /// The distance in bytes by which memory is prefetched. The processor prefetches too, but stops at the end of each
 /// page.
