@@ -21,7 +21,7 @@ const WORTH_PACKING: usize = 13;
 /// Rows of the matrix that are packed together.
 const PACKED_OUTS: usize = 24;
 
-/// Bytes of activations that the matrix's rows are packed once for: what the second cache and a little of the third have.
+/// Bytes of activations that the matrix's rows are packed once for: the second cache's, and a little of the third's.
 const ROWS_BYTES: usize = 1 << 20;
 
 /// The distance in bytes by which memory is prefetched. The processor prefetches too, but stops at the end of each
