@@ -2,33 +2,30 @@
 PATH, or named by MODEL_BOSS_LLAMA_BATCHED_BENCH."""
 
 import os
-import shutil
 import statistics
 import subprocess
 from functools import partial
 from pathlib import Path
 
 from . import machine
+from .peers import peer
 from .rows import GPU, Bench, Outcome, row
-from .streaming import as_gguf
+from .streaming import measured_if_made
 
 NAME = "llama-batched-bench"
 # The first round of each is left out: it makes kernels ready.
 ROUNDS = 3
-STREAMS = (1, 8, 32)
-
-
-def program_of(bench: Bench) -> Path | None:
-    beside = bench.workers.program.parent / NAME
-    named = os.environ.get("MODEL_BOSS_LLAMA_BATCHED_BENCH") or (beside if beside.is_file() else shutil.which(NAME))
-    return Path(named) if named else None
+STREAMS = (1, 8, 16, 32)
 
 
 def by_llama_cpp(bench: Bench, device: str, kind: str) -> Outcome:
-    program = program_of(bench)
+    program = peer(bench, NAME)
     if program is None:
         return Outcome(f"pending: no {NAME} (MODEL_BOSS_LLAMA_BATCHED_BENCH names one)", True, {"pending": True})
-    model = as_gguf(bench, bench.models.big(), kind)
+    return measured_if_made(bench, bench.models.big(), kind, lambda model: of_model(program, bench, model))
+
+
+def of_model(program: Path, bench: Bench, model: Path) -> Outcome:
     bench.workers.stop()
     streams = ",".join(map(str, STREAMS * (1 + ROUNDS)))
     rows = measured(program, bench, model, "-npp", "16", "-ntg", "128", "-npl", streams)
@@ -67,5 +64,5 @@ def outcome_of(rows: list[dict], prompts: list[dict]) -> Outcome:
     return Outcome(value, True, {"decode": decode, "prefill": prefill})
 
 
-for kind in ("bf16", "q8_0"):
+for kind in ("bf16", "q8_0", "q4_k_m"):
     row(f"1B {kind}: llama.cpp", GPU)(partial(by_llama_cpp, kind=kind))

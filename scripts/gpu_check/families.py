@@ -38,6 +38,22 @@ def all_families(bench: Bench, device: str, test: str) -> Outcome:
     return summary(results)
 
 
+@row("blocks: products of each type", GPU)
+def products_of_blocks(bench: Bench, device: str) -> Outcome:
+    """A test of the library, whose program is `units` in FOLDER."""
+    program = bench.workers.program.parent / "units"
+    if not program.is_file():
+        return Outcome(f"pending: no {program} (see docs/cuda.md)", True, {"pending": True})
+    bench.workers.stop()
+    environment = {"LD_LIBRARY_PATH": machine.library_path(), "CUDA_VISIBLE_DEVICES": bench.gpu.uuid, "MODEL_BOSS_TEST_DEVICE": device}
+    command = [str(program), "gp_2_blocks_are_multiplied_on_a_gpu", "--nocapture"]
+    ended = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=TIMEOUT)
+    result = result_of(ended.returncode, ended.stdout + ended.stderr)
+    rates = re.findall(r"^RATE (\S+): (.*)$", ended.stderr, re.MULTILINE)
+    value = "".join(f"\n    {kind:7} {rate}" for kind, rate in rates) if result["ok"] else result["why"]
+    return Outcome(value, result["ok"], {"rates": dict(rates)})
+
+
 def one_family(program: Path, test: str, device: str, family: str, gpu: machine.Gpu) -> dict:
     environment = os.environ | {
         "LD_LIBRARY_PATH": machine.library_path(),

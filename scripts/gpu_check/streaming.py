@@ -1,14 +1,20 @@
 """Rows about streamed layers, and about swaps and moves of models."""
 
 import signal
+import statistics
 import subprocess
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from . import ceiling
 from .coordinator import Coordinator, move_under_load
+from .peers import peer
 from .rows import CPU, GPU, Bench, Outcome, any_tokens, decode, greedy, prefill, row, same_as_cpu_of
 
+# llama.cpp's program that writes k-quants.
+QUANTIZE = "llama-quantize"
 STREAM = ("--residency", "stream", "--window", "1", "--block", "1")
 # Host memory for all layers of the large model, so that the disk does not affect the measurement.
 FROM_HOST = ("--residency", "stream", "--window", "2", "--host-memory", "4GiB")
@@ -37,24 +43,34 @@ def quantised_as_on_the_cpu(bench: Bench, device: str) -> Outcome:
     return same_as_cpu_of(bench, quantised_guide(bench), 0.4)
 
 
-@row("1B q8_0: decode, 1 stream", GPU)
-def quantised_decode_1(bench: Bench, device: str) -> Outcome:
-    return decode(bench.workers.serving(quantised_big(bench), device), 1)
+@row("guide q4_k_m: greedy tokens as on the CPU", GPU)
+def k_quants_as_on_the_cpu(bench: Bench, device: str) -> Outcome:
+    return measured_if_made(bench, bench.models.guide, "q4_k_m", lambda model: same_as_cpu_of(bench, model, 0.4))
 
 
-@row("1B q8_0: decode, 8 streams", GPU)
-def quantised_decode_8(bench: Bench, device: str) -> Outcome:
-    return decode(bench.workers.serving(quantised_big(bench), device), 8)
+def decode_quantised(bench: Bench, device: str, kind: str, streams: int) -> Outcome:
+    """Of one stream beside the rate at which the weights would be read if nothing else took time."""
+
+    def measure(model: Path) -> Outcome:
+        worker = bench.workers.serving(model, device)
+        outcome = decode(worker, streams)
+        if streams > 1:
+            return outcome
+        ours = statistics.median(outcome.numbers["tokens_per_second"]) * worker.ask("GET", "/stats")["weight_bytes"]
+        return Outcome(f"{outcome.value}; {ours / 1e9:,.0f} GB/s", True, outcome.numbers | {"bytes_per_second": ours})
+
+    return measured_if_made(bench, bench.models.big(), kind, measure)
 
 
-@row("1B q8_0: decode, 32 streams", GPU)
-def quantised_decode_32(bench: Bench, device: str) -> Outcome:
-    return decode(bench.workers.serving(quantised_big(bench), device), 32)
+def prefill_quantised(bench: Bench, device: str, kind: str) -> Outcome:
+    return measured_if_made(bench, bench.models.big(), kind, lambda model: prefill(bench.workers.serving(model, device), 2048))
 
 
-@row("1B q8_0: prefill, 2048 tokens", GPU)
-def quantised_prefill(bench: Bench, device: str) -> Outcome:
-    return prefill(bench.workers.serving(quantised_big(bench), device), 2048)
+for kind in ("q8_0", "q4_k_m"):
+    for streams in (1, 8, 16, 32):
+        name = f"1B {kind}: decode, {streams} stream{'s' * (streams > 1)}"
+        row(name, GPU)(partial(decode_quantised, kind=kind, streams=streams))
+    row(f"1B {kind}: prefill, 2048 tokens", GPU)(partial(prefill_quantised, kind=kind))
 
 
 @row("1B bf16: streamed from host memory, 1 stream", GPU)
@@ -140,15 +156,24 @@ def quantised_guide(bench: Bench) -> Path:
     return as_gguf(bench, bench.models.guide, "q8_0")
 
 
-def quantised_big(bench: Bench) -> Path:
-    return as_gguf(bench, bench.models.big(), "q8_0")
+def measured_if_made(bench: Bench, folder: Path, kind: str, measure: Callable[[Path], Outcome]) -> Outcome:
+    """A measurement of a model as GGUF; pending where the program that makes it is missing."""
+    model = as_gguf(bench, folder, kind)
+    return Outcome(f"pending: no {QUANTIZE} for {kind}", True, {"pending": True}) if model is None else measure(model)
 
 
-def as_gguf(bench: Bench, folder: Path, kind: str) -> Path:
+def as_gguf(bench: Bench, folder: Path, kind: str) -> Path | None:
+    """A folder's model in one file. Types that the worker does not write are made by llama.cpp's program, where it is."""
     made = bench.models.scratch / f"{folder.name}-{kind}.gguf"
-    if not made.exists():
+    if made.exists():
+        return made
+    if kind in ("bf16", "q8_0"):
         command = [bench.workers.program, "convert", folder, made, "--type", kind]
-        subprocess.run([str(part) for part in command], check=True, capture_output=True)
+    elif program := peer(bench, QUANTIZE):
+        command = [program, as_gguf(bench, folder, "bf16"), made, kind]
+    else:
+        return None
+    subprocess.run([str(part) for part in command], check=True, capture_output=True)
     return made
 
 

@@ -21,7 +21,7 @@ use crate::layers::states::{StateLayout, StateLimits, StateStore, StepStates};
 use crate::layers::step::{SpanLength, StepContext, StepShape};
 use crate::layers::streams::{StreamsBefore, StreamsBehind};
 use crate::matrix::target::WeightTarget;
-use crate::matrix::{Matrix, blocks};
+use crate::matrix::Matrix;
 use crate::spec::DecoderSpec;
 
 /// A decoder over stretches of layers, each on a device.
@@ -170,10 +170,6 @@ impl SpecDecoder {
         let fail = |error: candle_core::Error| device::failure(&error);
         let (Some(recorded), [stage]) = (&mut self.recorded, self.stages.as_mut_slice()) else { return Ok(None) };
         let Some(form) = StepForm::of(batch).filter(|_| !recorded.is_off()) else {
-            let rows: usize = batch.iter().map(|step| step.tokens.len()).sum();
-            if rows > blocks::SETTLED_ROWS {
-                recorded.clear();
-            }
             return Ok(None);
         };
         let lengths = lengths(batch);

@@ -17,7 +17,7 @@ use crate::error::LoadError;
 pub(crate) use cuda::failure as failure_of_gpu;
 #[cfg(feature = "cuda")]
 pub(crate) use cuda::{NotPinned, pinned};
-pub(crate) use cuda::{kernels, overwrite, record, rehearse, trim_recordings, upload_blocks};
+pub(crate) use cuda::{kernels, overwrite, record, rehearse, trim_recordings, upload_bytes};
 
 /// Opens a device of this machine.
 pub(crate) fn open(device: &DeviceId) -> std::result::Result<Device, LoadError> {

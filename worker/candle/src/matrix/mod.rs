@@ -73,6 +73,13 @@ impl Matrix {
         if !x.device().is_cuda() {
             return Ok(None);
         }
+        let blocks = matrices.iter().map(|matrix| match matrix {
+            Self::Blocks(blocks) => Some(blocks),
+            _ => None,
+        });
+        if let Some(blocks) = blocks.collect::<Option<Vec<_>>>() {
+            return DeviceBlocks::products_beside(x, &blocks, beside);
+        }
         let tensors = matrices.iter().map(|matrix| match matrix {
             Self::Tensor(weight) => Some(weight),
             _ => None,

@@ -58,13 +58,13 @@ impl WeightTarget {
     /// Whether the target multiplies matrices of this type in their stored form.
     #[cfg(any(test, feature = "cuda"))]
     pub(crate) fn computes_stored(&self, kind: TensorType) -> bool {
-        self.device.is_cpu() || dtype_of(kind).is_some() || blocks::kind(kind).is_some()
+        self.device.is_cpu() || dtype_of(kind).is_some() || blocks::stays(kind)
     }
 
     /// The layout of a matrix in blocks that is not converted, on a device with memory of its own.
     pub(crate) fn blocks(&self, stored: &FileTensor<'_>) -> Option<MatrixLayout> {
         let shape = <[usize; 2]>::try_from(stored.shape.as_slice()).ok()?;
-        let stays = self.device.is_cuda() && blocks::kind(stored.kind).is_some();
+        let stays = self.device.is_cuda() && blocks::stays(stored.kind);
         stays.then_some(MatrixLayout { kind: stored.kind, shape })
     }
 

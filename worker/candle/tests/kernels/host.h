@@ -24,6 +24,9 @@ using std::min;
 struct uint4 {
     unsigned x, y, z, w;
 };
+struct uint2 {
+    unsigned x, y;
+};
 struct Index {
     unsigned x = 0, y = 0, z = 0;
 };
@@ -48,6 +51,17 @@ inline __nv_bfloat16 __float2bfloat16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
     return {(uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
+}
+inline float __uint_as_float(unsigned bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+    const uint64_t both = (uint64_t)high << 32 | low;
+    unsigned result = 0;
+    for (int at = 0; at < 4; at++) result |= (unsigned)(both >> 8 * (selector >> 4 * at & 7) & 0xff) << 8 * at;
+    return result;
 }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
@@ -86,6 +100,12 @@ struct Block {
     ucontext_t main;
     int current = 0;
     std::function<void()> kernel;
+    // The copies of each thread that may still be under way, and those that end together.
+    struct Copy {
+        void* to;
+        const void* from;
+    };
+    std::vector<std::vector<std::vector<Copy>>> copies;
 
     void meet(Meeting& meeting) {
         const int round = meeting.round;
@@ -110,6 +130,7 @@ struct Block {
         warps.resize(count / WARP);
         for (Meeting& warp : warps) warp.alive = WARP;
         given.resize(count);
+        copies.assign(count, {{}});
         operands.assign(2 * count / WARP, std::vector<float>(256));
         threads.resize(count);
         done.assign(count, false);
@@ -222,3 +243,35 @@ template <typename D, typename A, typename B> void mma_sync(D& to, const A& one,
     __syncwarp();
 }
 }  // namespace nvcuda::wmma
+
+inline unsigned multiply_add(unsigned x, unsigned y, unsigned z) {
+    unsigned result = 0;
+    for (int half = 0; half < 2; half++) {
+        const auto of = [&](unsigned two) { return __bfloat162float({(uint16_t)(two >> 16 * half)}); };
+        result |= (unsigned)__float2bfloat16(std::fma(of(x), of(y), of(z))).bits << 16 * half;
+    }
+    return result;
+}
+inline void multiply_tile(float (&sums)[4], const unsigned (&first)[4], const unsigned (&second)[2]) {
+    const int warp = host::block->current / host::WARP, lane = host::block->current % host::WARP, row = lane / 4, pair = lane % 4 * 2;
+    std::vector<float>&a = host::block->operands[2 * warp], &b = host::block->operands[2 * warp + 1];
+    const auto of = [](unsigned two, int half) { return __bfloat162float({(uint16_t)(two >> 16 * half)}); };
+    for (int half = 0; half < 2; half++) {
+        for (int at = 0; at < 4; at++) a[(row + at % 2 * 8) * 16 + pair + at / 2 * 8 + half] = of(first[at], half);
+        for (int at = 0; at < 2; at++) b[(pair + at * 8 + half) * 8 + row] = of(second[at], half);
+    }
+    __syncwarp();
+    for (int at = 0; at < 4; at++)
+        for (int k = 0; k < 16; k++) sums[at] += a[(row + at / 2 * 8) * 16 + k] * b[k * 8 + pair + at % 2];
+    __syncwarp();
+}
+// Copies are made when they are waited for, the latest that may be.
+inline void copy_async(void* to, const void* from) { host::block->copies[host::block->current].back().push_back({to, from}); }
+inline void end_of_copies() { host::block->copies[host::block->current].push_back({}); }
+template <int LEFT> void wait_for_copies() {
+    auto& groups = host::block->copies[host::block->current];
+    while (groups.size() > LEFT + 1) {
+        for (const auto& copy : groups.front()) memcpy(copy.to, copy.from, 16);
+        groups.erase(groups.begin());
+    }
+}

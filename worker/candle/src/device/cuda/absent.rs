@@ -1,6 +1,5 @@
 //! The stub for NVIDIA GPUs in a build without CUDA. Of its functions, only [`open`] is ever called.
 
-use candle_core::quantized::{GgmlDType, QStorage};
 use candle_core::{Device, Error, Result, Tensor, bail};
 use model_boss_engine::DecoderError;
 
@@ -28,13 +27,8 @@ pub(crate) fn upload(_bytes: &[u8], _to: &Tensor) -> Result<bool> {
     Ok(false)
 }
 
-pub(crate) fn upload_blocks(
-    _bytes: &[u8],
-    _elements: usize,
-    _kind: GgmlDType,
-    _to: &Device,
-) -> Result<Option<QStorage>> {
-    Ok(None)
+pub(crate) fn upload_bytes(_bytes: &[u8], _to: &Tensor) -> Result<()> {
+    bail!("this build has no CUDA")
 }
 
 pub(crate) fn with_numbers<R>(_x: &Tensor, _read: impl FnOnce(&[f32]) -> R) -> Result<R> {

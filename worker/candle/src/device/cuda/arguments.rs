@@ -116,6 +116,14 @@ arguments! {
         rows: i32,
     }
 
+    struct WidenBlocks {
+        weights: u64,
+        numbers: u64,
+        out: u64,
+        depth: i32,
+        count: i32,
+    }
+
     struct AddNorm {
         x: u64,
         y: u64,

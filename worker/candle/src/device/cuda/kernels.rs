@@ -9,6 +9,7 @@ use model_boss_engine::BLOCK_TOKENS;
 
 use super::arguments::{AttendPiece, AttendRows, PlaceRows, SoftenRows};
 use super::launch::{Gpu, MOST_SHARED_BYTES, SHARED_BYTES, WARP, address, int};
+pub(crate) use super::blocks::{block_product, block_products, block_rows, settle_blocks};
 pub(crate) use super::products::{add_norm, products, silu_gate};
 use crate::device::rows::{AttendedHeads, NewRows, StepTables};
 

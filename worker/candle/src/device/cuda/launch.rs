@@ -40,6 +40,10 @@ impl<'a> Gpu<'a> {
         Ok(Self { device: x.device(), cuda: x.device().as_cuda_device()? })
     }
 
+    pub(super) fn cuda(&self) -> &CudaDevice {
+        self.cuda
+    }
+
     /// Memory that the next launch writes.
     pub(super) fn empty(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
         // SAFETY: numbers of any bits are numbers, and the kernel that gets the address writes all that are read.
@@ -57,16 +61,28 @@ impl<'a> Gpu<'a> {
         config: LaunchConfig,
         arguments: &A,
     ) -> Result<()> {
-        let (across, down, deep) = config.grid_dim;
-        if [across, down, deep].contains(&0) {
-            return Ok(());
-        }
         let of = type_name(x.dtype());
         let Some((_, text)) = TEXTS.iter().find(|(name, _)| Some(*name) == of) else {
             bail!("no kernels for {:?}", x.dtype())
         };
         let (name, module) = (format!("{kernel}_{}{form}", of.unwrap_or_default()), of.unwrap_or_default());
-        let function = self.cuda.get_or_load_custom_func(&name, module, text)?;
+        self.launch_of(&name, module, text, config, arguments)
+    }
+
+    /// Launches the kernel of this name in a module, which the driver makes of the text at its first use.
+    pub(super) fn launch_of<A: DeviceRepr>(
+        &self,
+        kernel: &str,
+        module: &str,
+        text: &str,
+        config: LaunchConfig,
+        arguments: &A,
+    ) -> Result<()> {
+        let (across, down, deep) = config.grid_dim;
+        if [across, down, deep].contains(&0) {
+            return Ok(());
+        }
+        let function = self.cuda.get_or_load_custom_func(kernel, module, text)?;
         if config.shared_mem_bytes as usize > SHARED_BYTES {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             function.set_attribute(attribute, config.shared_mem_bytes as i32).map_err(CudaError::from)?;
@@ -125,6 +141,7 @@ pub(super) fn address(x: &Tensor) -> Result<u64> {
         DType::F32 => cuda.as_cuda_slice::<f32>()?.device_ptr(&stream).0,
         DType::F16 => cuda.as_cuda_slice::<f16>()?.device_ptr(&stream).0,
         DType::BF16 => cuda.as_cuda_slice::<bf16>()?.device_ptr(&stream).0,
+        DType::U8 => cuda.as_cuda_slice::<u8>()?.device_ptr(&stream).0,
         DType::U32 => cuda.as_cuda_slice::<u32>()?.device_ptr(&stream).0,
         other => bail!("no kernel for {other:?}"),
     };

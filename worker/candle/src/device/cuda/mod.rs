@@ -6,6 +6,8 @@ mod absent;
 #[cfg(feature = "cuda")]
 mod arguments;
 #[cfg(feature = "cuda")]
+mod blocks;
+#[cfg(feature = "cuda")]
 mod device;
 #[cfg(feature = "cuda")]
 mod download;
@@ -33,7 +35,7 @@ pub(crate) mod kernels;
 #[cfg(not(feature = "cuda"))]
 pub(crate) use absent::{
     failure, free_memory, hand_on, has_bf16, open, overwrite, record, rehearse, trim, trim_recordings, upload,
-    upload_blocks, with_numbers,
+    upload_bytes, with_numbers,
 };
 #[cfg(feature = "cuda")]
 pub(crate) use {
@@ -43,5 +45,5 @@ pub(crate) use {
     graph::{overwrite, record, rehearse, trim_recordings},
     pinned::{NotPinned, pinned},
     pool::trim,
-    upload::{upload, upload_blocks},
+    upload::{upload, upload_bytes},
 };

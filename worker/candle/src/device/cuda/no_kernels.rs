@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::device::rows::{AttendedHeads, Beside, NewRows, SiluForm, StepTables};
+use crate::matrix::blocks::DeviceBlocks;
 
 pub(crate) fn serve(_device: &Device, _head_dim: usize, _value_dim: usize) -> bool {
     false
@@ -58,6 +59,26 @@ pub(crate) fn soften(
 
 pub(crate) fn products(_x: &Tensor, _weights: &[&Tensor], _beside: &Beside<'_>) -> Result<Option<Vec<Tensor>>> {
     Ok(None)
+}
+
+pub(crate) fn settle_blocks(_elements: usize, _device: &Device) -> Result<()> {
+    bail!("this build has no kernels for GPUs")
+}
+
+pub(crate) fn block_products(
+    _x: &Tensor,
+    _blocks: &[&DeviceBlocks],
+    _beside: &Beside<'_>,
+) -> Result<Option<Vec<Tensor>>> {
+    bail!("this build has no kernels for GPUs")
+}
+
+pub(crate) fn block_product(_x: &Tensor, _blocks: &DeviceBlocks) -> Result<Tensor> {
+    bail!("this build has no kernels for GPUs")
+}
+
+pub(crate) fn block_rows(_blocks: &DeviceBlocks, _numbers: &Tensor, _dtype: DType) -> Result<Tensor> {
+    bail!("this build has no kernels for GPUs")
 }
 
 pub(crate) fn add_norm(_x: &Tensor, _y: &Tensor, _weight: &Tensor, _eps: f32) -> Result<Option<(Tensor, Tensor)>> {

@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, result, sys};
 use candle_core::cuda_backend::{CudaDevice, CudaError};
-use candle_core::quantized::cuda::QCudaStorage;
-use candle_core::quantized::{GgmlDType, QStorage};
-use candle_core::{Device, Error, Result, Tensor};
+use candle_core::{DType, Error, Result, Tensor};
 use model_boss_weights::store::HostBuffer;
 use rayon::prelude::*;
 
@@ -37,15 +35,12 @@ pub(crate) fn upload(bytes: &[u8], to: &Tensor) -> Result<bool> {
     Ok(true)
 }
 
-/// Blocks in memory of a GPU, with zeros behind the last row, which kernels read too; none on another device.
-pub(crate) fn upload_blocks(bytes: &[u8], elements: usize, kind: GgmlDType, to: &Device) -> Result<Option<QStorage>> {
-    let Ok(cuda) = to.as_cuda_device() else { return Ok(None) };
-    let blocks = QCudaStorage::zeros(cuda, elements, kind)?;
-    if bytes.len() > blocks.storage_size_in_bytes() {
-        candle_core::bail!("{} bytes are no {elements} elements of {kind:?}", bytes.len());
+/// Copies bytes to the front of a GPU's tensor of bytes.
+pub(crate) fn upload_bytes(bytes: &[u8], to: &Tensor) -> Result<()> {
+    if to.dtype() != DType::U8 || bytes.len() > to.elem_count() {
+        candle_core::bail!("{} bytes do not fit a tensor of {:?} {:?}", bytes.len(), to.shape(), to.dtype());
     }
-    copy(bytes, blocks.device_ptr()?.addr() as sys::CUdeviceptr, cuda)?;
-    Ok(Some(QStorage::Cuda(blocks)))
+    copy(bytes, address(to)?, to.device().as_cuda_device()?)
 }
 
 /// Copies bytes to an address of the GPU, behind all work before. When it returns, the bytes may change.

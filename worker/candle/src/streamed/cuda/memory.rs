@@ -2,8 +2,6 @@
 //! memory of the host without the CPU.
 
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream, DevicePtr, DriverError, sys};
-use candle_core::quantized::QStorage;
-use candle_core::quantized::cuda::QCudaStorage;
 use candle_core::{CudaDevice, DType, Device, Result, Storage, Tensor, bail};
 use half::{bf16, f16};
 use model_boss_engine::residency::StreamFault;
@@ -23,7 +21,7 @@ use crate::streamed::device_copy::MatrixMemory;
 /// The alignment of memory on a GPU; kernels read in vectors.
 const ALIGNMENT: u64 = 256;
 
-/// Memory on the GPU for one matrix: a tensor of candle's, or one of its quantised ones. It was zeroed when it was
+/// Memory on the GPU for one matrix: a tensor of numbers, or of blocks. It was zeroed when it was
 /// allocated, and only the matrix's own bytes are written. Bytes that kernels read after the last row stay zero.
 pub(crate) struct SlotMemory {
     matrix: Matrix,
@@ -43,10 +41,11 @@ impl SlotMemory {
             TensorType::F16 => dense::<f16>(layout.shape, DType::F16, device, &cuda.cuda_stream())?,
             TensorType::BF16 => dense::<bf16>(layout.shape, DType::BF16, device, &cuda.cuda_stream())?,
             kind => {
-                let Some(kind) = blocks::kind(kind) else { bail!("no kernel for {kind}") };
-                let blocks =
-                    DeviceBlocks::over(QStorage::Cuda(QCudaStorage::zeros(cuda, outs * depth, kind)?), layout)?;
-                let address = blocks.tensor().device_ptr()?.addr() as sys::CUdeviceptr;
+                if !blocks::stays(kind) {
+                    bail!("no kernel for {kind}");
+                }
+                let blocks = DeviceBlocks::zeros(layout, device)?;
+                let address = device_address::<u8>(&blocks.bytes, &cuda.cuda_stream())?;
                 (Matrix::Blocks(blocks), address)
             }
         };
@@ -70,14 +69,18 @@ fn dense<T: candle_core::cuda_backend::CudaDType>(
     stream: &CudaStream,
 ) -> Result<(Matrix, sys::CUdeviceptr)> {
     let tensor = Tensor::zeros((outs, depth), dtype, device)?;
-    let address = {
-        let (storage, _layout) = tensor.storage_and_layout();
-        let Storage::Cuda(cuda) = &*storage else { bail!("a tensor of another device") };
-        let slice = cuda.as_cuda_slice::<T>()?;
-        let (address, _guard) = slice.device_ptr(stream);
-        address
-    };
+    let address = device_address::<T>(&tensor, stream)?;
     Ok((Matrix::Tensor(tensor), address))
+}
+
+fn device_address<T: candle_core::cuda_backend::CudaDType>(
+    tensor: &Tensor,
+    stream: &CudaStream,
+) -> Result<sys::CUdeviceptr> {
+    let (storage, _layout) = tensor.storage_and_layout();
+    let Storage::Cuda(cuda) = &*storage else { bail!("a tensor of another device") };
+    let (address, _guard) = cuda.as_cuda_slice::<T>()?.device_ptr(stream);
+    Ok(address)
 }
 
 /// Page-locked memory of the host: whole zeroed pages, at least `bytes`.

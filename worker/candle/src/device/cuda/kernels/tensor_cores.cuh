@@ -1,0 +1,37 @@
+// Instructions of GPUs that C++ has no words for: products of small tiles, arithmetic on two numbers of bf16 in a word, and copies to
+// shared memory that run beside a thread. Those of NVIDIA's "PTX ISA", for compute capability 8.0 and later.
+#pragma once
+#include "numbers.cuh"
+
+// The lower and the upper of two numbers of bf16.
+__device__ inline float low_of(unsigned two) { return __uint_as_float(two << 16); }
+__device__ inline float high_of(unsigned two) { return __uint_as_float(two & 0xffff0000u); }
+
+#ifndef HOST_KERNELS
+// `x y + z` of two numbers of bf16 each, rounded once.
+__device__ inline unsigned multiply_add(unsigned x, unsigned y, unsigned z) {
+    unsigned result;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(z));
+    return result;
+}
+
+// Adds a product of tiles [16, 16] and [16, 8] of bf16. A lane has of the first the rows `lane / 4` and that plus 8, in turn, of the
+// columns `lane % 4 * 2` and the next, then of those plus 8; of the second these columns as rows, of the column `lane / 4`; of the sums
+// the rows of the first, one after the other, each of the columns `lane % 4 * 2` and the next.
+__device__ inline void multiply_tile(float (&sums)[4], const unsigned (&first)[4], const unsigned (&second)[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(first[0]), "r"(first[1]), "r"(first[2]), "r"(first[3]), "r"(second[0]), "r"(second[1]));
+}
+
+// Copies sixteen bytes from global to shared memory beside the thread's work.
+__device__ inline void copy_async(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+
+// The copies since the last call end together.
+__device__ inline void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits for all of the thread's copies but those of the last `LEFT` calls of `end_of_copies`.
+template <int LEFT> __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+#endif
