@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::branches::variants;
 use super::format::ToolFormat;
 use super::head::HeadShape;
 use super::markers::ToolMarkers;
@@ -15,11 +14,10 @@ use super::narrow::{make_plain, narrowed};
 use super::notation_rules::{MOST_MERGES, NotationRules};
 use super::parser::ToolParser;
 use super::rules::{RuleWriter, options_in};
-use super::schemas::{object_schema, python_words, schema_of};
+use super::schemas::{object_schema, schema_of};
 use super::shape::{Around, CallFormat, CallShape, ObjectShape, Spellings};
-use super::values::{Kinds, Spelling, kinds, read_as};
-use super::xml_call::Tags;
-use crate::constraint::{Grammar, TextSet, endless, literal, normalised};
+use super::values::Spelling;
+use crate::constraint::{Grammar, endless, literal, normalised};
 
 /// A tool that a model may call.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,7 +129,7 @@ impl Tool {
     }
 
     /// The schema that its arguments are held to.
-    fn schema(&self) -> Result<Map<String, Value>, String> {
+    pub(super) fn schema(&self) -> Result<Map<String, Value>, String> {
         let mut parameters = self.parameters.clone();
         if !self.strict {
             make_plain(&mut parameters);
@@ -291,7 +289,7 @@ impl CallWriter<'_> {
             return Err(fault);
         }
         match &self.format.call {
-            CallShape::Tags(tags) => self.tagged(number, tool, tags),
+            CallShape::Tags(tags) => self.rules.tagged(number, tool, tags),
             CallShape::Notation(notation) => {
                 let parameters = tool.schema()?;
                 let root = Value::Object(parameters.clone());
@@ -342,148 +340,5 @@ impl CallWriter<'_> {
         let schema = self.rules.in_json(tool.schema()?, tool.strict);
         let _ = writeln!(self.rules.text, "arguments_{number}: %json {schema}");
         Ok(format!("arguments_{number}"))
-    }
-
-    /// A call with its parameters between tags, in the order of the schema.
-    fn tagged(&mut self, number: usize, tool: &Tool, tags: &Tags) -> Result<String, String> {
-        let whole = tool.schema()?;
-        let root = Value::Object(whole.clone());
-        let spelling = Spelling { root: &root, strict: tool.strict };
-        // A strict schema with branches is refused by name.
-        let variants = if tool.strict { None } else { variants(&whole, &root) };
-        let mut named = BTreeMap::new();
-        let mut ways = Vec::new();
-        for parameters in variants.unwrap_or_else(|| vec![whole.clone()]) {
-            ways.push(self.tagged_parameters(number, &parameters, &spelling, tags, &mut named)?);
-        }
-        if ways.is_empty() {
-            return Err("the keywords of its parameters allow no value together".to_owned());
-        }
-        let head = [&tool.name, tags.head_end, tags.behind_head].concat();
-        Ok(format!("{} ({}) {}", literal(&head), ways.join(" | "), self.rules.spelled(tags.end())))
-    }
-
-    /// The parameters of a schema without branches. `named` has the rules of those that others have too.
-    fn tagged_parameters(
-        &mut self,
-        number: usize,
-        parameters: &Map<String, Value>,
-        spelling: &Spelling<'_>,
-        tags: &Tags,
-        named: &mut BTreeMap<(String, String), Option<String>>,
-    ) -> Result<String, String> {
-        spelling.check_arguments(parameters)?;
-        let required: Vec<&str> = parameters
-            .get("required")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect();
-        let empty = Map::new();
-        let properties = parameters.get("properties").and_then(Value::as_object).unwrap_or(&empty);
-        let mut all = Vec::new();
-        for (key, schema) in properties {
-            let is_required = required.contains(&key.as_str());
-            let of = (key.clone(), schema.to_string());
-            let rule = match named.get(&of) {
-                Some(rule) => rule.clone(),
-                None => {
-                    let value = self
-                        .tagged_value(schema, spelling, tags)
-                        .map_err(|why| format!("the parameter '{key}': {why}"))?;
-                    let is_readable = key.trim() == key && !key.contains(tags.key.1);
-                    let rule = value.filter(|_| is_readable).map(|value| {
-                        let rule = format!("parameter_{number}_{}", named.len());
-                        let _ = writeln!(self.rules.text, "{rule}: {} {value}", literal(&tags.key(key)));
-                        rule
-                    });
-                    named.insert(of, rule.clone());
-                    rule
-                }
-            };
-            match rule {
-                Some(rule) => all.push(if is_required { rule } else { format!("{rule}?") }),
-                None if is_required => return Err(format!("the parameter '{key}' has no value between tags")),
-                None => {}
-            }
-        }
-        if let Some(missing) = required.iter().find(|key| !properties.contains_key(**key)) {
-            return Err(format!("'required' names '{missing}', which is not in 'properties'"));
-        }
-        // Some templates write an empty line where there are no parameters.
-        let blank = if required.is_empty() && tags.behind_value == "\n" { "\"\\n\"?" } else { "" };
-        Ok(format!("{} {blank}", all.join(" ")))
-    }
-
-    /// A value and what ends it; `None` where the schema allows none.
-    ///
-    /// A text is spelled without quotes. It and the words and numbers that may come in its place are one terminal with
-    /// the tag behind them, since the lexer cannot know before the tag which of them it reads.
-    fn tagged_value(&mut self, schema: &Value, spelling: &Spelling<'_>, tags: &Tags) -> Result<Option<String>, String> {
-        let number = self.rules.next();
-        let end = tags.value_end();
-        let all = kinds(schema, spelling.root);
-        if let Some(said) = tags.kinds {
-            return self.value_that_says_its_kind(schema, spelling, tags, said);
-        }
-        let open = tags.open();
-        let before = if open.is_empty() { String::new() } else { literal(&open) };
-        let mut ways = Vec::new();
-        let mut in_json = all;
-        if all.has(Kinds::TEXT) {
-            let mut texts = vec![spelling.of(schema, Kinds::TEXT)?, TextSet::but(TextSet::with(tags.value.1))];
-            let others = [Kinds::NUMBER, Kinds::BOOLEAN, Kinds::NULL, Kinds::OBJECT, Kinds::ARRAY];
-            let others = others.into_iter().filter(|kind| all.has(*kind));
-            texts.extend(others.filter_map(read_as).map(TextSet::but));
-            if tags.is_trimmed && tags.padding.is_empty() {
-                // A reader drops line feeds at both ends.
-                texts.push(TextSet::Expression(r"([^\n]((?s:.*)[^\n])?)?".to_owned()));
-            }
-            let words = spelling.of(schema, all.and(Kinds::WORDS))?;
-            let whole = TextSet::Any([TextSet::All(texts), words].into_iter().filter(|set| !set.is_empty()).collect());
-            if !whole.is_empty() {
-                let _ = writeln!(self.rules.text, "VALUE_{number}: {} {}", whole.terminal(), literal(&end));
-                ways.push(format!("VALUE_{number}"));
-            }
-            in_json = all.without(Kinds::TEXT).without(Kinds::WORDS);
-        }
-        if in_json != Kinds::NONE {
-            let schema = in_json.only(schema);
-            // Some templates write these as Python does.
-            let is_python = tags.has_python_words && !all.has(Kinds::TEXT);
-            let words = if is_python { python_words(&schema) } else { Vec::new() };
-            let words: String = words.iter().map(|word| format!(" | {}", literal(word))).collect();
-            ways.push(format!("({}{words}) {}", self.rules.json_value(schema, spelling), literal(&end)));
-        }
-        Ok((!ways.is_empty()).then(|| format!("{before} ({})", ways.join(" | "))))
-    }
-
-    /// A value between tags that say whether it is a text.
-    fn value_that_says_its_kind(
-        &mut self,
-        schema: &Value,
-        spelling: &Spelling<'_>,
-        tags: &Tags,
-        [as_text, as_json]: [&str; 2],
-    ) -> Result<Option<String>, String> {
-        let all = kinds(schema, spelling.root);
-        let (open, end) = (tags.open(), literal(&tags.value_end()));
-        let mut ways = Vec::new();
-        if all.has(Kinds::TEXT) {
-            let texts =
-                TextSet::All(vec![spelling.of(schema, Kinds::TEXT)?, TextSet::but(TextSet::with(tags.value.1))]);
-            if !texts.is_empty() {
-                let number = self.rules.next();
-                let _ = writeln!(self.rules.text, "VALUE_{number}: {} {end}", texts.terminal());
-                ways.push(format!("{} VALUE_{number}", literal(&[as_text, &*open].concat())));
-            }
-        }
-        let in_json = all.without(Kinds::TEXT);
-        if in_json != Kinds::NONE {
-            let value = self.rules.json_value(in_json.only(schema), spelling);
-            ways.push(format!("{} {value} {end}", literal(&[as_json, &*open].concat())));
-        }
-        Ok((!ways.is_empty()).then(|| format!("({})", ways.join(" | "))))
     }
 }

@@ -23,6 +23,7 @@ mod schemas;
 mod shape;
 mod spaced;
 mod tagged_formats;
+mod tagged_rules;
 #[cfg(test)]
 mod tests;
 mod values;

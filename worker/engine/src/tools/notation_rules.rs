@@ -66,6 +66,39 @@ enum Level {
     Inner,
 }
 
+/// The most keys that an object may have beside so many.
+pub(super) fn more_at_most(fields: &Map<String, Value>, named: usize) -> Option<usize> {
+    let most = fields.get("maxProperties").and_then(Value::as_u64)?;
+    Some((most as usize).saturating_sub(named))
+}
+
+/// How often a rule is repeated.
+pub(super) fn repeated(least: usize, most: Option<usize>) -> String {
+    match most {
+        Some(most) => format!("{{{least},{}}}", most.max(least)),
+        None => format!("{{{least},}}"),
+    }
+}
+
+/// The keys beside the named ones with the schemas of their values: by each pattern of keys, and by none of them.
+pub(super) fn unnamed_keys<'s>(
+    patterns: Option<&'s Map<String, Value>>,
+    named: TextSet,
+    other: &'s Value,
+) -> Result<Vec<(TextSet, &'s Value)>, String> {
+    let plain = || vec![TextSet::Expression(KEY.to_owned()), TextSet::but(named.clone())];
+    let (mut ways, mut all) = (Vec::new(), plain());
+    for (pattern, schema) in patterns.into_iter().flatten() {
+        let matching = TextSet::with_pattern(pattern)?;
+        all.push(TextSet::but(matching.clone()));
+        ways.push((TextSet::All([plain(), vec![matching]].concat()), schema));
+    }
+    let has_patterns = !ways.is_empty();
+    ways.push((TextSet::All(all), other));
+    ways.retain(|(keys, schema)| **schema != Value::Bool(false) && (!has_patterns || !keys.is_empty()));
+    Ok(ways)
+}
+
 impl NotationRules<'_, '_> {
     /// The call, inside of the marks around it.
     pub(super) fn call(mut self, name: &str, parameters: &Map<String, Value>) -> Result<String, String> {
@@ -290,7 +323,7 @@ impl NotationRules<'_, '_> {
         let (always, any) = (Map::new(), Value::Bool(true));
         let properties = fields.get("properties").and_then(Value::as_object).unwrap_or(&always);
         let other = fields.get("additionalProperties").unwrap_or(&any);
-        let least = fields.get("minProperties").and_then(Value::as_u64).unwrap_or(0);
+        let least = fields.get("minProperties").and_then(Value::as_u64).unwrap_or(0) as usize;
         let mut all: Vec<(String, &Value)> = properties.iter().map(|(key, schema)| (key.clone(), schema)).collect();
         for key in required.iter().filter(|key| !properties.contains_key(*key)) {
             if *other == Value::Bool(false) {
@@ -304,17 +337,20 @@ impl NotationRules<'_, '_> {
         // From the last key to the first: the object from that key on, and all that may come behind another key.
         let (mut first, mut behind) = match others {
             // Counts of keys that schemas name are in other schemas already.
-            Some(field) if least > 0 && all.is_empty() => {
-                (format!("{field} ({between} {field}){{{},}}", least - 1), String::new())
+            Some(field) if all.is_empty() => {
+                let behind = repeated(least.saturating_sub(1), more_at_most(fields, 1));
+                let some = format!("({field} ({between} {field}){behind})");
+                match more_at_most(fields, 0) {
+                    Some(0) => (String::new(), String::new()),
+                    _ => (if least > 0 { some } else { format!("{some}?") }, String::new()),
+                }
             }
             // Of objects that need more keys than those that have names, all of these are there.
             Some(field) => {
-                let more = if all.iter().all(|(key, _)| required.contains(key)) {
-                    least.saturating_sub(all.len() as u64)
-                } else {
-                    0
-                };
-                (format!("({field} ({between} {field})*)?"), format!("({between} {field}){{{more},}}"))
+                let are_there = all.iter().all(|(key, _)| required.contains(key));
+                let more = if are_there { least.saturating_sub(all.len()) } else { 0 };
+                let behind = repeated(more, more_at_most(fields, all.len()));
+                (format!("({field} ({between} {field})*)?"), format!("({between} {field}){behind}"))
             }
             None => (String::new(), String::new()),
         };
@@ -350,21 +386,12 @@ impl NotationRules<'_, '_> {
         named: &[(String, &Value)],
         level: Level,
     ) -> Result<Option<String>, String> {
-        let (none, any) = (Map::new(), Value::Bool(true));
-        let patterns = fields.get("patternProperties").and_then(Value::as_object).unwrap_or(&none);
+        let any = Value::Bool(true);
+        let patterns = fields.get("patternProperties").and_then(Value::as_object);
         let names = TextSet::Any(named.iter().map(|(key, _)| TextSet::Literal(key.clone())).collect());
-        let plain = || vec![TextSet::Expression(KEY.to_owned()), TextSet::but(names.clone())];
-        let (mut ways, mut all) = (Vec::new(), plain());
-        for (pattern, schema) in patterns {
-            let matching = TextSet::with_pattern(pattern)?;
-            all.push(TextSet::but(matching.clone()));
-            ways.push((TextSet::All([plain(), vec![matching]].concat()), schema));
-        }
-        ways.push((TextSet::All(all), fields.get("additionalProperties").unwrap_or(&any)));
-        ways.retain(|(keys, schema)| **schema != Value::Bool(false) && (patterns.is_empty() || !keys.is_empty()));
         let (before, behind) = self.around_key(level);
         let mut rules = Vec::new();
-        for (keys, schema) in ways {
+        for (keys, schema) in unnamed_keys(patterns, names, fields.get("additionalProperties").unwrap_or(&any))? {
             if let Some(value) = self.value(schema)? {
                 let key = self.terminal(before, &keys, &behind);
                 rules.push(format!("{key} {value}"));

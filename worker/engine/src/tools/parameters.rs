@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::holds::is_found;
 use super::notation::{Notation, ValueScan};
 use super::xml_call::{Tags, ValueSpelling};
 
@@ -94,7 +95,7 @@ impl CallReader {
             CallSpelling::Tags { tags, tool, key: place @ Some(_) } => {
                 let Some((key, spelling)) = place.clone() else { return ArgumentsRead::More };
                 let root = schemas.get(tool).unwrap_or(&Value::Null);
-                let schema = root.get("properties").and_then(|properties| properties.get(&key));
+                let schema = schema_of(&key, root);
                 let Some(end) = tags.end_of_value(schema, root, spelling, text) else { return ArgumentsRead::More };
                 let (value, rest) = (&text[..end], text[end + tags.value.1.len()..].to_owned());
                 let value = tags.value(schema, root, spelling, tags.without_open(value));
@@ -117,6 +118,14 @@ impl CallReader {
         self.has_parameters = true;
         progress
     }
+}
+
+/// The schema of a parameter: by its name, by a pattern of names, or that of all others.
+fn schema_of<'s>(key: &str, root: &'s Value) -> Option<&'s Value> {
+    let named = root.get("properties").and_then(|properties| properties.get(key));
+    let patterns = root.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
+    let by_pattern = |(pattern, schema): (&String, &'s Value)| (is_found(pattern, key) == Some(true)).then_some(schema);
+    named.or_else(|| patterns.filter_map(|of| by_pattern(of)).next()).or_else(|| root.get("additionalProperties"))
 }
 
 fn tag_head(tags: &Tags, text: &str) -> HeadRead {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::narrow::{Case, case, formats, plan, spaced};
-use super::{ToolFormat, allows, arguments_read, random_call};
+use super::{ToolFormat, allows, arguments_read, random_call, without_json};
 use crate::tools::ToolMarkers;
 use crate::tools::narrow::narrowed;
 
@@ -75,6 +75,32 @@ static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
                 "else": {"properties": {"id": {"pattern": "^[a-z]+$"}}},
             }),
             vec![json!({"kind": "num", "id": "12"}), json!({"kind": "word", "id": "ab"})],
+        ),
+        case(
+            json!({"type": "object", "minProperties": 2, "maxProperties": 3, "additionalProperties": {"type": "integer"}}),
+            vec![json!({"a": 1, "b": 2}), json!({"a": 1, "b": 2, "c": 3})],
+        ),
+        case(
+            json!({
+                "type": "object", "required": ["x"], "minProperties": 2, "maxProperties": 3,
+                "properties": {"x": {"type": "integer"}}, "additionalProperties": {"type": ["string", "boolean"]},
+            }),
+            vec![json!({"x": 1, "y": "b"}), json!({"x": 1, "y": true, "z": "true or not"})],
+        ),
+        case(
+            json!({
+                "type": "object", "minProperties": 1, "additionalProperties": false,
+                "patternProperties": {"^env_": {"type": "string"}, "^n_": {"type": "number"}},
+            }),
+            vec![json!({"env_a": "7"}), json!({"n_a": 7, "env_b": ""})],
+        ),
+        case(
+            json!({"type": "object", "minProperties": 1, "propertyNames": {"pattern": "^[a-c]$"}}),
+            vec![json!({"a": 1}), json!({"b": [], "c": "x"})],
+        ),
+        case(
+            json!({"type": "object", "required": ["to"], "properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}}),
+            vec![json!({"to": "b"}), json!({"a": 1, "to": "b", "more": "c"})],
         ),
         of_value(
             json!({"type": "object", "propertyNames": {"not": {"pattern": "^_"}}, "maxProperties": 3}),
@@ -183,6 +209,28 @@ fn en_5_patterns_counts_and_fractions_leave_room_for_calls() {
             assert!(allows(&plan, &call), "{schema} as {}: {call}", narrow());
             let read: Value = serde_json::from_str(&arguments_read(&plan, &call)).unwrap();
             assert_eq!(read, *arguments, "{schema}: it is passed on as it is");
+        }
+    }
+}
+
+/// Arguments whose names no schema has, in the formats that spell them one by one. They come behind those with names.
+#[test]
+fn en_5_parameters_without_names_in_the_schema_have_a_form_in_every_format() {
+    let schema = json!({
+        "type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}, "minProperties": 2,
+        "maxProperties": 3, "patternProperties": {"^n_": {"type": "number"}}, "additionalProperties": {"type": "string"},
+    });
+    for format in without_json() {
+        let plan = plan(format, &schema);
+        let call = |arguments: &Value| plan.format.calls(&[("f", &arguments.to_string())]);
+        for arguments in [json!({"a": 1, "n_b": 2.5}), json!({"a": 1, "b": "c"}), json!({"a": 1, "b": "7", "c": "d"})] {
+            assert!(allows(&plan, &call(&arguments)), "{format:?}: {arguments}");
+            let read: Value = serde_json::from_str(&arguments_read(&plan, &call(&arguments))).unwrap();
+            assert_eq!(read, arguments, "{format:?}");
+        }
+        let many = json!({"a": 1, "b": "c", "c": "d", "d": "e"});
+        for arguments in [json!({"a": 1}), json!({"a": 1, "n_b": "c"}), json!({"b": "c", "c": "d"}), many] {
+            assert!(!allows(&plan, &call(&arguments)), "{format:?}: {arguments}");
         }
     }
 }
