@@ -45,11 +45,14 @@ def products_of_blocks(bench: Bench, device: str) -> Outcome:
     if not program.is_file():
         return Outcome(f"pending: no {program} (see docs/cuda.md)", True, {"pending": True})
     bench.workers.stop()
-    environment = {"LD_LIBRARY_PATH": machine.library_path(), "CUDA_VISIBLE_DEVICES": bench.gpu.uuid, "MODEL_BOSS_TEST_DEVICE": device}
+    report = bench.models.scratch / "rates.txt"
+    report.write_text("")
+    environment = {"LD_LIBRARY_PATH": machine.library_path(), "CUDA_VISIBLE_DEVICES": bench.gpu.uuid}
+    environment |= {"MODEL_BOSS_TEST_DEVICE": device, "MODEL_BOSS_TEST_REPORT": str(report)}
     command = [str(program), "gp_2_blocks_are_multiplied_on_a_gpu", "--nocapture"]
     ended = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=TIMEOUT)
     result = result_of(ended.returncode, ended.stdout + ended.stderr)
-    rates = re.findall(r"^RATE (\S+): (.*)$", ended.stderr, re.MULTILINE)
+    rates = re.findall(r"^RATE (\S+): (.*)$", report.read_text(), re.MULTILINE)
     value = "".join(f"\n    {kind:7} {rate}" for kind, rate in rates) if result["ok"] else result["why"]
     return Outcome(value, result["ok"], {"rates": dict(rates)})
 

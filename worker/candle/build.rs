@@ -7,9 +7,8 @@ use std::process::Command;
 const FOLDER: &str = "src/device/cuda/kernels";
 
 /// The types of quantised blocks that have kernels.
-const BLOCKS: [&str; 13] = [
-    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS",
-];
+const BLOCKS: [&str; 13] =
+    ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -25,12 +24,13 @@ fn main() {
     let compiler = env::var_os("NVCC").unwrap_or_else(|| "nvcc".into());
     let floats = ["F32", "F16", "BF16"].map(|kind| ("rows", kind.to_lowercase(), format!("-DOF_{kind}")));
     let blocks = BLOCKS.map(|kind| ("blocks", kind.to_owned(), format!("-DOF_BLOCKS={kind}")));
-    for (file, kind, define) in floats.into_iter().chain(blocks) {
+    let plain = ("blocks", "BF16".to_owned(), "-DOF_BLOCKS=BF16 -DOF_PLAIN".to_owned());
+    for (file, kind, define) in floats.into_iter().chain(blocks).chain([plain]) {
         let status = Command::new(&compiler)
             .args(["--ptx", "-O3", "-std=c++17", "-o"])
             .arg(out.join(format!("{file}_{kind}.ptx")))
             .arg(format!("-arch=compute_{lowest}"))
-            .arg(define)
+            .args(define.split(' '))
             .arg(Path::new(FOLDER).join(format!("{file}.cu")))
             .status();
         match status {

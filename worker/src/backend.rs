@@ -1,6 +1,6 @@
 //! The functions that the shell needs of the program that computes: loading a model, and writing model files.
 
-use model_boss_engine::Decoder;
+use model_boss_engine::{Decoder, TextEncoder};
 use model_boss_protocol::{InstructionSet, InstructionSetError, WorkerSpec};
 
 use crate::args::{Convert, Index, Synth};
@@ -9,6 +9,18 @@ use crate::failure::LoadFailure;
 /// Loads the weights that a start line names and reports the progress, as a share from 0 to 1.
 pub type LoadDecoder =
     Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn Decoder>, LoadFailure> + Send>;
+
+/// The same for a model that turns texts into vectors.
+pub type LoadEncoder =
+    Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn TextEncoder>, LoadFailure> + Send>;
+
+/// The loaders of each kind of model.
+pub struct ModelLoaders {
+    /// Models that write text.
+    pub decoder: LoadDecoder,
+    /// Models that turn texts into vectors.
+    pub encoder: LoadEncoder,
+}
 
 /// Writes a model file as a command line asks for it.
 pub type WriteFile<Asked> = Box<dyn FnOnce(&Asked) -> Result<(), LoadFailure>>;
@@ -20,8 +32,8 @@ pub type ChooseInstructions = Box<dyn FnOnce(Option<InstructionSet>) -> Result<I
 pub struct WorkerBackend {
     /// The choice of instructions, before all else.
     pub instructions: ChooseInstructions,
-    /// The loader of models, for `serve` and `bench`.
-    pub load: LoadDecoder,
+    /// The loaders of models, for `serve` and `bench`.
+    pub load: ModelLoaders,
     /// The writer of GGUF files, for `convert`.
     pub convert: WriteFile<Convert>,
     /// The writer of layer indexes, for `index`.

@@ -4,16 +4,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use model_boss_engine::{Engine, EngineError, Progress, TextEngine, TextEngineSettings};
+use model_boss_engine::{Engine, EngineError, EngineInfo, Progress, TextEncoder, TextEngine, TextEngineSettings};
 use model_boss_protocol::{Category, WorkerExit};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use crate::backend::LoadDecoder;
+use crate::backend::{LoadDecoder, LoadEncoder, ModelLoaders};
 use crate::cpu_share::StepThreads;
+use crate::encoding::{self, EncodeJob};
 use crate::failure::LoadFailure;
-use crate::state::{Serving, Submit, WorkerState};
+use crate::state::{EngineInbox, Serving, Submit, WorkerState};
 use crate::text::{self, StartHost, TextSide, TextSource};
 
 /// Sequences on their way to the engine; beyond them HTTP tasks wait.
@@ -23,7 +24,7 @@ const INBOX: usize = 64;
 /// stop.
 pub(crate) fn start(
     worker: Arc<WorkerState>,
-    load: LoadDecoder,
+    load: ModelLoaders,
     host: StartHost,
 ) -> std::io::Result<oneshot::Receiver<LoadFailure>> {
     let (sender, end) = oneshot::channel();
@@ -52,15 +53,61 @@ impl EngineEnd {
     }
 }
 
-fn run(worker: &WorkerState, load: LoadDecoder, text: &TextLoading) -> LoadFailure {
-    let (commands, inbox) = mpsc::channel(INBOX);
-    match load_engine(worker, load, text, commands) {
-        Ok(engine) => match serve(engine, StepThreads::new(worker.threads.clone(), worker.shares.clone()), inbox) {
-            Ok(()) => LoadFailure::message(WorkerExit::Clean, "nothing can be asked of the engine any more"),
-            Err(error @ EngineError::DeviceLost(_)) => LoadFailure::new(WorkerExit::DeviceLost, &error),
-        },
+fn run(worker: &WorkerState, load: ModelLoaders, text: &TextLoading) -> LoadFailure {
+    let threads = StepThreads::new(worker.threads.clone(), worker.shares.clone());
+    let served = match worker.spec.category {
+        Category::Llm => {
+            let (commands, inbox) = mpsc::channel(INBOX);
+            load_engine(worker, load.decoder, text, commands).map(|engine| serve(engine, threads, inbox))
+        }
+        Category::Embedding => {
+            let (jobs, inbox) = mpsc::channel(INBOX);
+            load_encoder(worker, load.encoder, text, jobs).map(|encoder| encoding::serve(encoder, threads, inbox))
+        }
+        category => {
+            let message = format!(
+                "this worker serves models of category llm and embedding; '{}' is {category}",
+                worker.spec.model
+            );
+            Err(LoadFailure::message(WorkerExit::BadModel, message))
+        }
+    };
+    match served {
+        Ok(Ok(())) => LoadFailure::message(WorkerExit::Clean, "nothing can be asked of the engine any more"),
+        Ok(Err(error @ EngineError::DeviceLost(_))) => LoadFailure::new(WorkerExit::DeviceLost, &error),
         Err(failure) => failure,
     }
+}
+
+/// Reads the weights of an encoder, and beside them its tokenizer.
+fn load_encoder(
+    worker: &WorkerState,
+    load: LoadEncoder,
+    text: &TextLoading,
+    jobs: mpsc::Sender<EncodeJob>,
+) -> Result<Box<dyn TextEncoder>, LoadFailure> {
+    let encoder = load(&worker.spec, &mut |share| worker.progressed(share))?;
+    let text = text_side(text)?;
+    let facts = encoder.info().clone();
+    let info = EngineInfo {
+        context_length: facts.max_tokens,
+        vocab_size: facts.vocab_size,
+        weight_bytes: facts.weight_bytes,
+        workspace_bytes: 0,
+        kv_bytes_per_token: 0,
+        kv_tokens: None,
+        max_concurrent: worker.spec.max_concurrent as usize,
+    };
+    info!(model = %worker.spec.model, max_tokens = facts.max_tokens, width = facts.width, "ready");
+    worker.serve(Serving::new(text, info, (None, encoder.places()), EngineInbox::Texts(facts, jobs)));
+    Ok(encoder)
+}
+
+/// The text side, once it is loaded.
+fn text_side(text: &TextLoading) -> Result<TextSide, LoadFailure> {
+    text.recv().unwrap_or_else(|_| {
+        Err(LoadFailure::message(WorkerExit::DeviceLost, "the chat template and the tokenizer were not loaded"))
+    })
 }
 
 /// Reads weights, and beside them the text side: a large vocabulary takes as long as a small model's weights.
@@ -71,14 +118,8 @@ fn load_engine(
     commands: mpsc::Sender<Submit>,
 ) -> Result<TextEngine, LoadFailure> {
     let spec = &worker.spec;
-    if spec.category != Category::Llm {
-        let message = format!("this worker serves models of category llm; '{}' is {}", spec.model, spec.category);
-        return Err(LoadFailure::message(WorkerExit::BadModel, message));
-    }
     let decoder = load(spec, &mut |share| worker.progressed(share))?;
-    let text = text.recv().unwrap_or_else(|_| {
-        Err(LoadFailure::message(WorkerExit::DeviceLost, "the chat template and the tokenizer were not loaded"))
-    })?;
+    let text = text_side(text)?;
     for warning in text.facts.warnings.iter().chain(&decoder.info().warnings) {
         warn!(model = %spec.model, "{warning}");
     }
@@ -89,7 +130,12 @@ fn load_engine(
     };
     let engine = TextEngine::new(decoder, Arc::clone(&text.vocabulary), settings, Arc::clone(&worker.activity));
     info!(model = %spec.model, context_length = engine.info().context_length, "ready");
-    worker.serve(Serving::new(text, engine.info().clone(), (engine.monitor(), engine.places()), commands));
+    worker.serve(Serving::new(
+        text,
+        engine.info().clone(),
+        (engine.monitor(), engine.places()),
+        EngineInbox::Sequences(commands),
+    ));
     Ok(engine)
 }
 

@@ -11,6 +11,7 @@ mod command_line;
 mod commands;
 mod cpu_share;
 mod defaults;
+mod encoding;
 mod engine_thread;
 mod failure;
 mod forms;
@@ -24,6 +25,6 @@ mod text;
 mod threads;
 
 pub use args::{Convert, Index, LayerOrder, StoredType, Synth};
-pub use backend::{ChooseInstructions, LoadDecoder, WorkerBackend, WriteFile};
+pub use backend::{ChooseInstructions, LoadDecoder, LoadEncoder, ModelLoaders, WorkerBackend, WriteFile};
 pub use failure::LoadFailure;
 pub use process::run;

@@ -5,18 +5,18 @@ mod files;
 use std::process::ExitCode;
 
 use model_boss_candle::{DecoderLoadOptions, DeviceOptions};
-use model_boss_engine::Decoder;
 use model_boss_engine::residency::plan::ResidencyOptions;
+use model_boss_engine::{Decoder, TextEncoder};
 use model_boss_protocol::{
     ByteCount, DeviceId, InstructionSet, InstructionSetError, ResidencyMode, StoreKind, WorkerSpec,
 };
 use model_boss_weights::store::WeightStoreChoice;
-use model_boss_worker::{LoadFailure, WorkerBackend};
+use model_boss_worker::{LoadFailure, ModelLoaders, WorkerBackend};
 
 fn main() -> ExitCode {
     model_boss_worker::run(WorkerBackend {
         instructions: Box::new(choose_instructions),
-        load: Box::new(load),
+        load: ModelLoaders { decoder: Box::new(load), encoder: Box::new(load_encoder) },
         convert: Box::new(files::convert),
         index: Box::new(files::index),
         synth: Box::new(files::synth),
@@ -50,6 +50,13 @@ fn load(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Deco
         ..DecoderLoadOptions::default()
     };
     model_boss_candle::load_over(&spec.source, &places(spec), &options, progress)
+        .map_err(|error| LoadFailure::new(error.exit(), &error))
+}
+
+fn load_encoder(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn TextEncoder>, LoadFailure> {
+    // An encoder is small: it is on the first of its devices as a whole.
+    let device = spec.places().into_iter().next().map_or_else(|| spec.device.clone(), |(device, _)| device);
+    model_boss_candle::load_encoder(&spec.source, &device, progress)
         .map_err(|error| LoadFailure::new(error.exit(), &error))
 }
 

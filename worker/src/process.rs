@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::args::Serve;
-use crate::backend::{LoadDecoder, WorkerBackend};
+use crate::backend::{ModelLoaders, WorkerBackend};
 use crate::command_line::{CommandLine, WorkerCommand};
 use crate::commands::{bench, disk, inspect, prompt, residency, text_cost};
 use crate::defaults::RequestDefaults;
@@ -52,8 +52,8 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
             WorkerCommand::Render(asked) => prompt::render(&asked),
             WorkerCommand::Tokenize(asked) => prompt::tokenize(&asked),
             WorkerCommand::Detokenize(asked) => prompt::detokenize(&asked),
-            WorkerCommand::Bench(asked) => bench::run(&asked, load),
-            WorkerCommand::Residency(asked) => residency::run(&asked, load),
+            WorkerCommand::Bench(asked) => bench::run(&asked, load.decoder),
+            WorkerCommand::Residency(asked) => residency::run(&asked, load.decoder),
             WorkerCommand::Disk(asked) => disk::run(&asked),
             WorkerCommand::Text(asked) => text_cost::run(&asked),
             // Both are handled above.
@@ -80,7 +80,7 @@ fn start(
     serve: &Serve,
     (cpu_features, asked): (Option<InstructionSet>, Option<NonZero<u32>>),
     choose: impl FnOnce(Option<InstructionSet>) -> Result<InstructionSet, LoadFailure>,
-    load: LoadDecoder,
+    load: ModelLoaders,
 ) -> Result<(), LoadFailure> {
     let (spec, access, shares) = match &serve.model {
         Some(model) => {
@@ -122,7 +122,7 @@ fn gate_exit(error: &GateError) -> WorkerExit {
 }
 
 /// Takes the port, loads behind it, and serves until a signal or the engine's end.
-async fn serve_until_told(worker: Arc<WorkerState>, load: LoadDecoder) -> Result<(), LoadFailure> {
+async fn serve_until_told(worker: Arc<WorkerState>, load: ModelLoaders) -> Result<(), LoadFailure> {
     let port = worker.spec.port;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|error| {
         let exit = if error.kind() == io::ErrorKind::AddrInUse { WorkerExit::PortInUse } else { WorkerExit::BadSpec };

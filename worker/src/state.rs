@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use model_boss_engine::residency::Monitor;
-use model_boss_engine::{Activity, EngineInfo, PlaceReport, PlaceUse, Reply, SequenceId, Work};
+use model_boss_engine::{Activity, EncoderInfo, EngineInfo, PlaceReport, PlaceUse, Reply, SequenceId, Work};
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SpawnToken, StreamStats, WorkerCores,
     WorkerHealth, WorkerSpec,
 };
-use tokio::sync::{SetOnce, mpsc};
+use tokio::sync::{SetOnce, mpsc, oneshot};
 
 use crate::defaults::RequestDefaults;
+use crate::encoding::{EncodeError, EncodeJob};
 use crate::forms::Forms;
 use crate::gate::ShareOrders;
 use crate::metrics::WorkerMetrics;
@@ -56,8 +57,16 @@ pub(crate) struct Serving {
     /// The monitor of streamed layers.
     monitor: Option<Arc<Monitor>>,
     places: Arc<[PlaceUse]>,
-    commands: mpsc::Sender<Submit>,
+    inbox: EngineInbox,
     next_sequence: AtomicU64,
+}
+
+/// The way to the engine's thread.
+pub(crate) enum EngineInbox {
+    /// To a decoder: sequences.
+    Sequences(mpsc::Sender<Submit>),
+    /// To an encoder: texts.
+    Texts(EncoderInfo, mpsc::Sender<EncodeJob>),
 }
 
 /// A sequence that is submitted to the engine's thread.
@@ -244,15 +253,41 @@ impl Serving {
         text: TextSide,
         info: EngineInfo,
         (monitor, places): (Option<Arc<Monitor>>, Arc<[PlaceUse]>),
-        commands: mpsc::Sender<Submit>,
+        inbox: EngineInbox,
     ) -> Self {
-        Self { text, forms: Forms::new(), info, monitor, places, commands, next_sequence: AtomicU64::new(0) }
+        Self { text, forms: Forms::new(), info, monitor, places, inbox, next_sequence: AtomicU64::new(0) }
+    }
+
+    /// The facts of an encoder.
+    pub(crate) fn encoder(&self) -> Result<&EncoderInfo, ApiError> {
+        match &self.inbox {
+            EngineInbox::Texts(info, _) => Ok(info),
+            EngineInbox::Sequences(_) => {
+                Err(ApiError::new(ErrorCode::UnsupportedByModel, "this model gives no vectors"))
+            }
+        }
+    }
+
+    /// The vectors of texts, each with its special tokens.
+    pub(crate) async fn encode(&self, texts: Vec<Vec<u32>>) -> Result<Result<Vec<Vec<f32>>, EncodeError>, ApiError> {
+        let EngineInbox::Texts(_, jobs) = &self.inbox else { return self.encoder().map(|_| Ok(Vec::new())) };
+        let (reply, answer) = oneshot::channel();
+        if jobs.send(EncodeJob { texts, reply }).await.is_err() {
+            return Err(engine_gone().await);
+        }
+        match answer.await {
+            Ok(vectors) => Ok(vectors),
+            Err(_) => Err(engine_gone().await),
+        }
     }
 
     /// Submits a sequence to the engine. Waits while the engine is busy and its inbox full.
     pub(crate) async fn submit(&self, work: Work, reply: Box<dyn Reply>) -> Result<(), ApiError> {
         let id = SequenceId(self.next_sequence.fetch_add(1, Ordering::Relaxed));
-        match self.commands.send(Submit { id, work, reply }).await {
+        let EngineInbox::Sequences(commands) = &self.inbox else {
+            return Err(ApiError::new(ErrorCode::UnsupportedByModel, "this model writes no text"));
+        };
+        match commands.send(Submit { id, work, reply }).await {
             Ok(()) => Ok(()),
             Err(_) => Err(engine_gone().await),
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, text_beside_weights};
-use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, GGUF_ARCHITECTURES};
+use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES};
 use model_boss_weights::HeaderBudget;
 use model_boss_weights::gguf::HeaderFault;
 use serde::Deserialize;
@@ -19,10 +19,15 @@ const MAX_NAME: usize = 100;
 
 /// The reason why the candle worker cannot run this model; `None` where the headers show no obstacle.
 pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile]) -> Option<String> {
-    if category != Category::Llm {
-        return Some(format!("our worker has no engine for {category} models"));
-    }
     let ggufs: Vec<&ModelFile> = files.iter().filter(|file| file.is_gguf()).collect();
+    match category {
+        Category::Llm => {}
+        Category::Embedding if ggufs.is_empty() => return encoder_lacks(source),
+        Category::Embedding => {
+            return Some("our worker reads embedding models from safetensors, not from GGUF".to_owned());
+        }
+        category => return Some(format!("our worker has no engine for {category} models")),
+    }
     match ggufs.iter().find_map(|file| gguf_lacks(file.path())) {
         Some(lacks) => Some(lacks),
         None if ggufs.is_empty() => config_lacks(source),
@@ -65,6 +70,22 @@ fn config_lacks(source: &Path) -> Option<String> {
     }
     let unknown: String = named.escape_debug().take(MAX_NAME).collect();
     Some(format!("our worker does not know the architecture '{unknown}'"))
+}
+
+/// The same for a model that turns texts into vectors.
+fn encoder_lacks(source: &Path) -> Option<String> {
+    #[derive(Deserialize)]
+    struct EncoderKind {
+        model_type: String,
+    }
+    let folder = if source.is_dir() { Some(source) } else { source.parent() };
+    let text = text_beside_weights(&folder?.join("config.json"), CONFIG)?;
+    let EncoderKind { model_type } = serde_json::from_str(&text).ok()?;
+    if ENCODER_TYPES.contains(&model_type.as_str()) {
+        return None;
+    }
+    let unknown: String = model_type.escape_debug().take(MAX_NAME).collect();
+    Some(format!("our worker knows no embedding models of type '{unknown}'"))
 }
 
 /// The first text of a JSON list; the rest is skipped.
@@ -136,5 +157,12 @@ mod tests {
         };
         assert_eq!(config("Qwen3ForCausalLM"), None);
         assert!(config("BertModel").unwrap().contains("'BertModel'"));
+        let encoder = |kind: &str| {
+            std::fs::write(folder.path().join("config.json"), format!("{{\"model_type\":\"{kind}\"}}")).unwrap();
+            candle_lacks(Category::Embedding, folder.path(), &model_files(folder.path()))
+        };
+        assert_eq!(encoder("bert"), None);
+        assert!(encoder("nomic_bert").unwrap().contains("'nomic_bert'"));
+        assert!(candle_lacks(Category::Reranking, folder.path(), &[]).unwrap().contains("reranking"));
     }
 }

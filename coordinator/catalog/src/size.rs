@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use model_boss_core::{SizeEstimate, SizeRule, Streaming};
-use model_boss_protocol::{Backend, ByteCount, KvCacheType, Manifest, ResidencyMode};
+use model_boss_protocol::{Backend, ByteCount, Category, KvCacheType, Manifest, ResidencyMode};
 
 use super::files::{ModelFile, has_extension};
 use super::headers::{HeaderFacts, LayerFacts, ModelShape};
@@ -81,6 +81,10 @@ const KV_BLOCK: u64 = 32;
 /// Keys and values of every sequence at its full context, in the type that the manifest chooses. Without a choice it is
 /// `own_type` for the candle decoder, and 16 bits for external engines.
 fn cache(manifest: &Manifest, shape: &ModelShape, backend: Backend, own_type: KvCacheType) -> ByteCount {
+    // An encoder keeps nothing of a text.
+    if manifest.category() == Category::Embedding && !backend.is_foreign() {
+        return ByteCount::ZERO;
+    }
     // Few requests use a model's longest context: without a stated one the estimate assumes a usual one.
     let usual = shape.max_position_embeddings.unwrap_or(USUAL_CONTEXT).min(USUAL_CONTEXT);
     let context = manifest.context_length.unwrap_or(usual);

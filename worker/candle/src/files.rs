@@ -79,6 +79,13 @@ impl ModelFiles {
         Ok((Self::new(weights, &spec), spec))
     }
 
+    /// The weights of a folder, by the names that they have there, and the text of its configuration.
+    pub(crate) fn plain(source: &Path) -> Result<(Self, Vec<u8>), ModelError> {
+        let config = read_config(source)?;
+        let weights = WeightFiles::Safetensors(Arc::new(MappedWeights::map(TensorIndex::open(source)?)?));
+        Ok((Self { weights, places: Arc::default(), made: Arc::default() }, config))
+    }
+
     fn new(weights: WeightFiles, spec: &DecoderSpec) -> Self {
         let mut places = HashMap::new();
         let mut ends = spec.needed_outside();

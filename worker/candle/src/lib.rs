@@ -1,4 +1,4 @@
-//! Decoders and devices on candle, which turn a model's files and tokens into logits.
+//! Decoders, encoders and devices on candle, which turn a model's files and tokens into logits and vectors.
 //!
 //! The crate reads `config.json` or GGUF metadata into a [`DecoderSpec`]. It has the one decoder that runs every spec,
 //! and the decoder's keys and values. Only this crate and the trainer name candle. HTTP, sampling, tokenizers and the
@@ -8,6 +8,7 @@
 mod convert;
 mod decoder;
 mod device;
+mod encoder;
 mod error;
 mod file_tensor;
 mod files;
@@ -22,6 +23,7 @@ mod streamed;
 mod unread;
 
 pub use convert::{Conversion, ConvertError, GgufKeysError, MatrixType, Synthetic};
+pub use encoder::load_encoder;
 pub use error::{KvTypeUnavailable, LoadError, ModelError};
 pub use load::{load, load_over, load_with};
 pub use plan::options::{DecoderLoadOptions, DeviceOptions};

@@ -58,8 +58,9 @@ fn gp_2_without_barriers_the_kernels_are_wrong() {
     assert!(!output.status.success(), "no fault without barriers");
 }
 
-/// The types of blocks that GPUs have kernels for, and where in a block their numbers of f16 begin. MXFP4 has an exponent.
-const BLOCKS: [(TensorType, &[usize]); 13] = [
+/// The types of blocks that GPUs have kernels for, and where in a block their numbers of f16 begin. MXFP4 has an
+/// exponent.
+const BLOCKS: [(TensorType, &[usize]); 14] = [
     (TensorType::Q4_0, &[0]),
     (TensorType::Q4_1, &[0, 2]),
     (TensorType::Q5_0, &[0]),
@@ -73,12 +74,14 @@ const BLOCKS: [(TensorType, &[usize]); 13] = [
     (TensorType::Q5_K, &[0, 2]),
     (TensorType::Q6_K, &[208]),
     (TensorType::IQ4_XS, &[0]),
+    (TensorType::BF16, &[]),
 ];
 
-/// A file for the tests of blocks: any bytes, but factors of a usual size, and the floats that the CPU's kernels take them for.
+/// A file for the tests of blocks: any bytes, but factors of a usual size, and the floats that the CPU's kernels take
+/// them for.
 fn blocks_file(kind: TensorType, factors: &[usize]) -> Vec<u8> {
     // A depth that ends within a chunk, where blocks are small enough.
-    let shape = [21, if kind.block_len() == 32 { 672 } else { 768 }];
+    let shape = [21, if kind.block_len() <= 32 { 672 } else { 768 }];
     let mut state = 5_u32;
     let mut byte = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -89,8 +92,11 @@ fn blocks_file(kind: TensorType, factors: &[usize]) -> Vec<u8> {
         for factor in factors {
             block[factor + 1] = block[factor + 1] & 0x87 | 0x20;
         }
-        if kind == TensorType::MXFP4 {
-            block[0] = 120 + block[0] % 8;
+        match kind {
+            TensorType::MXFP4 => block[0] = 120 + block[0] % 8,
+            // Numbers from 2^-7 to 2^-5 with any sign.
+            TensorType::BF16 => block[1] = block[1] & 0x80 | 0x3C,
+            _ => {}
         }
     }
     let layout = MatrixLayout { kind, shape };

@@ -6,6 +6,7 @@ mod activity;
 pub mod batch;
 pub mod constraint;
 mod decoder;
+mod encoder;
 mod engine;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
@@ -20,6 +21,7 @@ pub mod tools;
 
 pub use activity::{Activity, EngineTotals, Histograms};
 pub use decoder::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits};
+pub use encoder::{EncoderInfo, TextEncoder};
 pub use engine::{
     ContextShift, Engine, EngineError, EngineInfo, FinishReason, Finished, Generate, Progress, Reply, SequenceEvent,
     SequenceId, SequenceTimings, TokenUsage, Work, WorkError,

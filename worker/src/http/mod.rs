@@ -7,6 +7,7 @@ mod call_ids;
 mod chat;
 mod completions;
 mod deadline;
+mod embeddings;
 mod error;
 mod fields;
 mod form;

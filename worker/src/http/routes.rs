@@ -9,18 +9,32 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use model_boss_protocol::{ApiError, ErrorCode, headers};
+use model_boss_protocol::{ApiError, Category, ErrorCode, headers};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::error::{ErrorAnswer, LARGEST_BODY};
-use super::{chat, completions, deadline, info, tokens};
+use super::{chat, completions, deadline, embeddings, info, tokens};
 use crate::state::{Access, WorkerState};
 
 /// Every route of a worker, behind its guards.
 pub(super) fn router(worker: Arc<WorkerState>) -> Router {
-    guarded(routes(), worker)
+    let of_category = match worker.spec.category {
+        Category::Embedding => Router::new().route("/v1/embeddings", post(embeddings::embed)),
+        _ => Router::new()
+            .route("/v1/chat/completions", post(chat::complete))
+            .route("/v1/completions", post(completions::complete))
+            .route("/apply-template", post(chat::apply_template)),
+    };
+    let routes = of_category
+        .merge(routes())
+        .fallback(async || ErrorAnswer(ApiError::new(ErrorCode::NotFound, "a worker has no such route")))
+        .method_not_allowed_fallback(async || {
+            ErrorAnswer(ApiError::new(ErrorCode::MethodNotAllowed, "this route does not take this method"))
+        });
+    guarded(routes, worker)
 }
 
+/// The routes of every category.
 fn routes() -> Router<Arc<WorkerState>> {
     Router::new()
         .route("/health", get(info::health))
@@ -28,17 +42,10 @@ fn routes() -> Router<Arc<WorkerState>> {
         .route("/metrics", get(info::metrics))
         .route("/v1/models", get(info::models))
         .route("/v1/models/{*id}", get(info::model))
-        .route("/v1/chat/completions", post(chat::complete))
-        .route("/v1/completions", post(completions::complete))
         .route("/tokenize", post(tokens::tokenize))
         .route("/v1/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/v1/detokenize", post(tokens::detokenize))
-        .route("/apply-template", post(chat::apply_template))
-        .fallback(async || ErrorAnswer(ApiError::new(ErrorCode::NotFound, "a worker has no such route")))
-        .method_not_allowed_fallback(async || {
-            ErrorAnswer(ApiError::new(ErrorCode::MethodNotAllowed, "this route does not take this method"))
-        })
 }
 
 /// The layers that every request passes: counting outside, then a net for panics, the token, and the limit on bodies.

@@ -20,8 +20,8 @@ use crate::layers::norm::{Norm, NormedRows};
 use crate::layers::states::{StateLayout, StateLimits, StateStore, StepStates};
 use crate::layers::step::{SpanLength, StepContext, StepShape};
 use crate::layers::streams::{StreamsBefore, StreamsBehind};
-use crate::matrix::target::WeightTarget;
 use crate::matrix::Matrix;
+use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
 
 /// A decoder over stretches of layers, each on a device.

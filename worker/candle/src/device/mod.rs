@@ -1,5 +1,6 @@
 //! Opening candle's devices by name, and the properties that any device has. Each kind of GPU has a folder of its own.
 
+pub(crate) mod blocks;
 mod cuda;
 pub(crate) mod fault;
 mod host_memory;

@@ -11,6 +11,8 @@ use super::*;
 #[allow(dead_code, reason = "the tests of families use more of it")]
 #[path = "../../tests/family_cases/case.rs"]
 mod case;
+#[path = "../../tests/family_cases/rule.rs"]
+mod rule;
 
 use case::Case;
 

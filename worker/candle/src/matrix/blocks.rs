@@ -1,41 +1,11 @@
-//! Quantised matrices in the memory of a GPU, as their file has them. The module has the list of block types that this
-//! project's kernels multiply there.
+//! Quantised matrices in the memory of a GPU, as their file has them: how they get there, and their products.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 use model_boss_kernels::MatrixLayout;
-use model_boss_weights::gguf::TensorType;
 
-use crate::device;
-use crate::device::kernels;
+use crate::device::blocks::{DeviceBlocks, bytes};
 use crate::device::rows::Beside;
-
-/// Bytes of memory after the last row, because kernels read in pieces of sixteen.
-const BEHIND: u64 = 64;
-
-/// The block types, by the names that kernels have too.
-pub(crate) const KINDS: [TensorType; 13] = [
-    TensorType::Q4_0,
-    TensorType::Q4_1,
-    TensorType::Q5_0,
-    TensorType::Q5_1,
-    TensorType::Q8_0,
-    TensorType::IQ4_NL,
-    TensorType::MXFP4,
-    TensorType::Q2_K,
-    TensorType::Q3_K,
-    TensorType::Q4_K,
-    TensorType::Q5_K,
-    TensorType::Q6_K,
-    TensorType::IQ4_XS,
-];
-
-/// A matrix `[outs, depth]` in blocks, on a GPU.
-#[derive(Clone)]
-pub(crate) struct DeviceBlocks {
-    /// The bytes, and some behind them.
-    pub(crate) bytes: Tensor,
-    pub(crate) layout: MatrixLayout,
-}
+use crate::device::{self, kernels};
 
 impl DeviceBlocks {
     /// Copies a file's checked bytes to a GPU.
@@ -85,26 +55,5 @@ impl DeviceBlocks {
     /// The rows with these numbers, as a tensor: `[numbers, depth]`.
     pub(crate) fn rows(&self, numbers: &Tensor, dtype: DType) -> Result<Tensor> {
         kernels::block_rows(self, numbers, dtype)
-    }
-}
-
-/// Whether matrices of this type stay in their stored form on a GPU.
-pub(crate) fn stays(stored: TensorType) -> bool {
-    KINDS.contains(&stored)
-}
-
-/// Bytes that a matrix in blocks needs on a device; none of a type without kernels.
-pub(crate) fn bytes(stored: TensorType, elements: u64) -> Option<u64> {
-    stays(stored).then(|| stored.bytes_of(elements))?.map(|bytes| bytes.saturating_add(BEHIND))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rs_8_types_with_kernels_stay_in_blocks() {
-        assert_eq!(bytes(TensorType::Q4_K, 512), Some(2 * 144 + BEHIND));
-        assert!(!stays(TensorType::IQ2_XXS) && bytes(TensorType::F16, 512).is_none());
     }
 }

@@ -15,9 +15,9 @@ use candle_core::{Result, Storage, Tensor, bail};
 use model_boss_kernels::{MatrixKernel, ProductInput, WORTH_SHARING};
 use rayon::prelude::*;
 
+use crate::device::blocks::DeviceBlocks;
 use crate::device::kernels;
 use crate::device::rows::Beside;
-use blocks::DeviceBlocks;
 use target::WeightTarget;
 use tensor_products::{ByKernel, RowsByRows, contiguous};
 

@@ -6,9 +6,9 @@ use model_boss_protocol::KvCacheType;
 use model_boss_weights::gguf::TensorType;
 
 use crate::device;
+use crate::device::blocks;
 use crate::error::KvTypeUnavailable;
 use crate::file_tensor::FileTensor;
-use crate::matrix::blocks;
 use crate::matrix::kv_element::kv_element;
 
 /// The device of weights, and their types on it.

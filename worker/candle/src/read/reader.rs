@@ -2,7 +2,7 @@
 //!
 //! On the CPU matrices keep their stored form ([`model_boss_kernels`]) and f32 ones are tensors; values that are added
 //! or multiplied element by element are f32. On a GPU activations have one type ([`WeightTarget`]), and so has every
-//! matrix of floats. Matrices in blocks keep their blocks ([`crate::matrix::blocks`]); types without a kernel there
+//! matrix of floats. Matrices in blocks keep their blocks ([`crate::device::blocks`]); types without a kernel there
 //! become floats.
 
 use std::borrow::Cow;
@@ -14,11 +14,11 @@ use model_boss_weights::gguf::dequantise;
 use rayon::prelude::*;
 
 use crate::device;
+use crate::device::blocks::DeviceBlocks;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::layers::named_weights::NamedWeights;
 use crate::matrix::Matrix;
-use crate::matrix::blocks::DeviceBlocks;
 use crate::matrix::target::{WeightTarget, dtype_of};
 use crate::read::arena::Room;
 use crate::read::direct::{Arrived, Intake};

@@ -5,17 +5,9 @@ use std::sync::OnceLock;
 
 use model_boss_protocol::CONFIG_ARCHITECTURES;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 
-/// A tensor's name, its shape, and the range of its numbers: the middle and half of the width, or for bytes the first
-/// and how many.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum TensorRule {
-    Floats(String, Vec<usize>, f64, f64),
-    Bytes(String, Vec<usize>, f64, f64, IgnoredAny),
-}
+use super::rule::{TensorRule, safetensors};
 
 /// A configuration with prompts and the answers of `transformers`.
 #[derive(Deserialize)]
@@ -90,7 +82,7 @@ impl Case {
             .get_or_init(|| {
                 let folder = tempfile::tempdir().unwrap();
                 std::fs::write(folder.path().join("config.json"), self.config.to_string()).unwrap();
-                std::fs::write(folder.path().join("model.safetensors"), self.weights()).unwrap();
+                std::fs::write(folder.path().join("model.safetensors"), safetensors(&self.tensors, self.seed)).unwrap();
                 folder
             })
             .path()
@@ -101,47 +93,4 @@ impl Case {
         let room = self.greedy[0].len();
         self.prompts.iter().filter(|prompt| prompt.len() + room <= context).collect()
     }
-
-    /// A file of safetensors, with weights by the rule of the script.
-    fn weights(&self) -> Vec<u8> {
-        let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
-        for tensor in &self.tensors {
-            let first = data.len();
-            let (name, shape, dtype) = match tensor {
-                TensorRule::Floats(name, shape, mean, scale) => {
-                    for number in numbers(name, self.seed).take(shape.iter().product()) {
-                        let unit = number as f32 / (1 << 24) as f32;
-                        let value = *mean as f32 + *scale as f32 * (2.0 * unit - 1.0);
-                        data.extend(value.to_le_bytes());
-                    }
-                    (name, shape, "F32")
-                }
-                TensorRule::Bytes(name, shape, low, count, _) => {
-                    let bytes = numbers(name, self.seed).take(shape.iter().product());
-                    data.extend(bytes.map(|number| *low as u8 + ((number * *count as u64) >> 24) as u8));
-                    (name, shape, "U8")
-                }
-            };
-            let about = serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": [first, data.len()]});
-            header.insert(name.clone(), about);
-        }
-        let header = Value::Object(header).to_string();
-        let mut file = (header.len() as u64).to_le_bytes().to_vec();
-        file.extend(header.bytes());
-        file.extend(data);
-        file
-    }
-}
-
-/// Numbers of 24 bits for a tensor: FNV-1a of the name with the seed, then SplitMix64 (Steele et al., 2014).
-fn numbers(name: &str, seed: u64) -> impl Iterator<Item = u64> {
-    const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3);
-    let base = name.bytes().fold(0xCBF2_9CE4_8422_2325, hash) ^ seed.wrapping_mul(STEP);
-    (1_u64..).map(move |at| {
-        let mut z = base.wrapping_add(at.wrapping_mul(STEP));
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) >> 40
-    })
 }

@@ -1,6 +1,7 @@
 //! Cases of families, and answers compared with theirs.
 
 mod case;
+mod rule;
 
 use std::path::Path;
 

@@ -50,7 +50,7 @@ double silu_of_gate(double gate, double up) { return gate / (1 + std::exp(-gate)
 
 // `beside`: biases and, of a single matrix, what is added.
 template <typename B, int TILES, bool NORMED, bool GATED>
-void multiplying(const std::string& name, const Matrix& matrix, int matrices, int rows, int warps, bool beside, unsigned seed) {
+void multiplying(const std::string& name, const Matrix& matrix, int matrices, int rows, int warps, int threads, bool beside, unsigned seed) {
     const size_t outs = matrix.outs, depth = matrix.depth;
     auto x = numbers(rows * depth), norm = numbers(depth), residual = numbers(rows * outs);
     std::vector<std::vector<T>> biases, results;
@@ -69,9 +69,10 @@ void multiplying(const std::string& name, const Matrix& matrix, int matrices, in
         const int of_tile = GATED ? 8 : 16;
         if (!GATED || at == 0) tiles += (a.outs[at] + of_tile - 1) / of_tile;
     }
-    const int chunks = (depth + CHUNK - 1) / CHUNK, stages = chunks > warps ? 2 : 1;
-    const int bytes = 4 * warps * TILES * (4 * WARP + TILE_ROWS) + warps * stages * TILE_OUTS * ROOM_OF_ROW<B>;
-    host::launch(multiply_blocks<B, TILES, NORMED, GATED>, {(unsigned)tiles, 1, 1}, warps * WARP, bytes, a, seed);
+    // As in blocks.rs, but of few blocks of threads.
+    const int floats = SUM_BUFFERS<TILES> * TILES * SUMS * WARP + TILE_ROWS;
+    const int bytes = warps * (4 * floats + STAGES<B> * TILE_OUTS * ROOM_OF_ROW<B>);
+    host::launch(multiply_blocks<B, TILES, NORMED, GATED>, {(unsigned)std::min(threads, tiles), 1, 1}, warps * WARP, bytes, a, seed);
     for (int row = 0; row < rows; row++) {
         double squares = 0;
         for (size_t d = 0; d < depth; d++) squares += std::pow(number(x[row * depth + d]), 2);
@@ -99,13 +100,18 @@ void multiplying(const std::string& name, const Matrix& matrix, int matrices, in
     }
 }
 
+template <> void widening<BF16, float>(const std::string&, const Matrix&, bool, double) {}
+template <> void widening<BF16, T>(const std::string&, const Matrix&, bool, double) {}
+
 template <typename B> void blocks(const std::string& name, const Matrix& matrix) {
     widening<B, float>(name, matrix, true, 1e-6);
     widening<B, T>(name, matrix, false, 5e-3);
     for (unsigned seed = 0; seed < 2; seed++) {
-        multiplying<B, 1, true, false>(name, matrix, 3, 1 + seed * 6, 2, true, seed);
-        multiplying<B, 1, false, false>(name, matrix, 1, 3, 1, true, seed);
-        multiplying<B, 2, false, true>(name, matrix, 2, 11, 3, false, seed);
+        multiplying<B, 1, true, false>(name, matrix, 3, 1 + seed * 6, 2, 2, true, seed);
+        multiplying<B, 1, true, true>(name, matrix, 2, 2, 3, 2, true, seed);
+        multiplying<B, 1, false, false>(name, matrix, 1, 3, 1, 1, true, seed);
+        multiplying<B, 2, false, true>(name, matrix, 2, 11, 3, 9, false, seed);
+        multiplying<B, 4, false, false>(name, matrix, 2, 27, 2, 1, true, seed);
     }
 }
 
@@ -126,7 +132,7 @@ int main(int count, char** files) {
         const int before = faults;
 #define OF(B) \
     if (name == #B) blocks<B>(name, matrix);
-        OF(Q4_0) OF(Q4_1) OF(Q5_0) OF(Q5_1) OF(Q8_0) OF(IQ4_NL) OF(MXFP4) OF(Q2_K) OF(Q3_K) OF(Q4_K) OF(Q5_K) OF(Q6_K) OF(IQ4_XS)
+        OF(Q4_0) OF(Q4_1) OF(Q5_0) OF(Q5_1) OF(Q8_0) OF(IQ4_NL) OF(MXFP4) OF(Q2_K) OF(Q3_K) OF(Q4_K) OF(Q5_K) OF(Q6_K) OF(IQ4_XS) OF(BF16)
         printf("%s: %d faults\n", name.c_str(), faults - before);
     }
     return faults > 100 ? 100 : faults;

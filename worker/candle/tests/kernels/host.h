@@ -104,6 +104,7 @@ struct Block {
     struct Copy {
         void* to;
         const void* from;
+        int bytes;
     };
     std::vector<std::vector<std::vector<Copy>>> copies;
 
@@ -244,6 +245,8 @@ template <typename D, typename A, typename B> void mma_sync(D& to, const A& one,
 }
 }  // namespace nvcuda::wmma
 
+inline unsigned masked(unsigned bits, unsigned mask, unsigned more) { return (bits & mask) | more; }
+inline unsigned kept(unsigned constant) { return constant; }
 inline unsigned multiply_add(unsigned x, unsigned y, unsigned z) {
     unsigned result = 0;
     for (int half = 0; half < 2; half++) {
@@ -266,12 +269,12 @@ inline void multiply_tile(float (&sums)[4], const unsigned (&first)[4], const un
     __syncwarp();
 }
 // Copies are made when they are waited for, the latest that may be.
-inline void copy_async(void* to, const void* from) { host::block->copies[host::block->current].back().push_back({to, from}); }
+inline void copy_async(void* to, const void* from, int bytes) { host::block->copies[host::block->current].back().push_back({to, from, bytes}); }
 inline void end_of_copies() { host::block->copies[host::block->current].push_back({}); }
 template <int LEFT> void wait_for_copies() {
     auto& groups = host::block->copies[host::block->current];
     while (groups.size() > LEFT + 1) {
-        for (const auto& copy : groups.front()) memcpy(copy.to, copy.from, 16);
+        for (const auto& copy : groups.front()) memset(copy.to, 0, 16), memcpy(copy.to, copy.from, copy.bytes);
         groups.erase(groups.begin());
     }
 }

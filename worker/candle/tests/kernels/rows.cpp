@@ -41,7 +41,7 @@ struct Shape {
     bool sinks, in_keys;
 };
 
-template <typename T> void attention(const Shape& shape, int values_of_lane, auto attend, auto join, unsigned seed) {
+template <typename T> void attention(const Shape& shape, int together, auto attend, auto join, unsigned seed) {
     const std::vector<int> seen = {1, 33, 0, 300, 70, 513};
     const int rows = seen.size(), table = 20, room = rows * table * BLOCK_TOKENS;
     const int stride = shape.in_keys ? shape.dim : shape.value_dim;
@@ -63,7 +63,7 @@ template <typename T> void attention(const Shape& shape, int values_of_lane, aut
         a.splits = split ? 3 : 1;
         std::vector<float> partial((size_t)rows * shape.heads * a.splits * (2 + shape.value_dim), NAN);
         a.partial = split ? partial.data() : nullptr;
-        const int heads = std::min(8, SUMS_OF_LANE / values_of_lane);
+        const int heads = together;
         const int parts = (shape.heads / shape.kv_heads + heads - 1) / heads;
         const int floats = std::max(heads * shape.dim + ATTEND_WARPS * heads * WARP, ATTEND_WARPS * heads * shape.value_dim) +
                            2 * ATTEND_WARPS * heads;
@@ -288,13 +288,15 @@ template <typename T> void streaming(int rows, int width, auto norm, auto gate, 
 
 int main() {
     for (unsigned seed = 0; seed < 2; seed++) {
-        attention<float>({8, 2, 64, 64, 0, 0.0f, false, false}, 2, attend_rows_f32_64, join_splits_f32, seed);
-        attention<float>({6, 2, 20, 20, 40, 3.0f, true, false}, 2, attend_rows_f32_64, join_splits_f32, seed);
-        attention<__half>({4, 4, 40, 40, 0, 0.0f, true, false}, 2, attend_rows_f16_64, join_splits_f16, seed);
-        attention<__nv_bfloat16>({20, 1, 128, 128, 0, 0.0f, false, false}, 4, attend_rows_bf16_128, join_splits_bf16, seed);
-        attention<__half>({2, 1, 256, 256, 300, 0.0f, false, false}, 8, attend_rows_f16_256, join_splits_f16, seed);
-        attention<float>({10, 1, 288, 272, 0, 0.0f, false, true}, 16, attend_rows_f32_512, join_splits_f32, seed);
-        attention<float>({3, 1, 576, 512, 0, 0.0f, false, true}, 16, attend_rows_f32_512, join_splits_f32, seed);
+        attention<float>({8, 2, 64, 64, 0, 0.0f, false, false}, TOGETHER<2>, attend_rows_f32_64, join_splits_f32, seed);
+        attention<float>({6, 2, 20, 20, 40, 3.0f, true, false}, TOGETHER<2>, attend_rows_f32_64, join_splits_f32, seed);
+        attention<__half>({4, 4, 40, 40, 0, 0.0f, true, false}, TOGETHER<2>, attend_rows_f16_64, join_splits_f16, seed);
+        attention<__nv_bfloat16>({20, 1, 128, 128, 0, 0.0f, false, false}, TOGETHER<4>, attend_rows_bf16_128, join_splits_bf16, seed);
+        attention<__half>({2, 1, 256, 256, 300, 0.0f, false, false}, TOGETHER<8>, attend_rows_f16_256, join_splits_f16, seed);
+        attention<float>({10, 1, 288, 272, 0, 0.0f, false, true}, TOGETHER<16>, attend_rows_f32_512, join_splits_f32, seed);
+        attention<float>({3, 1, 576, 512, 0, 0.0f, false, true}, TOGETHER<16>, attend_rows_f32_512, join_splits_f32, seed);
+        attention<__nv_bfloat16>({6, 2, 64, 64, 40, 0.0f, true, false}, 1, attend_heads_bf16_64, join_splits_bf16, seed);
+        attention<float>({3, 3, 128, 128, 0, 2.0f, false, false}, 1, attend_heads_f32_128, join_splits_f32, seed);
         piece<__nv_bfloat16>({4, 2, 64, 64, 0, 0.0f, false, false}, 0, 130, attend_piece_bf16_64, seed);
         piece<__half>({2, 1, 48, 32, 0, 2.0f, true, false}, 37, 70, attend_piece_f16_64, seed);
         piece<__nv_bfloat16>({2, 2, 128, 128, 50, 0.0f, false, false}, 200, 100, attend_piece_bf16_128, seed);

@@ -2,6 +2,7 @@
 
 mod answers;
 mod channels;
+mod embeddings;
 mod failures;
 mod forms;
 mod nonsense;

@@ -17,6 +17,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 
+use super::embeddings::CountingEncoder;
+use crate::backend::ModelLoaders;
 use crate::defaults::RequestDefaults;
 use crate::engine_thread;
 use crate::failure::LoadFailure;
@@ -49,6 +51,7 @@ pub(super) struct Setup {
     pub(super) params: Value,
     pub(super) template: Option<&'static str>,
     pub(super) thinking: Option<Thinking>,
+    pub(super) category: Category,
     pub(super) token: Option<SpawnToken>,
     /// Loading waits for this.
     pub(super) loading: Option<std::sync::mpsc::Receiver<()>>,
@@ -62,6 +65,7 @@ impl Default for Setup {
             params: json!({"temperature": 0}),
             template: Some(TEMPLATE),
             thinking: None,
+            category: Category::Llm,
             token: None,
             loading: None,
         }
@@ -87,7 +91,7 @@ impl Setup {
         let params: BTreeMap<String, Value> = serde_json::from_value(self.params).unwrap();
         let spec = WorkerSpec {
             model: "test/tiny".into(),
-            category: Category::Llm,
+            category: self.category,
             source: folder.path().to_owned(),
             device: DeviceId::Cpu,
             parts: Vec::new(),
@@ -124,13 +128,16 @@ impl Setup {
             let _ = loaded.send(());
             Ok(Box::new(decoder) as Box<dyn Decoder>)
         };
+        let loaders =
+            ModelLoaders { decoder: Box::new(load), encoder: Box::new(|_, _| Ok(Box::new(CountingEncoder::new()))) };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let ended = engine_thread::start(Arc::clone(&worker), Box::new(load), start_threads()).unwrap();
+        let ended = engine_thread::start(Arc::clone(&worker), loaders, start_threads()).unwrap();
         let server = HttpServer::start(listener, Arc::clone(&worker));
         let rig = Rig { address, worker, control, server, ended, share, _folder: folder };
         if wait {
-            ready.await.unwrap();
+            // An encoder is there at once.
+            let _ = ready.await;
             rig.until(|rig| rig.worker.serving().is_ok()).await;
         }
         (rig, gate)

@@ -8,8 +8,8 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use model_boss_engine::BLOCK_TOKENS;
 
 use super::arguments::{AttendPiece, AttendRows, PlaceRows, SoftenRows};
-use super::launch::{Gpu, MOST_SHARED_BYTES, SHARED_BYTES, WARP, address, int};
 pub(crate) use super::blocks::{block_product, block_products, block_rows, settle_blocks};
+use super::launch::{Gpu, MOST_SHARED_BYTES, SHARED_BYTES, WARP, address, int};
 pub(crate) use super::products::{add_norm, products, silu_gate};
 use crate::device::rows::{AttendedHeads, NewRows, StepTables};
 
@@ -29,8 +29,10 @@ const WIDTHS: [usize; 4] = [64, 128, 256, 512];
 const WIDTHS_OF_PIECES: [usize; 3] = [64, 128, 256];
 /// Whether the kernels serve attention of this shape, with keys and values of the type that the device computes in.
 pub(crate) fn serve(device: &Device, head_dim: usize, value_dim: usize) -> bool {
-    let shared =
-        WIDTHS.iter().find(|width| value_dim <= **width).map(|width| shared_of_attend(head_dim, value_dim, *width));
+    let shared = WIDTHS
+        .iter()
+        .find(|width| value_dim <= **width)
+        .map(|width| shared_of_attend(head_dim, value_dim, heads_together(*width)));
     device.is_cuda() && shared.is_some_and(|bytes| bytes <= SHARED_BYTES)
 }
 
@@ -130,12 +132,18 @@ pub(crate) fn attend(
         splits: int(splits)?,
     };
     let parts = (heads / kv_heads.max(1)).div_ceil(heads_together(*width));
-    let config = LaunchConfig {
-        grid_dim: (rows as u32, (kv_heads * parts) as u32, splits as u32),
-        block_dim: (ATTEND_WARPS as u32 * WARP, 1, 1),
-        shared_mem_bytes: shared_of_attend(head_dim, value_dim, *width) as u32,
+    // Heads that share keys are together where there is work for the whole GPU.
+    let is_short_of_work = rows * kv_heads * parts * splits < gpu.limits()?.multiprocessors;
+    let (kernel, parts, together) = match is_short_of_work {
+        true => ("attend_heads", heads, 1),
+        false => ("attend_rows", kv_heads * parts, heads_together(*width)),
     };
-    gpu.launch("attend_rows", query, &format!("_{width}"), config, &arguments)?;
+    let config = LaunchConfig {
+        grid_dim: (rows as u32, parts as u32, splits as u32),
+        block_dim: (ATTEND_WARPS as u32 * WARP, 1, 1),
+        shared_mem_bytes: shared_of_attend(head_dim, value_dim, together) as u32,
+    };
+    gpu.launch(kernel, query, &format!("_{width}"), config, &arguments)?;
     if partial.is_some() {
         let config =
             LaunchConfig { grid_dim: (rows as u32, heads as u32, 1), block_dim: (4 * WARP, 1, 1), shared_mem_bytes: 0 };
@@ -245,15 +253,16 @@ fn heads_together(width: usize) -> usize {
     (SUMS_OF_LANE * WARP as usize / width).min(8)
 }
 
-fn shared_of_attend(head_dim: usize, value_dim: usize, width: usize) -> usize {
-    let heads = heads_together(width);
+fn shared_of_attend(head_dim: usize, value_dim: usize, heads: usize) -> usize {
     let weights = heads * head_dim + ATTEND_WARPS * heads * WARP as usize;
     (weights.max(ATTEND_WARPS * heads * value_dim) + 2 * ATTEND_WARPS * heads) * size_of::<f32>()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::arguments::{AddNorm, MultiplyRows, SiluGate};
+    use model_boss_weights::gguf::TensorType;
+
+    use super::super::arguments::{AddNorm, MultiplyRows, SiluGate, WidenBlocks};
     use super::super::launch::TEXTS;
     use super::super::products::MOST_ROWS;
     use super::*;
@@ -263,6 +272,21 @@ mod tests {
         let (_, entry) = text.split_once(&format!(".entry {kernel}("))?;
         let (_, size) = entry.split_once("_param_0[")?;
         size.split_once(']')?.0.parse().ok()
+    }
+
+    #[test]
+    fn gp_2_every_kernel_of_blocks_has_its_name_and_the_arguments_that_it_is_given() {
+        for (kind, text) in super::super::blocks::TEXTS {
+            let check = |name: String, bytes: usize| assert_eq!(bytes_of(text, &name), Some(bytes), "{name}");
+            for kernel in ["multiply", "multiply_gated"] {
+                [1, 2, 4].iter().for_each(|tiles| check(format!("{kernel}_{kind}_{tiles}"), size_of::<MultiplyRows>()));
+            }
+            check(format!("multiply_normed_{kind}_1"), size_of::<MultiplyRows>());
+            check(format!("multiply_gated_normed_{kind}_1"), size_of::<MultiplyRows>());
+            if kind != TensorType::BF16 {
+                ["f32", "bf16"].iter().for_each(|of| check(format!("widen_{kind}_{of}"), size_of::<WidenBlocks>()));
+            }
+        }
     }
 
     #[test]
@@ -282,7 +306,10 @@ mod tests {
                     check(kernel, &format!("_{}", rows.next_power_of_two()), size_of::<MultiplyRows>());
                 }
             }
-            WIDTHS.iter().for_each(|width| check("attend_rows", &format!("_{width}"), size_of::<AttendRows>()));
+            for width in WIDTHS {
+                check("attend_rows", &format!("_{width}"), size_of::<AttendRows>());
+                check("attend_heads", &format!("_{width}"), size_of::<AttendRows>());
+            }
             for width in WIDTHS_OF_PIECES.iter().filter(|_| of != "f32") {
                 check("attend_piece", &format!("_{width}"), size_of::<AttendPiece>());
             }

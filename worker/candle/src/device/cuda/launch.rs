@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use candle_core::cuda_backend::cudarc::driver::sys::{self, CUfunction_attribute};
+use candle_core::cuda_backend::cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use candle_core::cuda_backend::{CudaDevice, CudaError};
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, bail};
@@ -29,6 +29,13 @@ pub(super) const WARP: u32 = 32;
 pub(super) const SHARED_BYTES: usize = 48 << 10;
 pub(super) const MOST_SHARED_BYTES: usize = 99 << 10;
 
+/// The count of a GPU's multiprocessors, and the shared memory of each and of a block of threads, in bytes.
+pub(super) struct GpuLimits {
+    pub(super) multiprocessors: usize,
+    pub(super) shared_bytes: usize,
+    pub(super) shared_bytes_of_block: usize,
+}
+
 /// The device of a tensor.
 pub(super) struct Gpu<'a> {
     device: &'a Device,
@@ -38,6 +45,20 @@ pub(super) struct Gpu<'a> {
 impl<'a> Gpu<'a> {
     pub(super) fn of(x: &'a Tensor) -> Result<Self> {
         Ok(Self { device: x.device(), cuda: x.device().as_cuda_device()? })
+    }
+
+    /// The GPU's limits on blocks of threads.
+    pub(super) fn limits(&self) -> Result<GpuLimits> {
+        let stream = self.cuda.cuda_stream();
+        let of = |attribute| -> Result<usize> {
+            let number = stream.context().attribute(attribute).map_err(CudaError::from)?;
+            Ok(number.unsigned_abs() as usize)
+        };
+        Ok(GpuLimits {
+            multiprocessors: of(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            shared_bytes: of(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+            shared_bytes_of_block: of(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        })
     }
 
     pub(super) fn cuda(&self) -> &CudaDevice {

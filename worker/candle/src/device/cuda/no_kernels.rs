@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
+use crate::device::blocks::DeviceBlocks;
 use crate::device::rows::{AttendedHeads, Beside, NewRows, SiluForm, StepTables};
-use crate::matrix::blocks::DeviceBlocks;
 
 pub(crate) fn serve(_device: &Device, _head_dim: usize, _value_dim: usize) -> bool {
     false

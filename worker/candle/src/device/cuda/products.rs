@@ -1,9 +1,13 @@
 //! Products of few rows with matrices, and operations on a layer's stream, by this project's own kernels.
 
+use std::ops::RangeInclusive;
+
 use candle_core::cuda_backend::cudarc::driver::LaunchConfig;
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
+use model_boss_weights::gguf::TensorType;
 
 use super::arguments::{AddNorm, MATRICES, MultiplyRows, SiluGate};
+use super::blocks::few_rows;
 use super::launch::{Gpu, SHARED_BYTES, WARP, address, int, type_name};
 use crate::device::rows::{Beside, SiluForm};
 
@@ -13,6 +17,8 @@ const ADD_NORM_THREADS: u32 = 256;
 const GATE_THREADS: u32 = 256;
 /// Rows that a product by [`products`] has at most. With more, each weight's arithmetic costs more than its read.
 pub(super) const MOST_ROWS: usize = 4;
+/// Rows of bf16 that tensor cores multiply faster, beside their reads. With more cuBLAS is faster.
+const ROWS_ON_TENSOR_CORES: RangeInclusive<usize> = 2..=8;
 /// The products `x Wᵀ` of few rows with matrices of their type, and what is done beside them, in one launch; none where
 /// the kernel has no use.
 pub(crate) fn products(x: &Tensor, weights: &[&Tensor], beside: &Beside<'_>) -> Result<Option<Vec<Tensor>>> {
@@ -27,7 +33,7 @@ pub(crate) fn products(x: &Tensor, weights: &[&Tensor], beside: &Beside<'_>) -> 
     };
     let others = beside.norm.map(|(weight, _)| weight).into_iter().chain(beside.residual);
     let mut others = others.chain(beside.biases.iter().copied().flatten());
-    let few = (1..=MOST_ROWS).contains(&rows) && (1..=MATRICES).contains(&weights.len());
+    let few = (1..=*ROWS_ON_TENSOR_CORES.end()).contains(&rows) && (1..=MATRICES).contains(&weights.len());
     if !few
         || !x.device().is_cuda()
         || type_name(x.dtype()).is_none()
@@ -37,6 +43,16 @@ pub(crate) fn products(x: &Tensor, weights: &[&Tensor], beside: &Beside<'_>) -> 
         || beside.residual.is_some() && weights.len() > 1
         || gated && (weights.len() != 2 || weights[0].dims() != weights[1].dims())
     {
+        return Ok(None);
+    }
+    if x.dtype() == DType::BF16 && ROWS_ON_TENSOR_CORES.contains(&rows) {
+        let shapes = weights.iter().map(|weight| weight.dims2().map(|(outs, depth)| (*weight, [outs, depth])));
+        let matrices = shapes.collect::<Result<Vec<_>>>()?;
+        if let Some(products) = few_rows(x, TensorType::BF16, &matrices, beside)? {
+            return Ok(Some(products));
+        }
+    }
+    if rows > MOST_ROWS {
         return Ok(None);
     }
     let gpu = Gpu::of(x)?;

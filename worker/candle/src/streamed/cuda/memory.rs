@@ -13,9 +13,9 @@ use model_boss_weights::store::HostBuffer;
 use std::sync::Arc;
 
 use super::fault::fault;
+use crate::device::blocks::{self, DeviceBlocks};
 use crate::device::{self, NotPinned};
 use crate::matrix::Matrix;
-use crate::matrix::blocks::{self, DeviceBlocks};
 use crate::streamed::device_copy::MatrixMemory;
 
 /// The alignment of memory on a GPU; kernels read in vectors.

@@ -43,11 +43,12 @@ __device__ inline float with_sink(const float* sinks, int head, float largest, f
 
 // The products of a key with the queries of some heads, `[heads, dim]` in shared memory.
 template <typename T, int HEADS> __device__ void scores_of(const float* query, const T* key, int dim, int heads, float (&scores)[HEADS]) {
-    constexpr int AT_ONCE = Vector<T>::COUNT;
+    // A single head leaves registers for more reads at once.
+    constexpr int AT_ONCE = Vector<T>::COUNT, READS = HEADS == 1 ? 8 : 4;
 #pragma unroll
     for (int head = 0; head < HEADS; head++) scores[head] = 0.0f;
     if (dim % AT_ONCE == 0) {
-#pragma unroll 4
+#pragma unroll READS
         for (int first = 0; first < dim; first += AT_ONCE) {
             const Vector<T> numbers = load(key + first);
 #pragma unroll
@@ -68,9 +69,12 @@ template <typename T, int HEADS> __device__ void scores_of(const float* query, c
     }
 }
 
-// `VALUES`: the elements of a value that a lane has.
-template <typename T, int VALUES> __device__ void attend_rows(const AttendRows& a) {
-    constexpr int HEADS = SUMS_OF_LANE / VALUES < 8 ? SUMS_OF_LANE / VALUES : 8;
+// Query heads that a block of threads has together, so that it reads a key for all of them.
+template <int VALUES> constexpr int TOGETHER = SUMS_OF_LANE / VALUES < 8 ? SUMS_OF_LANE / VALUES : 8;
+
+// `VALUES`: the elements of a value that a lane has. `HEADS`: as many as are together, or one where that employs more of the GPU.
+template <typename T, int VALUES, int HEADS> __device__ void attend_rows(const AttendRows& a) {
+    constexpr int READS = HEADS == 1 ? 8 : 4;
     SHARED_FLOATS(shared);
     const int row = blockIdx.x, thread = threadIdx.x, lane = thread % WARP, warp = thread / WARP;
     const int seen = a.seen[row], start = a.window > 0 && seen > a.window ? seen - a.window : 0;
@@ -119,7 +123,7 @@ template <typename T, int VALUES> __device__ void attend_rows(const AttendRows& 
         }
         __syncwarp();
         const T* values = static_cast<const T*>(a.values) + place * a.value_stride;
-#pragma unroll 4
+#pragma unroll READS
         for (int key = first; key < behind; key++) {
             const T* value = values + (long)key * a.value_stride;
 #pragma unroll

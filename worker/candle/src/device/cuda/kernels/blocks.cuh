@@ -23,6 +23,8 @@ __device__ inline float half_at(const Byte* from) { return number(*reinterpret_c
 
 // The low or the high halves of bytes.
 __device__ inline unsigned nibbles(unsigned bytes, int high) { return bytes >> 4 * high & 0x0f0f0f0fu; }
+// The same, with other bits above.
+__device__ inline unsigned low_nibbles(unsigned bytes, int high) { return bytes >> 4 * high; }
 
 // Four bits, each as the lowest of a byte.
 __device__ inline unsigned spread(unsigned bits) { return (bits & 0xfu) * 0x00204081u & 0x01010101u; }
@@ -37,29 +39,35 @@ __device__ inline unsigned looked_up(unsigned numbers, unsigned first, unsigned 
 // What blocks of a type have unless they say otherwise.
 struct BlockForm {
     static constexpr int ZERO = 0;
+    // The bits of a byte that count.
+    static constexpr unsigned BITS = 0xff;
     // Bytes have a sign, and no `ZERO` then; else they are below 128.
     static constexpr bool SIGNED = false;
     // Scales are of 16 weights.
     static constexpr bool OF_16 = false;
     static constexpr bool LEAST = false;
+    // Numbers of bf16, which have no scale.
+    static constexpr bool PLAIN = false;
     __device__ static float least(const Byte*, int, int) { return 0.0f; }
 };
 
 struct Q4_0 : BlockForm {
+    static constexpr unsigned BITS = 0x0f;
     static constexpr int WEIGHTS = 32, BYTES = 18, ZERO = 8;
     __device__ static void words(const Byte* chunk, int step, int t, unsigned (&of)[2]) {
         const unsigned both = word<2>(chunk + step * BYTES + 2 + 4 * t);
-        of[0] = nibbles(both, 0), of[1] = nibbles(both, 1);
+        of[0] = low_nibbles(both, 0), of[1] = low_nibbles(both, 1);
     }
     __device__ static float scale(const Byte* chunk, int step, int) { return half_at(chunk + step * BYTES); }
 };
 
 struct Q4_1 : BlockForm {
+    static constexpr unsigned BITS = 0x0f;
     static constexpr int WEIGHTS = 32, BYTES = 20;
     static constexpr bool LEAST = true;
     __device__ static void words(const Byte* chunk, int step, int t, unsigned (&of)[2]) {
         const unsigned both = word<4>(chunk + step * BYTES + 4 + 4 * t);
-        of[0] = nibbles(both, 0), of[1] = nibbles(both, 1);
+        of[0] = low_nibbles(both, 0), of[1] = low_nibbles(both, 1);
     }
     __device__ static float scale(const Byte* chunk, int step, int) { return half_at(chunk + step * BYTES); }
     __device__ static float least(const Byte* chunk, int step, int) { return -half_at(chunk + step * BYTES + 2); }
@@ -175,10 +183,11 @@ struct FormK : BlockForm {
 };
 
 struct Q4_K : FormK {
+    static constexpr unsigned BITS = 0x0f;
     static constexpr int WEIGHTS = 256, BYTES = 144;
     __device__ static void words(const Byte* chunk, int step, int t, unsigned (&of)[2]) {
         const Byte* bytes = chunk + 16 + step / 2 * 32 + 4 * t;
-        for (int half = 0; half < 2; half++) of[half] = nibbles(word<4>(bytes + 16 * half), step % 2);
+        for (int half = 0; half < 2; half++) of[half] = low_nibbles(word<4>(bytes + 16 * half), step % 2);
     }
 };
 
@@ -222,11 +231,19 @@ struct IQ4_XS : BlockForm {
     }
 };
 
+// A matrix that is not in blocks at all, of bf16, which the same products serve.
+struct BF16 : BlockForm {
+    static constexpr int WEIGHTS = 32, BYTES = 64;
+    static constexpr bool PLAIN = true;
+    __device__ static void words(const Byte*, int, int, unsigned (&)[2]) {}
+    __device__ static float scale(const Byte*, int, int) { return 1.0f; }
+};
+
 template <typename B> constexpr int CHUNK_BYTES = CHUNK / B::WEIGHTS * B::BYTES;
 
 // The byte of this number without its scale.
 template <typename B> __device__ inline int whole(unsigned word, int number) {
-    const unsigned byte = word >> 8 * number & 0xffu;
+    const unsigned byte = word >> 8 * number & B::BITS;
     return B::SIGNED ? (int)(signed char)byte : (int)byte - B::ZERO;
 }
 

@@ -27,10 +27,14 @@
     KERNELS_OF_PRODUCTS(T, NAME, 2)                                                               \
     KERNELS_OF_PRODUCTS(T, NAME, 4)                                                               \
     KERNEL(128) place_rows_##NAME(PlaceRows a) { BEGIN place_rows<T>(a); }                              \
-    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_64(AttendRows a) { BEGIN attend_rows<T, 2>(a); }        \
-    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_128(AttendRows a) { BEGIN attend_rows<T, 4>(a); }       \
-    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_256(AttendRows a) { BEGIN attend_rows<T, 8>(a); }       \
-    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_512(AttendRows a) { BEGIN attend_rows<T, 16>(a); }
+    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_64(AttendRows a) { BEGIN attend_rows<T, 2, TOGETHER<2>>(a); } \
+    KERNEL(ATTEND_THREADS) attend_heads_##NAME##_64(AttendRows a) { BEGIN attend_rows<T, 2, 1>(a); } \
+    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_128(AttendRows a) { BEGIN attend_rows<T, 4, TOGETHER<4>>(a); } \
+    KERNEL(ATTEND_THREADS) attend_heads_##NAME##_128(AttendRows a) { BEGIN attend_rows<T, 4, 1>(a); } \
+    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_256(AttendRows a) { BEGIN attend_rows<T, 8, TOGETHER<8>>(a); } \
+    KERNEL(ATTEND_THREADS) attend_heads_##NAME##_256(AttendRows a) { BEGIN attend_rows<T, 8, 1>(a); } \
+    KERNEL(ATTEND_THREADS) attend_rows_##NAME##_512(AttendRows a) { BEGIN attend_rows<T, 16, TOGETHER<16>>(a); } \
+    KERNEL(ATTEND_THREADS) attend_heads_##NAME##_512(AttendRows a) { BEGIN attend_rows<T, 16, 1>(a); }
 
 #define KERNELS_OF_PIECES(T, NAME)                                                                      \
     KERNEL(PIECE_THREADS) attend_piece_##NAME##_64(AttendPiece a) { BEGIN attend_piece<T, 4>(a); }            \

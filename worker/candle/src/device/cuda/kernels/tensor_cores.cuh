@@ -15,6 +15,18 @@ __device__ inline unsigned multiply_add(unsigned x, unsigned y, unsigned z) {
     return result;
 }
 
+// `bits & mask | more` in one instruction, which has room for one constant: the other is kept in a register by `kept`.
+__device__ inline unsigned masked(unsigned bits, unsigned mask, unsigned more) {
+    unsigned result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(bits), "r"(mask), "r"(more));
+    return result;
+}
+__device__ inline unsigned kept(unsigned constant) {
+    unsigned result;
+    asm("mov.b32 %0, %1;" : "=r"(result) : "r"(constant));
+    return result;
+}
+
 // Adds a product of tiles [16, 16] and [16, 8] of bf16. A lane has of the first the rows `lane / 4` and that plus 8, in turn, of the
 // columns `lane % 4 * 2` and the next, then of those plus 8; of the second these columns as rows, of the column `lane / 4`; of the sums
 // the rows of the first, one after the other, each of the columns `lane % 4 * 2` and the next.
@@ -24,9 +36,10 @@ __device__ inline void multiply_tile(float (&sums)[4], const unsigned (&first)[4
         : "r"(first[0]), "r"(first[1]), "r"(first[2]), "r"(first[3]), "r"(second[0]), "r"(second[1]));
 }
 
-// Copies sixteen bytes from global to shared memory beside the thread's work.
-__device__ inline void copy_async(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+// Copies so many bytes from global to sixteen of shared memory beside the thread's work, and zeros behind them.
+__device__ inline void copy_async(void* to, const void* from, int bytes) {
+    const unsigned shared = __cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(bytes) : "memory");
 }
 
 // The copies since the last call end together.

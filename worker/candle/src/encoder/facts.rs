@@ -1,0 +1,203 @@
+//! Descriptions of encoders, from `config.json`. Each family is a table of names; what it computes is the same layer
+//! (Vaswani et al., 2017, arXiv 1706.03762, encoder, with norms behind each part): BERT (Devlin et al., 2018, arXiv
+//! 1810.04805), RoBERTa (arXiv 1907.11692), XLM-R (arXiv 1911.02116), DistilBERT (arXiv 1910.01108), and MPNet (arXiv
+//! 2004.09297), which adds a bias by distance.
+
+use serde::Deserialize;
+
+use crate::error::ModelError;
+use crate::spec::{Activation, ConfigJsonError};
+
+/// An encoder's shape and the names of its parts.
+#[derive(Debug, PartialEq)]
+pub(crate) struct EncoderSpec {
+    pub(crate) names: &'static EncoderNames,
+    pub(crate) hidden: usize,
+    pub(crate) heads: usize,
+    pub(crate) layers: usize,
+    pub(crate) vocabulary: usize,
+    /// Rows of the table of positions.
+    pub(crate) positions: usize,
+    /// The position of a text's first token.
+    pub(crate) first_position: usize,
+    pub(crate) activation: Activation,
+    pub(crate) eps: f64,
+}
+
+/// The names of an encoder's tensors, without the prefix of its class.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct EncoderNames {
+    /// The prefix that all names may have.
+    pub(crate) prefix: &'static str,
+    /// Whether tokens have types, all of them the first one.
+    pub(crate) has_types: bool,
+    /// In front of a layer's number.
+    pub(crate) layer: &'static str,
+    pub(crate) query: &'static str,
+    pub(crate) key: &'static str,
+    pub(crate) value: &'static str,
+    pub(crate) out: &'static str,
+    pub(crate) attention_norm: &'static str,
+    pub(crate) up: &'static str,
+    pub(crate) down: &'static str,
+    pub(crate) norm: &'static str,
+    /// A table of biases by distance, `[buckets, heads]`.
+    pub(crate) distances: Option<&'static str>,
+}
+
+const BERT: EncoderNames = EncoderNames {
+    prefix: "bert.",
+    has_types: true,
+    layer: "encoder.layer.",
+    query: "attention.self.query",
+    key: "attention.self.key",
+    value: "attention.self.value",
+    out: "attention.output.dense",
+    attention_norm: "attention.output.LayerNorm",
+    up: "intermediate.dense",
+    down: "output.dense",
+    norm: "output.LayerNorm",
+    distances: None,
+};
+
+const ROBERTA: EncoderNames = EncoderNames { prefix: "roberta.", ..BERT };
+
+const DISTILBERT: EncoderNames = EncoderNames {
+    prefix: "distilbert.",
+    has_types: false,
+    layer: "transformer.layer.",
+    query: "attention.q_lin",
+    key: "attention.k_lin",
+    value: "attention.v_lin",
+    out: "attention.out_lin",
+    attention_norm: "sa_layer_norm",
+    up: "ffn.lin1",
+    down: "ffn.lin2",
+    norm: "output_layer_norm",
+    distances: None,
+};
+
+const MPNET: EncoderNames = EncoderNames {
+    prefix: "mpnet.",
+    has_types: false,
+    query: "attention.attn.q",
+    key: "attention.attn.k",
+    value: "attention.attn.v",
+    out: "attention.attn.o",
+    attention_norm: "attention.LayerNorm",
+    distances: Some("encoder.relative_attention_bias.weight"),
+    ..BERT
+};
+
+/// The fields of `config.json` that matter here, under both of their names.
+#[derive(Deserialize)]
+struct EncoderConfig {
+    model_type: String,
+    #[serde(alias = "dim")]
+    hidden_size: usize,
+    #[serde(alias = "n_heads")]
+    num_attention_heads: usize,
+    #[serde(alias = "n_layers")]
+    num_hidden_layers: usize,
+    vocab_size: usize,
+    max_position_embeddings: usize,
+    #[serde(alias = "activation", default = "gelu")]
+    hidden_act: String,
+    layer_norm_eps: Option<f64>,
+    pad_token_id: Option<usize>,
+    position_embedding_type: Option<String>,
+}
+
+fn gelu() -> String {
+    "gelu".to_owned()
+}
+
+impl EncoderSpec {
+    /// Reads the text of a `config.json`.
+    pub(crate) fn from_config(json: &[u8]) -> Result<Self, ModelError> {
+        let bad = |what: String| ModelError::Config(ConfigJsonError::Malformed(what));
+        let config: EncoderConfig = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
+        let names = match config.model_type.as_str() {
+            "bert" => &BERT,
+            "roberta" | "xlm-roberta" | "camembert" => &ROBERTA,
+            "distilbert" => &DISTILBERT,
+            "mpnet" => &MPNET,
+            other => return Err(bad(format!("'{other}' is no type of an encoder that this worker knows"))),
+        };
+        if let Some(kind) = config.position_embedding_type.filter(|kind| kind != "absolute") {
+            return Err(bad(format!("position_embedding_type '{kind}' is not known; 'absolute' is")));
+        }
+        let activation = match config.hidden_act.as_str() {
+            "gelu" => Activation::GeluErf,
+            "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
+            "relu" => Activation::Relu,
+            "silu" | "swish" => Activation::Silu,
+            other => return Err(bad(format!("the activation '{other}' is not known"))),
+        };
+        // RoBERTa and MPNet count positions from behind that of padding.
+        let counts_from_padding = names.prefix == "roberta." || names.prefix == "mpnet.";
+        let first_position = if counts_from_padding { config.pad_token_id.unwrap_or(1).saturating_add(1) } else { 0 };
+        let spec = Self {
+            names,
+            hidden: config.hidden_size,
+            heads: config.num_attention_heads,
+            layers: config.num_hidden_layers,
+            vocabulary: config.vocab_size,
+            positions: config.max_position_embeddings,
+            first_position,
+            activation,
+            eps: config.layer_norm_eps.unwrap_or(1e-12),
+        };
+        if spec.heads == 0 || !spec.hidden.is_multiple_of(spec.heads) || spec.hidden == 0 {
+            return Err(bad(format!("{} heads do not divide a width of {}", spec.heads, spec.hidden)));
+        }
+        if spec.positions <= first_position {
+            return Err(bad(format!("{} positions leave no room for a text", spec.positions)));
+        }
+        Ok(spec)
+    }
+
+    /// The longest text, in tokens.
+    pub(crate) fn longest(&self) -> usize {
+        self.positions - self.first_position
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn em_1_every_type_that_the_coordinator_sends_here_is_known() {
+        for kind in model_boss_protocol::ENCODER_TYPES {
+            let json = format!(
+                r#"{{"model_type":"{kind}","hidden_size":12,"num_attention_heads":3,"num_hidden_layers":2,"vocab_size":9,
+                "max_position_embeddings":40}}"#
+            );
+            assert!(EncoderSpec::from_config(json.as_bytes()).is_ok(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn em_1_a_configuration_is_read_under_the_names_of_its_family() {
+        let of = |json: &str| EncoderSpec::from_config(json.as_bytes());
+        let bert = r#"{"model_type":"bert","hidden_size":12,"num_attention_heads":3,"num_hidden_layers":2,"vocab_size":9,
+            "max_position_embeddings":40}"#;
+        let spec = of(bert).unwrap();
+        assert_eq!((spec.longest(), spec.first_position, spec.activation), (40, 0, Activation::GeluErf));
+        let roberta = bert.replace("\"bert\"", "\"roberta\"");
+        assert_eq!((of(&roberta).unwrap().longest(), of(&roberta).unwrap().first_position), (38, 2));
+        let distil = r#"{"model_type":"distilbert","dim":12,"n_heads":3,"n_layers":2,"vocab_size":9,"activation":"relu",
+            "max_position_embeddings":40}"#;
+        assert_eq!(of(distil).unwrap().activation, Activation::Relu);
+        for (wrong, said) in [
+            (bert.replace("\"bert\"", "\"llama\""), "llama"),
+            (bert.replace(":3", ":5"), "5 heads"),
+            (bert.replace(":40", ":40,\"position_embedding_type\":\"relative_key\""), "relative_key"),
+            (bert.replace(":9,", ":9,\"hidden_act\":\"snake\","), "snake"),
+            (roberta.replace(":40", ":2"), "2 positions"),
+        ] {
+            assert!(of(&wrong).unwrap_err().to_string().contains(said), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! `POST /v1/embeddings`: vectors of texts, as OpenAI's API has them.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use model_boss_engine::EncoderInfo;
+use model_boss_protocol::{ApiError, ErrorCode};
+use serde::{Deserialize, Serialize};
+
+use super::body::reading;
+use super::error::{ErrorAnswer, text_error};
+use super::fields::RequestFields;
+use crate::encoding::EncodeError;
+use crate::state::{Serving, WorkerState};
+use crate::text::{AddSpecials, EncodeQuestion};
+
+/// Texts of one request, as many as OpenAI's API takes.
+const MOST_TEXTS: usize = 2048;
+
+/// A list of vectors.
+#[derive(Serialize)]
+pub(super) struct EmbeddingList {
+    object: &'static str,
+    data: Vec<OneEmbedding>,
+    model: String,
+    usage: EmbeddingUsage,
+}
+
+#[derive(Serialize)]
+struct OneEmbedding {
+    object: &'static str,
+    index: usize,
+    embedding: VectorForm,
+}
+
+/// Numbers, or the bytes of their f32 from the lowest on.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum VectorForm {
+    Numbers(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Serialize)]
+struct EmbeddingUsage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+/// The forms of what is embedded.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a text, a list of texts, a list of tokens, or a list of such lists")]
+enum EmbeddingInput {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<u32>),
+    TokenLists(Vec<Vec<u32>>),
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum EncodingFormat {
+    Float,
+    Base64,
+}
+
+/// A request as it was read.
+struct EmbeddingDraft {
+    input: DraftInput,
+    format: EncodingFormat,
+    dimensions: Option<usize>,
+    truncate: bool,
+}
+
+enum DraftInput {
+    Texts(Vec<String>),
+    Tokens(Vec<Vec<u32>>),
+}
+
+/// Answers with a vector for each input.
+pub(super) async fn embed(
+    State(worker): State<Arc<WorkerState>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<EmbeddingList>, ErrorAnswer> {
+    let draft = reading(&worker, body?, draft).await?;
+    let serving = worker.serving()?;
+    let info = serving.encoder()?;
+    let texts = match draft.input {
+        DraftInput::Texts(texts) => encoded(serving, info, texts, draft.truncate).await?,
+        DraftInput::Tokens(lists) => checked(info, lists, draft.truncate)?,
+    };
+    let tokens = texts.iter().map(Vec::len).sum();
+    let vectors = serving.encode(texts).await?.map_err(|error| step_error(&error))?;
+    let one = |(index, vector)| {
+        let vector = shortened(vector, draft.dimensions);
+        let embedding = match draft.format {
+            EncodingFormat::Float => VectorForm::Numbers(vector),
+            EncodingFormat::Base64 => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
+                VectorForm::Base64(STANDARD.encode(bytes))
+            }
+        };
+        OneEmbedding { object: "embedding", index, embedding }
+    };
+    Ok(Json(EmbeddingList {
+        object: "list",
+        data: vectors.into_iter().enumerate().map(one).collect(),
+        model: worker.spec.model.to_string(),
+        usage: EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens },
+    }))
+}
+
+fn step_error(error: &EncodeError) -> ApiError {
+    match error {
+        EncodeError::OutOfMemory(_) => {
+            ApiError::new(ErrorCode::NoCapacity, error.to_string()).retry_after(std::time::Duration::from_secs(1))
+        }
+        _ => ApiError::new(ErrorCode::Internal, error.to_string()),
+    }
+}
+
+fn draft(worker: &WorkerState, body: &[u8]) -> Result<EmbeddingDraft, ErrorAnswer> {
+    let fields = RequestFields::read(body, Some(&worker.defaults))?;
+    let info = worker.serving()?.encoder()?;
+    let prompt = match fields.get::<String>("prompt_name")? {
+        Some(name) => Some(info.prompts.get(&name).ok_or_else(|| {
+            let known: Vec<&String> = info.prompts.keys().collect();
+            ApiError::invalid("prompt_name", format!("'prompt_name' is '{name}'; this model has {known:?}"))
+        })?),
+        None => info.default_prompt.as_ref().and_then(|name| info.prompts.get(name)),
+    };
+    let before = prompt.map_or("", String::as_str);
+    let input = match fields.require::<EmbeddingInput>("input")? {
+        EmbeddingInput::Text(text) => DraftInput::Texts(vec![text]),
+        EmbeddingInput::Texts(texts) => DraftInput::Texts(texts),
+        EmbeddingInput::Tokens(tokens) => DraftInput::Tokens(vec![tokens]),
+        EmbeddingInput::TokenLists(lists) => DraftInput::Tokens(lists),
+    };
+    let (input, count) = match input {
+        DraftInput::Texts(texts) => {
+            let count = texts.len();
+            (DraftInput::Texts(texts.into_iter().map(|text| [before, &text].concat()).collect()), count)
+        }
+        DraftInput::Tokens(lists) => {
+            let count = lists.len();
+            (DraftInput::Tokens(lists), count)
+        }
+    };
+    if !(1..=MOST_TEXTS).contains(&count) {
+        let message = format!("'input' has {count} texts; it may have 1 to {MOST_TEXTS}");
+        return Err(ApiError::invalid("input", message).into());
+    }
+    let dimensions = fields.whole(&["dimensions"], 1..=info.width as i64)?.map(|number| number as usize);
+    let format = fields.get("encoding_format")?.unwrap_or(EncodingFormat::Float);
+    Ok(EmbeddingDraft { input, format, dimensions, truncate: fields.get("truncate")?.unwrap_or(true) })
+}
+
+/// The tokens of texts, with those that the model wants around each. Longer ones are cut in front of the last of these.
+async fn encoded(
+    serving: &Serving,
+    info: &EncoderInfo,
+    texts: Vec<String>,
+    truncate: bool,
+) -> Result<Vec<Vec<u32>>, ErrorAnswer> {
+    let most = info.max_tokens;
+    let encode = async |texts: Vec<String>, most: Option<usize>| {
+        let failed = |error| text_error(error, "input", info.max_tokens);
+        let question = EncodeQuestion::new(texts, AddSpecials::Yes, most).map_err(failed)?;
+        serving.text.encode(question).await.map_err(failed)
+    };
+    let mut lists = encode(texts, (!truncate).then_some(most)).await?;
+    if lists.iter().any(|tokens| tokens.len() > most) {
+        let around = encode(vec![String::new()], None).await?.pop().unwrap_or_default();
+        lists.iter_mut().filter(|tokens| tokens.len() > most).for_each(|tokens| cut(tokens, most, &around));
+    }
+    if lists.iter().any(Vec::is_empty) {
+        return Err(ApiError::invalid("input", "'input' has a text without a token").into());
+    }
+    Ok(lists)
+}
+
+/// Cuts a text that is too long. `around` are the tokens that an empty one has.
+fn cut(tokens: &mut Vec<u32>, most: usize, around: &[u32]) {
+    let before = tokens.iter().zip(around).take_while(|(one, other)| one == other).count();
+    let behind = &around[before..];
+    tokens.truncate(most.saturating_sub(behind.len()));
+    tokens.extend(behind);
+    tokens.truncate(most);
+}
+
+/// Tokens of the client's own.
+fn checked(info: &EncoderInfo, mut lists: Vec<Vec<u32>>, truncate: bool) -> Result<Vec<Vec<u32>>, ErrorAnswer> {
+    for tokens in &mut lists {
+        if tokens.is_empty() {
+            return Err(ApiError::invalid("input", "'input' has a list without a token").into());
+        }
+        if let Some(unknown) = tokens.iter().find(|token| **token as usize >= info.vocab_size) {
+            let message =
+                format!("'input' has the token {unknown}, and the model has those from 0 to {}", info.vocab_size - 1);
+            return Err(ApiError::invalid("input", message).into());
+        }
+        if tokens.len() > info.max_tokens && !truncate {
+            let message = format!("'input' has a text of {} tokens; the model takes {}", tokens.len(), info.max_tokens);
+            return Err(ApiError::new(ErrorCode::ContextLengthExceeded, message).with_param("input").into());
+        }
+        tokens.truncate(info.max_tokens);
+    }
+    Ok(lists)
+}
+
+/// The first numbers of a vector, of length 1 again.
+fn shortened(mut vector: Vec<f32>, dimensions: Option<usize>) -> Vec<f32> {
+    let Some(dimensions) = dimensions.filter(|count| *count < vector.len()) else { return vector };
+    vector.truncate(dimensions);
+    let length = vector.iter().map(|number| number * number).sum::<f32>().sqrt();
+    if length > 0.0 {
+        vector.iter_mut().for_each(|number| *number /= length);
+    }
+    vector
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn em_1_a_long_text_is_cut_in_front_of_its_last_special_token() {
+        let cut = |tokens: &[u32], around: &[u32]| {
+            let mut tokens = tokens.to_vec();
+            super::cut(&mut tokens, 4, around);
+            tokens
+        };
+        assert_eq!(cut(&[1, 7, 8, 9, 6, 2], &[1, 2]), [1, 7, 8, 2]);
+        assert_eq!(cut(&[1, 7, 8, 9, 6], &[1]), [1, 7, 8, 9]);
+        assert_eq!(cut(&[7, 8, 9, 6, 5, 2], &[2]), [7, 8, 9, 2]);
+        assert_eq!(cut(&[7, 8, 9, 6, 5], &[]), [7, 8, 9, 6]);
+    }
+
+    #[test]
+    fn em_1_a_shorter_vector_has_the_length_one() {
+        assert_eq!(shortened(vec![3.0, 4.0, 9.0], Some(2)), [0.6, 0.8]);
+        assert_eq!(shortened(vec![3.0, 4.0], Some(2)), [3.0, 4.0]);
+        assert_eq!(shortened(vec![0.0, 4.0], Some(1)), [0.0]);
+    }
+}
