@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Result, Tensor};
 
+use super::attend::AttendTexts;
 use super::facts::EncoderSpec;
 use crate::error::ModelError;
 use crate::layers::linear::{Bias, Linear};
@@ -71,6 +72,9 @@ pub(crate) fn norm_spec(spec: &EncoderSpec) -> NormSpec {
 /// Attention of each text's tokens to all of the same text.
 fn attend(query: &Tensor, key: &Tensor, value: &Tensor, pass: &EncoderPass<'_>) -> Result<Tensor> {
     let (heads, hidden) = (pass.spec.heads, pass.spec.hidden);
+    if query.device().is_cpu() {
+        return query.apply_op3_no_bwd(key, value, &AttendTexts { texts: pass.texts, heads, biases: pass.distances });
+    }
     let dim = hidden / heads;
     let scale = 1.0 / (dim as f64).sqrt();
     let mut all = Vec::with_capacity(pass.texts.len());

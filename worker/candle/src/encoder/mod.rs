@@ -1,6 +1,7 @@
 //! Encoders: models that turn a text into a vector. Texts of several requests are computed in one pass, without
 //! padding.
 
+mod attend;
 mod facts;
 mod layers;
 mod pooling;

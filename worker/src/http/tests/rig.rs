@@ -136,8 +136,9 @@ impl Setup {
         let server = HttpServer::start(listener, Arc::clone(&worker));
         let rig = Rig { address, worker, control, server, ended, share, _folder: folder };
         if wait {
-            // An encoder is there at once.
-            let _ = ready.await;
+            if rig.worker.spec.category == Category::Llm {
+                ready.await.unwrap();
+            }
             rig.until(|rig| rig.worker.serving().is_ok()).await;
         }
         (rig, gate)
