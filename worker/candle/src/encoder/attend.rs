@@ -1,5 +1,5 @@
-//! Attention of an encoder on the CPU: one head of one text at a time, shared among cores. Keys are turned over, so that
-//! all loops are over numbers that lie side by side.
+//! Attention of an encoder on the CPU: one head of one text at a time, shared among cores. Keys are turned over, so
+//! that all loops are over numbers that lie side by side.
 
 use std::ops::Range;
 

@@ -103,6 +103,9 @@ fn held(
             // Of fractions it is not said.
             number.as_i64()?.checked_rem(keyword.as_i64()?)? == 0
         }
+        ("if", _) => return condition(fields, &|schema| inside(value, schema)),
+        // Both are looked at beside the condition, and say nothing without one.
+        ("then" | "else", _) => true,
         ("minLength", Value::String(text)) => text.chars().count() as u64 >= keyword.as_u64()?,
         ("maxLength", Value::String(text)) => text.chars().count() as u64 <= keyword.as_u64()?,
         ("pattern", Value::String(text)) => return is_found(keyword.as_str()?, text),
@@ -119,9 +122,31 @@ fn held(
         ("prefixItems", Value::Array(items)) => {
             return all(items.iter().zip(keyword.as_array()?).map(|(item, schema)| inside(item, schema)).collect());
         }
-        ("items", Value::Array(items)) if !keyword.is_array() => {
+        // In earlier drafts a list of schemas is of the first items, and `additionalItems` of the others.
+        ("items", Value::Array(items)) if keyword.is_array() => {
+            return all(items.iter().zip(keyword.as_array()?).map(|(item, schema)| inside(item, schema)).collect());
+        }
+        ("items", Value::Array(items)) => {
             let first = fields.get("prefixItems").and_then(Value::as_array).map_or(0, Vec::len);
             return all(items.iter().skip(first).map(|item| inside(item, keyword)).collect());
+        }
+        ("additionalItems", Value::Array(items)) => {
+            let first = fields.get("items").and_then(Value::as_array).map_or(usize::MAX, Vec::len);
+            return all(items.iter().skip(first).map(|item| inside(item, keyword)).collect());
+        }
+        ("contains", Value::Array(items)) => {
+            let count = |name: &str| fields.get(name).and_then(Value::as_f64);
+            let found: Option<Vec<bool>> = items.iter().map(|item| inside(item, keyword)).collect();
+            let found = found?.into_iter().filter(|is| *is).count() as f64;
+            found >= count("minContains").unwrap_or(1.0) && count("maxContains").is_none_or(|most| found <= most)
+        }
+        ("dependentRequired" | "dependentSchemas" | "dependencies", Value::Object(own)) => {
+            let demanded = keyword.as_object()?.iter().filter(|(key, _)| own.contains_key(*key));
+            let holds = |(_, demand): (&String, &Value)| match demand {
+                Value::Array(keys) => Some(keys.iter().filter_map(Value::as_str).all(|key| own.contains_key(key))),
+                schema => inside(value, schema),
+            };
+            return all(demanded.map(holds).collect());
         }
         ("minProperties", Value::Object(own)) => own.len() as u64 >= keyword.as_u64()?,
         ("maxProperties", Value::Object(own)) => own.len() as u64 <= keyword.as_u64()?,
@@ -133,12 +158,24 @@ fn held(
             return all(own.iter().filter_map(|(key, value)| Some(inside(value, named.get(key)?))).collect());
         }
         ("additionalProperties", Value::Object(own)) => {
-            if fields.contains_key("patternProperties") {
-                return None;
-            }
             let is_named = |key: &str| fields.get("properties").is_some_and(|named| named.get(key).is_some());
-            let others = own.iter().filter(|(key, _)| !is_named(key));
-            return all(others.map(|(_, value)| inside(value, keyword)).collect());
+            let patterns = fields.get("patternProperties").and_then(Value::as_object);
+            let of_other = |(key, value): (&String, &Value)| {
+                let found: Option<Vec<bool>> =
+                    patterns.into_iter().flatten().map(|(by, _)| is_found(by, key)).collect();
+                if found?.contains(&true) { Some(true) } else { inside(value, keyword) }
+            };
+            return all(own.iter().filter(|(key, _)| !is_named(key)).map(of_other).collect());
+        }
+        ("patternProperties", Value::Object(own)) => {
+            let of_pattern = |(pattern, schema): (&String, &Value)| {
+                let of_key = |(key, value): (&String, &Value)| match is_found(pattern, key)? {
+                    true => inside(value, schema),
+                    false => Some(true),
+                };
+                all(own.iter().map(of_key).collect())
+            };
+            return all(keyword.as_object()?.iter().map(of_pattern).collect());
         }
         ("propertyNames", Value::Object(own)) => {
             return all(own.keys().map(|key| inside(&Value::from(key.as_str()), keyword)).collect());
@@ -163,12 +200,31 @@ fn held(
             | "required"
             | "properties"
             | "additionalProperties"
-            | "propertyNames",
-            other,
-        ) => !(name == "items" && other.is_array()),
+            | "additionalItems"
+            | "patternProperties"
+            | "propertyNames"
+            | "contains"
+            | "minContains"
+            | "maxContains"
+            | "dependentRequired"
+            | "dependentSchemas"
+            | "dependencies",
+            _,
+        ) => true,
         _ if ANNOTATIONS.contains(&name) => true,
         _ => return None,
     })
+}
+
+/// Whether the branch of a condition holds.
+fn condition(fields: &Map<String, Value>, holds: &dyn Fn(&Value) -> Option<bool>) -> Option<bool> {
+    let of = |name: &str| fields.get(name).map_or(Some(true), holds);
+    match fields.get("if").map_or(Some(true), holds) {
+        Some(true) => of("then"),
+        Some(false) => of("else"),
+        // Where both hold it does not matter.
+        None => (of("then") == Some(true) && of("else") == Some(true)).then_some(true),
+    }
 }
 
 /// Whether all are so.
@@ -206,6 +262,45 @@ mod tests {
             (json!({"items": {"type": "null"}, "prefixItems": [{}]}), json!([1, null, 2]), Some(false)),
         ] {
             assert_eq!(holds(&value, &schema, &root), is, "{schema}: {value}");
+        }
+    }
+
+    /// Beside the crate that knows all keywords.
+    #[test]
+    fn en_5_keywords_of_lists_objects_and_conditions_are_known() {
+        let values = [
+            json!([]),
+            json!([1]),
+            json!(["a", 2, 3]),
+            json!({}),
+            json!({"a": 1}),
+            json!({"a": 1, "b": "x"}),
+            json!({"xa": 1, "xb": 2, "c": null}),
+            json!(7),
+            json!("text"),
+        ];
+        for schema in [
+            json!({"contains": {"type": "integer"}}),
+            json!({"contains": {"type": "integer"}, "minContains": 2, "maxContains": 2}),
+            json!({"contains": {"type": "string"}, "minContains": 0}),
+            json!({"patternProperties": {"^x": {"maximum": 1}}}),
+            json!({"patternProperties": {"^x": {}}, "properties": {"c": {}}, "additionalProperties": false}),
+            json!({"patternProperties": {"^x": {}}, "additionalProperties": {"type": "integer"}}),
+            json!({"dependentRequired": {"a": ["b"]}}),
+            json!({"dependentSchemas": {"a": {"required": ["b"]}, "c": false}}),
+            json!({"if": {"type": "array"}, "then": {"maxItems": 1}, "else": {"type": "object"}}),
+            json!({"if": {"required": ["a"]}, "then": {"properties": {"a": {"minimum": 2}}}}),
+            json!({"then": false}),
+            json!({"minContains": 4}),
+        ] {
+            let validator = jsonschema::validator_for(&schema).unwrap();
+            for value in &values {
+                assert_eq!(holds(value, &schema, &schema), Some(validator.is_valid(value)), "{schema}: {value}");
+            }
+        }
+        let draft_7 = json!({"items": [{"type": "integer"}], "additionalItems": {"type": "string"}});
+        for (value, is) in [(json!([1, "a"]), true), (json!(["a"]), false), (json!([1, 2]), false), (json!([]), true)] {
+            assert_eq!(holds(&value, &draft_7, &draft_7), Some(is), "{value}");
         }
     }
 }
