@@ -123,9 +123,9 @@ impl CallReader {
 /// The schema of a parameter: by its name, by a pattern of names, or that of all others.
 fn schema_of<'s>(key: &str, root: &'s Value) -> Option<&'s Value> {
     let named = root.get("properties").and_then(|properties| properties.get(key));
-    let patterns = root.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
+    let mut patterns = root.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
     let by_pattern = |(pattern, schema): (&String, &'s Value)| (is_found(pattern, key) == Some(true)).then_some(schema);
-    named.or_else(|| patterns.filter_map(|of| by_pattern(of)).next()).or_else(|| root.get("additionalProperties"))
+    named.or_else(|| patterns.find_map(by_pattern)).or_else(|| root.get("additionalProperties"))
 }
 
 fn tag_head(tags: &Tags, text: &str) -> HeadRead {
