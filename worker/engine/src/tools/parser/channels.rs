@@ -18,8 +18,11 @@ impl ToolParser {
             self.state = State::Text;
             return true;
         }
-        let Some(at) = self.buffer.find(END) else {
-            return if self.buffer.len() > LONGEST_HEAD { self.give_up_with_buffer(out) } else { false };
+        // A header that comes in pieces is given up before its end, if that is too far away.
+        let end = self.buffer.find(END);
+        let Some(at) = end.filter(|at| at + END.len() <= LONGEST_HEAD + 1) else {
+            let too_long = end.is_some() || self.buffer.len() > LONGEST_HEAD;
+            return if too_long { self.give_up_with_buffer(out) } else { false };
         };
         let rest = self.buffer.split_off(at + END.len());
         let mut header = std::mem::replace(&mut self.buffer, rest);

@@ -1145,6 +1145,23 @@ proptest! {
     }
 }
 
+/// Found by the fuzzer: a header at the limit of its length was one or none, by the pieces that it came in.
+#[test]
+fn en_5_a_long_header_of_a_channel_is_one_or_none_whatever_the_pieces() {
+    for length in 480..530 {
+        let answer = format!("<|channel|>{}<|message|>text", "x".repeat(length));
+        let whole = read(ToolFormat::Harmony, &[&answer]);
+        let characters: Vec<&str> = (0..answer.len()).map(|at| &answer[at..=at]).collect();
+        assert_eq!(read(ToolFormat::Harmony, &characters), whole, "{length}");
+        for cut in [500, 511, 512, 513, answer.len() - 5] {
+            assert_eq!(
+                read(ToolFormat::Harmony, &[&answer[..cut.min(answer.len())], &answer[cut.min(answer.len())..]]),
+                whole
+            );
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn en_5_calls_do_not_depend_on_the_pieces(
