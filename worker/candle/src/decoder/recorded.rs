@@ -12,8 +12,9 @@ use crate::layers::rope::Angles;
 use crate::layers::step::{SpanLength, StepShape};
 use crate::spec::{DecoderSpec, FeedForward, Mixer};
 
-/// The most sequences of a recorded step. With more, launches are a small part of a step.
-const MOST_ROWS: usize = 64;
+/// Rows of recorded steps. A step has as many as its sequences or the next more, since a recording takes some steps'
+/// time and rows that fill up little. With still more, launches are a small part of a step.
+const ROWS: [usize; 10] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64];
 /// Tokens of a room for what sequences see: attention splits keys into as many.
 const SEEN_AT_ONCE: usize = 8 * BLOCK_TOKENS;
 /// The most recordings that are kept, and the most bytes of their own memory if there are several.
@@ -80,13 +81,19 @@ fn lends_nothing(mixer: &Mixer) -> bool {
 impl StepForm {
     /// The form of a step that a recording serves.
     pub(crate) fn of(batch: &[DecoderStep<'_>]) -> Option<Self> {
-        let rows = batch.len();
+        let rows = ROWS.into_iter().find(|rows| batch.len() <= *rows)?;
         let one = |step: &DecoderStep<'_>| step.tokens.len() == 1 && step.logits == Logits::Last;
-        if rows > MOST_ROWS || !batch.iter().all(one) {
+        if !batch.iter().all(one) {
             return None;
         }
         let seen = batch.iter().map(|step| step.past + 1).max()?;
         Some(Self { rows, seen: room_for(seen.div_ceil(SEEN_AT_ONCE)) * SEEN_AT_ONCE })
+    }
+
+    /// The lengths of a step's sequences, and of the rows that fill up.
+    pub(crate) fn filled(self, mut lengths: Vec<SpanLength>) -> Vec<SpanLength> {
+        lengths.resize(self.rows, SpanLength { past: 0, new: 1, length: 1 });
+        lengths
     }
 
     /// Blocks of a sequence there is room for.
@@ -132,7 +139,8 @@ fn fail(error: Error) -> DecoderError {
 /// The numbers of [`StepInput`]'s cells.
 fn cells(tokens: &[u32], sequences: Vec<TableSequence>, form: StepForm) -> Vec<u32> {
     let mut cells = tokens.to_vec();
-    cells.extend(StepTables::cells(sequences, BLOCK_TOKENS, form.table()));
+    cells.resize(form.rows, 0);
+    cells.extend(StepTables::cells(sequences, BLOCK_TOKENS, (form.rows, form.table())));
     cells
 }
 
@@ -159,7 +167,8 @@ impl RecordedSteps {
         }
     }
 
-    /// Does a step and returns its logits, `[rows, vocabulary]` in f32. `moves` is that of the keys and values.
+    /// Does a step and returns its logits, `[rows, vocabulary]` in f32. The lengths are filled up. `moves` is that of
+    /// the keys and values.
     pub(crate) fn step(
         &mut self,
         (form, moves): (StepForm, u64),
@@ -248,7 +257,8 @@ mod tests {
         assert_eq!(form(&[one.clone(), step(256, &[1], Logits::Last)]), Some(StepForm { rows: 2, seen: 512 }));
         assert_eq!(form(&[one.clone(), step(3, &[1, 2], Logits::Last)]), None, "a piece of prompt");
         assert_eq!(form(&[one.clone(), step(3, &[1], Logits::None)]), None, "no logits");
-        assert_eq!(form(&vec![one; MOST_ROWS + 1]), None);
+        let rows = |count: usize| form(&vec![one.clone(); count]).map(|form| form.rows);
+        assert_eq!([2, 3, 5, 9, 64, 65].map(rows), [Some(2), Some(4), Some(8), Some(12), Some(64), None]);
     }
 
     #[test]
@@ -267,5 +277,14 @@ mod tests {
         let cells = cells(&[50, 51], sequences, form);
         assert_eq!(cells[..8], [50, 51, 7 * 32 + 8, 32, 0, 1, 41, 1]);
         assert_eq!((&cells[8..11], cells[16], cells.len()), (&[3, 7, 0][..], 1, 8 + 2 * 8));
+    }
+
+    #[test]
+    fn rows_that_fill_up_have_cells_and_lengths() {
+        let form = StepForm { rows: 4, seen: 256 };
+        let one = |past| TableSequence { blocks: vec![1], past, new: 1 };
+        let cells = cells(&[5, 6, 7], vec![one(1), one(2), one(3)], form);
+        assert_eq!((&cells[..4], cells.len()), (&[5, 6, 7, 0][..], 4 * 4 + 4 * 8));
+        assert_eq!(form.filled(Vec::new()).len(), 4);
     }
 }

@@ -7,6 +7,8 @@ use candle_core::{Device, Result, Tensor};
 
 /// Rows of a sequence that attention by single rows is worth for.
 const SHORT: usize = 8;
+/// The place of a row whose keys and values are not kept, as in `kernels/place.cuh`.
+const NOWHERE: u32 = u32::MAX;
 
 /// The form of a layer's attention. 0 stands for no window and no bound.
 pub(crate) struct AttendedHeads {
@@ -96,11 +98,12 @@ impl StepTables {
         let rows = sequences.iter().map(|sequence| sequence.new).sum();
         let short = sequences.iter().filter(|sequence| is_short(sequence.new));
         let most_seen = short.map(|sequence| sequence.past + sequence.new).max().unwrap_or(0);
-        Ok(Self { numbers: Tensor::new(Self::cells(sequences, block, table), device)?, rows, table, most_seen })
+        Ok(Self { numbers: Tensor::new(Self::cells(sequences, block, (rows, table)), device)?, rows, table, most_seen })
     }
 
-    /// The numbers of tables with room for `table` blocks of each sequence.
-    pub(crate) fn cells(sequences: Vec<TableSequence>, block: usize, table: usize) -> Vec<u32> {
+    /// The numbers of tables with room for so many rows, and for `table` blocks of each sequence. Rows behind those of
+    /// the sequences are sequences of their own that see nothing and leave nothing.
+    pub(crate) fn cells(sequences: Vec<TableSequence>, block: usize, (rows, table): (usize, usize)) -> Vec<u32> {
         let (mut places, mut of, mut seen) = (Vec::new(), Vec::new(), Vec::new());
         let mut tables: Vec<Vec<u32>> = Vec::new();
         for (index, TableSequence { blocks, past, new }) in sequences.into_iter().enumerate() {
@@ -112,6 +115,11 @@ impl StepTables {
             }
             tables.push(blocks);
         }
+        let more = rows.saturating_sub(places.len());
+        places.resize(places.len() + more, NOWHERE);
+        of.resize(of.len() + more, 0);
+        seen.resize(seen.len() + more, 0);
+        tables.resize(tables.len() + more, Vec::new());
         let mut numbers = [places, of, seen].concat();
         for mut blocks in tables {
             blocks.resize(table, 0);
@@ -144,5 +152,12 @@ mod tests {
         assert_eq!(numbers[12..24], [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2]);
         assert_eq!(numbers[24..36], [32, 33, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]);
         assert_eq!(numbers[36..], [3, 7, 1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn rows_that_fill_a_form_see_nothing_and_leave_nothing() {
+        let sequences = vec![TableSequence { blocks: vec![3], past: 9, new: 1 }];
+        let cells = StepTables::cells(sequences, 32, (3, 2));
+        assert_eq!(cells, [105, NOWHERE, NOWHERE, 0, 0, 0, 10, 0, 0, 3, 0, 0, 0, 0, 0]);
     }
 }

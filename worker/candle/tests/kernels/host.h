@@ -94,6 +94,8 @@ struct Block {
     std::vector<float> given;
     // The operands of the matrix product that each warp is at.
     std::vector<std::vector<float>> operands;
+    // The rows of tiles that each thread names.
+    std::vector<const uint16_t*> rows;
     std::vector<ucontext_t> threads;
     std::vector<std::unique_ptr<char[]>> stacks;
     std::vector<bool> done;
@@ -131,6 +133,7 @@ struct Block {
         warps.resize(count / WARP);
         for (Meeting& warp : warps) warp.alive = WARP;
         given.resize(count);
+        rows.resize(count);
         copies.assign(count, {{}});
         operands.assign(2 * count / WARP, std::vector<float>(256));
         threads.resize(count);
@@ -178,34 +181,6 @@ void launch(Kernel kernel, Index grid, int threads, int shared_bytes, const Argu
 
 }  // namespace host
 
-namespace nvcuda::wmma {
-// A fragment has its elements spread over the lanes of a warp, in an order of the host's own.
-struct row_major {};
-struct col_major {};
-struct matrix_a {};
-struct matrix_b {};
-struct accumulator {};
-enum layout_t { mem_row_major };
-constexpr int OF_LANE = 8, SIDE = 16;
-template <typename Use, int M, int N, int K, typename T, typename Layout = row_major> struct fragment {
-    float elements[OF_LANE];
-};
-inline int lane() { return host::block->current % host::WARP; }
-template <typename F> void each(F&& f) {
-    for (int at = 0; at < OF_LANE; at++) f(at, (at * host::WARP + lane()) / SIDE, (at * host::WARP + lane()) % SIDE);
-}
-template <typename Use, typename T>
-void load_matrix_sync(fragment<Use, SIDE, SIDE, SIDE, T, row_major>& to, const T* from, int stride);
-template <typename Use, typename T>
-void load_matrix_sync(fragment<Use, SIDE, SIDE, SIDE, T, col_major>& to, const T* from, int stride);
-template <typename F> void fill_fragment(F& to, float x) {
-    each([&](int at, int, int) { to.elements[at] = x; });
-}
-template <typename F> void store_matrix_sync(float* to, const F& from, int stride, layout_t) {
-    each([&](int at, int row, int column) { to[row * stride + column] = from.elements[at]; });
-}
-}  // namespace nvcuda::wmma
-
 #ifdef WITHOUT_BARRIERS
 inline void __syncthreads() {}
 #else
@@ -221,29 +196,6 @@ inline float __shfl_xor_sync(unsigned, float x, int distance) {
     __syncwarp();
     return other;
 }
-
-namespace nvcuda::wmma {
-template <typename Use, typename T>
-void load_matrix_sync(fragment<Use, SIDE, SIDE, SIDE, T, row_major>& to, const T* from, int stride) {
-    each([&](int at, int row, int column) { to.elements[at] = number(from[row * stride + column]); });
-}
-template <typename Use, typename T>
-void load_matrix_sync(fragment<Use, SIDE, SIDE, SIDE, T, col_major>& to, const T* from, int stride) {
-    each([&](int at, int row, int column) { to.elements[at] = number(from[column * stride + row]); });
-}
-template <typename D, typename A, typename B> void mma_sync(D& to, const A& one, const B& other, const D& plus) {
-    const int warp = host::block->current / host::WARP;
-    std::vector<float>&a = host::block->operands[2 * warp], &b = host::block->operands[2 * warp + 1];
-    each([&](int at, int row, int column) { a[row * SIDE + column] = one.elements[at], b[row * SIDE + column] = other.elements[at]; });
-    __syncwarp();
-    each([&](int at, int row, int column) {
-        float sum = plus.elements[at];
-        for (int k = 0; k < SIDE; k++) sum += a[row * SIDE + k] * b[k * SIDE + column];
-        to.elements[at] = sum;
-    });
-    __syncwarp();
-}
-}  // namespace nvcuda::wmma
 
 inline unsigned masked(unsigned bits, unsigned mask, unsigned more) { return (bits & mask) | more; }
 inline unsigned kept(unsigned constant) { return constant; }
@@ -267,6 +219,49 @@ inline void multiply_tile(float (&sums)[4], const unsigned (&first)[4], const un
     for (int at = 0; at < 4; at++)
         for (int k = 0; k < 16; k++) sums[at] += a[(row + at / 2 * 8) * 16 + k] * b[k * 8 + pair + at % 2];
     __syncwarp();
+}
+// As in tensor_cores.cuh, of each type.
+template <typename T> void multiply_tile_of(float (&sums)[4], const unsigned (&first)[4], unsigned low, unsigned high) {
+    const int warp = host::block->current / host::WARP, lane = host::block->current % host::WARP, row = lane / 4, pair = lane % 4 * 2;
+    std::vector<float>&a = host::block->operands[2 * warp], &b = host::block->operands[2 * warp + 1];
+    const auto of = [](unsigned two, int half) {
+        T x;
+        const uint16_t bits = two >> 16 * half;
+        memcpy(&x, &bits, 2);
+        return number(x);
+    };
+    for (int half = 0; half < 2; half++) {
+        for (int at = 0; at < 4; at++) a[(row + at % 2 * 8) * 16 + pair + at / 2 * 8 + half] = of(first[at], half);
+        for (int at = 0; at < 2; at++) b[(pair + at * 8 + half) * 8 + row] = of(at ? high : low, half);
+    }
+    __syncwarp();
+    for (int at = 0; at < 4; at++)
+        for (int k = 0; k < 16; k++) sums[at] += a[(row + at / 2 * 8) * 16 + k] * b[k * 8 + pair + at % 2];
+    __syncwarp();
+}
+inline void load_any_tiles(unsigned (&of)[4], const void* row, bool transposed) {
+    host::Block& block = *host::block;
+    const int lane = block.current % host::WARP, first = block.current - lane;
+    block.rows[block.current] = static_cast<const uint16_t*>(row);
+    __syncwarp();
+    for (int tile = 0; tile < 4; tile++) {
+        of[tile] = 0;
+        for (int half = 0; half < 2; half++) {
+            const int one = lane / 4, other = lane % 4 * 2 + half;
+            const uint16_t* from = block.rows[first + tile * 8 + (transposed ? other : one)];
+            of[tile] |= (unsigned)from[transposed ? one : other] << 16 * half;
+        }
+    }
+    __syncwarp();
+}
+inline void load_tiles(unsigned (&of)[4], const void* row) { load_any_tiles(of, row, false); }
+inline void load_transposed_tiles(unsigned (&of)[4], const void* row) { load_any_tiles(of, row, true); }
+template <typename T> unsigned word_of(float low, float high, T) {
+    T two[2];
+    put(&two[0], low), put(&two[1], high);
+    unsigned word;
+    memcpy(&word, two, 4);
+    return word;
 }
 // Copies are made when they are waited for, the latest that may be.
 inline void copy_async(void* to, const void* from, int bytes) { host::block->copies[host::block->current].back().push_back({to, from, bytes}); }

@@ -145,7 +145,7 @@ template <typename T> void placing(int heads, int kv_heads, int dim, int value_d
     }
 }
 
-template <typename T> void piece(const Shape& shape, int past, int rows, auto kernel, unsigned seed) {
+template <typename T> void piece(const Shape& shape, int past, int rows, int stages, auto kernel, unsigned seed) {
     const int first = 3, table = 20, room = table * BLOCK_TOKENS, stride = shape.in_keys ? shape.dim : shape.value_dim;
     Numbers<T> query((size_t)(first + rows) * shape.heads * shape.dim, 0.3f), keys((size_t)shape.kv_heads * room * shape.dim);
     Numbers<T> values((size_t)shape.kv_heads * room * stride), out((size_t)(first + rows) * shape.heads * shape.value_dim), before = out;
@@ -159,9 +159,9 @@ template <typename T> void piece(const Shape& shape, int past, int rows, auto ke
     a.sinks = shape.sinks ? sinks.data() : nullptr, a.softcap = shape.softcap, a.heads = shape.heads, a.kv_heads = shape.kv_heads;
     a.head_dim = shape.dim, a.value_dim = shape.value_dim, a.value_stride = stride, a.room = room, a.window = shape.window;
     a.first_row = first, a.rows = rows, a.past = past;
-    const int wide = std::max(shape.dim, shape.value_dim) + BEHIND;
-    const int bytes = sizeof(T) * (PIECE_ROWS * (shape.dim + BEHIND) + PIECE_KEYS * wide + PIECE_ROWS * (PIECE_KEYS + BEHIND)) +
-                      sizeof(float) * PIECE_ROWS * (PIECE_KEYS + 4);
+    a.stages = stages;
+    const int of_key = shape.dim + shape.value_dim + 2 * BEHIND, keys_of_tile = shape.value_dim <= 128 ? 64 : 32;
+    const int bytes = sizeof(T) * (PIECE_ROWS * (shape.dim + BEHIND) + stages * keys_of_tile * of_key);
     host::launch(kernel, {(unsigned)((rows + PIECE_ROWS - 1) / PIECE_ROWS), (unsigned)shape.heads, 1}, PIECE_THREADS, bytes, a, seed);
     for (int at = 0; at < first * shape.heads * shape.value_dim; at++) check("piece: before", out[at], before[at], 0);
     for (int row = 0; row < rows; row++)
@@ -297,11 +297,19 @@ int main() {
         attention<float>({3, 1, 576, 512, 0, 0.0f, false, true}, TOGETHER<16>, attend_rows_f32_512, join_splits_f32, seed);
         attention<__nv_bfloat16>({6, 2, 64, 64, 40, 0.0f, true, false}, 1, attend_heads_bf16_64, join_splits_bf16, seed);
         attention<float>({3, 3, 128, 128, 0, 2.0f, false, false}, 1, attend_heads_f32_128, join_splits_f32, seed);
-        piece<__nv_bfloat16>({4, 2, 64, 64, 0, 0.0f, false, false}, 0, 130, attend_piece_bf16_64, seed);
-        piece<__half>({2, 1, 48, 32, 0, 2.0f, true, false}, 37, 70, attend_piece_f16_64, seed);
-        piece<__nv_bfloat16>({2, 2, 128, 128, 50, 0.0f, false, false}, 200, 100, attend_piece_bf16_128, seed);
-        piece<__half>({1, 1, 96, 80, 0, 0.0f, false, true}, 5, 9, attend_piece_f16_128, seed);
-        piece<__half>({1, 1, 256, 256, 0, 0.0f, false, false}, 64, 64, attend_piece_f16_256, seed);
+        attention<__nv_bfloat16>({6, 2, 64, 64, 40, 0.0f, true, false}, 1, attend_vectors_bf16_64_1, join_splits_bf16, seed);
+        attention<float>({4, 1, 64, 64, 0, 0.0f, false, false}, 1, attend_vectors_f32_64_1, join_splits_f32, seed);
+        attention<float>({3, 3, 128, 128, 0, 2.0f, false, false}, 1, attend_vectors_f32_128_1, join_splits_f32, seed);
+        attention<__half>({4, 2, 128, 128, 100, 0.0f, true, false}, 1, attend_vectors_f16_128_1, join_splits_f16, seed);
+        attention<__half>({2, 1, 256, 256, 300, 0.0f, false, false}, 1, attend_vectors_f16_256_1, join_splits_f16, seed);
+        attention<__nv_bfloat16>({14, 2, 64, 64, 40, 0.0f, true, false}, 4, attend_vectors_bf16_64_4, join_splits_bf16, seed);
+        attention<float>({4, 1, 128, 128, 0, 3.0f, false, false}, 4, attend_vectors_f32_128_4, join_splits_f32, seed);
+        attention<__half>({4, 2, 256, 256, 300, 0.0f, false, false}, 4, attend_vectors_f16_256_4, join_splits_f16, seed);
+        piece<__nv_bfloat16>({4, 2, 64, 64, 0, 0.0f, false, false}, 0, 130, 2, attend_piece_bf16_64, seed);
+        piece<__half>({2, 1, 48, 32, 0, 2.0f, true, false}, 37, 70, 2, attend_piece_f16_64, seed);
+        piece<__nv_bfloat16>({2, 2, 128, 128, 50, 0.0f, false, false}, 200, 100, 1, attend_piece_bf16_128, seed);
+        piece<__half>({1, 1, 96, 80, 0, 0.0f, false, true}, 5, 9, 2, attend_piece_f16_128, seed);
+        piece<__half>({1, 1, 256, 256, 0, 0.0f, false, false}, 64, 64, 2, attend_piece_f16_256, seed);
         placing<float>(4, 2, 64, 64, false, false, 32, 0, true, place_rows_f32, seed);
         placing<__half>(3, 3, 20, 20, true, false, 5, 6, false, place_rows_f16, seed);
         placing<__nv_bfloat16>(6, 1, 128, 128, true, true, 64, 0, true, place_rows_bf16, seed);

@@ -89,6 +89,7 @@ arguments! {
         first_row: i32,
         rows: i32,
         past: i32,
+        stages: i32,
     }
 
     struct SoftenRows {

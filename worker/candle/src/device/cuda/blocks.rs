@@ -8,10 +8,11 @@ use candle_core::cuda_backend::cudarc::driver::LaunchConfig;
 use candle_core::{DType, Device, DeviceLocation, Result, Tensor, bail};
 use model_boss_weights::gguf::TensorType;
 
-use super::arguments::{MATRICES, MultiplyRows, WidenBlocks};
+use super::arguments::{MATRICES, WidenBlocks};
 use super::launch::{Gpu, GpuLimits, WARP, address, int};
+use super::multiplied::FewRows;
 use crate::device::blocks::DeviceBlocks;
-use crate::device::rows::{Beside, SiluForm};
+use crate::device::rows::Beside;
 
 /// As in `kernels/blocks.cuh` and `kernels/multiply_blocks.cuh`.
 const CHUNK: usize = 256;
@@ -100,56 +101,14 @@ pub(super) fn few_rows(
         return Ok(None);
     }
     let gpu = Gpu::of(x)?;
-    let x = x.contiguous()?;
-    let optional = |x: Option<&Tensor>| x.map_or(Ok(0), address);
-    let SiluForm { limit, slope } = beside.gate.unwrap_or_default();
-    let mut arguments = MultiplyRows {
-        x: address(&x)?,
-        weights: [0; MATRICES],
-        biases: [0; MATRICES],
-        results: [0; MATRICES],
-        norm: optional(beside.norm.map(|(weight, _)| weight))?,
-        residual: optional(beside.residual)?,
-        eps: beside.norm.map_or(0.0, |(_, eps)| eps),
-        limit,
-        slope,
-        outs: [0; MATRICES],
-        depth: int(depth)?,
-        rows: int(rows)?,
-    };
+    let FewRows { x: _x, arguments, results, kernel } = FewRows::of(&gpu, x, matrices, beside)?;
     if !(arguments.x | arguments.norm).is_multiple_of(8) {
         return Ok(None);
     }
-    let mut tiles = 0;
-    for (at, (weights, [outs, of_depth])) in matrices.iter().enumerate() {
-        if *of_depth != depth {
-            bail!("rows of {depth} numbers have no product with a matrix of {of_depth}");
-        }
-        arguments.weights[at] = address(weights)?;
-        arguments.biases[at] = optional(beside.biases.get(at).copied().flatten())?;
-        arguments.outs[at] = int(*outs)?;
-        tiles += if !gated {
-            outs.div_ceil(TILE_OUTS)
-        } else if at == 0 {
-            outs.div_ceil(TILE_OUTS / 2)
-        } else {
-            0
-        };
-    }
+    let (written, of_tile) = if gated { (1, TILE_OUTS / 2) } else { (matrices.len(), TILE_OUTS) };
+    let tiles = matrices.iter().take(written).map(|(_, [outs, _])| outs.div_ceil(of_tile)).sum();
     let of_rows = rows.div_ceil(TILE_ROWS).next_power_of_two();
     let Some(config) = config_of(kind, depth, (tiles, of_rows), &gpu.limits()?) else { return Ok(None) };
-    let written = if gated { 1 } else { matrices.len() };
-    let results = matrices.iter().take(written).map(|(_, [outs, _])| gpu.empty((rows, *outs), x.dtype()));
-    let results = results.collect::<Result<Vec<_>>>()?;
-    for (at, result) in results.iter().enumerate() {
-        arguments.results[at] = address(result)?;
-    }
-    let kernel = match (gated, beside.norm.is_some()) {
-        (false, false) => "multiply",
-        (false, true) => "multiply_normed",
-        (true, false) => "multiply_gated",
-        (true, true) => "multiply_gated_normed",
-    };
     gpu.launch_of(&format!("{kernel}_{kind}_{of_rows}"), kind.name(), text_of(kind)?, config, &arguments)?;
     Ok(Some(results))
 }

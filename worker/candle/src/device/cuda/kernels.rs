@@ -20,12 +20,17 @@ const SPLIT: usize = ATTEND_WARPS * BLOCK_TOKENS;
 const SUMS_OF_LANE: usize = 32;
 const PIECE_WARPS: u32 = 4;
 const PIECE_ROWS: usize = 64;
+/// Of values of at most 128 elements, else half as many.
 const PIECE_KEYS: usize = 64;
 const PIECE_BEHIND: usize = 8;
 const PIECE_SIDE: usize = 16;
 const SOFTEN_THREADS: u32 = 256;
 /// The greatest widths of a value that kernels are made for.
 const WIDTHS: [usize; 4] = [64, 128, 256, 512];
+/// Bytes that a lane reads at once.
+const VECTOR: usize = 16;
+/// Query heads that a block of threads has together where keys and values are read in vectors.
+const VECTOR_HEADS: usize = 4;
 const WIDTHS_OF_PIECES: [usize; 3] = [64, 128, 256];
 /// Whether the kernels serve attention of this shape, with keys and values of the type that the device computes in.
 pub(crate) fn serve(device: &Device, head_dim: usize, value_dim: usize) -> bool {
@@ -134,16 +139,30 @@ pub(crate) fn attend(
     let parts = (heads / kv_heads.max(1)).div_ceil(heads_together(*width));
     // Heads that share keys are together where there is work for the whole GPU.
     let is_short_of_work = rows * kv_heads * parts * splits < gpu.limits()?.multiprocessors;
-    let (kernel, parts, together) = match is_short_of_work {
-        true => ("attend_heads", heads, 1),
-        false => ("attend_rows", kv_heads * parts, heads_together(*width)),
+    let numbers = VECTOR / query.dtype().size_in_bytes();
+    let in_vectors = head_dim == *width
+        && value_dim == *width
+        && width / numbers <= WARP as usize
+        && arguments.value_stride % int(numbers)? == 0
+        && (arguments.query | arguments.keys | arguments.values).is_multiple_of(VECTOR as u64);
+    let group = heads / kv_heads.max(1);
+    let (kernel, form, parts, shared) = if in_vectors {
+        let together = if is_short_of_work || group < 2 { 1 } else { VECTOR_HEADS };
+        let floats = ATTEND_WARPS * together * (width + 2);
+        let parts = kv_heads * group.div_ceil(together);
+        ("attend_vectors", format!("_{width}_{together}"), parts, floats * size_of::<f32>())
+    } else if is_short_of_work {
+        ("attend_heads", format!("_{width}"), heads, shared_of_attend(head_dim, value_dim, 1))
+    } else {
+        let together = heads_together(*width);
+        ("attend_rows", format!("_{width}"), kv_heads * parts, shared_of_attend(head_dim, value_dim, together))
     };
     let config = LaunchConfig {
         grid_dim: (rows as u32, parts as u32, splits as u32),
         block_dim: (ATTEND_WARPS as u32 * WARP, 1, 1),
-        shared_mem_bytes: shared_of_attend(head_dim, value_dim, together) as u32,
+        shared_mem_bytes: shared as u32,
     };
-    gpu.launch(kernel, query, &format!("_{width}"), config, &arguments)?;
+    gpu.launch(kernel, query, &form, config, &arguments)?;
     if partial.is_some() {
         let config =
             LaunchConfig { grid_dim: (rows as u32, heads as u32, 1), block_dim: (4 * WARP, 1, 1), shared_mem_bytes: 0 };
@@ -167,11 +186,18 @@ pub(crate) fn attend_piece(
     let width = WIDTHS_OF_PIECES.iter().find(|width| value_dim <= **width);
     let narrow = matches!(query.dtype(), DType::F16 | DType::BF16);
     let whole = head_dim.is_multiple_of(PIECE_SIDE) && value_dim.is_multiple_of(PIECE_SIDE);
-    let wide = head_dim.max(value_dim) + PIECE_BEHIND;
-    let cells = PIECE_ROWS * (head_dim + PIECE_BEHIND) + PIECE_KEYS * wide + PIECE_ROWS * (PIECE_KEYS + PIECE_BEHIND);
-    let shared = cells * size_of::<u16>() + PIECE_ROWS * (PIECE_KEYS + 4) * size_of::<f32>();
-    let (Some(width), true, true, true) = (width, narrow, whole, shared <= MOST_SHARED_BYTES) else { return Ok(false) };
     let value_stride = values.dim(2)?;
+    let shared = |stages: usize| {
+        let keys = if value_dim <= 128 { PIECE_KEYS } else { PIECE_KEYS / 2 };
+        let (of_key, of_value) = (head_dim + PIECE_BEHIND, value_dim + PIECE_BEHIND);
+        (PIECE_ROWS * of_key + stages * keys * (of_key + of_value)) * size_of::<u16>()
+    };
+    // The next keys come beside the products of those before, where both have room.
+    let stages = [2, 1].into_iter().find(|stages| shared(*stages) <= MOST_SHARED_BYTES);
+    let in_vectors = value_stride.is_multiple_of(VECTOR / size_of::<u16>());
+    let (Some(width), true, true, true, Some(stages)) = (width, narrow, whole, in_vectors, stages) else {
+        return Ok(false);
+    };
     let arguments = AttendPiece {
         query: address(query)?,
         keys: address(keys)?,
@@ -190,11 +216,12 @@ pub(crate) fn attend_piece(
         first_row: int(rows.start)?,
         rows: int(rows.len())?,
         past: int(past)?,
+        stages: int(stages)?,
     };
     let config = LaunchConfig {
         grid_dim: (rows.len().div_ceil(PIECE_ROWS) as u32, heads as u32, 1),
         block_dim: (PIECE_WARPS * WARP, 1, 1),
-        shared_mem_bytes: shared as u32,
+        shared_mem_bytes: shared(stages) as u32,
     };
     Gpu::of(query)?.launch("attend_piece", query, &format!("_{width}"), config, &arguments)?;
     Ok(true)
@@ -309,6 +336,11 @@ mod tests {
             for width in WIDTHS {
                 check("attend_rows", &format!("_{width}"), size_of::<AttendRows>());
                 check("attend_heads", &format!("_{width}"), size_of::<AttendRows>());
+            }
+            for width in if of == "f32" { &WIDTHS[..2] } else { &WIDTHS[..3] } {
+                [1, VECTOR_HEADS].iter().for_each(|heads| {
+                    check("attend_vectors", &format!("_{width}_{heads}"), size_of::<AttendRows>());
+                });
             }
             for width in WIDTHS_OF_PIECES.iter().filter(|_| of != "f32") {
                 check("attend_piece", &format!("_{width}"), size_of::<AttendPiece>());

@@ -20,8 +20,9 @@ pub(super) const TEXTS: [(&str, &str); 3] = [
 
 /// The instruction by which kernels wait that began early. Those for GPUs before compute capability 9.0 lack it.
 const BEGINS_EARLY: &str = "griddepcontrol.wait";
-/// The kernels that begin early: they have weights to read. Others would only take room from the kernel before.
-const PRODUCTS: &str = "multiply";
+/// The kernels that begin early: those with weights to read, and those between them. Others would only take room from
+/// the kernel before.
+const BEGIN_EARLY: [&str; 3] = ["multiply", "place", "attend"];
 /// Threads that run in step, as in `kernels/numbers.cuh`.
 pub(super) const WARP: u32 = 32;
 /// Shared memory that every kernel may use without asking, and that a kernel of pieces may ask for on every GPU of
@@ -108,7 +109,8 @@ impl<'a> Gpu<'a> {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             function.set_attribute(attribute, config.shared_mem_bytes as i32).map_err(CudaError::from)?;
         }
-        if scratch::is_recording() && kernel.starts_with(PRODUCTS) && text.contains(BEGINS_EARLY) {
+        let begins_early = BEGIN_EARLY.iter().any(|early| kernel.starts_with(early));
+        if scratch::is_recording() && begins_early && text.contains(BEGINS_EARLY) {
             return self.launch_early(&function, config, arguments);
         }
         let mut builder = function.builder();

@@ -6,9 +6,10 @@ use candle_core::cuda_backend::cudarc::driver::LaunchConfig;
 use candle_core::{DType, Result, Tensor};
 use model_boss_weights::gguf::TensorType;
 
-use super::arguments::{AddNorm, MATRICES, MultiplyRows, SiluGate};
+use super::arguments::{AddNorm, MATRICES, SiluGate};
 use super::blocks::few_rows;
 use super::launch::{Gpu, SHARED_BYTES, WARP, address, int, type_name};
+use super::multiplied::FewRows;
 use crate::device::rows::{Beside, SiluForm};
 
 /// As in `kernels/multiply.cuh` and `kernels/stream.cuh`.
@@ -45,9 +46,9 @@ pub(crate) fn products(x: &Tensor, weights: &[&Tensor], beside: &Beside<'_>) -> 
     {
         return Ok(None);
     }
+    let shapes = weights.iter().map(|weight| weight.dims2().map(|(outs, depth)| (*weight, [outs, depth])));
+    let matrices = shapes.collect::<Result<Vec<_>>>()?;
     if x.dtype() == DType::BF16 && ROWS_ON_TENSOR_CORES.contains(&rows) {
-        let shapes = weights.iter().map(|weight| weight.dims2().map(|(outs, depth)| (*weight, [outs, depth])));
-        let matrices = shapes.collect::<Result<Vec<_>>>()?;
         if let Some(products) = few_rows(x, TensorType::BF16, &matrices, beside)? {
             return Ok(Some(products));
         }
@@ -56,36 +57,8 @@ pub(crate) fn products(x: &Tensor, weights: &[&Tensor], beside: &Beside<'_>) -> 
         return Ok(None);
     }
     let gpu = Gpu::of(x)?;
-    let x = x.contiguous()?;
-    let optional = |x: Option<&Tensor>| x.map_or(Ok(0), address);
-    let SiluForm { limit, slope } = beside.gate.unwrap_or_default();
-    let mut arguments = MultiplyRows {
-        x: address(&x)?,
-        weights: [0; MATRICES],
-        biases: [0; MATRICES],
-        results: [0; MATRICES],
-        norm: optional(beside.norm.map(|(weight, _)| weight))?,
-        residual: optional(beside.residual)?,
-        eps: beside.norm.map_or(0.0, |(_, eps)| eps),
-        limit,
-        slope,
-        outs: [0; MATRICES],
-        depth: int(depth)?,
-        rows: int(rows)?,
-    };
-    let (mut results, mut outs) = (Vec::with_capacity(weights.len()), 0);
-    for (at, weight) in weights.iter().enumerate() {
-        let of_weight = weight.dim(0)?;
-        arguments.weights[at] = address(weight)?;
-        arguments.biases[at] = optional(beside.biases.get(at).copied().flatten())?;
-        arguments.outs[at] = int(of_weight)?;
-        outs += of_weight;
-        if !gated || at == 0 {
-            let result = gpu.empty((rows, of_weight), x.dtype())?;
-            arguments.results[at] = address(&result)?;
-            results.push(result);
-        }
-    }
+    let FewRows { x, arguments, results, kernel } = FewRows::of(&gpu, x, &matrices, beside)?;
+    let outs: usize = matrices.iter().map(|(_, [outs, _])| outs).sum();
     let in_vectors = arguments.weights.iter().fold(arguments.x | arguments.norm, |all, at| all | at);
     if !in_vectors.is_multiple_of(16) {
         return Ok(None);
@@ -94,12 +67,6 @@ pub(crate) fn products(x: &Tensor, weights: &[&Tensor], beside: &Beside<'_>) -> 
         grid_dim: (outs.div_ceil(WARPS * if rows == 1 && !gated { 1 } else { 2 }) as u32, 1, 1),
         block_dim: (4 * WARP, 1, 1),
         shared_mem_bytes: 0,
-    };
-    let kernel = match (gated, beside.norm.is_some()) {
-        (false, false) => "multiply",
-        (false, true) => "multiply_normed",
-        (true, false) => "multiply_gated",
-        (true, true) => "multiply_gated_normed",
     };
     gpu.launch(kernel, &x, &format!("_{}", rows.next_power_of_two()), config, &arguments)?;
     Ok(Some(results))

@@ -75,6 +75,15 @@ template <typename T> struct Vector {
     T numbers[COUNT];
 };
 
+// The same numbers, of which the compiler knows nothing any more: it would keep them as floats for all heads, in registers.
+template <typename T> __device__ inline Vector<T> forgotten(Vector<T> x) {
+#if defined(__CUDA_ARCH__)
+    uint4& bits = reinterpret_cast<uint4&>(x);
+    asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
+#endif
+    return x;
+}
+
 template <typename T> __device__ inline Vector<T> load(const T* from) {
     const uint4 bits = *reinterpret_cast<const uint4*>(from);
     return *reinterpret_cast<const Vector<T>*>(&bits);

@@ -10,7 +10,7 @@ struct PlaceRows {
     const void *query_norm, *key_norm;
     // [rows, planes] each, or null.
     const void *cos, *sin;
-    // The place of each row's token in the caches.
+    // The place of each row's token in the caches, or NOWHERE: the row is there to fill a step of a recorded form.
     const unsigned* places;
     // [rows, heads, head_dim]
     void* query_out;
@@ -21,6 +21,7 @@ struct PlaceRows {
 };
 
 constexpr int PLACE_WARPS = 4;
+constexpr unsigned NOWHERE = 0xffffffffu;
 
 template <typename T> __device__ void norm_head(float* head, const T* weight, float eps, int width, int lane) {
     float squares = 0.0f;
@@ -47,6 +48,7 @@ template <typename T> __device__ void place_rows(const PlaceRows& a) {
     const int value_heads = a.value ? a.kv_heads : 0;
     if (item >= a.heads + a.kv_heads + value_heads) return;
     const long place = a.places[row];
+    if (place == NOWHERE && item >= a.heads) return;
     if (item >= a.heads + a.kv_heads) {
         const int head = item - a.heads - a.kv_heads;
         const T* from = static_cast<const T*>(a.value) + ((long)row * a.kv_heads + head) * a.value_dim;

@@ -23,8 +23,10 @@ template <typename T> __device__ void add_norm(const AddNorm& a) {
     float squares = 0.0f;
     for (int at = threadIdx.x; at < a.width; at += ADD_NORM_THREADS) {
         // Rounded as the stream is, which the norm is of.
-        put(sum + at, number(x[at]) + number(y[at]));
-        row[at] = number(sum[at]);
+        T rounded;
+        put(&rounded, number(x[at]) + number(y[at]));
+        sum[at] = rounded;
+        row[at] = number(rounded);
         squares += row[at] * row[at];
     }
     const float factor = rsqrtf(block_sum(squares, shared) / a.width + a.eps);
