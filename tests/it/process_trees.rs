@@ -23,7 +23,7 @@ const MEMBERS: usize = 5;
 /// own. One is a daemon (two forks, one session, no environment), and one ends a deep chain whose middle has ended.
 /// Each of them holds a pipe, which ends when all of them are gone.
 pub(crate) struct Unruly {
-    program: PathBuf,
+    pub(crate) program: PathBuf,
     fifo: PathBuf,
 }
 
@@ -103,7 +103,7 @@ impl Tree {
 pub(crate) struct Job(pub(crate) Child, File);
 
 impl Job {
-    fn start(boss: &Boss, program: &[&str]) -> Self {
+    pub(crate) fn start(boss: &Boss, program: &[&str]) -> Self {
         let mut command = Command::new(binary("model-boss"));
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MODEL_BOSS_")) {
             command.env_remove(name);
@@ -157,13 +157,13 @@ pub(crate) fn kill_at_once(pids: &[u32]) {
     }
 }
 
-fn sandbox() -> Sandbox {
+pub(crate) fn sandbox() -> Sandbox {
     let mut sandbox = Sandbox::new().with_config("leases.term = \"3s\"\nleases.heartbeat = \"500ms\"\n");
     sandbox.simulate(MACHINE);
     sandbox
 }
 
-async fn no_lease_is_left(boss: &Boss) {
+pub(crate) async fn no_lease_is_left(boss: &Boss) {
     let none = async || {
         let leases = boss.read("/api/v1/leases").await["leases"].as_array().cloned();
         leases.is_some_and(|leases| leases.is_empty()).then_some(())
@@ -401,32 +401,6 @@ async fn what_a_coordinator_left_with_all_its_guards_is_ended_by_the_next_one() 
     no_lease_is_left(&next).await;
     assert!(next.chat("alpha", "?").await.status.is_success());
     next.finish().await;
-}
-
-#[tokio::test]
-async fn a_program_that_stops_its_guards_ends_with_its_lease() {
-    let sandbox = sandbox();
-    let unruly = Unruly::new(&sandbox);
-    let boss = sandbox.start().await;
-    let outer = "$(sed 's/.*) . //; s/ .*//' /proc/$PPID/stat)";
-    let go = sandbox.path("go");
-    nix::unistd::mkfifo(&go, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
-    let (tree, line) = (unruly.program.display(), go.display());
-    let script = format!("'{tree}' </dev/null & kill -STOP {outer} $PPID; read -r line <'{line}'; exit 3");
-    for asked in [None, Some(Signal::SIGTERM), Some(Signal::SIGKILL)] {
-        let mut tree = unruly.listen();
-        let mut job = Job::start(&boss, &["sh", "-c", &script]);
-        tree.stands().await;
-        match asked {
-            Some(signal) => kill(Pid::from_raw(job.0.id().cast_signed()), signal).unwrap(),
-            None => std::fs::write(&go, "now\n").unwrap(),
-        }
-        tree.ends().await;
-        let code = until(PATIENCE, "it ends", async || job.0.try_wait().unwrap()).await.code();
-        assert!(asked.is_some() || code == Some(3), "{code:?}");
-        no_lease_is_left(&boss).await;
-    }
-    boss.finish().await;
 }
 
 #[tokio::test]

@@ -40,6 +40,7 @@ pub use model_boss_lease::{
     StoreTime, Token, Yielding,
 };
 pub use redis_store::{RedisStore, redis_server};
+pub use stat::GUARD_NAME;
 pub use state_file::{StateFileUse, check_state_file, open_state_file, replace_state_file};
 pub use store::{Document, Etag, LedgerStore, Snapshot, Store, StoredDocuments, Swap};
 pub use tree::{Below, GUARDS_VARIABLE, ProcessLook, ProcessTree, guard_mark, is_gone};

@@ -2,6 +2,10 @@
 
 use std::{fs, io};
 
+/// The process name of guards. It differs from the program's name, so that a signal to every process named model-boss
+/// spares the guards.
+pub const GUARD_NAME: &str = "mb-guard";
+
 /// The effective user of a process (proc_pid_status(5)).
 pub(crate) fn user_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -25,6 +29,8 @@ pub(crate) struct Stat {
     pub(crate) session: u32,
     pub(crate) threads: u32,
     pub(crate) start_time: u64,
+    /// Whether it has the name of guards.
+    pub(crate) named_guard: bool,
 }
 
 impl Stat {
@@ -35,7 +41,8 @@ impl Stat {
 
     pub(super) fn parse(text: &str) -> Option<Self> {
         // The second field is the program's name in parentheses and may contain any text, parentheses included.
-        let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
+        let (name, fields) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
         let small = |index: usize| u32::try_from(number(index)?).ok();
         Some(Self {
@@ -45,6 +52,7 @@ impl Stat {
             session: small(3)?,
             threads: small(17)?,
             start_time: number(19)?,
+            named_guard: name.split_once('(').is_some_and(|(_, name)| name == GUARD_NAME),
         })
     }
 
@@ -52,6 +60,11 @@ impl Stat {
     /// run.
     pub(crate) fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x') && self.threads <= 1
+    }
+
+    /// Whether the process was stopped by a signal.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.state == b'T'
     }
 
     /// Whether the process is `kthreadd` or its child, which have no memory of their own.

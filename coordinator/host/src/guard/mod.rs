@@ -19,7 +19,8 @@ use tokio::process::{Child, Command};
 
 use crate::descriptors;
 use crate::environment::ChildEnvironment;
-use crate::guard::process::{NAME, OWN_PROGRAM};
+use crate::guard::process::OWN_PROGRAM;
+use model_boss_lease_store::GUARD_NAME;
 
 pub use household::end_orphans;
 pub use leftovers::end_leftovers_at_once;
@@ -48,7 +49,7 @@ impl Guarded {
         let (watched, writer) = io::pipe()?;
         let mut command = Command::new(OWN_PROGRAM);
         environment.give(&mut command);
-        command.arg0(NAME).arg(GUARD).arg(process::OUTER).arg(watched.as_raw_fd().to_string()).arg(program);
+        command.arg0(GUARD_NAME).arg(GUARD).arg(process::OUTER).arg(watched.as_raw_fd().to_string()).arg(program);
         Ok(Self { command, watched, lifeline: Lifeline { _writer: writer } })
     }
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use model_boss_lease_store::{GUARDS_VARIABLE, ProcessTree, guard_mark, this_process};
+use model_boss_lease_store::{GUARD_NAME, GUARDS_VARIABLE, ProcessTree, guard_mark, this_process};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -114,7 +114,7 @@ fn guard(
     let mut command = match place {
         GuardPosition::Outer => {
             let mut command = Command::new(OWN_PROGRAM);
-            command.arg0(NAME).args([GUARD, INNER]).arg(lifeline.to_string()).arg(&program);
+            command.arg0(GUARD_NAME).args([GUARD, INNER]).arg(lifeline.to_string()).arg(&program);
             command.env(GUARDS_VARIABLE, marks().map_err(|error| GuardError::System("know itself", error))?);
             pass_on(&mut command, lifeline);
             command
@@ -163,7 +163,7 @@ impl Watch {
     #[allow(unsafe_code)]
     fn begin(lifeline: RawFd) -> io::Result<Self> {
         let parent = getppid();
-        set_name(&std::ffi::CString::new(NAME)?)?;
+        set_name(&std::ffi::CString::new(GUARD_NAME)?)?;
         set_child_subreaper(true)?;
         // SAFETY: the process that started this one opened the descriptor for it; nothing else here uses the number.
         let lifeline = unsafe { OwnedFd::from_raw_fd(lifeline) };
@@ -267,7 +267,3 @@ fn failed(code: u8, error: &GuardError) -> ExitCode {
 
 /// The path of this very program, which stays valid after its file was replaced.
 pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
-
-/// The process name of guards. It differs from the program's name, so that a signal to every process named model-boss
-/// spares the guards.
-pub(super) const NAME: &str = "mb-guard";

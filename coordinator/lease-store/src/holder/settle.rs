@@ -61,13 +61,16 @@ impl Holder {
         Ok(living)
     }
 
-    /// Processes left by guards that were killed together with their holder. A living guard ends its processes itself,
-    /// and processes without a guard must not be ended here.
+    /// Processes left by guards that were killed together with their holder, and stopped guards that lost the holder
+    /// who would have resumed them, with all below them. A running guard ends its processes itself, and processes
+    /// without a guard must not be ended here.
     fn left_by_guards(&self, tree: &ProcessTree, id: &LeaseId, lease: &Lease, left: Vec<Process>) -> BTreeSet<Process> {
-        let guards: Vec<&Process> = lease.pids.iter().filter(|guard| tree.has_ended(guard)).collect();
         let guarded = self.below.get(id).is_some_and(|below| below.guarded);
+        let stopped = || lease.pids.iter().filter(|process| tree.is_stopped_guard(process));
+        let ended = lease.pids.iter().filter(|guard| tree.has_ended(guard));
+        let guards: Vec<&Process> = ended.chain(stopped()).collect();
         let known = left.into_iter().filter(|_| guarded && guards.len() == lease.pids.len());
-        guards.iter().flat_map(|guard| tree.marked(guard)).chain(known).collect()
+        guards.iter().flat_map(|guard| tree.marked(guard)).chain(known).chain(stopped().cloned()).collect()
     }
 
     /// Records the descendants of the processes of other holders' leases while those processes are alive.

@@ -240,6 +240,12 @@ impl ProcessTree {
         process.pid_ns == self.namespace && !self.shows(process) && !hidden()
     }
 
+    /// Whether this very process is named as guards are, and was stopped by a signal.
+    pub fn is_stopped_guard(&self, process: &Process) -> bool {
+        let stopped = |pid| self.source.stat(pid).is_some_and(|stat| stat.named_guard && stat.is_stopped());
+        process.pid_ns == self.namespace && self.shows(process) && stopped(process.pid)
+    }
+
     /// Whether this very process is alive, if it is visible from here.
     pub fn shows(&self, process: &Process) -> bool {
         self.number_of(process).is_some()

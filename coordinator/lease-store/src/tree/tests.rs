@@ -48,7 +48,7 @@ fn tree(processes: &[(u32, u32, u32, u32, u64)]) -> ProcessTree {
 /// A tree of processes with marks.
 fn marked_tree(processes: &[(u32, u32, u32, u32, u64)], marks: &[(u32, String)]) -> ProcessTree {
     let made = processes.iter().map(|&(pid, parent, group, session, start_time)| {
-        let stat = Stat { state: b'S', parent, group, session, threads: 1, start_time };
+        let stat = Stat { state: b'S', parent, group, session, threads: 1, start_time, named_guard: false };
         (pid, (stat, Some((HERE, pid))))
     });
     let made = Made(made.collect(), marks.iter().cloned().collect());
@@ -153,7 +153,8 @@ fn descendants_are_those_of_this_very_process() {
 
 #[test]
 fn a_process_whose_first_thread_ended_is_no_zombie() {
-    let stat = |threads| Stat { state: b'Z', parent: 1, group: 10, session: 10, threads, start_time: 5 };
+    let stat =
+        |threads| Stat { state: b'Z', parent: 1, group: 10, session: 10, threads, start_time: 5, named_guard: false };
     let of = |threads| {
         let made = Made([(10, (stat(threads), Some((HERE, 10))))].into(), BTreeMap::new());
         made_tree(made, HERE)
@@ -190,7 +191,8 @@ fn what_is_below_a_process_is_found_in_its_sessions() {
 fn another_namespace_is_judged_only_from_the_initial_one() {
     let inside = Process { pid: 3, start_time: 50, pid_ns: BOX.to_owned() };
     let mut made = Made::default();
-    let stat = |start_time| Stat { state: b'S', parent: 1, group: 8, session: 8, threads: 1, start_time };
+    let stat =
+        |start_time| Stat { state: b'S', parent: 1, group: 8, session: 8, threads: 1, start_time, named_guard: false };
     made.0.insert(500, (stat(50), Some((BOX, 3))));
     let seeing = made_tree(made, HERE);
     assert!(!seeing.is_gone(&inside));
