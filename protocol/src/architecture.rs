@@ -102,3 +102,10 @@ pub const CONFIG_ARCHITECTURES: &[&str] = &[
     "Lfm2ForCausalLM",
     "Lfm2MoeForCausalLM",
 ];
+
+/// The architecture of this name in `config.json`, if it is known. `Qwen3Model` is `Qwen3ForCausalLM` without its last
+/// product, as models that give vectors are stored.
+pub fn config_architecture(name: &str) -> Option<&'static str> {
+    let of = |name: &str| CONFIG_ARCHITECTURES.iter().find(|known| **known == name).copied();
+    of(name).or_else(|| of(&format!("{}ForCausalLM", name.strip_suffix("Model")?)))
+}

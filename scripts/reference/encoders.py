@@ -1,4 +1,5 @@
-"""Makes the golden cases of encoders: tiny random models with the vectors of `sentence-transformers`.
+"""Makes the golden cases of encoders: tiny random models with the vectors of `sentence-transformers`, and classifiers with the
+numbers of `transformers`.
 
 Run it in a throw-away environment, outside of the repository:
 
@@ -11,7 +12,10 @@ Each case becomes worker/candle/tests/encoders/CASE.json with these fields:
     files      the texts of the folder's files beside the weights, by their paths
     weights    the weight files by their paths: a seed and [name, shape, mean, scale] of every tensor, by families.py's rule
     texts      four lists of token ids
-    vectors    the vector of each, computed by itself
+    seconds    of classifiers: the first token of each pair's second text
+    answers    of models that write text: the tokens whose logits are compared
+    vectors    the vector of each, computed by itself; of classifiers a number for each label; else the first answer's logit less
+               the second one's
 
 --models also writes DIR/CASE, a folder that both packages load.
 """
@@ -33,11 +37,13 @@ OUT = Path(__file__).resolve().parents[2] / "worker" / "candle" / "tests" / "enc
 LENGTHS = (1, 3, 12, 37)
 SHAPE = dict(hidden_size=24, num_attention_heads=3, num_hidden_layers=2, intermediate_size=40, vocab_size=90)
 DISTIL = dict(dim=24, n_heads=3, n_layers=2, hidden_dim=40, vocab_size=90)
+DECODER = dict(hidden_size=24, num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_hidden_layers=2, intermediate_size=40, vocab_size=90)
 SPEC = dict(rules={}, zero_centred=None)
 
 
 def case(model_type, pooling=None, dense=None, normalise=True, wrapped=False, **fields):
-    """`wrapped`: the weights have the prefix of a model with a head. `pooling` none: a folder of transformers alone."""
+    """`wrapped`: the weights have the prefix of a model with a head. `pooling` none: a folder of transformers alone. Fields with
+    `id2label` make a classifier."""
     return dict(model_type=model_type, pooling=pooling, dense=dense, normalise=normalise, wrapped=wrapped, fields=fields)
 
 
@@ -50,8 +56,19 @@ CASES = {
     "xlm-roberta": case("xlm-roberta", ["cls"], max_position_embeddings=66, pad_token_id=1, **SHAPE),
     "distilbert": case("distilbert", ["max"], dense=(9, False, "Identity"), max_position_embeddings=64, **DISTIL),
     "mpnet": case("mpnet", ["mean_sqrt_len_tokens"], max_position_embeddings=202, relative_attention_num_buckets=32, **SHAPE),
+    "decoder-qwen3": case("qwen3", ["lasttoken"], max_position_embeddings=64, **DECODER),
+    "decoder-llama-dense": case("llama", ["mean"], dense=(11, False, "Identity"), normalise=False, max_position_embeddings=64, **DECODER),
+    "judge-bert": case("bert", max_position_embeddings=64, id2label={0: "relevant"}, **SHAPE),
+    "judge-bert-labels": case("bert", max_position_embeddings=64, id2label={0: "no", 1: "perhaps", 2: "yes"}, **SHAPE),
+    "judge-roberta": case("roberta", max_position_embeddings=66, pad_token_id=1, type_vocab_size=1, id2label={0: "a", 1: "b"},
+                          problem_type="multi_label_classification", **SHAPE),
+    "judge-xlm-roberta": case("xlm-roberta", max_position_embeddings=66, pad_token_id=1, type_vocab_size=1, id2label={0: "LABEL_0"}, **SHAPE),
+    "judge-distilbert": case("distilbert", max_position_embeddings=64, id2label={0: "bad", 1: "good"}, **DISTIL),
+    "judge-mpnet": case("mpnet", max_position_embeddings=66, relative_attention_num_buckets=32, id2label={0: "LABEL_0"}, **SHAPE),
+    "judge-qwen3": case("qwen3", max_position_embeddings=64, tie_word_embeddings=True, **DECODER),
     "mpnet-weighted": case("mpnet", ["weightedmean"], normalise=False, max_position_embeddings=64, **SHAPE),
 }
+ANSWERS = (17, 40)
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 NAMES = dict(zip(MODES, ("cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")))
 
@@ -59,14 +76,37 @@ NAMES = dict(zip(MODES, ("cls", "mean", "max", "mean_sqrt_len_tokens", "weighted
 def write_folder(folder, spec, seed):
     """Writes the whole folder; answers its texts and its weight files by their paths."""
     config = transformers.AutoConfig.for_model(spec["model_type"], **spec["fields"])
-    auto = transformers.AutoModelForMaskedLM if spec["wrapped"] else transformers.AutoModel
-    auto.from_config(config).save_pretrained(folder)
+    model_of(spec).from_config(config).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     weights = {"model.safetensors": rewrite(folder / "model.safetensors", seed)}
     if spec["pooling"]:
         weights |= write_modules(folder, spec, seed)
     paths = sorted(path for path in folder.rglob("*.json"))
     return {str(path.relative_to(folder)): json.loads(path.read_text()) for path in paths}, weights
+
+
+def model_of(spec):
+    """The class of the package that has the parts of a case."""
+    if spec["model_type"] == "qwen3" and not spec["pooling"]:
+        return transformers.AutoModelForCausalLM
+    if "id2label" in spec["fields"]:
+        return transformers.AutoModelForSequenceClassification
+    return transformers.AutoModelForMaskedLM if spec["wrapped"] else transformers.AutoModel
+
+
+def judgements_of(folder, spec, texts, seconds):
+    """The numbers of a classifier, or of a model that is asked for a word."""
+    model = model_of(spec).from_pretrained(folder, attn_implementation="eager").eval()
+    answers = []
+    with torch.no_grad():
+        for ids, second in zip(texts, seconds):
+            inputs = dict(input_ids=torch.tensor([ids]))
+            if spec["model_type"] == "bert":
+                inputs["token_type_ids"] = torch.tensor([[int(at >= second) for at in range(len(ids))]])
+            logits = model(**inputs).logits[0]
+            yes, no = ANSWERS
+            answers.append([float(logits[-1, yes] - logits[-1, no])] if logits.dim() == 2 else logits.tolist())
+    return answers
 
 
 def write_modules(folder, spec, seed):
@@ -136,9 +176,14 @@ def make(name, spec, folder):
     files, weights = write_folder(folder, spec, seed=1)
     generator = torch.Generator().manual_seed(len(name))
     texts = [torch.randint(3, 90, (length,), generator=generator).tolist() for length in LENGTHS]
-    vectors = [[float(f"{number:.7g}") for number in vector] for vector in vectors_of(folder, spec, texts)]
+    judges = name.startswith("judge-")
+    more = dict(seconds=[(len(ids) + 1) // 2 for ids in texts]) if judges else {}
+    if name == "judge-qwen3":
+        more["answers"] = ANSWERS
+    found = judgements_of(folder, spec, texts, more["seconds"]) if judges else vectors_of(folder, spec, texts)
+    vectors = [[float(f"{number:.7g}") for number in vector] for vector in found]
     fields = dict(case=name, transformers=transformers.__version__, sentence_transformers=sentence_transformers.__version__,
-                  files=files, weights=weights, texts=texts, vectors=vectors)
+                  files=files, weights=weights, texts=texts, **more, vectors=vectors)
     OUT.mkdir(parents=True, exist_ok=True)
     lines = [f'"{key}":{json.dumps(value, separators=(",", ":"))}' for key, value in fields.items()]
     (OUT / f"{name}.json").write_text("{" + ",\n".join(lines) + "}\n")

@@ -14,12 +14,25 @@ pub type LoadDecoder =
 pub type LoadEncoder =
     Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn TextEncoder>, LoadFailure> + Send>;
 
+/// A model that judges pairs of texts.
+pub enum Reranker {
+    /// One that reads both at once.
+    Encoder(Box<dyn TextEncoder>),
+    /// One that writes text, and is asked for a word.
+    Decoder(Box<dyn Decoder>),
+}
+
+/// The same for a model that judges pairs of texts.
+pub type LoadReranker = Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Reranker, LoadFailure> + Send>;
+
 /// The loaders of each kind of model.
 pub struct ModelLoaders {
     /// Models that write text.
     pub decoder: LoadDecoder,
     /// Models that turn texts into vectors.
     pub encoder: LoadEncoder,
+    /// Models that judge pairs of texts.
+    pub reranker: LoadReranker,
 }
 
 /// Writes a model file as a command line asks for it.

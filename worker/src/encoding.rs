@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use model_boss_engine::{DecoderError, EngineError, TextEncoder};
+use model_boss_engine::{DecoderError, EncoderText, EngineError, TextEncoder};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::cpu_share::StepThreads;
@@ -11,9 +11,29 @@ use crate::cpu_share::StepThreads;
 /// Tokens of a batch. More do not make products faster, and a text that comes alone waits for one batch at most.
 const BATCH_TOKENS: usize = 512;
 
+/// The tokens of a text, or of a pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TextTokens {
+    pub(crate) tokens: Vec<u32>,
+    /// As in [`EncoderText`].
+    pub(crate) second_from: usize,
+}
+
+impl TextTokens {
+    fn as_text(&self) -> EncoderText<'_> {
+        EncoderText { tokens: &self.tokens, second_from: self.second_from }
+    }
+}
+
+impl From<Vec<u32>> for TextTokens {
+    fn from(tokens: Vec<u32>) -> Self {
+        Self { second_from: tokens.len(), tokens }
+    }
+}
+
 /// The texts of one request.
 pub(crate) struct EncodeJob {
-    pub(crate) texts: Vec<Vec<u32>>,
+    pub(crate) texts: Vec<TextTokens>,
     pub(crate) reply: oneshot::Sender<Result<Vec<Vec<f32>>, EncodeError>>,
 }
 
@@ -62,7 +82,7 @@ pub(crate) fn serve(
         }
         let lengths: Vec<Vec<usize>> = pending.iter().map(PendingJob::lengths_left).collect();
         let counts = batch(&lengths);
-        let texts: Vec<&[u32]> =
+        let texts: Vec<EncoderText<'_>> =
             pending.iter().zip(&counts).flat_map(|(pending, count)| pending.next(*count)).collect();
         let encoded = threads.run(|| encoder.encode(&texts));
         match encoded {
@@ -91,11 +111,11 @@ pub(crate) fn serve(
 
 impl PendingJob {
     fn lengths_left(&self) -> Vec<usize> {
-        self.job.texts.iter().skip(self.vectors.len()).map(Vec::len).collect()
+        self.job.texts.iter().skip(self.vectors.len()).map(|text| text.tokens.len()).collect()
     }
 
-    fn next(&self, count: usize) -> impl Iterator<Item = &[u32]> {
-        self.job.texts.iter().skip(self.vectors.len()).take(count).map(Vec::as_slice)
+    fn next(&self, count: usize) -> impl Iterator<Item = EncoderText<'_>> {
+        self.job.texts.iter().skip(self.vectors.len()).take(count).map(TextTokens::as_text)
     }
 
     fn is_done(&self) -> bool {

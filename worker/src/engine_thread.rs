@@ -4,13 +4,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use model_boss_engine::{Engine, EngineError, EngineInfo, Progress, TextEncoder, TextEngine, TextEngineSettings};
+use model_boss_engine::{
+    DecoderScorer, Engine, EngineError, EngineInfo, Progress, TextEncoder, TextEngine, TextEngineSettings,
+};
 use model_boss_protocol::{Category, WorkerExit};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use crate::backend::{LoadDecoder, LoadEncoder, ModelLoaders};
+use crate::backend::{LoadDecoder, LoadEncoder, LoadReranker, ModelLoaders, Reranker};
 use crate::cpu_share::StepThreads;
 use crate::encoding::{self, EncodeJob};
 use crate::failure::LoadFailure;
@@ -64,9 +66,13 @@ fn run(worker: &WorkerState, load: ModelLoaders, text: &TextLoading) -> LoadFail
             let (jobs, inbox) = mpsc::channel(INBOX);
             load_encoder(worker, load.encoder, text, jobs).map(|encoder| encoding::serve(encoder, threads, inbox))
         }
+        Category::Reranking => {
+            let (jobs, inbox) = mpsc::channel(INBOX);
+            load_reranker(worker, load.reranker, text, jobs).map(|judge| encoding::serve(judge, threads, inbox))
+        }
         category => {
             let message = format!(
-                "this worker serves models of category llm and embedding; '{}' is {category}",
+                "this worker serves models of category llm, embedding and reranking; '{}' is {category}",
                 worker.spec.model
             );
             Err(LoadFailure::message(WorkerExit::BadModel, message))
@@ -87,7 +93,45 @@ fn load_encoder(
     jobs: mpsc::Sender<EncodeJob>,
 ) -> Result<Box<dyn TextEncoder>, LoadFailure> {
     let encoder = load(&worker.spec, &mut |share| worker.progressed(share))?;
+    Ok(serve_encoder(worker, encoder, text_side(text)?, jobs))
+}
+
+/// The same for a model that judges pairs of texts. One that writes text is asked for the words yes and no.
+fn load_reranker(
+    worker: &WorkerState,
+    load: LoadReranker,
+    text: &TextLoading,
+    jobs: mpsc::Sender<EncodeJob>,
+) -> Result<Box<dyn TextEncoder>, LoadFailure> {
+    let spec = &worker.spec;
+    let judge = load(spec, &mut |share| worker.progressed(share))?;
     let text = text_side(text)?;
+    let judge: Box<dyn TextEncoder> = match judge {
+        Reranker::Encoder(encoder) => encoder,
+        Reranker::Decoder(decoder) => {
+            let word = |word: &str| {
+                let ids = 0..u32::try_from(text.vocabulary.len()).unwrap_or(u32::MAX);
+                let found = ids.into_iter().find(|id| text.vocabulary.bytes(*id) == word.as_bytes());
+                found.ok_or_else(|| {
+                    let message = format!("the vocabulary of '{}' has no token '{word}'", spec.model);
+                    LoadFailure::message(WorkerExit::BadModel, message)
+                })
+            };
+            let most = spec.context_length.and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX);
+            let scorer = DecoderScorer::new(decoder, most, [word("yes")?, word("no")?]);
+            Box::new(scorer.map_err(|error| LoadFailure::message(WorkerExit::BadModel, error.to_string()))?)
+        }
+    };
+    Ok(serve_encoder(worker, judge, text, jobs))
+}
+
+/// From now on the encoder answers.
+fn serve_encoder(
+    worker: &WorkerState,
+    encoder: Box<dyn TextEncoder>,
+    text: TextSide,
+    jobs: mpsc::Sender<EncodeJob>,
+) -> Box<dyn TextEncoder> {
     let facts = encoder.info().clone();
     let info = EngineInfo {
         context_length: facts.max_tokens,
@@ -100,7 +144,7 @@ fn load_encoder(
     };
     info!(model = %worker.spec.model, max_tokens = facts.max_tokens, width = facts.width, "ready");
     worker.serve(Serving::new(text, info, (None, encoder.places()), EngineInbox::Texts(facts, jobs)));
-    Ok(encoder)
+    encoder
 }
 
 /// The text side, once it is loaded.

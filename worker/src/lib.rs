@@ -25,6 +25,8 @@ mod text;
 mod threads;
 
 pub use args::{Convert, Index, LayerOrder, StoredType, Synth};
-pub use backend::{ChooseInstructions, LoadDecoder, LoadEncoder, ModelLoaders, WorkerBackend, WriteFile};
+pub use backend::{
+    ChooseInstructions, LoadDecoder, LoadEncoder, LoadReranker, ModelLoaders, Reranker, WorkerBackend, WriteFile,
+};
 pub use failure::LoadFailure;
 pub use process::run;

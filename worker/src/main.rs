@@ -4,19 +4,23 @@ mod files;
 
 use std::process::ExitCode;
 
-use model_boss_candle::{DecoderLoadOptions, DeviceOptions};
+use model_boss_candle::{DecoderLoadOptions, DeviceOptions, EncoderTask};
 use model_boss_engine::residency::plan::ResidencyOptions;
 use model_boss_engine::{Decoder, TextEncoder};
 use model_boss_protocol::{
-    ByteCount, DeviceId, InstructionSet, InstructionSetError, ResidencyMode, StoreKind, WorkerSpec,
+    ByteCount, Category, DeviceId, InstructionSet, InstructionSetError, ResidencyMode, StoreKind, WorkerSpec,
 };
 use model_boss_weights::store::WeightStoreChoice;
-use model_boss_worker::{LoadFailure, ModelLoaders, WorkerBackend};
+use model_boss_worker::{LoadFailure, ModelLoaders, Reranker, WorkerBackend};
 
 fn main() -> ExitCode {
     model_boss_worker::run(WorkerBackend {
         instructions: Box::new(choose_instructions),
-        load: ModelLoaders { decoder: Box::new(load), encoder: Box::new(load_encoder) },
+        load: ModelLoaders {
+            decoder: Box::new(load),
+            encoder: Box::new(load_embedder),
+            reranker: Box::new(load_reranker),
+        },
         convert: Box::new(files::convert),
         index: Box::new(files::index),
         synth: Box::new(files::synth),
@@ -28,6 +32,11 @@ fn choose_instructions(set: Option<InstructionSet>) -> Result<InstructionSet, In
 }
 
 fn load(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Decoder>, LoadFailure> {
+    model_boss_candle::load_over(&spec.source, &places(spec), &decoder_options(spec), progress)
+        .map_err(|error| LoadFailure::new(error.exit(), &error))
+}
+
+fn decoder_options(spec: &WorkerSpec) -> DecoderLoadOptions {
     let size = |count: Option<u32>| count.and_then(|count| usize::try_from(count).ok());
     let residency = ResidencyOptions {
         mode: spec.residency.mode,
@@ -40,23 +49,43 @@ fn load(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Deco
         StoreKind::Map => WeightStoreChoice::Map,
         StoreKind::Memory => WeightStoreChoice::Memory,
     };
-    let options = DecoderLoadOptions {
+    // A model that gives vectors or scores keeps nothing of a text: it has room for one of the greatest length.
+    let sequences = if spec.category == Category::Llm { spec.max_concurrent } else { 1 };
+    DecoderLoadOptions {
         context_length: spec.context_length,
-        max_concurrent: Some(spec.max_concurrent),
+        max_concurrent: Some(sequences),
         host_memory: Some(spec.host_bytes()).filter(|bytes| *bytes > ByteCount::ZERO),
         residency,
         store,
         kv_cache_type: spec.residency.kv_cache_type,
         ..DecoderLoadOptions::default()
-    };
-    model_boss_candle::load_over(&spec.source, &places(spec), &options, progress)
+    }
+}
+
+fn load_embedder(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn TextEncoder>, LoadFailure> {
+    if model_boss_candle::is_encoder(&spec.source) {
+        return load_encoder(spec, EncoderTask::Vectors, progress);
+    }
+    model_boss_candle::load_decoder_embedder(&spec.source, &places(spec), &decoder_options(spec), progress)
         .map_err(|error| LoadFailure::new(error.exit(), &error))
 }
 
-fn load_encoder(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn TextEncoder>, LoadFailure> {
+fn load_reranker(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Reranker, LoadFailure> {
+    if model_boss_candle::is_encoder(&spec.source) {
+        load_encoder(spec, EncoderTask::Labels, progress).map(Reranker::Encoder)
+    } else {
+        load(spec, progress).map(Reranker::Decoder)
+    }
+}
+
+fn load_encoder(
+    spec: &WorkerSpec,
+    task: EncoderTask,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Box<dyn TextEncoder>, LoadFailure> {
     // An encoder is small: it is on the first of its devices as a whole.
     let device = spec.places().into_iter().next().map_or_else(|| spec.device.clone(), |(device, _)| device);
-    model_boss_candle::load_encoder(&spec.source, &device, progress)
+    model_boss_candle::load_encoder(&spec.source, &device, task, progress)
         .map_err(|error| LoadFailure::new(error.exit(), &error))
 }
 

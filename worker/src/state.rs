@@ -14,7 +14,7 @@ use model_boss_protocol::{
 use tokio::sync::{SetOnce, mpsc, oneshot};
 
 use crate::defaults::RequestDefaults;
-use crate::encoding::{EncodeError, EncodeJob};
+use crate::encoding::{EncodeError, EncodeJob, TextTokens};
 use crate::forms::Forms;
 use crate::gate::ShareOrders;
 use crate::metrics::WorkerMetrics;
@@ -269,7 +269,7 @@ impl Serving {
     }
 
     /// The vectors of texts, each with its special tokens.
-    pub(crate) async fn encode(&self, texts: Vec<Vec<u32>>) -> Result<Result<Vec<Vec<f32>>, EncodeError>, ApiError> {
+    pub(crate) async fn encode(&self, texts: Vec<TextTokens>) -> Result<Result<Vec<Vec<f32>>, EncodeError>, ApiError> {
         let EngineInbox::Texts(_, jobs) = &self.inbox else { return self.encoder().map(|_| Ok(Vec::new())) };
         let (reply, answer) = oneshot::channel();
         if jobs.send(EncodeJob { texts, reply }).await.is_err() {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, text_beside_weights};
-use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES};
+use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES, config_architecture};
 use model_boss_weights::HeaderBudget;
 use model_boss_weights::gguf::HeaderFault;
 use serde::Deserialize;
@@ -22,10 +22,11 @@ pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile
     let ggufs: Vec<&ModelFile> = files.iter().filter(|file| file.is_gguf()).collect();
     match category {
         Category::Llm => {}
-        Category::Embedding if ggufs.is_empty() => return encoder_lacks(source),
-        Category::Embedding => {
-            return Some("our worker reads embedding models from safetensors, not from GGUF".to_owned());
+        Category::Embedding | Category::Reranking if ggufs.is_empty() => {
+            return encoder_lacks(source).filter(|_| !names_decoder(source));
         }
+        // A decoder's last rows are vectors, and its words are scores.
+        Category::Embedding | Category::Reranking => {}
         category => return Some(format!("our worker has no engine for {category} models")),
     }
     match ggufs.iter().find_map(|file| gguf_lacks(file.path())) {
@@ -57,14 +58,24 @@ fn gguf_lacks(path: &Path) -> Option<String> {
     unsupported.map(|kind| format!("our worker does not compute with tensors of type {kind}"))
 }
 
-fn config_lacks(source: &Path) -> Option<String> {
+/// The architecture that a model's `config.json` names.
+fn architecture_of(source: &Path) -> Option<String> {
     #[derive(Deserialize)]
     struct ArchitectureConfig {
         architectures: FirstText,
     }
     let folder = if source.is_dir() { Some(source) } else { source.parent() };
     let text = text_beside_weights(&folder?.join("config.json"), CONFIG)?;
-    let named = serde_json::from_str::<ArchitectureConfig>(&text).ok()?.architectures.0?;
+    serde_json::from_str::<ArchitectureConfig>(&text).ok()?.architectures.0
+}
+
+/// Whether that is one of decoders, or of one without its last product.
+fn names_decoder(source: &Path) -> bool {
+    architecture_of(source).is_some_and(|named| config_architecture(&named).is_some())
+}
+
+fn config_lacks(source: &Path) -> Option<String> {
+    let named = architecture_of(source)?;
     if CONFIG_ARCHITECTURES.contains(&named.as_str()) {
         return None;
     }
@@ -85,7 +96,7 @@ fn encoder_lacks(source: &Path) -> Option<String> {
         return None;
     }
     let unknown: String = model_type.escape_debug().take(MAX_NAME).collect();
-    Some(format!("our worker knows no embedding models of type '{unknown}'"))
+    Some(format!("our worker gets no vectors or scores from models of type '{unknown}'"))
 }
 
 /// The first text of a JSON list; the rest is skipped.
@@ -142,7 +153,9 @@ mod tests {
             assert!(lacks.unwrap_or_default().contains(word.unwrap_or_default()));
         }
         gguf(&path, "qwen3", TensorType::Q4_K);
-        assert!(candle_lacks(Category::Embedding, &path, &model_files(&path)).unwrap().contains("embedding"));
+        assert_eq!(candle_lacks(Category::Embedding, &path, &model_files(&path)), None);
+        gguf(&path, "bert", TensorType::Q4_K);
+        assert!(candle_lacks(Category::Embedding, &path, &model_files(&path)).unwrap().contains("'bert'"));
         std::fs::write(&path, "cut").unwrap();
         assert_eq!(candle_lacks(Category::Llm, &path, &model_files(&path)), None, "the worker says what is wrong");
     }
@@ -163,6 +176,17 @@ mod tests {
         };
         assert_eq!(encoder("bert"), None);
         assert!(encoder("nomic_bert").unwrap().contains("'nomic_bert'"));
-        assert!(candle_lacks(Category::Reranking, folder.path(), &[]).unwrap().contains("reranking"));
+        let judge = |text: &str| {
+            std::fs::write(folder.path().join("config.json"), text).unwrap();
+            candle_lacks(Category::Reranking, folder.path(), &model_files(folder.path()))
+        };
+        assert_eq!(
+            judge(r#"{"model_type":"xlm-roberta","architectures":["XLMRobertaForSequenceClassification"]}"#),
+            None
+        );
+        assert_eq!(judge(r#"{"model_type":"qwen3","architectures":["Qwen3ForCausalLM"]}"#), None);
+        assert_eq!(judge(r#"{"model_type":"qwen3","architectures":["Qwen3Model"]}"#), None);
+        assert!(judge(r#"{"model_type":"x","architectures":["Unknown"]}"#).unwrap().contains("'x'"));
+        assert!(candle_lacks(Category::Diffusion, folder.path(), &[]).unwrap().contains("diffusion"));
     }
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, open, text_beside_weights};
-use model_boss_protocol::{ByteCount, KvCacheType};
+use model_boss_protocol::{ByteCount, ENCODER_TYPES, KvCacheType};
 use model_boss_weights::gguf::{HeaderFault, Outline, OutlineError, TensorInfo, TensorType};
 use model_boss_weights::quantised::bytes_in_blocks;
 use model_boss_weights::{Dtype, HeaderBudget, outline_safetensors};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use super::files::ModelFile;
 
@@ -53,6 +53,14 @@ pub(super) struct ModelShape {
     qk_rope_head_dim: Option<u64>,
     hidden_size: u64,
     pub(super) max_position_embeddings: Option<u64>,
+    /// Whether it is an encoder, which keeps no keys and values.
+    #[serde(default, rename = "model_type", deserialize_with = "is_encoder")]
+    pub(super) encoder: bool,
+}
+
+fn is_encoder<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    let kind = Option::<String>::deserialize(deserializer)?;
+    Ok(kind.is_some_and(|kind| ENCODER_TYPES.contains(&kind.as_str())))
 }
 
 /// A configuration whose shape is in its part for text.
@@ -129,6 +137,7 @@ impl ModelShape {
         Some(Self {
             num_hidden_layers: number("block_count")?,
             num_attention_heads: number("attention.head_count")?,
+            encoder: false,
             num_key_value_heads: number("attention.head_count_kv"),
             head_dim: number("attention.key_length"),
             kv_lora_rank: number("attention.kv_lora_rank"),

@@ -81,14 +81,18 @@ const KV_BLOCK: u64 = 32;
 /// Keys and values of every sequence at its full context, in the type that the manifest chooses. Without a choice it is
 /// `own_type` for the candle decoder, and 16 bits for external engines.
 fn cache(manifest: &Manifest, shape: &ModelShape, backend: Backend, own_type: KvCacheType) -> ByteCount {
-    // An encoder keeps nothing of a text.
-    if manifest.category() == Category::Embedding && !backend.is_foreign() {
+    // A model that gives vectors or scores keeps nothing of a text. A decoder among them has room for one, an encoder
+    // for none.
+    let keeps_nothing =
+        !backend.is_foreign() && matches!(manifest.category(), Category::Embedding | Category::Reranking);
+    if keeps_nothing && shape.encoder {
         return ByteCount::ZERO;
     }
     // Few requests use a model's longest context: without a stated one the estimate assumes a usual one.
     let usual = shape.max_position_embeddings.unwrap_or(USUAL_CONTEXT).min(USUAL_CONTEXT);
     let context = manifest.context_length.unwrap_or(usual);
-    let sequences = u64::from(manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY));
+    let at_once = u64::from(manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY));
+    let sequences = if keeps_nothing { 1 } else { at_once };
     let unchosen = if backend.is_foreign() { KvCacheType::F16 } else { own_type };
     let kept = manifest.kv_cache_type.filter(|kind| !kind.is_auto()).unwrap_or(unchosen);
     // The candle decoder's keys and values grow in blocks.

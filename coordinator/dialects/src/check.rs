@@ -25,6 +25,8 @@ pub enum AnswerKind {
     Embeddings,
     /// Answers of `/v1/rerank`.
     Ranking,
+    /// Answers of `/v1/score` and `/v1/classify`.
+    Judgements,
     /// `/tokenize`.
     Tokens,
     /// `/detokenize`.
@@ -37,6 +39,7 @@ impl AnswerKind {
         match path {
             "/v1/embeddings" => Self::Embeddings,
             "/v1/rerank" => Self::Ranking,
+            "/v1/score" | "/v1/classify" => Self::Judgements,
             "/v1/completions" => Self::Completion,
             TOKENIZE => Self::Tokens,
             DETOKENIZE => Self::Text,
@@ -106,6 +109,14 @@ struct RankingAnswer {
 }
 
 #[derive(Deserialize)]
+struct JudgementsAnswer {
+    #[serde(rename = "data")]
+    _data: Vec<IgnoredAny>,
+    #[serde(rename = "usage")]
+    _usage: Option<UsageFields>,
+}
+
+#[derive(Deserialize)]
 struct TokenizedAnswer {
     #[serde(rename = "tokens")]
     _tokens: Vec<IgnoredAny>,
@@ -146,6 +157,10 @@ pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), DialectError> {
         AnswerKind::Embeddings => read::<EmbeddingsAnswer>(body)?.data.is_empty(),
         AnswerKind::Ranking => {
             read::<RankingAnswer>(body)?;
+            false
+        }
+        AnswerKind::Judgements => {
+            read::<JudgementsAnswer>(body)?;
             false
         }
         AnswerKind::Tokens => {
@@ -267,7 +282,7 @@ mod tests {
 
     #[test]
     fn answers_are_told_from_nonsense() {
-        use AnswerKind::{Chat, Completion, Embeddings, Ranking, Text, Tokens};
+        use AnswerKind::{Chat, Completion, Embeddings, Judgements, Ranking, Text, Tokens};
         for (kind, body) in [
             (Chat, r#"{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[{}]}}],"usage":null}"#),
             (
@@ -277,6 +292,7 @@ mod tests {
             (Completion, r#"{"choices":[{"text":""}]}"#),
             (Embeddings, r#"{"data":[{"embedding":"AAAA"},{"embedding":[1,2]}]}"#),
             (Ranking, r#"{"results":[]}"#),
+            (Judgements, r#"{"data":[{"score":0.5}],"usage":{"prompt_tokens":3}}"#),
             (Tokens, r#"{"tokens":[]}"#),
             (Text, r#"{"content":""}"#),
         ] {
@@ -298,6 +314,7 @@ mod tests {
             (Embeddings, r#"{"data":[]}"#),
             (Embeddings, r#"{"data":[{}]}"#),
             (Ranking, r#"{"data":[]}"#),
+            (Judgements, r#"{"results":[]}"#),
             (Tokens, r#"{"data":[]}"#),
             (Text, r#"{"content":[]}"#),
         ] {

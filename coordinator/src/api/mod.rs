@@ -39,6 +39,8 @@ fn routes(context: Arc<Context>) -> Routes {
         .post("/v1/embeddings", Inference, openai::embeddings)
         .post("/v1/rerank", Inference, openai::rerank)
         .post("/v1/reranking", Inference, openai::rerank)
+        .post("/v1/score", Inference, openai::score)
+        .post("/v1/classify", Inference, openai::classify)
         .post("/v1/messages", Inference, messages::messages)
         .post("/v1/messages/count_tokens", Inference, messages::count_tokens)
         .post("/v1/tokenize", Inference, tokens::tokenize)

@@ -23,7 +23,7 @@ mod streamed;
 mod unread;
 
 pub use convert::{Conversion, ConvertError, GgufKeysError, MatrixType, Synthetic};
-pub use encoder::load_encoder;
+pub use encoder::{EncoderTask, is_encoder, load_decoder_embedder, load_encoder};
 pub use error::{KvTypeUnavailable, LoadError, ModelError};
 pub use load::{load, load_over, load_with};
 pub use plan::options::{DecoderLoadOptions, DeviceOptions};

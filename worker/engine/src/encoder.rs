@@ -1,9 +1,59 @@
-//! The contract between the worker's shell and an encoder, which turns texts into vectors.
+//! The contract between the worker's shell and an encoder, which turns texts into vectors, or into a number for each of
+//! its labels.
 
 use crate::decoder::DecoderError;
 use crate::places::PlaceUse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// A text as an encoder reads it, or a pair of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncoderText<'a> {
+    /// The tokens, with the special ones.
+    pub tokens: &'a [u32],
+    /// The first token of the second text; the number of all tokens where there is one text.
+    pub second_from: usize,
+}
+
+impl<'a> EncoderText<'a> {
+    /// One text.
+    pub fn one(tokens: &'a [u32]) -> Self {
+        Self { tokens, second_from: tokens.len() }
+    }
+}
+
+/// How a pair of texts becomes one list of tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PairForm {
+    /// As the tokenizer joins them.
+    Joined,
+    /// As a prompt for a model that writes text.
+    Prompt(PairPrompt),
+}
+
+/// A prompt about a query and a document: this text, `query`, that text and the document, between two others. They are
+/// tokenised apart, so that a document that is too long is cut and the rest is whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairPrompt {
+    /// In front of all.
+    pub before: String,
+    /// In front of the instruction, the query and the document.
+    pub names: [String; 3],
+    /// The instruction, where a request has none.
+    pub instruction: String,
+    /// Behind all.
+    pub behind: String,
+}
+
+/// How a model's numbers for its labels become shares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LabelShares {
+    /// Each number by itself, by the logistic function.
+    #[default]
+    Apart,
+    /// All together, by softmax.
+    Together,
+}
 
 /// Facts about an encoder that requests are checked by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +64,12 @@ pub struct EncoderInfo {
     pub max_tokens: usize,
     /// Numbers of a vector.
     pub width: usize,
+    /// The names of the vector's numbers, of a model that classifies; else none.
+    pub labels: Vec<String>,
+    /// How these become shares.
+    pub shares: LabelShares,
+    /// The form of pairs.
+    pub pairs: PairForm,
     /// Bytes of weights held.
     pub weight_bytes: u64,
     /// Texts that the model's folder has to put in front of inputs, by their names (`query`, `document`).
@@ -22,7 +78,7 @@ pub struct EncoderInfo {
     pub default_prompt: Option<String>,
 }
 
-/// A model that turns texts into vectors.
+/// A model that turns texts into vectors, or into a number for each of its labels.
 pub trait TextEncoder: Send {
     /// The facts.
     fn info(&self) -> &EncoderInfo;
@@ -32,5 +88,5 @@ pub trait TextEncoder: Send {
 
     /// The vectors of some texts, computed in one pass. A text is never empty, has at most
     /// [`EncoderInfo::max_tokens`] tokens, and its vector does not depend on the others.
-    fn encode(&mut self, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>, DecoderError>;
+    fn encode(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError>;
 }

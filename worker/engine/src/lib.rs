@@ -6,6 +6,7 @@ mod activity;
 pub mod batch;
 pub mod constraint;
 mod decoder;
+mod decoder_scorer;
 mod encoder;
 mod engine;
 #[cfg(any(test, feature = "fake"))]
@@ -17,11 +18,13 @@ pub mod residency;
 pub mod sampling;
 pub mod text;
 mod text_engine;
+mod text_steps;
 pub mod tools;
 
 pub use activity::{Activity, EngineTotals, Histograms};
 pub use decoder::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits};
-pub use encoder::{EncoderInfo, TextEncoder};
+pub use decoder_scorer::DecoderScorer;
+pub use encoder::{EncoderInfo, EncoderText, LabelShares, PairForm, PairPrompt, TextEncoder};
 pub use engine::{
     ContextShift, Engine, EngineError, EngineInfo, FinishReason, Finished, Generate, Progress, Reply, SequenceEvent,
     SequenceId, SequenceTimings, TokenUsage, Work, WorkError,
@@ -29,3 +32,4 @@ pub use engine::{
 pub use kv::{BLOCK_TOKENS, CacheSalt, KvSlot, SequenceStep, Sequences};
 pub use places::{PlaceReport, PlaceUse};
 pub use text_engine::{TextEngine, TextEngineSettings};
+pub use text_steps::TextSteps;

@@ -91,11 +91,12 @@ pub(super) async fn embed(
     let serving = worker.serving()?;
     let info = serving.encoder()?;
     let texts = match draft.input {
-        DraftInput::Texts(texts) => encoded(serving, info, texts, draft.truncate).await?,
+        DraftInput::Texts(texts) => encoded(serving, info, (texts, "input"), draft.truncate).await?,
         DraftInput::Tokens(lists) => checked(info, lists, draft.truncate)?,
     };
     let tokens = texts.iter().map(Vec::len).sum();
-    let vectors = serving.encode(texts).await?.map_err(|error| step_error(&error))?;
+    let vectors =
+        serving.encode(texts.into_iter().map(Into::into).collect()).await?.map_err(|error| step_error(&error))?;
     let one = |(index, vector)| {
         let vector = shortened(vector, draft.dimensions);
         let embedding = match draft.format {
@@ -115,7 +116,7 @@ pub(super) async fn embed(
     }))
 }
 
-fn step_error(error: &EncodeError) -> ApiError {
+pub(super) fn step_error(error: &EncodeError) -> ApiError {
     match error {
         EncodeError::OutOfMemory(_) => {
             ApiError::new(ErrorCode::NoCapacity, error.to_string()).retry_after(std::time::Duration::from_secs(1))
@@ -161,15 +162,15 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<EmbeddingDraft, ErrorAnswe
 }
 
 /// The tokens of texts, with those that the model wants around each. Longer ones are cut in front of the last of these.
-async fn encoded(
+pub(super) async fn encoded(
     serving: &Serving,
     info: &EncoderInfo,
-    texts: Vec<String>,
+    (texts, field): (Vec<String>, &'static str),
     truncate: bool,
 ) -> Result<Vec<Vec<u32>>, ErrorAnswer> {
     let most = info.max_tokens;
     let encode = async |texts: Vec<String>, most: Option<usize>| {
-        let failed = |error| text_error(error, "input", info.max_tokens);
+        let failed = |error| text_error(error, field, info.max_tokens);
         let question = EncodeQuestion::new(texts, AddSpecials::Yes, most).map_err(failed)?;
         serving.text.encode(question).await.map_err(failed)
     };
@@ -179,7 +180,7 @@ async fn encoded(
         lists.iter_mut().filter(|tokens| tokens.len() > most).for_each(|tokens| cut(tokens, most, &around));
     }
     if lists.iter().any(Vec::is_empty) {
-        return Err(ApiError::invalid("input", "'input' has a text without a token").into());
+        return Err(ApiError::invalid(field, format!("'{field}' has a text without a token")).into());
     }
     Ok(lists)
 }

@@ -16,8 +16,11 @@ mod info;
 mod logprobs;
 mod message;
 mod options;
+mod pairs;
 mod plan;
+mod rerank;
 mod routes;
+mod score;
 mod server;
 mod stream;
 #[cfg(test)]

@@ -13,13 +13,17 @@ use model_boss_protocol::{ApiError, Category, ErrorCode, headers};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::error::{ErrorAnswer, LARGEST_BODY};
-use super::{chat, completions, deadline, embeddings, info, tokens};
+use super::{chat, completions, deadline, embeddings, info, rerank, score, tokens};
 use crate::state::{Access, WorkerState};
 
 /// Every route of a worker, behind its guards.
 pub(super) fn router(worker: Arc<WorkerState>) -> Router {
     let of_category = match worker.spec.category {
         Category::Embedding => Router::new().route("/v1/embeddings", post(embeddings::embed)),
+        Category::Reranking => Router::new()
+            .route("/v1/rerank", post(rerank::rank))
+            .route("/v1/score", post(score::score))
+            .route("/v1/classify", post(score::classify)),
         _ => Router::new()
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(completions::complete))

@@ -153,6 +153,9 @@ pub(crate) enum TextQuestion {
     Render { conversation: Conversation },
     /// The tokens of texts, each by itself.
     Encode { texts: Vec<String>, specials: AddSpecials, most_tokens: Option<usize> },
+    /// The tokens of pairs of texts as the model joins them, at most so many each: of longer ones the ends of texts are
+    /// left out.
+    EncodePairs { pairs: Vec<[String; 2]>, most_tokens: usize },
     /// Whether an answer can be held to a grammar. A stranger's grammar may take more than its text suggests.
     Check { grammar: Grammar },
 }
@@ -176,6 +179,8 @@ pub(super) struct RendererReply {
 pub(super) enum TextAnswer {
     /// Lists of these lengths; the tail has the tokens, four bytes each.
     Tokens { lengths: Vec<usize>, transcript: bool },
+    /// The same of pairs, with the first token of each second text.
+    Pairs { lengths: Vec<usize>, seconds: Vec<usize> },
     /// The tail is the text.
     Text,
     /// The grammar can be used.

@@ -21,7 +21,9 @@ mod threads;
 pub(crate) use host::{COMMAND as HOST_COMMAND, run as run_host};
 pub(crate) use message::{AddSpecials, TextFacts, TextSource, ToolFacts};
 pub(crate) use process::start_process;
-pub(crate) use question::{ChatQuestion, ChatTokens, EncodeQuestion, GrammarQuestion, RenderQuestion, TextFailure};
+pub(crate) use question::{
+    ChatQuestion, ChatTokens, EncodeQuestion, GrammarQuestion, PairQuestion, RenderQuestion, TextFailure,
+};
 pub(crate) use side::{TextSide, start};
 pub(crate) use text_host::StartHost;
 #[cfg(test)]

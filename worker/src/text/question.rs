@@ -49,6 +49,10 @@ pub(crate) struct RenderQuestion(pub(super) Vec<u8>);
 #[derive(Debug)]
 pub(crate) struct EncodeQuestion(pub(super) Vec<u8>);
 
+/// A question for the tokens of pairs of texts.
+#[derive(Debug)]
+pub(crate) struct PairQuestion(pub(super) Vec<u8>);
+
 /// A question whether a grammar can be used.
 #[derive(Debug)]
 pub(crate) struct GrammarQuestion(pub(super) Vec<u8>);
@@ -80,6 +84,13 @@ impl EncodeQuestion {
         most_tokens: Option<usize>,
     ) -> Result<Self, TextFailure> {
         framed(&TextQuestion::Encode { texts, specials, most_tokens }).map(Self)
+    }
+}
+
+impl PairQuestion {
+    /// Each pair by itself, cut to at most `most_tokens`.
+    pub(crate) fn new(pairs: Vec<[String; 2]>, most_tokens: usize) -> Result<Self, TextFailure> {
+        framed(&TextQuestion::EncodePairs { pairs, most_tokens }).map(Self)
     }
 }
 

@@ -97,6 +97,20 @@ pub(super) fn answer(text: &Text, question: TextQuestion) -> (TextAnswer, Vec<u8
             }
             (TextAnswer::Tokens { lengths, transcript: false }, tail)
         }
+        TextQuestion::EncodePairs { pairs, most_tokens } => {
+            let (mut lengths, mut seconds, mut tail) = (Vec::new(), Vec::new(), Vec::new());
+            for [one, other] in &pairs {
+                match text.tokenizer.encode_pair([one, other], most_tokens) {
+                    Ok((tokens, second_from)) => {
+                        lengths.push(tokens.len());
+                        seconds.push(second_from);
+                        tail.append(&mut bytes(&tokens));
+                    }
+                    Err(error) => return nothing(TextAnswer::Refused(words(&error))),
+                }
+            }
+            (TextAnswer::Pairs { lengths, seconds }, tail)
+        }
     }
 }
 

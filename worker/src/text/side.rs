@@ -15,7 +15,9 @@ use super::message::{RendererReply, TextAnswer, TextFacts, TextLoad, TextSource}
 use super::order::RendererEnd;
 use super::owner::{HostCommand, HostOwner, Renderer};
 use super::process::last_words;
-use super::question::{ChatQuestion, ChatTokens, EncodeQuestion, GrammarQuestion, RenderQuestion, TRIES, TextFailure};
+use super::question::{
+    ChatQuestion, ChatTokens, EncodeQuestion, GrammarQuestion, PairQuestion, RenderQuestion, TRIES, TextFailure,
+};
 use super::text_host::StartHost;
 use crate::failure::LoadFailure;
 
@@ -83,6 +85,13 @@ impl TextSide {
     pub(crate) async fn encode(&self, asked: EncodeQuestion) -> Result<Vec<Vec<u32>>, TextFailure> {
         let answer = self.ask(QuestionKind::Text, &asked.0).await?;
         Ok(answer.tokens()?.0)
+    }
+
+    /// The tokens of pairs of texts as the model joins them, with the first token of each second text.
+    pub(crate) async fn encode_pairs(&self, asked: PairQuestion) -> Result<Vec<(Vec<u32>, usize)>, TextFailure> {
+        let answer = self.ask(QuestionKind::Text, &asked.0).await?;
+        let TextAnswer::Pairs { lengths, seconds } = &answer.reply.answer else { return Err(garbled()) };
+        Ok(answer.lists(lengths)?.into_iter().zip(seconds.iter().copied()).collect())
     }
 
     /// Whether an answer can be held to a grammar.
@@ -178,7 +187,7 @@ impl RendererAnswer {
                 Err(TextFailure::Limit(format!("{subject} {what} on this request; shorten the request")))
             }
             TextAnswer::TooLong { tokens } => Err(TextFailure::TooLong { tokens }),
-            TextAnswer::Tokens { .. } | TextAnswer::Text | TextAnswer::Usable => Ok(self),
+            TextAnswer::Tokens { .. } | TextAnswer::Pairs { .. } | TextAnswer::Text | TextAnswer::Usable => Ok(self),
         }
     }
 
@@ -188,6 +197,11 @@ impl RendererAnswer {
 
     fn tokens(&self) -> Result<(Vec<Vec<u32>>, bool), TextFailure> {
         let TextAnswer::Tokens { lengths, transcript } = &self.reply.answer else { return Err(garbled()) };
+        Ok((self.lists(lengths)?, *transcript))
+    }
+
+    /// The tail as lists of these lengths.
+    fn lists(&self, lengths: &[usize]) -> Result<Vec<Vec<u32>>, TextFailure> {
         let mut rest = self.frame.tail();
         let mut lists = Vec::with_capacity(lengths.len());
         for length in lengths {
@@ -196,7 +210,7 @@ impl RendererAnswer {
             lists.push(list.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect());
             rest = behind;
         }
-        Ok((lists, *transcript))
+        Ok(lists)
     }
 }
 

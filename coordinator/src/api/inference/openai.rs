@@ -64,6 +64,16 @@ pub(crate) async fn rerank(call: Call) -> Result<Response, ApiError> {
     infer(call, InferenceRoute::at("/v1/rerank", Category::Reranking)).await
 }
 
+/// `POST /v1/score`.
+pub(crate) async fn score(call: Call) -> Result<Response, ApiError> {
+    infer(call, InferenceRoute::at("/v1/score", Category::Reranking)).await
+}
+
+/// `POST /v1/classify`.
+pub(crate) async fn classify(call: Call) -> Result<Response, ApiError> {
+    infer(call, InferenceRoute::at("/v1/classify", Category::Reranking)).await
+}
+
 /// The demands of a route on the model and its answer, apart from the body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InferenceRoute {

@@ -54,6 +54,10 @@ fn ranked(model: &str) -> Value {
     json!({ "model": model, "query": "?", "documents": ["a"] })
 }
 
+fn paired(model: &str) -> Value {
+    json!({ "model": model, "text_1": "?", "text_2": ["a"] })
+}
+
 fn only_load(model: &str) -> Value {
     json!({ "model": model })
 }
@@ -113,6 +117,8 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/v1/embeddings", Asks("vectors", input)),
         ("POST", "/v1/rerank", Asks("ranks", ranked)),
         ("POST", "/v1/reranking", Asks("ranks", ranked)),
+        ("POST", "/v1/score", Asks("ranks", paired)),
+        ("POST", "/v1/classify", Asks("ranks", input)),
         ("POST", "/v1/responses", Asks("guide", input)),
         ("POST", "/v1/responses/{*id}", Nothing),
         ("DELETE", "/v1/responses/{*id}", Nothing),

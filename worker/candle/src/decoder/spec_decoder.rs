@@ -160,6 +160,39 @@ impl SpecDecoder {
         x.ok_or_else(|| DecoderError::Step("the model has no layers".to_owned()))
     }
 
+    /// The rows behind the last norm in place of logits, `[rows, hidden]` in f32. Keys and values are written as by any
+    /// other step.
+    pub(crate) fn normed_rows(&mut self, batch: &[DecoderStep<'_>]) -> std::result::Result<Tensor, DecoderError> {
+        self.check(batch)?;
+        let on_cpu = self.stages.iter().all(|stage| stage.target.device.is_cpu());
+        let mut states = self.states.begin(batch)?;
+        let mut compute = || {
+            let mut x = self.run_layers(batch, &mut states, &|| false)?;
+            let mut normed = || {
+                if let Some(behind) = &self.ends.behind {
+                    x = behind.forward(&x, self.spec.hidden)?;
+                }
+                self.ends.norm.forward(&x)?.to_dtype(DType::F32)
+            };
+            let normed = normed().map_err(|error| device::failure(&error))?;
+            self.stages.iter_mut().for_each(|stage| stage.stretch.end_step());
+            Ok(normed)
+        };
+        let result = if on_cpu { rayon::scope(|_| compute()) } else { compute() };
+        match result {
+            Ok(_) => self.states.commit(states),
+            Err(_) => self.states.abandon(states),
+        }
+        self.note_room();
+        result
+    }
+
+    /// Elements of a row, and where the rows behind the last norm are.
+    pub(crate) fn rows_of(&self) -> (usize, usize, &WeightTarget) {
+        let target = &self.stages[self.stages.len() - 1].target;
+        (self.spec.hidden, self.spec.vocab, target)
+    }
+
     /// A step of one token for each sequence as it was recorded, or will be; none of another form. Sequence by
     /// sequence its logits.
     fn repeat_step(
@@ -172,7 +205,7 @@ impl SpecDecoder {
         let Some(form) = StepForm::of(batch).filter(|_| !recorded.is_off()) else {
             return Ok(None);
         };
-        let lengths = lengths(batch);
+        let lengths = form.filled(lengths(batch));
         let mut kv: StepKv<'_> = self.kv.lend(batch)?;
         let tokens: Vec<u32> = batch.iter().flat_map(|step| step.tokens).copied().collect();
         let (ends, spec, shape) = (&self.ends, &self.spec, &self.shape);
@@ -197,6 +230,7 @@ impl SpecDecoder {
         };
         let logits = recorded.step((form, moves), (&tokens, sequences), (&lengths, shape), &mut work)?;
         stage.stretch.end_step();
+        let logits = logits.narrow(0, 0, batch.len()).map_err(fail)?;
         read_rows(&logits, &vec![1; batch.len()], self.info.vocab_size).map(Some).map_err(fail)
     }
 

@@ -3,6 +3,9 @@
 //! 1810.04805), RoBERTa (arXiv 1907.11692), XLM-R (arXiv 1911.02116), DistilBERT (arXiv 1910.01108), and MPNet (arXiv
 //! 2004.09297), which adds a bias by distance.
 
+use std::collections::BTreeMap;
+
+use model_boss_engine::LabelShares;
 use serde::Deserialize;
 
 use crate::error::ModelError;
@@ -22,6 +25,29 @@ pub(crate) struct EncoderSpec {
     pub(crate) first_position: usize,
     pub(crate) activation: Activation,
     pub(crate) eps: f64,
+    /// Types of tokens.
+    pub(crate) kinds: usize,
+    /// The names of a classifier's labels, in their order.
+    pub(crate) labels: Vec<String>,
+    pub(crate) shares: LabelShares,
+}
+
+/// A classifier's parts behind the first token's vector, with the prefix of the layers or without.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct HeadNames {
+    /// A product, and the function behind it.
+    pub(crate) dense: &'static str,
+    /// Whether it has the prefix of the layers.
+    pub(crate) dense_in_layers: bool,
+    pub(crate) activation: HeadActivation,
+    /// The product that gives a number for each label.
+    pub(crate) labels: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadActivation {
+    Tanh,
+    Relu,
 }
 
 /// The names of an encoder's tensors, without the prefix of its class.
@@ -43,7 +69,18 @@ pub(crate) struct EncoderNames {
     pub(crate) norm: &'static str,
     /// A table of biases by distance, `[buckets, heads]`.
     pub(crate) distances: Option<&'static str>,
+    pub(crate) head: HeadNames,
 }
+
+const POOLER: HeadNames =
+    HeadNames { dense: "pooler.dense", dense_in_layers: true, activation: HeadActivation::Tanh, labels: "classifier" };
+
+const CLASSIFIER: HeadNames = HeadNames {
+    dense: "classifier.dense",
+    dense_in_layers: false,
+    activation: HeadActivation::Tanh,
+    labels: "classifier.out_proj",
+};
 
 const BERT: EncoderNames = EncoderNames {
     prefix: "bert.",
@@ -58,9 +95,10 @@ const BERT: EncoderNames = EncoderNames {
     down: "output.dense",
     norm: "output.LayerNorm",
     distances: None,
+    head: POOLER,
 };
 
-const ROBERTA: EncoderNames = EncoderNames { prefix: "roberta.", ..BERT };
+const ROBERTA: EncoderNames = EncoderNames { prefix: "roberta.", head: CLASSIFIER, ..BERT };
 
 const DISTILBERT: EncoderNames = EncoderNames {
     prefix: "distilbert.",
@@ -75,6 +113,12 @@ const DISTILBERT: EncoderNames = EncoderNames {
     down: "ffn.lin2",
     norm: "output_layer_norm",
     distances: None,
+    head: HeadNames {
+        dense: "pre_classifier",
+        dense_in_layers: false,
+        activation: HeadActivation::Relu,
+        labels: "classifier",
+    },
 };
 
 const MPNET: EncoderNames = EncoderNames {
@@ -86,6 +130,7 @@ const MPNET: EncoderNames = EncoderNames {
     out: "attention.attn.o",
     attention_norm: "attention.LayerNorm",
     distances: Some("encoder.relative_attention_bias.weight"),
+    head: CLASSIFIER,
     ..BERT
 };
 
@@ -106,6 +151,23 @@ struct EncoderConfig {
     layer_norm_eps: Option<f64>,
     pad_token_id: Option<usize>,
     position_embedding_type: Option<String>,
+    type_vocab_size: Option<usize>,
+    #[serde(default)]
+    id2label: BTreeMap<usize, String>,
+    num_labels: Option<usize>,
+    problem_type: Option<String>,
+}
+
+/// The most labels of a classifier.
+const MOST_LABELS: usize = 1 << 16;
+
+/// The type of model in the text of a `config.json`.
+pub(crate) fn model_type(json: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct ModelKind {
+        model_type: String,
+    }
+    serde_json::from_slice::<ModelKind>(json).ok().map(|kind| kind.model_type)
 }
 
 fn gelu() -> String {
@@ -137,8 +199,20 @@ impl EncoderSpec {
         // RoBERTa and MPNet count positions from behind that of padding.
         let counts_from_padding = names.prefix == "roberta." || names.prefix == "mpnet.";
         let first_position = if counts_from_padding { config.pad_token_id.unwrap_or(1).saturating_add(1) } else { 0 };
+        let named = config.id2label.last_key_value().map(|(last, _)| last.saturating_add(1));
+        // The library's own number where the file says nothing.
+        let count = named.or(config.num_labels).unwrap_or(2);
+        if !(1..=MOST_LABELS).contains(&count) {
+            return Err(bad(format!("{count} labels are not known; 1 to {MOST_LABELS} are")));
+        }
+        let label = |id: usize| config.id2label.get(&id).cloned().unwrap_or_else(|| format!("LABEL_{id}"));
+        let labels: Vec<String> = (0..count).map(label).collect();
+        let apart = count == 1 || config.problem_type.as_deref() == Some("multi_label_classification");
         let spec = Self {
             names,
+            kinds: if names.has_types { config.type_vocab_size.unwrap_or(2).max(1) } else { 0 },
+            labels,
+            shares: if apart { LabelShares::Apart } else { LabelShares::Together },
             hidden: config.hidden_size,
             heads: config.num_attention_heads,
             layers: config.num_hidden_layers,
@@ -185,6 +259,9 @@ mod tests {
             "max_position_embeddings":40}"#;
         let spec = of(bert).unwrap();
         assert_eq!((spec.longest(), spec.first_position, spec.activation), (40, 0, Activation::GeluErf));
+        assert_eq!((spec.labels, spec.shares), (vec!["LABEL_0".into(), "LABEL_1".into()], LabelShares::Together));
+        let one = of(&bert.replace(":40", r#":40,"id2label":{"0":"good"}"#)).unwrap();
+        assert_eq!((one.labels, one.shares), (vec!["good".to_owned()], LabelShares::Apart));
         let roberta = bert.replace("\"bert\"", "\"roberta\"");
         assert_eq!((of(&roberta).unwrap().longest(), of(&roberta).unwrap().first_position), (38, 2));
         let distil = r#"{"model_type":"distilbert","dim":12,"n_heads":3,"n_layers":2,"vocab_size":9,"activation":"relu",
@@ -196,6 +273,7 @@ mod tests {
             (bert.replace(":40", ":40,\"position_embedding_type\":\"relative_key\""), "relative_key"),
             (bert.replace(":9,", ":9,\"hidden_act\":\"snake\","), "snake"),
             (roberta.replace(":40", ":2"), "2 positions"),
+            (bert.replace(":40", ":40,\"num_labels\":0"), "0 labels"),
         ] {
             assert!(of(&wrong).unwrap_err().to_string().contains(said), "{wrong}");
         }

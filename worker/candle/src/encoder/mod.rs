@@ -1,18 +1,20 @@
-//! Encoders: models that turn a text into a vector. Texts of several requests are computed in one pass, without
-//! padding.
+//! Encoders: models that turn a text into a vector, or a pair of texts into a number for each label. Texts of several
+//! requests are computed in one pass, without padding.
 
 mod attend;
+mod decoder_rows;
 mod facts;
 mod layers;
 mod pooling;
+mod steps;
 
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Result as CandleResult, Tensor};
-use model_boss_engine::{DecoderError, EncoderInfo, PlaceUse, TextEncoder};
-use model_boss_protocol::{DeviceId, KvCacheType};
+use model_boss_engine::{DecoderError, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder};
+use model_boss_protocol::{DeviceId, ENCODER_TYPES, KvCacheType};
 use model_boss_weights::model_folder;
 
 use crate::device;
@@ -24,9 +26,12 @@ use crate::layers::norm::Norm;
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
 use crate::read::reader::WeightReader;
-use facts::EncoderSpec;
+use facts::{EncoderSpec, HeadActivation};
 use layers::{EncoderLayer, EncoderPass, biases_by_distance, norm_spec};
-use pooling::{DenseActivation, PoolStep, Pooling, SentenceFolder, normalised};
+use pooling::{DenseActivation, PoolStep, Pooling, SentenceFolder};
+use steps::{LoadedStep, loaded_steps, pooled, ranges};
+
+pub use decoder_rows::load_decoder_embedder;
 
 /// An encoder whose weights are loaded.
 struct LoadedEncoder {
@@ -35,8 +40,8 @@ struct LoadedEncoder {
     target: WeightTarget,
     words: Matrix,
     positions: Tensor,
-    /// The vector of the first type of tokens, `[1, hidden]`.
-    kind: Option<Tensor>,
+    /// The vectors of the types of tokens, `[kinds, hidden]`: of the first text, and of the second.
+    kinds: Option<Tensor>,
     norm: Norm,
     layers: Vec<EncoderLayer>,
     distances: Option<Tensor>,
@@ -44,10 +49,19 @@ struct LoadedEncoder {
     places: Arc<[PlaceUse]>,
 }
 
-enum LoadedStep {
-    Pool(Vec<Pooling>),
-    Dense(Linear, DenseActivation),
-    Normalise,
+/// The results that are asked of an encoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncoderTask {
+    /// The vector of a text.
+    Vectors,
+    /// A number for each of the labels of a classifier.
+    Labels,
+}
+
+/// Whether a model's `config.json` is that of an encoder.
+pub fn is_encoder(source: &Path) -> bool {
+    let kind = ModelFiles::plain(source).ok().and_then(|(_, config)| facts::model_type(&config));
+    kind.is_some_and(|kind| ENCODER_TYPES.contains(&kind.as_str()))
 }
 
 /// Loads an encoder and reports its progress, as a share from 0 to 1. The path is a folder with `config.json` and
@@ -55,6 +69,7 @@ enum LoadedStep {
 pub fn load_encoder(
     source: &Path,
     on: &DeviceId,
+    task: EncoderTask,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Box<dyn TextEncoder>, LoadError> {
     let device = device::open(on)?;
@@ -65,9 +80,17 @@ pub fn load_encoder(
     let read = || -> Result<LoadedEncoder, ModelError> {
         let (files, config) = ModelFiles::plain(source)?;
         let spec = EncoderSpec::from_config(&config)?;
-        let folder = SentenceFolder::read(model_folder(source))?;
+        let folder = match task {
+            EncoderTask::Vectors => SentenceFolder::read(model_folder(source), Pooling::Mean)?,
+            EncoderTask::Labels => {
+                SentenceFolder::plain(model_folder(source), vec![PoolStep::Pool(vec![Pooling::First])])?
+            }
+        };
         let prefix = prefix_of(&files, &spec);
-        let parts = parts_of(&files, &spec, &prefix);
+        let mut parts = parts_of(&files, &spec, &prefix);
+        if task == EncoderTask::Labels {
+            parts.extend(head_parts(&spec, &prefix));
+        }
         let mut expected = 0;
         let mut kinds = Vec::new();
         for (name, shape) in &parts {
@@ -84,7 +107,11 @@ pub fn load_encoder(
         let target = WeightTarget::of(device, &kinds, KvCacheType::Auto)
             .map_err(|reason| ModelError::Device(DecoderError::Step(reason.to_string())))?;
         let mut reader = WeightReader::new(&files, &target, expected, progress);
-        LoadedEncoder::read(spec, &folder, &mut reader, (&target, on), &prefix)
+        let mut encoder = LoadedEncoder::read(spec, &folder, &mut reader, (&target, on), &prefix)?;
+        if task == EncoderTask::Labels {
+            encoder.read_head(&mut reader, &prefix)?;
+        }
+        Ok(encoder)
     };
     Ok(Box::new(read().map_err(failed)?))
 }
@@ -131,6 +158,19 @@ fn parts_of(files: &ModelFiles, spec: &EncoderSpec, prefix: &str) -> Vec<(String
     parts
 }
 
+/// The tensors of a classifier's head.
+fn head_parts(spec: &EncoderSpec, prefix: &str) -> Vec<(String, Vec<usize>)> {
+    let (head, hidden, labels) = (&spec.names.head, spec.hidden, spec.labels.len());
+    let dense = if head.dense_in_layers { format!("{prefix}{}", head.dense) } else { head.dense.to_owned() };
+    [
+        (format!("{dense}.weight"), vec![hidden, hidden]),
+        (format!("{dense}.bias"), vec![hidden]),
+        (format!("{}.weight", head.labels), vec![labels, hidden]),
+        (format!("{}.bias", head.labels), vec![labels]),
+    ]
+    .into()
+}
+
 fn on_device<T>(result: CandleResult<T>) -> Result<T, ModelError> {
     result.map_err(|error| ModelError::Device(device::failure(&error)))
 }
@@ -146,10 +186,7 @@ impl LoadedEncoder {
         let named = |name: &str| format!("{prefix}{name}");
         let words = reader.matrix(&named(WORDS))?;
         let positions = reader.tensor(&named(POSITIONS))?;
-        let kind = match spec.names.has_types {
-            true => Some(on_device(reader.tensor(&named(KINDS))?.narrow(0, 0, 1))?),
-            false => None,
-        };
+        let kinds = if spec.kinds > 0 { Some(reader.tensor(&named(KINDS))?) } else { None };
         let norm = Norm::read(reader, &named(NORM), norm_spec(&spec))?;
         let layers = (0..spec.layers)
             .map(|layer| EncoderLayer::read(reader, &spec, &named(&format!("{}{layer}", spec.names.layer))))
@@ -159,30 +196,61 @@ impl LoadedEncoder {
             Some(name) => Some(on_device(biases_by_distance(&reader.tensor(&named(name))?, longest, &target.device))?),
             None => None,
         };
-        let steps = folder.steps.iter().map(|step| loaded_step(step, target)).collect::<Result<Vec<_>, _>>()?;
+        let steps = loaded_steps(folder, target)?;
         let weight_bytes = reader.bytes();
         let place = PlaceUse::new(on.clone(), 0..spec.layers, (weight_bytes, 0), (0, 0));
         let info = EncoderInfo {
             vocab_size: spec.vocabulary,
             max_tokens: longest,
             width: folder.width(spec.hidden),
+            labels: Vec::new(),
+            shares: LabelShares::default(),
+            pairs: PairForm::Joined,
             weight_bytes,
             prompts: folder.prompts.clone(),
             default_prompt: folder.default_prompt.clone(),
         };
         let target = target.clone();
-        Ok(Self { spec, info, target, words, positions, kind, norm, layers, distances, steps, places: [place].into() })
+        Ok(Self { spec, info, target, words, positions, kinds, norm, layers, distances, steps, places: [place].into() })
+    }
+
+    /// Adds the parts of a classifier behind the first token's vector.
+    fn read_head(&mut self, reader: &mut WeightReader<'_>, prefix: &str) -> Result<(), ModelError> {
+        let head = &self.spec.names.head;
+        let dense = if head.dense_in_layers { format!("{prefix}{}", head.dense) } else { head.dense.to_owned() };
+        let activation = match head.activation {
+            HeadActivation::Tanh => DenseActivation::Tanh,
+            HeadActivation::Relu => DenseActivation::Relu,
+        };
+        self.steps.push(LoadedStep::Dense(Linear::read(reader, &dense, Bias::With)?, activation));
+        let labels = Linear::read(reader, head.labels, Bias::With)?;
+        self.steps.push(LoadedStep::Dense(labels, DenseActivation::Identity));
+        self.info.width = self.spec.labels.len();
+        self.info.labels = self.spec.labels.clone();
+        self.info.shares = self.spec.shares;
+        self.info.weight_bytes = reader.bytes();
+        Ok(())
     }
 
     /// The vectors of all tokens, `[tokens, hidden]`.
-    fn tokens(&self, texts: &[&[u32]], ranges: &[Range<usize>]) -> CandleResult<Tensor> {
-        let all: Vec<u32> = texts.concat();
+    fn tokens(&self, texts: &[EncoderText<'_>], ranges: &[Range<usize>]) -> CandleResult<Tensor> {
+        let all: Vec<u32> = texts.iter().flat_map(|text| text.tokens).copied().collect();
         let first = self.spec.first_position as u32;
-        let places: Vec<u32> = texts.iter().flat_map(|text| (first..).take(text.len())).collect();
+        let places: Vec<u32> = texts.iter().flat_map(|text| (first..).take(text.tokens.len())).collect();
         let places = Tensor::from_vec(places, all.len(), &self.target.device)?;
         let mut x = (self.words.rows(&all, &self.target)? + self.positions.index_select(&places, 0)?)?;
-        if let Some(kind) = &self.kind {
-            x = x.broadcast_add(kind)?;
+        if let Some(kinds) = &self.kinds {
+            let pairs = self.spec.kinds > 1 && texts.iter().any(|text| text.second_from < text.tokens.len());
+            x = if pairs {
+                let of_text = |text: &EncoderText<'_>| {
+                    let second_from = text.second_from;
+                    (0..text.tokens.len()).map(move |at| u32::from(at >= second_from))
+                };
+                let of_tokens: Vec<u32> = texts.iter().flat_map(of_text).collect();
+                (x + kinds.index_select(&Tensor::from_vec(of_tokens, all.len(), &self.target.device)?, 0)?)?
+            } else {
+                x.broadcast_add(&kinds.narrow(0, 0, 1)?)?
+            };
         }
         let mut x = self.norm.forward(&x)?;
         let pass = EncoderPass { spec: &self.spec, texts: ranges, distances: self.distances.as_ref() };
@@ -192,55 +260,11 @@ impl LoadedEncoder {
         Ok(x)
     }
 
-    fn vectors(&self, texts: &[&[u32]]) -> CandleResult<Vec<Vec<f32>>> {
-        let mut ranges: Vec<Range<usize>> = Vec::with_capacity(texts.len());
-        for text in texts {
-            let start = ranges.last().map_or(0, |before| before.end);
-            ranges.push(start..start + text.len());
-        }
+    fn vectors(&self, texts: &[EncoderText<'_>]) -> CandleResult<Vec<Vec<f32>>> {
+        let ranges = ranges(texts);
         let tokens = self.tokens(texts, &ranges)?;
-        let mut vectors = tokens.clone();
-        for step in &self.steps {
-            vectors = match step {
-                LoadedStep::Pool(ways) => {
-                    let of_text = |range: &Range<usize>| {
-                        let rows = tokens.narrow(0, range.start, range.len())?;
-                        let parts = ways.iter().map(|way| way.of(&rows)).collect::<CandleResult<Vec<_>>>()?;
-                        Tensor::cat(&parts, 1)
-                    };
-                    Tensor::cat(&ranges.iter().map(of_text).collect::<CandleResult<Vec<_>>>()?, 0)?
-                }
-                LoadedStep::Dense(dense, activation) => {
-                    let product = dense.forward(&vectors)?;
-                    match activation {
-                        DenseActivation::Tanh => product.tanh()?,
-                        DenseActivation::Identity => product,
-                    }
-                }
-                LoadedStep::Normalise => normalised(&vectors)?,
-            };
-        }
-        vectors.to_dtype(candle_core::DType::F32)?.to_vec2()
+        pooled(&tokens, texts, &self.steps)
     }
-}
-
-/// A step with its weights.
-fn loaded_step(step: &PoolStep, target: &WeightTarget) -> Result<LoadedStep, ModelError> {
-    Ok(match step {
-        PoolStep::Pool(ways) => LoadedStep::Pool(ways.clone()),
-        PoolStep::Normalise => LoadedStep::Normalise,
-        PoolStep::Dense { folder, shape, bias, activation } => {
-            let (files, _) = ModelFiles::plain(folder)?;
-            let stored = files.get("linear.weight")?;
-            if stored.shape != *shape {
-                let what = format!("has the shape {:?} in place of {shape:?}", stored.shape);
-                return Err(ModelError::Tensor { name: "linear.weight".to_owned(), what });
-            }
-            let mut ignored = |_| {};
-            let mut reader = WeightReader::new(&files, target, stored.len(), &mut ignored);
-            LoadedStep::Dense(Linear::read(&mut reader, "linear", Bias::from(*bias))?, *activation)
-        }
-    })
 }
 
 impl TextEncoder for LoadedEncoder {
@@ -252,11 +276,12 @@ impl TextEncoder for LoadedEncoder {
         Arc::clone(&self.places)
     }
 
-    fn encode(&mut self, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>, DecoderError> {
+    fn encode(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
         if texts.is_empty() {
             return Ok(Vec::new());
         }
-        let is_wrong = |text: &&[u32]| {
+        let is_wrong = |text: &EncoderText<'_>| {
+            let text = text.tokens;
             let unknown = text.iter().any(|token| *token as usize >= self.info.vocab_size);
             text.is_empty() || text.len() > self.info.max_tokens || unknown
         };

@@ -47,6 +47,7 @@ pub(crate) enum Pooling {
 pub(crate) enum DenseActivation {
     Identity,
     Tanh,
+    Relu,
 }
 
 /// A folder of `sentence-transformers`, or another.
@@ -119,11 +120,11 @@ const WAYS: [(&str, &str, Pooling); 6] = [
 ];
 
 impl SentenceFolder {
-    /// Reads a model's folder.
-    pub(crate) fn read(folder: &Path) -> Result<Self, ModelError> {
+    /// Reads a model's folder. Without a list of modules, tokens become one vector in the way that is given.
+    pub(crate) fn read(folder: &Path, otherwise: Pooling) -> Result<Self, ModelError> {
         let mut steps = Vec::new();
         match file::<Vec<Module>>(&folder.join("modules.json"))? {
-            None => steps.extend([PoolStep::Pool(vec![Pooling::Mean]), PoolStep::Normalise]),
+            None => steps.extend([PoolStep::Pool(vec![otherwise]), PoolStep::Normalise]),
             Some(modules) => {
                 for Module { path, kind } in modules {
                     let inner = inside(folder, &path)?;
@@ -140,6 +141,11 @@ impl SentenceFolder {
                 }
             }
         }
+        Self::plain(folder, steps)
+    }
+
+    /// A folder with these steps, whatever its list of modules says.
+    pub(crate) fn plain(folder: &Path, steps: Vec<PoolStep>) -> Result<Self, ModelError> {
         let config: SentenceConfig = file(&folder.join("sentence_bert_config.json"))?.unwrap_or_default();
         let prompts: SentencePrompts = file(&folder.join("config_sentence_transformers.json"))?.unwrap_or_default();
         let texts = prompts.prompts.into_iter().filter_map(|(name, text)| Some((name, text?)));
@@ -251,7 +257,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        let plain = SentenceFolder::read(folder.path()).unwrap();
+        let plain = SentenceFolder::read(folder.path(), Pooling::Mean).unwrap();
         assert_eq!(plain.steps, [PoolStep::Pool(vec![Pooling::Mean]), PoolStep::Normalise]);
         write(
             "modules.json",
@@ -273,17 +279,17 @@ mod tests {
             "config_sentence_transformers.json",
             r#"{"prompts":{"query":"q: ","document":""},"default_prompt_name":"query"}"#,
         );
-        let read = SentenceFolder::read(folder.path()).unwrap();
+        let read = SentenceFolder::read(folder.path(), Pooling::Mean).unwrap();
         assert_eq!((read.steps.len(), read.width(4), read.max_tokens), (3, 5, Some(128)));
         assert_eq!(read.steps[0], PoolStep::Pool(vec![Pooling::First, Pooling::Mean]));
         assert_eq!((read.default_prompt.as_deref(), read.prompts["query"].as_str()), (Some("query"), "q: "));
         write("1_Pooling/config.json", r#"{"pooling_mode":"lasttoken"}"#);
-        let newer = SentenceFolder::read(folder.path()).unwrap();
+        let newer = SentenceFolder::read(folder.path(), Pooling::Mean).unwrap();
         assert_eq!(newer.steps[0], PoolStep::Pool(vec![Pooling::Last]));
         write("1_Pooling/config.json", r#"{"pooling_mode":"magic"}"#);
-        assert!(SentenceFolder::read(folder.path()).unwrap_err().to_string().contains("magic"));
+        assert!(SentenceFolder::read(folder.path(), Pooling::Mean).unwrap_err().to_string().contains("magic"));
         write("modules.json", r#"[{"path":"../up","type":"x.Pooling"}]"#);
-        assert!(SentenceFolder::read(folder.path()).unwrap_err().to_string().contains("../up"));
+        assert!(SentenceFolder::read(folder.path(), Pooling::Mean).unwrap_err().to_string().contains("../up"));
     }
 
     #[test]

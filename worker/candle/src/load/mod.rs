@@ -59,19 +59,32 @@ pub fn load_over(
     options: &DecoderLoadOptions,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Box<dyn Decoder>, LoadError> {
-    Ok(Box::new(read_over(source, places, options, progress)?))
+    Ok(Box::new(read_over(source, places, options, DecoderHead::Read, progress)?))
+}
+
+/// Whether a decoder's last product is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DecoderHead {
+    Read,
+    /// It is not used, and the file may lack it.
+    LeftOut,
 }
 
 /// The decoder of [`load_over`].
-fn read_over(
+pub(crate) fn read_over(
     source: &Path,
     places: &[DeviceOptions],
     options: &DecoderLoadOptions,
+    head: DecoderHead,
     progress: &mut dyn FnMut(f32),
 ) -> Result<SpecDecoder, LoadError> {
     let devices: Vec<_> = places.iter().map(|place| device::open(&place.device)).collect::<Result<_, _>>()?;
     let bad = |reason: ModelError| LoadError::BadModel { model: source.to_owned(), reason: Box::new(reason) };
-    let (files, spec) = ModelFiles::open(source).map_err(bad)?;
+    let (files, mut spec) = ModelFiles::open(source).map_err(bad)?;
+    if head == DecoderHead::LeftOut {
+        // The embedding is there in any case.
+        (spec.tied_head, spec.head_bias) = (true, false);
+    }
     let plan = CheckedModel::new(&spec, &files).map_err(bad)?;
     let place = |(place, device): (&DeviceOptions, _)| {
         let opened = LoadDevice::of(place, device, &plan.matrices, options.kv_cache_type);

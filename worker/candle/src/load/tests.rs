@@ -36,7 +36,7 @@ fn golden() -> Vec<PathBuf> {
 fn opened(model: &Path, kv_cache_type: KvCacheType) -> SpecDecoder {
     let options = DecoderLoadOptions { context_length: Some(128), kv_cache_type, ..DecoderLoadOptions::default() };
     let place = DeviceOptions { device: DeviceId::Cpu, share: None, limit: None };
-    read_over(model, &[place], &options, &mut |_| {}).unwrap()
+    read_over(model, &[place], &options, DecoderHead::Read, &mut |_| {}).unwrap()
 }
 
 fn blocks(numbers: &[u32]) -> Vec<BlockId> {

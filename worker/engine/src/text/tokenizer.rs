@@ -2,7 +2,11 @@
 //!
 //! Those rules are a stranger's program: what runs them bounds their time and memory. [`Vocabulary`] needs none.
 
-use tokenizers::{AddedVocabulary, DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer as Library};
+use tokenizers::utils::truncation::truncate_encodings;
+use tokenizers::{
+    AddedVocabulary, DecoderWrapper, NormalizerWrapper, PostProcessor, PreTokenizerWrapper, Tokenizer as Library,
+    TruncationParams,
+};
 
 use super::gguf::{Encoder, Special};
 use super::vocabulary::{MOST_TOKENS, SpecialTokens, Vocabulary, VocabularyFacts, VocabularyTooLarge};
@@ -89,6 +93,26 @@ impl Tokenizer {
     /// The tokens of a text that already spells its special tokens, such as a rendered chat template.
     pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         self.encode(text, false)
+    }
+
+    /// The tokens of a pair of texts, as the model joins them, and the first of the second text. Of more than `most`
+    /// tokens those at the end of the longer text are left out.
+    pub fn encode_pair(&self, [one, other]: [&str; 2], most: usize) -> Result<(Vec<u32>, usize), TokenizerError> {
+        let Encoder::Library(library) = &self.inner else {
+            return Err(TokenizerError::Encode("this tokenizer does not join pairs of texts".into()));
+        };
+        let joined = library::call(|| {
+            let (first, mut second) = (library.encode(one, false)?, library.encode(other, false)?);
+            second.set_type_ids(vec![1; second.len()]);
+            let around = library.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
+            let limit = TruncationParams { max_length: most.saturating_sub(around), ..TruncationParams::default() };
+            let (first, second) = truncate_encodings(first, Some(second), &limit)?;
+            library.post_process(first, second, true)
+        });
+        let joined = joined.map_err(TokenizerError::Encode)?;
+        let types = joined.get_type_ids();
+        let second_from = types.iter().position(|kind| *kind == 1).unwrap_or(types.len());
+        Ok((joined.get_ids().to_vec(), second_from))
     }
 
     fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model_boss_engine::{DecoderError, EncoderInfo, PlaceUse, TextEncoder};
+use model_boss_engine::{DecoderError, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder};
 use model_boss_protocol::{Category, DeviceId};
 use serde_json::{Value, json};
 
@@ -18,6 +18,9 @@ impl CountingEncoder {
             vocab_size: 300,
             max_tokens: 10,
             width: 4,
+            labels: Vec::new(),
+            shares: LabelShares::Apart,
+            pairs: PairForm::Joined,
             weight_bytes: 7,
             prompts: BTreeMap::from([("query".to_owned(), "q:".to_owned()), ("none".to_owned(), String::new())]),
             default_prompt: None,
@@ -34,11 +37,12 @@ impl TextEncoder for CountingEncoder {
         [PlaceUse::new(DeviceId::Cpu, 0..1, (7, 0), (0, 0))].into()
     }
 
-    fn encode(&mut self, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>, DecoderError> {
-        if texts.iter().any(|text| text.contains(&13)) {
+    fn encode(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
+        if texts.iter().any(|text| text.tokens.contains(&13)) {
             return Err(DecoderError::Step("thirteen".to_owned()));
         }
-        let vector = |text: &&[u32]| {
+        let vector = |text: &EncoderText<'_>| {
+            let text = text.tokens;
             let ends = [text.first(), text.last()].map(|token| token.map_or(0.0, |token| *token as f32));
             vec![text.len() as f32, ends[0], ends[1], text.iter().sum::<u32>() as f32]
         };

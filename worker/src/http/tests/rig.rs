@@ -18,7 +18,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 
 use super::embeddings::CountingEncoder;
-use crate::backend::ModelLoaders;
+use super::judges::Judge;
+use crate::backend::{ModelLoaders, Reranker};
 use crate::defaults::RequestDefaults;
 use crate::engine_thread;
 use crate::failure::LoadFailure;
@@ -52,6 +53,8 @@ pub(super) struct Setup {
     pub(super) template: Option<&'static str>,
     pub(super) thinking: Option<Thinking>,
     pub(super) category: Category,
+    /// Of a model that judges.
+    pub(super) labels: usize,
     pub(super) token: Option<SpawnToken>,
     /// Loading waits for this.
     pub(super) loading: Option<std::sync::mpsc::Receiver<()>>,
@@ -65,6 +68,7 @@ impl Default for Setup {
             params: json!({"temperature": 0}),
             template: Some(TEMPLATE),
             thinking: None,
+            labels: 1,
             category: Category::Llm,
             token: None,
             loading: None,
@@ -118,7 +122,7 @@ impl Setup {
         let mut decoder = FakeDecoder::new(self.script, self.context);
         let (control, gate) = (decoder.control(), gate(&mut decoder));
         let (loaded, ready) = oneshot::channel();
-        let loading = self.loading;
+        let (loading, labels) = (self.loading, self.labels);
         let wait = loading.is_none();
         let load = move |_: &WorkerSpec, progress: &mut dyn FnMut(f32)| {
             progress(0.5);
@@ -128,8 +132,11 @@ impl Setup {
             let _ = loaded.send(());
             Ok(Box::new(decoder) as Box<dyn Decoder>)
         };
-        let loaders =
-            ModelLoaders { decoder: Box::new(load), encoder: Box::new(|_, _| Ok(Box::new(CountingEncoder::new()))) };
+        let loaders = ModelLoaders {
+            decoder: Box::new(load),
+            encoder: Box::new(|_, _| Ok(Box::new(CountingEncoder::new()))),
+            reranker: Box::new(move |_, _| Ok(Reranker::Encoder(Box::new(Judge::new(labels))))),
+        };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ended = engine_thread::start(Arc::clone(&worker), loaders, start_threads()).unwrap();

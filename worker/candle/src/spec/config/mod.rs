@@ -1,7 +1,7 @@
 //! Reads `config.json` into a [`DecoderSpec`]: finds the family, and says in the words of the file what is wrong with
 //! it.
 
-use model_boss_protocol::CONFIG_ARCHITECTURES;
+use model_boss_protocol::{CONFIG_ARCHITECTURES, config_architecture};
 use model_boss_weights::quantised::{FormatError, QuantisedFormat};
 use serde_json::Value;
 
@@ -57,10 +57,8 @@ impl DecoderSpec {
         let model_type = fields.get("model_type").and_then(Value::as_str);
         let unknown = |name: &str| ConfigJsonError::Architecture(format!("'{}'", name.escape_debug()));
         // The coordinator uses the same list and sends no other architecture here.
-        if let Some(other) = named.filter(|name| !CONFIG_ARCHITECTURES.contains(name)) {
-            return Err(unknown(other));
-        }
-        let Some(name) = named.or(model_type) else {
+        let known = named.map(|name| config_architecture(name).ok_or_else(|| unknown(name))).transpose()?;
+        let Some(name) = known.or(model_type) else {
             return Err(ConfigJsonError::Architecture("of a config.json without 'architectures'".to_owned()));
         };
         let family = families::of_config(name).ok_or_else(|| unknown(name))?;

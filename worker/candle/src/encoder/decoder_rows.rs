@@ -1,0 +1,143 @@
+//! Models that write text as encoders: the rows behind the last norm become one vector (Qwen3-Embedding: Zhang et al.,
+//! 2025, arXiv 2506.05176; E5-Mistral: Wang et al., 2023, arXiv 2401.00368).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use model_boss_engine::{
+    Decoder, DecoderError, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder, TextSteps,
+};
+use model_boss_weights::gguf::GgufModel;
+use model_boss_weights::{gguf_file, model_folder};
+use serde::Deserialize;
+
+use super::pooling::{PoolStep, Pooling, SentenceFolder};
+use super::steps::{LoadedStep, loaded_steps, pooled};
+use crate::decoder::spec_decoder::SpecDecoder;
+use crate::device;
+use crate::error::{LoadError, ModelError};
+use crate::files::ModelFiles;
+use crate::load::{DecoderHead, read_over};
+use crate::plan::options::{DecoderLoadOptions, DeviceOptions};
+use crate::spec::ConfigJsonError;
+
+/// A decoder that gives vectors.
+struct DecoderEmbedder {
+    decoder: SpecDecoder,
+    steps: Vec<LoadedStep>,
+    info: EncoderInfo,
+}
+
+/// Loads a decoder that turns texts into vectors, as [`crate::load_over`] does one that writes. Its last product is not
+/// needed.
+pub fn load_decoder_embedder(
+    source: &Path,
+    places: &[DeviceOptions],
+    options: &DecoderLoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Box<dyn TextEncoder>, LoadError> {
+    let bad = |reason: ModelError| LoadError::BadModel { model: source.to_owned(), reason: Box::new(reason) };
+    let folder = described(source).map_err(bad)?;
+    let decoder = read_over(source, places, options, DecoderHead::LeftOut, progress)?;
+    let (hidden, vocabulary, target) = decoder.rows_of();
+    let steps = loaded_steps(&folder, target).map_err(bad)?;
+    let facts = decoder.info();
+    let info = EncoderInfo {
+        vocab_size: vocabulary,
+        max_tokens: folder.max_tokens.unwrap_or(usize::MAX).min(facts.context_length),
+        width: folder.width(hidden),
+        labels: Vec::new(),
+        shares: LabelShares::default(),
+        pairs: PairForm::Joined,
+        weight_bytes: facts.weight_bytes,
+        prompts: folder.prompts,
+        default_prompt: folder.default_prompt,
+    };
+    Ok(Box::new(DecoderEmbedder { decoder, steps, info }))
+}
+
+/// The steps that the model's files name.
+fn described(source: &Path) -> Result<SentenceFolder, ModelError> {
+    if let Some(file) = gguf_file(source)? {
+        let way = pooling_of(&GgufModel::open(&file)?)?;
+        return SentenceFolder::plain(model_folder(source), vec![PoolStep::Pool(vec![way]), PoolStep::Normalise]);
+    }
+    #[derive(Deserialize)]
+    struct AttentionFacts {
+        #[serde(default)]
+        use_bidirectional_attention: bool,
+        is_causal: Option<bool>,
+    }
+    let (_, config) = ModelFiles::plain(source)?;
+    let facts: AttentionFacts = serde_json::from_slice(&config)
+        .map_err(|error| ModelError::Config(ConfigJsonError::Malformed(error.to_string())))?;
+    if facts.use_bidirectional_attention || facts.is_causal == Some(false) {
+        let what = "its tokens see those behind them, which this worker's decoders do not".to_owned();
+        return Err(ModelError::Config(ConfigJsonError::Malformed(what)));
+    }
+    SentenceFolder::read(model_folder(source), Pooling::Last)
+}
+
+/// The pooling that a GGUF file names, by llama.cpp's numbers; that of the last token without one.
+fn pooling_of(model: &GgufModel) -> Result<Pooling, ModelError> {
+    let header = model.header()?;
+    let architecture: Option<&str> = header.find("general.architecture").ok().flatten();
+    let kind: Option<u32> = architecture.and_then(|name| header.find(&format!("{name}.pooling_type")).ok().flatten());
+    match kind {
+        None | Some(0 | 3) => Ok(Pooling::Last),
+        Some(1) => Ok(Pooling::Mean),
+        Some(2) => Ok(Pooling::First),
+        Some(other) => {
+            let what = format!("the pooling {other} makes no vector of a text");
+            Err(ModelError::Config(ConfigJsonError::Malformed(what)))
+        }
+    }
+}
+
+impl DecoderEmbedder {
+    fn vectors(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
+        let steps = TextSteps::of(texts, self.decoder.info());
+        let mut rows: Vec<Tensor> = Vec::new();
+        let mut failed = None;
+        for piece in steps.pieces(texts) {
+            match self.decoder.normed_rows(&piece) {
+                Ok(of_piece) => rows.push(of_piece),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        self.decoder.free(&steps.all_blocks());
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        // Of several pieces there is one text only.
+        let of_all = || pooled(&Tensor::cat(&rows, 0)?, texts, &self.steps);
+        of_all().map_err(|error| device::failure(&error))
+    }
+}
+
+impl TextEncoder for DecoderEmbedder {
+    fn info(&self) -> &EncoderInfo {
+        &self.info
+    }
+
+    fn places(&self) -> Arc<[PlaceUse]> {
+        self.decoder.places()
+    }
+
+    fn encode(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
+        if texts.iter().any(|text| text.tokens.is_empty() || text.tokens.len() > self.info.max_tokens) {
+            return Err(DecoderError::Step("a text is empty or too long".to_owned()));
+        }
+        let (mut left, mut vectors) = (texts, Vec::with_capacity(texts.len()));
+        while !left.is_empty() {
+            let (now, later) = left.split_at(TextSteps::fitting(left, self.decoder.info()));
+            vectors.extend(self.vectors(now)?);
+            left = later;
+        }
+        Ok(vectors)
+    }
+}

@@ -1,0 +1,80 @@
+//! The steps behind a model's layers with their weights: the rows of a text's tokens become one vector.
+
+use std::ops::Range;
+
+use candle_core::{DType, Result as CandleResult, Tensor};
+use model_boss_engine::EncoderText;
+
+use super::pooling::{DenseActivation, PoolStep, Pooling, SentenceFolder, normalised};
+use crate::error::ModelError;
+use crate::files::ModelFiles;
+use crate::layers::linear::{Bias, Linear};
+use crate::matrix::target::WeightTarget;
+use crate::read::reader::WeightReader;
+
+pub(super) enum LoadedStep {
+    Pool(Vec<Pooling>),
+    Dense(Linear, DenseActivation),
+    Normalise,
+}
+
+/// The steps that a folder names.
+pub(super) fn loaded_steps(folder: &SentenceFolder, target: &WeightTarget) -> Result<Vec<LoadedStep>, ModelError> {
+    folder.steps.iter().map(|step| loaded_step(step, target)).collect()
+}
+
+/// A step with its weights.
+fn loaded_step(step: &PoolStep, target: &WeightTarget) -> Result<LoadedStep, ModelError> {
+    Ok(match step {
+        PoolStep::Pool(ways) => LoadedStep::Pool(ways.clone()),
+        PoolStep::Normalise => LoadedStep::Normalise,
+        PoolStep::Dense { folder, shape, bias, activation } => {
+            let (files, _) = ModelFiles::plain(folder)?;
+            let stored = files.get("linear.weight")?;
+            if stored.shape != *shape {
+                let what = format!("has the shape {:?} in place of {shape:?}", stored.shape);
+                return Err(ModelError::Tensor { name: "linear.weight".to_owned(), what });
+            }
+            let mut ignored = |_| {};
+            let mut reader = WeightReader::new(&files, target, stored.len(), &mut ignored);
+            LoadedStep::Dense(Linear::read(&mut reader, "linear", Bias::from(*bias))?, *activation)
+        }
+    })
+}
+
+/// The rows of each text.
+pub(super) fn ranges(texts: &[EncoderText<'_>]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::with_capacity(texts.len());
+    for text in texts {
+        let start = ranges.last().map_or(0, |before| before.end);
+        ranges.push(start..start + text.tokens.len());
+    }
+    ranges
+}
+
+/// The vector of each text, from the rows of all tokens, one text behind the other.
+pub(super) fn pooled(tokens: &Tensor, texts: &[EncoderText<'_>], steps: &[LoadedStep]) -> CandleResult<Vec<Vec<f32>>> {
+    let mut vectors = tokens.clone();
+    for step in steps {
+        vectors = match step {
+            LoadedStep::Pool(ways) => {
+                let of_text = |range: &Range<usize>| {
+                    let rows = tokens.narrow(0, range.start, range.len())?;
+                    let parts = ways.iter().map(|way| way.of(&rows)).collect::<CandleResult<Vec<_>>>()?;
+                    Tensor::cat(&parts, 1)
+                };
+                Tensor::cat(&ranges(texts).iter().map(of_text).collect::<CandleResult<Vec<_>>>()?, 0)?
+            }
+            LoadedStep::Dense(dense, activation) => {
+                let product = dense.forward(&vectors)?;
+                match activation {
+                    DenseActivation::Tanh => product.tanh()?,
+                    DenseActivation::Relu => product.relu()?,
+                    DenseActivation::Identity => product,
+                }
+            }
+            LoadedStep::Normalise => normalised(&vectors)?,
+        };
+    }
+    vectors.to_dtype(DType::F32)?.to_vec2()
+}

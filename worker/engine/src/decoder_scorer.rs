@@ -1,0 +1,101 @@
+//! A model that writes text as one that judges: how much it would rather say yes than no behind a text. Qwen3-Reranker
+//! (Zhang et al., 2025, arXiv 2506.05176) is asked so.
+
+use std::sync::Arc;
+
+use crate::BLOCK_TOKENS;
+use crate::decoder::{Decoder, DecoderError};
+use crate::encoder::{EncoderInfo, EncoderText, LabelShares, PairForm, PairPrompt, TextEncoder};
+use crate::places::PlaceUse;
+use crate::text_steps::TextSteps;
+
+/// A decoder, and the tokens that it may answer with.
+pub struct DecoderScorer {
+    decoder: Box<dyn Decoder>,
+    info: EncoderInfo,
+    yes: usize,
+    no: usize,
+}
+
+impl PairPrompt {
+    /// The prompt that Qwen3-Reranker was trained with (its model card).
+    pub fn qwen3() -> Self {
+        Self {
+            before: "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the \
+                     Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n"
+                .to_owned(),
+            names: ["<Instruct>: ", "\n<Query>: ", "\n<Document>: "].map(str::to_owned),
+            instruction: "Given a web search query, retrieve relevant passages that answer the query".to_owned(),
+            behind: "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n".to_owned(),
+        }
+    }
+}
+
+impl DecoderScorer {
+    /// The decoder has a row of logits for each of these tokens. Texts have at most `max_tokens`.
+    ///
+    /// # Errors
+    ///
+    /// When a token is not of its vocabulary.
+    pub fn new(decoder: Box<dyn Decoder>, max_tokens: usize, [yes, no]: [u32; 2]) -> Result<Self, DecoderError> {
+        let facts = decoder.info();
+        let room = facts.kv_blocks.saturating_mul(BLOCK_TOKENS);
+        let info = EncoderInfo {
+            vocab_size: facts.vocab_size,
+            max_tokens: max_tokens.min(facts.context_length).min(room),
+            width: 1,
+            labels: vec!["yes".to_owned()],
+            shares: LabelShares::Apart,
+            pairs: PairForm::Prompt(PairPrompt::qwen3()),
+            weight_bytes: facts.weight_bytes,
+            prompts: Default::default(),
+            default_prompt: None,
+        };
+        let (yes, no) = (yes as usize, no as usize);
+        if yes.max(no) >= facts.vocab_size {
+            return Err(DecoderError::Step("the words yes and no are outside of the vocabulary".to_owned()));
+        }
+        Ok(Self { decoder, info, yes, no })
+    }
+
+    /// The logarithm of the chance of yes over that of no, behind each text.
+    fn scores(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
+        let steps = TextSteps::of(texts, self.decoder.info());
+        let mut rows = Ok(Vec::new());
+        for piece in steps.pieces(texts) {
+            rows = self.decoder.forward(&piece);
+            if rows.is_err() {
+                break;
+            }
+        }
+        self.decoder.free(&steps.all_blocks());
+        let score = |row: Vec<f32>| match (row.get(self.yes), row.get(self.no)) {
+            (Some(yes), Some(no)) => Ok(vec![yes - no]),
+            _ => Err(DecoderError::Step("the decoder gave rows of another length".to_owned())),
+        };
+        rows?.into_iter().map(score).collect()
+    }
+}
+
+impl TextEncoder for DecoderScorer {
+    fn info(&self) -> &EncoderInfo {
+        &self.info
+    }
+
+    fn places(&self) -> Arc<[PlaceUse]> {
+        self.decoder.places()
+    }
+
+    fn encode(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
+        if texts.iter().any(|text| text.tokens.is_empty() || text.tokens.len() > self.info.max_tokens) {
+            return Err(DecoderError::Step("a text is empty or too long".to_owned()));
+        }
+        let (mut left, mut scores) = (texts, Vec::with_capacity(texts.len()));
+        while !left.is_empty() {
+            let (now, later) = left.split_at(TextSteps::fitting(left, self.decoder.info()));
+            scores.extend(self.scores(now)?);
+            left = later;
+        }
+        Ok(scores)
+    }
+}
