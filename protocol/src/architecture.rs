@@ -45,7 +45,8 @@ pub const GGUF_ARCHITECTURES: &[&str] = &[
 ];
 
 /// The values of `model_type` in `config.json` of the encoders that the worker knows, in alphabetical order.
-pub const ENCODER_TYPES: &[&str] = &["bert", "camembert", "distilbert", "mpnet", "roberta", "xlm-roberta"];
+pub const ENCODER_TYPES: &[&str] =
+    &["bert", "camembert", "distilbert", "modernbert", "mpnet", "roberta", "xlm-roberta"];
 
 /// Names in `config.json`, in `architectures`.
 pub const CONFIG_ARCHITECTURES: &[&str] = &[

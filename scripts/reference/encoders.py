@@ -38,6 +38,8 @@ LENGTHS = (1, 3, 12, 37)
 SHAPE = dict(hidden_size=24, num_attention_heads=3, num_hidden_layers=2, intermediate_size=40, vocab_size=90)
 DISTIL = dict(dim=24, n_heads=3, n_layers=2, hidden_dim=40, vocab_size=90)
 DECODER = dict(hidden_size=24, num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_hidden_layers=2, intermediate_size=40, vocab_size=90)
+MODERN = dict(hidden_size=24, num_attention_heads=3, num_hidden_layers=4, intermediate_size=20, vocab_size=90, pad_token_id=0, bos_token_id=1,
+              eos_token_id=2, cls_token_id=1, sep_token_id=2)
 SPEC = dict(rules={}, zero_centred=None)
 
 
@@ -56,6 +58,11 @@ CASES = {
     "xlm-roberta": case("xlm-roberta", ["cls"], max_position_embeddings=66, pad_token_id=1, **SHAPE),
     "distilbert": case("distilbert", ["max"], dense=(9, False, "Identity"), max_position_embeddings=64, **DISTIL),
     "mpnet": case("mpnet", ["mean_sqrt_len_tokens"], max_position_embeddings=202, relative_attention_num_buckets=32, **SHAPE),
+    "modernbert": case("modernbert", ["mean"], max_position_embeddings=64, local_attention=8, **MODERN),
+    "modernbert-biases": case("modernbert", wrapped=True, max_position_embeddings=64, local_attention=6, norm_bias=True, attention_bias=True,
+                              mlp_bias=True, global_rope_theta=1000.0, local_rope_theta=50.0, **MODERN),
+    "judge-modernbert": case("modernbert", max_position_embeddings=64, local_attention=8, classifier_pooling="mean", id2label={0: "a", 1: "b"}, **MODERN),
+    "judge-modernbert-cls": case("modernbert", max_position_embeddings=64, local_attention=8, classifier_bias=True, id2label={0: "LABEL_0"}, **MODERN),
     "decoder-qwen3": case("qwen3", ["lasttoken"], max_position_embeddings=64, **DECODER),
     "decoder-llama-dense": case("llama", ["mean"], dense=(11, False, "Identity"), normalise=False, max_position_embeddings=64, **DECODER),
     "judge-bert": case("bert", max_position_embeddings=64, id2label={0: "relevant"}, **SHAPE),

@@ -10,7 +10,7 @@ use model_boss_core::LedgerState;
 use model_boss_host::probe::DeviceSample;
 use model_boss_host::terminal::{self, Code, Terminal};
 use model_boss_lease_store::EmbeddedStore;
-use model_boss_protocol::ByteCount;
+use model_boss_protocol::{ByteCount, Category};
 
 use crate::leases::StoreStatus;
 use crate::tasks::LiveTasks;
@@ -114,13 +114,22 @@ impl Startup<'_> {
                 )?;
             }
         }
-        if let Some(model) = self.catalog.models().next() {
-            let question = r#"{"messages":[{"role":"user","content":"Which port do you listen on?"}]"#;
+        // A chat says more than a vector.
+        let first = |category: Category| {
+            self.catalog.models().find(|model| model.description.category == category).map(|model| (category, model))
+        };
+        let found = [Category::Llm, Category::Embedding, Category::Reranking].into_iter().find_map(first);
+        if let Some((category, model)) = found {
+            let (path, question) = match category {
+                Category::Embedding => ("embeddings", r#""input":"a note""#),
+                Category::Reranking => ("rerank", r#""query":"which one?","documents":["a note","another"]"#),
+                _ => ("chat/completions", r#""messages":[{"role":"user","content":"Which port do you listen on?"}]"#),
+            };
             let model = &model.description.id;
             line(
                 "try",
                 &format_args!(
-                    "curl {}/v1/chat/completions -H 'content-type: application/json' -d '{question},\"model\":\"{model}\"}}'",
+                    "curl {}/v1/{path} -H 'content-type: application/json' -d '{{{question},\"model\":\"{model}\"}}'",
                     addresses.first().map_or("", String::as_str)
                 ),
             )?;

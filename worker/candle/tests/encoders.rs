@@ -42,7 +42,7 @@ impl EncoderCase {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/encoders");
         let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
-        assert!(files.len() >= 18, "cases are missing");
+        assert!(files.len() >= 22, "cases are missing");
         files.iter().map(|file| serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()).collect()
     }
 

@@ -16,6 +16,8 @@ pub(crate) struct AttendTexts<'a> {
     pub(crate) heads: usize,
     /// Biases of scores, `[heads, longest, longest]`.
     pub(crate) biases: Option<&'a Tensor>,
+    /// The farthest token that another sees, on both sides; all of the text's without.
+    pub(crate) farthest: Option<usize>,
 }
 
 impl CustomOp3 for AttendTexts<'_> {
@@ -46,7 +48,8 @@ impl CustomOp3 for AttendTexts<'_> {
             let all = text.start * width..text.end * width;
             let biases = biases.as_ref().map(|(all, longest)| (&all[head * longest * longest..], *longest));
             let rows = [query, key, value].map(|numbers| &numbers[all.clone()]);
-            arch.dispatch(AttendHead { rows, width, first: head * dim, dim, biases })
+            let farthest = self.farthest.unwrap_or(usize::MAX);
+            arch.dispatch(AttendHead { rows, width, first: head * dim, dim, biases, farthest })
         };
         let mixed: Vec<Vec<f32>> = items.par_iter().map(of_head).collect();
         let mut out = vec![0.0; query.len()];
@@ -70,6 +73,7 @@ struct AttendHead<'a> {
     dim: usize,
     /// The head's biases, and numbers from one row of them to the next.
     biases: Option<(&'a [f32], usize)>,
+    farthest: usize,
 }
 
 impl WithSimd for AttendHead<'_> {
@@ -88,17 +92,21 @@ impl WithSimd for AttendHead<'_> {
         }
         let (mut scores, mut mixed) = (vec![0.0_f32; count], vec![0.0_f32; count * dim]);
         for (token, (row, out)) in query.chunks_exact(self.width).zip(mixed.chunks_exact_mut(dim)).enumerate() {
+            let seen =
+                token.saturating_sub(self.farthest)..token.saturating_add(self.farthest).saturating_add(1).min(count);
+            let scores = &mut scores[seen.clone()];
             match self.biases {
-                Some((biases, stride)) => scores.copy_from_slice(&biases[token * stride..token * stride + count]),
+                Some((biases, stride)) => scores.copy_from_slice(&biases[token * stride..][seen.clone()]),
                 None => scores.fill(0.0),
             }
             for (number, keys) in row[self.first..self.first + dim].iter().zip(keys.chunks_exact(count)) {
+                let keys = &keys[seen.clone()];
                 scores.iter_mut().zip(keys).for_each(|(score, key)| *score = number.mul_add(*key, *score));
             }
             let largest = scores.iter().fold(f32::NEG_INFINITY, |largest, score| largest.max(*score));
             scores.iter_mut().for_each(|score| *score = exp(*score - largest));
             let sum: f32 = scores.iter().sum();
-            for (weight, row) in scores.iter().zip(value.chunks_exact(self.width)) {
+            for (weight, row) in scores.iter().zip(value.chunks_exact(self.width).skip(seen.start)) {
                 let value = &row[self.first..self.first + dim];
                 out.iter_mut().zip(value).for_each(|(out, value)| *out = weight.mul_add(*value, *out));
             }

@@ -57,7 +57,8 @@ impl EncoderLayer {
     /// `[tokens, hidden]` → `[tokens, hidden]`.
     pub(crate) fn forward(&self, x: &Tensor, pass: &EncoderPass<'_>) -> Result<Tensor> {
         let [query, key, value] = Linear::forward_all([&self.query, &self.key, &self.value], x)?;
-        let attended = self.out.forward(&attend(&query, &key, &value, pass)?)?;
+        let sight = Sight { heads: pass.spec.heads, biases: pass.distances, farthest: None };
+        let attended = self.out.forward(&attend([&query, &key, &value], pass.texts, &sight)?)?;
         let x = self.attention_norm.forward(&(x + attended)?)?;
         let inner = pass.spec.activation.forward(&self.up.forward(&x)?)?;
         self.norm.forward(&(&x + self.down.forward(&inner)?)?)
@@ -69,24 +70,42 @@ pub(crate) fn norm_spec(spec: &EncoderSpec) -> NormSpec {
     NormSpec { kind: NormKind::LayerWithBias, eps: spec.eps }
 }
 
-/// Attention of each text's tokens to all of the same text.
-fn attend(query: &Tensor, key: &Tensor, value: &Tensor, pass: &EncoderPass<'_>) -> Result<Tensor> {
-    let (heads, hidden) = (pass.spec.heads, pass.spec.hidden);
+/// The tokens of its text that a token sees.
+pub(super) struct Sight<'a> {
+    pub(super) heads: usize,
+    /// Biases of scores by distance, `[heads, longest, longest]`.
+    pub(super) biases: Option<&'a Tensor>,
+    /// The farthest token, on both sides; all of the text's without.
+    pub(super) farthest: Option<usize>,
+}
+
+/// Attention of each text's tokens to those of the same text, `[tokens, hidden]`.
+pub(super) fn attend(rows: [&Tensor; 3], texts: &[Range<usize>], sight: &Sight<'_>) -> Result<Tensor> {
+    let [query, key, value] = rows;
+    let Sight { heads, biases, farthest } = *sight;
     if query.device().is_cpu() {
-        return query.apply_op3_no_bwd(key, value, &AttendTexts { texts: pass.texts, heads, biases: pass.distances });
+        return query.apply_op3_no_bwd(key, value, &AttendTexts { texts, heads, biases, farthest });
     }
+    let hidden = query.dim(1)?;
     let dim = hidden / heads;
     let scale = 1.0 / (dim as f64).sqrt();
-    let mut all = Vec::with_capacity(pass.texts.len());
-    for text in pass.texts {
+    let mut all = Vec::with_capacity(texts.len());
+    for text in texts {
         let count = text.len();
         let of_heads =
             |x: &Tensor| x.narrow(0, text.start, count)?.reshape((count, heads, dim))?.transpose(0, 1)?.contiguous();
-        let scores = (of_heads(query)? * scale)?.matmul(&of_heads(key)?.t()?)?;
-        let scores = match pass.distances {
-            Some(biases) => (scores + biases.narrow(1, 0, count)?.narrow(2, 0, count)?)?,
-            None => scores,
-        };
+        let mut scores = (of_heads(query)? * scale)?.matmul(&of_heads(key)?.t()?)?;
+        if let Some(biases) = biases {
+            scores = (scores + biases.narrow(1, 0, count)?.narrow(2, 0, count)?)?;
+        }
+        if let Some(farthest) = farthest.filter(|farthest| *farthest < count) {
+            let hidden = |from: usize| {
+                (0..count).map(move |to| if from.abs_diff(to) > farthest { f32::NEG_INFINITY } else { 0.0 })
+            };
+            let mask: Vec<f32> = (0..count).flat_map(hidden).collect();
+            let mask = Tensor::from_vec(mask, (1, count, count), scores.device())?.to_dtype(scores.dtype())?;
+            scores = scores.broadcast_add(&mask)?;
+        }
         let mixed = candle_nn::ops::softmax_last_dim(&scores)?.matmul(&of_heads(value)?)?;
         all.push(mixed.transpose(0, 1)?.reshape((count, hidden))?);
     }

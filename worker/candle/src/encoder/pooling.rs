@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::ModelError;
-use crate::spec::ConfigJsonError;
+use crate::spec::{Activation, ConfigJsonError};
 
 /// The limit on each of the folder's files, in bytes.
 const LONGEST: u64 = 4 << 20;
@@ -43,11 +43,13 @@ pub(crate) enum Pooling {
     Weighted,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum DenseActivation {
     Identity,
     Tanh,
     Relu,
+    /// One that layers have, too.
+    Of(Activation),
 }
 
 /// A folder of `sentence-transformers`, or another.

@@ -9,12 +9,14 @@ use super::pooling::{DenseActivation, PoolStep, Pooling, SentenceFolder, normali
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::layers::linear::{Bias, Linear};
+use crate::layers::norm::Norm;
 use crate::matrix::target::WeightTarget;
 use crate::read::reader::WeightReader;
 
 pub(super) enum LoadedStep {
     Pool(Vec<Pooling>),
     Dense(Linear, DenseActivation),
+    Norm(Norm),
     Normalise,
 }
 
@@ -70,9 +72,11 @@ pub(super) fn pooled(tokens: &Tensor, texts: &[EncoderText<'_>], steps: &[Loaded
                 match activation {
                     DenseActivation::Tanh => product.tanh()?,
                     DenseActivation::Relu => product.relu()?,
+                    DenseActivation::Of(activation) => activation.forward(&product)?,
                     DenseActivation::Identity => product,
                 }
             }
+            LoadedStep::Norm(norm) => norm.forward(&vectors)?,
             LoadedStep::Normalise => normalised(&vectors)?,
         };
     }
