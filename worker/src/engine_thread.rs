@@ -143,7 +143,7 @@ fn serve_encoder(
         max_concurrent: worker.spec.max_concurrent as usize,
     };
     info!(model = %worker.spec.model, max_tokens = facts.max_tokens, width = facts.width, "ready");
-    worker.serve(Serving::new(text, info, (None, encoder.places()), EngineInbox::Texts(facts, jobs)));
+    worker.serve(Serving::new(text, info, (None, encoder.places()), EngineInbox::Texts(Box::new(facts), jobs)));
     encoder
 }
 

@@ -66,7 +66,7 @@ pub(crate) enum EngineInbox {
     /// To a decoder: sequences.
     Sequences(mpsc::Sender<Submit>),
     /// To an encoder: texts.
-    Texts(EncoderInfo, mpsc::Sender<EncodeJob>),
+    Texts(Box<EncoderInfo>, mpsc::Sender<EncodeJob>),
 }
 
 /// A sequence that is submitted to the engine's thread.
