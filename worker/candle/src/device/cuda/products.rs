@@ -48,10 +48,11 @@ pub(crate) fn products(x: &Tensor, weights: &[&Tensor], beside: &Beside<'_>) -> 
     }
     let shapes = weights.iter().map(|weight| weight.dims2().map(|(outs, depth)| (*weight, [outs, depth])));
     let matrices = shapes.collect::<Result<Vec<_>>>()?;
-    if x.dtype() == DType::BF16 && ROWS_ON_TENSOR_CORES.contains(&rows) {
-        if let Some(products) = few_rows(x, TensorType::BF16, &matrices, beside)? {
-            return Ok(Some(products));
-        }
+    if x.dtype() == DType::BF16
+        && ROWS_ON_TENSOR_CORES.contains(&rows)
+        && let Some(products) = few_rows(x, TensorType::BF16, &matrices, beside)?
+    {
+        return Ok(Some(products));
     }
     if rows > MOST_ROWS {
         return Ok(None);
