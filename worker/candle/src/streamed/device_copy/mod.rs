@@ -343,6 +343,10 @@ where
         self.copied.holds(block)
     }
 
+    fn begin(&mut self, block: LayerBlockId) -> bool {
+        self.copied.begin(block)
+    }
+
     fn place(&mut self, block: LayerBlockId, from: Loan) -> Result<StreamedBlock, StreamFault> {
         let copied = self.copied.place(block, from)?;
         let names = self.names.get(block.0).into_iter().flatten().cloned();

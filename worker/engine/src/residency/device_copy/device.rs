@@ -1,7 +1,7 @@
 //! A [`StreamDevice`] over a [`CopyDriver`]: the choice of a slot for each block, and the order of copies and
 //! computations.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub struct CopyDevice<D: CopyDriver> {
     pub(super) check: BlockCheck,
     /// By block: whether its bytes were looked at. Files do not change while they are read, so once is enough.
     checked: Vec<bool>,
+    /// Held blocks whose copies were asked for and that are not placed yet, in their order.
+    ahead: VecDeque<(LayerBlockId, BlockCopy<D>)>,
     /// The duration of the last copy.
     copied: Option<Duration>,
 }
@@ -52,20 +54,47 @@ impl<D: CopyDriver> CopyDevice<D> {
         let needs = SlotNeeds::of(blocks.iter().map(|pieces| pieces.iter().map(|piece| piece.class.clone())));
         let slots = Slots::allocate(&driver, &needs, slots)?;
         let checked = vec![false; blocks.len()];
-        Ok(Self { driver, blocks, slots, held, check, checked, copied: None })
+        Ok(Self { driver, blocks, slots, held, check, checked, ahead: VecDeque::new(), copied: None })
     }
 }
 
 impl<D: CopyDriver> CopyDevice<D> {
-    /// Asks for all copies of a block, behind what was computed with its slot.
-    fn ask(&self, block: &BlockCopy<D>, pieces: &[CopyPiece<D::Class>], bytes: &[u8]) -> Result<(), StreamFault> {
-        self.driver.wait(Queue::Copy, &block.slot().free)?;
-        self.driver.record(&block.slot().begun, Queue::Copy)?;
-        for (piece, memory) in pieces.iter().zip(block.pieces()) {
-            let short = || StreamFault::Step(format!("a block has {} bytes, fewer than its pieces", bytes.len()));
-            self.driver.copy(bytes.get(piece.at.clone()).ok_or_else(short)?, memory)?;
+    /// Looks at a block's bytes when they come for the first time.
+    fn look(&mut self, block: LayerBlockId, from: &[u8]) -> Result<(), StreamFault> {
+        let Some(checked) = self.checked.get_mut(block.0) else {
+            return Err(StreamFault::Step(format!("no block {}", block.0)));
+        };
+        if !*checked {
+            let bytes = self.held.get(&block).map_or(from, |held| held);
+            (self.check)(block, bytes).map_err(StreamFault::Step)?;
+            *checked = true;
         }
         Ok(())
+    }
+
+    /// Asks for all copies of a block, behind what was computed with its slot. `from` has to stay until they are done,
+    /// and after a fault none of them is under way.
+    fn ask(&self, block: LayerBlockId, slot: DeviceSlot<D>, from: &[u8]) -> Result<BlockCopy<D>, StreamFault> {
+        let pieces = self.blocks.get(block.0).map(Vec::as_slice).unwrap_or_default();
+        let bytes = self.held.get(&block).map_or(from, |held| held);
+        // From here on the slot is returned when this value is dropped, on every path.
+        let copied = BlockCopy::new(slot, pieces, Arc::clone(&self.slots), Arc::clone(&self.driver))?;
+        let queue = || {
+            self.driver.wait(Queue::Copy, &copied.slot().free)?;
+            self.driver.record(&copied.slot().begun, Queue::Copy)?;
+            for (piece, memory) in pieces.iter().zip(copied.pieces()) {
+                let short = || StreamFault::Step(format!("a block has {} bytes, fewer than its pieces", bytes.len()));
+                self.driver.copy(bytes.get(piece.at.clone()).ok_or_else(short)?, memory)?;
+            }
+            Ok(())
+        };
+        let queued = queue();
+        self.driver.record(&copied.slot().ready, Queue::Copy)?;
+        if let Err(fault) = queued {
+            self.driver.finish(&copied.slot().ready)?;
+            return Err(fault);
+        }
+        Ok(copied)
     }
 }
 
@@ -87,24 +116,31 @@ impl<D: CopyDriver> StreamDevice for CopyDevice<D> {
         })
     }
 
-    fn place(&mut self, block: LayerBlockId, from: Loan) -> Result<BlockCopy<D>, StreamFault> {
-        let (Some(pieces), Some(checked)) = (self.blocks.get(block.0), self.checked.get_mut(block.0)) else {
-            return Err(StreamFault::Step(format!("no block {}", block.0)));
-        };
-        let bytes: &[u8] = self.held.get(&block).map_or(&from, |held| held);
-        if !*checked {
-            (self.check)(block, bytes).map_err(StreamFault::Step)?;
-            *checked = true;
+    fn begin(&mut self, block: LayerBlockId) -> bool {
+        if self.ahead.iter().any(|(begun, _)| *begun == block) {
+            return true;
         }
-        let slot = self.slots.take()?;
-        // From here on the slot is returned when this value is dropped, on every path.
-        let copied = BlockCopy::new(slot, pieces, Arc::clone(&self.slots), Arc::clone(&self.driver))?;
-        let asked = self.ask(&copied, pieces, bytes);
-        // The buffer is reused for the next read when this returns, so no copy may read from it then. That holds for
-        // a block of which only a part was queued, too.
-        self.driver.record(&copied.slot().ready, Queue::Copy)?;
+        // A fault is reported when the block is placed.
+        if !self.held.contains_key(&block) || self.look(block, &[]).is_err() {
+            return false;
+        }
+        let asked = self.slots.take_now().and_then(|slot| self.ask(block, slot, &[]).ok());
+        let under_way = asked.is_some();
+        self.ahead.extend(asked.map(|copied| (block, copied)));
+        under_way
+    }
+
+    fn place(&mut self, block: LayerBlockId, from: Loan) -> Result<BlockCopy<D>, StreamFault> {
+        let begun = self.ahead.iter().position(|(begun, _)| *begun == block).and_then(|at| self.ahead.remove(at));
+        let copied = match begun {
+            Some((_, copied)) => copied,
+            None => {
+                self.look(block, &from)?;
+                self.ask(block, self.slots.take()?, &from)?
+            }
+        };
+        // The buffer is reused for the next read when this returns, so no copy may read from it then.
         self.driver.finish(&copied.slot().ready)?;
-        asked?;
         // By the device's clock: until the slot was free the copy waited for what computed with it.
         let seconds = self.driver.seconds(&copied.slot().begun, &copied.slot().ready)?;
         self.copied = Duration::try_from_secs_f64(seconds).ok();
@@ -113,6 +149,15 @@ impl<D: CopyDriver> StreamDevice for CopyDevice<D> {
 
     fn worked(&self) -> Option<Duration> {
         self.copied
+    }
+}
+
+impl<D: CopyDriver> Drop for CopyDevice<D> {
+    fn drop(&mut self) {
+        for (_, copied) in self.ahead.drain(..) {
+            // Copies read from memory that is freed behind this.
+            let _ = self.driver.finish(&copied.slot().ready);
+        }
     }
 }
 

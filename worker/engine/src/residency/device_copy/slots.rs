@@ -103,6 +103,12 @@ impl<D: CopyDriver> Slots<D> {
         }
     }
 
+    /// A free slot, if there is one now and no fault is to be reported.
+    pub(super) fn take_now(&self) -> Option<DeviceSlot<D>> {
+        let mut state = self.lock();
+        if state.fault.is_some() { None } else { state.free.pop_front() }
+    }
+
     pub(super) fn give_back(&self, slot: DeviceSlot<D>, fault: Option<StreamFault>) {
         let mut state = self.lock();
         state.free.push_back(slot);

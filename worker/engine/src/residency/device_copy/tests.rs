@@ -165,6 +165,33 @@ fn a_copy_takes_what_it_takes_however_long_it_waited_for_its_slot() {
 }
 
 #[test]
+fn gp_4_copies_of_held_blocks_follow_each_other_while_there_are_slots() {
+    let driver = SimulatedDriver::new(9, LeftOut::default());
+    let check: BlockCheck = Box::new(|_, _| Ok(()));
+    let held = |block: usize| {
+        let mut bytes = driver.host_buffer(2 * PIECE).unwrap();
+        fill(block, 2, &mut bytes);
+        (LayerBlockId(block), bytes)
+    };
+    let mut device =
+        CopyDevice::new(Arc::clone(&driver), blocks(&[2, 2, 2, 2]), 2, (0..3).map(held).collect(), check).unwrap();
+    let begun = [0, 1, 2, 3].map(|block| device.begin(LayerBlockId(block)));
+    assert_eq!(begun, [true, true, false, false], "the third has no slot, and the fourth is not held");
+    let first = device.place(LayerBlockId(0), Loan::none()).unwrap();
+    first.begin_use().unwrap();
+    first.pieces().enumerate().for_each(|(piece, memory)| driver.compute(memory, content(0, piece)));
+    drop(first);
+    assert!(device.begin(LayerBlockId(2)));
+    let second = device.place(LayerBlockId(1), Loan::none()).unwrap();
+    second.begin_use().unwrap();
+    second.pieces().enumerate().for_each(|(piece, memory)| driver.compute(memory, content(1, piece)));
+    drop(second);
+    // The third is under way when the device goes.
+    drop(device);
+    assert_eq!(driver.end(), (Vec::new(), 0));
+}
+
+#[test]
 fn rs_2_a_slot_has_room_for_every_class_as_often_as_a_block_has_it() {
     let needs = SlotNeeds::of([vec!["a", "b", "a"], vec!["b", "c"], vec!["b", "b"]]);
     assert_eq!(needs.bytes(|class| if *class == "c" { 100 } else { 1 }), 2 + 2 + 100);

@@ -36,6 +36,13 @@ pub trait StreamDevice: Send + 'static {
         None
     }
 
+    /// Asks for the copies of a block that the device holds itself, before it is placed, and returns whether they are
+    /// under way. So one block's copies follow those of another without a wait for this thread. Blocks are placed in
+    /// the order in which this was asked.
+    fn begin(&mut self, _block: LayerBlockId) -> bool {
+        false
+    }
+
     /// Copies or rearranges a block; returns when it can be computed with. Dropping `from` frees it for the next
     /// read; where host memory is the device's own, the block keeps it.
     fn place(&mut self, block: LayerBlockId, from: Loan) -> Result<Self::Block, StreamFault>;

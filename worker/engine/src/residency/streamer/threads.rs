@@ -89,6 +89,12 @@ impl<D: StreamDevice> SharedStream<D> {
         }
     }
 
+    /// The same without a wait: none if there is nothing to do now.
+    fn now<T>(&self, mut look: impl FnMut(&mut StreamState<D>) -> Option<T>) -> Option<T> {
+        let mut state = self.lock();
+        if state.closed { None } else { look(&mut state) }
+    }
+
     /// The loop of the reader thread. After a fault it pauses until the fault was reported.
     pub(super) fn read_blocks(&self, mut source: impl BlockSource, held: &[Option<u64>], ring: &Arc<Ring>) {
         while let Some(fetch) =
@@ -124,8 +130,17 @@ impl<D: StreamDevice> SharedStream<D> {
             let fetch = state.schedule.next_place()?;
             state.read.remove(&fetch.id).map(|(loan, _)| (fetch, loan))
         };
-        while let Some((fetch, loan)) = self.next(next) {
+        let mut following = None;
+        while let Some((fetch, loan)) = following.take().or_else(|| self.next(next)) {
             let begun = Instant::now();
+            if loan.is_empty() && device.begin(fetch.block) {
+                following = self.now(next);
+                if let Some((fetch, loan)) = &following
+                    && loan.is_empty()
+                {
+                    device.begin(fetch.block);
+                }
+            }
             let result = device.place(fetch.block, loan);
             let ended = Instant::now();
             // Waiting for a place is no part of placing: it does not show the speed of copies.
