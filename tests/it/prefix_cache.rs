@@ -60,6 +60,10 @@ async fn en_1_a_second_turn_evaluates_only_what_is_new_and_answers_the_same() {
     let several = boss.client().post(COMPLETIONS, &several).await.json();
     let texts: Vec<&Value> = several["choices"].as_array().unwrap().iter().map(|choice| &choice["text"]).collect();
     assert!(texts.len() == 3 && texts.iter().all(|text| *text == texts[0]), "{several}");
+    let (_, tokens, _) = ask(&boss, &greedy(&format!("{} now", long(3)), "them")).await;
+    assert_eq!(several["usage"]["prompt_tokens"], tokens, "{several}");
+    let (_, _, cached) = ask(&boss, &greedy(&format!("{} now", long(3)), "me")).await;
+    assert!(cached >= tokens - 1, "{cached} of {tokens}: all but the token whose logits are asked for");
     let mut streamed = greedy(&next, "me");
     streamed["stream"] = true.into();
     streamed["stream_options"] = json!({ "include_usage": true });

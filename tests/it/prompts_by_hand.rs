@@ -93,6 +93,63 @@ fn en_4_a_models_own_template_and_vocabulary_are_used_by_hand() {
     assert!(back[2]["error"].as_str().unwrap().contains("no token 99999999"), "{}", back[2]);
 }
 
+/// A tokenizer of two words that puts a token on each side of a text.
+fn two_words() -> Value {
+    let special = |id: u32, content: &str| {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+               "special": true})
+    };
+    let single = json!([
+        {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
+    ]);
+    let around = json!({
+        "[CLS]": {"id": "[CLS]", "ids": [0], "tokens": ["[CLS]"]},
+        "[SEP]": {"id": "[SEP]", "ids": [1], "tokens": ["[SEP]"]},
+    });
+    json!({
+        "version": "1.0",
+        "added_tokens": [special(0, "[CLS]"), special(1, "[SEP]")],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": around},
+        "model": {
+            "type": "WordLevel",
+            "vocab": {"[CLS]": 0, "[SEP]": 1, "hello": 2, "world": 3},
+            "unk_token": "[CLS]",
+        },
+    })
+}
+
+#[test]
+fn en_4_special_tokens_are_added_and_hidden_when_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tokenizer.json");
+    std::fs::write(&file, two_words().to_string()).unwrap();
+    let text = [json!("hello world")];
+    assert_eq!(lines(&["tokenize", "--jsonl"], &file, &text), [json!([2, 3])]);
+    assert_eq!(lines(&["tokenize", "--jsonl", "--special"], &file, &text), [json!([0, 2, 3, 1])]);
+    let ids = [json!([0, 2, 3, 1])];
+    assert_eq!(lines(&["detokenize", "--jsonl"], &file, &ids), [json!("[CLS] hello world [SEP]")]);
+    assert_eq!(lines(&["detokenize", "--jsonl", "--hide-special"], &file, &ids), text);
+}
+
+#[test]
+fn en_4_a_gguf_file_says_what_its_folder_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("guide.gguf");
+    let model = guide();
+    let (_, error) = run(&["convert", file.to_str().unwrap(), "--type", "f16"], &model, "");
+    assert!(file.is_file(), "{error}");
+    let conversation = json!({"messages": [{"role": "user", "content": "What is a lease?"}]});
+    let texts = [json!("What is a lease?"), json!("a \u{1f642} é\n\n")];
+    for (command, input) in [("render", &[conversation][..]), ("tokenize", &texts)] {
+        assert_eq!(lines(&[command, "--jsonl"], &file, input), lines(&[command, "--jsonl"], &model, input));
+    }
+    let ids = lines(&["tokenize", "--jsonl"], &file, &texts);
+    assert_eq!(lines(&["detokenize", "--jsonl"], &file, &ids), texts);
+}
+
 #[test]
 fn en_4_files_that_are_none_are_named() {
     let folder = tempfile::tempdir().unwrap();

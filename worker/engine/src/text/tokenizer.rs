@@ -319,6 +319,8 @@ fn fallback_byte(spelling: &str) -> Option<u8> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use serde_json::json;
+
     use super::*;
     use crate::text::{Specials, fixture};
 
@@ -326,6 +328,33 @@ mod tests {
     fn the_alphabet_covers_every_byte_once() {
         let bytes: BTreeSet<u8> = (0..0x200).filter_map(char::from_u32).filter_map(byte_of).collect();
         assert_eq!(bytes.len(), 256);
+    }
+
+    /// The numbers are those of the package `tokenizers` with truncation `longest_first`.
+    #[test]
+    fn em_2_pairs_are_joined_by_the_models_template_and_the_longer_text_is_cut() {
+        let sequence = |id: &str, kind: u32| json!({"Sequence": {"id": id, "type_id": kind}});
+        let around = |id: &str, kind: u32| json!({"SpecialToken": {"id": id, "type_id": kind}});
+        let token = |id: u32, name: &str| json!({"id": name, "ids": [id], "tokens": [name]});
+        let file = json!({
+            "version": "1.0",
+            "pre_tokenizer": {"type": "Whitespace"},
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [around("C", 0), sequence("A", 0), around("S", 0)],
+                "pair": [around("C", 0), sequence("A", 0), around("S", 0), sequence("B", 1), around("S", 1)],
+                "special_tokens": {"C": token(0, "C"), "S": token(1, "S")},
+            },
+            "model": {"type": "WordLevel", "vocab": {"C": 0, "S": 1, "hello": 2, "world": 3}, "unk_token": "C"},
+        });
+        let tokenizer = Tokenizer::from_json(file.to_string().as_bytes(), SpecialTokens::default()).unwrap();
+        let pair = |texts: [&str; 2], most| tokenizer.encode_pair(texts, most).unwrap();
+        assert_eq!(pair(["hello", "world"], usize::MAX), (vec![0, 2, 1, 3, 1], 3));
+        assert_eq!(pair(["hello", ""], 9), (vec![0, 2, 1, 1], 3));
+        assert_eq!(pair(["hello hello hello", "world"], 6), (vec![0, 2, 2, 1, 3, 1], 4));
+        assert_eq!(pair(["hello", "world world world"], 6), (vec![0, 2, 1, 3, 3, 1], 3));
+        assert_eq!(pair(["hello hello", "world world"], 5), (vec![0, 2, 1, 3, 1], 3));
+        assert!(Tokenizer::without_tokens().encode_pair(["", ""], 3).is_ok());
     }
 
     #[test]
