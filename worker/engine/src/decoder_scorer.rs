@@ -87,14 +87,9 @@ impl TextEncoder for DecoderScorer {
     }
 
     fn encode(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
-        if texts.iter().any(|text| text.tokens.is_empty() || text.tokens.len() > self.info.max_tokens) {
-            return Err(DecoderError::Step("a text is empty or too long".to_owned()));
-        }
-        let (mut left, mut scores) = (texts, Vec::with_capacity(texts.len()));
-        while !left.is_empty() {
-            let (now, later) = left.split_at(TextSteps::fitting(left, self.decoder.info()));
-            scores.extend(self.scores(now)?);
-            left = later;
+        let mut scores = Vec::with_capacity(texts.len());
+        for batch in TextSteps::batches(texts, self.info.max_tokens, self.decoder.info())? {
+            scores.extend(self.scores(batch)?);
         }
         Ok(scores)
     }

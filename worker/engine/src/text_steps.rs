@@ -2,7 +2,7 @@
 //! text of more tokens than a step has comes alone, and in pieces.
 
 use crate::BLOCK_TOKENS;
-use crate::decoder::{BlockId, DecoderInfo, DecoderStep, Logits};
+use crate::decoder::{BlockId, DecoderError, DecoderInfo, DecoderStep, Logits};
 use crate::encoder::EncoderText;
 
 /// The blocks of some texts, and the tokens of a step.
@@ -13,8 +13,30 @@ pub struct TextSteps {
 }
 
 impl TextSteps {
+    /// The texts in parts that come at once, in their order.
+    ///
+    /// # Errors
+    ///
+    /// When a text is empty or has more than `most_tokens`.
+    pub fn batches<'t, 'a>(
+        texts: &'t [EncoderText<'a>],
+        most_tokens: usize,
+        decoder: &DecoderInfo,
+    ) -> Result<Vec<&'t [EncoderText<'a>]>, DecoderError> {
+        if texts.iter().any(|text| text.tokens.is_empty() || text.tokens.len() > most_tokens) {
+            return Err(DecoderError::Step("a text is empty or too long".to_owned()));
+        }
+        let (mut left, mut batches) = (texts, Vec::new());
+        while !left.is_empty() {
+            let (now, later) = left.split_at(Self::fitting(left, decoder));
+            batches.push(now);
+            left = later;
+        }
+        Ok(batches)
+    }
+
     /// How many of the texts come at once, from the first on; at least one.
-    pub fn fitting(texts: &[EncoderText<'_>], decoder: &DecoderInfo) -> usize {
+    fn fitting(texts: &[EncoderText<'_>], decoder: &DecoderInfo) -> usize {
         let (mut blocks, mut rows) = (decoder.kv_blocks, most_rows(decoder));
         let fits = |text: &&EncoderText<'_>| {
             let (needed, tokens) = (text.tokens.len().div_ceil(BLOCK_TOKENS), text.tokens.len());

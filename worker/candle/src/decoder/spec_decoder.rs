@@ -163,22 +163,31 @@ impl SpecDecoder {
     /// The rows behind the last norm in place of logits, `[rows, hidden]` in f32. Keys and values are written as by any
     /// other step.
     pub(crate) fn normed_rows(&mut self, batch: &[DecoderStep<'_>]) -> std::result::Result<Tensor, DecoderError> {
+        self.step(batch, |decoder, states| {
+            let mut x = decoder.run_layers(batch, states, &|| false)?;
+            let mut normed = || {
+                if let Some(behind) = &decoder.ends.behind {
+                    x = behind.forward(&x, decoder.spec.hidden)?;
+                }
+                decoder.ends.norm.forward(&x)?.to_dtype(DType::F32)
+            };
+            let normed = normed().map_err(|error| device::failure(&error))?;
+            decoder.stages.iter_mut().for_each(|stage| stage.stretch.end_step());
+            Ok(normed)
+        })
+    }
+
+    /// Does a step's work. States of sequences are kept if it ends well.
+    fn step<R: Send>(
+        &mut self,
+        batch: &[DecoderStep<'_>],
+        work: impl FnOnce(&mut Self, &mut StepStates) -> std::result::Result<R, DecoderError> + Send,
+    ) -> std::result::Result<R, DecoderError> {
         self.check(batch)?;
         let on_cpu = self.stages.iter().all(|stage| stage.target.device.is_cpu());
         let mut states = self.states.begin(batch)?;
-        let mut compute = || {
-            let mut x = self.run_layers(batch, &mut states, &|| false)?;
-            let mut normed = || {
-                if let Some(behind) = &self.ends.behind {
-                    x = behind.forward(&x, self.spec.hidden)?;
-                }
-                self.ends.norm.forward(&x)?.to_dtype(DType::F32)
-            };
-            let normed = normed().map_err(|error| device::failure(&error))?;
-            self.stages.iter_mut().for_each(|stage| stage.stretch.end_step());
-            Ok(normed)
-        };
-        let result = if on_cpu { rayon::scope(|_| compute()) } else { compute() };
+        // As each stretch does, and with it everything around.
+        let result = if on_cpu { rayon::scope(|_| work(self, &mut states)) } else { work(self, &mut states) };
         match result {
             Ok(_) => self.states.commit(states),
             Err(_) => self.states.abandon(states),
@@ -345,26 +354,15 @@ impl Decoder for SpecDecoder {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
-        self.check(batch)?;
-        let on_cpu = self.stages.iter().all(|stage| stage.target.device.is_cpu());
-        let mut states = self.states.begin(batch)?;
-        let mut compute = || {
-            if let Some(logits) = self.repeat_step(batch, &mut states)? {
+        self.step(batch, |decoder, states| {
+            if let Some(logits) = decoder.repeat_step(batch, states)? {
                 return Ok(logits);
             }
-            let x = self.run_layers(batch, &mut states, stop)?;
-            let logits = self.logits(batch, &x).map_err(|error| device::failure(&error))?;
-            self.stages.iter_mut().for_each(|stage| stage.stretch.end_step());
+            let x = decoder.run_layers(batch, states, stop)?;
+            let logits = decoder.logits(batch, &x).map_err(|error| device::failure(&error))?;
+            decoder.stages.iter_mut().for_each(|stage| stage.stretch.end_step());
             Ok(logits)
-        };
-        // As each stretch does, and with it everything around.
-        let result = if on_cpu { rayon::scope(|_| compute()) } else { compute() };
-        match result {
-            Ok(_) => self.states.commit(states),
-            Err(_) => self.states.abandon(states),
-        }
-        self.note_room();
-        result
+        })
     }
 
     fn length_class(&self, length: usize) -> usize {

@@ -129,14 +129,9 @@ impl TextEncoder for DecoderEmbedder {
     }
 
     fn encode(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
-        if texts.iter().any(|text| text.tokens.is_empty() || text.tokens.len() > self.info.max_tokens) {
-            return Err(DecoderError::Step("a text is empty or too long".to_owned()));
-        }
-        let (mut left, mut vectors) = (texts, Vec::with_capacity(texts.len()));
-        while !left.is_empty() {
-            let (now, later) = left.split_at(TextSteps::fitting(left, self.decoder.info()));
-            vectors.extend(self.vectors(now)?);
-            left = later;
+        let mut vectors = Vec::with_capacity(texts.len());
+        for batch in TextSteps::batches(texts, self.info.max_tokens, self.decoder.info())? {
+            vectors.extend(self.vectors(batch)?);
         }
         Ok(vectors)
     }
