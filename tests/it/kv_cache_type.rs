@@ -2,7 +2,7 @@
 //! for memory and answers (EN-2).
 
 use http::StatusCode;
-use model_boss_protocol::{ByteCount, DeviceId, KvCacheType};
+use model_boss_protocol::{ByteCount, DeviceId, KvCacheType, WorkerSpec};
 use model_boss_tests::{Behaviour, FakeWorker, LoneWorker, Sandbox};
 use serde_json::{Value, json};
 
@@ -96,14 +96,20 @@ struct Served {
     answers: Vec<String>,
 }
 
+fn of_256(kind: KvCacheType) -> impl Fn(&mut WorkerSpec) {
+    move |spec| {
+        spec.context_length = Some(256);
+        spec.residency.kv_cache_type = kind;
+    }
+}
+
 /// Starts a worker with this lease. Asks it questions one by one and then together.
 async fn served(kind: KvCacheType, lease: ByteCount) -> Served {
     let mut worker = LoneWorker::spawn("model-boss-worker");
     worker.open_gate_with(&guide(), |spec| {
-        spec.context_length = Some(256);
+        of_256(kind)(spec);
         spec.max_concurrent = 64;
         spec.parts = vec![(DeviceId::Cpu, lease)];
-        spec.residency.kv_cache_type = kind;
     });
     worker.ready().await;
     let body = |question: &str| {
@@ -123,16 +129,11 @@ async fn served(kind: KvCacheType, lease: ByteCount) -> Served {
     let stats: Value = serde_json::from_slice(&worker.get("/stats").await.body).unwrap();
     assert_eq!(stats["kv_cache_type"], kind.as_str(), "{stats}");
     let bytes = stats["kv_bytes_per_token"].as_u64().unwrap();
-    let metrics = String::from_utf8(worker.get("/metrics").await.body.to_vec()).unwrap();
-    let value = |name: &str| -> f64 {
-        let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-        line.unwrap_or_else(|| panic!("{metrics}")).trim().parse().unwrap()
-    };
-    assert_eq!(value("model_boss_worker_kv_bytes_per_token"), bytes as f64);
+    assert_eq!(worker.figure("model_boss_worker_kv_bytes_per_token").await, bytes);
     let health = worker.get("/health").await.json();
     Served {
         bytes_per_token: bytes,
-        blocks: value("model_boss_worker_kv_blocks_limit") as u64,
+        blocks: worker.figure("model_boss_worker_kv_blocks_limit").await,
         may_hold: health["may_hold"][0][1].as_u64().unwrap(),
         answers: alone,
     }
@@ -140,10 +141,10 @@ async fn served(kind: KvCacheType, lease: ByteCount) -> Served {
 
 #[tokio::test]
 async fn en_2_eight_bits_hold_nearly_twice_the_tokens_in_the_same_lease_and_say_the_same() {
-    // Too small for anything but one sequence, which is let in all the same.
-    let least = served(KvCacheType::F16, ByteCount::mib(1)).await;
-    let block = 32 * least.bytes_per_token;
-    let lease = ByteCount(least.may_hold + (200 - least.blocks) * block);
+    let lease_with = async |blocks| LoneWorker::lease_with_room(&guide(), blocks, of_256(KvCacheType::F16)).await;
+    let least = served(KvCacheType::F16, lease_with(8).await).await;
+    assert_eq!(least.blocks, 8, "one sequence");
+    let lease = lease_with(200).await;
     let halves = served(KvCacheType::F16, lease).await;
     let eighths = served(KvCacheType::Q8_0, lease).await;
     assert_eq!(eighths.bytes_per_token * 32, halves.bytes_per_token * 17, "34 bytes in place of 64");
@@ -158,12 +159,12 @@ async fn en_2_eight_bits_hold_nearly_twice_the_tokens_in_the_same_lease_and_say_
 #[tokio::test]
 async fn en_2_every_type_answers_the_same_when_memory_is_short_and_clients_leave() {
     for kind in KvCacheType::ALL {
+        let lease = LoneWorker::lease_with_room(&guide(), 8, of_256(kind)).await;
         let mut worker = LoneWorker::spawn("model-boss-worker");
         worker.open_gate_with(&guide(), |spec| {
-            spec.context_length = Some(256);
+            of_256(kind)(spec);
             spec.max_concurrent = 8;
-            spec.parts = vec![(DeviceId::Cpu, ByteCount::mib(1))];
-            spec.residency.kv_cache_type = kind;
+            spec.parts = vec![(DeviceId::Cpu, lease)];
         });
         worker.ready().await;
         let words = ["lease", "slot", "queue", "port", "model", "worker", "device"];

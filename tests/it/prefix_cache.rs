@@ -2,7 +2,7 @@
 //! worker has memory for (EN-2).
 
 use http::StatusCode;
-use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_protocol::{DeviceId, WorkerSpec};
 use model_boss_tests::{Boss, LoneWorker, Sandbox};
 use serde_json::{Value, json};
 
@@ -93,16 +93,24 @@ async fn en_1_anthropics_clients_see_what_was_read_from_the_cache() {
     boss.finish().await;
 }
 
+/// A worker of eight sequences of 512 tokens, whose lease has room for the keys and values of one.
+async fn of_one_sequence() -> LoneWorker {
+    let of_512 = |spec: &mut WorkerSpec| spec.context_length = Some(512);
+    let lease = LoneWorker::lease_with_room(&guide(), 16, of_512).await;
+    let mut worker = LoneWorker::spawn("model-boss-worker");
+    worker.open_gate_with(&guide(), |spec| {
+        of_512(spec);
+        spec.max_concurrent = 8;
+        spec.parts = vec![(DeviceId::Cpu, lease)];
+    });
+    worker.ready().await;
+    worker
+}
+
 /// Eight requests at once to a worker whose lease has room for one sequence of full length.
 #[tokio::test]
 async fn en_2_more_requests_than_memory_all_end_with_their_own_tokens() {
-    let mut worker = LoneWorker::spawn("model-boss-worker");
-    worker.open_gate_with(&guide(), |spec| {
-        spec.context_length = Some(512);
-        spec.max_concurrent = 8;
-        spec.parts = vec![(DeviceId::Cpu, ByteCount::mib(1))];
-    });
-    worker.ready().await;
+    let worker = of_one_sequence().await;
     let body = |number: usize| {
         let messages = json!([{ "role": "user", "content": long(number) }]);
         json!({ "model": "guide", "messages": messages, "max_tokens": 140, "temperature": 0, "ignore_eos": true })
@@ -115,28 +123,17 @@ async fn en_2_more_requests_than_memory_all_end_with_their_own_tokens() {
     for (answer, alone) in together.into_iter().zip(alone) {
         assert_eq!(answer.await.unwrap().text(), alone);
     }
-    let metrics = String::from_utf8(worker.get("/metrics").await.body.to_vec()).unwrap();
-    let value = |name: &str| -> f64 {
-        let line =
-            metrics.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{metrics}"));
-        line[name.len()..].trim().parse().unwrap()
-    };
-    assert_eq!(value("model_boss_worker_kv_blocks_limit"), 16.0, "one sequence of 512 tokens");
-    assert!(value("model_boss_worker_preemptions_total") > 0.0, "blocks were short");
-    assert!(value("model_boss_worker_kv_blocks_used") + value("model_boss_worker_kv_blocks_cached") <= 16.0);
-    assert!(value("model_boss_worker_cached_tokens_total") > 0.0);
+    assert_eq!(worker.figure("model_boss_worker_kv_blocks_limit").await, 16, "one sequence of 512 tokens");
+    assert!(worker.figure("model_boss_worker_preemptions_total").await > 0, "blocks were short");
+    let used = worker.figure("model_boss_worker_kv_blocks_used").await;
+    assert!(used + worker.figure("model_boss_worker_kv_blocks_cached").await <= 16);
+    assert!(worker.figure("model_boss_worker_cached_tokens_total").await > 0);
 }
 
 /// Blocks that an idle worker keeps are within what its lease covers, and give way to sequences, the oldest first.
 #[tokio::test]
 async fn en_1_what_an_idle_worker_keeps_stays_within_its_lease_and_the_oldest_leaves_first() {
-    let mut worker = LoneWorker::spawn("model-boss-worker");
-    worker.open_gate_with(&guide(), |spec| {
-        spec.context_length = Some(512);
-        spec.max_concurrent = 8;
-        spec.parts = vec![(DeviceId::Cpu, ByteCount::mib(1))];
-    });
-    worker.ready().await;
+    let worker = of_one_sequence().await;
     let ask = async |number: usize| {
         let prompt = format!("{number} {}", long(number));
         let body = json!({ "model": "guide", "prompt": prompt, "max_tokens": 2, "temperature": 0, "ignore_eos": true });

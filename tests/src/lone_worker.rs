@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http::{Method, Request, header};
 use http_body_util::Full;
 use model_boss_protocol::{
-    Category, DeviceId, EngineStats, Generation, ReadyProof, Residency, SpawnToken, TextLimits, WorkerHealth,
-    WorkerSpec, headers,
+    ByteCount, Category, DeviceId, EngineStats, Generation, ReadyProof, Residency, SpawnToken, Speculation, TextLimits,
+    WorkerHealth, WorkerSpec, headers,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -85,6 +85,7 @@ impl LoneWorker {
             text: TextLimits::default(),
             cpu_features: None,
             threads: None,
+            speculation: Speculation::default(),
         };
         change(&mut spec);
         self.write(&spec.to_line().expect("a start line is JSON"));
@@ -168,6 +169,30 @@ impl LoneWorker {
         self.listens().await;
         let ready = async || self.get("/health").await.status.is_success().then_some(());
         until(PATIENCE, "the worker is ready", ready).await;
+    }
+
+    /// A worker's lease with room for so many blocks of keys and values and no more. Measured with another worker that
+    /// has more.
+    pub async fn lease_with_room(source: &Path, blocks: u64, change: impl FnOnce(&mut WorkerSpec)) -> ByteCount {
+        let mut worker = Self::spawn("model-boss-worker");
+        worker.open_gate_with(source, |spec| {
+            change(spec);
+            spec.max_concurrent = 64;
+            spec.parts = vec![(DeviceId::Cpu, ByteCount::mib(4096))];
+        });
+        worker.ready().await;
+        let health = worker.get("/health").await.json();
+        let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{health}"));
+        let block = worker.figure("model_boss_worker_kv_bytes_per_token").await * 32;
+        let room = worker.figure("model_boss_worker_kv_blocks_limit").await;
+        ByteCount(number(&health["may_hold"][0][1]) - (room - blocks) * block)
+    }
+
+    /// One of the whole numbers in `/metrics`.
+    pub async fn figure(&self, name: &str) -> u64 {
+        let metrics = String::from_utf8_lossy(&self.get("/metrics").await.body).into_owned();
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("no {name} in:\n{metrics}"))
     }
 
     /// Waits until the worker's engine's own figures satisfy `wanted`.

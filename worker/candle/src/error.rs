@@ -34,6 +34,21 @@ pub enum LoadError {
         /// Bytes that were free.
         free: ByteCount,
     },
+    /// The memory that the load was given has no room for keys and values beside the weights.
+    #[error(
+        "out of memory: {given} on {device} are too few: the weights, a step's values, and the keys and values of only \
+         {tokens} tokens take {needs}; a larger 'vram' in the manifest gives more"
+    )]
+    NoKeys {
+        /// The device whose memory is too small.
+        device: DeviceId,
+        /// Bytes of a load that could answer a short prompt.
+        needs: ByteCount,
+        /// Bytes that the load was given: of its lease, or those that are free.
+        given: ByteCount,
+        /// Tokens of that prompt and its answer.
+        tokens: usize,
+    },
     /// The device has no memory for the slots or buffers of streamed layers.
     #[error("out of memory: layers cannot be streamed to {device}: {what}")]
     NoRoom {
@@ -75,7 +90,9 @@ impl LoadError {
             Self::BadModel { reason, .. } if may_pass(reason) => WorkerExit::ReadFailed,
             // Another attempt would fail too, until the choice is changed.
             Self::BadModel { .. } | Self::KvType { .. } => WorkerExit::BadModel,
-            Self::OutOfMemory { .. } | Self::NoRoom { .. } | Self::TooLarge { .. } => WorkerExit::OutOfMemory,
+            Self::OutOfMemory { .. } | Self::NoKeys { .. } | Self::NoRoom { .. } | Self::TooLarge { .. } => {
+                WorkerExit::OutOfMemory
+            }
             Self::DeviceLost { .. } => WorkerExit::DeviceLost,
         }
     }

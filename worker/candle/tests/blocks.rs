@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use model_boss_candle::{DecoderLoadOptions, DeviceOptions, Synthetic, load, load_over, load_with};
 use model_boss_engine::residency::plan::ResidencyOptions;
 use model_boss_engine::{BLOCK_TOKENS, BlockId, Decoder, DecoderError, DecoderStep, Logits, PlaceUse};
-use model_boss_protocol::{ByteCount, DeviceId, KvCacheType, ResidencyMode};
+use model_boss_protocol::{ByteCount, DeviceId, KvCacheType, ResidencyMode, WorkerExit};
 use model_boss_weights::gguf::HeaderWriter;
 
 fn golden() -> Vec<PathBuf> {
@@ -270,25 +270,41 @@ fn en_2_eight_bits_leave_room_for_nearly_twice_the_tokens_of_sixteen() {
 }
 
 #[test]
-fn en_2_the_budget_is_what_is_left_of_the_memory_and_enough_for_one() {
+fn en_2_the_budget_is_what_is_left_of_the_memory_and_never_more() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
-    let budget = |memory: Option<u64>, max_concurrent: Option<u32>| {
+    let load = |context: u64, memory: Option<u64>, max_concurrent: Option<u32>| {
         let residency = ResidencyOptions { mode: ResidencyMode::Resident, ..ResidencyOptions::default() };
         let options = DecoderLoadOptions {
-            context_length: Some(100),
+            context_length: Some(context),
             max_concurrent,
             memory: memory.map(ByteCount),
             residency,
             ..DecoderLoadOptions::default()
         };
-        load_with(&model, &DeviceId::Cpu, &options, &mut |_| {}).unwrap().info().clone()
+        load_with(&model, &DeviceId::Cpu, &options, &mut |_| {}).map(|decoder| decoder.info().clone())
     };
+    let budget = |memory, max_concurrent| load(100, memory, max_concurrent).unwrap();
     assert_eq!(budget(None, None).kv_blocks, usize::MAX, "no limit without a number of sequences");
     let all = budget(None, Some(8));
     assert_eq!(all.kv_blocks, 8 * 4, "each of them needs whole blocks");
     let block = (BLOCK_TOKENS * all.kv_bytes_per_token) as u64;
     let besides = all.weight_bytes + all.workspace_bytes;
-    assert_eq!(budget(Some(besides + 9 * block + 1), Some(8)).kv_blocks, 9);
-    assert_eq!(budget(Some(besides), Some(8)).kv_blocks, 4, "one sequence fits all the same");
+    let nine = budget(Some(besides + 9 * block + 1), Some(8));
+    assert_eq!((nine.kv_blocks, nine.warnings), (9, vec![]));
+    assert_eq!(budget(Some(besides + 4 * block), Some(8)).kv_blocks, 4, "one sequence");
+
+    // Less than one sequence of 512 tokens: longer prompts are refused, and the operator is told.
+    let short = load(512, Some(besides + 10 * block), Some(8)).unwrap();
+    assert_eq!(short.kv_blocks, 10);
+    let [warning] = &short.warnings[..] else { panic!("{:?}", short.warnings) };
+    assert!(warning.contains("320 tokens") && warning.contains("512"), "{warning}");
+    // Less than a short prompt needs: the load fails, with what it would take.
+    for (context, least) in [(512, 8), (100, 4)] {
+        let Err(error) = load(context, Some(besides + least * block - 1), Some(8)) else { panic!("{context}") };
+        assert_eq!(error.exit(), WorkerExit::OutOfMemory);
+        let needs = ByteCount(besides + least * block).to_string();
+        assert!(error.to_string().contains(&needs) && error.to_string().contains("vram"), "{error}");
+        assert!(load(context, Some(besides + least * block), Some(8)).is_ok());
+    }
 }

@@ -82,10 +82,12 @@ impl SpecDecoder {
             weight_bytes: stages.iter().map(|stage| stage.weight_bytes).sum(),
             step_rows,
             workspace_bytes,
+            // Kernels of devices sum up in an order that depends on the number of rows.
+            same_in_any_step: stages.iter().all(|stage| stage.target.device.is_cpu()),
             warnings,
         };
         let (shape, monitor) = (StepShape::of(&spec), monitor_over(&stages));
-        let kv = store_for(&spec, &stages);
+        let kv = store_for(&spec, &stages, kv_blocks);
         let states = StateStore::new(layout, states);
         let recorded = recorder(&spec, &ends, &stages);
         Self { info, spec, shape, ends, stages, places, monitor, kv, states, recorded }
@@ -95,7 +97,7 @@ impl SpecDecoder {
     #[cfg(test)]
     pub(crate) fn in_tensors(mut self) -> Self {
         self.stages.iter_mut().for_each(|stage| stage.home = KvHome::Tensors);
-        self.kv = store_for(&self.spec, &self.stages);
+        self.kv = store_for(&self.spec, &self.stages, self.info.kv_blocks);
         self
     }
 
@@ -332,13 +334,13 @@ fn recorder(spec: &DecoderSpec, ends: &DecoderEnds, stages: &[Stage]) -> Option<
     (there && records(spec)).then(|| RecordedSteps::new(stage.target.device.clone()))
 }
 
-/// A store without blocks, for the layers of all stages.
-fn store_for(spec: &DecoderSpec, stages: &[Stage]) -> KvStore {
+/// A store without blocks, for at most so many, and for the layers of all stages.
+fn store_for(spec: &DecoderSpec, stages: &[Stage], most: usize) -> KvStore {
     let of_layers = |stage| {
         let Stage { home, target, layers, .. }: &Stage = stage;
         std::iter::repeat_n((*home, target), layers.len())
     };
-    KvStore::new(spec, stages.iter().flat_map(of_layers))
+    KvStore::new(spec, stages.iter().flat_map(of_layers), most)
 }
 
 impl Decoder for SpecDecoder {

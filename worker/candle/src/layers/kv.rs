@@ -16,6 +16,7 @@ use model_boss_weights::store::HostBuffer;
 
 use crate::device;
 use crate::device::rows::{self, StepTables, TableSequence};
+use crate::layers::kv_room::room_after;
 use crate::layers::kv_shape::{KvHome, LayerKvShape};
 use crate::matrix::kv_element::dtype_of_kv;
 use crate::matrix::target::WeightTarget;
@@ -23,12 +24,6 @@ use crate::spec::{DecoderSpec, LayerSpec};
 
 // The engine's blocks are the pages that attention on the CPU reads.
 const _: () = assert!(BLOCK_TOKENS == model_boss_kernels::PAGE);
-
-/// Blocks that a device first gets room for. The room then grows by a share, so appending costs O(1) per token on
-/// average.
-const FIRST_ROOM: usize = 8;
-/// Blocks up to which the room doubles. Beyond, it grows by a quarter: what is not used yet is missing elsewhere.
-const DOUBLED_ROOM: usize = 64;
 
 /// One layer's keys and values of one sequence.
 pub(crate) enum LayerKv<'a> {
@@ -49,6 +44,8 @@ pub(crate) struct KvStore {
     host: Vec<Option<HostBuffer>>,
     /// Blocks that hold something.
     held: BTreeSet<BlockId>,
+    /// The most blocks there will ever be.
+    most: usize,
     /// How often tensors of a device were made or dropped: so long their memory stays where it is.
     moves: u64,
 }
@@ -108,8 +105,12 @@ struct SequenceKv {
 }
 
 impl KvStore {
-    /// No blocks yet; each layer's will be where `targets` say, one for each.
-    pub(crate) fn new<'t>(spec: &DecoderSpec, targets: impl Iterator<Item = (KvHome, &'t WeightTarget)>) -> Self {
+    /// No blocks yet, and never more than `most`; each layer's will be where `targets` say, one for each.
+    pub(crate) fn new<'t>(
+        spec: &DecoderSpec,
+        targets: impl Iterator<Item = (KvHome, &'t WeightTarget)>,
+        most: usize,
+    ) -> Self {
         let mut host_bytes = 0;
         let store = |(layer, (home, target)): (&LayerSpec, (KvHome, &WeightTarget))| {
             let Some(shape) = LayerKvShape::of(&layer.mixer) else { return LayerStore::None };
@@ -130,7 +131,7 @@ impl KvStore {
         };
         let layers = spec.layers.iter().zip(targets).map(store).collect();
         let lenders = (0..spec.layers.len()).map(|layer| spec.lender(layer).unwrap_or(layer)).collect();
-        Self { layers, lenders, host_bytes, host: Vec::new(), held: BTreeSet::new(), moves: 0 }
+        Self { layers, lenders, host_bytes, host: Vec::new(), held: BTreeSet::new(), most, moves: 0 }
     }
 
     /// Takes the blocks of a step's sequences out, with memory for all that they write.
@@ -245,7 +246,7 @@ impl KvStore {
                 && store.room() <= last
             {
                 self.moves += 1;
-                store.reserve(last + 1)?;
+                store.reserve(room_after(store.room(), last + 1, self.most))?;
                 if !moved.iter().any(|device| device.same_device(&store.device)) {
                     moved.push(store.device.clone());
                 }
@@ -274,11 +275,9 @@ impl DeviceStore {
         tokens / BLOCK_TOKENS
     }
 
-    /// Makes more room.
+    /// Makes room for so many blocks.
     fn reserve(&mut self, blocks: usize) -> Result<()> {
-        let before = self.room();
-        let grown = before + if before < DOUBLED_ROOM { before } else { before / 4 };
-        let room = blocks.max(grown).max(FIRST_ROOM) * BLOCK_TOKENS;
+        let room = blocks * BLOCK_TOKENS;
         let LayerKvShape { kv_heads, head_dim, values } = self.shape;
         let grown = |old: Option<&Tensor>, width: usize| -> Result<Tensor> {
             let new = Tensor::zeros((kv_heads, room, width), self.dtype, &self.device)?;

@@ -132,6 +132,9 @@ pub(crate) fn read_over(
             stages::StageFailure::TooSmall { needs, free } => {
                 LoadError::OutOfMemory { device, needs: ByteCount(needs), free: ByteCount(free) }
             }
+            stages::StageFailure::NoKeys { needs, given, tokens } => {
+                LoadError::NoKeys { device, needs: ByteCount(needs), given: ByteCount(given), tokens }
+            }
             stages::StageFailure::NoRoom(what) => LoadError::NoRoom { device, what },
             stages::StageFailure::Model(ModelError::Refused(refusal)) => {
                 LoadError::TooLarge { model: source.to_owned(), refusal }

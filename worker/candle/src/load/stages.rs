@@ -28,6 +28,8 @@ use crate::streamed::request::StreamRequest;
 pub(crate) enum StageFailure {
     /// The weights are larger than the free memory.
     TooSmall { needs: u64, free: u64 },
+    /// No room is left for the keys and values of these few tokens beside the weights.
+    NoKeys { needs: u64, given: u64, tokens: usize },
     /// Slots or buffers of streamed layers found no memory, on the device or on the host. The text is the reason.
     NoRoom(String),
     /// Another error.
@@ -92,14 +94,14 @@ pub(crate) fn read<'a>(
         let nowhere = ModelError::Device(DecoderError::Step("no device was named".to_owned()));
         return Err((0, StageFailure::Model(nowhere)));
     };
-    let (kv_blocks, states) = kept(&spec, parts, &stages, options);
+    let Kept { blocks: kv_blocks, states, warning } = kept(&spec, parts, &stages, options)?;
     let limits = DecoderLimits {
         context_length: context(&spec, options.context_length),
         kv_blocks,
         states,
         workspace_bytes: workspace(&spec),
         step_rows: parts.iter().map(|part| step_rows(part.place.target.dtype)).min().unwrap_or(0),
-        warnings: reader.files().unread().into_iter().collect(),
+        warnings: reader.files().unread().into_iter().chain(warning).collect(),
     };
     Ok(SpecDecoder::new(
         spec,
@@ -109,31 +111,76 @@ pub(crate) fn read<'a>(
     ))
 }
 
+/// Blocks without which a model would hardly answer anything. A load with memory for fewer fails.
+const LEAST_BLOCKS: usize = 8;
+
+/// What there is memory for beside the weights.
+#[derive(Debug)]
+struct Kept {
+    /// Blocks of keys and values.
+    blocks: usize,
+    states: StateLimits,
+    /// Words for the operator, where that is less than one sequence of the usual length.
+    warning: Option<String>,
+}
+
 /// The blocks of keys and values that there is memory for: as many as all sequences need, or as many as fit beside the
-/// weights on every device. One sequence always fits, even where that takes more than was given. States of sequences
-/// take their part of the memory, and are kept beside as many blocks.
+/// weights on every device, and never more (EN-2). Where these are fewer than one sequence of the usual length takes,
+/// longer prompts are refused. States of sequences take their part of the memory, and are kept beside as many blocks;
+/// where there is no room for those of all sequences, there is for those of fewer.
 fn kept(
     spec: &DecoderSpec,
     parts: &[DevicePart],
     stages: &[Stage],
     options: &DecoderLoadOptions,
-) -> (usize, StateLimits) {
+) -> Result<Kept, (usize, StageFailure)> {
     let block = |stage: &Stage| kv::bytes_of_layers(spec, stage.layers.clone(), &stage.target, BLOCK_TOKENS);
     let every = state_distance(spec, stages.iter().map(block).sum());
     let Some(sequences) = options.max_concurrent.map(|sequences| sequences.max(1) as usize) else {
-        return (usize::MAX, StateLimits { every, ..StateLimits::UNBOUNDED });
+        let states = StateLimits { every, ..StateLimits::UNBOUNDED };
+        return Ok(Kept { blocks: usize::MAX, states, warning: None });
     };
     let one = kept_tokens(spec, options).div_ceil(BLOCK_TOKENS);
-    let all = one.saturating_mul(sequences);
-    let fits = |(part, stage): (&DevicePart, &Stage)| {
-        let given = part.place.budget.min(part.place.share);
-        let left = given.saturating_sub(stage.weight_bytes).saturating_sub(workspace(spec));
-        let left = left.saturating_sub(states(spec, stage.layers.clone(), sequences));
+    let least = one.min(LEAST_BLOCKS);
+    let of_block = |stage: &Stage| {
         let state = StateLayout::new(spec).bytes(stage.layers.clone()).div_ceil(every);
-        usize::try_from(left / ((block(stage) + state) as u64).max(1)).unwrap_or(usize::MAX)
+        ((block(stage) + state + moved(spec, stage)) as u64).max(1)
     };
-    let blocks = parts.iter().zip(stages).map(fits).fold(all, usize::min).max(one);
-    (blocks, StateLimits { most: STATES_OF_SEQUENCE * sequences + blocks / every, every })
+    // A worker that shares its device has no more than its lease, whatever is free beside it.
+    let given = |part: &DevicePart| part.place.budget.min(part.place.share);
+    let beside = |stage: &Stage, sequences: usize| {
+        let needed = stage.weight_bytes.saturating_add(workspace(spec));
+        needed.saturating_add(states(spec, stage.layers.clone(), sequences))
+    };
+    let fits = |(part, stage): (&DevicePart, &Stage), sequences: usize| {
+        let left = given(part).saturating_sub(beside(stage, sequences));
+        usize::try_from(left / of_block(stage)).unwrap_or(usize::MAX)
+    };
+    let of_all = |sequences: usize| parts.iter().zip(stages).map(|place| fits(place, sequences)).min().unwrap_or(0);
+    let with_states = (1..=sequences).rev().find(|sequences| of_all(*sequences) >= least).unwrap_or(1);
+    let blocks = one.saturating_mul(sequences).min(of_all(with_states));
+    if blocks < least {
+        let full = |place: &(usize, (&DevicePart, &Stage))| fits(place.1, 1) < least;
+        let (at, (part, stage)) =
+            parts.iter().zip(stages).enumerate().find(full).unwrap_or((0, (&parts[0], &stages[0])));
+        let needs = beside(stage, 1).saturating_add(of_block(stage).saturating_mul(least as u64));
+        return Err((at, StageFailure::NoKeys { needs, given: given(part), tokens: least * BLOCK_TOKENS }));
+    }
+    let warning = (blocks < one).then(|| {
+        let (has, usual) = (blocks * BLOCK_TOKENS, one * BLOCK_TOKENS);
+        format!(
+            "its memory leaves room for the keys and values of {has} tokens, and longer prompts are refused; a larger \
+             'vram', or a kv_cache_type of \"q8_0\", makes room for the usual {usual}"
+        )
+    });
+    let most = STATES_OF_SEQUENCE * with_states + blocks / every;
+    Ok(Kept { blocks, states: StateLimits { most, every }, warning })
+}
+
+/// Bytes with each block that are there twice while a layer's tensors grow, one layer after the other.
+fn moved(spec: &DecoderSpec, stage: &Stage) -> usize {
+    let of_layer = |layer: usize| kv::bytes_of_layers(spec, layer..layer + 1, &stage.target, BLOCK_TOKENS);
+    if stage.home == KvHome::Pages { 0 } else { stage.layers.clone().map(of_layer).max().unwrap_or(0) }
 }
 
 /// The host's memory for devices that stream through it. Each device in turn may use an even share of the bytes that
