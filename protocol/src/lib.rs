@@ -25,6 +25,7 @@ mod residency;
 #[cfg(feature = "schema")]
 mod schema;
 mod span;
+mod speculation;
 pub mod sse;
 mod thinking;
 mod worker;
@@ -49,6 +50,7 @@ pub use printable::{Label, PrintableWriter, is_printable, printable, printable_l
 pub use priority::{ParsePriorityError, Priority};
 pub use residency::{ParseResidencyError, ParseStoreError, Residency, ResidencyMode, StoreKind};
 pub use span::{KeepAlive, LONGEST_SPAN, ParseSpanError, parse_span, span_of_secs};
+pub use speculation::Speculation;
 pub use thinking::{BadThinking, THINKING_BUDGETS, THINKING_SWITCHES, Thinking};
 pub use worker::{
     EngineStats, HealthQuestion, Readiness, ReadyProof, StreamStats, TextLimits, WorkerExit, WorkerHealth, WorkerSpec,

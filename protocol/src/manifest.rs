@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ByteCount, Category, CommandSource, DeviceId, KeepAlive, KvCacheType, LlamaArgs, LlamaArgsError, Modality,
-    Residency, ResidencyMode, StoreKind, Thinking,
+    Residency, ResidencyMode, Speculation, StoreKind, Thinking,
 };
 
 /// One model, as an operator describes it. Unknown fields are errors: a typing mistake must not become a default.
@@ -56,6 +56,9 @@ pub struct Manifest {
     /// The number of threads that compute on the CPU; by default one for each core that the worker may use (FA-5).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
+    /// Whether tokens that probably come next are evaluated in advance (EN-8).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<Speculation>,
     /// Whether all layers stay on the device, or those that do not fit are streamed in each step (RS-11).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub residency: Option<ResidencyMode>,

@@ -13,7 +13,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteCount, Category, DeviceId, Generation, InstructionSet, ModelId, Residency, SpawnToken, Thinking, WorkerCores,
+    ByteCount, Category, DeviceId, Generation, InstructionSet, ModelId, Residency, SpawnToken, Speculation, Thinking,
+    WorkerCores,
 };
 
 /// Names of headers on the private connection between coordinator and worker.
@@ -91,6 +92,9 @@ pub struct WorkerSpec {
     /// The number of threads that compute on the CPU; chosen by the worker when absent.
     #[serde(default)]
     pub threads: Option<NonZero<u32>>,
+    /// Whether tokens that probably come next are evaluated in advance.
+    #[serde(default)]
+    pub speculation: Speculation,
 }
 
 /// Limits on a model's chat template and tokenizer. Both are programs that come with the model's files, so they run
@@ -378,6 +382,7 @@ mod tests {
             text: TextLimits::default(),
             cpu_features: None,
             threads: None,
+            speculation: Speculation::default(),
         }
     }
 

@@ -55,6 +55,7 @@ mod residency;
 mod responses;
 mod simulation;
 mod single_flight;
+mod speculation;
 mod stopped_guards;
 mod streaming;
 mod stuck_files;

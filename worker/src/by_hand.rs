@@ -73,6 +73,7 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
         text: TextLimits::default(),
         cpu_features: None,
         threads: None,
+        speculation: manifest.speculation.unwrap_or_default(),
     })
 }
 

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use model_boss_engine::{
-    DecoderScorer, Engine, EngineError, EngineInfo, Progress, TextEncoder, TextEngine, TextEngineSettings,
+    DecoderScorer, DraftUse, Engine, EngineError, EngineInfo, Progress, TextEncoder, TextEngine, TextEngineSettings,
 };
-use model_boss_protocol::{Category, WorkerExit};
+use model_boss_protocol::{Category, Speculation, WorkerExit};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
@@ -170,6 +170,10 @@ fn load_engine(
     let settings = TextEngineSettings {
         context_length: spec.context_length.and_then(|tokens| usize::try_from(tokens).ok()),
         max_concurrent: spec.max_concurrent as usize,
+        drafts: match spec.speculation {
+            Speculation::Off => DraftUse::Never,
+            Speculation::Lookup => DraftUse::Faster,
+        },
         ..TextEngineSettings::default()
     };
     let engine = TextEngine::new(decoder, Arc::clone(&text.vocabulary), settings, Arc::clone(&worker.activity));

@@ -86,6 +86,8 @@ impl WorkerMetrics {
         }
         counter("model_boss_worker_cached_tokens_total", totals.found_tokens);
         counter("model_boss_worker_preemptions_total", totals.preempted);
+        counter("model_boss_worker_drafted_tokens_total", totals.drafted_tokens);
+        counter("model_boss_worker_accepted_tokens_total", totals.accepted_tokens);
         if let Some(monitor) = streaming {
             self.record_streaming(monitor);
         }

@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 
 use model_boss_protocol::{
     Backend, ByteCount, Category, DeviceId, KeepAlive, KvCacheType, LlamaArgs, Manifest, Modality, PromptFormat,
-    ResidencyMode, Source, StoreKind, Thinking,
+    ResidencyMode, Source, Speculation, StoreKind, Thinking,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -36,6 +36,7 @@ struct Package {
     kv_cache_type: Option<KvCacheType>,
     max_concurrent: Option<u32>,
     threads: Option<u32>,
+    speculation: Option<Speculation>,
     residency: Option<ResidencyMode>,
     window: Option<u32>,
     block: Option<u32>,
@@ -157,6 +158,7 @@ impl Package {
             kv_cache_type: self.kv_cache_type,
             max_concurrent: self.max_concurrent,
             threads: self.threads,
+            speculation: self.speculation,
             residency: self.residency,
             window: self.window,
             block: self.block,

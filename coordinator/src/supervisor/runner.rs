@@ -428,6 +428,7 @@ impl WorkerRunner {
             text: self.tools.settings.text,
             cpu_features: self.tools.settings.cpu_features,
             threads: manifest.threads.and_then(NonZero::new),
+            speculation: manifest.speculation.unwrap_or_default(),
         }
     }
 }

@@ -19,6 +19,8 @@ pub struct Activity {
     kv_limit: AtomicU64,
     found_tokens: AtomicU64,
     preempted: AtomicU64,
+    drafted_tokens: AtomicU64,
+    accepted_tokens: AtomicU64,
     prompt_tokens: AtomicU64,
     completion_tokens: AtomicU64,
     finished: AtomicU64,
@@ -69,6 +71,10 @@ pub struct EngineTotals {
     pub found_tokens: u64,
     /// The number of times that a sequence gave its blocks back to one that had come before it.
     pub preempted: u64,
+    /// Tokens that were evaluated in advance, because they probably came next.
+    pub drafted_tokens: u64,
+    /// Those of them that did.
+    pub accepted_tokens: u64,
 }
 
 impl Activity {
@@ -84,6 +90,8 @@ impl Activity {
             kv_limit: AtomicU64::new(u64::MAX),
             found_tokens: AtomicU64::new(0),
             preempted: AtomicU64::new(0),
+            drafted_tokens: AtomicU64::new(0),
+            accepted_tokens: AtomicU64::new(0),
             prompt_tokens: AtomicU64::new(0),
             completion_tokens: AtomicU64::new(0),
             finished: AtomicU64::new(0),
@@ -116,6 +124,8 @@ impl Activity {
             kv_limit_blocks: Some(self.kv_limit.load(Ordering::Relaxed)).filter(|limit| *limit != u64::MAX),
             found_tokens: self.found_tokens.load(Ordering::Relaxed),
             preempted: self.preempted.load(Ordering::Relaxed),
+            drafted_tokens: self.drafted_tokens.load(Ordering::Relaxed),
+            accepted_tokens: self.accepted_tokens.load(Ordering::Relaxed),
         }
     }
 
@@ -144,6 +154,12 @@ impl Activity {
     /// A sequence was let in, and this many of its tokens were there.
     pub(crate) fn found(&self, tokens: usize) {
         self.found_tokens.fetch_add(tokens as u64, Ordering::Relaxed);
+    }
+
+    /// A draft ended: so many tokens were evaluated, and so many of them came.
+    pub(crate) fn drafted(&self, (drafted, accepted): (usize, usize)) {
+        self.drafted_tokens.fetch_add(drafted as u64, Ordering::Relaxed);
+        self.accepted_tokens.fetch_add(accepted as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn preempted(&self) {

@@ -37,6 +37,9 @@ pub struct DecoderInfo {
     pub step_rows: usize,
     /// Bytes that a step takes on each device beside weights, keys and values, at most.
     pub workspace_bytes: u64,
+    /// Whether a token's logits are the same to the bit whatever other tokens the step has. Only then drafts change no
+    /// answer.
+    pub same_in_any_step: bool,
     /// Warnings about the model's files for the log; usually none.
     pub warnings: Vec<String>,
 }

@@ -205,6 +205,10 @@ pub struct TokenUsage {
     pub cached_tokens: usize,
     /// Sampled tokens that were thoughts.
     pub thought_tokens: usize,
+    /// Tokens that were evaluated in advance, because they probably came next.
+    pub drafted_tokens: usize,
+    /// Those of them that did.
+    pub accepted_tokens: usize,
 }
 
 /// Time spent on one sequence.

@@ -104,6 +104,7 @@ impl FakeDecoder {
             weight_bytes: 1_000,
             step_rows: 0,
             workspace_bytes: 0,
+            same_in_any_step: false,
             warnings: Vec::new(),
         };
         Self {
@@ -116,6 +117,12 @@ impl FakeDecoder {
             longest_short: usize::MAX,
             prompts: HashMap::new(),
         }
+    }
+
+    /// A decoder that says of itself that its logits depend on nothing else in a step.
+    #[must_use]
+    pub fn same_in_any_step(self) -> Self {
+        Self { info: DecoderInfo { same_in_any_step: true, ..self.info }, ..self }
     }
 
     /// The same with a budget of blocks.
@@ -274,7 +281,8 @@ impl Decoder for FakeDecoder {
         let mut out = Vec::with_capacity(batch.len());
         for step in batch {
             let mut tokens = self.past(step)?;
-            let known = self.prompts.get(&tokens).copied().filter(|_| step.tokens.len() == 1);
+            let goes_on = step.tokens.len() == 1 || step.logits == Logits::All;
+            let known = self.prompts.get(&tokens).copied().filter(|_| goes_on);
             tokens.extend_from_slice(step.tokens);
             for (at, block) in step.blocks.iter().enumerate().skip(step.past / BLOCK_TOKENS) {
                 let first = at * BLOCK_TOKENS;
@@ -286,11 +294,13 @@ impl Decoder for FakeDecoder {
             }
             // An answer begins where logits are first asked for.
             let prompt = known.unwrap_or(tokens.len());
-            if step.logits == Logits::Last {
-                self.prompts.insert(tokens.clone(), prompt);
-            }
             let rows = step.logits.rows(step.tokens.len());
             let first = tokens.len() - rows;
+            if step.logits == Logits::Last || known.is_some() {
+                for end in first..tokens.len() {
+                    self.prompts.insert(tokens[..=end].to_vec(), prompt);
+                }
+            }
             out.push((first..tokens.len()).flat_map(|index| self.row(&tokens[..=index], prompt)).collect());
         }
         batch.iter().for_each(|step| self.keep_states(step));

@@ -7,6 +7,7 @@ pub mod batch;
 pub mod constraint;
 mod decoder;
 mod decoder_scorer;
+mod drafts;
 mod encoder;
 mod engine;
 #[cfg(any(test, feature = "fake"))]
@@ -31,5 +32,5 @@ pub use engine::{
 };
 pub use kv::{BLOCK_TOKENS, CacheSalt, KvSlot, SequenceStep, Sequences};
 pub use places::{PlaceReport, PlaceUse};
-pub use text_engine::{TextEngine, TextEngineSettings};
+pub use text_engine::{DraftUse, TextEngine, TextEngineSettings};
 pub use text_steps::TextSteps;

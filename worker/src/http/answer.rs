@@ -331,6 +331,11 @@ pub(super) struct TimingsObject {
     predicted_ms: f64,
     predicted_per_token_ms: f64,
     predicted_per_second: f64,
+    /// Tokens that were evaluated in advance, and those of them that came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft_n: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft_n_accepted: Option<usize>,
 }
 
 /// Sums over the choices of one request. A prompt counts once however many answers it got.
@@ -340,6 +345,8 @@ pub(super) struct UsageTally {
     cached_tokens: usize,
     completion_tokens: usize,
     thought_tokens: usize,
+    drafted_tokens: usize,
+    accepted_tokens: usize,
     prompt: Duration,
     predicted: Duration,
 }
@@ -353,6 +360,8 @@ impl UsageTally {
         }
         self.completion_tokens += finished.usage.completion_tokens;
         self.thought_tokens += finished.usage.thought_tokens;
+        self.drafted_tokens += finished.usage.drafted_tokens;
+        self.accepted_tokens += finished.usage.accepted_tokens;
         // Choices run side by side: the longest is what the client waited for.
         self.prompt = self.prompt.max(finished.timings.prompt);
         self.predicted = self.predicted.max(finished.timings.predicted);
@@ -372,6 +381,7 @@ impl UsageTally {
     pub(super) fn timings(&self) -> TimingsObject {
         let prompt_n = self.prompt_tokens - self.cached_tokens;
         let predicted_n = self.completion_tokens;
+        let has_drafts = self.drafted_tokens > 0;
         TimingsObject {
             cache_n: self.cached_tokens,
             prompt_n,
@@ -382,6 +392,8 @@ impl UsageTally {
             predicted_ms: milliseconds(self.predicted),
             predicted_per_token_ms: ratio(milliseconds(self.predicted), predicted_n as f64),
             predicted_per_second: ratio(predicted_n as f64, self.predicted.as_secs_f64()),
+            draft_n: has_drafts.then_some(self.drafted_tokens),
+            draft_n_accepted: has_drafts.then_some(self.accepted_tokens),
         }
     }
 }

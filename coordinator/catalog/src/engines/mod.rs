@@ -108,6 +108,12 @@ pub enum NoEngine {
          option (llamacpp_args = \"--threads N\", or the command line)"
     )]
     Threads(&'static str),
+    /// Only our own worker takes it.
+    #[error(
+        "'speculation' is for our own worker, and this model's backend is \"{0}\"; leave it out, and set the program's \
+         own option (llamacpp_args = \"--draft-max N\", or the command line)"
+    )]
+    Speculation(&'static str),
     /// The manifest gives neither a command nor a template's name.
     #[error("its manifest names no 'command' to run it with")]
     Command,
@@ -158,6 +164,9 @@ impl Engines {
         let backend = self.backend(model);
         if model.manifest.threads.is_some() && backend.is_foreign() {
             return Err(NoEngine::Threads(backend.as_str()));
+        }
+        if model.manifest.speculation.is_some() && backend.is_foreign() {
+            return Err(NoEngine::Speculation(backend.as_str()));
         }
         match backend {
             Backend::Fake => Ok(()),

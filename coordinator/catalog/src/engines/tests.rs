@@ -101,6 +101,8 @@ fn en_2_a_program_that_cannot_be_told_the_type_of_keys_and_values_refuses_it() {
         let refusal = check(&theirs).unwrap_err();
         assert!(refusal.contains("'threads'") && refusal.contains("--threads N"), "{refusal}");
     }
+    let refusal = check("speculation = \"off\"\nbackend = \"llama-server\"").unwrap_err();
+    assert!(refusal.contains("'speculation'") && refusal.contains("--draft-max"), "{refusal}");
     let refusal = check(&format!("{command}\nkv_cache_type = \"q8_0\"")).unwrap_err();
     assert!(refusal.contains("'kv_cache_type'") && refusal.contains("\"q8_0\""), "{refusal}");
 }

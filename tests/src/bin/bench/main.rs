@@ -24,7 +24,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 19] = [
+const BENCHES: [(&str, &str); 20] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("resolve", "what a request's names mean, with 1,000 models and 100 tasks (no processes)"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
@@ -66,6 +66,10 @@ const BENCHES: [(&str, &str); 19] = [
         "the first token of a long prompt, and of one that begins like it: beside llama-server where it is installed",
     ),
     (
+        "agents",
+        "eight conversations of fifty turns at once, each a call of a tool: beside llama-server where it is installed",
+    ),
+    (
         "schema",
         "answers under a JSON schema: first token, speed, gaps of another answer: beside llama-server where it is installed",
     ),
@@ -85,6 +89,7 @@ async fn main() -> ExitCode {
         Some("prefill") => return models::run(models::Part::Prefill, std::env::args().skip(2), &processor()),
         Some("swap") => return serving::run(serving::Part::Swap, std::env::args().skip(2), &processor()).await,
         Some("prefix") => return serving::run(serving::Part::Prefix, std::env::args().skip(2), &processor()).await,
+        Some("agents") => return serving::run(serving::Part::Agents, std::env::args().skip(2), &processor()).await,
         Some("schema") => return serving::run(serving::Part::Schema, std::env::args().skip(2), &processor()).await,
         Some("batch") => return serving::run(serving::Part::Batch, std::env::args().skip(2), &processor()).await,
         Some("experts") => return experts::run(std::env::args().skip(2), &processor()),

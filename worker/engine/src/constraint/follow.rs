@@ -1,5 +1,6 @@
 //! An answer that follows a grammar: which tokens may come next, and whether it may end.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -9,19 +10,34 @@ use super::compiler::CompiledGrammar;
 use super::error::first_words;
 use crate::sampling::TokenMask;
 
-/// The state of one answer in its grammar.
+/// The state of one answer in its grammar. Threads compute what may follow its tokens, and what may follow tokens that
+/// are only foreseen.
 pub struct Constraint {
     grammar: CompiledGrammar,
-    /// Where the threads leave the mask.
-    slot: Arc<Mutex<Option<MaskOutcome>>>,
-    /// The outcome taken from the slot.
-    ready: Option<MaskOutcome>,
+    work: Arc<Mutex<MaskWork>>,
+    /// Tokens of the answer so far.
+    taken: usize,
 }
 
-/// A matcher that took a token, and what may follow.
-struct MaskOutcome {
+/// The masks that are wanted of one answer, and those that are there.
+#[derive(Default)]
+struct MaskWork {
+    /// The tokens of the answer, then those that are foreseen behind them.
+    wanted: Vec<u32>,
+    /// What may follow the first of these tokens, by their number.
+    known: BTreeMap<usize, Result<NextToken, ConstraintError>>,
+    /// None while a thread has it.
+    walker: Option<Walker>,
+    /// Tokens from this place on are not those that the walker took.
+    changed_from: Option<usize>,
+}
+
+/// A matcher, and the tokens that it took.
+struct Walker {
     matcher: Box<Matcher>,
-    next: Result<NextToken, ConstraintError>,
+    taken: Vec<u32>,
+    /// What may follow them was computed.
+    is_done: bool,
 }
 
 /// The tokens that may come next.
@@ -41,41 +57,146 @@ pub struct ConstraintError(String);
 impl Constraint {
     /// An answer that begins. The mask of its first token is computed at once.
     pub fn begin(grammar: CompiledGrammar) -> Self {
-        let matcher = Box::new(grammar.matcher());
-        let mut constraint = Self { grammar, slot: Arc::default(), ready: None };
-        constraint.compute(matcher, None);
+        let walker = Walker { matcher: Box::new(grammar.matcher()), taken: Vec::new(), is_done: false };
+        let work = MaskWork { walker: Some(walker), ..MaskWork::default() };
+        let constraint = Self { grammar, work: Arc::new(Mutex::new(work)), taken: 0 };
+        constraint.wake(lock(&constraint.work));
         constraint
     }
 
     /// The tokens that may come next; `None` as long as that is being computed.
     pub fn next_token(&mut self) -> Option<Result<NextToken, ConstraintError>> {
-        if self.ready.is_none() {
-            self.ready = lock(&self.slot).take();
-        }
-        self.ready.as_ref().map(|outcome| outcome.next.clone())
+        lock(&self.work).known.get(&self.taken).cloned()
     }
 
-    /// Takes a token of the answer that [`Self::next_token`] allowed, and begins to compute what may follow it.
+    /// Takes a token of the answer that [`Self::next_token`] allowed, and begins to compute what may follow it, unless
+    /// the token was foreseen.
     pub fn accept(&mut self, token: u32) {
-        if let Some(outcome) = self.ready.take() {
-            self.compute(outcome.matcher, Some(token));
+        let mut work = lock(&self.work);
+        if !work.known.contains_key(&self.taken) {
+            return;
+        }
+        work.known.remove(&self.taken);
+        if work.wanted.get(self.taken) != Some(&token) {
+            work.cut(self.taken);
+            work.wanted.push(token);
+        }
+        self.taken += 1;
+        self.wake(work);
+    }
+
+    /// Begins to compute what may follow each of these tokens, which may come next one behind the other. Those that the
+    /// grammar does not allow are left out.
+    pub fn foresee(&mut self, tokens: &[u32]) {
+        let mut work = lock(&self.work);
+        let behind = work.wanted.get(self.taken..).unwrap_or_default();
+        let same = behind.iter().zip(tokens).take_while(|(one, other)| one == other).count();
+        if same < tokens.len() {
+            work.cut(self.taken + same);
+            work.wanted.extend_from_slice(&tokens[same..]);
+            self.wake(work);
         }
     }
 
-    fn compute(&mut self, mut matcher: Box<Matcher>, token: Option<u32>) {
-        let (slot, threads) = (Arc::clone(&self.slot), Arc::clone(self.grammar.threads()));
-        let job = move || {
-            let begun = Instant::now();
-            let next = follow(&mut matcher, token);
-            threads.took(begun.elapsed());
-            *lock(&slot) = Some(MaskOutcome { matcher, next });
-        };
-        self.grammar.threads().spawn(job);
+    /// Has a thread walk on, if none does.
+    fn wake(&self, mut work: MutexGuard<'_, MaskWork>) {
+        if work.is_walked() {
+            return;
+        }
+        let Some(walker) = work.walker.take() else { return };
+        drop(work);
+        let (work, grammar) = (Arc::clone(&self.work), self.grammar.clone());
+        self.grammar.threads().spawn(move || walk(&work, walker, &grammar));
     }
 
     /// The grammar.
     pub fn grammar(&self) -> &CompiledGrammar {
         &self.grammar
+    }
+}
+
+impl MaskWork {
+    /// Forgets the tokens from this place on, and what follows them.
+    fn cut(&mut self, from: usize) {
+        if from < self.wanted.len() {
+            self.wanted.truncate(from);
+            self.known.split_off(&(from + 1));
+            self.changed_from = Some(self.changed_from.map_or(from, |before| before.min(from)));
+        }
+    }
+
+    /// Whether there is nothing to do for the walker, which is here.
+    fn is_walked(&self) -> bool {
+        let done = |walker: &Walker| walker.is_done && walker.taken.len() == self.wanted.len();
+        self.changed_from.is_none() && self.walker.as_ref().is_some_and(done)
+    }
+}
+
+/// Follows the wanted tokens up to the last one, one after another.
+fn walk(work: &Mutex<MaskWork>, mut walker: Walker, grammar: &CompiledGrammar) {
+    let threads = grammar.threads();
+    let mut masks = 0;
+    loop {
+        let (changed, next) = {
+            let mut work = lock(work);
+            let changed = work.changed_from.take().filter(|from| *from < walker.taken.len());
+            let next = work.wanted.get(changed.unwrap_or(walker.taken.len())).copied();
+            if changed.is_none() && next.is_none() && walker.is_done {
+                work.walker = Some(walker);
+                return;
+            }
+            (changed, next)
+        };
+        if masks > 0 {
+            // The end of the job wakes engines that wait for the last one.
+            threads.one_more();
+        }
+        masks += 1;
+        let begun = Instant::now();
+        if let Some(from) = changed {
+            walker.back_to(from, grammar);
+        }
+        let outcome = walker.follow(next);
+        threads.took(begun.elapsed());
+        let mut work = lock(work);
+        if work.changed_from.is_some_and(|from| from < walker.taken.len()) {
+            continue;
+        }
+        // Nothing comes behind a token that is not allowed here, nor behind an end.
+        if let Some(token) = work.wanted.get(walker.taken.len())
+            && !outcome.as_ref().is_ok_and(|next| next.allows(*token))
+        {
+            work.wanted.truncate(walker.taken.len());
+        }
+        work.known.insert(walker.taken.len(), outcome);
+    }
+}
+
+impl Walker {
+    /// Takes a token, and computes what may follow.
+    fn follow(&mut self, token: Option<u32>) -> Result<NextToken, ConstraintError> {
+        self.taken.extend(token);
+        self.is_done = true;
+        follow(&mut self.matcher, token)
+    }
+
+    /// Forgets the tokens from this place on.
+    fn back_to(&mut self, from: usize, grammar: &CompiledGrammar) {
+        let back = self.matcher.rollback(self.taken.len() - from);
+        self.taken.truncate(from);
+        if back.is_err() {
+            // It met a limit of the library behind a token that did not come.
+            *self.matcher = grammar.matcher();
+            // A fault is told by the next mask.
+            let _ = self.matcher.consume_tokens(&self.taken);
+        }
+    }
+}
+
+impl NextToken {
+    /// Whether this token may come next.
+    fn allows(&self, token: u32) -> bool {
+        matches!(self, Self::OneOf(mask) if mask.allows(token))
     }
 }
 
@@ -98,7 +219,7 @@ fn follow(matcher: &mut Matcher, token: Option<u32>) -> Result<NextToken, Constr
 
 impl std::fmt::Debug for Constraint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Constraint").field("is_ready", &self.ready.is_some()).finish_non_exhaustive()
+        f.debug_struct("Constraint").field("taken", &self.taken).finish_non_exhaustive()
     }
 }
 

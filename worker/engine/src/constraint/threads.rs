@@ -123,6 +123,11 @@ impl MaskThreads {
         times.slowest.fetch_max(nanoseconds, Ordering::Relaxed);
     }
 
+    /// Wakes an engine that waits for a mask, in the middle of a job that computes several.
+    pub(super) fn one_more(&self) {
+        self.shared.one_more();
+    }
+
     /// The time of masks so far.
     pub fn times(&self) -> MaskTimes {
         let times = &self.shared.times;
@@ -133,16 +138,23 @@ impl MaskThreads {
         }
     }
 
-    /// The number of jobs done so far, to wait for the next with [`Self::wait_beyond`].
+    /// The number of masks and jobs done so far, to wait for the next with [`Self::wait_beyond`].
     pub fn done(&self) -> u64 {
         *lock(&self.shared.done)
     }
 
-    /// Waits until more than `seen` jobs are done, but no longer than `limit`.
+    /// Waits until more than `seen` of them are done, but no longer than `limit`.
     pub fn wait_beyond(&self, seen: u64, limit: Duration) {
         let done = lock(&self.shared.done);
         // The caller looks for itself which job is done; a wait that took its full time is no failure.
         let _ = self.shared.ready.wait_timeout_while(done, limit, |done| *done <= seen);
+    }
+}
+
+impl Shared {
+    fn one_more(&self) {
+        *lock(&self.done) += 1;
+        self.ready.notify_all();
     }
 }
 
@@ -170,8 +182,7 @@ fn work(shared: &Shared) {
         if let Some(job) = queue.jobs.pop_front() {
             drop(queue);
             job();
-            *lock(&shared.done) += 1;
-            shared.ready.notify_all();
+            shared.one_more();
             queue = lock(&shared.queue);
         } else if queue.closed {
             return;

@@ -11,6 +11,7 @@
 
 mod allowed;
 mod choose;
+mod drafting;
 mod logprobs;
 mod sequence;
 mod spelled;
@@ -27,6 +28,7 @@ use crate::activity::{Activity, End};
 use crate::batch::{self, Pace, StepBudget};
 use crate::constraint::MaskThreads;
 use crate::decoder::{BlockId, Decoder, DecoderError, DecoderStep};
+use crate::drafts::StepCost;
 use crate::engine::{
     Engine, EngineError, EngineInfo, Generate, Progress, Reply, SequenceEvent, SequenceId, Work, WorkError,
 };
@@ -51,11 +53,31 @@ pub struct TextEngineSettings {
     pub max_waiting: usize,
     /// The limits of a step.
     pub step_budget: StepBudget,
+    /// When tokens that probably come next are evaluated in advance.
+    pub drafts: DraftUse,
+}
+
+/// When drafts are evaluated. Where a draft could change an answer there are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DraftUse {
+    /// Never.
+    Never,
+    /// As long as they make answers faster, by the times of earlier steps.
+    #[default]
+    Faster,
+    /// Each time that there is one, as long as it is.
+    Always,
 }
 
 impl Default for TextEngineSettings {
     fn default() -> Self {
-        Self { context_length: None, max_concurrent: 8, max_waiting: 4_096, step_budget: StepBudget::default() }
+        Self {
+            context_length: None,
+            max_concurrent: 8,
+            max_waiting: 4_096,
+            step_budget: StepBudget::default(),
+            drafts: DraftUse::default(),
+        }
     }
 }
 
@@ -79,6 +101,7 @@ pub struct TextEngine {
     /// The device had less memory than was planned: until a sequence ends, none is let in.
     short_of_memory: bool,
     pace: Pace,
+    cost: StepCost,
 }
 
 impl TextEngine {
@@ -117,6 +140,7 @@ impl TextEngine {
             arrivals: 0,
             short_of_memory: false,
             pace: Pace::default(),
+            cost: StepCost::default(),
         }
     }
 
@@ -367,17 +391,18 @@ impl TextEngine {
             return Ok(Progress::Stepped);
         }
         let budget = self.settings.step_budget.paced(self.pace.seconds(), self.decoder.info().step_rows);
-        let shares = batch::plan(&stages, budget);
+        let mut shares = batch::plan(&stages, budget);
+        self.draft(&mut shares);
         let prompt_tokens =
             stages.iter().zip(&shares).filter(|(s, _)| **s != batch::SequenceStage::Decode).map(|(_, n)| n).sum();
         // Sequences whose client disconnected are counted and closed when the next step begins.
         let Some(rows) = self.forward(&shares)? else { return Ok(Progress::Stepped) };
         for ((running, rows), share) in self.running.iter_mut().zip(&rows).zip(&shares) {
-            let in_prompt = running.is_in_prompt();
+            let (in_prompt, certain) = (running.is_in_prompt(), running.certain(*share));
             if rows.is_ok()
                 && let Some((table, tokens)) = running.table()
             {
-                let fed = table.len() + share;
+                let fed = table.len() + certain;
                 self.kv.advance(table, tokens, fed);
                 // Answers to the same prompt begin with all of it.
                 if in_prompt && fed == tokens.len() {
@@ -394,13 +419,47 @@ impl TextEngine {
         self.activity.stepped(prompt_tokens);
         let took = started.elapsed();
         self.pace.stepped(prompt_tokens, took.as_secs_f64());
+        if prompt_tokens == 0 {
+            self.cost.stepped(shares.iter().sum(), took.as_secs_f64());
+        }
         self.activity.histograms().step.record(took);
         Ok(Progress::Stepped)
+    }
+
+    /// Adds drafts to the shares of sequences that decode, as far as they pay (EN-8).
+    fn draft(&mut self, shares: &mut [usize]) {
+        let info = self.decoder.info();
+        if self.settings.drafts == DraftUse::Never || !info.same_in_any_step || info.state_bytes > 0 {
+            return;
+        }
+        let decoder = &self.decoder;
+        let mut drafts = Vec::with_capacity(self.running.len());
+        for running in &mut self.running {
+            let class = running.length_class();
+            running.look_ahead(&|length| decoder.length_class(length) == class);
+            drafts.push(running.draft());
+        }
+        let decoding = shares.iter().filter(|share| **share > 0).count();
+        let longest = match self.settings.drafts {
+            DraftUse::Always => drafts.iter().map(|(most, _)| *most).collect(),
+            _ => self.cost.shares(&drafts, decoding, shares.iter().sum()),
+        };
+        for ((running, share), count) in self.running.iter_mut().zip(shares).zip(longest) {
+            running.keep_drafted(count);
+            *share += count;
+        }
     }
 
     /// A sequence that stays in the batch after a step. One that ended gives its blocks back, and one that needs a
     /// shift waits again.
     fn keep(&mut self, mut running: RunningSequence, step: Continuation) -> Option<RunningSequence> {
+        let confirmed = running.take_confirmed();
+        if confirmed > 0
+            && let Some((table, tokens)) = running.table()
+        {
+            let fed = table.len() + confirmed;
+            self.kv.advance(table, tokens, fed);
+        }
         match step {
             Continuation::Continues => return Some(running),
             Continuation::NeedsShift => {

@@ -8,13 +8,15 @@ use crate::activity::{Activity, End};
 use crate::batch::SequenceStage;
 use crate::constraint::MaskThreads;
 use crate::decoder::{DecoderStep, Logits};
+use crate::drafts::{Lookup, MOST_DRAFTED};
 use crate::engine::{FinishReason, Finished, Reply, SequenceEvent, SequenceId, SequenceTimings, TokenUsage, WorkError};
-use crate::kv::{BlockTable, CacheSalt, blocks_for};
+use crate::kv::{BLOCK_TOKENS, BlockTable, CacheSalt, blocks_for};
 use crate::sampling::{LogprobRow, TokenLogprob};
-use crate::text::{AnswerPart, Stopped, Vocabulary};
+use crate::text::{AnswerPart, NextPart, Stopped, Vocabulary};
 use crate::tools::ToolEvent;
 
 use super::allowed::{Allowed, AnswerNext};
+use super::drafting::Drafting;
 use super::logprobs::{spelled, token_logprob};
 use super::waiting::Sequence;
 
@@ -45,8 +47,10 @@ pub(super) struct RunningSequence {
     produced: usize,
     /// Bytes of it that were sent.
     given: usize,
-    /// Logits that wait until it is known which tokens may come next.
+    /// Rows of logits that wait until it is known which tokens may come next.
     parked: Option<Vec<f32>>,
+    lookup: Lookup,
+    drafting: Drafting,
 }
 
 /// The state of a sequence after a step.
@@ -82,6 +86,8 @@ impl RunningSequence {
             produced: 0,
             given: 0,
             parked: None,
+            lookup: Lookup::default(),
+            drafting: Drafting::default(),
         }
     }
 
@@ -131,6 +137,7 @@ impl RunningSequence {
     /// form stays, since it covers every token sampled so far.
     pub(super) fn take_table(&mut self) -> Option<BlockTable> {
         self.parked = None;
+        self.drafting.ahead.clear();
         self.table.take()
     }
 
@@ -171,10 +178,14 @@ impl RunningSequence {
         }
     }
 
-    /// The next tokens to evaluate, `share` of them.
+    /// The next tokens to evaluate, `share` of them. Of one that decodes, those behind the first are of its draft.
     pub(super) fn step(&self, share: usize) -> DecoderStep<'_> {
         let (past, blocks) = (self.fed(), self.table.as_ref().map_or(&[][..], BlockTable::blocks));
         let end = past + share;
+        if self.drafting.is_there() {
+            let tokens = &self.drafting.ahead[..share];
+            return DecoderStep { blocks, past, length: end, shared: 0, tokens, logits: Logits::All };
+        }
         let logits = if self.sequence.prompt_logprobs && self.is_in_prompt() {
             Logits::All
         } else if end < self.tokens.len() {
@@ -189,6 +200,50 @@ impl RunningSequence {
     pub(super) fn fail(&mut self, error: WorkError) -> Continuation {
         self.sequence.fail(error);
         Continuation::Ended(End::Failed)
+    }
+
+    /// Looks for tokens that probably come next. `may_draft` says of a length whether a draft may end there.
+    pub(super) fn look_ahead(&mut self, may_draft: &dyn Fn(usize) -> bool) {
+        self.drafting.ahead.clear();
+        if self.parked.is_some() || self.is_in_prompt() || self.fed() + 1 != self.tokens.len() {
+            return;
+        }
+        // Blocks are not taken for drafts: other sequences may need them.
+        let room = self.table.as_ref().map_or(0, |table| table.blocks().len() * BLOCK_TOKENS);
+        let room = room.min(self.sequence.context_length).saturating_sub(self.tokens.len());
+        // The token behind a draft comes with it.
+        let left = (self.sequence.max_tokens - self.sampled).saturating_sub(1);
+        let draft = self.lookup.draft(&self.tokens, room.min(left).min(MOST_DRAFTED));
+        if may_draft(self.tokens.len() + draft.tokens.len()) {
+            self.drafting.begin(&self.tokens, draft);
+        }
+    }
+
+    /// The length of its draft, and the chance that the draft's first token comes.
+    pub(super) fn draft(&self) -> (usize, f64) {
+        (self.drafting.ahead.len().saturating_sub(1), self.drafting.chance)
+    }
+
+    /// Keeps so many tokens of its draft. Threads compute what may follow each of them, beside the decoder.
+    pub(super) fn keep_drafted(&mut self, count: usize) {
+        self.drafting.keep(count);
+        let next = self.sequence.thinking.as_ref().map(|thinking| thinking.thoughts.next());
+        let is_answer = next.is_none_or(|next| matches!(next, NextPart::Answer { opening: None }));
+        if let Some(constraint) = self.sequence.constraint.as_mut().filter(|_| is_answer)
+            && self.drafting.is_there()
+        {
+            constraint.foresee(&self.drafting.ahead[1..]);
+        }
+    }
+
+    /// Of `share` evaluated tokens, those that are certainly of the sequence: of a draft it is not known yet.
+    pub(super) fn certain(&self, share: usize) -> usize {
+        if self.drafting.is_there() { 1 } else { share }
+    }
+
+    /// Tokens of the draft that were found to be right since the last call. Its blocks hold them.
+    pub(super) fn take_confirmed(&mut self) -> usize {
+        std::mem::take(&mut self.drafting.confirmed)
     }
 
     /// Takes the rows of logits behind `share` evaluated tokens, which its blocks hold by now.
@@ -220,7 +275,28 @@ impl RunningSequence {
                 rows.drain(..rows.len() / share * (share - 1));
             }
         }
-        self.sample(rows, vocabulary, activity)
+        self.drafting.at = 0;
+        self.choose(rows, vocabulary, activity)
+    }
+
+    /// Chooses the next token, and those behind it for as long as they are the draft's.
+    fn choose(&mut self, mut rows: Vec<f32>, vocabulary: &Vocabulary, activity: &Activity) -> Continuation {
+        let left = self.drafting.rows_left();
+        let width = rows.len() / left;
+        loop {
+            let behind = rows.split_off(width);
+            let next = self.sample(rows, vocabulary, activity);
+            if let Some(parked) = &mut self.parked {
+                parked.extend(behind);
+                return next;
+            }
+            let is_right = next == Continuation::Continues && self.drafting.confirm(self.tokens.last());
+            if !is_right {
+                activity.drafted(self.drafting.end());
+                return next;
+            }
+            rows = behind;
+        }
     }
 
     /// The threads that compute the tokens which may come next, where a form binds the answer.
@@ -230,8 +306,8 @@ impl RunningSequence {
 
     /// Goes on with logits that waited, and ends an answer whose form is complete before another step is spent on it.
     pub(super) fn resume(&mut self, vocabulary: &Vocabulary, activity: &Activity) -> Continuation {
-        if let Some(logits) = self.parked.take() {
-            return self.sample(logits, vocabulary, activity);
+        if let Some(rows) = self.parked.take() {
+            return self.choose(rows, vocabulary, activity);
         }
         if !self.is_in_prompt()
             && self.sequence.constraint.is_some()
@@ -404,6 +480,8 @@ impl RunningSequence {
                 cached_tokens: self.cached,
                 thought_tokens: self.thought
                     + self.sequence.thinking.as_ref().map_or(0, |thinking| thinking.thoughts.count()),
+                drafted_tokens: self.drafting.evaluated(),
+                accepted_tokens: self.drafting.accepted,
             },
             timings: SequenceTimings {
                 queued: admitted.duration_since(self.sequence.submitted),

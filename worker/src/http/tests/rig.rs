@@ -10,7 +10,7 @@ use std::time::Duration;
 use model_boss_engine::Decoder;
 use model_boss_engine::fake::{FakeControl, FakeDecoder, Script, byte_tokenizer_json, words};
 use model_boss_protocol::{
-    Category, CpuShare, DeviceId, Generation, InstructionSet, SpawnToken, TextLimits, Thinking, WorkerSpec,
+    Category, CpuShare, DeviceId, Generation, InstructionSet, SpawnToken, Speculation, TextLimits, Thinking, WorkerSpec,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -113,6 +113,7 @@ impl Setup {
             text: TextLimits::default(),
             cpu_features: None,
             threads: None,
+            speculation: Speculation::default(),
         };
         let defaults = RequestDefaults::new(&spec.params).unwrap();
         let access = self.token.map_or(Access::Open, Access::Token);

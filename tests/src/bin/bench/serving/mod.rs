@@ -1,7 +1,9 @@
-//! `scripts/bench swap`, `batch`, `prefix` and `schema`. The commands measure the wait of a client when models replace
-//! each other in memory, the throughput of several clients, a prompt that begins as an earlier one did, and answers
-//! under a schema. The coordinator and llama.cpp's server take turns in every round, on the same files.
+//! `scripts/bench swap`, `batch`, `prefix`, `agents` and `schema`. The commands measure the wait of a client when models
+//! replace each other in memory, the throughput of several clients, a prompt that begins as an earlier one did,
+//! conversations with tools, and answers under a schema. The coordinator and llama.cpp's server take turns in every
+//! round, on the same files.
 
+mod agents;
 mod schema;
 
 use std::fs;
@@ -20,6 +22,8 @@ use crate::table::{Table, milliseconds};
 const SHAPE: &str = "qwen3-0.6b";
 /// The context of each sequence in tokens, for both servers.
 const CONTEXT: usize = 4_096;
+/// The same in `agents`, whose conversations have some fifty turns.
+const AGENT_CONTEXT: usize = 8_192;
 
 /// A measurement that this command can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +34,8 @@ pub(crate) enum Part {
     Batch,
     /// A long prompt, and another one with the same beginning.
     Prefix,
+    /// Eight conversations at once, each turn a call of a tool.
+    Agents,
     /// Answers that keep to a JSON schema.
     Schema,
 }
@@ -100,6 +106,7 @@ pub(crate) async fn run(part: Part, words: impl Iterator<Item = String>, process
         Part::Swap => swap(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
         Part::Batch => batch(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
         Part::Prefix => prefix(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
+        Part::Agents => agents(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
         Part::Schema => schema(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
     }
     println!("{}", table.markdown("llama-server"));
@@ -271,6 +278,35 @@ async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
         table.add("first token of a prompt that begins as the one before: ms", warm[0], warm[1]);
         let share = |place: usize| Some(warm[place]? / cold[place]?);
         table.add("the second over the first", share(0), share(1));
+    }
+    boss.finish().await;
+}
+
+/// Conversations that grow from round to round.
+async fn agents(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table: &mut Table) {
+    let file = model(sandbox, options);
+    let at_once = agents::AGENTS;
+    sandbox.model("a", &file, &format!("context_length = {AGENT_CONTEXT}\nmax_concurrent = {at_once}"));
+    let boss = ours(sandbox, options).await;
+    let (threads, path) = (options.threads.to_string(), file.to_string_lossy());
+    let (streams, context) = (at_once.to_string(), (at_once * AGENT_CONTEXT).to_string());
+    let server = match llama {
+        Some(program) => {
+            let arguments = ["-m", &*path, "-t", &threads, "-np", &streams, "-cb", "-c", &context, "--jinja"];
+            Some(LlamaServer::start(program, &arguments).await)
+        }
+        None => None,
+    };
+    let mut doors = vec![boss.client()];
+    doors.extend(server.as_ref().map(|server| server.client));
+    let conversations = || (0..at_once).map(agents::Agent::new).collect::<Vec<_>>();
+    let mut all: Vec<Vec<agents::Agent>> = doors.iter().map(|_| conversations()).collect();
+    for door in &doors {
+        first_token(*door, "a").await;
+    }
+    for round in 0..options.rounds {
+        eprintln!("round {} of {}", round + 1, options.rounds);
+        agents::round(&doors, &mut all, table).await;
     }
     boss.finish().await;
 }

@@ -1,5 +1,6 @@
 use super::*;
 
+mod drafts;
 mod forms;
 mod memory;
 mod shift;
@@ -149,7 +150,7 @@ fn an_answer_ends_where_the_model_ends_it() {
     assert_eq!(answer.text, "hello");
     let finished = answer.finished.unwrap();
     assert_eq!(finished.reason, FinishReason::Stop);
-    let usage = TokenUsage { prompt_tokens: 2, completion_tokens: 6, cached_tokens: 0, thought_tokens: 0 };
+    let usage = TokenUsage { prompt_tokens: 2, completion_tokens: 6, ..TokenUsage::default() };
     assert_eq!(finished.usage, usage, "the end of the turn was sampled too");
 }
 

@@ -1,0 +1,72 @@
+//! The draft of one sequence: tokens that are evaluated with its last token, before it is known whether they are right.
+
+use crate::drafts::Draft;
+
+/// A sequence's draft, and how good its drafts were.
+#[derive(Debug, Default)]
+pub(super) struct Drafting {
+    /// The last token of the sequence and the draft behind it; empty without a draft.
+    pub(super) ahead: Vec<u32>,
+    /// The chance that the draft's first token comes.
+    pub(super) chance: f64,
+    /// The token of `ahead` whose logits are read next.
+    pub(super) at: usize,
+    /// Tokens found to be right since the engine last asked.
+    pub(super) confirmed: usize,
+    /// Tokens of earlier drafts that were evaluated.
+    drafted: usize,
+    /// Tokens of all drafts that came.
+    pub(super) accepted: usize,
+}
+
+impl Drafting {
+    /// Whether the next step evaluates a draft, or the last one did and its logits are still being read.
+    pub(super) fn is_there(&self) -> bool {
+        self.ahead.len() > 1
+    }
+
+    /// Has a draft behind these tokens, unless it is empty.
+    pub(super) fn begin(&mut self, tokens: &[u32], draft: Draft) {
+        self.ahead.clear();
+        if !draft.tokens.is_empty() {
+            self.ahead.extend(tokens.last());
+            self.ahead.extend(draft.tokens);
+        }
+        self.chance = draft.chance;
+    }
+
+    /// Tokens of drafts that were evaluated, those of a draft whose logits are being read included.
+    pub(super) fn evaluated(&self) -> usize {
+        self.drafted + self.ahead.len().saturating_sub(1)
+    }
+
+    /// Keeps so many of the draft's tokens.
+    pub(super) fn keep(&mut self, count: usize) {
+        self.ahead.truncate(if count == 0 { 0 } else { count + 1 });
+    }
+
+    /// Rows of logits that were not read yet.
+    pub(super) fn rows_left(&self) -> usize {
+        (self.ahead.len() - self.at.min(self.ahead.len())).max(1)
+    }
+
+    /// Whether the token that came is the draft's.
+    pub(super) fn confirm(&mut self, came: Option<&u32>) -> bool {
+        let expected = self.ahead.get(self.at + 1);
+        let is_right = expected.is_some() && expected == came;
+        if is_right {
+            self.at += 1;
+            self.confirmed += 1;
+            self.accepted += 1;
+        }
+        is_right
+    }
+
+    /// Ends the draft. Returns how many of its tokens were evaluated, and how many of them came.
+    pub(super) fn end(&mut self) -> (usize, usize) {
+        let ended = (self.ahead.len().saturating_sub(1), self.at);
+        self.drafted += ended.0;
+        self.ahead.clear();
+        ended
+    }
+}
