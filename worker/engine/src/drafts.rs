@@ -18,8 +18,8 @@ pub(crate) const MOST_DRAFTED: usize = 15;
 /// Finds drafts in the tokens of one sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Lookup {
-    /// The places behind the last occurrence of each beginning, by its tokens one behind the other.
-    places: [HashMap<u128, usize>; 2],
+    /// The places behind the last occurrence of each beginning. There is an entry for each token of the sequence.
+    places: [HashMap<u64, u32>; 2],
     /// Tokens whose beginnings are in the tables.
     known: usize,
     seen: [Seen; 2],
@@ -53,7 +53,7 @@ impl Lookup {
         for end in self.known.max(1)..tokens.len() {
             for (places, length) in self.places.iter_mut().zip(LENGTHS) {
                 if let Some(start) = end.checked_sub(length) {
-                    places.insert(key(&tokens[start..end]), end);
+                    places.insert(key(&tokens[start..end]), u32::try_from(end).unwrap_or(u32::MAX));
                 }
             }
         }
@@ -63,7 +63,9 @@ impl Lookup {
             self.places[kind].get(&key(beginning)).map(|place| (kind, *place))
         });
         let Some((kind, place)) = found else { return Draft::default() };
-        self.expected = Some((tokens[place], kind));
+        let place = place as usize;
+        let Some(expected) = tokens.get(place) else { return Draft::default() };
+        self.expected = Some((*expected, kind));
         let chance = self.seen[kind].chance(FIRST_CHANCE[kind]);
         // What repeats itself goes on in the draft.
         let mut drafted: Vec<u32> = Vec::with_capacity(most);
@@ -86,9 +88,11 @@ impl Lookup {
     }
 }
 
-/// Up to four tokens as one number.
-fn key(tokens: &[u32]) -> u128 {
-    tokens.iter().fold(0, |key, token| key << 32 | u128::from(*token))
+/// A number for some tokens. Two of the same number make a bad draft and nothing worse.
+fn key(tokens: &[u32]) -> u64 {
+    tokens
+        .iter()
+        .fold(0, |key: u64, token| (key.rotate_left(29) ^ u64::from(*token)).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 impl Seen {
