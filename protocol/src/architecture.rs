@@ -13,6 +13,7 @@ pub const GGUF_ARCHITECTURES: &[&str] = &[
     "gemma",
     "gemma2",
     "gemma3",
+    "gemma-embedding",
     "gemma3n",
     "phi3",
     "gpt-oss",
@@ -105,8 +106,9 @@ pub const CONFIG_ARCHITECTURES: &[&str] = &[
 ];
 
 /// The architecture of this name in `config.json`, if it is known. `Qwen3Model` is `Qwen3ForCausalLM` without its last
-/// product, as models that give vectors are stored.
+/// product, as models that give vectors are stored, and so is `Gemma3TextModel` of `Gemma3ForCausalLM`.
 pub fn config_architecture(name: &str) -> Option<&'static str> {
     let of = |name: &str| CONFIG_ARCHITECTURES.iter().find(|known| **known == name).copied();
-    of(name).or_else(|| of(&format!("{}ForCausalLM", name.strip_suffix("Model")?)))
+    let without = |end: &str| of(&format!("{}ForCausalLM", name.strip_suffix(end)?));
+    of(name).or_else(|| without("Model")).or_else(|| without("TextModel"))
 }

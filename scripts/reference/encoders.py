@@ -38,6 +38,7 @@ LENGTHS = (1, 3, 12, 37)
 SHAPE = dict(hidden_size=24, num_attention_heads=3, num_hidden_layers=2, intermediate_size=40, vocab_size=90)
 DISTIL = dict(dim=24, n_heads=3, n_layers=2, hidden_dim=40, vocab_size=90)
 DECODER = dict(hidden_size=24, num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_hidden_layers=2, intermediate_size=40, vocab_size=90)
+QWEN2 = {name: value for name, value in DECODER.items() if name != "head_dim"}
 MODERN = dict(hidden_size=24, num_attention_heads=3, num_hidden_layers=4, intermediate_size=20, vocab_size=90, pad_token_id=0, bos_token_id=1,
               eos_token_id=2, cls_token_id=1, sep_token_id=2)
 SPEC = dict(rules={}, zero_centred=None)
@@ -65,6 +66,11 @@ CASES = {
     "judge-modernbert-cls": case("modernbert", max_position_embeddings=64, local_attention=8, classifier_bias=True, id2label={0: "LABEL_0"}, **MODERN),
     "decoder-qwen3": case("qwen3", ["lasttoken"], max_position_embeddings=64, **DECODER),
     "decoder-llama-dense": case("llama", ["mean"], dense=(11, False, "Identity"), normalise=False, max_position_embeddings=64, **DECODER),
+    "decoder-gemma3-both-ways": case("gemma3_text", ["mean"], dense=[(32, False, "Identity"), (24, False, "Identity")], max_position_embeddings=64,
+                                     use_bidirectional_attention=True, sliding_window=8, sliding_window_pattern=2, query_pre_attn_scalar=10,
+                                     **DECODER),
+    "decoder-qwen2-both-ways": case("qwen2", ["lasttoken"], is_causal=False, max_position_embeddings=64, **QWEN2),
+    "decoder-mistral-both-ways": case("mistral", ["mean"], is_causal=False, sliding_window=6, max_position_embeddings=64, **DECODER),
     "judge-bert": case("bert", max_position_embeddings=64, id2label={0: "relevant"}, **SHAPE),
     "judge-bert-labels": case("bert", max_position_embeddings=64, id2label={0: "no", 1: "perhaps", 2: "yes"}, **SHAPE),
     "judge-roberta": case("roberta", max_position_embeddings=66, pad_token_id=1, type_vocab_size=1, id2label={0: "a", 1: "b"},
@@ -122,14 +128,15 @@ def write_modules(folder, spec, seed):
     put(folder / "1_Pooling/config.json", dict(word_embedding_dimension=config_width)
         | {f"pooling_mode_{mode}": name in spec["pooling"] for mode, name in NAMES.items()})
     weights = {}
-    if spec["dense"]:
-        out, bias, activation = spec["dense"]
-        modules.append(("2_Dense", "Dense"))
+    for at, (out, bias, activation) in enumerate(dense_of(spec), 2):
+        path = f"{at}_Dense"
+        modules.append((path, "Dense"))
         kind = "linear.Identity" if activation == "Identity" else "activation.Tanh"
-        put(folder / "2_Dense/config.json", dict(in_features=width, out_features=out, bias=bias, activation_function=f"torch.nn.modules.{kind}"))
+        put(folder / path / "config.json", dict(in_features=width, out_features=out, bias=bias, activation_function=f"torch.nn.modules.{kind}"))
         layer = torch.nn.Linear(width, out, bias=bias)
-        save_file({f"linear.{name}": value.detach() for name, value in layer.named_parameters()}, folder / "2_Dense/model.safetensors")
-        weights["2_Dense/model.safetensors"] = rewrite(folder / "2_Dense/model.safetensors", seed)
+        save_file({f"linear.{name}": value.detach() for name, value in layer.named_parameters()}, folder / path / "model.safetensors")
+        weights[f"{path}/model.safetensors"] = rewrite(folder / path / "model.safetensors", seed + at - 2)
+        width = out
     if spec["normalise"]:
         modules.append(("3_Normalize", "Normalize"))
         (folder / "3_Normalize").mkdir()
@@ -137,6 +144,11 @@ def write_modules(folder, spec, seed):
     put(folder / "modules.json", named)
     put(folder / "sentence_bert_config.json", dict(max_seq_length=60 if spec["fields"]["max_position_embeddings"] > 60 else 38, do_lower_case=False))
     return weights
+
+
+def dense_of(spec):
+    """The products behind the pooling."""
+    return spec["dense"] if isinstance(spec["dense"], list) else [spec["dense"]] if spec["dense"] else []
 
 
 def put(path, value):
@@ -165,7 +177,7 @@ def vectors_of(folder, spec, texts):
 
         layers = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
         modules = [Pooling.load(str(folder / "1_Pooling"))]
-        modules += [Dense.load(str(folder / "2_Dense"))] if spec["dense"] else []
+        modules += [Dense.load(str(folder / f"{at}_Dense")) for at, _ in enumerate(dense_of(spec), 2)]
         modules += [Normalize()] if spec["normalise"] else []
         answers = []
         for ids in texts:

@@ -42,7 +42,7 @@ impl EncoderCase {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/encoders");
         let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
-        assert!(files.len() >= 22, "cases are missing");
+        assert!(files.len() >= 25, "cases are missing");
         files.iter().map(|file| serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()).collect()
     }
 
@@ -139,14 +139,20 @@ fn em_1_what_no_encoder_can_do_is_refused_by_name() {
     );
     assert!(refused(&|folder| config(folder, "\"vocab_size\":90", "\"vocab_size\":91")).contains("word_embeddings"));
     assert!(refused(&|folder| std::fs::remove_file(folder.join("config.json")).unwrap()).contains("config.json"));
-    // A decoder whose tokens see those behind them.
-    let both = EncoderCase::all().into_iter().find(|case| case.case == "decoder-qwen3").unwrap();
+    // A decoder of a family that does not know how its tokens would see those behind them.
+    let named = |name: &str| EncoderCase::all().into_iter().find(|case| case.case == name).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    both.write(folder.path());
+    named("decoder-qwen3").write(folder.path());
     config(folder.path(), "\"model_type\"", "\"use_bidirectional_attention\":true,\"model_type\"");
     let on = [DeviceOptions { device: DeviceId::Cpu, share: None, limit: None }];
-    let refused = load_decoder_embedder(folder.path(), &on, &DecoderLoadOptions::default(), &mut |_| {});
-    assert!(refused.err().unwrap().to_string().contains("see those behind them"));
+    let options = DecoderLoadOptions::default();
+    let refused = load_decoder_embedder(folder.path(), &on, &options, &mut |_| {});
+    assert!(refused.err().unwrap().to_string().contains("use_bidirectional_attention"));
+    // One that does know writes no text.
+    let folder = tempfile::tempdir().unwrap();
+    named("decoder-gemma3-both-ways").write(folder.path());
+    let refused = load_over(folder.path(), &on, &options, &mut |_| {});
+    assert!(refused.err().unwrap().to_string().contains("cannot write text"));
     // An encoder without a classifier.
     let folder = tempfile::tempdir().unwrap();
     case.write(folder.path());

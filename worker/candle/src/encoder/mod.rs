@@ -6,6 +6,7 @@ mod bert;
 mod decoder_rows;
 mod facts;
 mod family;
+mod gguf;
 mod layers;
 mod modern;
 mod pooling;

@@ -118,6 +118,14 @@ impl ModelFacts<'_> {
         }
     }
 
+    /// The kind of scaling in the table of rope in `config.json`.
+    pub(crate) fn rope_kind(&self) -> FoundFact<String> {
+        match self {
+            Self::Config(facts) => facts.rope_kind(),
+            Self::Gguf(_) => Ok(None),
+        }
+    }
+
     /// A number of the table of rope in `config.json`.
     pub(crate) fn rope_float(&self, key: &str) -> FoundFact<f64> {
         match self {
