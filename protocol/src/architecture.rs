@@ -46,8 +46,23 @@ pub const GGUF_ARCHITECTURES: &[&str] = &[
 ];
 
 /// The values of `model_type` in `config.json` of the encoders that the worker knows, in alphabetical order.
-pub const ENCODER_TYPES: &[&str] =
-    &["bert", "camembert", "distilbert", "modernbert", "mpnet", "roberta", "xlm-roberta"];
+pub const ENCODER_TYPES: &[&str] = &[
+    "bert",
+    "camembert",
+    "distilbert",
+    "gte",
+    "jina_embeddings_v3",
+    "modernbert",
+    "mpnet",
+    "new",
+    "nomic_bert",
+    "roberta",
+    "xlm-roberta",
+];
+
+/// The names of encoders in GGUF files, in `general.architecture`, in alphabetical order.
+pub const GGUF_ENCODERS: &[&str] =
+    &["bert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "nomic-bert", "nomic-bert-moe"];
 
 /// Names in `config.json`, in `architectures`.
 pub const CONFIG_ARCHITECTURES: &[&str] = &[

@@ -99,6 +99,13 @@ impl ModelFiles {
         Self { places: Arc::new(placed.collect()), ..self }
     }
 
+    /// A stored tensor of a GGUF model that none of the placed ones is made of.
+    pub(crate) fn unplaced(&self) -> Option<&str> {
+        let WeightFiles::Gguf(model) = &self.weights else { return None };
+        let used: HashSet<&str> = self.places.values().map(|part| part.place.stored.as_str()).collect();
+        model.tensors().map(|(name, _)| name).find(|name| !used.contains(name))
+    }
+
     fn new(weights: WeightFiles, spec: &DecoderSpec) -> Self {
         let mut places = HashMap::new();
         let mut ends = spec.needed_outside();

@@ -1,5 +1,5 @@
 //! Encoders beside `sentence-transformers` and `transformers`: tiny random models of each family, from
-//! `scripts/reference/encoders.py`.
+//! `scripts/reference/encoders.py`, and in GGUF from `scripts/reference/encoders_gguf.py`.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
 
@@ -16,15 +16,23 @@ use model_boss_engine::{
     BlockId, Decoder, DecoderError, DecoderInfo, DecoderScorer, DecoderStep, EncoderText, TextEncoder,
 };
 use model_boss_protocol::{DeviceId, KvCacheType};
-use rule::{TensorRule, safetensors};
+use model_boss_weights::gguf::{HeaderWriter, TensorType, quantise_q8_0};
+use rule::{TensorRule, floats, safetensors};
 use serde::Deserialize;
 use serde_json::Value;
 
 #[derive(Deserialize)]
 struct EncoderCase {
     case: String,
+    #[serde(default)]
     files: BTreeMap<String, Value>,
+    #[serde(default)]
     weights: BTreeMap<String, WeightRules>,
+    /// Of a GGUF file: keys, their types and values.
+    #[serde(default)]
+    keys: Vec<(String, String, Value)>,
+    #[serde(default)]
+    tensors: Vec<GgufRule>,
     texts: Vec<Vec<u32>>,
     seconds: Option<Vec<usize>>,
     answers: Option<[u32; 2]>,
@@ -37,12 +45,74 @@ struct WeightRules {
     tensors: Vec<TensorRule>,
 }
 
+/// A tensor of a GGUF file: its name, the entries that it is made of, their seed, its shape, the first row that is
+/// taken, whether each matrix is turned over, and a number that is added to all.
+#[derive(Deserialize)]
+struct GgufRule(String, Vec<TensorRule>, u64, Vec<usize>, usize, bool, f32);
+
+impl GgufRule {
+    fn values(&self) -> Vec<f32> {
+        let Self(_, entries, seed, shape, first, turned, more) = self;
+        let of_entry = |rule: &TensorRule| match rule {
+            TensorRule::Floats(name, shape, mean, scale) => {
+                let row: usize = shape[1..].iter().product();
+                floats(name, shape, (*mean, *scale), *seed).split_off(first * row)
+            }
+            TensorRule::Bytes(..) => panic!("bytes in {}", self.0),
+        };
+        let values: Vec<f32> = entries.iter().flat_map(of_entry).map(|value| value + more).collect();
+        if !turned {
+            return values;
+        }
+        let [_, outs, ins] = shape[..] else { panic!("{shape:?}") };
+        let of_matrix = |matrix: &[f32]| {
+            (0..outs * ins).map(|at| matrix[at % ins * outs + at / ins]).collect::<Vec<f32>>()
+        };
+        values.chunks_exact(outs * ins).flat_map(of_matrix).collect()
+    }
+}
+
 impl EncoderCase {
+    /// The case as a GGUF file, whose matrices are of this type where their rows fill its blocks.
+    fn write_gguf(&self, path: &Path, kind: TensorType) {
+        let mut header = HeaderWriter::new();
+        for (key, of, value) in &self.keys {
+            match of.as_str() {
+                "u32" => header.set(key, &(value.as_u64().unwrap() as u32)),
+                "f32" => header.set(key, &(value.as_f64().unwrap() as f32)),
+                "bool" => header.set(key, &value.as_bool().unwrap()),
+                "text" => header.set(key, value.as_str().unwrap()),
+                _ => header.set(key, serde_json::from_value::<Vec<String>>(value.clone()).unwrap().as_slice()),
+            }
+            .unwrap();
+        }
+        let is_matrix = |rule: &GgufRule| rule.3.len() > 1 && rule.3.last().unwrap() % 32 == 0;
+        let of = |rule: &GgufRule| if is_matrix(rule) { kind } else { TensorType::F32 };
+        for rule in &self.tensors {
+            let shape: Vec<u64> = rule.3.iter().map(|length| *length as u64).collect();
+            header.tensor(&rule.0, of(rule), &shape).unwrap();
+        }
+        let mut body = header.begin(std::fs::File::create(path).unwrap()).unwrap();
+        for rule in &self.tensors {
+            let values = rule.values();
+            let bytes = match of(rule) {
+                TensorType::Q8_0 => {
+                    let mut blocks = Vec::new();
+                    quantise_q8_0(&values, &mut blocks).unwrap();
+                    blocks
+                }
+                _ => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            };
+            body.write(&bytes).unwrap();
+        }
+        body.finish().unwrap();
+    }
+
     fn all() -> Vec<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/encoders");
         let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
-        assert!(files.len() >= 25, "cases are missing");
+        assert!(files.len() >= 62, "cases are missing");
         files.iter().map(|file| serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()).collect()
     }
 
@@ -54,24 +124,32 @@ impl EncoderCase {
         };
         self.files.iter().for_each(|(name, text)| write(name, text.to_string().as_bytes()));
         self.weights.iter().for_each(|(name, rules)| write(name, &safetensors(&rules.tensors, rules.seed)));
+        if !self.tensors.is_empty() {
+            self.write_gguf(&folder.join("model.gguf"), TensorType::F32);
+        }
     }
 
     fn loaded(&self) -> Box<dyn TextEncoder> {
         let folder = tempfile::tempdir().unwrap();
         self.write(folder.path());
+        self.loaded_from(folder.path())
+    }
+
+    fn loaded_from(&self, folder: &Path) -> Box<dyn TextEncoder> {
         let on = [DeviceOptions { device: DeviceId::Cpu, share: None, limit: None }];
         let options = DecoderLoadOptions { kv_cache_type: KvCacheType::F32, ..DecoderLoadOptions::default() };
         let of_decoder = self.case.starts_with("decoder-");
-        assert_eq!(is_encoder(folder.path()), self.answers.is_none() && !of_decoder, "{}", self.case);
+        assert_eq!(is_encoder(folder), self.answers.is_none() && !of_decoder, "{}", self.case);
         if of_decoder {
-            return load_decoder_embedder(folder.path(), &on, &options, &mut |_| {}).unwrap();
+            return load_decoder_embedder(folder, &on, &options, &mut |_| {})
+                .unwrap_or_else(|error| panic!("{}: {error}", self.case));
         }
         if let Some(answers) = self.answers {
-            let decoder = load_over(folder.path(), &on, &options, &mut |_| {}).unwrap();
+            let decoder = load_over(folder, &on, &options, &mut |_| {}).unwrap();
             return Box::new(DecoderScorer::new(decoder, usize::MAX, answers).unwrap());
         }
         let task = if self.seconds.is_some() { EncoderTask::Labels } else { EncoderTask::Vectors };
-        load_encoder(folder.path(), &DeviceId::Cpu, task, &mut |_| {})
+        load_encoder(folder, &DeviceId::Cpu, task, &mut |_| {})
             .unwrap_or_else(|error| panic!("{}: {error}", self.case))
     }
 
@@ -96,6 +174,27 @@ fn em_1_every_encoder_gives_the_numbers_of_the_reference() {
             for (ours, theirs) in ours.iter().zip(theirs) {
                 assert!((ours - theirs).abs() < 2e-5 * largest.max(1.0), "{}: {ours} for {theirs}", case.case);
             }
+        }
+    }
+}
+
+/// Blocks stay blocks: their rounding is all that differs.
+#[test]
+fn em_1_encoders_of_quantised_gguf_files_give_nearly_the_same_vectors() {
+    let all = EncoderCase::all();
+    let cases: Vec<&EncoderCase> = all.iter().filter(|case| !case.tensors.is_empty()).collect();
+    assert!(cases.len() >= 13, "cases are missing");
+    for case in cases {
+        let folder = tempfile::tempdir().unwrap();
+        case.write_gguf(&folder.path().join("model.gguf"), TensorType::Q8_0);
+        let mut encoder = case.loaded_from(folder.path());
+        let plain = case.loaded();
+        assert!(encoder.info().weight_bytes < plain.info().weight_bytes * 2 / 5, "{}", case.case);
+        let vectors = encoder.encode(&case.texts()).unwrap();
+        for (ours, theirs) in vectors.iter().zip(&case.vectors) {
+            let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+            let apart: f32 = ours.iter().zip(theirs).map(|(a, b)| (a - b).powi(2)).sum();
+            assert!(apart < 0.02 * dot(theirs, theirs).max(0.5), "{}: {apart} of {}", case.case, dot(theirs, theirs));
         }
     }
 }

@@ -4,7 +4,7 @@
 //! family's own defaults. What it returns is data; no layer knows a family.
 
 mod attention_spec;
-mod check;
+pub(crate) mod check;
 pub(crate) mod config;
 mod decoder_spec;
 mod experts_spec;
