@@ -152,7 +152,9 @@ pub enum ModelError {
         what: String,
     },
     /// Text is asked of a model that gives vectors only.
-    #[error("its tokens see those behind them, so it cannot write text; as a model of category embedding it gives vectors")]
+    #[error(
+        "its tokens see those behind them, so it cannot write text; as a model of category embedding it gives vectors"
+    )]
     WritesNothing,
     /// One tensor has a wrong shape, type or content.
     #[error("tensor '{name}' {what}")]

@@ -36,6 +36,8 @@ struct EncoderCase {
     texts: Vec<Vec<u32>>,
     seconds: Option<Vec<usize>>,
     answers: Option<[u32; 2]>,
+    /// The task whose adapters are used.
+    task: Option<String>,
     vectors: Vec<Vec<f32>>,
 }
 
@@ -65,9 +67,8 @@ impl GgufRule {
             return values;
         }
         let [_, outs, ins] = shape[..] else { panic!("{shape:?}") };
-        let of_matrix = |matrix: &[f32]| {
-            (0..outs * ins).map(|at| matrix[at % ins * outs + at / ins]).collect::<Vec<f32>>()
-        };
+        let of_matrix =
+            |matrix: &[f32]| (0..outs * ins).map(|at| matrix[at % ins * outs + at / ins]).collect::<Vec<f32>>();
         values.chunks_exact(outs * ins).flat_map(of_matrix).collect()
     }
 }
@@ -112,7 +113,7 @@ impl EncoderCase {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/encoders");
         let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
-        assert!(files.len() >= 62, "cases are missing");
+        assert!(files.len() >= 63, "cases are missing");
         files.iter().map(|file| serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()).collect()
     }
 
@@ -149,14 +150,17 @@ impl EncoderCase {
             return Box::new(DecoderScorer::new(decoder, usize::MAX, answers).unwrap());
         }
         let task = if self.seconds.is_some() { EncoderTask::Labels } else { EncoderTask::Vectors };
-        load_encoder(folder, &DeviceId::Cpu, task, &mut |_| {})
-            .unwrap_or_else(|error| panic!("{}: {error}", self.case))
+        load_encoder(folder, &DeviceId::Cpu, task, &mut |_| {}).unwrap_or_else(|error| panic!("{}: {error}", self.case))
     }
 
     fn texts(&self) -> Vec<EncoderText<'_>> {
         let second_from = |at: usize| self.seconds.as_ref().map_or(self.texts[at].len(), |seconds| seconds[at]);
         let all = self.texts.iter().enumerate();
-        all.map(|(at, tokens)| EncoderText { tokens, second_from: second_from(at) }).collect()
+        let tasks: Vec<String> = self.files.get("config.json").map_or_else(Vec::new, |config| {
+            serde_json::from_value(config["lora_adaptations"].clone()).unwrap_or_default()
+        });
+        let task = self.task.as_ref().map(|task| tasks.iter().position(|known| known == task).unwrap());
+        all.map(|(at, tokens)| EncoderText { tokens, second_from: second_from(at), task }).collect()
     }
 }
 
@@ -257,6 +261,24 @@ fn em_1_what_no_encoder_can_do_is_refused_by_name() {
     case.write(folder.path());
     let judge = load_encoder(folder.path(), &DeviceId::Cpu, EncoderTask::Labels, &mut |_| {});
     assert!(judge.err().unwrap().to_string().contains("classifier"));
+}
+
+#[test]
+fn em_1_texts_of_several_tasks_have_their_own_adapters() {
+    let all = EncoderCase::all();
+    let named = |name: &str| all.iter().find(|case| case.case == name).unwrap();
+    let (plain, adapted) = (named("jina-v3-flash"), named("jina-v3-adapted"));
+    let mut encoder = plain.loaded();
+    assert_eq!(encoder.info().tasks, ["retrieval.query", "separation"]);
+    let text = |task| EncoderText { task, ..EncoderText::one(&plain.texts[2]) };
+    let texts = [text(None), text(Some(1)), text(Some(0)), text(None)];
+    let vectors = encoder.encode(&texts).unwrap();
+    for (at, text) in texts.iter().enumerate() {
+        assert_eq!(encoder.encode(&[*text]).unwrap()[0], vectors[at], "{at}");
+    }
+    assert!(vectors[0] == vectors[3] && vectors[0] != vectors[1] && vectors[1] != vectors[2]);
+    assert!(encoder.encode(&[text(Some(2))]).is_err());
+    assert_ne!(plain.vectors, adapted.vectors);
 }
 
 /// A text of more tokens than a step comes in pieces, and several texts may need several steps.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use candle_core::{Result as CandleResult, Tensor};
 use model_boss_engine::{EncoderText, LabelShares};
 
+use super::adapted::TaskMatrices;
 use super::family::{EncoderBody, EncoderFamily, EncoderSize, read_head};
 use super::layers::{EncoderLayer, EncoderPass, biases_by_distance, slopes};
 use super::parts::{EncoderPart, PartFinder};
@@ -65,8 +66,7 @@ const GATE: &[&str] = &["mlp.gate_proj", "mlp.fc12", "ffn_gate"];
 /// Gate and up in one matrix: the gate first, or up first.
 const GATE_AND_UP: &[&str] = &["mlp.gated_layers"];
 const UP_AND_GATE: &[&str] = &["mlp.up_gate_proj", "mlp.up_gated_layer"];
-const DOWN: &[&str] =
-    &["output.dense", "ffn.lin2", "mlp.fc2", "mlp.down_proj", "mlp.wo", "mlp.down_layer", "ffn_down"];
+const DOWN: &[&str] = &["output.dense", "ffn.lin2", "mlp.fc2", "mlp.down_proj", "mlp.wo", "mlp.down_layer", "ffn_down"];
 const LAYER_NORM: &[&str] = &[
     "output.LayerNorm",
     "output_layer_norm",
@@ -83,9 +83,11 @@ struct BertBody {
     spec: EncoderSpec,
     target: WeightTarget,
     words: Matrix,
+    words_of_tasks: TaskMatrices,
     positions: Option<Tensor>,
     /// The vectors of the types of tokens, `[kinds, hidden]`: of the first text, and of the second.
     kinds: Option<Tensor>,
+    kinds_of_tasks: TaskMatrices,
     norm: Norm,
     layers: Vec<EncoderLayer>,
     distances: Option<Tensor>,
@@ -99,7 +101,7 @@ impl EncoderFamily for EncoderSpec {
     }
 
     fn parts(&self, files: &ModelFiles) -> Vec<EncoderPart> {
-        let mut finder = PartFinder::new(files, WORDS);
+        let mut finder = PartFinder::new(files, WORDS).with_adapters(self.adapters.tasks.len(), self.adapters.rank);
         let (hidden, kind) = (self.hidden, self.norm.kind);
         finder.linear("words", &finder.path("", WORDS), [self.vocabulary, hidden], false);
         if let TokenPlaces::Table { rows, .. } | TokenPlaces::TableAndDistances { rows, .. } = self.places {
@@ -150,6 +152,10 @@ impl EncoderFamily for EncoderSpec {
         (&self.labels, self.shares)
     }
 
+    fn tasks(&self) -> &[String] {
+        &self.adapters.tasks
+    }
+
     fn classifier_pooling(&self) -> Pooling {
         Pooling::First
     }
@@ -162,14 +168,15 @@ impl EncoderFamily for EncoderSpec {
     ) -> Result<Box<dyn EncoderBody>, ModelError> {
         let failed = |error: candle_core::Error| ModelError::Device(device::failure(&error));
         let words = reader.matrix("words.weight")?;
+        let words_of_tasks = TaskMatrices::read(reader, "words", &self.adapters)?;
+        let kinds_of_tasks = TaskMatrices::read(reader, "kinds", &self.adapters)?;
         let mut optional = |name: &str| reader.files().has(name).then(|| reader.tensor(name)).transpose();
         let (positions, kinds) = (optional("positions.weight")?, optional("kinds.weight")?);
         let distances = optional("distances.weight")?;
         let distances = distances.map(|table| biases_by_distance(&table, longest, &target.device)).transpose();
         let norm = Norm::read(reader, "norm", self.norm)?;
-        let layers = (0..self.layers)
-            .map(|layer| EncoderLayer::read(reader, self, layer))
-            .collect::<Result<Vec<_>, _>>()?;
+        let layers =
+            (0..self.layers).map(|layer| EncoderLayer::read(reader, self, layer)).collect::<Result<Vec<_>, _>>()?;
         let (mut rope, mut of_heads) = (None, None);
         match &self.places {
             TokenPlaces::Rope(spec) => rope = Some(Rope::new(spec)),
@@ -182,8 +189,10 @@ impl EncoderFamily for EncoderSpec {
             spec,
             target,
             words,
+            words_of_tasks,
             positions,
             kinds,
+            kinds_of_tasks,
             norm,
             layers,
             distances,
@@ -205,7 +214,8 @@ impl EncoderSpec {
     /// Every tensor of a layer, with its place and shape.
     fn layer_parts(&self, finder: &mut PartFinder<'_>, layer: usize, before: &str) {
         let (hidden, width, kind) = (self.hidden, self.width(), self.norm.kind);
-        let (path, at) = (|names: &[&str], finder: &PartFinder<'_>| finder.path(before, names), format!("layer.{layer}"));
+        let (path, at) =
+            (|names: &[&str], finder: &PartFinder<'_>| finder.path(before, names), format!("layer.{layer}"));
         let named = |part: &str| format!("{at}.{part}");
         // Whether a product at a path has a bias.
         let bias = |finder: &PartFinder<'_>, path: &str, of: fn([bool; 4]) -> bool| match self.biases {
@@ -280,7 +290,11 @@ impl BertBody {
     fn embedded(&self, texts: &[EncoderText<'_>]) -> CandleResult<Tensor> {
         let device = &self.target.device;
         let all: Vec<u32> = texts.iter().flat_map(|text| text.tokens).copied().collect();
+        let task = texts.first().and_then(|text| text.task);
         let mut x = self.words.rows(&all, &self.target)?;
+        if task.is_some() {
+            x = self.words_of_tasks.onto_rows(x, &Tensor::new(all.as_slice(), device)?, task)?;
+        }
         if let Some(positions) = &self.positions {
             let first = match self.spec.places {
                 TokenPlaces::Table { first, .. } | TokenPlaces::TableAndDistances { first, .. } => first as u32,
@@ -292,14 +306,17 @@ impl BertBody {
         let Some(kinds) = &self.kinds else { return Ok(x) };
         let second = |text: &EncoderText<'_>| text.second_from < text.tokens.len();
         if !(self.spec.kinds.of_pairs && self.spec.kinds.count > 1 && texts.iter().any(second)) {
-            return x.broadcast_add(&kinds.narrow(0, 0, 1)?);
+            let first = self.kinds_of_tasks.onto_rows(kinds.narrow(0, 0, 1)?, &Tensor::new(&[0_u32], device)?, task)?;
+            return x.broadcast_add(&first);
         }
         let of_text = |text: &EncoderText<'_>| {
             let second_from = text.second_from;
             (0..text.tokens.len()).map(move |at| u32::from(at >= second_from))
         };
         let of_tokens: Vec<u32> = texts.iter().flat_map(of_text).collect();
-        x + kinds.index_select(&Tensor::from_vec(of_tokens, all.len(), device)?, 0)?
+        let of_tokens = Tensor::from_vec(of_tokens, all.len(), device)?;
+        let kinds = self.kinds_of_tasks.onto_rows(kinds.index_select(&of_tokens, 0)?, &of_tokens, task)?;
+        x + kinds
     }
 }
 
@@ -319,6 +336,7 @@ impl EncoderBody for BertBody {
             distances: self.distances.as_ref(),
             slopes: self.slopes.as_deref(),
             angles: angles.transpose()?,
+            task: texts.first().and_then(|text| text.task),
         };
         let mut x = self.norm.forward(&self.embedded(texts)?)?;
         for layer in &self.layers {

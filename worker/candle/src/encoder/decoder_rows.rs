@@ -53,11 +53,13 @@ pub fn load_decoder_embedder(
         weight_bytes: facts.weight_bytes,
         prompts: folder.prompts,
         default_prompt: folder.default_prompt,
+        tasks: Vec::new(),
     };
     Ok(Box::new(DecoderEmbedder { decoder, steps, info }))
 }
 
-/// The steps that the model's files name. Without any, that of the last token, or the mean of tokens that see all others.
+/// The steps that the model's files name. Without any, the vector of the last token, or the mean of tokens that see all
+/// others.
 fn described(source: &Path) -> Result<SentenceFolder, ModelError> {
     let (_, spec) = ModelFiles::open(source)?;
     let otherwise = if spec.sees_behind() { Pooling::Mean } else { Pooling::Last };

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::labels::LabelFacts;
 use super::rotary_facts;
-use super::spec::{Biases, EncoderSpec, HeadForm, MlpForm, TokenKinds, TokenPlaces};
+use super::spec::{Adapters, Biases, EncoderSpec, HeadForm, MlpForm, TokenKinds, TokenPlaces};
 use crate::error::ModelError;
 use crate::spec::check::{MOST_LAYERS, inconsistent};
 use crate::spec::fact_error::FactError;
@@ -81,8 +81,9 @@ impl EncoderSpec {
     }
 }
 
-/// The largest accepted width.
+/// The largest accepted width, and number of tasks.
 const MOST_WIDTH: usize = 1 << 20;
+const MOST_TASKS: usize = 1 << 8;
 
 /// The first of these keys that has a number.
 pub(super) fn number(facts: &ModelFacts<'_>, keys: &[&str], default: usize) -> Result<usize, FactError> {
@@ -160,10 +161,8 @@ fn bert(facts: &ModelFacts<'_>, kind: &str, (labels, shares): Labels) -> Result<
         mlp,
         activation: of_mlp,
         experts: None,
-        norm: NormSpec {
-            kind: NormKind::LayerWithBias,
-            eps: facts.float("layer_norm_eps", "")?.unwrap_or(1e-12),
-        },
+        adapters: if kind == "xlm-roberta" { adapters(facts)? } else { Adapters::default() },
+        norm: NormSpec { kind: NormKind::LayerWithBias, eps: facts.float("layer_norm_eps", "")?.unwrap_or(1e-12) },
         biases: Biases::Of { inputs: true, out: true, up: mlp == MlpForm::Plain, down: true },
         head: match kind {
             "bert" => HeadForm::Pooler,
@@ -173,6 +172,17 @@ fn bert(facts: &ModelFacts<'_>, kind: &str, (labels, shares): Labels) -> Result<
         labels,
         shares,
     })
+}
+
+/// The adapters of Jina's XLM-R (Sturua et al., 2024, arXiv 2409.10173).
+fn adapters(facts: &ModelFacts<'_>) -> Result<Adapters, FactError> {
+    let Some(tasks) = facts.layer_types("lora_adaptations")? else { return Ok(Adapters::default()) };
+    let rank = number(facts, &["lora_rank"], 4)?;
+    let alpha = facts.float("lora_alpha", "")?.unwrap_or(1.0);
+    if rank == 0 || rank > MOST_WIDTH || tasks.len() > MOST_TASKS || !alpha.is_finite() {
+        return Err(inconsistent(format!("{} adapters of rank {rank}", tasks.len())));
+    }
+    Ok(Adapters { tasks, rank, scale: alpha / rank as f64 })
 }
 
 #[cfg(test)]

@@ -29,6 +29,11 @@ pub(super) trait EncoderFamily {
     /// The names of a classifier's labels, and how its numbers become shares.
     fn labels(&self) -> (&[String], LabelShares);
 
+    /// The tasks that it has adapters for.
+    fn tasks(&self) -> &[String] {
+        &[]
+    }
+
     /// How a classifier makes one vector of a text's tokens.
     fn classifier_pooling(&self) -> Pooling;
 
@@ -56,7 +61,7 @@ pub(super) struct EncoderSize {
 
 /// Layers with their weights.
 pub(super) trait EncoderBody: Send + Sync {
-    /// The vectors of all tokens, `[tokens, hidden]`. The ranges are the rows of each text.
+    /// The vectors of all tokens, `[tokens, hidden]`. The ranges are the rows of each text. All texts are of one task.
     fn rows(&self, texts: &[EncoderText<'_>], ranges: &[Range<usize>]) -> CandleResult<Tensor>;
 }
 

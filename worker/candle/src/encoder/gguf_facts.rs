@@ -9,7 +9,7 @@ use super::family::EncoderFamily;
 use super::labels::{MOST_LABELS, shares_of};
 use super::modern::ModernSpec;
 use super::rotary_facts::experts_of;
-use super::spec::{Biases, EncoderSpec, HeadForm, MlpForm, TokenKinds, TokenPlaces};
+use super::spec::{Adapters, Biases, EncoderSpec, HeadForm, MlpForm, TokenKinds, TokenPlaces};
 use crate::error::ModelError;
 use crate::spec::fact_error::FactError;
 use crate::spec::facts::{GgufFacts, ModelFacts, RopeDefaults};
@@ -87,10 +87,14 @@ fn spec_of(facts: &ModelFacts<'_>, name: &str, (labels, shares): Labels) -> Resu
         vocabulary: facts.gguf_rows("token_embd.weight").unwrap_or(0),
         longest: positions.map_or(context, |rows| rows.min(context)),
         places,
-        kinds: TokenKinds { count: facts.gguf_rows("token_types.weight").unwrap_or(0), of_pairs: name != "jina-bert-v3" },
+        kinds: TokenKinds {
+            count: facts.gguf_rows("token_types.weight").unwrap_or(0),
+            of_pairs: name != "jina-bert-v3",
+        },
         mlp: if gated { MlpForm::Gated } else { MlpForm::Plain },
         activation,
         experts,
+        adapters: Adapters::default(),
         norm: NormSpec { kind: NormKind::LayerWithBias, eps: eps.unwrap_or(1e-12) },
         biases: Biases::AsStored,
         head: HeadForm::Gguf,

@@ -38,6 +38,19 @@ impl LabelFacts {
     }
 }
 
+/// The texts in front of inputs that a `config.json` has for tasks.
+#[derive(Default, Deserialize)]
+pub(super) struct TaskTexts {
+    #[serde(default)]
+    pub(super) task_instructions: BTreeMap<String, String>,
+}
+
+impl TaskTexts {
+    pub(super) fn read(json: &[u8]) -> Self {
+        serde_json::from_slice(json).unwrap_or_default()
+    }
+}
+
 /// How the numbers for labels become shares.
 pub(super) fn shares_of(apart: bool) -> LabelShares {
     if apart { LabelShares::Apart } else { LabelShares::Together }

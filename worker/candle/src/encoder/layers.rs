@@ -4,12 +4,11 @@ use std::ops::Range;
 
 use candle_core::{Device, Result, Tensor};
 
+use super::adapted::AdaptedLinear;
 use super::attend::{Sight, attend};
-use super::family::linear;
 use super::spec::EncoderSpec;
 use crate::error::ModelError;
 use crate::layers::experts::Experts;
-use crate::layers::linear::Linear;
 use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::Norm;
 use crate::layers::rope::Angles;
@@ -25,12 +24,12 @@ const FARTHEST: f32 = 128.0;
 pub(crate) const ALL_BUCKETS: usize = 2 * BUCKETS;
 
 pub(crate) struct EncoderLayer {
-    query: Linear,
-    key: Linear,
-    value: Linear,
+    query: AdaptedLinear,
+    key: AdaptedLinear,
+    value: AdaptedLinear,
     /// Norms of queries and of keys over all heads.
     head_norms: Option<[Norm; 2]>,
-    out: Linear,
+    out: AdaptedLinear,
     attention_norm: Norm,
     /// One more norm, of the sum of the layer's input and what attention became behind its own norm.
     second_norm: Option<Norm>,
@@ -40,7 +39,7 @@ pub(crate) struct EncoderLayer {
 
 /// The feed-forward part.
 enum EncoderMlp {
-    Dense { gate: Option<Linear>, up: Linear, down: Linear, activation: Activation },
+    Dense { gate: Option<AdaptedLinear>, up: AdaptedLinear, down: AdaptedLinear, activation: Activation },
     Experts { experts: Experts, bias: Option<Tensor> },
 }
 
@@ -55,6 +54,8 @@ pub(crate) struct EncoderPass<'a> {
     pub(crate) slopes: Option<&'a [f32]>,
     /// The angles of all tokens' places.
     pub(crate) angles: Option<Angles>,
+    /// The task whose adapters are used.
+    pub(crate) task: Option<usize>,
 }
 
 impl EncoderLayer {
@@ -64,6 +65,7 @@ impl EncoderLayer {
         layer: usize,
     ) -> std::result::Result<Self, ModelError> {
         let path = |part: &str| format!("layer.{layer}.{part}");
+        let linear = |reader: &mut WeightReader<'_>, path: &str| AdaptedLinear::read(reader, path, &spec.adapters);
         let norm = |part: &str, reader: &mut WeightReader<'_>| {
             let there = reader.files().has(&format!("{}.weight", path(part)));
             there.then(|| Norm::read(reader, &path(part), spec.norm)).transpose()
@@ -103,7 +105,8 @@ impl EncoderLayer {
     /// `[tokens, hidden]` → `[tokens, hidden]`.
     pub(crate) fn forward(&self, x: &Tensor, pass: &EncoderPass<'_>) -> Result<Tensor> {
         let heads = pass.spec.heads;
-        let [mut query, mut key, value] = Linear::forward_all([&self.query, &self.key, &self.value], x)?;
+        let [mut query, mut key, value] =
+            AdaptedLinear::forward_all([&self.query, &self.key, &self.value], x, pass.task)?;
         if let Some([of_query, of_key]) = &self.head_norms {
             (query, key) = (of_query.forward(&query)?, of_key.forward(&key)?);
         }
@@ -112,22 +115,24 @@ impl EncoderLayer {
             (query, key) = (turned(&query)?, turned(&key)?);
         }
         let sight = Sight { heads, biases: pass.distances, slopes: pass.slopes, farthest: None };
-        let attended = self.out.forward(&attend([&query, &key, &value], pass.texts, &sight)?)?;
+        let attended = self.out.forward(&attend([&query, &key, &value], pass.texts, &sight)?, pass.task)?;
         let mut inner = self.attention_norm.forward(&(x + attended)?)?;
         if let Some(norm) = &self.second_norm {
             inner = norm.forward(&(x + inner)?)?;
         }
-        self.norm.forward(&(&inner + self.mlp.forward(&inner)?)?)
+        self.norm.forward(&(&inner + self.mlp.forward(&inner, pass.task)?)?)
     }
 }
 
 impl EncoderMlp {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, task: Option<usize>) -> Result<Tensor> {
         match self {
-            Self::Dense { gate: None, up, down, activation } => down.forward(&activation.forward(&up.forward(x)?)?),
+            Self::Dense { gate: None, up, down, activation } => {
+                down.forward(&activation.forward(&up.forward(x, task)?)?, task)
+            }
             Self::Dense { gate: Some(gate), up, down, activation } => {
-                let [gate, up] = Linear::forward_all([gate, up], x)?;
-                down.forward(&activation.gated(&gate, &up)?)
+                let [gate, up] = AdaptedLinear::forward_all([gate, up], x, task)?;
+                down.forward(&activation.gated(&gate, &up)?, task)
             }
             Self::Experts { experts, bias } => {
                 let sum = experts.forward(x, &|| false)?;

@@ -1,6 +1,7 @@
 //! Encoders: models that turn a text into a vector, or a pair of texts into a number for each label. Texts of several
 //! requests are computed in one pass, without padding.
 
+mod adapted;
 mod attend;
 mod bert;
 mod decoder_rows;
@@ -33,6 +34,7 @@ use crate::matrix::target::WeightTarget;
 use crate::read::reader::WeightReader;
 use crate::spec::GgufSpecError;
 use family::{EncoderBody, EncoderFamily};
+use labels::TaskTexts;
 use modern::ModernSpec;
 use parts::EncoderPart;
 use pooling::{PoolStep, Pooling, SentenceFolder};
@@ -119,6 +121,7 @@ pub fn load_encoder(
             weight_bytes,
             prompts: folder.prompts.clone(),
             default_prompt: folder.default_prompt.clone(),
+            tasks: family.tasks().to_vec(),
         };
         drop(reader);
         Ok(LoadedEncoder { info, target, body, steps, places: [place].into() })
@@ -155,10 +158,14 @@ impl DescribedEncoder {
         }
         let (files, config) = ModelFiles::plain(source)?;
         let family = family_of(&config)?;
-        let folder = match task {
+        let mut folder = match task {
             EncoderTask::Vectors => SentenceFolder::read(model_folder(source), Pooling::Mean)?,
             EncoderTask::Labels => SentenceFolder::plain(model_folder(source), pooled(family.as_ref()))?,
         };
+        let texts = TaskTexts::read(&config).task_instructions.into_iter();
+        for (task, text) in texts.filter(|(task, _)| family.tasks().contains(task)) {
+            folder.prompts.entry(task).or_insert(text);
+        }
         Ok(Self { files, family, folder })
     }
 }
@@ -182,8 +189,24 @@ fn checked(files: &ModelFiles, parts: &[EncoderPart]) -> Result<(u64, Vec<Tensor
 
 impl LoadedEncoder {
     fn vectors(&self, texts: &[EncoderText<'_>]) -> CandleResult<Vec<Vec<f32>>> {
-        let rows = self.body.rows(texts, &ranges(texts))?;
-        pooled(&rows, texts, &self.steps)
+        let same = |text: &EncoderText<'_>| text.task == texts[0].task;
+        if texts.iter().all(same) {
+            let rows = self.body.rows(texts, &ranges(texts))?;
+            return pooled(&rows, texts, &self.steps);
+        }
+        // Each task by itself.
+        let mut vectors = vec![Vec::new(); texts.len()];
+        let mut tasks: Vec<Option<usize>> = texts.iter().map(|text| text.task).collect();
+        tasks.sort_unstable();
+        tasks.dedup();
+        for task in tasks {
+            let of_task = || texts.iter().enumerate().filter(|(_, text)| text.task == task);
+            let alike: Vec<EncoderText<'_>> = of_task().map(|(_, text)| *text).collect();
+            for ((at, _), vector) in of_task().zip(self.vectors(&alike)?) {
+                vectors[at] = vector;
+            }
+        }
+        Ok(vectors)
     }
 }
 
@@ -205,6 +228,9 @@ impl TextEncoder for LoadedEncoder {
             let unknown = text.iter().any(|token| *token as usize >= self.info.vocab_size);
             text.is_empty() || text.len() > self.info.max_tokens || unknown
         };
+        if texts.iter().any(|text| text.task.is_some_and(|task| task >= self.info.tasks.len())) {
+            return Err(DecoderError::Step("a text is of a task that there are no adapters for".to_owned()));
+        }
         if texts.iter().any(is_wrong) {
             return Err(DecoderError::Step("a text is empty, too long, or has an unknown token".to_owned()));
         }

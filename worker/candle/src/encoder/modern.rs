@@ -298,9 +298,8 @@ impl EncoderFamily for ModernSpec {
         _longest: usize,
         target: &WeightTarget,
     ) -> Result<Box<dyn EncoderBody>, ModelError> {
-        let layers = (0..self.size.layers)
-            .map(|layer| ModernLayer::read(reader, self, layer))
-            .collect::<Result<Vec<_>, _>>()?;
+        let layers =
+            (0..self.size.layers).map(|layer| ModernLayer::read(reader, self, layer)).collect::<Result<Vec<_>, _>>()?;
         let rope = |theta: f64| {
             let width = self.size.hidden / self.heads;
             Rope::new(&RopeSpec { planes: RopePlanes::Halves, width, theta, scaling: RopeScaling::None })

@@ -11,22 +11,28 @@ use crate::spec::{NormKind, part_names};
 pub(super) type EncoderPart = (String, PartLocation, Vec<usize>);
 
 /// The prefixes that all names of a file may have: those of classes with a head.
-const PREFIXES: [&str; 9] =
-    ["", "bert.", "roberta.", "distilbert.", "mpnet.", "nomic_bert.", "gte.", "new.", "model."];
+const PREFIXES: [&str; 9] = ["", "bert.", "roberta.", "distilbert.", "mpnet.", "nomic_bert.", "gte.", "new.", "model."];
 
 /// Finds parts by the names that files have for them, each without `.weight`.
 pub(super) struct PartFinder<'a> {
     files: &'a ModelFiles,
     prefix: &'static str,
+    /// Tasks with adapters, and their rank.
+    adapters: [usize; 2],
     pub(super) found: Vec<EncoderPart>,
 }
 
 impl<'a> PartFinder<'a> {
     /// A finder for files that have the vectors of words by one of these names.
     pub(super) fn new(files: &'a ModelFiles, words: &[&str]) -> Self {
-        let with = |prefix| Self { files, prefix, found: Vec::new() };
+        let with = |prefix| Self { files, prefix, adapters: [0, 0], found: Vec::new() };
         let all = PREFIXES.into_iter().map(with);
         all.into_iter().find(|finder| finder.known("", words).is_some()).unwrap_or(with(""))
+    }
+
+    /// Finds adapters of so many tasks and this rank beside matrices that have them.
+    pub(super) fn with_adapters(self, tasks: usize, rank: usize) -> Self {
+        Self { adapters: [tasks, rank], ..self }
     }
 
     /// The first of these names behind a path that the files have, else the first of all: a missing tensor is reported
@@ -61,18 +67,37 @@ impl<'a> PartFinder<'a> {
     }
 
     /// The same of some rows of a stored product.
-    pub(super) fn rows(
-        &mut self,
-        name: &str,
-        path: &str,
-        rows: Option<Range<usize>>,
-        shape: [usize; 2],
-        bias: bool,
-    ) {
+    pub(super) fn rows(&mut self, name: &str, path: &str, rows: Option<Range<usize>>, shape: [usize; 2], bias: bool) {
+        self.find_adapters(name, path, rows.clone(), shape);
         let place = |end: &str| PartLocation { rows: rows.clone(), ..PartLocation::whole(self.stored(path, end)) };
         let weight = (format!("{name}.weight"), place("weight"), shape.to_vec());
         let bias = bias.then(|| (format!("{name}.bias"), place("bias"), vec![shape[0]]));
         self.found.extend([Some(weight), bias].into_iter().flatten());
+    }
+
+    /// The two matrices of each task's adapter, `TASK.a` and `TASK.b`, where the files have them. Those of vectors lie
+    /// turned over against those of products: their rows are chosen, in place of multiplied.
+    fn find_adapters(&mut self, name: &str, path: &str, rows: Option<Range<usize>>, [outs, ins]: [usize; 2]) {
+        let [tasks, rank] = self.adapters;
+        let stored = |part: &str| format!("{path}.parametrizations.weight.0.lora_{part}");
+        let Ok(second) = self.files.get(&stored("B")) else { return };
+        let all = second.shape.get(1).copied().unwrap_or(0);
+        let of_vectors = path.contains("embeddings.");
+        for task in 0..tasks {
+            let part = |part: &str, first: usize, [count, columns]: [usize; 2]| {
+                let rows = Some(first..first + count);
+                let place = PartLocation { rows, ..PartLocation::whole(stored(part)) };
+                (format!("{name}.task.{task}.{}.weight", part.to_lowercase()), place, vec![count, columns])
+            };
+            if of_vectors {
+                self.found.push(part("A", task * outs, [outs, rank]));
+                self.found.push(part("B", task * rank, [rank, ins]));
+            } else {
+                let first = task * all + rows.as_ref().map_or(0, |rows| rows.start);
+                self.found.push(part("A", task * rank, [rank, ins]));
+                self.found.push(part("B", first, [outs, rank]));
+            }
+        }
     }
 
     /// A norm.
@@ -104,11 +129,8 @@ impl<'a> PartFinder<'a> {
                 every: None,
             };
             self.found.push((named("up_proj"), place(&up, inner, PlaceForm::AsStored), vec![inner, hidden]));
-            let down = if gguf {
-                place(&down, hidden, PlaceForm::AsStored)
-            } else {
-                place(&down, inner, PlaceForm::Turned)
-            };
+            let down =
+                if gguf { place(&down, hidden, PlaceForm::AsStored) } else { place(&down, inner, PlaceForm::Turned) };
             self.found.push((named("down_proj"), down, vec![hidden, inner]));
         }
         let bias = path("mlp.experts.bias");

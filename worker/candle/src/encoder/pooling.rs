@@ -212,7 +212,12 @@ fn dense(folder: PathBuf) -> Result<PoolStep, ModelError> {
         "" => DenseActivation::Tanh,
         other => return Err(bad(format!("{}: the activation '{other}' is not known", path.display()))),
     };
-    Ok(PoolStep::Dense { at: DenseFile::Folder(folder), shape: [config.out_features, config.in_features], bias: config.bias, activation })
+    Ok(PoolStep::Dense {
+        at: DenseFile::Folder(folder),
+        shape: [config.out_features, config.in_features],
+        bias: config.bias,
+        activation,
+    })
 }
 
 /// A file of JSON; none if it does not exist.

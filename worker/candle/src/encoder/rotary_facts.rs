@@ -4,7 +4,7 @@
 //! it was published with, and that of transformers 5.
 
 use super::facts::{Labels, even_share, number, refuse};
-use super::spec::{Biases, EncoderExperts, EncoderSpec, HeadForm, MlpForm, TokenKinds, TokenPlaces};
+use super::spec::{Adapters, Biases, EncoderExperts, EncoderSpec, HeadForm, MlpForm, TokenKinds, TokenPlaces};
 use crate::spec::check::{inconsistent, positive};
 use crate::spec::fact_error::FactError;
 use crate::spec::facts::{ModelFacts, RopeDefaults, activation};
@@ -67,6 +67,7 @@ fn usual(
         mlp: MlpForm::Gated,
         activation: activation(facts.text("hidden_act")?.unwrap_or(defaults.activation))?,
         experts: None,
+        adapters: Adapters::default(),
         norm: NormSpec {
             kind: NormKind::LayerWithBias,
             eps: facts.float("layer_norm_eps", "")?.unwrap_or(defaults.eps),
@@ -158,10 +159,7 @@ pub(super) fn nomic(facts: &ModelFacts<'_>, labels: Labels) -> Result<EncoderSpe
     if !first_names {
         let places = widths.rope(facts, 1_000.0)?;
         let spec = usual(facts, &defaults, widths, places, labels)?;
-        return Ok(EncoderSpec {
-            biases: Biases::Of { inputs: false, out: false, up: false, down: false },
-            ..spec
-        });
+        return Ok(EncoderSpec { biases: Biases::Of { inputs: false, out: false, up: false, down: false }, ..spec });
     }
     refuse(
         facts,
@@ -200,7 +198,9 @@ fn first_places(facts: &ModelFacts<'_>, widths: &Widths) -> Result<TokenPlaces, 
     }
     let original_max_positions = number(facts, &["max_trained_positions"], 2_048)?;
     let scaling = match facts.float("rotary_scaling_factor", "")?.filter(|factor| *factor != 0.0) {
-        Some(factor) => RopeScaling::Dynamic { factor: positive("rotary_scaling_factor", factor)?, original_max_positions },
+        Some(factor) => {
+            RopeScaling::Dynamic { factor: positive("rotary_scaling_factor", factor)?, original_max_positions }
+        }
         None => RopeScaling::None,
     };
     let neighbours = facts.flag("rotary_emb_interleaved", "")?.unwrap_or(false);
@@ -213,11 +213,7 @@ fn first_places(facts: &ModelFacts<'_>, widths: &Widths) -> Result<TokenPlaces, 
 }
 
 /// The experts of every second or so layer.
-fn experts(
-    facts: &ModelFacts<'_>,
-    hidden: usize,
-    activation: Activation,
-) -> Result<Option<EncoderExperts>, FactError> {
+fn experts(facts: &ModelFacts<'_>, hidden: usize, activation: Activation) -> Result<Option<EncoderExperts>, FactError> {
     let every = number(facts, &["moe_every_n_layers"], 0)?;
     if every == 0 {
         return Ok(None);

@@ -20,6 +20,7 @@ pub(crate) struct EncoderSpec {
     pub(crate) mlp: MlpForm,
     pub(crate) activation: Activation,
     pub(crate) experts: Option<EncoderExperts>,
+    pub(crate) adapters: Adapters,
     pub(crate) norm: NormSpec,
     pub(crate) biases: Biases,
     pub(crate) head: HeadForm,
@@ -72,6 +73,16 @@ impl EncoderExperts {
     pub(crate) fn are_in(&self, layer: usize) -> bool {
         self.every > 0 && layer % self.every == 1
     }
+}
+
+/// Low-rank additions to matrices for each task (LoRA: Hu et al., 2021, arXiv 2106.09685).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Adapters {
+    /// The names of the tasks.
+    pub(crate) tasks: Vec<String>,
+    pub(crate) rank: usize,
+    /// The factor on additions.
+    pub(crate) scale: f64,
 }
 
 /// Whether products have a bias; those of GGUF have one where the file has it.

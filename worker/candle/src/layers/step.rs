@@ -91,8 +91,7 @@ impl StepContext {
         let mut spans = Vec::with_capacity(lengths.len());
         let mut first = 0;
         for &SpanLength { past, new, .. } in lengths {
-            let of_sight =
-                |sight: &RowSight| tiles(past, new, shape.heads, *sight, (home == KvHome::Tensors, device));
+            let of_sight = |sight: &RowSight| tiles(past, new, shape.heads, *sight, (home == KvHome::Tensors, device));
             let tiles = match home {
                 KvHome::Pages => Vec::new(),
                 KvHome::Tensors | KvHome::Kernels => shape.sights.iter().map(of_sight).collect::<Result<_>>()?,

@@ -5,8 +5,8 @@ use crate::spec::fact_error::FactError;
 use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults, all_but_each};
 use crate::spec::families::llama;
 use crate::spec::{
-    Activation, AttentionBias, AttentionSpec, DecoderSpec, LayerSpec, Mixer, NormKind, NormOrder, NormPlaces, QueryKeyNorm,
-    RopeScaling, RopeSpec, TensorSpelling,
+    Activation, AttentionBias, AttentionSpec, DecoderSpec, LayerSpec, Mixer, NormKind, NormOrder, NormPlaces,
+    QueryKeyNorm, RopeScaling, RopeSpec, TensorSpelling,
 };
 
 const DEFAULTS: Defaults = Defaults {
