@@ -115,7 +115,8 @@ impl Example {
         let query = prepared(&self.query, row * heads + head, row);
         let shared = head / (heads / kv_heads);
         let window = window.unwrap_or(usize::MAX);
-        let end = if both_ways { row.saturating_add(window).min(self.query.len() / (heads * head_dim)) } else { row + 1 };
+        let end =
+            if both_ways { row.saturating_add(window).min(self.query.len() / (heads * head_dim)) } else { row + 1 };
         let seen = (row + 1).saturating_sub(window)..end;
         let keys: Vec<Vec<f64>> =
             seen.clone().map(|at| self.rounded(&prepared(&self.key, at * kv_heads + shared, at))).collect();
