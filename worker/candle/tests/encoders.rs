@@ -87,7 +87,7 @@ impl EncoderCase {
             }
             .unwrap();
         }
-        let is_matrix = |rule: &GgufRule| rule.3.len() > 1 && rule.3.last().unwrap() % 32 == 0;
+        let is_matrix = |rule: &GgufRule| rule.3.len() > 1 && rule.3.last().unwrap().is_multiple_of(32);
         let of = |rule: &GgufRule| if is_matrix(rule) { kind } else { TensorType::F32 };
         for rule in &self.tensors {
             let shape: Vec<u64> = rule.3.iter().map(|length| *length as u64).collect();

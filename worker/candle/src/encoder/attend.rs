@@ -16,7 +16,7 @@ pub(super) struct Sight<'a> {
     pub(super) heads: usize,
     /// Biases of scores by distance, `[heads, longest, longest]`.
     pub(super) biases: Option<&'a Tensor>,
-    /// What scores lose for each token of distance, by the head.
+    /// The loss of scores for each token of distance, by the head.
     pub(super) slopes: Option<&'a [f32]>,
     /// The farthest token that another sees, on both sides; all of the text's without.
     pub(super) farthest: Option<usize>,
@@ -122,7 +122,7 @@ struct AttendHead<'a> {
     dim: usize,
     /// The head's biases, and numbers from one row of them to the next.
     biases: Option<(&'a [f32], usize)>,
-    /// What scores lose for each token of distance.
+    /// The loss of scores for each token of distance.
     slope: Option<f32>,
     farthest: usize,
 }

@@ -3,10 +3,10 @@
 //! DistilBERT (arXiv 1910.01108), MPNet (arXiv 2004.09297), which adds a bias by distance, and Jina v2 (Günther et al.,
 //! 2023, arXiv 2310.19923), whose scores lose by distance.
 
-use model_boss_engine::LabelShares;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::keys::{Labels, even_share, number, refuse};
 use super::labels::LabelFacts;
 use super::rotary_facts;
 use super::spec::{Adapters, Biases, EncoderSpec, HeadForm, MlpForm, TokenKinds, TokenPlaces};
@@ -24,14 +24,6 @@ pub(crate) fn model_type(json: &[u8]) -> Option<String> {
     }
     serde_json::from_slice::<ModelKind>(json).ok().map(|kind| kind.model_type)
 }
-
-/// The activation of this name.
-pub(super) fn activation_of(name: &str) -> Result<Activation, ModelError> {
-    activation(name).map_err(|error| ModelError::Config(error.into()))
-}
-
-/// The labels of a classifier, and how their numbers become shares.
-pub(super) type Labels = (Vec<String>, LabelShares);
 
 impl EncoderSpec {
     /// Reads the text of a `config.json`.
@@ -84,30 +76,6 @@ impl EncoderSpec {
 /// The largest accepted width, and number of tasks.
 const MOST_WIDTH: usize = 1 << 20;
 const MOST_TASKS: usize = 1 << 8;
-
-/// The first of these keys that has a number.
-pub(super) fn number(facts: &ModelFacts<'_>, keys: &[&str], default: usize) -> Result<usize, FactError> {
-    for key in keys {
-        if let Some(found) = facts.number(key, "")? {
-            return Ok(found);
-        }
-    }
-    Ok(default)
-}
-
-/// The width of a head that is an even share of all.
-pub(super) fn even_share(hidden: usize, heads: usize) -> Result<usize, FactError> {
-    let even = hidden.checked_div(heads).filter(|share| share * heads == hidden);
-    even.ok_or_else(|| inconsistent(format!("{heads} heads do not divide a width of {hidden}")))
-}
-
-/// Refuses features of the reference that change numbers and that this program lacks.
-pub(super) fn refuse(facts: &ModelFacts<'_>, keys: &[&str]) -> Result<(), FactError> {
-    match keys.iter().find(|key| facts.flag(key, "").ok().flatten() == Some(true)) {
-        Some(key) => Err(FactError::Unsupported(format!("{key} in an encoder"))),
-        None => Ok(()),
-    }
-}
 
 /// BERT and its relatives with the same layer.
 fn bert(facts: &ModelFacts<'_>, kind: &str, (labels, shares): Labels) -> Result<EncoderSpec, FactError> {
@@ -187,6 +155,8 @@ fn adapters(facts: &ModelFacts<'_>) -> Result<Adapters, FactError> {
 
 #[cfg(test)]
 mod tests {
+    use model_boss_engine::LabelShares;
+
     use super::*;
 
     #[test]

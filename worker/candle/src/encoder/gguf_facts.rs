@@ -4,8 +4,8 @@
 use model_boss_protocol::GGUF_ENCODERS;
 use model_boss_weights::gguf::{GgufModel, Header, Strings};
 
-use super::facts::{Labels, even_share};
 use super::family::EncoderFamily;
+use super::keys::{Labels, even_share};
 use super::labels::{MOST_LABELS, shares_of};
 use super::modern::ModernSpec;
 use super::rotary_facts::experts_of;

@@ -9,6 +9,7 @@ mod facts;
 mod family;
 mod gguf;
 mod gguf_facts;
+mod keys;
 mod labels;
 mod layers;
 mod modern;

@@ -8,8 +8,8 @@ use model_boss_engine::{EncoderText, LabelShares};
 use serde::Deserialize;
 
 use super::attend::{Sight, attend};
-use super::facts::{Labels, activation_of, even_share};
 use super::family::{EncoderBody, EncoderFamily, EncoderSize, linear, read_head};
+use super::keys::{Labels, activation_of, even_share};
 use super::labels::LabelFacts;
 use super::parts::{EncoderPart, PartFinder};
 use super::pooling::{DenseActivation, Pooling};

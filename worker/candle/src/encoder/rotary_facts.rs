@@ -3,7 +3,7 @@
 //! 2407.19669) and Jina v3 (Sturua et al., 2024, arXiv 2409.10173). Each is spelled in two ways, that of the files that
 //! it was published with, and that of transformers 5.
 
-use super::facts::{Labels, even_share, number, refuse};
+use super::keys::{Labels, even_share, number, refuse};
 use super::spec::{Adapters, Biases, EncoderExperts, EncoderSpec, HeadForm, MlpForm, TokenKinds, TokenPlaces};
 use crate::spec::check::{inconsistent, positive};
 use crate::spec::fact_error::FactError;

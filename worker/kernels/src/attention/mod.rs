@@ -1,5 +1,5 @@
-//! Attention on the CPU: causal or over whole texts, with shared key and value heads, over keys and values of any type. Knows slices, no
-//! tensors.
+//! Attention on the CPU: causal or over whole texts, with shared key and value heads, over keys and values of any
+//! type. Knows slices, no tensors.
 //!
 //! Keys are taken in blocks with an online softmax (Milakov and Gimelshein, 2018, arXiv 1805.02867; Dao et al., 2022,
 //! arXiv 2205.14135), so no row of scores is ever held whole. Beyond the rest of a block nothing is computed that the
