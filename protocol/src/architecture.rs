@@ -13,6 +13,7 @@ pub const GGUF_ARCHITECTURES: &[&str] = &[
     "gemma",
     "gemma2",
     "gemma3",
+    "gemma-embedding",
     "gemma3n",
     "phi3",
     "gpt-oss",
@@ -45,8 +46,23 @@ pub const GGUF_ARCHITECTURES: &[&str] = &[
 ];
 
 /// The values of `model_type` in `config.json` of the encoders that the worker knows, in alphabetical order.
-pub const ENCODER_TYPES: &[&str] =
-    &["bert", "camembert", "distilbert", "modernbert", "mpnet", "roberta", "xlm-roberta"];
+pub const ENCODER_TYPES: &[&str] = &[
+    "bert",
+    "camembert",
+    "distilbert",
+    "gte",
+    "jina_embeddings_v3",
+    "modernbert",
+    "mpnet",
+    "new",
+    "nomic_bert",
+    "roberta",
+    "xlm-roberta",
+];
+
+/// The names of encoders in GGUF files, in `general.architecture`, in alphabetical order.
+pub const GGUF_ENCODERS: &[&str] =
+    &["bert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "nomic-bert", "nomic-bert-moe"];
 
 /// Names in `config.json`, in `architectures`.
 pub const CONFIG_ARCHITECTURES: &[&str] = &[
@@ -105,8 +121,9 @@ pub const CONFIG_ARCHITECTURES: &[&str] = &[
 ];
 
 /// The architecture of this name in `config.json`, if it is known. `Qwen3Model` is `Qwen3ForCausalLM` without its last
-/// product, as models that give vectors are stored.
+/// product, as models that give vectors are stored, and so is `Gemma3TextModel` of `Gemma3ForCausalLM`.
 pub fn config_architecture(name: &str) -> Option<&'static str> {
     let of = |name: &str| CONFIG_ARCHITECTURES.iter().find(|known| **known == name).copied();
-    of(name).or_else(|| of(&format!("{}ForCausalLM", name.strip_suffix("Model")?)))
+    let without = |end: &str| of(&format!("{}ForCausalLM", name.strip_suffix(end)?));
+    of(name).or_else(|| without("Model")).or_else(|| without("TextModel"))
 }

@@ -17,17 +17,19 @@ pub(crate) struct TextTokens {
     pub(crate) tokens: Vec<u32>,
     /// As in [`EncoderText`].
     pub(crate) second_from: usize,
+    /// As in [`EncoderText`].
+    pub(crate) task: Option<usize>,
 }
 
 impl TextTokens {
     fn as_text(&self) -> EncoderText<'_> {
-        EncoderText { tokens: &self.tokens, second_from: self.second_from }
+        EncoderText { tokens: &self.tokens, second_from: self.second_from, task: self.task }
     }
 }
 
 impl From<Vec<u32>> for TextTokens {
     fn from(tokens: Vec<u32>) -> Self {
-        Self { second_from: tokens.len(), tokens }
+        Self { second_from: tokens.len(), tokens, task: None }
     }
 }
 

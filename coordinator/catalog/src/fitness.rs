@@ -5,7 +5,9 @@ use std::fmt;
 use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, text_beside_weights};
-use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES, config_architecture};
+use model_boss_protocol::{
+    CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, config_architecture,
+};
 use model_boss_weights::HeaderBudget;
 use model_boss_weights::gguf::HeaderFault;
 use serde::Deserialize;
@@ -16,6 +18,9 @@ use super::headers::gguf_outline;
 
 /// The most characters of a name in a message.
 const MAX_NAME: usize = 100;
+
+/// The decoder among the architectures of GGUF whose tokens see those behind them.
+const BOTH_WAYS: &str = "gemma-embedding";
 
 /// The reason why the candle worker cannot run this model; `None` where the headers show no obstacle.
 pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile]) -> Option<String> {
@@ -29,14 +34,14 @@ pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile
         Category::Embedding | Category::Reranking => {}
         category => return Some(format!("our worker has no engine for {category} models")),
     }
-    match ggufs.iter().find_map(|file| gguf_lacks(file.path())) {
+    match ggufs.iter().find_map(|file| gguf_lacks(category, file.path())) {
         Some(lacks) => Some(lacks),
         None if ggufs.is_empty() => config_lacks(source),
         None => None,
     }
 }
 
-fn gguf_lacks(path: &Path) -> Option<String> {
+fn gguf_lacks(category: Category, path: &Path) -> Option<String> {
     let mut unsupported = None;
     let read = gguf_outline(path, &mut HeaderBudget::default(), |tensor| {
         if unsupported.is_none() && !tensor.kind.is_supported() {
@@ -50,8 +55,14 @@ fn gguf_lacks(path: &Path) -> Option<String> {
         }
         Err(_) => return None,
     };
-    let architecture = outline.text("general.architecture").filter(|name| !GGUF_ARCHITECTURES.contains(name));
-    if let Some(unknown) = architecture {
+    let architecture = outline.text("general.architecture");
+    if let Some(name) = architecture.filter(|name| GGUF_ENCODERS.contains(name) || *name == BOTH_WAYS)
+        && category == Category::Llm
+    {
+        return Some(format!("models of '{name}' write no text: their category is embedding or reranking"));
+    }
+    let known = |name: &&str| GGUF_ARCHITECTURES.contains(name) || GGUF_ENCODERS.contains(name);
+    if let Some(unknown) = architecture.filter(|name| !known(name)) {
         let unknown: String = unknown.escape_debug().take(MAX_NAME).collect();
         return Some(format!("our worker does not know the architecture '{unknown}'"));
     }
@@ -154,8 +165,14 @@ mod tests {
         }
         gguf(&path, "qwen3", TensorType::Q4_K);
         assert_eq!(candle_lacks(Category::Embedding, &path, &model_files(&path)), None);
-        gguf(&path, "bert", TensorType::Q4_K);
-        assert!(candle_lacks(Category::Embedding, &path, &model_files(&path)).unwrap().contains("'bert'"));
+        for encoder in ["bert", "gemma-embedding"] {
+            gguf(&path, encoder, TensorType::Q4_K);
+            assert_eq!(candle_lacks(Category::Embedding, &path, &model_files(&path)), None, "{encoder}");
+            let lacks = candle_lacks(Category::Llm, &path, &model_files(&path)).unwrap();
+            assert!(lacks.contains("category is embedding"), "{lacks}");
+        }
+        gguf(&path, "neo-bert", TensorType::Q4_K);
+        assert!(candle_lacks(Category::Embedding, &path, &model_files(&path)).unwrap().contains("'neo-bert'"));
         std::fs::write(&path, "cut").unwrap();
         assert_eq!(candle_lacks(Category::Llm, &path, &model_files(&path)), None, "the worker says what is wrong");
     }
@@ -175,7 +192,8 @@ mod tests {
             candle_lacks(Category::Embedding, folder.path(), &model_files(folder.path()))
         };
         assert_eq!(encoder("bert"), None);
-        assert!(encoder("nomic_bert").unwrap().contains("'nomic_bert'"));
+        assert_eq!(encoder("nomic_bert"), None);
+        assert!(encoder("deberta-v2").unwrap().contains("'deberta-v2'"));
         let judge = |text: &str| {
             std::fs::write(folder.path().join("config.json"), text).unwrap();
             candle_lacks(Category::Reranking, folder.path(), &model_files(folder.path()))

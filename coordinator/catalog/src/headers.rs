@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, open, text_beside_weights};
-use model_boss_protocol::{ByteCount, ENCODER_TYPES, KvCacheType};
+use model_boss_protocol::{ByteCount, ENCODER_TYPES, GGUF_ENCODERS, KvCacheType};
 use model_boss_weights::gguf::{HeaderFault, Outline, OutlineError, TensorInfo, TensorType};
 use model_boss_weights::quantised::bytes_in_blocks;
 use model_boss_weights::{Dtype, HeaderBudget, outline_safetensors};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use super::files::ModelFile;
 
@@ -43,6 +43,7 @@ pub(super) struct LayerFacts {
 
 /// The dimensions that determine the size of keys, values and activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "ShapeFields")]
 pub(super) struct ModelShape {
     num_hidden_layers: u64,
     num_attention_heads: u64,
@@ -54,13 +55,54 @@ pub(super) struct ModelShape {
     hidden_size: u64,
     pub(super) max_position_embeddings: Option<u64>,
     /// Whether it is an encoder, which keeps no keys and values.
-    #[serde(default, rename = "model_type", deserialize_with = "is_encoder")]
     pub(super) encoder: bool,
 }
 
-fn is_encoder<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-    let kind = Option::<String>::deserialize(deserializer)?;
-    Ok(kind.is_some_and(|kind| ENCODER_TYPES.contains(&kind.as_str())))
+/// The dimensions as `config.json` has them: some encoders have other names for them, or both.
+#[derive(Deserialize)]
+struct ShapeFields {
+    model_type: Option<String>,
+    num_hidden_layers: Option<u64>,
+    n_layers: Option<u64>,
+    n_layer: Option<u64>,
+    num_attention_heads: Option<u64>,
+    n_heads: Option<u64>,
+    n_head: Option<u64>,
+    num_key_value_heads: Option<u64>,
+    head_dim: Option<u64>,
+    kv_lora_rank: Option<u64>,
+    qk_rope_head_dim: Option<u64>,
+    hidden_size: Option<u64>,
+    dim: Option<u64>,
+    n_embd: Option<u64>,
+    max_position_embeddings: Option<u64>,
+    n_positions: Option<u64>,
+}
+
+/// A dimension is missing.
+#[derive(Debug, thiserror::Error)]
+#[error("config.json lacks {0}")]
+struct NoDimension(&'static str);
+
+impl TryFrom<ShapeFields> for ModelShape {
+    type Error = NoDimension;
+
+    fn try_from(fields: ShapeFields) -> Result<Self, NoDimension> {
+        let layers = fields.num_hidden_layers.or(fields.n_layers).or(fields.n_layer);
+        let heads = fields.num_attention_heads.or(fields.n_heads).or(fields.n_head);
+        let hidden = fields.hidden_size.or(fields.dim).or(fields.n_embd);
+        Ok(Self {
+            num_hidden_layers: layers.ok_or(NoDimension("num_hidden_layers"))?,
+            num_attention_heads: heads.ok_or(NoDimension("num_attention_heads"))?,
+            num_key_value_heads: fields.num_key_value_heads,
+            head_dim: fields.head_dim,
+            kv_lora_rank: fields.kv_lora_rank,
+            qk_rope_head_dim: fields.qk_rope_head_dim,
+            hidden_size: hidden.ok_or(NoDimension("hidden_size"))?,
+            max_position_embeddings: fields.max_position_embeddings.or(fields.n_positions),
+            encoder: fields.model_type.is_some_and(|kind| ENCODER_TYPES.contains(&kind.as_str())),
+        })
+    }
 }
 
 /// A configuration whose shape is in its part for text.
@@ -89,7 +131,8 @@ impl HeaderFacts {
             return None;
         }
         let shape = shape.filter(|_| !weights.is_empty())?;
-        let sizes = || layers.bytes.values().copied();
+        // The layers of an encoder are never streamed.
+        let sizes = || layers.bytes.values().copied().filter(|_| !shape.encoder);
         let facts = LayerFacts {
             bytes: ByteCount(sizes().fold(0, u64::saturating_add).min(bytes)),
             largest: ByteCount(sizes().max().unwrap_or(0)),
@@ -137,7 +180,7 @@ impl ModelShape {
         Some(Self {
             num_hidden_layers: number("block_count")?,
             num_attention_heads: number("attention.head_count")?,
-            encoder: false,
+            encoder: GGUF_ENCODERS.contains(&architecture),
             num_key_value_heads: number("attention.head_count_kv"),
             head_dim: number("attention.key_length"),
             kv_lora_rank: number("attention.kv_lora_rank"),
@@ -241,8 +284,12 @@ mod tests {
     }
 
     fn gguf(path: &Path, vocabulary: usize) {
+        gguf_of(path, "llama", vocabulary);
+    }
+
+    fn gguf_of(path: &Path, architecture: &str, vocabulary: usize) {
         let mut writer = HeaderWriter::new();
-        writer.set("general.architecture", "llama").unwrap();
+        writer.set("general.architecture", architecture).unwrap();
         for (key, value) in [
             ("block_count", 2_u32),
             ("attention.head_count", 4),
@@ -250,7 +297,7 @@ mod tests {
             ("embedding_length", 64),
             ("context_length", 100),
         ] {
-            writer.set(&format!("llama.{key}"), &value).unwrap();
+            writer.set(&format!("{architecture}.{key}"), &value).unwrap();
         }
         let tokens: Vec<String> = (0..vocabulary).map(|n| format!("token number {n}")).collect();
         writer.set("tokenizer.ggml.tokens", tokens.as_slice()).unwrap();
@@ -277,6 +324,26 @@ mod tests {
         // Keys and values × layers × heads × 64 / 4 wide.
         assert_eq!(facts.shape.cached_bytes(KvCacheType::F16), 2 * 2 * 2 * 16 * 2);
         assert_eq!(facts.shape.activations(), ByteCount(512 * 16 * 64 * 4));
+    }
+
+    #[test]
+    fn rc_20_encoders_have_other_names_for_their_dimensions_and_are_never_streamed() {
+        let folder = tempfile::tempdir().unwrap();
+        safetensors(&folder.path().join("model.safetensors"), 4_000);
+        for config in [
+            r#"{"model_type":"nomic_bert","n_layer":2,"n_head":4,"n_embd":64,"n_positions":128}"#,
+            r#"{"model_type":"nomic_bert","n_layer":2,"n_head":4,"n_embd":64,"hidden_size":64,"num_hidden_layers":2,
+                "num_attention_heads":4,"max_position_embeddings":128}"#,
+        ] {
+            std::fs::write(folder.path().join("config.json"), config).unwrap();
+            let shape = HeaderFacts::read(folder.path(), &model_files(folder.path())).unwrap().shape;
+            assert!(shape.encoder && shape.max_position_embeddings == Some(128), "{config}");
+        }
+        let path = folder.path().join("model.gguf");
+        gguf_of(&path, "bert", 10);
+        let facts = HeaderFacts::read(&path, &model_files(&path)).unwrap();
+        assert!(facts.shape.encoder && facts.layers == LayerFacts::default(), "{facts:?}");
+        assert_eq!(facts.weights, ByteCount(1_120));
     }
 
     #[test]

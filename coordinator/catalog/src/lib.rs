@@ -11,6 +11,7 @@ mod fitness;
 mod folders;
 mod headers;
 mod json_beside;
+mod kind;
 mod live;
 mod model;
 mod package;

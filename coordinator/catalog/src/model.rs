@@ -64,7 +64,7 @@ impl Model {
             vram_mb: None,
             ..self.manifest.clone()
         };
-        size::estimate(&manifest, &self.source, &self.files, backend)
+        size::estimate(&manifest, self.description.category, &self.source, &self.files, backend)
     }
 
     /// The reason why the candle worker cannot run the model, by its headers. The first call reads files, so it may

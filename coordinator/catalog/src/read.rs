@@ -7,10 +7,11 @@ use std::time::UNIX_EPOCH;
 
 use model_boss_core::{EngineOptions, ModelDescription};
 use model_boss_host::plain_file::{read_opened, read_plain_file};
-use model_boss_protocol::{Backend, Manifest, ManifestError, ModelId};
+use model_boss_protocol::{Backend, Category, Manifest, ManifestError, ModelId};
 
 use super::files::ModelFile;
 use super::folders::Folders;
+use super::kind;
 use super::model::{ManifestProblem, Model};
 use super::package;
 use super::size::{self, DEFAULT_CONCURRENCY};
@@ -147,12 +148,16 @@ impl ParsedManifest {
 /// Describes the model; reads the files' headers for its size.
 fn described(written: ParsedManifest, revision: u64) -> Model {
     let ParsedManifest { manifest, file, source, files, text } = written;
+    let category = match manifest.category() {
+        Category::Llm if manifest.category.is_none() => kind::category_of(&source, &files).unwrap_or(Category::Llm),
+        stated => stated,
+    };
     let description = ModelDescription {
         id: ModelId::from(manifest.name.as_str()),
         aliases: manifest.aliases.iter().map(|alias| ModelId::from(alias.as_str())).collect(),
-        category: manifest.category(),
+        category,
         device: manifest.place(),
-        size: size::estimate(&manifest, &source, &files, Backend::Candle),
+        size: size::estimate(&manifest, category, &source, &files, Backend::Candle),
         max_concurrent: manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY),
         pin: manifest.pin,
         keep_alive: manifest.keep_alive,

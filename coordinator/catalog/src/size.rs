@@ -23,7 +23,13 @@ const USUAL_CONTEXT: u64 = 4096;
 /// - weights, keys and values, activations and the process, from the headers
 /// - file sizes (GGUF ×1.1, safetensors ×1.3)
 /// - the name
-pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], backend: Backend) -> SizeEstimate {
+pub(super) fn estimate(
+    manifest: &Manifest,
+    category: Category,
+    source: &Path,
+    files: &[ModelFile],
+    backend: Backend,
+) -> SizeEstimate {
     // External engines keep what they load, or stream in ways of their own.
     let may_stream = !backend.is_foreign() && manifest.residency != Some(ResidencyMode::Resident);
     let forced = may_stream && manifest.residency == Some(ResidencyMode::Stream);
@@ -32,7 +38,7 @@ pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], 
         return SizeEstimate { bytes, rule: SizeRule::Manifest, streamed: None };
     }
     if let Some(HeaderFacts { weights, layers, shape, own_type }) = HeaderFacts::read(source, files) {
-        let beside = cache(manifest, &shape, backend, own_type) + shape.activations() + PROCESS;
+        let beside = cache((manifest, category), &shape, backend, own_type) + shape.activations() + PROCESS;
         let window = window(manifest, &layers);
         let whole = weights + beside;
         let least = ((weights - layers.bytes) + window + beside).min(whole);
@@ -60,7 +66,7 @@ pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], 
     };
     let cache = ModelShape::beside(source).map_or(UNKNOWN_CACHE, |shape| {
         // Models are usually published in sixteen bits.
-        cache(manifest, &shape, backend, KvCacheType::F16)
+        cache((manifest, category), &shape, backend, KvCacheType::F16)
     });
     SizeEstimate { bytes: weights + cache + PROCESS, rule, streamed: None }
 }
@@ -80,11 +86,15 @@ const KV_BLOCK: u64 = 32;
 
 /// Keys and values of every sequence at its full context, in the type that the manifest chooses. Without a choice it is
 /// `own_type` for the candle decoder, and 16 bits for external engines.
-fn cache(manifest: &Manifest, shape: &ModelShape, backend: Backend, own_type: KvCacheType) -> ByteCount {
+fn cache(
+    (manifest, category): (&Manifest, Category),
+    shape: &ModelShape,
+    backend: Backend,
+    own_type: KvCacheType,
+) -> ByteCount {
     // A model that gives vectors or scores keeps nothing of a text. A decoder among them has room for one, an encoder
     // for none.
-    let keeps_nothing =
-        !backend.is_foreign() && matches!(manifest.category(), Category::Embedding | Category::Reranking);
+    let keeps_nothing = !backend.is_foreign() && matches!(category, Category::Embedding | Category::Reranking);
     if keeps_nothing && shape.encoder {
         return ByteCount::ZERO;
     }

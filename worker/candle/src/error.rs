@@ -168,6 +168,11 @@ pub enum ModelError {
         /// The fault, in words.
         what: String,
     },
+    /// Text is asked of a model that gives vectors only.
+    #[error(
+        "its tokens see those behind them, so it cannot write text; as a model of category embedding it gives vectors"
+    )]
+    WritesNothing,
     /// One tensor has a wrong shape, type or content.
     #[error("tensor '{name}' {what}")]
     Tensor {

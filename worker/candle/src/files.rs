@@ -86,6 +86,26 @@ impl ModelFiles {
         Ok((Self { weights, places: Arc::default(), made: Arc::default() }, config))
     }
 
+    /// The tensors of a GGUF model by the names that they have there.
+    pub(crate) fn of_gguf(model: GgufModel) -> Self {
+        let weights = WeightFiles::Gguf(Arc::new(model));
+        Self { weights, places: Arc::default(), made: Arc::default() }
+    }
+
+    /// The same files with tensors that have other names, or are parts of stored ones: the name of each, its place, and
+    /// its shape.
+    pub(crate) fn placing(self, parts: impl IntoIterator<Item = (String, PartLocation, Vec<usize>)>) -> Self {
+        let placed = parts.into_iter().map(|(name, place, shape)| (name, PartPlace { place, shape }));
+        Self { places: Arc::new(placed.collect()), ..self }
+    }
+
+    /// A stored tensor of a GGUF model that none of the placed ones is made of.
+    pub(crate) fn unplaced(&self) -> Option<&str> {
+        let WeightFiles::Gguf(model) = &self.weights else { return None };
+        let used: HashSet<&str> = self.places.values().map(|part| part.place.stored.as_str()).collect();
+        model.tensors().map(|(name, _)| name).find(|name| !used.contains(name))
+    }
+
     fn new(weights: WeightFiles, spec: &DecoderSpec) -> Self {
         let mut places = HashMap::new();
         let mut ends = spec.needed_outside();
@@ -151,6 +171,10 @@ impl ModelFiles {
             PlaceForm::AsStored | PlaceForm::Turned => self.weights.whole(&place.stored)?,
         };
         if let Some(rows) = &place.rows {
+            // A list's rows are its numbers.
+            if found.shape.len() == 1 {
+                found.shape.push(1);
+            }
             let whole = FileTensor { kind: found.kind, shape: found.shape.clone(), content: found.content.clone() };
             found = match place.form {
                 PlaceForm::Mxfp4 => found.mxfp4_rows(rows.clone()),

@@ -50,6 +50,7 @@ impl DecoderScorer {
             weight_bytes: facts.weight_bytes,
             prompts: Default::default(),
             default_prompt: None,
+            tasks: Vec::new(),
         };
         let (yes, no) = (yes as usize, no as usize);
         if yes.max(no) >= facts.vocab_size {

@@ -13,12 +13,14 @@ pub struct EncoderText<'a> {
     pub tokens: &'a [u32],
     /// The first token of the second text; the number of all tokens where there is one text.
     pub second_from: usize,
+    /// The task whose adapters are used, among [`EncoderInfo::tasks`]; none are used without.
+    pub task: Option<usize>,
 }
 
 impl<'a> EncoderText<'a> {
     /// One text.
     pub fn one(tokens: &'a [u32]) -> Self {
-        Self { tokens, second_from: tokens.len() }
+        Self { tokens, second_from: tokens.len(), task: None }
     }
 }
 
@@ -76,6 +78,8 @@ pub struct EncoderInfo {
     pub prompts: BTreeMap<String, String>,
     /// The one that is used where a request names none.
     pub default_prompt: Option<String>,
+    /// The tasks that the model has adapters for.
+    pub tasks: Vec<String>,
 }
 
 /// A model that turns texts into vectors, or into a number for each of its labels.

@@ -50,6 +50,15 @@ impl TextSteps {
 
     /// The steps of texts that come at once.
     pub fn of(texts: &[EncoderText<'_>], decoder: &DecoderInfo) -> Self {
+        Self::in_pieces(texts, most_rows(decoder))
+    }
+
+    /// The one step of texts whose tokens see those behind them, however long they are.
+    pub fn whole(texts: &[EncoderText<'_>]) -> Self {
+        Self::in_pieces(texts, usize::MAX)
+    }
+
+    fn in_pieces(texts: &[EncoderText<'_>], most: usize) -> Self {
         let mut first = 0;
         let of_text = |text: &EncoderText<'_>| {
             let last = first + text.tokens.len().div_ceil(BLOCK_TOKENS) as u32;
@@ -59,7 +68,7 @@ impl TextSteps {
         };
         let blocks = texts.iter().map(of_text).collect();
         let longest = texts.iter().map(|text| text.tokens.len()).max().unwrap_or(0);
-        Self { blocks, longest, piece: most_rows(decoder).min(longest).max(1) }
+        Self { blocks, longest, piece: most.min(longest).max(1) }
     }
 
     /// The steps, one behind the other. The last tokens' logits are asked for.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::body::reading;
 use super::error::{ErrorAnswer, text_error};
 use super::fields::RequestFields;
-use crate::encoding::EncodeError;
+use crate::encoding::{EncodeError, TextTokens};
 use crate::state::{Serving, WorkerState};
 use crate::text::{AddSpecials, EncodeQuestion};
 
@@ -75,6 +75,8 @@ struct EmbeddingDraft {
     format: EncodingFormat,
     dimensions: Option<usize>,
     truncate: bool,
+    /// The task whose adapters are used.
+    task: Option<usize>,
 }
 
 enum DraftInput {
@@ -95,8 +97,9 @@ pub(super) async fn embed(
         DraftInput::Tokens(lists) => checked(info, lists, draft.truncate)?,
     };
     let tokens = texts.iter().map(Vec::len).sum();
+    let of_task = |tokens| TextTokens { task: draft.task, ..TextTokens::from(tokens) };
     let vectors =
-        serving.encode(texts.into_iter().map(Into::into).collect()).await?.map_err(|error| step_error(&error))?;
+        serving.encode(texts.into_iter().map(of_task).collect()).await?.map_err(|error| step_error(&error))?;
     let one = |(index, vector)| {
         let vector = shortened(vector, draft.dimensions);
         let embedding = match draft.format {
@@ -128,7 +131,11 @@ pub(super) fn step_error(error: &EncodeError) -> ApiError {
 fn draft(worker: &WorkerState, body: &[u8]) -> Result<EmbeddingDraft, ErrorAnswer> {
     let fields = RequestFields::read(body, Some(&worker.defaults))?;
     let info = worker.serving()?.encoder()?;
-    let prompt = match fields.get::<String>("prompt_name")? {
+    let named = fields.get::<String>("prompt_name")?;
+    let task = task_of(info, fields.get("task")?, named.as_deref())?;
+    // The text of a task is that of its name, where the model has one.
+    let of_task = task.and_then(|task| info.tasks.get(task)).filter(|task| info.prompts.contains_key(*task));
+    let prompt = match named.or_else(|| of_task.cloned()) {
         Some(name) => Some(info.prompts.get(&name).ok_or_else(|| {
             let known: Vec<&String> = info.prompts.keys().collect();
             ApiError::invalid("prompt_name", format!("'prompt_name' is '{name}'; this model has {known:?}"))
@@ -158,7 +165,20 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<EmbeddingDraft, ErrorAnswe
     }
     let dimensions = fields.whole(&["dimensions"], 1..=info.width as i64)?.map(|number| number as usize);
     let format = fields.get("encoding_format")?.unwrap_or(EncodingFormat::Float);
-    Ok(EmbeddingDraft { input, format, dimensions, truncate: fields.get("truncate")?.unwrap_or(true) })
+    Ok(EmbeddingDraft { input, format, dimensions, truncate: fields.get("truncate")?.unwrap_or(true), task })
+}
+
+/// The task of a request: the one that it names, else the one that its prompt is for, else that of the model's own
+/// prompt.
+fn task_of(info: &EncoderInfo, task: Option<String>, prompt: Option<&str>) -> Result<Option<usize>, ApiError> {
+    let find = |name: &str| info.tasks.iter().position(|task| task == name);
+    let Some(name) = task else {
+        return Ok(prompt.or(info.default_prompt.as_deref()).and_then(find));
+    };
+    find(&name).map(Some).ok_or_else(|| {
+        let known = &info.tasks;
+        ApiError::invalid("task", format!("'task' is '{name}'; this model has adapters for {known:?}"))
+    })
 }
 
 /// The tokens of texts, with those that the model wants around each. Longer ones are cut in front of the last of these.

@@ -198,6 +198,11 @@ impl SpecDecoder {
         result
     }
 
+    /// Whether tokens see those behind them, so that texts have to come whole.
+    pub(crate) fn sees_behind(&self) -> bool {
+        self.spec.sees_behind()
+    }
+
     /// Elements of a row, and where the rows behind the last norm are.
     pub(crate) fn rows_of(&self) -> (usize, usize, &WeightTarget) {
         let target = &self.stages[self.stages.len() - 1].target;

@@ -1,23 +1,71 @@
-//! Attention of an encoder on the CPU: one head of one text at a time, shared among cores. Keys are turned over, so
-//! that all loops are over numbers that lie side by side.
+//! Attention of an encoder. On the CPU one head of one text is computed at a time, shared among cores. Keys are turned
+//! over there, so that all loops are over numbers that lie side by side.
 
 use std::ops::Range;
 
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
 use model_boss_kernels::exp;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use crate::matrix::tensor_products::contiguous;
 
-/// Attention of each text's rows to all of the same text. Queries, keys and values are `[tokens, heads * dim]`.
-pub(crate) struct AttendTexts<'a> {
-    pub(crate) texts: &'a [Range<usize>],
-    pub(crate) heads: usize,
-    /// Biases of scores, `[heads, longest, longest]`.
-    pub(crate) biases: Option<&'a Tensor>,
+/// The tokens of its text that a token sees, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Sight<'a> {
+    pub(super) heads: usize,
+    /// Biases of scores by distance, `[heads, longest, longest]`.
+    pub(super) biases: Option<&'a Tensor>,
+    /// The loss of scores for each token of distance, by the head.
+    pub(super) slopes: Option<&'a [f32]>,
     /// The farthest token that another sees, on both sides; all of the text's without.
-    pub(crate) farthest: Option<usize>,
+    pub(super) farthest: Option<usize>,
+}
+
+/// Attention of each text's tokens to those of the same text, `[tokens, heads * dim]`.
+pub(super) fn attend(rows: [&Tensor; 3], texts: &[Range<usize>], sight: &Sight<'_>) -> Result<Tensor> {
+    let [query, key, value] = rows;
+    let Sight { heads, biases, slopes, farthest } = *sight;
+    if query.device().is_cpu() {
+        return query.apply_op3_no_bwd(key, value, &AttendTexts { texts, sight: *sight });
+    }
+    let width = query.dim(1)?;
+    let dim = width / heads;
+    let scale = 1.0 / (dim as f64).sqrt();
+    let mut all = Vec::with_capacity(texts.len());
+    for text in texts {
+        let count = text.len();
+        let of_heads =
+            |x: &Tensor| x.narrow(0, text.start, count)?.reshape((count, heads, dim))?.transpose(0, 1)?.contiguous();
+        let mut scores = (of_heads(query)? * scale)?.matmul(&of_heads(key)?.t()?)?;
+        if let Some(biases) = biases {
+            scores = (scores + biases.narrow(1, 0, count)?.narrow(2, 0, count)?)?;
+        }
+        // Numbers of the distance between two tokens, of each pair.
+        let by_distance = |of: &dyn Fn(usize) -> f32| {
+            let pairs = (0..count).flat_map(|from| (0..count).map(move |to| from.abs_diff(to)));
+            let numbers: Vec<f32> = pairs.map(of).collect();
+            Tensor::from_vec(numbers, (1, count, count), query.device())
+        };
+        if let Some(slopes) = slopes {
+            let slopes = Tensor::new(slopes, query.device())?.reshape((heads, 1, 1))?;
+            let lost = by_distance(&|distance| distance as f32)?.broadcast_mul(&slopes)?;
+            scores = (scores.to_dtype(DType::F32)? - lost)?.to_dtype(query.dtype())?;
+        }
+        if let Some(farthest) = farthest.filter(|farthest| *farthest < count) {
+            let mask = by_distance(&|distance| if distance > farthest { f32::NEG_INFINITY } else { 0.0 })?;
+            scores = scores.broadcast_add(&mask.to_dtype(scores.dtype())?)?;
+        }
+        let mixed = candle_nn::ops::softmax_last_dim(&scores)?.matmul(&of_heads(value)?)?;
+        all.push(mixed.transpose(0, 1)?.reshape((count, width))?);
+    }
+    Tensor::cat(&all, 0)
+}
+
+/// The same on the CPU.
+struct AttendTexts<'a> {
+    texts: &'a [Range<usize>],
+    sight: Sight<'a>,
 }
 
 impl CustomOp3 for AttendTexts<'_> {
@@ -36,20 +84,21 @@ impl CustomOp3 for AttendTexts<'_> {
     ) -> Result<(CpuStorage, Shape)> {
         let [query, key, value] = [contiguous(s1, l1)?, contiguous(s2, l2)?, contiguous(s3, l3)?];
         let width = l1.shape().dims2()?.1;
-        let dim = width / self.heads;
-        let biases = match self.biases {
+        let Sight { heads, biases, slopes, farthest } = self.sight;
+        let dim = width / heads;
+        let biases = match biases {
             Some(biases) => Some((biases.flatten_all()?.to_vec1::<f32>()?, biases.dim(2)?)),
             None => None,
         };
         let arch = Arch::new();
         let items: Vec<(&Range<usize>, usize)> =
-            self.texts.iter().flat_map(|text| (0..self.heads).map(move |head| (text, head))).collect();
+            self.texts.iter().flat_map(|text| (0..heads).map(move |head| (text, head))).collect();
         let of_head = |(text, head): &(&Range<usize>, usize)| {
             let all = text.start * width..text.end * width;
             let biases = biases.as_ref().map(|(all, longest)| (&all[head * longest * longest..], *longest));
             let rows = [query, key, value].map(|numbers| &numbers[all.clone()]);
-            let farthest = self.farthest.unwrap_or(usize::MAX);
-            arch.dispatch(AttendHead { rows, width, first: head * dim, dim, biases, farthest })
+            let (slope, farthest) = (slopes.map(|slopes| slopes[*head]), farthest.unwrap_or(usize::MAX));
+            arch.dispatch(AttendHead { rows, width, first: head * dim, dim, biases, slope, farthest })
         };
         let mixed: Vec<Vec<f32>> = items.par_iter().map(of_head).collect();
         let mut out = vec![0.0; query.len()];
@@ -73,6 +122,8 @@ struct AttendHead<'a> {
     dim: usize,
     /// The head's biases, and numbers from one row of them to the next.
     biases: Option<(&'a [f32], usize)>,
+    /// The loss of scores for each token of distance.
+    slope: Option<f32>,
     farthest: usize,
 }
 
@@ -98,6 +149,10 @@ impl WithSimd for AttendHead<'_> {
             match self.biases {
                 Some((biases, stride)) => scores.copy_from_slice(&biases[token * stride..][seen.clone()]),
                 None => scores.fill(0.0),
+            }
+            if let Some(slope) = self.slope {
+                let lost = seen.clone().map(|other| slope * token.abs_diff(other) as f32);
+                scores.iter_mut().zip(lost).for_each(|(score, lost)| *score -= lost);
             }
             for (number, keys) in row[self.first..self.first + dim].iter().zip(keys.chunks_exact(count)) {
                 let keys = &keys[seen.clone()];

@@ -1,5 +1,6 @@
-//! Models that write text as encoders: the rows behind the last norm become one vector (Qwen3-Embedding: Zhang et al.,
-//! 2025, arXiv 2506.05176; E5-Mistral: Wang et al., 2023, arXiv 2401.00368).
+//! Models of decoders' layers as encoders: the rows behind the last norm become one vector (Qwen3-Embedding: Zhang et
+//! al., 2025, arXiv 2506.05176; E5-Mistral: Wang et al., 2023, arXiv 2401.00368). Where tokens see those behind them,
+//! texts are computed whole (EmbeddingGemma: Vera et al., 2025, arXiv 2509.20354).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,9 +11,9 @@ use model_boss_engine::{
 };
 use model_boss_weights::gguf::GgufModel;
 use model_boss_weights::{gguf_file, model_folder};
-use serde::Deserialize;
 
-use super::pooling::{PoolStep, Pooling, SentenceFolder};
+use super::gguf;
+use super::pooling::{Pooling, SentenceFolder};
 use super::steps::{LoadedStep, loaded_steps, pooled};
 use crate::decoder::spec_decoder::SpecDecoder;
 use crate::device;
@@ -20,7 +21,6 @@ use crate::error::{LoadError, ModelError};
 use crate::files::ModelFiles;
 use crate::load::{DecoderHead, read_over};
 use crate::plan::options::{DecoderLoadOptions, DeviceOptions};
-use crate::spec::ConfigJsonError;
 
 /// A decoder that gives vectors.
 struct DecoderEmbedder {
@@ -53,51 +53,26 @@ pub fn load_decoder_embedder(
         weight_bytes: facts.weight_bytes,
         prompts: folder.prompts,
         default_prompt: folder.default_prompt,
+        tasks: Vec::new(),
     };
     Ok(Box::new(DecoderEmbedder { decoder, steps, info }))
 }
 
-/// The steps that the model's files name.
+/// The steps that the model's files name. Without any, the vector of the last token, or the mean of tokens that see all
+/// others.
 fn described(source: &Path) -> Result<SentenceFolder, ModelError> {
-    if let Some(file) = gguf_file(source)? {
-        let way = pooling_of(&GgufModel::open(&file)?)?;
-        return SentenceFolder::plain(model_folder(source), vec![PoolStep::Pool(vec![way]), PoolStep::Normalise]);
-    }
-    #[derive(Deserialize)]
-    struct AttentionFacts {
-        #[serde(default)]
-        use_bidirectional_attention: bool,
-        is_causal: Option<bool>,
-    }
-    let (_, config) = ModelFiles::plain(source)?;
-    let facts: AttentionFacts = serde_json::from_slice(&config)
-        .map_err(|error| ModelError::Config(ConfigJsonError::Malformed(error.to_string())))?;
-    if facts.use_bidirectional_attention || facts.is_causal == Some(false) {
-        let what = "its tokens see those behind them, which this worker's decoders do not".to_owned();
-        return Err(ModelError::Config(ConfigJsonError::Malformed(what)));
-    }
-    SentenceFolder::read(model_folder(source), Pooling::Last)
-}
-
-/// The pooling that a GGUF file names, by llama.cpp's numbers; that of the last token without one.
-fn pooling_of(model: &GgufModel) -> Result<Pooling, ModelError> {
-    let header = model.header()?;
-    let architecture: Option<&str> = header.find("general.architecture").ok().flatten();
-    let kind: Option<u32> = architecture.and_then(|name| header.find(&format!("{name}.pooling_type")).ok().flatten());
-    match kind {
-        None | Some(0 | 3) => Ok(Pooling::Last),
-        Some(1) => Ok(Pooling::Mean),
-        Some(2) => Ok(Pooling::First),
-        Some(other) => {
-            let what = format!("the pooling {other} makes no vector of a text");
-            Err(ModelError::Config(ConfigJsonError::Malformed(what)))
-        }
+    let (_, spec) = ModelFiles::open(source)?;
+    let otherwise = if spec.sees_behind() { Pooling::Mean } else { Pooling::Last };
+    match gguf_file(source)? {
+        Some(file) => gguf::described(&file, &GgufModel::open(&file)?, otherwise),
+        None => SentenceFolder::read(model_folder(source), otherwise),
     }
 }
 
 impl DecoderEmbedder {
     fn vectors(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
-        let steps = TextSteps::of(texts, self.decoder.info());
+        let whole = self.decoder.sees_behind();
+        let steps = if whole { TextSteps::whole(texts) } else { TextSteps::of(texts, self.decoder.info()) };
         let mut rows: Vec<Tensor> = Vec::new();
         let mut failed = None;
         for piece in steps.pieces(texts) {

@@ -1,189 +1,20 @@
-//! Descriptions of encoders, from `config.json`. Each family is a table of names; what it computes is the same layer
-//! (Vaswani et al., 2017, arXiv 1706.03762, encoder, with norms behind each part): BERT (Devlin et al., 2018, arXiv
-//! 1810.04805), RoBERTa (arXiv 1907.11692), XLM-R (arXiv 1911.02116), DistilBERT (arXiv 1910.01108), and MPNet (arXiv
-//! 2004.09297), which adds a bias by distance.
+//! Descriptions of encoders, from `config.json`: layers with a norm behind each part (Vaswani et al., 2017, arXiv
+//! 1706.03762). BERT (Devlin et al., 2018, arXiv 1810.04805), RoBERTa (arXiv 1907.11692), XLM-R (arXiv 1911.02116),
+//! DistilBERT (arXiv 1910.01108), MPNet (arXiv 2004.09297), which adds a bias by distance, and Jina v2 (Günther et al.,
+//! 2023, arXiv 2310.19923), whose scores lose by distance.
 
-use std::collections::BTreeMap;
-
-use model_boss_engine::LabelShares;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
+use super::keys::{Labels, even_share, number, refuse};
+use super::labels::LabelFacts;
+use super::rotary_facts;
+use super::spec::{Adapters, Biases, EncoderSpec, HeadForm, MlpForm, TokenKinds, TokenPlaces};
 use crate::error::ModelError;
-use crate::spec::{Activation, ConfigJsonError};
-
-/// An encoder's shape and the names of its parts.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct EncoderSpec {
-    pub(crate) names: &'static EncoderNames,
-    pub(crate) hidden: usize,
-    pub(crate) heads: usize,
-    pub(crate) layers: usize,
-    pub(crate) vocabulary: usize,
-    /// Rows of the table of positions.
-    pub(crate) positions: usize,
-    /// The position of a text's first token.
-    pub(crate) first_position: usize,
-    pub(crate) activation: Activation,
-    pub(crate) eps: f64,
-    /// Types of tokens.
-    pub(crate) kinds: usize,
-    /// The names of a classifier's labels, in their order.
-    pub(crate) labels: Vec<String>,
-    pub(crate) shares: LabelShares,
-}
-
-/// A classifier's parts behind the first token's vector, with the prefix of the layers or without.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct HeadNames {
-    /// A product, and the function behind it.
-    pub(crate) dense: &'static str,
-    /// Whether it has the prefix of the layers.
-    pub(crate) dense_in_layers: bool,
-    pub(crate) activation: HeadActivation,
-    /// The product that gives a number for each label.
-    pub(crate) labels: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeadActivation {
-    Tanh,
-    Relu,
-}
-
-/// The names of an encoder's tensors, without the prefix of its class.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct EncoderNames {
-    /// The prefix that all names may have.
-    pub(crate) prefix: &'static str,
-    /// Whether tokens have types, all of them the first one.
-    pub(crate) has_types: bool,
-    /// In front of a layer's number.
-    pub(crate) layer: &'static str,
-    pub(crate) query: &'static str,
-    pub(crate) key: &'static str,
-    pub(crate) value: &'static str,
-    pub(crate) out: &'static str,
-    pub(crate) attention_norm: &'static str,
-    pub(crate) up: &'static str,
-    pub(crate) down: &'static str,
-    pub(crate) norm: &'static str,
-    /// A table of biases by distance, `[buckets, heads]`.
-    pub(crate) distances: Option<&'static str>,
-    pub(crate) head: HeadNames,
-}
-
-const POOLER: HeadNames =
-    HeadNames { dense: "pooler.dense", dense_in_layers: true, activation: HeadActivation::Tanh, labels: "classifier" };
-
-const CLASSIFIER: HeadNames = HeadNames {
-    dense: "classifier.dense",
-    dense_in_layers: false,
-    activation: HeadActivation::Tanh,
-    labels: "classifier.out_proj",
-};
-
-const BERT: EncoderNames = EncoderNames {
-    prefix: "bert.",
-    has_types: true,
-    layer: "encoder.layer.",
-    query: "attention.self.query",
-    key: "attention.self.key",
-    value: "attention.self.value",
-    out: "attention.output.dense",
-    attention_norm: "attention.output.LayerNorm",
-    up: "intermediate.dense",
-    down: "output.dense",
-    norm: "output.LayerNorm",
-    distances: None,
-    head: POOLER,
-};
-
-const ROBERTA: EncoderNames = EncoderNames { prefix: "roberta.", head: CLASSIFIER, ..BERT };
-
-const DISTILBERT: EncoderNames = EncoderNames {
-    prefix: "distilbert.",
-    has_types: false,
-    layer: "transformer.layer.",
-    query: "attention.q_lin",
-    key: "attention.k_lin",
-    value: "attention.v_lin",
-    out: "attention.out_lin",
-    attention_norm: "sa_layer_norm",
-    up: "ffn.lin1",
-    down: "ffn.lin2",
-    norm: "output_layer_norm",
-    distances: None,
-    head: HeadNames {
-        dense: "pre_classifier",
-        dense_in_layers: false,
-        activation: HeadActivation::Relu,
-        labels: "classifier",
-    },
-};
-
-const MPNET: EncoderNames = EncoderNames {
-    prefix: "mpnet.",
-    has_types: false,
-    query: "attention.attn.q",
-    key: "attention.attn.k",
-    value: "attention.attn.v",
-    out: "attention.attn.o",
-    attention_norm: "attention.LayerNorm",
-    distances: Some("encoder.relative_attention_bias.weight"),
-    head: CLASSIFIER,
-    ..BERT
-};
-
-/// The fields of `config.json` that matter here, under both of their names.
-#[derive(Deserialize)]
-struct EncoderConfig {
-    model_type: String,
-    #[serde(alias = "dim")]
-    hidden_size: usize,
-    #[serde(alias = "n_heads")]
-    num_attention_heads: usize,
-    #[serde(alias = "n_layers")]
-    num_hidden_layers: usize,
-    vocab_size: usize,
-    max_position_embeddings: usize,
-    #[serde(alias = "activation", default = "gelu")]
-    hidden_act: String,
-    layer_norm_eps: Option<f64>,
-    pad_token_id: Option<usize>,
-    position_embedding_type: Option<String>,
-    type_vocab_size: Option<usize>,
-    #[serde(flatten)]
-    labels: LabelFacts,
-}
-
-/// The fields about a classifier's labels.
-#[derive(Deserialize)]
-pub(super) struct LabelFacts {
-    #[serde(default)]
-    id2label: BTreeMap<String, String>,
-    num_labels: Option<usize>,
-    problem_type: Option<String>,
-}
-
-impl LabelFacts {
-    /// The names of the labels in their order, and how their numbers become shares.
-    pub(super) fn read(&self) -> Result<(Vec<String>, LabelShares), ModelError> {
-        let named = self.id2label.keys().filter_map(|id| id.parse::<usize>().ok()).max();
-        // The library's own number where the file says nothing.
-        let count = named.map(|last| last.saturating_add(1)).or(self.num_labels).unwrap_or(2);
-        if !(1..=MOST_LABELS).contains(&count) {
-            let what = format!("{count} labels are not known; 1 to {MOST_LABELS} are");
-            return Err(ModelError::Config(ConfigJsonError::Malformed(what)));
-        }
-        let label = |id: usize| self.id2label.get(&id.to_string()).cloned().unwrap_or_else(|| format!("LABEL_{id}"));
-        let apart = count == 1 || self.problem_type.as_deref() == Some("multi_label_classification");
-        let shares = if apart { LabelShares::Apart } else { LabelShares::Together };
-        Ok(((0..count).map(label).collect(), shares))
-    }
-}
-
-/// The most labels of a classifier.
-const MOST_LABELS: usize = 1 << 16;
+use crate::spec::check::{MOST_LAYERS, inconsistent};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{ConfigFacts, ModelFacts, activation};
+use crate::spec::{Activation, ConfigJsonError, NormKind, NormSpec};
 
 /// The type of model in the text of a `config.json`.
 pub(crate) fn model_type(json: &[u8]) -> Option<String> {
@@ -194,75 +25,138 @@ pub(crate) fn model_type(json: &[u8]) -> Option<String> {
     serde_json::from_slice::<ModelKind>(json).ok().map(|kind| kind.model_type)
 }
 
-fn gelu() -> String {
-    "gelu".to_owned()
-}
-
-/// The activation of this name.
-pub(super) fn activation_of(name: &str) -> Result<Activation, ModelError> {
-    Ok(match name {
-        "gelu" => Activation::GeluErf,
-        "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
-        "relu" => Activation::Relu,
-        "silu" | "swish" => Activation::Silu,
-        other => {
-            let what = format!("the activation '{other}' is not known");
-            return Err(ModelError::Config(ConfigJsonError::Malformed(what)));
-        }
-    })
-}
-
 impl EncoderSpec {
     /// Reads the text of a `config.json`.
     pub(crate) fn from_config(json: &[u8]) -> Result<Self, ModelError> {
-        let bad = |what: String| ModelError::Config(ConfigJsonError::Malformed(what));
-        let config: EncoderConfig = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
-        let names = match config.model_type.as_str() {
-            "bert" => &BERT,
-            "roberta" | "xlm-roberta" | "camembert" => &ROBERTA,
-            "distilbert" => &DISTILBERT,
-            "mpnet" => &MPNET,
-            other => return Err(bad(format!("'{other}' is no type of an encoder that this worker knows"))),
+        let malformed = |error: serde_json::Error| ConfigJsonError::Malformed(error.to_string());
+        let fields: Map<String, Value> = serde_json::from_slice(json).map_err(malformed)?;
+        let facts = ModelFacts::Config(ConfigFacts::new(&fields));
+        let kind = model_type(json).unwrap_or_default();
+        let labels = LabelFacts::read(json)?;
+        let spec = match kind.as_str() {
+            "bert" | "roberta" | "xlm-roberta" | "camembert" | "distilbert" | "mpnet" => bert(&facts, &kind, labels),
+            "nomic_bert" => rotary_facts::nomic(&facts, labels),
+            "gte" | "new" => rotary_facts::gte(&facts, &kind, labels),
+            "jina_embeddings_v3" => rotary_facts::jina_v3(&facts, labels),
+            other => {
+                let what = format!("'{other}' is no type of an encoder that this worker knows");
+                return Err(ConfigJsonError::Malformed(what).into());
+            }
         };
-        if let Some(kind) = config.position_embedding_type.filter(|kind| kind != "absolute") {
-            return Err(bad(format!("position_embedding_type '{kind}' is not known; 'absolute' is")));
-        }
-        let activation = activation_of(&config.hidden_act)?;
-        // RoBERTa and MPNet count positions from behind that of padding.
-        let counts_from_padding = names.prefix == "roberta." || names.prefix == "mpnet.";
-        let first_position = if counts_from_padding { config.pad_token_id.unwrap_or(1).saturating_add(1) } else { 0 };
-        let (labels, shares) = config.labels.read()?;
-        let spec = Self {
-            names,
-            kinds: if names.has_types { config.type_vocab_size.unwrap_or(2).max(1) } else { 0 },
-            labels,
-            shares,
-            hidden: config.hidden_size,
-            heads: config.num_attention_heads,
-            layers: config.num_hidden_layers,
-            vocabulary: config.vocab_size,
-            positions: config.max_position_embeddings,
-            first_position,
-            activation,
-            eps: config.layer_norm_eps.unwrap_or(1e-12),
-        };
-        if spec.heads == 0 || !spec.hidden.is_multiple_of(spec.heads) || spec.hidden == 0 {
-            return Err(bad(format!("{} heads do not divide a width of {}", spec.heads, spec.hidden)));
-        }
-        if spec.positions <= first_position {
-            return Err(bad(format!("{} positions leave no room for a text", spec.positions)));
-        }
-        Ok(spec)
+        let checked = spec.and_then(|spec| spec.check());
+        checked.map_err(|error| ModelError::Config(error.into()))
     }
 
-    /// The longest text, in tokens.
-    pub(crate) fn longest(&self) -> usize {
-        self.positions - self.first_position
+    /// The same spec, if a model can have its numbers.
+    pub(super) fn check(self) -> Result<Self, FactError> {
+        let Self { hidden, heads, head_dim, layers, .. } = self;
+        if heads == 0 || head_dim == 0 || hidden == 0 || head_dim * heads > MOST_WIDTH || hidden > MOST_WIDTH {
+            return Err(inconsistent(format!("{heads} heads do not divide a width of {hidden}")));
+        }
+        if layers == 0 || layers > MOST_LAYERS {
+            return Err(inconsistent(format!("{layers} layers")));
+        }
+        if let TokenPlaces::Table { rows, first } | TokenPlaces::TableAndDistances { rows, first } = self.places
+            && rows <= first
+        {
+            return Err(inconsistent(format!("{rows} positions leave no room for a text")));
+        }
+        if self.longest == 0 {
+            return Err(inconsistent("0 positions leave no room for a text"));
+        }
+        if let TokenPlaces::Rope(rope) = &self.places
+            && (rope.width < 2 || rope.width % 2 == 1 || rope.width > head_dim)
+        {
+            return Err(inconsistent(format!("{} of a head's {head_dim} elements cannot be rotated", rope.width)));
+        }
+        Ok(self)
     }
+}
+
+/// The largest accepted width, and number of tasks.
+const MOST_WIDTH: usize = 1 << 20;
+const MOST_TASKS: usize = 1 << 8;
+
+/// BERT and its relatives with the same layer.
+fn bert(facts: &ModelFacts<'_>, kind: &str, (labels, shares): Labels) -> Result<EncoderSpec, FactError> {
+    refuse(facts, &["is_decoder", "add_cross_attention"])?;
+    let is_roberta = matches!(kind, "roberta" | "xlm-roberta" | "camembert");
+    let hidden = number(facts, &["hidden_size", "dim"], 768)?;
+    let heads = number(facts, &["num_attention_heads", "n_heads"], 12)?;
+    let layers = number(facts, &["num_hidden_layers", "n_layers"], if kind == "distilbert" { 6 } else { 12 })?;
+    let rows = number(facts, &["max_position_embeddings"], 512)?;
+    // RoBERTa and MPNet count positions from behind that of padding.
+    let counts_from_padding = is_roberta || kind == "mpnet";
+    let padding = number(facts, &["pad_token_id"], 1)?;
+    let first = if counts_from_padding { padding.saturating_add(1) } else { 0 };
+    let head_dim = even_share(hidden, heads)?;
+    let positions = facts.text("position_embedding_type")?.unwrap_or("absolute");
+    let places = match (positions, kind) {
+        ("absolute", "mpnet") => TokenPlaces::TableAndDistances { rows, first },
+        ("absolute", _) => TokenPlaces::Table { rows, first },
+        ("alibi", "bert") => TokenPlaces::Alibi,
+        ("rotary", "xlm-roberta") => rotary_facts::flash_rope(facts, head_dim)?,
+        (other, _) => {
+            let what = format!("position_embedding_type '{}' of a {kind}", other.escape_debug());
+            return Err(FactError::Unsupported(what));
+        }
+    };
+    let longest = match places {
+        TokenPlaces::Table { .. } | TokenPlaces::TableAndDistances { .. } => rows.saturating_sub(first),
+        TokenPlaces::Rope(_) | TokenPlaces::Alibi => rows,
+    };
+    let usual = facts.text("hidden_act")?.or(facts.text("activation")?).unwrap_or("gelu");
+    let (mlp, of_mlp) = match facts.text("feed_forward_type")?.unwrap_or("original") {
+        "original" => (MlpForm::Plain, activation(usual)?),
+        "geglu" => (MlpForm::Gated, Activation::GeluErf),
+        "reglu" => (MlpForm::Gated, Activation::Relu),
+        other => return Err(FactError::Unsupported(format!("feed_forward_type '{}'", other.escape_debug()))),
+    };
+    let kinds = match kind {
+        "distilbert" | "mpnet" => 0,
+        _ => number(facts, &["type_vocab_size"], 2)?,
+    };
+    Ok(EncoderSpec {
+        hidden,
+        heads,
+        head_dim,
+        layers,
+        vocabulary: number(facts, &["vocab_size"], 30_522)?,
+        longest,
+        places,
+        // Tokenizers of RoBERTa's kind give all tokens the first type.
+        kinds: TokenKinds { count: kinds, of_pairs: kind == "bert" },
+        mlp,
+        activation: of_mlp,
+        experts: None,
+        adapters: if kind == "xlm-roberta" { adapters(facts)? } else { Adapters::default() },
+        norm: NormSpec { kind: NormKind::LayerWithBias, eps: facts.float("layer_norm_eps", "")?.unwrap_or(1e-12) },
+        biases: Biases::Of { inputs: true, out: true, up: mlp == MlpForm::Plain, down: true },
+        head: match kind {
+            "bert" => HeadForm::Pooler,
+            "distilbert" => HeadForm::Distil,
+            _ => HeadForm::TwoProducts,
+        },
+        labels,
+        shares,
+    })
+}
+
+/// The adapters of Jina's XLM-R (Sturua et al., 2024, arXiv 2409.10173).
+fn adapters(facts: &ModelFacts<'_>) -> Result<Adapters, FactError> {
+    let Some(tasks) = facts.layer_types("lora_adaptations")? else { return Ok(Adapters::default()) };
+    let rank = number(facts, &["lora_rank"], 4)?;
+    let alpha = facts.float("lora_alpha", "")?.unwrap_or(1.0);
+    if rank == 0 || rank > MOST_WIDTH || tasks.len() > MOST_TASKS || !alpha.is_finite() {
+        return Err(inconsistent(format!("{} adapters of rank {rank}", tasks.len())));
+    }
+    Ok(Adapters { tasks, rank, scale: alpha / rank as f64 })
 }
 
 #[cfg(test)]
 mod tests {
+    use model_boss_engine::LabelShares;
+
     use super::*;
 
     #[test]
@@ -271,20 +165,28 @@ mod tests {
         let bert = r#"{"model_type":"bert","hidden_size":12,"num_attention_heads":3,"num_hidden_layers":2,"vocab_size":9,
             "max_position_embeddings":40}"#;
         let spec = of(bert).unwrap();
-        assert_eq!((spec.longest(), spec.first_position, spec.activation), (40, 0, Activation::GeluErf));
+        assert_eq!((spec.longest, spec.activation), (40, Activation::GeluErf));
+        assert_eq!(spec.places, TokenPlaces::Table { rows: 40, first: 0 });
         assert_eq!((spec.labels, spec.shares), (vec!["LABEL_0".into(), "LABEL_1".into()], LabelShares::Together));
         let one = of(&bert.replace(":40", r#":40,"id2label":{"0":"good"}"#)).unwrap();
         assert_eq!((one.labels, one.shares), (vec!["good".to_owned()], LabelShares::Apart));
         let roberta = bert.replace("\"bert\"", "\"roberta\"");
-        assert_eq!((of(&roberta).unwrap().longest(), of(&roberta).unwrap().first_position), (38, 2));
+        assert_eq!((of(&roberta).unwrap().longest, of(&roberta).unwrap().kinds.of_pairs), (38, false));
+        assert_eq!(of(&roberta).unwrap().places, TokenPlaces::Table { rows: 40, first: 2 });
         let distil = r#"{"model_type":"distilbert","dim":12,"n_heads":3,"n_layers":2,"vocab_size":9,"activation":"relu",
             "max_position_embeddings":40}"#;
         assert_eq!(of(distil).unwrap().activation, Activation::Relu);
+        let jina = bert.replace(":40", r#":40,"position_embedding_type":"alibi","feed_forward_type":"reglu""#);
+        let jina = of(&jina).unwrap();
+        assert_eq!((jina.places, jina.mlp, jina.activation), (TokenPlaces::Alibi, MlpForm::Gated, Activation::Relu));
         for (wrong, said) in [
             (bert.replace("\"bert\"", "\"llama\""), "llama"),
             (bert.replace(":3", ":5"), "5 heads"),
             (bert.replace(":40", ":40,\"position_embedding_type\":\"relative_key\""), "relative_key"),
             (bert.replace(":9,", ":9,\"hidden_act\":\"snake\","), "snake"),
+            (bert.replace(":9,", ":9,\"feed_forward_type\":\"snake\","), "snake"),
+            (bert.replace(":9,", ":9,\"is_decoder\":true,"), "is_decoder"),
+            (bert.replace(":2,", ":5000,"), "5000 layers"),
             (roberta.replace(":40", ":2"), "2 positions"),
             (bert.replace(":40", ":40,\"num_labels\":0"), "0 labels"),
         ] {

@@ -5,28 +5,34 @@ use std::ops::Range;
 use candle_core::{Result as CandleResult, Tensor};
 use model_boss_engine::{EncoderText, LabelShares};
 
-use super::pooling::Pooling;
+use super::parts::EncoderPart;
+use super::pooling::{DenseActivation, Pooling};
 use super::steps::LoadedStep;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
+use crate::layers::linear::{Bias, Linear};
+use crate::layers::norm::Norm;
 use crate::matrix::target::WeightTarget;
 use crate::read::reader::WeightReader;
+use crate::spec::NormSpec;
 
-/// A family's description of one model, from its `config.json`.
+/// A family's description of one model.
 pub(super) trait EncoderFamily {
     fn size(&self) -> EncoderSize;
 
-    /// The prefix that all names of the layers' tensors may have, and the name of the words' vectors behind it.
-    fn prefix(&self) -> (&'static str, &'static str);
-
-    /// Every tensor of the layers with its shape, names with this prefix.
-    fn parts(&self, files: &ModelFiles, prefix: &str) -> Vec<NamedShape>;
+    /// Every tensor of the layers, by the names that [`Self::read`] uses.
+    fn parts(&self, files: &ModelFiles) -> Vec<EncoderPart>;
 
     /// The same of a classifier's parts behind them.
-    fn head_parts(&self, prefix: &str) -> Vec<NamedShape>;
+    fn head_parts(&self, files: &ModelFiles) -> Vec<EncoderPart>;
 
     /// The names of a classifier's labels, and how its numbers become shares.
     fn labels(&self) -> (&[String], LabelShares);
+
+    /// The tasks that it has adapters for.
+    fn tasks(&self) -> &[String] {
+        &[]
+    }
 
     /// How a classifier makes one vector of a text's tokens.
     fn classifier_pooling(&self) -> Pooling;
@@ -37,15 +43,11 @@ pub(super) trait EncoderFamily {
         reader: &mut WeightReader<'_>,
         longest: usize,
         target: &WeightTarget,
-        prefix: &str,
     ) -> Result<Box<dyn EncoderBody>, ModelError>;
 
     /// Reads a classifier's parts behind its one vector.
-    fn read_head(&self, reader: &mut WeightReader<'_>, prefix: &str) -> Result<Vec<LoadedStep>, ModelError>;
+    fn read_head(&self, reader: &mut WeightReader<'_>) -> Result<Vec<LoadedStep>, ModelError>;
 }
-
-/// A tensor's name and shape.
-pub(super) type NamedShape = (String, Vec<usize>);
 
 /// The sizes of an encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,31 @@ pub(super) struct EncoderSize {
 
 /// Layers with their weights.
 pub(super) trait EncoderBody: Send + Sync {
-    /// The vectors of all tokens, `[tokens, hidden]`. The ranges are the rows of each text.
+    /// The vectors of all tokens, `[tokens, hidden]`. The ranges are the rows of each text. All texts are of one task.
     fn rows(&self, texts: &[EncoderText<'_>], ranges: &[Range<usize>]) -> CandleResult<Tensor>;
+}
+
+/// A product with a bias where the files have one.
+pub(super) fn linear(reader: &mut WeightReader<'_>, path: &str) -> Result<Linear, ModelError> {
+    let bias = Bias::from(reader.files().has(&format!("{path}.bias")));
+    Linear::read(reader, path, bias)
+}
+
+/// The parts of a classifier that the files have: a product with this activation, a norm, and the product for labels.
+pub(super) fn read_head(
+    reader: &mut WeightReader<'_>,
+    activation: DenseActivation,
+    norm: NormSpec,
+) -> Result<Vec<LoadedStep>, ModelError> {
+    let mut steps = Vec::new();
+    if reader.files().has("head.dense.weight") {
+        steps.push(LoadedStep::Dense(linear(reader, "head.dense")?, activation));
+    }
+    if reader.files().has("head.norm.weight") {
+        steps.push(LoadedStep::Norm(Norm::read(reader, "head.norm", norm)?));
+    }
+    if reader.files().has("head.labels.weight") {
+        steps.push(LoadedStep::Dense(linear(reader, "head.labels")?, DenseActivation::Identity));
+    }
+    Ok(steps)
 }

@@ -4,28 +4,43 @@ use std::ops::Range;
 
 use candle_core::{Device, Result, Tensor};
 
-use super::attend::AttendTexts;
-use super::facts::EncoderSpec;
+use super::adapted::AdaptedLinear;
+use super::attend::{Sight, attend};
+use super::spec::EncoderSpec;
 use crate::error::ModelError;
-use crate::layers::linear::{Bias, Linear};
+use crate::layers::experts::Experts;
 use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::Norm;
-use crate::spec::{NormKind, NormSpec};
+use crate::layers::rope::Angles;
+use crate::read::reader::WeightReader;
+use crate::spec::Activation;
 
 /// Buckets of distances in each direction, and the distance from which on all are one, as in T5 (Raffel et al., 2019,
 /// arXiv 1910.10683).
 const BUCKETS: usize = 16;
 const FARTHEST: f32 = 128.0;
 
+/// Buckets of both directions.
+pub(crate) const ALL_BUCKETS: usize = 2 * BUCKETS;
+
 pub(crate) struct EncoderLayer {
-    query: Linear,
-    key: Linear,
-    value: Linear,
-    out: Linear,
+    query: AdaptedLinear,
+    key: AdaptedLinear,
+    value: AdaptedLinear,
+    /// Norms of queries and of keys over all heads.
+    head_norms: Option<[Norm; 2]>,
+    out: AdaptedLinear,
     attention_norm: Norm,
-    up: Linear,
-    down: Linear,
+    /// One more norm, of the sum of the layer's input and what attention became behind its own norm.
+    second_norm: Option<Norm>,
+    mlp: EncoderMlp,
     norm: Norm,
+}
+
+/// The feed-forward part.
+enum EncoderMlp {
+    Dense { gate: Option<AdaptedLinear>, up: AdaptedLinear, down: AdaptedLinear, activation: Activation },
+    Experts { experts: Experts, bias: Option<Tensor> },
 }
 
 /// The parts of a pass that its layers share.
@@ -35,81 +50,104 @@ pub(crate) struct EncoderPass<'a> {
     pub(crate) texts: &'a [Range<usize>],
     /// Biases of scores by distance, `[heads, longest, longest]`; none where there are none.
     pub(crate) distances: Option<&'a Tensor>,
+    /// The loss of scores for each token of distance, by the head.
+    pub(crate) slopes: Option<&'a [f32]>,
+    /// The angles of all tokens' places.
+    pub(crate) angles: Option<Angles>,
+    /// The task whose adapters are used.
+    pub(crate) task: Option<usize>,
 }
 
 impl EncoderLayer {
     pub(crate) fn read(
-        parts: &mut dyn NamedWeights,
+        reader: &mut WeightReader<'_>,
         spec: &EncoderSpec,
-        path: &str,
+        layer: usize,
     ) -> std::result::Result<Self, ModelError> {
-        let names = spec.names;
-        let norm = norm_spec(spec);
-        let mut linear = |name: &str| Linear::read(parts, &format!("{path}.{name}"), Bias::With);
-        let (query, key, value, out) =
-            (linear(names.query)?, linear(names.key)?, linear(names.value)?, linear(names.out)?);
-        let (up, down) = (linear(names.up)?, linear(names.down)?);
-        let mut norm_at = |name: &str| Norm::read(parts, &format!("{path}.{name}"), norm);
-        let (attention_norm, norm) = (norm_at(names.attention_norm)?, norm_at(names.norm)?);
-        Ok(Self { query, key, value, out, attention_norm, up, down, norm })
+        let path = |part: &str| format!("layer.{layer}.{part}");
+        let linear = |reader: &mut WeightReader<'_>, path: &str| AdaptedLinear::read(reader, path, &spec.adapters);
+        let norm = |part: &str, reader: &mut WeightReader<'_>| {
+            let there = reader.files().has(&format!("{}.weight", path(part)));
+            there.then(|| Norm::read(reader, &path(part), spec.norm)).transpose()
+        };
+        let head_norms = match (norm("query_norm", reader)?, norm("key_norm", reader)?) {
+            (Some(query), Some(key)) => Some([query, key]),
+            _ => None,
+        };
+        let second_norm = norm("second_norm", reader)?;
+        let experts = spec.experts.as_ref().filter(|experts| experts.are_in(layer));
+        let mlp = match experts {
+            Some(experts) => {
+                let bias = path("experts.bias");
+                let bias = reader.files().has(&bias).then(|| reader.tensor(&bias)).transpose()?;
+                EncoderMlp::Experts { experts: Experts::read(reader, &experts.spec, layer, None)?, bias }
+            }
+            None => {
+                let gated = reader.files().has(&path("gate.weight"));
+                let gate = gated.then(|| linear(reader, &path("gate"))).transpose()?;
+                let (up, down) = (linear(reader, &path("up"))?, linear(reader, &path("down"))?);
+                EncoderMlp::Dense { gate, up, down, activation: spec.activation }
+            }
+        };
+        Ok(Self {
+            query: linear(reader, &path("query"))?,
+            key: linear(reader, &path("key"))?,
+            value: linear(reader, &path("value"))?,
+            head_norms,
+            out: linear(reader, &path("out"))?,
+            attention_norm: Norm::read(reader, &path("attention_norm"), spec.norm)?,
+            second_norm,
+            mlp,
+            norm: Norm::read(reader, &path("norm"), spec.norm)?,
+        })
     }
 
     /// `[tokens, hidden]` → `[tokens, hidden]`.
     pub(crate) fn forward(&self, x: &Tensor, pass: &EncoderPass<'_>) -> Result<Tensor> {
-        let [query, key, value] = Linear::forward_all([&self.query, &self.key, &self.value], x)?;
-        let sight = Sight { heads: pass.spec.heads, biases: pass.distances, farthest: None };
-        let attended = self.out.forward(&attend([&query, &key, &value], pass.texts, &sight)?)?;
-        let x = self.attention_norm.forward(&(x + attended)?)?;
-        let inner = pass.spec.activation.forward(&self.up.forward(&x)?)?;
-        self.norm.forward(&(&x + self.down.forward(&inner)?)?)
-    }
-}
-
-/// The norms of an encoder.
-pub(crate) fn norm_spec(spec: &EncoderSpec) -> NormSpec {
-    NormSpec { kind: NormKind::LayerWithBias, eps: spec.eps }
-}
-
-/// The tokens of its text that a token sees.
-pub(super) struct Sight<'a> {
-    pub(super) heads: usize,
-    /// Biases of scores by distance, `[heads, longest, longest]`.
-    pub(super) biases: Option<&'a Tensor>,
-    /// The farthest token, on both sides; all of the text's without.
-    pub(super) farthest: Option<usize>,
-}
-
-/// Attention of each text's tokens to those of the same text, `[tokens, hidden]`.
-pub(super) fn attend(rows: [&Tensor; 3], texts: &[Range<usize>], sight: &Sight<'_>) -> Result<Tensor> {
-    let [query, key, value] = rows;
-    let Sight { heads, biases, farthest } = *sight;
-    if query.device().is_cpu() {
-        return query.apply_op3_no_bwd(key, value, &AttendTexts { texts, heads, biases, farthest });
-    }
-    let hidden = query.dim(1)?;
-    let dim = hidden / heads;
-    let scale = 1.0 / (dim as f64).sqrt();
-    let mut all = Vec::with_capacity(texts.len());
-    for text in texts {
-        let count = text.len();
-        let of_heads =
-            |x: &Tensor| x.narrow(0, text.start, count)?.reshape((count, heads, dim))?.transpose(0, 1)?.contiguous();
-        let mut scores = (of_heads(query)? * scale)?.matmul(&of_heads(key)?.t()?)?;
-        if let Some(biases) = biases {
-            scores = (scores + biases.narrow(1, 0, count)?.narrow(2, 0, count)?)?;
+        let heads = pass.spec.heads;
+        let [mut query, mut key, value] =
+            AdaptedLinear::forward_all([&self.query, &self.key, &self.value], x, pass.task)?;
+        if let Some([of_query, of_key]) = &self.head_norms {
+            (query, key) = (of_query.forward(&query)?, of_key.forward(&key)?);
         }
-        if let Some(farthest) = farthest.filter(|farthest| *farthest < count) {
-            let hidden = |from: usize| {
-                (0..count).map(move |to| if from.abs_diff(to) > farthest { f32::NEG_INFINITY } else { 0.0 })
-            };
-            let mask: Vec<f32> = (0..count).flat_map(hidden).collect();
-            let mask = Tensor::from_vec(mask, (1, count, count), scores.device())?.to_dtype(scores.dtype())?;
-            scores = scores.broadcast_add(&mask)?;
+        if let Some(angles) = &pass.angles {
+            let turned = |x: &Tensor| angles.rotate(x, heads, 0)?.reshape(x.shape());
+            (query, key) = (turned(&query)?, turned(&key)?);
         }
-        let mixed = candle_nn::ops::softmax_last_dim(&scores)?.matmul(&of_heads(value)?)?;
-        all.push(mixed.transpose(0, 1)?.reshape((count, hidden))?);
+        let sight = Sight { heads, biases: pass.distances, slopes: pass.slopes, farthest: None };
+        let attended = self.out.forward(&attend([&query, &key, &value], pass.texts, &sight)?, pass.task)?;
+        let mut inner = self.attention_norm.forward(&(x + attended)?)?;
+        if let Some(norm) = &self.second_norm {
+            inner = norm.forward(&(x + inner)?)?;
+        }
+        self.norm.forward(&(&inner + self.mlp.forward(&inner, pass.task)?)?)
     }
-    Tensor::cat(&all, 0)
+}
+
+impl EncoderMlp {
+    fn forward(&self, x: &Tensor, task: Option<usize>) -> Result<Tensor> {
+        match self {
+            Self::Dense { gate: None, up, down, activation } => {
+                down.forward(&activation.forward(&up.forward(x, task)?)?, task)
+            }
+            Self::Dense { gate: Some(gate), up, down, activation } => {
+                let [gate, up] = AdaptedLinear::forward_all([gate, up], x, task)?;
+                down.forward(&activation.gated(&gate, &up)?, task)
+            }
+            Self::Experts { experts, bias } => {
+                let sum = experts.forward(x, &|| false)?;
+                bias.as_ref().map_or(Ok(sum.clone()), |bias| sum.broadcast_add(bias))
+            }
+        }
+    }
+}
+
+/// The loss of scores for each token of distance, by the head (ALiBi: Press et al., 2021, arXiv 2108.12409). It is a
+/// geometric series. Of a number of heads that is no power of two, the rest takes every second member of the next one's.
+pub(crate) fn slopes(heads: usize) -> Vec<f32> {
+    let whole = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
+    let series = |count: usize| (1..=count).map(move |at| (-8.0 * at as f64 / count as f64).exp2() as f32);
+    series(whole).chain(series(2 * whole).step_by(2)).take(heads).collect()
 }
 
 /// Biases by distance for texts of up to `longest` tokens, `[heads, longest, longest]`. The table has the shape
@@ -137,6 +175,12 @@ fn bucket(behind: i64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn em_1_heads_lose_by_distance_in_a_geometric_series() {
+        assert_eq!(slopes(4), [0.25, 0.0625, 0.015_625, 0.003_906_25]);
+        assert_eq!(slopes(6)[4..], [0.5, 0.125]);
+    }
 
     #[test]
     fn em_1_far_tokens_share_buckets() {

@@ -1,14 +1,22 @@
 //! Encoders: models that turn a text into a vector, or a pair of texts into a number for each label. Texts of several
 //! requests are computed in one pass, without padding.
 
+mod adapted;
 mod attend;
 mod bert;
 mod decoder_rows;
 mod facts;
 mod family;
+mod gguf;
+mod gguf_facts;
+mod keys;
+mod labels;
 mod layers;
 mod modern;
+mod parts;
 mod pooling;
+mod rotary_facts;
+mod spec;
 mod steps;
 
 use std::path::Path;
@@ -17,17 +25,21 @@ use std::sync::Arc;
 use candle_core::Result as CandleResult;
 use model_boss_engine::{DecoderError, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder};
 use model_boss_protocol::{DeviceId, ENCODER_TYPES, KvCacheType};
-use model_boss_weights::model_folder;
+use model_boss_weights::gguf::{GgufModel, TensorType};
+use model_boss_weights::{gguf_file, model_folder};
 
 use crate::device;
 use crate::error::{LoadError, ModelError};
 use crate::files::ModelFiles;
 use crate::matrix::target::WeightTarget;
 use crate::read::reader::WeightReader;
-use facts::EncoderSpec;
+use crate::spec::GgufSpecError;
 use family::{EncoderBody, EncoderFamily};
+use labels::TaskTexts;
 use modern::ModernSpec;
+use parts::EncoderPart;
 use pooling::{PoolStep, Pooling, SentenceFolder};
+use spec::EncoderSpec;
 use steps::{LoadedStep, loaded_steps, pooled, ranges};
 
 pub use decoder_rows::load_decoder_embedder;
@@ -50,14 +62,17 @@ pub enum EncoderTask {
     Labels,
 }
 
-/// Whether a model's `config.json` is that of an encoder.
+/// Whether a model's `config.json`, or its GGUF file, is that of an encoder.
 pub fn is_encoder(source: &Path) -> bool {
+    if let Ok(Some(file)) = gguf_file(source) {
+        return GgufModel::open(&file).is_ok_and(|model| gguf_facts::is_encoder(&model));
+    }
     let kind = ModelFiles::plain(source).ok().and_then(|(_, config)| facts::model_type(&config));
     kind.is_some_and(|kind| ENCODER_TYPES.contains(&kind.as_str()))
 }
 
 /// Loads an encoder and reports its progress, as a share from 0 to 1. The path is a folder with `config.json` and
-/// safetensors, as `sentence-transformers` or `transformers` write it.
+/// safetensors, as `sentence-transformers` or `transformers` write it, or a GGUF file.
 pub fn load_encoder(
     source: &Path,
     on: &DeviceId,
@@ -70,42 +85,28 @@ pub fn load_encoder(
         reason => LoadError::BadModel { model: source.to_owned(), reason: Box::new(reason) },
     };
     let read = || -> Result<LoadedEncoder, ModelError> {
-        let (files, config) = ModelFiles::plain(source)?;
-        let family = family_of(&config)?;
-        let folder = match task {
-            EncoderTask::Vectors => SentenceFolder::read(model_folder(source), Pooling::Mean)?,
-            EncoderTask::Labels => {
-                SentenceFolder::plain(model_folder(source), vec![PoolStep::Pool(vec![family.classifier_pooling()])])?
-            }
-        };
-        let prefix = prefix_of(&files, family.as_ref());
-        let mut parts = family.parts(&files, &prefix);
+        let DescribedEncoder { files, family, folder } = DescribedEncoder::open(source, task)?;
+        let mut parts = family.parts(&files);
         if task == EncoderTask::Labels {
-            parts.extend(family.head_parts(&prefix));
+            parts.extend(family.head_parts(&files));
         }
-        let mut expected = 0;
-        let mut kinds = Vec::new();
-        for (name, shape) in &parts {
-            let stored = files.get(name)?;
-            if stored.shape != *shape {
-                let what = format!("has the shape {:?} in place of {shape:?}", stored.shape);
-                return Err(ModelError::Tensor { name: name.clone(), what });
-            }
-            expected += stored.len();
-            if shape.len() == 2 {
-                kinds.push(stored.kind);
-            }
+        let files = files.placing(parts.clone());
+        let (expected, kinds) = checked(&files, &parts)?;
+        // Its vectors would be wrong. A classifier's parts are of no use to them.
+        if let Some(name) = files.unplaced().filter(|name| !name.starts_with("cls")) {
+            let what = format!("a use for tensor `{}`", name.escape_debug());
+            return Err(GgufSpecError::Unsupported(what).into());
         }
         let target = WeightTarget::of(device, &kinds, KvCacheType::Auto)
             .map_err(|reason| ModelError::Device(DecoderError::Step(reason.to_string())))?;
         let mut reader = WeightReader::new(&files, &target, expected, progress);
         let size = family.size();
         let longest = folder.max_tokens.unwrap_or(usize::MAX).min(size.longest);
-        let body = family.read(&mut reader, longest, &target, &prefix)?;
+        let body = family.read(&mut reader, longest, &target)?;
         let mut steps = loaded_steps(&folder, &target)?;
         let (mut width, mut labels, mut shares) = (folder.width(size.hidden), Vec::new(), LabelShares::default());
         if task == EncoderTask::Labels {
-            steps.extend(family.read_head(&mut reader, &prefix)?);
+            steps.extend(family.read_head(&mut reader)?);
             let (names, how) = family.labels();
             (width, labels, shares) = (names.len(), names.to_vec(), how);
         }
@@ -121,6 +122,7 @@ pub fn load_encoder(
             weight_bytes,
             prompts: folder.prompts.clone(),
             default_prompt: folder.default_prompt.clone(),
+            tasks: family.tasks().to_vec(),
         };
         drop(reader);
         Ok(LoadedEncoder { info, target, body, steps, places: [place].into() })
@@ -136,17 +138,76 @@ fn family_of(config: &[u8]) -> Result<Box<dyn EncoderFamily>, ModelError> {
     })
 }
 
-/// The prefix of the names in this file: none, where it has the encoder alone.
-fn prefix_of(files: &ModelFiles, family: &dyn EncoderFamily) -> String {
-    let (prefix, words) = family.prefix();
-    let has = |prefix: &&str| files.has(&format!("{prefix}{words}"));
-    [prefix, ""].into_iter().find(has).unwrap_or_default().to_owned()
+/// A model's description, and its files.
+struct DescribedEncoder {
+    files: ModelFiles,
+    family: Box<dyn EncoderFamily>,
+    folder: SentenceFolder,
+}
+
+impl DescribedEncoder {
+    fn open(source: &Path, task: EncoderTask) -> Result<Self, ModelError> {
+        let pooled = |family: &dyn EncoderFamily| vec![PoolStep::Pool(vec![family.classifier_pooling()])];
+        if let Some(file) = gguf_file(source)? {
+            let model = GgufModel::open(&file)?;
+            let family = gguf_facts::family_of(&model)?;
+            let folder = match task {
+                EncoderTask::Vectors => gguf::described(&file, &model, Pooling::Mean)?,
+                EncoderTask::Labels => SentenceFolder::plain(model_folder(&file), pooled(family.as_ref()))?,
+            };
+            return Ok(Self { files: ModelFiles::of_gguf(model), family, folder });
+        }
+        let (files, config) = ModelFiles::plain(source)?;
+        let family = family_of(&config)?;
+        let mut folder = match task {
+            EncoderTask::Vectors => SentenceFolder::read(model_folder(source), Pooling::Mean)?,
+            EncoderTask::Labels => SentenceFolder::plain(model_folder(source), pooled(family.as_ref()))?,
+        };
+        let texts = TaskTexts::read(&config).task_instructions.into_iter();
+        for (task, text) in texts.filter(|(task, _)| family.tasks().contains(task)) {
+            folder.prompts.entry(task).or_insert(text);
+        }
+        Ok(Self { files, family, folder })
+    }
+}
+
+/// The bytes of all parts, and the types of their matrices. A part that is missing or has another shape is an error.
+fn checked(files: &ModelFiles, parts: &[EncoderPart]) -> Result<(u64, Vec<TensorType>), ModelError> {
+    let (mut bytes, mut kinds) = (0, Vec::new());
+    for (name, _, shape) in parts {
+        let stored = files.get(name)?;
+        if stored.shape != *shape {
+            let what = format!("has the shape {:?} in place of {shape:?}", stored.shape);
+            return Err(ModelError::Tensor { name: files.spelled(name).into_owned(), what });
+        }
+        bytes += stored.len();
+        if shape.len() == 2 {
+            kinds.push(stored.kind);
+        }
+    }
+    Ok((bytes, kinds))
 }
 
 impl LoadedEncoder {
     fn vectors(&self, texts: &[EncoderText<'_>]) -> CandleResult<Vec<Vec<f32>>> {
-        let rows = self.body.rows(texts, &ranges(texts))?;
-        pooled(&rows, texts, &self.steps)
+        let same = |text: &EncoderText<'_>| text.task == texts[0].task;
+        if texts.iter().all(same) {
+            let rows = self.body.rows(texts, &ranges(texts))?;
+            return pooled(&rows, texts, &self.steps);
+        }
+        // Each task by itself.
+        let mut vectors = vec![Vec::new(); texts.len()];
+        let mut tasks: Vec<Option<usize>> = texts.iter().map(|text| text.task).collect();
+        tasks.sort_unstable();
+        tasks.dedup();
+        for task in tasks {
+            let of_task = || texts.iter().enumerate().filter(|(_, text)| text.task == task);
+            let alike: Vec<EncoderText<'_>> = of_task().map(|(_, text)| *text).collect();
+            for ((at, _), vector) in of_task().zip(self.vectors(&alike)?) {
+                vectors[at] = vector;
+            }
+        }
+        Ok(vectors)
     }
 }
 
@@ -168,6 +229,9 @@ impl TextEncoder for LoadedEncoder {
             let unknown = text.iter().any(|token| *token as usize >= self.info.vocab_size);
             text.is_empty() || text.len() > self.info.max_tokens || unknown
         };
+        if texts.iter().any(|text| text.task.is_some_and(|task| task >= self.info.tasks.len())) {
+            return Err(DecoderError::Step("a text is of a task that there are no adapters for".to_owned()));
+        }
         if texts.iter().any(is_wrong) {
             return Err(DecoderError::Step("a text is empty, too long, or has an unknown token".to_owned()));
         }

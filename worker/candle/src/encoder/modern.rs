@@ -1,5 +1,5 @@
 //! ModernBERT (Warner et al., 2024, arXiv 2412.13663): norms before each part, positions that turn heads, and layers
-//! whose tokens see near ones only.
+//! whose tokens see near ones only. From `config.json` and from GGUF.
 
 use std::ops::Range;
 
@@ -7,23 +7,29 @@ use candle_core::{Result as CandleResult, Tensor};
 use model_boss_engine::{EncoderText, LabelShares};
 use serde::Deserialize;
 
-use super::facts::{LabelFacts, activation_of};
-use super::family::{EncoderBody, EncoderFamily, EncoderSize, NamedShape};
-use super::layers::{Sight, attend};
+use super::attend::{Sight, attend};
+use super::family::{EncoderBody, EncoderFamily, EncoderSize, linear, read_head};
+use super::keys::{Labels, activation_of, even_share};
+use super::labels::LabelFacts;
+use super::parts::{EncoderPart, PartFinder};
 use super::pooling::{DenseActivation, Pooling};
+use super::spec::Biases;
 use super::steps::LoadedStep;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
-use crate::layers::linear::{Bias, Linear};
+use crate::layers::linear::Linear;
 use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::Norm;
 use crate::layers::rope::{Angles, Position, Rope};
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
 use crate::read::reader::WeightReader;
+use crate::spec::check::{MOST_LAYERS, inconsistent};
+use crate::spec::fact_error::FactError;
+use crate::spec::facts::{ModelFacts, activation};
 use crate::spec::{Activation, ConfigJsonError, NormKind, NormSpec, RopePlanes, RopeScaling, RopeSpec};
 
-const WORDS: &str = "embeddings.tok_embeddings.weight";
+const WORDS: &[&str] = &["embeddings.tok_embeddings", "token_embd"];
 
 /// A model's shape.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,8 +39,7 @@ pub(super) struct ModernSpec {
     inner: usize,
     activation: Activation,
     norm: NormSpec,
-    attention_bias: bool,
-    mlp_bias: bool,
+    biases: Biases,
     /// Of each layer, whether its tokens see all others.
     sees_all: Vec<bool>,
     /// The farthest token that one sees in the other layers, on both sides.
@@ -43,7 +48,8 @@ pub(super) struct ModernSpec {
     thetas: [f64; 2],
     pooling: Pooling,
     head_activation: Activation,
-    head_bias: bool,
+    /// Whether a classifier's first product has a bias; in GGUF where the file has it.
+    head_bias: Option<bool>,
     labels: Vec<String>,
     shares: LabelShares,
 }
@@ -80,8 +86,6 @@ struct ModernConfig {
     classifier_activation: String,
     #[serde(default)]
     classifier_bias: bool,
-    #[serde(flatten)]
-    labels: LabelFacts,
 }
 
 /// Newer files have the bases by the kind of layer.
@@ -118,6 +122,9 @@ impl ModernSpec {
         let bad = |what: String| ModelError::Config(ConfigJsonError::Malformed(what));
         let config: ModernConfig = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
         let (hidden, layers) = (config.hidden_size, config.num_hidden_layers);
+        if layers > MOST_LAYERS {
+            return Err(bad(format!("{layers} layers")));
+        }
         if config.num_attention_heads == 0 || hidden == 0 || !hidden.is_multiple_of(2 * config.num_attention_heads) {
             return Err(bad(format!("{} heads do not divide a width of {hidden}", config.num_attention_heads)));
         }
@@ -137,7 +144,7 @@ impl ModernSpec {
             "mean" => Pooling::Mean,
             other => return Err(bad(format!("classifier_pooling '{other}' is not known; 'cls' and 'mean' are"))),
         };
-        let (labels, shares) = config.labels.read()?;
+        let (labels, shares) = LabelFacts::read(json)?;
         Ok(Self {
             size: EncoderSize {
                 hidden,
@@ -152,29 +159,76 @@ impl ModernSpec {
                 kind: if config.norm_bias { NormKind::LayerWithBias } else { NormKind::Layer },
                 eps: config.norm_eps,
             },
-            attention_bias: config.attention_bias,
-            mlp_bias: config.mlp_bias,
+            biases: Biases::Of {
+                inputs: config.attention_bias,
+                out: config.attention_bias,
+                up: config.mlp_bias,
+                down: config.mlp_bias,
+            },
             sees_all,
             farthest: config.local_attention / 2,
             thetas: [global, local],
             pooling,
             head_activation: activation_of(&config.classifier_activation)?,
-            head_bias: config.classifier_bias,
+            head_bias: Some(config.classifier_bias),
             labels,
             shares,
         })
     }
 
-    fn norm_parts(&self, name: &str) -> Vec<NamedShape> {
-        let parts: &[&str] = if self.norm.kind == NormKind::LayerWithBias { &["weight", "bias"] } else { &["weight"] };
-        parts.iter().map(|part| (format!("{name}.{part}"), vec![self.size.hidden])).collect()
+    /// Reads the metadata of a GGUF file.
+    pub(super) fn from_gguf(facts: &ModelFacts<'_>, (labels, shares): Labels) -> Result<Self, FactError> {
+        let number = |key: &str| facts.number("", key)?.ok_or_else(|| facts.missing(key));
+        let (hidden, heads, layers) =
+            (number("embedding_length")?, number("attention.head_count")?, number("block_count")?);
+        let head_dim = even_share(hidden, heads)?;
+        if head_dim == 0 || head_dim % 2 == 1 || layers > MOST_LAYERS {
+            return Err(inconsistent(format!("{layers} layers of {heads} heads in a width of {hidden}")));
+        }
+        let window = facts.number("", "attention.sliding_window")?.unwrap_or(0);
+        let listed = facts.numbers("", "attention.sliding_window_pattern")?;
+        let sees_all: Vec<bool> = match listed {
+            _ if window == 0 => vec![true; layers],
+            Some(sliding) if sliding.len() == layers => sliding.iter().map(|sliding| *sliding == 0).collect(),
+            Some(sliding) => return Err(inconsistent(format!("a pattern of {} for {layers} layers", sliding.len()))),
+            None => {
+                let every = facts.number("", "attention.sliding_window_pattern")?.unwrap_or(3).max(1);
+                (0..layers).map(|layer| layer % every == 0).collect()
+            }
+        };
+        let global = facts.float("", "rope.freq_base")?.unwrap_or(10_000.0);
+        let local = facts.float("", "rope.freq_base_swa")?.unwrap_or(global);
+        Ok(Self {
+            size: EncoderSize {
+                hidden,
+                layers,
+                vocabulary: facts.gguf_rows("token_embd.weight").unwrap_or(0),
+                longest: number("context_length")?,
+            },
+            heads,
+            inner: number("feed_forward_length")?,
+            activation: match facts.gguf_text("hidden_activation")? {
+                Some(name) => activation(name)?,
+                None => Activation::GeluErf,
+            },
+            norm: NormSpec {
+                kind: if facts.gguf_has("output_norm.bias") { NormKind::LayerWithBias } else { NormKind::Layer },
+                eps: facts.float("", "attention.layer_norm_epsilon")?.unwrap_or(1e-5),
+            },
+            biases: Biases::AsStored,
+            sees_all,
+            farthest: window / 2,
+            thetas: [global, local],
+            pooling: match facts.number("", "classifier.pooling_type")? {
+                Some(2) => Pooling::First,
+                _ => Pooling::Mean,
+            },
+            head_activation: Activation::GeluErf,
+            head_bias: None,
+            labels,
+            shares,
+        })
     }
-}
-
-/// A product's tensors.
-fn linear_parts(name: String, [outs, ins]: [usize; 2], bias: bool) -> Vec<NamedShape> {
-    let bias = bias.then(|| (format!("{name}.bias"), vec![outs]));
-    [(format!("{name}.weight"), vec![outs, ins])].into_iter().chain(bias).collect()
 }
 
 impl EncoderFamily for ModernSpec {
@@ -182,35 +236,52 @@ impl EncoderFamily for ModernSpec {
         self.size
     }
 
-    fn prefix(&self) -> (&'static str, &'static str) {
-        ("model.", WORDS)
-    }
-
-    fn parts(&self, _files: &ModelFiles, prefix: &str) -> Vec<NamedShape> {
-        let EncoderSize { hidden, vocabulary, .. } = self.size;
-        let mut parts = vec![(format!("{prefix}{WORDS}"), vec![vocabulary, hidden])];
-        parts.extend(self.norm_parts(&format!("{prefix}embeddings.norm")));
+    fn parts(&self, files: &ModelFiles) -> Vec<EncoderPart> {
+        let mut finder = PartFinder::new(files, WORDS);
+        let (EncoderSize { hidden, vocabulary, .. }, kind) = (self.size, self.norm.kind);
+        finder.linear("words", &finder.path("", WORDS), [vocabulary, hidden], false);
+        finder.norm("norm", &finder.path("", &["embeddings.norm", "token_embd_norm"]), hidden, kind);
+        finder.norm("last", &finder.path("", &["final_norm", "output_norm"]), hidden, kind);
+        let layers = if finder.known("blk.0.", &["attn_output"]).is_some() { "blk." } else { "layers." };
         for layer in 0..self.size.layers {
-            let path = format!("{prefix}layers.{layer}");
+            let before = format!("{layers}{layer}.");
+            let named = |part: &str| format!("layer.{layer}.{part}");
+            let attention_norm = finder.path(&before, &["attn_norm"]);
             if layer > 0 {
-                parts.extend(self.norm_parts(&format!("{path}.attn_norm")));
+                finder.norm(&named("attention_norm"), &attention_norm, hidden, kind);
             }
-            parts.extend(linear_parts(format!("{path}.attn.Wqkv"), [3 * hidden, hidden], self.attention_bias));
-            parts.extend(linear_parts(format!("{path}.attn.Wo"), [hidden, hidden], self.attention_bias));
-            parts.extend(self.norm_parts(&format!("{path}.mlp_norm")));
-            parts.extend(linear_parts(format!("{path}.mlp.Wi"), [2 * self.inner, hidden], self.mlp_bias));
-            parts.extend(linear_parts(format!("{path}.mlp.Wo"), [hidden, self.inner], self.mlp_bias));
+            let norm = finder.path(&before, &["mlp_norm", "ffn_norm"]);
+            finder.norm(&named("norm"), &norm, hidden, kind);
+            let inner = self.inner;
+            for (part, names, shape) in [
+                ("projection", ["attn.Wqkv", "attn_qkv"], [3 * hidden, hidden]),
+                ("out", ["attn.Wo", "attn_output"], [hidden, hidden]),
+                ("up", ["mlp.Wi", "ffn_up"], [2 * inner, hidden]),
+                ("down", ["mlp.Wo", "ffn_down"], [hidden, inner]),
+            ] {
+                let path = finder.path(&before, &names);
+                let bias = match self.biases {
+                    Biases::AsStored => finder.has_bias(&path),
+                    Biases::Of { inputs, .. } if part == "projection" || part == "out" => inputs,
+                    Biases::Of { up, .. } => up,
+                };
+                finder.linear(&named(part), &path, shape, bias);
+            }
         }
-        parts.extend(self.norm_parts(&format!("{prefix}final_norm")));
-        parts
+        finder.found
     }
 
-    fn head_parts(&self, _prefix: &str) -> Vec<NamedShape> {
-        let hidden = self.size.hidden;
-        let mut parts = linear_parts("head.dense".to_owned(), [hidden, hidden], self.head_bias);
-        parts.extend(self.norm_parts("head.norm"));
-        parts.extend(linear_parts("classifier".to_owned(), [self.labels.len(), hidden], true));
-        parts
+    fn head_parts(&self, files: &ModelFiles) -> Vec<EncoderPart> {
+        let mut finder = PartFinder::new(files, WORDS);
+        let (hidden, gguf) = (self.size.hidden, files.is_gguf());
+        let [dense, norm, labels] =
+            if gguf { ["cls", "cls.norm", "cls.output"] } else { ["head.dense", "head.norm", "classifier"] };
+        let bias = self.head_bias.unwrap_or_else(|| finder.has_bias(dense));
+        finder.linear("head.dense", dense, [hidden, hidden], bias);
+        finder.norm("head.norm", norm, hidden, self.norm.kind);
+        let bias = !gguf || finder.has_bias(labels);
+        finder.linear("head.labels", labels, [self.labels.len(), hidden], bias);
+        finder.found
     }
 
     fn labels(&self) -> (&[String], LabelShares) {
@@ -226,34 +297,25 @@ impl EncoderFamily for ModernSpec {
         reader: &mut WeightReader<'_>,
         _longest: usize,
         target: &WeightTarget,
-        prefix: &str,
     ) -> Result<Box<dyn EncoderBody>, ModelError> {
-        let layers = (0..self.size.layers)
-            .map(|layer| ModernLayer::read(reader, self, &format!("{prefix}layers.{layer}"), layer))
-            .collect::<Result<Vec<_>, _>>()?;
+        let layers =
+            (0..self.size.layers).map(|layer| ModernLayer::read(reader, self, layer)).collect::<Result<Vec<_>, _>>()?;
         let rope = |theta: f64| {
             let width = self.size.hidden / self.heads;
             Rope::new(&RopeSpec { planes: RopePlanes::Halves, width, theta, scaling: RopeScaling::None })
         };
         Ok(Box::new(ModernBody {
-            words: reader.matrix(&format!("{prefix}{WORDS}"))?,
-            norm: Norm::read(reader, &format!("{prefix}embeddings.norm"), self.norm)?,
-            last: Norm::read(reader, &format!("{prefix}final_norm"), self.norm)?,
+            words: reader.matrix("words.weight")?,
+            norm: Norm::read(reader, "norm", self.norm)?,
+            last: Norm::read(reader, "last", self.norm)?,
             ropes: self.thetas.map(rope),
             target: target.clone(),
             layers,
         }))
     }
 
-    fn read_head(&self, reader: &mut WeightReader<'_>, _prefix: &str) -> Result<Vec<LoadedStep>, ModelError> {
-        let dense = Linear::read(reader, "head.dense", Bias::from(self.head_bias))?;
-        let norm = Norm::read(reader, "head.norm", self.norm)?;
-        let labels = Linear::read(reader, "classifier", Bias::With)?;
-        Ok(vec![
-            LoadedStep::Dense(dense, DenseActivation::Of(self.head_activation)),
-            LoadedStep::Norm(norm),
-            LoadedStep::Dense(labels, DenseActivation::Identity),
-        ])
+    fn read_head(&self, reader: &mut WeightReader<'_>) -> Result<Vec<LoadedStep>, ModelError> {
+        read_head(reader, DenseActivation::Of(self.head_activation), self.norm)
     }
 }
 
@@ -285,19 +347,19 @@ struct ModernLayer {
 }
 
 impl ModernLayer {
-    fn read(reader: &mut WeightReader<'_>, spec: &ModernSpec, path: &str, layer: usize) -> Result<Self, ModelError> {
+    fn read(reader: &mut WeightReader<'_>, spec: &ModernSpec, layer: usize) -> Result<Self, ModelError> {
+        let path = |part: &str| format!("layer.{layer}.{part}");
         let attention_norm = match layer {
             0 => None,
-            _ => Some(Norm::read(reader, &format!("{path}.attn_norm"), spec.norm)?),
+            _ => Some(Norm::read(reader, &path("attention_norm"), spec.norm)?),
         };
-        let (attention, mlp) = (Bias::from(spec.attention_bias), Bias::from(spec.mlp_bias));
         Ok(Self {
             attention_norm,
-            projection: Linear::read(reader, &format!("{path}.attn.Wqkv"), attention)?,
-            out: Linear::read(reader, &format!("{path}.attn.Wo"), attention)?,
-            norm: Norm::read(reader, &format!("{path}.mlp_norm"), spec.norm)?,
-            up: Linear::read(reader, &format!("{path}.mlp.Wi"), mlp)?,
-            down: Linear::read(reader, &format!("{path}.mlp.Wo"), mlp)?,
+            projection: linear(reader, &path("projection"))?,
+            out: linear(reader, &path("out"))?,
+            norm: Norm::read(reader, &path("norm"), spec.norm)?,
+            up: linear(reader, &path("up"))?,
+            down: linear(reader, &path("down"))?,
             activation: spec.activation,
             heads: spec.heads,
             farthest: (!spec.sees_all[layer]).then_some(spec.farthest),
@@ -312,7 +374,7 @@ impl ModernLayer {
         let part = |at: usize| all.narrow(1, at * hidden, hidden)?.contiguous();
         let turned = |x: &Tensor| angles.rotate(x, self.heads, 0)?.reshape((tokens, hidden));
         let (query, key, value) = (turned(&part(0)?)?, turned(&part(1)?)?, part(2)?);
-        let sight = Sight { heads: self.heads, biases: None, farthest: self.farthest };
+        let sight = Sight { heads: self.heads, biases: None, slopes: None, farthest: self.farthest };
         let x = (x + self.out.forward(&attend([&query, &key, &value], texts, &sight)?)?)?;
         let both = self.up.forward(&self.norm.forward(&x)?)?;
         let inner = both.dim(1)? / 2;

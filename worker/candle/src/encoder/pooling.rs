@@ -20,10 +20,19 @@ const LONGEST: u64 = 4 << 20;
 pub(crate) enum PoolStep {
     /// The vectors of the tokens become one, by each of these ways, one behind the other.
     Pool(Vec<Pooling>),
-    /// A product with the matrix in a folder, and an activation.
-    Dense { folder: PathBuf, shape: [usize; 2], bias: bool, activation: DenseActivation },
+    /// A product and an activation.
+    Dense { at: DenseFile, shape: [usize; 2], bias: bool, activation: DenseActivation },
     /// A length of 1.
     Normalise,
+}
+
+/// The place of a product's matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum DenseFile {
+    /// A folder of its own.
+    Folder(PathBuf),
+    /// A tensor of the GGUF file, by its name without `.weight`.
+    Gguf(PathBuf, &'static str),
 }
 
 /// How the vectors of a text's tokens become one.
@@ -203,7 +212,12 @@ fn dense(folder: PathBuf) -> Result<PoolStep, ModelError> {
         "" => DenseActivation::Tanh,
         other => return Err(bad(format!("{}: the activation '{other}' is not known", path.display()))),
     };
-    Ok(PoolStep::Dense { folder, shape: [config.out_features, config.in_features], bias: config.bias, activation })
+    Ok(PoolStep::Dense {
+        at: DenseFile::Folder(folder),
+        shape: [config.out_features, config.in_features],
+        bias: config.bias,
+        activation,
+    })
 }
 
 /// A file of JSON; none if it does not exist.

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use candle_core::{DType, Result as CandleResult, Tensor};
 use model_boss_engine::EncoderText;
+use model_boss_weights::gguf::GgufModel;
 
-use super::pooling::{DenseActivation, PoolStep, Pooling, SentenceFolder, normalised};
+use super::pooling::{DenseActivation, DenseFile, PoolStep, Pooling, SentenceFolder, normalised};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::layers::linear::{Bias, Linear};
@@ -30,16 +31,20 @@ fn loaded_step(step: &PoolStep, target: &WeightTarget) -> Result<LoadedStep, Mod
     Ok(match step {
         PoolStep::Pool(ways) => LoadedStep::Pool(ways.clone()),
         PoolStep::Normalise => LoadedStep::Normalise,
-        PoolStep::Dense { folder, shape, bias, activation } => {
-            let (files, _) = ModelFiles::plain(folder)?;
-            let stored = files.get("linear.weight")?;
+        PoolStep::Dense { at, shape, bias, activation } => {
+            let (files, name) = match at {
+                DenseFile::Folder(folder) => (ModelFiles::plain(folder)?.0, "linear"),
+                DenseFile::Gguf(file, name) => (ModelFiles::of_gguf(GgufModel::open(file)?), *name),
+            };
+            let weight = format!("{name}.weight");
+            let stored = files.get(&weight)?;
             if stored.shape != *shape {
                 let what = format!("has the shape {:?} in place of {shape:?}", stored.shape);
-                return Err(ModelError::Tensor { name: "linear.weight".to_owned(), what });
+                return Err(ModelError::Tensor { name: weight, what });
             }
             let mut ignored = |_| {};
             let mut reader = WeightReader::new(&files, target, stored.len(), &mut ignored);
-            LoadedStep::Dense(Linear::read(&mut reader, "linear", Bias::from(*bias))?, *activation)
+            LoadedStep::Dense(Linear::read(&mut reader, name, Bias::from(*bias))?, *activation)
         }
     })
 }

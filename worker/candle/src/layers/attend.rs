@@ -12,7 +12,7 @@ use crate::device::kernels;
 use crate::device::rows::{self, AttendedHeads, NewRowAngles, NewRowNorms, NewRows, StepTables};
 use crate::layers::kv::{DeviceKv, LayerKv};
 use crate::layers::norm::RmsNorm;
-use crate::layers::step::{ScoreTile, SequenceSpan, StepContext};
+use crate::layers::step::{RowSight, ScoreTile, SequenceSpan, StepContext};
 use crate::matrix::tensor_products::contiguous;
 
 /// The form of a layer's attention.
@@ -166,22 +166,18 @@ impl Attended {
         let values = if matches!(self.values, KvValues::InKeys(_)) { keys } else { values };
         let query = kernels::place(&new, &shape, (keys, values), tables)?;
         let out = kernels::unwritten(&query, &shape)?;
-        if tables.most_seen > 0 {
+        // Kernels know rows that see what is before them.
+        let by_kernels = !self.heads.both_ways;
+        if tables.most_seen > 0 && by_kernels {
             kernels::attend(&query, &shape, (keys, values), tables, sinks.as_ref(), &out)?;
         }
         for (index, (kv, span)) in kv.iter().zip(&step.spans).enumerate() {
             let of_span = (span.rows.clone(), span.past);
-            if rows::is_short(span.rows.len())
-                || kernels::attend_piece(
-                    &query,
-                    &shape,
-                    (keys, values),
-                    (tables, index),
-                    of_span,
-                    sinks.as_ref(),
-                    &out,
-                )?
-            {
+            let attend_piece = || {
+                let of_step = (tables, index);
+                kernels::attend_piece(&query, &shape, (keys, values), of_step, of_span, sinks.as_ref(), &out)
+            };
+            if by_kernels && (rows::is_short(span.rows.len()) || attend_piece()?) {
                 continue;
             }
             let query = heads_first(&query.narrow(0, span.rows.start, span.rows.len())?)?;
@@ -227,7 +223,8 @@ impl Attended {
         step: &StepContext,
         sinks: Option<&Tensor>,
     ) -> Result<Tensor> {
-        let tiles = step.tiles(span, self.heads.window);
+        let AttentionHeads { window, both_ways, .. } = self.heads;
+        let tiles = step.tiles(span, RowSight { window, both_ways });
         let mixed = tiles
             .iter()
             .map(|tile| {
@@ -254,7 +251,7 @@ impl Attended {
         // The query heads that share a key head lie behind one another: as rows of one product they need no copy of it.
         let query = query.reshape((kv_heads, group * rows, head_dim))?;
         let scores = query.matmul(&keys.t()?)?;
-        if kv.for_kernels().is_some() {
+        if kv.for_kernels().is_some() && !self.heads.both_ways {
             kernels::soften(&scores, rows, past, &self.shape(), sinks)?;
             return mixed_rows(&scores, &values, (heads, rows));
         }

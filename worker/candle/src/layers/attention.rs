@@ -1,4 +1,4 @@
-//! Causal self-attention with shared key and value heads (Ainslie et al., 2023, arXiv 2305.13245). Projections run over
+//! Self-attention with shared key and value heads (Ainslie et al., 2023, arXiv 2305.13245). Projections run over
 //! the rows of all sequences at once, scores per sequence over its own keys. Holds weights, no keys.
 
 use candle_core::{Result, Tensor};
@@ -100,6 +100,7 @@ impl Attention {
                     scale: spec.scale as f32,
                     window: spec.window,
                     softcap: spec.softcap.map(|bound| bound as f32),
+                    both_ways: spec.both_ways,
                 },
                 values: KvValues::Apart(spec.head_dim),
                 rope: spec.rope,

@@ -69,6 +69,7 @@ impl Latent {
                 scale: spec.scale as f32,
                 window: None,
                 softcap: None,
+                both_ways: false,
             },
             values: KvValues::InKeys(spec.rank),
             rope: Some(spec.rope),

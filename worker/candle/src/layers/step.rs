@@ -21,8 +21,8 @@ pub(crate) struct StepContext {
     /// Of each of the decoder's ropes.
     pub(crate) angles: Vec<Angles>,
     pub(crate) spans: Vec<SequenceSpan>,
-    /// The windows that layers have, in the order of each span's tiles.
-    windows: Vec<Option<usize>>,
+    /// The kinds of sight that layers have, in the order of each span's tiles.
+    sights: Vec<RowSight>,
     /// Keys and values of layers whose others use them, by the layer.
     lent: Mutex<HashMap<usize, LentKeys>>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct SequenceSpan {
     pub(crate) rows: Range<usize>,
     /// Tokens the sequence already holds.
     pub(crate) past: usize,
-    /// For each window. Empty for keys and values in pages, where attention makes its own.
+    /// For each kind of sight. Empty for keys and values in pages, where attention makes its own.
     tiles: Vec<Vec<ScoreTile>>,
 }
 
@@ -61,10 +61,10 @@ pub(crate) struct SequenceSpan {
 pub(crate) struct ScoreTile {
     /// Counted within the span.
     pub(crate) rows: Range<usize>,
-    /// Keys that the last row sees, and so the most any row sees.
+    /// Keys up to the last one that any row sees.
     pub(crate) keys: usize,
-    /// `[rows, keys]` in f32: 0 where a row may look, -∞ behind its own position and before its window. `None` when
-    /// there is nothing to hide, and for kernels, which know what a row sees.
+    /// `[rows, keys]` in f32: 0 where a row may look, -∞ elsewhere. `None` when there is nothing to hide, and for
+    /// kernels, which know what a row sees.
     pub(crate) mask: Option<Tensor>,
 }
 
@@ -91,16 +91,15 @@ impl StepContext {
         let mut spans = Vec::with_capacity(lengths.len());
         let mut first = 0;
         for &SpanLength { past, new, .. } in lengths {
-            let of_window =
-                |window: &Option<usize>| tiles(past, new, shape.heads, *window, (home == KvHome::Tensors, device));
+            let of_sight = |sight: &RowSight| tiles(past, new, shape.heads, *sight, (home == KvHome::Tensors, device));
             let tiles = match home {
                 KvHome::Pages => Vec::new(),
-                KvHome::Tensors | KvHome::Kernels => shape.windows.iter().map(of_window).collect::<Result<_>>()?,
+                KvHome::Tensors | KvHome::Kernels => shape.sights.iter().map(of_sight).collect::<Result<_>>()?,
             };
             spans.push(SequenceSpan { rows: first..first + new, past, tiles });
             first += new;
         }
-        Ok(Self { angles, spans, windows: shape.windows.clone(), lent: Mutex::default() })
+        Ok(Self { angles, spans, sights: shape.sights.clone(), lent: Mutex::default() })
     }
 
     /// Keeps a layer's keys and values for others in the step.
@@ -114,9 +113,9 @@ impl StepContext {
         lent.ok_or_else(|| candle_core::Error::msg(format!("layer {layer} lent no keys on this device")))
     }
 
-    /// A span's tiles for layers with this window.
-    pub(crate) fn tiles<'s>(&self, span: &'s SequenceSpan, window: Option<usize>) -> &'s [ScoreTile] {
-        let at = self.windows.iter().position(|known| *known == window);
+    /// A span's tiles for layers with this sight.
+    pub(crate) fn tiles<'s>(&self, span: &'s SequenceSpan, sight: RowSight) -> &'s [ScoreTile] {
+        let at = self.sights.iter().position(|known| *known == sight);
         at.and_then(|at| span.tiles.get(at)).map_or(&[], Vec::as_slice)
     }
 }
@@ -126,25 +125,46 @@ pub(crate) struct StepShape {
     /// The most query heads of any layer.
     heads: usize,
     ropes: Vec<Rope>,
-    windows: Vec<Option<usize>>,
+    sights: Vec<RowSight>,
+}
+
+/// The keys that a row sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowSight {
+    /// As many, its own included; all without.
+    pub(crate) window: Option<usize>,
+    /// Whether it sees those behind it too.
+    pub(crate) both_ways: bool,
+}
+
+impl RowSight {
+    /// The keys that the row at a position sees, of so many.
+    fn seen(self, at: usize, keys: usize) -> Range<usize> {
+        let window = self.window.unwrap_or(usize::MAX);
+        let end = if self.both_ways { at.saturating_add(window).min(keys) } else { at + 1 };
+        (at + 1).saturating_sub(window)..end
+    }
 }
 
 impl StepShape {
     pub(crate) fn of(spec: &DecoderSpec) -> Self {
-        let mut windows = Vec::new();
+        let mut sights = Vec::new();
         let mut heads = 1;
         for layer in &spec.layers {
-            let (count, window) = match &layer.mixer {
-                Mixer::Attention(attention) | Mixer::Both(attention, _) => (attention.heads, attention.window),
-                Mixer::Latent(latent) => (latent.heads, None),
+            let (count, window, both_ways) = match &layer.mixer {
+                Mixer::Attention(attention) | Mixer::Both(attention, _) => {
+                    (attention.heads, attention.window, attention.both_ways)
+                }
+                Mixer::Latent(latent) => (latent.heads, None, false),
                 Mixer::ShortConv(_) | Mixer::DeltaNet(_) | Mixer::Mamba(_) | Mixer::None => continue,
             };
             heads = heads.max(count);
-            if !windows.contains(&window) {
-                windows.push(window);
+            let sight = RowSight { window, both_ways };
+            if !sights.contains(&sight) {
+                sights.push(sight);
             }
         }
-        Self { heads, ropes: spec.ropes.iter().map(Rope::new).collect(), windows }
+        Self { heads, ropes: spec.ropes.iter().map(Rope::new).collect(), sights }
     }
 
     /// The numbers of all ropes' angles, one rope behind the other.
@@ -182,7 +202,7 @@ fn tiles(
     past: usize,
     new: usize,
     heads: usize,
-    window: Option<usize>,
+    sight: RowSight,
     (masked, device): (bool, &Device),
 ) -> Result<Vec<ScoreTile>> {
     let height = (LARGEST_SCORES / (heads * (past + new)).max(1)).clamp(1, new.max(1));
@@ -190,21 +210,20 @@ fn tiles(
         .step_by(height)
         .map(|first| {
             let rows = first..(first + height).min(new);
-            let keys = past + rows.end;
-            let hides = masked && (rows.len() > 1 || window.is_some_and(|window| window < keys));
-            let mask = hides.then(|| mask(past, rows.clone(), window, device)).transpose()?;
+            let keys = past + if sight.both_ways { new } else { rows.end };
+            let by_window = sight.window.is_some_and(|window| window < keys);
+            let hides = if sight.both_ways { by_window } else { masked && (rows.len() > 1 || by_window) };
+            let mask = hides.then(|| mask(past, rows.clone(), keys, sight, device)).transpose()?;
             Ok(ScoreTile { rows, keys, mask })
         })
         .collect()
 }
 
-fn mask(past: usize, rows: Range<usize>, window: Option<usize>, device: &Device) -> Result<Tensor> {
-    let keys = past + rows.end;
+fn mask(past: usize, rows: Range<usize>, keys: usize, sight: RowSight, device: &Device) -> Result<Tensor> {
     let shape = (rows.len(), keys);
     let cells = rows.flat_map(|row| {
-        let seen = past + row + 1;
-        let first = seen.saturating_sub(window.unwrap_or(usize::MAX));
-        (0..keys).map(move |key| if (first..seen).contains(&key) { 0.0 } else { f32::NEG_INFINITY })
+        let seen = sight.seen(past + row, keys);
+        (0..keys).map(move |key| if seen.contains(&key) { 0.0 } else { f32::NEG_INFINITY })
     });
     Tensor::from_vec(cells.collect::<Vec<f32>>(), shape, device)
 }
@@ -213,9 +232,13 @@ fn mask(past: usize, rows: Range<usize>, window: Option<usize>, device: &Device)
 mod tests {
     use super::*;
 
+    fn behind(window: Option<usize>) -> RowSight {
+        RowSight { window, both_ways: false }
+    }
+
     #[test]
     fn a_row_sees_its_past_and_itself() {
-        let tiles = tiles(2, 3, 4, None, (true, &Device::Cpu)).unwrap();
+        let tiles = tiles(2, 3, 4, behind(None), (true, &Device::Cpu)).unwrap();
         assert_eq!(tiles.len(), 1);
         let mask = tiles[0].mask.as_ref().unwrap().to_vec2::<f32>().unwrap();
         let seen: Vec<usize> = mask.iter().map(|row| row.iter().filter(|cell| **cell == 0.0).count()).collect();
@@ -224,22 +247,34 @@ mod tests {
 
     #[test]
     fn a_window_hides_what_is_before_it() {
-        let tiles = tiles(2, 3, 4, Some(2), (true, &Device::Cpu)).unwrap();
+        let tiles = tiles(2, 3, 4, behind(Some(2)), (true, &Device::Cpu)).unwrap();
         let mask = tiles[0].mask.as_ref().unwrap().to_vec2::<f32>().unwrap();
         let first: Vec<Option<usize>> = mask.iter().map(|row| row.iter().position(|cell| *cell == 0.0)).collect();
         assert_eq!(first, [Some(1), Some(2), Some(3)]);
     }
 
     #[test]
+    fn em_1_rows_of_whole_texts_need_a_mask_for_a_window_alone() {
+        let of = |window| {
+            let sight = RowSight { window, both_ways: true };
+            tiles(0, 4, 4, sight, (false, &Device::Cpu)).unwrap().remove(0)
+        };
+        let near = of(Some(2)).mask.unwrap().to_vec2::<f32>().unwrap();
+        let seen: Vec<usize> = near.iter().map(|row| row.iter().filter(|cell| **cell == 0.0).count()).collect();
+        assert_eq!(seen, [2, 3, 3, 2]);
+        assert!(of(None).mask.is_none() && of(Some(4)).mask.is_none() && of(None).keys == 4);
+    }
+
+    #[test]
     fn one_token_needs_no_mask() {
-        let tiles = tiles(100, 1, 4, None, (true, &Device::Cpu)).unwrap();
+        let tiles = tiles(100, 1, 4, behind(None), (true, &Device::Cpu)).unwrap();
         assert!(tiles.len() == 1 && tiles[0].mask.is_none() && tiles[0].keys == 101);
     }
 
     #[test]
     fn long_pieces_go_in_tiles_that_cover_them_once() {
         let (past, new, heads) = (3_000, 1_000, 32);
-        let tiles = tiles(past, new, heads, None, (true, &Device::Cpu)).unwrap();
+        let tiles = tiles(past, new, heads, behind(None), (true, &Device::Cpu)).unwrap();
         assert!(tiles.len() > 1);
         let mut next = 0;
         for tile in &tiles {

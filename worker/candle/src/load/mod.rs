@@ -81,6 +81,9 @@ pub(crate) fn read_over(
     let devices: Vec<_> = places.iter().map(|place| device::open(&place.device)).collect::<Result<_, _>>()?;
     let bad = |reason: ModelError| LoadError::BadModel { model: source.to_owned(), reason: Box::new(reason) };
     let (files, mut spec) = ModelFiles::open(source).map_err(bad)?;
+    if head == DecoderHead::Read && spec.sees_behind() {
+        return Err(bad(ModelError::WritesNothing));
+    }
     if head == DecoderHead::LeftOut {
         // The embedding is there in any case.
         (spec.tied_head, spec.head_bias) = (true, false);

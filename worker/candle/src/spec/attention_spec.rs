@@ -20,6 +20,9 @@ pub struct AttentionSpec {
     pub rope: Option<usize>,
     /// The keys that a query sees, its own included; all before it without a window.
     pub window: Option<usize>,
+    /// Whether a query sees the keys behind it too, by a window as many as before it: the model gives vectors of whole
+    /// texts, and writes none.
+    pub both_ways: bool,
     /// The factor on scores.
     pub scale: f64,
     /// The bound of scores, which the hyperbolic tangent keeps them within.
@@ -122,6 +125,7 @@ impl AttentionSpec {
             norm: QueryKeyNorm::None,
             rope: Some(0),
             window: None,
+            both_ways: false,
             scale: (head_dim as f64).powf(-0.5),
             softcap: None,
             value_norm: false,

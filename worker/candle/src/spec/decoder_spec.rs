@@ -3,6 +3,7 @@
 
 use crate::spec::attention_spec::{AttentionSpec, LatentSpec};
 use crate::spec::experts_spec::ExpertsSpec;
+use crate::spec::fact_error::FactError;
 use crate::spec::mlp_spec::{Activation, MlpSpec};
 use crate::spec::recurrent_spec::{DeltaNetSpec, MambaSpec, ShortConvSpec};
 use crate::spec::rope_spec::RopeSpec;
@@ -185,6 +186,26 @@ impl DecoderSpec {
             Mixer::Attention(attention) | Mixer::Both(attention, _) => Some(attention),
             _ => None,
         })
+    }
+
+    /// Whether tokens see those behind them, so that texts have to come whole.
+    pub fn sees_behind(&self) -> bool {
+        self.attentions().any(|attention| attention.both_ways)
+    }
+
+    /// Lets tokens see those behind them; not where they are mixed by latent vectors. A window is of as many tokens as
+    /// it has on each side beside the own one (the masks of transformers 5.23 without `is_causal`).
+    pub(crate) fn look_behind(&mut self) -> Result<(), FactError> {
+        if self.layers.iter().any(|layer| matches!(layer.mixer, Mixer::Latent(_))) {
+            return Err(FactError::Unsupported("latent attention to tokens behind a token".to_owned()));
+        }
+        for layer in &mut self.layers {
+            if let Mixer::Attention(attention) | Mixer::Both(attention, _) = &mut layer.mixer {
+                attention.window = attention.window.map(|window| window.saturating_add(1));
+                attention.both_ways = true;
+            }
+        }
+        Ok(())
     }
 
     /// The earlier layer whose keys and values a layer uses; none where it has its own.

@@ -20,6 +20,9 @@ pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// NeededTensors of factors, which the spec has read already.
 const READ: [&str; 3] = [ROPE_FACTORS, "rope_factors_short.weight", "rope_factors_long.weight"];
 
+/// Tensors behind the layers of models that give vectors.
+const BEHIND: [&str; 2] = ["dense_2.weight", "dense_3.weight"];
+
 /// The reason why this decoder cannot run a GGUF file.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufSpecError {
@@ -70,7 +73,15 @@ impl DecoderSpec {
             return Err(unknown(architecture));
         }
         let family = families::of_gguf(architecture).ok_or_else(|| unknown(architecture))?;
-        let spec = family(&ModelFacts::Gguf(GgufFacts::new(&header, model, architecture)))?;
+        let facts = ModelFacts::Gguf(GgufFacts::new(&header, model, architecture));
+        let mut spec = family(&facts)?;
+        if facts.flag("", "attention.causal")? == Some(false) && !spec.sees_behind() {
+            if spec.attentions().any(|attention| attention.window.is_some()) {
+                let what = "windows of tokens that see those behind them".to_owned();
+                return Err(GgufSpecError::Unsupported(what));
+            }
+            spec.look_behind()?;
+        }
         check(&spec)?;
         all_used(&spec, model)?;
         Ok(spec)
@@ -90,6 +101,9 @@ fn all_used(spec: &DecoderSpec, model: &GgufModel) -> Result<(), GgufSpecError> 
         }
     }
     used.extend(READ.map(str::to_owned));
+    if spec.sees_behind() {
+        used.extend(BEHIND.map(str::to_owned));
+    }
     // Rope tensors that old converters stored are ignored, because their values can be computed. So are the layers that
     // predict further tokens, which come behind all others.
     let layers = spec.layers.len();

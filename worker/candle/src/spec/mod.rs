@@ -4,12 +4,12 @@
 //! family's own defaults. What it returns is data; no layer knows a family.
 
 mod attention_spec;
-mod check;
+pub(crate) mod check;
 pub(crate) mod config;
 mod decoder_spec;
 mod experts_spec;
-mod fact_error;
-mod facts;
+pub(crate) mod fact_error;
+pub(crate) mod facts;
 mod families;
 pub(crate) mod gguf;
 mod mlp_spec;

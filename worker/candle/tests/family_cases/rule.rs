@@ -21,11 +21,8 @@ pub(crate) fn safetensors(tensors: &[TensorRule], seed: u64) -> Vec<u8> {
         let first = data.len();
         let (name, shape, dtype) = match tensor {
             TensorRule::Floats(name, shape, mean, scale) => {
-                for number in numbers(name, seed).take(shape.iter().product()) {
-                    let unit = number as f32 / (1 << 24) as f32;
-                    let value = *mean as f32 + *scale as f32 * (2.0 * unit - 1.0);
-                    data.extend(value.to_le_bytes());
-                }
+                let floats = floats(name, shape, (*mean, *scale), seed);
+                data.extend(floats.into_iter().flat_map(f32::to_le_bytes));
                 (name, shape, "F32")
             }
             TensorRule::Bytes(name, shape, low, count, _) => {
@@ -42,6 +39,15 @@ pub(crate) fn safetensors(tensors: &[TensorRule], seed: u64) -> Vec<u8> {
     file.extend(header.bytes());
     file.extend(data);
     file
+}
+
+/// The numbers of a tensor of floats.
+pub(crate) fn floats(name: &str, shape: &[usize], (mean, scale): (f64, f64), seed: u64) -> Vec<f32> {
+    let value = |number: u64| {
+        let unit = number as f32 / (1 << 24) as f32;
+        mean as f32 + scale as f32 * (2.0 * unit - 1.0)
+    };
+    numbers(name, seed).take(shape.iter().product()).map(value).collect()
 }
 
 /// Numbers of 24 bits for a tensor: FNV-1a of the name with the seed, then SplitMix64 (Steele et al., 2014).

@@ -6,6 +6,7 @@ pub mod gguf;
 mod gguf_write;
 mod library;
 mod oniguruma;
+mod pair;
 mod stop;
 mod template;
 mod thoughts;

@@ -9,6 +9,7 @@ use tokenizers::{
 };
 
 use super::gguf::{Encoder, Special};
+use super::pair::PairMarks;
 use super::vocabulary::{MOST_TOKENS, SpecialTokens, Vocabulary, VocabularyFacts, VocabularyTooLarge};
 use super::{library, oniguruma};
 
@@ -18,6 +19,8 @@ pub struct Tokenizer {
     special: SpecialTokens,
     /// The token that ends every text of its own, in models that want it.
     add_eos: Option<u32>,
+    /// The special tokens around a pair, of a vocabulary without a template for it.
+    pair: Option<PairMarks>,
     /// Bytes of the longest token's spelling.
     longest: usize,
 }
@@ -45,21 +48,29 @@ impl Tokenizer {
         // notice.
         inner.with_truncation(None).map_err(TokenizerError::Malformed)?.with_padding(None);
         let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
-        Ok(Self { inner: Encoder::Library(Box::new(inner)), special, add_eos: None, longest })
+        Ok(Self { inner: Encoder::Library(Box::new(inner)), special, add_eos: None, pair: None, longest })
     }
 
     /// A tokenizer that knows no tokens: every text becomes an empty list.
     pub fn without_tokens() -> Self {
         let empty = Library::new(tokenizers::models::bpe::BPE::default());
-        Self { inner: Encoder::Library(Box::new(empty)), special: SpecialTokens::default(), add_eos: None, longest: 0 }
+        Self {
+            inner: Encoder::Library(Box::new(empty)),
+            special: SpecialTokens::default(),
+            add_eos: None,
+            pair: None,
+            longest: 0,
+        }
     }
 
     /// A tokenizer from the vocabulary of a GGUF file or of a `tekken.json`. `longest` is the number of bytes of the
     /// longest token's spelling.
     pub fn from_pieces(encoder: Encoder, special: &Special, longest: usize) -> Self {
         let add_eos = special.eos.filter(|_| special.add_eos);
+        let has_template = matches!(&encoder, Encoder::Library(library) if library.get_post_processor().is_some());
+        let pair = (!has_template).then(|| PairMarks::of(special));
         let special = SpecialTokens { bos: special.bos, end: special.end.clone(), add_bos: Some(special.add_bos) };
-        Self { inner: encoder, special, add_eos, longest }
+        Self { inner: encoder, special, add_eos, pair, longest }
     }
 
     /// Replaces the special tokens.
@@ -98,6 +109,9 @@ impl Tokenizer {
     /// The tokens of a pair of texts, as the model joins them, and the first of the second text. Of more than `most`
     /// tokens those at the end of the longer text are left out.
     pub fn encode_pair(&self, [one, other]: [&str; 2], most: usize) -> Result<(Vec<u32>, usize), TokenizerError> {
+        if let Some(marks) = &self.pair {
+            return Ok(marks.join([self.encode(one, false)?, self.encode(other, false)?], most));
+        }
         let Encoder::Library(library) = &self.inner else {
             return Err(TokenizerError::Encode("this tokenizer does not join pairs of texts".into()));
         };

@@ -1,5 +1,5 @@
-//! Attention on the CPU: causal, with shared key and value heads, over keys and values of any type. Knows slices, no
-//! tensors.
+//! Attention on the CPU: causal or over whole texts, with shared key and value heads, over keys and values of any
+//! type. Knows slices, no tensors.
 //!
 //! Keys are taken in blocks with an online softmax (Milakov and Gimelshein, 2018, arXiv 1805.02867; Dao et al., 2022,
 //! arXiv 2205.14135), so no row of scores is ever held whole. Beyond the rest of a block nothing is computed that the
@@ -57,6 +57,8 @@ pub struct AttentionHeads {
     pub window: Option<usize>,
     /// The bound of scores, which the hyperbolic tangent keeps them within.
     pub softcap: Option<f32>,
+    /// Whether a row sees the keys behind it too, by a window as many as before it. A sequence has to come whole then.
+    pub both_ways: bool,
 }
 
 /// The rows of one step, as they come from the projections.
@@ -90,7 +92,7 @@ impl AttentionHeads {
     /// Heads that see all keys before them, with values as wide as keys and the usual scale.
     pub fn plain(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
         let scale = (head_dim as f32).sqrt().recip();
-        Self { heads, kv_heads, head_dim, value_dim: head_dim, scale, window: None, softcap: None }
+        Self { heads, kv_heads, head_dim, value_dim: head_dim, scale, window: None, softcap: None, both_ways: false }
     }
 
     /// Writes each sequence's new keys and values behind its past and attends: `[rows, heads, value_dim]`. Places cover
@@ -101,7 +103,8 @@ impl AttentionHeads {
         let mut pieces = self.pieces(places, &mut out);
         let kv: &[HostKv<'_>] = kv;
         let work = |piece: &AttentionPiece<'_>| {
-            let keys = (piece.past + piece.rows.end).min(self.window.map_or(usize::MAX, |keys| keys + QUERIES));
+            let keys = self.seen(piece, piece.rows.end.saturating_sub(1)).end;
+            let keys = keys.min(self.window.map_or(usize::MAX, |keys| 2 * keys.min(usize::MAX / 4) + QUERIES));
             piece.rows.len() * self.group() * self.head_dim * keys
         };
         if pieces.iter().map(work).sum::<usize>() < WORTH_SHARING {
@@ -157,6 +160,7 @@ impl AttentionHeads {
                     head,
                     first_row: place.rows.start,
                     past: place.past,
+                    tokens: place.past + count,
                     rows: rows.clone(),
                     out: Vec::with_capacity(rows.len()),
                 }));
@@ -228,6 +232,13 @@ impl AttentionHeads {
         }
     }
 
+    /// The keys that a row of a piece sees.
+    fn seen(self, piece: &AttentionPiece<'_>, row: usize) -> Range<usize> {
+        let (at, window) = (piece.past + row, self.window.unwrap_or(usize::MAX));
+        let end = if self.both_ways { at.saturating_add(window).min(piece.tokens) } else { at + 1 };
+        (at + 1).saturating_sub(window)..end
+    }
+
     /// A piece's queries: of each row all heads of its group.
     fn tile(self, rows: &AttentionRows<'_>, piece: &AttentionPiece<'_>) -> QueryTile {
         let group = self.group();
@@ -241,11 +252,7 @@ impl AttentionHeads {
             head: piece.head,
             queries: &mut queries,
         });
-        let seen = |row: usize| {
-            let end = piece.past + row + 1;
-            end.saturating_sub(self.window.unwrap_or(usize::MAX))..end
-        };
-        let seen = piece.rows.clone().flat_map(|row| std::iter::repeat_n(seen(row), group)).collect();
+        let seen = piece.rows.clone().flat_map(|row| std::iter::repeat_n(self.seen(piece, row), group)).collect();
         QueryTile { queries, seen, softcap: self.softcap }
     }
 }
@@ -257,6 +264,8 @@ struct AttentionPiece<'o> {
     /// The sequence's first row in the step.
     first_row: usize,
     past: usize,
+    /// Tokens of the sequence behind the step.
+    tokens: usize,
     /// Counted within the sequence's rows.
     rows: Range<usize>,
     /// For each row `[group, head_dim]`.

@@ -88,7 +88,7 @@ impl Example {
 
     /// By definition, in f64, with keys and values rounded as the cache does.
     fn exactly(&self, row: usize, head: usize) -> Vec<f64> {
-        let AttentionHeads { heads, kv_heads, head_dim, value_dim, scale, window, softcap } = self.heads;
+        let AttentionHeads { heads, kv_heads, head_dim, value_dim, scale, window, softcap, both_ways } = self.heads;
         let normed = |x: &mut Vec<f64>, order| {
             let Some(weight) = self.norm.as_ref().filter(|_| self.order == order) else { return };
             let scale = (x.iter().map(|x| x * x).sum::<f64>() / head_dim as f64 + 1e-6).sqrt().recip();
@@ -114,7 +114,10 @@ impl Example {
         };
         let query = prepared(&self.query, row * heads + head, row);
         let shared = head / (heads / kv_heads);
-        let seen = (row + 1).saturating_sub(window.unwrap_or(usize::MAX))..row + 1;
+        let window = window.unwrap_or(usize::MAX);
+        let end =
+            if both_ways { row.saturating_add(window).min(self.query.len() / (heads * head_dim)) } else { row + 1 };
+        let seen = (row + 1).saturating_sub(window)..end;
         let keys: Vec<Vec<f64>> =
             seen.clone().map(|at| self.rounded(&prepared(&self.key, at * kv_heads + shared, at))).collect();
         let score = |key: &Vec<f64>| {
@@ -305,6 +308,25 @@ fn fa_1_windows_bounds_sinks_and_values_in_keys_are_those_of_the_definition() {
                 for (got, want) in got.iter().zip(example.exactly(row, head)) {
                     let apart = (f64::from(*got) - want).abs();
                     assert!(apart < 2e-5, "{kind}: row {row}, head {head}: {got} {want}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn em_1_rows_of_whole_texts_see_keys_on_both_sides() {
+    let tokens = SEGMENT + BLOCK + 9;
+    for (salt, window) in [None, Some(1), Some(BLOCK), Some(SEGMENT + 5)].into_iter().enumerate() {
+        let shape = AttentionHeads { window, both_ways: true, ..heads(4, 2, 32) };
+        let example = Example { kept: KvElement::F32, ..Example::new(shape, tokens, salt) };
+        let whole = with_threads(1, || example.in_pieces(&[tokens]));
+        assert_eq!(with_threads(5, || example.in_pieces(&[tokens])), whole);
+        for row in [0, 1, BLOCK, SEGMENT, tokens - 1] {
+            for head in 0..shape.heads {
+                let got = &whole[(row * shape.heads + head) * shape.head_dim..][..shape.head_dim];
+                for (got, want) in got.iter().zip(example.exactly(row, head)) {
+                    assert!((f64::from(*got) - want).abs() < 2e-5, "{window:?}: row {row}, head {head}: {got} {want}");
                 }
             }
         }

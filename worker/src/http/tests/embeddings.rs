@@ -24,6 +24,7 @@ impl CountingEncoder {
             weight_bytes: 7,
             prompts: BTreeMap::from([("query".to_owned(), "q:".to_owned()), ("none".to_owned(), String::new())]),
             default_prompt: None,
+            tasks: vec!["query".to_owned(), "sorting".to_owned()],
         })
     }
 }
@@ -46,7 +47,12 @@ impl TextEncoder for CountingEncoder {
             let ends = [text.first(), text.last()].map(|token| token.map_or(0.0, |token| *token as f32));
             vec![text.len() as f32, ends[0], ends[1], text.iter().sum::<u32>() as f32]
         };
-        Ok(texts.iter().map(vector).collect())
+        let of_task = |text: &EncoderText<'_>| {
+            let mut vector = vector(text);
+            vector[0] += 100.0 * text.task.map_or(0.0, |task| 1.0 + task as f32);
+            vector
+        };
+        Ok(texts.iter().map(of_task).collect())
     }
 }
 
@@ -78,7 +84,12 @@ async fn em_1_every_form_of_input_has_its_vectors_in_order() {
     assert_eq!(vectors(&rig, json!({"input": [5, 6]})).await, [[2.0, 5.0, 6.0, 11.0]]);
     assert_eq!(vectors(&rig, json!({"input": [[5], [6, 7]]})).await, [[1.0, 5.0, 5.0, 5.0], [2.0, 6.0, 7.0, 13.0]]);
     assert_eq!(vectors(&rig, json!({"input": "a".repeat(30)})).await[0][0], 10.0, "a long text is cut");
-    assert_eq!(vectors(&rig, json!({"input": "b", "prompt_name": "query"})).await, [[3.0, 113.0, 98.0, 269.0]]);
+    // A task chooses adapters, and the text that the model has for it; each may be named by itself.
+    assert_eq!(vectors(&rig, json!({"input": "b", "task": "query"})).await, [[103.0, 113.0, 98.0, 269.0]]);
+    let apart = json!({"input": "b", "task": "sorting", "prompt_name": "query"});
+    assert_eq!(vectors(&rig, apart).await, [[203.0, 113.0, 98.0, 269.0]]);
+    assert_eq!(vectors(&rig, json!({"input": [98], "task": "sorting"})).await[0][0], 201.0);
+    assert_eq!(vectors(&rig, json!({"input": "b", "prompt_name": "query"})).await, [[103.0, 113.0, 98.0, 269.0]]);
     let short = vectors(&rig, json!({"input": [3, 4], "dimensions": 2})).await;
     assert!((short[0][0] - 2.0 / 13.0_f32.sqrt()).abs() < 1e-6 && short[0].len() == 2);
     let many: Vec<String> = (0..300).map(|at| format!("{at:03}")).collect();
@@ -104,6 +115,7 @@ async fn em_1_what_cannot_be_embedded_is_refused_by_name() {
         (json!({"input": "x", "dimensions": 5}), 400, "from 1 to 4"),
         (json!({"input": "x", "encoding_format": "binary"}), 400, "encoding_format"),
         (json!({"input": "x", "prompt_name": "document"}), 400, "query"),
+        (json!({"input": "x", "task": "cooking"}), 400, "sorting"),
         (json!({"input": "a".repeat(30), "truncate": false}), 400, "30"),
         (json!({"input": vec![1; 11], "truncate": false}), 400, "11 tokens"),
         (json!({"input": [13]}), 500, "thirteen"),

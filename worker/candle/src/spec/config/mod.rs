@@ -63,7 +63,14 @@ impl DecoderSpec {
         };
         let family = families::of_config(name).ok_or_else(|| unknown(name))?;
         let format = QuantisedFormat::read(&whole)?;
-        let spec = family(&ModelFacts::Config(ConfigFacts::new(fields)))?;
+        let facts = ModelFacts::Config(ConfigFacts::new(fields));
+        let mut spec = family(&facts)?;
+        if facts.flag("is_causal", "")? == Some(false) {
+            spec.look_behind()?;
+        } else if !spec.sees_behind() && facts.flag("use_bidirectional_attention", "")? == Some(true) {
+            let what = format!("use_bidirectional_attention in a {name}");
+            return Err(ConfigJsonError::Unsupported(what));
+        }
         check(&spec)?;
         Ok((spec, format))
     }

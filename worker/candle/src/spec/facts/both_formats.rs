@@ -118,6 +118,30 @@ impl ModelFacts<'_> {
         }
     }
 
+    /// A name that only GGUF has a key for.
+    pub(crate) fn gguf_text(&self, key: &str) -> FoundFact<&str> {
+        match self {
+            Self::Gguf(facts) => facts.find(key),
+            Self::Config(_) => Ok(None),
+        }
+    }
+
+    /// The error for a key that is missing.
+    pub(crate) fn missing(&self, key: &str) -> FactError {
+        match self {
+            Self::Gguf(facts) => facts.missing(key),
+            Self::Config(_) => FactError::Malformed(format!("`{key}` is missing")),
+        }
+    }
+
+    /// The kind of scaling in the table of rope in `config.json`.
+    pub(crate) fn rope_kind(&self) -> FoundFact<String> {
+        match self {
+            Self::Config(facts) => facts.rope_kind(),
+            Self::Gguf(_) => Ok(None),
+        }
+    }
+
     /// A number of the table of rope in `config.json`.
     pub(crate) fn rope_float(&self, key: &str) -> FoundFact<f64> {
         match self {

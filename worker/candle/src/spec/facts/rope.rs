@@ -68,6 +68,11 @@ impl ConfigFacts {
         self.rope_table(None)?.map_or(Ok(None), |table| table.float(key))
     }
 
+    pub(super) fn rope_kind(&self) -> Result<Option<String>, FactError> {
+        let Some(table) = self.rope_table(None)? else { return Ok(None) };
+        Ok(table.text("rope_type")?.or(table.text("type")?).map(str::to_owned))
+    }
+
     fn rope(&self, defaults: &RopeDefaults<'_>) -> Result<RopeSpec, FactError> {
         let table = self.rope_table(defaults.layer_type)?;
         let float = |key: &str| table.as_ref().map_or(Ok(None), |table| table.float(key));

@@ -5,8 +5,8 @@ use crate::spec::fact_error::FactError;
 use crate::spec::facts::{Base, Defaults, ModelFacts, RopeDefaults, all_but_each};
 use crate::spec::families::llama;
 use crate::spec::{
-    Activation, AttentionBias, AttentionSpec, DecoderSpec, LayerSpec, NormKind, NormOrder, NormPlaces, QueryKeyNorm,
-    RopeScaling, RopeSpec, TensorSpelling,
+    Activation, AttentionBias, AttentionSpec, DecoderSpec, LayerSpec, Mixer, NormKind, NormOrder, NormPlaces,
+    QueryKeyNorm, RopeScaling, RopeSpec, TensorSpelling,
 };
 
 const DEFAULTS: Defaults = Defaults {
@@ -128,6 +128,10 @@ pub(super) fn gemma3(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
         Some(pattern) => pattern,
         None => facts.number("_sliding_window_pattern", "")?.unwrap_or(6),
     };
+    let pattern = match facts.numbers("", "attention.sliding_window_pattern")? {
+        Some(_) => pattern,
+        None => facts.number("", "attention.sliding_window_pattern")?.unwrap_or(pattern),
+    };
     let window = facts.window(Some(4_096))?;
     let sliding = facts.sliding(base.layers, all_but_each(pattern))?;
     let layer = |sliding: bool| {
@@ -138,5 +142,26 @@ pub(super) fn gemma3(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     };
     let mut spec = base.decoder(facts, two_ropes(facts, &base)?, sliding.into_iter().map(layer).collect());
     spec.logit_softcap = softcap(facts, "final_logit_softcapping", "final_logit_softcapping", None)?;
+    if facts.flag("use_bidirectional_attention", "")? == Some(true) {
+        halve_windows(&mut spec);
+    }
     Ok(finished(spec, facts))
+}
+
+/// EmbeddingGemma (Vera et al., 2025, arXiv 2509.20354): tokens see those on both sides, and the window is the width of
+/// both together.
+fn halve_windows(spec: &mut DecoderSpec) {
+    for layer in &mut spec.layers {
+        if let Mixer::Attention(attention) = &mut layer.mixer {
+            attention.window = attention.window.map(|window| window / 2 + 1);
+            attention.both_ways = true;
+        }
+    }
+}
+
+/// The same model in GGUF.
+pub(super) fn gemma_embedding(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
+    let mut spec = gemma3(facts)?;
+    halve_windows(&mut spec);
+    Ok(spec)
 }

@@ -95,6 +95,7 @@ const IN_GGUF: &[(&str, ReadFamily)] = &[
     ("gemma", gemma::gemma),
     ("gemma2", gemma::gemma2),
     ("gemma3", gemma::gemma3),
+    ("gemma-embedding", gemma::gemma_embedding),
     ("gemma3n", gemma3n::gemma3n),
     ("phi3", phi::phi3),
     ("gpt-oss", gpt_oss::gpt_oss),

@@ -1,0 +1,57 @@
+//! The labels of a classifier, from `config.json`.
+
+use std::collections::BTreeMap;
+
+use model_boss_engine::LabelShares;
+use serde::Deserialize;
+
+use crate::error::ModelError;
+use crate::spec::ConfigJsonError;
+
+/// The most labels of a classifier.
+pub(super) const MOST_LABELS: usize = 1 << 16;
+
+/// The fields about a classifier's labels.
+#[derive(Deserialize)]
+pub(super) struct LabelFacts {
+    #[serde(default)]
+    id2label: Option<BTreeMap<String, String>>,
+    num_labels: Option<usize>,
+    problem_type: Option<String>,
+}
+
+impl LabelFacts {
+    /// The names of the labels in their order, and how their numbers become shares, from the text of a `config.json`.
+    pub(super) fn read(json: &[u8]) -> Result<(Vec<String>, LabelShares), ModelError> {
+        let bad = |what: String| ModelError::Config(ConfigJsonError::Malformed(what));
+        let facts: Self = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
+        let names = facts.id2label.unwrap_or_default();
+        let named = names.keys().filter_map(|id| id.parse::<usize>().ok()).max();
+        // The library's own number where the file says nothing.
+        let count = named.map(|last| last.saturating_add(1)).or(facts.num_labels).unwrap_or(2);
+        if !(1..=MOST_LABELS).contains(&count) {
+            return Err(bad(format!("{count} labels are not known; 1 to {MOST_LABELS} are")));
+        }
+        let label = |id: usize| names.get(&id.to_string()).cloned().unwrap_or_else(|| format!("LABEL_{id}"));
+        let apart = count == 1 || facts.problem_type.as_deref() == Some("multi_label_classification");
+        Ok(((0..count).map(label).collect(), shares_of(apart)))
+    }
+}
+
+/// The texts in front of inputs that a `config.json` has for tasks.
+#[derive(Default, Deserialize)]
+pub(super) struct TaskTexts {
+    #[serde(default)]
+    pub(super) task_instructions: BTreeMap<String, String>,
+}
+
+impl TaskTexts {
+    pub(super) fn read(json: &[u8]) -> Self {
+        serde_json::from_slice(json).unwrap_or_default()
+    }
+}
+
+/// How the numbers for labels become shares.
+pub(super) fn shares_of(apart: bool) -> LabelShares {
+    if apart { LabelShares::Apart } else { LabelShares::Together }
+}
