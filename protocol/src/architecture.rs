@@ -48,6 +48,9 @@ pub const GGUF_ARCHITECTURES: &[&str] = &[
 pub const ENCODER_TYPES: &[&str] =
     &["bert", "camembert", "distilbert", "modernbert", "mpnet", "roberta", "xlm-roberta"];
 
+/// The `model_type`s of models that turn texts and images into vectors that can be compared, which our worker runs.
+pub const TOWER_TYPES: &[&str] = &["clip", "siglip", "siglip2"];
+
 /// Names in `config.json`, in `architectures`.
 pub const CONFIG_ARCHITECTURES: &[&str] = &[
     "LlamaForCausalLM",

@@ -23,7 +23,7 @@ pub use decode::{ImageHeader, decode};
 pub use error::{ImageError, ImagePlanError};
 pub use limits::ImageLimits;
 pub use plan::{NewSize, PixelPlan, PixelSteps, aspect_kept};
-pub use plan_fields::{image_processor_fields, number_of, numbers_of};
+pub use plan_fields::{image_processor_fields, number_of, numbers_of, whole_of};
 pub use planes::{PixelPlanes, PixelScale};
 pub use resample::{Resample, resize};
 pub use rgb::RgbImage;

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::crop::crop_centre;
 use crate::error::{ImageError, ImagePlanError};
-use crate::plan_fields::{flag, number_of, numbers_of, sides_of};
+use crate::plan_fields::{flag, number_of, numbers_of, sides_of, whole_of};
 use crate::planes::{PixelPlanes, PixelScale};
 use crate::resample::{Resample, resize};
 use crate::rgb::RgbImage;
@@ -29,6 +29,13 @@ pub enum NewSize {
         edge: usize,
         /// The limit on the long side.
         longest: Option<usize>,
+    },
+    /// About in proportion, of whole square patches, as many as fit: SigLIP 2 with any proportions.
+    Patches {
+        /// Pixels of a patch's side.
+        side: usize,
+        /// Patches of an image.
+        most: usize,
     },
     /// The largest size in proportion within these sides.
     Within {
@@ -81,6 +88,13 @@ impl PixelPlan {
         },
     };
 
+    /// SigLIP 2's for images of any proportions: at most 256 patches of 16 pixels.
+    pub const SIGLIP_PATCHES: Self = Self {
+        size: NewSize::Patches { side: 16, most: 256 },
+        square: false,
+        steps: PixelSteps { resample: Resample::Bilinear, ..Self::SIGLIP.steps },
+    };
+
     /// SigLIP's: 224 pixels on both sides, from -1 to 1.
     pub const SIGLIP: Self = Self {
         size: NewSize::Sides { height: 224, width: 224 },
@@ -100,9 +114,12 @@ impl PixelPlan {
             return Err(ImagePlanError::new("do_pad", "is true; images of this kind of model get no borders"));
         }
         let square = flag(fields, "default_to_square")?.unwrap_or(self.square);
-        let size = match sides_of(fields, "size", square)? {
-            Some(size) => size,
-            None => self.size,
+        let size = match self.size {
+            NewSize::Patches { side, most } => NewSize::Patches {
+                side: whole_of(fields, "patch_size")?.unwrap_or(side),
+                most: whole_of(fields, "max_num_patches")?.unwrap_or(most),
+            },
+            fixed => sides_of(fields, "size", square)?.unwrap_or(fixed),
         };
         let resample = match number_of(fields, "resample")? {
             Some(number) => Resample::of_number(number as u64)
@@ -182,12 +199,27 @@ impl NewSize {
                 if width <= height { (long as usize, edge) } else { (edge, long as usize) }
             }
             Self::Shortest { edge, longest: Some(longest) } => aspect_kept(height, width, edge, longest),
+            Self::Patches { side, most } => patches(height, width, side, most),
             Self::Within { height: most_height, width: most_width } => {
                 let scale = (most_height as f64 / height as f64).min(most_width as f64 / width as f64);
                 (((height as f64 * scale) as usize).max(1), ((width as f64 * scale) as usize).max(1))
             }
         }
     }
+}
+
+/// Rows and pixels of a row of an image that becomes whole patches. The scale is looked for by halves, down to the same
+/// width of the interval as in the reference: where the count jumps, that decides.
+fn patches(height: usize, width: usize, side: usize, most: usize) -> (usize, usize) {
+    const NEAR: f64 = 1e-5;
+    let scaled = |scale: f64, length: usize| (((length as f64 * scale) / side as f64).ceil() as usize).max(1) * side;
+    let (mut low, mut high) = (NEAR / 10.0, 100.0);
+    while high - low >= NEAR {
+        let middle = (low + high) / 2.0;
+        let count = (scaled(middle, height) / side) as f64 * (scaled(middle, width) / side) as f64;
+        if count <= most as f64 { low = middle } else { high = middle }
+    }
+    (scaled(low, height), scaled(low, width))
 }
 
 /// Rows and pixels of a row of an image whose short side becomes `edge`, and whose long one at most `longest`.
@@ -210,6 +242,8 @@ pub fn aspect_kept(height: usize, width: usize, edge: usize, longest: usize) -> 
 mod tests {
     use super::*;
     use serde_json::json;
+
+    const PATCH_SIZES: [(usize, usize); 5] = [(224, 288), (288, 224), (256, 256), (16, 4096), (64, 880)];
 
     fn size(fields: Value) -> Option<NewSize> {
         PixelPlan::CLIP.steps(&fields).unwrap().size
@@ -262,5 +296,9 @@ mod tests {
         assert_eq!(shortest(10, Some(15)).of(100, 200), (8, 15));
         assert_eq!(shortest(10, Some(30)).of(100, 200), (10, 20));
         assert_eq!(NewSize::Within { height: 10, width: 10 }.of(100, 200), (5, 10));
+        // As transformers' get_image_size_for_max_num_patches says.
+        let patches = NewSize::Patches { side: 16, most: 256 };
+        let sizes = [(480, 640), (640, 480), (100, 100), (1, 3_000), (37, 500)];
+        assert_eq!(sizes.map(|(height, width)| patches.of(height, width)), PATCH_SIZES);
     }
 }

@@ -38,6 +38,18 @@ pub fn number_of(fields: &Value, field: &str) -> Result<Option<f64>, ImagePlanEr
     given(fields, field).map(of).transpose()
 }
 
+/// A whole number from 1 on, as long as a side may be.
+pub fn whole_of(fields: &Value, field: &str) -> Result<Option<usize>, ImagePlanError> {
+    given(fields, field).map(|value| side(value, field)).transpose()
+}
+
+fn side(value: &Value, field: &str) -> Result<usize, ImagePlanError> {
+    match value.as_u64() {
+        Some(side @ 1..=LONGEST_SIDE) => Ok(side as usize),
+        _ => Err(ImagePlanError::new(field, format!("has to have whole numbers from 1 to {LONGEST_SIDE}"))),
+    }
+}
+
 /// Numbers by colour: three of them, or one for all.
 pub fn numbers_of(fields: &Value, field: &str) -> Result<Option<[f32; 3]>, ImagePlanError> {
     let Some(value) = given(fields, field) else { return Ok(None) };
@@ -56,10 +68,7 @@ pub fn numbers_of(fields: &Value, field: &str) -> Result<Option<[f32; 3]>, Image
 /// square, else the short side's.
 pub(crate) fn sides_of(fields: &Value, field: &str, square: bool) -> Result<Option<NewSize>, ImagePlanError> {
     let Some(value) = given(fields, field) else { return Ok(None) };
-    let side = |value: &Value| match value.as_u64() {
-        Some(side @ 1..=LONGEST_SIDE) => Ok(side as usize),
-        _ => Err(ImagePlanError::new(field, format!("has to have whole numbers from 1 to {LONGEST_SIDE}"))),
-    };
+    let side = |value: &Value| side(value, field);
     if value.is_number() {
         let edge = side(value)?;
         return Ok(Some(if square {

@@ -71,16 +71,16 @@ pub(crate) fn norm_spec(spec: &EncoderSpec) -> NormSpec {
 }
 
 /// The tokens of its text that a token sees.
-pub(super) struct Sight<'a> {
-    pub(super) heads: usize,
+pub(crate) struct Sight<'a> {
+    pub(crate) heads: usize,
     /// Biases of scores by distance, `[heads, longest, longest]`.
-    pub(super) biases: Option<&'a Tensor>,
+    pub(crate) biases: Option<&'a Tensor>,
     /// The farthest token, on both sides; all of the text's without.
-    pub(super) farthest: Option<usize>,
+    pub(crate) farthest: Option<usize>,
 }
 
 /// Attention of each text's tokens to those of the same text, `[tokens, hidden]`.
-pub(super) fn attend(rows: [&Tensor; 3], texts: &[Range<usize>], sight: &Sight<'_>) -> Result<Tensor> {
+pub(crate) fn attend(rows: [&Tensor; 3], texts: &[Range<usize>], sight: &Sight<'_>) -> Result<Tensor> {
     let [query, key, value] = rows;
     let Sight { heads, biases, farthest } = *sight;
     if query.device().is_cpu() {

@@ -6,7 +6,7 @@ mod bert;
 mod decoder_rows;
 mod facts;
 mod family;
-mod layers;
+pub(crate) mod layers;
 mod modern;
 mod pooling;
 mod steps;
@@ -15,7 +15,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Result as CandleResult;
-use model_boss_engine::{DecoderError, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder};
+use model_boss_engine::{
+    DecoderError, EncodedForm, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder,
+};
 use model_boss_protocol::{DeviceId, ENCODER_TYPES, KvCacheType};
 use model_boss_weights::model_folder;
 
@@ -28,9 +30,10 @@ use facts::EncoderSpec;
 use family::{EncoderBody, EncoderFamily};
 use modern::ModernSpec;
 use pooling::{PoolStep, Pooling, SentenceFolder};
-use steps::{LoadedStep, loaded_steps, pooled, ranges};
+use steps::{LoadedStep, loaded_steps, ranges, shaped};
 
 pub use decoder_rows::load_decoder_embedder;
+pub(crate) use pooling::normalised;
 
 /// An encoder whose weights are loaded.
 struct LoadedEncoder {
@@ -144,9 +147,16 @@ fn prefix_of(files: &ModelFiles, family: &dyn EncoderFamily) -> String {
 }
 
 impl LoadedEncoder {
-    fn vectors(&self, texts: &[EncoderText<'_>]) -> CandleResult<Vec<Vec<f32>>> {
+    fn vectors(&self, texts: &[EncoderText<'_>], form: EncodedForm) -> CandleResult<Vec<Vec<Vec<f32>>>> {
         let rows = self.body.rows(texts, &ranges(texts))?;
-        pooled(&rows, texts, &self.steps)
+        shaped(&rows, texts, &self.steps, form)
+    }
+
+    /// Whether a text can be computed.
+    fn is_wrong(&self, text: &EncoderText<'_>) -> bool {
+        let text = text.tokens;
+        let unknown = text.iter().any(|token| *token as usize >= self.info.vocab_size);
+        text.is_empty() || text.len() > self.info.max_tokens || unknown
     }
 }
 
@@ -160,20 +170,23 @@ impl TextEncoder for LoadedEncoder {
     }
 
     fn encode(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
+        Ok(self.encode_as(texts, EncodedForm::Whole)?.into_iter().flatten().collect())
+    }
+
+    fn has_form(&self, _: EncodedForm) -> bool {
+        true
+    }
+
+    fn encode_as(&mut self, texts: &[EncoderText<'_>], form: EncodedForm) -> Result<Vec<Vec<Vec<f32>>>, DecoderError> {
         if texts.is_empty() {
             return Ok(Vec::new());
         }
-        let is_wrong = |text: &EncoderText<'_>| {
-            let text = text.tokens;
-            let unknown = text.iter().any(|token| *token as usize >= self.info.vocab_size);
-            text.is_empty() || text.len() > self.info.max_tokens || unknown
-        };
-        if texts.iter().any(is_wrong) {
+        if texts.iter().any(|text| self.is_wrong(text)) {
             return Err(DecoderError::Step("a text is empty, too long, or has an unknown token".to_owned()));
         }
         let on_cpu = self.target.device.is_cpu();
         // On one of the threads that share the products.
-        let computed = if on_cpu { rayon::scope(|_| self.vectors(texts)) } else { self.vectors(texts) };
+        let computed = if on_cpu { rayon::scope(|_| self.vectors(texts, form)) } else { self.vectors(texts, form) };
         computed.map_err(|error| device::failure(&error))
     }
 }

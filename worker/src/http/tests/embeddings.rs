@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model_boss_engine::{DecoderError, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder};
+use model_boss_engine::{
+    DecoderError, EncodedForm, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder,
+};
 use model_boss_protocol::{Category, DeviceId};
 use serde_json::{Value, json};
 
@@ -47,6 +49,19 @@ impl TextEncoder for CountingEncoder {
             vec![text.len() as f32, ends[0], ends[1], text.iter().sum::<u32>() as f32]
         };
         Ok(texts.iter().map(vector).collect())
+    }
+
+    fn has_form(&self, _: EncodedForm) -> bool {
+        true
+    }
+
+    /// A token's own number is its vector.
+    fn encode_as(&mut self, texts: &[EncoderText<'_>], form: EncodedForm) -> Result<Vec<Vec<Vec<f32>>>, DecoderError> {
+        if form == EncodedForm::EachToken {
+            let rows = |text: &EncoderText<'_>| text.tokens.iter().map(|token| vec![*token as f32]).collect();
+            return Ok(texts.iter().map(rows).collect());
+        }
+        Ok(self.encode(texts)?.into_iter().map(|vector| vec![vector]).collect())
     }
 }
 
