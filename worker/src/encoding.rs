@@ -59,7 +59,7 @@ pub(crate) type EncodedRows = Vec<Vec<f32>>;
 /// The texts and images of one request.
 pub(crate) struct EncodeJob {
     pub(crate) items: Vec<EncodeItem>,
-    /// What is wanted of each text.
+    /// The form that is wanted of each text.
     pub(crate) form: EncodedForm,
     pub(crate) reply: oneshot::Sender<Result<Vec<EncodedRows>, EncodeError>>,
 }

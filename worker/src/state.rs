@@ -298,7 +298,7 @@ impl Serving {
         Ok(rows.map(|rows| rows.into_iter().map(|rows| rows.into_iter().next().unwrap_or_default()).collect()))
     }
 
-    /// What is wanted of texts, and the vectors of images.
+    /// The rows of texts in the form that is wanted, and the vectors of images.
     pub(crate) async fn encode_items(
         &self,
         items: Vec<EncodeItem>,

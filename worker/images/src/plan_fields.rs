@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::error::ImagePlanError;
-use crate::plan::NewSize;
+use crate::new_size::NewSize;
 
 /// The longest side that a field may ask for.
 const LONGEST_SIDE: u64 = 1 << 14;

@@ -1,4 +1,5 @@
-//! `POST /embed`, `/embed_all` and `/predict`, as text-embeddings-inference has them: lists without anything around them.
+//! `POST /embed`, `/embed_all` and `/predict`, as text-embeddings-inference has them: lists without anything around
+//! them.
 
 use std::sync::Arc;
 
@@ -159,7 +160,7 @@ async fn judged(
     Ok(is_pair.into_iter().filter_map(|is_pair| if is_pair { pairs.next() } else { single.next() }).collect())
 }
 
-/// What is wanted of each text.
+/// The rows of each text in the form that is wanted.
 async fn rows_of(serving: &Serving, draft: EmbedDraft, form: EncodedForm) -> Result<Vec<EncodedRows>, ErrorAnswer> {
     let EmbedDraft { inputs, before, truncate, from, .. } = draft;
     let info = serving.encoder()?;

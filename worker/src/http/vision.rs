@@ -51,8 +51,8 @@ enum InputItem {
     Part(InputPart),
 }
 
-/// A text or an image, as parts of messages have them in OpenAI's chat completions and Responses; without a type also as
-/// Jina has them.
+/// A text or an image, as parts of messages have them in OpenAI's chat completions and Responses; without a type also
+/// as Jina has them.
 #[derive(Deserialize)]
 struct InputPart {
     #[serde(rename = "type")]
@@ -148,20 +148,20 @@ async fn items_of(
 ) -> Result<(Vec<EncodeItem>, usize), ErrorAnswer> {
     let (info, sight) = (serving.encoder()?, serving.sight()?);
     let (mut texts, mut lists, mut pictures) = (Vec::new(), Vec::new(), Vec::new());
-    let kinds: Vec<ItemKind> = inputs
+    let kinds: Vec<InputKind> = inputs
         .into_iter()
         .map(|input| match input {
             DraftItem::Text(text) => {
                 texts.push(sight.letters.of(&text));
-                ItemKind::Text
+                InputKind::Text
             }
             DraftItem::Tokens(tokens) => {
                 lists.push(tokens);
-                ItemKind::Tokens
+                InputKind::Tokens
             }
             DraftItem::Picture(picture) => {
                 pictures.push(picture);
-                ItemKind::Picture
+                InputKind::Picture
             }
         })
         .collect();
@@ -172,10 +172,10 @@ async fn items_of(
     let mut texts = texts.map(as_item);
     let mut lists = checked(info, (lists, "input"), truncate)?.into_iter().map(as_item);
     let mut pictures = pictures.into_iter();
-    let next = |kind: ItemKind| match kind {
-        ItemKind::Text => texts.next(),
-        ItemKind::Tokens => lists.next(),
-        ItemKind::Picture => pictures.next(),
+    let next = |kind: InputKind| match kind {
+        InputKind::Text => texts.next(),
+        InputKind::Tokens => lists.next(),
+        InputKind::Picture => pictures.next(),
     };
     let items: Vec<EncodeItem> = kinds.into_iter().filter_map(next).collect();
     let rows = items.iter().map(EncodeItem::rows).sum();
@@ -183,7 +183,7 @@ async fn items_of(
 }
 
 #[derive(Clone, Copy)]
-enum ItemKind {
+enum InputKind {
     Text,
     Tokens,
     Picture,

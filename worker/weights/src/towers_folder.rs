@@ -18,8 +18,8 @@ struct FirstModule {
     kind: String,
 }
 
-/// The folder with the weights, `config.json` and the tokenizer of such a model: the source itself, or the folder of the
-/// first module, where `sentence-transformers` has put a CLIP model.
+/// The folder with the weights, `config.json` and the tokenizer of such a model: the source itself, or the folder of
+/// the first module, where `sentence-transformers` has put a CLIP model.
 pub fn towers_folder(source: &Path) -> PathBuf {
     let folder = model_folder(source);
     let modules = read_small_file(&folder.join("modules.json"), LONGEST).ok().flatten();

@@ -54,7 +54,7 @@ pub(super) fn ranges(texts: &[EncoderText<'_>]) -> Vec<Range<usize>> {
     ranges
 }
 
-/// What is wanted of each text, from the rows of all tokens.
+/// The rows of each text in the form that is wanted, from the rows of all tokens.
 pub(super) fn shaped(
     tokens: &Tensor,
     texts: &[EncoderText<'_>],

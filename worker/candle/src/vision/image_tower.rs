@@ -1,5 +1,5 @@
-//! A tower that reads images: patches become rows, places are added, layers mix them. Models that write text about images
-//! use the rows of any layer; models of two towers use the one vector of an image.
+//! A tower that reads images: patches become rows, places are added, layers mix them. Models that write text about
+//! images use the rows of any layer; models of two towers use the one vector of an image.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use model_boss_images::PixelPlanes;
 
 use super::pooling_head::PoolingHead;
 use super::positions::resized;
-use super::stack::{Seen, TowerPart, TowerStack, norm_parts};
+use super::stack::{SeenRows, TowerPart, TowerStack, norm_parts};
 use super::tower_spec::{ImageTowerSpec, TowerKind};
 use crate::device;
 use crate::error::ModelError;
@@ -123,7 +123,7 @@ impl ImageTower {
     /// rows in front of the first layer as hidden state 0.
     pub(crate) fn rows(&self, images: &[&PixelPlanes], layers: usize) -> CandleResult<ImageRows> {
         let ImageRows { rows, ranges } = self.embedded(images)?;
-        let rows = self.stack.forward(&rows, &ranges, Seen::All, layers)?;
+        let rows = self.stack.forward(&rows, &ranges, SeenRows::All, layers)?;
         Ok(ImageRows { rows, ranges })
     }
 

@@ -41,9 +41,9 @@ pub(crate) struct TowerMlp {
 
 /// The rows of its own text or image that a row sees.
 #[derive(Clone, Copy)]
-pub(crate) enum Seen<'a> {
+pub(crate) enum SeenRows<'a> {
     All,
-    /// What is added to scores, `[heads, longest, longest]`.
+    /// Those that numbers added to scores leave, `[heads, longest, longest]`.
     Biased(&'a Tensor),
     /// The same for each text by itself.
     EachBiased(&'a [Tensor]),
@@ -99,7 +99,7 @@ impl TowerStack {
         &self,
         x: &Tensor,
         ranges: &[Range<usize>],
-        seen: Seen<'_>,
+        seen: SeenRows<'_>,
         layers: usize,
     ) -> CandleResult<Tensor> {
         let mut x = x.clone();
@@ -129,7 +129,7 @@ impl TowerLayer {
         })
     }
 
-    fn forward(&self, x: &Tensor, ranges: &[Range<usize>], seen: Seen<'_>, heads: usize) -> CandleResult<Tensor> {
+    fn forward(&self, x: &Tensor, ranges: &[Range<usize>], seen: SeenRows<'_>, heads: usize) -> CandleResult<Tensor> {
         let [query, key, value] =
             Linear::forward_all([&self.query, &self.key, &self.value], &self.attention_norm.forward(x)?)?;
         let rows = [&query, &key, &value];
@@ -137,9 +137,9 @@ impl TowerLayer {
             attend(rows, ranges, &Sight { heads, biases, farthest: None })
         };
         let mixed = match seen {
-            Seen::All => of(rows, ranges, None)?,
-            Seen::Biased(biases) => of(rows, ranges, Some(biases))?,
-            Seen::EachBiased(all) => {
+            SeenRows::All => of(rows, ranges, None)?,
+            SeenRows::Biased(biases) => of(rows, ranges, Some(biases))?,
+            SeenRows::EachBiased(all) => {
                 let one = |(range, biases): (&Range<usize>, &Tensor)| {
                     let part = |rows: &Tensor| rows.narrow(0, range.start, range.len())?.contiguous();
                     let rows = [part(&query)?, part(&key)?, part(&value)?];

@@ -31,7 +31,7 @@ pub(crate) struct TextFill {
     pub(crate) unseen: bool,
 }
 
-/// What a folder says about texts.
+/// The facts of a folder about texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TextFiles {
     pub(crate) fill: TextFill,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Result as CandleResult, Tensor};
 
-use super::stack::{Seen, TowerPart, TowerStack, linear_parts, norm_parts};
+use super::stack::{SeenRows, TowerPart, TowerStack, linear_parts, norm_parts};
 use super::text_files::TextFill;
 use super::tower_spec::{TextTowerSpec, TowerKind};
 use crate::device;
@@ -27,7 +27,7 @@ pub(crate) struct TextTower {
     norm: Norm,
     /// SigLIP's last product.
     head: Option<Linear>,
-    /// What is added to scores so that tokens see those before them; of CLIP.
+    /// Numbers that are added to scores so that tokens see those before them; of CLIP.
     before: Option<Tensor>,
     fill: TextFill,
 }
@@ -93,9 +93,9 @@ impl TextTower {
             false => Vec::new(),
         };
         let seen = match &self.before {
-            Some(before) => Seen::Biased(before),
-            None if hidden_fill => Seen::EachBiased(&each),
-            None => Seen::All,
+            Some(before) => SeenRows::Biased(before),
+            None if hidden_fill => SeenRows::EachBiased(&each),
+            None => SeenRows::All,
         };
         let x = self.stack.forward(&x, &ranges, seen, self.stack.len())?;
         let rows = ranges.iter().zip(&filled).map(|(range, text)| (range.start + self.place_of(text)) as u32);
@@ -125,7 +125,7 @@ impl TextTower {
         }
     }
 
-    /// What is added to scores of a text with so many tokens of its own, so that the others are not seen.
+    /// Numbers that are added to scores of a text with so many tokens of its own, so that the others are not seen.
     fn unseen(&self, own: usize) -> CandleResult<Tensor> {
         let length = self.fill.length.max(own);
         let own = if self.fill.in_front { length - own..length } else { 0..own };
