@@ -46,7 +46,7 @@ pub fn image_bytes(url: &str, limits: &ImageLimits) -> Result<Vec<u8>, ImageErro
 fn of_base64(text: &[u8]) -> Result<Vec<u8>, ImageError> {
     let is_space = |byte: &u8| byte.is_ascii_whitespace();
     let spaceless: Vec<u8>;
-    let text = if text.iter().any(|byte| is_space(byte)) {
+    let text = if text.iter().any(is_space) {
         spaceless = text.iter().copied().filter(|byte| !is_space(byte)).collect();
         &spaceless
     } else {
