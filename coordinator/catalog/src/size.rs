@@ -35,10 +35,12 @@ pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], 
         return SizeEstimate { bytes, rule: SizeRule::Manifest, streamed: None };
     }
     // Such a model keeps nothing of texts and images, and its layers always stay.
-    if manifest.category() == Category::Vision && !backend.is_foreign() && stated.is_none() {
-        if let Some(weights) = HeaderFacts::weights_of(files) {
-            return SizeEstimate { bytes: weights + VISION_BATCH + PROCESS, rule: SizeRule::Headers, streamed: None };
-        }
+    if manifest.category() == Category::Vision
+        && !backend.is_foreign()
+        && stated.is_none()
+        && let Some(weights) = HeaderFacts::weights_of(files)
+    {
+        return SizeEstimate { bytes: weights + VISION_BATCH + PROCESS, rule: SizeRule::Headers, streamed: None };
     }
     if let Some(HeaderFacts { weights, layers, shape, own_type }) = HeaderFacts::read(source, files) {
         let beside = cache(manifest, &shape, backend, own_type) + shape.activations() + PROCESS;

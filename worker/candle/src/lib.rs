@@ -18,6 +18,9 @@ mod made_file;
 mod matrix;
 mod plan;
 mod read;
+#[cfg(test)]
+#[path = "../tests/family_cases/rule.rs"]
+mod rule;
 mod spec;
 mod streamed;
 mod unread;

@@ -120,7 +120,7 @@ impl WithSimd for GatePiece<'_> {
 }
 
 /// The tanh in GELU is one of `√(2/π) (x + 0.044715 x³)`, and `(1 + tanh u) / 2` is the logistic function of `2 u`.
-const TANH_FACTOR: f32 = 1.595_769_1;
+const TANH_FACTOR: f32 = 1.595_769_2;
 const TANH_CUBED: f32 = 0.044_715;
 
 /// The factor inside of the logistic function that is close to GELU (Hendrycks and Gimpel, 2016, arXiv 1606.08415).

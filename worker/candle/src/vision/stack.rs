@@ -143,7 +143,7 @@ impl TowerLayer {
                 let one = |(range, biases): (&Range<usize>, &Tensor)| {
                     let part = |rows: &Tensor| rows.narrow(0, range.start, range.len())?.contiguous();
                     let rows = [part(&query)?, part(&key)?, part(&value)?];
-                    of(rows.each_ref(), &[0..range.len()], Some(biases))
+                    of(rows.each_ref(), std::slice::from_ref(&(0..range.len())), Some(biases))
                 };
                 Tensor::cat(&ranges.iter().zip(all).map(one).collect::<CandleResult<Vec<_>>>()?, 0)?
             }
