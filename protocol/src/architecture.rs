@@ -64,6 +64,9 @@ pub const ENCODER_TYPES: &[&str] = &[
 pub const GGUF_ENCODERS: &[&str] =
     &["bert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "nomic-bert", "nomic-bert-moe"];
 
+/// The `model_type`s of models that turn texts and images into vectors that can be compared, which our worker runs.
+pub const TOWER_TYPES: &[&str] = &["clip", "siglip", "siglip2"];
+
 /// Names in `config.json`, in `architectures`.
 pub const CONFIG_ARCHITECTURES: &[&str] = &[
     "LlamaForCausalLM",

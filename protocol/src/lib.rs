@@ -30,7 +30,9 @@ pub mod sse;
 mod thinking;
 mod worker;
 
-pub use architecture::{CONFIG_ARCHITECTURES, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, config_architecture};
+pub use architecture::{
+    CONFIG_ARCHITECTURES, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, TOWER_TYPES, config_architecture,
+};
 pub use bytes::{ByteCount, ParseByteCountError, SignedBytes};
 pub use category::{Category, Modality, ParseCategoryError};
 pub use clock::Later;

@@ -62,6 +62,7 @@ mod stuck_files;
 mod swelling;
 mod tasks;
 mod threads;
+mod towers;
 mod views;
 mod worker_contract;
 mod worker_death;

@@ -33,6 +33,8 @@ pub struct ModelLoaders {
     pub encoder: LoadEncoder,
     /// Models that judge pairs of texts.
     pub reranker: LoadReranker,
+    /// Models that turn texts and images into vectors that can be compared.
+    pub towers: LoadEncoder,
 }
 
 /// Writes a model file as a command line asks for it.

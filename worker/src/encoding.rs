@@ -1,9 +1,10 @@
-//! The engine's thread with an encoder: the texts of all requests in batches, a few of each request in turn, so that
-//! one text does not wait for a thousand of another client.
+//! The engine's thread with an encoder: the texts and images of all requests in batches, a few of each request in turn,
+//! so that one text does not wait for a thousand of another client.
 
 use std::collections::VecDeque;
 
-use model_boss_engine::{DecoderError, EncoderText, EngineError, TextEncoder};
+use model_boss_engine::{DecoderError, EncodedForm, EncoderText, EngineError, TextEncoder};
+use model_boss_images::PixelPlanes;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::cpu_share::StepThreads;
@@ -33,10 +34,36 @@ impl From<Vec<u32>> for TextTokens {
     }
 }
 
-/// The texts of one request.
+/// A text or an image of a request.
+#[derive(Debug)]
+pub(crate) enum EncodeItem {
+    Text(TextTokens),
+    /// An image's numbers, and the rows that it has in the model.
+    Image {
+        planes: PixelPlanes,
+        rows: usize,
+    },
+}
+
+impl EncodeItem {
+    /// Rows of a batch.
+    pub(crate) fn rows(&self) -> usize {
+        match self {
+            Self::Text(text) => text.tokens.len(),
+            Self::Image { rows, .. } => *rows,
+        }
+    }
+}
+
+/// The rows of one item: one vector, or one for each token.
+pub(crate) type EncodedRows = Vec<Vec<f32>>;
+
+/// The texts and images of one request.
 pub(crate) struct EncodeJob {
-    pub(crate) texts: Vec<TextTokens>,
-    pub(crate) reply: oneshot::Sender<Result<Vec<Vec<f32>>, EncodeError>>,
+    pub(crate) items: Vec<EncodeItem>,
+    /// The form that is wanted of each text.
+    pub(crate) form: EncodedForm,
+    pub(crate) reply: oneshot::Sender<Result<Vec<EncodedRows>, EncodeError>>,
 }
 
 /// The reason why a request got no vectors.
@@ -60,7 +87,7 @@ impl EncodeError {
 /// A request of which some texts are done.
 struct PendingJob {
     job: EncodeJob,
-    vectors: Vec<Vec<f32>>,
+    vectors: Vec<EncodedRows>,
 }
 
 /// Computes until no request can come any more.
@@ -82,11 +109,12 @@ pub(crate) fn serve(
                 None => return Ok(()),
             }
         }
-        let lengths: Vec<Vec<usize>> = pending.iter().map(PendingJob::lengths_left).collect();
+        let least = encoder.sight().map_or(0, |sight| sight.text_rows);
+        let lengths: Vec<Vec<usize>> = pending.iter().map(|pending| pending.lengths_left(least)).collect();
         let counts = batch(&lengths);
-        let texts: Vec<EncoderText<'_>> =
+        let items: Vec<(&EncodeItem, EncodedForm)> =
             pending.iter().zip(&counts).flat_map(|(pending, count)| pending.next(*count)).collect();
-        let encoded = threads.run(|| encoder.encode(&texts));
+        let encoded = threads.run(|| encoded(encoder.as_mut(), &items));
         match encoded {
             Ok(vectors) => {
                 let mut vectors = vectors.into_iter();
@@ -112,16 +140,21 @@ pub(crate) fn serve(
 }
 
 impl PendingJob {
-    fn lengths_left(&self) -> Vec<usize> {
-        self.job.texts.iter().skip(self.vectors.len()).map(|text| text.tokens.len()).collect()
+    /// Rows of the items that are left, where a text has at least so many.
+    fn lengths_left(&self, least: usize) -> Vec<usize> {
+        let rows = |item: &EncodeItem| match item {
+            EncodeItem::Text(_) => item.rows().max(least),
+            EncodeItem::Image { .. } => item.rows(),
+        };
+        self.job.items.iter().skip(self.vectors.len()).map(rows).collect()
     }
 
-    fn next(&self, count: usize) -> impl Iterator<Item = EncoderText<'_>> {
-        self.job.texts.iter().skip(self.vectors.len()).take(count).map(TextTokens::as_text)
+    fn next(&self, count: usize) -> impl Iterator<Item = (&EncodeItem, EncodedForm)> {
+        self.job.items.iter().skip(self.vectors.len()).take(count).map(|item| (item, self.job.form))
     }
 
     fn is_done(&self) -> bool {
-        self.vectors.len() == self.job.texts.len()
+        self.vectors.len() == self.job.items.len()
     }
 
     fn answer(self) {
@@ -136,6 +169,49 @@ impl PendingJob {
         }
         let _ = self.job.reply.send(Err(EncodeError::of(error)));
         None
+    }
+}
+
+/// The rows of a batch's items in their order: all images in one pass, and all texts of which the same is wanted.
+fn encoded(
+    encoder: &mut dyn TextEncoder,
+    items: &[(&EncodeItem, EncodedForm)],
+) -> Result<Vec<EncodedRows>, DecoderError> {
+    let mut rows: Vec<EncodedRows> = items.iter().map(|_| Vec::new()).collect();
+    let images: Vec<(usize, &PixelPlanes)> = items.iter().enumerate().filter_map(image_of).collect();
+    if !images.is_empty() {
+        let planes: Vec<&PixelPlanes> = images.iter().map(|(_, planes)| *planes).collect();
+        for ((at, _), vector) in images.iter().zip(encoder.encode_images(&planes)?) {
+            rows[*at] = vec![vector];
+        }
+    }
+    for form in [EncodedForm::Whole, EncodedForm::AnyLength, EncodedForm::EachToken] {
+        let of_form = |(at, (item, wanted)): (usize, &(&'_ EncodeItem, EncodedForm))| match item {
+            EncodeItem::Text(_) if *wanted == form => Some(at),
+            _ => None,
+        };
+        let places: Vec<usize> = items.iter().enumerate().filter_map(of_form).collect();
+        let texts: Vec<EncoderText<'_>> = places.iter().filter_map(|at| text_of(items[*at].0)).collect();
+        if !texts.is_empty() {
+            for (at, of_text) in places.iter().zip(encoder.encode_as(&texts, form)?) {
+                rows[*at] = of_text;
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn image_of<'a>((at, (item, _)): (usize, &(&'a EncodeItem, EncodedForm))) -> Option<(usize, &'a PixelPlanes)> {
+    match item {
+        EncodeItem::Image { planes, .. } => Some((at, planes)),
+        EncodeItem::Text(_) => None,
+    }
+}
+
+fn text_of(item: &EncodeItem) -> Option<EncoderText<'_>> {
+    match item {
+        EncodeItem::Text(text) => Some(text.as_text()),
+        EncodeItem::Image { .. } => None,
     }
 }
 

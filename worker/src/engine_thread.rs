@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use model_boss_engine::{
-    DecoderScorer, DraftUse, Engine, EngineError, EngineInfo, Progress, TextEncoder, TextEngine, TextEngineSettings,
+    DecoderScorer, DraftUse, EncodedForm, Engine, EngineError, EngineInfo, Progress, TextEncoder, TextEngine,
+    TextEngineSettings,
 };
 use model_boss_protocol::{Category, Speculation, WorkerExit};
+use model_boss_weights::towers_folder;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
@@ -16,7 +18,7 @@ use crate::backend::{LoadDecoder, LoadEncoder, LoadReranker, ModelLoaders, Reran
 use crate::cpu_share::StepThreads;
 use crate::encoding::{self, EncodeJob};
 use crate::failure::LoadFailure;
-use crate::state::{EngineInbox, Serving, Submit, WorkerState};
+use crate::state::{EncoderFacts, EngineInbox, Serving, Submit, WorkerState};
 use crate::text::{self, StartHost, TextSide, TextSource};
 
 /// Sequences on their way to the engine; beyond them HTTP tasks wait.
@@ -70,9 +72,13 @@ fn run(worker: &WorkerState, load: ModelLoaders, text: &TextLoading) -> LoadFail
             let (jobs, inbox) = mpsc::channel(INBOX);
             load_reranker(worker, load.reranker, text, jobs).map(|judge| encoding::serve(judge, threads, inbox))
         }
+        Category::Vision => {
+            let (jobs, inbox) = mpsc::channel(INBOX);
+            load_encoder(worker, load.towers, text, jobs).map(|towers| encoding::serve(towers, threads, inbox))
+        }
         category => {
             let message = format!(
-                "this worker serves models of category llm, embedding and reranking; '{}' is {category}",
+                "this worker serves models of category llm, embedding, reranking and vision; '{}' is {category}",
                 worker.spec.model
             );
             Err(LoadFailure::message(WorkerExit::BadModel, message))
@@ -143,6 +149,9 @@ fn serve_encoder(
         max_concurrent: worker.spec.max_concurrent as usize,
     };
     info!(model = %worker.spec.model, max_tokens = facts.max_tokens, width = facts.width, "ready");
+    let mut forms = vec![EncodedForm::Whole, EncodedForm::AnyLength, EncodedForm::EachToken];
+    forms.retain(|form| encoder.has_form(*form));
+    let facts = EncoderFacts { info: facts, sight: encoder.sight().cloned(), forms };
     worker.serve(Serving::new(text, info, (None, encoder.places()), EngineInbox::Texts(Box::new(facts), jobs)));
     encoder
 }
@@ -201,7 +210,11 @@ fn load_text(worker: &WorkerState, host: StartHost, ended: Arc<EngineEnd>) -> st
         // An engine that failed to load needs no words.
         let _ = sender.send(text);
     };
-    let source = TextSource::Model { path: spec.source.clone(), template: spec.chat_template.clone() };
+    let path = match spec.category {
+        Category::Vision => towers_folder(&spec.source),
+        _ => spec.source.clone(),
+    };
+    let source = TextSource::Model { path, template: spec.chat_template.clone() };
     text::start(host, Handle::current(), source, spec.text, loaded)?;
     Ok(loading)
 }

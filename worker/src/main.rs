@@ -20,6 +20,7 @@ fn main() -> ExitCode {
             decoder: Box::new(load),
             encoder: Box::new(load_embedder),
             reranker: Box::new(load_reranker),
+            towers: Box::new(load_towers),
         },
         convert: Box::new(files::convert),
         index: Box::new(files::index),
@@ -83,10 +84,18 @@ fn load_encoder(
     task: EncoderTask,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Box<dyn TextEncoder>, LoadFailure> {
-    // An encoder is small: it is on the first of its devices as a whole.
-    let device = spec.places().into_iter().next().map_or_else(|| spec.device.clone(), |(device, _)| device);
-    model_boss_candle::load_encoder(&spec.source, &device, task, progress)
+    model_boss_candle::load_encoder(&spec.source, &first_device(spec), task, progress)
         .map_err(|error| LoadFailure::new(error.exit(), &error))
+}
+
+fn load_towers(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn TextEncoder>, LoadFailure> {
+    model_boss_candle::load_towers(&spec.source, &first_device(spec), progress)
+        .map_err(|error| LoadFailure::new(error.exit(), &error))
+}
+
+/// An encoder is small: it is on the first of its devices as a whole.
+fn first_device(spec: &WorkerSpec) -> DeviceId {
+    spec.places().into_iter().next().map_or_else(|| spec.device.clone(), |(device, _)| device)
 }
 
 /// The devices that layers go to. A lease is an estimate until the model was loaded once, so it sets the proportion in

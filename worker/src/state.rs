@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use model_boss_engine::residency::Monitor;
-use model_boss_engine::{Activity, EncoderInfo, EngineInfo, PlaceReport, PlaceUse, Reply, SequenceId, Work};
+use model_boss_engine::{
+    Activity, EncodedForm, EncoderInfo, EngineInfo, PlaceReport, PlaceUse, Reply, SequenceId, SightInfo, Work,
+};
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SpawnToken, StreamStats, WorkerCores,
     WorkerHealth, WorkerSpec,
@@ -14,7 +16,7 @@ use model_boss_protocol::{
 use tokio::sync::{SetOnce, mpsc, oneshot};
 
 use crate::defaults::RequestDefaults;
-use crate::encoding::{EncodeError, EncodeJob, TextTokens};
+use crate::encoding::{EncodeError, EncodeItem, EncodeJob, EncodedRows, TextTokens};
 use crate::forms::Forms;
 use crate::gate::ShareOrders;
 use crate::metrics::WorkerMetrics;
@@ -65,8 +67,17 @@ pub(crate) struct Serving {
 pub(crate) enum EngineInbox {
     /// To a decoder: sequences.
     Sequences(mpsc::Sender<Submit>),
-    /// To an encoder: texts.
-    Texts(Box<EncoderInfo>, mpsc::Sender<EncodeJob>),
+    /// To an encoder: texts, and images where it reads them.
+    Texts(Box<EncoderFacts>, mpsc::Sender<EncodeJob>),
+}
+
+/// The facts of an encoder that requests are checked by.
+pub(crate) struct EncoderFacts {
+    pub(crate) info: EncoderInfo,
+    /// Of a model that reads images.
+    pub(crate) sight: Option<SightInfo>,
+    /// The forms of vectors that it gives.
+    pub(crate) forms: Vec<EncodedForm>,
 }
 
 /// A sequence that is submitted to the engine's thread.
@@ -260,23 +271,53 @@ impl Serving {
 
     /// The facts of an encoder.
     pub(crate) fn encoder(&self) -> Result<&EncoderInfo, ApiError> {
+        self.encoder_facts().map(|facts| &facts.info)
+    }
+
+    fn encoder_facts(&self) -> Result<&EncoderFacts, ApiError> {
         match &self.inbox {
-            EngineInbox::Texts(info, _) => Ok(info),
+            EngineInbox::Texts(facts, _) => Ok(facts),
             EngineInbox::Sequences(_) => {
                 Err(ApiError::new(ErrorCode::UnsupportedByModel, "this model gives no vectors"))
             }
         }
     }
 
+    /// The facts of a model that reads images.
+    pub(crate) fn sight(&self) -> Result<&SightInfo, ApiError> {
+        self.encoder_facts()?
+            .sight
+            .as_ref()
+            .ok_or_else(|| ApiError::new(ErrorCode::UnsupportedByModel, "this model reads no images"))
+    }
+
     /// The vectors of texts, each with its special tokens.
     pub(crate) async fn encode(&self, texts: Vec<TextTokens>) -> Result<Result<Vec<Vec<f32>>, EncodeError>, ApiError> {
-        let EngineInbox::Texts(_, jobs) = &self.inbox else { return self.encoder().map(|_| Ok(Vec::new())) };
+        let items = texts.into_iter().map(EncodeItem::Text).collect();
+        let rows = self.encode_items(items, EncodedForm::Whole).await?;
+        Ok(rows.map(|rows| rows.into_iter().map(|rows| rows.into_iter().next().unwrap_or_default()).collect()))
+    }
+
+    /// The rows of texts in the form that is wanted, and the vectors of images.
+    pub(crate) async fn encode_items(
+        &self,
+        items: Vec<EncodeItem>,
+        form: EncodedForm,
+    ) -> Result<Result<Vec<EncodedRows>, EncodeError>, ApiError> {
+        let EngineInbox::Texts(facts, jobs) = &self.inbox else { return self.encoder().map(|_| Ok(Vec::new())) };
+        if !facts.forms.contains(&form) {
+            let message = match form {
+                EncodedForm::EachToken => "this model gives no vectors of tokens",
+                _ => "this model gives vectors of length 1 only",
+            };
+            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message));
+        }
         let (reply, answer) = oneshot::channel();
-        if jobs.send(EncodeJob { texts, reply }).await.is_err() {
+        if jobs.send(EncodeJob { items, form, reply }).await.is_err() {
             return Err(engine_gone().await);
         }
         match answer.await {
-            Ok(vectors) => Ok(vectors),
+            Ok(rows) => Ok(rows),
             Err(_) => Err(engine_gone().await),
         }
     }

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, text_beside_weights};
 use model_boss_protocol::{
-    CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, config_architecture,
+    CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, TOWER_TYPES, config_architecture,
 };
-use model_boss_weights::HeaderBudget;
 use model_boss_weights::gguf::HeaderFault;
+use model_boss_weights::{HeaderBudget, towers_folder};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
@@ -30,6 +30,8 @@ pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile
         Category::Embedding | Category::Reranking if ggufs.is_empty() => {
             return encoder_lacks(source).filter(|_| !names_decoder(source));
         }
+        Category::Vision if ggufs.is_empty() => return towers_lack(source),
+        Category::Vision => return Some("our worker reads vision models from safetensors only".to_owned()),
         // A decoder's last rows are vectors, and its words are scores.
         Category::Embedding | Category::Reranking => {}
         category => return Some(format!("our worker has no engine for {category} models")),
@@ -96,18 +98,27 @@ fn config_lacks(source: &Path) -> Option<String> {
 
 /// The same for a model that turns texts into vectors.
 fn encoder_lacks(source: &Path) -> Option<String> {
+    let model_type = model_type_of(source).filter(|kind| !ENCODER_TYPES.contains(&kind.as_str()))?;
+    let unknown: String = model_type.escape_debug().take(MAX_NAME).collect();
+    Some(format!("our worker gets no vectors or scores from models of type '{unknown}'"))
+}
+
+/// The same for a model that turns texts and images into vectors.
+fn towers_lack(source: &Path) -> Option<String> {
+    let model_type = model_type_of(&towers_folder(source)).filter(|kind| !TOWER_TYPES.contains(&kind.as_str()))?;
+    let unknown: String = model_type.escape_debug().take(MAX_NAME).collect();
+    Some(format!("our worker gets no vectors of images from models of type '{unknown}'"))
+}
+
+/// The type of model that a `config.json` names.
+fn model_type_of(source: &Path) -> Option<String> {
     #[derive(Deserialize)]
     struct EncoderKind {
         model_type: String,
     }
     let folder = if source.is_dir() { Some(source) } else { source.parent() };
     let text = text_beside_weights(&folder?.join("config.json"), CONFIG)?;
-    let EncoderKind { model_type } = serde_json::from_str(&text).ok()?;
-    if ENCODER_TYPES.contains(&model_type.as_str()) {
-        return None;
-    }
-    let unknown: String = model_type.escape_debug().take(MAX_NAME).collect();
-    Some(format!("our worker gets no vectors or scores from models of type '{unknown}'"))
+    Some(serde_json::from_str::<EncoderKind>(&text).ok()?.model_type)
 }
 
 /// The first text of a JSON list; the rest is skipped.
@@ -194,6 +205,12 @@ mod tests {
         assert_eq!(encoder("bert"), None);
         assert_eq!(encoder("nomic_bert"), None);
         assert!(encoder("deberta-v2").unwrap().contains("'deberta-v2'"));
+        let towers = |kind: &str| {
+            std::fs::write(folder.path().join("config.json"), format!("{{\"model_type\":\"{kind}\"}}")).unwrap();
+            candle_lacks(Category::Vision, folder.path(), &model_files(folder.path()))
+        };
+        assert_eq!((towers("siglip"), towers("clip")), (None, None));
+        assert!(towers("blip").unwrap().contains("'blip'"));
         let judge = |text: &str| {
             std::fs::write(folder.path().join("config.json"), text).unwrap();
             candle_lacks(Category::Reranking, folder.path(), &model_files(folder.path()))

@@ -112,6 +112,16 @@ struct ConfigParts {
 }
 
 impl HeaderFacts {
+    /// The size of all tensors by the headers alone.
+    pub(super) fn weights_of(files: &[ModelFile]) -> Option<ByteCount> {
+        let (mut budget, mut ignored) = (HeaderBudget::default(), LayerSizes::default());
+        let mut weights = files.iter().filter(|file| file.is_weights() && !file.is_gguf()).peekable();
+        weights.peek()?;
+        let size = |file: &ModelFile| of_safetensors(file.path(), &mut budget, &mut ignored).ok();
+        let sizes: Option<Vec<TensorFacts>> = weights.map(size).collect();
+        Some(ByteCount(sizes?.into_iter().fold(0, |all, (bytes, _)| all.saturating_add(bytes))))
+    }
+
     /// Reads the headers. `None` where they lack a fact, or cannot be read.
     pub(super) fn read(source: &Path, files: &[ModelFile]) -> Option<Self> {
         let weights: Vec<&ModelFile> = files.iter().filter(|file| file.is_weights()).collect();

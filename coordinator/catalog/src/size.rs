@@ -14,6 +14,9 @@ const PROCESS: ByteCount = ByteCount::mib(64);
 /// Keys and values of a model whose shape is unknown.
 const UNKNOWN_CACHE: ByteCount = ByteCount::mib(256);
 
+/// Rows of a batch of a vision model, and an image that is decoded. Its configuration may leave its shape out.
+const VISION_BATCH: ByteCount = ByteCount::mib(192);
+
 /// The context in tokens that is assumed when the manifest states none and the model permits it.
 const USUAL_CONTEXT: u64 = 4096;
 
@@ -36,6 +39,14 @@ pub(super) fn estimate(
     let stated = manifest.stated_size();
     if let (Some(bytes), false) = (stated, forced) {
         return SizeEstimate { bytes, rule: SizeRule::Manifest, streamed: None };
+    }
+    // Such a model keeps nothing of texts and images, and its layers always stay.
+    if manifest.category() == Category::Vision
+        && !backend.is_foreign()
+        && stated.is_none()
+        && let Some(weights) = HeaderFacts::weights_of(files)
+    {
+        return SizeEstimate { bytes: weights + VISION_BATCH + PROCESS, rule: SizeRule::Headers, streamed: None };
     }
     if let Some(HeaderFacts { weights, layers, shape, own_type }) = HeaderFacts::read(source, files) {
         let beside = cache((manifest, category), &shape, backend, own_type) + shape.activations() + PROCESS;

@@ -27,6 +27,8 @@ pub enum AnswerKind {
     Ranking,
     /// Answers of `/v1/score` and `/v1/classify`.
     Judgements,
+    /// Answers of text-embeddings-inference's `/embed`, `/embed_all` and `/predict`.
+    Lists,
     /// `/tokenize`.
     Tokens,
     /// `/detokenize`.
@@ -40,6 +42,7 @@ impl AnswerKind {
             "/v1/embeddings" => Self::Embeddings,
             "/v1/rerank" => Self::Ranking,
             "/v1/score" | "/v1/classify" => Self::Judgements,
+            "/embed" | "/embed_all" | "/predict" => Self::Lists,
             "/v1/completions" => Self::Completion,
             TOKENIZE => Self::Tokens,
             DETOKENIZE => Self::Text,
@@ -100,12 +103,25 @@ struct EmbeddingFields {
     _embedding: IgnoredAny,
 }
 
+/// With `results`, or a list of its own as text-embeddings-inference has it.
 #[derive(Deserialize)]
-struct RankingAnswer {
-    #[serde(rename = "results")]
-    _results: Vec<IgnoredAny>,
-    #[serde(rename = "usage")]
-    _usage: Option<UsageFields>,
+#[serde(untagged)]
+enum RankingAnswer {
+    Results {
+        #[serde(rename = "results")]
+        _results: Vec<IgnoredAny>,
+        #[serde(rename = "usage")]
+        _usage: Option<UsageFields>,
+    },
+    List(Vec<RankFields>),
+}
+
+#[derive(Deserialize)]
+struct RankFields {
+    #[serde(rename = "index")]
+    _index: u64,
+    #[serde(rename = "score")]
+    _score: f64,
 }
 
 #[derive(Deserialize)]
@@ -155,14 +171,15 @@ pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), DialectError> {
         AnswerKind::Chat => read::<ChatAnswer>(body)?.choices.is_empty(),
         AnswerKind::Completion => read::<CompletionAnswer>(body)?.choices.is_empty(),
         AnswerKind::Embeddings => read::<EmbeddingsAnswer>(body)?.data.is_empty(),
-        AnswerKind::Ranking => {
-            read::<RankingAnswer>(body)?;
-            false
-        }
+        AnswerKind::Ranking => match read::<RankingAnswer>(body)? {
+            RankingAnswer::Results { .. } => false,
+            RankingAnswer::List(ranks) => ranks.is_empty(),
+        },
         AnswerKind::Judgements => {
             read::<JudgementsAnswer>(body)?;
             false
         }
+        AnswerKind::Lists => read::<Vec<IgnoredAny>>(body)?.is_empty(),
         AnswerKind::Tokens => {
             read::<TokenizedAnswer>(body)?;
             false
@@ -282,7 +299,7 @@ mod tests {
 
     #[test]
     fn answers_are_told_from_nonsense() {
-        use AnswerKind::{Chat, Completion, Embeddings, Judgements, Ranking, Text, Tokens};
+        use AnswerKind::{Chat, Completion, Embeddings, Judgements, Lists, Ranking, Text, Tokens};
         for (kind, body) in [
             (Chat, r#"{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[{}]}}],"usage":null}"#),
             (
@@ -292,7 +309,9 @@ mod tests {
             (Completion, r#"{"choices":[{"text":""}]}"#),
             (Embeddings, r#"{"data":[{"embedding":"AAAA"},{"embedding":[1,2]}]}"#),
             (Ranking, r#"{"results":[]}"#),
+            (Ranking, r#"[{"index":1,"score":0.5,"text":"a"}]"#),
             (Judgements, r#"{"data":[{"score":0.5}],"usage":{"prompt_tokens":3}}"#),
+            (Lists, "[[0.5,1]]"),
             (Tokens, r#"{"tokens":[]}"#),
             (Text, r#"{"content":""}"#),
         ] {
@@ -314,7 +333,10 @@ mod tests {
             (Embeddings, r#"{"data":[]}"#),
             (Embeddings, r#"{"data":[{}]}"#),
             (Ranking, r#"{"data":[]}"#),
+            (Ranking, r#"[{"index":1}]"#),
             (Judgements, r#"{"results":[]}"#),
+            (Lists, "[]"),
+            (Lists, r#"{"data":[]}"#),
             (Tokens, r#"{"data":[]}"#),
             (Text, r#"{"content":[]}"#),
         ] {

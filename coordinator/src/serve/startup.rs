@@ -118,10 +118,11 @@ impl Startup<'_> {
         let first = |category: Category| {
             self.catalog.models().find(|model| model.description.category == category).map(|model| (category, model))
         };
-        let found = [Category::Llm, Category::Embedding, Category::Reranking].into_iter().find_map(first);
+        let known = [Category::Llm, Category::Embedding, Category::Reranking, Category::Vision];
+        let found = known.into_iter().find_map(first);
         if let Some((category, model)) = found {
             let (path, question) = match category {
-                Category::Embedding => ("embeddings", r#""input":"a note""#),
+                Category::Embedding | Category::Vision => ("embeddings", r#""input":"a note""#),
                 Category::Reranking => ("rerank", r#""query":"which one?","documents":["a note","another"]"#),
                 _ => ("chat/completions", r#""messages":[{"role":"user","content":"Which port do you listen on?"}]"#),
             };

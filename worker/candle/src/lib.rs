@@ -18,9 +18,13 @@ mod made_file;
 mod matrix;
 mod plan;
 mod read;
+#[cfg(test)]
+#[path = "../tests/family_cases/rule.rs"]
+mod rule;
 mod spec;
 mod streamed;
 mod unread;
+mod vision;
 
 pub use convert::{Conversion, ConvertError, GgufKeysError, MatrixType, Synthetic};
 pub use encoder::{EncoderTask, is_encoder, load_decoder_embedder, load_encoder};
@@ -34,3 +38,4 @@ pub use spec::{
     RopeSpec, RouterSpec, SharedExpert, ShortConvSpec, StoredDecay, StreamsSpec, TensorSpelling, Weighting,
 };
 pub use streamed::index::{IndexError, IndexOrder, write_layer_index};
+pub use vision::load_towers;

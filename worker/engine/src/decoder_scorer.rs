@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::BLOCK_TOKENS;
 use crate::decoder::{Decoder, DecoderError};
-use crate::encoder::{EncoderInfo, EncoderText, LabelShares, PairForm, PairPrompt, TextEncoder};
+use crate::encoder::{EncoderInfo, EncoderText, PairForm, PairPrompt, TextEncoder};
+use crate::label_shares::LabelShares;
 use crate::places::PlaceUse;
 use crate::text_steps::TextSteps;
 

@@ -2,7 +2,10 @@
 //! its labels.
 
 use crate::decoder::DecoderError;
+use crate::label_shares::LabelShares;
 use crate::places::PlaceUse;
+use crate::sight::SightInfo;
+use model_boss_images::PixelPlanes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -47,16 +50,6 @@ pub struct PairPrompt {
     pub behind: String,
 }
 
-/// How a model's numbers for its labels become shares.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LabelShares {
-    /// Each number by itself, by the logistic function.
-    #[default]
-    Apart,
-    /// All together, by softmax.
-    Together,
-}
-
 /// Facts about an encoder that requests are checked by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncoderInfo {
@@ -82,6 +75,18 @@ pub struct EncoderInfo {
     pub tasks: Vec<String>,
 }
 
+/// The form of what is wanted of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EncodedForm {
+    /// One vector, as the model's folder describes it.
+    #[default]
+    Whole,
+    /// The same without the last step, if that gives vectors the length 1.
+    AnyLength,
+    /// The rows of all tokens, as the layers leave them.
+    EachToken,
+}
+
 /// A model that turns texts into vectors, or into a number for each of its labels.
 pub trait TextEncoder: Send {
     /// The facts.
@@ -93,4 +98,29 @@ pub trait TextEncoder: Send {
     /// The vectors of some texts, computed in one pass. A text is never empty, has at most
     /// [`EncoderInfo::max_tokens`] tokens, and its vector does not depend on the others.
     fn encode(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError>;
+
+    /// The rows of some texts in this form: one of each, or one for each token.
+    fn encode_as(&mut self, texts: &[EncoderText<'_>], form: EncodedForm) -> Result<Vec<Vec<Vec<f32>>>, DecoderError> {
+        match form {
+            EncodedForm::Whole => Ok(self.encode(texts)?.into_iter().map(|vector| vec![vector]).collect()),
+            EncodedForm::AnyLength => Err(DecoderError::Step("this model has vectors of length 1 only".to_owned())),
+            EncodedForm::EachToken => Err(DecoderError::Step("this model has no vectors of tokens".to_owned())),
+        }
+    }
+
+    /// Whether the model gives vectors in this form.
+    fn has_form(&self, form: EncodedForm) -> bool {
+        form == EncodedForm::Whole
+    }
+
+    /// How the model reads images and compares them with texts; none of a model of texts alone.
+    fn sight(&self) -> Option<&SightInfo> {
+        None
+    }
+
+    /// The vectors of some images, computed in one pass. Each has the size that [`SightInfo`] gives it, and its vector
+    /// does not depend on the others.
+    fn encode_images(&mut self, _images: &[&PixelPlanes]) -> Result<Vec<Vec<f32>>, DecoderError> {
+        Err(DecoderError::Step("this model reads no images".to_owned()))
+    }
 }

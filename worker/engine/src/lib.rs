@@ -13,10 +13,12 @@ mod engine;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 mod kv;
+mod label_shares;
 mod places;
 mod regular;
 pub mod residency;
 pub mod sampling;
+mod sight;
 pub mod text;
 mod text_engine;
 mod text_steps;
@@ -25,12 +27,14 @@ pub mod tools;
 pub use activity::{Activity, EngineTotals, Histograms};
 pub use decoder::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits};
 pub use decoder_scorer::DecoderScorer;
-pub use encoder::{EncoderInfo, EncoderText, LabelShares, PairForm, PairPrompt, TextEncoder};
+pub use encoder::{EncodedForm, EncoderInfo, EncoderText, PairForm, PairPrompt, TextEncoder};
 pub use engine::{
     ContextShift, Engine, EngineError, EngineInfo, FinishReason, Finished, Generate, Progress, Reply, SequenceEvent,
     SequenceId, SequenceTimings, TokenUsage, Work, WorkError,
 };
 pub use kv::{BLOCK_TOKENS, CacheSalt, KvSlot, SequenceStep, Sequences};
+pub use label_shares::LabelShares;
 pub use places::{PlaceReport, PlaceUse};
+pub use sight::{SightInfo, TextLetters};
 pub use text_engine::{DraftUse, TextEngine, TextEngineSettings};
 pub use text_steps::TextSteps;

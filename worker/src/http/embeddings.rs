@@ -20,7 +20,7 @@ use crate::state::{Serving, WorkerState};
 use crate::text::{AddSpecials, EncodeQuestion};
 
 /// Texts of one request, as many as OpenAI's API takes.
-const MOST_TEXTS: usize = 2048;
+pub(super) const MOST_TEXTS: usize = 2048;
 
 /// A list of vectors.
 #[derive(Serialize)]
@@ -69,11 +69,46 @@ enum EncodingFormat {
     Base64,
 }
 
+/// The form of vectors that a request wants.
+#[derive(Clone, Copy)]
+pub(super) struct VectorWish {
+    format: EncodingFormat,
+    dimensions: Option<usize>,
+}
+
+impl VectorWish {
+    pub(super) fn read(fields: &RequestFields<'_>, info: &EncoderInfo) -> Result<Self, ApiError> {
+        let dimensions = fields.whole(&["dimensions"], 1..=info.width as i64)?.map(|number| number as usize);
+        Ok(Self { format: fields.get("encoding_format")?.unwrap_or(EncodingFormat::Float), dimensions })
+    }
+}
+
+impl EmbeddingList {
+    pub(super) fn new(worker: &WorkerState, vectors: Vec<Vec<f32>>, wish: VectorWish, tokens: usize) -> Self {
+        let one = |(index, vector)| {
+            let vector = shortened(vector, wish.dimensions);
+            let embedding = match wish.format {
+                EncodingFormat::Float => VectorForm::Numbers(vector),
+                EncodingFormat::Base64 => {
+                    let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
+                    VectorForm::Base64(STANDARD.encode(bytes))
+                }
+            };
+            OneEmbedding { object: "embedding", index, embedding }
+        };
+        Self {
+            object: "list",
+            data: vectors.into_iter().enumerate().map(one).collect(),
+            model: worker.spec.model.to_string(),
+            usage: EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens },
+        }
+    }
+}
+
 /// A request as it was read.
 struct EmbeddingDraft {
     input: DraftInput,
-    format: EncodingFormat,
-    dimensions: Option<usize>,
+    wish: VectorWish,
     truncate: bool,
     /// The task whose adapters are used.
     task: Option<usize>,
@@ -94,29 +129,13 @@ pub(super) async fn embed(
     let info = serving.encoder()?;
     let texts = match draft.input {
         DraftInput::Texts(texts) => encoded(serving, info, (texts, "input"), draft.truncate).await?,
-        DraftInput::Tokens(lists) => checked(info, lists, draft.truncate)?,
+        DraftInput::Tokens(lists) => checked(info, (lists, "input"), draft.truncate)?,
     };
     let tokens = texts.iter().map(Vec::len).sum();
     let of_task = |tokens| TextTokens { task: draft.task, ..TextTokens::from(tokens) };
     let vectors =
         serving.encode(texts.into_iter().map(of_task).collect()).await?.map_err(|error| step_error(&error))?;
-    let one = |(index, vector)| {
-        let vector = shortened(vector, draft.dimensions);
-        let embedding = match draft.format {
-            EncodingFormat::Float => VectorForm::Numbers(vector),
-            EncodingFormat::Base64 => {
-                let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
-                VectorForm::Base64(STANDARD.encode(bytes))
-            }
-        };
-        OneEmbedding { object: "embedding", index, embedding }
-    };
-    Ok(Json(EmbeddingList {
-        object: "list",
-        data: vectors.into_iter().enumerate().map(one).collect(),
-        model: worker.spec.model.to_string(),
-        usage: EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens },
-    }))
+    Ok(Json(EmbeddingList::new(&worker, vectors, draft.wish, tokens)))
 }
 
 pub(super) fn step_error(error: &EncodeError) -> ApiError {
@@ -131,18 +150,7 @@ pub(super) fn step_error(error: &EncodeError) -> ApiError {
 fn draft(worker: &WorkerState, body: &[u8]) -> Result<EmbeddingDraft, ErrorAnswer> {
     let fields = RequestFields::read(body, Some(&worker.defaults))?;
     let info = worker.serving()?.encoder()?;
-    let named = fields.get::<String>("prompt_name")?;
-    let task = task_of(info, fields.get("task")?, named.as_deref())?;
-    // The text of a task is that of its name, where the model has one.
-    let of_task = task.and_then(|task| info.tasks.get(task)).filter(|task| info.prompts.contains_key(*task));
-    let prompt = match named.or_else(|| of_task.cloned()) {
-        Some(name) => Some(info.prompts.get(&name).ok_or_else(|| {
-            let known: Vec<&String> = info.prompts.keys().collect();
-            ApiError::invalid("prompt_name", format!("'prompt_name' is '{name}'; this model has {known:?}"))
-        })?),
-        None => info.default_prompt.as_ref().and_then(|name| info.prompts.get(name)),
-    };
-    let before = prompt.map_or("", String::as_str);
+    let TextPurpose { before, task } = TextPurpose::read(&fields, info)?;
     let input = match fields.require::<EmbeddingInput>("input")? {
         EmbeddingInput::Text(text) => DraftInput::Texts(vec![text]),
         EmbeddingInput::Texts(texts) => DraftInput::Texts(texts),
@@ -163,9 +171,37 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<EmbeddingDraft, ErrorAnswe
         let message = format!("'input' has {count} texts; it may have 1 to {MOST_TEXTS}");
         return Err(ApiError::invalid("input", message).into());
     }
-    let dimensions = fields.whole(&["dimensions"], 1..=info.width as i64)?.map(|number| number as usize);
-    let format = fields.get("encoding_format")?.unwrap_or(EncodingFormat::Float);
-    Ok(EmbeddingDraft { input, format, dimensions, truncate: fields.get("truncate")?.unwrap_or(true), task })
+    Ok(EmbeddingDraft {
+        input,
+        wish: VectorWish::read(&fields, info)?,
+        truncate: fields.get("truncate")?.unwrap_or(true),
+        task,
+    })
+}
+
+/// The use that a request has for the vectors of its texts.
+pub(super) struct TextPurpose<'a> {
+    /// The text that goes in front of each input.
+    pub(super) before: &'a str,
+    /// The task whose adapters are used.
+    pub(super) task: Option<usize>,
+}
+
+impl<'a> TextPurpose<'a> {
+    pub(super) fn read(fields: &RequestFields<'_>, info: &'a EncoderInfo) -> Result<Self, ApiError> {
+        let named = fields.get::<String>("prompt_name")?;
+        let task = task_of(info, fields.get("task")?, named.as_deref())?;
+        // The text of a task is that of its name, where the model has one.
+        let of_task = task.and_then(|task| info.tasks.get(task)).filter(|task| info.prompts.contains_key(*task));
+        let prompt = match named.or_else(|| of_task.cloned()) {
+            Some(name) => Some(info.prompts.get(&name).ok_or_else(|| {
+                let known: Vec<&String> = info.prompts.keys().collect();
+                ApiError::invalid("prompt_name", format!("'prompt_name' is '{name}'; this model has {known:?}"))
+            })?),
+            None => info.default_prompt.as_ref().and_then(|name| info.prompts.get(name)),
+        };
+        Ok(Self { before: prompt.map_or("", String::as_str), task })
+    }
 }
 
 /// The task of a request: the one that it names, else the one that its prompt is for, else that of the model's own
@@ -181,12 +217,31 @@ fn task_of(info: &EncoderInfo, task: Option<String>, prompt: Option<&str>) -> Re
     })
 }
 
+/// The end at which a text that is too long is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CutFrom {
+    /// Its first words are left out.
+    Front,
+    /// Its last ones are.
+    Behind,
+}
+
 /// The tokens of texts, with those that the model wants around each. Longer ones are cut in front of the last of these.
 pub(super) async fn encoded(
     serving: &Serving,
     info: &EncoderInfo,
-    (texts, field): (Vec<String>, &'static str),
+    texts: (Vec<String>, &'static str),
     truncate: bool,
+) -> Result<Vec<Vec<u32>>, ErrorAnswer> {
+    encoded_from(serving, info, texts, truncate.then_some(CutFrom::Behind)).await
+}
+
+/// The same, and longer texts are cut at this end; without one they are refused.
+pub(super) async fn encoded_from(
+    serving: &Serving,
+    info: &EncoderInfo,
+    (texts, field): (Vec<String>, &'static str),
+    from: Option<CutFrom>,
 ) -> Result<Vec<Vec<u32>>, ErrorAnswer> {
     let most = info.max_tokens;
     let encode = async |texts: Vec<String>, most: Option<usize>| {
@@ -194,10 +249,12 @@ pub(super) async fn encoded(
         let question = EncodeQuestion::new(texts, AddSpecials::Yes, most).map_err(failed)?;
         serving.text.encode(question).await.map_err(failed)
     };
-    let mut lists = encode(texts, (!truncate).then_some(most)).await?;
-    if lists.iter().any(|tokens| tokens.len() > most) {
+    let mut lists = encode(texts, from.is_none().then_some(most)).await?;
+    if let Some(from) = from
+        && lists.iter().any(|tokens| tokens.len() > most)
+    {
         let around = encode(vec![String::new()], None).await?.pop().unwrap_or_default();
-        lists.iter_mut().filter(|tokens| tokens.len() > most).for_each(|tokens| cut(tokens, most, &around));
+        lists.iter_mut().filter(|tokens| tokens.len() > most).for_each(|tokens| cut(tokens, most, &around, from));
     }
     if lists.iter().any(Vec::is_empty) {
         return Err(ApiError::invalid(field, format!("'{field}' has a text without a token")).into());
@@ -206,8 +263,14 @@ pub(super) async fn encoded(
 }
 
 /// Cuts a text that is too long. `around` are the tokens that an empty one has.
-fn cut(tokens: &mut Vec<u32>, most: usize, around: &[u32]) {
+fn cut(tokens: &mut Vec<u32>, most: usize, around: &[u32], from: CutFrom) {
     let before = tokens.iter().zip(around).take_while(|(one, other)| one == other).count();
+    if from == CutFrom::Front {
+        let kept = tokens.len() - most.saturating_sub(before).min(tokens.len());
+        tokens.drain(before.min(kept)..kept);
+        tokens.truncate(most);
+        return;
+    }
     let behind = &around[before..];
     tokens.truncate(most.saturating_sub(behind.len()));
     tokens.extend(behind);
@@ -215,19 +278,24 @@ fn cut(tokens: &mut Vec<u32>, most: usize, around: &[u32]) {
 }
 
 /// Tokens of the client's own.
-fn checked(info: &EncoderInfo, mut lists: Vec<Vec<u32>>, truncate: bool) -> Result<Vec<Vec<u32>>, ErrorAnswer> {
+pub(super) fn checked(
+    info: &EncoderInfo,
+    (mut lists, field): (Vec<Vec<u32>>, &'static str),
+    truncate: bool,
+) -> Result<Vec<Vec<u32>>, ErrorAnswer> {
     for tokens in &mut lists {
         if tokens.is_empty() {
-            return Err(ApiError::invalid("input", "'input' has a list without a token").into());
+            return Err(ApiError::invalid(field, format!("'{field}' has a list without a token")).into());
         }
         if let Some(unknown) = tokens.iter().find(|token| **token as usize >= info.vocab_size) {
             let message =
-                format!("'input' has the token {unknown}, and the model has those from 0 to {}", info.vocab_size - 1);
-            return Err(ApiError::invalid("input", message).into());
+                format!("'{field}' has the token {unknown}, and the model has those from 0 to {}", info.vocab_size - 1);
+            return Err(ApiError::invalid(field, message).into());
         }
         if tokens.len() > info.max_tokens && !truncate {
-            let message = format!("'input' has a text of {} tokens; the model takes {}", tokens.len(), info.max_tokens);
-            return Err(ApiError::new(ErrorCode::ContextLengthExceeded, message).with_param("input").into());
+            let message =
+                format!("'{field}' has a text of {} tokens; the model takes {}", tokens.len(), info.max_tokens);
+            return Err(ApiError::new(ErrorCode::ContextLengthExceeded, message).with_param(field).into());
         }
         tokens.truncate(info.max_tokens);
     }
@@ -235,7 +303,7 @@ fn checked(info: &EncoderInfo, mut lists: Vec<Vec<u32>>, truncate: bool) -> Resu
 }
 
 /// The first numbers of a vector, of length 1 again.
-fn shortened(mut vector: Vec<f32>, dimensions: Option<usize>) -> Vec<f32> {
+pub(super) fn shortened(mut vector: Vec<f32>, dimensions: Option<usize>) -> Vec<f32> {
     let Some(dimensions) = dimensions.filter(|count| *count < vector.len()) else { return vector };
     vector.truncate(dimensions);
     let length = vector.iter().map(|number| number * number).sum::<f32>().sqrt();
@@ -253,13 +321,25 @@ mod tests {
     fn em_1_a_long_text_is_cut_in_front_of_its_last_special_token() {
         let cut = |tokens: &[u32], around: &[u32]| {
             let mut tokens = tokens.to_vec();
-            super::cut(&mut tokens, 4, around);
+            super::cut(&mut tokens, 4, around, CutFrom::Behind);
             tokens
         };
         assert_eq!(cut(&[1, 7, 8, 9, 6, 2], &[1, 2]), [1, 7, 8, 2]);
         assert_eq!(cut(&[1, 7, 8, 9, 6], &[1]), [1, 7, 8, 9]);
         assert_eq!(cut(&[7, 8, 9, 6, 5, 2], &[2]), [7, 8, 9, 2]);
         assert_eq!(cut(&[7, 8, 9, 6, 5], &[]), [7, 8, 9, 6]);
+    }
+
+    #[test]
+    fn em_1_a_long_text_may_lose_its_first_words() {
+        let cut = |tokens: &[u32], around: &[u32]| {
+            let mut tokens = tokens.to_vec();
+            super::cut(&mut tokens, 4, around, CutFrom::Front);
+            tokens
+        };
+        assert_eq!(cut(&[1, 7, 8, 9, 6, 2], &[1, 2]), [1, 9, 6, 2]);
+        assert_eq!(cut(&[7, 8, 9, 6, 5], &[]), [8, 9, 6, 5]);
+        assert_eq!(cut(&[1, 3, 4, 5, 6, 7], &[1, 3, 4, 5, 9]), [1, 3, 4, 5]);
     }
 
     #[test]

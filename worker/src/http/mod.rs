@@ -17,16 +17,19 @@ mod logprobs;
 mod message;
 mod options;
 mod pairs;
+mod pictures;
 mod plan;
 mod rerank;
 mod routes;
 mod score;
 mod server;
 mod stream;
+mod tei;
 #[cfg(test)]
 mod tests;
 mod tokens;
 mod tools;
+mod vision;
 
 pub(crate) use options::check_defaults;
 pub(crate) use server::HttpServer;

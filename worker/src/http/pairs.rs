@@ -33,7 +33,10 @@ pub(super) struct JudgedUsage {
 
 impl JudgedUsage {
     pub(super) fn of(texts: &[TextTokens]) -> Self {
-        let tokens = texts.iter().map(|text| text.tokens.len()).sum();
+        Self::of_tokens(texts.iter().map(|text| text.tokens.len()).sum())
+    }
+
+    pub(super) fn of_tokens(tokens: usize) -> Self {
         Self { prompt_tokens: tokens, completion_tokens: 0, total_tokens: tokens }
     }
 }
@@ -105,8 +108,8 @@ fn too_long(tokens: usize, info: &EncoderInfo, field: &'static str) -> ApiError 
     ApiError::new(ErrorCode::ContextLengthExceeded, message).with_param(field)
 }
 
-/// The one number of each pair, from 0 to 1.
-pub(super) async fn scores_of(serving: &Serving, texts: Vec<TextTokens>) -> Result<Vec<f32>, ErrorAnswer> {
+/// The one number of each pair: as the model gives it, else from 0 to 1.
+pub(super) async fn scores_of(serving: &Serving, texts: Vec<TextTokens>, raw: bool) -> Result<Vec<f32>, ErrorAnswer> {
     let info = serving.encoder()?;
     if info.labels.len() != 1 {
         let message = format!(
@@ -116,17 +119,22 @@ pub(super) async fn scores_of(serving: &Serving, texts: Vec<TextTokens>) -> Resu
         );
         return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).into());
     }
-    Ok(shares_of(serving, texts).await?.into_iter().map(|shares| shares.first().copied().unwrap_or(0.0)).collect())
+    let numbers = if raw { numbers_of(serving, texts).await? } else { shares_of(serving, texts).await? };
+    Ok(numbers.into_iter().map(|numbers| numbers.first().copied().unwrap_or(0.0)).collect())
 }
 
 /// The share of each label in each text.
 pub(super) async fn shares_of(serving: &Serving, texts: Vec<TextTokens>) -> Result<Vec<Vec<f32>>, ErrorAnswer> {
     let how = serving.encoder()?.shares;
-    let numbers = serving.encode(texts).await?.map_err(|error| step_error(&error))?;
-    Ok(numbers.into_iter().map(|numbers| shares(&numbers, how)).collect())
+    Ok(numbers_of(serving, texts).await?.into_iter().map(|numbers| shares(&numbers, how)).collect())
 }
 
-fn shares(numbers: &[f32], how: LabelShares) -> Vec<f32> {
+/// The number of each label for each text, as the model gives it.
+pub(super) async fn numbers_of(serving: &Serving, texts: Vec<TextTokens>) -> Result<Vec<Vec<f32>>, ErrorAnswer> {
+    Ok(serving.encode(texts).await?.map_err(|error| step_error(&error))?)
+}
+
+pub(super) fn shares(numbers: &[f32], how: LabelShares) -> Vec<f32> {
     match how {
         LabelShares::Apart => numbers.iter().map(|number| 1.0 / (1.0 + (-number).exp())).collect(),
         LabelShares::Together => {

@@ -13,17 +13,24 @@ use model_boss_protocol::{ApiError, Category, ErrorCode, headers};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::error::{ErrorAnswer, LARGEST_BODY};
-use super::{chat, completions, deadline, embeddings, info, rerank, score, tokens};
+use super::{chat, completions, deadline, embeddings, info, rerank, score, tei, tokens, vision};
 use crate::state::{Access, WorkerState};
 
 /// Every route of a worker, behind its guards.
 pub(super) fn router(worker: Arc<WorkerState>) -> Router {
     let of_category = match worker.spec.category {
-        Category::Embedding => Router::new().route("/v1/embeddings", post(embeddings::embed)),
+        Category::Embedding => Router::new()
+            .route("/v1/embeddings", post(embeddings::embed))
+            .route("/embed", post(tei::embed))
+            .route("/embed_all", post(tei::embed_all)),
         Category::Reranking => Router::new()
             .route("/v1/rerank", post(rerank::rank))
             .route("/v1/score", post(score::score))
-            .route("/v1/classify", post(score::classify)),
+            .route("/v1/classify", post(score::classify))
+            .route("/predict", post(tei::predict)),
+        Category::Vision => {
+            Router::new().route("/v1/embeddings", post(vision::embed)).route("/v1/classify", post(vision::classify))
+        }
         _ => Router::new()
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(completions::complete))

@@ -30,7 +30,7 @@ pub(super) struct JudgedList<T> {
 }
 
 impl<T> JudgedList<T> {
-    fn new(worker: &WorkerState, data: Vec<T>, usage: JudgedUsage) -> Self {
+    pub(super) fn new(worker: &WorkerState, data: Vec<T>, usage: JudgedUsage) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Self { object: "list", created, model: worker.spec.model.to_string(), data, usage }
     }
@@ -50,6 +50,14 @@ pub(super) struct TextClass {
     label: String,
     probs: Vec<f32>,
     num_classes: usize,
+}
+
+impl TextClass {
+    pub(super) fn of(index: usize, probs: Vec<f32>, labels: &[String]) -> Self {
+        let best = (0..probs.len()).max_by(|one, other| probs[*one].total_cmp(&probs[*other]).then(other.cmp(one)));
+        let label = best.and_then(|best| labels.get(best)).cloned().unwrap_or_default();
+        Self { index, label, num_classes: probs.len(), probs }
+    }
 }
 
 /// A text, or several.
@@ -95,7 +103,7 @@ pub(super) async fn score(
     let serving = worker.serving()?;
     let texts = tokens_of(serving, pairs, &reading).await?;
     let usage = JudgedUsage::of(&texts);
-    let scores = scores_of(serving, texts).await?.into_iter().enumerate();
+    let scores = scores_of(serving, texts, false).await?.into_iter().enumerate();
     let data = scores.map(|(index, score)| PairScore { index, object: "score", score }).collect();
     Ok(Json(JudgedList::new(&worker, data, usage)))
 }
@@ -168,11 +176,7 @@ pub(super) async fn classify(
     let texts: Vec<TextTokens> =
         is_pair.into_iter().filter_map(|is_pair| if is_pair { pairs.next() } else { single.next() }).collect();
     let usage = JudgedUsage::of(&texts);
-    let class = |(index, probs): (usize, Vec<f32>)| {
-        let best = (0..probs.len()).max_by(|one, other| probs[*one].total_cmp(&probs[*other]).then(other.cmp(one)));
-        let label = best.and_then(|best| info.labels.get(best)).cloned().unwrap_or_default();
-        TextClass { index, label, num_classes: probs.len(), probs }
-    };
+    let class = |(index, probs)| TextClass::of(index, probs, &info.labels);
     let data = shares_of(serving, texts).await?.into_iter().enumerate().map(class).collect();
     Ok(Json(JudgedList::new(&worker, data, usage)))
 }

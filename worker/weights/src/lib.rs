@@ -21,6 +21,7 @@ pub mod quantised;
 mod safetensors;
 mod small_file;
 pub mod store;
+mod towers_folder;
 
 pub use ahead::ASKED_AT_ONCE;
 pub use budget::HeaderBudget;
@@ -32,3 +33,4 @@ pub use safetensors::{
     MappedWeights, OutlinedTensor, TensorEntry, TensorIndex, WeightFile, WeightFileId, outline_safetensors,
 };
 pub use small_file::{SmallFileError, read_small_file};
+pub use towers_folder::towers_folder;

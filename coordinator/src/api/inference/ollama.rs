@@ -190,7 +190,12 @@ async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError
         let truncates = ContextWish { shortens: true, ..ContextWish::default() };
         let wish = if shape == EmbedShape::One { truncates } else { context_wish(&given).map_err(of_dialect)? };
         body.replace(request.to_string());
-        Ok((stamp, body.close(), names, InferenceRoute::at("/v1/embeddings", Category::Embedding).within(wish)))
+        Ok((
+            stamp,
+            body.close(),
+            names,
+            InferenceRoute::at("/v1/embeddings", Category::Embedding).or(Category::Vision).within(wish),
+        ))
     };
     let (stamp, request, names, asked) = call.body().await?.open(translate).await?;
     let answer = infer_translated(call, (request, &names), asked).await?;
@@ -384,7 +389,7 @@ fn capabilities_of(category: Category) -> Vec<&'static str> {
     match category {
         Category::Embedding => vec!["embedding"],
         Category::Reranking => vec!["reranking"],
-        Category::Vision => vec!["completion", "vision"],
+        Category::Vision => vec!["embedding", "vision"],
         _ => vec!["completion"],
     }
 }

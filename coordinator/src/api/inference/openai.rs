@@ -27,6 +27,9 @@ use crate::api::route::Call;
 use crate::refusals::in_client_names;
 use crate::scheduling::{Ticket, Wish};
 
+/// The name of the model that requests without a name are for.
+const DEFAULT_MODEL: &str = "default";
+
 /// The longest reason in a header.
 const MAX_REASON: usize = 300;
 
@@ -54,9 +57,24 @@ pub(crate) async fn completions(call: Call) -> Result<Response, ApiError> {
     infer(call, InferenceRoute::at("/v1/completions", Category::Llm)).await
 }
 
-/// `POST /v1/embeddings`.
+/// `POST /v1/embeddings`: of texts, and of images by models that read both.
 pub(crate) async fn embeddings(call: Call) -> Result<Response, ApiError> {
-    infer(call, InferenceRoute::at("/v1/embeddings", Category::Embedding)).await
+    infer(call, InferenceRoute::at("/v1/embeddings", Category::Embedding).or(Category::Vision)).await
+}
+
+/// `POST /embed`, as text-embeddings-inference has it.
+pub(crate) async fn embed(call: Call) -> Result<Response, ApiError> {
+    infer(call, InferenceRoute::at("/embed", Category::Embedding).unnamed()).await
+}
+
+/// `POST /embed_all`, as text-embeddings-inference has it.
+pub(crate) async fn embed_all(call: Call) -> Result<Response, ApiError> {
+    infer(call, InferenceRoute::at("/embed_all", Category::Embedding).unnamed()).await
+}
+
+/// `POST /predict`, as text-embeddings-inference has it.
+pub(crate) async fn predict(call: Call) -> Result<Response, ApiError> {
+    infer(call, InferenceRoute::at("/predict", Category::Reranking).unnamed()).await
 }
 
 /// `POST /v1/rerank` and its other names.
@@ -69,9 +87,9 @@ pub(crate) async fn score(call: Call) -> Result<Response, ApiError> {
     infer(call, InferenceRoute::at("/v1/score", Category::Reranking)).await
 }
 
-/// `POST /v1/classify`.
+/// `POST /v1/classify`: by a model's own labels, or by those of the request.
 pub(crate) async fn classify(call: Call) -> Result<Response, ApiError> {
-    infer(call, InferenceRoute::at("/v1/classify", Category::Reranking)).await
+    infer(call, InferenceRoute::at("/v1/classify", Category::Reranking).or(Category::Vision)).await
 }
 
 /// The demands of a route on the model and its answer, apart from the body.
@@ -81,6 +99,10 @@ pub(super) struct InferenceRoute {
     path: &'static str,
     /// The category of models that answer it; `None`: every model does, with what is its own.
     category: Option<Category>,
+    /// Another category whose models answer it, too.
+    other: Option<Category>,
+    /// Whether a request that names no model is for the only one of the category.
+    may_be_unnamed: bool,
     /// The client's wish about a context that is too small.
     context: ContextWish,
 }
@@ -88,12 +110,22 @@ pub(super) struct InferenceRoute {
 impl InferenceRoute {
     /// A question whose prompt is refused if it is too long.
     pub(super) fn at(path: &'static str, category: Category) -> Self {
-        Self { path, category: Some(category), context: ContextWish::default() }
+        Self { path, category: Some(category), other: None, may_be_unnamed: false, context: ContextWish::default() }
     }
 
     /// A question about the vocabulary of the model that is named.
     pub(super) fn about_tokens(path: &'static str) -> Self {
-        Self { path, category: None, context: ContextWish::default() }
+        Self { path, category: None, other: None, may_be_unnamed: false, context: ContextWish::default() }
+    }
+
+    /// The same question, which models of this category answer, too.
+    pub(super) const fn or(self, other: Category) -> Self {
+        Self { other: Some(other), ..self }
+    }
+
+    /// The same question by clients whose API has no names of models.
+    pub(super) const fn unnamed(self) -> Self {
+        Self { may_be_unnamed: true, ..self }
     }
 
     /// The same question with this wish about a context that is too small.
@@ -109,14 +141,19 @@ pub(super) async fn infer(mut call: Call, asked: InferenceRoute) -> Result<Respo
 
 /// Serves a request whose body was read, or made, already.
 async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Result<Response, ApiError> {
-    let InferenceRoute { path, category, context: wish } = asked;
+    let InferenceRoute { path, category, other, may_be_unnamed, context: wish } = asked;
+    let only = category.filter(|_| may_be_unnamed);
     let request_id = call.request_id();
     let Call { context, request, .. } = call;
     let (looking, headers) = (Arc::clone(&context), request.into_parts().0.headers);
-    let looked = body.open(move |body| look(&looking, body, &headers)).await?;
+    let looked = body.open(move |body| look(&looking, body, &headers, only)).await?;
     let UnderstoodBody { peeked, body, mut resolved, model_in_body } = looked;
     let category = match category {
-        Some(category) => category,
+        Some(category) => match other {
+            // The model that is asked first decides; no other rung has vectors that can be compared with its own.
+            Some(other) if is_of(&context, &resolved.ladder().first.target, other) => other,
+            _ => category,
+        },
         None => {
             // A model of another rung has another vocabulary.
             resolved.permit = resolved.permit.first_only();
@@ -144,6 +181,16 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
         return streamed(&context, request, answer, marks).await;
     }
     Ok(respond(answer.await?, &marks, comment_times(&context)))
+}
+
+/// Whether a rung is a model of this machine of this category.
+fn is_of(context: &Context, target: &Target, category: Category) -> bool {
+    match target {
+        Target::Local(id) => {
+            context.catalog.current().get(id).is_some_and(|model| model.description.category == category)
+        }
+        Target::Cloud { .. } => false,
+    }
 }
 
 /// The category of a model of this machine.
@@ -190,7 +237,27 @@ pub(crate) fn understand(
     body: &OpenBody,
     headers: &HeaderMap,
 ) -> Result<(Peeked, Resolved), ApiError> {
-    let mut peeked = peek(body.bytes(), headers, body.limits())?;
+    understood(context, peek(body.bytes(), headers, body.limits())?)
+}
+
+/// The model of a request that names none, where its API has no names: the only one of its category, unless one is the
+/// default.
+fn only_model(context: &Context, category: Category) -> Result<Option<String>, ApiError> {
+    let catalog = context.catalog.current();
+    let of_category = || catalog.models().filter(|model| model.description.category == category);
+    let default = catalog.find(DEFAULT_MODEL).is_some_and(|model| model.description.category == category);
+    match (of_category().next(), of_category().count()) {
+        (Some(only), 1) => Ok(Some(only.description.id.to_string())),
+        (Some(_), count) if !default => {
+            let message = format!("'model' is missing, and there are {count} models of category {category}");
+            Err(ApiError::invalid("model", message))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The meaning of a body's names.
+fn understood(context: &Context, mut peeked: Peeked) -> Result<(Peeked, Resolved), ApiError> {
     let client = peeked.client.get_or_insert_with(|| ClientId::from(ANONYMOUS));
     let question = NameQuestion {
         model: peeked.model.as_deref(),
@@ -205,11 +272,21 @@ pub(crate) fn understand(
 }
 
 /// The fields for scheduling, the meaning of the names, and the body to forward.
-fn look(context: &Context, mut body: OpenBody, headers: &HeaderMap) -> Result<UnderstoodBody, ApiError> {
-    let (peeked, resolved) = understand(context, &body, headers)?;
+fn look(
+    context: &Context,
+    mut body: OpenBody,
+    headers: &HeaderMap,
+    only: Option<Category>,
+) -> Result<UnderstoodBody, ApiError> {
+    let mut peeked = peek(body.bytes(), headers, body.limits())?;
+    let given = peeked.model.is_some();
+    if let Some(category) = only.filter(|_| !given && peeked.task.is_none()) {
+        peeked.model = only_model(context, category)?;
+    }
+    let (peeked, resolved) = understood(context, peeked)?;
     // A body that names its model is forwarded unchanged.
     let named = match &resolved.ladder().first.target {
-        Target::Local(id) => resolved.ladder().rest.is_empty() && peeked.model.as_deref() == Some(id.as_str()),
+        Target::Local(id) => given && resolved.ladder().rest.is_empty() && peeked.model.as_deref() == Some(id.as_str()),
         Target::Cloud { .. } => false,
     };
     let thinking = peeked.thinking.map(ThinkingSource::Request).or(resolved.thinking.map(ThinkingSource::Task));

@@ -46,6 +46,10 @@ fn input(model: &str) -> Value {
     json!({ "model": model, "input": "?" })
 }
 
+fn inputs(model: &str) -> Value {
+    json!({ "model": model, "inputs": "?" })
+}
+
 fn tokens(model: &str) -> Value {
     json!({ "model": model, "tokens": [1] })
 }
@@ -119,6 +123,9 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/v1/reranking", Asks("ranks", ranked)),
         ("POST", "/v1/score", Asks("ranks", paired)),
         ("POST", "/v1/classify", Asks("ranks", input)),
+        ("POST", "/embed", Asks("vectors", inputs)),
+        ("POST", "/embed_all", Asks("vectors", inputs)),
+        ("POST", "/predict", Asks("ranks", inputs)),
         ("POST", "/v1/responses", Asks("guide", input)),
         ("POST", "/v1/responses/{*id}", Nothing),
         ("DELETE", "/v1/responses/{*id}", Nothing),

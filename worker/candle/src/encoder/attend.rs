@@ -12,18 +12,18 @@ use crate::matrix::tensor_products::contiguous;
 
 /// The tokens of its text that a token sees, and how.
 #[derive(Clone, Copy)]
-pub(super) struct Sight<'a> {
-    pub(super) heads: usize,
+pub(crate) struct Sight<'a> {
+    pub(crate) heads: usize,
     /// Biases of scores by distance, `[heads, longest, longest]`.
-    pub(super) biases: Option<&'a Tensor>,
+    pub(crate) biases: Option<&'a Tensor>,
     /// The loss of scores for each token of distance, by the head.
-    pub(super) slopes: Option<&'a [f32]>,
+    pub(crate) slopes: Option<&'a [f32]>,
     /// The farthest token that another sees, on both sides; all of the text's without.
-    pub(super) farthest: Option<usize>,
+    pub(crate) farthest: Option<usize>,
 }
 
 /// Attention of each text's tokens to those of the same text, `[tokens, heads * dim]`.
-pub(super) fn attend(rows: [&Tensor; 3], texts: &[Range<usize>], sight: &Sight<'_>) -> Result<Tensor> {
+pub(crate) fn attend(rows: [&Tensor; 3], texts: &[Range<usize>], sight: &Sight<'_>) -> Result<Tensor> {
     let [query, key, value] = rows;
     let Sight { heads, biases, slopes, farthest } = *sight;
     if query.device().is_cpu() {

@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use model_boss_engine::{
-    Decoder, DecoderError, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder, TextSteps,
+    Decoder, DecoderError, EncodedForm, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder,
+    TextSteps,
 };
 use model_boss_weights::gguf::GgufModel;
 use model_boss_weights::{gguf_file, model_folder};
 
 use super::gguf;
 use super::pooling::{Pooling, SentenceFolder};
-use super::steps::{LoadedStep, loaded_steps, pooled};
+use super::steps::{LoadedStep, loaded_steps, shaped};
 use crate::decoder::spec_decoder::SpecDecoder;
 use crate::device;
 use crate::error::{LoadError, ModelError};
@@ -70,7 +71,7 @@ fn described(source: &Path) -> Result<SentenceFolder, ModelError> {
 }
 
 impl DecoderEmbedder {
-    fn vectors(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
+    fn vectors(&mut self, texts: &[EncoderText<'_>], form: EncodedForm) -> Result<Vec<Vec<Vec<f32>>>, DecoderError> {
         let whole = self.decoder.sees_behind();
         let steps = if whole { TextSteps::whole(texts) } else { TextSteps::of(texts, self.decoder.info()) };
         let mut rows: Vec<Tensor> = Vec::new();
@@ -89,7 +90,7 @@ impl DecoderEmbedder {
             return Err(error);
         }
         // Of several pieces there is one text only.
-        let of_all = || pooled(&Tensor::cat(&rows, 0)?, texts, &self.steps);
+        let of_all = || shaped(&Tensor::cat(&rows, 0)?, texts, &self.steps, form);
         of_all().map_err(|error| device::failure(&error))
     }
 }
@@ -104,9 +105,17 @@ impl TextEncoder for DecoderEmbedder {
     }
 
     fn encode(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
+        Ok(self.encode_as(texts, EncodedForm::Whole)?.into_iter().flatten().collect())
+    }
+
+    fn has_form(&self, _: EncodedForm) -> bool {
+        true
+    }
+
+    fn encode_as(&mut self, texts: &[EncoderText<'_>], form: EncodedForm) -> Result<Vec<Vec<Vec<f32>>>, DecoderError> {
         let mut vectors = Vec::with_capacity(texts.len());
         for batch in TextSteps::batches(texts, self.info.max_tokens, self.decoder.info())? {
-            vectors.extend(self.vectors(batch)?);
+            vectors.extend(self.vectors(batch, form)?);
         }
         Ok(vectors)
     }

@@ -2,7 +2,7 @@
 //! requests are computed in one pass, without padding.
 
 mod adapted;
-mod attend;
+pub(crate) mod attend;
 mod bert;
 mod decoder_rows;
 mod facts;
@@ -23,7 +23,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Result as CandleResult;
-use model_boss_engine::{DecoderError, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder};
+use model_boss_engine::{
+    DecoderError, EncodedForm, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder,
+};
 use model_boss_protocol::{DeviceId, ENCODER_TYPES, KvCacheType};
 use model_boss_weights::gguf::{GgufModel, TensorType};
 use model_boss_weights::{gguf_file, model_folder};
@@ -40,9 +42,10 @@ use modern::ModernSpec;
 use parts::EncoderPart;
 use pooling::{PoolStep, Pooling, SentenceFolder};
 use spec::EncoderSpec;
-use steps::{LoadedStep, loaded_steps, pooled, ranges};
+use steps::{LoadedStep, loaded_steps, ranges, shaped};
 
 pub use decoder_rows::load_decoder_embedder;
+pub(crate) use pooling::normalised;
 
 /// An encoder whose weights are loaded.
 struct LoadedEncoder {
@@ -189,11 +192,11 @@ fn checked(files: &ModelFiles, parts: &[EncoderPart]) -> Result<(u64, Vec<Tensor
 }
 
 impl LoadedEncoder {
-    fn vectors(&self, texts: &[EncoderText<'_>]) -> CandleResult<Vec<Vec<f32>>> {
+    fn vectors(&self, texts: &[EncoderText<'_>], form: EncodedForm) -> CandleResult<Vec<Vec<Vec<f32>>>> {
         let same = |text: &EncoderText<'_>| text.task == texts[0].task;
         if texts.iter().all(same) {
             let rows = self.body.rows(texts, &ranges(texts))?;
-            return pooled(&rows, texts, &self.steps);
+            return shaped(&rows, texts, &self.steps, form);
         }
         // Each task by itself.
         let mut vectors = vec![Vec::new(); texts.len()];
@@ -203,11 +206,18 @@ impl LoadedEncoder {
         for task in tasks {
             let of_task = || texts.iter().enumerate().filter(|(_, text)| text.task == task);
             let alike: Vec<EncoderText<'_>> = of_task().map(|(_, text)| *text).collect();
-            for ((at, _), vector) in of_task().zip(self.vectors(&alike)?) {
-                vectors[at] = vector;
+            for ((at, _), rows) in of_task().zip(self.vectors(&alike, form)?) {
+                vectors[at] = rows;
             }
         }
         Ok(vectors)
+    }
+
+    /// Whether a text can be computed.
+    fn is_wrong(&self, text: &EncoderText<'_>) -> bool {
+        let text = text.tokens;
+        let unknown = text.iter().any(|token| *token as usize >= self.info.vocab_size);
+        text.is_empty() || text.len() > self.info.max_tokens || unknown
     }
 }
 
@@ -221,23 +231,26 @@ impl TextEncoder for LoadedEncoder {
     }
 
     fn encode(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
+        Ok(self.encode_as(texts, EncodedForm::Whole)?.into_iter().flatten().collect())
+    }
+
+    fn has_form(&self, _: EncodedForm) -> bool {
+        true
+    }
+
+    fn encode_as(&mut self, texts: &[EncoderText<'_>], form: EncodedForm) -> Result<Vec<Vec<Vec<f32>>>, DecoderError> {
         if texts.is_empty() {
             return Ok(Vec::new());
         }
-        let is_wrong = |text: &EncoderText<'_>| {
-            let text = text.tokens;
-            let unknown = text.iter().any(|token| *token as usize >= self.info.vocab_size);
-            text.is_empty() || text.len() > self.info.max_tokens || unknown
-        };
         if texts.iter().any(|text| text.task.is_some_and(|task| task >= self.info.tasks.len())) {
             return Err(DecoderError::Step("a text is of a task that there are no adapters for".to_owned()));
         }
-        if texts.iter().any(is_wrong) {
+        if texts.iter().any(|text| self.is_wrong(text)) {
             return Err(DecoderError::Step("a text is empty, too long, or has an unknown token".to_owned()));
         }
         let on_cpu = self.target.device.is_cpu();
         // On one of the threads that share the products.
-        let computed = if on_cpu { rayon::scope(|_| self.vectors(texts)) } else { self.vectors(texts) };
+        let computed = if on_cpu { rayon::scope(|_| self.vectors(texts, form)) } else { self.vectors(texts, form) };
         computed.map_err(|error| device::failure(&error))
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use candle_core::{DType, Result as CandleResult, Tensor};
-use model_boss_engine::EncoderText;
+use model_boss_engine::{EncodedForm, EncoderText};
 use model_boss_weights::gguf::GgufModel;
 
 use super::pooling::{DenseActivation, DenseFile, PoolStep, Pooling, SentenceFolder, normalised};
@@ -59,8 +59,27 @@ pub(super) fn ranges(texts: &[EncoderText<'_>]) -> Vec<Range<usize>> {
     ranges
 }
 
+/// The rows of each text in the form that is wanted, from the rows of all tokens.
+pub(super) fn shaped(
+    tokens: &Tensor,
+    texts: &[EncoderText<'_>],
+    steps: &[LoadedStep],
+    form: EncodedForm,
+) -> CandleResult<Vec<Vec<Vec<f32>>>> {
+    let steps = match (form, steps) {
+        (EncodedForm::EachToken, _) => {
+            let rows =
+                |range: &Range<usize>| tokens.narrow(0, range.start, range.len())?.to_dtype(DType::F32)?.to_vec2();
+            return ranges(texts).iter().map(rows).collect();
+        }
+        (EncodedForm::AnyLength, [before @ .., LoadedStep::Normalise]) => before,
+        _ => steps,
+    };
+    Ok(pooled(tokens, texts, steps)?.into_iter().map(|vector| vec![vector]).collect())
+}
+
 /// The vector of each text, from the rows of all tokens, one text behind the other.
-pub(super) fn pooled(tokens: &Tensor, texts: &[EncoderText<'_>], steps: &[LoadedStep]) -> CandleResult<Vec<Vec<f32>>> {
+fn pooled(tokens: &Tensor, texts: &[EncoderText<'_>], steps: &[LoadedStep]) -> CandleResult<Vec<Vec<f32>>> {
     let mut vectors = tokens.clone();
     for step in steps {
         vectors = match step {

@@ -23,7 +23,12 @@ impl Activation {
             Self::Silu => x.silu(),
             Self::GeluErf if x.device().is_cpu() => x.apply_op1_no_bwd(&GeluErf),
             Self::GeluErf => x.gelu_erf(),
+            Self::GeluTanh if x.device().is_cpu() => {
+                x.apply_op1_no_bwd(&GeluByExp { cubed: TANH_CUBED, factor: TANH_FACTOR })
+            }
             Self::GeluTanh => x.gelu(),
+            Self::GeluQuick if x.device().is_cpu() => x.apply_op1_no_bwd(&GeluByExp { cubed: 0.0, factor: QUICK }),
+            Self::GeluQuick => (x * f64::from(QUICK))?.silu()? / f64::from(QUICK),
             Self::GeluTanhAbove { deviations } => above(x, f64::from(deviations))?.gelu(),
             Self::Relu => x.relu(),
             Self::ReluSquared => x.relu()?.sqr(),
@@ -114,6 +119,53 @@ impl WithSimd for GatePiece<'_> {
     }
 }
 
+/// The tanh in GELU is one of `√(2/π) (x + 0.044715 x³)`, and `(1 + tanh u) / 2` is the logistic function of `2 u`.
+const TANH_FACTOR: f32 = 1.595_769_2;
+const TANH_CUBED: f32 = 0.044_715;
+
+/// The factor inside of the logistic function that is close to GELU (Hendrycks and Gimpel, 2016, arXiv 1606.08415).
+const QUICK: f32 = 1.702;
+
+/// `x * sigmoid(factor (x + cubed x³))`, in a single pass that is shared among cores.
+#[derive(Clone, Copy)]
+struct GeluByExp {
+    cubed: f32,
+    factor: f32,
+}
+
+impl CustomOp1 for GeluByExp {
+    fn name(&self) -> &'static str {
+        "gelu-by-exp"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let mut out = contiguous(storage, layout)?.to_vec();
+        let arch = Arch::new();
+        let run = |piece: &mut [f32]| arch.dispatch(GeluByExpPiece(*self, piece));
+        if out.len() <= PIECE {
+            run(&mut out);
+        } else {
+            out.par_chunks_mut(PIECE).for_each(run);
+        }
+        Ok((CpuStorage::F32(out), layout.shape().clone()))
+    }
+}
+
+struct GeluByExpPiece<'a>(GeluByExp, &'a mut [f32]);
+
+impl WithSimd for GeluByExpPiece<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self(GeluByExp { cubed, factor }, piece) = self;
+        for x in piece {
+            let inner = factor * (cubed * *x * *x).mul_add(*x, *x);
+            *x /= 1.0 + exp(-inner);
+        }
+    }
+}
+
 /// `x / 2 * (1 + erf(x / √2))`, in a single pass that is shared among cores.
 struct GeluErf;
 
@@ -187,6 +239,20 @@ mod tests {
                 (ours - theirs).abs() <= 3e-7 * x.abs().max(1.0) || x.is_nan() && ours.is_nan(),
                 "{x}: {ours} {theirs}"
             );
+        }
+    }
+
+    #[test]
+    fn approximations_of_gelu_are_the_librarys() {
+        let numbers: Vec<f32> = (0..PIECE + 99).map(|at| (at as f32 - 8_000.0) / 900.0).collect();
+        let x = Tensor::from_vec(numbers.clone(), (1, numbers.len()), &Device::Cpu).unwrap();
+        let values = |x: Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let quick = (candle_nn::ops::sigmoid(&(&x * 1.702).unwrap()).unwrap() * &x).unwrap();
+        for (activation, theirs) in [(Activation::GeluTanh, x.gelu().unwrap()), (Activation::GeluQuick, quick)] {
+            let ours = values(activation.forward(&x).unwrap());
+            for ((x, ours), theirs) in numbers.iter().zip(ours).zip(values(theirs)) {
+                assert!((ours - theirs).abs() <= 6e-7 * x.abs().max(1.0), "{activation:?} of {x}: {ours} {theirs}");
+            }
         }
     }
 

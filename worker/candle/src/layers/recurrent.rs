@@ -139,6 +139,7 @@ pub(crate) fn activate(activation: Activation, values: &mut [f32]) {
         Activation::GeluTanh | Activation::GeluTanhAbove { .. } => {
             each(values, |x| 0.5 * x * (1.0 + (FRAC_2_SQRT_PI * FRAC_1_SQRT_2 * (x + 0.044_715 * x * x * x)).tanh()));
         }
+        Activation::GeluQuick => each(values, |x| x * sigmoid(1.702 * x)),
         Activation::Relu => each(values, |x| x.max(0.0)),
         Activation::ReluSquared => each(values, |x| x.max(0.0) * x.max(0.0)),
     }

@@ -11,9 +11,7 @@ use super::*;
 #[allow(dead_code, reason = "the tests of families use more of it")]
 #[path = "../../tests/family_cases/case.rs"]
 mod case;
-#[path = "../../tests/family_cases/rule.rs"]
-mod rule;
-
+use crate::rule;
 use case::Case;
 
 /// The largest difference of a logit, as a share of the largest one. Sums are in another order, and a number that lies

@@ -20,6 +20,8 @@ pub enum Activation {
     GeluErf,
     /// GELU, approximated by tanh.
     GeluTanh,
+    /// GELU, approximated by the logistic function: `x * sigmoid(1.702 x)`.
+    GeluQuick,
     /// GELU by tanh of what is above a row's mean by so many standard deviations, less that bound.
     GeluTanhAbove {
         /// The distance of the bound from the mean, in standard deviations.

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model_boss_engine::{DecoderError, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder};
+use model_boss_engine::{
+    DecoderError, EncodedForm, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder,
+};
 use model_boss_protocol::{Category, DeviceId};
 use serde_json::{Value, json};
 
@@ -53,6 +55,19 @@ impl TextEncoder for CountingEncoder {
             vector
         };
         Ok(texts.iter().map(of_task).collect())
+    }
+
+    fn has_form(&self, _: EncodedForm) -> bool {
+        true
+    }
+
+    /// A token's own number is its vector.
+    fn encode_as(&mut self, texts: &[EncoderText<'_>], form: EncodedForm) -> Result<Vec<Vec<Vec<f32>>>, DecoderError> {
+        if form == EncodedForm::EachToken {
+            let rows = |text: &EncoderText<'_>| text.tokens.iter().map(|token| vec![*token as f32]).collect();
+            return Ok(texts.iter().map(rows).collect());
+        }
+        Ok(self.encode(texts)?.into_iter().map(|vector| vec![vector]).collect())
     }
 }
 

@@ -9,5 +9,7 @@ mod judges;
 mod nonsense;
 mod rejections;
 mod rig;
+mod tei;
 mod tool_prompts;
 mod tools;
+mod vision;

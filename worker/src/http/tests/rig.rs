@@ -19,6 +19,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::embeddings::CountingEncoder;
 use super::judges::Judge;
+use super::vision::SeeingEncoder;
 use crate::backend::{ModelLoaders, Reranker};
 use crate::defaults::RequestDefaults;
 use crate::engine_thread;
@@ -136,6 +137,7 @@ impl Setup {
         let loaders = ModelLoaders {
             decoder: Box::new(load),
             encoder: Box::new(|_, _| Ok(Box::new(CountingEncoder::new()))),
+            towers: Box::new(|_, _| Ok(Box::new(SeeingEncoder::new()))),
             reranker: Box::new(move |_, _| Ok(Reranker::Encoder(Box::new(Judge::new(labels))))),
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
