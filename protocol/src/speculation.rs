@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum Speculation {
     /// None.
     Off,
-    /// What came before behind the same tokens of the prompt or the answer.
+    /// The tokens that came before behind the same ones of the prompt or the answer.
     #[default]
     Lookup,
 }

@@ -17,7 +17,7 @@ async fn answers(speculation: Speculation) -> Vec<Value> {
             let said = "list the ports: 8210, 8211, 8210, 8211, 8210, 8211 ".repeat(1 + number % 3);
             let mut body = json!({
                 "model": "guide", "messages": [{"role": "user", "content": said}], "max_tokens": 90,
-                "ignore_eos": true, "seed": number, "temperature": [0.0, 0.7][number % 2], "logprobs": number == 2,
+                "ignore_eos": true, "seed": number, "temperature": 0.7 * (number % 2) as f64, "logprobs": number == 2,
             });
             if number >= 4 {
                 body["tools"] = json!([{"type": "function", "function": {"name": "look", "parameters": {

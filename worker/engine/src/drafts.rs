@@ -22,14 +22,14 @@ pub(crate) struct Lookup {
     places: [HashMap<u64, u32>; 2],
     /// Tokens whose beginnings are in the tables.
     known: usize,
-    seen: [Seen; 2],
+    seen: [DraftSightings; 2],
     /// The first token of the last draft, and the length that it was found by.
     expected: Option<(u32, usize)>,
 }
 
 /// How often drafts of one kind began with the token that came.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct DraftSightings {
     hits: f64,
     all: f64,
 }
@@ -67,7 +67,7 @@ impl Lookup {
         let Some(expected) = tokens.get(place) else { return Draft::default() };
         self.expected = Some((*expected, kind));
         let chance = self.seen[kind].chance(FIRST_CHANCE[kind]);
-        // What repeats itself goes on in the draft.
+        // A text that repeats itself goes on in the draft.
         let mut drafted: Vec<u32> = Vec::with_capacity(most);
         for at in place..place + most {
             let next = tokens.get(at).or_else(|| drafted.get(at - tokens.len())).copied();
@@ -95,13 +95,13 @@ fn key(tokens: &[u32]) -> u64 {
         .fold(0, |key: u64, token| (key.rotate_left(29) ^ u64::from(*token)).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-impl Seen {
+impl DraftSightings {
     fn chance(self, first: f64) -> f64 {
         (first * FIRST_COUNTS + self.hits) / (FIRST_COUNTS + self.all)
     }
 }
 
-/// The part of the last step in [`StepCost`].
+/// The part of the last step in [`RowCost`].
 const LAST_STEP: f64 = 0.1;
 /// The part of a step's time that one row takes, before steps of several sizes were seen: a lone row is bound by the
 /// memory, and each further one takes a quarter of its time.
@@ -111,7 +111,7 @@ const FIRST_VARIANCE: f64 = 0.05;
 
 /// The time of a step by its rows, from those before: a part for the step, and a part for each row.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct StepCost {
+pub(crate) struct RowCost {
     means: Option<Means>,
 }
 
@@ -123,7 +123,7 @@ struct Means {
     covariance: f64,
 }
 
-impl StepCost {
+impl RowCost {
     /// Counts a step that evaluated no prompts.
     pub(crate) fn stepped(&mut self, rows: usize, seconds: f64) {
         let rows = rows as f64;
@@ -209,14 +209,14 @@ mod tests {
     #[test]
     fn en_8_drafts_are_as_long_as_they_pay() {
         let cost = |step: f64, row: f64| {
-            let mut cost = StepCost::default();
+            let mut cost = RowCost::default();
             for turn in 0..200 {
                 let rows = 1 + turn % 5;
                 cost.stepped(rows, step + row * rows as f64);
             }
             cost
         };
-        assert_eq!(StepCost::default().shares(&[(15, 1.0)], 1, 1), [0], "nothing is known yet");
+        assert_eq!(RowCost::default().shares(&[(15, 1.0)], 1, 1), [0], "nothing is known yet");
         // Rows that cost next to nothing: a model that is streamed from a disk.
         assert_eq!(cost(1.0, 0.001).shares(&[(15, 0.8)], 1, 1), [15]);
         // Rows that cost as much as steps: nothing is won by any draft.
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn en_8_a_first_step_gives_an_estimate() {
-        let mut cost = StepCost::default();
+        let mut cost = RowCost::default();
         cost.stepped(1, 0.004);
         let (step, row) = cost.parts().unwrap();
         assert!((step - 0.003).abs() < 1e-9 && (row - 0.001).abs() < 1e-9, "{step} {row}");

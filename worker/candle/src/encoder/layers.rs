@@ -143,7 +143,8 @@ impl EncoderMlp {
 }
 
 /// The loss of scores for each token of distance, by the head (ALiBi: Press et al., 2021, arXiv 2108.12409). It is a
-/// geometric series. Of a number of heads that is no power of two, the rest takes every second member of the next one's.
+/// geometric series. Of a number of heads that is no power of two, the rest takes every second member of the next
+/// one's.
 pub(crate) fn slopes(heads: usize) -> Vec<f32> {
     let whole = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
     let series = |count: usize| (1..=count).map(move |at| (-8.0 * at as f64 / count as f64).exp2() as f32);

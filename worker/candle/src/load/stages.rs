@@ -94,7 +94,7 @@ pub(crate) fn read<'a>(
         let nowhere = ModelError::Device(DecoderError::Step("no device was named".to_owned()));
         return Err((0, StageFailure::Model(nowhere)));
     };
-    let Kept { blocks: kv_blocks, states, warning } = kept(&spec, parts, &stages, options)?;
+    let KeptMemory { blocks: kv_blocks, states, warning } = kept(&spec, parts, &stages, options)?;
     let limits = DecoderLimits {
         context_length: context(&spec, options.context_length),
         kv_blocks,
@@ -114,9 +114,9 @@ pub(crate) fn read<'a>(
 /// Blocks without which a model would hardly answer anything. A load with memory for fewer fails.
 const LEAST_BLOCKS: usize = 8;
 
-/// What there is memory for beside the weights.
+/// The memory beside the weights, in blocks and states.
 #[derive(Debug)]
-struct Kept {
+struct KeptMemory {
     /// Blocks of keys and values.
     blocks: usize,
     states: StateLimits,
@@ -133,12 +133,12 @@ fn kept(
     parts: &[DevicePart],
     stages: &[Stage],
     options: &DecoderLoadOptions,
-) -> Result<Kept, (usize, StageFailure)> {
+) -> Result<KeptMemory, (usize, StageFailure)> {
     let block = |stage: &Stage| kv::bytes_of_layers(spec, stage.layers.clone(), &stage.target, BLOCK_TOKENS);
     let every = state_distance(spec, stages.iter().map(block).sum());
     let Some(sequences) = options.max_concurrent.map(|sequences| sequences.max(1) as usize) else {
         let states = StateLimits { every, ..StateLimits::UNBOUNDED };
-        return Ok(Kept { blocks: usize::MAX, states, warning: None });
+        return Ok(KeptMemory { blocks: usize::MAX, states, warning: None });
     };
     let one = kept_tokens(spec, options).div_ceil(BLOCK_TOKENS);
     let least = one.min(LEAST_BLOCKS);
@@ -174,7 +174,7 @@ fn kept(
         )
     });
     let most = STATES_OF_SEQUENCE * with_states + blocks / every;
-    Ok(Kept { blocks, states: StateLimits { most, every }, warning })
+    Ok(KeptMemory { blocks, states: StateLimits { most, every }, warning })
 }
 
 /// Bytes with each block that are there twice while a layer's tensors grow, one layer after the other.

@@ -24,7 +24,7 @@ pub struct Constraint {
 struct MaskWork {
     /// The tokens of the answer, then those that are foreseen behind them.
     wanted: Vec<u32>,
-    /// What may follow the first of these tokens, by their number.
+    /// The tokens that may follow the first of these, by their number.
     known: BTreeMap<usize, Result<NextToken, ConstraintError>>,
     /// None while a thread has it.
     walker: Option<Walker>,
@@ -36,7 +36,7 @@ struct MaskWork {
 struct Walker {
     matcher: Box<Matcher>,
     taken: Vec<u32>,
-    /// What may follow them was computed.
+    /// Whether the tokens that may follow were computed.
     is_done: bool,
 }
 
@@ -162,7 +162,7 @@ fn walk(work: &Mutex<MaskWork>, mut walker: Walker, grammar: &CompiledGrammar) {
         if work.changed_from.is_some_and(|from| from < walker.taken.len()) {
             continue;
         }
-        // Nothing comes behind a token that is not allowed here, nor behind an end.
+        // A token that is not allowed here has none behind it, nor has an end.
         if let Some(token) = work.wanted.get(walker.taken.len())
             && !outcome.as_ref().is_ok_and(|next| next.allows(*token))
         {

@@ -2,7 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::sequence::{Continuation, RunningSequence};
+use super::continuation::Continuation;
+use super::sequence::RunningSequence;
 use crate::activity::Activity;
 use crate::engine::WorkError;
 use crate::text::Vocabulary;

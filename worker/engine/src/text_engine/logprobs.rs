@@ -4,7 +4,7 @@ use crate::sampling::{LogprobRow, TokenLogprob, TopLogprob};
 use crate::text::Vocabulary;
 
 /// A token without a log-probability.
-pub(super) fn spelled(token: u32, vocabulary: &Vocabulary) -> TokenLogprob {
+fn spelled(token: u32, vocabulary: &Vocabulary) -> TokenLogprob {
     let bytes = vocabulary.bytes(token).to_vec();
     TokenLogprob { text: String::from_utf8_lossy(&bytes).into_owned(), bytes, logprob: None, top: Vec::new() }
 }
@@ -19,5 +19,27 @@ pub(super) fn token_logprob(token: u32, logprob: f32, row: &LogprobRow, vocabula
         logprob: Some(logprob),
         top: row.top().iter().map(alternative).collect(),
         ..spelled(token, vocabulary)
+    }
+}
+
+/// Records log-probabilities of a prompt, of which a step evaluated `share` tokens behind the first `behind`: row `i`
+/// gives that of the token after the step's token `i`. Those that are known from before blocks had to be given back
+/// stay.
+pub(super) fn note_prompt(
+    known: &mut Vec<TokenLogprob>,
+    prompt: &[u32],
+    (behind, share): (usize, usize),
+    (rows, top): (&[f32], usize),
+    vocabulary: &Vocabulary,
+) {
+    let vocab_size = rows.len() / share;
+    if known.is_empty() {
+        known.push(TokenLogprob { logprob: None, ..spelled(prompt[0], vocabulary) });
+    }
+    let there = known.len().saturating_sub(behind + 1);
+    for (row, &token) in rows.chunks_exact(vocab_size).zip(&prompt[behind + 1..]).skip(there) {
+        let reading = LogprobRow::new(row, top);
+        let logprob = reading.of(row.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY));
+        known.push(token_logprob(token, logprob, &reading, vocabulary));
     }
 }

@@ -9,11 +9,14 @@
 //! sees nothing but a pause. An answer that goes on when the context is full waits in the same way: it comes back with
 //! fewer tokens, at new places.
 
+mod ahead;
 mod allowed;
 mod choose;
+mod continuation;
 mod drafting;
 mod logprobs;
 mod sequence;
+mod settings;
 mod spelled;
 mod stream;
 mod thinking;
@@ -25,10 +28,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::activity::{Activity, End};
-use crate::batch::{self, Pace, StepBudget};
+use crate::batch::{self, Pace};
 use crate::constraint::MaskThreads;
 use crate::decoder::{BlockId, Decoder, DecoderError, DecoderStep};
-use crate::drafts::StepCost;
+use crate::drafts::RowCost;
 use crate::engine::{
     Engine, EngineError, EngineInfo, Generate, Progress, Reply, SequenceEvent, SequenceId, Work, WorkError,
 };
@@ -37,49 +40,14 @@ use crate::places::PlaceUse;
 use crate::residency::Monitor;
 use crate::text::Vocabulary;
 
+use ahead::look_ahead;
 use choose::{StepRows, choose};
-use sequence::{Continuation, RunningSequence};
+use continuation::Continuation;
+use sequence::RunningSequence;
 use turns::{computes_prefix_of, fatal, fits, release, wait_again};
 use waiting::Sequence;
 
-/// Settings of the engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TextEngineSettings {
-    /// Longest prompt plus answer; the decoder's own limit when absent or larger.
-    pub context_length: Option<usize>,
-    /// Sequences worked on at once.
-    pub max_concurrent: usize,
-    /// Sequences that may wait; more are refused.
-    pub max_waiting: usize,
-    /// The limits of a step.
-    pub step_budget: StepBudget,
-    /// When tokens that probably come next are evaluated in advance.
-    pub drafts: DraftUse,
-}
-
-/// When drafts are evaluated. Where a draft could change an answer there are none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DraftUse {
-    /// Never.
-    Never,
-    /// As long as they make answers faster, by the times of earlier steps.
-    #[default]
-    Faster,
-    /// Each time that there is one, as long as it is.
-    Always,
-}
-
-impl Default for TextEngineSettings {
-    fn default() -> Self {
-        Self {
-            context_length: None,
-            max_concurrent: 8,
-            max_waiting: 4_096,
-            step_budget: StepBudget::default(),
-            drafts: DraftUse::default(),
-        }
-    }
-}
+pub use settings::{DraftUse, TextEngineSettings};
 
 /// The longest wait for masks before clients that have gone are looked for.
 const MASK_PATIENCE: Duration = Duration::from_millis(20);
@@ -101,7 +69,7 @@ pub struct TextEngine {
     /// The device had less memory than was planned: until a sequence ends, none is let in.
     short_of_memory: bool,
     pace: Pace,
-    cost: StepCost,
+    cost: RowCost,
 }
 
 impl TextEngine {
@@ -140,7 +108,7 @@ impl TextEngine {
             arrivals: 0,
             short_of_memory: false,
             pace: Pace::default(),
-            cost: StepCost::default(),
+            cost: RowCost::default(),
         }
     }
 
@@ -392,7 +360,8 @@ impl TextEngine {
         }
         let budget = self.settings.step_budget.paced(self.pace.seconds(), self.decoder.info().step_rows);
         let mut shares = batch::plan(&stages, budget);
-        self.draft(&mut shares);
+        let drafts = (self.settings.drafts, self.cost);
+        look_ahead(&mut self.running, &mut shares, &*self.decoder, drafts);
         let prompt_tokens =
             stages.iter().zip(&shares).filter(|(s, _)| **s != batch::SequenceStage::Decode).map(|(_, n)| n).sum();
         // Sequences whose client disconnected are counted and closed when the next step begins.
@@ -424,30 +393,6 @@ impl TextEngine {
         }
         self.activity.histograms().step.record(took);
         Ok(Progress::Stepped)
-    }
-
-    /// Adds drafts to the shares of sequences that decode, as far as they pay (EN-8).
-    fn draft(&mut self, shares: &mut [usize]) {
-        let info = self.decoder.info();
-        if self.settings.drafts == DraftUse::Never || !info.same_in_any_step || info.state_bytes > 0 {
-            return;
-        }
-        let decoder = &self.decoder;
-        let mut drafts = Vec::with_capacity(self.running.len());
-        for running in &mut self.running {
-            let class = running.length_class();
-            running.look_ahead(&|length| decoder.length_class(length) == class);
-            drafts.push(running.draft());
-        }
-        let decoding = shares.iter().filter(|share| **share > 0).count();
-        let longest = match self.settings.drafts {
-            DraftUse::Always => drafts.iter().map(|(most, _)| *most).collect(),
-            _ => self.cost.shares(&drafts, decoding, shares.iter().sum()),
-        };
-        for ((running, share), count) in self.running.iter_mut().zip(shares).zip(longest) {
-            running.keep_drafted(count);
-            *share += count;
-        }
     }
 
     /// A sequence that stays in the batch after a step. One that ended gives its blocks back, and one that needs a

@@ -16,8 +16,9 @@ use crate::text::{AnswerPart, NextPart, Stopped, Vocabulary};
 use crate::tools::ToolEvent;
 
 use super::allowed::{Allowed, AnswerNext};
+use super::continuation::Continuation;
 use super::drafting::Drafting;
-use super::logprobs::{spelled, token_logprob};
+use super::logprobs::{note_prompt, token_logprob};
 use super::waiting::Sequence;
 
 /// A sequence that waits for its place in the batch, or is in it. One that had to give its blocks back waits again, and
@@ -51,15 +52,6 @@ pub(super) struct RunningSequence {
     parked: Option<Vec<f32>>,
     lookup: Lookup,
     drafting: Drafting,
-}
-
-/// The state of a sequence after a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Continuation {
-    Continues,
-    /// It goes on once its oldest tokens are forgotten.
-    NeedsShift,
-    Ended(End),
 }
 
 /// The most logits that one step may return for one sequence (128 MiB). Log-probabilities of a prompt over a large
@@ -259,7 +251,9 @@ impl RunningSequence {
         }
         let in_prompt = self.is_in_prompt();
         if in_prompt && self.sequence.prompt_logprobs {
-            self.note_prompt_logprobs(share, &rows, vocabulary);
+            let (prompt, top) = (&self.sequence.prompt, self.sequence.logprobs.unwrap_or(0));
+            let behind = self.fed() - share;
+            note_prompt(&mut self.prompt_logprobs, prompt, (behind, share), (&rows, top), vocabulary);
         }
         if self.fed() < self.tokens.len() {
             return Continuation::Continues;
@@ -491,23 +485,5 @@ impl RunningSequence {
         };
         self.sequence.reply.send(SequenceEvent::Finished(finished));
         Continuation::Ended(End::Finished)
-    }
-
-    /// Records log-probabilities of the prompt: row `i` gives that of the token after the step's token `i`. Those that
-    /// are known from before blocks had to be given back stay.
-    fn note_prompt_logprobs(&mut self, share: usize, rows: &[f32], vocabulary: &Vocabulary) {
-        let prompt = &self.sequence.prompt;
-        let vocab_size = rows.len() / share;
-        let top = self.sequence.logprobs.unwrap_or(0);
-        let behind = self.fed() - share;
-        if self.prompt_logprobs.is_empty() {
-            self.prompt_logprobs.push(TokenLogprob { logprob: None, ..spelled(prompt[0], vocabulary) });
-        }
-        let known = self.prompt_logprobs.len().saturating_sub(behind + 1);
-        for (row, &token) in rows.chunks_exact(vocab_size).zip(&prompt[behind + 1..]).skip(known) {
-            let reading = LogprobRow::new(row, top);
-            let logprob = reading.of(row.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY));
-            self.prompt_logprobs.push(token_logprob(token, logprob, &reading, vocabulary));
-        }
     }
 }

@@ -30,6 +30,7 @@ impl SeeingEncoder {
             weight_bytes: 7,
             prompts: BTreeMap::new(),
             default_prompt: None,
+            tasks: Vec::new(),
         };
         let size = Some(NewSize::Sides { height: 4, width: 6 });
         let pixels = PixelSteps { size, factor: None, normal: None, ..PixelPlan::SIGLIP.steps };

@@ -1,5 +1,5 @@
-//! `scripts/bench agents`: eight agents at once, of ten turns in each round, whose conversations grow from round to round.
-//! Each turn demands a call of one of three tools, and gives its result back.
+//! `scripts/bench agents`: eight agents at once, of ten turns in each round, whose conversations grow from round to
+//! round. Each turn demands a call of one of three tools, and gives its result back.
 
 use std::time::{Duration, Instant};
 
