@@ -188,11 +188,14 @@ impl LoneWorker {
         ByteCount(number(&health["may_hold"][0][1]) - (room - blocks) * block)
     }
 
-    /// One of the whole numbers in `/metrics`.
+    /// One of the whole numbers in `/metrics`, once it is there.
     pub async fn figure(&self, name: &str) -> u64 {
-        let metrics = String::from_utf8_lossy(&self.get("/metrics").await.body).into_owned();
-        let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-        line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("no {name} in:\n{metrics}"))
+        let look = async || {
+            let metrics = String::from_utf8_lossy(&self.get("/metrics").await.body).into_owned();
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+            line.and_then(|number| number.trim().parse().ok())
+        };
+        until(PATIENCE, name, look).await
     }
 
     /// Waits until the worker's engine's own figures satisfy `wanted`.

@@ -27,13 +27,13 @@ struct MaskWork {
     /// The tokens that may follow the first of these, by their number.
     known: BTreeMap<usize, Result<NextToken, ConstraintError>>,
     /// None while a thread has it.
-    walker: Option<Walker>,
+    walker: Option<MaskWalker>,
     /// Tokens from this place on are not those that the walker took.
     changed_from: Option<usize>,
 }
 
 /// A matcher, and the tokens that it took.
-struct Walker {
+struct MaskWalker {
     matcher: Box<Matcher>,
     taken: Vec<u32>,
     /// Whether the tokens that may follow were computed.
@@ -57,7 +57,7 @@ pub struct ConstraintError(String);
 impl Constraint {
     /// An answer that begins. The mask of its first token is computed at once.
     pub fn begin(grammar: CompiledGrammar) -> Self {
-        let walker = Walker { matcher: Box::new(grammar.matcher()), taken: Vec::new(), is_done: false };
+        let walker = MaskWalker { matcher: Box::new(grammar.matcher()), taken: Vec::new(), is_done: false };
         let work = MaskWork { walker: Some(walker), ..MaskWork::default() };
         let constraint = Self { grammar, work: Arc::new(Mutex::new(work)), taken: 0 };
         constraint.wake(lock(&constraint.work));
@@ -127,13 +127,13 @@ impl MaskWork {
 
     /// Whether there is nothing to do for the walker, which is here.
     fn is_walked(&self) -> bool {
-        let done = |walker: &Walker| walker.is_done && walker.taken.len() == self.wanted.len();
+        let done = |walker: &MaskWalker| walker.is_done && walker.taken.len() == self.wanted.len();
         self.changed_from.is_none() && self.walker.as_ref().is_some_and(done)
     }
 }
 
 /// Follows the wanted tokens up to the last one, one after another.
-fn walk(work: &Mutex<MaskWork>, mut walker: Walker, grammar: &CompiledGrammar) {
+fn walk(work: &Mutex<MaskWork>, mut walker: MaskWalker, grammar: &CompiledGrammar) {
     let threads = grammar.threads();
     let mut masks = 0;
     loop {
@@ -172,7 +172,7 @@ fn walk(work: &Mutex<MaskWork>, mut walker: Walker, grammar: &CompiledGrammar) {
     }
 }
 
-impl Walker {
+impl MaskWalker {
     /// Takes a token, and computes what may follow.
     fn follow(&mut self, token: Option<u32>) -> Result<NextToken, ConstraintError> {
         self.taken.extend(token);
