@@ -64,6 +64,10 @@ pub const ENCODER_TYPES: &[&str] = &[
 pub const GGUF_ENCODERS: &[&str] =
     &["bert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "nomic-bert", "nomic-bert-moe"];
 
+/// The values of `model_type` in `config.json` of language models that the worker reads images with, if their files
+/// have a tower: in alphabetical order.
+pub const SEEING_TYPES: &[&str] = &["gemma3", "idefics3", "llava", "qwen2_5_vl", "qwen3_vl", "smolvlm"];
+
 /// The `model_type`s of models that turn texts and images into vectors that can be compared, which our worker runs.
 pub const TOWER_TYPES: &[&str] = &["clip", "siglip", "siglip2"];
 
@@ -79,6 +83,8 @@ pub const CONFIG_ARCHITECTURES: &[&str] = &[
     "Qwen3ForCausalLM",
     "Qwen2MoeForCausalLM",
     "Qwen3MoeForCausalLM",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
     "GemmaForCausalLM",
     "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",
@@ -121,6 +127,9 @@ pub const CONFIG_ARCHITECTURES: &[&str] = &[
     "NemotronHForCausalLM",
     "Lfm2ForCausalLM",
     "Lfm2MoeForCausalLM",
+    "LlavaForConditionalGeneration",
+    "Idefics3ForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",
 ];
 
 /// The architecture of this name in `config.json`, if it is known. `Qwen3Model` is `Qwen3ForCausalLM` without its last

@@ -31,7 +31,8 @@ mod thinking;
 mod worker;
 
 pub use architecture::{
-    CONFIG_ARCHITECTURES, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, TOWER_TYPES, config_architecture,
+    CONFIG_ARCHITECTURES, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, SEEING_TYPES, TOWER_TYPES,
+    config_architecture,
 };
 pub use bytes::{ByteCount, ParseByteCountError, SignedBytes};
 pub use category::{Category, Modality, ParseCategoryError};

@@ -147,6 +147,7 @@ fn serve_encoder(
         kv_bytes_per_token: 0,
         kv_tokens: None,
         max_concurrent: worker.spec.max_concurrent as usize,
+        sight: None,
     };
     info!(model = %worker.spec.model, max_tokens = facts.max_tokens, width = facts.width, "ready");
     let mut forms = vec![EncodedForm::Whole, EncodedForm::AnyLength, EncodedForm::EachToken];

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use model_boss_engine::residency::Monitor;
 use model_boss_engine::{
-    Activity, EncodedForm, EncoderInfo, EngineInfo, PlaceReport, PlaceUse, Reply, SequenceId, SightInfo, Work,
+    Activity, EncodedForm, EncoderInfo, EngineInfo, ImageDigests, PlaceReport, PlaceUse, Reply, SequenceId, SightInfo,
+    Work,
 };
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SpawnToken, StreamStats, WorkerCores,
     WorkerHealth, WorkerSpec,
 };
-use tokio::sync::{SetOnce, mpsc, oneshot};
+use tokio::sync::{Semaphore, SetOnce, mpsc, oneshot};
 
 use crate::defaults::RequestDefaults;
 use crate::encoding::{EncodeError, EncodeItem, EncodeJob, EncodedRows, TextTokens};
@@ -56,12 +57,24 @@ pub(crate) struct Serving {
     pub(crate) text: TextSide,
     pub(crate) forms: Forms,
     pub(crate) info: EngineInfo,
+    pub(crate) images: ImageDesk,
     /// The monitor of streamed layers.
     monitor: Option<Arc<Monitor>>,
     places: Arc<[PlaceUse]>,
     inbox: EngineInbox,
     next_sequence: AtomicU64,
 }
+
+/// The place where images of requests become pictures.
+pub(crate) struct ImageDesk {
+    /// Makes the digests by which prompts share what was computed.
+    pub(crate) digests: ImageDigests,
+    /// Requests whose images are decoded at the same time: a large image takes a hundred times its file's memory.
+    pub(crate) places: Semaphore,
+}
+
+/// Requests whose images are decoded at the same time.
+const MOST_DECODING: usize = 2;
 
 /// The way to the engine's thread.
 pub(crate) enum EngineInbox {
@@ -266,7 +279,8 @@ impl Serving {
         (monitor, places): (Option<Arc<Monitor>>, Arc<[PlaceUse]>),
         inbox: EngineInbox,
     ) -> Self {
-        Self { text, forms: Forms::new(), info, monitor, places, inbox, next_sequence: AtomicU64::new(0) }
+        let images = ImageDesk { digests: ImageDigests::default(), places: Semaphore::new(MOST_DECODING) };
+        Self { text, forms: Forms::new(), info, images, monitor, places, inbox, next_sequence: AtomicU64::new(0) }
     }
 
     /// The facts of an encoder.

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, TEMPLATE, TOKENIZER_CONFIG, text_beside_weights};
-use model_boss_protocol::ByteCount;
+use model_boss_protocol::{ByteCount, SEEING_TYPES};
 use model_boss_weights::gguf::{Fact, Outline};
 use model_boss_weights::{Dtype, HeaderBudget, outline_safetensors};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value as Json, json};
 
 use super::files::ModelFile;
@@ -74,6 +75,8 @@ pub struct About {
     pub context_length: Option<u64>,
     /// The chat template in the model's files.
     pub template: Option<String>,
+    /// Whether it is a language model with a tower for images that the candle worker knows.
+    pub sees: bool,
     /// Keys under GGUF's names, with their values; lists are `null`.
     pub info: Map<String, Json>,
 }
@@ -164,11 +167,14 @@ impl About {
     fn of_safetensors(source: &Path, files: &[&ModelFile]) -> Self {
         let mut about = Self { format: "safetensors", ..Self::default() };
         let (mut stored, mut budget) = (BTreeMap::new(), HeaderBudget::default());
+        let mut has_tower = false;
         for file in files {
             let (mut parameters, mut of_file) = (0_u64, BTreeMap::new());
             let read = outline_safetensors(file.path(), &mut budget, |tensor| {
                 parameters = parameters.saturating_add(tensor.shape.iter().copied().fold(1, u64::saturating_mul));
                 add(&mut of_file, tensor.dtype.map_or("other", Dtype::as_str), tensor.bytes);
+                has_tower |=
+                    ["visual.", "vision_tower.", "vision_model."].iter().any(|part| tensor.name.contains(part));
             });
             if read.is_ok() {
                 about.parameters = Some(about.parameters.unwrap_or(0).saturating_add(parameters));
@@ -180,6 +186,7 @@ impl About {
         if let Some(folder) = folder {
             about.configured(folder);
         }
+        about.sees &= has_tower;
         about
     }
 
@@ -188,6 +195,8 @@ impl About {
         let text = text_beside_weights(&folder.join("config.json"), CONFIG).unwrap_or_default();
         let config: ModelConfig = serde_json::from_str(&text).unwrap_or_default();
         self.family = config.model_type.map(|Short(family)| family).filter(|family| !family.is_empty());
+        self.sees = config.vision_config.is_some()
+            && self.family.as_deref().is_some_and(|family| SEEING_TYPES.contains(&family));
         self.context_length = config.max_position_embeddings;
         if let Some(Quantization { quant_method: Some(Short(method)), bits }) = config.quantization_config {
             self.quantization = Some(bits.map_or_else(|| method.clone(), |bits| format!("{method} {bits} bit")));
@@ -236,6 +245,7 @@ struct ModelConfig {
     #[serde(deserialize_with = "number")]
     vocab_size: Option<u64>,
     quantization_config: Option<Quantization>,
+    vision_config: Option<IgnoredAny>,
 }
 
 /// The quantisation of a model, as `config.json` has it.

@@ -213,8 +213,13 @@ struct LayerSizes {
 impl LayerSizes {
     /// Adds a tensor if it is a layer's, by the names of GGUF and of safetensors.
     fn add(&mut self, tensor: &str, bytes: u64) {
-        const PREFIXES: [&str; 4] =
-            ["blk.", "model.layers.", "model.language_model.layers.", "language_model.model.layers."];
+        const PREFIXES: [&str; 5] = [
+            "blk.",
+            "model.layers.",
+            "model.language_model.layers.",
+            "language_model.model.layers.",
+            "model.text_model.layers.",
+        ];
         let rest = PREFIXES.iter().find_map(|prefix| tensor.strip_prefix(prefix));
         if let Some(layer) = rest.and_then(|rest| rest.split('.').next()?.parse().ok()) {
             self.add_to(layer, bytes);

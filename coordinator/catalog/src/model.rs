@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use model_boss_core::{LayerOptions, ModelDescription, SizeEstimate};
-use model_boss_protocol::{Backend, Manifest, Residency};
+use model_boss_protocol::{Backend, Category, Manifest, Modality, Residency};
 
 use super::about::About;
 use super::files::ModelFile;
@@ -77,6 +77,21 @@ impl Model {
     /// The facts from the model's headers. The first call reads files, so it may block.
     pub fn about(&self) -> &About {
         self.about.get_or_init(|| About::read(&self.source, &self.files))
+    }
+
+    /// The kinds of input that the model takes on this backend: those of the manifest, and images where the candle
+    /// worker finds a tower. The first call reads files, so it may block.
+    pub fn input_modalities(&self, backend: Backend) -> Vec<Modality> {
+        let mut modalities = self.manifest.input_modalities();
+        let finds_tower = backend == Backend::Candle && self.manifest.category() == Category::Llm;
+        if finds_tower
+            && self.manifest.input_modalities.is_empty()
+            && modalities == [Modality::Text]
+            && self.about().sees
+        {
+            modalities.push(Modality::Image);
+        }
+        modalities
     }
 
     /// Whether the model has a GGUF file, which llama-server reads.

@@ -67,7 +67,7 @@ impl ModelFiles {
         // The text of a model for several kinds of input is one of its parts.
         let embedding = spec.spelling.end(EMBEDDING);
         let inner = embedding.strip_prefix("model.").unwrap_or(&embedding).to_owned();
-        let prefixes = ["model.", "model.language_model.", "language_model.model.", ""];
+        let prefixes = ["model.", "model.language_model.", "language_model.model.", "model.text_model.", ""];
         if let Some(prefix) = prefixes.iter().find(|prefix| weights.has(&format!("{prefix}{inner}"))) {
             (*prefix).clone_into(&mut spec.spelling.outside);
             if *prefix == "language_model.model." {
@@ -427,7 +427,8 @@ fn plain<'a>(weights: &'a MappedWeights, name: &str) -> Result<FileTensor<'a>, M
     Ok(FileTensor { kind, shape: entry.shape.clone(), content: TensorContent::Stored(weights.bytes(name)?) })
 }
 
-fn read_config(source: &Path) -> Result<Vec<u8>, ModelError> {
+/// The text of a model's `config.json`.
+pub(crate) fn read_config(source: &Path) -> Result<Vec<u8>, ModelError> {
     let path = model_folder(source).join("config.json");
     let missing = || ModelError::ReadConfig { path: path.clone(), source: io::ErrorKind::NotFound.into() };
     match read_small_file(&path, LONGEST_CONFIG) {

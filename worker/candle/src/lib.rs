@@ -14,6 +14,7 @@ mod file_tensor;
 mod files;
 mod layers;
 mod load;
+mod load_model;
 mod made_file;
 mod matrix;
 mod plan;
@@ -21,6 +22,7 @@ mod read;
 #[cfg(test)]
 #[path = "../tests/family_cases/rule.rs"]
 mod rule;
+mod sight;
 mod spec;
 mod streamed;
 mod unread;
@@ -29,7 +31,7 @@ mod vision;
 pub use convert::{Conversion, ConvertError, GgufKeysError, MatrixType, Synthetic};
 pub use encoder::{EncoderTask, is_encoder, load_decoder_embedder, load_encoder};
 pub use error::{KvTypeUnavailable, LoadError, ModelError};
-pub use load::{load, load_over, load_with};
+pub use load_model::{load, load_over, load_with};
 pub use plan::options::{DecoderLoadOptions, DeviceOptions};
 pub use spec::{
     Activation, AttentionBias, AttentionSpec, ConfigJsonError, DecoderSpec, DeltaNetSpec, ExpertGroups, ExpertsSpec,

@@ -82,6 +82,7 @@ impl Rig {
                 let work = Generate {
                     spelled_thoughts: false,
                     prompt: prompt.as_slice().into(),
+                    images: Arc::default(),
                     max_tokens: Some(10),
                     sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
                     choice: 0,

@@ -10,6 +10,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use model_boss_images::SightFacts;
+
+use crate::images::{ImageTiles, SeenRows, StepImage};
 use crate::places::PlaceUse;
 use crate::residency::Monitor;
 
@@ -19,7 +22,7 @@ use crate::residency::Monitor;
 pub struct BlockId(pub u32);
 
 /// Facts about a decoder that the engine plans by.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DecoderInfo {
     /// Length of a row of logits.
     pub vocab_size: usize,
@@ -40,6 +43,8 @@ pub struct DecoderInfo {
     /// Whether a token's logits are the same to the bit whatever other tokens the step has. Only then drafts change no
     /// answer.
     pub same_in_any_step: bool,
+    /// How the model gets images; none for a model that reads text only.
+    pub sight: Option<Arc<SightFacts>>,
     /// Warnings about the model's files for the log; usually none.
     pub warnings: Vec<String>,
 }
@@ -60,6 +65,9 @@ pub struct DecoderStep<'a> {
     pub shared: usize,
     /// The new tokens: a piece of prompt, or the one token sampled last. Never empty.
     pub tokens: &'a [u32],
+    /// The images of the sequence, in their order, those before and behind the step included. The rows of those that
+    /// the step has tokens of are there.
+    pub images: &'a [StepImage],
     /// The rows of logits that the engine will read.
     pub logits: Logits,
 }
@@ -108,6 +116,12 @@ pub trait Decoder: Send {
     /// As [`Decoder::forward_until`], to the end.
     fn forward(&mut self, batch: &[DecoderStep<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
         self.forward_until(batch, &|| false)
+    }
+
+    /// The rows of an image, which take as many places as the model's [`SightFacts`] says. `stop` is asked between
+    /// layers: once it says yes, this may end early with [`DecoderError::Interrupted`].
+    fn see(&mut self, _picture: &ImageTiles, _stop: &(dyn Fn() -> bool + Sync)) -> Result<SeenRows, DecoderError> {
+        Err(DecoderError::Step("this model sees no images".to_owned()))
     }
 
     /// The class of sequences of this length. What blocks hold is of no use to a longer sequence of another class: it

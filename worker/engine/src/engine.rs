@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use model_boss_images::SightFacts;
+
 use crate::constraint::{CompiledGrammar, ConstraintError};
+use crate::images::PromptImage;
 use crate::kv::CacheSalt;
 use crate::sampling::{SamplingParams, TokenLogprob};
 use crate::text::{ChannelPlan, ThinkingPlan};
@@ -33,7 +36,7 @@ pub trait Engine: Send {
 }
 
 /// Facts about an engine that do not change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EngineInfo {
     /// Longest prompt plus answer, in tokens: the model's or the setting's limit, or the memory's for keys and values.
     pub context_length: usize,
@@ -49,6 +52,8 @@ pub struct EngineInfo {
     pub kv_tokens: Option<usize>,
     /// Sequences worked on at once.
     pub max_concurrent: usize,
+    /// How the model gets images; none for a model that reads text only.
+    pub sight: Option<Arc<SightFacts>>,
 }
 
 /// Work for an engine. The enum is closed, so a new modality shows every place to extend as a compiler error.
@@ -63,6 +68,8 @@ pub enum Work {
 pub struct Generate {
     /// The prompt. Never empty.
     pub prompt: Arc<[u32]>,
+    /// Images that take places in the prompt, in their order and apart from each other.
+    pub images: Arc<[PromptImage]>,
     /// The most tokens that are sampled; the rest of the context when absent. Zero only evaluates the prompt.
     pub max_tokens: Option<usize>,
     /// The choice of tokens.
@@ -239,6 +246,9 @@ pub enum WorkError {
     /// A prompt of no tokens.
     #[error("the prompt is empty; the model needs at least one token")]
     EmptyPrompt,
+    /// Images in places that are not there, or for a model that does not see.
+    #[error("the images have no places in the prompt")]
+    MisplacedImages,
     /// A token id outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocab_size} tokens")]
     UnknownToken {

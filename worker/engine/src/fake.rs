@@ -4,7 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use model_boss_images::{ImageLayout, SightFacts};
+
 use crate::decoder::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits};
+use crate::images::{ImageTiles, SeenRows};
 use crate::kv::BLOCK_TOKENS;
 use crate::text::{Tokenizer, Vocabulary, fixture};
 
@@ -45,6 +48,8 @@ struct Controlled {
     poison: Option<u32>,
     most_blocks: Option<usize>,
     batches: Vec<Vec<usize>>,
+    looks: Vec<usize>,
+    blind: bool,
     blocks: usize,
     copies: usize,
     /// The block and the number of its tokens that each state is behind; none for a decoder without states.
@@ -76,6 +81,16 @@ impl FakeControl {
         self.with(|state| state.batches.clone())
     }
 
+    /// How many batches there had been when each image was looked at.
+    pub fn looks(&self) -> Vec<usize> {
+        self.with(|state| state.looks.clone())
+    }
+
+    /// Images cannot be looked at from now on.
+    pub fn blind(&self) {
+        self.with(|state| state.blind = true);
+    }
+
     /// Blocks that hold tokens now.
     pub fn blocks(&self) -> usize {
         self.with(|state| state.blocks)
@@ -105,6 +120,7 @@ impl FakeDecoder {
             step_rows: 0,
             workspace_bytes: 0,
             same_in_any_step: false,
+            sight: None,
             warnings: Vec::new(),
         };
         Self {
@@ -139,6 +155,34 @@ impl FakeDecoder {
     pub fn with_states(self) -> Self {
         self.control.with(|state| state.states = Some(BTreeSet::new()));
         self
+    }
+
+    /// The same that sees images. The rows of one are numbers made of its digest.
+    pub fn with_sight(mut self, sight: SightFacts) -> Self {
+        self.see_by(sight);
+        self
+    }
+
+    /// Images are seen from now on.
+    pub fn see_by(&mut self, sight: SightFacts) {
+        self.info.sight = Some(Arc::new(sight));
+    }
+
+    /// The tokens of a step, with what the model sees in the places of images.
+    fn seen(&self, step: &DecoderStep<'_>) -> Result<Vec<u32>, DecoderError> {
+        let (mut tokens, end) = (step.tokens.to_vec(), step.past + step.tokens.len());
+        for image in step.images.iter().filter(|image| image.range.start < end && image.range.end > step.past) {
+            if self.info.sight.as_ref().is_some_and(|sight| sight.both_ways) && end < image.range.end {
+                return Err(DecoderError::Step("an image comes in pieces".to_owned()));
+            }
+            let Some(rows) = &image.rows else {
+                return Err(DecoderError::Step("an image has no rows".to_owned()));
+            };
+            for place in image.range.start.max(step.past)..image.range.end.min(end) {
+                tokens[place - step.past] = rows.embedded[place - image.range.start].to_bits();
+            }
+        }
+        Ok(tokens)
     }
 
     /// The handle for the test.
@@ -283,7 +327,7 @@ impl Decoder for FakeDecoder {
             let mut tokens = self.past(step)?;
             let goes_on = step.tokens.len() == 1 || step.logits == Logits::All;
             let known = self.prompts.get(&tokens).copied().filter(|_| goes_on);
-            tokens.extend_from_slice(step.tokens);
+            tokens.extend(self.seen(step)?);
             for (at, block) in step.blocks.iter().enumerate().skip(step.past / BLOCK_TOKENS) {
                 let first = at * BLOCK_TOKENS;
                 if first < tokens.len() {
@@ -306,6 +350,24 @@ impl Decoder for FakeDecoder {
         batch.iter().for_each(|step| self.keep_states(step));
         self.note_blocks();
         Ok(out)
+    }
+
+    fn see(&mut self, picture: &ImageTiles, stop: &(dyn Fn() -> bool + Sync)) -> Result<SeenRows, DecoderError> {
+        if stop() {
+            return Err(DecoderError::Interrupted);
+        }
+        if self.control.with(|state| state.blind) {
+            return Err(DecoderError::Step("the fake is blind".to_owned()));
+        }
+        self.control.with(|state| state.looks.push(state.batches.len()));
+        let side = match self.info.sight.as_ref().map(|sight| &sight.layout) {
+            Some(ImageLayout::Grid(layout)) => layout.side,
+            _ => 1,
+        };
+        let [height, width] = picture.tiles.first().map_or(picture.sent, |tile| [tile.height, tile.width]);
+        let places = (height / side) * (width / side);
+        let number = |place: usize| f32::from_bits(0x3f80_0000 | (picture.digest.0[0] as u32) << 12 | place as u32);
+        Ok(SeenRows { embedded: (0..places).map(number).collect(), behind_layers: Vec::new() })
     }
 
     fn resumable(&self, blocks: &[BlockId], tokens: usize) -> usize {

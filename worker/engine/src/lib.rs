@@ -12,6 +12,7 @@ mod encoder;
 mod engine;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
+mod images;
 mod kv;
 mod label_shares;
 mod places;
@@ -32,6 +33,7 @@ pub use engine::{
     ContextShift, Engine, EngineError, EngineInfo, FinishReason, Finished, Generate, Progress, Reply, SequenceEvent,
     SequenceId, SequenceTimings, TokenUsage, Work, WorkError,
 };
+pub use images::{ImageDigest, ImageDigests, ImageTiles, PromptImage, SeenRows, StepImage};
 pub use kv::{BLOCK_TOKENS, CacheSalt, KvSlot, SequenceStep, Sequences};
 pub use label_shares::LabelShares;
 pub use places::{PlaceReport, PlaceUse};

@@ -49,6 +49,16 @@ pub enum ImageError {
         /// Rows afterwards.
         new_height: u64,
     },
+    /// One side is so much longer than the other that models do not take it.
+    #[error(
+        "the image has {width}x{height} pixels; one side may be at most 200 times as long as the other. Send a part of it"
+    )]
+    TooNarrow {
+        /// Pixels of a row.
+        width: u32,
+        /// Rows.
+        height: u32,
+    },
 }
 
 impl ImageError {

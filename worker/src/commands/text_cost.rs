@@ -97,7 +97,7 @@ async fn measure(here: &Text, there: &TextSide, bytes: usize, rounds: usize) -> 
         let tokens = here.tokens(&prompt).map_err(|error| refused(&error))?;
         let took_here = begun.elapsed();
         let begun = Instant::now();
-        let question = ChatQuestion::new(conversation.clone(), usize::MAX)?;
+        let question = ChatQuestion::new(conversation.clone(), usize::MAX, None)?;
         let same = there.chat(question).await?.tokens;
         let took_there = begun.elapsed();
         if same != tokens {

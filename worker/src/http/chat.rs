@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::state::WorkerState;
-use crate::text::{ChatQuestion, ChatTokens, RenderQuestion, TextFacts};
+use crate::text::{RenderQuestion, TextFacts};
 
 use super::answer::ApiShape;
 use super::body::reading;
@@ -24,6 +24,7 @@ use super::error::{ErrorAnswer, text_error};
 use super::fields::RequestFields;
 use super::form::{Form, compiled, form};
 use super::generate::answer;
+use super::images::{ChatAsked, ChatInput, ChatPrompt, SentImages};
 use super::message::{ChatMessage, MessageContent, joined};
 use super::options::{GenerateOptions, MOST_LOGPROBS};
 use super::plan::AnswerPlan;
@@ -46,8 +47,8 @@ pub(super) async fn apply_template(
 ) -> Result<Json<Rendered>, ErrorAnswer> {
     let question = reading(&worker, body?, |worker, body| {
         let facts = &worker.serving()?.text.facts;
-        let conversation = conversation(&RequestFields::read(body, None)?, worker, facts)?;
-        Ok(RenderQuestion::new(conversation).map_err(|error| text_error(error, "messages", 0))?)
+        let input = conversation(&RequestFields::read(body, None)?, worker, facts)?;
+        Ok(RenderQuestion::new(input.conversation).map_err(|error| text_error(error, "messages", 0))?)
     });
     let question = question.await?;
     let serving = worker.serving()?;
@@ -64,7 +65,7 @@ pub(super) struct Rendered {
 
 /// A request without its prompt.
 struct ChatDraft {
-    question: ChatQuestion,
+    asked: ChatAsked,
     options: GenerateOptions,
     logprobs: Option<usize>,
     form: Option<Form>,
@@ -77,14 +78,10 @@ struct ChatDraft {
 
 /// From a body to work for the engine.
 pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<AnswerPlan, ErrorAnswer> {
-    let ChatDraft { question, mut options, logprobs, form, tools, answer, begun } =
-        reading(worker, body, draft).await?;
+    let ChatDraft { asked, mut options, logprobs, form, tools, answer, begun } = reading(worker, body, draft).await?;
     let serving = worker.serving()?;
     let format = serving.text.facts.tools.format;
-    let tokens = async {
-        let tokens = serving.text.chat(question).await;
-        Ok(tokens.map_err(|error| text_error(error, "messages", serving.info.context_length))?)
-    };
+    let prompt = asked.prompt(worker);
     let grammar = async {
         match &tools {
             Some(plan) => tools::grammar(serving, plan, answer, begun).await,
@@ -99,8 +96,8 @@ pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<An
             }
         }
     };
-    let (ChatTokens { tokens, transcript }, grammar) = tokio::try_join!(tokens, grammar)?;
-    options.grammar = grammar;
+    let (ChatPrompt { tokens, images, transcript }, grammar) = tokio::try_join!(prompt, grammar)?;
+    (options.grammar, options.images) = (grammar, images.into());
     // Answers in channels are read with tools or without.
     let channels = || format.has_channels().then(|| ToolParser::new(format, Arc::default()));
     let parser = tools.as_ref().map(ToolPlan::parser).or_else(channels);
@@ -124,19 +121,20 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<ChatDraft, ErrorAnswer> {
     let fields = RequestFields::read(body, Some(&worker.defaults))?;
     let mut options = GenerateOptions::read(&fields, serving.info.vocab_size, 1)?;
     let logprobs = wanted_logprobs(&fields)?;
-    let conversation = conversation(&fields, worker, &serving.text.facts)?;
+    let input = conversation(&fields, worker, &serving.text.facts)?;
+    let begun_by_client = input.conversation.begun.clone();
     let wanted = thinking(&fields, worker)?;
     let budget = wanted.and_then(Thinking::budget);
     // The thoughts are over where the client began the answer, and white space behind its words is part of it.
-    let tags = serving.text.facts.thinking.clone().filter(|_| conversation.begun.is_none());
+    let tags = serving.text.facts.thinking.clone().filter(|_| begun_by_client.is_none());
     options.thinking = tags.map(|tags| ThinkingPlan { tags, budget });
     let ending = serving.text.facts.thought_ending.clone();
     let format = serving.text.facts.tools.format;
     let is_named = format.has_channels();
     options.channels = ending.zip(budget).map(|(ending, budget)| ChannelPlan { ending, is_named, budget });
-    options.spelled_thoughts = serving.text.facts.spells_thoughts && conversation.begun.is_none();
+    options.spelled_thoughts = serving.text.facts.spells_thoughts && begun_by_client.is_none();
     let context = serving.info.context_length;
-    let begun = conversation.begun.as_deref().map(|begun| strip_opening(begun, format));
+    let begun = begun_by_client.as_deref().map(|begun| strip_opening(begun, format));
     let mut form = form(&fields)?;
     let mut tools = tools::plan(&fields, &serving.text.facts.tools)?;
     if form.is_none() && tools.is_none() && begun.is_none() && fields.is_given("tools") {
@@ -150,8 +148,8 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<ChatDraft, ErrorAnswer> {
     if options.spelled_thoughts && wanted.is_some_and(Thinking::is_on) {
         form = form.map(|form| Form { grammar: behind_spelled_thoughts(form.grammar), ..form });
     }
-    let question = ChatQuestion::new(conversation, context).map_err(|error| text_error(error, "messages", context))?;
-    Ok(ChatDraft { question, options, logprobs, form, tools, answer, begun })
+    let asked = input.asked(context)?;
+    Ok(ChatDraft { asked, options, logprobs, form, tools, answer, begun })
 }
 
 /// The text that a client began, without what is put in front of it.
@@ -176,7 +174,7 @@ pub(super) fn conversation(
     fields: &RequestFields<'_>,
     worker: &WorkerState,
     text: &TextFacts,
-) -> Result<Conversation, ApiError> {
+) -> Result<ChatInput, ApiError> {
     let messages: Vec<ChatMessage> = fields.require("messages")?;
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "'messages' is empty; at least one message is needed"));
@@ -189,7 +187,9 @@ pub(super) fn conversation(
     messages.iter_mut().enumerate().for_each(|(index, message)| message.place = index);
     let context = worker.serving().map_or(usize::MAX, |serving| serving.info.context_length);
     tools::fit(&mut messages, &text.tools, offered.as_deref(), context);
-    let messages = messages.into_iter().map(|message| message.value(text));
+    let mut images = SentImages::new(worker);
+    let messages = messages.into_iter().map(|message| message.value(text, &mut images));
+    let messages = messages.collect::<Result<_, _>>()?;
     let mut variables: BTreeMap<String, TemplateValue> = fields.get("chat_template_kwargs")?.unwrap_or_default();
     // An answer that has begun is behind the thoughts.
     let thinking = if begun.is_some() { Some(Thinking::Off) } else { thinking(fields, worker)? };
@@ -209,14 +209,15 @@ pub(super) fn conversation(
     if let Some(effort) = fields.get::<String>("reasoning_effort")? {
         variables.entry("reasoning_effort".to_owned()).or_insert_with(|| effort.into());
     }
-    Ok(Conversation {
-        messages: messages.collect::<Result<_, _>>()?,
+    let conversation = Conversation {
+        messages,
         tools: offered.filter(|_| text.tools.shows_tools).map(|_| tools::shown(fields, &text.tools)).transpose()?,
         add_generation_prompt: begun.is_some() || fields.get("add_generation_prompt")?.unwrap_or(true),
         begun: begun.map(|begun| text.tools.format.answer_opening().to_owned() + &begun),
         variables,
         no_content: NoContent::Lenient,
-    })
+    };
+    Ok(ChatInput { conversation, images })
 }
 
 /// Removes and returns the text of a last message of the assistant. The answer continues it, as with llama-server and

@@ -56,7 +56,9 @@ pub(super) fn work_error(error: &WorkError, prompt: &str) -> ApiError {
         WorkError::ContextLengthExceeded { .. } => {
             ApiError::new(ErrorCode::ContextLengthExceeded, message).with_param(prompt)
         }
-        WorkError::EmptyPrompt | WorkError::UnknownToken { .. } => ApiError::invalid(prompt, message),
+        WorkError::EmptyPrompt | WorkError::UnknownToken { .. } | WorkError::MisplacedImages => {
+            ApiError::invalid(prompt, message)
+        }
         WorkError::OutOfMemory(_) => {
             ApiError::new(ErrorCode::NoCapacity, message).retry_after(std::time::Duration::from_secs(1))
         }

@@ -7,6 +7,7 @@ use model_boss_engine::tools::ToolFormat;
 use model_boss_protocol::{ApiError, Remedy, beyond_worker};
 use serde::Deserialize;
 
+use super::images::SentImages;
 use crate::text::TextFacts;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -49,6 +50,15 @@ pub(super) struct ContentPart {
     r#type: String,
     text: Option<String>,
     refusal: Option<String>,
+    image_url: Option<ImageUrl>,
+}
+
+/// OpenAI's form of an image, and the one of some clients.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected an object with 'url'")]
+enum ImageUrl {
+    Object { url: String },
+    Text(String),
 }
 
 #[derive(Deserialize)]
@@ -162,7 +172,7 @@ impl ChatMessage {
     }
 
     /// The message as templates see it.
-    pub(super) fn value(self, facts: &TextFacts) -> Result<TemplateValue, ApiError> {
+    pub(super) fn value(self, facts: &TextFacts, images: &mut SentImages) -> Result<TemplateValue, ApiError> {
         let index = self.place;
         let place = |field: &str| format!("messages[{index}].{field}");
         let missing = |field: &str| ApiError::invalid(place(field), format!("'{}' is missing", place(field)));
@@ -175,8 +185,11 @@ impl ChatMessage {
         };
         let calls = self.tool_calls.filter(|calls| !calls.is_empty());
         let content = match self.content {
-            Some(MessageContent::Text(text)) => text.into(),
-            Some(MessageContent::Parts(parts)) => joined(parts, &place("content"))?.into(),
+            Some(MessageContent::Text(text)) => of_text(text, facts),
+            Some(MessageContent::Parts(parts)) if parts.iter().any(ContentPart::is_image) => {
+                with_images(parts, &place("content"), facts, images)?
+            }
+            Some(MessageContent::Parts(parts)) => of_text(joined(parts, &place("content"))?, facts),
             None if role == "assistant" => TemplateValue::from(()),
             None => return Err(missing("content")),
         };
@@ -229,23 +242,73 @@ impl ToolCall {
 
 impl ContentPart {
     fn of(text: &str) -> Self {
-        Self { r#type: "text".to_owned(), text: Some(text.to_owned()), refusal: None }
+        Self { r#type: "text".to_owned(), text: Some(text.to_owned()), refusal: None, image_url: None }
     }
+
+    fn is_image(&self) -> bool {
+        self.r#type == "image_url"
+    }
+
+    /// Its text.
+    fn said(self, place: &str) -> Result<String, ApiError> {
+        let kind = self.r#type.as_str();
+        match (kind, if kind == "refusal" { self.refusal } else { self.text }) {
+            ("text" | "refusal", Some(text)) => Ok(text),
+            ("text" | "refusal", None) => {
+                let place = format!("{place}.{kind}");
+                Err(ApiError::invalid(place.clone(), format!("'{place}' is missing")))
+            }
+            (kind, _) => {
+                let act = format!("use a part of type '{kind}' here: it reads text, and images of the user's");
+                Err(beyond_worker(place, &act, Remedy::AnyEngine))
+            }
+        }
+    }
+}
+
+/// A message's text in the form that the chat template takes.
+fn of_text(text: String, facts: &TextFacts) -> TemplateValue {
+    if facts.needs_parts { TemplateValue::from(vec![text_part(text)]) } else { text.into() }
+}
+
+fn text_part(text: String) -> TemplateValue {
+    TemplateValue::from_pairs([("type", "text".into()), ("text", text.into())])
+}
+
+/// Parts some of which are images: as parts, or as one text with marks for a chat template that takes no parts.
+fn with_images(
+    parts: Vec<ContentPart>,
+    place: &str,
+    facts: &TextFacts,
+    images: &mut SentImages,
+) -> Result<TemplateValue, ApiError> {
+    let mut values = Vec::with_capacity(parts.len());
+    for (index, part) in parts.into_iter().enumerate() {
+        let place = format!("{place}[{index}]");
+        if !part.is_image() {
+            let text = part.said(&place)?;
+            values.push(if facts.shows_images { text_part(text) } else { text.into() });
+            continue;
+        }
+        let (field, url) = match part.image_url {
+            Some(ImageUrl::Object { url }) => ("image_url.url", url),
+            Some(ImageUrl::Text(url)) => ("image_url", url),
+            None => {
+                let field = format!("{place}.image_url");
+                return Err(ApiError::invalid(field.clone(), format!("'{field}' is missing")));
+            }
+        };
+        values.push(images.take(format!("{place}.{field}"), url, facts)?);
+    }
+    if facts.shows_images {
+        return Ok(TemplateValue::from(values));
+    }
+    let texts: Vec<&str> = values.iter().filter_map(TemplateValue::as_str).collect();
+    Ok(of_text(texts.join("\n"), facts))
 }
 
 /// Parts of text, one under the other.
 pub(super) fn joined(parts: Vec<ContentPart>, place: &str) -> Result<String, ApiError> {
-    let said = |part: ContentPart| if part.r#type == "refusal" { part.refusal } else { part.text };
-    let texts = parts.into_iter().enumerate().map(|(index, part)| match (part.r#type.clone().as_str(), said(part)) {
-        ("text" | "refusal", Some(text)) => Ok(text),
-        (kind @ ("text" | "refusal"), None) => {
-            let place = format!("{place}[{index}].{kind}");
-            Err(ApiError::invalid(place.clone(), format!("'{place}' is missing")))
-        }
-        (kind, _) => {
-            let act = format!("use a part of type '{kind}' yet: it reads text only");
-            Err(beyond_worker(&format!("{place}[{index}]"), &act, Remedy::AnyEngine))
-        }
-    });
+    let texts = parts.into_iter().enumerate().map(|(index, part)| part.said(&format!("{place}[{index}]")));
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }

@@ -12,6 +12,7 @@ mod error;
 mod fields;
 mod form;
 mod generate;
+mod images;
 mod info;
 mod logprobs;
 mod message;

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
 
 use model_boss_engine::constraint::CompiledGrammar;
 use model_boss_engine::sampling::SamplingParams;
 use model_boss_engine::text::{ChannelPlan, ThinkingPlan};
 use model_boss_engine::tools::{ToolMarkers, ToolParser};
-use model_boss_engine::{CacheSalt, Generate};
+use model_boss_engine::{CacheSalt, Generate, PromptImage};
 use model_boss_protocol::{ApiError, Remedy, beyond_worker, refuse_unmet};
 use serde::Deserialize;
 
@@ -46,6 +47,8 @@ pub(super) struct GenerateOptions {
     pub(super) spelled_thoughts: bool,
     /// The limit of a chat's thoughts that are told apart in its text.
     pub(super) channels: Option<ChannelPlan>,
+    /// The images of a chat.
+    pub(super) images: Arc<[PromptImage]>,
     /// The grammar that the answer follows.
     pub(super) grammar: Option<CompiledGrammar>,
     /// The parser of calls in the answer.
@@ -68,15 +71,17 @@ impl GenerateOptions {
             thinking: None,
             spelled_thoughts: false,
             channels: None,
+            images: Arc::default(),
             grammar: None,
             calls: None,
         })
     }
 
     /// One sequence of work for one answer.
-    pub(super) fn work(&self, prompt: std::sync::Arc<[u32]>, choice: usize, logprobs: Option<usize>) -> Generate {
+    pub(super) fn work(&self, prompt: Arc<[u32]>, choice: usize, logprobs: Option<usize>) -> Generate {
         Generate {
             prompt,
+            images: Arc::clone(&self.images),
             max_tokens: match self.max_tokens {
                 MaxTokens::Some(tokens) => Some(tokens),
                 MaxTokens::Unsaid | MaxTokens::Endless => None,

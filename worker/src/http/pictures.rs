@@ -50,7 +50,7 @@ fn planes(picture: &Picture, steps: &PixelSteps, limits: &ImageLimits) -> Result
 }
 
 /// The refusal of an image: 413 for a large one, 400 for any other.
-fn refusal(place: &str, error: &ImageError) -> ApiError {
+pub(super) fn refusal(place: &str, error: &ImageError) -> ApiError {
     let message = format!("'{place}': {error}");
     match error.is_too_large() {
         true => ApiError::new(ErrorCode::RequestTooLarge, message).with_param(place),

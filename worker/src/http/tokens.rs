@@ -11,12 +11,13 @@ use model_boss_protocol::ApiError;
 use serde::Serialize;
 
 use crate::state::WorkerState;
-use crate::text::{AddSpecials, ChatQuestion, EncodeQuestion};
+use crate::text::{AddSpecials, EncodeQuestion};
 
 use super::body::reading;
 use super::chat::conversation;
 use super::error::{ErrorAnswer, text_error};
 use super::fields::RequestFields;
+use super::images::ChatAsked;
 
 /// The answer of `/tokenize`, with the names vLLM and llama-server use.
 #[derive(Serialize)]
@@ -70,9 +71,7 @@ pub(super) async fn tokenize(
         TokenizeInput::Text { field, question } => {
             (serving.text.encode(question).await.map(|mut lists| lists.pop().unwrap_or_default()), field)
         }
-        TokenizeInput::Conversation(question) => {
-            (serving.text.chat(question).await.map(|chat| chat.tokens), "messages")
-        }
+        TokenizeInput::Conversation(asked) => (Ok(asked.prompt(&worker).await?.tokens), "messages"),
     };
     let tokens = tokens.map_err(|error| text_error(error, field, context))?;
     Ok(Json(form.answer(tokens, context, &serving.text.vocabulary)))
@@ -114,7 +113,7 @@ impl TokenForm {
 /// The input to be tokenised.
 enum TokenizeInput {
     Text { field: &'static str, question: EncodeQuestion },
-    Conversation(ChatQuestion),
+    Conversation(ChatAsked),
 }
 
 fn draft(worker: &WorkerState, body: &[u8]) -> Result<TokenizeDraft, ErrorAnswer> {
@@ -142,9 +141,9 @@ fn input(worker: &WorkerState, fields: &RequestFields<'_>) -> Result<TokenizeInp
             Err(ApiError::invalid("content", "'content' or 'messages' is needed").into())
         }
         None => {
-            let conversation = conversation(fields, worker, &serving.text.facts)?;
+            let input = conversation(fields, worker, &serving.text.facts)?;
             // Counting is no answer, so the context is no limit.
-            Ok(TokenizeInput::Conversation(ChatQuestion::new(conversation, usize::MAX).map_err(failed)?))
+            Ok(TokenizeInput::Conversation(input.asked(usize::MAX)?))
         }
     }
 }

@@ -69,6 +69,10 @@ pub(crate) struct TextFacts {
     pub(crate) thought_ending: Option<Arc<[u32]>>,
     /// Whether its chat template treats the role `developer` apart from `system`.
     pub(crate) knows_developer: bool,
+    /// Whether its chat template has marks for images among the parts of messages.
+    pub(crate) shows_images: bool,
+    /// Whether its chat template takes what messages say as lists of parts only.
+    pub(crate) needs_parts: bool,
     /// The use of tools in its chat template.
     pub(crate) tools: ToolFacts,
     /// Warnings for the operator: an oddity of the files that was worked around.
@@ -88,6 +92,8 @@ impl TextFacts {
             spells_thoughts,
             thought_ending: ending.map(Into::into),
             knows_developer: text.template.as_ref().is_some_and(|template| template.knows_developer()),
+            shows_images: text.template.as_ref().is_some_and(ChatTemplate::shows_images),
+            needs_parts: text.template.as_ref().is_some_and(ChatTemplate::needs_parts),
             tools,
             warnings: text.warnings.clone(),
         }
@@ -148,7 +154,7 @@ impl ToolFacts {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum TextQuestion {
     /// The tokens of a conversation, if there are at most `most_tokens`.
-    Chat { conversation: Conversation, most_tokens: usize },
+    Chat { conversation: Conversation, most_tokens: usize, images: Option<ImageTexts> },
     /// The text of a conversation's prompt.
     Render { conversation: Conversation },
     /// The tokens of texts, each by itself.
@@ -158,6 +164,30 @@ pub(crate) enum TextQuestion {
     EncodePairs { pairs: Vec<[String; 2]>, most_tokens: usize },
     /// Whether an answer can be held to a grammar. A stranger's grammar may take more than its text suggests.
     Check { grammar: Grammar },
+}
+
+/// Texts that take the place of the marks of images in a prompt, in their order.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ImageTexts {
+    pub(crate) mark: String,
+    pub(crate) texts: Vec<String>,
+}
+
+impl ImageTexts {
+    /// The prompt with these texts; what is wrong where it has another number of marks.
+    pub(super) fn in_place(&self, prompt: &str) -> Result<String, String> {
+        let parts: Vec<&str> = prompt.split(self.mark.as_str()).collect();
+        let (marks, images) = (parts.len() - 1, self.texts.len());
+        if marks != images {
+            return Err(format!(
+                "the prompt has {marks} marks '{}' for {images} images; leave the mark out of texts",
+                self.mark
+            ));
+        }
+        let with = |(part, text): (&&str, &String)| format!("{part}{text}");
+        let last = parts.last().copied().unwrap_or_default();
+        Ok(parts.iter().zip(&self.texts).map(with).collect::<String>() + last)
+    }
 }
 
 /// Whether a text gets the tokens around it that the model wants around a prompt.

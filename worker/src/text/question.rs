@@ -4,7 +4,7 @@ use model_boss_engine::constraint::Grammar;
 use model_boss_engine::text::Conversation;
 
 use super::frame::frame;
-use super::message::{AddSpecials, TextQuestion};
+use super::message::{AddSpecials, ImageTexts, TextQuestion};
 
 /// A question whose renderer is ended from outside so often is given up.
 pub(super) const TRIES: usize = 3;
@@ -65,8 +65,13 @@ impl GrammarQuestion {
 
 impl ChatQuestion {
     /// A question for the tokens of a conversation, at most `most_tokens`.
-    pub(crate) fn new(conversation: Conversation, most_tokens: usize) -> Result<Self, TextFailure> {
-        framed(&TextQuestion::Chat { conversation, most_tokens }).map(Self)
+    /// Texts take the place of the marks of images.
+    pub(crate) fn new(
+        conversation: Conversation,
+        most_tokens: usize,
+        images: Option<ImageTexts>,
+    ) -> Result<Self, TextFailure> {
+        framed(&TextQuestion::Chat { conversation, most_tokens, images }).map(Self)
     }
 }
 

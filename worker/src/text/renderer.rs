@@ -60,10 +60,15 @@ pub(super) fn answer(text: &Text, question: TextQuestion) -> (TextAnswer, Vec<u8
                 Err(error) => TextAnswer::Refused(error.to_string()),
             })
         }
-        TextQuestion::Chat { conversation, most_tokens } => {
+        TextQuestion::Chat { conversation, most_tokens, images } => {
             let prompt = match text.prompt(&conversation) {
                 Ok(prompt) => prompt,
                 Err(error) => return nothing(refused(&error)),
+            };
+            let prompt = match images.map(|images| images.in_place(prompt.as_str())) {
+                None => prompt,
+                Some(Ok(with)) => prompt.with_text(with),
+                Some(Err(wrong)) => return nothing(TextAnswer::Refused(wrong)),
             };
             // Tokenising takes time and memory in proportion to the text; one that cannot fit is refused before.
             let tokens = text.vocabulary.at_least(prompt.as_str());

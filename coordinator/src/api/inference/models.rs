@@ -267,7 +267,7 @@ fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model, back
         aliases: &view.aliases,
         status: Status { value: view.status, progress: view.progress, failure: view.failure.as_deref() },
         category: view.category,
-        input_modalities: model.manifest.input_modalities(),
+        input_modalities: model.input_modalities(backend),
         device: devices.first().copied().unwrap_or(&view.device),
         devices,
         backend: backend.as_str(),

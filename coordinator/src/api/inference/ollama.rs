@@ -21,7 +21,7 @@ use model_boss_http::body::{OpenBody, RequestBody, json};
 use model_boss_http::error::panic_error;
 use model_boss_http::path::unknown_model;
 use model_boss_http::peek::{ANONYMOUS, client_in};
-use model_boss_protocol::{ApiError, Backend, Category, DeviceId, ErrorCode, KeepAlive, Priority};
+use model_boss_protocol::{ApiError, Backend, Category, DeviceId, ErrorCode, KeepAlive, Modality, Priority};
 use model_boss_tasks::ModelPermit;
 use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
@@ -380,6 +380,7 @@ fn capabilities(model: &Model, backend: Backend) -> Vec<&'static str> {
     let mut can = capabilities_of(model.description.category);
     if can.contains(&"completion") {
         can.extend((about.knows_tools() || backend == Backend::Candle).then_some("tools"));
+        can.extend(model.input_modalities(backend).contains(&Modality::Image).then_some("vision"));
         can.extend((about.knows_thinking() || model.manifest.thinking.is_some()).then_some("thinking"));
     }
     can

@@ -94,6 +94,7 @@ impl Qwen3 {
                 width: self.head_dim,
                 theta: 1e6,
                 scaling: RopeScaling::None,
+                axes: Vec::new(),
             }],
             tied_head,
             head_bias: false,
@@ -101,6 +102,7 @@ impl Qwen3 {
             streams: None,
             matrix_factors: Vec::new(),
             logit_softcap: None,
+            whole_images: false,
             max_positions,
             spelling: TensorSpelling::gguf(),
         }

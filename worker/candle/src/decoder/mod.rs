@@ -4,3 +4,5 @@ pub(crate) mod recorded;
 pub(crate) mod source;
 pub(crate) mod spec_decoder;
 pub(crate) mod stage;
+pub(crate) mod step_images;
+pub(crate) mod tower;

@@ -9,7 +9,8 @@ use crate::device;
 use crate::device::rows::{StepTables, TableSequence};
 use crate::device::scratch::{Repeat, StepMemory};
 use crate::layers::rope::Angles;
-use crate::layers::step::{SpanLength, StepShape};
+use crate::layers::span::SpanLength;
+use crate::layers::step::StepShape;
 use crate::spec::{DecoderSpec, FeedForward, Mixer};
 
 /// Rows of recorded steps. A step has as many as its sequences or the next more, since a recording takes some steps'
@@ -82,7 +83,8 @@ impl StepForm {
     /// The form of a step that a recording serves.
     pub(crate) fn of(batch: &[DecoderStep<'_>]) -> Option<Self> {
         let rows = ROWS.into_iter().find(|rows| batch.len() <= *rows)?;
-        let one = |step: &DecoderStep<'_>| step.tokens.len() == 1 && step.logits == Logits::Last;
+        let in_image = |step: &DecoderStep<'_>| step.images.iter().any(|image| image.range.contains(&step.past));
+        let one = |step: &DecoderStep<'_>| step.tokens.len() == 1 && step.logits == Logits::Last && !in_image(step);
         if !batch.iter().all(one) {
             return None;
         }
@@ -92,7 +94,7 @@ impl StepForm {
 
     /// The lengths of a step's sequences, and of the rows that fill up.
     pub(crate) fn filled(self, mut lengths: Vec<SpanLength>) -> Vec<SpanLength> {
-        lengths.resize(self.rows, SpanLength { past: 0, new: 1, length: 1 });
+        lengths.resize(self.rows, SpanLength { new: 1, length: 1, ..SpanLength::default() });
         lengths
     }
 
@@ -246,7 +248,7 @@ mod tests {
 
     fn step(past: usize, tokens: &[u32], logits: Logits) -> DecoderStep<'_> {
         const BLOCKS: &[BlockId] = &[BlockId(0)];
-        DecoderStep { blocks: BLOCKS, past, length: past + tokens.len(), shared: 0, tokens, logits }
+        DecoderStep { blocks: BLOCKS, past, length: past + tokens.len(), shared: 0, tokens, images: &[], logits }
     }
 
     #[test]

@@ -5,20 +5,26 @@ use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor};
 use model_boss_engine::residency::Monitor;
-use model_boss_engine::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits, PlaceUse};
+use model_boss_engine::{
+    BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, ImageTiles, Logits, PlaceUse, SeenRows,
+};
+use model_boss_images::SightFacts;
 use model_boss_kernels::WORTH_SHARING;
 
 use rayon::prelude::*;
 
 use crate::decoder::recorded::{RecordedSteps, StepForm, StepInput, records};
 use crate::decoder::stage::{Stage, StretchStep, monitor_over};
+use crate::decoder::step_images::StepImages;
+use crate::decoder::tower::SeeingTower;
 use crate::device;
 use crate::layers::kv::{KvStore, StepKv};
 use crate::layers::kv_shape::KvHome;
 use crate::layers::linear::Linear;
 use crate::layers::norm::{Norm, NormedRows};
+use crate::layers::span::SpanLength;
 use crate::layers::states::{StateLayout, StateLimits, StateStore, StepStates};
-use crate::layers::step::{SpanLength, StepContext, StepShape};
+use crate::layers::step::{StepContext, StepShape};
 use crate::layers::streams::{StreamsBefore, StreamsBehind};
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
@@ -39,6 +45,8 @@ pub(crate) struct SpecDecoder {
     states: StateStore,
     /// Of a decoder whose steps can be recorded.
     recorded: Option<RecordedSteps>,
+    /// Of a model that sees.
+    tower: Option<Box<dyn SeeingTower>>,
 }
 
 /// The sizes that a decoder keeps to.
@@ -84,13 +92,21 @@ impl SpecDecoder {
             workspace_bytes,
             // Kernels of devices sum up in an order that depends on the number of rows.
             same_in_any_step: stages.iter().all(|stage| stage.target.device.is_cpu()),
+            sight: None,
             warnings,
         };
         let (shape, monitor) = (StepShape::of(&spec), monitor_over(&stages));
         let kv = store_for(&spec, &stages, kv_blocks);
         let states = StateStore::new(layout, states);
         let recorded = recorder(&spec, &ends, &stages);
-        Self { info, spec, shape, ends, stages, places, monitor, kv, states, recorded }
+        Self { info, spec, shape, ends, stages, places, monitor, kv, states, recorded, tower: None }
+    }
+
+    /// The same with a tower, and what others have to know of it.
+    pub(crate) fn seeing(mut self, tower: Box<dyn SeeingTower>, sight: SightFacts) -> Self {
+        self.info.sight = Some(Arc::new(sight));
+        self.tower = Some(tower);
+        self
     }
 
     /// The same with keys and values in tensors on every device, as on one with memory of its own.
@@ -135,13 +151,17 @@ impl SpecDecoder {
     ) -> std::result::Result<Tensor, DecoderError> {
         let fail = |error| device::failure(&error);
         let lengths = lengths(batch);
+        let images = StepImages::of(batch, self.spec.hidden)?;
         let mut kv: StepKv<'_> = self.kv.lend(batch)?;
         let tokens: Vec<u32> = batch.iter().flat_map(|step| step.tokens).copied().collect();
         self.stages.iter_mut().for_each(|stage| stage.stretch.begin_step());
         let mut x: Option<Tensor> = None;
         for (stage, place) in self.stages.iter_mut().zip(self.places.iter()) {
             let rows = match &x {
-                None => self.ends.embedded(&tokens, &stage.target, self.spec.factors.embedding),
+                None => {
+                    let rows = self.ends.embedded(&tokens, &stage.target, self.spec.factors.embedding);
+                    rows.and_then(|rows| images.embed(rows, self.spec.factors.images))
+                }
                 Some(x) => {
                     place.received((x.elem_count() * stage.target.dtype.size_in_bytes()) as u64);
                     stage.receive(x)
@@ -152,7 +172,8 @@ impl SpecDecoder {
             let context = context.map_err(fail)?;
             kv.enter(stage.layers.clone()).map_err(fail)?;
             let layers = stage.layers.clone();
-            let mut step = StretchStep { layers, kv: &mut kv, states: &mut *states, context: &context, stop };
+            let images = &images;
+            let mut step = StretchStep { layers, kv: &mut kv, states: &mut *states, context: &context, images, stop };
             let rows = rows.map_err(fail)?;
             // On one of the threads that share the products. From outside, each of some hundred products would put this
             // thread to sleep and wake it again. A device has a thread of its own and keeps it.
@@ -222,6 +243,7 @@ impl SpecDecoder {
             return Ok(None);
         };
         let lengths = form.filled(lengths(batch));
+        let images = StepImages::of(&[], self.spec.hidden)?;
         let mut kv: StepKv<'_> = self.kv.lend(batch)?;
         let tokens: Vec<u32> = batch.iter().flat_map(|step| step.tokens).copied().collect();
         let (ends, spec, shape) = (&self.ends, &self.spec, &self.shape);
@@ -239,8 +261,8 @@ impl SpecDecoder {
             };
             let (rows, context) = before(&mut kv).map_err(fail)?;
             let layers = stage.layers.clone();
-            let mut step =
-                StretchStep { layers, kv: &mut kv, states: &mut *states, context: &context, stop: &|| false };
+            let (context, images) = (&context, &images);
+            let mut step = StretchStep { layers, kv: &mut kv, states: &mut *states, context, images, stop: &|| false };
             let x = stage.stretch.forward(rows, &mut step)?;
             ends.logits(x, spec).map_err(fail)
         };
@@ -323,12 +345,7 @@ fn read_rows(logits: &Tensor, counts: &[usize], vocab: usize) -> Result<Vec<Vec<
 
 /// The part of a step that each sequence has.
 fn lengths(batch: &[DecoderStep<'_>]) -> Vec<SpanLength> {
-    let length = |step: &DecoderStep<'_>| SpanLength {
-        past: step.past,
-        new: step.tokens.len(),
-        length: step.length.max(step.past + step.tokens.len()),
-    };
-    batch.iter().map(length).collect()
+    batch.iter().map(SpanLength::of).collect()
 }
 
 /// Recordings of steps, where all of a decoder's work is on one GPU.
@@ -370,6 +387,17 @@ impl Decoder for SpecDecoder {
             decoder.stages.iter_mut().for_each(|stage| stage.stretch.end_step());
             Ok(logits)
         })
+    }
+
+    fn see(
+        &mut self,
+        picture: &ImageTiles,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> std::result::Result<SeenRows, DecoderError> {
+        match &self.tower {
+            Some(tower) => tower.rows(picture, stop),
+            None => Err(DecoderError::Step("this model sees no images".to_owned())),
+        }
     }
 
     fn length_class(&self, length: usize) -> usize {

@@ -10,6 +10,7 @@ use model_boss_engine::{DecoderError, PlaceUse};
 use model_boss_protocol::DeviceId;
 
 use crate::decoder::source::LayerSource;
+use crate::decoder::step_images::StepImages;
 use crate::device;
 use crate::layers::kv;
 use crate::layers::kv::StepKv;
@@ -59,6 +60,7 @@ pub(crate) struct StretchStep<'a, 's> {
     pub(crate) kv: &'a mut StepKv<'s>,
     pub(crate) states: &'a mut StepStates,
     pub(crate) context: &'a StepContext,
+    pub(crate) images: &'a StepImages<'a>,
     /// Asked between layers.
     pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
 }
@@ -87,7 +89,9 @@ impl<S: LayerSource> Stretch for S {
             }
             let layer = self.layer(index, &step.stop)?;
             let memory = LayerMemory { kv: step.kv.layer(index), states: step.states.layer(index) };
-            x = layer.forward(&x, memory, step.context, step.stop).map_err(|error| device::failure(&error))?;
+            let forward = layer.forward(&x, memory, step.context, step.stop);
+            let forward = forward.and_then(|x| step.images.behind(index, x));
+            x = forward.map_err(|error| device::failure(&error))?;
         }
         Ok(x)
     }

@@ -325,7 +325,7 @@ impl EncoderBody for BertBody {
         let angles = self.rope.as_ref().map(|rope| {
             let of_text = |text: &EncoderText<'_>| {
                 let length = text.tokens.len();
-                (0..length).map(move |at| Position { at, length })
+                (0..length).map(move |at| Position { at: [at; 3], length })
             };
             let positions: Vec<Position> = texts.iter().flat_map(of_text).collect();
             rope.angles(&positions, self.target.dtype, &self.target.device)

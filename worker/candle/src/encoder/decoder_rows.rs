@@ -40,7 +40,7 @@ pub fn load_decoder_embedder(
 ) -> Result<Box<dyn TextEncoder>, LoadError> {
     let bad = |reason: ModelError| LoadError::BadModel { model: source.to_owned(), reason: Box::new(reason) };
     let folder = described(source).map_err(bad)?;
-    let decoder = read_over(source, places, options, DecoderHead::LeftOut, progress)?;
+    let decoder = read_over(source, places, options, (DecoderHead::LeftOut, &|_, _| Ok(None)), progress)?;
     let (hidden, vocabulary, target) = decoder.rows_of();
     let steps = loaded_steps(&folder, target).map_err(bad)?;
     let facts = decoder.info();

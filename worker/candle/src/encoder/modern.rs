@@ -302,7 +302,13 @@ impl EncoderFamily for ModernSpec {
             (0..self.size.layers).map(|layer| ModernLayer::read(reader, self, layer)).collect::<Result<Vec<_>, _>>()?;
         let rope = |theta: f64| {
             let width = self.size.hidden / self.heads;
-            Rope::new(&RopeSpec { planes: RopePlanes::Halves, width, theta, scaling: RopeScaling::None })
+            Rope::new(&RopeSpec {
+                planes: RopePlanes::Halves,
+                width,
+                theta,
+                scaling: RopeScaling::None,
+                axes: Vec::new(),
+            })
         };
         Ok(Box::new(ModernBody {
             words: reader.matrix("words.weight")?,
@@ -389,7 +395,7 @@ impl EncoderBody for ModernBody {
         let all: Vec<u32> = texts.iter().flat_map(|text| text.tokens).copied().collect();
         let of_text = |text: &EncoderText<'_>| {
             let length = text.tokens.len();
-            (0..length).map(move |at| Position { at, length })
+            (0..length).map(move |at| Position { at: [at; 3], length })
         };
         let positions: Vec<Position> = texts.iter().flat_map(of_text).collect();
         let angles = |rope: &Rope| rope.angles(&positions, self.target.dtype, &self.target.device);

@@ -97,7 +97,7 @@ pub(super) fn jina_v3(facts: &ModelFacts<'_>, labels: Labels) -> Result<EncoderS
 pub(super) fn flash_rope(facts: &ModelFacts<'_>, head_dim: usize) -> Result<TokenPlaces, FactError> {
     let theta = positive("rotary_emb_base", facts.float("rotary_emb_base", "")?.unwrap_or(10_000.0))?;
     let (planes, scaling) = (RopePlanes::Halves, RopeScaling::None);
-    Ok(TokenPlaces::Rope(RopeSpec { planes, width: head_dim, theta, scaling }))
+    Ok(TokenPlaces::Rope(RopeSpec { planes, width: head_dim, theta, scaling, axes: Vec::new() }))
 }
 
 /// GTE: `new` in the files that it was published with, `gte` in transformers 5.
@@ -135,7 +135,8 @@ fn ntk_rope(facts: &ModelFacts<'_>, theta: f64, head_dim: usize) -> Result<Token
     let factor = facts.rope_float("factor")?.ok_or_else(|| inconsistent("rope scaling 'ntk' lacks factor"))?;
     let factor = positive("the rope factor", factor)?;
     let theta = positive("rope_theta", facts.float("rope_theta", "")?.unwrap_or(theta))?;
-    let spec = |theta, scaling| RopeSpec { planes: RopePlanes::Halves, width: head_dim, theta, scaling };
+    let spec =
+        |theta, scaling| RopeSpec { planes: RopePlanes::Halves, width: head_dim, theta, scaling, axes: Vec::new() };
     Ok(TokenPlaces::Rope(match facts.rope_float("mixed_b")? {
         // A text is always shorter than the scaled context that the code makes its tables for.
         _ if factor <= 1.0 => spec(theta, RopeScaling::None),
@@ -209,6 +210,7 @@ fn first_places(facts: &ModelFacts<'_>, widths: &Widths) -> Result<TokenPlaces, 
         width: (widths.head_dim as f64 * share) as usize,
         theta: positive("rotary_emb_base", facts.float("rotary_emb_base", "")?.unwrap_or(10_000.0))?,
         scaling,
+        axes: Vec::new(),
     }))
 }
 

@@ -98,8 +98,7 @@ impl Attended {
             key_norm: norm(1)?,
             rotation,
         };
-        let places: Vec<SequenceRows> =
-            step.spans.iter().map(|span| SequenceRows { rows: span.rows.clone(), past: span.past }).collect();
+        let places: Vec<SequenceRows> = step.spans.iter().map(SequenceSpan::as_rows).collect();
         let attended = self.heads.attend(&prepared, &places, kv);
         let shape = (rows.query.dim(0)?, self.heads.heads * self.heads.value_dim);
         Tensor::from_vec(attended, shape, rows.query.device())
@@ -177,6 +176,8 @@ impl Attended {
                 let of_step = (tables, index);
                 kernels::attend_piece(&query, &shape, (keys, values), of_step, of_span, sinks.as_ref(), &out)
             };
+            // Kernels know rows that see what is before them.
+            let by_kernels = by_kernels && span.whole.is_empty();
             if by_kernels && (rows::is_short(span.rows.len()) || attend_piece()?) {
                 continue;
             }
@@ -251,7 +252,7 @@ impl Attended {
         // The query heads that share a key head lie behind one another: as rows of one product they need no copy of it.
         let query = query.reshape((kv_heads, group * rows, head_dim))?;
         let scores = query.matmul(&keys.t()?)?;
-        if kv.for_kernels().is_some() && !self.heads.both_ways {
+        if kv.for_kernels().is_some() && !self.heads.both_ways && tile.mask.is_none() {
             kernels::soften(&scores, rows, past, &self.shape(), sinks)?;
             return mixed_rows(&scores, &values, (heads, rows));
         }

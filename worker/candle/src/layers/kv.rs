@@ -98,6 +98,8 @@ struct SequenceKv {
     /// Tokens before and behind the step.
     past: usize,
     tokens: usize,
+    /// Whether the step has tokens of an image.
+    sees: bool,
     /// The blocks that are written, in the host's memory.
     written: Vec<HostBuffer>,
     /// As in [`DeviceKv`], on the device of the present stage.
@@ -168,7 +170,8 @@ impl KvStore {
             let blocks = step.blocks[..end].to_vec();
             let own = blocks[read..].iter().filter_map(|block| self.host.get_mut(block.0 as usize)?.take()).collect();
             let tokens = step.past + step.tokens.len();
-            sequences.push(SequenceKv { blocks, read, past: step.past, tokens, written: own, places: None });
+            let sees = step.images.iter().any(|image| image.range.start < tokens && image.range.end > step.past);
+            sequences.push(SequenceKv { blocks, read, past: step.past, tokens, sees, written: own, places: None });
         }
         Ok(StepKv { store: self, sequences, tables: None })
     }
@@ -306,7 +309,8 @@ impl StepKv<'_> {
         self.tables = kernels.map(tables).transpose()?;
         for sequence in &mut self.sequences {
             // Kernels read the blocks of a few rows where they lie.
-            let gathers = kernels.is_none() || !rows::is_short(sequence.tokens - sequence.past);
+            let short = rows::is_short(sequence.tokens - sequence.past) && !sequence.sees;
+            let gathers = kernels.is_none() || !short;
             let scattered = device.filter(|_| gathers && first_run(&sequence.blocks) < sequence.blocks.len());
             sequence.places = scattered.map(|device| sequence.places_on(device)).transpose()?;
         }

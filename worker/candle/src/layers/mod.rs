@@ -20,6 +20,7 @@ mod recurrent;
 pub(crate) mod rope;
 mod router;
 mod short_conv;
+pub(crate) mod span;
 pub(crate) mod states;
 pub(crate) mod step;
 pub(crate) mod streams;

@@ -30,7 +30,8 @@ pub(crate) struct Angles {
 /// A row's position, and the length of its sequence that scalings go by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
-    pub(crate) at: usize,
+    /// Its time, row and column: the same number three times where positions have one dimension.
+    pub(crate) at: [usize; 3],
     pub(crate) length: usize,
 }
 
@@ -59,6 +60,11 @@ impl Rope {
         Ok(Angles { planes: self.spec.planes, cos: table(0)?, sin: table(1)? })
     }
 
+    /// Whether planes turn by several dimensions of a position.
+    pub(crate) fn has_axes(&self) -> bool {
+        !self.spec.axes.is_empty()
+    }
+
     /// Planes of a head.
     pub(crate) fn planes(&self) -> usize {
         self.frequencies.len()
@@ -80,9 +86,10 @@ impl Rope {
             } else {
                 &self.frequencies
             };
-            for &frequency in frequencies {
+            for (plane, &frequency) in frequencies.iter().enumerate() {
+                let axis = self.spec.axes.get(plane).map_or(0, |axis| usize::from(*axis).min(2));
                 // In f32, like the models were trained: at long positions the rounding of this product is visible.
-                let (s, c) = (at as f32 * frequency).sin_cos();
+                let (s, c) = (at[axis] as f32 * frequency).sin_cos();
                 cos.push(c * amplitude);
                 sin.push(s * amplitude);
             }
@@ -184,12 +191,12 @@ mod tests {
     use super::*;
 
     fn rope(planes: RopePlanes, amplitude: f32) -> Rope {
-        let spec = RopeSpec { planes, width: 4, theta: 1e4, scaling: RopeScaling::None };
+        let spec = RopeSpec { planes, width: 4, theta: 1e4, scaling: RopeScaling::None, axes: Vec::new() };
         Rope { spec, frequencies: vec![1.0, 0.5], amplitudes: [amplitude; 2] }
     }
 
     fn positions<const N: usize>(at: [usize; N]) -> [Position; N] {
-        at.map(|at| Position { at, length: at + 1 })
+        at.map(|at| Position { at: [at; 3], length: at + 1 })
     }
 
     #[test]

@@ -6,10 +6,12 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device, Result, Tensor};
+use model_boss_kernels::SequenceRows;
 
 use crate::layers::kv_shape::KvHome;
 use crate::layers::norm::RmsNorm;
-use crate::layers::rope::{Angles, Position, Rope};
+use crate::layers::rope::{Angles, Rope};
+use crate::layers::span::{SpanLength, positions};
 use crate::spec::{DecoderSpec, Mixer};
 
 /// Elements of attention scores computed at once (64 MiB in f32). A long piece of prompt over a long past goes in
@@ -37,24 +39,22 @@ pub(crate) struct LentKeys {
     pub(crate) key_norm: Option<RmsNorm>,
 }
 
-/// The part of a step that a sequence has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SpanLength {
-    /// Tokens that it holds.
-    pub(crate) past: usize,
-    /// Tokens that it brings.
-    pub(crate) new: usize,
-    /// Its length, which scalings of ropes go by.
-    pub(crate) length: usize,
-}
-
 /// The rows of one sequence.
 pub(crate) struct SequenceSpan {
     pub(crate) rows: Range<usize>,
     /// Tokens the sequence already holds.
     pub(crate) past: usize,
+    /// Tokens that see each other in both directions, of those that the step brings or reads.
+    pub(crate) whole: Vec<Range<usize>>,
     /// For each kind of sight. Empty for keys and values in pages, where attention makes its own.
     tiles: Vec<Vec<ScoreTile>>,
+}
+
+impl SequenceSpan {
+    /// The rows as attention on the CPU has them.
+    pub(crate) fn as_rows(&self) -> SequenceRows {
+        SequenceRows { rows: self.rows.clone(), past: self.past, whole: self.whole.clone() }
+    }
 }
 
 /// Rows of a span whose scores are computed together.
@@ -76,7 +76,7 @@ impl StepContext {
         dtype: DType,
         (device, home): (&Device, KvHome),
     ) -> Result<Self> {
-        let positions = positions(lengths);
+        let positions = positions(lengths, shape.in_grids());
         let angles = shape.ropes.iter().map(|rope| rope.angles(&positions, dtype, device)).collect::<Result<_>>()?;
         Self::with_angles(lengths, shape, angles, (device, home))
     }
@@ -90,13 +90,17 @@ impl StepContext {
     ) -> Result<Self> {
         let mut spans = Vec::with_capacity(lengths.len());
         let mut first = 0;
-        for &SpanLength { past, new, .. } in lengths {
-            let of_sight = |sight: &RowSight| tiles(past, new, shape.heads, *sight, (home == KvHome::Tensors, device));
+        for length in lengths {
+            let &SpanLength { past, new, .. } = length;
+            let whole = if shape.whole_images { length.images_in().cloned().collect() } else { Vec::new() };
+            let rows = SequenceRows { rows: 0..new, past, whole };
+            let masked = home == KvHome::Tensors || !rows.whole.is_empty();
+            let of_sight = |sight: &RowSight| tiles(&rows, shape.heads, *sight, (masked, device));
             let tiles = match home {
                 KvHome::Pages => Vec::new(),
                 KvHome::Tensors | KvHome::Kernels => shape.sights.iter().map(of_sight).collect::<Result<_>>()?,
             };
-            spans.push(SequenceSpan { rows: first..first + new, past, tiles });
+            spans.push(SequenceSpan { rows: first..first + new, past, whole: rows.whole.clone(), tiles });
             first += new;
         }
         Ok(Self { angles, spans, sights: shape.sights.clone(), lent: Mutex::default() })
@@ -126,6 +130,8 @@ pub(crate) struct StepShape {
     heads: usize,
     ropes: Vec<Rope>,
     sights: Vec<RowSight>,
+    /// Whether the places of an image see each other in both directions.
+    whole_images: bool,
 }
 
 /// The keys that a row sees.
@@ -138,11 +144,13 @@ pub(crate) struct RowSight {
 }
 
 impl RowSight {
-    /// The keys that the row at a position sees, of so many.
-    fn seen(self, at: usize, keys: usize) -> Range<usize> {
+    /// The keys that a token of a sequence sees, of so many.
+    fn seen(self, sequence: &SequenceRows, token: usize, keys: usize) -> Range<usize> {
+        if !self.both_ways {
+            return sequence.seen(token, self.window);
+        }
         let window = self.window.unwrap_or(usize::MAX);
-        let end = if self.both_ways { at.saturating_add(window).min(keys) } else { at + 1 };
-        (at + 1).saturating_sub(window)..end
+        (token + 1).saturating_sub(window)..token.saturating_add(window).min(keys)
     }
 }
 
@@ -164,12 +172,18 @@ impl StepShape {
                 sights.push(sight);
             }
         }
-        Self { heads, ropes: spec.ropes.iter().map(Rope::new).collect(), sights }
+        let whole_images = spec.whole_images;
+        Self { heads, ropes: spec.ropes.iter().map(Rope::new).collect(), sights, whole_images }
+    }
+
+    /// Whether positions have rows and columns.
+    fn in_grids(&self) -> bool {
+        self.ropes.iter().any(Rope::has_axes)
     }
 
     /// The numbers of all ropes' angles, one rope behind the other.
     pub(crate) fn turns(&self, lengths: &[SpanLength]) -> Vec<f32> {
-        let positions = positions(lengths);
+        let positions = positions(lengths, self.in_grids());
         self.ropes.iter().flat_map(|rope| rope.turns(&positions).concat()).collect()
     }
 
@@ -191,38 +205,37 @@ impl StepShape {
     }
 }
 
-/// The positions of a step's rows.
-fn positions(lengths: &[SpanLength]) -> Vec<Position> {
-    let of_span =
-        |&SpanLength { past, new, length }: &SpanLength| (past..past + new).map(move |at| Position { at, length });
-    lengths.iter().flat_map(of_span).collect()
-}
-
 fn tiles(
-    past: usize,
-    new: usize,
+    sequence: &SequenceRows,
     heads: usize,
     sight: RowSight,
     (masked, device): (bool, &Device),
 ) -> Result<Vec<ScoreTile>> {
+    let (past, new) = (sequence.past, sequence.rows.len());
     let height = (LARGEST_SCORES / (heads * (past + new)).max(1)).clamp(1, new.max(1));
     (0..new)
         .step_by(height)
         .map(|first| {
             let rows = first..(first + height).min(new);
-            let keys = past + if sight.both_ways { new } else { rows.end };
+            let all = past + new;
+            let keys = rows.clone().map(|row| sight.seen(sequence, past + row, all).end).max().unwrap_or(past);
             let by_window = sight.window.is_some_and(|window| window < keys);
             let hides = if sight.both_ways { by_window } else { masked && (rows.len() > 1 || by_window) };
-            let mask = hides.then(|| mask(past, rows.clone(), keys, sight, device)).transpose()?;
+            let mask = hides.then(|| mask(sequence, (rows.clone(), keys), sight, device)).transpose()?;
             Ok(ScoreTile { rows, keys, mask })
         })
         .collect()
 }
 
-fn mask(past: usize, rows: Range<usize>, keys: usize, sight: RowSight, device: &Device) -> Result<Tensor> {
+fn mask(
+    sequence: &SequenceRows,
+    (rows, keys): (Range<usize>, usize),
+    sight: RowSight,
+    device: &Device,
+) -> Result<Tensor> {
     let shape = (rows.len(), keys);
     let cells = rows.flat_map(|row| {
-        let seen = sight.seen(past + row, keys);
+        let seen = sight.seen(sequence, sequence.past + row, keys);
         (0..keys).map(move |key| if seen.contains(&key) { 0.0 } else { f32::NEG_INFINITY })
     });
     Tensor::from_vec(cells.collect::<Vec<f32>>(), shape, device)
@@ -236,9 +249,29 @@ mod tests {
         RowSight { window, both_ways: false }
     }
 
+    fn sequence(past: usize, new: usize) -> SequenceRows {
+        SequenceRows { rows: 0..new, past, whole: Vec::new() }
+    }
+
+    #[test]
+    fn em_4_rows_of_an_image_see_all_of_it_and_nothing_behind() {
+        let sequence = SequenceRows { whole: std::iter::once(3..6).collect(), ..sequence(2, 6) };
+        let seen = |window| {
+            let tiles = tiles(&sequence, 4, behind(window), (true, &Device::Cpu)).unwrap();
+            let mask = tiles[0].mask.as_ref().unwrap().to_vec2::<f32>().unwrap();
+            let ends = |row: &Vec<f32>| {
+                let first = row.iter().position(|cell| *cell == 0.0).unwrap();
+                (first, row.iter().rposition(|cell| *cell == 0.0).unwrap() + 1)
+            };
+            mask.iter().map(ends).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(None), [(0, 3), (0, 6), (0, 6), (0, 6), (0, 7), (0, 8)]);
+        assert_eq!(seen(Some(2)), [(1, 3), (2, 6), (3, 6), (4, 6), (5, 7), (6, 8)]);
+    }
+
     #[test]
     fn a_row_sees_its_past_and_itself() {
-        let tiles = tiles(2, 3, 4, behind(None), (true, &Device::Cpu)).unwrap();
+        let tiles = tiles(&sequence(2, 3), 4, behind(None), (true, &Device::Cpu)).unwrap();
         assert_eq!(tiles.len(), 1);
         let mask = tiles[0].mask.as_ref().unwrap().to_vec2::<f32>().unwrap();
         let seen: Vec<usize> = mask.iter().map(|row| row.iter().filter(|cell| **cell == 0.0).count()).collect();
@@ -247,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_window_hides_what_is_before_it() {
-        let tiles = tiles(2, 3, 4, behind(Some(2)), (true, &Device::Cpu)).unwrap();
+        let tiles = tiles(&sequence(2, 3), 4, behind(Some(2)), (true, &Device::Cpu)).unwrap();
         let mask = tiles[0].mask.as_ref().unwrap().to_vec2::<f32>().unwrap();
         let first: Vec<Option<usize>> = mask.iter().map(|row| row.iter().position(|cell| *cell == 0.0)).collect();
         assert_eq!(first, [Some(1), Some(2), Some(3)]);
@@ -257,7 +290,7 @@ mod tests {
     fn em_1_rows_of_whole_texts_need_a_mask_for_a_window_alone() {
         let of = |window| {
             let sight = RowSight { window, both_ways: true };
-            tiles(0, 4, 4, sight, (false, &Device::Cpu)).unwrap().remove(0)
+            tiles(&sequence(0, 4), 4, sight, (false, &Device::Cpu)).unwrap().remove(0)
         };
         let near = of(Some(2)).mask.unwrap().to_vec2::<f32>().unwrap();
         let seen: Vec<usize> = near.iter().map(|row| row.iter().filter(|cell| **cell == 0.0).count()).collect();
@@ -267,14 +300,14 @@ mod tests {
 
     #[test]
     fn one_token_needs_no_mask() {
-        let tiles = tiles(100, 1, 4, behind(None), (true, &Device::Cpu)).unwrap();
+        let tiles = tiles(&sequence(100, 1), 4, behind(None), (true, &Device::Cpu)).unwrap();
         assert!(tiles.len() == 1 && tiles[0].mask.is_none() && tiles[0].keys == 101);
     }
 
     #[test]
     fn long_pieces_go_in_tiles_that_cover_them_once() {
         let (past, new, heads) = (3_000, 1_000, 32);
-        let tiles = tiles(past, new, heads, behind(None), (true, &Device::Cpu)).unwrap();
+        let tiles = tiles(&sequence(past, new), heads, behind(None), (true, &Device::Cpu)).unwrap();
         assert!(tiles.len() > 1);
         let mut next = 0;
         for tile in &tiles {

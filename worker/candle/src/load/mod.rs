@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use model_boss_engine::Decoder;
 use model_boss_protocol::{ByteCount, DeviceId};
 use model_boss_weights::store::{self, WeightStore, WeightStoreChoice};
 
@@ -19,48 +18,12 @@ use crate::plan::checked_model::CheckedModel;
 use crate::plan::cut::{cut, order};
 use crate::plan::options::{DecoderLoadOptions, DeviceOptions};
 use crate::plan::part::{DevicePart, LoadDevice};
+use crate::plan::tower_plan::TowerPlan;
 use crate::read::direct::{Feed, Intake};
 use crate::read::page_cache;
 use crate::read::read_ahead::{EndsWith, ReadAhead};
 use crate::read::reader::WeightReader;
-
-/// Loads a model and reports its progress, as a share from 0 to 1.
-///
-/// The path `source` is a folder with `config.json` and safetensors, or a weight file in one. It may also be a GGUF
-/// file, which may be any part of a split model. A folder with one GGUF model is possible too. The longest sequence
-/// wanted is `context_length`, in tokens. The model's own limit bounds it, and is the default.
-pub fn load(
-    source: &Path,
-    device: &DeviceId,
-    context_length: Option<u64>,
-    progress: &mut dyn FnMut(f32),
-) -> Result<Box<dyn Decoder>, LoadError> {
-    load_with(source, device, &DecoderLoadOptions { context_length, ..DecoderLoadOptions::default() }, progress)
-}
-
-/// Loads as [`load`] does, also models that are larger than the device's memory. Layers that do not fit stay on disk
-/// and are streamed in each step.
-pub fn load_with(
-    source: &Path,
-    device: &DeviceId,
-    options: &DecoderLoadOptions,
-    progress: &mut dyn FnMut(f32),
-) -> Result<Box<dyn Decoder>, LoadError> {
-    let place = DeviceOptions { device: device.clone(), share: None, limit: options.memory };
-    load_over(source, &[place], options, progress)
-}
-
-/// Loads as [`load_with`] does, over several devices. Each computes consecutive layers in proportion to its bytes, and
-/// keeps their keys and values. Activations are copied from each device to the next (RC-22). If all devices together
-/// are too small, each streams the layers that it cannot hold.
-pub fn load_over(
-    source: &Path,
-    places: &[DeviceOptions],
-    options: &DecoderLoadOptions,
-    progress: &mut dyn FnMut(f32),
-) -> Result<Box<dyn Decoder>, LoadError> {
-    Ok(Box::new(read_over(source, places, options, DecoderHead::Read, progress)?))
-}
+use crate::spec::DecoderSpec;
 
 /// Whether a decoder's last product is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,12 +33,15 @@ pub(crate) enum DecoderHead {
     LeftOut,
 }
 
-/// The decoder of [`load_over`].
+/// Finds the tower of a model that sees.
+pub(crate) type FindTower<'a> = &'a dyn Fn(&ModelFiles, &DecoderSpec) -> Result<Option<Box<dyn TowerPlan>>, ModelError>;
+
+/// Reads a model's weights over several devices, and those of the tower that it sees with.
 pub(crate) fn read_over(
     source: &Path,
     places: &[DeviceOptions],
     options: &DecoderLoadOptions,
-    head: DecoderHead,
+    (head, find_tower): (DecoderHead, FindTower<'_>),
     progress: &mut dyn FnMut(f32),
 ) -> Result<SpecDecoder, LoadError> {
     let devices: Vec<_> = places.iter().map(|place| device::open(&place.device)).collect::<Result<_, _>>()?;
@@ -88,7 +54,8 @@ pub(crate) fn read_over(
         // The embedding is there in any case.
         (spec.tied_head, spec.head_bias) = (true, false);
     }
-    let plan = CheckedModel::new(&spec, &files).map_err(bad)?;
+    let tower = find_tower(&files, &spec).map_err(bad)?;
+    let plan = CheckedModel::new(&spec, &files, tower.as_deref()).map_err(bad)?;
     let place = |(place, device): (&DeviceOptions, _)| {
         let opened = LoadDevice::of(place, device, &plan.matrices, options.kv_cache_type);
         opened.map_err(|reason| LoadError::KvType { device: place.device.clone(), reason })
@@ -127,7 +94,7 @@ pub(crate) fn read_over(
             }
         };
         let mut reader = WeightReader::new(&files, &first.place.target, expected, &mut progress).taking(intake);
-        stages::read(&plan, spec, &mut reader, &parts, options)
+        stages::read((&plan, tower.as_deref()), spec, &mut reader, &parts, options)
     });
     let decoder = read.map_err(|(at, trouble)| {
         let device = parts.get(at).map_or(DeviceId::Auto, |part| part.place.name.clone());

@@ -19,6 +19,7 @@ use crate::plan::needs::{
 };
 use crate::plan::options::DecoderLoadOptions;
 use crate::plan::part::DevicePart;
+use crate::plan::tower_plan::TowerPlan;
 use crate::read::reader::WeightReader;
 use crate::spec::DecoderSpec;
 use crate::streamed;
@@ -38,14 +39,14 @@ pub(crate) enum StageFailure {
 
 /// Reads all weights to their devices. An error has the index of the part in which it happened.
 pub(crate) fn read<'a>(
-    plan: &CheckedModel,
+    (plan, sees): (&CheckedModel, Option<&dyn TowerPlan>),
     spec: DecoderSpec,
     reader: &mut WeightReader<'a>,
     parts: &'a [DevicePart],
     options: &DecoderLoadOptions,
 ) -> Result<SpecDecoder, (usize, StageFailure)> {
     let (mut stages, mut embedding, mut head) = (Vec::new(), None, None);
-    let (mut before_layers, mut behind_layers) = (None, None);
+    let (mut before_layers, mut behind_layers, mut tower) = (None, None, None);
     let streams = |part: &DevicePart| wanted(&spec, part, options);
     let beside_host = parts.iter().filter(|part| streams(part) && !part.place.target.device.is_cpu()).count();
     let mut host = HostRoom::new(options.host_memory, beside_host);
@@ -61,6 +62,7 @@ pub(crate) fn read<'a>(
             if at == 0 {
                 embedding = Some(plan.read_embedding(reader)?);
                 before_layers = StreamsBefore::read(reader, &spec)?;
+                tower = sees.map(|sees| sees.read(reader, target)).transpose()?;
             }
             if at + 1 == parts.len() {
                 head = Some(plan.read_head(reader, &spec, embedding.as_ref().filter(|_| at == 0))?);
@@ -103,12 +105,12 @@ pub(crate) fn read<'a>(
         step_rows: parts.iter().map(|part| step_rows(part.place.target.dtype)).min().unwrap_or(0),
         warnings: reader.files().unread().into_iter().chain(warning).collect(),
     };
-    Ok(SpecDecoder::new(
-        spec,
-        limits,
-        DecoderEnds { embedding, before: before_layers, behind: behind_layers, norm, head },
-        stages,
-    ))
+    let ends = DecoderEnds { embedding, before: before_layers, behind: behind_layers, norm, head };
+    let decoder = SpecDecoder::new(spec, limits, ends, stages);
+    Ok(match sees.zip(tower) {
+        Some((sees, tower)) => decoder.seeing(tower, sees.facts()),
+        None => decoder,
+    })
 }
 
 /// Blocks without which a model would hardly answer anything. A load with memory for fewer fails.

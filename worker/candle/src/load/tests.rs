@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use model_boss_engine::{BlockId, DecoderStep, Logits};
+use model_boss_engine::{BlockId, Decoder, DecoderStep, Logits};
 use model_boss_protocol::KvCacheType;
 
 use super::*;
@@ -34,7 +34,7 @@ fn golden() -> Vec<PathBuf> {
 fn opened(model: &Path, kv_cache_type: KvCacheType) -> SpecDecoder {
     let options = DecoderLoadOptions { context_length: Some(128), kv_cache_type, ..DecoderLoadOptions::default() };
     let place = DeviceOptions { device: DeviceId::Cpu, share: None, limit: None };
-    read_over(model, &[place], &options, DecoderHead::Read, &mut |_| {}).unwrap()
+    read_over(model, &[place], &options, (DecoderHead::Read, &|_, _| Ok(None)), &mut |_| {}).unwrap()
 }
 
 fn blocks(numbers: &[u32]) -> Vec<BlockId> {
@@ -42,7 +42,7 @@ fn blocks(numbers: &[u32]) -> Vec<BlockId> {
 }
 
 fn step<'a>(blocks: &'a [BlockId], past: usize, tokens: &'a [u32]) -> DecoderStep<'a> {
-    DecoderStep { blocks, past, length: past + tokens.len(), shared: 0, tokens, logits: Logits::All }
+    DecoderStep { blocks, past, length: past + tokens.len(), shared: 0, tokens, images: &[], logits: Logits::All }
 }
 
 /// The logits of steps over scattered blocks, with pieces across their borders, a copy, shared blocks and neighbours.

@@ -9,6 +9,7 @@ use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::Norm;
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
+use crate::plan::tower_plan::TowerPlan;
 use crate::spec::DecoderSpec;
 use crate::spec::part_names::{EMBEDDING, FINAL_NORM, HEAD, HEAD_BIAS, Needed};
 
@@ -19,12 +20,23 @@ pub(crate) struct CheckedModel {
     head: Option<&'static str>,
     /// The stored type of each matrix.
     pub(crate) matrices: Vec<TensorType>,
+    /// The tensors of the tower of a model that sees, which is on the first device.
+    tower: Vec<String>,
 }
 
 impl CheckedModel {
-    pub(crate) fn new(spec: &DecoderSpec, files: &ModelFiles) -> Result<Self, ModelError> {
+    pub(crate) fn new(
+        spec: &DecoderSpec,
+        files: &ModelFiles,
+        tower: Option<&dyn TowerPlan>,
+    ) -> Result<Self, ModelError> {
         let (embedding, head) = ends(spec, files);
-        let mut plan = Self { embedding, head, matrices: Vec::new() };
+        let tower = tower.map(TowerPlan::needed).unwrap_or_default();
+        for needed in &tower {
+            files.check(needed)?;
+        }
+        let tower = tower.into_iter().map(|needed| needed.name).collect();
+        let mut plan = Self { embedding, head, matrices: Vec::new(), tower };
         let mut matrices = Vec::new();
         for needed in plan.needed(spec) {
             let stored = files.check(&needed)?;
@@ -50,6 +62,7 @@ impl CheckedModel {
         if is_first {
             names.push(self.embedding.to_owned());
             names.extend(beside(spec.needed_before_layers()));
+            names.extend(self.tower.iter().cloned());
         }
         if is_last {
             names.push(FINAL_NORM.to_owned());
@@ -72,8 +85,8 @@ impl CheckedModel {
         needed.iter().try_fold(0u64, |total, needed| Ok(total.saturating_add(target.bytes(&files.get(&needed.name)?))))
     }
 
-    /// Bytes of embedding, last norm and head on a device, each with what is beside it. The head has 0 if the embedding
-    /// is the head.
+    /// Bytes of embedding and tower, last norm and head on a device, each with what is beside it. The head has 0 if the
+    /// embedding is the head.
     pub(crate) fn end_bytes(
         &self,
         spec: &DecoderSpec,
@@ -84,7 +97,8 @@ impl CheckedModel {
         let all =
             |needed: Vec<Needed>| needed.iter().map(|needed| bytes(&needed.name)).sum::<Result<u64, ModelError>>();
         let head = self.head.map_or(Ok(0), bytes)?;
-        let embedding = bytes(self.embedding)? + all(spec.needed_before_layers())?;
+        let tower = self.tower.iter().map(|name| bytes(name)).sum::<Result<u64, ModelError>>()?;
+        let embedding = bytes(self.embedding)? + all(spec.needed_before_layers())? + tower;
         Ok([embedding, bytes(FINAL_NORM)? + all(spec.needed_behind_layers())?, head])
     }
 

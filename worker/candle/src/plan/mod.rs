@@ -6,3 +6,4 @@ pub(crate) mod cut;
 pub(crate) mod needs;
 pub(crate) mod options;
 pub(crate) mod part;
+pub(crate) mod tower_plan;

@@ -34,6 +34,8 @@ pub struct DecoderSpec {
     pub matrix_factors: Vec<(&'static str, f64)>,
     /// The bound of logits, which the hyperbolic tangent keeps them within.
     pub logit_softcap: Option<f64>,
+    /// Whether the places of an image see each other in both directions.
+    pub whole_images: bool,
     /// The longest sequence of the model, in tokens.
     pub max_positions: usize,
     /// The names of its tensors in the files.
@@ -45,6 +47,8 @@ pub struct DecoderSpec {
 pub struct Factors {
     /// On rows of the embedding.
     pub embedding: f64,
+    /// On rows that images have in place of embeddings.
+    pub images: f64,
     /// On the result of each part of a layer, before it is added to the stream.
     pub residual: f64,
     /// On logits.
@@ -53,7 +57,7 @@ pub struct Factors {
 
 impl Default for Factors {
     fn default() -> Self {
-        Self { embedding: 1.0, residual: 1.0, logits: 1.0 }
+        Self { embedding: 1.0, images: 1.0, residual: 1.0, logits: 1.0 }
     }
 }
 

@@ -13,6 +13,9 @@ pub struct RopeSpec {
     pub theta: f64,
     /// The change of wavelengths for longer sequences.
     pub scaling: RopeScaling,
+    /// The dimension of a position that each plane turns by: 0 for time, 1 for rows and 2 for columns of an image.
+    /// Empty where positions have one dimension.
+    pub axes: Vec<u8>,
 }
 
 /// The scaling of rotary wavelengths, named as in `transformers`.

@@ -8,7 +8,7 @@ use model_boss_images::PixelPlanes;
 
 use super::pooling_head::PoolingHead;
 use super::positions::resized;
-use super::stack::{SeenRows, TowerPart, TowerStack, norm_parts};
+use super::stack::{RowsInSight, TowerPart, TowerStack, norm_parts};
 use super::tower_spec::{ImageTowerSpec, TowerKind};
 use crate::device;
 use crate::error::ModelError;
@@ -123,7 +123,7 @@ impl ImageTower {
     /// rows in front of the first layer as hidden state 0.
     pub(crate) fn rows(&self, images: &[&PixelPlanes], layers: usize) -> CandleResult<ImageRows> {
         let ImageRows { rows, ranges } = self.embedded(images)?;
-        let rows = self.stack.forward(&rows, &ranges, SeenRows::All, layers)?;
+        let rows = self.stack.forward(&rows, &ranges, RowsInSight::All, layers)?;
         Ok(ImageRows { rows, ranges })
     }
 

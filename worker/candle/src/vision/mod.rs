@@ -1,13 +1,13 @@
 //! Models that turn texts and images into vectors that can be compared: CLIP, SigLIP and SigLIP 2. The tower that reads
 //! images serves models that write text about images, too.
 
-mod image_tower;
+pub(crate) mod image_tower;
 mod pooling_head;
 mod positions;
 mod stack;
 mod text_files;
 mod text_tower;
-mod tower_spec;
+pub(crate) mod tower_spec;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -41,7 +41,7 @@ pub(crate) struct TowerMlp {
 
 /// The rows of its own text or image that a row sees.
 #[derive(Clone, Copy)]
-pub(crate) enum SeenRows<'a> {
+pub(crate) enum RowsInSight<'a> {
     All,
     /// Those that numbers added to scores leave, `[heads, longest, longest]`.
     Biased(&'a Tensor),
@@ -99,7 +99,7 @@ impl TowerStack {
         &self,
         x: &Tensor,
         ranges: &[Range<usize>],
-        seen: SeenRows<'_>,
+        seen: RowsInSight<'_>,
         layers: usize,
     ) -> CandleResult<Tensor> {
         let mut x = x.clone();
@@ -129,7 +129,13 @@ impl TowerLayer {
         })
     }
 
-    fn forward(&self, x: &Tensor, ranges: &[Range<usize>], seen: SeenRows<'_>, heads: usize) -> CandleResult<Tensor> {
+    fn forward(
+        &self,
+        x: &Tensor,
+        ranges: &[Range<usize>],
+        seen: RowsInSight<'_>,
+        heads: usize,
+    ) -> CandleResult<Tensor> {
         let [query, key, value] =
             Linear::forward_all([&self.query, &self.key, &self.value], &self.attention_norm.forward(x)?)?;
         let rows = [&query, &key, &value];
@@ -137,9 +143,9 @@ impl TowerLayer {
             attend(rows, ranges, &Sight { heads, biases, slopes: None, farthest: None })
         };
         let mixed = match seen {
-            SeenRows::All => of(rows, ranges, None)?,
-            SeenRows::Biased(biases) => of(rows, ranges, Some(biases))?,
-            SeenRows::EachBiased(all) => {
+            RowsInSight::All => of(rows, ranges, None)?,
+            RowsInSight::Biased(biases) => of(rows, ranges, Some(biases))?,
+            RowsInSight::EachBiased(all) => {
                 let one = |(range, biases): (&Range<usize>, &Tensor)| {
                     let part = |rows: &Tensor| rows.narrow(0, range.start, range.len())?.contiguous();
                     let rows = [part(&query)?, part(&key)?, part(&value)?];

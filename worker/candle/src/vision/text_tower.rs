@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Result as CandleResult, Tensor};
 
-use super::stack::{SeenRows, TowerPart, TowerStack, linear_parts, norm_parts};
+use super::stack::{RowsInSight, TowerPart, TowerStack, linear_parts, norm_parts};
 use super::text_files::TextFill;
 use super::tower_spec::{TextTowerSpec, TowerKind};
 use crate::device;
@@ -93,9 +93,9 @@ impl TextTower {
             false => Vec::new(),
         };
         let seen = match &self.before {
-            Some(before) => SeenRows::Biased(before),
-            None if hidden_fill => SeenRows::EachBiased(&each),
-            None => SeenRows::All,
+            Some(before) => RowsInSight::Biased(before),
+            None if hidden_fill => RowsInSight::EachBiased(&each),
+            None => RowsInSight::All,
         };
         let x = self.stack.forward(&x, &ranges, seen, self.stack.len())?;
         let rows = ranges.iter().zip(&filled).map(|(range, text)| (range.start + self.place_of(text)) as u32);

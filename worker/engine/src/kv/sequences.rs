@@ -112,7 +112,7 @@ impl Sequences {
         let (past, length) = (table.len(), tokens.len());
         if past < length {
             let (blocks, tokens) = (table.blocks(), &tokens[past..]);
-            let step = DecoderStep { blocks, past, length, shared: 0, tokens, logits: Logits::None };
+            let step = DecoderStep { blocks, past, length, shared: 0, tokens, images: &[], logits: Logits::None };
             self.decoder.forward_until(&[step], stop)?;
             self.cache.advance(table, &[], length);
         }
@@ -157,7 +157,7 @@ impl Sequences {
             let table = &self.open.get(&step.kv)?.table;
             let (blocks, past) = (table.blocks(), table.len());
             let length = past + step.tokens.len();
-            Some(DecoderStep { blocks, past, length, shared: 0, tokens: step.tokens, logits: step.logits })
+            Some(DecoderStep { blocks, past, length, shared: 0, tokens: step.tokens, images: &[], logits: step.logits })
         });
         let steps: Vec<DecoderStep<'_>> = steps.collect();
         rows.extend(others.iter().map(|step| step.kv).zip(self.decoder.forward_until(&steps, stop)?));
@@ -190,7 +190,15 @@ impl Sequences {
         let mut table = self.cache.admit(None, &[], 0).ok_or_else(full)?.table;
         let computed = if self.cache.grow(&mut table, tokens.len()) {
             let (length, logits) = (tokens.len(), step.logits);
-            let whole = DecoderStep { blocks: table.blocks(), past: 0, length, shared: 0, tokens: &tokens, logits };
+            let whole = DecoderStep {
+                blocks: table.blocks(),
+                past: 0,
+                length,
+                shared: 0,
+                tokens: &tokens,
+                images: &[],
+                logits,
+            };
             self.decoder.forward_until(&[whole], stop)
         } else {
             Err(full())

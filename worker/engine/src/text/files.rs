@@ -67,6 +67,15 @@ impl Prompt {
         let (Self::Rendered(text) | Self::Transcript(text)) = self;
         text
     }
+
+    /// The same kind of prompt with another text.
+    #[must_use]
+    pub fn with_text(self, text: String) -> Self {
+        match self {
+            Self::Rendered(_) => Self::Rendered(text),
+            Self::Transcript(_) => Self::Transcript(text),
+        }
+    }
 }
 
 /// The text side of a model folder cannot be used.

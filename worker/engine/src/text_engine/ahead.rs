@@ -20,7 +20,7 @@ pub(super) fn look_ahead(
     for running in all.iter_mut() {
         let class = running.length_class();
         running.look_ahead(&|length| decoder.length_class(length) == class);
-        found.push(running.draft());
+        found.push(running.drafting().offer());
     }
     let decoding = shares.iter().filter(|share| **share > 0).count();
     let longest = match drafts {

@@ -8,11 +8,11 @@ pub(super) struct Drafting {
     /// The last token of the sequence and the draft behind it; empty without a draft.
     pub(super) ahead: Vec<u32>,
     /// The chance that the draft's first token comes.
-    pub(super) chance: f64,
+    chance: f64,
     /// The token of `ahead` whose logits are read next.
     pub(super) at: usize,
     /// Tokens found to be right since the engine last asked.
-    pub(super) confirmed: usize,
+    confirmed: usize,
     /// Tokens of earlier drafts that were evaluated.
     drafted: usize,
     /// Tokens of all drafts that came.
@@ -38,6 +38,21 @@ impl Drafting {
     /// Tokens of drafts that were evaluated, those of a draft whose logits are being read included.
     pub(super) fn evaluated(&self) -> usize {
         self.drafted + self.ahead.len().saturating_sub(1)
+    }
+
+    /// The length of the draft, and the chance that its first token comes.
+    pub(super) fn offer(&self) -> (usize, f64) {
+        (self.ahead.len().saturating_sub(1), self.chance)
+    }
+
+    /// Of `share` evaluated tokens, those that are certainly of the sequence: of a draft it is not known yet.
+    pub(super) fn certain(&self, share: usize) -> usize {
+        if self.is_there() { 1 } else { share }
+    }
+
+    /// Tokens of the draft that were found to be right since the last call. The sequence's blocks hold them.
+    pub(super) fn take_confirmed(&mut self) -> usize {
+        std::mem::take(&mut self.confirmed)
     }
 
     /// Keeps so many of the draft's tokens.

@@ -9,12 +9,15 @@
 //! sees nothing but a pause. An answer that goes on when the context is full waits in the same way: it comes back with
 //! fewer tokens, at new places.
 
+mod admission;
 mod ahead;
 mod allowed;
 mod choose;
 mod continuation;
 mod drafting;
+mod images;
 mod logprobs;
+mod looking;
 mod sequence;
 mod settings;
 mod spelled;
@@ -28,9 +31,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::activity::{Activity, End};
-use crate::batch::{self, Pace};
+use crate::batch::{self, Pace, StepBudget};
 use crate::constraint::MaskThreads;
-use crate::decoder::{BlockId, Decoder, DecoderError, DecoderStep};
+use crate::decoder::{Decoder, DecoderError, DecoderStep};
 use crate::drafts::RowCost;
 use crate::engine::{
     Engine, EngineError, EngineInfo, Generate, Progress, Reply, SequenceEvent, SequenceId, Work, WorkError,
@@ -43,8 +46,10 @@ use crate::text::Vocabulary;
 use ahead::look_ahead;
 use choose::{StepRows, choose};
 use continuation::Continuation;
+use images::{KnownImages, are_placed};
+use looking::{keep_whole, look};
 use sequence::RunningSequence;
-use turns::{computes_prefix_of, fatal, fits, release, wait_again};
+use turns::{can_go_on, fatal, fits, release, wait_again};
 use waiting::Sequence;
 
 pub use settings::{DraftUse, TextEngineSettings};
@@ -70,6 +75,7 @@ pub struct TextEngine {
     short_of_memory: bool,
     pace: Pace,
     cost: RowCost,
+    images: KnownImages,
 }
 
 impl TextEngine {
@@ -93,6 +99,7 @@ impl TextEngine {
             kv_bytes_per_token: loaded.kv_bytes_per_token,
             kv_tokens: loaded.kv_blocks.checked_mul(BLOCK_TOKENS),
             max_concurrent: settings.max_concurrent.max(1),
+            sight: loaded.sight.clone(),
         };
         let kv = KvCache::new(loaded.kv_blocks);
         let (waiting, running) = (VecDeque::new(), Vec::new());
@@ -109,6 +116,7 @@ impl TextEngine {
             short_of_memory: false,
             pace: Pace::default(),
             cost: RowCost::default(),
+            images: KnownImages::default(),
         }
     }
 
@@ -133,6 +141,8 @@ impl TextEngine {
             Some(WorkError::ContextLengthExceeded { prompt, context })
         } else if let Some(&token) = work.prompt.iter().find(|token| **token as usize >= self.info.vocab_size) {
             Some(WorkError::UnknownToken { token, vocab_size: self.info.vocab_size })
+        } else if !are_placed(&work.images, prompt) || self.info.sight.is_none() && !work.images.is_empty() {
+            Some(WorkError::MisplacedImages)
         } else if self.waiting.len() >= self.settings.max_waiting {
             Some(WorkError::QueueFull(self.waiting.len()))
         } else {
@@ -158,59 +168,6 @@ impl TextEngine {
             }
             !gone
         });
-    }
-
-    /// Lets waiting sequences into the batch, in order, while there is room.
-    fn admit(&mut self) -> Result<(), EngineError> {
-        let mut at = 0;
-        self.short_of_memory &= !self.running.is_empty();
-        while self.running.len() < self.info.max_concurrent && !self.short_of_memory {
-            let Some(sequence) = self.waiting.get(at) else { break };
-            if self.running.iter().any(|running| computes_prefix_of(running, sequence)) {
-                at += 1;
-                continue;
-            }
-            // Others in the batch will soon need another block each.
-            let spare = self.running.iter().filter(|running| running.may_grow()).count();
-            let class = self.decoder.length_class(sequence.tokens().len());
-            let salt = sequence.salt().filter(|_| class <= 1).map(|salt| salt.of_length_class(class));
-            let decoder = &self.decoder;
-            let resumable = |blocks: &[BlockId], tokens: usize| decoder.resumable(blocks, tokens);
-            let admitted = self.kv.admit_behind(salt.as_ref(), sequence.tokens(), spare, &resumable);
-            match (admitted, self.running.is_empty()) {
-                (Some(mut admission), _) => {
-                    if let Some((from, to)) = admission.copy {
-                        let copied = self.decoder.copy(from, to);
-                        self.kv.copied(from);
-                        if let Err(error) = copied {
-                            fatal(&error)?;
-                            KvCache::copy_failed(&mut admission.table);
-                            if !can_go_on(&*self.decoder, &admission.table) {
-                                // As if nothing had been found.
-                                self.kv.withdraw(admission.table);
-                                let Some(sequence) = self.waiting.get(at) else { break };
-                                let Some(alone) = self.kv.admit(None, sequence.tokens(), spare) else { break };
-                                admission = alone;
-                            }
-                        }
-                    }
-                    let Some(mut sequence) = self.waiting.remove(at) else { break };
-                    self.activity.found(admission.table.len());
-                    sequence.admit(admission.table, class);
-                    self.running.push(sequence);
-                }
-                // Running sequences will end and free blocks.
-                (None, false) => break,
-                (None, true) => {
-                    let Some(mut sequence) = self.waiting.remove(at) else { break };
-                    let held = self.kv.usage().limit.saturating_mul(BLOCK_TOKENS);
-                    let why = format!("{} tokens, and there is memory for {held}", sequence.tokens().len());
-                    sequence.fail(WorkError::OutOfMemory(why));
-                    self.activity.ended(End::Failed);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Sends sequences back to the queue that what their blocks hold is of no use to any more: their length has got
@@ -360,6 +317,9 @@ impl TextEngine {
         }
         let budget = self.settings.step_budget.paced(self.pace.seconds(), self.decoder.info().step_rows);
         let mut shares = batch::plan(&stages, budget);
+        if self.info.sight.is_some() && !self.look(&stages, &mut shares, budget)? {
+            return Ok(Progress::Stepped);
+        }
         let drafts = (self.settings.drafts, self.cost);
         look_ahead(&mut self.running, &mut shares, &*self.decoder, drafts);
         let prompt_tokens =
@@ -367,7 +327,7 @@ impl TextEngine {
         // Sequences whose client disconnected are counted and closed when the next step begins.
         let Some(rows) = self.forward(&shares)? else { return Ok(Progress::Stepped) };
         for ((running, rows), share) in self.running.iter_mut().zip(&rows).zip(&shares) {
-            let (in_prompt, certain) = (running.is_in_prompt(), running.certain(*share));
+            let (in_prompt, certain) = (running.is_in_prompt(), running.drafting().certain(*share));
             if rows.is_ok()
                 && let Some((table, tokens)) = running.table()
             {
@@ -377,6 +337,7 @@ impl TextEngine {
                 if in_prompt && fed == tokens.len() {
                     self.kv.index_rest(table, tokens);
                 }
+                running.images_mut().forget(fed);
             }
         }
         let steps = choose(&mut self.running, rows, &shares, (&self.vocabulary, &self.activity));
@@ -395,10 +356,32 @@ impl TextEngine {
         Ok(Progress::Stepped)
     }
 
+    /// Has the decoder look at the images of a step, whose shares may change by that. Returns whether the step can be
+    /// done: if the decoder failed at an image, the sequence fails and another step is planned.
+    fn look(
+        &mut self,
+        stages: &[batch::SequenceStage],
+        shares: &mut [usize],
+        budget: StepBudget,
+    ) -> Result<bool, EngineError> {
+        if self.info.sight.as_ref().is_some_and(|sight| sight.both_ways) {
+            keep_whole(&self.running, shares, budget.prefill_alone);
+        }
+        let decoder: &mut dyn Decoder = &mut *self.decoder;
+        let blinded = look((decoder, &mut self.images), &mut self.running, shares, stages)?;
+        let whole = blinded.is_empty();
+        for (at, error) in blinded.into_iter().rev() {
+            let mut running = self.running.remove(at);
+            let step = running.fail(error);
+            self.keep(running, step);
+        }
+        Ok(whole && shares.iter().any(|share| *share > 0))
+    }
+
     /// A sequence that stays in the batch after a step. One that ended gives its blocks back, and one that needs a
     /// shift waits again.
     fn keep(&mut self, mut running: RunningSequence, step: Continuation) -> Option<RunningSequence> {
-        let confirmed = running.take_confirmed();
+        let confirmed = running.drafting().take_confirmed();
         if confirmed > 0
             && let Some((table, tokens)) = running.table()
         {
@@ -454,8 +437,9 @@ impl Engine for TextEngine {
                 reply.send(SequenceEvent::Failed(error));
             }
             None => {
+                let images = self.images.enter(&work.prompt, Arc::clone(&work.images));
                 let sequence = Sequence::new(id, work, reply, self.info.context_length, &self.vocabulary);
-                self.waiting.push_back(RunningSequence::new(sequence, self.arrivals));
+                self.waiting.push_back(RunningSequence::new(sequence, images, self.arrivals));
                 self.arrivals += 1;
             }
         }
@@ -485,11 +469,6 @@ impl Engine for TextEngine {
         self.publish();
         outcome
     }
-}
-
-/// Whether a decoder has the state behind a table's tokens, if it needs one.
-fn can_go_on(decoder: &dyn Decoder, table: &BlockTable) -> bool {
-    decoder.resumable(table.blocks(), table.len()) == table.len()
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::tools::ToolEvent;
 use super::allowed::{Allowed, AnswerNext};
 use super::continuation::Continuation;
 use super::drafting::Drafting;
+use super::images::SequenceImages;
 use super::logprobs::{note_prompt, token_logprob};
 use super::waiting::Sequence;
 
@@ -29,6 +30,7 @@ pub(super) struct RunningSequence {
     arrival: u64,
     /// The prompt, then the sampled tokens. The last of those is not evaluated yet.
     tokens: Vec<u32>,
+    images: SequenceImages,
     /// The blocks of its keys and values; none while it waits.
     table: Option<BlockTable>,
     /// The class of its length that the blocks are computed for.
@@ -59,11 +61,12 @@ pub(super) struct RunningSequence {
 const MOST_LOGITS: usize = 32 << 20;
 
 impl RunningSequence {
-    pub(super) fn new(sequence: Sequence, arrival: u64) -> Self {
+    pub(super) fn new(sequence: Sequence, images: SequenceImages, arrival: u64) -> Self {
         let tokens = sequence.prompt.to_vec();
         Self {
             arrival,
             tokens,
+            images,
             table: None,
             length_class: 0,
             sampled: 0,
@@ -100,6 +103,21 @@ impl RunningSequence {
         &self.tokens
     }
 
+    /// The numbers that its blocks are found by, one for each token so far.
+    pub(super) fn keys(&self) -> &[u32] {
+        self.images.keys(&self.tokens)
+    }
+
+    /// Its images.
+    pub(super) fn images(&self) -> &SequenceImages {
+        &self.images
+    }
+
+    /// The same, to be changed.
+    pub(super) fn images_mut(&mut self) -> &mut SequenceImages {
+        &mut self.images
+    }
+
     /// The salt by which it shares blocks.
     pub(super) fn salt(&self) -> Option<&CacheSalt> {
         self.sequence.cache.as_ref()
@@ -120,9 +138,10 @@ impl RunningSequence {
         self.table = Some(table);
     }
 
-    /// Its blocks and its tokens, for a cache that changes the blocks.
+    /// Its blocks and the keys of its tokens, for a cache that changes the blocks.
     pub(super) fn table(&mut self) -> Option<(&mut BlockTable, &[u32])> {
-        self.table.as_mut().map(|table| (table, &*self.tokens))
+        let keys = self.images.keys(&self.tokens);
+        self.table.as_mut().map(|table| (table, keys))
     }
 
     /// Takes its blocks away, and the logits that were computed with them: both are computed again. The state of its
@@ -175,8 +194,8 @@ impl RunningSequence {
         let (past, blocks) = (self.fed(), self.table.as_ref().map_or(&[][..], BlockTable::blocks));
         let end = past + share;
         if self.drafting.is_there() {
-            let tokens = &self.drafting.ahead[..share];
-            return DecoderStep { blocks, past, length: end, shared: 0, tokens, logits: Logits::All };
+            let (tokens, images) = (&self.drafting.ahead[..share], self.images.steps());
+            return DecoderStep { blocks, past, length: end, shared: 0, tokens, images, logits: Logits::All };
         }
         let logits = if self.sequence.prompt_logprobs && self.is_in_prompt() {
             Logits::All
@@ -186,7 +205,8 @@ impl RunningSequence {
             Logits::Last
         };
         let (length, shared) = (self.tokens.len(), self.table.as_ref().map_or(0, BlockTable::shared));
-        DecoderStep { blocks, past, length, shared, tokens: &self.tokens[past..end], logits }
+        let (tokens, images) = (&self.tokens[past..end], self.images.steps());
+        DecoderStep { blocks, past, length, shared, tokens, images, logits }
     }
 
     pub(super) fn fail(&mut self, error: WorkError) -> Continuation {
@@ -211,9 +231,9 @@ impl RunningSequence {
         }
     }
 
-    /// The length of its draft, and the chance that the draft's first token comes.
-    pub(super) fn draft(&self) -> (usize, f64) {
-        (self.drafting.ahead.len().saturating_sub(1), self.drafting.chance)
+    /// Its draft.
+    pub(super) fn drafting(&mut self) -> &mut Drafting {
+        &mut self.drafting
     }
 
     /// Keeps so many tokens of its draft. Threads compute what may follow each of them, beside the decoder.
@@ -226,16 +246,6 @@ impl RunningSequence {
         {
             constraint.foresee(&self.drafting.ahead[1..]);
         }
-    }
-
-    /// Of `share` evaluated tokens, those that are certainly of the sequence: of a draft it is not known yet.
-    pub(super) fn certain(&self, share: usize) -> usize {
-        if self.drafting.is_there() { 1 } else { share }
-    }
-
-    /// Tokens of the draft that were found to be right since the last call. Its blocks hold them.
-    pub(super) fn take_confirmed(&mut self) -> usize {
-        std::mem::take(&mut self.drafting.confirmed)
     }
 
     /// Takes the rows of logits behind `share` evaluated tokens, which its blocks hold by now.
@@ -347,6 +357,7 @@ impl RunningSequence {
         self.note_time(activity);
         self.sampled += 1;
         self.tokens.push(token);
+        self.images.push(token);
         // Where a form binds the answer, an end is sampled only where the form is complete.
         let may_end = !self.sequence.ignore_eos || self.sequence.constraint.is_some();
         if forced.is_none() && vocabulary.ends(token) && may_end {

@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 
-use crate::decoder::{DecoderError, DecoderStep};
+use crate::decoder::{Decoder, DecoderError, DecoderStep};
 use crate::engine::{EngineError, WorkError};
-use crate::kv::{BLOCK_TOKENS, KvCache};
+use crate::kv::{BLOCK_TOKENS, BlockTable, KvCache};
 
 use super::sequence::RunningSequence;
 
 /// Takes a sequence's blocks back; what they hold can be found from now on.
 pub(super) fn release(kv: &mut KvCache, sequence: &mut RunningSequence) {
     if let Some(table) = sequence.take_table() {
-        kv.release(table, sequence.tokens());
+        kv.release(table, sequence.keys());
     }
 }
 
@@ -28,8 +28,8 @@ pub(super) fn computes_prefix_of(running: &RunningSequence, waiting: &RunningSeq
         return false;
     }
     let whole_blocks = |tokens: usize| tokens / BLOCK_TOKENS * BLOCK_TOKENS;
-    let same = running.tokens().iter().zip(waiting.tokens()).take_while(|(a, b)| a == b).count();
-    whole_blocks(running.fed()) < whole_blocks(same.min(waiting.tokens().len().saturating_sub(1)))
+    let same = running.keys().iter().zip(waiting.keys()).take_while(|(a, b)| a == b).count();
+    whole_blocks(running.fed()) < whole_blocks(same.min(waiting.keys().len().saturating_sub(1)))
 }
 
 /// The error that ends the process, if this is one.
@@ -54,4 +54,9 @@ impl From<DecoderError> for WorkError {
 pub(super) fn fits(batch: &[DecoderStep<'_>], rows: &[Vec<f32>], vocab_size: usize) -> bool {
     batch.len() == rows.len()
         && batch.iter().zip(rows).all(|(step, rows)| rows.len() == step.logits.rows(step.tokens.len()) * vocab_size)
+}
+
+/// Whether a decoder has the state behind a table's tokens, if it needs one.
+pub(super) fn can_go_on(decoder: &dyn Decoder, table: &BlockTable) -> bool {
+    decoder.resumable(table.blocks(), table.len()) == table.len()
 }

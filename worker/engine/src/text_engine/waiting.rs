@@ -49,7 +49,9 @@ impl Sequence {
         context_length: usize,
         vocabulary: &Arc<Vocabulary>,
     ) -> Self {
-        let room = match work.shift {
+        // Places of images could not be moved.
+        let shift = work.shift.filter(|_| work.images.is_empty());
+        let room = match shift {
             Some(_) => context_length.saturating_mul(LONGEST_SHIFTED),
             None => context_length.saturating_sub(work.prompt.len()),
         };
@@ -65,7 +67,7 @@ impl Sequence {
             reply,
             max_tokens: work.max_tokens.unwrap_or(room).min(room),
             context_length,
-            shift: work.shift,
+            shift,
             ignore_eos: work.ignore_eos,
             logprobs: work.logprobs,
             prompt_logprobs: work.prompt_logprobs,

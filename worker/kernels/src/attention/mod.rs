@@ -86,6 +86,18 @@ pub struct SequenceRows {
     pub rows: Range<usize>,
     /// Tokens before them.
     pub past: usize,
+    /// Tokens of the sequence that see each other in both directions, in their order and apart from each other. Rows
+    /// in them see keys up to the end, which the step has.
+    pub whole: Vec<Range<usize>>,
+}
+
+impl SequenceRows {
+    /// The keys that a token of the sequence sees.
+    pub fn seen(&self, token: usize, window: Option<usize>) -> Range<usize> {
+        let whole = self.whole.iter().find(|whole| whole.contains(&token));
+        let first = (token + 1).saturating_sub(window.unwrap_or(usize::MAX));
+        first..whole.map_or(token + 1, |whole| whole.end)
+    }
 }
 
 impl AttentionHeads {
@@ -101,25 +113,26 @@ impl AttentionHeads {
         self.write(rows, places, kv);
         let mut out = vec![0.0; rows.query.len() / self.head_dim.max(1) * self.value_dim];
         let mut pieces = self.pieces(places, &mut out);
+        let tile = |piece: &AttentionPiece<'_>| self.tile(rows, piece, &places[piece.sequence]);
         let kv: &[HostKv<'_>] = kv;
         let work = |piece: &AttentionPiece<'_>| {
-            let keys = self.seen(piece, piece.rows.end.saturating_sub(1)).end;
+            let keys = self.seen(piece, &places[piece.sequence], piece.rows.end.saturating_sub(1)).end;
             let keys = keys.min(self.window.map_or(usize::MAX, |keys| 2 * keys.min(usize::MAX / 4) + QUERIES));
             piece.rows.len() * self.group() * self.head_dim * keys
         };
         if pieces.iter().map(work).sum::<usize>() < WORTH_SHARING {
             let mut scratch = Scratch::default();
-            pieces.iter_mut().for_each(|piece| self.attend_piece(rows, piece, kv, &mut scratch));
+            pieces.iter_mut().for_each(|piece| self.attend_piece((rows, tile(piece)), piece, kv, &mut scratch));
             return out;
         }
         let wanted = PIECES * rayon::current_num_threads();
         if pieces.len() >= wanted {
-            pieces
-                .par_iter_mut()
-                .with_max_len(1)
-                .for_each_init(Scratch::default, |scratch, piece| self.attend_piece(rows, piece, kv, scratch));
+            pieces.par_iter_mut().with_max_len(1).for_each_init(Scratch::default, |scratch, piece| {
+                self.attend_piece((rows, tile(piece)), piece, kv, scratch);
+            });
         } else {
-            self.attend_by_segments(rows, &mut pieces, kv, wanted);
+            let tiles = pieces.iter().map(tile).collect();
+            self.attend_by_segments((rows, tiles), &mut pieces, kv, wanted);
         }
         out
     }
@@ -176,12 +189,11 @@ impl AttentionHeads {
 
     fn attend_piece(
         self,
-        rows: &AttentionRows<'_>,
+        (rows, tile): (&AttentionRows<'_>, QueryTile),
         piece: &mut AttentionPiece<'_>,
         kv: &[HostKv<'_>],
         scratch: &mut Scratch,
     ) {
-        let tile = self.tile(rows, piece);
         let mixed = tile.attend(&kv[piece.sequence], piece.head, scratch);
         self.write_out(rows, piece, &mixed);
     }
@@ -189,12 +201,11 @@ impl AttentionHeads {
     /// Few pieces with many keys each: segments are what is shared among cores.
     fn attend_by_segments(
         self,
-        rows: &AttentionRows<'_>,
+        (rows, tiles): (&AttentionRows<'_>, Vec<QueryTile>),
         pieces: &mut [AttentionPiece<'_>],
         kv: &[HostKv<'_>],
         wanted: usize,
     ) {
-        let tiles: Vec<QueryTile> = pieces.iter().map(|piece| self.tile(rows, piece)).collect();
         let all: usize = tiles.iter().map(|tile| tile.segments().len()).sum();
         let run = all.div_ceil(wanted).max(1);
         let mut jobs = Vec::new();
@@ -233,14 +244,17 @@ impl AttentionHeads {
     }
 
     /// The keys that a row of a piece sees.
-    fn seen(self, piece: &AttentionPiece<'_>, row: usize) -> Range<usize> {
-        let (at, window) = (piece.past + row, self.window.unwrap_or(usize::MAX));
-        let end = if self.both_ways { at.saturating_add(window).min(piece.tokens) } else { at + 1 };
-        (at + 1).saturating_sub(window)..end
+    fn seen(self, piece: &AttentionPiece<'_>, place: &SequenceRows, row: usize) -> Range<usize> {
+        let at = piece.past + row;
+        if !self.both_ways {
+            return place.seen(at, self.window);
+        }
+        let window = self.window.unwrap_or(usize::MAX);
+        (at + 1).saturating_sub(window)..at.saturating_add(window).min(piece.tokens)
     }
 
     /// A piece's queries: of each row all heads of its group.
-    fn tile(self, rows: &AttentionRows<'_>, piece: &AttentionPiece<'_>) -> QueryTile {
+    fn tile(self, rows: &AttentionRows<'_>, piece: &AttentionPiece<'_>, place: &SequenceRows) -> QueryTile {
         let group = self.group();
         let width = group * self.head_dim;
         let mut queries = vec![0.0; piece.rows.len() * width];
@@ -252,7 +266,8 @@ impl AttentionHeads {
             head: piece.head,
             queries: &mut queries,
         });
-        let seen = piece.rows.clone().flat_map(|row| std::iter::repeat_n(self.seen(piece, row), group)).collect();
+        let seen = |row: usize| self.seen(piece, place, row);
+        let seen = piece.rows.clone().flat_map(|row| std::iter::repeat_n(seen(row), group)).collect();
         QueryTile { queries, seen, softcap: self.softcap }
     }
 }

@@ -195,7 +195,7 @@ fn together(steps: &mut [(&Example, &mut Pages, Range<usize>)]) -> Vec<f32> {
             cos.extend_from_slice(&example.cos[planes.clone()]);
             sin.extend_from_slice(&example.sin[planes]);
         }
-        places.push(SequenceRows { rows: row..row + tokens.len(), past: tokens.start });
+        places.push(SequenceRows { rows: row..row + tokens.len(), past: tokens.start, whole: Vec::new() });
         row += tokens.len();
     }
     let norm = first.norm.as_ref().map(|weight| HeadNorm { weight, eps: 1e-6, order: first.order });

@@ -5,6 +5,7 @@ mod channels;
 mod embeddings;
 mod failures;
 mod forms;
+mod images;
 mod judges;
 mod nonsense;
 mod rejections;

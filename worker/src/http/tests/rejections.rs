@@ -100,7 +100,7 @@ async fn what_the_model_cannot_do_is_said() {
         (chat(json!({"response_format": {"type": "structural_tag"}})), "response_format"),
         (chat(json!({"response_format": {"type": "yaml"}})), "response_format"),
         (chat(json!({"best_of": 2})), "best_of"),
-        (messages(json!([{"role": "user", "content": image}])), "messages[0].content[0]"),
+        (messages(json!([{"role": "user", "content": image}])), "messages[0].content[0].image_url.url"),
     ] {
         let error = rig.post("/v1/chat/completions", &body).await.error();
         assert_eq!(error, (400, "unsupported_by_model".to_owned(), param.to_owned()), "{body}");

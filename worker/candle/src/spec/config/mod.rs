@@ -61,6 +61,8 @@ impl DecoderSpec {
         let Some(name) = known.or(model_type) else {
             return Err(ConfigJsonError::Architecture("of a config.json without 'architectures'".to_owned()));
         };
+        let inner = fields.get("text_config").and_then(|text| text.get("model_type")).and_then(Value::as_str);
+        let name = if families::is_wrapper(name) { inner.unwrap_or("llama") } else { name };
         let family = families::of_config(name).ok_or_else(|| unknown(name))?;
         let format = QuantisedFormat::read(&whole)?;
         let facts = ModelFacts::Config(ConfigFacts::new(fields));

@@ -45,7 +45,7 @@ fn absent_fields_are_what_transformers_makes_them() {
     assert_eq!((attention.heads, attention.kv_heads, attention.head_dim), (32, 32, 128));
     assert_eq!((mlp.intermediate, spec.vocab, spec.max_positions), (11_008, 32_000, 2_048));
     let (planes, scaling) = (RopePlanes::Halves, RopeScaling::None);
-    assert_eq!(*rope, RopeSpec { planes, width: 128, theta: 10_000.0, scaling });
+    assert_eq!(*rope, RopeSpec { planes, width: 128, theta: 10_000.0, scaling, axes: Vec::new() });
     assert!(!spec.tied_head && attention.bias == AttentionBias::None && !mlp.bias);
     assert_eq!((spec.norm.eps, mlp.activation), (1e-6, Activation::Silu));
 }
@@ -82,6 +82,7 @@ fn both_spellings_of_rope_say_the_same() {
                     high_freq_factor: 4.0,
                     original_max_positions: 64.0,
                 },
+                axes: Vec::new(),
             },
             "{spelling}"
         );

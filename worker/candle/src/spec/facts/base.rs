@@ -89,6 +89,7 @@ impl Base {
             streams: None,
             matrix_factors: Vec::new(),
             logit_softcap: None,
+            whole_images: false,
             max_positions: longer.map_or(self.positions, |factor| (self.positions as f64 * factor) as usize),
             spelling: facts.spelling(),
         }

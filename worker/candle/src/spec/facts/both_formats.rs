@@ -142,6 +142,14 @@ impl ModelFacts<'_> {
         }
     }
 
+    /// Numbers of the table of rope in `config.json`.
+    pub(crate) fn rope_numbers(&self, key: &str) -> FoundFact<Vec<usize>> {
+        match self {
+            Self::Config(facts) => facts.rope_numbers(key),
+            Self::Gguf(_) => Ok(None),
+        }
+    }
+
     /// A number of the table of rope in `config.json`.
     pub(crate) fn rope_float(&self, key: &str) -> FoundFact<f64> {
         match self {

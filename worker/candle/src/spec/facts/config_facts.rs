@@ -26,15 +26,25 @@ impl ConfigFacts {
         Self { fields }
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+    /// The fields as they are.
+    pub(crate) fn plain(fields: Map<String, Value>) -> Self {
+        Self { fields }
+    }
+
+    /// All fields.
+    pub(crate) fn fields(&self) -> &Map<String, Value> {
+        &self.fields
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
         self.fields.get(key).filter(|value| !value.is_null())
     }
 
-    pub(super) fn is_null(&self, key: &str) -> bool {
+    pub(crate) fn is_null(&self, key: &str) -> bool {
         self.fields.get(key).is_some_and(Value::is_null)
     }
 
-    pub(super) fn number(&self, key: &str) -> FoundFact<usize> {
+    pub(crate) fn number(&self, key: &str) -> FoundFact<usize> {
         match self.get(key) {
             Some(Value::Array(list)) => {
                 let numbers = list.iter().map(|value| as_number(key, value)).collect::<Result<Vec<_>, _>>()?;
@@ -47,7 +57,7 @@ impl ConfigFacts {
         }
     }
 
-    pub(super) fn numbers(&self, key: &str) -> FoundFact<Vec<usize>> {
+    pub(crate) fn numbers(&self, key: &str) -> FoundFact<Vec<usize>> {
         match self.get(key) {
             Some(Value::Array(list)) => {
                 list.iter().map(|value| as_number(key, value)).collect::<Result<_, _>>().map(Some)
@@ -56,20 +66,20 @@ impl ConfigFacts {
         }
     }
 
-    pub(super) fn float(&self, key: &str) -> FoundFact<f64> {
+    pub(crate) fn float(&self, key: &str) -> FoundFact<f64> {
         self.get(key).map(|value| as_float(key, value)).transpose()
     }
 
-    pub(super) fn flag(&self, key: &str) -> FoundFact<bool> {
+    pub(crate) fn flag(&self, key: &str) -> FoundFact<bool> {
         let read = |value: &Value| value.as_bool().ok_or_else(|| malformed(key, "true or false", value));
         self.get(key).map(read).transpose()
     }
 
-    pub(super) fn text(&self, key: &str) -> FoundFact<&str> {
+    pub(crate) fn text(&self, key: &str) -> FoundFact<&str> {
         self.get(key).map(|value| value.as_str().ok_or_else(|| malformed(key, "a text", value))).transpose()
     }
 
-    pub(super) fn texts(&self, key: &str) -> FoundFact<Vec<String>> {
+    pub(crate) fn texts(&self, key: &str) -> FoundFact<Vec<String>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let list = value.as_array().ok_or_else(|| malformed(key, "a list", value))?;
         let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| malformed(key, "texts", value));
@@ -77,18 +87,18 @@ impl ConfigFacts {
     }
 
     /// An object of further fields.
-    pub(super) fn table(&self, key: &str) -> FoundFact<Self> {
+    pub(crate) fn table(&self, key: &str) -> FoundFact<Self> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let fields = value.as_object().ok_or_else(|| malformed(key, "an object", value))?;
         Ok(Some(Self { fields: fields.clone() }))
     }
 
     /// Whether no field has a value.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.fields.values().all(Value::is_null)
     }
 
-    pub(super) fn floats(&self, key: &str) -> FoundFact<Vec<f32>> {
+    pub(crate) fn floats(&self, key: &str) -> FoundFact<Vec<f32>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let list = value.as_array().ok_or_else(|| malformed(key, "a list", value))?;
         let number = |value: &Value| as_float(key, value).map(|number| number as f32);

@@ -64,6 +64,10 @@ impl ConfigFacts {
         Ok(!self.table("rope_parameters")?.is_some_and(|table| of_kind(&table)))
     }
 
+    pub(super) fn rope_numbers(&self, key: &str) -> Result<Option<Vec<usize>>, FactError> {
+        self.rope_table(None)?.map_or(Ok(None), |table| table.numbers(key))
+    }
+
     pub(super) fn rope_float(&self, key: &str) -> Result<Option<f64>, FactError> {
         self.rope_table(None)?.map_or(Ok(None), |table| table.float(key))
     }
@@ -160,12 +164,12 @@ impl ConfigFacts {
                 return Err(FactError::Unsupported(format!("rope scaling '{}'", other.escape_debug())));
             }
         };
-        Ok(RopeSpec { planes: defaults.planes, width, theta, scaling })
+        Ok(RopeSpec { planes: defaults.planes, width, theta, scaling, axes: Vec::new() })
     }
 
     fn with_alpha(&self, defaults: &RopeDefaults<'_>, width: usize, theta: f64, alpha: f64) -> RopeSpec {
         let theta = if alpha > 0.0 { theta * alpha.powf(width as f64 / (width as f64 - 2.0)) } else { theta };
-        RopeSpec { planes: defaults.planes, width, theta, scaling: RopeScaling::None }
+        RopeSpec { planes: defaults.planes, width, theta, scaling: RopeScaling::None, axes: Vec::new() }
     }
 }
 
@@ -192,7 +196,7 @@ impl GgufFacts<'_> {
             None => self.float("rope.freq_base")?.unwrap_or(defaults.theta),
         };
         let scaling = if sliding { RopeScaling::None } else { self.rope_scaling(defaults.positions)? };
-        Ok(RopeSpec { planes: defaults.planes, width, theta, scaling })
+        Ok(RopeSpec { planes: defaults.planes, width, theta, scaling, axes: Vec::new() })
     }
 
     fn rope_scaling(&self, positions: usize) -> Result<RopeScaling, FactError> {

@@ -142,6 +142,7 @@ pub(super) fn gemma3(facts: &ModelFacts<'_>) -> Result<DecoderSpec, FactError> {
     };
     let mut spec = base.decoder(facts, two_ropes(facts, &base)?, sliding.into_iter().map(layer).collect());
     spec.logit_softcap = softcap(facts, "final_logit_softcapping", "final_logit_softcapping", None)?;
+    spec.whole_images = true;
     if facts.flag("use_bidirectional_attention", "")? == Some(true) {
         halve_windows(&mut spec);
     }

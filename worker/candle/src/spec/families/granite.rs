@@ -17,8 +17,10 @@ const SHARED_GATE_UP: &[&str] = &["mlp.shared_expert.gate_proj", "mlp.shared_exp
 /// The four factors; that on scores is returned beside the others.
 pub(super) fn factors(facts: &ModelFacts<'_>) -> Result<(Factors, f64), FactError> {
     let factor = |config: &str, gguf: &str| Ok::<_, FactError>(facts.float(config, gguf)?.unwrap_or(1.0));
+    let embedding = factor("embedding_multiplier", "embedding_scale")?;
     let factors = Factors {
-        embedding: factor("embedding_multiplier", "embedding_scale")?,
+        embedding,
+        images: embedding,
         residual: factor("residual_multiplier", "residual_scale")?,
         // Logits are divided by it.
         logits: 1.0 / factor("logits_scaling", "logit_scale")?,

@@ -23,6 +23,7 @@ mod olmo;
 mod phi;
 mod qwen;
 mod qwen_next;
+mod qwen_vl;
 mod smollm;
 mod starcoder;
 
@@ -41,6 +42,8 @@ const IN_CONFIG: &[(&[&str], ReadFamily)] = &[
     (&["MixtralForCausalLM", "mixtral"], mistral::mixtral),
     (&["Qwen2ForCausalLM", "qwen2"], qwen::qwen2),
     (&["Qwen3ForCausalLM", "qwen3"], qwen::qwen3),
+    (&["Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl"], qwen_vl::qwen2_5_vl),
+    (&["Qwen3VLForConditionalGeneration", "qwen3_vl"], qwen_vl::qwen3_vl),
     (&["Qwen2MoeForCausalLM", "qwen2_moe"], qwen::qwen2_moe),
     (&["Qwen3MoeForCausalLM", "qwen3_moe"], qwen::qwen3_moe),
     (&["GemmaForCausalLM", "gemma"], gemma::gemma),
@@ -81,6 +84,16 @@ const IN_CONFIG: &[(&[&str], ReadFamily)] = &[
     (&["NemotronHForCausalLM", "nemotron_h"], nemotron::nemotron_h),
     (&["Lfm2ForCausalLM", "lfm2"], lfm2::lfm2),
     (&["Lfm2MoeForCausalLM", "lfm2_moe"], lfm2::lfm2_moe),
+];
+
+/// Names of classes and types whose language model is of the family that their `text_config` names.
+const WRAPPERS: &[&str] = &[
+    "LlavaForConditionalGeneration",
+    "llava",
+    "Idefics3ForConditionalGeneration",
+    "idefics3",
+    "SmolVLMForConditionalGeneration",
+    "smolvlm",
 ];
 
 /// Names of architectures in GGUF files.
@@ -130,6 +143,11 @@ const IN_GGUF: &[(&str, ReadFamily)] = &[
 /// The family of a class or a `model_type` of `config.json`.
 pub(crate) fn of_config(name: &str) -> Option<ReadFamily> {
     IN_CONFIG.iter().find(|(names, _)| names.contains(&name)).map(|(_, family)| *family)
+}
+
+/// Whether the language model is of the family that `text_config` names, or of Llama's if it names none.
+pub(crate) fn is_wrapper(name: &str) -> bool {
+    WRAPPERS.contains(&name)
 }
 
 /// The family of an architecture of GGUF.

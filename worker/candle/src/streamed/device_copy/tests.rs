@@ -16,7 +16,7 @@ use crate::decoder::stage::Stage;
 use crate::files::ModelFiles;
 use crate::layers::kv_shape::KvHome;
 use crate::layers::states::StateLimits;
-use crate::load::load;
+use crate::load_model::load;
 use crate::plan::checked_model::CheckedModel;
 use crate::plan::cut::cut;
 use crate::plan::needs::context;
@@ -128,7 +128,7 @@ fn streamed(
     driver: &Arc<HostDriver>,
 ) -> Result<Sequences, ModelError> {
     let (files, spec) = ModelFiles::open(model)?;
-    let plan = CheckedModel::new(&spec, &files)?;
+    let plan = CheckedModel::new(&spec, &files, None)?;
     let asked = DeviceOptions { device: DeviceId::Cpu, share: None, limit: limit.map(ByteCount) };
     let place = LoadDevice::of(&asked, CandleDevice::Cpu, &plan.matrices, options.kv_cache_type).unwrap();
     let parts = cut(&plan, &spec, &files, vec![place], options)?;

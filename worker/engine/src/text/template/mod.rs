@@ -115,6 +115,23 @@ fn question(tool: Option<TemplateValue>) -> Conversation {
     Conversation { messages: vec![message], tools, ..Conversation::default() }
 }
 
+/// A conversation of one message of the user.
+fn said(content: TemplateValue) -> Conversation {
+    let message = TemplateValue::from_pairs([("role", "user".into()), ("content", content)]);
+    Conversation { messages: vec![message], ..Conversation::default() }
+}
+
+/// A part of a message.
+fn part(kind: &str, text: Option<&str>) -> TemplateValue {
+    let text = text.map(|text| ("text", text.into()));
+    TemplateValue::from_pairs([("type", kind.into())].into_iter().chain(text))
+}
+
+/// Whether a prompt has the text of parts, and not the parts as Python or JSON writes them.
+fn shows_parts(prompt: &str) -> bool {
+    prompt.contains(PROBE) && !prompt.contains("'type':") && !prompt.contains("\"type\":")
+}
+
 fn tool<const N: usize>(function: [(&str, TemplateValue); N]) -> TemplateValue {
     TemplateValue::from_pairs([("type", "function".into()), ("function", TemplateValue::from_pairs(function))])
 }
@@ -176,6 +193,22 @@ impl ChatTemplate {
         let messages = [vec![message], alone.messages.clone()].concat();
         let with = self.render(&Conversation { messages, ..alone.clone() });
         with.is_ok_and(|prompt| prompt.contains(PROBE)) || self.render(&alone).is_err()
+    }
+
+    /// Whether prompts have a mark for each image among the parts of a message.
+    pub fn shows_images(&self) -> bool {
+        let text = part("text", Some(PROBE));
+        let of = |parts: Vec<TemplateValue>| self.render(&said(TemplateValue::from(parts))).ok();
+        match (of(vec![part("image", None), text.clone()]), of(vec![text])) {
+            (Some(with), Some(without)) => with != without && shows_parts(&with) && shows_parts(&without),
+            _ => false,
+        }
+    }
+
+    /// Whether prompts have what a message says only where that is a list of parts.
+    pub fn needs_parts(&self) -> bool {
+        let shows = |content| self.render(&said(content)).is_ok_and(|prompt| shows_parts(&prompt));
+        !shows(PROBE.into()) && shows(TemplateValue::from(vec![part("text", Some(PROBE))]))
     }
 
     /// Whether the template treats the role `developer` apart from `system`.

@@ -56,7 +56,7 @@ fn work(number: usize, grammar: Option<&CompiledGrammar>) -> Generate {
     Generate {
         sampling,
         max_tokens: Some(20 + 13 * (number % 4)),
-        ignore_eos: number % 2 == 0,
+        ignore_eos: number.is_multiple_of(2),
         logprobs: (number % 4 == 1).then_some(2),
         stop: if number % 5 == 4 { vec!["\u{1}\u{2}\u{1}".to_owned()] } else { Vec::new() },
         grammar: grammar.cloned(),

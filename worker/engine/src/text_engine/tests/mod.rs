@@ -2,6 +2,7 @@ use super::*;
 
 mod drafts;
 mod forms;
+mod images;
 mod memory;
 mod shift;
 mod thinking;
@@ -124,6 +125,7 @@ fn prompt(text: &str) -> Generate {
     Generate {
         spelled_thoughts: false,
         prompt: text.bytes().map(u32::from).collect(),
+        images: Arc::default(),
         max_tokens: None,
         sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         choice: 0,
