@@ -350,7 +350,8 @@ fn chat_message(
         Some(_) => return Err(DialectError::invalid(at.images.as_str(), "'images' must be a list")),
     };
     if !images.is_empty() {
-        let mut parts = vec![json!({ "type": "text", "text": text })];
+        // Ollama puts a message's images in front of its text.
+        let mut parts = Vec::with_capacity(images.len() + 1);
         names.made(format!("{ours}.content"), at.content.as_str());
         for (index, image) in images.iter().enumerate() {
             let theirs = format!("{}[{index}]", at.images);
@@ -361,6 +362,7 @@ fn chat_message(
             names.made(format!("{ours}.content[{}]", parts.len()), theirs);
             parts.push(json!({ "type": "image_url", "image_url": { "url": url } }));
         }
+        parts.push(json!({ "type": "text", "text": text }));
         said["content"] = Value::Array(parts);
     }
     let made: &[Value] = match message.get("tool_calls") {

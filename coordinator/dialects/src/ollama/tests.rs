@@ -40,8 +40,8 @@ fn en_7_a_chat_with_everything_becomes_openais() {
             "chat_template_kwargs": { "enable_thinking": false },
             "messages": [
                 { "role": "user", "content": [
-                    { "type": "text", "text": "What?" },
                     { "type": "image_url", "image_url": { "url": "data:image/jpeg;base64,/9j/AA" } },
+                    { "type": "text", "text": "What?" },
                 ] },
                 { "role": "assistant", "content": "", "tool_calls": [
                     { "id": "call_1_0", "type": "function", "function": { "name": "look", "arguments": "{\"x\":1}" } },
