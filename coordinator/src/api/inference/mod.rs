@@ -4,6 +4,7 @@ mod account;
 mod annotate;
 mod answer;
 mod answer_body;
+mod at_files;
 mod cloud_models;
 mod fitting;
 mod forward;

@@ -17,6 +17,7 @@ use model_boss_protocol::{
 };
 use serde::Serialize;
 
+use super::at_files::looking_at_files;
 use super::cloud_models::{self, CloudModel};
 use crate::api::admin::tasks::{self, TaskObject};
 use crate::api::context::Context;
@@ -119,6 +120,8 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let context = Arc::clone(&call.context);
     let (views, slots) = look(&context).await;
     let catalog = context.catalog.current();
+    let (reading, known) = (Arc::clone(&context), Arc::clone(&catalog));
+    looking_at_files(move || known.models().for_each(|model| know_inputs(&reading, model))).await?;
     let models = views.iter().filter_map(|view| {
         let model = catalog.get(&view.id)?;
         Some(ListedModel::Model(object(view, &slots, model, context.catalog.backend(model))))
@@ -196,6 +199,11 @@ impl ListedModel<'_> {
     }
 }
 
+/// Has a model remember the kinds of input that it takes. The first time that reads its files.
+fn know_inputs(context: &Context, model: &Model) {
+    model.input_modalities(context.catalog.backend(model));
+}
+
 fn name_object(kind: &'static str, id: String, created: u64) -> NameObject<'static> {
     let (owned_by, ladder) = ("model-boss", Vec::new());
     NameObject { id, object: "model", created, owned_by, kind, alias_of: None, ladder, description: None }
@@ -225,6 +233,8 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
     }
     let catalog = context.catalog.current();
     let model = catalog.find(&id).ok_or_else(|| unknown_model(&id))?;
+    let (reading, known) = (Arc::clone(context), Arc::clone(model));
+    looking_at_files(move || know_inputs(&reading, &known)).await?;
     let (views, slots) = look(context).await;
     let view = views.iter().find(|view| view.id == model.description.id).ok_or_else(|| unknown_model(&id))?;
     let object = object(view, &slots, model, context.catalog.backend(model));

@@ -18,15 +18,14 @@ use model_boss_dialects::ollama::{
 use model_boss_dialects::{ContextWish, DialectError, Names, Reshape, Stamp};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::body::{OpenBody, RequestBody, json};
-use model_boss_http::error::panic_error;
 use model_boss_http::path::unknown_model;
 use model_boss_http::peek::{ANONYMOUS, client_in};
 use model_boss_protocol::{ApiError, Backend, Category, DeviceId, ErrorCode, KeepAlive, Modality, Priority};
 use model_boss_tasks::ModelPermit;
 use serde_json::{Map, Value, json};
-use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
+use super::at_files::looking_at_files;
 use super::cloud_models::{self, CloudModel};
 use super::models::look;
 use super::reshape::reshaped;
@@ -218,11 +217,6 @@ pub(crate) async fn tags(call: Call) -> Result<Response, ApiError> {
         models
     });
     json(&json!({ "models": listed.await? }))
-}
-
-/// Reads models' headers on a blocking thread. They are read when a client first needs their content.
-async fn looking_at_files<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
-    spawn_blocking(look).await.map_err(|_| panic_error())
 }
 
 /// An entry for a name without files on this machine.
