@@ -75,6 +75,23 @@ pub struct EncoderInfo {
     pub tasks: Vec<String>,
 }
 
+impl EncoderInfo {
+    /// Refuses texts that the encoder cannot compute.
+    pub fn check(&self, texts: &[EncoderText<'_>]) -> Result<(), DecoderError> {
+        let is_wrong = |text: &EncoderText<'_>| {
+            let unknown = text.tokens.iter().any(|token| *token as usize >= self.vocab_size);
+            text.tokens.is_empty() || text.tokens.len() > self.max_tokens || unknown
+        };
+        if texts.iter().any(is_wrong) {
+            return Err(DecoderError::Step("a text is empty, too long, or has an unknown token".to_owned()));
+        }
+        if texts.iter().any(|text| text.task.is_some_and(|task| task >= self.tasks.len())) {
+            return Err(DecoderError::Step("a text is of a task that there are no adapters for".to_owned()));
+        }
+        Ok(())
+    }
+}
+
 /// The form of what is wanted of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EncodedForm {

@@ -212,13 +212,6 @@ impl LoadedEncoder {
         }
         Ok(vectors)
     }
-
-    /// Whether a text can be computed.
-    fn is_wrong(&self, text: &EncoderText<'_>) -> bool {
-        let text = text.tokens;
-        let unknown = text.iter().any(|token| *token as usize >= self.info.vocab_size);
-        text.is_empty() || text.len() > self.info.max_tokens || unknown
-    }
 }
 
 impl TextEncoder for LoadedEncoder {
@@ -242,12 +235,7 @@ impl TextEncoder for LoadedEncoder {
         if texts.is_empty() {
             return Ok(Vec::new());
         }
-        if texts.iter().any(|text| text.task.is_some_and(|task| task >= self.info.tasks.len())) {
-            return Err(DecoderError::Step("a text is of a task that there are no adapters for".to_owned()));
-        }
-        if texts.iter().any(|text| self.is_wrong(text)) {
-            return Err(DecoderError::Step("a text is empty, too long, or has an unknown token".to_owned()));
-        }
+        self.info.check(texts)?;
         let on_cpu = self.target.device.is_cpu();
         // On one of the threads that share the products.
         let computed = if on_cpu { rayon::scope(|_| self.vectors(texts, form)) } else { self.vectors(texts, form) };

@@ -227,13 +227,7 @@ impl TextEncoder for LoadedTowers {
     }
 
     fn encode(&mut self, texts: &[EncoderText<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
-        let is_wrong = |text: &EncoderText<'_>| {
-            let unknown = text.tokens.iter().any(|token| *token as usize >= self.info.vocab_size);
-            text.tokens.is_empty() || text.tokens.len() > self.info.max_tokens || unknown
-        };
-        if texts.iter().any(is_wrong) {
-            return Err(DecoderError::Step("a text is empty, too long, or has an unknown token".to_owned()));
-        }
+        self.info.check(texts)?;
         if texts.is_empty() {
             return Ok(Vec::new());
         }
