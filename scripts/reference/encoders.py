@@ -21,12 +21,11 @@ Each case becomes worker/candle/tests/encoders/CASE.json with these fields:
 --models also writes DIR/CASE, a folder that both packages load.
 """
 
-import argparse
 import json
 import shutil
-import tempfile
 from pathlib import Path
 
+import cases
 import post_norm
 import sentence_transformers
 import torch
@@ -302,25 +301,8 @@ def make(name, spec, folder):
     vectors = [[float(f"{number:.7g}") for number in vector] for vector in found]
     fields = dict(case=name, transformers=transformers.__version__, sentence_transformers=sentence_transformers.__version__,
                   files=files, weights=weights, texts=texts, **more, **(dict(task=spec["task"]) if spec.get("task") else {}), vectors=vectors)
-    OUT.mkdir(parents=True, exist_ok=True)
-    lines = [f'"{key}":{json.dumps(value, separators=(",", ":"))}' for key, value in fields.items()]
-    (OUT / f"{name}.json").write_text("{" + ",\n".join(lines) + "}\n")
-    print(name, (OUT / f"{name}.json").stat().st_size, "bytes", flush=True)
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", metavar="CASE")
-    parser.add_argument("--models", type=Path, metavar="DIR")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    for name, spec in CASES.items():
-        if arguments.names and name not in arguments.names:
-            continue
-        with tempfile.TemporaryDirectory() as scratch:
-            make(name, spec, (arguments.models or Path(scratch)) / name)
+    cases.write(OUT, name, fields)
 
 
 if __name__ == "__main__":
-    main()
+    cases.run(CASES, lambda name, folder, _: make(name, CASES[name], folder))

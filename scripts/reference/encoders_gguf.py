@@ -15,11 +15,9 @@ Each case becomes worker/candle/tests/encoders/CASE.json with the fields of `enc
 --models also writes DIR/CASE.gguf.
 """
 
-import argparse
-import json
-import tempfile
 from pathlib import Path
 
+import cases
 import encoders
 import gguf
 import sentence_transformers
@@ -168,7 +166,7 @@ def without_expert_biases(path):
 
 def make(name, folder, models):
     arch, pooling, spec = CASES[name]
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     _, weights = encoders.write_folder(folder, spec, seed=1)
     without_expert_biases(folder / "model.safetensors")
     generator = torch.Generator().manual_seed(len(name))
@@ -189,22 +187,8 @@ def make(name, folder, models):
                tensor["more"]] for name, tensor in tensors.items()]
     fields = dict(case=name, transformers=transformers.__version__, sentence_transformers=sentence_transformers.__version__,
                   keys=keys, tensors=listed, texts=texts, **more, vectors=vectors)
-    lines = [f'"{key}":{json.dumps(value, separators=(",", ":"))}' for key, value in fields.items()]
-    (encoders.OUT / f"{name}.json").write_text("{" + ",\n".join(lines) + "}\n")
-    print(name, (encoders.OUT / f"{name}.json").stat().st_size, "bytes", flush=True)
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", metavar="CASE")
-    parser.add_argument("--models", type=Path, metavar="DIR")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    for name in arguments.names or CASES:
-        with tempfile.TemporaryDirectory() as scratch:
-            make(name, Path(scratch) / name, arguments.models)
+    cases.write(encoders.OUT, name, fields)
 
 
 if __name__ == "__main__":
-    main()
+    cases.run(CASES, make)

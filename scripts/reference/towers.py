@@ -22,14 +22,13 @@ Each case becomes worker/candle/tests/towers/CASE.json with these fields:
 --models also writes DIR/CASE, a folder that the package loads.
 """
 
-import argparse
 import base64
 import io
 import json
 import shutil
-import tempfile
 from pathlib import Path
 
+import cases
 import torch
 import transformers
 from encoders import put
@@ -159,25 +158,8 @@ def make(name, spec, folder):
     more = {key: short(value) if key != "pixels" else value for key, value in more.items()}
     fields = dict(case=name, transformers=transformers.__version__, files=files, weights=weights, texts=texts,
                   images=[base64.b64encode(file).decode() for file in images()], **more, vectors=[short(part) for part in vectors], logits=short(logits))
-    OUT.mkdir(parents=True, exist_ok=True)
-    lines = [f'"{key}":{json.dumps(value, separators=(",", ":"))}' for key, value in fields.items()]
-    (OUT / f"{name}.json").write_text("{" + ",\n".join(lines) + "}\n")
-    print(name, (OUT / f"{name}.json").stat().st_size, "bytes", flush=True)
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", metavar="CASE")
-    parser.add_argument("--models", type=Path, metavar="DIR")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    for name, spec in CASES.items():
-        if arguments.names and name not in arguments.names:
-            continue
-        with tempfile.TemporaryDirectory() as scratch:
-            make(name, spec, (arguments.models or Path(scratch)) / name)
+    cases.write(OUT, name, fields)
 
 
 if __name__ == "__main__":
-    main()
+    cases.run(CASES, lambda name, folder, _: make(name, CASES[name], folder))
