@@ -1,6 +1,6 @@
 //! Resizing as Pillow does it: each new pixel is a weighted mean of the old ones below its filter, which is as wide as
-//! the image shrinks. Rows are resized first, then columns, both rounded to bytes. Newer versions of Pillow sometimes
-//! take columns first, which differs by at most one unit. Weights are whole numbers with 22 bits behind the point, so
+//! the image shrinks. Rows are resized first, then columns, both rounded to bytes. Pillow 13 takes the columns of some
+//! images first, which differs by some units at hard edges. Weights are whole numbers with 22 bits behind the point, so
 //! that results are the same to the bit on all machines. The resizing of torchvision, which `transformers` uses, has
 //! fewer bits and differs by at most one unit, too.
 
