@@ -56,8 +56,13 @@ fuzz_target!(|data: &[u8]| {
 /// Calls of a tool with this schema, in one of the formats.
 fn calls(format: usize, schema: &str) -> Option<Grammar> {
     let format = ToolFormat::ALL[format % ToolFormat::ALL.len()];
-    let tool = Tool { name: "f".to_owned(), parameters: serde_json::from_str(schema).ok()?, strict: false };
-    let plan = ToolPlan { format, tools: vec![tool], choice: ToolChoice::Required, parallel: false, answer: None };
+    // The schema's length decides the rest of the plan.
+    let bit = |place: usize| schema.len() >> place & 1 == 1;
+    let parameters: serde_json::Value = serde_json::from_str(schema).ok()?;
+    let tool = Tool { name: "f".to_owned(), parameters, strict: bit(0) };
+    let choice = if bit(1) { ToolChoice::Auto } else { ToolChoice::Required };
+    let answer = bit(2).then(|| Grammar::JsonSchema(schema.to_owned()));
+    let plan = ToolPlan { format, tools: vec![tool], choice, parallel: bit(3), answer, spells_thoughts: bit(4) };
     plan.grammar(&ToolMarkers::default()).ok()
 }
 
@@ -70,7 +75,12 @@ fn follow(compiled: &CompiledGrammar, choices: &[u8]) {
             Some(NextToken::OneOf(mask)) => {
                 let allowed: Vec<u32> = (0..vocabulary).filter(|token| mask.allows(*token)).collect();
                 assert!(!allowed.is_empty(), "the answer can neither go on nor end");
-                constraint.accept(allowed[usize::from(*choice) % allowed.len()]);
+                let token = allowed[usize::from(*choice) % allowed.len()];
+                if choice % 3 == 0 {
+                    // A draft of which the first token may be right, and others may not be allowed.
+                    constraint.foresee(&[token, u32::from(*choice), token]);
+                }
+                constraint.accept(token);
             }
             Some(NextToken::End) | None => return,
         }

@@ -91,11 +91,15 @@ impl Constraint {
         let mut work = lock(&self.work);
         let behind = work.wanted.get(self.taken..).unwrap_or_default();
         let same = behind.iter().zip(tokens).take_while(|(one, other)| one == other).count();
-        if same < tokens.len() {
-            work.cut(self.taken + same);
-            work.wanted.extend_from_slice(&tokens[same..]);
-            self.wake(work);
+        let (from, rest) = (self.taken + same, &tokens[same..]);
+        let Some(first) = rest.first() else { return };
+        // A matcher that took a token which is not allowed would have to begin anew.
+        if work.known.get(&from).is_some_and(|next| !next.as_ref().is_ok_and(|next| next.allows(*first))) {
+            return;
         }
+        work.cut(from);
+        work.wanted.extend_from_slice(rest);
+        self.wake(work);
     }
 
     /// Has a thread walk on, if none does.
@@ -226,4 +230,52 @@ impl std::fmt::Debug for Constraint {
 /// A panic of the library is caught inside of it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::constraint::{Grammar, GrammarCompiler, MaskThreads};
+    use crate::fake::byte_vocabulary;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn next(constraint: &mut Constraint) -> NextToken {
+        loop {
+            let seen = constraint.grammar().threads().done();
+            match constraint.next_token() {
+                Some(next) => return next.unwrap(),
+                None => constraint.grammar().threads().wait_beyond(seen, PATIENCE),
+            }
+        }
+    }
+
+    fn tokens(text: &str) -> Vec<u32> {
+        text.bytes().map(u32::from).collect()
+    }
+
+    #[test]
+    fn en_8_a_token_that_is_not_allowed_never_comes_to_the_matcher() {
+        let threads = Arc::new(MaskThreads::start().unwrap());
+        let compiler = GrammarCompiler::new(&byte_vocabulary(), threads).unwrap();
+        let grammar = compiler.compile(&Grammar::Regex("(ab|ac){1,9}".to_owned())).unwrap();
+        let mut constraint = Constraint::begin(grammar);
+        let _ = next(&mut constraint);
+        // Its mask is known.
+        constraint.foresee(&tokens("xab"));
+        assert!(lock(&constraint.work).wanted.is_empty());
+        // The mask behind `a` is not, or soon will be.
+        constraint.foresee(&tokens("axb"));
+        constraint.accept(u32::from(b'a'));
+        let _ = next(&mut constraint);
+        assert_eq!(lock(&constraint.work).wanted, tokens("a"));
+        constraint.foresee(&tokens("bacac"));
+        for token in tokens("bacab") {
+            assert!(next(&mut constraint).allows(token));
+            constraint.accept(token);
+        }
+        assert!(next(&mut constraint).allows(u32::from(b'a')));
+    }
 }

@@ -18,6 +18,10 @@ pub(super) fn look_ahead(
     }
     let mut found = Vec::with_capacity(all.len());
     for running in all.iter_mut() {
+        if running.is_parked() {
+            found.push((0, 0.0));
+            continue;
+        }
         let class = running.length_class();
         running.look_ahead(&|length| decoder.length_class(length) == class);
         found.push(running.drafting().offer());
@@ -28,6 +32,9 @@ pub(super) fn look_ahead(
         _ => cost.shares(&found, decoding, shares.iter().sum()),
     };
     for ((running, share), count) in all.iter_mut().zip(shares).zip(longest) {
+        if running.is_parked() {
+            continue;
+        }
         running.keep_drafted(count);
         *share += count;
     }

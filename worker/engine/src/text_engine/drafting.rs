@@ -17,6 +17,8 @@ pub(super) struct Drafting {
     drafted: usize,
     /// Tokens of all drafts that came.
     pub(super) accepted: usize,
+    /// Tokens of drafts that were left while their logits were read, and how many of them came.
+    left: (usize, usize),
 }
 
 impl Drafting {
@@ -77,11 +79,20 @@ impl Drafting {
         is_right
     }
 
-    /// Ends the draft. Returns how many of its tokens were evaluated, and how many of them came.
+    /// Ends the draft. Returns how many tokens of drafts were evaluated since the last call, and how many of them came.
     pub(super) fn end(&mut self) -> (usize, usize) {
-        let ended = (self.ahead.len().saturating_sub(1), self.at);
-        self.drafted += ended.0;
+        self.leave(true);
+        std::mem::take(&mut self.left)
+    }
+
+    /// Leaves the draft, which counts where it was evaluated.
+    pub(super) fn leave(&mut self, evaluated: bool) {
+        if evaluated {
+            let drafted = self.ahead.len().saturating_sub(1);
+            self.drafted += drafted;
+            self.left = (self.left.0 + drafted, self.left.1 + self.at);
+        }
         self.ahead.clear();
-        ended
+        self.at = 0;
     }
 }

@@ -147,8 +147,8 @@ impl RunningSequence {
     /// Takes its blocks away, and the logits that were computed with them: both are computed again. The state of its
     /// form stays, since it covers every token sampled so far.
     pub(super) fn take_table(&mut self) -> Option<BlockTable> {
-        self.parked = None;
-        self.drafting.ahead.clear();
+        let evaluated = self.parked.take().is_some();
+        self.drafting.leave(evaluated);
         self.table.take()
     }
 
@@ -214,10 +214,16 @@ impl RunningSequence {
         Continuation::Ended(End::Failed)
     }
 
-    /// Looks for tokens that probably come next. `may_draft` says of a length whether a draft may end there.
+    /// Whether logits wait, and with them a draft that they may confirm.
+    pub(super) fn is_parked(&self) -> bool {
+        self.parked.is_some()
+    }
+
+    /// Looks for tokens that probably come next; no logits wait. `may_draft` says of a length whether a draft may end
+    /// there.
     pub(super) fn look_ahead(&mut self, may_draft: &dyn Fn(usize) -> bool) {
-        self.drafting.ahead.clear();
-        if self.parked.is_some() || self.is_in_prompt() || self.fed() + 1 != self.tokens.len() {
+        self.drafting.leave(false);
+        if self.is_in_prompt() || self.fed() + 1 != self.tokens.len() {
             return;
         }
         // Blocks are not taken for drafts: other sequences may need them.
@@ -279,7 +285,6 @@ impl RunningSequence {
                 rows.drain(..rows.len() / share * (share - 1));
             }
         }
-        self.drafting.at = 0;
         self.choose(rows, vocabulary, activity)
     }
 
@@ -287,6 +292,7 @@ impl RunningSequence {
     fn choose(&mut self, mut rows: Vec<f32>, vocabulary: &Vocabulary, activity: &Activity) -> Continuation {
         let left = self.drafting.rows_left();
         let width = rows.len() / left;
+        debug_assert_eq!(width * left, rows.len(), "a row for each token");
         loop {
             let behind = rows.split_off(width);
             let next = self.sample(rows, vocabulary, activity);

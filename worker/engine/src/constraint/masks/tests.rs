@@ -107,7 +107,7 @@ fn plan(format: ToolFormat, choice: ToolChoice) -> ToolPlan {
         },
     });
     let tools = vec![Tool { name: "save".to_owned(), parameters, strict: true }];
-    ToolPlan { format, tools, choice, parallel: true, answer: None }
+    ToolPlan { format, tools, choice, parallel: true, answer: None, spells_thoughts: false }
 }
 
 /// Forms of every kind.
