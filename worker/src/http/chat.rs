@@ -146,6 +146,9 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<ChatDraft, ErrorAnswer> {
     tools = tools.filter(|plan| begun.is_none() || !format.has_channels() || plan.choice != ToolChoice::Auto);
     let answer = tools.as_mut().and_then(|plan| tools::joined(plan, form.take()).transpose()).transpose()?;
     if options.spelled_thoughts && wanted.is_some_and(Thinking::is_on) {
+        if let Some(plan) = &mut tools {
+            plan.spells_thoughts = true;
+        }
         form = form.map(|form| Form { grammar: behind_spelled_thoughts(form.grammar), ..form });
     }
     let asked = input.asked(context)?;

@@ -101,7 +101,7 @@ pub(super) fn plan(fields: &RequestFields<'_>, facts: &ToolFacts) -> Result<Opti
     // A function that is named is called once, as OpenAI says of it.
     let once = matches!(choice, ToolChoice::Named(_));
     let parallel = fields.get("parallel_tool_calls")?.unwrap_or(true) && !once;
-    Ok(Some(ToolPlan { format: facts.format, tools, choice, parallel, answer: None }))
+    Ok(Some(ToolPlan { format: facts.format, tools, choice, parallel, answer: None, spells_thoughts: false }))
 }
 
 /// Whether a call must be made, and which tools may be called if not all; `None` where none may.

@@ -87,7 +87,8 @@ pub(super) fn cases() -> Result<Vec<Case>, Failure> {
 
 /// Text that may contain calls.
 fn calls(format: ToolFormat, tools: Vec<Tool>) -> Result<Grammar, Failure> {
-    let plan = ToolPlan { format, tools, choice: ToolChoice::Auto, parallel: true, answer: None };
+    let plan =
+        ToolPlan { format, tools, choice: ToolChoice::Auto, parallel: true, answer: None, spells_thoughts: false };
     Ok(plan.grammar(&ToolMarkers::default())?)
 }
 

@@ -54,6 +54,8 @@ pub struct ToolPlan {
     pub parallel: bool,
     /// The form of an answer without calls, where the request demands one: a JSON schema, lenient or not.
     pub answer: Option<Grammar>,
+    /// Whether the model may spell thoughts out in front of the answer.
+    pub spells_thoughts: bool,
 }
 
 /// The tools cannot be used.
@@ -71,6 +73,10 @@ const FREE_TEXT: &str = "TEXT?";
 
 /// Any text.
 const ANY: &str = "/(?s:.*)/";
+
+/// A thought that a model may spell out, and the rules of its parts.
+const SPELLED_THOUGHT: &str = r#"("<think>" thought BLANK? ("<response>" BLANK?)?)?"#;
+const THOUGHT_RULES: &str = "thought[suffix=\"</think>\"]: /(?s:.*)/\nBLANK: /[ \\n]{1,4}/\n";
 
 impl ToolPlan {
     /// The parser of an answer.
@@ -115,6 +121,12 @@ impl ToolPlan {
             _ if has_channels => writer.channels(&[ChannelEnd::Call]),
             _ => writer.forced("", several),
         };
+        // Free text may be a thought as it is.
+        let is_bound = !is_free || self.answer.is_some();
+        if self.spells_thoughts && is_bound && !has_channels {
+            let text = format!("start: {SPELLED_THOUGHT} ({start})\n{THOUGHT_RULES}{}", writer.rules.text);
+            return Ok(Grammar::Calls(text));
+        }
         Ok(Grammar::Calls(format!("start: {start}\n{}", writer.rules.text)))
     }
 }
@@ -164,12 +176,7 @@ pub fn lenient_form(schema: Map<String, Value>) -> Grammar {
 
 /// The form of an answer behind thoughts that a model may spell out.
 pub fn behind_spelled_thoughts(form: Grammar) -> Grammar {
-    let text = format!(
-        r#"start: ("<think>" thought BLANK? ("<response>" BLANK?)?)? @answer
-thought[suffix="</think>"]: {ANY}
-BLANK: /[ \n]{{1,4}}/
-"#
-    );
+    let text = format!("start: {SPELLED_THOUGHT} @answer\n{THOUGHT_RULES}");
     Grammar::Around { text, answer: Box::new(form) }
 }
 

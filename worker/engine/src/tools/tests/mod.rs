@@ -497,7 +497,14 @@ fn offered(format: ToolFormat) -> ToolPlan {
         strict: true,
     };
     let clock = Tool { name: "clock".to_owned(), parameters: json!({"type": "object"}), strict: true };
-    ToolPlan { format, tools: vec![weather, clock], choice: ToolChoice::Auto, parallel: true, answer: None }
+    ToolPlan {
+        format,
+        tools: vec![weather, clock],
+        choice: ToolChoice::Auto,
+        parallel: true,
+        answer: None,
+        spells_thoughts: false,
+    }
 }
 
 #[test]
@@ -734,6 +741,12 @@ fn en_5_a_choice_of_tools_binds_the_answer() {
             ..auto
         };
         assert!(allows(&formed, "[null]") && allows(&formed, &clock) && !allows(&formed, "Hello"));
+        for plan in [formed, required] {
+            let thinking = ToolPlan { spells_thoughts: true, ..plan.clone() };
+            let thought = format!("<think>A call? {clock}</think>\n\n{clock}");
+            assert!(allows(&thinking, &thought) && allows(&thinking, &clock) && !allows(&plan, &thought));
+            assert!(!allows(&thinking, "<think>Only a thought.</think>") && !allows(&thinking, "Hello"));
+        }
     }
     let llama = offered(Llama);
     for answer in ["", "Hello {", "{\"name\": \"clock\", \"parameters\": {}}"] {
@@ -836,7 +849,7 @@ fn tool_of_one(schema: &Value, strict: bool) -> Tool {
 
 fn plan_of_one(format: ToolFormat, schema: &Value, strict: bool) -> ToolPlan {
     let tools = vec![tool_of_one(schema, strict)];
-    ToolPlan { format, tools, choice: ToolChoice::Required, parallel: false, answer: None }
+    ToolPlan { format, tools, choice: ToolChoice::Required, parallel: false, answer: None, spells_thoughts: false }
 }
 
 #[test]

@@ -239,7 +239,14 @@ static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
 
 pub(super) fn plan(format: ToolFormat, schema: &Value) -> ToolPlan {
     let tool = Tool { name: "f".to_owned(), parameters: schema.clone(), strict: false };
-    ToolPlan { format, tools: vec![tool], choice: ToolChoice::Required, parallel: false, answer: None }
+    ToolPlan {
+        format,
+        tools: vec![tool],
+        choice: ToolChoice::Required,
+        parallel: false,
+        answer: None,
+        spells_thoughts: false,
+    }
 }
 
 /// Formats without JSON, and one with it.
