@@ -47,13 +47,20 @@ impl PackedRows {
         self.steps
     }
 
-    /// The strips of a range of rows, each with its rows. The range begins with a strip.
-    pub(super) fn strips(&self, rows: Range<usize>) -> impl Iterator<Item = (Range<usize>, PackedSteps<'_>)> {
+    /// The strips of a range of rows, each with its first row. The range begins with a strip.
+    pub(super) fn strips(&self, rows: Range<usize>) -> impl Iterator<Item = (usize, RowStrip<'_>)> {
         rows.clone().step_by(self.height).map(move |first| {
-            let strip = first..rows.end.min(first + self.height);
-            (strip.clone(), &self.values[strip.start * self.steps..strip.end * self.steps])
+            let end = rows.end.min(first + self.height);
+            (first, RowStrip { steps: &self.values[first * self.steps..end * self.steps], rows: end - first })
         })
     }
+}
+
+/// A few rows of activations.
+#[derive(Clone, Copy)]
+pub(super) struct RowStrip<'a> {
+    pub(super) steps: PackedSteps<'a>,
+    pub(super) rows: usize,
 }
 
 /// Packs some rows of a matrix, which lie one after another, as f32.

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::kinds::FloatKind;
 use super::packed::PackedRows;
-use super::strips::{FloatStrips, StripHeight};
+use super::strips::{FewRows, ManyRows, StripHeight};
 use crate::lanes::Instructions;
 
 /// Bytes of the matrix that one core works on at a time. They stay in its cache while all rows of activations use them.
@@ -20,6 +20,12 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// The least number of multiplications (or moves) for which other threads are used: some 20 µs of one core. Waking
 /// threads costs more than computing fewer.
 pub const WORTH_SHARING: usize = 1 << 19;
+
+/// Rows of activations from which on the matrix's rows become f32 before they are multiplied.
+const WORTH_PACKING: usize = 13;
+
+/// The least rows of activations for which a core packs all of the matrix by itself.
+const LEAST_SHARE: usize = 48;
 
 /// The sizes of a product.
 #[derive(Clone, Copy)]
@@ -44,24 +50,74 @@ pub(crate) fn product_of<K: FloatKind>(
     w: &[u8],
     [rows, outs, depth]: [usize; 3],
 ) -> Vec<f32> {
-    let mut by_out = vec![0.0; outs * rows];
-    if by_out.is_empty() || depth == 0 {
-        return by_out;
+    if rows * outs == 0 || depth == 0 {
+        return vec![0.0; outs * rows];
     }
+    if rows >= WORTH_PACKING {
+        return product_of_many::<K>(instructions, x, w, [rows, outs, depth]);
+    }
+    let mut by_out = vec![0.0; outs * rows];
     let x = &PackedRows::new(x, rows, depth, instructions.run_floats(StripHeight));
     let run = |(y, w): (&mut [f32], &[u8])| {
-        instructions.run_floats(FloatStrips::<K> { x, w, y, depth, kind: PhantomData });
+        instructions.run_floats(FewRows::<K> { x, w, y, depth, kind: PhantomData });
     };
     let row_bytes = K::row_bytes(depth);
     if rows * outs * depth < WORTH_SHARING {
         run((&mut by_out, w));
     } else {
-        let in_cache = BLOCK_BYTES / row_bytes;
-        let fair_share = outs.div_ceil(2 * rayon::current_num_threads());
-        let block = in_cache.min(fair_share).next_multiple_of(24);
+        let block = block_of(outs, row_bytes);
         by_out.par_chunks_mut(block * rows).zip(w.par_chunks(block * row_bytes)).for_each(run);
     }
     if rows == 1 { by_out } else { transposed(&by_out, outs, rows) }
+}
+
+/// The same for many rows. Each core has some of the rows if there are enough for all, else some of the matrix's.
+fn product_of_many<K: FloatKind>(
+    instructions: Instructions,
+    x: &[f32],
+    w: &[u8],
+    [rows, outs, depth]: [usize; 3],
+) -> Vec<f32> {
+    let height = instructions.run_floats(StripHeight);
+    let mut y = vec![0.0; outs * rows];
+    let run = |x: &PackedRows, w: &[u8], y: &mut [f32], outs: usize| {
+        instructions.run_floats(ManyRows::<K> { x, w, y, outs, depth, kind: PhantomData });
+    };
+    let threads = rayon::current_num_threads();
+    let shared = rows * outs * depth >= WORTH_SHARING;
+    let share = rows.div_ceil(threads).next_multiple_of(height);
+    if !shared || threads == 1 || share >= LEAST_SHARE {
+        let share = if shared { share } else { rows };
+        let part = |(x, y): (&[f32], &mut [f32])| {
+            let packed = PackedRows::new(x, x.len() / depth, depth, height);
+            run(&packed, w, y, outs);
+        };
+        x.par_chunks(share * depth).zip(y.par_chunks_mut(share * outs)).for_each(part);
+        return y;
+    }
+    let packed = PackedRows::new(x, rows, depth, height);
+    let row_bytes = K::row_bytes(depth);
+    let block = block_of(outs, row_bytes);
+    let part = |w: &[u8]| {
+        let outs = w.len() / row_bytes;
+        let mut y = vec![0.0; rows * outs];
+        run(&packed, w, &mut y, outs);
+        y
+    };
+    let parts: Vec<Vec<f32>> = w.par_chunks(block * row_bytes).map(part).collect();
+    for (row, y) in y.chunks_exact_mut(outs).enumerate() {
+        for (part, y) in parts.iter().zip(y.chunks_mut(block)) {
+            y.copy_from_slice(&part[row * y.len()..(row + 1) * y.len()]);
+        }
+    }
+    y
+}
+
+/// Rows of the matrix that a core works on at a time.
+fn block_of(outs: usize, row_bytes: usize) -> usize {
+    let in_cache = BLOCK_BYTES / row_bytes;
+    let fair_share = outs.div_ceil(2 * rayon::current_num_threads());
+    in_cache.min(fair_share).next_multiple_of(24)
 }
 
 /// `[height, width]` → `[width, height]`.

@@ -5,18 +5,14 @@
 //! instruction set.
 
 use std::marker::PhantomData;
-use std::ops::Range;
 
 use pulp::NullaryFnOnce;
 
 use super::kinds::FloatKind;
-use super::packed::{PackedRows, PackedSteps, pack};
+use super::packed::{PackedRows, PackedSteps, RowStrip, pack};
 use super::rows::{groups, padded};
 use crate::lanes::{LANES, Lanes, WithLanes};
 use crate::ran::ran;
-
-/// Rows of activations from which on the matrix's rows become f32 before they are multiplied.
-const WORTH_PACKING: usize = 13;
 
 /// Rows of the matrix that are packed together.
 const PACKED_OUTS: usize = 24;
@@ -39,8 +35,8 @@ impl WithLanes for StripHeight {
     }
 }
 
-/// The product of some rows of the matrix with all rows of activations.
-pub(super) struct FloatStrips<'a, K> {
+/// The product of some rows of the matrix with a few rows of activations: the matrix's elements become f32 in registers.
+pub(super) struct FewRows<'a, K> {
     pub(super) x: &'a PackedRows,
     /// Rows of the matrix, `[outs, depth]`.
     pub(super) w: &'a [u8],
@@ -50,28 +46,26 @@ pub(super) struct FloatStrips<'a, K> {
     pub(super) kind: PhantomData<K>,
 }
 
-impl<K: FloatKind> WithLanes for FloatStrips<'_, K> {
+impl<K: FloatKind> WithLanes for FewRows<'_, K> {
     type Output = ();
 
     fn call<L: Lanes>(self, lanes: L) {
-        lanes.vectorize(Vectorized { lanes, work: self });
+        lanes.vectorize(FewVectorized { lanes, work: self });
     }
 }
 
-struct Vectorized<'a, L, K> {
+struct FewVectorized<'a, L, K> {
     lanes: L,
-    work: FloatStrips<'a, K>,
+    work: FewRows<'a, K>,
 }
 
-impl<L: Lanes, K: FloatKind> NullaryFnOnce for Vectorized<'_, L, K> {
+impl<L: Lanes, K: FloatKind> NullaryFnOnce for FewVectorized<'_, L, K> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
         let Self { lanes, work } = self;
         match work.x.rows() {
-            WORTH_PACKING.. if L::SUMS >= 24 => work.packed::<L, 4>(lanes),
-            WORTH_PACKING.. => work.packed::<L, 3>(lanes),
             1 | 2 if L::SUMS >= 24 => work.stored::<L, 8>(lanes),
             1 => work.stored::<L, 4>(lanes),
             _ if L::SUMS >= 24 => work.stored::<L, 4>(lanes),
@@ -80,46 +74,127 @@ impl<L: Lanes, K: FloatKind> NullaryFnOnce for Vectorized<'_, L, K> {
     }
 }
 
-impl<K: FloatKind> FloatStrips<'_, K> {
-    /// Few rows of activations: the matrix's elements become f32 in registers.
+impl<K: FloatKind> FewRows<'_, K> {
     #[inline(always)]
     fn stored<L: Lanes, const OUTS: usize>(self, lanes: L) {
         let Self { x, w, y, depth, .. } = self;
         let (rows, bytes) = (x.rows(), K::row_bytes(depth));
         for (w, y) in w.chunks(OUTS * bytes).zip(y.chunks_mut(OUTS * rows)) {
-            for (strip, x) in x.strips(0..rows) {
+            for (first, x) in x.strips(0..rows) {
                 if w.len() == OUTS * bytes {
                     let mut outs: [&[u8]; OUTS] = [&[]; OUTS];
                     for (out, row) in outs.iter_mut().zip(w.chunks_exact(bytes)) {
                         *out = row;
                     }
-                    multiply(lanes, StoredOuts::<K, OUTS>::new(outs), x, (rows, strip), y);
+                    multiply(lanes, StoredOuts::<K, OUTS>::new(outs), x, &mut ByOut { y, rows, first });
                 } else {
                     for (w, y) in w.chunks_exact(bytes).zip(y.chunks_exact_mut(rows)) {
-                        multiply(lanes, StoredOuts::<K, 1>::new([w]), x, (rows, strip.clone()), y);
+                        multiply(lanes, StoredOuts::<K, 1>::new([w]), x, &mut ByOut { y, rows, first });
                     }
                 }
             }
         }
     }
+}
 
-    /// Many rows of activations: some rows of the matrix at a time become f32 and are packed.
+/// The product of some rows of the matrix with many rows of activations: some rows of the matrix at a time become f32
+/// and are packed.
+pub(super) struct ManyRows<'a, K> {
+    pub(super) x: &'a PackedRows,
+    /// Rows of the matrix, `[outs, depth]`.
+    pub(super) w: &'a [u8],
+    /// Results `[rows, outs]`.
+    pub(super) y: &'a mut [f32],
+    pub(super) outs: usize,
+    pub(super) depth: usize,
+    pub(super) kind: PhantomData<K>,
+}
+
+impl<K: FloatKind> WithLanes for ManyRows<'_, K> {
+    type Output = ();
+
+    fn call<L: Lanes>(self, lanes: L) {
+        lanes.vectorize(ManyVectorized { lanes, work: self });
+    }
+}
+
+struct ManyVectorized<'a, L, K> {
+    lanes: L,
+    work: ManyRows<'a, K>,
+}
+
+impl<L: Lanes, K: FloatKind> NullaryFnOnce for ManyVectorized<'_, L, K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { lanes, work } = self;
+        if L::SUMS >= 24 { work.packed::<L, 4>(lanes) } else { work.packed::<L, 3>(lanes) }
+    }
+}
+
+impl<K: FloatKind> ManyRows<'_, K> {
     #[inline(always)]
     fn packed<L: Lanes, const OUTS: usize>(self, lanes: L) {
-        let Self { x, w, y, depth, .. } = self;
+        let Self { x, w, y, outs, depth, .. } = self;
         let (rows, steps, bytes) = (x.rows(), x.steps(), K::row_bytes(depth));
         let together = (ROWS_BYTES / (4 * depth)).next_multiple_of(12);
         let mut tiles = vec![[0.0_f32; LANES]; PACKED_OUTS * steps];
         for first in (0..rows).step_by(together) {
-            for (w, y) in w.chunks(PACKED_OUTS * bytes).zip(y.chunks_mut(PACKED_OUTS * rows)) {
+            for (group, w) in w.chunks(PACKED_OUTS * bytes).enumerate() {
                 for (tile, w) in tiles.chunks_exact_mut(OUTS * steps).zip(w.chunks(OUTS * bytes)) {
                     pack::<L, K, OUTS>(lanes, w, bytes, tile);
                 }
-                for (strip, x) in x.strips(first..rows.min(first + together)) {
-                    for (tile, y) in tiles.chunks_exact(OUTS * steps).zip(y.chunks_mut(OUTS * rows)) {
-                        multiply(lanes, PackedOuts::<OUTS>(tile), x, (rows, strip.clone()), y);
+                let columns = group * PACKED_OUTS..outs.min((group + 1) * PACKED_OUTS);
+                for (row, x) in x.strips(first..rows.min(first + together)) {
+                    let y = &mut y[row * outs..];
+                    for (tile, column) in tiles.chunks_exact(OUTS * steps).zip(columns.clone().step_by(OUTS)) {
+                        multiply(lanes, PackedOuts::<OUTS>(tile), x, &mut ByRow { y, outs, column });
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Results of a few rows of the matrix and a strip of activations.
+trait StripResults {
+    /// Takes the results in; of the last rows of a matrix there are fewer.
+    fn put<const OUTS: usize, const R: usize>(&mut self, sums: [[f32; R]; OUTS]);
+}
+
+/// Results `[outs, rows]` from the row `first` on.
+struct ByOut<'a> {
+    y: &'a mut [f32],
+    rows: usize,
+    first: usize,
+}
+
+impl StripResults for ByOut<'_> {
+    #[inline(always)]
+    fn put<const OUTS: usize, const R: usize>(&mut self, sums: [[f32; R]; OUTS]) {
+        for (sums, y) in sums.iter().zip(self.y.chunks_exact_mut(self.rows)) {
+            y[self.first..self.first + R].copy_from_slice(sums);
+        }
+    }
+}
+
+/// Results `[rows, outs]` from the column on, beginning with the strip's first row.
+struct ByRow<'a> {
+    y: &'a mut [f32],
+    outs: usize,
+    column: usize,
+}
+
+impl StripResults for ByRow<'_> {
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "the index is that of a column of an array of arrays")]
+    fn put<const OUTS: usize, const R: usize>(&mut self, sums: [[f32; R]; OUTS]) {
+        let here = OUTS.min(self.outs - self.column);
+        for (row, y) in self.y.chunks_mut(self.outs).take(R).enumerate() {
+            let y = &mut y[self.column..self.column + here];
+            for (out, y) in y.iter_mut().enumerate() {
+                *y = sums[out][row];
             }
         }
     }
@@ -194,31 +269,23 @@ impl<L: Lanes, const OUTS: usize> MatrixRows<L, OUTS> for PackedOuts<'_, OUTS> {
     }
 }
 
-/// Multiplies rows of the matrix by a strip; `y` is `[OUTS, rows]`.
+/// Multiplies rows of the matrix by a strip.
 #[inline(always)]
 fn multiply<L: Lanes, W: MatrixRows<L, OUTS>, const OUTS: usize>(
     lanes: L,
     w: W,
-    x: PackedSteps<'_>,
-    (rows, strip): (usize, Range<usize>),
-    y: &mut [f32],
+    x: RowStrip<'_>,
+    y: &mut impl StripResults,
 ) {
-    ran(|| format!("{} {OUTS}×{}", L::NAME, strip.len()));
-    match strip.len() {
-        1 => put(sums::<L, W, OUTS, 1>(lanes, w, x), y, rows, strip),
-        2 => put(sums::<L, W, OUTS, 2>(lanes, w, x), y, rows, strip),
-        3 if L::SUMS >= 24 => put(sums::<L, W, OUTS, 3>(lanes, w, x), y, rows, strip),
-        4 if L::SUMS >= 24 => put(sums::<L, W, OUTS, 4>(lanes, w, x), y, rows, strip),
-        5 if L::SUMS >= 24 => put(sums::<L, W, OUTS, 5>(lanes, w, x), y, rows, strip),
-        6 if L::SUMS >= 24 => put(sums::<L, W, OUTS, 6>(lanes, w, x), y, rows, strip),
+    ran(|| format!("{} {OUTS}×{}", L::NAME, x.rows));
+    match x.rows {
+        1 => y.put(sums::<L, W, OUTS, 1>(lanes, w, x.steps)),
+        2 => y.put(sums::<L, W, OUTS, 2>(lanes, w, x.steps)),
+        3 if L::SUMS >= 24 => y.put(sums::<L, W, OUTS, 3>(lanes, w, x.steps)),
+        4 if L::SUMS >= 24 => y.put(sums::<L, W, OUTS, 4>(lanes, w, x.steps)),
+        5 if L::SUMS >= 24 => y.put(sums::<L, W, OUTS, 5>(lanes, w, x.steps)),
+        6 if L::SUMS >= 24 => y.put(sums::<L, W, OUTS, 6>(lanes, w, x.steps)),
         _ => {}
-    }
-}
-
-#[inline(always)]
-fn put<const OUTS: usize, const R: usize>(sums: [[f32; R]; OUTS], y: &mut [f32], rows: usize, strip: Range<usize>) {
-    for (sums, y) in sums.iter().zip(y.chunks_exact_mut(rows)) {
-        y[strip.clone()].copy_from_slice(sums);
     }
 }
 
