@@ -1,6 +1,7 @@
 //! Measurements with real processes. Each prints its figures and its method, so that a figure can be reproduced.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails ends with a line number")]
 
+mod embed;
 mod experts;
 mod kill;
 mod models;
@@ -24,7 +25,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 20] = [
+const BENCHES: [(&str, &str); 21] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("resolve", "what a request's names mean, with 1,000 models and 100 tasks (no processes)"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
@@ -73,6 +74,10 @@ const BENCHES: [(&str, &str); 20] = [
         "schema",
         "answers under a JSON schema: first token, speed, gaps of another answer: beside llama-server where it is installed",
     ),
+    (
+        "embed",
+        "vectors of texts in bulk and one at a time: beside llama-server, onnxruntime and torch where they are installed",
+    ),
     ("masks", "the tokens that may follow in an answer to a form, for the vocabulary of a GGUF file (no processes)"),
     ("prefill", "prompt tokens per second of the worker: beside llama-bench where it is installed"),
 ];
@@ -92,6 +97,7 @@ async fn main() -> ExitCode {
         Some("agents") => return serving::run(serving::Part::Agents, std::env::args().skip(2), &processor()).await,
         Some("schema") => return serving::run(serving::Part::Schema, std::env::args().skip(2), &processor()).await,
         Some("batch") => return serving::run(serving::Part::Batch, std::env::args().skip(2), &processor()).await,
+        Some("embed") => return embed::run(std::env::args().skip(2), &processor()).await,
         Some("experts") => return experts::run(std::env::args().skip(2), &processor()),
         Some("stream") => return stream::run(std::env::args().skip(2), &processor()),
         // The coordinator starts this program as the worker behind the gateways of `proxy`.
