@@ -66,15 +66,18 @@ fn run(worker: &WorkerState, load: ModelLoaders, text: &TextLoading) -> LoadFail
         }
         Category::Embedding => {
             let (jobs, inbox) = mpsc::channel(INBOX);
-            load_encoder(worker, load.encoder, text, jobs).map(|encoder| encoding::serve(encoder, threads, inbox))
+            load_encoder(worker, load.encoder, text, jobs)
+                .map(|encoder| encoding::serve(encoder, threads, inbox, &worker.activity))
         }
         Category::Reranking => {
             let (jobs, inbox) = mpsc::channel(INBOX);
-            load_reranker(worker, load.reranker, text, jobs).map(|judge| encoding::serve(judge, threads, inbox))
+            load_reranker(worker, load.reranker, text, jobs)
+                .map(|judge| encoding::serve(judge, threads, inbox, &worker.activity))
         }
         Category::Vision => {
             let (jobs, inbox) = mpsc::channel(INBOX);
-            load_encoder(worker, load.towers, text, jobs).map(|towers| encoding::serve(towers, threads, inbox))
+            load_encoder(worker, load.towers, text, jobs)
+                .map(|towers| encoding::serve(towers, threads, inbox, &worker.activity))
         }
         category => {
             let message = format!(

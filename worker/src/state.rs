@@ -17,7 +17,7 @@ use model_boss_protocol::{
 use tokio::sync::{Semaphore, SetOnce, mpsc, oneshot};
 
 use crate::defaults::RequestDefaults;
-use crate::encoding::{EncodeError, EncodeItem, EncodeJob, EncodedRows, TextTokens};
+use crate::encoding::{EncodeError, EncodeItem, EncodeJob, EncodedRows, TextTokens, asked_priority};
 use crate::forms::Forms;
 use crate::gate::ShareOrders;
 use crate::metrics::WorkerMetrics;
@@ -327,7 +327,8 @@ impl Serving {
             return Err(ApiError::new(ErrorCode::UnsupportedByModel, message));
         }
         let (reply, answer) = oneshot::channel();
-        if jobs.send(EncodeJob { items, form, reply }).await.is_err() {
+        let job = EncodeJob { items: items.into(), form, priority: asked_priority(), reply };
+        if jobs.send(job).await.is_err() {
             return Err(engine_gone().await);
         }
         match answer.await {

@@ -1,6 +1,7 @@
 //! An engine's activity, counted for readers on other threads.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use metrics::Histogram;
 use model_boss_protocol::EngineStats;
@@ -138,6 +139,12 @@ impl Activity {
         self.prompt_tokens.fetch_add(prompt_tokens as u64, Ordering::Relaxed);
     }
 
+    /// A batch of texts or images with so many rows was computed in this time.
+    pub fn encoded(&self, rows: usize, took: Duration) {
+        self.stepped(rows);
+        self.histograms.step.record(took);
+    }
+
     pub(crate) fn sampled(&self) {
         self.completion_tokens.fetch_add(1, Ordering::Relaxed);
     }
@@ -166,7 +173,8 @@ impl Activity {
         self.preempted.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn occupied(&self, active: usize, waiting: usize) {
+    /// So many sequences or requests are computed, and so many wait.
+    pub fn occupied(&self, active: usize, waiting: usize) {
         self.active.store(u32::try_from(active).unwrap_or(u32::MAX), Ordering::Relaxed);
         self.waiting.store(u32::try_from(waiting).unwrap_or(u32::MAX), Ordering::Relaxed);
     }

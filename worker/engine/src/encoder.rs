@@ -104,6 +104,15 @@ pub enum EncodedForm {
     EachToken,
 }
 
+/// An encoder in the middle of a pass, which can compute other texts before it goes on.
+pub trait PausedEncoder {
+    /// As [`TextEncoder::encode_as`].
+    fn encode_now(&self, texts: &[EncoderText<'_>], form: EncodedForm) -> Result<Vec<Vec<Vec<f32>>>, DecoderError>;
+}
+
+/// The work that is done where a pass pauses.
+pub type AtPause<'a> = &'a (dyn Fn(&dyn PausedEncoder) + Sync);
+
 /// A model that turns texts into vectors, or into a number for each of its labels.
 pub trait TextEncoder: Send {
     /// The facts.
@@ -123,6 +132,16 @@ pub trait TextEncoder: Send {
             EncodedForm::AnyLength => Err(DecoderError::Step("this model has vectors of length 1 only".to_owned())),
             EncodedForm::EachToken => Err(DecoderError::Step("this model has no vectors of tokens".to_owned())),
         }
+    }
+
+    /// The same. The pass pauses some times in each layer, where it can, so that a short text need not wait for it.
+    fn encode_pausing(
+        &mut self,
+        texts: &[EncoderText<'_>],
+        form: EncodedForm,
+        _at_pause: AtPause<'_>,
+    ) -> Result<Vec<Vec<Vec<f32>>>, DecoderError> {
+        self.encode_as(texts, form)
     }
 
     /// Whether the model gives vectors in this form.

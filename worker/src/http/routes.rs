@@ -14,6 +14,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::error::{ErrorAnswer, LARGEST_BODY};
 use super::{chat, completions, deadline, embeddings, info, rerank, score, tei, tokens, vision};
+use crate::encoding::{priority_in, with_priority};
 use crate::state::{Access, WorkerState};
 
 /// Every route of a worker, behind its guards.
@@ -92,7 +93,8 @@ async fn require_token(
 async fn observe(State(worker): State<Arc<WorkerState>>, request: Request, next: Next) -> Response {
     let id: Option<HeaderValue> = request.headers().get(headers::REQUEST_ID).cloned();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let mut response = next.run(request).await;
+    let priority = priority_in(request.headers());
+    let mut response = with_priority(priority, next.run(request)).await;
     if let Some(id) = id {
         response.headers_mut().insert(HeaderName::from_static(headers::REQUEST_ID), id);
     }
