@@ -14,7 +14,8 @@ use model_boss_weights::gguf::GgufModel;
 use model_boss_weights::{gguf_file, model_folder};
 
 use super::gguf;
-use super::pooling::{Pooling, SentenceFolder};
+use super::pooling::Pooling;
+use super::sentence_folder::SentenceFolder;
 use super::steps::{LoadedStep, loaded_steps, shaped};
 use crate::decoder::spec_decoder::SpecDecoder;
 use crate::device;

@@ -5,7 +5,8 @@ use std::path::Path;
 use model_boss_weights::gguf::GgufModel;
 use model_boss_weights::model_folder;
 
-use super::pooling::{DenseActivation, DenseFile, PoolStep, Pooling, SentenceFolder};
+use super::pooling::{DenseActivation, DenseFile, PoolStep, Pooling};
+use super::sentence_folder::SentenceFolder;
 use crate::error::ModelError;
 use crate::spec::ConfigJsonError;
 

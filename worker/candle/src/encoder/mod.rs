@@ -7,6 +7,7 @@ mod bert;
 mod decoder_rows;
 mod facts;
 mod family;
+mod folder_file;
 mod gguf;
 mod gguf_facts;
 mod keys;
@@ -16,8 +17,10 @@ mod modern;
 mod parts;
 mod pooling;
 mod rotary_facts;
+mod sentence_folder;
 mod spec;
 mod steps;
+mod text_length;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +43,8 @@ use family::{EncoderBody, EncoderFamily};
 use labels::TaskTexts;
 use modern::ModernSpec;
 use parts::EncoderPart;
-use pooling::{PoolStep, Pooling, SentenceFolder};
+use pooling::{PoolStep, Pooling};
+use sentence_folder::SentenceFolder;
 use spec::EncoderSpec;
 use steps::{LoadedStep, loaded_steps, ranges, shaped};
 

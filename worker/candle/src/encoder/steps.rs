@@ -6,7 +6,8 @@ use candle_core::{DType, Result as CandleResult, Tensor};
 use model_boss_engine::{EncodedForm, EncoderText};
 use model_boss_weights::gguf::GgufModel;
 
-use super::pooling::{DenseActivation, DenseFile, PoolStep, Pooling, SentenceFolder, normalised};
+use super::pooling::{DenseActivation, DenseFile, PoolStep, Pooling, normalised};
+use super::sentence_folder::SentenceFolder;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::layers::linear::{Bias, Linear};
