@@ -15,6 +15,8 @@ pub(crate) enum PoolStep {
     Dense { at: DenseFile, shape: [usize; 2], bias: bool, activation: DenseActivation },
     /// A length of 1.
     Normalise,
+    /// The first numbers alone, however long they are.
+    First(usize),
 }
 
 /// The place of a product's matrix.

@@ -59,11 +59,16 @@ fn yes() -> bool {
 }
 
 #[derive(Default, Deserialize)]
-struct SentencePrompts {
+struct SentenceSettings {
     #[serde(default)]
     prompts: BTreeMap<String, Option<String>>,
     default_prompt_name: Option<String>,
+    /// The first numbers of each vector that are kept.
+    truncate_dim: Option<usize>,
 }
+
+/// The settings of the whole model.
+const SETTINGS: &str = "config_sentence_transformers.json";
 
 /// The ways in the order in which they are put together, by their older and their newer names.
 const WAYS: [(&str, &str, Pooling); 6] = [
@@ -97,12 +102,19 @@ impl SentenceFolder {
                 }
             }
         }
-        Self::plain(folder, steps)
+        let mut read = Self::plain(folder, steps)?;
+        let settings: SentenceSettings = file(&folder.join(SETTINGS))?.unwrap_or_default();
+        match settings.truncate_dim {
+            Some(0) => return Err(bad(format!("{SETTINGS}: truncate_dim is 0"))),
+            Some(count) => read.steps.push(PoolStep::First(count)),
+            None => {}
+        }
+        Ok(read)
     }
 
     /// A folder with these steps, whatever its list of modules says.
     pub(crate) fn plain(folder: &Path, steps: Vec<PoolStep>) -> Result<Self, ModelError> {
-        let prompts: SentencePrompts = file(&folder.join("config_sentence_transformers.json"))?.unwrap_or_default();
+        let prompts: SentenceSettings = file(&folder.join(SETTINGS))?.unwrap_or_default();
         let texts = prompts.prompts.into_iter().filter_map(|(name, text)| Some((name, text?)));
         let texts: BTreeMap<String, String> = texts.collect();
         let default_prompt = prompts.default_prompt_name.filter(|name| texts.contains_key(name));
@@ -114,6 +126,7 @@ impl SentenceFolder {
         self.steps.iter().fold(hidden, |width, step| match step {
             PoolStep::Pool(ways) => width * ways.len(),
             PoolStep::Dense { shape, .. } => shape[0],
+            PoolStep::First(count) => width.min(*count),
             PoolStep::Normalise => width,
         })
     }
@@ -202,6 +215,12 @@ mod tests {
         assert_eq!((read.steps.len(), read.width(4), read.max_tokens), (3, 5, Some(128)));
         assert_eq!(read.steps[0], PoolStep::Pool(vec![Pooling::First, Pooling::Mean]));
         assert_eq!((read.default_prompt.as_deref(), read.prompts["query"].as_str()), (Some("query"), "q: "));
+        write("config_sentence_transformers.json", r#"{"truncate_dim":3}"#);
+        let short = SentenceFolder::read(folder.path(), Pooling::Mean).unwrap();
+        assert_eq!((short.width(4), short.steps.last()), (3, Some(&PoolStep::First(3))));
+        write("config_sentence_transformers.json", r#"{"truncate_dim":0}"#);
+        assert!(SentenceFolder::read(folder.path(), Pooling::Mean).unwrap_err().to_string().contains("truncate_dim"));
+        write("config_sentence_transformers.json", "{}");
         write("1_Pooling/config.json", r#"{"pooling_mode":"lasttoken"}"#);
         let newer = SentenceFolder::read(folder.path(), Pooling::Mean).unwrap();
         assert_eq!(newer.steps[0], PoolStep::Pool(vec![Pooling::Last]));

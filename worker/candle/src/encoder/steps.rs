@@ -20,6 +20,8 @@ pub(super) enum LoadedStep {
     Dense(Linear, DenseActivation),
     Norm(Norm),
     Normalise,
+    /// The first numbers alone.
+    First(usize),
 }
 
 /// The steps that a folder names.
@@ -32,6 +34,7 @@ fn loaded_step(step: &PoolStep, target: &WeightTarget) -> Result<LoadedStep, Mod
     Ok(match step {
         PoolStep::Pool(ways) => LoadedStep::Pool(ways.clone()),
         PoolStep::Normalise => LoadedStep::Normalise,
+        PoolStep::First(count) => LoadedStep::First(*count),
         PoolStep::Dense { at, shape, bias, activation } => {
             let (files, name) = match at {
                 DenseFile::Folder(folder) => (ModelFiles::plain(folder)?.0, "linear"),
@@ -67,20 +70,22 @@ pub(super) fn shaped(
     steps: &[LoadedStep],
     form: EncodedForm,
 ) -> CandleResult<Vec<Vec<Vec<f32>>>> {
-    let steps = match (form, steps) {
-        (EncodedForm::EachToken, _) => {
-            let rows =
-                |range: &Range<usize>| tokens.narrow(0, range.start, range.len())?.to_dtype(DType::F32)?.to_vec2();
-            return ranges(texts).iter().map(rows).collect();
+    if form == EncodedForm::EachToken {
+        let rows = |range: &Range<usize>| tokens.narrow(0, range.start, range.len())?.to_dtype(DType::F32)?.to_vec2();
+        return ranges(texts).iter().map(rows).collect();
+    }
+    let steps: Vec<&LoadedStep> = match (form, steps) {
+        (EncodedForm::AnyLength, [before @ .., LoadedStep::Normalise]) => before.iter().collect(),
+        (EncodedForm::AnyLength, [before @ .., LoadedStep::Normalise, last @ LoadedStep::First(_)]) => {
+            before.iter().chain([last]).collect()
         }
-        (EncodedForm::AnyLength, [before @ .., LoadedStep::Normalise]) => before,
-        _ => steps,
+        _ => steps.iter().collect(),
     };
-    Ok(pooled(tokens, texts, steps)?.into_iter().map(|vector| vec![vector]).collect())
+    Ok(pooled(tokens, texts, &steps)?.into_iter().map(|vector| vec![vector]).collect())
 }
 
 /// The vector of each text, from the rows of all tokens, one text behind the other.
-fn pooled(tokens: &Tensor, texts: &[EncoderText<'_>], steps: &[LoadedStep]) -> CandleResult<Vec<Vec<f32>>> {
+fn pooled(tokens: &Tensor, texts: &[EncoderText<'_>], steps: &[&LoadedStep]) -> CandleResult<Vec<Vec<f32>>> {
     let mut vectors = tokens.clone();
     for step in steps {
         vectors = match step {
@@ -103,6 +108,7 @@ fn pooled(tokens: &Tensor, texts: &[EncoderText<'_>], steps: &[LoadedStep]) -> C
             }
             LoadedStep::Norm(norm) => norm.forward(&vectors)?,
             LoadedStep::Normalise => normalised(&vectors)?,
+            LoadedStep::First(count) => vectors.narrow(1, 0, vectors.dim(1)?.min(*count))?,
         };
     }
     vectors.to_dtype(DType::F32)?.to_vec2()
