@@ -22,6 +22,7 @@ use crate::layers::rope::{Position, Rope};
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
 use crate::read::reader::WeightReader;
+use crate::spec::Activation;
 
 const WORDS: &[&str] = &["embeddings.word_embeddings", "token_embd"];
 const POSITIONS: &[&str] = &["embeddings.position_embeddings", "position_embd"];
@@ -203,7 +204,7 @@ impl EncoderFamily for EncoderSpec {
 
     fn read_head(&self, reader: &mut WeightReader<'_>) -> Result<Vec<LoadedStep>, ModelError> {
         let activation = match self.head {
-            HeadForm::Distil => DenseActivation::Relu,
+            HeadForm::Distil => DenseActivation::Of(Activation::Relu),
             HeadForm::Pooler | HeadForm::TwoProducts | HeadForm::Gguf => DenseActivation::Tanh,
         };
         read_head(reader, activation, self.norm)

@@ -7,7 +7,7 @@ use model_boss_engine::{EncoderText, LabelShares};
 
 use super::parts::EncoderPart;
 use super::pooling::{DenseActivation, Pooling};
-use super::steps::LoadedStep;
+use super::steps::{DenseStep, LoadedStep};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::layers::linear::{Bias, Linear};
@@ -79,13 +79,13 @@ pub(super) fn read_head(
 ) -> Result<Vec<LoadedStep>, ModelError> {
     let mut steps = Vec::new();
     if reader.files().has("head.dense.weight") {
-        steps.push(LoadedStep::Dense(linear(reader, "head.dense")?, activation));
+        steps.push(DenseStep::plain(linear(reader, "head.dense")?, activation));
     }
     if reader.files().has("head.norm.weight") {
         steps.push(LoadedStep::Norm(Norm::read(reader, "head.norm", norm)?));
     }
     if reader.files().has("head.labels.weight") {
-        steps.push(LoadedStep::Dense(linear(reader, "head.labels")?, DenseActivation::Identity));
+        steps.push(DenseStep::plain(linear(reader, "head.labels")?, DenseActivation::Identity));
     }
     Ok(steps)
 }

@@ -24,7 +24,7 @@ pub(super) fn described(file: &Path, model: &GgufModel, otherwise: Pooling) -> R
             };
             let at = DenseFile::Gguf(file.to_owned(), name);
             let activation = DenseActivation::Identity;
-            steps.push(PoolStep::Dense { at, shape: [rows, columns], bias: false, activation });
+            steps.push(PoolStep::Dense { at, shape: [rows, columns], bias: false, activation, residual: false });
         }
     }
     steps.push(PoolStep::Normalise);

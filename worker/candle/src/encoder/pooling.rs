@@ -11,8 +11,11 @@ use crate::spec::Activation;
 pub(crate) enum PoolStep {
     /// The vectors of the tokens become one, by each of these ways, one behind the other.
     Pool(Vec<Pooling>),
-    /// A product and an activation.
-    Dense { at: DenseFile, shape: [usize; 2], bias: bool, activation: DenseActivation },
+    /// A product and an activation. With a residual, the vector before it is added: through a product of its own, where
+    /// the widths differ.
+    Dense { at: DenseFile, shape: [usize; 2], bias: bool, activation: DenseActivation, residual: bool },
+    /// A LayerNorm, in a folder of its own.
+    Norm { at: PathBuf, width: usize },
     /// A length of 1.
     Normalise,
     /// The first numbers alone, however long they are.
@@ -45,13 +48,40 @@ pub(crate) enum Pooling {
     Weighted,
 }
 
+/// The activation behind a product, with the defaults of torch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum DenseActivation {
     Identity,
     Tanh,
-    Relu,
+    Sigmoid,
+    LeakyRelu,
+    Elu,
+    ReluUpToSix,
+    Softplus,
+    Mish,
+    Softsign,
     /// One that layers have, too.
     Of(Activation),
+}
+
+impl DenseActivation {
+    /// Element by element.
+    pub(crate) fn forward(self, x: &Tensor) -> CandleResult<Tensor> {
+        // The logarithm of 1 + exp(x), without an overflow.
+        let softplus = || x.relu()? + (x.abs()?.neg()?.exp()? + 1.0)?.log()?;
+        match self {
+            Self::Identity => Ok(x.clone()),
+            Self::Tanh => x.tanh(),
+            Self::Sigmoid => candle_nn::ops::sigmoid(x),
+            Self::LeakyRelu => candle_nn::ops::leaky_relu(x, 0.01),
+            Self::Elu => x.elu(1.0),
+            Self::ReluUpToSix => x.clamp(0.0, 6.0),
+            Self::Softplus => softplus(),
+            Self::Mish => x * softplus()?.tanh()?,
+            Self::Softsign => x / (x.abs()? + 1.0)?,
+            Self::Of(activation) => activation.forward(x),
+        }
+    }
 }
 
 impl Pooling {
@@ -97,5 +127,25 @@ mod tests {
         assert!((of(Pooling::MeanOfRoot)[0] - 9.0 / 3.0_f32.sqrt()).abs() < 1e-6);
         let normal = normalised(&Tensor::new(&[[3.0_f32, 4.0], [0.0, 0.0]], &Device::Cpu).unwrap()).unwrap();
         assert_eq!(normal.to_vec2::<f32>().unwrap(), [[0.6, 0.8], [0.0, 0.0]]);
+    }
+
+    #[test]
+    fn em_1_activations_are_those_of_torch() {
+        let x = Tensor::new(&[[-3.0_f32, -0.5, 0.0, 2.0, 7.0]], &Device::Cpu).unwrap();
+        // torch.nn of 2.x, in f32.
+        let expected: [(DenseActivation, [f32; 5]); 7] = [
+            (DenseActivation::Sigmoid, [0.04742587, 0.3775407, 0.5, 0.880797, 0.999089]),
+            (DenseActivation::LeakyRelu, [-0.03, -0.005, 0.0, 2.0, 7.0]),
+            (DenseActivation::Elu, [-0.950213, -0.3934693, 0.0, 2.0, 7.0]),
+            (DenseActivation::ReluUpToSix, [0.0, 0.0, 0.0, 2.0, 6.0]),
+            (DenseActivation::Softplus, [0.04858735, 0.474077, 0.6931472, 2.126928, 7.000912]),
+            (DenseActivation::Mish, [-0.1456475, -0.2207438, 0.0, 1.943959, 6.999989]),
+            (DenseActivation::Softsign, [-0.75, -0.3333333, 0.0, 0.6666667, 0.875]),
+        ];
+        for (activation, expected) in expected {
+            let got = activation.forward(&x).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let near = got.iter().zip(expected).all(|(got, expected)| (got - expected).abs() < 1e-6);
+            assert!(near, "{activation:?}: {got:?}");
+        }
     }
 }

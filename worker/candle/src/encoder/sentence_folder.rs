@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::folder_file::{bad, file};
 use super::pooling::{DenseActivation, DenseFile, PoolStep, Pooling};
 use super::text_length::longest_text;
 use crate::error::ModelError;
+use crate::spec::Activation;
 
 /// A folder of `sentence-transformers`, or another.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,8 +52,37 @@ struct DenseConfig {
     out_features: usize,
     #[serde(default = "yes")]
     bias: bool,
+    activation_function: Option<String>,
     #[serde(default)]
-    activation_function: String,
+    use_residual: bool,
+    #[serde(flatten)]
+    names: VectorNames,
+}
+
+#[derive(Deserialize)]
+struct LayerNormConfig {
+    dimension: usize,
+}
+
+/// The vectors that a module reads and writes.
+#[derive(Default, Deserialize)]
+struct VectorNames {
+    module_input_name: Option<String>,
+    module_output_name: Option<String>,
+}
+
+impl VectorNames {
+    /// Refuses others than the one vector of a text.
+    fn check(&self, path: &Path) -> Result<(), ModelError> {
+        let all = [("module_input_name", &self.module_input_name), ("module_output_name", &self.module_output_name)];
+        for (field, name) in all {
+            if let Some(other) = name.as_ref().filter(|name| *name != ONE_VECTOR) {
+                let path = path.display();
+                return Err(bad(format!("{path}: {field} '{other}' is not known; '{ONE_VECTOR}' is")));
+            }
+        }
+        Ok(())
+    }
 }
 
 fn yes() -> bool {
@@ -66,6 +97,12 @@ struct SentenceSettings {
     /// The first numbers of each vector that are kept.
     truncate_dim: Option<usize>,
 }
+
+/// The list of modules.
+const MODULES: &str = "modules.json";
+
+/// The name of a text's one vector.
+const ONE_VECTOR: &str = "sentence_embedding";
 
 /// The settings of the whole model.
 const SETTINGS: &str = "config_sentence_transformers.json";
@@ -84,7 +121,7 @@ impl SentenceFolder {
     /// Reads a model's folder. Without a list of modules, tokens become one vector in the way that is given.
     pub(crate) fn read(folder: &Path, otherwise: Pooling) -> Result<Self, ModelError> {
         let mut steps = Vec::new();
-        match file::<Vec<Module>>(&folder.join("modules.json"))? {
+        match file::<Vec<Module>>(&folder.join(MODULES))? {
             None => steps.extend([PoolStep::Pool(vec![otherwise]), PoolStep::Normalise]),
             Some(modules) => {
                 for Module { path, kind } in modules {
@@ -93,7 +130,10 @@ impl SentenceFolder {
                         "Transformer" => {}
                         "Pooling" => steps.push(PoolStep::Pool(ways(&inner.join("config.json"))?)),
                         "Dense" => steps.push(dense(inner)?),
-                        "Normalize" => steps.push(PoolStep::Normalise),
+                        "LayerNorm" => steps.push(layer_norm(inner)?),
+                        // It does nothing where nothing is trained.
+                        "Dropout" => {}
+                        "Normalize" => steps.push(normalise(&inner)?),
                         other => return Err(bad(format!("modules.json: the module '{other}' is not known"))),
                     }
                 }
@@ -127,7 +167,7 @@ impl SentenceFolder {
             PoolStep::Pool(ways) => width * ways.len(),
             PoolStep::Dense { shape, .. } => shape[0],
             PoolStep::First(count) => width.min(*count),
-            PoolStep::Normalise => width,
+            PoolStep::Norm { .. } | PoolStep::Normalise => width,
         })
     }
 }
@@ -139,8 +179,7 @@ fn inside(folder: &Path, path: &str) -> Result<PathBuf, ModelError> {
 }
 
 fn ways(config: &Path) -> Result<Vec<Pooling>, ModelError> {
-    let PoolingConfig { pooling_mode, others } =
-        file(config)?.ok_or_else(|| bad(format!("{} is missing", config.display())))?;
+    let PoolingConfig { pooling_mode, others } = needed(config)?;
     let named = |name: &String| {
         let way = WAYS.iter().find(|(_, new, _)| new == name).map(|(.., way)| *way);
         way.ok_or_else(|| bad(format!("{}: the pooling '{name}' is not known", config.display())))
@@ -150,7 +189,9 @@ fn ways(config: &Path) -> Result<Vec<Pooling>, ModelError> {
         Some(PoolingMode::Several(names)) => names.iter().map(named).collect::<Result<_, _>>()?,
         None => {
             let is_on = |old: &str| others.get(old) == Some(&serde_json::Value::Bool(true));
-            WAYS.iter().filter(|(old, ..)| is_on(old)).map(|(.., way)| *way).collect()
+            let on: Vec<Pooling> = WAYS.iter().filter(|(old, ..)| is_on(old)).map(|(.., way)| *way).collect();
+            // The package's own default.
+            if on.is_empty() { vec![Pooling::Mean] } else { on }
         }
     };
     if ways.is_empty() {
@@ -161,20 +202,54 @@ fn ways(config: &Path) -> Result<Vec<Pooling>, ModelError> {
 
 fn dense(folder: PathBuf) -> Result<PoolStep, ModelError> {
     let path = folder.join("config.json");
-    let config: DenseConfig = file(&path)?.ok_or_else(|| bad(format!("{} is missing", path.display())))?;
-    let activation = match config.activation_function.rsplit('.').next().unwrap_or_default() {
-        "Tanh" => DenseActivation::Tanh,
-        "Identity" => DenseActivation::Identity,
-        // The package's own default.
-        "" => DenseActivation::Tanh,
-        other => return Err(bad(format!("{}: the activation '{other}' is not known", path.display()))),
-    };
+    let config: DenseConfig = needed(&path)?;
+    config.names.check(&path)?;
     Ok(PoolStep::Dense {
         at: DenseFile::Folder(folder),
         shape: [config.out_features, config.in_features],
         bias: config.bias,
-        activation,
+        activation: dense_activation(config.activation_function.as_deref(), &path)?,
+        residual: config.use_residual,
     })
+}
+
+/// The activation of a product by the path of its class in torch, whose own defaults it has.
+fn dense_activation(class: Option<&str>, path: &Path) -> Result<DenseActivation, ModelError> {
+    // The package's own default.
+    let Some(class) = class else { return Ok(DenseActivation::Tanh) };
+    let name = class.strip_prefix("torch.nn.").and_then(|rest| rest.rsplit('.').next());
+    Ok(match name.unwrap_or_default() {
+        "Identity" => DenseActivation::Identity,
+        "Tanh" => DenseActivation::Tanh,
+        "Sigmoid" => DenseActivation::Sigmoid,
+        "ReLU" => DenseActivation::Of(Activation::Relu),
+        "GELU" => DenseActivation::Of(Activation::GeluErf),
+        "SiLU" => DenseActivation::Of(Activation::Silu),
+        "LeakyReLU" => DenseActivation::LeakyRelu,
+        "ELU" => DenseActivation::Elu,
+        "ReLU6" => DenseActivation::ReluUpToSix,
+        "Softplus" => DenseActivation::Softplus,
+        "Mish" => DenseActivation::Mish,
+        "Softsign" => DenseActivation::Softsign,
+        _ => return Err(bad(format!("{}: the activation '{class}' is not known", path.display()))),
+    })
+}
+
+fn layer_norm(folder: PathBuf) -> Result<PoolStep, ModelError> {
+    let config: LayerNormConfig = needed(&folder.join("config.json"))?;
+    Ok(PoolStep::Norm { at: folder, width: config.dimension })
+}
+
+/// A length of 1, of a text's one vector alone. Older folders have no file for it.
+fn normalise(folder: &Path) -> Result<PoolStep, ModelError> {
+    let path = folder.join("config.json");
+    file::<VectorNames>(&path)?.unwrap_or_default().check(&path)?;
+    Ok(PoolStep::Normalise)
+}
+
+/// A file that has to be there.
+fn needed<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
+    file(path)?.ok_or_else(|| bad(format!("{} is missing", path.display())))
 }
 
 #[cfg(test)]
@@ -224,9 +299,58 @@ mod tests {
         write("1_Pooling/config.json", r#"{"pooling_mode":"lasttoken"}"#);
         let newer = SentenceFolder::read(folder.path(), Pooling::Mean).unwrap();
         assert_eq!(newer.steps[0], PoolStep::Pool(vec![Pooling::Last]));
+        write("1_Pooling/config.json", r#"{"pooling_mode_cls_token":false}"#);
+        let usual = SentenceFolder::read(folder.path(), Pooling::Mean).unwrap();
+        assert_eq!(usual.steps[0], PoolStep::Pool(vec![Pooling::Mean]));
         write("1_Pooling/config.json", r#"{"pooling_mode":"magic"}"#);
         assert!(SentenceFolder::read(folder.path(), Pooling::Mean).unwrap_err().to_string().contains("magic"));
         write("modules.json", r#"[{"path":"../up","type":"x.Pooling"}]"#);
         assert!(SentenceFolder::read(folder.path(), Pooling::Mean).unwrap_err().to_string().contains("../up"));
+    }
+
+    #[test]
+    fn em_1_modules_behind_the_pooling_are_read_or_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let module = |path: &str, kind: &str| format!(r#"{{"path":"{path}","type":"sentence_transformers.x.{kind}"}}"#);
+        let modules = [
+            module("", "Transformer"),
+            module("1_Pooling", "Pooling"),
+            module("2_Dropout", "Dropout"),
+            module("3_LayerNorm", "LayerNorm"),
+            module("4_Dense", "Dense"),
+            module("5_Normalize", "Normalize"),
+        ];
+        write("modules.json", &format!("[{}]", modules.join(",")));
+        write("1_Pooling/config.json", "{}");
+        write("3_LayerNorm/config.json", r#"{"dimension":4}"#);
+        write("5_Normalize/config.json", r#"{"module_input_name":"sentence_embedding"}"#);
+        let dense = |more: &str| {
+            write("4_Dense/config.json", &format!(r#"{{"in_features":4,"out_features":2{more}}}"#));
+            SentenceFolder::read(folder.path(), Pooling::Mean)
+        };
+        let read = dense(r#","use_residual":true,"activation_function":"torch.nn.modules.activation.GELU""#).unwrap();
+        assert_eq!((read.steps.len(), read.width(4)), (4, 2));
+        let is_gelu = |step: &PoolStep| match step {
+            PoolStep::Dense { activation, residual, .. } => {
+                *residual && *activation == DenseActivation::Of(Activation::GeluErf)
+            }
+            _ => false,
+        };
+        assert!(is_gelu(&read.steps[2]) && matches!(read.steps[1], PoolStep::Norm { width: 4, .. }));
+        for (more, said) in [
+            (r#","activation_function":"transformers.activations.GELUActivation""#, "GELUActivation"),
+            (r#","module_input_name":"token_embeddings""#, "token_embeddings"),
+            (r#","module_output_name":"scores""#, "scores"),
+        ] {
+            assert!(dense(more).unwrap_err().to_string().contains(said), "{more}");
+        }
+        dense("").unwrap();
+        write("5_Normalize/config.json", r#"{"module_input_name":"token_embeddings"}"#);
+        assert!(dense("").unwrap_err().to_string().contains("token_embeddings"));
     }
 }

@@ -14,14 +14,46 @@ use crate::layers::linear::{Bias, Linear};
 use crate::layers::norm::Norm;
 use crate::matrix::target::WeightTarget;
 use crate::read::reader::WeightReader;
+use crate::spec::{NormKind, NormSpec};
 
 pub(super) enum LoadedStep {
     Pool(Vec<Pooling>),
-    Dense(Linear, DenseActivation),
+    Dense(DenseStep),
     Norm(Norm),
     Normalise,
     /// The first numbers alone.
     First(usize),
+}
+
+/// A product, an activation, and the vector before them that is added.
+pub(super) struct DenseStep {
+    product: Linear,
+    activation: DenseActivation,
+    residual: DenseResidual,
+}
+
+/// The vector before a product, added behind it.
+enum DenseResidual {
+    Without,
+    AsItIs,
+    /// Through a product of its own.
+    Through(Linear),
+}
+
+impl DenseStep {
+    /// A product without a residual.
+    pub(super) fn plain(product: Linear, activation: DenseActivation) -> LoadedStep {
+        LoadedStep::Dense(Self { product, activation, residual: DenseResidual::Without })
+    }
+
+    fn forward(&self, x: &Tensor) -> CandleResult<Tensor> {
+        let out = self.activation.forward(&self.product.forward(x)?)?;
+        match &self.residual {
+            DenseResidual::Without => Ok(out),
+            DenseResidual::AsItIs => out + x,
+            DenseResidual::Through(product) => out + product.forward(x)?,
+        }
+    }
 }
 
 /// The steps that a folder names.
@@ -35,22 +67,46 @@ fn loaded_step(step: &PoolStep, target: &WeightTarget) -> Result<LoadedStep, Mod
         PoolStep::Pool(ways) => LoadedStep::Pool(ways.clone()),
         PoolStep::Normalise => LoadedStep::Normalise,
         PoolStep::First(count) => LoadedStep::First(*count),
-        PoolStep::Dense { at, shape, bias, activation } => {
+        PoolStep::Norm { at, width } => {
+            let files = ModelFiles::plain(at)?.0;
+            let bytes = checked(&files, "norm.weight", &[*width])? + checked(&files, "norm.bias", &[*width])?;
+            let mut ignored = |_| {};
+            let mut reader = WeightReader::new(&files, target, bytes, &mut ignored);
+            // The epsilon of torch's own default.
+            let spec = NormSpec { kind: NormKind::LayerWithBias, eps: 1e-5 };
+            LoadedStep::Norm(Norm::read(&mut reader, "norm", spec)?)
+        }
+        PoolStep::Dense { at, shape, bias, activation, residual } => {
             let (files, name) = match at {
                 DenseFile::Folder(folder) => (ModelFiles::plain(folder)?.0, "linear"),
                 DenseFile::Gguf(file, name) => (ModelFiles::of_gguf(GgufModel::open(file)?), *name),
             };
-            let weight = format!("{name}.weight");
-            let stored = files.get(&weight)?;
-            if stored.shape != *shape {
-                let what = format!("has the shape {:?} in place of {shape:?}", stored.shape);
-                return Err(ModelError::Tensor { name: weight, what });
+            let mut bytes = checked(&files, &format!("{name}.weight"), shape)?;
+            let through = *residual && shape[0] != shape[1];
+            if through {
+                bytes += checked(&files, "residual.weight", shape)?;
             }
             let mut ignored = |_| {};
-            let mut reader = WeightReader::new(&files, target, stored.len(), &mut ignored);
-            LoadedStep::Dense(Linear::read(&mut reader, name, Bias::from(*bias))?, *activation)
+            let mut reader = WeightReader::new(&files, target, bytes, &mut ignored);
+            let product = Linear::read(&mut reader, name, Bias::from(*bias))?;
+            let residual = match (residual, through) {
+                (false, _) => DenseResidual::Without,
+                (true, false) => DenseResidual::AsItIs,
+                (true, true) => DenseResidual::Through(Linear::read(&mut reader, "residual", Bias::from(false))?),
+            };
+            LoadedStep::Dense(DenseStep { product, activation: *activation, residual })
         }
     })
+}
+
+/// The bytes of a tensor that has this shape.
+fn checked(files: &ModelFiles, name: &str, shape: &[usize]) -> Result<u64, ModelError> {
+    let stored = files.get(name)?;
+    if stored.shape != shape {
+        let what = format!("has the shape {:?} in place of {shape:?}", stored.shape);
+        return Err(ModelError::Tensor { name: name.to_owned(), what });
+    }
+    Ok(stored.len())
 }
 
 /// The rows of each text.
@@ -97,15 +153,7 @@ fn pooled(tokens: &Tensor, texts: &[EncoderText<'_>], steps: &[&LoadedStep]) -> 
                 };
                 Tensor::cat(&ranges(texts).iter().map(of_text).collect::<CandleResult<Vec<_>>>()?, 0)?
             }
-            LoadedStep::Dense(dense, activation) => {
-                let product = dense.forward(&vectors)?;
-                match activation {
-                    DenseActivation::Tanh => product.tanh()?,
-                    DenseActivation::Relu => product.relu()?,
-                    DenseActivation::Of(activation) => activation.forward(&product)?,
-                    DenseActivation::Identity => product,
-                }
-            }
+            LoadedStep::Dense(dense) => dense.forward(&vectors)?,
             LoadedStep::Norm(norm) => norm.forward(&vectors)?,
             LoadedStep::Normalise => normalised(&vectors)?,
             LoadedStep::First(count) => vectors.narrow(1, 0, vectors.dim(1)?.min(*count))?,
