@@ -1,4 +1,4 @@
-"""Makes the golden cases of images: small files with the pixels that Pillow reads from them, resized images, and the numbers that
+"""Makes the golden cases of images: small files with the pixels that Pillow and `transformers` read from them, resized images, and the numbers that
 the image processors of `transformers` make of them.
 
 Run it in a throw-away environment, outside of the repository:
@@ -9,7 +9,7 @@ Run it in a throw-away environment, outside of the repository:
 It writes worker/images/tests/images.json with these fields:
 
     transformers, torchvision, pillow
-    files    name, file, width, height, pixels, apart: a file, upright and as RGB, and how far a pixel may be from it
+    files    name, file, width, height, pixels, apart: a file, upright and as RGB in front of white, and how far a pixel may be from it
     resizes  file, width, height, number, pixels: a file of the list above resized by Pillow with the filter of this number
     plans    kind, fields, file, shape, numbers: the numbers of a processor with these fields, and their shape
 
@@ -28,6 +28,7 @@ import PIL
 import torchvision
 import transformers
 from PIL import Image, ImageOps
+from transformers.image_transforms import convert_to_rgb
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
 
@@ -128,7 +129,7 @@ def resized(image, width, height, number):
 
 def main():
     text = lambda data: base64.b64encode(data).decode()
-    upright = lambda data: ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    upright = lambda data: Image.fromarray(convert_to_rgb(ImageOps.exif_transpose(Image.open(io.BytesIO(data))), return_numpy=True))
     all_files = list(files())
     images = {name: upright(data) for name, data, _ in all_files}
     rows = [dict(name=name, file=text(data), width=images[name].width, height=images[name].height, pixels=text(images[name].tobytes()), apart=apart)

@@ -1,5 +1,5 @@
-//! Decoding, as Pillow opens a file and converts it to RGB: the first picture of it, upright, without its alpha
-//! channel. Sizes are read from the header and compared with the limits first.
+//! Decoding, as Pillow opens a file and `transformers` converts it to RGB: the first picture of it, upright, and where
+//! it is transparent in front of white. Sizes are read from the header and compared with the limits first.
 
 use std::io::Cursor;
 
@@ -99,26 +99,41 @@ fn rgb(image: DynamicImage, format: ImageFormat) -> Vec<u8> {
         DynamicImage::ImageRgb8(image) => image.into_raw(),
         DynamicImage::ImageRgba8(image) => {
             let mut bytes = image.into_raw();
-            let count = bytes.len() / 4;
-            (0..count).for_each(|at| bytes.copy_within(at * 4..at * 4 + 3, at * 3));
-            bytes.truncate(count * 3);
+            for at in 0..bytes.len() / 4 {
+                let [red, green, blue, alpha] = [0, 1, 2, 3].map(|colour| bytes[at * 4 + colour]);
+                let colours = [red, green, blue].map(|colour| in_front_of_white(colour, alpha));
+                bytes[at * 3..at * 3 + 3].copy_from_slice(&colours);
+            }
+            bytes.truncate(bytes.len() / 4 * 3);
             bytes
         }
         DynamicImage::ImageLuma8(image) => image.into_raw().into_iter().flat_map(|grey| [grey; 3]).collect(),
-        DynamicImage::ImageLumaA8(image) => image.into_raw().chunks_exact(2).flat_map(|pixel| [pixel[0]; 3]).collect(),
+        DynamicImage::ImageLumaA8(image) => {
+            image.into_raw().chunks_exact(2).flat_map(|pixel| [in_front_of_white(pixel[0], pixel[1]); 3]).collect()
+        }
         DynamicImage::ImageLuma16(image) if format == ImageFormat::Png => {
             let cut = |grey: u16| u8::try_from(grey).unwrap_or(u8::MAX);
             image.into_raw().into_iter().flat_map(|grey| [cut(grey); 3]).collect()
         }
-        DynamicImage::ImageLumaA16(image) => {
-            image.into_raw().chunks_exact(2).flat_map(|pixel| [upper(pixel[0]); 3]).collect()
-        }
+        DynamicImage::ImageLumaA16(image) => image
+            .into_raw()
+            .chunks_exact(2)
+            .flat_map(|pixel| [in_front_of_white(upper(pixel[0]), upper(pixel[1])); 3])
+            .collect(),
         DynamicImage::ImageRgb16(image) => image.into_raw().into_iter().map(upper).collect(),
         DynamicImage::ImageRgba16(image) => image
             .into_raw()
             .chunks_exact(4)
-            .flat_map(|pixel| [upper(pixel[0]), upper(pixel[1]), upper(pixel[2])])
+            .flat_map(|pixel| [0, 1, 2].map(|colour| in_front_of_white(upper(pixel[colour]), upper(pixel[3]))))
             .collect(),
         other => other.into_rgb8().into_raw(),
     }
+}
+
+/// A colour in front of white, rounded as Pillow's `alpha_composite` does.
+fn in_front_of_white(colour: u8, alpha: u8) -> u8 {
+    // Seven bits behind the point.
+    let sum = (u32::from(colour) * u32::from(alpha) + 255 * u32::from(u8::MAX - alpha)) << 7;
+    let half = sum + (0x80 << 7);
+    ((((half >> 8) + half) >> 8) >> 7) as u8
 }
