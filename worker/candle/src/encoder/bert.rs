@@ -301,7 +301,7 @@ impl BertBody {
                 TokenPlaces::Table { first, .. } | TokenPlaces::TableAndDistances { first, .. } => first as u32,
                 TokenPlaces::Rope(_) | TokenPlaces::Alibi => 0,
             };
-            let places: Vec<u32> = texts.iter().flat_map(|text| (first..).take(text.tokens.len())).collect();
+            let places: Vec<u32> = texts.iter().flat_map(|text| places_from(first, text.tokens)).collect();
             x = (x + positions.index_select(&Tensor::from_vec(places, all.len(), device)?, 0)?)?;
         }
         let Some(kinds) = &self.kinds else { return Ok(x) };
@@ -319,6 +319,20 @@ impl BertBody {
         let kinds = self.kinds_of_tasks.onto_rows(kinds.index_select(&of_tokens, 0)?, &of_tokens, task)?;
         x + kinds
     }
+}
+
+/// The rows of a text's tokens in the table of places.
+fn places_from(first: u32, tokens: &[u32]) -> Vec<u32> {
+    let Some(padding) = first.checked_sub(1) else { return (0..).take(tokens.len()).collect() };
+    let mut next = first;
+    let place = |token: &u32| {
+        if *token == padding {
+            return padding;
+        }
+        next += 1;
+        next - 1
+    };
+    tokens.iter().map(place).collect()
 }
 
 impl EncoderBody for BertBody {
@@ -344,5 +358,17 @@ impl EncoderBody for BertBody {
             x = layer.forward(&x, &pass)?;
         }
         Ok(x)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn em_1_padding_inside_a_text_takes_no_place() {
+        assert_eq!(places_from(0, &[5, 1, 0, 6]), [0, 1, 2, 3]);
+        // create_position_ids_from_input_ids(torch.tensor([[0, 5, 1, 6, 1, 1, 2]]), 1) of transformers.
+        assert_eq!(places_from(2, &[0, 5, 1, 6, 1, 1, 2]), [2, 3, 1, 4, 1, 1, 5]);
     }
 }

@@ -87,7 +87,8 @@ fn bert(facts: &ModelFacts<'_>, kind: &str, (labels, shares): Labels) -> Result<
     let rows = number(facts, &["max_position_embeddings"], 512)?;
     // RoBERTa and MPNet count positions from behind that of padding.
     let counts_from_padding = is_roberta || kind == "mpnet";
-    let padding = number(facts, &["pad_token_id"], 1)?;
+    // MPNet's code has a padding of its own, whatever the file says.
+    let padding = if kind == "mpnet" { 1 } else { number(facts, &["pad_token_id"], 1)? };
     let first = if counts_from_padding { padding.saturating_add(1) } else { 0 };
     let head_dim = even_share(hidden, heads)?;
     let positions = facts.text("position_embedding_type")?.unwrap_or("absolute");
@@ -173,6 +174,8 @@ mod tests {
         let roberta = bert.replace("\"bert\"", "\"roberta\"");
         assert_eq!((of(&roberta).unwrap().longest, of(&roberta).unwrap().kinds.of_pairs), (38, false));
         assert_eq!(of(&roberta).unwrap().places, TokenPlaces::Table { rows: 40, first: 2 });
+        let mpnet = roberta.replace("\"roberta\"", "\"mpnet\"").replace(":40", ":40,\"pad_token_id\":7");
+        assert_eq!(of(&mpnet).unwrap().places, TokenPlaces::TableAndDistances { rows: 40, first: 2 });
         let distil = r#"{"model_type":"distilbert","dim":12,"n_heads":3,"n_layers":2,"vocab_size":9,"activation":"relu",
             "max_position_embeddings":40}"#;
         assert_eq!(of(distil).unwrap().activation, Activation::Relu);

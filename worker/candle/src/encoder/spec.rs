@@ -32,7 +32,8 @@ pub(crate) struct EncoderSpec {
 /// How tokens have their places in a text.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TokenPlaces {
-    /// A table of vectors with so many rows; that of a text's first token is `first`.
+    /// A table of vectors with so many rows; that of a text's first token is `first`. The token in front of that number
+    /// is padding: inside a text it has its own row and takes no place.
     Table { rows: usize, first: usize },
     /// Such a table, and biases of scores by distance, which all layers share (Song et al., 2020, arXiv 2004.09297).
     TableAndDistances { rows: usize, first: usize },
