@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Storage, Tensor, bail};
 use model_boss_kernels::exp;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -14,7 +14,7 @@ use crate::matrix::tensor_products::contiguous;
 #[derive(Clone, Copy)]
 pub(crate) struct Sight<'a> {
     pub(crate) heads: usize,
-    /// Biases of scores by distance, `[heads, longest, longest]`.
+    /// Biases of scores by distance, `[heads, 2 * longest - 1]`: of a token that is `longest - 1` in front first.
     pub(crate) biases: Option<&'a Tensor>,
     /// The loss of scores for each token of distance, by the head.
     pub(crate) slopes: Option<&'a [f32]>,
@@ -39,7 +39,10 @@ pub(crate) fn attend(rows: [&Tensor; 3], texts: &[Range<usize>], sight: &Sight<'
             |x: &Tensor| x.narrow(0, text.start, count)?.reshape((count, heads, dim))?.transpose(0, 1)?.contiguous();
         let mut scores = (of_heads(query)? * scale)?.matmul(&of_heads(key)?.t()?)?;
         if let Some(biases) = biases {
-            scores = (scores + biases.narrow(1, 0, count)?.narrow(2, 0, count)?)?;
+            let same = biases.dim(1)? / 2;
+            let places = (0..count).flat_map(|from| (0..count).map(move |to| (same + to - from) as u32));
+            let places = Tensor::from_vec(places.collect::<Vec<u32>>(), count * count, query.device())?;
+            scores = (scores + biases.index_select(&places, 1)?.reshape((heads, count, count))?)?;
         }
         // Numbers of the distance between two tokens, of each pair.
         let by_distance = |of: &dyn Fn(usize) -> f32| {
@@ -86,8 +89,12 @@ impl CustomOp3 for AttendTexts<'_> {
         let width = l1.shape().dims2()?.1;
         let Sight { heads, biases, slopes, farthest } = self.sight;
         let dim = width / heads;
-        let biases = match biases {
-            Some(biases) => Some((biases.flatten_all()?.to_vec1::<f32>()?, biases.dim(2)?)),
+        let biases = biases.map(Tensor::storage_and_layout);
+        let biases: Option<&[f32]> = match &biases {
+            Some((stored, layout)) => match &**stored {
+                Storage::Cpu(stored) => Some(contiguous(stored, layout)?),
+                _ => bail!("biases by distance are not in the memory of the CPU"),
+            },
             None => None,
         };
         let arch = Arch::new();
@@ -95,7 +102,7 @@ impl CustomOp3 for AttendTexts<'_> {
             self.texts.iter().flat_map(|text| (0..heads).map(move |head| (text, head))).collect();
         let of_head = |(text, head): &(&Range<usize>, usize)| {
             let all = text.start * width..text.end * width;
-            let biases = biases.as_ref().map(|(all, longest)| (&all[head * longest * longest..], *longest));
+            let biases = biases.map(|all| &all[head * (all.len() / heads)..][..all.len() / heads]);
             let rows = [query, key, value].map(|numbers| &numbers[all.clone()]);
             let (slope, farthest) = (slopes.map(|slopes| slopes[*head]), farthest.unwrap_or(usize::MAX));
             arch.dispatch(AttendHead { rows, width, first: head * dim, dim, biases, slope, farthest })
@@ -120,8 +127,8 @@ struct AttendHead<'a> {
     /// The head's first column.
     first: usize,
     dim: usize,
-    /// The head's biases, and numbers from one row of them to the next.
-    biases: Option<(&'a [f32], usize)>,
+    /// The head's biases. In the middle is that of a token and itself.
+    biases: Option<&'a [f32]>,
     /// The loss of scores for each token of distance.
     slope: Option<f32>,
     farthest: usize,
@@ -147,7 +154,10 @@ impl WithSimd for AttendHead<'_> {
                 token.saturating_sub(self.farthest)..token.saturating_add(self.farthest).saturating_add(1).min(count);
             let scores = &mut scores[seen.clone()];
             match self.biases {
-                Some((biases, stride)) => scores.copy_from_slice(&biases[token * stride..][seen.clone()]),
+                Some(biases) => {
+                    let first = biases.len() / 2 + seen.start - token;
+                    scores.copy_from_slice(&biases[first..first + seen.len()]);
+                }
                 None => scores.fill(0.0),
             }
             if let Some(slope) = self.slope {

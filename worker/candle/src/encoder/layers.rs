@@ -48,7 +48,7 @@ pub(crate) struct EncoderPass<'a> {
     pub(crate) spec: &'a EncoderSpec,
     /// The rows of each text.
     pub(crate) texts: &'a [Range<usize>],
-    /// Biases of scores by distance, `[heads, longest, longest]`; none where there are none.
+    /// Biases of scores by distance, as in [`Sight`]; none where there are none.
     pub(crate) distances: Option<&'a Tensor>,
     /// The loss of scores for each token of distance, by the head.
     pub(crate) slopes: Option<&'a [f32]>,
@@ -151,13 +151,13 @@ pub(crate) fn slopes(heads: usize) -> Vec<f32> {
     series(whole).chain(series(2 * whole).step_by(2)).take(heads).collect()
 }
 
-/// Biases by distance for texts of up to `longest` tokens, `[heads, longest, longest]`. The table has the shape
-/// `[buckets, heads]`.
+/// Biases by distance for texts of up to `longest` tokens, `[heads, 2 * longest - 1]`, from a token that is far in front
+/// to one that is far behind. The table has the shape `[buckets, heads]`.
 pub(crate) fn biases_by_distance(table: &Tensor, longest: usize, device: &Device) -> Result<Tensor> {
-    let buckets: Vec<u32> =
-        (0..longest).flat_map(|from| (0..longest).map(move |to| bucket(from as i64 - to as i64))).collect();
-    let rows = table.index_select(&Tensor::from_vec(buckets, longest * longest, device)?, 0)?;
-    rows.reshape((longest, longest, ()))?.permute((2, 0, 1))?.contiguous()
+    let farthest = longest as i64 - 1;
+    let buckets: Vec<u32> = (-farthest..=farthest).map(|ahead| bucket(-ahead)).collect();
+    let count = buckets.len();
+    table.index_select(&Tensor::from_vec(buckets, count, device)?, 0)?.t()?.contiguous()
 }
 
 /// The bucket of a distance: near ones have their own, far ones share some by their logarithm.
