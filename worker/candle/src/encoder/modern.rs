@@ -6,6 +6,7 @@ use std::ops::Range;
 use candle_core::{Result as CandleResult, Tensor};
 use model_boss_engine::{EncoderText, LabelShares};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::attend::{Sight, attend};
 use super::family::{EncoderBody, EncoderFamily, EncoderSize, linear, read_head};
@@ -26,8 +27,8 @@ use crate::matrix::target::WeightTarget;
 use crate::read::reader::WeightReader;
 use crate::spec::check::{MOST_LAYERS, inconsistent};
 use crate::spec::fact_error::FactError;
-use crate::spec::facts::{ModelFacts, activation};
-use crate::spec::{Activation, ConfigJsonError, NormKind, NormSpec, RopePlanes, RopeScaling, RopeSpec};
+use crate::spec::facts::{ConfigFacts, ModelFacts, RopeDefaults, activation};
+use crate::spec::{Activation, ConfigJsonError, NormKind, NormSpec, RopeSpec};
 
 const WORDS: &[&str] = &["embeddings.tok_embeddings", "token_embd"];
 
@@ -44,8 +45,8 @@ pub(super) struct ModernSpec {
     sees_all: Vec<bool>,
     /// The farthest token that one sees in the other layers, on both sides.
     farthest: usize,
-    /// The bases of wavelengths of layers that see all, and of the others.
-    thetas: [f64; 2],
+    /// The ropes of layers that see all, and of the others.
+    ropes: [RopeSpec; 2],
     pooling: Pooling,
     head_activation: Activation,
     /// Whether a classifier's first product has a bias; in GGUF where the file has it.
@@ -79,25 +80,12 @@ struct ModernConfig {
     local_attention: usize,
     global_rope_theta: Option<f64>,
     local_rope_theta: Option<f64>,
-    rope_parameters: Option<RopeParameters>,
     #[serde(default = "cls")]
     classifier_pooling: String,
     #[serde(default = "gelu")]
     classifier_activation: String,
     #[serde(default)]
     classifier_bias: bool,
-}
-
-/// Newer files have the bases by the kind of layer.
-#[derive(Deserialize)]
-struct RopeParameters {
-    full_attention: Option<RopeBase>,
-    sliding_attention: Option<RopeBase>,
-}
-
-#[derive(Deserialize)]
-struct RopeBase {
-    rope_theta: Option<f64>,
 }
 
 fn gelu() -> String {
@@ -131,14 +119,17 @@ impl ModernSpec {
         let every = config.global_attn_every_n_layers.unwrap_or(3).max(1);
         let sees_all: Vec<bool> = match &config.layer_types {
             None => (0..layers).map(|layer| layer % every == 0).collect(),
-            Some(kinds) if kinds.len() == layers => kinds.iter().map(|kind| kind == "full_attention").collect(),
+            Some(kinds) if kinds.len() == layers => kinds
+                .iter()
+                .map(|kind| match kind.as_str() {
+                    "full_attention" => Ok(true),
+                    "sliding_attention" => Ok(false),
+                    other => Err(bad(format!("the layer type '{}' is not known", other.escape_debug()))),
+                })
+                .collect::<Result<_, _>>()?,
             Some(kinds) => return Err(bad(format!("{} layer_types for {layers} layers", kinds.len()))),
         };
-        let base = |of: fn(&RopeParameters) -> Option<&RopeBase>| {
-            config.rope_parameters.as_ref().and_then(of).and_then(|base| base.rope_theta)
-        };
-        let global = base(|all| all.full_attention.as_ref()).or(config.global_rope_theta).unwrap_or(160_000.0);
-        let local = base(|all| all.sliding_attention.as_ref()).or(config.local_rope_theta).unwrap_or(10_000.0);
+        let ropes = config.ropes(json)?;
         let pooling = match config.classifier_pooling.as_str() {
             "cls" => Pooling::First,
             "mean" => Pooling::Mean,
@@ -167,7 +158,7 @@ impl ModernSpec {
             },
             sees_all,
             farthest: config.local_attention / 2,
-            thetas: [global, local],
+            ropes,
             pooling,
             head_activation: activation_of(&config.classifier_activation)?,
             head_bias: Some(config.classifier_bias),
@@ -196,14 +187,16 @@ impl ModernSpec {
                 (0..layers).map(|layer| layer % every == 0).collect()
             }
         };
-        let global = facts.float("", "rope.freq_base")?.unwrap_or(10_000.0);
-        let local = facts.float("", "rope.freq_base_swa")?.unwrap_or(global);
+        let context = number("context_length")?;
+        let of_all = facts.rope(&RopeDefaults::usual(head_dim, context))?;
+        let near = RopeDefaults { theta: of_all.theta, ..RopeDefaults::usual(head_dim, context) };
+        let of_near = facts.rope(&RopeDefaults { layer_type: Some("sliding_attention"), ..near })?;
         Ok(Self {
             size: EncoderSize {
                 hidden,
                 layers,
                 vocabulary: facts.gguf_rows("token_embd.weight").unwrap_or(0),
-                longest: number("context_length")?,
+                longest: context,
             },
             heads,
             inner: number("feed_forward_length")?,
@@ -218,7 +211,7 @@ impl ModernSpec {
             biases: Biases::AsStored,
             sees_all,
             farthest: window / 2,
-            thetas: [global, local],
+            ropes: whole_heads([of_all, of_near], head_dim)?,
             pooling: match facts.number("", "classifier.pooling_type")? {
                 Some(2) => Pooling::First,
                 _ => Pooling::Mean,
@@ -228,6 +221,44 @@ impl ModernSpec {
             labels,
             shares,
         })
+    }
+}
+
+impl ModernConfig {
+    /// The ropes of layers that see all, and of the others. Older files have their bases only, newer ones a table for
+    /// each kind.
+    fn ropes(&self, json: &[u8]) -> Result<[RopeSpec; 2], ModelError> {
+        let malformed = |error: serde_json::Error| ConfigJsonError::Malformed(error.to_string());
+        let fields: Map<String, Value> = serde_json::from_slice(json).map_err(malformed)?;
+        let facts = ConfigFacts::plain(fields);
+        let head_dim = self.hidden_size / self.num_attention_heads;
+        let read = || -> Result<[RopeSpec; 2], FactError> {
+            let parameters = facts.table("rope_parameters")?.filter(|table| !table.is_empty());
+            let scaling = facts.table("rope_scaling")?.filter(|table| !table.is_empty());
+            if let Some(table) = parameters {
+                let has_kinds = table.get("full_attention").or(table.get("sliding_attention")).is_some();
+                if scaling.is_some() || !has_kinds {
+                    let what = "rope_parameters of ModernBERT beside rope_scaling, or not by the kind of layer";
+                    return Err(FactError::Unsupported(what.to_owned()));
+                }
+            }
+            let facts = ModelFacts::Config(facts);
+            let of = |kind, theta: Option<f64>, usual: f64| {
+                let defaults = RopeDefaults::usual(head_dim, self.max_position_embeddings);
+                facts.rope(&RopeDefaults { theta: theta.unwrap_or(usual), layer_type: Some(kind), ..defaults })
+            };
+            let of_all = of("full_attention", self.global_rope_theta, 160_000.0)?;
+            whole_heads([of_all, of("sliding_attention", self.local_rope_theta, 10_000.0)?], head_dim)
+        };
+        read().map_err(|error| ModelError::Config(error.into()))
+    }
+}
+
+/// The same ropes, if they turn whole heads.
+fn whole_heads(ropes: [RopeSpec; 2], head_dim: usize) -> Result<[RopeSpec; 2], FactError> {
+    match ropes.iter().find(|rope| rope.width != head_dim) {
+        Some(rope) => Err(FactError::Unsupported(format!("{} of a head's {head_dim} elements rotated", rope.width))),
+        None => Ok(ropes),
     }
 }
 
@@ -300,21 +331,11 @@ impl EncoderFamily for ModernSpec {
     ) -> Result<Box<dyn EncoderBody>, ModelError> {
         let layers =
             (0..self.size.layers).map(|layer| ModernLayer::read(reader, self, layer)).collect::<Result<Vec<_>, _>>()?;
-        let rope = |theta: f64| {
-            let width = self.size.hidden / self.heads;
-            Rope::new(&RopeSpec {
-                planes: RopePlanes::Halves,
-                width,
-                theta,
-                scaling: RopeScaling::None,
-                axes: Vec::new(),
-            })
-        };
         Ok(Box::new(ModernBody {
             words: reader.matrix("words.weight")?,
             norm: Norm::read(reader, "norm", self.norm)?,
             last: Norm::read(reader, "last", self.norm)?,
-            ropes: self.thetas.map(rope),
+            ropes: [Rope::new(&self.ropes[0]), Rope::new(&self.ropes[1])],
             target: target.clone(),
             layers,
         }))
@@ -411,6 +432,7 @@ impl EncoderBody for ModernBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::RopeScaling;
 
     #[test]
     fn em_1_modern_layers_see_all_or_near_tokens_as_old_and_new_files_say() {
@@ -422,14 +444,27 @@ mod tests {
             ModernSpec::from_config(json.as_bytes())
         };
         let old = of(r#","global_attn_every_n_layers":2,"local_attention":10,"local_rope_theta":5.0"#).unwrap();
-        assert_eq!((old.sees_all, old.farthest, old.thetas), (vec![true, false, true, false], 5, [160_000.0, 5.0]));
+        let thetas = |spec: &ModernSpec| [spec.ropes[0].theta, spec.ropes[1].theta];
+        assert_eq!((thetas(&old), old.farthest), ([160_000.0, 5.0], 5));
+        assert_eq!(old.sees_all, [true, false, true, false]);
         let new = of(r#","layer_types":["sliding_attention","full_attention","full_attention","sliding_attention"],
             "rope_parameters":{"full_attention":{"rope_theta":7.0}}"#)
         .unwrap();
-        assert_eq!((new.sees_all, new.thetas), (vec![false, true, true, false], [7.0, 10_000.0]));
+        assert_eq!(thetas(&new), [7.0, 10_000.0]);
+        assert_eq!(new.sees_all, [false, true, true, false]);
+        let yarn = of(r#","rope_parameters":{"full_attention":{"rope_type":"yarn","rope_theta":7.0,"factor":4.0,
+            "original_max_position_embeddings":10},"sliding_attention":{"rope_type":"default","rope_theta":5.0}}"#)
+        .unwrap();
+        assert!(matches!(yarn.ropes[0].scaling, RopeScaling::Yarn { factor: 4.0, .. }));
+        assert_eq!(yarn.ropes[1].scaling, RopeScaling::None);
+        let both = of(r#","rope_scaling":{"rope_type":"linear","factor":2.0}"#).unwrap();
+        assert_eq!(both.ropes.map(|rope| rope.scaling), [const { RopeScaling::Linear { factor: 2.0 } }; 2]);
         for (wrong, said) in [
             (r#","layer_types":["full_attention"]"#, "1 layer_types"),
             (r#","classifier_pooling":"last""#, "'last'"),
+            (r#","layer_types":["full_attention","sliding_attention","full_attention","odd"]"#, "'odd'"),
+            (r#","rope_parameters":{"full_attention":{"rope_type":"odd"}}"#, "'odd'"),
+            (r#","rope_parameters":{"rope_type":"linear","factor":2.0}"#, "rope_parameters"),
             (r#","hidden_activation":"snake""#, "'snake'"),
             (r#","num_labels":0"#, "0 labels"),
         ] {
