@@ -70,7 +70,7 @@ fn gemma3(config: &SightConfig) -> Result<TilesModel, ModelError> {
         layout: ImageLayout::Single(layout),
     };
     let scale = PixelScale::of(steps.factor, steps.normal);
-    Ok(TilesModel { table: tower.grid, tower, projector, rows: TowerRows::Last, scale, facts })
+    Ok(TilesModel { table: None, tower, projector, rows: TowerRows::Last, scale, facts })
 }
 
 fn idefics3(config: &SightConfig) -> Result<TilesModel, ModelError> {
@@ -120,7 +120,7 @@ fn idefics3(config: &SightConfig) -> Result<TilesModel, ModelError> {
     };
     let (factor, normal) = config.scale(([0.5; 3], [0.5; 3]))?;
     let scale = PixelScale::of(factor, normal);
-    Ok(TilesModel { table: stored.grid, tower, projector, rows: TowerRows::Last, scale, facts })
+    Ok(TilesModel { table: Some(stored.grid), tower, projector, rows: TowerRows::Last, scale, facts })
 }
 
 fn llava(config: &SightConfig) -> Result<TilesModel, ModelError> {
@@ -167,7 +167,7 @@ fn llava(config: &SightConfig) -> Result<TilesModel, ModelError> {
     };
     let scale = PixelScale::of(steps.factor, steps.normal);
     let rows = TowerRows::Behind { layers, first: full };
-    Ok(TilesModel { table: tower.grid, tower, projector, rows, scale, facts })
+    Ok(TilesModel { table: None, tower, projector, rows, scale, facts })
 }
 
 /// How many layers rows pass: `vision_feature_layer`, which counts from the end where it is negative. The rows in front

@@ -3,6 +3,7 @@
 
 mod described;
 mod model;
+mod positions;
 mod tower;
 
 use model_boss_images::SightFacts;
@@ -58,7 +59,7 @@ impl TowerPlan for TilesPlan {
 
     fn needed(&self) -> Vec<Needed> {
         // The table of positions may be for another size of images.
-        let stored = ImageTowerSpec { grid: self.model.table, ..self.model.tower };
+        let stored = ImageTowerSpec { grid: self.model.table.unwrap_or(self.model.tower.grid), ..self.model.tower };
         let mut parts = stored.parts(&self.tower);
         if let TowerRows::Behind { .. } = self.model.rows {
             // The last norm is not used.

@@ -5,6 +5,7 @@ use model_boss_engine::{DecoderError, ImageTiles, SeenRows};
 use model_boss_images::{PixelPlanes, RgbImage};
 
 use super::model::{TilesModel, TowerRows};
+use super::positions::places;
 use crate::decoder::tower::SeeingTower;
 use crate::device;
 use crate::error::ModelError;
@@ -26,8 +27,10 @@ pub(super) struct TilesTower {
 /// A model's weights with the positions of another size of images.
 struct Repositioned<'a, 'r> {
     parts: &'a mut WeightReader<'r>,
-    /// Patches of a side of the table, and of a tile.
-    sides: [usize; 2],
+    /// As in [`TilesModel`].
+    table: Option<usize>,
+    /// Patches of a side of a tile.
+    grid: usize,
 }
 
 impl NamedWeights for Repositioned<'_, '_> {
@@ -37,13 +40,13 @@ impl NamedWeights for Repositioned<'_, '_> {
 
     fn tensor(&mut self, name: &str) -> std::result::Result<Tensor, ModelError> {
         let tensor = self.parts.tensor(name)?;
-        let [table, grid] = self.sides;
-        if table == grid || !name.ends_with("position_embedding.weight") {
+        let Some(table) = self.table.filter(|_| name.ends_with("position_embedding.weight")) else {
             return Ok(tensor);
-        }
-        // Each patch has the row of the table at its place (NaViT: Dehghani et al., 2023, arXiv 2307.06304).
-        let place = |at: usize| at * table / grid;
-        let rows: Vec<u32> = (0..grid * grid).map(|at| (place(at / grid) * table + place(at % grid)) as u32).collect();
+        };
+        let places = places(table, self.grid);
+        // Each patch has the row of the table at its place.
+        let row = |row: &usize| places.iter().map(|column| (row * table + column) as u32).collect::<Vec<u32>>();
+        let rows: Vec<u32> = places.iter().flat_map(row).collect();
         let rows = Tensor::new(rows, tensor.device()).and_then(|rows| tensor.index_select(&rows, 0));
         rows.map_err(|error| ModelError::Device(device::failure(&error)))
     }
@@ -56,7 +59,7 @@ impl TilesTower {
         [tower, projector]: [&str; 2],
         target: &WeightTarget,
     ) -> std::result::Result<Self, ModelError> {
-        let mut parts = Repositioned { parts: reader, sides: [model.table, model.tower.grid] };
+        let mut parts = Repositioned { parts: reader, table: model.table, grid: model.tower.grid };
         let read = ImageTower::read(&mut parts, &model.tower, target, tower)?;
         Ok(Self {
             tower: read,
