@@ -248,3 +248,18 @@ fn em_4_a_model_without_its_tower_reads_text() {
         assert!(case.loaded().info().sight.is_none(), "{}", case.case);
     }
 }
+
+#[test]
+fn em_4_a_size_without_bounds_of_pixels_is_refused_by_name() {
+    let case = SeeingCase::all().into_iter().find(|case| case.case == "qwen2_5_vl").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    case.write(folder.path());
+    let path = folder.path().join("preprocessor_config.json");
+    let path = if path.exists() { path } else { folder.path().join("processor_config.json") };
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("shortest_edge"), "{text}");
+    std::fs::write(&path, text.replace("shortest_edge", "height")).unwrap();
+    let loaded = load_with(folder.path(), &DeviceId::Cpu, &DecoderLoadOptions::default(), &mut |_| {});
+    let error = loaded.err().unwrap().to_string();
+    assert!(error.contains("'shortest_edge'"), "{error}");
+}

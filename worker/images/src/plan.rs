@@ -75,6 +75,18 @@ impl PixelPlan {
         },
     };
 
+    /// The steps of the image processor with this `image_processor_type`; none of one that is not known.
+    pub fn of_processor(name: &str) -> Option<Self> {
+        let ends = ["Fast", "Pil"];
+        let name = ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        match name {
+            "CLIPImageProcessor" | "CLIPFeatureExtractor" => Some(Self::CLIP),
+            "SiglipImageProcessor" => Some(Self::SIGLIP),
+            "Siglip2ImageProcessor" => Some(Self::SIGLIP_PATCHES),
+            _ => None,
+        }
+    }
+
     /// The steps with the fields of `preprocessor_config.json`. A field that is absent or null has this plan's value.
     pub fn steps(&self, fields: &Value) -> Result<PixelSteps, ImagePlanError> {
         if flag(fields, "do_pad")?.unwrap_or(false) {

@@ -166,11 +166,6 @@ fn number(reader: &mut WeightReader<'_>, name: &str) -> Result<f32, ModelError> 
 /// The steps of images, which have to give the size that the tower reads.
 fn pixel_steps(folder: &Path, spec: &TowersSpec) -> Result<PixelSteps, ModelError> {
     let bad = |what: String| ModelError::Config(ConfigJsonError::Malformed(what));
-    let plan = match spec.image.kind {
-        TowerKind::Clip => PixelPlan::CLIP,
-        TowerKind::Siglip => PixelPlan::SIGLIP,
-        TowerKind::SiglipPatches => PixelPlan::SIGLIP_PATCHES,
-    };
     let processor = bytes(&folder.join("processor_config.json"), LONGEST)?;
     let preprocessor = bytes(&folder.join("preprocessor_config.json"), LONGEST)?;
     let fields = image_processor_fields(processor.as_deref(), preprocessor.as_deref());
@@ -178,7 +173,24 @@ fn pixel_steps(folder: &Path, spec: &TowersSpec) -> Result<PixelSteps, ModelErro
     let fields = fields.ok_or_else(|| {
         bad("preprocessor_config.json is missing: without it, nothing says how images become numbers".to_owned())
     })?;
+    let usual = match spec.image.kind {
+        TowerKind::Clip => PixelPlan::CLIP,
+        TowerKind::Siglip => PixelPlan::SIGLIP,
+        TowerKind::SiglipPatches => PixelPlan::SIGLIP_PATCHES,
+    };
+    let named =
+        fields.get("image_processor_type").or(fields.get("feature_extractor_type")).filter(|name| !name.is_null());
+    let plan = match named {
+        None => usual,
+        Some(name) => name
+            .as_str()
+            .and_then(PixelPlan::of_processor)
+            .ok_or_else(|| bad(format!("preprocessor_config.json: the image processor {name} is not known")))?,
+    };
     let steps = plan.steps(&fields).map_err(|error| bad(error.to_string()))?;
+    if matches!(steps.size, Some(NewSize::Patches { .. })) != (spec.image.kind == TowerKind::SiglipPatches) {
+        return Err(bad("preprocessor_config.json: the image processor is for another kind of tower".to_owned()));
+    }
     let side = spec.image.side;
     let given = match (steps.crop, steps.size) {
         (Some((height, width)), _) => format!("{height}x{width}"),

@@ -201,6 +201,8 @@ fn em_3_what_no_tower_can_do_is_refused_by_name() {
         ("siglip", "config.json", "\"vocab_size\":90", "\"vocab_size\":91", "token_embedding"),
         ("siglip", "config.json", "\"siglip\"", "\"siglop\"", "'siglop'"),
         ("siglip", "preprocessor_config.json", "18", "20", "20x20"),
+        ("siglip", "preprocessor_config.json", "SiglipImageProcessor", "OddImageProcessor", "OddImageProcessor"),
+        ("siglip", "preprocessor_config.json", "SiglipImageProcessor", "Siglip2ImageProcessor", "another kind"),
         (
             "clip-gelu",
             "preprocessor_config.json",

@@ -52,10 +52,14 @@ fn facts(config: &SightConfig, vision: &QwenVision) -> Result<SightFacts, ModelE
         }
     }
     let side = patch * merge;
-    let edge = |key: &str| config.images.get("size").and_then(|size| size.get(key)?.as_u64());
+    let size = config.images.get("size").filter(|size| !size.is_null());
     let pixels = |field: &str, key: &str, default: usize| -> Result<usize, ModelError> {
-        let edge = edge(key).and_then(|pixels| usize::try_from(pixels).ok());
-        Ok(config.image_number(field)?.or(edge).unwrap_or(default))
+        if let Some(pixels) = config.image_number(field)? {
+            return Ok(pixels);
+        }
+        let Some(size) = size else { return Ok(default) };
+        let edge = size.get(key).and_then(|edge| usize::try_from(edge.as_u64()?).ok());
+        edge.ok_or_else(|| unsupported(format!("an image processor whose 'size' lacks '{key}', a bound of pixels")))
     };
     let layout = GridLayout {
         side,

@@ -141,13 +141,20 @@ fn llava(config: &SightConfig) -> Result<TilesModel, ModelError> {
     let projector = ProjectorSpec::Mlp { activation: activation(act).map_err(wrong)?, bias };
     let rows = tower.grid * tower.grid + tower.rows_before() - usize::from(!full);
     let kind_of = config.images.get("image_processor_type").and_then(Value::as_str).unwrap_or_default();
-    let siglip = kind_of.starts_with("Siglip") || kind_of.is_empty() && kind == TowerKind::Siglip;
+    let usual = if kind == TowerKind::Siglip { PixelPlan::SIGLIP } else { PixelPlan::CLIP };
+    let plan = match kind_of {
+        "" => usual,
+        // Its own has CLIP's steps, and may pad images to squares.
+        name if name.starts_with("LlavaImageProcessor") => PixelPlan::CLIP,
+        name => PixelPlan::of_processor(name)
+            .filter(|plan| *plan != PixelPlan::SIGLIP_PATCHES)
+            .ok_or_else(|| unsupported(format!("the image processor '{}'", name.escape_debug())))?,
+    };
     let mut fields = config.images.clone();
     let padded = kind_of.starts_with("Llava") && config.image_flag("do_pad", false)?;
     if let (true, Some(fields)) = (padded, fields.as_object_mut()) {
         fields.remove("do_pad");
     }
-    let plan = if siglip { PixelPlan::SIGLIP } else { PixelPlan::CLIP };
     let steps = plan.steps(&fields).map_err(wrong_plan)?;
     let mean = config.scale(PixelPlan::CLIP.steps.normal.unwrap_or_default())?.1.map_or([0.0; 3], |(mean, _)| mean);
     let place = config.processor.get("image_token").and_then(Value::as_str).unwrap_or("<image>").to_owned();
