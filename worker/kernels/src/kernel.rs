@@ -33,6 +33,22 @@ pub trait MatrixKernel: Send + Sync {
 
     /// The rows with these numbers as f32, one after another. Numbers are below [`Self::outs`].
     fn rows(&self, rows: &[u32]) -> Vec<f32>;
+
+    /// All elements row by row, of a matrix that holds them so.
+    fn floats(&self) -> Option<StoredFloats<'_>> {
+        None
+    }
+}
+
+/// The bytes of floats as files have them.
+#[derive(Clone, Copy, Debug)]
+pub enum StoredFloats<'a> {
+    /// Of 32 bits.
+    F32(&'a [u8]),
+    /// Of 16 bits, five of them an exponent.
+    F16(&'a [u8]),
+    /// Of 16 bits, eight of them an exponent.
+    Bf16(&'a [u8]),
 }
 
 /// Rows of activations that are the input of products.

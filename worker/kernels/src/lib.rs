@@ -9,17 +9,21 @@ mod floats;
 mod kernel;
 mod lanes;
 mod layout;
+mod panels;
 mod quantised;
 mod ran;
+mod rows;
 #[cfg(test)]
 mod table_of_kernels;
 
 pub use attention::{
     AttentionHeads, AttentionRows, HeadNorm, HostKv, KvElement, KvValues, NormOrder, PAGE, PageShape, RopePlanes,
-    Rotation, SequenceRows,
+    Rotation, SequenceRows, WholeTexts,
 };
 pub use exp::exp;
 pub use floats::product::{Sizes, WORTH_SHARING, product};
-pub use kernel::{MatrixKernel, ProductInput, ROWS};
+pub use kernel::{MatrixKernel, ProductInput, ROWS, StoredFloats};
 pub use lanes::{choose_instructions, current_instructions};
 pub use layout::{MatrixLayout, floats_are_finite};
+pub use panels::in_panels;
+pub use rows::{SumNorm, add_to_rows, vectorized};

@@ -155,7 +155,7 @@ fn lock(queue: &Mutex<EncodeQueue>) -> MutexGuard<'_, EncodeQueue> {
 }
 
 /// Computes the vectors of texts of which the same is wanted.
-type Encode<'a> = dyn FnMut(&[EncoderText<'_>], EncodedForm) -> Result<Vec<EncodedRows>, DecoderError> + Send + 'a;
+type Encode<'a> = dyn FnMut(&[EncoderText<'_>], EncodedForm) -> Result<Vec<EncodedRows>, DecoderError> + 'a;
 
 /// The rows of a batch's items in their order, those of images left empty: all texts of which the same is wanted in one
 /// pass.
@@ -163,11 +163,15 @@ fn encoded(parts: &[EncodePart], encode: &mut Encode<'_>) -> Result<Vec<EncodedR
     let items: Vec<(&EncodeItem, EncodedForm)> = parts.iter().flat_map(EncodePart::items).collect();
     let mut rows: Vec<EncodedRows> = items.iter().map(|_| Vec::new()).collect();
     for form in [EncodedForm::Whole, EncodedForm::AnyLength, EncodedForm::EachToken] {
-        let of_form = |(at, (item, wanted)): (usize, &(&'_ EncodeItem, EncodedForm))| match item {
-            EncodeItem::Text(text) if *wanted == form => Some((at, text.as_text())),
-            _ => None,
-        };
-        let (places, texts): (Vec<usize>, Vec<EncoderText<'_>>) = items.iter().enumerate().filter_map(of_form).unzip();
+        let (mut places, mut texts) = (Vec::new(), Vec::new());
+        for (at, (item, wanted)) in items.iter().enumerate() {
+            if let EncodeItem::Text(text) = item
+                && *wanted == form
+            {
+                places.push(at);
+                texts.push(text.as_text());
+            }
+        }
         if !texts.is_empty() {
             for (at, of_text) in places.into_iter().zip(encode(&texts, form)?) {
                 rows[at] = of_text;
@@ -184,12 +188,13 @@ fn images(
     encoder: &mut dyn TextEncoder,
     threads: &mut StepThreads,
 ) -> Result<Vec<EncodedRows>, DecoderError> {
-    let image = |(at, (item, _)): (usize, (&'_ EncodeItem, EncodedForm))| match item {
-        EncodeItem::Image { planes, .. } => Some((at, planes)),
-        EncodeItem::Text(_) => None,
-    };
-    let (places, planes): (Vec<usize>, Vec<&PixelPlanes>) =
-        parts.iter().flat_map(EncodePart::items).enumerate().filter_map(image).unzip();
+    let (mut places, mut planes): (Vec<usize>, Vec<&PixelPlanes>) = (Vec::new(), Vec::new());
+    for (at, (item, _)) in parts.iter().flat_map(EncodePart::items).enumerate() {
+        if let EncodeItem::Image { planes: of_image, .. } = item {
+            places.push(at);
+            planes.push(of_image);
+        }
+    }
     if !planes.is_empty() {
         for (at, vector) in places.into_iter().zip(threads.run(|| encoder.encode_images(&planes))?) {
             rows[at] = vec![vector];

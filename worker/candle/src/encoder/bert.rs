@@ -7,7 +7,7 @@ use candle_core::{Result as CandleResult, Tensor};
 use model_boss_engine::{EncoderText, LabelShares};
 
 use super::adapted::TaskMatrices;
-use super::family::{EncoderBody, EncoderFamily, EncoderSize, read_head};
+use super::family::{EncoderBody, EncoderFamily, EncoderSize, Pause, read_head};
 use super::layers::{EncoderLayer, EncoderPass, biases_by_distance, slopes};
 use super::parts::{EncoderPart, PartFinder};
 use super::pooling::{DenseActivation, Pooling};
@@ -336,7 +336,7 @@ fn places_from(first: u32, tokens: &[u32]) -> Vec<u32> {
 }
 
 impl EncoderBody for BertBody {
-    fn rows(&self, texts: &[EncoderText<'_>], ranges: &[Range<usize>]) -> CandleResult<Tensor> {
+    fn rows(&self, texts: &[EncoderText<'_>], ranges: &[Range<usize>], pause: Pause<'_>) -> CandleResult<Tensor> {
         let angles = self.rope.as_ref().map(|rope| {
             let of_text = |text: &EncoderText<'_>| {
                 let length = text.tokens.len();
@@ -352,6 +352,7 @@ impl EncoderBody for BertBody {
             slopes: self.slopes.as_deref(),
             angles: angles.transpose()?,
             task: texts.first().and_then(|text| text.task),
+            pause,
         };
         let mut x = self.norm.forward(&self.embedded(texts)?)?;
         for layer in &self.layers {

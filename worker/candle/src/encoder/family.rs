@@ -59,16 +59,19 @@ pub(super) struct EncoderSize {
     pub(super) longest: usize,
 }
 
+/// Called between the parts of layers, where other texts may be computed.
+pub(crate) type Pause<'a> = &'a (dyn Fn() + Sync);
+
 /// Layers with their weights.
 pub(super) trait EncoderBody: Send + Sync {
     /// The vectors of all tokens, `[tokens, hidden]`. The ranges are the rows of each text. All texts are of one task.
-    fn rows(&self, texts: &[EncoderText<'_>], ranges: &[Range<usize>]) -> CandleResult<Tensor>;
+    fn rows(&self, texts: &[EncoderText<'_>], ranges: &[Range<usize>], pause: Pause<'_>) -> CandleResult<Tensor>;
 }
 
 /// A product with a bias where the files have one.
 pub(super) fn linear(reader: &mut WeightReader<'_>, path: &str) -> Result<Linear, ModelError> {
     let bias = Bias::from(reader.files().has(&format!("{path}.bias")));
-    Linear::read(reader, path, bias)
+    Ok(Linear::read(reader, path, bias)?.in_panels())
 }
 
 /// The parts of a classifier that the files have: a product with this activation, a norm, and the product for labels.

@@ -6,6 +6,7 @@ use candle_core::{Device, Result, Tensor};
 
 use super::adapted::AdaptedLinear;
 use super::attend::{Sight, attend};
+use super::family::Pause;
 use super::spec::EncoderSpec;
 use crate::error::ModelError;
 use crate::layers::experts::Experts;
@@ -56,6 +57,7 @@ pub(crate) struct EncoderPass<'a> {
     pub(crate) angles: Option<Angles>,
     /// The task whose adapters are used.
     pub(crate) task: Option<usize>,
+    pub(crate) pause: Pause<'a>,
 }
 
 impl EncoderLayer {
@@ -105,6 +107,7 @@ impl EncoderLayer {
     /// `[tokens, hidden]` → `[tokens, hidden]`.
     pub(crate) fn forward(&self, x: &Tensor, pass: &EncoderPass<'_>) -> Result<Tensor> {
         let heads = pass.spec.heads;
+        (pass.pause)();
         let [mut query, mut key, value] =
             AdaptedLinear::forward_all([&self.query, &self.key, &self.value], x, pass.task)?;
         if let Some([of_query, of_key]) = &self.head_norms {
@@ -116,23 +119,29 @@ impl EncoderLayer {
         }
         let sight = Sight { heads, biases: pass.distances, slopes: pass.slopes, farthest: None };
         let attended = self.out.forward(&attend([&query, &key, &value], pass.texts, &sight)?, pass.task)?;
-        let mut inner = self.attention_norm.forward(&(x + attended)?)?;
+        let mut inner = self.attention_norm.of_sum_alone(x, &attended)?;
         if let Some(norm) = &self.second_norm {
-            inner = norm.forward(&(x + inner)?)?;
+            inner = norm.of_sum_alone(x, &inner)?;
         }
-        self.norm.forward(&(&inner + self.mlp.forward(&inner, pass.task)?)?)
+        (pass.pause)();
+        self.norm.of_sum_alone(&inner, &self.mlp.forward(&inner, pass)?)
     }
 }
 
 impl EncoderMlp {
-    fn forward(&self, x: &Tensor, task: Option<usize>) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &EncoderPass<'_>) -> Result<Tensor> {
+        let task = pass.task;
         match self {
             Self::Dense { gate: None, up, down, activation } => {
-                down.forward(&activation.forward(&up.forward(x, task)?)?, task)
+                let inner = activation.forward(&up.forward(x, task)?)?;
+                (pass.pause)();
+                down.forward(&inner, task)
             }
             Self::Dense { gate: Some(gate), up, down, activation } => {
                 let [gate, up] = AdaptedLinear::forward_all([gate, up], x, task)?;
-                down.forward(&activation.gated(&gate, &up)?, task)
+                let inner = activation.gated(&gate, &up)?;
+                (pass.pause)();
+                down.forward(&inner, task)
             }
             Self::Experts { experts, bias } => {
                 let sum = experts.forward(x, &|| false)?;

@@ -27,7 +27,8 @@ use std::sync::Arc;
 
 use candle_core::Result as CandleResult;
 use model_boss_engine::{
-    DecoderError, EncodedForm, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder,
+    AtPause, DecoderError, EncodedForm, EncoderInfo, EncoderText, LabelShares, PairForm, PausedEncoder, PlaceUse,
+    TextEncoder,
 };
 use model_boss_protocol::{DeviceId, ENCODER_TYPES, KvCacheType};
 use model_boss_weights::gguf::{GgufModel, TensorType};
@@ -39,7 +40,7 @@ use crate::files::ModelFiles;
 use crate::matrix::target::WeightTarget;
 use crate::read::reader::WeightReader;
 use crate::spec::GgufSpecError;
-use family::{EncoderBody, EncoderFamily};
+use family::{EncoderBody, EncoderFamily, Pause};
 use labels::TaskTexts;
 use modern::ModernSpec;
 use parts::EncoderPart;
@@ -196,10 +197,33 @@ fn checked(files: &ModelFiles, parts: &[EncoderPart]) -> Result<(u64, Vec<Tensor
 }
 
 impl LoadedEncoder {
-    fn vectors(&self, texts: &[EncoderText<'_>], form: EncodedForm) -> CandleResult<Vec<Vec<Vec<f32>>>> {
+    fn computed(
+        &self,
+        texts: &[EncoderText<'_>],
+        form: EncodedForm,
+        pause: Pause<'_>,
+    ) -> Result<Vec<Vec<Vec<f32>>>, DecoderError> {
+        if texts.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.info.check(texts)?;
+        // On one of the threads that share the products.
+        let computed = match self.target.device.is_cpu() {
+            true => rayon::scope(|_| self.vectors(texts, form, pause)),
+            false => self.vectors(texts, form, pause),
+        };
+        computed.map_err(|error| device::failure(&error))
+    }
+
+    fn vectors(
+        &self,
+        texts: &[EncoderText<'_>],
+        form: EncodedForm,
+        pause: Pause<'_>,
+    ) -> CandleResult<Vec<Vec<Vec<f32>>>> {
         let same = |text: &EncoderText<'_>| text.task == texts[0].task;
         if texts.iter().all(same) {
-            let rows = self.body.rows(texts, &ranges(texts))?;
+            let rows = self.body.rows(texts, &ranges(texts), pause)?;
             return shaped(&rows, texts, &self.steps, form);
         }
         // Each task by itself.
@@ -210,7 +234,7 @@ impl LoadedEncoder {
         for task in tasks {
             let of_task = || texts.iter().enumerate().filter(|(_, text)| text.task == task);
             let alike: Vec<EncoderText<'_>> = of_task().map(|(_, text)| *text).collect();
-            for ((at, _), rows) in of_task().zip(self.vectors(&alike, form)?) {
+            for ((at, _), rows) in of_task().zip(self.vectors(&alike, form, pause)?) {
                 vectors[at] = rows;
             }
         }
@@ -236,14 +260,23 @@ impl TextEncoder for LoadedEncoder {
     }
 
     fn encode_as(&mut self, texts: &[EncoderText<'_>], form: EncodedForm) -> Result<Vec<Vec<Vec<f32>>>, DecoderError> {
-        if texts.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.info.check(texts)?;
-        let on_cpu = self.target.device.is_cpu();
-        // On one of the threads that share the products.
-        let computed = if on_cpu { rayon::scope(|_| self.vectors(texts, form)) } else { self.vectors(texts, form) };
-        computed.map_err(|error| device::failure(&error))
+        self.computed(texts, form, &|| {})
+    }
+
+    fn encode_pausing(
+        &mut self,
+        texts: &[EncoderText<'_>],
+        form: EncodedForm,
+        at_pause: AtPause<'_>,
+    ) -> Result<Vec<Vec<Vec<f32>>>, DecoderError> {
+        let encoder: &Self = self;
+        self.computed(texts, form, &|| at_pause(encoder))
+    }
+}
+
+impl PausedEncoder for LoadedEncoder {
+    fn encode_now(&self, texts: &[EncoderText<'_>], form: EncodedForm) -> Result<Vec<Vec<Vec<f32>>>, DecoderError> {
+        self.computed(texts, form, &|| {})
     }
 }
 

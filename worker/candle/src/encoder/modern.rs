@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::attend::{Sight, attend};
-use super::family::{EncoderBody, EncoderFamily, EncoderSize, linear, read_head};
+use super::family::{EncoderBody, EncoderFamily, EncoderSize, Pause, linear, read_head};
 use super::keys::{Labels, activation_of, even_share};
 use super::labels::LabelFacts;
 use super::parts::{EncoderPart, PartFinder};
@@ -394,7 +394,7 @@ impl ModernLayer {
     }
 
     /// `[tokens, hidden]` → `[tokens, hidden]`.
-    fn forward(&self, x: &Tensor, texts: &[Range<usize>], angles: &Angles) -> CandleResult<Tensor> {
+    fn forward(&self, x: &Tensor, texts: &[Range<usize>], angles: &Angles, pause: Pause<'_>) -> CandleResult<Tensor> {
         let (tokens, hidden) = x.dims2()?;
         let normed = self.attention_norm.as_ref().map_or_else(|| Ok(x.clone()), |norm| norm.forward(x))?;
         let all = self.projection.forward(&normed)?;
@@ -403,16 +403,18 @@ impl ModernLayer {
         let (query, key, value) = (turned(&part(0)?)?, turned(&part(1)?)?, part(2)?);
         let sight = Sight { heads: self.heads, biases: None, slopes: None, farthest: self.farthest };
         let x = (x + self.out.forward(&attend([&query, &key, &value], texts, &sight)?)?)?;
+        pause();
         let both = self.up.forward(&self.norm.forward(&x)?)?;
         let inner = both.dim(1)? / 2;
         let passes = self.activation.forward(&both.narrow(1, 0, inner)?.contiguous()?)?;
         let inner = (passes * both.narrow(1, inner, inner)?.contiguous()?)?;
+        pause();
         x + self.down.forward(&inner)?
     }
 }
 
 impl EncoderBody for ModernBody {
-    fn rows(&self, texts: &[EncoderText<'_>], ranges: &[Range<usize>]) -> CandleResult<Tensor> {
+    fn rows(&self, texts: &[EncoderText<'_>], ranges: &[Range<usize>], pause: Pause<'_>) -> CandleResult<Tensor> {
         let all: Vec<u32> = texts.iter().flat_map(|text| text.tokens).copied().collect();
         let of_text = |text: &EncoderText<'_>| {
             let length = text.tokens.len();
@@ -423,7 +425,9 @@ impl EncoderBody for ModernBody {
         let [of_all, of_near] = [angles(&self.ropes[0])?, angles(&self.ropes[1])?];
         let mut x = self.norm.forward(&self.words.rows(&all, &self.target)?)?;
         for layer in &self.layers {
-            x = layer.forward(&x, ranges, if layer.farthest.is_some() { &of_near } else { &of_all })?;
+            pause();
+            let angles = if layer.farthest.is_some() { &of_near } else { &of_all };
+            x = layer.forward(&x, ranges, angles, pause)?;
         }
         self.last.forward(&x)
     }

@@ -1,8 +1,8 @@
 //! Activations, and what is multiplied with them. Knows elements only.
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
-use model_boss_kernels::exp;
-use pulp::{Arch, Simd, WithSimd};
+use model_boss_kernels::{exp, vectorized};
+use pulp::NullaryFnOnce;
 use rayon::prelude::*;
 
 use crate::device::kernels;
@@ -91,9 +91,8 @@ impl CustomOp2 for SiluGated {
         if gate.len() != up.len() {
             bail!("a gate of {} elements cannot open for {}", gate.len(), up.len());
         }
-        let arch = Arch::new();
         let mut out = up.to_vec();
-        let run = |(out, gate): (&mut [f32], &[f32])| arch.dispatch(GatePiece { gate, out });
+        let run = |(out, gate): (&mut [f32], &[f32])| vectorized(GatePiece { gate, out });
         if out.len() <= PIECE {
             run((&mut out, gate));
         } else {
@@ -108,11 +107,11 @@ struct GatePiece<'a> {
     out: &'a mut [f32],
 }
 
-impl WithSimd for GatePiece<'_> {
+impl NullaryFnOnce for GatePiece<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn call(self) {
         for (gate, out) in self.gate.iter().zip(self.out) {
             *out *= gate / (1.0 + exp(-gate));
         }
@@ -140,8 +139,7 @@ impl CustomOp1 for GeluByExp {
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let mut out = contiguous(storage, layout)?.to_vec();
-        let arch = Arch::new();
-        let run = |piece: &mut [f32]| arch.dispatch(GeluByExpPiece(*self, piece));
+        let run = |piece: &mut [f32]| vectorized(GeluByExpPiece(*self, piece));
         if out.len() <= PIECE {
             run(&mut out);
         } else {
@@ -153,11 +151,11 @@ impl CustomOp1 for GeluByExp {
 
 struct GeluByExpPiece<'a>(GeluByExp, &'a mut [f32]);
 
-impl WithSimd for GeluByExpPiece<'_> {
+impl NullaryFnOnce for GeluByExpPiece<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn call(self) {
         let Self(GeluByExp { cubed, factor }, piece) = self;
         for x in piece {
             let inner = factor * (cubed * *x * *x).mul_add(*x, *x);
@@ -176,11 +174,10 @@ impl CustomOp1 for GeluErf {
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let mut out = contiguous(storage, layout)?.to_vec();
-        let arch = Arch::new();
         if out.len() <= PIECE {
-            arch.dispatch(GeluPiece(&mut out));
+            vectorized(GeluPiece(&mut out));
         } else {
-            out.par_chunks_mut(PIECE).for_each(|piece| arch.dispatch(GeluPiece(piece)));
+            out.par_chunks_mut(PIECE).for_each(|piece| vectorized(GeluPiece(piece)));
         }
         Ok((CpuStorage::F32(out), layout.shape().clone()))
     }
@@ -188,12 +185,12 @@ impl CustomOp1 for GeluErf {
 
 struct GeluPiece<'a>(&'a mut [f32]);
 
-impl WithSimd for GeluPiece<'_> {
+impl NullaryFnOnce for GeluPiece<'_> {
     type Output = ();
 
     /// `erfc` by Abramowitz and Stegun, "Handbook of Mathematical Functions", 7.1.26: off by 1.5e-7 at most.
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn call(self) {
         for x in self.0 {
             let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
             let t = 1.0 / z.mul_add(0.327_591_1, 1.0);

@@ -7,6 +7,7 @@ use crate::error::ModelError;
 use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::NormedRows;
 use crate::matrix::Matrix;
+use crate::matrix::tensor_products::AddToRows;
 
 /// A weight `[out, in]`, and maybe a factor on it and a bias `[out]`.
 pub(crate) struct Linear {
@@ -62,6 +63,11 @@ impl Linear {
             Bias::Without => None,
         };
         Ok(Self { weight, order, factor, bias })
+    }
+
+    /// The same with its matrix in panels, for inputs of many rows.
+    pub(crate) fn in_panels(self) -> Self {
+        Self { weight: self.weight.in_panels(), ..self }
     }
 
     /// The same for inputs and outputs in f32.
@@ -154,6 +160,11 @@ impl Linear {
             None => y,
         };
         match &self.bias {
+            // The product is nobody else's.
+            Some(bias) if y.device().is_cpu() && y.dtype() == DType::F32 && bias.dtype() == DType::F32 => {
+                y.inplace_op2(bias, &AddToRows)?;
+                Ok(y)
+            }
             Some(bias) => y.broadcast_add(bias),
             None => Ok(y),
         }

@@ -1,11 +1,13 @@
 //! Norms of rows: RMSNorm (Zhang and Sennrich, 2019, arXiv 1910.07467), `x / sqrt(mean(x²) + eps) * weight`, and
 //! LayerNorm (Ba et al., 2016, arXiv 1607.06450), which takes the mean away before. Knows weights, no layers.
 
-use candle_core::{Result, Tensor};
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, DType, Layout, Result, Shape, Storage, Tensor, bail};
+use model_boss_kernels::SumNorm;
 
 use crate::device::kernels;
 use crate::error::ModelError;
 use crate::layers::named_weights::NamedWeights;
+use crate::matrix::tensor_products::contiguous;
 use crate::spec::{NormKind, NormSpec};
 
 /// A norm over the stream.
@@ -39,6 +41,14 @@ impl Norm {
         match self {
             Self::Rms(norm) => norm.forward(x),
             Self::Layer(norm) => norm.forward(x),
+        }
+    }
+
+    /// The norm of the sum of two tensors `[rows, width]`.
+    pub(crate) fn of_sum_alone(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Layer(norm) if norm.is_plain(x) => x.apply_op2_no_bwd(y, &LayerNormOfSum(norm)),
+            _ => self.forward(&(x + y)?),
         }
     }
 
@@ -132,7 +142,54 @@ impl LayerNorm {
     }
 
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        if self.is_plain(x) {
+            return x.apply_op1_no_bwd(&LayerNormOf(self));
+        }
         candle_nn::ops::layer_norm(x, &self.weight, &self.bias, self.eps)
+    }
+
+    /// Whether rows are f32 in the memory of the CPU, one behind the other.
+    fn is_plain(&self, x: &Tensor) -> bool {
+        x.device().is_cpu()
+            && x.is_contiguous()
+            && [x, &self.weight, &self.bias].iter().all(|tensor| tensor.dtype() == DType::F32)
+    }
+
+    /// On the CPU. The variance is that of what is left without the mean, as torch computes it.
+    fn on_cpu(&self, rows: &[f32], added: Option<&[f32]>) -> Result<CpuStorage> {
+        let (weight, bias) = (self.weight.storage_and_layout(), self.bias.storage_and_layout());
+        let (Storage::Cpu(of_weight), Storage::Cpu(of_bias)) = (&*weight.0, &*bias.0) else {
+            bail!("a norm's weights are not in the memory of the CPU")
+        };
+        let (weight, bias) = (contiguous(of_weight, weight.1)?, contiguous(of_bias, bias.1)?);
+        Ok(CpuStorage::F32(SumNorm { added, weight, bias, eps: self.eps }.of(rows)))
+    }
+}
+
+struct LayerNormOf<'a>(&'a LayerNorm);
+
+impl CustomOp1 for LayerNormOf<'_> {
+    fn name(&self) -> &'static str {
+        "layer-norm-of"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((self.0.on_cpu(contiguous(storage, layout)?, None)?, layout.shape().clone()))
+    }
+}
+
+struct LayerNormOfSum<'a>(&'a LayerNorm);
+
+impl CustomOp2 for LayerNormOfSum<'_> {
+    fn name(&self) -> &'static str {
+        "layer-norm-of-sum"
+    }
+
+    fn cpu_fwd(&self, s1: &CpuStorage, l1: &Layout, s2: &CpuStorage, l2: &Layout) -> Result<(CpuStorage, Shape)> {
+        if l1.shape() != l2.shape() {
+            bail!("a norm of the sum of {:?} and {:?}", l1.shape(), l2.shape());
+        }
+        Ok((self.0.on_cpu(contiguous(s1, l1)?, Some(contiguous(s2, l2)?))?, l1.shape().clone()))
     }
 }
 

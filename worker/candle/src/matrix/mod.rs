@@ -12,7 +12,7 @@ pub(crate) mod tensor_products;
 use std::sync::Arc;
 
 use candle_core::{Result, Storage, Tensor, bail};
-use model_boss_kernels::{MatrixKernel, ProductInput, WORTH_SHARING};
+use model_boss_kernels::{MatrixKernel, ProductInput, WORTH_SHARING, in_panels};
 use rayon::prelude::*;
 
 use crate::device::blocks::DeviceBlocks;
@@ -33,6 +33,15 @@ pub(crate) enum Matrix {
 }
 
 impl Matrix {
+    /// The same in panels, which are faster for many rows, where it is a matrix of floats in the host's memory. Its
+    /// sums have another order.
+    pub(crate) fn in_panels(self) -> Self {
+        match &self {
+            Self::Stored(kernel) => in_panels(kernel.as_ref()).map_or(self, Self::Stored),
+            Self::Tensor(_) | Self::Blocks(_) => self,
+        }
+    }
+
     /// The product `x Wᵀ`: `[rows, in]` → `[rows, out]`.
     pub(crate) fn product(&self, x: &Tensor) -> Result<Tensor> {
         match self {

@@ -1,7 +1,7 @@
 //! Products of this project's kernels as operations on candle's tensors in the host's memory.
 
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, bail};
-use model_boss_kernels::{MatrixKernel, Sizes, product};
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, InplaceOp2, Layout, Result, Shape, bail};
+use model_boss_kernels::{MatrixKernel, Sizes, add_to_rows, product};
 
 /// `[rows, depth]` by `[outs, depth]` → `[rows, outs]`, in f32.
 pub(crate) struct RowsByRows;
@@ -46,5 +46,26 @@ impl CustomOp1 for ByKernel<'_> {
             bail!("a product has {} results for {rows} rows of {}", y.len(), self.0.outs());
         }
         Ok((CpuStorage::F32(y), Shape::from((rows, self.0.outs()))))
+    }
+}
+
+/// Adds a bias `[width]` to rows `[rows, width]` in f32, in place.
+pub(crate) struct AddToRows;
+
+impl InplaceOp2 for AddToRows {
+    fn name(&self) -> &'static str {
+        "add-to-rows"
+    }
+
+    fn cpu_fwd(&self, s1: &mut CpuStorage, l1: &Layout, s2: &CpuStorage, l2: &Layout) -> Result<()> {
+        let bias = contiguous(s2, l2)?;
+        let (Some((start, end)), CpuStorage::F32(values)) = (l1.contiguous_offsets(), s1) else {
+            bail!("rows that a bias is added to have to lie one behind the other, in f32");
+        };
+        match values.get_mut(start..end) {
+            Some(rows) if l1.dims().last() == Some(&bias.len()) => add_to_rows(rows, bias),
+            _ => bail!("a bias of {} numbers cannot be added to rows of {:?}", bias.len(), l1.dims()),
+        }
+        Ok(())
     }
 }

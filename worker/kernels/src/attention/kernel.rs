@@ -14,22 +14,22 @@ use crate::attention::element::GROUP;
 use crate::lanes::LANES;
 
 /// `c += a b`: `[rows, depth]` by `[depth, width]`, each sum along the depth in its order.
-pub(super) struct Product<'a> {
-    pub(super) rows: usize,
-    pub(super) depth: usize,
+pub(crate) struct Product<'a> {
+    pub(crate) rows: usize,
+    pub(crate) depth: usize,
     /// A multiple of [`LANES`].
-    pub(super) width: usize,
-    pub(super) a: &'a [f32],
-    pub(super) a_stride: usize,
-    pub(super) b: Panel<'a>,
-    pub(super) b_stride: usize,
-    pub(super) c: &'a mut [f32],
-    pub(super) c_stride: usize,
+    pub(crate) width: usize,
+    pub(crate) a: &'a [f32],
+    pub(crate) a_stride: usize,
+    pub(crate) b: Panel<'a>,
+    pub(crate) b_stride: usize,
+    pub(crate) c: &'a mut [f32],
+    pub(crate) c_stride: usize,
 }
 
 /// The right side of a product.
 #[derive(Clone, Copy)]
-pub(super) enum Panel<'a> {
+pub(crate) enum Panel<'a> {
     Floats(&'a [f32]),
     /// f16 as bits.
     Halves(&'a [u16]),
@@ -41,16 +41,16 @@ pub(super) enum Panel<'a> {
 /// Integers with scales, each for [`GROUP`] elements one after the other in a row or a column. The product of an
 /// integer of 8 bits and an f16 is exact in f32, so the elements are the same numbers however they are widened.
 #[derive(Clone, Copy)]
-pub(super) struct ScaledPanel<'a> {
-    pub(super) quants: &'a [i8],
+pub(crate) struct ScaledPanel<'a> {
+    pub(crate) quants: &'a [i8],
     /// f16 as bits: `[rows / GROUP, width]` or `[rows, width / GROUP]`.
-    pub(super) scales: &'a [u16],
-    pub(super) groups: Groups,
+    pub(crate) scales: &'a [u16],
+    pub(crate) groups: Groups,
 }
 
 /// The direction of a panel's groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Groups {
+pub(crate) enum Groups {
     /// Elements of a column share a scale, as those of a key do: keys are columns.
     Columns,
     /// Elements of a row share a scale, as those of a value do.

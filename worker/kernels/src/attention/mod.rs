@@ -15,6 +15,7 @@ mod kernel;
 mod product;
 mod segment;
 mod tile;
+mod whole;
 mod widen;
 
 use std::ops::Range;
@@ -26,7 +27,10 @@ pub use cache::{HostKv, KvValues, PageShape};
 pub use element::KvElement;
 use heads::prepare;
 pub use heads::{HeadNorm, NormOrder, RopePlanes, Rotation};
+pub(crate) use kernel::{Panel, Product};
+pub(crate) use product::multiply;
 pub use segment::PAGE;
+pub use whole::WholeTexts;
 
 use cache::HeadWriter;
 use tile::{Mixed, QueryTile, Scratch};

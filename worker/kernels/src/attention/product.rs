@@ -27,7 +27,7 @@ pub(super) fn takes_as_stored(rows: usize) -> bool {
 }
 
 /// Computes a product.
-pub(super) fn multiply(instructions: Instructions, product: Product<'_>) {
+pub(crate) fn multiply(instructions: Instructions, product: Product<'_>) {
     instructions.run_floats(product);
 }
 

@@ -5,6 +5,7 @@ use model_boss_weights::gguf::F8_BLOCK;
 use pulp::bytemuck::Pod;
 use pulp::cast;
 
+use crate::kernel::StoredFloats;
 use crate::lanes::{LANES, Lanes};
 
 /// A type of elements.
@@ -28,6 +29,11 @@ pub(crate) trait FloatKind: Copy + Send + Sync + 'static {
 
     /// Whether none of the elements is infinity or NaN.
     fn are_finite(bytes: &[u8]) -> bool;
+
+    /// The bytes with their type; none where elements share a factor.
+    fn as_floats(_bytes: &[u8]) -> Option<StoredFloats<'_>> {
+        None
+    }
 }
 
 impl FloatKind for f32 {
@@ -40,6 +46,10 @@ impl FloatKind for f32 {
 
     fn are_finite(bytes: &[u8]) -> bool {
         bytes.as_chunks::<4>().0.iter().all(|word| f32::from_le_bytes(*word).is_finite())
+    }
+
+    fn as_floats(bytes: &[u8]) -> Option<StoredFloats<'_>> {
+        Some(StoredFloats::F32(bytes))
     }
 }
 
@@ -54,6 +64,10 @@ impl FloatKind for f16 {
     fn are_finite(bytes: &[u8]) -> bool {
         halves_are_finite::<0x7C00>(bytes)
     }
+
+    fn as_floats(bytes: &[u8]) -> Option<StoredFloats<'_>> {
+        Some(StoredFloats::F16(bytes))
+    }
 }
 
 impl FloatKind for bf16 {
@@ -66,6 +80,10 @@ impl FloatKind for bf16 {
 
     fn are_finite(bytes: &[u8]) -> bool {
         halves_are_finite::<0x7F80>(bytes)
+    }
+
+    fn as_floats(bytes: &[u8]) -> Option<StoredFloats<'_>> {
+        Some(StoredFloats::Bf16(bytes))
     }
 }
 

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::kinds::FloatKind;
 use super::product::product_of;
 use super::rows::widen;
-use crate::kernel::{MatrixKernel, ProductInput};
+use crate::kernel::{MatrixKernel, ProductInput, StoredFloats};
 use crate::lanes::{Instructions, Lanes, WithLanes};
 
 /// Bytes that are copied together.
@@ -77,6 +77,10 @@ impl<K: FloatKind> MatrixKernel for FloatMatrix<K> {
             }
         }
         wide
+    }
+
+    fn floats(&self) -> Option<StoredFloats<'_>> {
+        K::as_floats(&self.values)
     }
 }
 

@@ -25,7 +25,7 @@ pub const WORTH_SHARING: usize = 1 << 19;
 const WORTH_PACKING: usize = 13;
 
 /// The least rows of activations for which a core packs all of the matrix by itself.
-const LEAST_SHARE: usize = 48;
+pub(crate) const LEAST_SHARE: usize = 48;
 
 /// The sizes of a product.
 #[derive(Clone, Copy)]

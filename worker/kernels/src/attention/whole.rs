@@ -1,0 +1,324 @@
+//! Attention of whole texts without a cache, as encoders have it: a token sees all tokens of its text, or those near it.
+//! Knows slices, no tensors.
+
+use std::ops::Range;
+
+use pulp::NullaryFnOnce;
+use rayon::prelude::*;
+
+use super::kernel::{Panel, Product};
+use super::product::multiply;
+use crate::exp::exp;
+use crate::lanes::{Instructions, LANES};
+
+/// Scores that are held at a time: a part of the second cache.
+const MOST_SCORES: usize = 32 << 10;
+
+/// Texts, and what their tokens see.
+#[derive(Clone, Copy, Debug)]
+pub struct WholeTexts<'a> {
+    /// The rows of each text, one behind the other.
+    pub texts: &'a [Range<usize>],
+    /// Heads, each of as many columns.
+    pub heads: usize,
+    /// What is added to scores by distance, `[heads, odd]`: in the middle is that of a token and itself.
+    pub biases: Option<&'a [f32]>,
+    /// The loss of scores for each token of distance, by the head.
+    pub slopes: Option<&'a [f32]>,
+    /// The farthest token that another sees, on both sides; all of the text's without.
+    pub farthest: Option<usize>,
+}
+
+/// Some tokens of one text as queries, and one head.
+struct HeadItem<'a> {
+    text: &'a Range<usize>,
+    /// The queries, counted from the text's first token.
+    queries: Range<usize>,
+    head: usize,
+}
+
+impl WholeTexts<'_> {
+    /// Attends with queries, keys and values `[tokens, width]`; the result has the same shape.
+    pub fn attend(&self, rows: [&[f32]; 3], width: usize) -> Vec<f32> {
+        let mut out = vec![0.0; rows[0].len()];
+        let dim = width / self.heads.max(1);
+        if dim == 0 {
+            return out;
+        }
+        let instructions = Instructions::current();
+        let items = self.items();
+        let mixed: Vec<Vec<f32>> =
+            items.par_iter().map(|item| self.attend_head(instructions, rows, width, item)).collect();
+        for (item, mixed) in items.iter().zip(mixed) {
+            let first = item.text.start + item.queries.start;
+            for (row, numbers) in mixed.chunks_exact(dim).enumerate() {
+                let at = (first + row) * width + item.head * dim;
+                out[at..at + dim].copy_from_slice(numbers);
+            }
+        }
+        out
+    }
+
+    /// All texts' heads; texts are divided where there are fewer of these than cores could share.
+    fn items(&self) -> Vec<HeadItem<'_>> {
+        let wanted = 2 * rayon::current_num_threads();
+        let parts = wanted.div_ceil((self.texts.len() * self.heads).max(1));
+        let mut items = Vec::with_capacity(self.texts.len() * self.heads * parts);
+        for text in self.texts {
+            let step = text.len().div_ceil(parts).max(LANES);
+            for head in 0..self.heads {
+                for first in (0..text.len()).step_by(step) {
+                    items.push(HeadItem { text, queries: first..text.len().min(first + step), head });
+                }
+            }
+        }
+        items
+    }
+
+    /// The mixed values of one item, `[queries, dim]`.
+    fn attend_head(
+        &self,
+        instructions: Instructions,
+        [query, key, value]: [&[f32]; 3],
+        width: usize,
+        item: &HeadItem<'_>,
+    ) -> Vec<f32> {
+        let (count, dim) = (item.text.len(), width / self.heads);
+        let of_text = item.text.start * width + item.head * dim;
+        let (keys_stride, values_stride) = (count.next_multiple_of(LANES), dim.next_multiple_of(LANES));
+        let mut panels = HeadPanels {
+            key: &key[of_text..],
+            value: &value[of_text..],
+            width,
+            count,
+            dim,
+            keys: vec![0.0; dim * keys_stride],
+            values: vec![0.0; count * values_stride],
+        };
+        instructions.run_plain(FillPanels(&mut panels));
+        let HeadPanels { keys, values, .. } = panels;
+        let together = (MOST_SCORES / keys_stride).clamp(6, 48) / 6 * 6;
+        let (mut scores, mut mixed) = (vec![0.0; together * keys_stride], vec![0.0; together * values_stride]);
+        let mut out = Vec::with_capacity(item.queries.len() * dim);
+        for first in item.queries.clone().step_by(together) {
+            let rows = first..item.queries.end.min(first + together);
+            let (scores, mixed) = (&mut scores[..rows.len() * keys_stride], &mut mixed[..rows.len() * values_stride]);
+            self.begin(scores, keys_stride, &rows, (item.head, count));
+            multiply(
+                instructions,
+                Product {
+                    rows: rows.len(),
+                    depth: dim,
+                    width: keys_stride,
+                    a: &query[of_text + first * width..],
+                    a_stride: width,
+                    b: Panel::Floats(&keys),
+                    b_stride: keys_stride,
+                    c: scores,
+                    c_stride: keys_stride,
+                },
+            );
+            let seen = rows.clone().map(|token| self.seen(token, count)).collect();
+            let sums = instructions.run_plain(Weights { scores, stride: keys_stride, seen });
+            mixed.fill(0.0);
+            multiply(
+                instructions,
+                Product {
+                    rows: rows.len(),
+                    depth: count,
+                    width: values_stride,
+                    a: scores,
+                    a_stride: keys_stride,
+                    b: Panel::Floats(&values),
+                    b_stride: values_stride,
+                    c: mixed,
+                    c_stride: values_stride,
+                },
+            );
+            for (mixed, sum) in mixed.chunks_exact(values_stride).zip(sums) {
+                out.extend(mixed[..dim].iter().map(|number| number / sum));
+            }
+        }
+        out
+    }
+
+    /// The tokens that one sees.
+    fn seen(&self, token: usize, count: usize) -> Range<usize> {
+        let farthest = self.farthest.unwrap_or(count);
+        token.saturating_sub(farthest)..count.min(token + farthest + 1)
+    }
+
+    /// Scores before keys are multiplied: what distances add.
+    fn begin(&self, scores: &mut [f32], stride: usize, rows: &Range<usize>, (head, count): (usize, usize)) {
+        let per_head = self.biases.map_or(0, |biases| biases.len() / self.heads);
+        let biases = self.biases.map(|biases| &biases[head * per_head..(head + 1) * per_head]);
+        let slope = self.slopes.map(|slopes| slopes[head]);
+        for (token, scores) in rows.clone().zip(scores.chunks_exact_mut(stride)) {
+            match biases {
+                Some(biases) => {
+                    let first = per_head / 2 - token;
+                    scores[..count].copy_from_slice(&biases[first..first + count]);
+                }
+                None => scores.fill(0.0),
+            }
+            if let Some(slope) = slope {
+                for (other, score) in scores[..count].iter_mut().enumerate() {
+                    *score -= slope * token.abs_diff(other) as f32;
+                }
+            }
+        }
+    }
+}
+
+/// A head's keys turned over, and its values, of one text.
+struct HeadPanels<'a> {
+    /// From the head's first column of the text's first token on.
+    key: &'a [f32],
+    value: &'a [f32],
+    width: usize,
+    count: usize,
+    dim: usize,
+    /// `[dim, count]` with the factor on scores, rows padded with zeros.
+    keys: Vec<f32>,
+    /// `[count, dim]`, rows padded with zeros.
+    values: Vec<f32>,
+}
+
+struct FillPanels<'p, 'a>(&'p mut HeadPanels<'a>);
+
+impl NullaryFnOnce for FillPanels<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let HeadPanels { key, value, width, count, dim, keys, values } = self.0;
+        let (keys_stride, values_stride) = (count.next_multiple_of(LANES), dim.next_multiple_of(LANES));
+        let scale = 1.0 / (*dim as f32).sqrt();
+        // Few tokens at a time, whose rows stay in the first cache.
+        for first in (0..*count).step_by(LANES) {
+            let here = LANES.min(*count - first);
+            for (column, keys) in keys.chunks_exact_mut(keys_stride).enumerate() {
+                for (token, cell) in keys[first..first + here].iter_mut().enumerate() {
+                    *cell = key[(first + token) * *width + column] * scale;
+                }
+            }
+        }
+        for (token, values) in values.chunks_exact_mut(values_stride).enumerate() {
+            values[..*dim].copy_from_slice(&value[token * *width..][..*dim]);
+        }
+    }
+}
+
+/// Makes weights of scores, 0 where a row does not see; returns each row's sum.
+struct Weights<'a> {
+    scores: &'a mut [f32],
+    stride: usize,
+    seen: Vec<Range<usize>>,
+}
+
+impl NullaryFnOnce for Weights<'_> {
+    type Output = Vec<f32>;
+
+    #[inline(always)]
+    fn call(self) -> Vec<f32> {
+        let mut sums = Vec::with_capacity(self.seen.len());
+        for (seen, scores) in self.seen.iter().zip(self.scores.chunks_exact_mut(self.stride)) {
+            scores[seen.end..].fill(f32::NEG_INFINITY);
+            scores[..seen.start].fill(f32::NEG_INFINITY);
+            let scores = scores.as_chunks_mut::<LANES>().0;
+            let mut largest = [f32::NEG_INFINITY; LANES];
+            for scores in scores.iter() {
+                for (largest, score) in largest.iter_mut().zip(scores) {
+                    *largest = if *score > *largest { *score } else { *largest };
+                }
+            }
+            let largest = largest.into_iter().fold(f32::NEG_INFINITY, f32::max);
+            for score in scores.as_flattened_mut() {
+                *score = exp(*score - largest);
+            }
+            scores.as_flattened_mut()[seen.end..].fill(0.0);
+            scores.as_flattened_mut()[..seen.start].fill(0.0);
+            let mut lanes = [0.0; LANES];
+            for scores in scores.iter() {
+                for (sum, weight) in lanes.iter_mut().zip(scores) {
+                    *sum += weight;
+                }
+            }
+            for half in [8, 4, 2, 1] {
+                for lane in 0..half {
+                    lanes[lane] += lanes[lane + half];
+                }
+            }
+            sums.push(lanes[0]);
+        }
+        sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(count: usize, salt: u32) -> Vec<f32> {
+        let scramble = |i: u32| i.wrapping_mul(2_654_435_761).wrapping_add(salt).wrapping_mul(40_503) >> 16;
+        (0..count as u32).map(|i| scramble(i) as f32 / 16_384.0 - 2.0).collect()
+    }
+
+    /// In f64, one pair of tokens after another.
+    fn plainly(texts: &WholeTexts<'_>, [query, key, value]: [&[f32]; 3], width: usize) -> Vec<f64> {
+        let (dim, mut out) = (width / texts.heads, vec![0.0; query.len()]);
+        for text in texts.texts {
+            for (head, token) in (0..texts.heads).flat_map(|head| text.clone().map(move |token| (head, token))) {
+                let column = |row: usize, d: usize| row * width + head * dim + d;
+                let farthest = texts.farthest.unwrap_or(usize::MAX);
+                let seen: Vec<usize> = text.clone().filter(|other| other.abs_diff(token) <= farthest).collect();
+                let score = |other: &usize| {
+                    let dot: f64 =
+                        (0..dim).map(|d| f64::from(query[column(token, d)]) * f64::from(key[column(*other, d)])).sum();
+                    let distance = token.abs_diff(*other) as f64;
+                    let lost = texts.slopes.map_or(0.0, |slopes| f64::from(slopes[head]) * distance);
+                    let added = texts.biases.map_or(0.0, |biases| {
+                        let each = biases.len() / texts.heads;
+                        f64::from(biases[head * each + each / 2 + other - token])
+                    });
+                    dot / (dim as f64).sqrt() - lost + added
+                };
+                let weights: Vec<f64> = seen.iter().map(|other| score(other).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                for d in 0..dim {
+                    let mixed =
+                        seen.iter().zip(&weights).map(|(other, weight)| f64::from(value[column(*other, d)]) * weight);
+                    out[column(token, d)] = mixed.sum::<f64>() / sum;
+                }
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn em_5_whole_texts_attend_as_defined_whoever_is_beside_them() {
+        for (heads, dim) in [(3, 8), (2, 32), (1, 20)] {
+            let width = heads * dim;
+            let texts = [0..1, 1..8, 8..41, 41..141];
+            let rows = [1, 2, 3].map(|salt| numbers(141 * width, salt));
+            let rows = [&rows[0][..], &rows[1][..], &rows[2][..]];
+            let (biases, slopes) = (numbers(heads * 201, 4), numbers(heads, 5));
+            let plain = WholeTexts { texts: &texts, heads, biases: None, slopes: None, farthest: None };
+            for of in [
+                plain,
+                WholeTexts { biases: Some(&biases), ..plain },
+                WholeTexts { slopes: Some(&slopes), farthest: Some(5), ..plain },
+            ] {
+                let all = of.attend(rows, width);
+                for (ours, exact) in all.iter().zip(plainly(&of, rows, width)) {
+                    assert!((f64::from(*ours) - exact).abs() < 1e-5, "{heads} x {dim}: {ours} {exact}");
+                }
+                for text in &texts {
+                    let part = rows.map(|rows| &rows[text.start * width..text.end * width]);
+                    let alone = WholeTexts { texts: &[0..text.len()], ..of }.attend(part, width);
+                    assert_eq!(alone, all[text.start * width..text.end * width], "{text:?}");
+                }
+            }
+        }
+    }
+}
