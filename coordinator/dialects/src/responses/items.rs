@@ -51,7 +51,7 @@ impl<'a> MessageList<'a> {
                 Ok(())
             }
             Some("function_call_output") => self.result(theirs, item),
-            // Thoughts are dropped, since another model may have had them.
+            // EarlierThoughts are dropped, since another model may have had them.
             Some("reasoning") => Ok(()),
             Some("item_reference") => {
                 let message = format!("'{theirs}' refers to an item by its id; send the item itself");
