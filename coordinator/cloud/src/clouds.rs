@@ -46,6 +46,8 @@ pub struct CloudRequest<'a> {
     pub path: &'static str,
     /// The body in OpenAI's form.
     pub body: &'a Bytes,
+    /// Whether the body was translated from another API, whose client does not know the fields of chats.
+    pub is_translated: bool,
     /// The public id of the request.
     pub id: &'a str,
     /// The client.
@@ -140,6 +142,7 @@ impl Clouds {
             kind: provider.kind(),
             command: provider.command().map(Path::to_owned),
             is_own: !provider.costs(),
+            is_translated: request.is_translated,
             path: request.path,
             model: model.to_owned(),
             body: request.body.clone(),

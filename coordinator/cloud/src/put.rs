@@ -8,7 +8,7 @@ use model_boss_config::{JsonLimits, ProviderKind};
 use model_boss_dialects::anthropic::{
     ChatFromMessages, CommandQuestion, command_question, thinking_note, to_messages_request,
 };
-use model_boss_dialects::thinking::for_provider;
+use model_boss_dialects::thinking::{drop_thoughts, for_provider};
 use model_boss_dialects::{Reshape, Stamp, only_allowed_tools};
 use model_boss_http::json;
 use model_boss_http::memory::{Admission, HeldMemory};
@@ -25,6 +25,8 @@ pub(super) struct CloudCall {
     pub(super) command: Option<PathBuf>,
     /// Whether the provider is on this machine, or belongs to its owner.
     pub(super) is_own: bool,
+    /// Whether the body was translated from another API.
+    pub(super) is_translated: bool,
     /// The path in OpenAI's API.
     pub(super) path: &'static str,
     /// The provider's own name of the model.
@@ -61,7 +63,8 @@ pub(super) async fn put(order: CloudCall) -> Result<Put, CloudError> {
 }
 
 fn put_now(order: CloudCall) -> Result<Put, CloudError> {
-    let CloudCall { kind, command, is_own, path, model, body, stamp, mut bill, mut memory, limits } = order;
+    let CloudCall { kind, command, is_own, is_translated, path, model, body, stamp, mut bill, mut memory, limits } =
+        order;
     let mut chat = json::object(&body, limits, &mut memory, Admission::Accepted)?;
     only_allowed_tools(&mut chat)?;
     let prompt = Most::of(&chat, None).guessed_prompt();
@@ -88,6 +91,9 @@ fn put_now(order: CloudCall) -> Result<Put, CloudError> {
         }
         ProviderKind::OpenAi => {
             let thinking = for_provider(&mut chat, is_own)?;
+            if is_translated && !is_own {
+                drop_thoughts(&mut chat);
+            }
             // OpenAI refuses unknown options.
             if let Some(options) = chat.get_mut("stream_options").and_then(Value::as_object_mut).filter(|_| !is_own) {
                 options.remove("continuous_usage_stats");

@@ -13,6 +13,8 @@ pub(crate) const FIELD: &str = "thinking";
 /// The field in which engines take the variables of chat templates.
 const TEMPLATE_OPTIONS: &str = "chat_template_kwargs";
 const EFFORT: &str = "reasoning_effort";
+/// The field of a message with the thoughts in front of its content.
+const THOUGHTS: &str = "reasoning_content";
 /// llama.cpp's and vLLM's fields for a budget.
 const LLAMA_BUDGET: &str = THINKING_BUDGETS[0];
 const VLLM_BUDGET: &str = THINKING_BUDGETS[1];
@@ -103,6 +105,16 @@ pub fn for_provider(chat: &mut Map<String, Value>, is_own: bool) -> Result<Optio
     Ok(Some(NOT_TOLD))
 }
 
+/// Removes the thoughts of earlier answers from a chat that was translated for a provider of OpenAI's kind. Many
+/// providers refuse the field, and the client of another API did not send it. A chat's own client knows its provider.
+pub fn drop_thoughts(chat: &mut Map<String, Value>) {
+    for message in chat.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(fields) = message.as_object_mut() {
+            fields.shift_remove(THOUGHTS);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,6 +170,17 @@ mod tests {
         let own = |name: &str| json!({ name: 9, "chat_template_kwargs": { "enable_thinking": true } });
         assert_eq!(tell(json!({ "thinking_token_budget": 9 })), (own("thinking_token_budget"), None), "vLLM's own");
         assert_eq!(tell(json!({ "reasoning_budget": 9 })), (own("reasoning_budget"), note));
+    }
+
+    #[test]
+    fn rc_23_thoughts_of_earlier_answers_are_taken_out_of_a_chat() {
+        let said = json!({ "role": "assistant", "content": "Yes.", "tool_calls": [] });
+        let mut thought = said.clone();
+        thought["reasoning_content"] = json!("hm");
+        let mut chat = Map::from_iter([("messages".to_owned(), json!([thought, 7, said]))]);
+        drop_thoughts(&mut chat);
+        assert_eq!(chat["messages"], json!([said, 7, said]));
+        drop_thoughts(&mut Map::new());
     }
 
     #[test]

@@ -151,7 +151,7 @@ fn one(place: &str, message: &Value, said: &mut TranslatedMessages) -> Result<()
         return Ok(());
     };
     // Each part with the index of the block from which it was made.
-    let (mut parts, mut calls, mut has_image) = (Vec::new(), Vec::new(), false);
+    let (mut parts, mut calls, mut thoughts, mut has_image) = (Vec::new(), Vec::new(), Vec::new(), false);
     for (number, block) in blocks.iter().enumerate() {
         let place = format!("{place}.content[{number}]");
         match block.get("type").and_then(Value::as_str) {
@@ -177,14 +177,23 @@ fn one(place: &str, message: &Value, said: &mut TranslatedMessages) -> Result<()
                 said.names.made(ours.as_str(), place.as_str());
                 said.names.made(format!("{ours}.tool_call_id"), format!("{place}.tool_use_id"));
             }
-            // Thoughts are dropped, since another model may have had them.
-            Some("thinking" | "redacted_thinking") => {}
+            // Thoughts of other providers are signed, and no model here reads them.
+            Some("thinking") if block["signature"].as_str().is_some_and(|signature| !signature.is_empty()) => {}
+            Some("redacted_thinking") => {}
+            Some("thinking") => {
+                let place = format!("{place}.thinking");
+                let thought = block["thinking"].as_str().ok_or_else(|| {
+                    DialectError::invalid(place.as_str(), format!("'{place}' is missing, or no text"))
+                })?;
+                thoughts.push((place, thought));
+            }
             other => {
                 let kind = other.unwrap_or_default();
                 return Err(DialectError::invalid(place, format!("a block of type '{kind}' cannot be read here")));
             }
         }
     }
+    // Thoughts alone are those of an answer that was cut.
     if parts.is_empty() && calls.is_empty() {
         return Ok(());
     }
@@ -206,6 +215,10 @@ fn one(place: &str, message: &Value, said: &mut TranslatedMessages) -> Result<()
         let texts: Vec<&str> = parts.iter().filter_map(|(_, part)| part["text"].as_str()).collect();
         if texts.is_empty() { Value::Null } else { json!(texts.join("\n")) }
     };
+    thoughts.retain(|(_, thought)| role == "assistant" && !thought.is_empty());
+    if let Some((theirs, _)) = thoughts.first() {
+        names.made(format!("{ours}.reasoning_content"), theirs.as_str());
+    }
     if !calls.is_empty() {
         names.made(format!("{ours}.tool_calls"), format!("{place}.content"));
     }
@@ -218,6 +231,10 @@ fn one(place: &str, message: &Value, said: &mut TranslatedMessages) -> Result<()
     }
     if let Some(message) = said.messages.last_mut() {
         message["content"] = content;
+        if !thoughts.is_empty() {
+            let thoughts: Vec<&str> = thoughts.into_iter().map(|(_, thought)| thought).collect();
+            message["reasoning_content"] = json!(thoughts.join("\n"));
+        }
         if !calls.is_empty() {
             message["tool_calls"] = calls.into_iter().map(|(_, call)| call).collect();
         }

@@ -382,6 +382,47 @@ fn en_7_a_messages_request_becomes_a_chat() {
 }
 
 #[test]
+fn en_7_thoughts_of_models_here_come_back_to_them_and_those_of_other_providers_do_not() {
+    let thought =
+        |text: &str, signature: Value| json!({ "type": "thinking", "thinking": text, "signature": signature });
+    let said = |blocks: Value| {
+        let asked = json!({ "model": "m", "max_tokens": 9, "messages": [
+            { "role": "user", "content": "hi" }, { "role": "assistant", "content": blocks }, { "role": "user", "content": "So?" },
+        ] });
+        let (chat, names) = from_messages_request(&object(asked.clone())).unwrap();
+        check_every_place(&names, &chat, &asked);
+        (chat, names)
+    };
+    let text = json!({ "type": "text", "text": "I look." });
+    let call = json!({ "type": "tool_use", "id": "t", "name": "look", "input": {} });
+    let redacted = json!({ "type": "redacted_thinking", "data": "x" });
+    for (blocks, expected) in [
+        (json!([thought("hm", json!("")), text, call]), Some("hm")),
+        (json!([{ "type": "thinking", "thinking": "hm" }, call]), Some("hm")),
+        (json!([redacted, thought("hm", json!("")), text, thought("then", json!(null)), call]), Some("hm\nthen")),
+        (json!([thought("theirs", json!("s")), thought("hm", json!("")), text]), Some("hm")),
+        (json!([thought("theirs", json!("s")), redacted, text]), None),
+        (json!([thought("", json!("")), text]), None),
+    ] {
+        let (chat, _) = said(blocks.clone());
+        let message = &chat["messages"][1];
+        assert_eq!(message.get("reasoning_content").and_then(Value::as_str), expected, "{blocks}");
+        // A Claude model takes no thoughts without its own signature.
+        let request = to_messages_request(&object(chat.clone()), "claude").unwrap().to_string();
+        assert!(!request.contains("hm"), "{request}");
+    }
+    let (chat, names) = said(json!([text, thought("hm", json!("")), call]));
+    assert_eq!(
+        (&chat["messages"][1]["role"], &chat["messages"][1]["content"]),
+        (&json!("assistant"), &json!("I look."))
+    );
+    assert_eq!(names.place("messages[1].reasoning_content"), "messages[1].content[1].thinking");
+    // An answer that was cut amid its thoughts says nothing.
+    let (chat, _) = said(json!([thought("hm", json!(""))]));
+    assert_eq!(chat["messages"].as_array().unwrap().len(), 2);
+}
+
+#[test]
 fn en_7_a_whole_chat_answer_and_an_error_in_the_messages_shape() {
     let chat = json!({
         "choices": [{ "message": { "content": "Yes.", "tool_calls": [{ "id": "t", "function": { "name": "look", "arguments": "{}" } }] },
@@ -509,6 +550,7 @@ fn en_7_a_messages_request_of_the_wrong_form_is_refused_by_name() {
         (json!({ "tools": [{ "name": "f" }], "tool_choice": "auto" }), "tool_choice.type"),
         (json!({ "messages": user(json!([{ "type": "text", "text": 7 }])) }), "messages[0].content[0].text"),
         (json!({ "messages": user(json!([{ "type": "text" }])) }), "messages[0].content[0].text"),
+        (json!({ "messages": user(json!([{ "type": "thinking" }])) }), "messages[0].content[0].thinking"),
     ] {
         let mut body = object(json!({ "model": "m", "max_tokens": 9, "messages": user(json!("?")) }));
         body.extend(object(asked));

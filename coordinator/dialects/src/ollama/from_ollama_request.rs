@@ -365,6 +365,19 @@ fn chat_message(
         parts.push(json!({ "type": "text", "text": text }));
         said["content"] = Value::Array(parts);
     }
+    match message.get("thinking") {
+        None | Some(Value::Null) => {}
+        Some(Value::String(thoughts)) => {
+            if role == "assistant" && !thoughts.is_empty() {
+                said["reasoning_content"] = json!(thoughts);
+                names.moved(format!("{ours}.reasoning_content"), format!("{place}.thinking"));
+            }
+        }
+        Some(_) => {
+            let place = format!("{place}.thinking");
+            return Err(DialectError::invalid(place.as_str(), format!("'{place}' must be a text")));
+        }
+    }
     let made: &[Value] = match message.get("tool_calls") {
         None | Some(Value::Null) => &[],
         Some(Value::Array(made)) => made,

@@ -26,7 +26,7 @@ fn en_7_a_chat_with_everything_becomes_openais() {
         "options": { "temperature": 0, "num_predict": 9, "stop": ["x"], "num_ctx": 4096, "seed": null },
         "messages": [
             { "role": "user", "content": "What?", "images": ["/9j/AA"] },
-            { "role": "assistant", "content": "", "tool_calls": [{ "function": { "name": "look", "arguments": { "x": 1 } } }] },
+            { "role": "assistant", "content": "", "thinking": "hm", "tool_calls": [{ "function": { "name": "look", "arguments": { "x": 1 } } }] },
             { "role": "tool", "content": "cat" },
         ],
         "tools": [{ "type": "function", "function": { "name": "look" } }],
@@ -43,7 +43,7 @@ fn en_7_a_chat_with_everything_becomes_openais() {
                     { "type": "image_url", "image_url": { "url": "data:image/jpeg;base64,/9j/AA" } },
                     { "type": "text", "text": "What?" },
                 ] },
-                { "role": "assistant", "content": "", "tool_calls": [
+                { "role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [
                     { "id": "call_1_0", "type": "function", "function": { "name": "look", "arguments": "{\"x\":1}" } },
                 ] },
                 { "role": "tool", "content": "cat", "tool_call_id": "call_1_0" },
@@ -155,6 +155,7 @@ fn mistakes_are_named() {
     }
     for (message, param) in [
         (json!({ "role": "assistant", "tool_calls": {} }), "messages[0].tool_calls"),
+        (json!({ "role": "assistant", "thinking": 7 }), "messages[0].thinking"),
         (json!({ "role": "user", "images": "AAAA" }), "messages[0].images"),
         (json!({ "role": "user", "content": 7 }), "messages[0].content"),
         (json!({ "content": "x" }), "messages[0].role"),
@@ -271,7 +272,7 @@ fn en_6_en_7_every_field_of_a_translation_is_named_as_the_client_named_it() {
     let conversation = json!({
         "messages": [
             { "role": "user", "content": "What?", "images": [image, image] },
-            { "role": "assistant", "content": "", "tool_calls": [{ "function": { "name": "look", "arguments": { "x": 1 } } }] },
+            { "role": "assistant", "content": "", "thinking": "hm", "tool_calls": [{ "function": { "name": "look", "arguments": { "x": 1 } } }] },
             { "role": "tool", "content": "cat" },
         ],
         "tools": [{ "type": "function", "function": { "name": "look", "parameters": { "type": "object" } } }],

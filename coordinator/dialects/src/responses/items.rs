@@ -11,11 +11,20 @@ pub(super) struct MessageList<'a> {
     names: &'a mut Names,
     /// Ids of the calls that were cut.
     cut: Vec<Value>,
+    /// EarlierThoughts whose message has not come yet.
+    thoughts: Option<EarlierThoughts>,
+}
+
+/// The thoughts of an answer, in items in front of its text and calls.
+struct EarlierThoughts {
+    /// The place of the first item in the request.
+    theirs: String,
+    text: String,
 }
 
 impl<'a> MessageList<'a> {
     pub(super) const fn new(names: &'a mut Names) -> Self {
-        Self { messages: Vec::new(), names, cut: Vec::new() }
+        Self { messages: Vec::new(), names, cut: Vec::new(), thoughts: None }
     }
 
     /// The messages.
@@ -51,8 +60,10 @@ impl<'a> MessageList<'a> {
                 Ok(())
             }
             Some("function_call_output") => self.result(theirs, item),
-            // EarlierThoughts are dropped, since another model may have had them.
-            Some("reasoning") => Ok(()),
+            Some("reasoning") => {
+                self.think(theirs, item);
+                Ok(())
+            }
             Some("item_reference") => {
                 let message = format!("'{theirs}' refers to an item by its id; send the item itself");
                 Err(ResponsesRefusal::not_here(theirs, message))
@@ -75,10 +86,40 @@ impl<'a> MessageList<'a> {
         }
     }
 
-    /// Adds a message; returns its place in the chat, such as `messages[1]`.
+    /// Adds a message; returns its place in the chat, such as `messages[1]`. EarlierThoughts that no message of the
+    /// assistant's follows are those of an answer that was cut, and are dropped.
     fn add(&mut self, message: Value) -> String {
+        let is_assistants = message["role"] == "assistant";
         self.messages.push(message);
+        if is_assistants {
+            self.attach_thoughts();
+        } else {
+            self.thoughts = None;
+        }
         format!("messages[{}]", self.messages.len() - 1)
+    }
+
+    /// Keeps the thoughts of an item for the message behind it. Only models here spell them out; those of other
+    /// providers are encrypted or summaries.
+    fn think(&mut self, theirs: &str, item: &Value) {
+        let parts = item["content"].as_array().into_iter().flatten();
+        let texts = parts.filter(|part| part["type"] == "reasoning_text").filter_map(|part| part["text"].as_str());
+        for text in texts.filter(|text| !text.is_empty()) {
+            let none = || EarlierThoughts { theirs: theirs.to_owned(), text: String::new() };
+            append(&mut self.thoughts.get_or_insert_with(none).text, text);
+        }
+    }
+
+    /// Puts the thoughts in front of the last message into it.
+    fn attach_thoughts(&mut self) {
+        let Some(EarlierThoughts { theirs, mut text }) = self.thoughts.take() else { return };
+        let index = self.messages.len().saturating_sub(1);
+        let Some(last) = self.messages.last_mut() else { return };
+        match last["reasoning_content"].as_str() {
+            Some(before) => text = format!("{before}\n{text}"),
+            None => self.names.made(format!("messages[{index}].reasoning_content"), theirs),
+        }
+        last["reasoning_content"] = json!(text);
     }
 
     fn message(&mut self, theirs: &str, item: &Value) -> Result<(), ResponsesRefusal> {
@@ -162,6 +203,7 @@ impl<'a> MessageList<'a> {
         let call = json!({ "id": item["call_id"], "type": "function", "function": function });
         let joins = self.messages.last().is_some_and(|last| last["role"] == "assistant");
         let index = if joins {
+            self.attach_thoughts();
             self.messages.len() - 1
         } else {
             self.add(json!({ "role": "assistant", "content": null }));
@@ -215,6 +257,13 @@ impl<'a> MessageList<'a> {
         self.names.made(format!("{ours}.content"), place);
         Ok(())
     }
+}
+
+fn append(texts: &mut String, text: &str) {
+    if !texts.is_empty() {
+        texts.push('\n');
+    }
+    texts.push_str(text);
 }
 
 /// Items in the form of a list, each with a type and an id.

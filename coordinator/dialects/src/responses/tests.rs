@@ -128,10 +128,52 @@ fn an_earlier_response_comes_first_but_for_its_instructions() {
     let roles: Vec<&str> =
         request.chat["messages"].as_array().unwrap().iter().map(|said| said["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["system", "user", "assistant", "tool"]);
+    assert_eq!(request.chat["messages"][2]["reasoning_content"], "hm");
+    assert_eq!(request.names.place("messages[2].reasoning_content"), "previous_response_id");
     assert_eq!(request.items.len(), 1, "only its own");
     assert!(!request.store);
     assert_eq!(request.names.place("messages[2].tool_calls[0].function.name"), "previous_response_id.name");
     assert_eq!(previous_response(&object(asked)), Ok(Some("resp_0")));
+}
+
+#[test]
+fn en_7_thoughts_come_back_with_the_text_and_the_calls_that_followed_them() {
+    let user = json!({ "role": "user", "content": "?" });
+    let thought = |text: &str| {
+        json!({ "type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": null,
+            "content": [{ "type": "reasoning_text", "text": text }] })
+    };
+    let theirs = json!({ "type": "reasoning", "summary": [{ "type": "summary_text", "text": "x" }],
+        "encrypted_content": "AAAA", "content": null });
+    let text =
+        json!({ "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "I look." }] });
+    let call = |id: &str| json!({ "type": "function_call", "call_id": id, "name": "look", "arguments": "{}" });
+    let result = |id: &str| json!({ "type": "function_call_output", "call_id": id, "output": "cat" });
+    for (items, expected) in [
+        (json!([user, thought("a"), text, call("1"), result("1")]), json!([null, "a", null])),
+        (json!([user, thought("a"), call("1"), call("2"), result("1"), result("2")]), json!([null, "a", null, null])),
+        (json!([user, thought("a"), thought("b"), text]), json!([null, "a\nb"])),
+        (json!([user, thought("a"), text, thought("b"), call("1"), result("1")]), json!([null, "a\nb", null])),
+        (json!([user, thought("a"), call("1"), result("1"), thought("b"), text]), json!([null, "a", null, "b"])),
+        (json!([user, theirs, text]), json!([null, null])),
+        (json!([user, { "type": "reasoning" }, thought(""), text]), json!([null, null])),
+        // An answer that was cut amid its thoughts says nothing.
+        (json!([user, thought("a"), user, text]), json!([null, null, null])),
+        (json!([user, thought("a")]), json!([null])),
+    ] {
+        let asked = json!({ "model": "m", "input": items });
+        let ResponsesRequest { chat, names, .. } = translated(asked.clone());
+        check_every_place(&names, &chat, &asked);
+        let thoughts: Vec<Value> = chat["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|said| said.get("reasoning_content").cloned().unwrap_or_default())
+            .collect();
+        assert_eq!(json!(thoughts), expected, "{items}");
+    }
+    let asked = json!({ "model": "m", "input": [user, theirs, thought("a"), call("1"), result("1")] });
+    assert_eq!(translated(asked).names.place("messages[1].reasoning_content"), "input[2]");
 }
 
 #[test]

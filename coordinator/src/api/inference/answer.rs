@@ -246,6 +246,7 @@ async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<Ups
         model,
         path: forward.path,
         body: &forward.body,
+        is_translated: forward.is_translated,
         id: &String::from_utf8_lossy(forward.request_id.as_bytes()),
         client: &forward.cloud.client,
         daily_limit: forward.cloud.daily_limit,

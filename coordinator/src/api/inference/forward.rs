@@ -25,6 +25,8 @@ pub(crate) struct Forward {
     pub(super) deadline: Option<Instant>,
     /// Whether the answer is to be streamed.
     pub(super) is_stream: bool,
+    /// Whether the body was translated from another API.
+    pub(super) is_translated: bool,
     /// Whether the body names its model already.
     pub(super) model_in_body: ModelInBody,
     /// The client's wish about a context that is too small.

@@ -105,17 +105,24 @@ pub(super) struct InferenceRoute {
     may_be_unnamed: bool,
     /// The client's wish about a context that is too small.
     context: ContextWish,
+    /// Whether the request was translated from another API.
+    is_translated: bool,
 }
 
 impl InferenceRoute {
     /// A question whose prompt is refused if it is too long.
     pub(super) fn at(path: &'static str, category: Category) -> Self {
-        Self { path, category: Some(category), other: None, may_be_unnamed: false, context: ContextWish::default() }
+        Self::of(path, Some(category))
     }
 
     /// A question about the vocabulary of the model that is named.
     pub(super) fn about_tokens(path: &'static str) -> Self {
-        Self { path, category: None, other: None, may_be_unnamed: false, context: ContextWish::default() }
+        Self::of(path, None)
+    }
+
+    fn of(path: &'static str, category: Option<Category>) -> Self {
+        let context = ContextWish::default();
+        Self { path, category, other: None, may_be_unnamed: false, context, is_translated: false }
     }
 
     /// The same question, which models of this category answer, too.
@@ -141,7 +148,7 @@ pub(super) async fn infer(mut call: Call, asked: InferenceRoute) -> Result<Respo
 
 /// Serves a request whose body was read, or made, already.
 async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Result<Response, ApiError> {
-    let InferenceRoute { path, category, other, may_be_unnamed, context: wish } = asked;
+    let InferenceRoute { path, category, other, may_be_unnamed, context: wish, is_translated } = asked;
     let only = category.filter(|_| may_be_unnamed);
     let request_id = call.request_id();
     let Call { context, request, .. } = call;
@@ -172,8 +179,19 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
     let unknown_guard = resolved.unknown_guard.clone();
     let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
     let (memory, limits) = (context.memory.clone(), context.limits.json());
-    let forward =
-        Forward { path, body, request_id, deadline, is_stream: stream, model_in_body, wish, cloud, memory, limits };
+    let forward = Forward {
+        path,
+        body,
+        request_id,
+        deadline,
+        is_stream: stream,
+        is_translated,
+        model_in_body,
+        wish,
+        cloud,
+        memory,
+        limits,
+    };
     let request = ticket.request();
     let answer =
         async move { obtain(ticket, forward, account).await.map_err(|error| naming_guard(error, unknown_guard)) };
@@ -210,6 +228,7 @@ pub(super) async fn infer_translated(
     (request, names): (RequestBody, &Names),
     asked: InferenceRoute,
 ) -> Result<Response, ApiError> {
+    let asked = InferenceRoute { is_translated: true, ..asked };
     infer_body(call, request, asked).await.map_err(|error| in_client_names(names, error))
 }
 
