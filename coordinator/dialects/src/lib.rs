@@ -21,6 +21,7 @@ mod shorten;
 pub mod sse;
 pub mod thinking;
 mod tokens;
+mod tool_results;
 mod tool_subset;
 
 pub use check::{AnswerKind, BadStream, StreamCheck, check_answer};

@@ -4,6 +4,7 @@ use model_boss_protocol::{DEMANDS, Demand, THINKING_BUDGETS};
 use serde_json::{Map, Value, json};
 
 use crate::error::DialectError;
+use crate::tool_results::SEE_BELOW;
 use crate::{Names, response_format};
 
 /// Fields of a chat, each with the field of a Messages request that holds the same value.
@@ -65,7 +66,7 @@ pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Na
             return Err(DialectError::unsupported(name, message));
         }
     }
-    let mut said = TranslatedMessages { messages: Vec::new(), names };
+    let mut said = TranslatedMessages { messages: Vec::new(), names, shown: Vec::new() };
     if let Some(system) = messages.get("system").filter(|system| !system.is_null()) {
         let ours = said.push(json!({ "role": "system", "content": texts("system", system)? }));
         said.names.made(ours, "system");
@@ -75,7 +76,8 @@ pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Na
     for (index, message) in given.iter().enumerate() {
         one(&format!("messages[{index}]"), message, &mut said)?;
     }
-    let TranslatedMessages { messages: said, mut names } = said;
+    said.show_images();
+    let TranslatedMessages { messages: said, mut names, .. } = said;
     chat.insert("messages".to_owned(), Value::Array(said));
     tools(messages, &mut chat, &mut names)?;
     Ok((Value::Object(chat), names))
@@ -85,6 +87,21 @@ pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Na
 struct TranslatedMessages {
     messages: Vec<Value>,
     names: Names,
+    /// Images in the last results of tools. Messages of tools are texts, so the user's next message shows the images.
+    shown: Vec<PlacedPart>,
+}
+
+/// A part of a message, or a call of it.
+struct PlacedPart {
+    /// The client's place of the block.
+    theirs: String,
+    part: Value,
+}
+
+impl PlacedPart {
+    fn is_image(&self) -> bool {
+        self.part["type"] == "image_url"
+    }
 }
 
 impl TranslatedMessages {
@@ -92,6 +109,39 @@ impl TranslatedMessages {
     fn push(&mut self, message: Value) -> String {
         self.messages.push(message);
         format!("messages[{}]", self.messages.len() - 1)
+    }
+
+    /// Adds a message of the user's with the images of results, where no message of the user's has shown them.
+    fn show_images(&mut self) {
+        let shown = std::mem::take(&mut self.shown);
+        if let Some(first) = shown.first() {
+            let theirs = first.theirs.clone();
+            let ours = self.push(json!({ "role": "user", "content": null }));
+            self.names.made(ours.as_str(), theirs);
+            self.fill(&ours, shown);
+        }
+    }
+
+    /// Sets the content of the last message, `ours`: a text, or parts if an image is among them.
+    fn fill(&mut self, ours: &str, parts: Vec<PlacedPart>) {
+        let content = if parts.iter().any(PlacedPart::is_image) {
+            for (index, PlacedPart { theirs, part }) in parts.iter().enumerate() {
+                let ours = format!("{ours}.content[{index}]");
+                if part["type"] == "text" {
+                    self.names.moved_if_elsewhere(&ours, theirs);
+                } else {
+                    self.names.made(format!("{ours}.image_url.url"), format!("{theirs}.source.data"));
+                    self.names.made(ours, theirs.as_str());
+                }
+            }
+            Value::Array(parts.into_iter().map(|placed| placed.part).collect())
+        } else {
+            let texts: Vec<&str> = parts.iter().filter_map(|placed| placed.part["text"].as_str()).collect();
+            if texts.is_empty() { Value::Null } else { json!(texts.join("\n")) }
+        };
+        if let Some(message) = self.messages.last_mut() {
+            message["content"] = content;
+        }
     }
 }
 
@@ -146,42 +196,37 @@ fn one(place: &str, message: &Value, said: &mut TranslatedMessages) -> Result<()
     let content = message.get("content").unwrap_or(&Value::Null);
     let Value::Array(blocks) = content else {
         let text = texts(&format!("{place}.content"), content)?;
+        said.show_images();
         let ours = said.push(json!({ "role": role, "content": text }));
         said.names.moved_if_elsewhere(&ours, place);
         return Ok(());
     };
-    // Each part with the index of the block from which it was made.
-    let (mut parts, mut calls, mut thoughts, mut has_image) = (Vec::new(), Vec::new(), Vec::new(), false);
+    let (mut parts, mut calls, mut thoughts) = (Vec::new(), Vec::new(), Vec::new());
     for (number, block) in blocks.iter().enumerate() {
-        let place = format!("{place}.content[{number}]");
+        let theirs = format!("{place}.content[{number}]");
         match block.get("type").and_then(Value::as_str) {
             Some("text") if block["text"].is_string() => {
-                parts.push((number, json!({ "type": "text", "text": block["text"] })));
+                parts.push(PlacedPart { theirs, part: json!({ "type": "text", "text": block["text"] }) });
             }
             Some("text") => {
-                let place = format!("{place}.text");
+                let place = format!("{theirs}.text");
                 return Err(DialectError::invalid(place.as_str(), format!("'{place}' is missing, or no text")));
             }
             Some("image") => {
-                has_image = true;
-                parts.push((number, image(&place, block)?));
+                let part = image(&theirs, block)?;
+                parts.push(PlacedPart { theirs, part });
             }
             Some("tool_use") => {
                 let function = json!({ "name": block["name"], "arguments": block["input"].to_string() });
-                calls.push((number, json!({ "id": block["id"], "type": "function", "function": function })));
+                let part = json!({ "id": block["id"], "type": "function", "function": function });
+                calls.push(PlacedPart { theirs, part });
             }
-            Some("tool_result") => {
-                let content = texts(&format!("{place}.content"), block.get("content").unwrap_or(&Value::Null))?;
-                let result = json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": content });
-                let ours = said.push(result);
-                said.names.made(ours.as_str(), place.as_str());
-                said.names.made(format!("{ours}.tool_call_id"), format!("{place}.tool_use_id"));
-            }
+            Some("tool_result") => result(&theirs, block, said)?,
             // Thoughts of other providers are signed, and no model here reads them.
             Some("thinking") if block["signature"].as_str().is_some_and(|signature| !signature.is_empty()) => {}
             Some("redacted_thinking") => {}
             Some("thinking") => {
-                let place = format!("{place}.thinking");
+                let place = format!("{theirs}.thinking");
                 let thought = block["thinking"].as_str().ok_or_else(|| {
                     DialectError::invalid(place.as_str(), format!("'{place}' is missing, or no text"))
                 })?;
@@ -189,7 +234,7 @@ fn one(place: &str, message: &Value, said: &mut TranslatedMessages) -> Result<()
             }
             other => {
                 let kind = other.unwrap_or_default();
-                return Err(DialectError::invalid(place, format!("a block of type '{kind}' cannot be read here")));
+                return Err(DialectError::invalid(theirs, format!("a block of type '{kind}' cannot be read here")));
             }
         }
     }
@@ -197,24 +242,15 @@ fn one(place: &str, message: &Value, said: &mut TranslatedMessages) -> Result<()
     if parts.is_empty() && calls.is_empty() {
         return Ok(());
     }
-    let ours = said.push(json!({ "role": role, "content": null }));
-    let names = &mut said.names;
-    names.moved_if_elsewhere(&ours, place);
-    let content = if has_image {
-        for (index, (number, part)) in parts.iter().enumerate() {
-            let (ours, theirs) = (format!("{ours}.content[{index}]"), format!("{place}.content[{number}]"));
-            if part["type"] == "text" {
-                names.moved_if_elsewhere(&ours, &theirs);
-            } else {
-                names.made(format!("{ours}.image_url.url"), format!("{theirs}.source.data"));
-                names.made(ours, theirs);
-            }
-        }
-        Value::Array(parts.into_iter().map(|(_, part)| part).collect())
+    if role == "user" {
+        parts.splice(0..0, said.shown.drain(..));
     } else {
-        let texts: Vec<&str> = parts.iter().filter_map(|(_, part)| part["text"].as_str()).collect();
-        if texts.is_empty() { Value::Null } else { json!(texts.join("\n")) }
-    };
+        said.show_images();
+    }
+    let ours = said.push(json!({ "role": role, "content": null }));
+    said.names.moved_if_elsewhere(&ours, place);
+    said.fill(&ours, parts);
+    let names = &mut said.names;
     thoughts.retain(|(_, thought)| role == "assistant" && !thought.is_empty());
     if let Some((theirs, _)) = thoughts.first() {
         names.made(format!("{ours}.reasoning_content"), theirs.as_str());
@@ -222,23 +258,44 @@ fn one(place: &str, message: &Value, said: &mut TranslatedMessages) -> Result<()
     if !calls.is_empty() {
         names.made(format!("{ours}.tool_calls"), format!("{place}.content"));
     }
-    for (index, (number, _)) in calls.iter().enumerate() {
-        let (ours, theirs) = (format!("{ours}.tool_calls[{index}]"), format!("{place}.content[{number}]"));
+    for (index, PlacedPart { theirs, .. }) in calls.iter().enumerate() {
+        let ours = format!("{ours}.tool_calls[{index}]");
         names.made(format!("{ours}.id"), format!("{theirs}.id"));
         names.made(format!("{ours}.function.name"), format!("{theirs}.name"));
         names.made(format!("{ours}.function.arguments"), format!("{theirs}.input"));
-        names.made(ours, theirs);
+        names.made(ours, theirs.as_str());
     }
     if let Some(message) = said.messages.last_mut() {
-        message["content"] = content;
         if !thoughts.is_empty() {
             let thoughts: Vec<&str> = thoughts.into_iter().map(|(_, thought)| thought).collect();
             message["reasoning_content"] = json!(thoughts.join("\n"));
         }
         if !calls.is_empty() {
-            message["tool_calls"] = calls.into_iter().map(|(_, call)| call).collect();
+            message["tool_calls"] = calls.into_iter().map(|call| call.part).collect();
         }
     }
+    Ok(())
+}
+
+/// Translates the result of a tool. Its images wait for the user's next message.
+fn result(place: &str, block: &Value, said: &mut TranslatedMessages) -> Result<(), DialectError> {
+    let content = block.get("content").unwrap_or(&Value::Null);
+    let is_image = |block: &&Value| block["type"] == "image";
+    let blocks = content.as_array().map_or(&[][..], Vec::as_slice);
+    let (images, others): (Vec<_>, Vec<_>) = blocks.iter().enumerate().partition(|(_, block)| is_image(block));
+    let text = match images.as_slice() {
+        [] => texts(&format!("{place}.content"), content)?,
+        _ if others.is_empty() => SEE_BELOW.to_owned(),
+        _ => texts(&format!("{place}.content"), &others.into_iter().map(|(_, block)| block.clone()).collect())?,
+    };
+    for (number, block) in images {
+        let theirs = format!("{place}.content[{number}]");
+        let part = image(&theirs, block)?;
+        said.shown.push(PlacedPart { theirs, part });
+    }
+    let ours = said.push(json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": text }));
+    said.names.made(ours.as_str(), place);
+    said.names.made(format!("{ours}.tool_call_id"), format!("{place}.tool_use_id"));
     Ok(())
 }
 

@@ -423,6 +423,57 @@ fn en_7_thoughts_of_models_here_come_back_to_them_and_those_of_other_providers_d
 }
 
 #[test]
+fn en_7_images_in_results_of_tools_come_in_the_users_message_behind_them() {
+    let image = |data: &str| json!({ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": data } });
+    let part =
+        |data: &str| json!({ "type": "image_url", "image_url": { "url": format!("data:image/png;base64,{data}") } });
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    let call = |id: &str| json!({ "type": "tool_use", "id": id, "name": "look", "input": {} });
+    let result = |id: &str, content: Value| json!({ "type": "tool_result", "tool_use_id": id, "content": content });
+    let tool = |id: &str, text: &str| json!({ "role": "tool", "tool_call_id": id, "content": text });
+    let user = |content: Value| json!({ "role": "user", "content": content });
+    let behind_calls = |turns: Vec<Value>| {
+        let mut messages = vec![user(json!("hi")), json!({ "role": "assistant", "content": [call("a"), call("b")] })];
+        messages.extend(turns);
+        let asked = json!({ "model": "m", "max_tokens": 9, "system": "S", "messages": messages });
+        let (chat, names) = from_messages_request(&object(asked.clone())).unwrap();
+        check_every_place(&names, &chat, &asked);
+        (json!(chat["messages"].as_array().unwrap()[3..]), names)
+    };
+    let (a, b) = (result("a", json!([text("cat"), image("AA")])), result("b", json!([image("BB"), image("CC")])));
+    let tools = [tool("a", "cat"), tool("b", "(image below)")];
+    let below = [part("AA"), part("BB"), part("CC")];
+    let (chat, names) = behind_calls(vec![user(json!([a, b]))]);
+    assert_eq!(chat, json!([tools[0], tools[1], user(json!(below))]));
+    let url = names.place("messages[5].content[2].image_url.url");
+    assert_eq!(url, "messages[2].content[1].content[1].source.data");
+    // Other content of the user's follows the images, and results in several messages are one run.
+    let so = json!([below[0], below[1], below[2], text("So?")]);
+    for turns in [
+        vec![user(json!([a, b, text("So?")]))],
+        vec![user(json!([a])), user(json!([b, text("So?")]))],
+        vec![user(json!([text("So?"), a, b]))],
+    ] {
+        assert_eq!(behind_calls(turns).0, json!([tools[0], tools[1], user(so.clone())]));
+    }
+    let (chat, _) = behind_calls(vec![user(json!([a, b])), user(json!("So?"))]);
+    assert_eq!(chat, json!([tools[0], tools[1], user(json!(below)), user(json!("So?"))]));
+    let (chat, _) =
+        behind_calls(vec![user(json!([a])), json!({ "role": "assistant", "content": [call("b")] }), user(json!([b]))]);
+    let roles: Vec<&str> = chat.as_array().unwrap().iter().map(|said| said["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["tool", "user", "assistant", "tool", "user"]);
+    for (content, field) in [
+        (json!([{ "type": "image", "source": { "type": "url", "url": "https://x" } }]), "content[0].source"),
+        (json!([text("x"), { "type": "document" }, image("AA")]), "content"),
+        (json!(7), "content"),
+    ] {
+        let asked = json!({ "max_tokens": 9, "messages": [user(json!([result("a", content)]))] });
+        let error = from_messages_request(&object(asked)).unwrap_err();
+        assert_eq!(error.field, Some(format!("messages[0].content[0].{field}")), "{error}");
+    }
+}
+
+#[test]
 fn en_7_a_whole_chat_answer_and_an_error_in_the_messages_shape() {
     let chat = json!({
         "choices": [{ "message": { "content": "Yes.", "tool_calls": [{ "id": "t", "function": { "name": "look", "arguments": "{}" } }] },

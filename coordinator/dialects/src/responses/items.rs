@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::refusal::ResponsesRefusal;
 use crate::Names;
+use crate::tool_results::SEE_BELOW;
 
 /// The messages of a chat, made from items one after another.
 pub(super) struct MessageList<'a> {
@@ -13,6 +14,15 @@ pub(super) struct MessageList<'a> {
     cut: Vec<Value>,
     /// EarlierThoughts whose message has not come yet.
     thoughts: Option<EarlierThoughts>,
+    /// Images in the last results of tools. Messages of tools are texts, so a message of the user's shows the images.
+    shown: Vec<ShownImage>,
+}
+
+/// An image in a result.
+struct ShownImage {
+    /// Its place in the request.
+    theirs: String,
+    part: Value,
 }
 
 /// The thoughts of an answer, in items in front of its text and calls.
@@ -24,11 +34,12 @@ struct EarlierThoughts {
 
 impl<'a> MessageList<'a> {
     pub(super) const fn new(names: &'a mut Names) -> Self {
-        Self { messages: Vec::new(), names, cut: Vec::new(), thoughts: None }
+        Self { messages: Vec::new(), names, cut: Vec::new(), thoughts: None, shown: Vec::new() }
     }
 
     /// The messages.
-    pub(super) fn end(self) -> Vec<Value> {
+    pub(super) fn end(mut self) -> Vec<Value> {
+        self.show_images();
         self.messages
     }
 
@@ -40,6 +51,7 @@ impl<'a> MessageList<'a> {
 
     /// Adds a text of the user's.
     pub(super) fn push_text(&mut self, theirs: &str, text: &str) {
+        self.show_images();
         let ours = self.add(json!({ "role": "user", "content": text }));
         self.names.made(ours, theirs);
     }
@@ -128,6 +140,7 @@ impl<'a> MessageList<'a> {
             let message = format!("'{theirs}.role' must be user, assistant, system or developer, not '{role}'");
             return Err(ResponsesRefusal::malformed(format!("{theirs}.role"), message));
         }
+        self.show_images();
         let index = self.messages.len();
         let content = self.content(theirs, &format!("messages[{index}].content"), &item["content"])?;
         let ours = self.add(json!({ "role": role, "content": content }));
@@ -151,9 +164,8 @@ impl<'a> MessageList<'a> {
             .enumerate()
             .map(|(number, part)| {
                 let place = format!("{theirs}[{number}]");
-                self.names.made(format!("{ours}[{number}]"), place.as_str());
-                self.names.moved(format!("{ours}[{number}].type"), format!("{place}.type"));
-                self.part(&place, &format!("{ours}[{number}]"), part)
+                self.name_part(&format!("{ours}[{number}]"), &place, part);
+                Self::part(&place, part)
             })
             .collect::<Result<_, _>>()?;
         // Most templates and small engines read a text only.
@@ -165,7 +177,16 @@ impl<'a> MessageList<'a> {
         Ok(Value::Array(translated))
     }
 
-    fn part(&mut self, theirs: &str, ours: &str, part: &Value) -> Result<Value, ResponsesRefusal> {
+    /// Records the names of a part's fields.
+    fn name_part(&mut self, ours: &str, theirs: &str, part: &Value) {
+        self.names.made(ours, theirs);
+        self.names.moved(format!("{ours}.type"), format!("{theirs}.type"));
+        if part["type"] == "input_image" {
+            self.names.moved(format!("{ours}.image_url.url"), format!("{theirs}.image_url"));
+        }
+    }
+
+    fn part(theirs: &str, part: &Value) -> Result<Value, ResponsesRefusal> {
         let text = |name: &str| {
             part[name].as_str().map(|text| json!({ "type": "text", "text": text })).ok_or_else(|| {
                 let place = format!("{theirs}.{name}");
@@ -181,7 +202,6 @@ impl<'a> MessageList<'a> {
                 if let Some(detail) = part["detail"].as_str() {
                     image["detail"] = json!(detail);
                 }
-                self.names.moved(format!("{ours}.image_url.url"), format!("{theirs}.image_url"));
                 Ok(json!({ "type": "image_url", "image_url": image }))
             }
             Some("input_image" | "input_file") => {
@@ -201,6 +221,7 @@ impl<'a> MessageList<'a> {
     fn call(&mut self, theirs: &str, item: &Value) {
         let function = json!({ "name": item["name"], "arguments": item["arguments"] });
         let call = json!({ "id": item["call_id"], "type": "function", "function": function });
+        self.show_images();
         let joins = self.messages.last().is_some_and(|last| last["role"] == "assistant");
         let index = if joins {
             self.attach_thoughts();
@@ -241,11 +262,7 @@ impl<'a> MessageList<'a> {
         let place = format!("{theirs}.output");
         let output = match &item["output"] {
             Value::String(text) => text.clone(),
-            Value::Array(parts) => {
-                let texts: Option<Vec<&str>> = parts.iter().map(|part| part["text"].as_str()).collect();
-                let message = format!("'{place}' may hold only text");
-                texts.ok_or_else(|| ResponsesRefusal::malformed(place.as_str(), message))?.join("\n")
-            }
+            Value::Array(parts) => self.parts_of_result(&place, parts)?,
             _ => {
                 let message = format!("'{place}' must be a text, or a list of parts");
                 return Err(ResponsesRefusal::malformed(place, message));
@@ -256,6 +273,44 @@ impl<'a> MessageList<'a> {
         self.names.moved(format!("{ours}.tool_call_id"), format!("{theirs}.call_id"));
         self.names.made(format!("{ours}.content"), place);
         Ok(())
+    }
+
+    /// The text of a result. Its images wait for a message of the user's.
+    fn parts_of_result(&mut self, theirs: &str, parts: &[Value]) -> Result<String, ResponsesRefusal> {
+        let (mut texts, mut has_image) = (Vec::new(), false);
+        for (number, part) in parts.iter().enumerate() {
+            if let Some(text) = part["text"].as_str() {
+                texts.push(text);
+                continue;
+            }
+            let place = format!("{theirs}[{number}]");
+            if part["type"] != "input_image" {
+                let message = format!("'{theirs}' may hold only texts and images");
+                return Err(ResponsesRefusal::malformed(theirs, message));
+            }
+            let image = Self::part(&place, part)?;
+            self.shown.push(ShownImage { theirs: place, part: image });
+            has_image = true;
+        }
+        Ok(if has_image && texts.is_empty() { SEE_BELOW.to_owned() } else { texts.join("\n") })
+    }
+
+    /// Adds a message of the user's with the images of the results in front of it.
+    fn show_images(&mut self) {
+        let shown = std::mem::take(&mut self.shown);
+        let Some(first) = shown.first() else { return };
+        let ours = format!("messages[{}]", self.messages.len());
+        self.names.made(ours.as_str(), first.theirs.as_str());
+        for (number, ShownImage { theirs, .. }) in shown.iter().enumerate() {
+            let ours = format!("{ours}.content[{number}]");
+            self.names.made(ours.as_str(), theirs.as_str());
+            self.names.moved(format!("{ours}.image_url.url"), format!("{theirs}.image_url"));
+        }
+        let parts: Vec<Value> = shown.into_iter().map(|image| image.part).collect();
+        // EarlierThoughts may stand between the results and the text that follows them.
+        let thoughts = self.thoughts.take();
+        self.add(json!({ "role": "user", "content": parts }));
+        self.thoughts = thoughts;
     }
 }
 

@@ -177,6 +177,46 @@ fn en_7_thoughts_come_back_with_the_text_and_the_calls_that_followed_them() {
 }
 
 #[test]
+fn en_7_images_in_results_of_tools_come_in_a_message_behind_them() {
+    let user = json!({ "role": "user", "content": "?" });
+    let image = |data: &str| json!({ "type": "input_image", "image_url": format!("data:image/png;base64,{data}"), "detail": "low" });
+    let part = |data: &str| json!({ "type": "image_url", "image_url": { "url": format!("data:image/png;base64,{data}"), "detail": "low" } });
+    let call = |id: &str| json!({ "type": "function_call", "call_id": id, "name": "look", "arguments": "{}" });
+    let result = |id: &str, output: Value| json!({ "type": "function_call_output", "call_id": id, "output": output });
+    let thought = json!({ "type": "reasoning", "content": [{ "type": "reasoning_text", "text": "hm" }] });
+    let text = json!({ "type": "input_text", "text": "cat" });
+    let (a, b) = (result("a", json!([text, image("AA")])), result("b", json!([image("BB")])));
+    let tools = [
+        json!({ "role": "tool", "tool_call_id": "a", "content": "cat" }),
+        json!({ "role": "tool", "tool_call_id": "b", "content": "(image below)" }),
+    ];
+    let below = json!({ "role": "user", "content": [part("AA"), part("BB")] });
+    let said = json!({ "role": "assistant", "content": "Cats." });
+    let thoughtful = json!({ "role": "assistant", "content": "Cats.", "reasoning_content": "hm" });
+    for (more, behind) in [
+        (json!([]), json!([])),
+        (json!([user]), json!([user])),
+        (json!([thought, said, user]), json!([thoughtful, user])),
+    ] {
+        let mut items = vec![user.clone(), call("a"), call("b"), a.clone(), b.clone()];
+        items.extend(more.as_array().unwrap().clone());
+        let asked = json!({ "model": "m", "instructions": "S", "input": items });
+        let ResponsesRequest { chat, names, .. } = translated(asked.clone());
+        check_every_place(&names, &chat, &asked);
+        let mut expected = vec![tools[0].clone(), tools[1].clone(), below.clone()];
+        expected.extend(behind.as_array().unwrap().clone());
+        assert_eq!(chat["messages"].as_array().unwrap()[3..], expected, "{more}");
+        assert_eq!(names.place("messages[5].content[1].image_url.url"), "input[4].output[0].image_url");
+    }
+    let earlier = [user.clone(), call("a"), a];
+    let asked = object(json!({ "model": "m", "input": "So?", "previous_response_id": "resp_0" }));
+    let request = from_responses_request(&asked, &earlier, "1").unwrap();
+    let roles: Vec<&str> =
+        request.chat["messages"].as_array().unwrap().iter().map(|said| said["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "user", "user"]);
+}
+
+#[test]
 fn en_7_what_only_openais_servers_have_is_refused_by_name() {
     let with = |more: Value| {
         let mut request = object(json!({ "model": "m", "input": "?" }));
@@ -199,6 +239,10 @@ fn en_7_what_only_openais_servers_have_is_refused_by_name() {
         (json!({ "input": [{ "type": "custom_tool_call", "name": "x", "input": "?" }] }), "input[0]"),
         (json!({ "input": [{ "type": "item_reference", "id": "x" }] }), "input[0]"),
         (
+            json!({ "input": [{ "type": "function_call_output", "output": [{ "type": "input_image", "file_id": "f" }] }] }),
+            "input[0].output[0]",
+        ),
+        (
             json!({ "input": [{ "role": "user", "content": [{ "type": "input_file", "file_id": "f" }] }] }),
             "input[0].content[0]",
         ),
@@ -220,6 +264,10 @@ fn en_7_what_only_openais_servers_have_is_refused_by_name() {
         (json!({ "input": [{ "role": "user", "content": [{ "type": "input_text" }] }] }), "input[0].content[0].text"),
         (json!({ "input": [{ "role": "user", "content": [{ "type": "odd" }] }] }), "input[0].content[0].type"),
         (json!({ "input": [{ "type": "function_call_output", "output": 7 }] }), "input[0].output"),
+        (
+            json!({ "input": [{ "type": "function_call_output", "output": [{ "type": "input_audio" }] }] }),
+            "input[0].output",
+        ),
         (json!({ "instructions": 7 }), "instructions"),
         (json!({ "tools": {} }), "tools"),
         (json!({ "tool_choice": { "type": "allowed_tools" } }), "tool_choice.tools"),
