@@ -2,7 +2,7 @@
 # speaks: OpenAI, Anthropic, Ollama
 # when: all
 from question import ASKED, QUESTION, ROOT, expect
-from turns import TOOLS, TURNS, ollama_tools, openai_choice, result
+from turns import OLLAMA_TOOLS, TOOLS, TURNS, openai_choice, result
 
 import litellm
 
@@ -19,7 +19,7 @@ for model, base in [("openai/guide", ROOT + "/v1"), ("anthropic/guide", ROOT), (
         for name in TURNS:
             asked = {"model": model, "api_base": base, "api_key": "unused", "messages": messages, "max_tokens": 100}
             if model.startswith("ollama"):
-                asked["tools"] = ollama_tools(name)
+                name, asked["tools"] = None, OLLAMA_TOOLS
             else:
                 asked |= {"tools": TOOLS, "tool_choice": openai_choice(name), "parallel_tool_calls": False}
             answer = litellm.completion(**asked, stream=is_streamed)

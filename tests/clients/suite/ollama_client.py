@@ -2,7 +2,7 @@
 # speaks: Ollama
 # when: all
 from question import ASKED, QUESTION, ROOT, expect
-from turns import TURNS, Note, ollama_tools, result, schema
+from turns import OLLAMA_TOOLS, TURNS, Note, result, schema
 
 import ollama
 
@@ -14,8 +14,8 @@ assert "tools" in client.show("guide").capabilities
 
 for is_streamed in [False, True]:
     messages = list(ASKED)
-    for name in TURNS:
-        asked = {"model": "caller", "messages": messages, "tools": ollama_tools(name), "options": {"num_predict": 100}}
+    for _ in TURNS:
+        asked = {"model": "caller", "messages": messages, "tools": OLLAMA_TOOLS, "options": {"num_predict": 100}}
         if is_streamed:
             chunks = [chunk.message for chunk in client.chat(**asked, stream=True)]
             text, calls = "".join(chunk.content or "" for chunk in chunks), [c for chunk in chunks for c in chunk.tool_calls or []]
@@ -23,7 +23,7 @@ for is_streamed in [False, True]:
             message = client.chat(**asked).message
             text, calls = message.content or "", message.tool_calls or []
         [call] = calls
-        said = result(name, call.function.name, dict(call.function.arguments))
+        said = result(None, call.function.name, dict(call.function.arguments))
         messages.append({"role": "assistant", "content": text, "tool_calls": calls})
         messages.append({"role": "tool", "tool_name": call.function.name, "content": said})
     asked = {"model": "guide", "messages": messages, "format": schema(Note)}

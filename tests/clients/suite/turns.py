@@ -62,10 +62,8 @@ def openai_tool(name, model):
 TOOLS = [openai_tool(name, model) for name, model in MODELS.items()]
 
 
-def ollama_tools(name):
-    """Tools of which one must be called, for an API without a choice. The model `caller` calls one whenever it may."""
-    name = {"note": "clock"}.get(name, name)
-    return [openai_tool(known, model) for known, model in SIMPLE.items() if name in (None, known)]
+# For an API without a choice among tools: the model `caller` calls one of them, whichever it likes.
+OLLAMA_TOOLS = [openai_tool(name, model) for name, model in SIMPLE.items()]
 
 
 def openai_choice(name):
@@ -74,7 +72,7 @@ def openai_choice(name):
 
 def result(expected, name, arguments):
     """Asserts that a call is the expected one and valid, and returns the tool's answer to it."""
-    assert expected in (None, name) or (expected, name) == ("note", "clock"), (expected, name)
+    assert expected in (None, name), (expected, name)
     if isinstance(arguments, str):
         arguments = json.loads(arguments)
     checked = (MODELS | SIMPLE)[name].model_validate(arguments, strict=True)
