@@ -2,7 +2,7 @@
 # speaks: Anthropic
 # when: all
 from question import ASKED, QUESTION, ROOT, expect
-from turns import MODELS, TURNS, result, schema
+from turns import MODELS, TURNS, Note, result, schema
 
 import anthropic
 
@@ -35,3 +35,15 @@ for is_streamed in [False, True]:
         said = result(name, call.name, call.input)
         messages.append({"role": "assistant", "content": message.content})
         messages.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": said}]})
+    # An answer in the form of a strict schema, behind calls of tools.
+    format = {"type": "json_schema", "schema": schema(Note)}
+    asked = {"model": "guide", "max_tokens": 100, "messages": messages, "extra_body": {"output_config": {"format": format}}}
+    if is_streamed:
+        with client.messages.stream(**asked) as stream:
+            text = "".join(stream.text_stream)
+            message = stream.get_final_message()
+            assert text == message.content[0].text, message
+    else:
+        message = client.messages.create(**asked)
+    assert message.stop_reason == "end_turn", message
+    Note.model_validate_json(message.content[0].text)

@@ -2,7 +2,7 @@
 # speaks: OpenAI, Anthropic, Ollama
 # when: all
 from question import ASKED, QUESTION, ROOT, expect
-from turns import OLLAMA_TOOLS, TOOLS, TURNS, openai_choice, result
+from turns import OLLAMA_TOOLS, TOOLS, TURNS, Note, openai_choice, result
 
 import litellm
 
@@ -32,3 +32,10 @@ for model, base in [("openai/guide", ROOT + "/v1"), ("anthropic/guide", ROOT), (
             calls = [{"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": call.function.arguments}}]
             messages.append({"role": "assistant", "content": message.content, "tool_calls": calls})
             messages.append({"role": "tool", "tool_call_id": call.id, "content": said})
+
+# An answer in the form of a strict schema, which litellm asks of each API in its own way.
+for model, base in [("openai/guide", ROOT + "/v1"), ("anthropic/guide", ROOT), ("ollama_chat/guide", ROOT)]:
+    asked = {"model": model, "api_base": base, "api_key": "unused", "messages": ASKED, "max_tokens": 100, "response_format": Note}
+    Note.model_validate_json(litellm.completion(**asked).choices[0].message.content)
+    pieces = litellm.completion(**asked, stream=True)
+    Note.model_validate_json("".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices))
