@@ -45,6 +45,7 @@ const ELSEWHERE: [(&str, &str); 3] = [
 
 /// The part of `include` that asks for log probabilities.
 const LOGPROBS: &str = "message.output_text.logprobs";
+const TOP_LOGPROBS: &str = "top_logprobs";
 
 /// A translated request.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,16 +163,21 @@ impl ChatTranslation {
         Ok(())
     }
 
-    /// Asks for log probabilities where `include` names them.
+    /// Asks for log probabilities where `include` names them, or `top_logprobs` wants alternatives. Other parts of an
+    /// answer are in it unasked, or not at all: clients ask each model for `reasoning.encrypted_content`.
     fn logprobs(&mut self, request: &Map<String, Value>) -> Result<(), ResponsesRefusal> {
         let include = match request.get("include") {
-            None | Some(Value::Null) => return Ok(()),
+            None | Some(Value::Null) => &[][..],
             Some(Value::Array(include)) => include,
             Some(_) => return Err(ResponsesRefusal::malformed("include", "'include' must be a list")),
         };
-        if include.iter().any(|name| name == LOGPROBS) || self.chat.contains_key("top_logprobs") {
+        let is_included = include.iter().any(|name| name == LOGPROBS);
+        // 0 is the default, which clients repeat from a response.
+        if is_included || self.chat.get(TOP_LOGPROBS).is_some_and(|top| *top != 0) {
             self.chat.insert("logprobs".to_owned(), json!(true));
-            self.names.made("logprobs", "include");
+            self.names.made("logprobs", if is_included { "include" } else { TOP_LOGPROBS });
+        } else {
+            self.chat.shift_remove(TOP_LOGPROBS);
         }
         Ok(())
     }

@@ -309,6 +309,26 @@ fn en_7_a_choice_among_some_tools_leaves_all_in_the_prompt() {
 }
 
 #[test]
+fn en_7_log_probabilities_come_where_they_are_included_or_alternatives_are_wanted() {
+    let included = json!(["message.output_text.logprobs"]);
+    for (include, top, expected, place) in [
+        (json!(null), json!(3), (json!(true), json!(3)), "top_logprobs"),
+        (json!([]), json!(3), (json!(true), json!(3)), "top_logprobs"),
+        (json!(null), json!(0), (json!(null), json!(null)), "logprobs"),
+        (json!(null), json!(null), (json!(null), json!(null)), "logprobs"),
+        (included.clone(), json!(null), (json!(true), json!(null)), "include"),
+        (included, json!(0), (json!(true), json!(0)), "include"),
+        // As Codex asks each model, with `store: false`.
+        (json!(["reasoning.encrypted_content"]), json!(null), (json!(null), json!(null)), "logprobs"),
+    ] {
+        let asked = json!({ "model": "m", "input": "?", "store": false, "include": include, "top_logprobs": top });
+        let ResponsesRequest { chat, names, .. } = translated(asked);
+        assert_eq!((chat["logprobs"].clone(), chat["top_logprobs"].clone()), expected, "{include} {top}");
+        assert_eq!(names.place("logprobs"), place);
+    }
+}
+
+#[test]
 fn en_6_a_form_in_the_field_of_chats_is_taken_unless_there_are_two() {
     let form = json!({ "type": "regex", "pattern": "[0-9]+" });
     let asked = |text: Value| json!({ "model": "m", "input": "?", "response_format": form, "text": text });
