@@ -8,7 +8,7 @@ use crate::tool_results::SEE_BELOW;
 use crate::{Names, response_format};
 
 /// Fields of a chat, each with the field of a Messages request that holds the same value.
-pub(super) const FIELDS: [(&str, &str); 13] = [
+pub(super) const FIELDS: [(&str, &str); 14] = [
     ("model", "model"),
     ("keep_alive", "keep_alive"),
     ("temperature", "temperature"),
@@ -16,6 +16,7 @@ pub(super) const FIELDS: [(&str, &str); 13] = [
     ("top_k", "top_k"),
     ("stream", "stream"),
     ("thinking", "thinking"),
+    ("reasoning_effort", "output_config.effort"),
     ("max_tokens", "max_tokens"),
     ("stop", "stop_sequences"),
     ("user", "metadata.user_id"),
@@ -44,6 +45,12 @@ pub fn from_messages_request(messages: &Map<String, Value>) -> Result<(Value, Na
             chat.insert(ours.to_owned(), value.clone());
             names.moved(ours, theirs);
         }
+    }
+    // Adaptive thinking leaves its amount to the effort. Any other wish about thinking goes before the effort.
+    if chat.get("thinking").is_some_and(|wish| wish["type"] == "adaptive" && wish["budget_tokens"].is_null())
+        && chat.contains_key("reasoning_effort")
+    {
+        chat.shift_remove("thinking");
     }
     for (name, value) in messages.iter().filter(|(name, _)| name.starts_with("x_")) {
         chat.insert(name.clone(), value.clone());

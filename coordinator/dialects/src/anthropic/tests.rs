@@ -227,6 +227,23 @@ fn en_6_a_form_in_the_field_of_chats_is_taken_unless_there_are_two() {
 }
 
 #[test]
+fn rc_23_an_effort_is_heard_unless_the_thinking_is_set() {
+    let effort = json!({ "effort": "low" });
+    for (thinking, config, expected) in [
+        (json!(null), effort.clone(), (None, Some("low"))),
+        (json!({ "type": "adaptive" }), effort.clone(), (None, Some("low"))),
+        (json!({ "type": "adaptive" }), json!({}), (Some("adaptive"), None)),
+        (json!({ "type": "enabled", "budget_tokens": 9 }), effort.clone(), (Some("enabled"), Some("low"))),
+        (json!({ "type": "disabled" }), effort, (Some("disabled"), Some("low"))),
+    ] {
+        let asked =
+            json!({ "model": "m", "max_tokens": 9, "messages": [], "thinking": thinking, "output_config": config });
+        let (chat, _) = from_messages_request(&object(asked)).unwrap();
+        assert_eq!((chat["thinking"]["type"].as_str(), chat["reasoning_effort"].as_str()), expected, "{thinking}");
+    }
+}
+
+#[test]
 fn rc_23_a_claude_model_hears_a_budget_in_a_peers_field() {
     let chat = object(json!({ "messages": [], "thinking_token_budget": 2_048 }));
     assert_eq!(to_messages_request(&chat, "m").unwrap()["thinking"]["budget_tokens"], 2_048);
@@ -554,7 +571,10 @@ fn en_6_en_7_every_field_of_a_translation_is_named_as_the_client_named_it() {
             "tool_choice": { "type": "tool", "name": "look", "disable_parallel_tool_use": true },
         });
         let wanted = json!({ "type": "json_schema", "schema": { "type": "object", "properties": {} } });
-        asked["output_config"] = if format == "output_config" { json!({ "format": wanted }) } else { json!({}) };
+        asked["output_config"] = json!({ "effort": "low" });
+        if format == "output_config" {
+            asked["output_config"]["format"] = wanted.clone();
+        }
         asked["output_format"] = if format == "output_format" { wanted } else { Value::Null };
         asked
     };
@@ -580,6 +600,7 @@ fn en_6_en_7_every_field_of_a_translation_is_named_as_the_client_named_it() {
         ("tools[0].function.parameters.type", "tools[0].input_schema.type"),
         ("parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
         ("thinking", "thinking"),
+        ("reasoning_effort", "output_config.effort"),
     ] {
         assert_eq!(names.place(ours), theirs);
     }
