@@ -3,6 +3,7 @@
 //! and has no sockets, no models and no clock.
 
 pub mod anthropic;
+mod arguments;
 mod check;
 mod completion;
 mod continued;

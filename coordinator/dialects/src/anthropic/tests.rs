@@ -522,6 +522,92 @@ fn en_5_a_call_that_was_cut_has_no_invented_input() {
     }
 }
 
+/// The content of a streamed message, as clients read it: block after block, each with its beginning, deltas and end.
+fn read_content(stream: &[Value]) -> Vec<Value> {
+    let (mut stream_of_chunks, mut reshape) = (String::new(), MessagesFromChat::new(stamp(), Names::default()));
+    for delta in stream {
+        stream_of_chunks += &format!("data: {}\n\n", json!({ "choices": [{ "delta": delta }] }));
+    }
+    let (events, _) = through(&mut reshape, &stream_of_chunks);
+    let (mut content, mut open) = (Vec::<Value>::new(), None);
+    for (name, event) in events {
+        let index = event["index"].as_u64();
+        match name.as_str() {
+            "content_block_start" => {
+                assert_eq!((open, index), (None, Some(content.len() as u64)), "{event}");
+                open = index;
+                content.push(json!([event["content_block"], ""]));
+            }
+            "content_block_delta" => {
+                assert_eq!(open, index, "{event}");
+                let delta = &event["delta"];
+                let texts = [&delta["text"], &delta["thinking"], &delta["partial_json"]];
+                let said = content.last().unwrap()[1].as_str().unwrap().to_owned();
+                let more = texts.into_iter().find_map(Value::as_str).unwrap();
+                content.last_mut().unwrap()[1] = json!(said + more);
+            }
+            "content_block_stop" => {
+                assert_eq!(open.take(), index, "{event}");
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(open, None);
+    content.iter().map(|block| json!([block[0]["type"], block[0]["id"], block[0]["name"], block[1]])).collect()
+}
+
+#[test]
+fn en_5_calls_whose_pieces_come_in_turns_are_one_block_each() {
+    let begun = |index: u64, id: &str, arguments: &str| {
+        let function = json!({ "name": "look", "arguments": arguments });
+        json!({ "tool_calls": [{ "index": index, "id": id, "type": "function", "function": function }] })
+    };
+    let more = |index: u64, arguments: &str| json!({ "tool_calls": [{ "index": index, "function": { "arguments": arguments } }] });
+    let block = |id: &str, arguments: &str| json!(["tool_use", id, "look", arguments]);
+    let text = |text: &str| json!(["text", null, null, text]);
+    let (a, b) = (block("a", "{\"x\":1}"), block("b", "{\"y\":2}"));
+    let content = |text: &str| json!({ "content": text });
+    for (stream, expected) in [
+        (vec![begun(0, "a", "{\"x\""), more(0, ":1}"), begun(1, "b", "{\"y\":2}")], vec![a.clone(), b.clone()]),
+        (
+            vec![begun(0, "a", "{\"x\""), begun(1, "b", "{\"y\""), more(0, ":1}"), more(1, ":2}")],
+            vec![a.clone(), b.clone()],
+        ),
+        (
+            vec![begun(0, "a", ""), begun(1, "b", ""), begun(2, "c", "{}"), more(1, "{\"y\":2}"), more(0, "{\"x\":1}")],
+            vec![a.clone(), b.clone(), block("c", "{}")],
+        ),
+        // White space behind the arguments, and calls that an engine gives the same index.
+        (
+            vec![begun(0, "a", "{\"x\":1}"), begun(1, "b", "{\"y\""), more(0, " \n"), more(1, ":2}")],
+            vec![a.clone(), b.clone()],
+        ),
+        (vec![begun(0, "a", "{\"x\":1}"), begun(0, "b", "{\"y\""), more(0, ":2}")], vec![a.clone(), b.clone()]),
+        (vec![begun(0, "a", "{\"x\""), begun(0, "", ":1}")], vec![a.clone()]),
+        // A call without arguments, and one that was cut.
+        (vec![begun(0, "a", ""), begun(1, "b", "{\"y\"")], vec![block("a", ""), block("b", "{\"y\"")]),
+        // Text amid a call waits for its end.
+        (
+            vec![
+                content("I"),
+                content(" look."),
+                begun(0, "a", "{\"x\""),
+                content("A"),
+                content("h"),
+                more(0, ":1}"),
+                content("!"),
+            ],
+            vec![text("I look."), a, text("Ah!")],
+        ),
+        (
+            vec![json!({ "tool_calls": [{ "function": { "name": "look", "arguments": "{}" } }] })],
+            vec![block("call_0", "{}")],
+        ),
+    ] {
+        assert_eq!(read_content(&stream), expected, "{stream:?}");
+    }
+}
+
 #[test]
 fn rc_27_a_stream_that_is_cut_counts_what_it_told_and_what_had_come() {
     let start =

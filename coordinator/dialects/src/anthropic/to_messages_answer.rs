@@ -1,12 +1,17 @@
 //! Translates a chat answer, whole or streamed, into one of the Messages API.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::error::DialectError;
 use crate::names::message_with_field;
 use crate::sse::{self, SseItem, SseReader};
-use crate::{Names, Reshape, Stamp, nonsense};
+use crate::{Names, Reshape, Stamp, arguments, nonsense};
+
+/// The most blocks that wait for the end of another.
+const MOST_WAITING: usize = 1_024;
 
 /// Turns a chat answer into one of the Messages API.
 pub struct MessagesFromChat {
@@ -14,8 +19,13 @@ pub struct MessagesFromChat {
     names: Names,
     reader: SseReader,
     begun: bool,
-    /// The open content block: its index and its kind.
-    block: Option<(u64, Kind)>,
+    open: Option<ContentBlock>,
+    /// Blocks that begin when the open one, a tool call, is whole. A stream may bring the pieces of several calls in
+    /// turns, while clients read one block after another.
+    waiting: Vec<ContentBlock>,
+    /// The indexes of calls that have ended.
+    ended_calls: BTreeSet<u64>,
+    /// The number of blocks begun so far.
     blocks: u64,
     stop_reason: Option<&'static str>,
     /// The stop sequence that ended the answer, where the backend names it.
@@ -32,6 +42,56 @@ enum Kind {
     Tool(u64),
 }
 
+/// A content block as far as it has arrived.
+struct ContentBlock {
+    kind: Kind,
+    /// The block as it begins.
+    start: Value,
+    /// The text, the thoughts or the arguments.
+    text: String,
+}
+
+impl ContentBlock {
+    fn of_call(index: u64, call: &Value) -> Self {
+        let start = json!({ "type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": {} });
+        Self { kind: Kind::Tool(index), start, text: String::new() }
+    }
+
+    /// The block as clients see it begin. A call has an id, by which its result names it.
+    fn start(&self) -> Value {
+        let mut start = self.start.clone();
+        if let Kind::Tool(index) = self.kind
+            && !self.has("id")
+        {
+            start["id"] = json!(format!("call_{index}"));
+        }
+        start
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.start[name].as_str().is_some_and(|text| !text.is_empty())
+    }
+
+    /// Whether a piece with this beginning belongs to the block. An engine may give calls one index and several ids.
+    fn goes_on_with(&self, piece: &Self) -> bool {
+        let is_other_call = piece.has("name") && piece.has("id") && piece.start["id"] != self.start["id"];
+        self.kind == piece.kind && !is_other_call
+    }
+
+    /// Whether another block may begin.
+    fn may_end(&self) -> bool {
+        !matches!(self.kind, Kind::Tool(_)) || arguments::is_whole(&self.text)
+    }
+
+    fn delta(&self, text: &str) -> Value {
+        match self.kind {
+            Kind::Text => json!({ "type": "text_delta", "text": text }),
+            Kind::Thinking => json!({ "type": "thinking_delta", "thinking": text }),
+            Kind::Tool(_) => json!({ "type": "input_json_delta", "partial_json": text }),
+        }
+    }
+}
+
 impl MessagesFromChat {
     /// Prepares for an answer with this stamp, to a request whose fields the client called by `names`.
     pub fn new(stamp: Stamp, names: Names) -> Self {
@@ -42,7 +102,9 @@ impl MessagesFromChat {
             names,
             reader,
             begun: false,
-            block: None,
+            open: None,
+            waiting: Vec::new(),
+            ended_calls: BTreeSet::new(),
             blocks: 0,
             stop_reason: None,
             stop_sequence: None,
@@ -62,30 +124,62 @@ impl MessagesFromChat {
         sse::named(out, "message_start", &json!({ "type": "message_start", "message": message }));
     }
 
-    fn enter(&mut self, kind: Kind, block: &Value, out: &mut Vec<u8>) -> u64 {
-        match self.block {
-            Some((index, current)) if current == kind => index,
-            _ => {
-                self.leave(out);
-                let index = self.blocks;
-                self.blocks += 1;
-                self.block = Some((index, kind));
-                let event = json!({ "type": "content_block_start", "index": index, "content_block": block });
-                sse::named(out, "content_block_start", &event);
-                index
+    /// Takes a piece of a block. `piece` is the block that begins with it, unless it goes on with another.
+    fn take(&mut self, mut piece: ContentBlock, text: &str, out: &mut Vec<u8>) {
+        // Text and thoughts go on only where nothing has come behind them.
+        let is_call = matches!(piece.kind, Kind::Tool(_));
+        let last = self.waiting.len().saturating_sub(1);
+        let mut waiting = self.waiting.iter_mut().enumerate().rev();
+        if let Some((_, block)) = waiting.find(|(at, block)| block.goes_on_with(&piece) && (is_call || *at == last)) {
+            block.text.push_str(text);
+        } else if self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.goes_on_with(&piece) && (is_call || self.waiting.is_empty()))
+        {
+            self.go_on(text, out);
+        } else {
+            // White space may follow the arguments of a call that has ended.
+            let is_late = matches!(piece.kind, Kind::Tool(index) if self.ended_calls.contains(&index));
+            if self.waiting.len() >= MOST_WAITING || (is_late && !piece.has("name")) {
+                return;
             }
+            piece.text.push_str(text);
+            self.waiting.push(piece);
         }
+        while !self.waiting.is_empty() && self.open.as_ref().is_none_or(ContentBlock::may_end) {
+            self.begin_next(out);
+        }
+    }
+
+    /// Adds to the open block.
+    fn go_on(&mut self, text: &str, out: &mut Vec<u8>) {
+        if let Some(open) = self.open.as_mut().filter(|_| !text.is_empty()) {
+            open.text.push_str(text);
+            let event = json!({ "type": "content_block_delta", "index": self.blocks - 1, "delta": open.delta(text) });
+            sse::named(out, "content_block_delta", &event);
+        }
+    }
+
+    /// Ends the open block and begins the one that has waited longest.
+    fn begin_next(&mut self, out: &mut Vec<u8>) {
+        self.leave(out);
+        let mut next = self.waiting.remove(0);
+        let event = json!({ "type": "content_block_start", "index": self.blocks, "content_block": next.start() });
+        sse::named(out, "content_block_start", &event);
+        self.blocks += 1;
+        let text = std::mem::take(&mut next.text);
+        self.open = Some(next);
+        self.go_on(&text, out);
     }
 
     fn leave(&mut self, out: &mut Vec<u8>) {
-        if let Some((index, _)) = self.block.take() {
-            sse::named(out, "content_block_stop", &json!({ "type": "content_block_stop", "index": index }));
+        if let Some(block) = self.open.take() {
+            if let Kind::Tool(index) = block.kind {
+                self.ended_calls.insert(index);
+            }
+            sse::named(out, "content_block_stop", &json!({ "type": "content_block_stop", "index": self.blocks - 1 }));
         }
-    }
-
-    fn delta(index: u64, delta: &Value, out: &mut Vec<u8>) {
-        let event = json!({ "type": "content_block_delta", "index": index, "delta": delta });
-        sse::named(out, "content_block_delta", &event);
     }
 
     fn event(&mut self, chunk: &Value, out: &mut Vec<u8>) {
@@ -102,24 +196,18 @@ impl MessagesFromChat {
         self.begin(out);
         let choice = &chunk["choices"][0];
         let delta = &choice["delta"];
-        let filled = |text: &Value| text.as_str().is_some_and(|text| !text.is_empty());
-        if filled(&delta["reasoning_content"]) {
-            let index =
-                self.enter(Kind::Thinking, &json!({ "type": "thinking", "thinking": "", "signature": "" }), out);
-            Self::delta(index, &json!({ "type": "thinking_delta", "thinking": delta["reasoning_content"] }), out);
-        }
-        if filled(&delta["content"]) {
-            let index = self.enter(Kind::Text, &json!({ "type": "text", "text": "" }), out);
-            Self::delta(index, &json!({ "type": "text_delta", "text": delta["content"] }), out);
-        }
-        for call in delta["tool_calls"].as_array().into_iter().flatten() {
-            let kind = Kind::Tool(call["index"].as_u64().unwrap_or(0));
-            let block = json!({ "type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": {} });
-            let index = self.enter(kind, &block, out);
-            if filled(&call["function"]["arguments"]) {
-                let delta = json!({ "type": "input_json_delta", "partial_json": call["function"]["arguments"] });
-                Self::delta(index, &delta, out);
+        for (name, kind, start) in [
+            ("reasoning_content", Kind::Thinking, json!({ "type": "thinking", "thinking": "", "signature": "" })),
+            ("content", Kind::Text, json!({ "type": "text", "text": "" })),
+        ] {
+            if let Some(text) = delta[name].as_str().filter(|text| !text.is_empty()) {
+                self.take(ContentBlock { kind, start, text: String::new() }, text, out);
             }
+        }
+        for (number, call) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
+            let index = call["index"].as_u64().unwrap_or(number as u64);
+            let arguments = call["function"]["arguments"].as_str().unwrap_or_default();
+            self.take(ContentBlock::of_call(index, call), arguments, out);
         }
         if let Some(reason) = choice["finish_reason"].as_str() {
             self.stop_sequence = stop_sequence(choice);
@@ -146,7 +234,7 @@ impl Reshape for MessagesFromChat {
         if let Some(text) = said["content"].as_str().filter(|text| !text.is_empty()) {
             content.push(json!({ "type": "text", "text": text }));
         }
-        for call in said["tool_calls"].as_array().into_iter().flatten() {
+        for (index, call) in said["tool_calls"].as_array().into_iter().flatten().enumerate() {
             let arguments = call["function"]["arguments"].as_str().unwrap_or("{}");
             let input = serde_json::from_str(arguments).unwrap_or_else(|_| match choice["finish_reason"].as_str() {
                 // A call that was cut: `stop_reason` says so.
@@ -154,9 +242,9 @@ impl Reshape for MessagesFromChat {
                 // Other arguments that are no JSON are passed on as a string.
                 _ => json!({ "arguments": arguments }),
             });
-            content.push(
-                json!({ "type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": input }),
-            );
+            let mut block = ContentBlock::of_call(index as u64, call).start();
+            block["input"] = input;
+            content.push(block);
         }
         let sequence = stop_sequence(choice);
         let reason = stop_reason(choice["finish_reason"].as_str().unwrap_or_default(), sequence.as_deref());
@@ -187,6 +275,9 @@ impl Reshape for MessagesFromChat {
         let mut out = Vec::new();
         if !std::mem::replace(&mut self.ended, true) {
             self.begin(&mut out);
+            while !self.waiting.is_empty() {
+                self.begin_next(&mut out);
+            }
             self.leave(&mut out);
             let reason = self.stop_reason.unwrap_or("end_turn");
             let delta = json!({ "stop_reason": reason, "stop_sequence": self.stop_sequence });

@@ -1,12 +1,11 @@
 //! Translates a chat answer, whole or streamed, into a response of the Responses API.
 
 use bytes::Bytes;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use crate::error::DialectError;
 use crate::sse::{self, SseItem, SseReader};
-use crate::{Names, Reshape, Stamp, nonsense};
+use crate::{Names, Reshape, Stamp, arguments, nonsense};
 
 /// The most bytes of a response, since its last event repeats all of it.
 const LONGEST: usize = 16 << 20;
@@ -108,9 +107,7 @@ impl OutputItem {
 
     /// Whether it is a call with all of its arguments: a whole object of JSON.
     fn is_whole_call(&self) -> bool {
-        let arguments = self.text.trim();
-        let is_object = arguments.starts_with('{') && arguments.ends_with('}');
-        self.is_call() && is_object && serde_json::from_str::<IgnoredAny>(arguments).is_ok()
+        self.is_call() && arguments::is_whole(&self.text)
     }
 
     fn status(&self) -> &'static str {
