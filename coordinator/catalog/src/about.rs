@@ -112,9 +112,9 @@ impl About {
         }
     }
 
-    /// Whether the model's template mentions tools.
+    /// Whether the model's template reads the variable `tools`.
     pub fn knows_tools(&self) -> bool {
-        self.template.as_deref().is_some_and(|template| template.contains("tools"))
+        self.template.as_deref().is_some_and(|template| reads_variable(template, "tools"))
     }
 
     /// Whether the model's template mentions thinking.
@@ -284,6 +284,47 @@ fn as_json(fact: &Fact) -> Json {
     }
 }
 
+/// Whether an expression or a statement of a Jinja template names this variable. Texts, comments and attributes do not
+/// count.
+fn reads_variable(template: &str, name: &str) -> bool {
+    let mut rest = template;
+    while let Some(at) = rest.find('{') {
+        rest = &rest[at + 1..];
+        let end = match rest.as_bytes().first() {
+            Some(b'%') => "%}",
+            Some(b'{') => "}}",
+            Some(b'#') => {
+                rest = rest.find("#}").map_or("", |end| &rest[end..]);
+                continue;
+            }
+            _ => continue,
+        };
+        rest = &rest[1..];
+        let (mut quote, mut before) = (None, ' ');
+        while let Some(first) = rest.chars().next() {
+            let is_word = |c: char| c.is_alphanumeric() || c == '_';
+            let mut length = first.len_utf8();
+            match quote {
+                Some(_) if first == '\\' => length += rest[length..].chars().next().map_or(0, char::len_utf8),
+                Some(open) if first == open => quote = None,
+                Some(_) => {}
+                None if rest.starts_with(end) => break,
+                None if is_word(first) => {
+                    length = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+                    if &rest[..length] == name && before != '.' {
+                        return true;
+                    }
+                }
+                None if first == '\'' || first == '"' => quote = Some(first),
+                None => {}
+            }
+            before = if first.is_whitespace() { before } else { first };
+            rest = &rest[length..];
+        }
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -353,8 +394,26 @@ mod tests {
         assert_eq!((about.quantization.as_deref(), about.template.as_deref()), (Some("awq 4 bit"), Some("plain")));
         assert_eq!(about.info["llama.context_length"], 2048);
         assert!(!about.knows_tools() && !about.knows_thinking());
-        std::fs::write(at("chat_template.jinja"), "for tools").unwrap();
+        std::fs::write(at("chat_template.jinja"), "{{ tools }}").unwrap();
         assert!(About::read(folder.path(), &model_files(folder.path())).knows_tools());
+    }
+
+    #[test]
+    fn a_template_knows_tools_if_it_reads_them() {
+        for (template, knows) in [
+            ("{% if tools %}x{% endif %}", true),
+            ("{%- for tool in tools -%}{{ tool | tojson }}{%- endfor %}", true),
+            ("{{ '}}' + (tools | tojson) }}", true),
+            ("{{ \"a \\\" b\" }}{{tools}}", true),
+            ("Use tools. {{ messages }}", false),
+            ("{# tools #}{{ messages }}", false),
+            ("{{ '[AVAILABLE_TOOLS] tools' }}", false),
+            ("{{ message.tools }}{{ message['tools'] }}{{ builtin_tools }}{{ tools_text }}", false),
+            ("{{ 'tools", false),
+            ("{", false),
+        ] {
+            assert_eq!(reads_variable(template, "tools"), knows, "{template}");
+        }
     }
 
     #[test]

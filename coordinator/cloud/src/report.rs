@@ -157,6 +157,12 @@ impl Clouds {
         Some(provider.model(model).to_owned())
     }
 
+    /// Whether requests to a provider may have tools. Its model decides whether it calls them; the `claude` command line
+    /// takes none.
+    pub fn takes_tools(&self, provider: &str) -> bool {
+        self.providers.get(provider).is_some_and(|provider| provider.command().is_none())
+    }
+
     /// A provider's address.
     pub fn address(&self, provider: &str) -> Option<String> {
         self.providers.get(provider).map(Provider::address)

@@ -49,9 +49,14 @@ struct RungObject {
 }
 
 impl TaskObject {
-    /// The names of the rungs that may be used, in the order of the ladder.
-    pub(crate) fn usable(&self) -> Vec<String> {
-        self.ladder.iter().filter(|rung| rung.removed.is_none()).map(|rung| rung.model.to_string()).collect()
+    /// The models of the rungs that may be used, in the order of the ladder.
+    pub(crate) fn usable(&self) -> Vec<Target> {
+        self.ladder.iter().filter(|rung| rung.removed.is_none()).map(|rung| rung.model.clone()).collect()
+    }
+
+    /// The names of these models.
+    pub(crate) fn usable_names(&self) -> Vec<String> {
+        self.usable().iter().map(Target::to_string).collect()
     }
 
     /// The category of the task's models: the file's, else that of the first model of this machine.

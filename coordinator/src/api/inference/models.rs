@@ -211,7 +211,7 @@ fn name_object(kind: &'static str, id: String, created: u64) -> NameObject<'stat
 
 fn task_entry(task: &TaskObject) -> NameObject<'static> {
     let name = name_object("task", format!("task:{}", task.name), 0);
-    NameObject { ladder: task.usable(), description: task.description.clone(), ..name }
+    NameObject { ladder: task.usable_names(), description: task.description.clone(), ..name }
 }
 
 /// `GET /v1/models/{id}`; the id may contain `/` and `:`, raw or percent-encoded, and may be an alias.

@@ -10,7 +10,7 @@ use axum::response::Response;
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use model_boss_catalog::Model;
-use model_boss_core::{LoadOptions, Moment, SlotView};
+use model_boss_core::{LoadOptions, Moment, SlotView, Target};
 use model_boss_dialects::ollama::{
     AnswerShape, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, OllamaRequest, context_wish, from_chat, from_embed,
     from_generate, keep_alive_of, model_name, timestamp,
@@ -294,7 +294,7 @@ async fn about(context: &Context, headers: &HeaderMap, mut body: Map<String, Val
         return Ok(shown_elsewhere(context, &cloud));
     }
     if let Some(task) = name.strip_prefix("task:") {
-        return shown_task(context, task);
+        return shown_task(context, task).await;
     }
     let model = context.catalog.current().find(name).cloned().ok_or_else(|| unknown_model(name))?;
     let catalog = Arc::clone(&context.catalog);
@@ -391,18 +391,51 @@ fn capabilities_of(category: Category) -> Vec<&'static str> {
 
 fn shown_elsewhere(context: &Context, cloud: &CloudModel) -> Value {
     let mut shown = shown_name(&cloud.id);
+    shown["capabilities"] = json!(capabilities_elsewhere(context, &cloud.provider));
     shown["remote_model"] = json!(cloud.served_as);
     shown["remote_host"] = json!(context.clouds.address(&cloud.provider));
     shown
 }
 
-/// A task has the capabilities that every model of its category has.
-fn shown_task(context: &Context, name: &str) -> Result<Value, ApiError> {
+/// The known capabilities of a provider's models: none beyond those that their API has and requests here may use.
+fn capabilities_elsewhere(context: &Context, provider: &str) -> Vec<&'static str> {
+    let mut can = capabilities_of(Category::Llm);
+    can.extend(context.clouds.takes_tools(provider).then_some("tools"));
+    can
+}
+
+/// A task has the capabilities of its category, and those that all of its models have.
+async fn shown_task(context: &Context, name: &str) -> Result<Value, ApiError> {
     let task = tasks::object(context, &context.tasks.current().names, name)?;
     let mut shown = shown_name(&format!("task:{name}"));
-    shown["modelfile"] = json!(format!("# {}\n", task.usable().join(" > ")));
-    shown["capabilities"] = json!(capabilities_of(task.category(&context.catalog.current())));
+    shown["modelfile"] = json!(format!("# {}\n", task.usable_names().join(" > ")));
+    let mut can = capabilities_of(task.category(&context.catalog.current()));
+    if can.contains(&"completion") {
+        can.extend(capabilities_of_all(context, task.usable()).await?);
+    }
+    shown["capabilities"] = json!(can);
     Ok(shown)
+}
+
+/// The capabilities beyond answering chats that all of these models have.
+async fn capabilities_of_all(context: &Context, targets: Vec<Target>) -> Result<Vec<&'static str>, ApiError> {
+    let elsewhere = targets.iter().filter_map(|target| match target {
+        Target::Cloud { provider, .. } => Some(capabilities_elsewhere(context, provider)),
+        Target::Local(_) => None,
+    });
+    let elsewhere: Vec<Vec<&str>> = elsewhere.collect();
+    let catalog = Arc::clone(&context.catalog);
+    looking_at_files(move || {
+        let current = catalog.current();
+        let here = targets.iter().filter_map(|target| match target {
+            Target::Local(id) => Some(current.get(id).map_or_else(Vec::new, |m| capabilities(m, catalog.backend(m)))),
+            Target::Cloud { .. } => None,
+        });
+        let of_each: Vec<Vec<&str>> = here.chain(elsewhere).collect();
+        let have_all = |can: &&str| !of_each.is_empty() && of_each.iter().all(|known| known.contains(can));
+        ["tools", "vision", "thinking"].into_iter().filter(have_all).collect()
+    })
+    .await
 }
 
 fn shown_name(name: &str) -> Value {

@@ -27,7 +27,7 @@ use model_boss_lease_store::LeaseDurations;
 use model_boss_protocol::{ByteCount, DeviceId, InstructionSet};
 use model_boss_settings::{Configured, DocumentStore, LiveSettings, RuntimeConfig};
 use model_boss_tasks::Providers;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -412,6 +412,32 @@ async fn en_7_the_tag_that_ollamas_clients_add_is_understood_everywhere() {
     }
     let (status, _, body) = api.post("/v1/chat/completions", r#"{"model":"nobody:latest"}"#).await;
     assert_eq!((status.as_u16(), code(&body)), (404, "model_not_found"));
+}
+
+#[tokio::test]
+async fn en_7_ollamas_show_of_a_task_has_what_all_of_its_models_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifests = folder.path().join("manifests");
+    std::fs::create_dir_all(&manifests).unwrap();
+    for (name, fields) in [("thinker", "thinking = \"on\"\n"), ("engine", "backend = \"fake\"\n")] {
+        let text = format!("name = \"{name}\"\nsource = {{ path = \"w\" }}\n{fields}");
+        std::fs::write(manifests.join(format!("{name}.toml")), text).unwrap();
+    }
+    let tasks = "\
+tasks:
+  thinks: {ladder: [thinker]}
+  mixed: {ladder: [thinker, guide]}
+  plain: {ladder: [guide, engine]}
+";
+    let api = fixture_in(folder, tasks, None).await;
+    for (task, expected) in [
+        ("thinks", json!(["completion", "tools", "thinking"])),
+        ("mixed", json!(["completion", "tools"])),
+        ("plain", json!(["completion"])),
+    ] {
+        let (status, _, shown) = api.post("/api/show", &format!("{{\"model\":\"task:{task}\"}}")).await;
+        assert_eq!((status.as_u16(), &shown["capabilities"]), (200, &expected), "{task}: {shown}");
+    }
 }
 
 #[tokio::test]
