@@ -160,7 +160,7 @@ impl EncoderCase {
             serde_json::from_value(config["lora_adaptations"].clone()).unwrap_or_default()
         });
         let task = self.task.as_ref().map(|task| tasks.iter().position(|known| known == task).unwrap());
-        all.map(|(at, tokens)| EncoderText { tokens, second_from: second_from(at), task }).collect()
+        all.map(|(at, tokens)| EncoderText { second_from: second_from(at), task, ..EncoderText::one(tokens) }).collect()
     }
 }
 

@@ -51,6 +51,7 @@ impl DecoderScorer {
             weight_bytes: facts.weight_bytes,
             prompts: Default::default(),
             default_prompt: None,
+            leaves_prompts_out: false,
             tasks: Vec::new(),
         };
         let (yes, no) = (yes as usize, no as usize);

@@ -18,12 +18,15 @@ pub struct EncoderText<'a> {
     pub second_from: usize,
     /// The task whose adapters are used, among [`EncoderInfo::tasks`]; none are used without.
     pub task: Option<usize>,
+    /// The first tokens, which the text's one vector leaves out: those of a prompt, where
+    /// [`EncoderInfo::leaves_prompts_out`] says so.
+    pub left_out: usize,
 }
 
 impl<'a> EncoderText<'a> {
     /// One text.
     pub fn one(tokens: &'a [u32]) -> Self {
-        Self { tokens, second_from: tokens.len(), task: None }
+        Self { tokens, second_from: tokens.len(), task: None, left_out: 0 }
     }
 }
 
@@ -71,6 +74,8 @@ pub struct EncoderInfo {
     pub prompts: BTreeMap<String, String>,
     /// The one that is used where a request names none.
     pub default_prompt: Option<String>,
+    /// Whether the one vector of a text is made without the tokens of such a text in front of it.
+    pub leaves_prompts_out: bool,
     /// The tasks that the model has adapters for.
     pub tasks: Vec<String>,
 }

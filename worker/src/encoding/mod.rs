@@ -26,17 +26,20 @@ pub(crate) struct TextTokens {
     pub(crate) second_from: usize,
     /// As in [`EncoderText`].
     pub(crate) task: Option<usize>,
+    /// As in [`EncoderText`].
+    pub(crate) left_out: usize,
 }
 
 impl TextTokens {
     fn as_text(&self) -> EncoderText<'_> {
-        EncoderText { tokens: &self.tokens, second_from: self.second_from, task: self.task }
+        let Self { tokens, second_from, task, left_out } = self;
+        EncoderText { tokens, second_from: *second_from, task: *task, left_out: *left_out }
     }
 }
 
 impl From<Vec<u32>> for TextTokens {
     fn from(tokens: Vec<u32>) -> Self {
-        Self { second_from: tokens.len(), tokens, task: None }
+        Self { second_from: tokens.len(), tokens, task: None, left_out: 0 }
     }
 }
 

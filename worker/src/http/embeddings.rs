@@ -110,6 +110,8 @@ struct EmbeddingDraft {
     input: DraftInput,
     wish: VectorWish,
     truncate: bool,
+    /// The text in front of each.
+    before: String,
     /// The task whose adapters are used.
     task: Option<usize>,
 }
@@ -127,12 +129,15 @@ pub(super) async fn embed(
     let draft = reading(&worker, body?, draft).await?;
     let serving = worker.serving()?;
     let info = serving.encoder()?;
-    let texts = match draft.input {
-        DraftInput::Texts(texts) => encoded(serving, info, (texts, "input"), draft.truncate).await?,
-        DraftInput::Tokens(lists) => checked(info, (lists, "input"), draft.truncate)?,
+    let (texts, left_out) = match draft.input {
+        DraftInput::Texts(texts) => {
+            let left_out = prompt_tokens(serving, info, (&draft.before, "input")).await?;
+            (encoded(serving, info, (texts, "input"), draft.truncate).await?, left_out)
+        }
+        DraftInput::Tokens(lists) => (checked(info, (lists, "input"), draft.truncate)?, 0),
     };
     let tokens = texts.iter().map(Vec::len).sum();
-    let of_task = |tokens| TextTokens { task: draft.task, ..TextTokens::from(tokens) };
+    let of_task = |tokens| TextTokens { task: draft.task, left_out, ..TextTokens::from(tokens) };
     let vectors =
         serving.encode(texts.into_iter().map(of_task).collect()).await?.map_err(|error| step_error(&error))?;
     Ok(Json(EmbeddingList::new(&worker, vectors, draft.wish, tokens)))
@@ -175,6 +180,7 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<EmbeddingDraft, ErrorAnswe
         input,
         wish: VectorWish::read(&fields, info)?,
         truncate: fields.get("truncate")?.unwrap_or(true),
+        before: before.to_owned(),
         task,
     })
 }
@@ -215,6 +221,24 @@ fn task_of(info: &EncoderInfo, task: Option<String>, prompt: Option<&str>) -> Re
         let known = &info.tasks;
         ApiError::invalid("task", format!("'task' is '{name}'; this model has adapters for {known:?}"))
     })
+}
+
+/// The tokens in front of each text that its one vector leaves out: those of a prompt by itself, without a special token
+/// behind it, as `sentence-transformers` counts them.
+pub(super) async fn prompt_tokens(
+    serving: &Serving,
+    info: &EncoderInfo,
+    (before, field): (&str, &'static str),
+) -> Result<usize, ErrorAnswer> {
+    if !info.leaves_prompts_out || before.is_empty() {
+        return Ok(0);
+    }
+    let failed = |error| text_error(error, field, info.max_tokens);
+    let question = EncodeQuestion::new(vec![before.to_owned(), String::new()], AddSpecials::Yes, None);
+    let lists = serving.text.encode(question.map_err(failed)?).await.map_err(failed)?;
+    let [prompt, around] = lists.as_slice() else { return Ok(0) };
+    let ends = prompt.last().is_some_and(|last| around.contains(last));
+    Ok(prompt.len().min(info.max_tokens) - usize::from(ends))
 }
 
 /// The end at which a text that is too long is cut.

@@ -68,7 +68,7 @@ async fn joined(
     let most = if reading.truncate { info.max_tokens } else { usize::MAX };
     let question = PairQuestion::new(pairs, most).map_err(failed)?;
     let lists = serving.text.encode_pairs(question).await.map_err(failed)?;
-    let tokens = |(tokens, second_from)| TextTokens { tokens, second_from, task: None };
+    let tokens = |(tokens, second_from)| TextTokens { second_from, ..TextTokens::from(tokens) };
     Ok(lists.into_iter().map(tokens).collect())
 }
 

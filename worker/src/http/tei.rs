@@ -12,7 +12,9 @@ use model_boss_protocol::{ApiError, ErrorCode};
 use serde::{Deserialize, Serialize};
 
 use super::body::reading;
-use super::embeddings::{CutFrom, MOST_TEXTS, TextPurpose, checked, encoded_from, shortened, step_error};
+use super::embeddings::{
+    CutFrom, MOST_TEXTS, TextPurpose, checked, encoded_from, prompt_tokens, shortened, step_error,
+};
 use super::error::ErrorAnswer;
 use super::fields::RequestFields;
 use super::pairs::{PairReading, numbers_of, shares, tokens_of};
@@ -167,6 +169,11 @@ async fn rows_of(serving: &Serving, draft: EmbedDraft, form: EncodedForm) -> Res
     let EmbedDraft { inputs, before, task, truncate, from, .. } = draft;
     let info = serving.encoder()?;
     let is_text: Vec<bool> = inputs.iter().map(|input| matches!(input, TeiInput::Text(_))).collect();
+    let left_out = prompt_tokens(serving, info, (&before, "inputs")).await?;
+    if left_out > 0 && truncate && from == CutFrom::Front {
+        let message = "this model's vectors leave prompts out, so its texts are cut at their ends only";
+        return Err(ApiError::invalid("truncation_direction", message).into());
+    }
     let (mut texts, mut lists) = (Vec::new(), Vec::new());
     for input in inputs {
         match input {
@@ -180,8 +187,11 @@ async fn rows_of(serving: &Serving, draft: EmbedDraft, form: EncodedForm) -> Res
     };
     let lists = checked(info, (lists, "inputs"), truncate)?;
     let (mut texts, mut lists) = (texts.into_iter(), lists.into_iter());
-    let tokens = is_text.into_iter().filter_map(|is_text| if is_text { texts.next() } else { lists.next() });
-    let items = tokens.map(|tokens| EncodeItem::Text(TextTokens { task, ..TextTokens::from(tokens) })).collect();
+    let tokens = is_text.into_iter().filter_map(|is_text| {
+        let (tokens, left_out) = if is_text { (texts.next()?, left_out) } else { (lists.next()?, 0) };
+        Some(EncodeItem::Text(TextTokens { task, left_out, ..TextTokens::from(tokens) }))
+    });
+    let items = tokens.collect();
     Ok(serving.encode_items(items, form).await?.map_err(|error| step_error(&error))?)
 }
 

@@ -55,6 +55,7 @@ pub fn load_decoder_embedder(
         weight_bytes: facts.weight_bytes,
         prompts: folder.prompts,
         default_prompt: folder.default_prompt,
+        leaves_prompts_out: folder.leaves_prompts_out,
         tasks: Vec::new(),
     };
     Ok(Box::new(DecoderEmbedder { decoder, steps, info }))

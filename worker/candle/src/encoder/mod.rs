@@ -130,6 +130,7 @@ pub fn load_encoder(
             weight_bytes,
             prompts: folder.prompts.clone(),
             default_prompt: folder.default_prompt.clone(),
+            leaves_prompts_out: folder.leaves_prompts_out,
             tasks: family.tasks().to_vec(),
         };
         drop(reader);

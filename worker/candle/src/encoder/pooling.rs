@@ -85,19 +85,27 @@ impl DenseActivation {
 }
 
 impl Pooling {
-    /// The vector of a text's tokens, `[tokens, hidden]` → `[1, hidden]`.
-    pub(crate) fn of(self, rows: &Tensor) -> CandleResult<Tensor> {
+    /// The vector of a text's tokens behind those that are left out, `[tokens, hidden]` → `[1, hidden]`. Weights are by
+    /// the places in the whole text.
+    pub(crate) fn of(self, rows: &Tensor, left_out: usize) -> CandleResult<Tensor> {
         let tokens = rows.dim(0)?;
+        if left_out >= tokens {
+            // As sentence-transformers has it, but for the maximum of nothing.
+            let first = rows.narrow(0, 0, 1)?;
+            return if self == Self::First { Ok(first) } else { first.zeros_like() };
+        }
+        let count = tokens - left_out;
+        let rows = rows.narrow(0, left_out, count)?;
         match self {
             Self::First => rows.narrow(0, 0, 1),
-            Self::Last => rows.narrow(0, tokens - 1, 1),
+            Self::Last => rows.narrow(0, count - 1, 1),
             Self::Max => rows.max_keepdim(0),
             Self::Mean => rows.mean_keepdim(0),
-            Self::MeanOfRoot => rows.sum_keepdim(0)? / (tokens as f64).sqrt(),
+            Self::MeanOfRoot => rows.sum_keepdim(0)? / (count as f64).sqrt(),
             Self::Weighted => {
-                let all = (tokens * (tokens + 1) / 2) as f32;
-                let weights: Vec<f32> = (1..=tokens).map(|token| token as f32 / all).collect();
-                rows.broadcast_mul(&Tensor::from_vec(weights, (tokens, 1), rows.device())?)?.sum_keepdim(0)
+                let all = (tokens * (tokens + 1) / 2 - left_out * (left_out + 1) / 2) as f32;
+                let weights: Vec<f32> = (left_out + 1..=tokens).map(|token| token as f32 / all).collect();
+                rows.broadcast_mul(&Tensor::from_vec(weights, (count, 1), rows.device())?)?.sum_keepdim(0)
             }
         }
     }
@@ -118,7 +126,11 @@ mod tests {
     #[test]
     fn em_1_tokens_become_one_vector() {
         let rows = Tensor::new(&[[1.0_f32, -2.0], [3.0, 4.0], [5.0, 1.0]], &Device::Cpu).unwrap();
-        let of = |way: Pooling| way.of(&rows).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let behind = |way: Pooling, left_out| way.of(&rows, left_out).unwrap().to_vec2::<f32>().unwrap().remove(0);
+        let of = |way: Pooling| behind(way, 0);
+        assert_eq!((behind(Pooling::First, 1), behind(Pooling::Mean, 1)), (vec![3.0, 4.0], vec![4.0, 2.5]));
+        assert_eq!((behind(Pooling::Max, 2), behind(Pooling::Weighted, 1)), (vec![5.0, 1.0], vec![4.2, 2.2]));
+        assert_eq!((behind(Pooling::Mean, 3), behind(Pooling::First, 3)), (vec![0.0, 0.0], vec![1.0, -2.0]));
         assert_eq!(
             (of(Pooling::First), of(Pooling::Last), of(Pooling::Max)),
             (vec![1.0, -2.0], vec![5.0, 1.0], vec![5.0, 4.0])

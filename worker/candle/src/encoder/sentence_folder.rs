@@ -21,6 +21,8 @@ pub(crate) struct SentenceFolder {
     pub(crate) max_tokens: Option<usize>,
     pub(crate) prompts: BTreeMap<String, String>,
     pub(crate) default_prompt: Option<String>,
+    /// Whether pooling leaves such a text out.
+    pub(crate) leaves_prompts_out: bool,
 }
 
 #[derive(Deserialize)]
@@ -34,6 +36,7 @@ struct Module {
 #[derive(Deserialize)]
 struct PoolingConfig {
     pooling_mode: Option<PoolingMode>,
+    include_prompt: Option<bool>,
     #[serde(flatten)]
     others: BTreeMap<String, serde_json::Value>,
 }
@@ -120,7 +123,7 @@ const WAYS: [(&str, &str, Pooling); 6] = [
 impl SentenceFolder {
     /// Reads a model's folder. Without a list of modules, tokens become one vector in the way that is given.
     pub(crate) fn read(folder: &Path, otherwise: Pooling) -> Result<Self, ModelError> {
-        let mut steps = Vec::new();
+        let (mut steps, mut leaves_prompts_out) = (Vec::new(), false);
         match file::<Vec<Module>>(&folder.join(MODULES))? {
             None => steps.extend([PoolStep::Pool(vec![otherwise]), PoolStep::Normalise]),
             Some(modules) => {
@@ -128,7 +131,11 @@ impl SentenceFolder {
                     let inner = inside(folder, &path)?;
                     match kind.rsplit('.').next().unwrap_or_default() {
                         "Transformer" => {}
-                        "Pooling" => steps.push(PoolStep::Pool(ways(&inner.join("config.json"))?)),
+                        "Pooling" => {
+                            let (ways, with_prompts) = pooling(&inner.join("config.json"))?;
+                            steps.push(PoolStep::Pool(ways));
+                            leaves_prompts_out |= !with_prompts;
+                        }
                         "Dense" => steps.push(dense(inner)?),
                         "LayerNorm" => steps.push(layer_norm(inner)?),
                         // It does nothing where nothing is trained.
@@ -142,7 +149,7 @@ impl SentenceFolder {
                 }
             }
         }
-        let mut read = Self::plain(folder, steps)?;
+        let mut read = Self { leaves_prompts_out, ..Self::plain(folder, steps)? };
         let settings: SentenceSettings = file(&folder.join(SETTINGS))?.unwrap_or_default();
         match settings.truncate_dim {
             Some(0) => return Err(bad(format!("{SETTINGS}: truncate_dim is 0"))),
@@ -158,7 +165,7 @@ impl SentenceFolder {
         let texts = prompts.prompts.into_iter().filter_map(|(name, text)| Some((name, text?)));
         let texts: BTreeMap<String, String> = texts.collect();
         let default_prompt = prompts.default_prompt_name.filter(|name| texts.contains_key(name));
-        Ok(Self { steps, max_tokens: longest_text(folder)?, prompts: texts, default_prompt })
+        Ok(Self { steps, max_tokens: longest_text(folder)?, prompts: texts, default_prompt, leaves_prompts_out: false })
     }
 
     /// The numbers of a vector, where the layers have rows of so many.
@@ -178,8 +185,9 @@ fn inside(folder: &Path, path: &str) -> Result<PathBuf, ModelError> {
     if plain { Ok(folder.join(path)) } else { Err(bad(format!("modules.json: the path '{path}' leads elsewhere"))) }
 }
 
-fn ways(config: &Path) -> Result<Vec<Pooling>, ModelError> {
-    let PoolingConfig { pooling_mode, others } = needed(config)?;
+/// The ways of a pooling, and whether it takes the tokens of prompts.
+fn pooling(config: &Path) -> Result<(Vec<Pooling>, bool), ModelError> {
+    let PoolingConfig { pooling_mode, include_prompt, others } = needed(config)?;
     let named = |name: &String| {
         let way = WAYS.iter().find(|(_, new, _)| new == name).map(|(.., way)| *way);
         way.ok_or_else(|| bad(format!("{}: the pooling '{name}' is not known", config.display())))
@@ -197,7 +205,7 @@ fn ways(config: &Path) -> Result<Vec<Pooling>, ModelError> {
     if ways.is_empty() {
         return Err(bad(format!("{} names no pooling", config.display())));
     }
-    Ok(ways)
+    Ok((ways, include_prompt.unwrap_or(true)))
 }
 
 fn dense(folder: PathBuf) -> Result<PoolStep, ModelError> {
@@ -302,6 +310,8 @@ mod tests {
         write("1_Pooling/config.json", r#"{"pooling_mode_cls_token":false}"#);
         let usual = SentenceFolder::read(folder.path(), Pooling::Mean).unwrap();
         assert_eq!(usual.steps[0], PoolStep::Pool(vec![Pooling::Mean]));
+        write("1_Pooling/config.json", r#"{"pooling_mode":"mean","include_prompt":false}"#);
+        assert!(SentenceFolder::read(folder.path(), Pooling::Mean).unwrap().leaves_prompts_out);
         write("1_Pooling/config.json", r#"{"pooling_mode":"magic"}"#);
         assert!(SentenceFolder::read(folder.path(), Pooling::Mean).unwrap_err().to_string().contains("magic"));
         write("modules.json", r#"[{"path":"../up","type":"x.Pooling"}]"#);

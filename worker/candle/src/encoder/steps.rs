@@ -146,12 +146,14 @@ fn pooled(tokens: &Tensor, texts: &[EncoderText<'_>], steps: &[&LoadedStep]) -> 
     for step in steps {
         vectors = match step {
             LoadedStep::Pool(ways) => {
-                let of_text = |range: &Range<usize>| {
+                let of_text = |(range, text): (Range<usize>, &EncoderText<'_>)| {
                     let rows = tokens.narrow(0, range.start, range.len())?;
-                    let parts = ways.iter().map(|way| way.of(&rows)).collect::<CandleResult<Vec<_>>>()?;
+                    let parts =
+                        ways.iter().map(|way| way.of(&rows, text.left_out)).collect::<CandleResult<Vec<_>>>()?;
                     Tensor::cat(&parts, 1)
                 };
-                Tensor::cat(&ranges(texts).iter().map(of_text).collect::<CandleResult<Vec<_>>>()?, 0)?
+                let all = ranges(texts).into_iter().zip(texts);
+                Tensor::cat(&all.map(of_text).collect::<CandleResult<Vec<_>>>()?, 0)?
             }
             LoadedStep::Dense(dense) => dense.forward(&vectors)?,
             LoadedStep::Norm(norm) => norm.forward(&vectors)?,

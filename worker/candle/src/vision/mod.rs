@@ -110,6 +110,7 @@ pub fn load_towers(
             weight_bytes,
             prompts: std::collections::BTreeMap::new(),
             default_prompt: None,
+            leaves_prompts_out: false,
             tasks: Vec::new(),
         };
         let sight = SightInfo {

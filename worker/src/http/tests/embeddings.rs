@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::rig::{Rig, Setup};
 
-/// An encoder whose vectors tell what it was given: the number of tokens, the first, the last, and their sum.
+/// An encoder whose vectors tell what it was given: the number of tokens, with the task and those left out, the first,
+/// the last, and their sum.
 pub(super) struct CountingEncoder(EncoderInfo);
 
 impl CountingEncoder {
@@ -26,6 +27,7 @@ impl CountingEncoder {
             weight_bytes: 7,
             prompts: BTreeMap::from([("query".to_owned(), "q:".to_owned()), ("none".to_owned(), String::new())]),
             default_prompt: None,
+            leaves_prompts_out: true,
             tasks: vec!["query".to_owned(), "sorting".to_owned()],
         })
     }
@@ -51,7 +53,7 @@ impl TextEncoder for CountingEncoder {
         };
         let of_task = |text: &EncoderText<'_>| {
             let mut vector = vector(text);
-            vector[0] += 100.0 * text.task.map_or(0.0, |task| 1.0 + task as f32);
+            vector[0] += 100.0 * text.task.map_or(0.0, |task| 1.0 + task as f32) + 1000.0 * text.left_out as f32;
             vector
         };
         Ok(texts.iter().map(of_task).collect())
@@ -100,11 +102,11 @@ async fn em_1_every_form_of_input_has_its_vectors_in_order() {
     assert_eq!(vectors(&rig, json!({"input": [[5], [6, 7]]})).await, [[1.0, 5.0, 5.0, 5.0], [2.0, 6.0, 7.0, 13.0]]);
     assert_eq!(vectors(&rig, json!({"input": "a".repeat(30)})).await[0][0], 10.0, "a long text is cut");
     // A task chooses adapters, and the text that the model has for it; each may be named by itself.
-    assert_eq!(vectors(&rig, json!({"input": "b", "task": "query"})).await, [[103.0, 113.0, 98.0, 269.0]]);
+    assert_eq!(vectors(&rig, json!({"input": "b", "task": "query"})).await, [[2103.0, 113.0, 98.0, 269.0]]);
     let apart = json!({"input": "b", "task": "sorting", "prompt_name": "query"});
-    assert_eq!(vectors(&rig, apart).await, [[203.0, 113.0, 98.0, 269.0]]);
+    assert_eq!(vectors(&rig, apart).await, [[2203.0, 113.0, 98.0, 269.0]]);
     assert_eq!(vectors(&rig, json!({"input": [98], "task": "sorting"})).await[0][0], 201.0);
-    assert_eq!(vectors(&rig, json!({"input": "b", "prompt_name": "query"})).await, [[103.0, 113.0, 98.0, 269.0]]);
+    assert_eq!(vectors(&rig, json!({"input": "b", "prompt_name": "query"})).await, [[2103.0, 113.0, 98.0, 269.0]]);
     let short = vectors(&rig, json!({"input": [3, 4], "dimensions": 2})).await;
     assert!((short[0][0] - 2.0 / 13.0_f32.sqrt()).abs() < 1e-6 && short[0].len() == 2);
     let many: Vec<String> = (0..300).map(|at| format!("{at:03}")).collect();

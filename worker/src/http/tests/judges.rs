@@ -24,6 +24,7 @@ impl Judge {
             weight_bytes: 7,
             prompts: BTreeMap::new(),
             default_prompt: None,
+            leaves_prompts_out: false,
             tasks: Vec::new(),
         })
     }

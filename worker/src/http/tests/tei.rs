@@ -28,7 +28,7 @@ async fn em_1_vectors_come_as_a_plain_list() {
     assert_eq!(raw(json!({"inputs": ["a", "ab"]})).await.1, json!([[1.0, 97.0, 97.0, 97.0], [2.0, 97.0, 98.0, 195.0]]));
     assert_eq!(raw(json!({"inputs": [5, 6]})).await.1, json!([[2.0, 5.0, 6.0, 11.0]]));
     assert_eq!(raw(json!({"inputs": ["a", [5]]})).await.1, json!([[1.0, 97.0, 97.0, 97.0], [1.0, 5.0, 5.0, 5.0]]));
-    assert_eq!(raw(json!({"inputs": "b", "prompt_name": "query"})).await.1[0][0], 103.0, "by its task");
+    assert_eq!(raw(json!({"inputs": "b", "prompt_name": "query"})).await.1[0][0], 2103.0, "by its task");
     assert_eq!(raw(json!({"inputs": "ab", "dimensions": 2})).await.1, json!([[2.0, 97.0]]));
     let long = "abcdefghijklm";
     assert_eq!(raw(json!({"inputs": long, "truncate": true})).await.1[0], json!([10.0, 97.0, 106.0, 1015.0]));

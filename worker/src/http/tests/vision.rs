@@ -30,6 +30,7 @@ impl SeeingEncoder {
             weight_bytes: 7,
             prompts: BTreeMap::new(),
             default_prompt: None,
+            leaves_prompts_out: false,
             tasks: Vec::new(),
         };
         let size = Some(NewSize::Sides { height: 4, width: 6 });
