@@ -171,6 +171,9 @@ mod tests {
         assert_eq!((spec.labels, spec.shares), (vec!["LABEL_0".into(), "LABEL_1".into()], LabelShares::Together));
         let one = of(&bert.replace(":40", r#":40,"id2label":{"0":"good"}"#)).unwrap();
         assert_eq!((one.labels, one.shares), (vec!["good".to_owned()], LabelShares::Apart));
+        let numbers = of(&bert.replace(":40", r#":40,"id2label":{"0":0,"1":null}"#)).unwrap();
+        assert_eq!(numbers.labels, ["0", "null"]);
+        assert_eq!(of(&bert.replace(":40", r#":40,"id2label":["a"]"#)).unwrap().labels.len(), 2);
         let roberta = bert.replace("\"bert\"", "\"roberta\"");
         assert_eq!((of(&roberta).unwrap().longest, of(&roberta).unwrap().kinds.of_pairs), (38, false));
         assert_eq!(of(&roberta).unwrap().places, TokenPlaces::Table { rows: 40, first: 2 });

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use model_boss_engine::LabelShares;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::error::ModelError;
 use crate::spec::ConfigJsonError;
@@ -15,7 +16,7 @@ pub(super) const MOST_LABELS: usize = 1 << 16;
 #[derive(Deserialize)]
 pub(super) struct LabelFacts {
     #[serde(default)]
-    id2label: Option<BTreeMap<String, String>>,
+    id2label: Value,
     num_labels: Option<usize>,
     problem_type: Option<String>,
 }
@@ -25,14 +26,19 @@ impl LabelFacts {
     pub(super) fn read(json: &[u8]) -> Result<(Vec<String>, LabelShares), ModelError> {
         let bad = |what: String| ModelError::Config(ConfigJsonError::Malformed(what));
         let facts: Self = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
-        let names = facts.id2label.unwrap_or_default();
+        // Some files of models without labels have something else there.
+        let names: BTreeMap<String, Value> = serde_json::from_value(facts.id2label).unwrap_or_default();
         let named = names.keys().filter_map(|id| id.parse::<usize>().ok()).max();
         // The library's own number where the file says nothing.
         let count = named.map(|last| last.saturating_add(1)).or(facts.num_labels).unwrap_or(2);
         if !(1..=MOST_LABELS).contains(&count) {
             return Err(bad(format!("{count} labels are not known; 1 to {MOST_LABELS} are")));
         }
-        let label = |id: usize| names.get(&id.to_string()).cloned().unwrap_or_else(|| format!("LABEL_{id}"));
+        let label = |id: usize| match names.get(&id.to_string()) {
+            Some(Value::String(name)) => name.clone(),
+            Some(other) => other.to_string(),
+            None => format!("LABEL_{id}"),
+        };
         let apart = count == 1 || facts.problem_type.as_deref() == Some("multi_label_classification");
         Ok(((0..count).map(label).collect(), shares_of(apart)))
     }

@@ -107,6 +107,9 @@ const MODULES: &str = "modules.json";
 /// The name of a text's one vector.
 const ONE_VECTOR: &str = "sentence_embedding";
 
+/// Prompts that every model has; without a text of the folder's they are empty.
+const USUAL_PROMPTS: [&str; 2] = ["query", "document"];
+
 /// The settings of the whole model.
 const SETTINGS: &str = "config_sentence_transformers.json";
 
@@ -150,6 +153,9 @@ impl SentenceFolder {
             }
         }
         let mut read = Self { leaves_prompts_out, ..Self::plain(folder, steps)? };
+        for name in USUAL_PROMPTS {
+            read.prompts.entry(name.to_owned()).or_default();
+        }
         let settings: SentenceSettings = file(&folder.join(SETTINGS))?.unwrap_or_default();
         match settings.truncate_dim {
             Some(0) => return Err(bad(format!("{SETTINGS}: truncate_dim is 0"))),
@@ -162,7 +168,7 @@ impl SentenceFolder {
     /// A folder with these steps, whatever its list of modules says.
     pub(crate) fn plain(folder: &Path, steps: Vec<PoolStep>) -> Result<Self, ModelError> {
         let prompts: SentenceSettings = file(&folder.join(SETTINGS))?.unwrap_or_default();
-        let texts = prompts.prompts.into_iter().filter_map(|(name, text)| Some((name, text?)));
+        let texts = prompts.prompts.into_iter().map(|(name, text)| (name, text.unwrap_or_default()));
         let texts: BTreeMap<String, String> = texts.collect();
         let default_prompt = prompts.default_prompt_name.filter(|name| texts.contains_key(name));
         Ok(Self { steps, max_tokens: longest_text(folder)?, prompts: texts, default_prompt, leaves_prompts_out: false })
@@ -274,6 +280,7 @@ mod tests {
         };
         let plain = SentenceFolder::read(folder.path(), Pooling::Mean).unwrap();
         assert_eq!(plain.steps, [PoolStep::Pool(vec![Pooling::Mean]), PoolStep::Normalise]);
+        assert_eq!((plain.prompts["query"].as_str(), plain.prompts["document"].as_str()), ("", ""));
         write(
             "modules.json",
             r#"[{"idx":0,"path":"","type":"sentence_transformers.models.Transformer"},
