@@ -15,6 +15,8 @@ pub(super) const MOST_PAIRS: usize = 10_000;
 
 /// The wishes of a request about its pairs.
 pub(super) struct PairReading {
+    /// The text in front of each first text.
+    pub(super) before: String,
     /// The instruction to the judge, if the request has one. Models that are asked in words use it.
     pub(super) instruction: Option<String>,
     /// Whether texts that are too long are cut.
@@ -44,10 +46,11 @@ impl JudgedUsage {
 /// The tokens of pairs.
 pub(super) async fn tokens_of(
     serving: &Serving,
-    pairs: Vec<[String; 2]>,
+    mut pairs: Vec<[String; 2]>,
     reading: &PairReading,
 ) -> Result<Vec<TextTokens>, ErrorAnswer> {
     let info = serving.encoder()?;
+    pairs.iter_mut().for_each(|[first, _]| first.insert_str(0, &reading.before));
     let texts = match &info.pairs {
         PairForm::Joined => joined(serving, info, pairs, reading).await?,
         PairForm::Prompt(prompt) => prompted(serving, info, (prompt, pairs), reading).await?,
@@ -108,8 +111,12 @@ fn too_long(tokens: usize, info: &EncoderInfo, field: &'static str) -> ApiError 
     ApiError::new(ErrorCode::ContextLengthExceeded, message).with_param(field)
 }
 
-/// The one number of each pair: as the model gives it, else from 0 to 1.
-pub(super) async fn scores_of(serving: &Serving, texts: Vec<TextTokens>, raw: bool) -> Result<Vec<f32>, ErrorAnswer> {
+/// The one number of each pair, from the model's own in this way.
+pub(super) async fn scores_of(
+    serving: &Serving,
+    texts: Vec<TextTokens>,
+    how: LabelShares,
+) -> Result<Vec<f32>, ErrorAnswer> {
     let info = serving.encoder()?;
     if info.labels.len() != 1 {
         let message = format!(
@@ -119,8 +126,8 @@ pub(super) async fn scores_of(serving: &Serving, texts: Vec<TextTokens>, raw: bo
         );
         return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).into());
     }
-    let numbers = if raw { numbers_of(serving, texts).await? } else { shares_of(serving, texts).await? };
-    Ok(numbers.into_iter().map(|numbers| numbers.first().copied().unwrap_or(0.0)).collect())
+    let numbers = numbers_of(serving, texts).await?.into_iter().map(|numbers| shares(&numbers, how));
+    Ok(numbers.map(|numbers| numbers.first().copied().unwrap_or(0.0)).collect())
 }
 
 /// The share of each label in each text.
@@ -136,6 +143,7 @@ pub(super) async fn numbers_of(serving: &Serving, texts: Vec<TextTokens>) -> Res
 
 pub(super) fn shares(numbers: &[f32], how: LabelShares) -> Vec<f32> {
     match how {
+        LabelShares::Unchanged => numbers.to_vec(),
         LabelShares::Apart => numbers.iter().map(|number| 1.0 / (1.0 + (-number).exp())).collect(),
         LabelShares::Together => {
             let highest = numbers.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -156,5 +164,6 @@ mod tests {
         let together = shares(&[1.0, 1.0, 1.0 - f32::ln(2.0)], LabelShares::Together);
         assert!(together.iter().zip([0.4, 0.4, 0.2]).all(|(got, want)| (got - want).abs() < 1e-6), "{together:?}");
         assert_eq!(shares(&[200.0, -200.0], LabelShares::Together), [1.0, 0.0]);
+        assert_eq!(shares(&[200.0, -200.0], LabelShares::Unchanged), [200.0, -200.0]);
     }
 }

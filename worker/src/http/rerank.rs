@@ -7,10 +7,12 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
+use model_boss_engine::LabelShares;
 use model_boss_protocol::ApiError;
 use serde::{Deserialize, Serialize};
 
 use super::body::reading;
+use super::embeddings::TextPurpose;
 use super::error::ErrorAnswer;
 use super::fields::RequestFields;
 use super::pairs::{JudgedUsage, MOST_PAIRS, PairReading, scores_of, tokens_of};
@@ -101,7 +103,9 @@ pub(super) async fn rank(
     let pairs = documents.iter().map(|document| [query.clone(), document.clone()]).collect();
     let texts = tokens_of(serving, pairs, &reading).await?;
     let usage = JudgedUsage::of(&texts);
-    let mut scores: Vec<(usize, f32)> = scores_of(serving, texts, raw).await?.into_iter().enumerate().collect();
+    // A relevance is between 0 and 1, whatever the model's own scores are.
+    let how = if raw { LabelShares::Unchanged } else { LabelShares::Apart };
+    let mut scores: Vec<(usize, f32)> = scores_of(serving, texts, how).await?.into_iter().enumerate().collect();
     scores.sort_by(|one, other| other.1.total_cmp(&one.1));
     scores.truncate(most);
     let mut documents: Vec<Option<String>> = documents.into_iter().map(Some).collect();
@@ -142,6 +146,7 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<RankingDraft, ErrorAnswer>
         most: most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX),
         returns_documents: returns.is_some_and(|(_, returns)| returns),
         reading: PairReading {
+            before: TextPurpose::read(&fields, worker.serving()?.encoder()?)?.before.to_owned(),
             instruction: fields.first_of(&["instruction", "instruct"])?.map(|(_, text)| text),
             truncate: fields.get("truncate")?.unwrap_or(form == RankForm::Ranking),
             field,

@@ -12,7 +12,7 @@ use model_boss_protocol::{ApiError, ErrorCode};
 use serde::{Deserialize, Serialize};
 
 use super::body::reading;
-use super::embeddings::encoded;
+use super::embeddings::{TextPurpose, encoded};
 use super::error::ErrorAnswer;
 use super::fields::RequestFields;
 use super::pairs::{JudgedUsage, MOST_PAIRS, PairReading, scores_of, shares_of, tokens_of};
@@ -103,7 +103,7 @@ pub(super) async fn score(
     let serving = worker.serving()?;
     let texts = tokens_of(serving, pairs, &reading).await?;
     let usage = JudgedUsage::of(&texts);
-    let scores = scores_of(serving, texts, false).await?.into_iter().enumerate();
+    let scores = scores_of(serving, texts, serving.encoder()?.shares).await?.into_iter().enumerate();
     let data = scores.map(|(index, score)| PairScore { index, object: "score", score }).collect();
     Ok(Json(JudgedList::new(&worker, data, usage)))
 }
@@ -136,11 +136,16 @@ fn score_draft(worker: &WorkerState, body: &[u8]) -> Result<ScoreDraft, ErrorAns
         let message = format!("'text_2' has {} texts; it may have 1 to {MOST_PAIRS}", pairs.len());
         return Err(ApiError::invalid("text_2", message).into());
     }
-    Ok(ScoreDraft { pairs, reading: reading_of(&fields, "text_2")? })
+    Ok(ScoreDraft { pairs, reading: reading_of(worker, &fields, "text_2")? })
 }
 
-fn reading_of(fields: &RequestFields<'_>, field: &'static str) -> Result<PairReading, ApiError> {
+fn reading_of(
+    worker: &WorkerState,
+    fields: &RequestFields<'_>,
+    field: &'static str,
+) -> Result<PairReading, ErrorAnswer> {
     Ok(PairReading {
+        before: TextPurpose::read(fields, worker.serving()?.encoder()?)?.before.to_owned(),
         instruction: fields.first_of(&["instruction", "instruct"])?.map(|(_, text)| text),
         truncate: fields.get("truncate")?.unwrap_or(true),
         field,
@@ -160,7 +165,7 @@ pub(super) async fn classify(
     for (text, pair) in inputs {
         match pair {
             Some(pair) => pairs.push([text, pair]),
-            None => single.push(text),
+            None => single.push([reading.before.as_str(), &text].concat()),
         }
     }
     if !single.is_empty() && info.pairs != PairForm::Joined {
@@ -195,5 +200,5 @@ fn class_draft(worker: &WorkerState, body: &[u8]) -> Result<ClassDraft, ErrorAns
         ClassInput::Text(text) => (text, None),
         ClassInput::Pair { text, text_pair } => (text, text_pair),
     };
-    Ok(ClassDraft { inputs: inputs.into_iter().map(input).collect(), reading: reading_of(&fields, "input")? })
+    Ok(ClassDraft { inputs: inputs.into_iter().map(input).collect(), reading: reading_of(worker, &fields, "input")? })
 }

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
-use model_boss_engine::{EncodedForm, EncoderInfo, PairForm};
+use model_boss_engine::{EncodedForm, EncoderInfo, LabelShares, PairForm};
 use model_boss_protocol::{ApiError, ErrorCode};
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +79,8 @@ struct PredictDraft {
     truncate: bool,
     from: CutFrom,
     raw: bool,
+    /// In front of each text, and of the first of a pair.
+    before: String,
 }
 
 /// Answers with a vector for each text.
@@ -114,12 +116,13 @@ pub(super) async fn predict(
     State(worker): State<Arc<WorkerState>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Predictions>, ErrorAnswer> {
-    let PredictDraft { inputs, is_one, truncate, from, raw } = reading(&worker, body?, predict_draft).await?;
+    let PredictDraft { inputs, is_one, truncate, from, raw, before } = reading(&worker, body?, predict_draft).await?;
     let serving = worker.serving()?;
     let info = serving.encoder()?;
-    let texts = judged(serving, info, (inputs, truncate, from)).await?;
+    let texts = judged(serving, info, (inputs, before, truncate, from)).await?;
     let predictions = |numbers: Vec<f32>| {
-        let scores = if raw { numbers } else { shares(&numbers, info.shares) };
+        let how = if raw { LabelShares::Unchanged } else { info.shares.between_0_and_1(numbers.len()) };
+        let scores = shares(&numbers, how);
         let named = info.labels.iter().cloned().zip(scores);
         let mut all: Vec<Prediction> = named.map(|(label, score)| Prediction { score, label }).collect();
         all.sort_by(|one, other| other.score.total_cmp(&one.score));
@@ -136,14 +139,14 @@ pub(super) async fn predict(
 async fn judged(
     serving: &Serving,
     info: &EncoderInfo,
-    (inputs, truncate, from): (Vec<(String, Option<String>)>, bool, CutFrom),
+    (inputs, before, truncate, from): (Vec<(String, Option<String>)>, String, bool, CutFrom),
 ) -> Result<Vec<TextTokens>, ErrorAnswer> {
     let is_pair: Vec<bool> = inputs.iter().map(|(_, pair)| pair.is_some()).collect();
     let (mut single, mut pairs) = (Vec::new(), Vec::new());
     for (text, pair) in inputs {
         match pair {
             Some(pair) => pairs.push([text, pair]),
-            None => single.push(text),
+            None => single.push([before.as_str(), &text].concat()),
         }
     }
     if !single.is_empty() && info.pairs != PairForm::Joined {
@@ -158,7 +161,7 @@ async fn judged(
         true => Vec::new(),
         false => encoded_from(serving, info, (single, "inputs"), truncate.then_some(from)).await?,
     };
-    let reading = PairReading { instruction: None, truncate, field: "inputs" };
+    let reading = PairReading { before, instruction: None, truncate, field: "inputs" };
     let pairs = if pairs.is_empty() { Vec::new() } else { tokens_of(serving, pairs, &reading).await? };
     let (mut single, mut pairs) = (single.into_iter().map(TextTokens::from), pairs.into_iter());
     Ok(is_pair.into_iter().filter_map(|is_pair| if is_pair { pairs.next() } else { single.next() }).collect())
@@ -246,6 +249,7 @@ fn predict_draft(worker: &WorkerState, body: &[u8]) -> Result<PredictDraft, Erro
         truncate: fields.get("truncate")?.unwrap_or(false),
         from: cut_from(&fields)?,
         raw: fields.get("raw_scores")?.unwrap_or(false),
+        before: TextPurpose::read(&fields, worker.serving()?.encoder()?)?.before.to_owned(),
     })
 }
 

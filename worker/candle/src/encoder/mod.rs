@@ -41,7 +41,7 @@ use crate::matrix::target::WeightTarget;
 use crate::read::reader::WeightReader;
 use crate::spec::GgufSpecError;
 use family::{EncoderBody, EncoderFamily, Pause};
-use labels::TaskTexts;
+use labels::{TaskTexts, activated, shares_of};
 use modern::ModernSpec;
 use parts::EncoderPart;
 use pooling::{PoolStep, Pooling};
@@ -93,9 +93,9 @@ pub fn load_encoder(
         reason => LoadError::BadModel { model: source.to_owned(), reason: Box::new(reason) },
     };
     let read = || -> Result<LoadedEncoder, ModelError> {
-        let DescribedEncoder { files, family, folder } = DescribedEncoder::open(source, task)?;
+        let DescribedEncoder { files, family, folder, shares: activated } = DescribedEncoder::open(source, task)?;
         let mut parts = family.parts(&files);
-        if task == EncoderTask::Labels {
+        if task == EncoderTask::Labels && folder.scores.is_none() {
             parts.extend(family.head_parts(&files));
         }
         let files = files.placing(parts.clone());
@@ -114,9 +114,17 @@ pub fn load_encoder(
         let mut steps = loaded_steps(&folder, &target)?;
         let (mut width, mut labels, mut shares) = (folder.width(size.hidden), Vec::new(), LabelShares::default());
         if task == EncoderTask::Labels {
-            steps.extend(family.read_head(&mut reader)?);
             let (names, how) = family.labels();
-            (width, labels, shares) = (names.len(), names.to_vec(), how);
+            let count = folder.scores.unwrap_or(names.len());
+            (width, labels) = (count, names.to_vec());
+            shares = activated.unwrap_or(how);
+            if count != names.len() {
+                labels = (0..count).map(|label| format!("LABEL_{label}")).collect();
+                shares = activated.unwrap_or(shares_of(count == 1));
+            }
+            if folder.scores.is_none() {
+                steps.extend(family.read_head(&mut reader)?);
+            }
         }
         let weight_bytes = reader.bytes();
         let place = PlaceUse::new(on.clone(), 0..size.layers, (weight_bytes, 0), (0, 0));
@@ -152,6 +160,8 @@ struct DescribedEncoder {
     files: ModelFiles,
     family: Box<dyn EncoderFamily>,
     folder: SentenceFolder,
+    /// How a judge's numbers become shares, where its files say it by a function.
+    shares: Option<LabelShares>,
 }
 
 impl DescribedEncoder {
@@ -164,19 +174,26 @@ impl DescribedEncoder {
                 EncoderTask::Vectors => gguf::described(&file, &model, Pooling::Mean)?,
                 EncoderTask::Labels => SentenceFolder::plain(model_folder(&file), pooled(family.as_ref()))?,
             };
-            return Ok(Self { files: ModelFiles::of_gguf(model), family, folder });
+            return Ok(Self { files: ModelFiles::of_gguf(model), family, folder, shares: None });
         }
         let (files, config) = ModelFiles::plain(source)?;
         let family = family_of(&config)?;
         let mut folder = match task {
             EncoderTask::Vectors => SentenceFolder::read(model_folder(source), Pooling::Mean)?,
-            EncoderTask::Labels => SentenceFolder::plain(model_folder(source), pooled(family.as_ref()))?,
+            EncoderTask::Labels => match SentenceFolder::judging(model_folder(source))? {
+                Some(folder) => folder,
+                None => SentenceFolder::plain(model_folder(source), pooled(family.as_ref()))?,
+            },
+        };
+        let shares = match task {
+            EncoderTask::Vectors => None,
+            EncoderTask::Labels => activated(&config, folder.activation.as_deref())?,
         };
         let texts = TaskTexts::read(&config).task_instructions.into_iter();
         for (task, text) in texts.filter(|(task, _)| family.tasks().contains(task)) {
             folder.prompts.entry(task).or_insert(text);
         }
-        Ok(Self { files, family, folder })
+        Ok(Self { files, family, folder, shares })
     }
 }
 

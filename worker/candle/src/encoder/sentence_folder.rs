@@ -23,6 +23,10 @@ pub(crate) struct SentenceFolder {
     pub(crate) default_prompt: Option<String>,
     /// Whether pooling leaves such a text out.
     pub(crate) leaves_prompts_out: bool,
+    /// The class in torch of the function that a judge's numbers pass.
+    pub(crate) activation: Option<String>,
+    /// The numbers that the last module gives, of a judge whose labels are a module's.
+    pub(crate) scores: Option<usize>,
 }
 
 #[derive(Deserialize)]
@@ -75,16 +79,17 @@ struct VectorNames {
 }
 
 impl VectorNames {
-    /// Refuses others than the one vector of a text.
-    fn check(&self, path: &Path) -> Result<(), ModelError> {
-        let all = [("module_input_name", &self.module_input_name), ("module_output_name", &self.module_output_name)];
-        for (field, name) in all {
-            if let Some(other) = name.as_ref().filter(|name| *name != ONE_VECTOR) {
-                let path = path.display();
-                return Err(bad(format!("{path}: {field} '{other}' is not known; '{ONE_VECTOR}' is")));
+    /// Refuses to read others than the one vector of a text, and to write others than what is wanted.
+    fn check(&self, path: &Path, wanted: &str) -> Result<(), ModelError> {
+        let read = self.module_input_name.as_deref().unwrap_or(ONE_VECTOR);
+        let written = self.module_output_name.as_deref().unwrap_or(read);
+        let all = [("module_input_name", read, ONE_VECTOR), ("module_output_name", written, wanted)];
+        match all.iter().find(|(_, name, known)| name != known) {
+            Some((field, name, known)) => {
+                Err(bad(format!("{}: {field} '{name}' is not known; '{known}' is", path.display())))
             }
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -97,6 +102,7 @@ struct SentenceSettings {
     #[serde(default)]
     prompts: BTreeMap<String, Option<String>>,
     default_prompt_name: Option<String>,
+    activation_fn: Option<String>,
     /// The first numbers of each vector that are kept.
     truncate_dim: Option<usize>,
 }
@@ -106,6 +112,9 @@ const MODULES: &str = "modules.json";
 
 /// The name of a text's one vector.
 const ONE_VECTOR: &str = "sentence_embedding";
+
+/// The name of a judge's numbers.
+const SCORES: &str = "scores";
 
 /// Prompts that every model has; without a text of the folder's they are empty.
 const USUAL_PROMPTS: [&str; 2] = ["query", "document"];
@@ -126,32 +135,10 @@ const WAYS: [(&str, &str, Pooling); 6] = [
 impl SentenceFolder {
     /// Reads a model's folder. Without a list of modules, tokens become one vector in the way that is given.
     pub(crate) fn read(folder: &Path, otherwise: Pooling) -> Result<Self, ModelError> {
-        let (mut steps, mut leaves_prompts_out) = (Vec::new(), false);
-        match file::<Vec<Module>>(&folder.join(MODULES))? {
-            None => steps.extend([PoolStep::Pool(vec![otherwise]), PoolStep::Normalise]),
-            Some(modules) => {
-                for Module { path, kind } in modules {
-                    let inner = inside(folder, &path)?;
-                    match kind.rsplit('.').next().unwrap_or_default() {
-                        "Transformer" => {}
-                        "Pooling" => {
-                            let (ways, with_prompts) = pooling(&inner.join("config.json"))?;
-                            steps.push(PoolStep::Pool(ways));
-                            leaves_prompts_out |= !with_prompts;
-                        }
-                        "Dense" => steps.push(dense(inner)?),
-                        "LayerNorm" => steps.push(layer_norm(inner)?),
-                        // It does nothing where nothing is trained.
-                        "Dropout" => {}
-                        "Normalize" => steps.push(normalise(&inner)?),
-                        other => return Err(bad(format!("modules.json: the module '{other}' is not known"))),
-                    }
-                }
-                if !matches!(steps.first(), Some(PoolStep::Pool(_))) {
-                    return Err(bad("modules.json: the first module behind the layers is no Pooling".to_owned()));
-                }
-            }
-        }
+        let (steps, leaves_prompts_out) = match file::<Vec<Module>>(&folder.join(MODULES))? {
+            None => (vec![PoolStep::Pool(vec![otherwise]), PoolStep::Normalise], false),
+            Some(modules) => steps(folder, modules, ONE_VECTOR)?,
+        };
         let mut read = Self { leaves_prompts_out, ..Self::plain(folder, steps)? };
         for name in USUAL_PROMPTS {
             read.prompts.entry(name.to_owned()).or_default();
@@ -165,13 +152,37 @@ impl SentenceFolder {
         Ok(read)
     }
 
+    /// The folder of a judge whose modules pool the tokens and make numbers of the one vector; none where the layers have
+    /// a classifier.
+    pub(crate) fn judging(folder: &Path) -> Result<Option<Self>, ModelError> {
+        let modules: Vec<Module> = file(&folder.join(MODULES))?.unwrap_or_default();
+        if !modules.iter().any(|module| module.name() == "Pooling") {
+            return Ok(None);
+        }
+        let (steps, leaves_prompts_out) = steps(folder, modules, SCORES)?;
+        let scores = match steps.last() {
+            Some(PoolStep::Dense { shape, .. }) => Some(shape[0]),
+            _ => return Err(bad(format!("{MODULES}: the last module gives no '{SCORES}'"))),
+        };
+        Ok(Some(Self { leaves_prompts_out, scores, ..Self::plain(folder, steps)? }))
+    }
+
     /// A folder with these steps, whatever its list of modules says.
     pub(crate) fn plain(folder: &Path, steps: Vec<PoolStep>) -> Result<Self, ModelError> {
         let prompts: SentenceSettings = file(&folder.join(SETTINGS))?.unwrap_or_default();
         let texts = prompts.prompts.into_iter().map(|(name, text)| (name, text.unwrap_or_default()));
         let texts: BTreeMap<String, String> = texts.collect();
+        let activation = prompts.activation_fn;
         let default_prompt = prompts.default_prompt_name.filter(|name| texts.contains_key(name));
-        Ok(Self { steps, max_tokens: longest_text(folder)?, prompts: texts, default_prompt, leaves_prompts_out: false })
+        Ok(Self {
+            steps,
+            max_tokens: longest_text(folder)?,
+            prompts: texts,
+            default_prompt,
+            leaves_prompts_out: false,
+            activation,
+            scores: None,
+        })
     }
 
     /// The numbers of a vector, where the layers have rows of so many.
@@ -183,6 +194,40 @@ impl SentenceFolder {
             PoolStep::Norm { .. } | PoolStep::Normalise => width,
         })
     }
+}
+
+impl Module {
+    /// The name of its class.
+    fn name(&self) -> &str {
+        self.kind.rsplit('.').next().unwrap_or_default()
+    }
+}
+
+/// The steps of modules, of which the last one gives what is wanted, and whether they leave prompts out.
+fn steps(folder: &Path, modules: Vec<Module>, wanted: &str) -> Result<(Vec<PoolStep>, bool), ModelError> {
+    let (mut steps, mut leaves_prompts_out) = (Vec::new(), false);
+    let last = modules.len().saturating_sub(1);
+    for (at, module) in modules.iter().enumerate() {
+        let inner = inside(folder, &module.path)?;
+        match module.name() {
+            "Transformer" => {}
+            "Pooling" => {
+                let (ways, with_prompts) = pooling(&inner.join("config.json"))?;
+                steps.push(PoolStep::Pool(ways));
+                leaves_prompts_out |= !with_prompts;
+            }
+            "Dense" => steps.push(dense(inner, if at == last { wanted } else { ONE_VECTOR })?),
+            "LayerNorm" => steps.push(layer_norm(inner)?),
+            // It does nothing where nothing is trained.
+            "Dropout" => {}
+            "Normalize" => steps.push(normalise(&inner)?),
+            other => return Err(bad(format!("{MODULES}: the module '{other}' is not known"))),
+        }
+    }
+    if !matches!(steps.first(), Some(PoolStep::Pool(_))) {
+        return Err(bad(format!("{MODULES}: the first module behind the layers is no Pooling")));
+    }
+    Ok((steps, leaves_prompts_out))
 }
 
 /// A folder that another one names, within it.
@@ -214,10 +259,10 @@ fn pooling(config: &Path) -> Result<(Vec<Pooling>, bool), ModelError> {
     Ok((ways, include_prompt.unwrap_or(true)))
 }
 
-fn dense(folder: PathBuf) -> Result<PoolStep, ModelError> {
+fn dense(folder: PathBuf, wanted: &str) -> Result<PoolStep, ModelError> {
     let path = folder.join("config.json");
     let config: DenseConfig = needed(&path)?;
-    config.names.check(&path)?;
+    config.names.check(&path, wanted)?;
     Ok(PoolStep::Dense {
         at: DenseFile::Folder(folder),
         shape: [config.out_features, config.in_features],
@@ -257,7 +302,7 @@ fn layer_norm(folder: PathBuf) -> Result<PoolStep, ModelError> {
 /// A length of 1, of a text's one vector alone. Older folders have no file for it.
 fn normalise(folder: &Path) -> Result<PoolStep, ModelError> {
     let path = folder.join("config.json");
-    file::<VectorNames>(&path)?.unwrap_or_default().check(&path)?;
+    file::<VectorNames>(&path)?.unwrap_or_default().check(&path, ONE_VECTOR)?;
     Ok(PoolStep::Normalise)
 }
 
@@ -366,6 +411,14 @@ mod tests {
         ] {
             assert!(dense(more).unwrap_err().to_string().contains(said), "{more}");
         }
+        let judge = |path: &str| {
+            write("modules.json", &format!("[{}]", [&modules[..2], &[module(path, "Dense")]].concat().join(",")));
+            SentenceFolder::judging(folder.path())
+        };
+        assert!(judge("4_Dense").unwrap().is_some_and(|judge| judge.scores == Some(2) && judge.steps.len() == 2));
+        write("modules.json", &format!("[{}]", modules[0]));
+        assert_eq!(SentenceFolder::judging(folder.path()).unwrap(), None);
+        write("modules.json", &format!("[{}]", modules.join(",")));
         dense("").unwrap();
         write("5_Normalize/config.json", r#"{"module_input_name":"token_embeddings"}"#);
         assert!(dense("").unwrap_err().to_string().contains("token_embeddings"));
