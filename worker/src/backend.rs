@@ -1,6 +1,6 @@
 //! The functions that the shell needs of the program that computes: loading a model, and writing model files.
 
-use model_boss_engine::{Decoder, TextEncoder};
+use model_boss_engine::{Decoder, DecoderJudge, TextEncoder};
 use model_boss_protocol::{InstructionSet, InstructionSetError, WorkerSpec};
 
 use crate::args::{Convert, Index, Synth};
@@ -18,8 +18,8 @@ pub type LoadEncoder =
 pub enum Reranker {
     /// One that reads both at once.
     Encoder(Box<dyn TextEncoder>),
-    /// One that writes text, and is asked for a word.
-    Decoder(Box<dyn Decoder>),
+    /// One that writes text, and is asked for a word. Without a folder that says how, it is asked as Qwen3-Reranker.
+    Decoder(Box<dyn Decoder>, Option<DecoderJudge>),
 }
 
 /// The same for a model that judges pairs of texts.

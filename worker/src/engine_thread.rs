@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use model_boss_engine::{
-    DecoderScorer, DraftUse, EncodedForm, Engine, EngineError, EngineInfo, Progress, TextEncoder, TextEngine,
-    TextEngineSettings,
+    DecoderJudge, DecoderScorer, DraftUse, EncodedForm, Engine, EngineError, EngineInfo, Progress, TextEncoder,
+    TextEngine, TextEngineSettings,
 };
 use model_boss_protocol::{Category, Speculation, WorkerExit};
 use model_boss_weights::towers_folder;
@@ -117,7 +117,7 @@ fn load_reranker(
     let text = text_side(text)?;
     let judge: Box<dyn TextEncoder> = match judge {
         Reranker::Encoder(encoder) => encoder,
-        Reranker::Decoder(decoder) => {
+        Reranker::Decoder(decoder, judge) => {
             let word = |word: &str| {
                 let ids = 0..u32::try_from(text.vocabulary.len()).unwrap_or(u32::MAX);
                 let found = ids.into_iter().find(|id| text.vocabulary.bytes(*id) == word.as_bytes());
@@ -127,7 +127,11 @@ fn load_reranker(
                 })
             };
             let most = spec.context_length.and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX);
-            let scorer = DecoderScorer::new(decoder, most, [word("yes")?, word("no")?]);
+            let judge = match judge {
+                Some(judge) => judge,
+                None => DecoderJudge::qwen3([word("yes")?, word("no")?]),
+            };
+            let scorer = DecoderScorer::new(decoder, most, judge);
             Box::new(scorer.map_err(|error| LoadFailure::message(WorkerExit::BadModel, error.to_string()))?)
         }
     };

@@ -75,7 +75,9 @@ fn load_reranker(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Rer
     if model_boss_candle::is_encoder(&spec.source) {
         load_encoder(spec, EncoderTask::Labels, progress).map(Reranker::Encoder)
     } else {
-        load(spec, progress).map(Reranker::Decoder)
+        let judge = model_boss_candle::decoder_judge(&spec.source);
+        let judge = judge.map_err(|error| LoadFailure::new(error.exit(), &error))?;
+        load(spec, progress).map(|decoder| Reranker::Decoder(decoder, judge))
     }
 }
 

@@ -29,7 +29,7 @@ mod unread;
 mod vision;
 
 pub use convert::{Conversion, ConvertError, GgufKeysError, MatrixType, Synthetic};
-pub use encoder::{EncoderTask, is_encoder, load_decoder_embedder, load_encoder};
+pub use encoder::{EncoderTask, decoder_judge, is_encoder, load_decoder_embedder, load_encoder};
 pub use error::{KvTypeUnavailable, LoadError, ModelError};
 pub use load_model::{load, load_over, load_with};
 pub use plan::options::{DecoderLoadOptions, DeviceOptions};

@@ -13,7 +13,7 @@ use model_boss_candle::{
     DecoderLoadOptions, DeviceOptions, EncoderTask, is_encoder, load_decoder_embedder, load_encoder, load_over,
 };
 use model_boss_engine::{
-    BlockId, Decoder, DecoderError, DecoderInfo, DecoderScorer, DecoderStep, EncoderText, TextEncoder,
+    BlockId, Decoder, DecoderError, DecoderInfo, DecoderJudge, DecoderScorer, DecoderStep, EncoderText, TextEncoder,
 };
 use model_boss_protocol::{DeviceId, KvCacheType};
 use model_boss_weights::gguf::{HeaderWriter, TensorType, quantise_q8_0};
@@ -147,7 +147,7 @@ impl EncoderCase {
         }
         if let Some(answers) = self.answers {
             let decoder = load_over(folder, &on, &options, &mut |_| {}).unwrap();
-            return Box::new(DecoderScorer::new(decoder, usize::MAX, answers).unwrap());
+            return Box::new(DecoderScorer::new(decoder, usize::MAX, DecoderJudge::qwen3(answers)).unwrap());
         }
         let task = if self.seconds.is_some() { EncoderTask::Labels } else { EncoderTask::Vectors };
         load_encoder(folder, &DeviceId::Cpu, task, &mut |_| {}).unwrap_or_else(|error| panic!("{}: {error}", self.case))
@@ -291,7 +291,8 @@ fn em_2_scores_do_not_depend_on_steps() {
     let options = DecoderLoadOptions { kv_cache_type: KvCacheType::F32, ..DecoderLoadOptions::default() };
     let decoder = load_over(folder.path(), &on, &options, &mut |_| {}).unwrap();
     let short = DecoderInfo { step_rows: 13, kv_blocks: 2, ..decoder.info().clone() };
-    let mut scorer = DecoderScorer::new(Box::new(ShortSteps(decoder, short)), 60, case.answers.unwrap()).unwrap();
+    let judge = DecoderJudge::qwen3(case.answers.unwrap());
+    let mut scorer = DecoderScorer::new(Box::new(ShortSteps(decoder, short)), 60, judge).unwrap();
     assert_eq!(scorer.info().max_tokens, 60);
     let scores = scorer.encode(&case.texts()).unwrap();
     for (ours, theirs) in scores.iter().flatten().zip(case.vectors.iter().flatten()) {

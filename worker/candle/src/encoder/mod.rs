@@ -4,6 +4,7 @@
 mod adapted;
 pub(crate) mod attend;
 mod bert;
+mod decoder_judge;
 mod decoder_rows;
 mod facts;
 mod family;
@@ -49,6 +50,7 @@ use sentence_folder::SentenceFolder;
 use spec::EncoderSpec;
 use steps::{LoadedStep, loaded_steps, ranges, shaped};
 
+pub use decoder_judge::decoder_judge;
 pub use decoder_rows::load_decoder_embedder;
 pub(crate) use pooling::normalised;
 

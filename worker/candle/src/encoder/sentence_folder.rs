@@ -29,10 +29,11 @@ pub(crate) struct SentenceFolder {
     pub(crate) scores: Option<usize>,
 }
 
+/// A module of the list.
 #[derive(Deserialize)]
-struct Module {
+pub(super) struct Module {
     #[serde(default)]
-    path: String,
+    pub(super) path: String,
     #[serde(rename = "type")]
     kind: String,
 }
@@ -108,7 +109,7 @@ struct SentenceSettings {
 }
 
 /// The list of modules.
-const MODULES: &str = "modules.json";
+pub(super) const MODULES: &str = "modules.json";
 
 /// The name of a text's one vector.
 const ONE_VECTOR: &str = "sentence_embedding";
@@ -198,7 +199,7 @@ impl SentenceFolder {
 
 impl Module {
     /// The name of its class.
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         self.kind.rsplit('.').next().unwrap_or_default()
     }
 }
@@ -231,7 +232,7 @@ fn steps(folder: &Path, modules: Vec<Module>, wanted: &str) -> Result<(Vec<PoolS
 }
 
 /// A folder that another one names, within it.
-fn inside(folder: &Path, path: &str) -> Result<PathBuf, ModelError> {
+pub(super) fn inside(folder: &Path, path: &str) -> Result<PathBuf, ModelError> {
     let plain = Path::new(path).components().all(|part| matches!(part, std::path::Component::Normal(_)));
     if plain { Ok(folder.join(path)) } else { Err(bad(format!("modules.json: the path '{path}' leads elsewhere"))) }
 }
