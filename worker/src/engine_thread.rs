@@ -9,7 +9,7 @@ use model_boss_engine::{
     TextEngine, TextEngineSettings,
 };
 use model_boss_protocol::{Category, Speculation, WorkerExit};
-use model_boss_weights::towers_folder;
+use model_boss_weights::{layers_folder, towers_folder};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
@@ -220,6 +220,7 @@ fn load_text(worker: &WorkerState, host: StartHost, ended: Arc<EngineEnd>) -> st
     };
     let path = match spec.category {
         Category::Vision => towers_folder(&spec.source),
+        Category::Embedding | Category::Reranking => layers_folder(&spec.source),
         _ => spec.source.clone(),
     };
     let source = TextSource::Model { path, template: spec.chat_template.clone() };

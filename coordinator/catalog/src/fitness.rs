@@ -9,7 +9,7 @@ use model_boss_protocol::{
     CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, TOWER_TYPES, config_architecture,
 };
 use model_boss_weights::gguf::HeaderFault;
-use model_boss_weights::{HeaderBudget, towers_folder};
+use model_boss_weights::{HeaderBudget, layers_folder, towers_folder};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
@@ -98,7 +98,7 @@ fn config_lacks(source: &Path) -> Option<String> {
 
 /// The same for a model that turns texts into vectors.
 fn encoder_lacks(source: &Path) -> Option<String> {
-    let model_type = model_type_of(source).filter(|kind| !ENCODER_TYPES.contains(&kind.as_str()))?;
+    let model_type = model_type_of(&layers_folder(source)).filter(|kind| !ENCODER_TYPES.contains(&kind.as_str()))?;
     let unknown: String = model_type.escape_debug().take(MAX_NAME).collect();
     Some(format!("our worker gets no vectors or scores from models of type '{unknown}'"))
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, text_beside_weights};
 use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ENCODERS, config_architecture};
-use model_boss_weights::HeaderBudget;
+use model_boss_weights::{HeaderBudget, layers_folder, model_folder};
 use serde::Deserialize;
 
 use super::files::ModelFile;
@@ -47,7 +47,8 @@ struct KindConfig {
 /// behind them.
 fn of_config(source: &Path) -> Option<Category> {
     let folder = if source.is_dir() { Some(source) } else { source.parent() }?;
-    let text = text_beside_weights(&folder.join("config.json"), CONFIG)?;
+    let layers = layers_folder(source);
+    let text = text_beside_weights(&model_folder(&layers).join("config.json"), CONFIG)?;
     let config: KindConfig = serde_json::from_str(&text).ok()?;
     let class = config.architectures.first().map_or("", String::as_str);
     if ENCODER_TYPES.contains(&config.model_type.as_str()) {

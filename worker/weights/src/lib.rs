@@ -33,4 +33,4 @@ pub use safetensors::{
     MappedWeights, OutlinedTensor, TensorEntry, TensorIndex, WeightFile, WeightFileId, outline_safetensors,
 };
 pub use small_file::{SmallFileError, read_small_file};
-pub use towers_folder::towers_folder;
+pub use towers_folder::{LAYER_SETTINGS, layers_folder, towers_folder};

@@ -33,7 +33,7 @@ use model_boss_engine::{
 };
 use model_boss_protocol::{DeviceId, ENCODER_TYPES, KvCacheType};
 use model_boss_weights::gguf::{GgufModel, TensorType};
-use model_boss_weights::{gguf_file, model_folder};
+use model_boss_weights::{gguf_file, layers_folder, model_folder};
 
 use crate::device;
 use crate::error::{LoadError, ModelError};
@@ -77,7 +77,7 @@ pub fn is_encoder(source: &Path) -> bool {
     if let Ok(Some(file)) = gguf_file(source) {
         return GgufModel::open(&file).is_ok_and(|model| gguf_facts::is_encoder(&model));
     }
-    let kind = ModelFiles::plain(source).ok().and_then(|(_, config)| facts::model_type(&config));
+    let kind = ModelFiles::plain(&layers_folder(source)).ok().and_then(|(_, config)| facts::model_type(&config));
     kind.is_some_and(|kind| ENCODER_TYPES.contains(&kind.as_str()))
 }
 
@@ -178,7 +178,7 @@ impl DescribedEncoder {
             };
             return Ok(Self { files: ModelFiles::of_gguf(model), family, folder, shares: None });
         }
-        let (files, config) = ModelFiles::plain(source)?;
+        let (files, config) = ModelFiles::plain(&layers_folder(source))?;
         let family = family_of(&config)?;
         let mut folder = match task {
             EncoderTask::Vectors => SentenceFolder::read(model_folder(source), Pooling::Mean)?,

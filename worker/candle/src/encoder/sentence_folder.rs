@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use model_boss_weights::layers_folder;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -177,7 +178,7 @@ impl SentenceFolder {
         let default_prompt = prompts.default_prompt_name.filter(|name| texts.contains_key(name));
         Ok(Self {
             steps,
-            max_tokens: longest_text(folder)?,
+            max_tokens: longest_text(&layers_folder(folder))?,
             prompts: texts,
             default_prompt,
             leaves_prompts_out: false,
@@ -211,7 +212,8 @@ fn steps(folder: &Path, modules: Vec<Module>, wanted: &str) -> Result<(Vec<PoolS
     for (at, module) in modules.iter().enumerate() {
         let inner = inside(folder, &module.path)?;
         match module.name() {
-            "Transformer" => {}
+            // The layers themselves.
+            "Transformer" | "BERT" | "RoBERTa" if at == 0 => {}
             "Pooling" => {
                 let (ways, with_prompts) = pooling(&inner.join("config.json"))?;
                 steps.push(PoolStep::Pool(ways));

@@ -2,22 +2,12 @@
 
 use std::path::Path;
 
+use model_boss_weights::LAYER_SETTINGS;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::folder_file::file;
 use crate::error::ModelError;
-
-/// The settings of the layers, by the newest name of the file and the older ones. The first that is there counts.
-const SETTINGS: [&str; 7] = [
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
-    "sentence_camembert_config.json",
-    "sentence_albert_config.json",
-    "sentence_xlm-roberta_config.json",
-    "sentence_xlnet_config.json",
-];
 
 /// Tokenizers without a limit say a number from here on.
 const NO_LIMIT: f64 = 1e9;
@@ -46,7 +36,7 @@ impl TokenizerSettings {
 /// layers' own, and these before those of its own file.
 pub(super) fn longest_text(folder: &Path) -> Result<Option<usize>, ModelError> {
     let mut layers = LayerSettings::default();
-    for name in SETTINGS {
+    for name in LAYER_SETTINGS {
         if let Some(found) = file(&folder.join(name))? {
             layers = found;
             break;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use model_boss_weights::gguf::{GgufModel, GgufModelError};
-use model_boss_weights::{SmallFileError, WeightsError, read_small_file};
+use model_boss_weights::{LAYER_SETTINGS, SmallFileError, WeightsError, read_small_file};
 use serde_json::Value;
 
 use super::gguf::{GgufVocabulary, VocabularyError, ranks, sentence_piece_model};
@@ -198,6 +198,10 @@ impl Text {
                 .map_err(|source| TextError::Tokenizer { path: file.to_owned(), source })?,
         };
         let configs = Configs::read(folder)?;
+        let tokenizer = match lower_cases(folder)? {
+            true => tokenizer.lower_cased().map_err(|source| TextError::Tokenizer { path: file.to_owned(), source })?,
+            false => tokenizer,
+        };
         let mut special = configs.special_tokens(&tokenizer);
         special.bos = special.bos.or(tokenizer.special().bos);
         special.end.extend(&tokenizer.special().end);
@@ -275,6 +279,16 @@ impl Text {
         };
         Self::new(Tokenizer::from_pieces(encoder, &special, longest_spelling), path, template, warnings)
     }
+}
+
+/// Whether the settings of `sentence-transformers` want texts in lower case.
+fn lower_cases(folder: &Path) -> Result<bool, TextError> {
+    for name in LAYER_SETTINGS {
+        if let Some(settings) = read_json(&folder.join(name))? {
+            return Ok(settings.get("do_lower_case").and_then(Value::as_bool) == Some(true));
+        }
+    }
+    Ok(false)
 }
 
 /// The JSON files beside the vocabulary; each may be absent.
@@ -447,6 +461,18 @@ mod tests {
         let tools = tools.map(|tools| serde_json::from_str(tools).unwrap());
         let conversation = Conversation { messages, tools, ..Conversation::default() };
         text.template.as_ref().unwrap().render(&conversation).unwrap()
+    }
+
+    #[test]
+    fn old_settings_of_layers_want_texts_in_lower_case() {
+        let tokens = |files: &[(&str, Value)], text: &str| {
+            let folder = folder(files);
+            Text::load(folder.path(), None).unwrap().tokenizer.encode_rendered(text).unwrap()
+        };
+        let lower = tokens(&[("sentence_bert_config.json", json!({"do_lower_case": true}))], "<s>AbÄ");
+        assert_eq!(lower, tokens(&[], "<s>abä"), "special tokens are found before");
+        let usual = tokens(&[("sentence_bert_config.json", json!({"do_lower_case": false}))], "AB");
+        assert_eq!(usual, tokens(&[], "AB"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Those rules are a stranger's program: what runs them bounds their time and memory. [`Vocabulary`] needs none.
 
+use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::utils::truncation::truncate_encodings;
 use tokenizers::{
     AddedVocabulary, DecoderWrapper, NormalizerWrapper, PostProcessor, PreTokenizerWrapper, Tokenizer as Library,
@@ -49,6 +50,23 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(TokenizerError::Malformed)?.with_padding(None);
         let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
         Ok(Self { inner: Encoder::Library(Box::new(inner)), special, add_eos: None, pair: None, longest })
+    }
+
+    /// Lower-cases texts before all else, as old models of `sentence-transformers` want it of a `tokenizer.json` that
+    /// does not.
+    pub fn lower_cased(mut self) -> Result<Self, TokenizerError> {
+        if let Encoder::Library(library) = &mut self.inner {
+            let own = match library.get_normalizer().cloned() {
+                Some(NormalizerWrapper::Sequence(all)) => all.as_ref().to_vec(),
+                own => own.into_iter().collect(),
+            };
+            if !own.iter().any(|normalizer| matches!(normalizer, NormalizerWrapper::Lowercase(_))) {
+                let all = [vec![NormalizerWrapper::Lowercase(Lowercase)], own].concat();
+                let all = NormalizerWrapper::Sequence(Sequence::new(all));
+                library.with_normalizer(Some(all)).map_err(TokenizerError::Malformed)?;
+            }
+        }
+        Ok(self)
     }
 
     /// A tokenizer that knows no tokens: every text becomes an empty list.
