@@ -50,6 +50,9 @@ fn of_config(source: &Path) -> Option<Category> {
     let layers = layers_folder(source);
     let text = text_beside_weights(&model_folder(&layers).join("config.json"), CONFIG)?;
     let config: KindConfig = serde_json::from_str(&text).ok()?;
+    if is_judge(folder) {
+        return Some(Category::Reranking);
+    }
     let class = config.architectures.first().map_or("", String::as_str);
     if ENCODER_TYPES.contains(&config.model_type.as_str()) {
         let judges = class.ends_with("ForSequenceClassification");
@@ -59,6 +62,17 @@ fn of_config(source: &Path) -> Option<Category> {
     let both_ways = config.is_causal == Some(false) || config.use_bidirectional_attention == Some(true);
     let gives_vectors = without_product || both_ways || folder.join("modules.json").is_file();
     gives_vectors.then_some(Category::Embedding)
+}
+
+/// Whether `sentence-transformers` has saved the folder as one of a judge.
+fn is_judge(folder: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct SavedAs {
+        model_type: String,
+    }
+    let text = text_beside_weights(&folder.join("config_sentence_transformers.json"), CONFIG);
+    let saved_as: Option<SavedAs> = text.and_then(|text| serde_json::from_str(&text).ok());
+    saved_as.is_some_and(|saved_as| saved_as.model_type == "CrossEncoder")
 }
 
 #[cfg(test)]
@@ -115,5 +129,8 @@ mod tests {
         }
         std::fs::write(folder.path().join("modules.json"), "[]").unwrap();
         assert_eq!(of(r#"{"architectures":["Qwen3ForCausalLM"]}"#), Some(Category::Embedding));
+        let saved = folder.path().join("config_sentence_transformers.json");
+        std::fs::write(saved, r#"{"model_type":"CrossEncoder"}"#).unwrap();
+        assert_eq!(of(r#"{"model_type":"bert","architectures":["BertModel"]}"#), Some(Category::Reranking));
     }
 }
