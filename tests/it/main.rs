@@ -53,6 +53,7 @@ mod real_model;
 mod request_memory;
 mod residency;
 mod responses;
+mod saved_folders;
 mod simulation;
 mod single_flight;
 mod speculation;

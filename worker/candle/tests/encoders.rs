@@ -38,6 +38,9 @@ struct EncoderCase {
     answers: Option<[u32; 2]>,
     /// The task whose adapters are used.
     task: Option<String>,
+    /// The tokens of each text that its vector leaves out.
+    #[serde(default)]
+    left_out: usize,
     vectors: Vec<Vec<f32>>,
 }
 
@@ -113,7 +116,7 @@ impl EncoderCase {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/encoders");
         let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
-        assert!(files.len() >= 63, "cases are missing");
+        assert!(files.len() >= 67, "cases are missing");
         files.iter().map(|file| serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()).collect()
     }
 
@@ -160,7 +163,13 @@ impl EncoderCase {
             serde_json::from_value(config["lora_adaptations"].clone()).unwrap_or_default()
         });
         let task = self.task.as_ref().map(|task| tasks.iter().position(|known| known == task).unwrap());
-        all.map(|(at, tokens)| EncoderText { second_from: second_from(at), task, ..EncoderText::one(tokens) }).collect()
+        all.map(|(at, tokens)| EncoderText {
+            second_from: second_from(at),
+            task,
+            left_out: self.left_out,
+            ..EncoderText::one(tokens)
+        })
+        .collect()
     }
 }
 
