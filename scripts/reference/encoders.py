@@ -10,7 +10,8 @@ Each case becomes worker/candle/tests/encoders/CASE.json with these fields:
 
     case, transformers, sentence_transformers
     files      the texts of the folder's files beside the weights, by their paths
-    weights    the weight files by their paths: a seed and [name, shape, mean, scale] of every tensor, by families.py's rule
+    weights    the weight files by their paths: a seed, the type if it is not F32, and [name, shape, mean, scale] of every tensor, by
+               families.py's rule
     texts      four lists of token ids
     seconds    of classifiers: the first token of each pair's second text
     task       of models with adapters: that whose adapters are used
@@ -53,11 +54,12 @@ ADAPTERS = dict(lora_adaptations=["retrieval.query", "separation"], lora_rank=2,
 GTE = dict(position_embedding_type="rope", rope_theta=500.0, layer_norm_type="layer_norm", pack_qkv=True, hidden_act="gelu", **LONG)
 
 
-def case(model_type, pooling=None, dense=None, normalise=True, wrapped=False, renamed=False, **fields):
+def case(model_type, pooling=None, dense=None, normalise=True, wrapped=False, renamed=False, stored="F32", **fields):
     """`wrapped`: the weights have the prefix of a model with a head. `pooling` none: a folder of transformers alone. Fields with
     `id2label` make a classifier. `renamed`: the tensors have the names of transformers 5, else those that a family was published
-    with."""
-    return dict(model_type=model_type, pooling=pooling, dense=dense, normalise=normalise, wrapped=wrapped, renamed=renamed, fields=fields)
+    with. `stored`: the type of the floats."""
+    return dict(model_type=model_type, pooling=pooling, dense=dense, normalise=normalise, wrapped=wrapped, renamed=renamed, stored=stored,
+                fields=fields)
 
 
 def own(model_type, pooling=None, **fields):
@@ -69,6 +71,11 @@ def own(model_type, pooling=None, **fields):
 CASES = {
     "bert-mean": case("bert", ["mean"], max_position_embeddings=64, **SHAPE),
     "bert-cls": case("bert", ["cls"], normalise=False, max_position_embeddings=40, hidden_act="gelu_new", **SHAPE),
+    "bert-f16": case("bert", ["mean"], dense=(16, True, "Tanh"), stored="F16", max_position_embeddings=64, **SHAPE),
+    "modernbert-bf16": case("modernbert", ["mean"], stored="BF16", max_position_embeddings=64, local_attention=8, **MODERN),
+    "mpnet-bf16": case("mpnet", ["cls"], stored="BF16", max_position_embeddings=202, relative_attention_num_buckets=32, **SHAPE),
+    "judge-xlm-roberta-f16": case("xlm-roberta", stored="F16", max_position_embeddings=66, pad_token_id=1, type_vocab_size=1,
+                                  id2label={0: "LABEL_0"}, **SHAPE),
     "bert-wrapped": case("bert", wrapped=True, max_position_embeddings=64, **SHAPE),
     "bert-dense": case("bert", ["cls", "max", "mean"], dense=(16, True, "Tanh"), max_position_embeddings=64, **SHAPE),
     "roberta-last": case("roberta", ["lasttoken"], max_position_embeddings=66, pad_token_id=1, **SHAPE),
@@ -127,6 +134,7 @@ CASES = {
     "mpnet-weighted": case("mpnet", ["weightedmean"], normalise=False, max_position_embeddings=64, **SHAPE),
 }
 ANSWERS = (17, 40)
+TYPES = dict(F32=torch.float32, F16=torch.float16, BF16=torch.bfloat16)
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 NAMES = dict(zip(MODES, ("cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")))
 
@@ -139,7 +147,7 @@ def write_folder(folder, spec, seed):
         config = transformers.AutoConfig.for_model(spec["model_type"], **spec["fields"])
         model_of(spec).from_config(config).save_pretrained(folder, save_original_format=not spec["renamed"])
     (folder / "generation_config.json").unlink(missing_ok=True)
-    weights = {"model.safetensors": rewrite(folder / "model.safetensors", seed)}
+    weights = {"model.safetensors": rewrite(folder / "model.safetensors", seed, spec["stored"])}
     if spec["pooling"]:
         weights |= write_modules(folder, spec, seed)
     paths = sorted(path for path in folder.rglob("*.json"))
@@ -178,7 +186,7 @@ def judgements_of(folder, spec, texts, seconds):
         kinds = lambda ids, second: [int(at >= second and post_norm.kinds_of(model.config) > 1) for at in range(len(ids))]
         with torch.no_grad():
             return [model.labels(ids, kinds(ids, second)).tolist() for ids, second in zip(texts, seconds)]
-    model = model_of(spec).from_pretrained(folder, attn_implementation="eager").eval()
+    model = model_of(spec).from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     answers = []
     with torch.no_grad():
         for ids, second in zip(texts, seconds):
@@ -206,7 +214,7 @@ def write_modules(folder, spec, seed):
         put(folder / path / "config.json", dict(in_features=width, out_features=out, bias=bias, activation_function=f"torch.nn.modules.{kind}"))
         layer = torch.nn.Linear(width, out, bias=bias)
         save_file({f"linear.{name}": value.detach() for name, value in layer.named_parameters()}, folder / path / "model.safetensors")
-        weights[f"{path}/model.safetensors"] = rewrite(folder / path / "model.safetensors", seed + at - 2)
+        weights[f"{path}/model.safetensors"] = rewrite(folder / path / "model.safetensors", seed + at - 2, spec["stored"])
         width = out
     if spec["normalise"]:
         modules.append(("3_Normalize", "Normalize"))
@@ -227,13 +235,13 @@ def put(path, value):
     path.write_text(json.dumps(value))
 
 
-def rewrite(path, seed):
-    """Gives every tensor of a file its numbers by the rule."""
+def rewrite(path, seed, stored="F32"):
+    """Gives every tensor of a file its numbers by the rule, in this type."""
     with safe_open(path, "pt") as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}
     entries = [entry_of(name, shape, SPEC) for name, shape in sorted(shapes.items())]
-    save_file({entry[0]: tensor_of(entry, seed) for entry in entries}, path, metadata={"format": "pt"})
-    return dict(seed=seed, tensors=entries)
+    save_file({entry[0]: tensor_of(entry, seed).to(TYPES[stored]) for entry in entries}, path, metadata={"format": "pt"})
+    return dict(seed=seed, **(dict(dtype=stored) if stored != "F32" else {}), tensors=entries)
 
 
 def vectors_of(folder, spec, texts):
@@ -244,12 +252,12 @@ def vectors_of(folder, spec, texts):
             rows_of = own.rows
         elif spec["pooling"]:
             # The layers read the folder without a tokenizer; the other modules are the package's own.
-            layers = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+            layers = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
             rows_of = lambda ids: layers(input_ids=torch.tensor([ids])).last_hidden_state[0]
         if not spec["pooling"] and spec.get("own"):
             return [torch.nn.functional.normalize(rows_of(ids).mean(0), dim=0).tolist() for ids in texts]
         if not spec["pooling"]:
-            model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+            model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
             of = lambda ids: torch.nn.functional.normalize(model(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(0), dim=0)
             return [of(ids).tolist() for ids in texts]
         from sentence_transformers.models import Dense, Normalize, Pooling
@@ -277,7 +285,7 @@ def compare(name, spec, folder, texts):
     config["prefix"] = {"nomic_bert": "nomic_bert.", "gte": "gte."}.get(spec["model_type"], "roberta.") if "id2label" in config else ""
     with safe_open(folder / "model.safetensors", "pt") as file:
         model = post_norm.Model(config, {name: file.get_tensor(name) for name in file.keys()})
-    layers = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    layers = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     for ids in texts:
         with torch.no_grad():
             theirs, ours = layers(input_ids=torch.tensor([ids])).last_hidden_state[0], model.rows(ids)

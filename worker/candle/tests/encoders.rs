@@ -9,6 +9,7 @@ mod rule;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use half::{bf16, f16};
 use model_boss_candle::{
     DecoderLoadOptions, DeviceOptions, EncoderTask, is_encoder, load_decoder_embedder, load_encoder, load_over,
 };
@@ -17,7 +18,7 @@ use model_boss_engine::{
 };
 use model_boss_protocol::{DeviceId, KvCacheType};
 use model_boss_weights::gguf::{HeaderWriter, TensorType, quantise_q8_0};
-use rule::{TensorRule, floats, safetensors};
+use rule::{TensorRule, floats, safetensors_as};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -47,6 +48,8 @@ struct EncoderCase {
 #[derive(Deserialize)]
 struct WeightRules {
     seed: u64,
+    /// The type of the floats, as safetensors names it; F32 without.
+    dtype: Option<String>,
     tensors: Vec<TensorRule>,
 }
 
@@ -116,7 +119,7 @@ impl EncoderCase {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/encoders");
         let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
-        assert!(files.len() >= 67, "cases are missing");
+        assert!(files.len() >= 71, "cases are missing");
         files.iter().map(|file| serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()).collect()
     }
 
@@ -127,7 +130,14 @@ impl EncoderCase {
             std::fs::write(path, bytes).unwrap();
         };
         self.files.iter().for_each(|(name, text)| write(name, text.to_string().as_bytes()));
-        self.weights.iter().for_each(|(name, rules)| write(name, &safetensors(&rules.tensors, rules.seed)));
+        for (name, WeightRules { seed, dtype, tensors }) in &self.weights {
+            let put: &dyn Fn(f32, &mut Vec<u8>) = match dtype.as_deref() {
+                Some("F16") => &|number, bytes| bytes.extend(f16::from_f32(number).to_le_bytes()),
+                Some("BF16") => &|number, bytes| bytes.extend(bf16::from_f32(number).to_le_bytes()),
+                _ => &|number, bytes| bytes.extend(number.to_le_bytes()),
+            };
+            write(name, &safetensors_as(tensors, *seed, (dtype.as_deref().unwrap_or("F32"), put)));
+        }
         if !self.tensors.is_empty() {
             self.write_gguf(&folder.join("model.gguf"), TensorType::F32);
         }

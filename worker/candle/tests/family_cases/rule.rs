@@ -16,14 +16,23 @@ pub(crate) enum TensorRule {
 
 /// A file of safetensors.
 pub(crate) fn safetensors(tensors: &[TensorRule], seed: u64) -> Vec<u8> {
+    safetensors_as(tensors, seed, ("F32", &|float, data| data.extend(float.to_le_bytes())))
+}
+
+/// The same with floats of another type, by its name and the bytes of a number.
+pub(crate) fn safetensors_as(
+    tensors: &[TensorRule],
+    seed: u64,
+    (float, put): (&str, &dyn Fn(f32, &mut Vec<u8>)),
+) -> Vec<u8> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for tensor in tensors {
         let first = data.len();
         let (name, shape, dtype) = match tensor {
             TensorRule::Floats(name, shape, mean, scale) => {
                 let floats = floats(name, shape, (*mean, *scale), seed);
-                data.extend(floats.into_iter().flat_map(f32::to_le_bytes));
-                (name, shape, "F32")
+                floats.into_iter().for_each(|number| put(number, &mut data));
+                (name, shape, float)
             }
             TensorRule::Bytes(name, shape, low, count, _) => {
                 let bytes = numbers(name, seed).take(shape.iter().product());
