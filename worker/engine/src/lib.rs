@@ -28,9 +28,7 @@ pub mod tools;
 pub use activity::{Activity, EngineTotals, Histograms};
 pub use decoder::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits};
 pub use decoder_scorer::{DecoderJudge, DecoderScorer};
-pub use encoder::{
-    AtPause, EncodedForm, EncoderInfo, EncoderText, PairForm, PairPrompt, PausedEncoder, TextEncoder,
-};
+pub use encoder::{AtPause, EncodedForm, EncoderInfo, EncoderText, PairForm, PairPrompt, PausedEncoder, TextEncoder};
 pub use engine::{
     ContextShift, Engine, EngineError, EngineInfo, FinishReason, Finished, Generate, Progress, Reply, SequenceEvent,
     SequenceId, SequenceTimings, TokenUsage, Work, WorkError,

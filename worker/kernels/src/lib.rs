@@ -25,5 +25,5 @@ pub use floats::product::{Sizes, WORTH_SHARING, product};
 pub use kernel::{MatrixKernel, ProductInput, ROWS, StoredFloats};
 pub use lanes::{choose_instructions, current_instructions};
 pub use layout::{MatrixLayout, floats_are_finite};
-pub use panels::in_panels;
+pub use panels::{in_panels, panels_of};
 pub use rows::{SumNorm, add_to_rows, vectorized};

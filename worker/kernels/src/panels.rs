@@ -49,6 +49,11 @@ pub fn in_panels(matrix: &dyn MatrixKernel) -> Option<Arc<dyn MatrixKernel>> {
     Some(Arc::new(PanelMatrix { values, outs, depth }))
 }
 
+/// A matrix `[outs, depth]` of f32, which lie row by row, in panels.
+pub fn panels_of(values: &[f32], shape @ [outs, depth]: [usize; 2]) -> Arc<dyn MatrixKernel> {
+    Arc::new(PanelMatrix { values: PanelValues::Floats(turned(values, shape)), outs, depth })
+}
+
 impl PanelMatrix {
     /// The rows of the matrix in each panel.
     fn panels(&self) -> impl Iterator<Item = Range<usize>> {

@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 
 use super::{EncodeError, EncodeItem, EncodeJob, EncodePart, EncodedRows};
 
-/// Rows of a batch. More do not make products faster.
-const BATCH_ROWS: usize = 512;
+/// Rows of a batch. More do not make products faster, and make the parts longer between which a short request comes in.
+const BATCH_ROWS: usize = 256;
 
 /// Rows of a request that is short.
 const SHORT_ROWS: usize = 64;
@@ -60,13 +60,26 @@ impl EncodeQueue {
                 self.push(job);
                 continue;
             }
-            let all: Vec<u64> = self.pending.keys().copied().collect();
-            let batch = self.batch(&all);
+            let batch = self.batch(&self.candidates());
             self.pass_over(&batch);
             // Published before the batch, so that one that never ends is visible with its requests.
             activity.occupied(batch.parts.len(), self.pending.len() - batch.parts.len());
             return Some(batch);
         }
+    }
+
+    /// The requests of the next batch. Short ones do not wait for the rest of a batch with long ones: if any of the most
+    /// important is short, it has a batch of its own.
+    fn candidates(&self) -> Vec<u64> {
+        let best = self.pending.values().map(PendingJob::rank).min();
+        let is_short = |pending: &PendingJob| {
+            Some(pending.rank()) == best && pending.is_of_texts() && pending.rows_left(self.text_rows) <= SHORT_ROWS
+        };
+        let numbers = |of: &dyn Fn(&PendingJob) -> bool| -> Vec<u64> {
+            self.pending.iter().filter(|(_, pending)| of(pending)).map(|(number, _)| *number).collect()
+        };
+        let short = numbers(&is_short);
+        if short.is_empty() { numbers(&|_| true) } else { short }
     }
 
     /// Requests that go before a batch that is being computed: those that are more important, and short ones that are
@@ -235,10 +248,10 @@ mod tests {
 
     #[test]
     fn em_5_a_batch_has_texts_of_each_request_in_turn() {
-        assert_eq!(batch(&[vec![10; 1_000], vec![7]]), [50, 1]);
+        assert_eq!(batch(&[vec![10; 1_000], vec![7]]), [24, 1]);
         assert_eq!(batch(&[vec![600], vec![7]]), [1, 0], "a text longer than a batch is alone in one");
-        assert_eq!(batch(&[vec![500], vec![100], vec![12]]), [1, 0, 1]);
-        assert_eq!(batch(&[vec![200, 200, 200], vec![100, 100]]), [2, 1]);
+        assert_eq!(batch(&[vec![244], vec![100], vec![12]]), [1, 0, 1]);
+        assert_eq!(batch(&[vec![100, 100, 100], vec![50, 50]]), [1, 2]);
         assert!(batch(&[]).is_empty());
     }
 
@@ -283,35 +296,51 @@ mod tests {
     fn em_5_the_most_important_come_first_and_nobody_waits_for_ever() {
         let mut rig = QueueRig::new();
         let _bulk = rig.ask(8, &[100; 50]);
-        let mut important = rig.ask(2, &[100; 60]);
+        let mut important = rig.ask(2, &[100; 24]);
         for turn in 0..12 {
             let batch = rig.next();
             // The least important request has every ninth batch.
-            let wanted: &[(u64, usize)] = if turn == 8 { &[(0, 5)] } else { &[(1, 5)] };
+            let wanted: &[(u64, usize)] = if turn == 8 { &[(0, 2)] } else { &[(1, 2)] };
             assert_eq!(counts(&batch), wanted, "{turn}");
             rig.finish(&batch);
         }
         assert!(important.try_recv().is_err());
         let batch = rig.next();
-        assert_eq!(counts(&batch), [(1, 5)]);
+        assert_eq!(counts(&batch), [(1, 2)]);
         rig.finish(&batch);
         let rows = important.try_recv().unwrap().unwrap();
-        assert!(rows.len() == 60 && rows.iter().enumerate().all(|(at, rows)| rows == &[[at as f32]]));
+        assert!(rows.len() == 24 && rows.iter().enumerate().all(|(at, rows)| rows == &[[at as f32]]));
         // Room that is left is for the others.
-        let _few = rig.ask(2, &[112]);
+        let _few = rig.ask(2, &[150]);
         let batch = rig.next();
-        assert_eq!(counts(&batch), [(2, 1), (0, 4)]);
+        assert_eq!(counts(&batch), [(2, 1), (0, 1)]);
+    }
+
+    #[test]
+    fn em_5_short_requests_go_before_long_ones_and_these_have_their_turn() {
+        let mut rig = QueueRig::new();
+        let _bulk = rig.ask(5, &[100; 50]);
+        let mut alone = 0;
+        for _ in 0..27 {
+            let _short = rig.ask(5, &[9]);
+            let batch = rig.next();
+            let has_bulk = counts(&batch).iter().any(|(job, _)| *job == 0);
+            assert!(has_bulk || batch.parts.len() == 1);
+            alone += usize::from(!has_bulk);
+            rig.finish(&batch);
+        }
+        assert_eq!(alone, 24);
     }
 
     #[test]
     fn em_5_short_requests_go_before_a_batch_that_is_being_computed() {
         let mut rig = QueueRig::new();
-        let mut bulk = rig.ask(5, &[128; 8]);
+        let mut bulk = rig.ask(5, &[64; 8]);
         let running = rig.next();
         assert_eq!(counts(&running), [(0, 4)]);
         assert!(rig.queue.urgent_batch(&running).is_none());
         let (_long, mut short, _less) = (rig.ask(5, &[70]), rig.ask(5, &[10, 20]), rig.ask(6, &[5]));
-        let mut important = rig.ask(4, &[300, 300]);
+        let mut important = rig.ask(4, &[150, 150]);
         let urgent = rig.queue.urgent_batch(&running).unwrap();
         assert_eq!(counts(&urgent), [(4, 1), (2, 2)]);
         assert!(rig.queue.urgent_batch(&running).is_none(), "they are being computed");
@@ -323,7 +352,7 @@ mod tests {
         assert_eq!(important.try_recv().unwrap().unwrap(), [[[0.0]], [[1.0]]]);
         rig.finish(&running);
         let batch = rig.next();
-        assert_eq!(counts(&batch), [(0, 3), (1, 1), (3, 1)]);
+        assert_eq!(counts(&batch), [(0, 2), (1, 1), (3, 1)]);
         rig.finish(&batch);
         let batch = rig.next();
         rig.finish(&batch);

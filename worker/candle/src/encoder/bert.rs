@@ -168,7 +168,7 @@ impl EncoderFamily for EncoderSpec {
         target: &WeightTarget,
     ) -> Result<Box<dyn EncoderBody>, ModelError> {
         let failed = |error: candle_core::Error| ModelError::Device(device::failure(&error));
-        let words = reader.matrix("words.weight")?;
+        let words = reader.matrix("words.weight")?.apart().map_err(failed)?;
         let words_of_tasks = TaskMatrices::read(reader, "words", &self.adapters)?;
         let kinds_of_tasks = TaskMatrices::read(reader, "kinds", &self.adapters)?;
         let mut optional = |name: &str| reader.files().has(name).then(|| reader.tensor(name)).transpose();

@@ -8,6 +8,7 @@ use model_boss_engine::{EncoderText, LabelShares};
 use super::parts::EncoderPart;
 use super::pooling::{DenseActivation, Pooling};
 use super::steps::{DenseStep, LoadedStep};
+use crate::device;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::layers::linear::{Bias, Linear};
@@ -71,7 +72,8 @@ pub(super) trait EncoderBody: Send + Sync {
 /// A product with a bias where the files have one.
 pub(super) fn linear(reader: &mut WeightReader<'_>, path: &str) -> Result<Linear, ModelError> {
     let bias = Bias::from(reader.files().has(&format!("{path}.bias")));
-    Ok(Linear::read(reader, path, bias)?.in_panels())
+    let linear = Linear::read(reader, path, bias)?.in_panels();
+    linear.map_err(|error| ModelError::Device(device::failure(&error)))
 }
 
 /// The parts of a classifier that the files have: a product with this activation, a norm, and the product for labels.

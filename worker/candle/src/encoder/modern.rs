@@ -16,6 +16,7 @@ use super::parts::{EncoderPart, PartFinder};
 use super::pooling::{DenseActivation, Pooling};
 use super::spec::Biases;
 use super::steps::LoadedStep;
+use crate::device;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::layers::linear::Linear;
@@ -329,10 +330,11 @@ impl EncoderFamily for ModernSpec {
         _longest: usize,
         target: &WeightTarget,
     ) -> Result<Box<dyn EncoderBody>, ModelError> {
+        let failed = |error: candle_core::Error| ModelError::Device(device::failure(&error));
         let layers =
             (0..self.size.layers).map(|layer| ModernLayer::read(reader, self, layer)).collect::<Result<Vec<_>, _>>()?;
         Ok(Box::new(ModernBody {
-            words: reader.matrix("words.weight")?,
+            words: reader.matrix("words.weight")?.apart().map_err(failed)?,
             norm: Norm::read(reader, "norm", self.norm)?,
             last: Norm::read(reader, "last", self.norm)?,
             ropes: [Rope::new(&self.ropes[0]), Rope::new(&self.ropes[1])],

@@ -66,8 +66,8 @@ impl Linear {
     }
 
     /// The same with its matrix in panels, for inputs of many rows.
-    pub(crate) fn in_panels(self) -> Self {
-        Self { weight: self.weight.in_panels(), ..self }
+    pub(crate) fn in_panels(self) -> Result<Self> {
+        Ok(Self { weight: self.weight.in_panels()?, ..self })
     }
 
     /// The same for inputs and outputs in f32.

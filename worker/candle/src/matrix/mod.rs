@@ -11,8 +11,10 @@ pub(crate) mod tensor_products;
 
 use std::sync::Arc;
 
-use candle_core::{Result, Storage, Tensor, bail};
-use model_boss_kernels::{MatrixKernel, ProductInput, WORTH_SHARING, in_panels};
+use bytes::BytesMut;
+use candle_core::{DType, Result, Storage, Tensor, bail};
+use model_boss_kernels::{MatrixKernel, MatrixLayout, ProductInput, StoredFloats, WORTH_SHARING, in_panels, panels_of};
+use model_boss_weights::gguf::TensorType;
 use rayon::prelude::*;
 
 use crate::device::blocks::DeviceBlocks;
@@ -35,11 +37,32 @@ pub(crate) enum Matrix {
 impl Matrix {
     /// The same in panels, which are faster for many rows, where it is a matrix of floats in the host's memory. Its
     /// sums have another order.
-    pub(crate) fn in_panels(self) -> Self {
-        match &self {
+    pub(crate) fn in_panels(self) -> Result<Self> {
+        Ok(match &self {
             Self::Stored(kernel) => in_panels(kernel.as_ref()).map_or(self, Self::Stored),
+            Self::Tensor(weight) if weight.device().is_cpu() && weight.dtype() == DType::F32 => {
+                let (storage, layout) = weight.storage_and_layout();
+                let Storage::Cpu(storage) = &*storage else { bail!("the matrix is not in the host's memory") };
+                let shape = layout.shape().dims2()?;
+                Self::Stored(panels_of(contiguous(storage, layout)?, shape.into()))
+            }
             Self::Tensor(_) | Self::Blocks(_) => self,
-        }
+        })
+    }
+
+    /// The same with memory of its own: matrices of floats share one piece when they are read, which stays as long as
+    /// any of them does.
+    pub(crate) fn apart(self) -> Result<Self> {
+        let Self::Stored(kernel) = &self else { return Ok(self) };
+        let (kind, bytes) = match kernel.floats() {
+            Some(StoredFloats::F32(bytes)) => (TensorType::F32, bytes),
+            Some(StoredFloats::F16(bytes)) => (TensorType::F16, bytes),
+            Some(StoredFloats::Bf16(bytes)) => (TensorType::BF16, bytes),
+            None => return Ok(self),
+        };
+        let layout = MatrixLayout { kind, shape: [kernel.outs(), kernel.depth()] };
+        let copy = layout.copied(bytes, BytesMut::zeroed(bytes.len()));
+        copy.map(Self::Stored).map_err(candle_core::Error::msg)
     }
 
     /// The product `x Wᵀ`: `[rows, in]` → `[rows, out]`.
@@ -150,8 +173,6 @@ fn products(x: &Tensor, kernels: &[&dyn MatrixKernel]) -> Result<Vec<Tensor>> {
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
-    use model_boss_kernels::MatrixLayout;
-    use model_boss_weights::gguf::TensorType;
 
     use super::*;
 
