@@ -1,5 +1,5 @@
-//! Folders as `sentence-transformers` saves them, in a real worker: texts become the vectors and scores that the package
-//! gives.
+//! Folders as `sentence-transformers` saves them, in a real worker: texts become the vectors and scores that the
+//! package gives.
 
 #[path = "../../worker/candle/tests/family_cases/rule.rs"]
 #[allow(dead_code, reason = "the rule of all kinds of tensors")]

@@ -223,8 +223,8 @@ fn task_of(info: &EncoderInfo, task: Option<String>, prompt: Option<&str>) -> Re
     })
 }
 
-/// The tokens in front of each text that its one vector leaves out: those of a prompt by itself, without a special token
-/// behind it, as `sentence-transformers` counts them.
+/// The tokens in front of each text that its one vector leaves out: those of a prompt by itself, without a special
+/// token behind it, as `sentence-transformers` counts them.
 pub(super) async fn prompt_tokens(
     serving: &Serving,
     info: &EncoderInfo,

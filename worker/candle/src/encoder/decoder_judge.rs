@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::folder_file::{bad, file, text_file};
-use super::sentence_folder::{MODULES, Module, SentenceFolder, inside};
+use super::sentence_folder::{MODULES, SentenceFolder, SentenceModule, inside};
 use crate::error::{LoadError, ModelError};
 
 /// Words of the prompt of Qwen3-Reranker in a chat template.
@@ -48,7 +48,7 @@ pub fn decoder_judge(source: &Path) -> Result<Option<DecoderJudge>, LoadError> {
 }
 
 fn read(folder: &Path) -> Result<Option<DecoderJudge>, ModelError> {
-    let modules: Vec<Module> = file(&folder.join(MODULES))?.unwrap_or_default();
+    let modules: Vec<SentenceModule> = file(&folder.join(MODULES))?.unwrap_or_default();
     let Some(last) = modules.iter().find(|module| module.name() == "LogitScore") else { return Ok(None) };
     if let Some(other) = modules.iter().find(|module| !matches!(module.name(), "Transformer" | "LogitScore")) {
         return Err(bad(format!("{MODULES}: the module '{}' is not known beside LogitScore", other.name())));

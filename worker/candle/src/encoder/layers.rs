@@ -160,8 +160,8 @@ pub(crate) fn slopes(heads: usize) -> Vec<f32> {
     series(whole).chain(series(2 * whole).step_by(2)).take(heads).collect()
 }
 
-/// Biases by distance for texts of up to `longest` tokens, `[heads, 2 * longest - 1]`, from a token that is far in front
-/// to one that is far behind. The table has the shape `[buckets, heads]`.
+/// Biases by distance for texts of up to `longest` tokens, `[heads, 2 * longest - 1]`, from a token that is far in
+/// front to one that is far behind. The table has the shape `[buckets, heads]`.
 pub(crate) fn biases_by_distance(table: &Tensor, longest: usize, device: &Device) -> Result<Tensor> {
     let farthest = longest as i64 - 1;
     let buckets: Vec<u32> = (-farthest..=farthest).map(|ahead| bucket(-ahead)).collect();

@@ -32,7 +32,7 @@ pub(crate) struct SentenceFolder {
 
 /// A module of the list.
 #[derive(Deserialize)]
-pub(super) struct Module {
+pub(super) struct SentenceModule {
     #[serde(default)]
     pub(super) path: String,
     #[serde(rename = "type")]
@@ -137,9 +137,9 @@ const WAYS: [(&str, &str, Pooling); 6] = [
 impl SentenceFolder {
     /// Reads a model's folder. Without a list of modules, tokens become one vector in the way that is given.
     pub(crate) fn read(folder: &Path, otherwise: Pooling) -> Result<Self, ModelError> {
-        let (steps, leaves_prompts_out) = match file::<Vec<Module>>(&folder.join(MODULES))? {
+        let (steps, leaves_prompts_out) = match file::<Vec<SentenceModule>>(&folder.join(MODULES))? {
             None => (vec![PoolStep::Pool(vec![otherwise]), PoolStep::Normalise], false),
-            Some(modules) => steps(folder, modules, ONE_VECTOR)?,
+            Some(modules) => steps(folder, &modules, ONE_VECTOR)?,
         };
         let mut read = Self { leaves_prompts_out, ..Self::plain(folder, steps)? };
         for name in USUAL_PROMPTS {
@@ -154,14 +154,14 @@ impl SentenceFolder {
         Ok(read)
     }
 
-    /// The folder of a judge whose modules pool the tokens and make numbers of the one vector; none where the layers have
-    /// a classifier.
+    /// The folder of a judge whose modules pool the tokens and make numbers of the one vector; none where the layers
+    /// have a classifier.
     pub(crate) fn judging(folder: &Path) -> Result<Option<Self>, ModelError> {
-        let modules: Vec<Module> = file(&folder.join(MODULES))?.unwrap_or_default();
+        let modules: Vec<SentenceModule> = file(&folder.join(MODULES))?.unwrap_or_default();
         if !modules.iter().any(|module| module.name() == "Pooling") {
             return Ok(None);
         }
-        let (steps, leaves_prompts_out) = steps(folder, modules, SCORES)?;
+        let (steps, leaves_prompts_out) = steps(folder, &modules, SCORES)?;
         let scores = match steps.last() {
             Some(PoolStep::Dense { shape, .. }) => Some(shape[0]),
             _ => return Err(bad(format!("{MODULES}: the last module gives no '{SCORES}'"))),
@@ -198,7 +198,7 @@ impl SentenceFolder {
     }
 }
 
-impl Module {
+impl SentenceModule {
     /// The name of its class.
     pub(super) fn name(&self) -> &str {
         self.kind.rsplit('.').next().unwrap_or_default()
@@ -206,7 +206,7 @@ impl Module {
 }
 
 /// The steps of modules, of which the last one gives what is wanted, and whether they leave prompts out.
-fn steps(folder: &Path, modules: Vec<Module>, wanted: &str) -> Result<(Vec<PoolStep>, bool), ModelError> {
+fn steps(folder: &Path, modules: &[SentenceModule], wanted: &str) -> Result<(Vec<PoolStep>, bool), ModelError> {
     let (mut steps, mut leaves_prompts_out) = (Vec::new(), false);
     let last = modules.len().saturating_sub(1);
     for (at, module) in modules.iter().enumerate() {

@@ -16,16 +16,16 @@ const NO_LIMIT: f64 = 1e9;
 struct LayerSettings {
     max_seq_length: Option<usize>,
     /// The settings that the tokenizer is loaded with, by its newer name and the older one.
-    processor_kwargs: Option<TokenizerSettings>,
-    tokenizer_args: Option<TokenizerSettings>,
+    processor_kwargs: Option<LengthSettings>,
+    tokenizer_args: Option<LengthSettings>,
 }
 
 #[derive(Default, Deserialize)]
-struct TokenizerSettings {
+struct LengthSettings {
     model_max_length: Option<Value>,
 }
 
-impl TokenizerSettings {
+impl LengthSettings {
     fn limit(&self) -> Option<usize> {
         let limit = self.model_max_length.as_ref()?.as_f64()?;
         (1.0..NO_LIMIT).contains(&limit).then_some(limit as usize)
@@ -46,7 +46,7 @@ pub(super) fn longest_text(folder: &Path) -> Result<Option<usize>, ModelError> {
     if let Some(limit) = loaded_with.limit().or(layers.max_seq_length) {
         return Ok(Some(limit));
     }
-    let own: TokenizerSettings = file(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+    let own: LengthSettings = file(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
     Ok(own.limit())
 }
 

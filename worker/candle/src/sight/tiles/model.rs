@@ -12,8 +12,8 @@ pub(super) struct TilesModel {
     pub(super) projector: ProjectorSpec,
     /// The rows of the tower that are projected.
     pub(super) rows: TowerRows,
-    /// Patches of a side of the tower's table of positions, where a tile's patches find theirs by their share of a side;
-    /// none where each has its own row.
+    /// Patches of a side of the tower's table of positions, where a tile's patches find theirs by their share of a
+    /// side; none where each has its own row.
     pub(super) table: Option<usize>,
     pub(super) scale: PixelScale,
     pub(super) facts: SightFacts,
