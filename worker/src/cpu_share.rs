@@ -37,6 +37,11 @@ impl StepThreads {
         }
     }
 
+    /// All threads that products are shared by.
+    pub(crate) fn count(&self) -> usize {
+        self.whole().threads.get() as usize
+    }
+
     /// Runs a step. Products in it are shared by the threads of the present share.
     pub(crate) fn run<R: Send>(&mut self, step: impl FnOnce() -> R + Send) -> R {
         let ordered = *self.shares.borrow_and_update();

@@ -8,13 +8,15 @@ mod rule;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Mutex;
 
 use half::{bf16, f16};
 use model_boss_candle::{
     DecoderLoadOptions, DeviceOptions, EncoderTask, is_encoder, load_decoder_embedder, load_encoder, load_over,
 };
 use model_boss_engine::{
-    BlockId, Decoder, DecoderError, DecoderInfo, DecoderJudge, DecoderScorer, DecoderStep, EncoderText, TextEncoder,
+    BlockId, Decoder, DecoderError, DecoderInfo, DecoderJudge, DecoderScorer, DecoderStep, EncodedForm, EncoderText,
+    PausedEncoder, TextEncoder,
 };
 use model_boss_protocol::{DeviceId, KvCacheType};
 use model_boss_weights::gguf::{HeaderWriter, TensorType, quantise_q8_0};
@@ -233,6 +235,28 @@ fn em_5_a_vector_does_not_depend_on_the_texts_beside_it() {
             let apart = alone.iter().zip(&together).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(apart < 1e-5, "{}: {apart}", case.case);
         }
+    }
+}
+
+#[test]
+fn em_5_other_texts_are_computed_in_the_middle_of_a_pass() {
+    for case in EncoderCase::all() {
+        let (mut encoder, texts) = (case.loaded(), case.texts());
+        let alone = encoder.encode_as(&texts, EncodedForm::Whole).unwrap();
+        let between = Mutex::new(Vec::new());
+        let paused = |now: &dyn PausedEncoder| {
+            let rows = now.encode_now(&texts[..1], EncodedForm::Whole).unwrap();
+            between.lock().unwrap().extend(rows);
+        };
+        let together = encoder.encode_pausing(&texts, EncodedForm::Whole, &paused).unwrap();
+        assert_eq!(together, alone, "{}", case.case);
+        let between = between.into_inner().unwrap();
+        for (ours, first) in between.iter().flat_map(|rows: &Vec<Vec<f32>>| rows[0].iter().zip(&alone[0][0])) {
+            assert!((ours - first).abs() < 1e-5, "{}: {ours} {first}", case.case);
+        }
+        // Decoders do not pause within a pass.
+        let is_of_decoder = case.case.starts_with("decoder-") || case.answers.is_some();
+        assert_eq!(between.is_empty(), is_of_decoder, "{}", case.case);
     }
 }
 

@@ -7,7 +7,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use pulp::bytemuck::pod_collect_to_vec;
 use rayon::prelude::*;
 
 use crate::attention::{Panel, Product, multiply};
@@ -42,11 +41,16 @@ struct PanelMatrix {
 pub fn in_panels(matrix: &dyn MatrixKernel) -> Option<Arc<dyn MatrixKernel>> {
     let shape @ [outs, depth] = [matrix.outs(), matrix.depth()];
     let values = match matrix.floats()? {
-        StoredFloats::F32(bytes) => PanelValues::Floats(turned(&pod_collect_to_vec::<u8, f32>(bytes), shape)),
-        StoredFloats::F16(bytes) => PanelValues::Halves(turned(&pod_collect_to_vec::<u8, u16>(bytes), shape)),
-        StoredFloats::Bf16(bytes) => PanelValues::Brains(turned(&pod_collect_to_vec::<u8, u16>(bytes), shape)),
+        StoredFloats::F32(bytes) => PanelValues::Floats(turned(&numbers(bytes, f32::from_le_bytes), shape)),
+        StoredFloats::F16(bytes) => PanelValues::Halves(turned(&numbers(bytes, u16::from_le_bytes), shape)),
+        StoredFloats::Bf16(bytes) => PanelValues::Brains(turned(&numbers(bytes, u16::from_le_bytes), shape)),
     };
     Some(Arc::new(PanelMatrix { values, outs, depth }))
+}
+
+/// Numbers of `N` bytes each.
+fn numbers<T, const N: usize>(bytes: &[u8], of: fn([u8; N]) -> T) -> Vec<T> {
+    bytes.as_chunks::<N>().0.iter().map(|number| of(*number)).collect()
 }
 
 /// A matrix `[outs, depth]` of f32, which lie row by row, in panels.
@@ -176,10 +180,19 @@ impl MatrixKernel for PanelMatrix {
             let part = |(x, y): (&[f32], &mut [f32])| self.all(instructions, x, y);
             x.par_chunks(share * self.depth).zip(y.par_chunks_mut(share * self.outs)).for_each(part);
         } else {
-            let panels: Vec<Range<usize>> = self.panels().collect();
-            let parts: Vec<Vec<f32>> = panels.par_iter().map(|outs| self.apart(instructions, x, outs)).collect();
-            for (outs, part) in panels.iter().zip(parts) {
-                place(&part, outs, &mut y, self.outs);
+            // Panels, and of rows as many parts as give each core something to do.
+            let wanted = (2 * threads).div_ceil(self.outs.div_ceil(WIDTH));
+            let rows = rows.div_ceil(wanted).next_multiple_of(6);
+            let part = |(first, outs): &(usize, Range<usize>)| {
+                let end = x.len().min((first + rows) * self.depth);
+                self.apart(instructions, &x[first * self.depth..end], outs)
+            };
+            let firsts = (0..x.len() / self.depth).step_by(rows);
+            let tasks: Vec<(usize, Range<usize>)> =
+                firsts.flat_map(|first| self.panels().map(move |outs| (first, outs))).collect();
+            let parts: Vec<Vec<f32>> = tasks.par_iter().map(part).collect();
+            for ((first, outs), part) in tasks.iter().zip(parts) {
+                place(&part, outs, &mut y[first * self.outs..], self.outs);
             }
         }
         y
@@ -209,14 +222,14 @@ mod tests {
     use crate::layout::MatrixLayout;
 
     /// Numbers that are the same in all types.
-    fn numbers(count: usize, salt: usize) -> Vec<f32> {
+    fn some_numbers(count: usize, salt: usize) -> Vec<f32> {
         (0..count).map(|at| ((at * 37 + salt) % 101) as f32 / 64.0 - 0.75).collect()
     }
 
     #[test]
     fn em_5_panels_multiply_as_rows_do_and_the_same_to_the_bit_whoever_is_beside() {
         for [outs, depth] in [[5, 3], [64, 70], [192, 600], [83, 16]] {
-            let w = numbers(outs * depth, 1);
+            let w = some_numbers(outs * depth, 1);
             let stored: [(TensorType, Vec<u8>); 3] = [
                 (TensorType::F32, w.iter().flat_map(|number| number.to_le_bytes()).collect()),
                 (TensorType::F16, w.iter().flat_map(|number| f16::from_f32(*number).to_le_bytes()).collect()),
@@ -228,7 +241,7 @@ mod tests {
                 assert_eq!((panels.outs(), panels.depth()), (outs, depth));
                 let numbered: Vec<u32> = (0..outs as u32).rev().collect();
                 assert_eq!(panels.rows(&numbered), rows.rows(&numbered), "{kind:?}");
-                let x = numbers(150 * depth, 7);
+                let x = some_numbers(150 * depth, 7);
                 let all = panels.product(&x, 150);
                 for (ours, exact) in all.iter().zip(rows.product(&x, 150)) {
                     assert!((ours - exact).abs() < 1e-3, "{kind:?} {outs} x {depth}: {ours} {exact}");

@@ -112,7 +112,7 @@ pub(crate) fn serve(
     activity: &Activity,
 ) -> Result<(), EngineError> {
     let text_rows = encoder.sight().map_or(0, |sight| sight.text_rows);
-    let queue = Mutex::new(EncodeQueue::new(inbox, text_rows));
+    let queue = Mutex::new(EncodeQueue::new(inbox, text_rows, threads.count()));
     loop {
         let Some(batch) = lock(&queue).next_batch(activity) else { return Ok(()) };
         let beside = BesideBatch { queue: &queue, batch: &batch, activity, took: Mutex::default() };

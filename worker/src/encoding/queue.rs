@@ -8,8 +8,10 @@ use tokio::sync::mpsc;
 
 use super::{EncodeError, EncodeItem, EncodeJob, EncodePart, EncodedRows};
 
-/// Rows of a batch. More do not make products faster, and make the parts longer between which a short request comes in.
-const BATCH_ROWS: usize = 256;
+/// Rows of a batch for each core, and the least of all. More do not make products faster, and make the parts longer
+/// between which a short request comes in.
+const ROWS_OF_CORE: usize = 128;
+const LEAST_ROWS: usize = 256;
 
 /// Rows of a request that is short.
 const SHORT_ROWS: usize = 64;
@@ -25,6 +27,8 @@ pub(super) struct EncodeQueue {
     arrived: u64,
     /// Rows that a text has at least.
     text_rows: usize,
+    /// Rows of a batch.
+    batch_rows: usize,
 }
 
 /// A request of which some items are done.
@@ -46,8 +50,9 @@ pub(super) struct EncodeBatch {
 }
 
 impl EncodeQueue {
-    pub(super) fn new(inbox: mpsc::Receiver<EncodeJob>, text_rows: usize) -> Self {
-        Self { inbox, pending: BTreeMap::new(), arrived: 0, text_rows }
+    pub(super) fn new(inbox: mpsc::Receiver<EncodeJob>, text_rows: usize, cores: usize) -> Self {
+        let batch_rows = (ROWS_OF_CORE * cores).max(LEAST_ROWS);
+        Self { inbox, pending: BTreeMap::new(), arrived: 0, text_rows, batch_rows }
     }
 
     /// The next batch, once there is a request; none when no request can come any more.
@@ -162,7 +167,7 @@ impl EncodeQueue {
                 self.pending.get(number).map(|pending| pending.lengths_left(self.text_rows)).unwrap_or_default()
             };
             let left: Vec<Vec<usize>> = equals.iter().map(lengths).collect();
-            let counts = in_turn(&left, &mut rows);
+            let counts = in_turn(&left, &mut rows, self.batch_rows);
             for ((_, _, number), count) in equals.iter().zip(counts) {
                 if let Some(pending) = self.pending.get_mut(number).filter(|_| count > 0) {
                     pending.is_computed = true;
@@ -210,14 +215,14 @@ impl PendingJob {
 }
 
 /// How many items of each request are in the next batch, by the rows of those that are left: one of each in turn, while
-/// there is room behind `rows`. The very first one is always there.
-fn in_turn(left: &[Vec<usize>], rows: &mut usize) -> Vec<usize> {
+/// there is room behind `rows` for `most`. The very first one is always there.
+fn in_turn(left: &[Vec<usize>], rows: &mut usize, most: usize) -> Vec<usize> {
     let mut counts = vec![0; left.len()];
     loop {
         let mut grew = false;
         for (items, count) in left.iter().zip(&mut counts) {
             let Some(length) = items.get(*count) else { continue };
-            if *rows > 0 && *rows + length > BATCH_ROWS {
+            if *rows > 0 && *rows + length > most {
                 continue;
             }
             *rows += length;
@@ -243,7 +248,7 @@ mod tests {
     type Answered = oneshot::Receiver<Result<Vec<EncodedRows>, EncodeError>>;
 
     fn batch(left: &[Vec<usize>]) -> Vec<usize> {
-        in_turn(left, &mut 0)
+        in_turn(left, &mut 0, LEAST_ROWS)
     }
 
     #[test]
@@ -263,7 +268,7 @@ mod tests {
     impl QueueRig {
         fn new() -> Self {
             let (jobs, inbox) = mpsc::channel(64);
-            Self { queue: EncodeQueue::new(inbox, 0), jobs }
+            Self { queue: EncodeQueue::new(inbox, 0, 1), jobs }
         }
 
         /// A request for texts of these lengths.

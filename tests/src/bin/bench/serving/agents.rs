@@ -29,6 +29,9 @@ struct Turn {
     is_valid: bool,
     prompt: u64,
     cached: u64,
+    /// Tokens of the answer, and those that drafts foresaw.
+    answered: u64,
+    foreseen: u64,
 }
 
 impl Agent {
@@ -49,12 +52,14 @@ impl Agent {
         let begun = Instant::now();
         let mut stream = door.stream("/v1/chat/completions", &body).await;
         assert!(stream.status.is_success(), "{}", stream.status);
-        let (mut first, mut name, mut arguments, mut usage) = (None, String::new(), String::new(), Value::Null);
+        let (mut first, mut name, mut arguments) = (None, String::new(), String::new());
+        let (mut usage, mut foreseen) = (Value::Null, 0);
         while let Some(event) = stream.next().await {
             let Event::Data(chunk) = event else { continue };
             if chunk["usage"].is_object() {
                 usage = chunk["usage"].clone();
             }
+            foreseen = chunk["timings"]["draft_n_accepted"].as_u64().unwrap_or(foreseen);
             let delta = &chunk["choices"][0]["delta"];
             let function = &delta["tool_calls"][0]["function"];
             let has_text = delta["content"].as_str().is_some_and(|text| !text.is_empty());
@@ -80,13 +85,15 @@ impl Agent {
             is_valid,
             prompt: count("/prompt_tokens"),
             cached: count("/prompt_tokens_details/cached_tokens"),
+            answered: count("/completion_tokens"),
+            foreseen,
         }
     }
 }
 
 /// The next turns of all agents at every door, our own first.
 pub(super) async fn round(doors: &[Client], agents: &mut [Vec<Agent>], table: &mut Table) {
-    let [mut median, mut late, mut whole, mut valid, mut found] = [[None; 2]; 5];
+    let [mut median, mut late, mut whole, mut valid, mut found, mut new, mut foreseen] = [[None; 2]; 7];
     for (place, (door, agents)) in doors.iter().zip(agents.iter_mut()).enumerate() {
         let mut working = Vec::new();
         for mut agent in std::mem::take(agents) {
@@ -112,6 +119,9 @@ pub(super) async fn round(doors: &[Client], agents: &mut [Vec<Agent>], table: &m
         whole[place] = Some(milliseconds(turns.iter().map(|turn| turn.whole).sum::<Duration>()) / turns.len() as f64);
         valid[place] = Some(turns.iter().filter(|turn| turn.is_valid).count() as f64 / turns.len() as f64);
         let prompts: u64 = turns.iter().map(|turn| turn.prompt).sum();
+        let sum = |of: &dyn Fn(&Turn) -> u64| turns.iter().map(of).sum::<u64>() as f64;
+        new[place] = Some(sum(&|turn| turn.prompt - turn.cached) / turns.len() as f64);
+        foreseen[place] = Some(sum(&|turn| turn.foreseen) / sum(&|turn| turn.answered).max(1.0));
         found[place] = Some(turns.iter().map(|turn| turn.cached).sum::<u64>() as f64 / prompts.max(1) as f64);
     }
     table.add("request to the first part of a call, median: ms", median[0], median[1]);
@@ -119,6 +129,8 @@ pub(super) async fn round(doors: &[Client], agents: &mut [Vec<Agent>], table: &m
     table.add("request to the end of the call, mean: ms", whole[0], whole[1]);
     table.add("calls that are valid: share", valid[0], valid[1]);
     table.add("tokens of the prompts found in the cache: share", found[0], found[1]);
+    table.add("tokens of a prompt that are not: mean", new[0], new[1]);
+    table.add("tokens of answers that drafts foresaw: share", foreseen[0], foreseen[1]);
 }
 
 fn tools() -> Value {

@@ -49,12 +49,22 @@ struct Options {
     json: Option<PathBuf>,
     /// The workers' instructions. llama.cpp has those that it was built with.
     cpu_features: Option<InstructionSet>,
+    /// Whether drafts are looked up, as the manifest says it.
+    speculation: String,
 }
 
 impl Options {
     fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut options = Self { rounds: 5, threads, tokens: 64, model: None, json: None, cpu_features: None };
+        let mut options = Self {
+            rounds: 5,
+            threads,
+            tokens: 64,
+            model: None,
+            json: None,
+            cpu_features: None,
+            speculation: "lookup".to_owned(),
+        };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
             let number = |text: String| text.parse::<usize>().map_err(|_| format!("'{text}' is no whole number"));
@@ -64,6 +74,7 @@ impl Options {
                 "--tokens" => options.tokens = number(value()?)?.max(2),
                 "--model" => options.model = Some(value()?.into()),
                 "--json" => options.json = Some(value()?.into()),
+                "--speculation" => options.speculation = value()?,
                 "--cpu-features" => {
                     let set = value()?.parse().and_then(InstructionSet::checked);
                     options.cpu_features = Some(set.map_err(|error| error.to_string())?);
@@ -71,7 +82,7 @@ impl Options {
                 _ => {
                     return Err(format!(
                         "'{word}' is none of --rounds N, --threads N, --tokens N, --model FILE.gguf, --json FILE, \
-                         --cpu-features SET"
+                         --cpu-features SET, --speculation off|lookup"
                     ));
                 }
             }
@@ -286,7 +297,11 @@ async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
 async fn agents(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table: &mut Table) {
     let file = model(sandbox, options);
     let at_once = agents::AGENTS;
-    sandbox.model("a", &file, &format!("context_length = {AGENT_CONTEXT}\nmax_concurrent = {at_once}"));
+    let speculation = &options.speculation;
+    let manifest =
+        format!("context_length = {AGENT_CONTEXT}\nmax_concurrent = {at_once}\nspeculation = \"{speculation}\"");
+    sandbox.model("a", &file, &manifest);
+    println!("- speculation: {speculation}");
     let boss = ours(sandbox, options).await;
     let (threads, path) = (options.threads.to_string(), file.to_string_lossy());
     let (streams, context) = (at_once.to_string(), (at_once * AGENT_CONTEXT).to_string());
