@@ -15,6 +15,7 @@ pub(crate) enum TensorRule {
 }
 
 /// A file of safetensors.
+#[allow(dead_code, reason = "encoders have files of other types, too")]
 pub(crate) fn safetensors(tensors: &[TensorRule], seed: u64) -> Vec<u8> {
     safetensors_as(tensors, seed, ("F32", &|float, data| data.extend(float.to_le_bytes())))
 }
