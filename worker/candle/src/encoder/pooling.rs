@@ -129,7 +129,9 @@ mod tests {
         let behind = |way: Pooling, left_out| way.of(&rows, left_out).unwrap().to_vec2::<f32>().unwrap().remove(0);
         let of = |way: Pooling| behind(way, 0);
         assert_eq!((behind(Pooling::First, 1), behind(Pooling::Mean, 1)), (vec![3.0, 4.0], vec![4.0, 2.5]));
-        assert_eq!((behind(Pooling::Max, 2), behind(Pooling::Weighted, 1)), (vec![5.0, 1.0], vec![4.2, 2.2]));
+        assert_eq!(behind(Pooling::Max, 2), [5.0, 1.0]);
+        let weighted = behind(Pooling::Weighted, 1);
+        assert!((weighted[0] - 4.2).abs() < 1e-6 && (weighted[1] - 2.2).abs() < 1e-6, "{weighted:?}");
         assert_eq!((behind(Pooling::Mean, 3), behind(Pooling::First, 3)), (vec![0.0, 0.0], vec![1.0, -2.0]));
         assert_eq!(
             (of(Pooling::First), of(Pooling::Last), of(Pooling::Max)),
