@@ -157,8 +157,8 @@ impl Clouds {
         Some(provider.model(model).to_owned())
     }
 
-    /// Whether requests to a provider may have tools. Its model decides whether it calls them; the `claude` command line
-    /// takes none.
+    /// Whether requests to a provider may have tools. Its model decides whether it calls them; the `claude` command
+    /// line takes none.
     pub fn takes_tools(&self, provider: &str) -> bool {
         self.providers.get(provider).is_some_and(|provider| provider.command().is_none())
     }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use model_boss_candle::{DecoderLoadOptions, DeviceOptions, load_over};
+use model_boss_candle::{DecoderLoadOptions, DeviceOptions, load_over, load_with};
 use model_boss_engine::{BLOCK_TOKENS, BlockId, Decoder, DecoderStep, ImageDigests, ImageTiles, Logits, StepImage};
 use model_boss_images::{ImagePartLaid, RgbImage};
 use model_boss_protocol::{DeviceId, KvCacheType};

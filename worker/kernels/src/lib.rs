@@ -18,7 +18,7 @@ mod table_of_kernels;
 
 pub use attention::{
     AttentionHeads, AttentionRows, HeadNorm, HostKv, KvElement, KvValues, NormOrder, PAGE, PageShape, RopePlanes,
-    Rotation, SequenceRows, WholeTexts,
+    Rotation, SequenceRows, TextBiases, WholeTexts,
 };
 pub use exp::exp;
 pub use floats::product::{Sizes, WORTH_SHARING, product};

@@ -1,7 +1,8 @@
 //! Matrices of floats in panels: some of their rows beside each other, column by column.
 //!
-//! Products of many rows of activations need no sum across lanes then, as those of rows do: a lane is a result. Each result is one sum along the depth, in its order, whatever the number of rows. An embedding model's
-//! matrices are few and multiplied by many rows, so they are turned over once, when the model is loaded.
+//! Products of many rows of activations need no sum across lanes then, as those of rows do: a lane is a result. Each
+//! result is one sum along the depth, in its order, whatever the number of rows. An embedding model's matrices are few
+//! and multiplied by many rows, so they are turned over once, when the model is loaded.
 
 use std::ops::Range;
 use std::sync::Arc;

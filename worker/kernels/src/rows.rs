@@ -1,4 +1,4 @@
-//! What is done to rows of numbers between products: a bias, a norm. Knows slices.
+//! Operations on rows of numbers between products: a bias, a norm. Knows slices.
 
 use pulp::NullaryFnOnce;
 use rayon::prelude::*;
@@ -23,11 +23,11 @@ pub fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
 /// divided by the root of their variance and epsilon.
 #[derive(Clone, Copy, Debug)]
 pub struct SumNorm<'a> {
-    /// What is added to the rows first, of the same shape.
+    /// The rows that are added first, of the same shape.
     pub added: Option<&'a [f32]>,
     /// The factor on each column.
     pub weight: &'a [f32],
-    /// What is added to each column.
+    /// The number that is added to each column.
     pub bias: &'a [f32],
     /// Epsilon.
     pub eps: f32,

@@ -6,7 +6,7 @@ use model_boss_engine::{Activity, DecoderError, EngineError};
 use model_boss_protocol::Priority;
 use tokio::sync::mpsc;
 
-use super::{EncodeError, EncodeItem, EncodeJob, EncodePart, EncodedRows};
+use super::job::{EncodeError, EncodeItem, EncodeJob, EncodePart, EncodedRows};
 
 /// Rows of a batch for each core, and the least of all. More do not make products faster, and make the parts longer
 /// between which a short request comes in.
@@ -73,8 +73,8 @@ impl EncodeQueue {
         }
     }
 
-    /// The requests of the next batch. Short ones do not wait for the rest of a batch with long ones: if any of the most
-    /// important is short, it has a batch of its own.
+    /// The requests of the next batch. Short ones do not wait for the rest of a batch with long ones: if any of the
+    /// most important is short, it has a batch of its own.
     fn candidates(&self) -> Vec<u64> {
         let best = self.pending.values().map(PendingJob::rank).min();
         let is_short = |pending: &PendingJob| {
@@ -242,7 +242,7 @@ mod tests {
     use model_boss_engine::{EncodedForm, Histograms};
     use tokio::sync::oneshot;
 
-    use super::super::TextTokens;
+    use super::super::job::TextTokens;
     use super::*;
 
     type Answered = oneshot::Receiver<Result<Vec<EncodedRows>, EncodeError>>;
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(batch(&[vec![10; 1_000], vec![7]]), [24, 1]);
         assert_eq!(batch(&[vec![600], vec![7]]), [1, 0], "a text longer than a batch is alone in one");
         assert_eq!(batch(&[vec![244], vec![100], vec![12]]), [1, 0, 1]);
-        assert_eq!(batch(&[vec![100, 100, 100], vec![50, 50]]), [1, 2]);
+        assert_eq!(batch(&[vec![100, 100, 100], vec![50, 50]]), [2, 1]);
         assert!(batch(&[]).is_empty());
     }
 
@@ -373,7 +373,7 @@ mod tests {
         assert_eq!(counts(&batch), [(1, 1)]);
         let mut other = rig.ask(5, &[8]);
         rig.queue.finish(&batch, Err(DecoderError::Step("no".to_owned()))).unwrap();
-        assert_eq!(failing.try_recv().unwrap(), Err(EncodeError::Step("no".to_owned())));
+        assert_eq!(failing.try_recv().unwrap(), Err(EncodeError::Step("the step failed: no".to_owned())));
         let batch = rig.next();
         rig.finish(&batch);
         assert!(other.try_recv().unwrap().is_ok());

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Storage, Tensor, bail};
-use model_boss_kernels::WholeTexts;
+use model_boss_kernels::{TextBiases, WholeTexts};
 
 use crate::matrix::tensor_products::contiguous;
 
@@ -11,12 +11,20 @@ use crate::matrix::tensor_products::contiguous;
 #[derive(Clone, Copy)]
 pub(crate) struct Sight<'a> {
     pub(crate) heads: usize,
-    /// Biases of scores by distance, `[heads, 2 * longest - 1]`: of a token that is `longest - 1` in front first.
-    pub(crate) biases: Option<&'a Tensor>,
+    pub(crate) biases: Option<ScoreBiases<'a>>,
     /// The loss of scores for each token of distance, by the head.
     pub(crate) slopes: Option<&'a [f32]>,
     /// The farthest token that another sees, on both sides; all of the text's without.
     pub(crate) farthest: Option<usize>,
+}
+
+/// Numbers that are added to scores, for texts of up to `longest` tokens.
+#[derive(Clone, Copy)]
+pub(crate) enum ScoreBiases<'a> {
+    /// By distance, `[heads, 2 * longest - 1]`: of a token that is `longest - 1` in front first.
+    ByDistance(&'a Tensor),
+    /// Of each pair of tokens, `[heads, longest, longest]`.
+    OfPairs(&'a Tensor),
 }
 
 /// Attention of each text's tokens to those of the same text, `[tokens, heads * dim]`.
@@ -35,11 +43,17 @@ pub(crate) fn attend(rows: [&Tensor; 3], texts: &[Range<usize>], sight: &Sight<'
         let of_heads =
             |x: &Tensor| x.narrow(0, text.start, count)?.reshape((count, heads, dim))?.transpose(0, 1)?.contiguous();
         let mut scores = (of_heads(query)? * scale)?.matmul(&of_heads(key)?.t()?)?;
-        if let Some(biases) = biases {
-            let same = biases.dim(1)? / 2;
-            let places = (0..count).flat_map(|from| (0..count).map(move |to| (same + to - from) as u32));
-            let places = Tensor::from_vec(places.collect::<Vec<u32>>(), count * count, query.device())?;
-            scores = (scores + biases.index_select(&places, 1)?.reshape((heads, count, count))?)?;
+        match biases {
+            Some(ScoreBiases::ByDistance(biases)) => {
+                let same = biases.dim(1)? / 2;
+                let places = (0..count).flat_map(|from| (0..count).map(move |to| (same + to - from) as u32));
+                let places = Tensor::from_vec(places.collect::<Vec<u32>>(), count * count, query.device())?;
+                scores = (scores + biases.index_select(&places, 1)?.reshape((heads, count, count))?)?;
+            }
+            Some(ScoreBiases::OfPairs(biases)) => {
+                scores = (scores + biases.narrow(1, 0, count)?.narrow(2, 0, count)?)?;
+            }
+            None => {}
         }
         // Numbers of the distance between two tokens, of each pair.
         let by_distance = |of: &dyn Fn(usize) -> f32| {
@@ -85,12 +99,19 @@ impl CustomOp3 for AttendTexts<'_> {
         let [query, key, value] = [contiguous(s1, l1)?, contiguous(s2, l2)?, contiguous(s3, l3)?];
         let width = l1.shape().dims2()?.1;
         let Sight { heads, biases, slopes, farthest } = self.sight;
-        let biases = biases.map(Tensor::storage_and_layout);
-        let biases: Option<&[f32]> = match &biases {
+        let table = biases.map(|biases| match biases {
+            ScoreBiases::ByDistance(table) | ScoreBiases::OfPairs(table) => table.storage_and_layout(),
+        });
+        let numbers: &[f32] = match &table {
             Some((stored, layout)) => match &**stored {
-                Storage::Cpu(stored) => Some(contiguous(stored, layout)?),
-                _ => bail!("biases by distance are not in the memory of the CPU"),
+                Storage::Cpu(stored) => contiguous(stored, layout)?,
+                _ => bail!("biases of scores are not in the memory of the CPU"),
             },
+            None => &[],
+        };
+        let biases = match biases {
+            Some(ScoreBiases::ByDistance(_)) => Some(TextBiases::ByDistance(numbers)),
+            Some(ScoreBiases::OfPairs(table)) => Some(TextBiases::OfPairs(numbers, table.dim(2)?)),
             None => None,
         };
         let whole = WholeTexts { texts: self.texts, heads, biases, slopes, farthest };

@@ -5,7 +5,7 @@ use std::ops::Range;
 use candle_core::{Device, Result, Tensor};
 
 use super::adapted::AdaptedLinear;
-use super::attend::{Sight, attend};
+use super::attend::{ScoreBiases, Sight, attend};
 use super::family::Pause;
 use super::spec::EncoderSpec;
 use crate::error::ModelError;
@@ -49,7 +49,7 @@ pub(crate) struct EncoderPass<'a> {
     pub(crate) spec: &'a EncoderSpec,
     /// The rows of each text.
     pub(crate) texts: &'a [Range<usize>],
-    /// Biases of scores by distance, as in [`Sight`]; none where there are none.
+    /// Biases of scores by distance, as in [`ScoreBiases`]; none where there are none.
     pub(crate) distances: Option<&'a Tensor>,
     /// The loss of scores for each token of distance, by the head.
     pub(crate) slopes: Option<&'a [f32]>,
@@ -117,7 +117,8 @@ impl EncoderLayer {
             let turned = |x: &Tensor| angles.rotate(x, heads, 0)?.reshape(x.shape());
             (query, key) = (turned(&query)?, turned(&key)?);
         }
-        let sight = Sight { heads, biases: pass.distances, slopes: pass.slopes, farthest: None };
+        let sight =
+            Sight { heads, biases: pass.distances.map(ScoreBiases::ByDistance), slopes: pass.slopes, farthest: None };
         let attended = self.out.forward(&attend([&query, &key, &value], pass.texts, &sight)?, pass.task)?;
         let mut inner = self.attention_norm.of_sum_alone(x, &attended)?;
         if let Some(norm) = &self.second_norm {

@@ -158,13 +158,15 @@ impl SentenceFolder {
     /// have a classifier.
     pub(crate) fn judging(folder: &Path) -> Result<Option<Self>, ModelError> {
         let modules: Vec<SentenceModule> = file(&folder.join(MODULES))?.unwrap_or_default();
-        if !modules.iter().any(|module| module.name() == "Pooling") {
+        let Some(last) = modules.last().filter(|module| module.name() == "Dense") else { return Ok(None) };
+        let names: VectorNames = file(&inside(folder, &last.path)?.join("config.json"))?.unwrap_or_default();
+        if names.module_output_name.as_deref() != Some(SCORES) {
             return Ok(None);
         }
         let (steps, leaves_prompts_out) = steps(folder, &modules, SCORES)?;
         let scores = match steps.last() {
             Some(PoolStep::Dense { shape, .. }) => Some(shape[0]),
-            _ => return Err(bad(format!("{MODULES}: the last module gives no '{SCORES}'"))),
+            _ => None,
         };
         Ok(Some(Self { leaves_prompts_out, scores, ..Self::plain(folder, steps)? }))
     }

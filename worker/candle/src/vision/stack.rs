@@ -6,7 +6,7 @@ use std::ops::Range;
 use candle_core::{Result as CandleResult, Tensor};
 
 use super::tower_spec::StackSpec;
-use crate::encoder::attend::{Sight, attend};
+use crate::encoder::attend::{ScoreBiases, Sight, attend};
 use crate::error::ModelError;
 use crate::layers::linear::{Bias, Linear};
 use crate::layers::named_weights::NamedWeights;
@@ -140,6 +140,7 @@ impl TowerLayer {
             Linear::forward_all([&self.query, &self.key, &self.value], &self.attention_norm.forward(x)?)?;
         let rows = [&query, &key, &value];
         let of = |rows: [&Tensor; 3], ranges: &[Range<usize>], biases: Option<&Tensor>| {
+            let biases = biases.map(ScoreBiases::OfPairs);
             attend(rows, ranges, &Sight { heads, biases, slopes: None, farthest: None })
         };
         let mixed = match seen {

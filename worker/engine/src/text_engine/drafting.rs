@@ -1,14 +1,14 @@
 //! The draft of one sequence: tokens that are evaluated with its last token, before it is known whether they are right.
 
-use crate::drafts::Draft;
+use crate::drafts::{Draft, DraftChance};
 
 /// A sequence's draft, and how good its drafts were.
 #[derive(Debug, Default)]
 pub(super) struct Drafting {
     /// The last token of the sequence and the draft behind it; empty without a draft.
     pub(super) ahead: Vec<u32>,
-    /// The chance that the draft's first token comes.
-    chance: f64,
+    /// The chances that the draft's tokens come.
+    chance: DraftChance,
     /// The token of `ahead` whose logits are read next.
     pub(super) at: usize,
     /// Tokens found to be right since the engine last asked.
@@ -42,14 +42,14 @@ impl Drafting {
         self.drafted + self.ahead.len().saturating_sub(1)
     }
 
-    /// The length of the draft, and the chance that its first token comes.
-    pub(super) fn offer(&self) -> (usize, f64) {
+    /// The length of the draft, and the chances that its tokens come.
+    pub(super) fn offer(&self) -> (usize, DraftChance) {
         (self.ahead.len().saturating_sub(1), self.chance)
     }
 
     /// Of `share` evaluated tokens, those that are certainly of the sequence: of a draft it is not known yet.
     pub(super) fn certain(&self, share: usize) -> usize {
-        if self.is_there() { 1 } else { share }
+        if self.is_there() { share.min(1) } else { share }
     }
 
     /// Tokens of the draft that were found to be right since the last call. The sequence's blocks hold them.

@@ -108,22 +108,18 @@ impl RunningSequence {
         self.images.keys(&self.tokens)
     }
 
-    /// Its images.
     pub(super) fn images(&self) -> &SequenceImages {
         &self.images
     }
 
-    /// The same, to be changed.
     pub(super) fn images_mut(&mut self) -> &mut SequenceImages {
         &mut self.images
     }
 
-    /// The salt by which it shares blocks.
     pub(super) fn salt(&self) -> Option<&CacheSalt> {
         self.sequence.cache.as_ref()
     }
 
-    /// The class of its length that its blocks are computed for.
     pub(super) fn length_class(&self) -> usize {
         self.length_class
     }
@@ -237,7 +233,6 @@ impl RunningSequence {
         }
     }
 
-    /// Its draft.
     pub(super) fn drafting(&mut self) -> &mut Drafting {
         &mut self.drafting
     }
@@ -292,7 +287,6 @@ impl RunningSequence {
     fn choose(&mut self, mut rows: Vec<f32>, vocabulary: &Vocabulary, activity: &Activity) -> Continuation {
         let left = self.drafting.rows_left();
         let width = rows.len() / left;
-        debug_assert_eq!(width * left, rows.len(), "a row for each token");
         loop {
             let behind = rows.split_off(width);
             let next = self.sample(rows, vocabulary, activity);

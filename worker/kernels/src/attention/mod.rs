@@ -30,7 +30,7 @@ pub use heads::{HeadNorm, NormOrder, RopePlanes, Rotation};
 pub(crate) use kernel::{Panel, Product};
 pub(crate) use product::multiply;
 pub use segment::PAGE;
-pub use whole::WholeTexts;
+pub use whole::{TextBiases, WholeTexts};
 
 use cache::HeadWriter;
 use tile::{Mixed, QueryTile, Scratch};

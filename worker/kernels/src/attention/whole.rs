@@ -1,5 +1,5 @@
-//! Attention of whole texts without a cache, as encoders have it: a token sees all tokens of its text, or those near it.
-//! Knows slices, no tensors.
+//! Attention of whole texts without a cache, as encoders have it: a token sees all tokens of its text, or those near
+//! it. Knows slices, no tensors.
 
 use std::ops::Range;
 
@@ -21,12 +21,33 @@ pub struct WholeTexts<'a> {
     pub texts: &'a [Range<usize>],
     /// Heads, each of as many columns.
     pub heads: usize,
-    /// What is added to scores by distance, `[heads, odd]`: in the middle is that of a token and itself.
-    pub biases: Option<&'a [f32]>,
+    /// The numbers that are added to scores.
+    pub biases: Option<TextBiases<'a>>,
     /// The loss of scores for each token of distance, by the head.
     pub slopes: Option<&'a [f32]>,
     /// The farthest token that another sees, on both sides; all of the text's without.
     pub farthest: Option<usize>,
+}
+
+/// Numbers that are added to scores.
+#[derive(Clone, Copy, Debug)]
+pub enum TextBiases<'a> {
+    /// By distance, `[heads, odd]`: in the middle is that of a token and itself.
+    ByDistance(&'a [f32]),
+    /// Of each pair of a text's tokens, `[heads, longest, longest]`, and the longest text.
+    OfPairs(&'a [f32], usize),
+}
+
+impl TextBiases<'_> {
+    /// Those of one head's token and all tokens of its text.
+    fn of(&self, heads: usize, head: usize, token: usize, count: usize) -> &[f32] {
+        let (Self::ByDistance(all) | Self::OfPairs(all, _)) = self;
+        let of_head = &all[all.len() / heads * head..][..all.len() / heads];
+        match self {
+            Self::ByDistance(_) => &of_head[of_head.len() / 2 - token..][..count],
+            Self::OfPairs(_, longest) => &of_head[token * longest..][..count],
+        }
+    }
 }
 
 /// Some tokens of one text as queries, and one head.
@@ -119,7 +140,7 @@ impl WholeTexts<'_> {
                 },
             );
             let seen = rows.clone().map(|token| self.seen(token, count)).collect();
-            let sums = instructions.run_plain(Weights { scores, stride: keys_stride, seen });
+            let sums = instructions.run_plain(ScoreWeights { scores, stride: keys_stride, seen });
             mixed.fill(0.0);
             multiply(
                 instructions,
@@ -150,15 +171,10 @@ impl WholeTexts<'_> {
 
     /// Scores before keys are multiplied: what distances add.
     fn begin(&self, scores: &mut [f32], stride: usize, rows: &Range<usize>, (head, count): (usize, usize)) {
-        let per_head = self.biases.map_or(0, |biases| biases.len() / self.heads);
-        let biases = self.biases.map(|biases| &biases[head * per_head..(head + 1) * per_head]);
         let slope = self.slopes.map(|slopes| slopes[head]);
         for (token, scores) in rows.clone().zip(scores.chunks_exact_mut(stride)) {
-            match biases {
-                Some(biases) => {
-                    let first = per_head / 2 - token;
-                    scores[..count].copy_from_slice(&biases[first..first + count]);
-                }
+            match &self.biases {
+                Some(biases) => scores[..count].copy_from_slice(biases.of(self.heads, head, token, count)),
                 None => scores.fill(0.0),
             }
             if let Some(slope) = slope {
@@ -210,13 +226,13 @@ impl NullaryFnOnce for FillPanels<'_, '_> {
 }
 
 /// Makes weights of scores, 0 where a row does not see; returns each row's sum.
-struct Weights<'a> {
+struct ScoreWeights<'a> {
     scores: &'a mut [f32],
     stride: usize,
     seen: Vec<Range<usize>>,
 }
 
-impl NullaryFnOnce for Weights<'_> {
+impl NullaryFnOnce for ScoreWeights<'_> {
     type Output = Vec<f32>;
 
     #[inline(always)]
@@ -278,8 +294,8 @@ mod tests {
                     let distance = token.abs_diff(*other) as f64;
                     let lost = texts.slopes.map_or(0.0, |slopes| f64::from(slopes[head]) * distance);
                     let added = texts.biases.map_or(0.0, |biases| {
-                        let each = biases.len() / texts.heads;
-                        f64::from(biases[head * each + each / 2 + other - token])
+                        let (token, other) = (token - text.start, other - text.start);
+                        f64::from(biases.of(texts.heads, head, token, text.len())[other])
                     });
                     dot / (dim as f64).sqrt() - lost + added
                 };
@@ -303,10 +319,12 @@ mod tests {
             let rows = [1, 2, 3].map(|salt| numbers(141 * width, salt));
             let rows = [&rows[0][..], &rows[1][..], &rows[2][..]];
             let (biases, slopes) = (numbers(heads * 201, 4), numbers(heads, 5));
+            let of_pairs = numbers(heads * 101 * 101, 6);
             let plain = WholeTexts { texts: &texts, heads, biases: None, slopes: None, farthest: None };
             for of in [
                 plain,
-                WholeTexts { biases: Some(&biases), ..plain },
+                WholeTexts { biases: Some(TextBiases::ByDistance(&biases)), ..plain },
+                WholeTexts { biases: Some(TextBiases::OfPairs(&of_pairs, 101)), ..plain },
                 WholeTexts { slopes: Some(&slopes), farthest: Some(5), ..plain },
             ] {
                 let all = of.attend(rows, width);

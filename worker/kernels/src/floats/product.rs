@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::kinds::FloatKind;
 use super::packed::PackedRows;
-use super::strips::{FewRows, ManyRows, StripHeight};
+use super::strips::{FewFloatRows, ManyFloatRows, StripHeight};
 use crate::lanes::Instructions;
 
 /// Bytes of the matrix that one core works on at a time. They stay in its cache while all rows of activations use them.
@@ -59,7 +59,7 @@ pub(crate) fn product_of<K: FloatKind>(
     let mut by_out = vec![0.0; outs * rows];
     let x = &PackedRows::new(x, rows, depth, instructions.run_floats(StripHeight));
     let run = |(y, w): (&mut [f32], &[u8])| {
-        instructions.run_floats(FewRows::<K> { x, w, y, depth, kind: PhantomData });
+        instructions.run_floats(FewFloatRows::<K> { x, w, y, depth, kind: PhantomData });
     };
     let row_bytes = K::row_bytes(depth);
     if rows * outs * depth < WORTH_SHARING {
@@ -81,7 +81,7 @@ fn product_of_many<K: FloatKind>(
     let height = instructions.run_floats(StripHeight);
     let mut y = vec![0.0; outs * rows];
     let run = |x: &PackedRows, w: &[u8], y: &mut [f32], outs: usize| {
-        instructions.run_floats(ManyRows::<K> { x, w, y, outs, depth, kind: PhantomData });
+        instructions.run_floats(ManyFloatRows::<K> { x, w, y, outs, depth, kind: PhantomData });
     };
     let threads = rayon::current_num_threads();
     let shared = rows * outs * depth >= WORTH_SHARING;

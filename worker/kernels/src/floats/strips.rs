@@ -35,8 +35,9 @@ impl WithLanes for StripHeight {
     }
 }
 
-/// The product of some rows of the matrix with a few rows of activations: the matrix's elements become f32 in registers.
-pub(super) struct FewRows<'a, K> {
+/// The product of some rows of the matrix with a few rows of activations. The matrix's elements become f32 in
+/// registers.
+pub(super) struct FewFloatRows<'a, K> {
     pub(super) x: &'a PackedRows,
     /// Rows of the matrix, `[outs, depth]`.
     pub(super) w: &'a [u8],
@@ -46,20 +47,20 @@ pub(super) struct FewRows<'a, K> {
     pub(super) kind: PhantomData<K>,
 }
 
-impl<K: FloatKind> WithLanes for FewRows<'_, K> {
+impl<K: FloatKind> WithLanes for FewFloatRows<'_, K> {
     type Output = ();
 
     fn call<L: Lanes>(self, lanes: L) {
-        lanes.vectorize(FewVectorized { lanes, work: self });
+        lanes.vectorize(FewFloatsVectorized { lanes, work: self });
     }
 }
 
-struct FewVectorized<'a, L, K> {
+struct FewFloatsVectorized<'a, L, K> {
     lanes: L,
-    work: FewRows<'a, K>,
+    work: FewFloatRows<'a, K>,
 }
 
-impl<L: Lanes, K: FloatKind> NullaryFnOnce for FewVectorized<'_, L, K> {
+impl<L: Lanes, K: FloatKind> NullaryFnOnce for FewFloatsVectorized<'_, L, K> {
     type Output = ();
 
     #[inline(always)]
@@ -74,7 +75,7 @@ impl<L: Lanes, K: FloatKind> NullaryFnOnce for FewVectorized<'_, L, K> {
     }
 }
 
-impl<K: FloatKind> FewRows<'_, K> {
+impl<K: FloatKind> FewFloatRows<'_, K> {
     #[inline(always)]
     fn stored<L: Lanes, const OUTS: usize>(self, lanes: L) {
         let Self { x, w, y, depth, .. } = self;
@@ -99,7 +100,7 @@ impl<K: FloatKind> FewRows<'_, K> {
 
 /// The product of some rows of the matrix with many rows of activations: some rows of the matrix at a time become f32
 /// and are packed.
-pub(super) struct ManyRows<'a, K> {
+pub(super) struct ManyFloatRows<'a, K> {
     pub(super) x: &'a PackedRows,
     /// Rows of the matrix, `[outs, depth]`.
     pub(super) w: &'a [u8],
@@ -110,20 +111,20 @@ pub(super) struct ManyRows<'a, K> {
     pub(super) kind: PhantomData<K>,
 }
 
-impl<K: FloatKind> WithLanes for ManyRows<'_, K> {
+impl<K: FloatKind> WithLanes for ManyFloatRows<'_, K> {
     type Output = ();
 
     fn call<L: Lanes>(self, lanes: L) {
-        lanes.vectorize(ManyVectorized { lanes, work: self });
+        lanes.vectorize(ManyFloatsVectorized { lanes, work: self });
     }
 }
 
-struct ManyVectorized<'a, L, K> {
+struct ManyFloatsVectorized<'a, L, K> {
     lanes: L,
-    work: ManyRows<'a, K>,
+    work: ManyFloatRows<'a, K>,
 }
 
-impl<L: Lanes, K: FloatKind> NullaryFnOnce for ManyVectorized<'_, L, K> {
+impl<L: Lanes, K: FloatKind> NullaryFnOnce for ManyFloatsVectorized<'_, L, K> {
     type Output = ();
 
     #[inline(always)]
@@ -133,7 +134,7 @@ impl<L: Lanes, K: FloatKind> NullaryFnOnce for ManyVectorized<'_, L, K> {
     }
 }
 
-impl<K: FloatKind> ManyRows<'_, K> {
+impl<K: FloatKind> ManyFloatRows<'_, K> {
     #[inline(always)]
     fn packed<L: Lanes, const OUTS: usize>(self, lanes: L) {
         let Self { x, w, y, outs, depth, .. } = self;

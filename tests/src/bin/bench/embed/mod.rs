@@ -1,5 +1,5 @@
-//! `scripts/bench embed`: vectors of texts in bulk and one at a time, over HTTP, beside llama.cpp's server over HTTP and
-//! libraries in a process of their own. All take turns in every round, on the same weights and texts.
+//! `scripts/bench embed`: vectors of texts in bulk and one at a time, over HTTP, beside llama.cpp's server over HTTP
+//! and libraries in a process of their own. All take turns in every round, on the same weights and texts.
 
 mod python;
 mod texts;

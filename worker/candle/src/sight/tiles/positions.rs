@@ -45,8 +45,8 @@ mod tests {
         let even: Vec<usize> = (0..19).map(|at| at * 26 / 19).collect();
         assert_eq!(places(26, 19), even);
         assert_eq!(places(1, 1), [0]);
-        // torch on the CPU: bucketize(clamp(arange(grid) * (1 / grid), max=1 - 1e-6), bounds, right=True) with the bounds
-        // arange(1 / table, 1, 1 / table).
+        // torch on the CPU: bucketize(clamp(arange(grid) * (1 / grid), max=1 - 1e-6), bounds, right=True) with the
+        // bounds arange(1 / table, 1, 1 / table).
         assert_eq!(places(19, 19), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 11, 13, 14, 15, 16, 17, 18]);
         assert_eq!(places(50, 10), [0, 5, 10, 15, 20, 25, 30, 34, 40, 45]);
         let of_70 = [0, 2, 5, 8, 11, 13, 16, 19, 22, 25, 27, 30, 33, 36, 39, 41, 44, 47, 50, 53, 55, 58, 61, 64, 67];
