@@ -8,15 +8,10 @@ use std::collections::HashMap;
 const LENGTHS: [usize; 2] = [4, 2];
 /// The chance of a draft's first token at first, by the length of the beginning that it was found behind.
 const FIRST_CHANCE: [f64; 2] = [0.8, 0.4];
-/// The chance at first of each later token behind those before it.
-const LATER_CHANCE: f64 = 0.9;
 /// Sightings that the first chance counts for.
 const FIRST_COUNTS: f64 = 2.0;
 /// The weight of what was seen before, with each new sighting.
-const REMEMBERED: f64 = 0.95;
-/// The chance from which on a token is evaluated in any case. It would be evaluated later, and its sequence need not
-/// wait for another step.
-const SURE: f64 = 0.9;
+const REMEMBERED: f64 = 0.9;
 /// The most tokens of a draft.
 pub(crate) const MOST_DRAFTED: usize = 15;
 
@@ -27,12 +22,9 @@ pub(crate) struct Lookup {
     places: [HashMap<u64, u32>; 2],
     /// Tokens whose beginnings are in the tables.
     known: usize,
-    /// First tokens, by the length that their draft was found by.
     seen: [DraftSightings; 2],
-    /// Tokens behind right ones.
-    later: DraftSightings,
-    /// The last draft, and the length that it was found by.
-    expected: Option<(Vec<u32>, usize)>,
+    /// The first token of the last draft, and the length that it was found by.
+    expected: Option<(u32, usize)>,
 }
 
 /// How often drafts of one kind began with the token that came.
@@ -46,23 +38,8 @@ struct DraftSightings {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Draft {
     pub(crate) tokens: Vec<u32>,
-    pub(crate) chance: DraftChance,
-}
-
-/// The chances that a draft's tokens come.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct DraftChance {
-    /// Of the first one.
-    pub(crate) first: f64,
-    /// Of each next one, if all before it came.
-    pub(crate) later: f64,
-}
-
-impl DraftChance {
-    /// That so many tokens come.
-    fn of(self, count: usize) -> f64 {
-        self.first * self.later.powi(i32::try_from(count.saturating_sub(1)).unwrap_or(i32::MAX))
-    }
+    /// The chance that the first one comes, and each next one behind those before it.
+    pub(crate) chance: f64,
 }
 
 impl Lookup {
@@ -87,33 +64,26 @@ impl Lookup {
         });
         let Some((kind, place)) = found else { return Draft::default() };
         let place = place as usize;
-        let chance =
-            DraftChance { first: self.seen[kind].chance(FIRST_CHANCE[kind]), later: self.later.chance(LATER_CHANCE) };
+        let Some(expected) = tokens.get(place) else { return Draft::default() };
+        self.expected = Some((*expected, kind));
+        let chance = self.seen[kind].chance(FIRST_CHANCE[kind]);
         // A text that repeats itself goes on in the draft.
-        let mut drafted: Vec<u32> = Vec::with_capacity(MOST_DRAFTED);
-        for at in place..place + MOST_DRAFTED {
+        let mut drafted: Vec<u32> = Vec::with_capacity(most);
+        for at in place..place + most {
             let next = tokens.get(at).or_else(|| drafted.get(at - tokens.len())).copied();
             drafted.extend(next);
         }
-        let tokens = drafted[..most.min(drafted.len())].to_vec();
-        self.expected = Some((drafted, kind));
-        Draft { tokens, chance }
+        Draft { tokens: drafted, chance }
     }
 
-    /// Counts how much of the last draft came, also of one that was not evaluated.
+    /// Counts whether the last draft began with the token that came, also if it was not evaluated.
     fn compare(&mut self, tokens: &[u32]) {
-        let Some((expected, kind)) = self.expected.take() else { return };
-        let came = &tokens[self.known..];
-        if came.is_empty() || expected.is_empty() {
-            return;
-        }
-        let right = expected.iter().zip(came).take_while(|(expected, came)| expected == came).count();
-        self.seen[kind].saw(right > 0);
-        for _ in 1..right {
-            self.later.saw(true);
-        }
-        if right > 0 && right < expected.len().min(came.len()) {
-            self.later.saw(false);
+        if let Some((expected, kind)) = self.expected.take()
+            && let Some(came) = tokens.get(self.known)
+        {
+            let seen = &mut self.seen[kind];
+            seen.hits = seen.hits * REMEMBERED + f64::from(u8::from(*came == expected));
+            seen.all = seen.all * REMEMBERED + 1.0;
         }
     }
 }
@@ -126,11 +96,6 @@ fn key(tokens: &[u32]) -> u64 {
 }
 
 impl DraftSightings {
-    fn saw(&mut self, is_right: bool) {
-        self.hits = self.hits * REMEMBERED + f64::from(u8::from(is_right));
-        self.all = self.all * REMEMBERED + 1.0;
-    }
-
     fn chance(self, first: f64) -> f64 {
         (first * FIRST_COUNTS + self.hits) / (FIRST_COUNTS + self.all)
     }
@@ -184,19 +149,19 @@ impl RowCost {
 
     /// How many tokens of each draft are evaluated, so that a second gives the most tokens. Beside them the step has
     /// `rows` rows, those of `sequences` sequences.
-    pub(crate) fn shares(self, drafts: &[(usize, DraftChance)], sequences: usize, rows: usize) -> Vec<usize> {
+    pub(crate) fn shares(self, drafts: &[(usize, f64)], sequences: usize, rows: usize) -> Vec<usize> {
         let mut shares = vec![0; drafts.len()];
         let Some((step, row)) = self.parts() else { return shares };
         let mut next: Vec<(f64, usize)> = drafts
             .iter()
             .enumerate()
-            .flat_map(|(index, (most, chance))| (1..=*most).map(move |at| (chance.of(at), index)))
+            .flat_map(|(index, (most, chance))| (1..=*most).map(move |at| (chance.powi(at as i32), index)))
             .collect();
         // The chance of a later token of the same draft is smaller.
         next.sort_by(|one, other| other.0.total_cmp(&one.0));
         let (mut tokens, mut seconds) = (sequences as f64, step + row * rows as f64);
         for (chance, index) in next {
-            if chance < SURE && chance * seconds <= row * tokens {
+            if chance * seconds <= row * tokens {
                 break;
             }
             (tokens, seconds) = (tokens + chance, seconds + row);
@@ -215,11 +180,11 @@ mod tests {
         let mut lookup = Lookup::default();
         let tokens = [1, 2, 3, 4, 50, 51, 52, 9, 1, 2, 3, 4];
         let draft = lookup.draft(&tokens, 3);
-        assert_eq!((draft.tokens, draft.chance.first), (vec![50, 51, 52], FIRST_CHANCE[0]));
+        assert_eq!((draft.tokens, draft.chance), (vec![50, 51, 52], FIRST_CHANCE[0]));
         assert_eq!(lookup.draft(&[1, 2, 3], 3), Draft::default(), "fewer tokens: all before is forgotten");
         let mut lookup = Lookup::default();
         let short = lookup.draft(&[7, 8, 30, 5, 7, 8], 2);
-        assert_eq!((short.tokens, short.chance.first), (vec![30, 5], FIRST_CHANCE[1]), "behind two tokens");
+        assert_eq!((short.tokens, short.chance), (vec![30, 5], FIRST_CHANCE[1]), "behind two tokens");
         assert_eq!(Lookup::default().draft(&[1, 2, 3, 4, 5, 6], 4), Draft::default());
         assert_eq!(Lookup::default().draft(&[], 4), Draft::default());
         assert_eq!(Lookup::default().draft(&[4, 4, 4], 5).tokens, [4, 4, 4, 4, 4], "what repeats itself goes on");
@@ -233,7 +198,7 @@ mod tests {
             let mut chance = 0.0;
             for turn in 0..30 {
                 tokens.extend([1, 2, 3, 4]);
-                chance = lookup.draft(&tokens, 1).chance.first;
+                chance = lookup.draft(&tokens, 1).chance;
                 tokens.push(if comes { 5 } else { 100 + turn });
                 lookup.draft(&tokens, 1);
             }
@@ -242,22 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn en_8_the_chance_of_later_tokens_follows_runs_that_came() {
-        for (comes, expected) in [(true, 0.97..1.0), (false, 0.0..0.3)] {
-            let mut lookup = Lookup::default();
-            let (mut tokens, mut later) = (Vec::new(), 0.0);
-            for turn in 0..40 {
-                tokens.extend([1, 2, 3, 4]);
-                later = lookup.draft(&tokens, 3).chance.later;
-                tokens.extend(if comes { [5, 6, 7] } else { [5, 100 + turn, 200 + turn] });
-            }
-            assert!(expected.contains(&later), "{comes}: {later}");
-        }
-    }
-
-    #[test]
     fn en_8_drafts_are_as_long_as_they_pay() {
-        let chance = |first: f64| DraftChance { first, later: first };
         let cost = |step: f64, row: f64| {
             let mut cost = RowCost::default();
             for turn in 0..200 {
@@ -266,22 +216,19 @@ mod tests {
             }
             cost
         };
-        assert_eq!(RowCost::default().shares(&[(15, chance(1.0))], 1, 1), [0], "nothing is known yet");
+        assert_eq!(RowCost::default().shares(&[(15, 1.0)], 1, 1), [0], "nothing is known yet");
         // Rows that cost next to nothing: a model that is streamed from a disk.
-        assert_eq!(cost(1.0, 0.001).shares(&[(15, chance(0.8))], 1, 1), [15]);
+        assert_eq!(cost(1.0, 0.001).shares(&[(15, 0.8)], 1, 1), [15]);
         // Rows that cost as much as steps: nothing is won by any draft.
-        assert_eq!(cost(0.0, 1.0).shares(&[(15, chance(0.8)), (15, chance(0.8))], 2, 2), [0, 0]);
-        // Sure tokens are evaluated all the same: they take as long later, and the sequence waits for fewer steps.
-        let sure = DraftChance { first: 0.97, later: 0.99 };
-        assert_eq!(cost(0.0, 1.0).shares(&[(15, sure), (15, chance(0.8))], 2, 2), [8, 0]);
+        assert_eq!(cost(0.0, 1.0).shares(&[(15, 0.9), (15, 0.9)], 2, 2), [0, 0]);
         let usual = cost(0.003, 0.001);
-        let [sure] = usual.shares(&[(15, chance(0.95))], 1, 1)[..] else { panic!() };
-        let [doubtful] = usual.shares(&[(15, chance(0.4))], 1, 1)[..] else { panic!() };
+        let [sure] = usual.shares(&[(15, 0.95)], 1, 1)[..] else { panic!() };
+        let [doubtful] = usual.shares(&[(15, 0.4)], 1, 1)[..] else { panic!() };
         assert!(sure > 5 && doubtful < 2, "{sure} {doubtful}");
-        assert_eq!(usual.shares(&[(15, chance(0.2))], 1, 1), [0], "what rarely comes is not tried");
-        let of_eight = usual.shares(&[(15, chance(0.5)); 8], 8, 8);
+        assert_eq!(usual.shares(&[(15, 0.2)], 1, 1), [0], "what rarely comes is not tried");
+        let of_eight = usual.shares(&[(15, 0.5); 8], 8, 8);
         assert_eq!(of_eight, [0; 8], "a full batch has no rows to spare for doubtful ones");
-        assert_eq!(usual.shares(&[(0, chance(0.9)), (2, chance(0.9))], 2, 2), [0, 2], "no longer than it is");
+        assert_eq!(usual.shares(&[(0, 0.9), (2, 0.9)], 2, 2), [0, 2], "no longer than it is");
     }
 
     #[test]

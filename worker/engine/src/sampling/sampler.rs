@@ -56,9 +56,10 @@ impl Sampler {
         Some(token)
     }
 
-    /// Counts a token that was forced into the answer. Draws no random number.
-    pub fn accept(&mut self, token: u32) {
+    /// Counts a token that was forced into the answer, and returns it. Draws no random number.
+    pub fn accept(&mut self, token: u32) -> u32 {
         self.penalties.count(token);
+        token
     }
 }
 

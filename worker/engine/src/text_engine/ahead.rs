@@ -3,7 +3,7 @@
 use super::sequence::RunningSequence;
 use super::settings::DraftUse;
 use crate::decoder::Decoder;
-use crate::drafts::{DraftChance, RowCost};
+use crate::drafts::RowCost;
 
 /// Adds drafts to the shares of sequences that decode, as far as they pay.
 pub(super) fn look_ahead(
@@ -19,7 +19,7 @@ pub(super) fn look_ahead(
     let mut found = Vec::with_capacity(all.len());
     for running in all.iter_mut() {
         if running.is_parked() {
-            found.push((0, DraftChance::default()));
+            found.push((0, 0.0));
             continue;
         }
         let class = running.length_class();

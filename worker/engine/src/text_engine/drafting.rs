@@ -1,14 +1,14 @@
 //! The draft of one sequence: tokens that are evaluated with its last token, before it is known whether they are right.
 
-use crate::drafts::{Draft, DraftChance};
+use crate::drafts::Draft;
 
 /// A sequence's draft, and how good its drafts were.
 #[derive(Debug, Default)]
 pub(super) struct Drafting {
     /// The last token of the sequence and the draft behind it; empty without a draft.
     pub(super) ahead: Vec<u32>,
-    /// The chances that the draft's tokens come.
-    chance: DraftChance,
+    /// The chance that the draft's first token comes.
+    chance: f64,
     /// The token of `ahead` whose logits are read next.
     pub(super) at: usize,
     /// Tokens found to be right since the engine last asked.
@@ -42,8 +42,8 @@ impl Drafting {
         self.drafted + self.ahead.len().saturating_sub(1)
     }
 
-    /// The length of the draft, and the chances that its tokens come.
-    pub(super) fn offer(&self) -> (usize, DraftChance) {
+    /// The length of the draft, and the chance that its first token comes.
+    pub(super) fn offer(&self) -> (usize, f64) {
         (self.ahead.len().saturating_sub(1), self.chance)
     }
 

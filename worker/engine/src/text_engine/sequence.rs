@@ -345,10 +345,7 @@ impl RunningSequence {
         let raw = self.sequence.logprobs.map(|top| (LogprobRow::new(logits, top), logits.to_vec()));
         let forced = self.sequence.forced();
         let token = match forced {
-            Some(token) => {
-                self.sequence.sampler.accept(token);
-                token
-            }
+            Some(token) => self.sequence.sampler.accept(token),
             None => match self.sequence.sampler.sample(logits) {
                 Some(token) => token,
                 None => return self.fail(WorkError::NotFinite),
