@@ -53,6 +53,9 @@ mod real_model;
 mod request_memory;
 mod residency;
 mod responses;
+#[path = "../../worker/candle/tests/family_cases/rule.rs"]
+#[allow(dead_code, reason = "the rule of all kinds of tensors")]
+mod rule;
 mod saved_folders;
 mod simulation;
 mod single_flight;

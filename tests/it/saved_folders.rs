@@ -1,17 +1,13 @@
 //! Folders as `sentence-transformers` saves them, in a real worker: texts become the vectors and scores that the
 //! package gives.
 
-#[path = "../../worker/candle/tests/family_cases/rule.rs"]
-#[allow(dead_code, reason = "the rule of all kinds of tensors")]
-mod rule;
-
 use std::path::Path;
 
 use model_boss_protocol::Category;
 use model_boss_tests::LoneWorker;
 use serde_json::{Value, json};
 
-use rule::{TensorRule, safetensors};
+use crate::rule::{TensorRule, safetensors};
 
 /// The cases of `scripts/reference/saved.py`.
 const VECTORS: [&str; 2] = [

@@ -1,10 +1,6 @@
 //! A model that reads texts and images, with both real binaries: it stays where it is pinned while language models take
 //! turns around it, and images come through the coordinator's door.
 
-#[path = "../../worker/candle/tests/family_cases/rule.rs"]
-#[allow(dead_code, reason = "the rule of all kinds of tensors")]
-mod rule;
-
 use std::path::PathBuf;
 
 use base64::Engine;
@@ -14,7 +10,7 @@ use model_boss_tests::{Answer, Boss, Sandbox};
 use serde_json::{Value, json};
 
 use crate::real_model::guide;
-use rule::{TensorRule, safetensors};
+use crate::rule::{TensorRule, safetensors};
 
 /// Tokens of the tiny SigLIP, in the order of their numbers from 2 on.
 const WORDS: [&str; 7] = ["a", "photo", "of", "cat", "dog", "this", "is"];

@@ -19,7 +19,7 @@ pub enum Reranker {
     /// One that reads both at once.
     Encoder(Box<dyn TextEncoder>),
     /// One that writes text, and is asked for a word. Without a folder that says how, it is asked as Qwen3-Reranker.
-    Decoder(Box<dyn Decoder>, Option<DecoderJudge>),
+    Decoder(Box<dyn Decoder>, Option<Box<DecoderJudge>>),
 }
 
 /// The same for a model that judges pairs of texts.

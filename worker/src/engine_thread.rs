@@ -128,7 +128,7 @@ fn load_reranker(
             };
             let most = spec.context_length.and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX);
             let judge = match judge {
-                Some(judge) => judge,
+                Some(judge) => *judge,
                 None => DecoderJudge::qwen3([word("yes")?, word("no")?]),
             };
             let scorer = DecoderScorer::new(decoder, most, judge);

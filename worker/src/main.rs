@@ -77,7 +77,7 @@ fn load_reranker(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Rer
     } else {
         let judge = model_boss_candle::decoder_judge(&spec.source);
         let judge = judge.map_err(|error| LoadFailure::new(error.exit(), &error))?;
-        load(spec, progress).map(|decoder| Reranker::Decoder(decoder, judge))
+        load(spec, progress).map(|decoder| Reranker::Decoder(decoder, judge.map(Box::new)))
     }
 }
 

@@ -62,7 +62,9 @@ impl BesideBatch<'_> {
         let encoded = encoded(&batch.parts, &mut |texts, form| encoder.encode_now(texts, form));
         let took = begun.elapsed();
         self.activity.encoded(batch.rows, took);
-        *self.took.lock().unwrap_or_else(PoisonError::into_inner) += took;
+        let mut total = self.took.lock().unwrap_or_else(PoisonError::into_inner);
+        *total = total.saturating_add(took);
+        drop(total);
         // A lost device is met again by the batch itself.
         let _ = lock(self.queue).finish(&batch, encoded);
     }

@@ -152,7 +152,7 @@ mod tests {
             (DenseActivation::LeakyRelu, [-0.03, -0.005, 0.0, 2.0, 7.0]),
             (DenseActivation::Elu, [-0.950213, -0.3934693, 0.0, 2.0, 7.0]),
             (DenseActivation::ReluUpToSix, [0.0, 0.0, 0.0, 2.0, 6.0]),
-            (DenseActivation::Softplus, [0.04858735, 0.474077, 0.6931472, 2.126928, 7.000912]),
+            (DenseActivation::Softplus, [0.04858735, 0.474077, std::f32::consts::LN_2, 2.126928, 7.000912]),
             (DenseActivation::Mish, [-0.1456475, -0.2207438, 0.0, 1.943959, 6.999989]),
             (DenseActivation::Softsign, [-0.75, -0.3333333, 0.0, 0.6666667, 0.875]),
         ];

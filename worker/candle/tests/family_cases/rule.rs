@@ -20,12 +20,11 @@ pub(crate) fn safetensors(tensors: &[TensorRule], seed: u64) -> Vec<u8> {
     safetensors_as(tensors, seed, ("F32", &|float, data| data.extend(float.to_le_bytes())))
 }
 
+/// Adds the bytes of a number.
+type PutFloat<'a> = &'a dyn Fn(f32, &mut Vec<u8>);
+
 /// The same with floats of another type, by its name and the bytes of a number.
-pub(crate) fn safetensors_as(
-    tensors: &[TensorRule],
-    seed: u64,
-    (float, put): (&str, &dyn Fn(f32, &mut Vec<u8>)),
-) -> Vec<u8> {
+pub(crate) fn safetensors_as(tensors: &[TensorRule], seed: u64, (float, put): (&str, PutFloat<'_>)) -> Vec<u8> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for tensor in tensors {
         let first = data.len();

@@ -333,7 +333,8 @@ mod tests {
                 }
                 for text in &texts {
                     let part = rows.map(|rows| &rows[text.start * width..text.end * width]);
-                    let alone = WholeTexts { texts: &[0..text.len()], ..of }.attend(part, width);
+                    let whole = 0..text.len();
+                    let alone = WholeTexts { texts: std::slice::from_ref(&whole), ..of }.attend(part, width);
                     assert_eq!(alone, all[text.start * width..text.end * width], "{text:?}");
                 }
             }
