@@ -66,7 +66,7 @@ impl EncodeQueue {
                 continue;
             }
             let batch = self.batch(&self.candidates());
-            self.pass_over(&batch);
+            self.pass_over();
             // Published before the batch, so that one that never ends is visible with its requests.
             activity.occupied(batch.parts.len(), self.pending.len() - batch.parts.len());
             return Some(batch);
@@ -160,8 +160,8 @@ impl EncodeQueue {
             }
         }
         candidates.sort_unstable();
-        let priority = candidates.first().map_or(Priority::LOWEST, |(priority, ..)| *priority);
-        let (mut parts, mut rows) = (Vec::new(), 0);
+        // The requests' own: one that has its turn for its patience pauses for others as always.
+        let (mut parts, mut rows, mut priority) = (Vec::new(), 0, Priority::LOWEST);
         for equals in candidates.chunk_by(|one, other| one.0 == other.0) {
             let lengths = |(_, _, number): &(Priority, u32, u64)| {
                 self.pending.get(number).map(|pending| pending.lengths_left(self.text_rows)).unwrap_or_default()
@@ -171,6 +171,7 @@ impl EncodeQueue {
             for ((_, _, number), count) in equals.iter().zip(counts) {
                 if let Some(pending) = self.pending.get_mut(number).filter(|_| count > 0) {
                     pending.is_computed = true;
+                    priority = priority.min(pending.job.priority);
                     let (items, form) = (pending.job.items.clone(), pending.job.form);
                     let range = pending.rows.len()..pending.rows.len() + count;
                     parts.push(EncodePart { job: *number, items, range, form });
@@ -180,12 +181,11 @@ impl EncodeQueue {
         EncodeBatch { parts, rows, priority }
     }
 
-    /// Counts the batch for requests that are not in it.
-    fn pass_over(&mut self, batch: &EncodeBatch) {
+    /// Counts a batch for requests of which nothing is in it.
+    fn pass_over(&mut self) {
         for pending in self.pending.values_mut() {
             pending.passed = if pending.is_computed { 0 } else { pending.passed.saturating_add(1) };
         }
-        debug_assert!(!batch.parts.is_empty(), "the first item is always in it");
     }
 }
 
@@ -332,6 +332,13 @@ mod tests {
             let has_bulk = counts(&batch).iter().any(|(job, _)| *job == 0);
             assert!(has_bulk || batch.parts.len() == 1);
             alone += usize::from(!has_bulk);
+            if has_bulk {
+                let late = rig.ask(5, &[9]);
+                let urgent = rig.queue.urgent_batch(&batch).unwrap();
+                assert_eq!(urgent.parts.len(), 1, "the long one pauses in its own turn, too");
+                rig.finish(&urgent);
+                drop(late);
+            }
             rig.finish(&batch);
         }
         assert_eq!(alone, 24);

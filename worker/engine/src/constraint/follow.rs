@@ -234,23 +234,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+    use crate::constraint::tests::next;
     use crate::constraint::{Grammar, GrammarCompiler, MaskThreads};
     use crate::fake::byte_vocabulary;
-
-    const PATIENCE: Duration = Duration::from_secs(30);
-
-    fn next(constraint: &mut Constraint) -> NextToken {
-        loop {
-            let seen = constraint.grammar().threads().done();
-            match constraint.next_token() {
-                Some(next) => return next.unwrap(),
-                None => constraint.grammar().threads().wait_beyond(seen, PATIENCE),
-            }
-        }
-    }
 
     fn tokens(text: &str) -> Vec<u32> {
         text.bytes().map(u32::from).collect()

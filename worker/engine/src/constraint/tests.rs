@@ -20,7 +20,7 @@ fn compiler() -> GrammarCompiler {
     GrammarCompiler::new(&vocabulary(), threads()).unwrap()
 }
 
-fn next(constraint: &mut Constraint) -> NextToken {
+pub(super) fn next(constraint: &mut Constraint) -> NextToken {
     loop {
         let seen = constraint.grammar().threads().done();
         match constraint.next_token() {
