@@ -4,6 +4,7 @@
 
 mod activations;
 mod attention;
+mod cores;
 mod exp;
 mod floats;
 mod kernel;
@@ -20,6 +21,7 @@ pub use attention::{
     AttentionHeads, AttentionRows, HeadNorm, HostKv, KvElement, KvValues, NormOrder, PAGE, PageShape, RopePlanes,
     Rotation, SequenceRows, TextBiases, WholeTexts,
 };
+pub use cores::alone;
 pub use exp::exp;
 pub use floats::product::{Sizes, WORTH_SHARING, product};
 pub use kernel::{MatrixKernel, ProductInput, ROWS, StoredFloats};

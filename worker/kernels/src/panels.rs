@@ -11,6 +11,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use crate::attention::{Panel, Product, multiply};
+use crate::cores::cores;
 use crate::floats::product::{LEAST_SHARE, WORTH_SHARING};
 use crate::kernel::{MatrixKernel, ProductInput, StoredFloats};
 use crate::lanes::{Instructions, LANES};
@@ -173,7 +174,7 @@ impl MatrixKernel for PanelMatrix {
         if y.is_empty() || self.depth == 0 {
             return y;
         }
-        let threads = rayon::current_num_threads();
+        let threads = cores();
         let share = rows.div_ceil(threads).next_multiple_of(6);
         if threads == 1 || rows * self.outs * self.depth < WORTH_SHARING {
             self.all(instructions, x, &mut y);

@@ -3,6 +3,7 @@
 use pulp::NullaryFnOnce;
 use rayon::prelude::*;
 
+use crate::cores::cores;
 use crate::floats::product::WORTH_SHARING;
 use crate::lanes::{Instructions, LANES};
 
@@ -39,7 +40,7 @@ impl SumNorm<'_> {
         let (width, mut out) = (self.weight.len(), rows.to_vec());
         match self.added {
             None => in_pieces(&mut out, width, |rows| vectorized(NormPiece { rows, added: None, of: *self })),
-            Some(added) if out.len() <= PIECE => {
+            Some(added) if out.len() <= PIECE || cores() == 1 => {
                 vectorized(NormPiece { rows: &mut out, added: Some(added), of: *self });
             }
             Some(added) => {
@@ -58,7 +59,7 @@ fn piece_of(width: usize) -> usize {
 }
 
 fn in_pieces(rows: &mut [f32], width: usize, work: impl Fn(&mut [f32]) + Send + Sync) {
-    if rows.len() <= PIECE {
+    if rows.len() <= PIECE || cores() == 1 {
         work(rows);
     } else {
         rows.par_chunks_mut(piece_of(width)).for_each(work);

@@ -59,6 +59,11 @@ impl AdaptedLinear {
         Ok(Self { linear: linear(reader, path)?, adapters: TaskMatrices::read(reader, path, adapters)? })
     }
 
+    /// The results for each row.
+    pub(super) fn outs(&self) -> Result<usize> {
+        self.linear.outs()
+    }
+
     /// `[rows, in]` → `[rows, out]`.
     pub(super) fn forward(&self, x: &Tensor, task: Option<usize>) -> Result<Tensor> {
         self.added(self.linear.forward(x)?, x, task)

@@ -11,6 +11,7 @@ use super::family::{EncoderBody, EncoderFamily, EncoderSize, Pause, read_head};
 use super::layers::{EncoderLayer, EncoderPass, biases_by_distance, slopes};
 use super::parts::{EncoderPart, PartFinder};
 use super::pooling::{DenseActivation, Pooling};
+use super::row_parts::in_parts;
 use super::spec::{Biases, EncoderSpec, HeadForm, MlpForm, TokenPlaces};
 use super::steps::LoadedStep;
 use crate::device;
@@ -288,36 +289,36 @@ impl EncoderSpec {
 
 impl BertBody {
     /// The vectors of tokens before the first layer, `[tokens, hidden]`.
-    fn embedded(&self, texts: &[EncoderText<'_>]) -> CandleResult<Tensor> {
-        let device = &self.target.device;
-        let all: Vec<u32> = texts.iter().flat_map(|text| text.tokens).copied().collect();
+    fn embedded(&self, texts: &[EncoderText<'_>], pause: Pause<'_>) -> CandleResult<Tensor> {
+        let all = texts.iter().flat_map(|text| text.tokens).copied().collect();
         let task = texts.first().and_then(|text| text.task);
-        let mut x = self.words.rows(&all, &self.target)?;
-        if task.is_some() {
-            x = self.words_of_tasks.onto_rows(x, &Tensor::new(all.as_slice(), device)?, task)?;
-        }
-        if let Some(positions) = &self.positions {
-            let first = match self.spec.places {
-                TokenPlaces::Table { first, .. } | TokenPlaces::TableAndDistances { first, .. } => first as u32,
-                TokenPlaces::Rope(_) | TokenPlaces::Alibi => 0,
-            };
-            let places: Vec<u32> = texts.iter().flat_map(|text| places_from(first, text.tokens)).collect();
-            x = (x + positions.index_select(&Tensor::from_vec(places, all.len(), device)?, 0)?)?;
-        }
-        let Some(kinds) = &self.kinds else { return Ok(x) };
-        let second = |text: &EncoderText<'_>| text.second_from < text.tokens.len();
-        if !(self.spec.kinds.of_pairs && self.spec.kinds.count > 1 && texts.iter().any(second)) {
-            let first = self.kinds_of_tasks.onto_rows(kinds.narrow(0, 0, 1)?, &Tensor::new(&[0_u32], device)?, task)?;
-            return x.broadcast_add(&first);
-        }
-        let of_text = |text: &EncoderText<'_>| {
-            let second_from = text.second_from;
-            (0..text.tokens.len()).map(move |at| u32::from(at >= second_from))
+        let first = match self.spec.places {
+            TokenPlaces::Table { first, .. } | TokenPlaces::TableAndDistances { first, .. } => first as u32,
+            TokenPlaces::Rope(_) | TokenPlaces::Alibi => 0,
         };
-        let of_tokens: Vec<u32> = texts.iter().flat_map(of_text).collect();
-        let of_tokens = Tensor::from_vec(of_tokens, all.len(), device)?;
-        let kinds = self.kinds_of_tasks.onto_rows(kinds.index_select(&of_tokens, 0)?, &of_tokens, task)?;
-        x + kinds
+        let places = texts.iter().flat_map(|text| places_from(first, text.tokens)).collect();
+        let knows_pairs = self.spec.kinds.of_pairs && self.spec.kinds.count > 1;
+        let kinds_of = |text: &EncoderText<'_>| {
+            let second_from = text.second_from;
+            (0..text.tokens.len()).map(move |at| u32::from(knows_pairs && at >= second_from))
+        };
+        let kinds = texts.iter().flat_map(kinds_of).collect();
+        let numbers = |of: Vec<u32>| Tensor::new(of, &self.target.device);
+        let (all, places, kinds) = (numbers(all)?, numbers(places)?, numbers(kinds)?);
+        let [out] = in_parts([&all, &places, &kinds], [self.spec.hidden], pause, |[all, places, kinds]| {
+            let mut x = self.words.rows(&all.to_vec1()?, &self.target)?;
+            if task.is_some() {
+                x = self.words_of_tasks.onto_rows(x, all, task)?;
+            }
+            if let Some(positions) = &self.positions {
+                x = (x + positions.index_select(places, 0)?)?;
+            }
+            if let Some(table) = &self.kinds {
+                x = (x + self.kinds_of_tasks.onto_rows(table.index_select(kinds, 0)?, kinds, task)?)?;
+            }
+            Ok([self.norm.forward(&x)?])
+        })?;
+        Ok(out)
     }
 }
 
@@ -354,7 +355,7 @@ impl EncoderBody for BertBody {
             task: texts.first().and_then(|text| text.task),
             pause,
         };
-        let mut x = self.norm.forward(&self.embedded(texts)?)?;
+        let mut x = self.embedded(texts, pause)?;
         for layer in &self.layers {
             x = layer.forward(&x, &pass)?;
         }

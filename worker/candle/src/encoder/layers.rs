@@ -7,6 +7,7 @@ use candle_core::{Device, Result, Tensor};
 use super::adapted::AdaptedLinear;
 use super::attend::{ScoreBiases, Sight, attend};
 use super::family::Pause;
+use super::row_parts::in_parts;
 use super::spec::EncoderSpec;
 use crate::error::ModelError;
 use crate::layers::experts::Experts;
@@ -40,8 +41,15 @@ pub(crate) struct EncoderLayer {
 
 /// The feed-forward part.
 enum EncoderMlp {
-    Dense { gate: Option<AdaptedLinear>, up: AdaptedLinear, down: AdaptedLinear, activation: Activation },
+    Dense(DenseMlp),
     Experts { experts: Experts, bias: Option<Tensor> },
+}
+
+struct DenseMlp {
+    gate: Option<AdaptedLinear>,
+    up: AdaptedLinear,
+    down: AdaptedLinear,
+    activation: Activation,
 }
 
 /// The parts of a pass that its layers share.
@@ -88,7 +96,7 @@ impl EncoderLayer {
                 let gated = reader.files().has(&path("gate.weight"));
                 let gate = gated.then(|| linear(reader, &path("gate"))).transpose()?;
                 let (up, down) = (linear(reader, &path("up"))?, linear(reader, &path("down"))?);
-                EncoderMlp::Dense { gate, up, down, activation: spec.activation }
+                EncoderMlp::Dense(DenseMlp { gate, up, down, activation: spec.activation })
             }
         };
         Ok(Self {
@@ -106,49 +114,77 @@ impl EncoderLayer {
 
     /// `[tokens, hidden]` → `[tokens, hidden]`.
     pub(crate) fn forward(&self, x: &Tensor, pass: &EncoderPass<'_>) -> Result<Tensor> {
-        let heads = pass.spec.heads;
-        (pass.pause)();
-        let [mut query, mut key, value] =
-            AdaptedLinear::forward_all([&self.query, &self.key, &self.value], x, pass.task)?;
-        if let Some([of_query, of_key]) = &self.head_norms {
-            (query, key) = (of_query.forward(&query)?, of_key.forward(&key)?);
-        }
-        if let Some(angles) = &pass.angles {
+        let EncoderPass { texts, task, pause, .. } = *pass;
+        pause();
+        let [query, key, value] = self.projected(x, pass)?;
+        let sight = Sight {
+            heads: pass.spec.heads,
+            biases: pass.distances.map(ScoreBiases::ByDistance),
+            slopes: pass.slopes,
+            farthest: None,
+        };
+        let attended = attend([&query, &key, &value], texts, &sight)?;
+        pause();
+        let hidden = x.dim(1)?;
+        let [out] = match &self.mlp {
+            EncoderMlp::Dense(mlp) => in_parts([x, &attended], [hidden], pause, |[x, attended]| {
+                let inner = self.behind_attention(x, attended, task)?;
+                Ok([self.norm.of_sum_alone(&inner, &mlp.forward(&inner, task)?)?])
+            })?,
+            EncoderMlp::Experts { experts, bias } => {
+                let inner = self.behind_attention(x, &attended, task)?;
+                pause();
+                let sum = experts.forward(&inner, &|| false)?;
+                let sum = bias.as_ref().map_or(Ok(sum.clone()), |bias| sum.broadcast_add(bias))?;
+                [self.norm.of_sum_alone(&inner, &sum)?]
+            }
+        };
+        Ok(out)
+    }
+
+    /// Queries, keys and values.
+    fn projected(&self, x: &Tensor, pass: &EncoderPass<'_>) -> Result<[Tensor; 3]> {
+        let (heads, all) = (pass.spec.heads, [&self.query, &self.key, &self.value]);
+        let widths = [self.query.outs()?, self.key.outs()?, self.value.outs()?];
+        let normed = |x: &Tensor| {
+            let [query, key, value] = AdaptedLinear::forward_all(all, x, pass.task)?;
+            match &self.head_norms {
+                Some([of_query, of_key]) => Ok([of_query.forward(&query)?, of_key.forward(&key)?, value]),
+                None => Ok([query, key, value]),
+            }
+        };
+        let Some(Angles { planes, cos, sin }) = &pass.angles else {
+            return in_parts([x], widths, pass.pause, |[x]| normed(x));
+        };
+        in_parts([x, cos, sin], widths, pass.pause, |[x, cos, sin]| {
+            let angles = Angles { planes: *planes, cos: cos.clone(), sin: sin.clone() };
             let turned = |x: &Tensor| angles.rotate(x, heads, 0)?.reshape(x.shape());
-            (query, key) = (turned(&query)?, turned(&key)?);
+            let [query, key, value] = normed(x)?;
+            Ok([turned(&query)?, turned(&key)?, value])
+        })
+    }
+
+    /// What the feed-forward part takes: a layer's input and what attention gives, through the norms of their sum.
+    fn behind_attention(&self, x: &Tensor, attended: &Tensor, task: Option<usize>) -> Result<Tensor> {
+        let inner = self.attention_norm.of_sum_alone(x, &self.out.forward(attended, task)?)?;
+        match &self.second_norm {
+            Some(norm) => norm.of_sum_alone(x, &inner),
+            None => Ok(inner),
         }
-        let sight =
-            Sight { heads, biases: pass.distances.map(ScoreBiases::ByDistance), slopes: pass.slopes, farthest: None };
-        let attended = self.out.forward(&attend([&query, &key, &value], pass.texts, &sight)?, pass.task)?;
-        let mut inner = self.attention_norm.of_sum_alone(x, &attended)?;
-        if let Some(norm) = &self.second_norm {
-            inner = norm.of_sum_alone(x, &inner)?;
-        }
-        (pass.pause)();
-        self.norm.of_sum_alone(&inner, &self.mlp.forward(&inner, pass)?)
     }
 }
 
-impl EncoderMlp {
-    fn forward(&self, x: &Tensor, pass: &EncoderPass<'_>) -> Result<Tensor> {
-        let task = pass.task;
-        match self {
-            Self::Dense { gate: None, up, down, activation } => {
-                let inner = activation.forward(&up.forward(x, task)?)?;
-                (pass.pause)();
-                down.forward(&inner, task)
-            }
-            Self::Dense { gate: Some(gate), up, down, activation } => {
+impl DenseMlp {
+    fn forward(&self, x: &Tensor, task: Option<usize>) -> Result<Tensor> {
+        let Self { gate, up, down, activation } = self;
+        let inner = match gate {
+            None => activation.forward(&up.forward(x, task)?)?,
+            Some(gate) => {
                 let [gate, up] = AdaptedLinear::forward_all([gate, up], x, task)?;
-                let inner = activation.gated(&gate, &up)?;
-                (pass.pause)();
-                down.forward(&inner, task)
+                activation.gated(&gate, &up)?
             }
-            Self::Experts { experts, bias } => {
-                let sum = experts.forward(x, &|| false)?;
-                bias.as_ref().map_or(Ok(sum.clone()), |bias| sum.broadcast_add(bias))
-            }
-        }
+        };
+        down.forward(&inner, task)
     }
 }
 

@@ -18,6 +18,7 @@ mod modern;
 mod parts;
 mod pooling;
 mod rotary_facts;
+mod row_parts;
 mod sentence_folder;
 mod spec;
 mod steps;

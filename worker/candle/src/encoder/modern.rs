@@ -14,6 +14,7 @@ use super::keys::{Labels, activation_of, even_share};
 use super::labels::LabelFacts;
 use super::parts::{EncoderPart, PartFinder};
 use super::pooling::{DenseActivation, Pooling};
+use super::row_parts::in_parts;
 use super::spec::Biases;
 use super::steps::LoadedStep;
 use crate::device;
@@ -397,21 +398,28 @@ impl ModernLayer {
 
     /// `[tokens, hidden]` → `[tokens, hidden]`.
     fn forward(&self, x: &Tensor, texts: &[Range<usize>], angles: &Angles, pause: Pause<'_>) -> CandleResult<Tensor> {
-        let (tokens, hidden) = x.dims2()?;
-        let normed = self.attention_norm.as_ref().map_or_else(|| Ok(x.clone()), |norm| norm.forward(x))?;
-        let all = self.projection.forward(&normed)?;
-        let part = |at: usize| all.narrow(1, at * hidden, hidden)?.contiguous();
-        let turned = |x: &Tensor| angles.rotate(x, self.heads, 0)?.reshape((tokens, hidden));
-        let (query, key, value) = (turned(&part(0)?)?, turned(&part(1)?)?, part(2)?);
+        let hidden = x.dim(1)?;
+        let Angles { planes, cos, sin } = angles;
+        let [query, key, value] = in_parts([x, cos, sin], [hidden; 3], pause, |[x, cos, sin]| {
+            let angles = Angles { planes: *planes, cos: cos.clone(), sin: sin.clone() };
+            let normed = self.attention_norm.as_ref().map_or_else(|| Ok(x.clone()), |norm| norm.forward(x))?;
+            let all = self.projection.forward(&normed)?;
+            let part = |at: usize| all.narrow(1, at * hidden, hidden)?.contiguous();
+            let turned = |x: &Tensor| angles.rotate(x, self.heads, 0)?.reshape(x.shape());
+            Ok([turned(&part(0)?)?, turned(&part(1)?)?, part(2)?])
+        })?;
         let sight = Sight { heads: self.heads, biases: None, slopes: None, farthest: self.farthest };
-        let x = (x + self.out.forward(&attend([&query, &key, &value], texts, &sight)?)?)?;
+        let attended = attend([&query, &key, &value], texts, &sight)?;
         pause();
-        let both = self.up.forward(&self.norm.forward(&x)?)?;
-        let inner = both.dim(1)? / 2;
-        let passes = self.activation.forward(&both.narrow(1, 0, inner)?.contiguous()?)?;
-        let inner = (passes * both.narrow(1, inner, inner)?.contiguous()?)?;
-        pause();
-        x + self.down.forward(&inner)?
+        let [out] = in_parts([x, &attended], [hidden], pause, |[x, attended]| {
+            let x = (x + self.out.forward(attended)?)?;
+            let both = self.up.forward(&self.norm.forward(&x)?)?;
+            let inner = both.dim(1)? / 2;
+            let passes = self.activation.forward(&both.narrow(1, 0, inner)?.contiguous()?)?;
+            let inner = (passes * both.narrow(1, inner, inner)?.contiguous()?)?;
+            Ok([(x + self.down.forward(&inner)?)?])
+        })?;
+        Ok(out)
     }
 }
 

@@ -65,6 +65,11 @@ impl Linear {
         Ok(Self { weight, order, factor, bias })
     }
 
+    /// The results for each row.
+    pub(crate) fn outs(&self) -> Result<usize> {
+        self.weight.outs()
+    }
+
     /// The same with its matrix in panels, for inputs of many rows.
     pub(crate) fn in_panels(self) -> Result<Self> {
         Ok(Self { weight: self.weight.in_panels()?, ..self })

@@ -65,6 +65,15 @@ impl Matrix {
         copy.map(Self::Stored).map_err(candle_core::Error::msg)
     }
 
+    /// The results for each row.
+    pub(crate) fn outs(&self) -> Result<usize> {
+        match self {
+            Self::Tensor(weight) => weight.dim(0),
+            Self::Stored(kernel) => Ok(kernel.outs()),
+            Self::Blocks(blocks) => Ok(blocks.layout.shape[0]),
+        }
+    }
+
     /// The product `x Wᵀ`: `[rows, in]` → `[rows, out]`.
     pub(crate) fn product(&self, x: &Tensor) -> Result<Tensor> {
         match self {
@@ -147,7 +156,8 @@ impl Matrix {
     }
 }
 
-fn all_of<const N: usize>(products: Vec<Tensor>) -> Result<[Tensor; N]> {
+/// As many tensors as there have to be.
+pub(crate) fn all_of<const N: usize>(products: Vec<Tensor>) -> Result<[Tensor; N]> {
     match <[Tensor; N]>::try_from(products) {
         Ok(products) => Ok(products),
         Err(products) => bail!("{N} matrices gave {} products", products.len()),

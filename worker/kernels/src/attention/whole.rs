@@ -8,11 +8,15 @@ use rayon::prelude::*;
 
 use super::kernel::{Panel, Product};
 use super::product::multiply;
+use crate::cores::cores;
 use crate::exp::exp;
 use crate::lanes::{Instructions, LANES};
 
 /// Scores that are held at a time: a part of the second cache.
 const MOST_SCORES: usize = 32 << 10;
+
+/// Most queries that are multiplied together: a whole number of products' rows.
+const TOGETHER: usize = 48;
 
 /// Texts, and what their tokens see.
 #[derive(Clone, Copy, Debug)]
@@ -50,117 +54,117 @@ impl TextBiases<'_> {
     }
 }
 
-/// Some tokens of one text as queries, and one head.
-struct HeadItem<'a> {
-    text: &'a Range<usize>,
+/// Some tokens of one text as queries, and where the mixed values of all heads go.
+struct QueryItem<'t, 'o> {
+    text: &'t Range<usize>,
     /// The queries, counted from the text's first token.
     queries: Range<usize>,
-    head: usize,
+    /// `[queries, width]`.
+    out: &'o mut [f32],
 }
 
 impl WholeTexts<'_> {
     /// Attends with queries, keys and values `[tokens, width]`; the result has the same shape.
     pub fn attend(&self, rows: [&[f32]; 3], width: usize) -> Vec<f32> {
         let mut out = vec![0.0; rows[0].len()];
-        let dim = width / self.heads.max(1);
-        if dim == 0 {
+        if width / self.heads.max(1) == 0 {
             return out;
         }
         let instructions = Instructions::current();
-        let items = self.items();
-        let mixed: Vec<Vec<f32>> =
-            items.par_iter().map(|item| self.attend_head(instructions, rows, width, item)).collect();
-        for (item, mixed) in items.iter().zip(mixed) {
-            let first = item.text.start + item.queries.start;
-            for (row, numbers) in mixed.chunks_exact(dim).enumerate() {
-                let at = (first + row) * width + item.head * dim;
-                out[at..at + dim].copy_from_slice(numbers);
-            }
-        }
+        let mut items = self.items(&mut out, width);
+        let attend = |item: &mut QueryItem<'_, '_>| self.attend_item(instructions, rows, width, item);
+        items.par_iter_mut().with_max_len(1).for_each(attend);
         out
     }
 
-    /// All texts' heads; texts are divided where there are fewer of these than cores could share.
-    fn items(&self) -> Vec<HeadItem<'_>> {
-        let wanted = 2 * rayon::current_num_threads();
-        let parts = wanted.div_ceil((self.texts.len() * self.heads).max(1));
-        let mut items = Vec::with_capacity(self.texts.len() * self.heads * parts);
+    /// All texts; long ones are divided, so that cores can share them.
+    fn items<'o>(&self, mut out: &'o mut [f32], width: usize) -> Vec<QueryItem<'_, 'o>> {
+        // Keys and values are laid out anew for each item.
+        let most = if cores() == 1 { 8 * TOGETHER } else { TOGETHER };
+        let (mut items, mut behind) = (Vec::with_capacity(self.texts.len()), 0);
         for text in self.texts {
-            let step = text.len().div_ceil(parts).max(LANES);
-            for head in 0..self.heads {
-                for first in (0..text.len()).step_by(step) {
-                    items.push(HeadItem { text, queries: first..text.len().min(first + step), head });
-                }
+            let parts = text.len().div_ceil(most).max(1);
+            for part in 0..parts {
+                let (first, end) = (text.len() * part / parts, text.len() * (part + 1) / parts);
+                let queries = first..end;
+                let before = (text.start + first - behind) * width;
+                let (here, rest) = out.split_at_mut(before).1.split_at_mut(queries.len() * width);
+                behind = text.start + queries.end;
+                out = rest;
+                items.push(QueryItem { text, queries, out: here });
             }
         }
         items
     }
 
-    /// The mixed values of one item, `[queries, dim]`.
-    fn attend_head(
+    /// Attends with the queries of one item.
+    fn attend_item(
         &self,
         instructions: Instructions,
         [query, key, value]: [&[f32]; 3],
         width: usize,
-        item: &HeadItem<'_>,
-    ) -> Vec<f32> {
+        item: &mut QueryItem<'_, '_>,
+    ) {
         let (count, dim) = (item.text.len(), width / self.heads);
-        let of_text = item.text.start * width + item.head * dim;
         let (keys_stride, values_stride) = (count.next_multiple_of(LANES), dim.next_multiple_of(LANES));
-        let mut panels = HeadPanels {
-            key: &key[of_text..],
-            value: &value[of_text..],
-            width,
-            count,
-            dim,
-            keys: vec![0.0; dim * keys_stride],
-            values: vec![0.0; count * values_stride],
-        };
-        instructions.run_plain(FillPanels(&mut panels));
-        let HeadPanels { keys, values, .. } = panels;
-        let together = (MOST_SCORES / keys_stride).clamp(6, 48) / 6 * 6;
+        let (mut keys, mut values) = (vec![0.0; dim * keys_stride], vec![0.0; count * values_stride]);
+        let together = (MOST_SCORES / keys_stride).clamp(6, TOGETHER) / 6 * 6;
         let (mut scores, mut mixed) = (vec![0.0; together * keys_stride], vec![0.0; together * values_stride]);
-        let mut out = Vec::with_capacity(item.queries.len() * dim);
-        for first in item.queries.clone().step_by(together) {
-            let rows = first..item.queries.end.min(first + together);
-            let (scores, mixed) = (&mut scores[..rows.len() * keys_stride], &mut mixed[..rows.len() * values_stride]);
-            self.begin(scores, keys_stride, &rows, (item.head, count));
-            multiply(
-                instructions,
-                Product {
-                    rows: rows.len(),
-                    depth: dim,
-                    width: keys_stride,
-                    a: &query[of_text + first * width..],
-                    a_stride: width,
-                    b: Panel::Floats(&keys),
-                    b_stride: keys_stride,
-                    c: scores,
-                    c_stride: keys_stride,
-                },
-            );
-            let seen = rows.clone().map(|token| self.seen(token, count)).collect();
-            let sums = instructions.run_plain(ScoreWeights { scores, stride: keys_stride, seen });
-            mixed.fill(0.0);
-            multiply(
-                instructions,
-                Product {
-                    rows: rows.len(),
-                    depth: count,
-                    width: values_stride,
-                    a: scores,
-                    a_stride: keys_stride,
-                    b: Panel::Floats(&values),
-                    b_stride: values_stride,
-                    c: mixed,
-                    c_stride: values_stride,
-                },
-            );
-            for (mixed, sum) in mixed.chunks_exact(values_stride).zip(sums) {
-                out.extend(mixed[..dim].iter().map(|number| number / sum));
+        for head in 0..self.heads {
+            let of_head = item.text.start * width + head * dim;
+            instructions.run_plain(FillPanels {
+                key: &key[of_head..],
+                value: &value[of_head..],
+                width,
+                count,
+                dim,
+                keys: &mut keys,
+                values: &mut values,
+            });
+            for first in item.queries.clone().step_by(together) {
+                let rows = first..item.queries.end.min(first + together);
+                let scores = &mut scores[..rows.len() * keys_stride];
+                let mixed = &mut mixed[..rows.len() * values_stride];
+                self.begin(scores, keys_stride, &rows, (head, count));
+                multiply(
+                    instructions,
+                    Product {
+                        rows: rows.len(),
+                        depth: dim,
+                        width: keys_stride,
+                        a: &query[of_head + first * width..],
+                        a_stride: width,
+                        b: Panel::Floats(&keys),
+                        b_stride: keys_stride,
+                        c: scores,
+                        c_stride: keys_stride,
+                    },
+                );
+                let seen = rows.clone().map(|token| self.seen(token, count)).collect();
+                let sums = instructions.run_plain(ScoreWeights { scores, stride: keys_stride, seen });
+                mixed.fill(0.0);
+                multiply(
+                    instructions,
+                    Product {
+                        rows: rows.len(),
+                        depth: count,
+                        width: values_stride,
+                        a: scores,
+                        a_stride: keys_stride,
+                        b: Panel::Floats(&values),
+                        b_stride: values_stride,
+                        c: mixed,
+                        c_stride: values_stride,
+                    },
+                );
+                let out = &mut item.out[(first - item.queries.start) * width + head * dim..];
+                for ((mixed, sum), out) in mixed.chunks_exact(values_stride).zip(sums).zip(out.chunks_mut(width)) {
+                    for (out, number) in out.iter_mut().zip(&mixed[..dim]) {
+                        *out = number / sum;
+                    }
+                }
             }
         }
-        out
     }
 
     /// The tokens that one sees.
@@ -186,8 +190,8 @@ impl WholeTexts<'_> {
     }
 }
 
-/// A head's keys turned over, and its values, of one text.
-struct HeadPanels<'a> {
+/// Fills panels with a head's keys turned over, and its values, of one text.
+struct FillPanels<'a> {
     /// From the head's first column of the text's first token on.
     key: &'a [f32],
     value: &'a [f32],
@@ -195,32 +199,30 @@ struct HeadPanels<'a> {
     count: usize,
     dim: usize,
     /// `[dim, count]` with the factor on scores, rows padded with zeros.
-    keys: Vec<f32>,
+    keys: &'a mut [f32],
     /// `[count, dim]`, rows padded with zeros.
-    values: Vec<f32>,
+    values: &'a mut [f32],
 }
 
-struct FillPanels<'p, 'a>(&'p mut HeadPanels<'a>);
-
-impl NullaryFnOnce for FillPanels<'_, '_> {
+impl NullaryFnOnce for FillPanels<'_> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        let HeadPanels { key, value, width, count, dim, keys, values } = self.0;
+        let Self { key, value, width, count, dim, keys, values } = self;
         let (keys_stride, values_stride) = (count.next_multiple_of(LANES), dim.next_multiple_of(LANES));
-        let scale = 1.0 / (*dim as f32).sqrt();
+        let scale = 1.0 / (dim as f32).sqrt();
         // Few tokens at a time, whose rows stay in the first cache.
-        for first in (0..*count).step_by(LANES) {
-            let here = LANES.min(*count - first);
+        for first in (0..count).step_by(LANES) {
+            let here = LANES.min(count - first);
             for (column, keys) in keys.chunks_exact_mut(keys_stride).enumerate() {
                 for (token, cell) in keys[first..first + here].iter_mut().enumerate() {
-                    *cell = key[(first + token) * *width + column] * scale;
+                    *cell = key[(first + token) * width + column] * scale;
                 }
             }
         }
         for (token, values) in values.chunks_exact_mut(values_stride).enumerate() {
-            values[..*dim].copy_from_slice(&value[token * *width..][..*dim]);
+            values[..dim].copy_from_slice(&value[token * width..][..dim]);
         }
     }
 }

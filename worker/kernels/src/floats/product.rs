@@ -12,6 +12,7 @@ use rayon::prelude::*;
 use super::kinds::FloatKind;
 use super::packed::PackedRows;
 use super::strips::{FewFloatRows, ManyFloatRows, StripHeight};
+use crate::cores::cores;
 use crate::lanes::Instructions;
 
 /// Bytes of the matrix that one core works on at a time. They stay in its cache while all rows of activations use them.
@@ -83,7 +84,7 @@ fn product_of_many<K: FloatKind>(
     let run = |x: &PackedRows, w: &[u8], y: &mut [f32], outs: usize| {
         instructions.run_floats(ManyFloatRows::<K> { x, w, y, outs, depth, kind: PhantomData });
     };
-    let threads = rayon::current_num_threads();
+    let threads = cores();
     let shared = rows * outs * depth >= WORTH_SHARING;
     let share = rows.div_ceil(threads).next_multiple_of(height);
     if !shared || threads == 1 || share >= LEAST_SHARE {
@@ -116,7 +117,7 @@ fn product_of_many<K: FloatKind>(
 /// Rows of the matrix that a core works on at a time.
 fn block_of(outs: usize, row_bytes: usize) -> usize {
     let in_cache = BLOCK_BYTES / row_bytes;
-    let fair_share = outs.div_ceil(2 * rayon::current_num_threads());
+    let fair_share = outs.div_ceil(2 * cores());
     in_cache.min(fair_share).next_multiple_of(24)
 }
 

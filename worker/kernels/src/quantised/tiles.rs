@@ -12,6 +12,7 @@ use super::formats::Format;
 use super::interleave::{interleave, row_of};
 use super::products::{StripInput, multiply_tile, multiply_tiles, prepare_strips};
 use crate::activations::Activations;
+use crate::cores::cores;
 use crate::floats::product::WORTH_SHARING;
 use crate::lanes::{Instructions, LANES};
 
@@ -121,9 +122,9 @@ impl Tiles {
         let count = tiles.len() / tile_bytes;
         let outs = count * LANES + rest_rows;
         let mut y = vec![0.0; rows * outs];
-        let shared = rows * outs * x.depth() >= WORTH_SHARING;
+        let shared = cores() > 1 && rows * outs * x.depth() >= WORTH_SHARING;
         // There are a few more parts than threads, so that a slow part does not delay all others.
-        let height = if shared { count.div_ceil(4 * rayon::current_num_threads()) } else { count }.max(1);
+        let height = if shared { count.div_ceil(4 * cores()) } else { count }.max(1);
         let part = |tiles| TilePart { tiles, y: Vec::with_capacity(rows) };
         let mut parts: Vec<TilePart<'_>> = tiles.chunks(height * tile_bytes).map(part).collect();
         let mut ends: Vec<&mut [f32]> = Vec::with_capacity(rows);
