@@ -1,5 +1,6 @@
 //! The binary: the worker's shell with candle's decoders in it. The one place where the two meet.
 
+mod candle_threads;
 mod files;
 
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ use model_boss_weights::store::WeightStoreChoice;
 use model_boss_worker::{LoadFailure, ModelLoaders, Reranker, WorkerBackend};
 
 fn main() -> ExitCode {
+    candle_threads::leave_out();
     model_boss_worker::run(WorkerBackend {
         instructions: Box::new(choose_instructions),
         load: ModelLoaders {

@@ -1,0 +1,24 @@
+//! candle divides large operations on elements among threads of its own, which it pins to cores and lets spin between
+//! two operations. They take cores from the engine's threads and know nothing of this process's share of them or of its
+//! priority. How many there are is read once from the environment, and a running program cannot change its own
+//! environment safely: it is started anew.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The variable that candle reads.
+const COUNT: &str = "CANDLE_NUM_THREADS";
+
+/// Starts this program anew, as the same process, without threads of candle's. An operator who set a number keeps it.
+pub(crate) fn leave_out() {
+    if std::env::var_os(COUNT).is_some() {
+        return;
+    }
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut words = std::env::args_os();
+    let mut again = Command::new(program);
+    again.arg0(words.next().unwrap_or_default()).args(words).env(COUNT, "1");
+    // It returns only if it fails; then candle's threads are there, which costs time and nothing else.
+    let error = again.exec();
+    eprintln!("model-boss-worker: it cannot be started again without candle's threads ({error}); it goes on with them");
+}
