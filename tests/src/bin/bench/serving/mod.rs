@@ -4,6 +4,7 @@
 //! round, on the same files.
 
 mod agents;
+mod memory;
 mod schema;
 
 use std::fs;
@@ -172,8 +173,8 @@ async fn swap(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table:
         }
     }
     let size = fs::metadata(&first).unwrap().len() as f64;
-    let of_theirs = router.as_ref().map(|router| resident_of(&Processes::below(router.process.id())) / size);
-    let of_ours = resident_of(&Processes::below(boss.pid())) / size;
+    let of_theirs = router.as_ref().map(|router| resident_of(Processes::below(router.process.id()).pids()) / size);
+    let of_ours = resident_of(Processes::below(boss.pid()).pids()) / size;
     table.add("memory of the worker over the bytes of its weights", Some(of_ours), of_theirs);
     drop(router);
 
@@ -291,6 +292,8 @@ async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
         table.add("the second over the first", share(0), share(1));
     }
     boss.finish().await;
+    drop(server);
+    memory::kept(&file, LONG, table).await;
 }
 
 /// Conversations that grow from round to round.
@@ -458,13 +461,13 @@ fn drop_caches() {
 }
 
 /// Resident bytes of some processes. Shared memory counts once.
-fn resident_of(processes: &Processes) -> f64 {
+fn resident_of(pids: impl Iterator<Item = u32>) -> f64 {
     let of = |pid: u32| {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
         let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or_default();
         line.trim().trim_end_matches(" kB").parse::<f64>().unwrap_or(0.0) * 1024.0
     };
-    processes.pids().map(of).sum()
+    pids.map(of).sum()
 }
 
 fn version(program: &Path) -> String {
