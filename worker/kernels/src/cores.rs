@@ -19,7 +19,7 @@ pub fn alone<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// The cores that an operation may use.
-pub(crate) fn cores() -> usize {
+pub fn cores() -> usize {
     if ALONE.get() { 1 } else { rayon::current_num_threads() }
 }
 

@@ -2,6 +2,7 @@
 //! with.
 
 use crate::activations::Activations;
+use crate::rows::add_to_rows;
 
 /// The name of the order in which a model's file has its bytes: row by row.
 pub const ROWS: &str = "rows";
@@ -25,6 +26,13 @@ pub trait MatrixKernel: Send + Sync {
 
     /// `x Wᵀ`: `[rows, depth]` → `[rows, outs]`.
     fn multiply(&self, x: &ProductInput<'_>) -> Vec<f32>;
+
+    /// The same on a bias `[outs]`, which each row of results begins with.
+    fn multiply_onto(&self, x: &ProductInput<'_>, bias: &[f32]) -> Vec<f32> {
+        let mut y = self.multiply(x);
+        add_to_rows(&mut y, bias);
+        y
+    }
 
     /// The product for an input that no other matrix shares.
     fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {

@@ -21,7 +21,7 @@ pub use attention::{
     AttentionHeads, AttentionRows, HeadNorm, HostKv, KvElement, KvValues, NormOrder, PAGE, PageShape, RopePlanes,
     Rotation, SequenceRows, TextBiases, WholeTexts,
 };
-pub use cores::alone;
+pub use cores::{alone, cores};
 pub use exp::exp;
 pub use floats::product::{Sizes, WORTH_SHARING, product};
 pub use kernel::{MatrixKernel, ProductInput, ROWS, StoredFloats};

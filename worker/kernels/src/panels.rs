@@ -98,10 +98,14 @@ impl PanelMatrix {
         }
     }
 
-    /// The product of rows with one panel, `[rows, outs]`.
-    fn apart(&self, instructions: Instructions, x: &[f32], outs: &Range<usize>) -> Vec<f32> {
+    /// The product of rows with one panel on its part of a bias, `[rows, outs]`.
+    fn apart(&self, instructions: Instructions, x: &[f32], outs: &Range<usize>, bias: Option<&[f32]>) -> Vec<f32> {
         let (rows, width) = (x.len() / self.depth, padded(outs.len()));
-        let mut wide = vec![0.0; rows * width];
+        let mut first = vec![0.0; width];
+        if let Some(bias) = bias {
+            first[..outs.len()].copy_from_slice(&bias[outs.clone()]);
+        }
+        let mut wide = first.repeat(rows);
         self.add(instructions, x, outs, &mut wide, width);
         if width == outs.len() {
             return wide;
@@ -109,16 +113,49 @@ impl PanelMatrix {
         wide.chunks_exact(width).flat_map(|row| &row[..outs.len()]).copied().collect()
     }
 
-    /// The product of rows with all panels, `[rows, outs]`, by one core.
-    fn all(&self, instructions: Instructions, x: &[f32], y: &mut [f32]) {
+    /// Adds the product of rows with all panels to `y`, which begins with the bias, by one core.
+    fn all(&self, instructions: Instructions, x: &[f32], y: &mut [f32], bias: Option<&[f32]>) {
         for outs in self.panels() {
             if outs.len().is_multiple_of(LANES) {
                 self.add(instructions, x, &outs, &mut y[outs.start..], self.outs);
             } else {
-                let part = self.apart(instructions, x, &outs);
+                let part = self.apart(instructions, x, &outs, bias);
                 place(&part, &outs, y, self.outs);
             }
         }
+    }
+
+    /// The product on a bias, which is where each sum begins.
+    fn product_on(&self, x: &ProductInput<'_>, bias: Option<&[f32]>) -> Vec<f32> {
+        let (instructions, rows, x) = (Instructions::current(), x.rows, x.values);
+        let mut y = bias.map_or_else(|| vec![0.0; rows * self.outs], |bias| bias.repeat(rows));
+        if y.is_empty() || self.depth == 0 {
+            return y;
+        }
+        let threads = cores();
+        let share = rows.div_ceil(threads).next_multiple_of(6);
+        if threads == 1 || rows * self.outs * self.depth < WORTH_SHARING {
+            self.all(instructions, x, &mut y, bias);
+        } else if share >= LEAST_SHARE {
+            let part = |(x, y): (&[f32], &mut [f32])| self.all(instructions, x, y, bias);
+            x.par_chunks(share * self.depth).zip(y.par_chunks_mut(share * self.outs)).for_each(part);
+        } else {
+            // Panels, and of rows as many parts as give each core something to do.
+            let wanted = (2 * threads).div_ceil(self.outs.div_ceil(WIDTH));
+            let rows = rows.div_ceil(wanted).next_multiple_of(6);
+            let part = |(first, outs): &(usize, Range<usize>)| {
+                let end = x.len().min((first + rows) * self.depth);
+                self.apart(instructions, &x[first * self.depth..end], outs, bias)
+            };
+            let firsts = (0..x.len() / self.depth).step_by(rows);
+            let tasks: Vec<(usize, Range<usize>)> =
+                firsts.flat_map(|first| self.panels().map(move |outs| (first, outs))).collect();
+            let parts: Vec<Vec<f32>> = tasks.par_iter().map(part).collect();
+            for ((first, outs), part) in tasks.iter().zip(parts) {
+                place(&part, outs, &mut y[first * self.outs..], self.outs);
+            }
+        }
+        y
     }
 }
 
@@ -169,35 +206,11 @@ impl MatrixKernel for PanelMatrix {
     }
 
     fn multiply(&self, x: &ProductInput<'_>) -> Vec<f32> {
-        let (instructions, rows, x) = (Instructions::current(), x.rows, x.values);
-        let mut y = vec![0.0; rows * self.outs];
-        if y.is_empty() || self.depth == 0 {
-            return y;
-        }
-        let threads = cores();
-        let share = rows.div_ceil(threads).next_multiple_of(6);
-        if threads == 1 || rows * self.outs * self.depth < WORTH_SHARING {
-            self.all(instructions, x, &mut y);
-        } else if share >= LEAST_SHARE {
-            let part = |(x, y): (&[f32], &mut [f32])| self.all(instructions, x, y);
-            x.par_chunks(share * self.depth).zip(y.par_chunks_mut(share * self.outs)).for_each(part);
-        } else {
-            // Panels, and of rows as many parts as give each core something to do.
-            let wanted = (2 * threads).div_ceil(self.outs.div_ceil(WIDTH));
-            let rows = rows.div_ceil(wanted).next_multiple_of(6);
-            let part = |(first, outs): &(usize, Range<usize>)| {
-                let end = x.len().min((first + rows) * self.depth);
-                self.apart(instructions, &x[first * self.depth..end], outs)
-            };
-            let firsts = (0..x.len() / self.depth).step_by(rows);
-            let tasks: Vec<(usize, Range<usize>)> =
-                firsts.flat_map(|first| self.panels().map(move |outs| (first, outs))).collect();
-            let parts: Vec<Vec<f32>> = tasks.par_iter().map(part).collect();
-            for ((first, outs), part) in tasks.iter().zip(parts) {
-                place(&part, outs, &mut y[first * self.outs..], self.outs);
-            }
-        }
-        y
+        self.product_on(x, None)
+    }
+
+    fn multiply_onto(&self, x: &ProductInput<'_>, bias: &[f32]) -> Vec<f32> {
+        self.product_on(x, Some(bias))
     }
 
     fn rows(&self, rows: &[u32]) -> Vec<f32> {
@@ -248,7 +261,20 @@ mod tests {
                 for (ours, exact) in all.iter().zip(rows.product(&x, 150)) {
                     assert!((ours - exact).abs() < 1e-3, "{kind:?} {outs} x {depth}: {ours} {exact}");
                 }
+                let bias = some_numbers(outs, 5);
+                let input = |x, count| ProductInput::new(x, count, false);
+                let biased = panels.multiply_onto(&input(&x, 150), &bias);
+                for (at, (ours, plain)) in biased.iter().zip(&all).enumerate() {
+                    assert!((ours - plain - bias[at % outs]).abs() < 1e-3, "{kind:?} {outs} x {depth}: {ours} {plain}");
+                }
                 for (first, count) in [(0, 1), (3, 2), (7, 13), (20, 97)] {
+                    let rows = &x[first * depth..(first + count) * depth];
+                    let some = panels.multiply_onto(&input(rows, count), &bias);
+                    assert_eq!(
+                        some,
+                        biased[first * outs..(first + count) * outs],
+                        "{kind:?} {outs} x {depth}, {count}"
+                    );
                     let some = panels.product(&x[first * depth..(first + count) * depth], count);
                     assert_eq!(some, all[first * outs..(first + count) * outs], "{kind:?} {outs} x {depth}, {count}");
                 }

@@ -37,11 +37,18 @@ pub struct SumNorm<'a> {
 impl SumNorm<'_> {
     /// The norm of the rows.
     pub fn of(&self, rows: &[f32]) -> Vec<f32> {
-        let (width, mut out) = (self.weight.len(), rows.to_vec());
+        let mut out = rows.to_vec();
+        self.in_place(&mut out);
+        out
+    }
+
+    /// Puts the norm of the rows in their place.
+    pub fn in_place(&self, out: &mut [f32]) {
+        let width = self.weight.len();
         match self.added {
-            None => in_pieces(&mut out, width, |rows| vectorized(NormPiece { rows, added: None, of: *self })),
+            None => in_pieces(out, width, |rows| vectorized(NormPiece { rows, added: None, of: *self })),
             Some(added) if out.len() <= PIECE || cores() == 1 => {
-                vectorized(NormPiece { rows: &mut out, added: Some(added), of: *self });
+                vectorized(NormPiece { rows: out, added: Some(added), of: *self });
             }
             Some(added) => {
                 let piece = piece_of(width);
@@ -49,7 +56,6 @@ impl SumNorm<'_> {
                 out.par_chunks_mut(piece).zip(added.par_chunks(piece)).for_each(norm);
             }
         }
-        out
     }
 }
 

@@ -129,14 +129,17 @@ impl EncoderLayer {
         let [out] = match &self.mlp {
             EncoderMlp::Dense(mlp) => in_parts([x, &attended], [hidden], pause, |[x, attended]| {
                 let inner = self.behind_attention(x, attended, task)?;
-                Ok([self.norm.of_sum_alone(&inner, &mlp.forward(&inner, task)?)?])
+                Ok([self.norm.of_sum_alone(&inner, mlp.forward(&inner, task)?)?])
             })?,
             EncoderMlp::Experts { experts, bias } => {
                 let inner = self.behind_attention(x, &attended, task)?;
                 pause();
                 let sum = experts.forward(&inner, &|| false)?;
-                let sum = bias.as_ref().map_or(Ok(sum.clone()), |bias| sum.broadcast_add(bias))?;
-                [self.norm.of_sum_alone(&inner, &sum)?]
+                let sum = match bias {
+                    Some(bias) => sum.broadcast_add(bias)?,
+                    None => sum,
+                };
+                [self.norm.of_sum_alone(&inner, sum)?]
             }
         };
         Ok(out)
@@ -166,9 +169,9 @@ impl EncoderLayer {
 
     /// What the feed-forward part takes: a layer's input and what attention gives, through the norms of their sum.
     fn behind_attention(&self, x: &Tensor, attended: &Tensor, task: Option<usize>) -> Result<Tensor> {
-        let inner = self.attention_norm.of_sum_alone(x, &self.out.forward(attended, task)?)?;
+        let inner = self.attention_norm.of_sum_alone(x, self.out.forward(attended, task)?)?;
         match &self.second_norm {
-            Some(norm) => norm.of_sum_alone(x, &inner),
+            Some(norm) => norm.of_sum_alone(x, inner),
             None => Ok(inner),
         }
     }
@@ -178,7 +181,7 @@ impl DenseMlp {
     fn forward(&self, x: &Tensor, task: Option<usize>) -> Result<Tensor> {
         let Self { gate, up, down, activation } = self;
         let inner = match gate {
-            None => activation.forward(&up.forward(x, task)?)?,
+            None => activation.in_place(up.forward(x, task)?)?,
             Some(gate) => {
                 let [gate, up] = AdaptedLinear::forward_all([gate, up], x, task)?;
                 activation.gated(&gate, &up)?

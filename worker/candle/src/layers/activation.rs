@@ -1,13 +1,13 @@
 //! Activations, and what is multiplied with them. Knows elements only.
 
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
-use model_boss_kernels::{exp, vectorized};
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, DType, InplaceOp1, Layout, Result, Shape, Tensor, bail};
+use model_boss_kernels::{cores, exp, vectorized};
 use pulp::NullaryFnOnce;
 use rayon::prelude::*;
 
 use crate::device::kernels;
 use crate::device::rows::SiluForm;
-use crate::matrix::tensor_products::contiguous;
+use crate::matrix::tensor_products::{contiguous, contiguous_mut};
 use crate::spec::Activation;
 
 /// The factor inside of gpt-oss' sigmoid, which makes it close to GELU.
@@ -19,20 +19,31 @@ const PIECE: usize = 1 << 14;
 impl Activation {
     /// Element by element.
     pub(crate) fn forward(self, x: &Tensor) -> Result<Tensor> {
+        if x.device().is_cpu()
+            && let Some(pass) = OnElements::of(self)
+        {
+            return x.apply_op1_no_bwd(&pass);
+        }
         match self {
             Self::Silu => x.silu(),
-            Self::GeluErf if x.device().is_cpu() => x.apply_op1_no_bwd(&GeluErf),
             Self::GeluErf => x.gelu_erf(),
-            Self::GeluTanh if x.device().is_cpu() => {
-                x.apply_op1_no_bwd(&GeluByExp { cubed: TANH_CUBED, factor: TANH_FACTOR })
-            }
             Self::GeluTanh => x.gelu(),
-            Self::GeluQuick if x.device().is_cpu() => x.apply_op1_no_bwd(&GeluByExp { cubed: 0.0, factor: QUICK }),
             Self::GeluQuick => (x * f64::from(QUICK))?.silu()? / f64::from(QUICK),
             Self::GeluTanhAbove { deviations } => above(x, f64::from(deviations))?.gelu(),
             Self::Relu => x.relu(),
             Self::ReluSquared => x.relu()?.sqr(),
             Self::SwigluClamped { .. } => bail!("clamped SwiGLU has a gate"),
+        }
+    }
+
+    /// The same of elements that are nobody else's: the result may take their memory.
+    pub(crate) fn in_place(self, x: Tensor) -> Result<Tensor> {
+        match OnElements::of(self).filter(|_| x.device().is_cpu() && x.dtype() == DType::F32 && x.is_contiguous()) {
+            Some(pass) => {
+                x.inplace_op1(&pass)?;
+                Ok(x)
+            }
+            None => self.forward(&x),
         }
     }
 
@@ -125,61 +136,77 @@ const TANH_CUBED: f32 = 0.044_715;
 /// The factor inside of the logistic function that is close to GELU (Hendrycks and Gimpel, 2016, arXiv 1606.08415).
 const QUICK: f32 = 1.702;
 
-/// `x * sigmoid(factor (x + cubed x³))`, in a single pass that is shared among cores.
-#[derive(Clone, Copy)]
-struct GeluByExp {
-    cubed: f32,
-    factor: f32,
+/// An activation of all elements in a single pass, which is shared among cores.
+enum OnElements {
+    /// `x / 2 * (1 + erf(x / √2))`.
+    GeluErf,
+    /// `x * sigmoid(factor (x + cubed x³))`.
+    GeluByExp { cubed: f32, factor: f32 },
 }
 
-impl CustomOp1 for GeluByExp {
+impl OnElements {
+    /// The form that an activation has here; none of those that the library computes.
+    fn of(activation: Activation) -> Option<Self> {
+        match activation {
+            Activation::GeluErf => Some(Self::GeluErf),
+            Activation::GeluTanh => Some(Self::GeluByExp { cubed: TANH_CUBED, factor: TANH_FACTOR }),
+            Activation::GeluQuick => Some(Self::GeluByExp { cubed: 0.0, factor: QUICK }),
+            _ => None,
+        }
+    }
+
+    fn run(&self, values: &mut [f32]) {
+        let run = |piece: &mut [f32]| match *self {
+            Self::GeluErf => vectorized(GeluPiece(piece)),
+            Self::GeluByExp { cubed, factor } => vectorized(GeluByExpPiece { cubed, factor, piece }),
+        };
+        if values.len() <= PIECE || cores() == 1 {
+            run(values);
+        } else {
+            values.par_chunks_mut(PIECE).for_each(run);
+        }
+    }
+}
+
+impl CustomOp1 for OnElements {
     fn name(&self) -> &'static str {
-        "gelu-by-exp"
+        "on-elements"
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let mut out = contiguous(storage, layout)?.to_vec();
-        let run = |piece: &mut [f32]| vectorized(GeluByExpPiece(*self, piece));
-        if out.len() <= PIECE {
-            run(&mut out);
-        } else {
-            out.par_chunks_mut(PIECE).for_each(run);
-        }
+        self.run(&mut out);
         Ok((CpuStorage::F32(out), layout.shape().clone()))
     }
 }
 
-struct GeluByExpPiece<'a>(GeluByExp, &'a mut [f32]);
+impl InplaceOp1 for OnElements {
+    fn name(&self) -> &'static str {
+        "on-elements"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        self.run(contiguous_mut(storage, layout)?);
+        Ok(())
+    }
+}
+
+struct GeluByExpPiece<'a> {
+    cubed: f32,
+    factor: f32,
+    piece: &'a mut [f32],
+}
 
 impl NullaryFnOnce for GeluByExpPiece<'_> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        let Self(GeluByExp { cubed, factor }, piece) = self;
+        let Self { cubed, factor, piece } = self;
         for x in piece {
             let inner = factor * (cubed * *x * *x).mul_add(*x, *x);
             *x /= 1.0 + exp(-inner);
         }
-    }
-}
-
-/// `x / 2 * (1 + erf(x / √2))`, in a single pass that is shared among cores.
-struct GeluErf;
-
-impl CustomOp1 for GeluErf {
-    fn name(&self) -> &'static str {
-        "gelu-erf"
-    }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let mut out = contiguous(storage, layout)?.to_vec();
-        if out.len() <= PIECE {
-            vectorized(GeluPiece(&mut out));
-        } else {
-            out.par_chunks_mut(PIECE).for_each(|piece| vectorized(GeluPiece(piece)));
-        }
-        Ok((CpuStorage::F32(out), layout.shape().clone()))
     }
 }
 
@@ -231,6 +258,8 @@ mod tests {
         let x = Tensor::from_vec(numbers.clone(), (1, numbers.len()), &Device::Cpu).unwrap();
         let values = |x: Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let (ours, theirs) = (values(Activation::GeluErf.forward(&x).unwrap()), values(x.gelu_erf().unwrap()));
+        let in_place = values(Activation::GeluErf.in_place(x.copy().unwrap()).unwrap());
+        assert!(in_place.iter().zip(&ours).all(|(one, other)| one.to_bits() == other.to_bits()));
         for ((x, ours), theirs) in numbers.iter().zip(ours).zip(theirs) {
             assert!(
                 (ours - theirs).abs() <= 3e-7 * x.abs().max(1.0) || x.is_nan() && ours.is_nan(),

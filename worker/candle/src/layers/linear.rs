@@ -92,6 +92,9 @@ impl Linear {
         {
             return Ok(product);
         }
+        if let Some(product) = Self::onto_biases(&[self], x)?.and_then(|mut products| products.pop()) {
+            return Ok(product);
+        }
         let product = match &self.order {
             Some(order) => self.weight.product(&x.index_select(order, 1)?)?,
             None => self.weight.product(x)?,
@@ -152,11 +155,24 @@ impl Linear {
             let products = linears.iter().map(|linear| linear.forward(x)).collect::<Result<Vec<_>>>()?;
             return all_of(products);
         }
+        if let Some(products) = Self::onto_biases(&linears, x)? {
+            return all_of(products);
+        }
         let mut products = Matrix::products(x, linears.map(|linear| &linear.weight))?;
         for (linear, y) in linears.into_iter().zip(&mut products) {
             *y = linear.biased(y.clone())?;
         }
         Ok(products)
+    }
+
+    /// Products on their biases in the host's memory; none where there is no bias or it comes later.
+    fn onto_biases(linears: &[&Self], x: &Tensor) -> Result<Option<Vec<Tensor>>> {
+        let is_later = |linear: &&Self| linear.order.is_some() || linear.factor.is_some();
+        if linears.iter().all(|linear| linear.bias.is_none()) || linears.iter().any(is_later) {
+            return Ok(None);
+        }
+        let all: Vec<_> = linears.iter().map(|linear| (&linear.weight, linear.bias.as_ref())).collect();
+        Matrix::products_onto(x, &all)
     }
 
     fn biased(&self, y: Tensor) -> Result<Tensor> {

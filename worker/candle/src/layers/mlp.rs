@@ -55,7 +55,7 @@ impl Mlp {
             },
             None => {
                 let [up] = Linear::forward_normed([&self.up], x)?;
-                self.activation.forward(&up)?
+                self.activation.in_place(up)?
             }
         };
         self.down.forward_onto(&inner, stream)

@@ -1,13 +1,13 @@
 //! Norms of rows: RMSNorm (Zhang and Sennrich, 2019, arXiv 1910.07467), `x / sqrt(mean(x²) + eps) * weight`, and
 //! LayerNorm (Ba et al., 2016, arXiv 1607.06450), which takes the mean away before. Knows weights, no layers.
 
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, DType, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, DType, InplaceOp2, Layout, Result, Shape, Storage, Tensor, bail};
 use model_boss_kernels::SumNorm;
 
 use crate::device::kernels;
 use crate::error::ModelError;
 use crate::layers::named_weights::NamedWeights;
-use crate::matrix::tensor_products::contiguous;
+use crate::matrix::tensor_products::{contiguous, contiguous_mut};
 use crate::spec::{NormKind, NormSpec};
 
 /// A norm over the stream.
@@ -44,10 +44,13 @@ impl Norm {
         }
     }
 
-    /// The norm of the sum of two tensors `[rows, width]`.
-    pub(crate) fn of_sum_alone(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    /// The norm of the sum of two tensors `[rows, width]`. The second is nobody else's: the result may take its memory.
+    pub(crate) fn of_sum_alone(&self, x: &Tensor, y: Tensor) -> Result<Tensor> {
         match self {
-            Self::Layer(norm) if norm.is_plain(x) => x.apply_op2_no_bwd(y, &LayerNormOfSum(norm)),
+            Self::Layer(norm) if norm.is_plain(x) && norm.is_plain(&y) => {
+                y.inplace_op2(x, &LayerNormOfSum(norm))?;
+                Ok(y)
+            }
             _ => self.forward(&(x + y)?),
         }
     }
@@ -156,13 +159,14 @@ impl LayerNorm {
     }
 
     /// On the CPU. The variance is that of what is left without the mean, as torch computes it.
-    fn on_cpu(&self, rows: &[f32], added: Option<&[f32]>) -> Result<CpuStorage> {
+    fn on_cpu(&self, rows: &mut [f32], added: Option<&[f32]>) -> Result<()> {
         let (weight, bias) = (self.weight.storage_and_layout(), self.bias.storage_and_layout());
         let (Storage::Cpu(of_weight), Storage::Cpu(of_bias)) = (&*weight.0, &*bias.0) else {
             bail!("a norm's weights are not in the memory of the CPU")
         };
         let (weight, bias) = (contiguous(of_weight, weight.1)?, contiguous(of_bias, bias.1)?);
-        Ok(CpuStorage::F32(SumNorm { added, weight, bias, eps: self.eps }.of(rows)))
+        SumNorm { added, weight, bias, eps: self.eps }.in_place(rows);
+        Ok(())
     }
 }
 
@@ -174,22 +178,24 @@ impl CustomOp1 for LayerNormOf<'_> {
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        Ok((self.0.on_cpu(contiguous(storage, layout)?, None)?, layout.shape().clone()))
+        let mut rows = contiguous(storage, layout)?.to_vec();
+        self.0.on_cpu(&mut rows, None)?;
+        Ok((CpuStorage::F32(rows), layout.shape().clone()))
     }
 }
 
 struct LayerNormOfSum<'a>(&'a LayerNorm);
 
-impl CustomOp2 for LayerNormOfSum<'_> {
+impl InplaceOp2 for LayerNormOfSum<'_> {
     fn name(&self) -> &'static str {
         "layer-norm-of-sum"
     }
 
-    fn cpu_fwd(&self, s1: &CpuStorage, l1: &Layout, s2: &CpuStorage, l2: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(&self, s1: &mut CpuStorage, l1: &Layout, s2: &CpuStorage, l2: &Layout) -> Result<()> {
         if l1.shape() != l2.shape() {
             bail!("a norm of the sum of {:?} and {:?}", l1.shape(), l2.shape());
         }
-        Ok((self.0.on_cpu(contiguous(s1, l1)?, Some(contiguous(s2, l2)?))?, l1.shape().clone()))
+        self.0.on_cpu(contiguous_mut(s1, l1)?, Some(contiguous(s2, l2)?))
     }
 }
 

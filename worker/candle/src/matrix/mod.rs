@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use candle_core::{DType, Result, Storage, Tensor, bail};
-use model_boss_kernels::{MatrixKernel, MatrixLayout, ProductInput, StoredFloats, WORTH_SHARING, in_panels, panels_of};
+use model_boss_kernels::{
+    MatrixKernel, MatrixLayout, ProductInput, StoredFloats, WORTH_SHARING, cores, in_panels, panels_of,
+};
 use model_boss_weights::gguf::TensorType;
 use rayon::prelude::*;
 
@@ -102,11 +104,38 @@ impl Matrix {
         });
         let kernels: Vec<&dyn MatrixKernel> = kernels.collect();
         let products = if kernels.len() == N {
-            products(x, &kernels)?
+            products(x, &kernels, &vec![None; N])?
         } else {
             matrices.iter().map(|matrix| matrix.product(x)).collect::<Result<_>>()?
         };
         all_of(products)
+    }
+
+    /// The same on biases `[out]`, in one pass; none where not all matrices are in the host's memory and all numbers f32.
+    pub(crate) fn products_onto(x: &Tensor, all: &[(&Self, Option<&Tensor>)]) -> Result<Option<Vec<Tensor>>> {
+        let mut kernels: Vec<&dyn MatrixKernel> = Vec::with_capacity(all.len());
+        for (matrix, bias) in all {
+            let Self::Stored(kernel) = matrix else { return Ok(None) };
+            if [Some(x), *bias].into_iter().flatten().any(|x| x.dtype() != DType::F32 || !x.device().is_cpu()) {
+                return Ok(None);
+            }
+            kernels.push(kernel.as_ref());
+        }
+        let stored: Vec<_> = all.iter().map(|(_, bias)| bias.map(Tensor::storage_and_layout)).collect();
+        let mut biases = Vec::with_capacity(all.len());
+        for (bias, kernel) in stored.iter().zip(&kernels) {
+            let Some((storage, layout)) = bias else {
+                biases.push(None);
+                continue;
+            };
+            let Storage::Cpu(storage) = &**storage else { return Ok(None) };
+            let bias = contiguous(storage, layout)?;
+            if bias.len() != kernel.outs() {
+                bail!("a bias of {} numbers cannot be added to {} results", bias.len(), kernel.outs());
+            }
+            biases.push(Some(bias));
+        }
+        products(x, &kernels, &biases).map(Some)
     }
 
     /// Products of few rows on a GPU, with what is done before and behind them; none where its kernel does not serve.
@@ -164,17 +193,20 @@ pub(crate) fn all_of<const N: usize>(products: Vec<Tensor>) -> Result<[Tensor; N
     }
 }
 
-fn products(x: &Tensor, kernels: &[&dyn MatrixKernel]) -> Result<Vec<Tensor>> {
+fn products(x: &Tensor, kernels: &[&dyn MatrixKernel], biases: &[Option<&[f32]>]) -> Result<Vec<Tensor>> {
     let (rows, _) = x.dims2()?;
     let (storage, layout) = x.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else { bail!("matrices in the host's memory need rows that lie there too") };
     let input = ProductInput::new(contiguous(storage, layout)?, rows, kernels.iter().any(|kernel| kernel.rounds()));
-    let product = |kernel: &&dyn MatrixKernel| kernel.multiply(&input);
+    let product = |(kernel, bias): (&&dyn MatrixKernel, &Option<&[f32]>)| match bias {
+        Some(bias) => kernel.multiply_onto(&input, bias),
+        None => kernel.multiply(&input),
+    };
     let work: usize = kernels.iter().map(|kernel| rows * kernel.outs() * kernel.depth()).sum();
-    let products: Vec<Vec<f32>> = if work < WORTH_SHARING {
-        kernels.iter().map(product).collect()
+    let products: Vec<Vec<f32>> = if work < WORTH_SHARING || cores() == 1 {
+        kernels.iter().zip(biases).map(product).collect()
     } else {
-        kernels.par_iter().with_max_len(1).map(product).collect()
+        kernels.par_iter().zip(biases).with_max_len(1).map(product).collect()
     };
     let tensor = |(y, kernel): (Vec<f32>, &&dyn MatrixKernel)| Tensor::from_vec(y, (rows, kernel.outs()), x.device());
     products.into_iter().zip(kernels).map(tensor).collect()

@@ -31,6 +31,17 @@ pub(crate) fn contiguous<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result
     }
 }
 
+/// The same, to be changed.
+pub(crate) fn contiguous_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
+    let (Some((start, end)), CpuStorage::F32(values)) = (layout.contiguous_offsets(), storage) else {
+        bail!("numbers that are changed in place have to lie one behind the other, in f32");
+    };
+    match values.get_mut(start..end) {
+        Some(values) => Ok(values),
+        None => bail!("a layout reaches outside of its storage"),
+    }
+}
+
 /// A custom operation of candle that runs a kernel of this crate on a tensor's memory.
 pub(crate) struct ByKernel<'a>(pub(crate) &'a dyn MatrixKernel);
 
@@ -59,13 +70,10 @@ impl InplaceOp2 for AddToRows {
 
     fn cpu_fwd(&self, s1: &mut CpuStorage, l1: &Layout, s2: &CpuStorage, l2: &Layout) -> Result<()> {
         let bias = contiguous(s2, l2)?;
-        let (Some((start, end)), CpuStorage::F32(values)) = (l1.contiguous_offsets(), s1) else {
-            bail!("rows that a bias is added to have to lie one behind the other, in f32");
-        };
-        match values.get_mut(start..end) {
-            Some(rows) if l1.dims().last() == Some(&bias.len()) => add_to_rows(rows, bias),
-            _ => bail!("a bias of {} numbers cannot be added to rows of {:?}", bias.len(), l1.dims()),
+        if l1.dims().last() != Some(&bias.len()) {
+            bail!("a bias of {} numbers cannot be added to rows of {:?}", bias.len(), l1.dims());
         }
+        add_to_rows(contiguous_mut(s1, l1)?, bias);
         Ok(())
     }
 }

@@ -114,7 +114,7 @@ impl Projector {
     /// `[rows, ins]` of one tile → `[places, outs]`.
     pub(crate) fn forward(&self, x: &Tensor, grid: usize) -> Result<Tensor> {
         match self {
-            Self::Mlp { up, activation, down } => down.forward(&activation.forward(&up.forward(x)?)?),
+            Self::Mlp { up, activation, down } => down.forward(&activation.in_place(up.forward(x)?)?),
             Self::Pooled { square, norm, product } => {
                 let squares = in_squares(x, grid, *square)?;
                 let width = x.dim(1)?;

@@ -172,6 +172,6 @@ impl TowerMlp {
 
     /// `[rows, hidden]` → `[rows, hidden]`.
     pub(crate) fn forward(&self, x: &Tensor) -> CandleResult<Tensor> {
-        self.down.forward(&self.activation.forward(&self.up.forward(x)?)?)
+        self.down.forward(&self.activation.in_place(self.up.forward(x)?)?)
     }
 }

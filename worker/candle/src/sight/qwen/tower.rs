@@ -273,7 +273,7 @@ impl QwenLayer {
                 let [gate, up] = Linear::forward_all([gate, up], &input)?;
                 down.forward(&vision.activation.gated(&gate, &up)?)?
             }
-            QwenMlp::Plain { up, down } => down.forward(&vision.activation.forward(&up.forward(&input)?)?)?,
+            QwenMlp::Plain { up, down } => down.forward(&vision.activation.in_place(up.forward(&input)?)?)?,
         };
         x + fed
     }
@@ -296,6 +296,6 @@ impl Merger {
     fn forward(&self, x: &Tensor, vision: &QwenVision) -> Result<Tensor> {
         let squares = |x: &Tensor| x.reshape(((), vision.merged()));
         let x = if self.of_squares { self.norm.forward(&squares(x)?)? } else { squares(&self.norm.forward(x)?)? };
-        self.down.forward(&crate::spec::Activation::GeluErf.forward(&self.up.forward(&x)?)?)
+        self.down.forward(&crate::spec::Activation::GeluErf.in_place(self.up.forward(&x)?)?)
     }
 }
