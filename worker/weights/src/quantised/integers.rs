@@ -342,6 +342,10 @@ fn gptq<'a>(
 /// The columns sorted by their group; none where they are.
 fn order_of(index: &PackedTensor<'_>, group: usize) -> Result<Option<Vec<u32>>, QuantisedError> {
     let columns = index.elements();
+    // compressed-tensors' sign for an order that is not used.
+    if (0..columns).all(|column| index.word(column) == u32::MAX) {
+        return Ok(None);
+    }
     let group_of = |column: u32| index.word(column as usize) as usize;
     let mut order: Vec<u32> = (0..u32::try_from(columns).unwrap_or(u32::MAX)).collect();
     order.sort_by_key(|column| group_of(*column));
@@ -377,6 +381,9 @@ fn compressed<'a>(
 ) -> Result<IntegerMatrix<'a>, QuantisedError> {
     let part = |part: &str| format!("{name}.{part}");
     let per_word = 32 / bits.count();
+    // Of integers that are not packed each has a byte, however few of its bits the folder says are used.
+    let is_packed = source.find(&part("weight_packed")).is_some();
+    let bits = if is_packed { bits } else { IntegerBits::Eight };
     let (quants, packing, [rows, columns]) = match source.find(&part("weight_packed")) {
         Some(packed) => {
             let shape = need(source, &part("weight_shape"))?;
