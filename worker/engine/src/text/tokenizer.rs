@@ -230,7 +230,14 @@ impl std::fmt::Debug for Tokenizer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ByteCharacters {
     /// Each character is one byte (GPT-2's table).
-    ByteLevel,
+    ByteLevel {
+        /// Texts that are put in the place of others before.
+        replaced: Vec<(String, String)>,
+        /// Whether a text begins with a space that is not part of it.
+        space_in_front: bool,
+    },
+    /// This text behind a token is the end of a word: a space, which the text's last token has not.
+    WordEnds(String),
     /// `▁` is a space, and `<0x0A>` is a byte.
     Pieces {
         /// Whether a text begins with a space that is not part of it.
@@ -247,17 +254,17 @@ enum ByteCharacters {
 
 impl ByteCharacters {
     fn of(library: &Library) -> Self {
-        let decoders = match library.get_decoder() {
-            Some(DecoderWrapper::Sequence(sequence)) => sequence.get_decoders(),
-            Some(other) => std::slice::from_ref(other),
-            None => &[],
-        };
+        let mut decoders = Vec::new();
+        library.get_decoder().into_iter().for_each(|decoder| flattened(decoder, &mut decoders));
+        if let Some(by_bytes) = Self::of_bytes(&decoders) {
+            return by_bytes;
+        }
         let spaces = |decoder: &DecoderWrapper| {
             let wanted = serde_json::json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "});
             serde_json::to_value(decoder).is_ok_and(|decoder| decoder == wanted)
         };
-        match decoders {
-            [DecoderWrapper::ByteLevel(_)] => Self::ByteLevel,
+        match decoders.as_slice() {
+            [DecoderWrapper::BPE(ends)] => Self::WordEnds(ends.suffix.clone()),
             [replace, DecoderWrapper::ByteFallback(_), DecoderWrapper::Fuse(_)] if spaces(replace) => {
                 Self::Pieces { space_in_front: false }
             }
@@ -270,15 +277,36 @@ impl ByteCharacters {
         }
     }
 
+    /// A decoder of bytes, alone or with others that this program knows.
+    fn of_bytes(decoders: &[&DecoderWrapper]) -> Option<Self> {
+        let at = decoders.iter().position(|decoder| matches!(decoder, DecoderWrapper::ByteLevel(_)))?;
+        let (before, behind) = (decoders.get(..at)?, decoders.get(at + 1..)?);
+        let replaced = before.iter().filter(|decoder| !matches!(decoder, DecoderWrapper::Fuse(_)));
+        let replaced: Option<Vec<_>> = replaced.map(|decoder| replaced_text(decoder)).collect();
+        let mut behind = behind.iter().filter(|decoder| !matches!(decoder, DecoderWrapper::Fuse(_)));
+        let space_in_front = match (behind.next(), behind.next()) {
+            (None, _) => false,
+            (Some(DecoderWrapper::Strip(strip)), None) if (strip.content, strip.start, strip.stop) == (' ', 1, 0) => {
+                true
+            }
+            _ => return None,
+        };
+        Some(Self::ByteLevel { replaced: replaced?, space_in_front })
+    }
+
     fn asked(library: &Library) -> Self {
         let plain = |text: &String| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphabetic());
+        let letters = |text: &String| !text.is_empty() && text.chars().all(char::is_alphabetic);
         let mut ids: Vec<u32> = library.get_vocab(false).into_values().collect();
         ids.sort_unstable();
-        let behind = ids
-            .into_iter()
-            .filter(|id| library.id_to_token(*id).as_ref().is_some_and(plain))
-            .map(|id| (id, decoded(library, &[id])))
-            .find(|(_, text)| plain(text));
+        // Letters of other scripts, too: a vocabulary may have no others. Behind the same token it has to stand alone.
+        let found = |wanted: &dyn Fn(&String) -> bool| {
+            ids.iter()
+                .filter(|id| library.id_to_token(**id).as_ref().is_some_and(wanted))
+                .map(|id| (*id, decoded(library, &[*id])))
+                .find(|(id, text)| wanted(text) && decoded(library, &[*id, *id]).starts_with(text.as_str()))
+        };
+        let behind = found(&plain).or_else(|| found(&letters));
         let letter = library.token_to_id("<0x41>");
         Self::Asked { behind, byte_fallback: letter.is_some_and(|id| decoded(library, &[id]) == "A") }
     }
@@ -287,12 +315,15 @@ impl ByteCharacters {
     fn bytes(&self, library: &Library, id: u32) -> Vec<u8> {
         let Some(spelling) = library.id_to_token(id) else { return Vec::new() };
         match self {
-            Self::ByteLevel => {
+            Self::ByteLevel { replaced, .. } => {
                 // Added tokens are spelled as they are: DeepSeek's `õ` is that character, not the byte 0xF5.
                 let is_added = library.get_added_vocabulary().get_added_tokens_decoder().contains_key(&id);
+                let put = |text: String, (from, to): &(String, String)| text.replace(from, to);
+                let spelling = if is_added { spelling } else { replaced.iter().fold(spelling, put) };
                 let bytes: Option<Vec<u8>> = spelling.chars().map(byte_of).collect();
                 bytes.filter(|_| !is_added).unwrap_or_else(|| spelling.into_bytes())
             }
+            Self::WordEnds(end) => spelling.replace(end.as_str(), " ").into_bytes(),
             Self::Pieces { .. } => match fallback_byte(&spelling) {
                 Some(byte) => vec![byte],
                 None => spelling.replace('\u{2581}', " ").into_bytes(),
@@ -310,8 +341,8 @@ impl ByteCharacters {
 
     fn space_in_front(&self, library: &Library, count: u32) -> bool {
         match self {
-            Self::ByteLevel => false,
-            Self::Pieces { space_in_front } => *space_in_front,
+            Self::ByteLevel { space_in_front, .. } | Self::Pieces { space_in_front } => *space_in_front,
+            Self::WordEnds(_) => false,
             // The same token begins with a space inside a text, and without one at its beginning.
             Self::Asked { behind: None, .. } => false,
             Self::Asked { behind: Some(_), .. } => (0..count).any(|id| {
@@ -320,6 +351,20 @@ impl ByteCharacters {
             }),
         }
     }
+}
+
+/// A decoder, or those that a sequence of them has, at any depth.
+fn flattened<'a>(decoder: &'a DecoderWrapper, into: &mut Vec<&'a DecoderWrapper>) {
+    match decoder {
+        DecoderWrapper::Sequence(sequence) => sequence.get_decoders().iter().for_each(|one| flattened(one, into)),
+        one => into.push(one),
+    }
+}
+
+/// The text that a decoder puts in the place of another one.
+fn replaced_text(decoder: &DecoderWrapper) -> Option<(String, String)> {
+    let fields = serde_json::to_value(decoder).ok().filter(|fields| fields["type"] == "Replace")?;
+    Some((fields["pattern"]["String"].as_str()?.to_owned(), fields["content"].as_str()?.to_owned()))
 }
 
 /// The library's text of some tokens; empty where it fails.
@@ -448,6 +493,46 @@ mod tests {
                 assert_eq!(table.text(tokens, Specials::Spelled), decoded(library, tokens), "{decoder} {tokens:?}");
             }
         }
+    }
+
+    /// The texts are those of the PyPI package `tokenizers` 0.23.3.
+    #[test]
+    fn fa_3_bytes_of_a_character_stay_together_whatever_is_beside_their_decoder() {
+        let bytes = r#"{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}"#;
+        let chain = |inside: &str| format!(r#"{{"type": "Sequence", "decoders": [{inside}]}}"#);
+        let replace = r#"{"type": "Replace", "pattern": {"String": "_"}, "content": "Ġ"}"#;
+        let strip = r#"{"type": "Strip", "content": " ", "start": 1, "stop": 0}"#;
+        for (decoder, expected) in [
+            (chain(&format!(r#"{bytes}, {{"type": "Fuse"}}"#)), "_aé"),
+            (chain(&format!("{replace}, {bytes}")), " aé"),
+            (chain(&format!("{}, {strip}", chain(&format!("{replace}, {bytes}")))), "aé"),
+        ] {
+            let json = format!(
+                r#"{{"version": "1.0", "added_tokens": [], "decoder": {decoder},
+                    "model": {{"type": "BPE", "vocab": {{"Ã": 0, "©": 1, "a": 2, "_": 3}}, "merges": []}}}}"#
+            );
+            let tokenizer = Tokenizer::from_json(json.as_bytes(), SpecialTokens::default()).unwrap();
+            assert_eq!(tokenizer.vocabulary().unwrap().text(&[3, 2, 0, 1], Specials::Spelled), expected, "{decoder}");
+        }
+    }
+
+    /// The same.
+    #[test]
+    fn fa_3_words_of_any_script_are_apart() {
+        let of = |decoder: &str, vocab: &str| {
+            let json = format!(
+                r#"{{"version": "1.0", "added_tokens": [], "decoder": {decoder},
+                    "model": {{"type": "WordLevel", "unk_token": "?", "vocab": {vocab}}}}}"#
+            );
+            Tokenizer::from_json(json.as_bytes(), SpecialTokens::default()).unwrap().vocabulary().unwrap()
+        };
+        let pieces = of(
+            r###"{"type": "WordPiece", "prefix": "##", "cleanup": true}"###,
+            r###"{"?": 0, "привет": 1, "мир": 2, "##ы": 3}"###,
+        );
+        assert_eq!(pieces.text(&[1, 2, 3], Specials::Spelled), "привет миры");
+        let ends = of(r#"{"type": "BPEDecoder", "suffix": "</w>"}"#, r#"{"?": 0, "a": 1, "b</w>": 2}"#);
+        assert_eq!(ends.text(&[1, 2, 1], Specials::Spelled), "ab a");
     }
 
     #[test]
