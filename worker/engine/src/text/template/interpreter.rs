@@ -291,17 +291,23 @@ impl Interpreter<'_> {
         });
         let state = LoopState { items, place: Mutex::new(0), depth, changed: Mutex::default(), recursion };
         let state = Arc::new(state);
+        // Jinja2 leaves the other branch out as soon as one item's turn came to its end.
+        let mut has_ended = false;
         for at in 0..state.items.len() {
             *lock(&state.place) = at;
             let inner = NameScope::of(&source.body, scope);
             inner.set(&"loop".into(), PythonValue::Loop(Arc::clone(&state)));
             self.assign(&source.target, state.items[at].clone(), &inner).map_err(|fault| fault.at(line))?;
-            if self.statements(&source.body.body, &inner)? == Flow::Break {
-                break;
+            match self.statements(&source.body.body, &inner)? {
+                Flow::Break => break,
+                flow => has_ended |= flow == Flow::Next,
             }
         }
         if let Some(number) = recursion {
             self.loops.truncate(number);
+        }
+        if !has_ended {
+            return self.frame(&source.otherwise, scope);
         }
         Ok(Flow::Next)
     }

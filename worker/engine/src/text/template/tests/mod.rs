@@ -20,6 +20,21 @@ fn blocks_take_their_line_with_them() {
     assert_eq!(render("a\n  {% if true %}\nb\n  {% endif %}\nc\n", "{}").unwrap(), "a\nb\nc");
 }
 
+/// As Jinja2 3.1 does it.
+#[test]
+fn en_4_a_loop_whose_items_all_leave_early_takes_its_other_branch() {
+    let loop_of = |inside: &str| format!("{{% for x in [1, 2] %}}{inside}{{% else %}}E{{% endfor %}}");
+    for (inside, expected) in [
+        ("{% continue %}", "E"),
+        ("{% break %}", "E"),
+        ("{% if x == 2 %}{% break %}{% endif %}{{ x }}", "1"),
+        ("{% if x == 1 %}{% continue %}{% endif %}{{ x }}", "2"),
+        ("{{ x }}", "12"),
+    ] {
+        assert_eq!(render(&loop_of(inside), "{}").unwrap(), expected, "{inside}");
+    }
+}
+
 #[test]
 fn en_4_a_refusal_is_the_templates_own_words() {
     let error = render("{{ raise_exception('No systems here') }}", "{}").unwrap_err();
