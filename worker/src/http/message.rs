@@ -27,6 +27,9 @@ pub(super) struct ChatMessage {
     pub(super) content: Option<MessageContent>,
     pub(super) name: Option<String>,
     reasoning_content: Option<String>,
+    /// Other clients' names for it.
+    thinking: Option<TemplateValue>,
+    reasoning: Option<TemplateValue>,
     pub(super) tool_calls: Option<Vec<ToolCall>>,
     pub(super) tool_call_id: Option<String>,
     /// Its place among the request's messages.
@@ -82,6 +85,8 @@ impl ChatMessage {
             content: Some(MessageContent::Text(text)),
             name: None,
             reasoning_content: None,
+            thinking: None,
+            reasoning: None,
             tool_calls: None,
             tool_call_id: None,
             place: 0,
@@ -191,20 +196,26 @@ impl ChatMessage {
             }
             Some(MessageContent::Parts(parts)) => of_text(joined(parts, &place("content"))?, facts),
             None if role == "assistant" => TemplateValue::from(()),
+            // A tool that said nothing.
+            None if role == "tool" => of_text(String::new(), facts),
             None => return Err(missing("content")),
         };
         let mut value: BTreeMap<&str, TemplateValue> = BTreeMap::new();
         value.insert("role", role.into());
         value.insert("content", content);
-        // Templates with channels refuse a text beside the thought in front of calls.
-        if let Some(thought) = self.reasoning_content.clone().filter(|_| facts.tools.format.has_channels()) {
-            value.insert("thinking", thought.into());
-            if calls.is_some() {
+        // Templates read it by one of these names, whichever the client has.
+        let others = [self.thinking, self.reasoning].into_iter().flatten();
+        let others = others.filter_map(|thought| thought.as_str().map(str::to_owned));
+        if let Some(thought) = self.reasoning_content.into_iter().chain(others).next() {
+            for name in ["reasoning_content", "thinking", "reasoning"] {
+                value.insert(name, thought.as_str().into());
+            }
+            // Templates with channels refuse a text beside the thought in front of calls.
+            if calls.is_some() && facts.tools.format.has_channels() {
                 value.insert("content", "".into());
             }
         }
-        let texts =
-            [("name", self.name), ("reasoning_content", self.reasoning_content), ("tool_call_id", self.tool_call_id)];
+        let texts = [("name", self.name), ("tool_call_id", self.tool_call_id)];
         value.extend(self.tools.map(|tools| ("tools", tools.into())));
         value.extend(texts.into_iter().filter_map(|(name, text)| Some((name, text?.into()))));
         if let Some(calls) = calls {

@@ -204,14 +204,17 @@ async fn en_4_thoughts_of_earlier_answers_go_back_into_their_channel() {
     let rig = saying("x").await;
     let call =
         json!({"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{\"city\": \"Rome\"}"}});
-    let messages = json!([
-        {"role": "user", "content": "Well?"},
-        {"role": "assistant", "content": "I look.", "reasoning_content": "They ask.", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "1", "content": "rain"},
-    ]);
-    let prompt = rig.post("/apply-template", &json!({"messages": messages, "tools": tools()})).await;
-    let prompt = prompt.json()["prompt"].as_str().map(str::to_owned).unwrap_or_else(|| panic!("{prompt:?}"));
-    let part =
-        "<|channel|>analysis<|message|>They ask.<|end|><|start|>assistant to=functions.weather<|channel|>commentary";
-    assert!(prompt.contains(part), "{prompt}");
+    // By every name that clients have for them.
+    for name in ["reasoning_content", "thinking", "reasoning"] {
+        let messages = json!([
+            {"role": "user", "content": "Well?"},
+            {"role": "assistant", "content": "I look.", name: "They ask.", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": null},
+        ]);
+        let prompt = rig.post("/apply-template", &json!({"messages": messages, "tools": tools()})).await;
+        let prompt = prompt.json()["prompt"].as_str().map(str::to_owned).unwrap_or_else(|| panic!("{prompt:?}"));
+        let part = "<|channel|>analysis<|message|>They ask.<|end|>\
+                    <|start|>assistant to=functions.weather<|channel|>commentary";
+        assert!(prompt.contains(part), "{name}: {prompt}");
+    }
 }
