@@ -9,16 +9,20 @@ use std::process::Command;
 /// The variable that candle reads.
 const COUNT: &str = "CANDLE_NUM_THREADS";
 
-/// Starts this program anew, as the same process, without threads of candle's. An operator who set a number keeps it.
+/// Commands that compute. The others, such as the processes that read texts, do without.
+const COMPUTING: [&str; 2] = ["serve", "bench"];
+
+/// Starts a program that computes anew, as the same process, without threads of candle's. An operator who set a number
+/// keeps it.
 pub(crate) fn leave_out() {
-    if std::env::var_os(COUNT).is_some() {
+    let mut words = std::env::args_os();
+    let (name, command) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    if std::env::var_os(COUNT).is_some() || !COMPUTING.iter().any(|computing| command == *computing) {
         return;
     }
     let Ok(program) = std::env::current_exe() else { return };
-    let mut words = std::env::args_os();
     let mut again = Command::new(program);
-    again.arg0(words.next().unwrap_or_default()).args(words).env(COUNT, "1");
-    // It returns only if it fails; then candle's threads are there, which costs time and nothing else.
-    let error = again.exec();
-    eprintln!("model-boss-worker: it cannot be started again without candle's threads ({error}); it goes on with them");
+    again.arg0(name).arg(command).args(words).env(COUNT, "1");
+    // It returns only if it fails. Then candle's threads are there, which costs time and nothing else.
+    drop(again.exec());
 }

@@ -2,6 +2,10 @@
 
 use std::cell::Cell;
 
+/// The least number of multiplications (or moves) for which other threads are used: some 20 µs of one core. Waking
+/// threads costs more than computing fewer.
+pub const WORTH_SHARING: usize = 1 << 19;
+
 thread_local! {
     static ALONE: Cell<bool> = const { Cell::new(false) };
 }

@@ -21,9 +21,9 @@ pub use attention::{
     AttentionHeads, AttentionRows, HeadNorm, HostKv, KvElement, KvValues, NormOrder, PAGE, PageShape, RopePlanes,
     Rotation, SequenceRows, TextBiases, WholeTexts,
 };
-pub use cores::{alone, cores};
+pub use cores::{WORTH_SHARING, alone, cores};
 pub use exp::exp;
-pub use floats::product::{Sizes, WORTH_SHARING, product};
+pub use floats::product::{Sizes, product};
 pub use kernel::{MatrixKernel, ProductInput, ROWS, StoredFloats};
 pub use lanes::{choose_instructions, current_instructions};
 pub use layout::{MatrixLayout, floats_are_finite};

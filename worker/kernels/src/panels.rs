@@ -11,8 +11,8 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use crate::attention::{Panel, Product, multiply};
-use crate::cores::cores;
-use crate::floats::product::{LEAST_SHARE, WORTH_SHARING};
+use crate::cores::{WORTH_SHARING, cores};
+use crate::floats::product::LEAST_SHARE;
 use crate::kernel::{MatrixKernel, ProductInput, StoredFloats};
 use crate::lanes::{Instructions, LANES};
 

@@ -3,8 +3,7 @@
 use pulp::NullaryFnOnce;
 use rayon::prelude::*;
 
-use crate::cores::cores;
-use crate::floats::product::WORTH_SHARING;
+use crate::cores::{WORTH_SHARING, cores};
 use crate::lanes::{Instructions, LANES};
 
 /// Numbers of a row that are worth a thread of their own: an operation on each takes less than one of a product.

@@ -167,7 +167,7 @@ impl EncoderLayer {
         })
     }
 
-    /// What the feed-forward part takes: a layer's input and what attention gives, through the norms of their sum.
+    /// The input of the feed-forward part: a layer's input and what attention gives, through the norms of their sum.
     fn behind_attention(&self, x: &Tensor, attended: &Tensor, task: Option<usize>) -> Result<Tensor> {
         let inner = self.attention_norm.of_sum_alone(x, self.out.forward(attended, task)?)?;
         match &self.second_norm {

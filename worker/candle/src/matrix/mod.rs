@@ -111,7 +111,8 @@ impl Matrix {
         all_of(products)
     }
 
-    /// The same on biases `[out]`, in one pass; none where not all matrices are in the host's memory and all numbers f32.
+    /// The same on biases `[out]`, in one pass. The answer is none unless all matrices are in the host's memory and all
+    /// numbers f32.
     pub(crate) fn products_onto(x: &Tensor, all: &[(&Self, Option<&Tensor>)]) -> Result<Option<Vec<Tensor>>> {
         let mut kernels: Vec<&dyn MatrixKernel> = Vec::with_capacity(all.len());
         for (matrix, bias) in all {

@@ -35,7 +35,7 @@ pub use whole::{TextBiases, WholeTexts};
 use cache::HeadWriter;
 use tile::{Mixed, QueryTile, Scratch};
 
-use crate::floats::product::WORTH_SHARING;
+use crate::cores::WORTH_SHARING;
 use crate::lanes::Instructions;
 
 /// Queries that pass keys together: as many as keep their sums in a core's cache.

@@ -12,15 +12,11 @@ use rayon::prelude::*;
 use super::kinds::FloatKind;
 use super::packed::PackedRows;
 use super::strips::{FewFloatRows, ManyFloatRows, StripHeight};
-use crate::cores::cores;
+use crate::cores::{WORTH_SHARING, cores};
 use crate::lanes::Instructions;
 
 /// Bytes of the matrix that one core works on at a time. They stay in its cache while all rows of activations use them.
 const BLOCK_BYTES: usize = 256 << 10;
-
-/// The least number of multiplications (or moves) for which other threads are used: some 20 µs of one core. Waking
-/// threads costs more than computing fewer.
-pub const WORTH_SHARING: usize = 1 << 19;
 
 /// Rows of activations from which on the matrix's rows become f32 before they are multiplied.
 const WORTH_PACKING: usize = 13;

@@ -12,8 +12,7 @@ use super::formats::Format;
 use super::interleave::{interleave, row_of};
 use super::products::{StripInput, multiply_tile, multiply_tiles, prepare_strips};
 use crate::activations::Activations;
-use crate::cores::cores;
-use crate::floats::product::WORTH_SHARING;
+use crate::cores::{WORTH_SHARING, cores};
 use crate::lanes::{Instructions, LANES};
 
 /// The form of a matrix in tiles.

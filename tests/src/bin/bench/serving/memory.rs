@@ -1,20 +1,20 @@
-//! What keys and values take in memory, by what the system says of the worker's process.
+//! The memory of keys and values, by what the system says of the worker's process.
 
+use std::fs;
 use std::path::Path;
 
 use model_boss_protocol::KvCacheType;
 use model_boss_tests::LoneWorker;
 use serde_json::{Value, json};
 
-use super::{resident_of, words};
 use crate::table::Table;
 
 /// Conversations that are kept at the same time.
-const KEPT: usize = 8;
+pub(super) const KEPT: usize = 8;
 
 /// Loads the model in a worker of its own, and adds for each type of keys and values how much its memory grows with the
-/// conversations that it keeps, over what their tokens need.
-pub(super) async fn kept(file: &Path, context: usize, table: &mut Table) {
+/// conversations that it keeps, over what their tokens need. There is one prompt more than is kept.
+pub(super) async fn kept(file: &Path, context: usize, prompts: &[String], table: &mut Table) {
     for kind in [KvCacheType::F16, KvCacheType::Q8_0] {
         let mut worker = LoneWorker::spawn("model-boss-worker");
         worker.open_gate_with(file, |spec| {
@@ -24,16 +24,16 @@ pub(super) async fn kept(file: &Path, context: usize, table: &mut Table) {
         });
         worker.ready().await;
         // The first prompt is not kept: with it, the memory of a step is as large as it will be.
-        ask(&worker, &words(0, 0), false).await;
+        ask(&worker, &prompts[0], false).await;
         let before = resident_of([worker.pid()].into_iter());
         let mut tokens = 0;
-        for kept in 1..=KEPT {
-            tokens += ask(&worker, &words(kept, 0), true).await;
+        for prompt in &prompts[1..=KEPT] {
+            tokens += ask(&worker, prompt, true).await;
         }
         let grown = resident_of([worker.pid()].into_iter()) - before;
         let of_token = worker.figure("model_boss_worker_kv_bytes_per_token").await;
         let found =
-            ask(&worker, &words(1, 0), true).await - worker.figure("model_boss_worker_cached_tokens_total").await;
+            ask(&worker, &prompts[1], true).await - worker.figure("model_boss_worker_cached_tokens_total").await;
         assert!(found <= 32, "the first conversation was not kept: {found} of its tokens are new");
         println!(
             "- {kind}: {KEPT} conversations of {tokens} tokens, {of_token} bytes each: {:.1} MiB more",
@@ -52,4 +52,14 @@ async fn ask(worker: &LoneWorker, prompt: &str, is_kept: bool) -> u64 {
     assert!(answer.status.is_success(), "{answer:?}");
     let usage: Value = answer.json()["usage"].clone();
     usage["prompt_tokens"].as_u64().expect("answers count their tokens")
+}
+
+/// Resident bytes of some processes. Shared memory counts once.
+pub(super) fn resident_of(pids: impl Iterator<Item = u32>) -> f64 {
+    let of = |pid: u32| {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or_default();
+        line.trim().trim_end_matches(" kB").parse::<f64>().unwrap_or(0.0) * 1024.0
+    };
+    pids.map(of).sum()
 }

@@ -18,6 +18,7 @@ use serde_json::json;
 
 use crate::peer::{LlamaServer, peer};
 use crate::table::{Table, milliseconds};
+use memory::resident_of;
 
 /// The shape of the measured model.
 const SHAPE: &str = "qwen3-0.6b";
@@ -293,7 +294,8 @@ async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
     }
     boss.finish().await;
     drop(server);
-    memory::kept(&file, LONG, table).await;
+    let prompts: Vec<String> = (0..=memory::KEPT).map(|round| words(round, 0)).collect();
+    memory::kept(&file, LONG, &prompts, table).await;
 }
 
 /// Conversations that grow from round to round.
@@ -458,16 +460,6 @@ fn direct_read(file: &Path) -> f64 {
 /// Drops the page cache; the kernel's own tables stay.
 fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "1").expect("it could be written a moment ago");
-}
-
-/// Resident bytes of some processes. Shared memory counts once.
-fn resident_of(pids: impl Iterator<Item = u32>) -> f64 {
-    let of = |pid: u32| {
-        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or_default();
-        line.trim().trim_end_matches(" kB").parse::<f64>().unwrap_or(0.0) * 1024.0
-    };
-    pids.map(of).sum()
 }
 
 fn version(program: &Path) -> String {
