@@ -33,7 +33,7 @@ fn run(source: &str, messages: Vec<TemplateValue>) {
     let sources = BTreeMap::from([("default".to_owned(), source.to_owned())]);
     let specials = BTreeMap::from([("bos_token".to_owned(), "<s>".to_owned()), ("eos_token".to_owned(), "</s>".to_owned())]);
     let Ok(template) = ChatTemplate::new(sources, specials) else { return };
-    let _ = (template.shows_tools(), template.knows_developer(), template.tool_source());
+    let _ = (template.shows_tools(), template.knows_developer(), template.roles_in_parts(), template.further_roles(), template.tool_source());
     let tools = serde_json::from_str(TOOLS).ok();
     let variables = BTreeMap::from([("enable_thinking".to_owned(), TemplateValue::from(true))]);
     let conversation = Conversation { messages, tools, variables, no_content: NoContent::Exact, ..Conversation::default() };

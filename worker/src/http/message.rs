@@ -8,16 +8,51 @@ use model_boss_protocol::{ApiError, Remedy, beyond_worker};
 use serde::Deserialize;
 
 use super::images::SentImages;
-use crate::text::TextFacts;
+use crate::text::{RoleFacts, TextFacts};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
 pub(super) enum Role {
     System,
     Developer,
     User,
     Assistant,
     Tool,
+    /// One that some chat templates know: `ipython`, `document`, ….
+    Further(String),
+}
+
+impl Role {
+    /// Its name in the chat template, or what is wrong with it.
+    fn shown(self, known: &RoleFacts) -> Result<String, String> {
+        Ok(match self {
+            Self::Developer if known.knows_developer => "developer".to_owned(),
+            Self::System | Self::Developer => "system".to_owned(),
+            Self::User => "user".to_owned(),
+            Self::Assistant => "assistant".to_owned(),
+            Self::Tool => "tool".to_owned(),
+            Self::Further(role) if known.shows(&role) => role,
+            Self::Further(role) => {
+                return Err(format!(
+                    "unknown role '{role}': the model's chat template knows 'system', 'user', 'assistant' and 'tool'{}",
+                    known.further()
+                ));
+            }
+        })
+    }
+}
+
+impl From<String> for Role {
+    fn from(role: String) -> Self {
+        match role.as_str() {
+            "system" => Self::System,
+            "developer" => Self::Developer,
+            "user" => Self::User,
+            "assistant" => Self::Assistant,
+            "tool" => Self::Tool,
+            _ => Self::Further(role),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -30,6 +65,7 @@ pub(super) struct ChatMessage {
     /// Other clients' names for it.
     thinking: Option<TemplateValue>,
     reasoning: Option<TemplateValue>,
+    tool_plan: Option<TemplateValue>,
     pub(super) tool_calls: Option<Vec<ToolCall>>,
     pub(super) tool_call_id: Option<String>,
     /// Its place among the request's messages.
@@ -54,6 +90,20 @@ pub(super) struct ContentPart {
     text: Option<String>,
     refusal: Option<String>,
     image_url: Option<ImageUrl>,
+    /// A thought of the assistant's: a text, or parts of text.
+    thinking: Option<Thought>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of parts")]
+enum Thought {
+    Text(String),
+    Parts(Vec<ThoughtPart>),
+}
+
+#[derive(Deserialize)]
+struct ThoughtPart {
+    text: String,
 }
 
 /// OpenAI's form of an image, and the one of some clients.
@@ -77,6 +127,35 @@ pub(super) struct MessageFunction {
     arguments: Option<TemplateValue>,
 }
 
+impl MessageContent {
+    /// The text that it begins with. There is an empty one where it begins with something else.
+    fn start(&mut self) -> &mut String {
+        match self {
+            Self::Text(text) => text,
+            Self::Parts(parts) => {
+                if !parts.first().is_some_and(ContentPart::is_text) {
+                    parts.insert(0, ContentPart::of(""));
+                }
+                parts[0].text.get_or_insert_default()
+            }
+        }
+    }
+
+    /// The text that it ends with. There is an empty one where it ends with something else.
+    fn end(&mut self) -> &mut String {
+        match self {
+            Self::Text(text) => text,
+            Self::Parts(parts) => {
+                if !parts.last().is_some_and(ContentPart::is_text) {
+                    parts.push(ContentPart::of(""));
+                }
+                let last = parts.len() - 1;
+                parts[last].text.get_or_insert_default()
+            }
+        }
+    }
+}
+
 impl ChatMessage {
     /// A message of text.
     pub(super) fn of(role: Role, text: String) -> Self {
@@ -87,6 +166,7 @@ impl ChatMessage {
             reasoning_content: None,
             thinking: None,
             reasoning: None,
+            tool_plan: None,
             tool_calls: None,
             tool_call_id: None,
             place: 0,
@@ -94,22 +174,22 @@ impl ChatMessage {
         }
     }
 
+    fn content(&mut self) -> &mut MessageContent {
+        self.content.get_or_insert_with(|| MessageContent::Text(String::new()))
+    }
+
     /// Puts text in front of its own.
     pub(super) fn say_first(&mut self, text: &str) {
-        match &mut self.content {
-            Some(MessageContent::Parts(parts)) => parts.insert(0, ContentPart::of(text)),
-            Some(MessageContent::Text(own)) => *own = format!("{text}\n\n{own}"),
-            None => self.content = Some(MessageContent::Text(text.to_owned())),
-        }
+        let start = self.content().start();
+        start.insert_str(0, if start.is_empty() { "" } else { "\n\n" });
+        start.insert_str(0, text);
     }
 
     /// Puts text behind its own.
     pub(super) fn say_more(&mut self, text: &str) {
-        match &mut self.content {
-            Some(MessageContent::Parts(parts)) => parts.push(ContentPart::of(text)),
-            Some(MessageContent::Text(own)) if !own.is_empty() => *own = format!("{own}\n\n{text}"),
-            _ => self.content = Some(MessageContent::Text(text.to_owned())),
-        }
+        let end = self.content().end();
+        end.push_str(if end.is_empty() { "" } else { "\n\n" });
+        end.push_str(text);
     }
 
     /// Puts the content of another message behind its own.
@@ -133,13 +213,8 @@ impl ChatMessage {
         if self.role == Some(Role::Tool) {
             self.role = Some(Role::User);
             self.name = None;
-            match &mut self.content {
-                Some(MessageContent::Text(text)) => *text = format!("<tool_response>\n{text}\n</tool_response>"),
-                _ => {
-                    self.say_first("<tool_response>");
-                    self.say_more("</tool_response>");
-                }
-            }
+            self.content().start().insert_str(0, "<tool_response>\n");
+            self.content().end().push_str("\n</tool_response>");
         }
     }
 
@@ -181,35 +256,42 @@ impl ChatMessage {
         let index = self.place;
         let place = |field: &str| format!("messages[{index}].{field}");
         let missing = |field: &str| ApiError::invalid(place(field), format!("'{}' is missing", place(field)));
-        let role = match self.role.ok_or_else(|| missing("role"))? {
-            Role::Developer if facts.knows_developer => "developer",
-            Role::System | Role::Developer => "system",
-            Role::User => "user",
-            Role::Assistant => "assistant",
-            Role::Tool => "tool",
-        };
+        let role = self.role.ok_or_else(|| missing("role"))?;
+        let role = role.shown(&facts.roles).map_err(|message| ApiError::invalid(place("role"), message))?;
         let calls = self.tool_calls.filter(|calls| !calls.is_empty());
+        let mut thoughts = Vec::new();
         let content = match self.content {
             Some(MessageContent::Text(text)) => of_text(text, facts),
-            Some(MessageContent::Parts(parts)) if parts.iter().any(ContentPart::is_image) => {
-                with_images(parts, &place("content"), facts, images)?
+            Some(MessageContent::Parts(parts)) => {
+                let parts = parts.into_iter().enumerate();
+                let parts = parts.map(|(index, part)| (format!("{}[{index}]", place("content")), part));
+                let mut said = Vec::new();
+                for (place, part) in parts {
+                    match part.thought().filter(|_| role == "assistant") {
+                        Some(thought) => thoughts.push(thought),
+                        None => said.push((place, part)),
+                    }
+                }
+                of_parts(said, &role, facts, images)?
             }
-            Some(MessageContent::Parts(parts)) => of_text(joined(parts, &place("content"))?, facts),
             None if role == "assistant" => TemplateValue::from(()),
             // A tool that said nothing.
             None if role == "tool" => of_text(String::new(), facts),
             None => return Err(missing("content")),
         };
         let mut value: BTreeMap<&str, TemplateValue> = BTreeMap::new();
-        value.insert("role", role.into());
+        value.insert("role", role.as_str().into());
         value.insert("content", content);
         // Templates read it by one of these names, whichever the client has.
-        let others = [self.thinking, self.reasoning].into_iter().flatten();
+        let others = [self.thinking, self.reasoning, self.tool_plan].into_iter().flatten();
         let others = others.filter_map(|thought| thought.as_str().map(str::to_owned));
-        if let Some(thought) = self.reasoning_content.into_iter().chain(others).next() {
+        let in_parts = (!thoughts.is_empty()).then(|| thoughts.concat());
+        if let Some(thought) = self.reasoning_content.into_iter().chain(others).chain(in_parts).next() {
             for name in ["reasoning_content", "thinking", "reasoning"] {
                 value.insert(name, thought.as_str().into());
             }
+            // A plan is a thought in front of calls.
+            value.extend(calls.is_some().then(|| ("tool_plan", thought.into())));
             // Templates with channels refuse a text beside the thought in front of calls.
             if calls.is_some() && facts.tools.format.has_channels() {
                 value.insert("content", "".into());
@@ -253,7 +335,19 @@ impl ToolCall {
 
 impl ContentPart {
     fn of(text: &str) -> Self {
-        Self { r#type: "text".to_owned(), text: Some(text.to_owned()), refusal: None, image_url: None }
+        Self { r#type: "text".to_owned(), text: Some(text.to_owned()), refusal: None, image_url: None, thinking: None }
+    }
+
+    fn is_text(&self) -> bool {
+        self.r#type == "text" && self.text.is_some()
+    }
+
+    /// The thought, if it is one.
+    fn thought(&self) -> Option<String> {
+        match self.thinking.as_ref().filter(|_| self.r#type == "thinking")? {
+            Thought::Text(text) => Some(text.clone()),
+            Thought::Parts(parts) => Some(parts.iter().map(|part| part.text.as_str()).collect()),
+        }
     }
 
     fn is_image(&self) -> bool {
@@ -286,19 +380,20 @@ fn text_part(text: String) -> TemplateValue {
     TemplateValue::from_pairs([("type", "text".into()), ("text", text.into())])
 }
 
-/// Parts some of which are images: as parts, or as one text with marks for a chat template that takes no parts.
-fn with_images(
-    parts: Vec<ContentPart>,
-    place: &str,
+/// Parts with their places: as parts where the chat template reads them, else as one text with marks for images.
+fn of_parts(
+    parts: Vec<(String, ContentPart)>,
+    role: &str,
     facts: &TextFacts,
     images: &mut SentImages,
 ) -> Result<TemplateValue, ApiError> {
+    let has_images = parts.iter().any(|(_, part)| part.is_image());
+    let stay = if has_images { facts.shows_images } else { facts.roles.reads_parts(role) };
     let mut values = Vec::with_capacity(parts.len());
-    for (index, part) in parts.into_iter().enumerate() {
-        let place = format!("{place}[{index}]");
+    for (place, part) in parts {
         if !part.is_image() {
             let text = part.said(&place)?;
-            values.push(if facts.shows_images { text_part(text) } else { text.into() });
+            values.push(if stay { text_part(text) } else { text.into() });
             continue;
         }
         let (field, url) = match part.image_url {
@@ -311,7 +406,7 @@ fn with_images(
         };
         values.push(images.take(format!("{place}.{field}"), url, facts)?);
     }
-    if facts.shows_images {
+    if stay {
         return Ok(TemplateValue::from(values));
     }
     let texts: Vec<&str> = values.iter().filter_map(TemplateValue::as_str).collect();

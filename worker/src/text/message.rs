@@ -67,8 +67,8 @@ pub(crate) struct TextFacts {
     pub(crate) spells_thoughts: bool,
     /// The tokens that end a thought which is told apart in the text: in a channel, or spelled out.
     pub(crate) thought_ending: Option<Arc<[u32]>>,
-    /// Whether its chat template treats the role `developer` apart from `system`.
-    pub(crate) knows_developer: bool,
+    /// The roles of messages in its chat template.
+    pub(crate) roles: RoleFacts,
     /// Whether its chat template has marks for images among the parts of messages.
     pub(crate) shows_images: bool,
     /// Whether its chat template takes what messages say as lists of parts only.
@@ -91,12 +91,51 @@ impl TextFacts {
             thinking: text.thinking.clone(),
             spells_thoughts,
             thought_ending: ending.map(Into::into),
-            knows_developer: text.template.as_ref().is_some_and(|template| template.knows_developer()),
+            roles: text.template.as_ref().map(RoleFacts::of).unwrap_or_default(),
             shows_images: text.template.as_ref().is_some_and(ChatTemplate::shows_images),
             needs_parts: text.template.as_ref().is_some_and(ChatTemplate::needs_parts),
             tools,
             warnings: text.warnings.clone(),
         }
+    }
+}
+
+/// The roles of messages in a chat template.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RoleFacts {
+    /// Whether it treats the role `developer` apart from `system`.
+    pub(crate) knows_developer: bool,
+    /// The roles whose texts it takes as a list of parts, which it joins in its own way.
+    in_parts: Vec<String>,
+    /// Whether it shows messages of any role, however it is called.
+    any: bool,
+    /// The roles that it shows beside those that every client knows.
+    further: Vec<String>,
+}
+
+impl RoleFacts {
+    fn of(template: &ChatTemplate) -> Self {
+        Self {
+            knows_developer: template.knows_developer(),
+            in_parts: template.roles_in_parts().into_iter().map(str::to_owned).collect(),
+            any: template.shows_any_role(),
+            further: template.further_roles(),
+        }
+    }
+
+    /// Whether it reads the parts of what a role says.
+    pub(crate) fn reads_parts(&self, role: &str) -> bool {
+        self.in_parts.iter().any(|known| known == role)
+    }
+
+    /// The roles that it shows beside those that every client knows, as the end of a sentence.
+    pub(crate) fn further(&self) -> String {
+        self.further.iter().map(|role| format!(", '{role}'")).collect()
+    }
+
+    /// Whether it shows what a role says that not every client knows.
+    pub(crate) fn shows(&self, role: &str) -> bool {
+        self.any || self.further.iter().any(|known| known == role)
     }
 }
 

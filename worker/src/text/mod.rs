@@ -19,7 +19,7 @@ mod text_host;
 mod threads;
 
 pub(crate) use host::{COMMAND as HOST_COMMAND, run as run_host};
-pub(crate) use message::{AddSpecials, ImageTexts, TextFacts, TextSource, ToolFacts};
+pub(crate) use message::{AddSpecials, ImageTexts, RoleFacts, TextFacts, TextSource, ToolFacts};
 pub(crate) use process::start_process;
 pub(crate) use question::{
     ChatQuestion, ChatTokens, EncodeQuestion, GrammarQuestion, PairQuestion, RenderQuestion, TextFailure,

@@ -7,6 +7,7 @@ mod failures;
 mod forms;
 mod images;
 mod judges;
+mod messages;
 mod nonsense;
 mod rejections;
 mod rig;

@@ -29,7 +29,7 @@ async fn what_is_wrong_is_named() {
         (messages(json!([user(json!(null))])), "messages[0].content"),
         (chat(json!({"continue_final_message": true})), "continue_final_message"),
         (messages(json!([{"content": "x"}])), "messages[0].role"),
-        (messages(json!([{"role": "robot", "content": "x"}])), "messages[0].role"),
+        (messages(json!([{"role": 5, "content": "x"}])), "messages[0].role"),
         (messages(json!([user(json!([{"type": "text"}]))])), "messages[0].content[0].text"),
         (messages(json!([user(json!([{"type": "refusal", "text": "x"}]))])), "messages[0].content[0].refusal"),
         (

@@ -31,6 +31,7 @@ mod parser;
 mod percent;
 mod predicates;
 mod printing;
+mod probes;
 mod scope;
 mod sequences;
 mod soft;
@@ -105,42 +106,6 @@ impl Default for Conversation {
     }
 }
 
-/// A word that no template has.
-const PROBE: &str = "a_tool_of_no_use";
-
-/// A conversation of one question.
-fn question(tool: Option<TemplateValue>) -> Conversation {
-    let message = TemplateValue::from_pairs([("role", "user".into()), ("content", "?".into())]);
-    let tools = tool.map(|tool| TemplateValue::from(vec![tool]));
-    Conversation { messages: vec![message], tools, ..Conversation::default() }
-}
-
-/// A conversation of one message of the user.
-fn said(content: TemplateValue) -> Conversation {
-    let message = TemplateValue::from_pairs([("role", "user".into()), ("content", content)]);
-    Conversation { messages: vec![message], ..Conversation::default() }
-}
-
-/// A part of a message.
-fn part(kind: &str, text: Option<&str>) -> TemplateValue {
-    let text = text.map(|text| ("text", text.into()));
-    TemplateValue::from_pairs([("type", kind.into())].into_iter().chain(text))
-}
-
-/// Whether a prompt has the text of parts, and not the parts as Python or JSON writes them.
-fn shows_parts(prompt: &str) -> bool {
-    prompt.contains(PROBE) && !prompt.contains("'type':") && !prompt.contains("\"type\":")
-}
-
-fn tool<const N: usize>(function: [(&str, TemplateValue); N]) -> TemplateValue {
-    TemplateValue::from_pairs([("type", "function".into()), ("function", TemplateValue::from_pairs(function))])
-}
-
-fn described_tool() -> TemplateValue {
-    let object = TemplateValue::from_pairs([("type", "object".into()), ("properties", TemplateValue::from_pairs([]))]);
-    tool([("name", PROBE.into()), ("description", PROBE.into()), ("parameters", object)])
-}
-
 impl ChatTemplate {
     /// Parses templates by name: `default`, and `tool_use` where a model has another one for tools. `variables` are the
     /// spellings of special tokens (`bos_token`, …).
@@ -169,51 +134,6 @@ impl ChatTemplate {
     /// The source of the template that is used where there are tools.
     pub fn tool_source(&self) -> String {
         self.source(true).map(|source| source.text.clone()).unwrap_or_default()
-    }
-
-    /// Whether the prompt of a conversation has the tools that it offers in it. A template that fails without more to
-    /// render is taken at its word.
-    pub fn shows_tools(&self) -> bool {
-        match self.render(&question(Some(described_tool()))) {
-            Ok(prompt) => prompt.contains(PROBE),
-            Err(_) => self.tool_source().contains("tools"),
-        }
-    }
-
-    /// Whether it fails for a tool that has no description and no parameters, which clients may leave out.
-    pub fn needs_described_tools(&self) -> bool {
-        let bare = tool([("name", PROBE.into())]);
-        self.render(&question(Some(described_tool()))).is_ok() && self.render(&question(Some(bare))).is_err()
-    }
-
-    /// Whether prompts have what a system message says. Some templates refuse one, and others leave it out.
-    pub fn shows_system(&self) -> bool {
-        let alone = question(None);
-        let message = TemplateValue::from_pairs([("role", "system".into()), ("content", PROBE.into())]);
-        let messages = [vec![message], alone.messages.clone()].concat();
-        let with = self.render(&Conversation { messages, ..alone.clone() });
-        with.is_ok_and(|prompt| prompt.contains(PROBE)) || self.render(&alone).is_err()
-    }
-
-    /// Whether prompts have a mark for each image among the parts of a message.
-    pub fn shows_images(&self) -> bool {
-        let text = part("text", Some(PROBE));
-        let of = |parts: Vec<TemplateValue>| self.render(&said(TemplateValue::from(parts))).ok();
-        match (of(vec![part("image", None), text.clone()]), of(vec![text])) {
-            (Some(with), Some(without)) => with != without && shows_parts(&with) && shows_parts(&without),
-            _ => false,
-        }
-    }
-
-    /// Whether prompts have what a message says only where that is a list of parts.
-    pub fn needs_parts(&self) -> bool {
-        let shows = |content| self.render(&said(content)).is_ok_and(|prompt| shows_parts(&prompt));
-        !shows(PROBE.into()) && shows(TemplateValue::from(vec![part("text", Some(PROBE))]))
-    }
-
-    /// Whether the template treats the role `developer` apart from `system`.
-    pub fn knows_developer(&self) -> bool {
-        self.templates.values().any(|source| source.text.contains("developer"))
     }
 
     /// The prompt for a conversation.
