@@ -23,5 +23,10 @@ pub(super) fn first_words(words: &str) -> String {
         .replace("NoExtensionBias", "no text meets it")
         // The library names the value alone.
         .replace("Reference segment", "'$ref': the segment")
+        .replace("Unknown format: ", "'format': nothing is known of ")
+        .replace(
+            "min/maxProperties only supported when all keys listed in \"properties\" are required",
+            "'minProperties' and 'maxProperties' cannot be held to where some 'properties' are not 'required'",
+        )
         .replace("Invalid type: ", "'type' is no type of JSON: ")
 }

@@ -7,10 +7,12 @@
 mod compiler;
 mod error;
 mod follow;
+mod formats;
 mod gbnf;
 mod grammar;
 mod limits;
 mod literal;
+mod malformed;
 mod masks;
 mod normal;
 mod numbers;

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::formats::followed;
+
 /// Keywords whose values are no schemas.
 pub(super) const DATA: [&str; 5] = ["enum", "const", "default", "examples", "example"];
 
@@ -67,6 +69,7 @@ impl References<'_> {
             Value::Object(mut fields) => {
                 whole_counts(&mut fields);
                 near_bounds(&mut fields);
+                followed(&mut fields);
                 self.fixed_reference(&mut fields);
                 for (name, value) in &mut fields {
                     let inside = value.take();

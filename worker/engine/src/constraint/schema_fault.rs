@@ -4,11 +4,15 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::malformed::malformed;
 use super::normal::DATA;
 
 /// A fault of a schema, as words: it allows no value, or has a keyword that answers cannot be held to. The latter is
 /// none where such keywords are left out.
 pub(super) fn schema_fault(schema: &Map<String, Value>, is_lenient: bool) -> Option<String> {
+    if let Some(fault) = malformed(schema) {
+        return Some(fault);
+    }
     if has_empty_enum(schema) {
         return Some("an 'enum' without values allows no answer".to_owned());
     }
@@ -21,12 +25,16 @@ pub(super) fn schema_fault(schema: &Map<String, Value>, is_lenient: bool) -> Opt
     endless(schema)
 }
 
-/// The fault of a schema that demands itself within itself, so that its values have no end.
+/// The fault of a schema that no value meets: it demands itself within itself, so that its values have no end, or more
+/// keys or different items than there are.
 pub(crate) fn endless(schema: &Map<String, Value>) -> Option<String> {
     let mut search = ValueSearch { root: schema, inside: Vec::new(), steps: 0, blamed: None };
     let ends = search.ends(schema);
-    let blamed = search.blamed.unwrap_or_else(|| "#".to_owned());
-    (!ends).then(|| format!("'$ref': {blamed:?} demands itself without an end, so that no value meets it"))
+    (!ends).then(|| search.blamed.unwrap_or_else(|| without_end("#")))
+}
+
+fn without_end(reference: &str) -> String {
+    format!("'$ref': {reference:?} demands itself without an end, so that no value meets it")
 }
 
 /// Whether a list of allowed values is empty: the library names another keyword for it.
@@ -99,6 +107,18 @@ impl<'a> ValueSearch<'a> {
     }
 
     fn object_ends(&mut self, schema: &'a Map<String, Value>) -> bool {
+        let has_other_keys =
+            schema.get("additionalProperties") != Some(&Value::Bool(false)) || schema.contains_key("patternProperties");
+        let named = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+        let named = named.filter(|(_, schema)| **schema != Value::Bool(false)).count() as u64;
+        let least = schema.get("minProperties").and_then(Value::as_u64).unwrap_or(0);
+        if !has_other_keys && least > named {
+            self.blamed = Some(format!(
+                "'minProperties': {least} are more than the {named} that 'properties' has, and 'additionalProperties' \
+                 allows no others"
+            ));
+            return false;
+        }
         let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
         let of_key = |key: &Value| schema.get("properties")?.get(key.as_str()?).or(schema.get("additionalProperties"));
         let needed: Vec<&Value> = required.filter_map(of_key).collect();
@@ -110,7 +130,32 @@ impl<'a> ValueSearch<'a> {
         let first = schema.get("prefixItems").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let begun = first.iter().take(least).all(|item| self.value_ends(item));
         let rest = schema.get("items").filter(|_| least > first.len());
+        let is_of_different = schema.get("uniqueItems") == Some(&Value::Bool(true)) && first.is_empty();
+        let values = rest.filter(|_| is_of_different).and_then(|items| self.values(items));
+        if let Some(values) = values.filter(|values| *values < least) {
+            self.blamed = Some(format!(
+                "'uniqueItems': {least} different items are demanded by 'minItems', and 'items' allows {values}"
+            ));
+            return false;
+        }
         begun && rest.is_none_or(|items| self.value_ends(items))
+    }
+
+    /// The values that a schema allows, where it lists them.
+    fn values(&self, schema: &'a Value) -> Option<usize> {
+        let fields = schema.as_object()?;
+        let target = fields.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
+        let fields = match target {
+            Some(pointer) => self.pointed_at(pointer)?,
+            None => fields,
+        };
+        match (fields.get("const"), fields.get("enum").and_then(Value::as_array), fields.get("type")) {
+            (Some(_), _, _) => Some(1),
+            (_, Some(values), _) => Some(values.iter().map(Value::to_string).collect::<HashSet<_>>().len()),
+            (_, _, Some(kind)) if kind == "null" => Some(1),
+            (_, _, Some(kind)) if kind == "boolean" => Some(2),
+            _ => None,
+        }
     }
 
     fn value_ends(&mut self, schema: &'a Value) -> bool {
@@ -119,7 +164,7 @@ impl<'a> ValueSearch<'a> {
 
     fn reference_ends(&mut self, reference: &'a str) -> bool {
         if self.inside.contains(&reference) {
-            self.blamed = Some(reference.to_owned());
+            self.blamed = Some(without_end(reference));
             return false;
         }
         let target = match reference.strip_prefix('#') {

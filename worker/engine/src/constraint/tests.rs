@@ -283,3 +283,50 @@ fn en_6_a_grammar_is_compiled_once_and_checked_without_a_vocabulary() {
     assert_eq!(checker.check(&Grammar::Lark("start: <|im_start|>".into())), Ok(()));
     assert!(checker.check(&Grammar::Lark("start: <|nothing|>".into())).is_err());
 }
+
+#[test]
+fn en_6_dates_are_days_that_there_are() {
+    check(
+        &schema(&json!({"type": "string", "format": "date"})),
+        &["\"2024-02-29\"", "\"2000-02-29\"", "\"0004-02-29\"", "\"2023-12-31\"", "\"0001-01-01\""],
+        &["\"2023-02-29\"", "\"1900-02-29\"", "\"0000-01-01\"", "\"0000-02-29\"", "\"2024-04-31\"", "\"2024-2-9\""],
+    );
+    check(
+        &schema(&json!({"type": "string", "format": "date-time", "pattern": "Z$"})),
+        &["\"2024-02-29T23:59:59Z\"", "\"2024-02-28T00:00:00.125Z\""],
+        &["\"2023-02-29T00:00:00Z\"", "\"2024-02-28T00:00:00+01:00\"", "\"2024-02-28\""],
+    );
+}
+
+#[test]
+fn en_6_whole_numbers_of_a_width_keep_to_it() {
+    let of = |format: &str| schema(&json!({"type": "integer", "format": format}));
+    check(&of("int32"), &["2147483647", "-2147483648", "0"], &["2147483648", "-2147483649"]);
+    check(&of("int64"), &["9223372036854775807", "-9223372036854774784"], &["9223372036854775808"]);
+    check(&of("uint8"), &["255"], &["256", "-1"]);
+    check(&schema(&json!({"type": "integer", "format": "int32", "minimum": 5})), &["5"], &["4", "2147483648"]);
+}
+
+#[test]
+fn en_6_what_cannot_be_held_to_is_named() {
+    for (part, words) in [
+        (json!({"type": "string", "format": "my-own"}), "'format'"),
+        (json!({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2}), "'minProperties'"),
+        (
+            json!({"type": "object", "properties": {"a": {}}, "additionalProperties": false, "minProperties": 2}),
+            "'minProperties': 2",
+        ),
+        (json!({"type": "array", "items": {"const": 1}, "uniqueItems": true, "minItems": 2}), "'uniqueItems'"),
+        (json!({"type": "array", "items": {"enum": [1, 1]}, "uniqueItems": true, "minItems": 2}), "allows 1"),
+        (json!({"type": "array", "items": 5}), "/items must be a schema"),
+        (json!({"multipleOf": 0}), "'multipleOf'"),
+    ] {
+        let whole =
+            json!({"type": "object", "properties": {"a": part}, "required": ["a"], "additionalProperties": false});
+        let error = compiler().compile(&schema(&whole)).unwrap_err().to_string();
+        assert!(error.contains(words), "{part}: {error}");
+    }
+    // One that may be left out has to have no value.
+    let optional = json!({"type": "object", "properties": {"a": {"type": "object", "properties": {}, "additionalProperties": false, "minProperties": 1}}});
+    check(&schema(&optional), &["{}"], &["{\"a\":{}}"]);
+}

@@ -116,6 +116,32 @@ impl Automaton {
         Self { kinds: self.kinds, next, ends }
     }
 
+    /// All texts, where there are at most so many.
+    pub(super) fn all_texts(&self, most: usize) -> Option<Vec<String>> {
+        let living = self.living();
+        let mut found = Vec::new();
+        let mut left = VecDeque::from([(0, String::new())]);
+        while let Some((state, text)) = left.pop_front() {
+            // More letters than states: one comes again, and again.
+            if !living[state] || text.chars().count() > self.next.len() {
+                if living[state] {
+                    return None;
+                }
+                continue;
+            }
+            found.extend(self.ends[state].then(|| text.clone()));
+            for (kind, next) in self.kinds.iter().zip(&self.next[state]).filter(|(_, next)| living[**next]) {
+                let letters = kind.ranges().iter().flat_map(|range| range.start()..=range.end());
+                // Every way goes on to a text of its own.
+                left.extend(letters.take(most + 1).map(|letter| (*next, format!("{text}{letter}"))));
+            }
+            if found.len().max(left.len()) > most {
+                return None;
+            }
+        }
+        Some(found)
+    }
+
     /// For each state, whether any text goes on from it to an end.
     pub(super) fn living(&self) -> Vec<bool> {
         let mut living = self.ends.clone();

@@ -101,6 +101,12 @@ impl RegularSets {
         found
     }
 
+    /// All texts in which a pattern is found, where there are at most so many.
+    pub(crate) fn all_texts(&self, pattern: &str, most: usize) -> Option<Vec<String>> {
+        let read = read(pattern).filter(|pattern| first_reference(pattern).is_none())?;
+        self.within(&[(read, true)], Automaton::new).ok()?.all_texts(most)
+    }
+
     /// Whether a pattern refers back to a group.
     pub(crate) fn refers_back(&self, pattern: &str) -> bool {
         read(pattern).is_none_or(|pattern| first_reference(&pattern).is_some())

@@ -116,6 +116,23 @@ fn en_5_patterns_that_refer_back_have_some_of_their_texts() {
 
 /// Patterns whose automata have no bound that is worth while end, and others in time.
 #[test]
+fn en_5_all_texts_of_a_finite_pattern_are_found() {
+    let sets = RegularSets::default();
+    let all = |pattern: &str| {
+        sets.all_texts(pattern, 12).map(|mut texts| {
+            texts.sort();
+            texts.join(" ")
+        })
+    };
+    assert_eq!(all("^[a-d]$").as_deref(), Some("a b c d"));
+    assert_eq!(all("^(x|ab{1,2})?$").as_deref(), Some(" ab abb x"));
+    assert_eq!(all("^(?!a)[ab]{2}$").as_deref(), Some("ba bb"));
+    for endless in ["^a*$", "a", "^[a-z]$", "^[ab]{5}$"] {
+        assert_eq!(all(endless), None, "{endless}");
+    }
+}
+
+#[test]
 fn en_5_hostile_patterns_are_left() {
     let nested = (0..20).fold("a".to_owned(), |inside, _| format!("(?:(?!{inside})[ab])*"));
     let many = (0..40).map(|number| format!("(?=.*{number}x)")).collect::<String>();

@@ -46,7 +46,9 @@ pub(super) fn count_of_properties(fields: &mut Map<String, Value>, also: &mut Ve
     if needed > optional.len() {
         if fields.get("additionalProperties") == Some(&Value::Bool(false)) && !fields.contains_key("patternProperties")
         {
-            // There are no such objects.
+            // There are no such objects, but other values.
+            let others: Vec<&str> = types(fields).into_iter().filter(|name| *name != "object").collect();
+            also.push(if others.is_empty() { Value::Bool(false) } else { json!({ "type": others }) });
             fields.shift_remove("minProperties");
             return;
         }

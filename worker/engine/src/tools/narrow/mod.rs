@@ -7,6 +7,7 @@ mod excluded;
 pub(super) mod joined;
 mod keys;
 mod lists;
+mod names;
 mod patterns;
 mod plain;
 
@@ -25,22 +26,39 @@ use crate::regular::RegularSets;
 /// How deep references and negations are followed.
 const MOST_DEPTH: usize = 8;
 
-/// Letters of a key that is held to its length.
-const MOST_LETTERS: u64 = 200;
-
 /// Branches of which each is held apart from the others.
 const MOST_BRANCHES: usize = 8;
 
 /// A schema of which all that meets it meets the given one, in keywords that grammars hold to where that is possible.
 pub(super) fn narrowed(schema: Map<String, Value>) -> Map<String, Value> {
-    let root = Value::Object(schema.clone());
-    match (Narrowing { root: &root, left: Cell::new(MOST_PARTS), sets: RegularSets::default() })
-        .of(Value::Object(schema))
-    {
-        Value::Object(schema) => schema,
-        // No arguments at all: the library says so.
-        other => Map::from_iter([("type".to_owned(), json!("object")), ("allOf".to_owned(), json!([other]))]),
-    }
+    let root = Value::Object(schema);
+    let with = |nested: usize| {
+        let left = Cell::new(MOST_PARTS);
+        let narrowing = Narrowing { root: &root, left, sets: RegularSets::default(), nested: Cell::new(nested) };
+        match narrowing.of(root.clone()) {
+            Value::Object(schema) => schema,
+            // No arguments at all: the library says so.
+            other => Map::from_iter([("type".to_owned(), json!("object")), ("allOf".to_owned(), json!([other]))]),
+        }
+    };
+    let whole = with(MOST_NESTED);
+    if depth(whole.values()) < MOST_LEVELS { whole } else { with(0) }
+}
+
+/// Conditions and `oneOf` within others that are spelled out: the library tries each way of one with each of another.
+const MOST_NESTED: usize = 4;
+
+/// Levels of a schema: one that has more cannot be read.
+const MOST_LEVELS: usize = 120;
+
+/// The levels of values inside of others.
+fn depth<'a>(values: impl Iterator<Item = &'a Value>) -> usize {
+    let of = |value: &Value| match value {
+        Value::Array(items) => depth(items.iter()),
+        Value::Object(fields) => depth(fields.values()),
+        _ => 0,
+    };
+    1 + values.map(of).max().unwrap_or(0)
 }
 
 /// Parts of schemas that may be added, and looked at to find out what fails them. The rest is left as it is.
@@ -51,11 +69,16 @@ struct Narrowing<'a> {
     /// Parts that may still be added.
     left: Cell<usize>,
     sets: RegularSets,
+    /// Conditions and `oneOf` that may still be spelled out within those around.
+    nested: Cell<usize>,
 }
 
 impl Narrowing<'_> {
     fn of(&self, schema: Value) -> Value {
         let Value::Object(mut fields) = schema else { return schema };
+        let nested = self.nested.get();
+        let has_ways = fields.contains_key("if") || fields.contains_key("oneOf");
+        self.nested.set(nested.saturating_sub(usize::from(has_ways)));
         for (name, value) in &mut fields {
             let inside = std::mem::take(value);
             *value = match (name.as_str(), inside) {
@@ -79,14 +102,17 @@ impl Narrowing<'_> {
         patterns::readable_pattern(&mut fields, &mut also, &self.sets);
         patterns::readable_keys(&mut fields, &self.sets);
         self.not(&mut fields, &mut also);
-        self.condition(&mut fields, &mut also);
-        self.one_of(&mut fields, &mut also);
+        if nested > 0 {
+            self.condition(&mut fields, &mut also);
+            self.one_of(&mut fields, &mut also);
+        }
         keys::dependents(&mut fields, &mut also);
-        self.property_names(&mut fields);
+        names::property_names(self, &mut fields);
         keys::count_of_properties(&mut fields, &mut also);
         keys::unevaluated(&mut fields);
         self.contains(&mut fields);
         self.unique(&mut fields, &mut also);
+        self.nested.set(nested);
         self.joined(fields, also)
     }
 
@@ -265,57 +291,6 @@ impl Narrowing<'_> {
         ways.extend(fields.get("not").map(|not| self.of(not.clone())));
         ways.extend(referred(fields, self.root).and_then(|schema| self.negated(schema, within, depth)));
         any(ways)
-    }
-
-    /// `propertyNames`: keys that no schema names are those of a pattern.
-    fn property_names(&self, fields: &mut Map<String, Value>) {
-        let Some(names) = fields.get("propertyNames") else { return };
-        let other = fields.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
-        let is_open = other != Value::Bool(false) && !fields.contains_key("patternProperties");
-        let Some(Value::Object(names)) = self.resolved(names).map(|names| self.of(Value::Object(names.clone()))) else {
-            return;
-        };
-        // Texts that stand for a pattern are listed beside.
-        let beside = names.get("allOf").and_then(Value::as_array).and_then(|all| all.first()?.as_object());
-        let names = beside.filter(|beside| beside.contains_key("enum")).unwrap_or(&names).clone();
-        let bound = |name: &str| names.get(name).and_then(Value::as_u64);
-        let mut added = Map::new();
-        if let Some(values) = values_of(&names) {
-            let values: Vec<&str> = values.into_iter().filter_map(Value::as_str).collect();
-            if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {
-                properties.iter_mut().filter(|(key, _)| !values.contains(&key.as_str())).for_each(|(_, schema)| {
-                    *schema = Value::Bool(false);
-                });
-            }
-            if is_open && !self.affords(values.len().saturating_mul(parts(&other))) {
-                return;
-            }
-            if is_open {
-                let named = fields.entry("properties").or_insert_with(|| json!({}));
-                for value in values {
-                    if let Value::Object(named) = named {
-                        named.entry(value).or_insert_with(|| other.clone());
-                    }
-                }
-                added.insert("additionalProperties".to_owned(), json!(false));
-            }
-        } else if is_open && let Some(pattern) = patterns::of_texts(&names, &self.sets) {
-            added.insert("patternProperties".to_owned(), json!({ pattern: other }));
-            added.insert("additionalProperties".to_owned(), json!(false));
-        } else if is_open && (names.contains_key("minLength") || names.contains_key("maxLength")) {
-            let least = bound("minLength").unwrap_or(0);
-            let most = bound("maxLength").unwrap_or(MOST_LETTERS).min(MOST_LETTERS);
-            if least > most {
-                return;
-            }
-            let pattern = format!("^[A-Za-z_]{{{least},{most}}}$");
-            added.insert("patternProperties".to_owned(), json!({ pattern: other }));
-            added.insert("additionalProperties".to_owned(), json!(false));
-        } else if is_open {
-            return;
-        }
-        fields.shift_remove("propertyNames");
-        fields.extend(added);
     }
 
     /// `contains`: the first items are such.

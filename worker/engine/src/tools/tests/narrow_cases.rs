@@ -236,6 +236,80 @@ fn en_5_parameters_without_names_in_the_schema_have_a_form_in_every_format() {
 }
 
 #[test]
+fn en_5_names_of_properties_bind_those_that_a_schema_names_too() {
+    for (schema, yes, no) in [
+        (
+            json!({
+                "type": "object", "properties": {"a": {}, "b": {}}, "additionalProperties": false,
+                "propertyNames": {"pattern": "^a"},
+            }),
+            json!({"a": 1}),
+            json!({"b": 1}),
+        ),
+        (
+            json!({
+                "type": "object", "patternProperties": {"^n_": {"type": "integer"}}, "additionalProperties": {"type": "null"},
+                "propertyNames": {"maxLength": 3},
+            }),
+            json!({"n_a": 1, "b": null}),
+            json!({"n_ab": 1}),
+        ),
+        (
+            json!({"type": "object", "propertyNames": {"enum": ["a", "n_"]}, "patternProperties": {"^n_": {"type": "integer"}}}),
+            json!({"a": "x", "n_": 1}),
+            json!({"n_": "x"}),
+        ),
+        (
+            json!({"type": "object", "minProperties": 3, "propertyNames": {"pattern": "^[a-d]$"}}),
+            json!({"a": 1, "b": 2, "d": 3}),
+            json!({"a": 1, "b": 2}),
+        ),
+    ] {
+        let Case { schema, .. } = of_value(schema, &[]);
+        for format in [ToolFormat::QwenCoder, ToolFormat::MistralNamed] {
+            let plan = plan(format, &schema);
+            let call = |value: &Value| format.calls(&[("f", &json!({ "x": value }).to_string())]);
+            assert!(allows(&plan, &call(&yes)), "{format:?} {schema}: {yes}");
+            assert!(!allows(&plan, &call(&no)), "{format:?} {schema}: {no}");
+        }
+    }
+}
+
+/// Conditions within conditions add levels: they are left out where the schema could not be read any more.
+#[test]
+fn en_5_conditions_deep_within_others_leave_a_schema_that_can_be_read() {
+    let within = |inside: Value, number: usize| {
+        json!({
+            "type": "object", "properties": {"a": inside, "b": {"type": "integer"}},
+            "if": {"properties": {"b": {"const": number}}, "required": ["b"]}, "then": {"required": ["a"]},
+        })
+    };
+    let deep = (0..25).fold(json!({"type": "boolean"}), within);
+    let Case { schema, .. } = of_value(deep, &[]);
+    for format in [ToolFormat::QwenCoder, ToolFormat::MistralNamed] {
+        let plan = plan(format, &schema);
+        assert!(allows(&plan, &format.calls(&[("f", r#"{"x":{"b":1}}"#)])), "{format:?}");
+    }
+}
+
+#[test]
+fn en_5_arguments_that_no_schema_can_have_are_refused_by_keyword() {
+    for (schema, keyword) in [
+        (
+            json!({"type": "object", "properties": {"a": {}}, "additionalProperties": false, "minProperties": 2}),
+            "'minProperties'",
+        ),
+        (json!({"type": "array", "items": {"const": "a"}, "uniqueItems": true, "minItems": 2}), "'uniqueItems'"),
+    ] {
+        let Case { schema, .. } = of_value(schema, &[]);
+        for format in [ToolFormat::QwenCoder, ToolFormat::MistralNamed, ToolFormat::Hermes] {
+            let refused = plan(format, &schema).grammar(&ToolMarkers::default()).unwrap_err();
+            assert!(refused.message.contains(keyword), "{format:?}: {refused}");
+        }
+    }
+}
+
+#[test]
 fn en_5_what_a_model_repeats_is_altered_where_there_would_be_too_few() {
     for (schema, call, wanted) in [
         (
