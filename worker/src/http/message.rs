@@ -8,7 +8,7 @@ use model_boss_protocol::{ApiError, Remedy, beyond_worker};
 use serde::Deserialize;
 
 use super::images::SentImages;
-use crate::text::{RoleFacts, TextFacts};
+use crate::text::{RoleFacts, TextFacts, ToolFacts};
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "String")]
@@ -301,15 +301,15 @@ impl ChatMessage {
         value.extend(self.tools.map(|tools| ("tools", tools.into())));
         value.extend(texts.into_iter().filter_map(|(name, text)| Some((name, text?.into()))));
         if let Some(calls) = calls {
-            let as_text = facts.tools.arguments_as_text;
-            value.insert("tool_calls", calls.into_iter().map(|call| call.value(as_text)).collect());
+            value.insert("tool_calls", calls.into_iter().map(|call| call.value(&facts.tools)).collect());
         }
         Ok(TemplateValue::from(value))
     }
 }
 
 impl ToolCall {
-    fn value(self, as_text: bool) -> TemplateValue {
+    fn value(self, facts: &ToolFacts) -> TemplateValue {
+        let as_text = facts.arguments_as_text;
         // Clients send arguments as JSON inside a text; most templates want the object.
         let arguments = self.function.arguments.unwrap_or_else(|| TemplateValue::from(""));
         let arguments = match arguments.as_str() {
@@ -323,6 +323,8 @@ impl ToolCall {
         let arguments = match (parsed.filter(|_| !as_text), arguments.as_str()) {
             // The text is read again as a value, which keeps the order of its keys.
             (Some(_), Some(text)) => serde_json::from_str(text).unwrap_or(arguments),
+            // A call that was cut off.
+            (None, Some(_)) if facts.needs_object_arguments => TemplateValue::from_pairs([]),
             _ => arguments,
         };
         // Some templates write a call as it is: its fields come in the order that models know.

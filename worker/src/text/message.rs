@@ -154,6 +154,8 @@ pub(crate) struct ToolFacts {
     pub(crate) tools_in_message: bool,
     /// Whether it joins the arguments of calls to texts.
     pub(crate) arguments_as_text: bool,
+    /// Whether it fails for arguments of calls that are no objects.
+    pub(crate) needs_object_arguments: bool,
     /// Whether it refuses system messages, or leaves them out.
     pub(crate) lacks_system: bool,
     /// Whether it fails for tools without a description or parameters.
@@ -178,6 +180,7 @@ impl ToolFacts {
             // Apertus' template does so with its own form of messages only.
             arguments_as_text: format != ToolFormat::Apertus
                 && has(&["['arguments'] +", "[\"arguments\"] +", ".arguments +"]),
+            needs_object_arguments: template.needs_object_arguments(),
             lacks_system: !template.shows_system(),
             needs_described_tools: template.needs_described_tools(),
         }

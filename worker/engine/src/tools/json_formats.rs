@@ -103,7 +103,8 @@ pub(super) const MISTRAL_LIST: CallFormat = CallFormat {
     known_by: &[&["[TOOL_CALLS]"]],
     first: Some("[TOOL_CALLS]"),
     open: &["[TOOL_CALLS]"],
-    all: Around(&["[TOOL_CALLS]["], &["]"]),
+    // Models of the first vocabularies write a space behind the mark.
+    all: Around(&["[TOOL_CALLS][", "[TOOL_CALLS] ["], &["]"]),
     between: &[", "],
     // Models may give their calls identifiers.
     call: CallShape::Object(ObjectShape { behind: r#"(, "id": "[a-zA-Z0-9]{9}")?"#, ..ObjectShape::PLAIN }),

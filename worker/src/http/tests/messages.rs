@@ -68,3 +68,14 @@ async fn en_7_a_thought_among_the_parts_is_the_messages_thought() {
         assert_eq!(prompt(&rig, said(message)).await, "[user]()?[assistant]<hm>b[user]()!");
     }
 }
+
+#[tokio::test]
+async fn en_5_a_call_that_was_cut_off_comes_back_as_one_without_arguments_where_only_objects_are_read() {
+    const ITEMS: &str = "{% for m in messages %}{% for c in m.tool_calls or [] %}<{% for k, v in c.function.arguments | items %}{{ k }}\
+                         {% endfor %}>{% endfor %}{{ m.content }}{% endfor %}";
+    const ANY: &str = "{% for m in messages %}{% for c in m.tool_calls or [] %}<{{ c.function.arguments }}>{% endfor %}{{ m.content }}{% endfor %}";
+    let call = json!([{"id": "1", "type": "function", "function": {"name": "now", "arguments": "{\"a\": 1"}}]);
+    let said = json!([{"role": "user", "content": "?"}, {"role": "assistant", "content": "b", "tool_calls": call}]);
+    assert_eq!(prompt(&with(ITEMS).await, said.clone()).await, "?<>b");
+    assert_eq!(prompt(&with(ANY).await, said).await, "?<{\"a\": 1>b");
+}

@@ -5,7 +5,9 @@ use std::num::IntErrorKind;
 use super::arguments::{Arguments, integer, text};
 use super::fault::{RenderFault, RenderResult, refuse};
 use super::fuel::Fuel;
+use super::letters::capitalized;
 use super::markup::escaped;
+use super::numerals::decimal;
 use super::printing::{bounded, with_sorted_keys};
 use super::text as texts;
 use super::value::PythonValue;
@@ -81,7 +83,7 @@ fn single(name: &str, value: &PythonValue, arguments: &Arguments) -> RenderResul
             same(match name {
                 "upper" => text.to_uppercase(),
                 "lower" => text.to_lowercase(),
-                _ => texts::capitalized(&text),
+                _ => capitalized(&text),
             })
         }
         "title" => {
@@ -107,7 +109,7 @@ fn single(name: &str, value: &PythonValue, arguments: &Arguments) -> RenderResul
         "wordcount" => {
             arguments.none()?;
             let text = value.print()?;
-            let words = text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+            let words = text.split(|c: char| !texts::is_alphanumeric(c) && c != '_').filter(|word| !word.is_empty());
             PythonValue::Int(words.count() as i128)
         }
         "striptags" => {
@@ -181,18 +183,18 @@ fn single(name: &str, value: &PythonValue, arguments: &Arguments) -> RenderResul
 
 /// Each word with a large first letter. A word begins behind a space, a hyphen or an opening bracket.
 fn title(text: &str) -> String {
-    let mut out = String::new();
-    let mut begins = true;
-    for c in text.chars() {
-        let is_border = texts::is_space(c) || "-({[<".contains(c);
-        match (is_border, begins) {
-            (true, _) => out.push(c),
-            (false, true) => out.extend(c.to_uppercase()),
-            (false, false) => out.extend(c.to_lowercase()),
-        }
-        begins = is_border;
-    }
-    out
+    let is_border = |c: char| texts::is_space(c) || "-({[<".contains(c);
+    let of_word = |part: &str| {
+        let mut rest = part.chars();
+        let first: String = rest.next().into_iter().flat_map(char::to_uppercase).collect();
+        first + &rest.as_str().to_lowercase()
+    };
+    text.split_inclusive(is_border)
+        .map(|part| match part.strip_suffix(is_border) {
+            Some(word) => of_word(word) + &part[word.len()..],
+            None => of_word(part),
+        })
+        .collect()
 }
 
 fn replace(value: &PythonValue, arguments: &Arguments) -> RenderResult<PythonValue> {
@@ -392,7 +394,7 @@ fn whole(number: f64) -> RenderResult<i128> {
 
 /// Digits as Python reads them: with white space around, a sign, and single underscores between.
 fn without_underscores(text: &str) -> Option<String> {
-    let ascii = |c: char| texts::decimal(c).and_then(|value| char::from_digit(value, 10)).unwrap_or(c);
+    let ascii = |c: char| decimal(c).and_then(|value| char::from_digit(value, 10)).unwrap_or(c);
     let text: String = text.trim_matches(texts::is_space).chars().map(ascii).collect();
     let bytes = text.as_bytes();
     let is_digit = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);

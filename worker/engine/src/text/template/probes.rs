@@ -14,9 +14,13 @@ fn message(role: &str, content: TemplateValue) -> TemplateValue {
     TemplateValue::from_pairs([("role", role.into()), ("content", content)])
 }
 
-/// A message of the assistant's that calls a tool.
+/// A message of the assistant's that calls a tool without arguments.
 fn call() -> TemplateValue {
-    let function = [("name", "f".into()), ("arguments", TemplateValue::from_pairs([]))];
+    call_with(TemplateValue::from_pairs([]))
+}
+
+fn call_with(arguments: TemplateValue) -> TemplateValue {
+    let function = [("name", "f".into()), ("arguments", arguments)];
     let call =
         [("id", "123456789".into()), ("type", "function".into()), ("function", TemplateValue::from_pairs(function))];
     let calls = TemplateValue::from(vec![TemplateValue::from_pairs(call)]);
@@ -69,6 +73,15 @@ impl ChatTemplate {
     pub fn needs_described_tools(&self) -> bool {
         let bare = tool([("name", PROBE.into())]);
         self.render(&question(Some(described_tool()))).is_ok() && self.render(&question(Some(bare))).is_err()
+    }
+
+    /// Whether it fails for a call whose arguments are no object: those that were cut off are a text.
+    pub fn needs_object_arguments(&self) -> bool {
+        let renders = |call: TemplateValue| {
+            let messages = vec![message("user", "?".into()), call];
+            self.render(&Conversation { messages, ..Conversation::default() }).is_ok()
+        };
+        renders(call()) && !renders(call_with("{".into()))
     }
 
     /// Whether prompts have what a system message says. Some templates refuse one, and others leave it out.

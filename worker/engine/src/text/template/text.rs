@@ -3,7 +3,9 @@
 use super::arguments::{Arguments, integer, text};
 use super::fault::{RenderFault, RenderResult, refuse};
 use super::format;
+use super::letters::{is_letter, is_titled, recased};
 use super::markup::escaped;
+use super::numerals::{decimal, is_digit, is_numeric};
 use super::printing::{bounded, is_printable};
 use super::value::{MOST_PIECES, PythonValue, TOO_MANY_PIECES};
 
@@ -110,56 +112,6 @@ pub(super) fn call(this: &PythonValue, name: &str, arguments: &Arguments) -> Ren
             PythonValue::Bool(is(name, word))
         }
     })
-}
-
-fn recased(name: &str, word: &str) -> String {
-    match name {
-        "upper" => word.to_uppercase(),
-        "lower" => word.to_lowercase(),
-        "casefold" => word.replace(['ß', 'ẞ'], "ss").to_lowercase(),
-        "swapcase" => {
-            let swapped =
-                |c: char| if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() };
-            word.chars().map::<String, _>(swapped).collect()
-        }
-        "capitalize" => capitalized(word),
-        _ => {
-            // A letter behind another one is small.
-            let mut behind_letter = false;
-            let mut out = String::new();
-            for c in word.chars() {
-                if behind_letter {
-                    out.extend(c.to_lowercase());
-                } else {
-                    out.push_str(&title_cased(c));
-                }
-                behind_letter = c.is_uppercase() || c.is_lowercase();
-            }
-            out
-        }
-    }
-}
-
-/// The first character large, all others small.
-pub(super) fn capitalized(word: &str) -> String {
-    let mut rest = word.chars();
-    let first = rest.next().map(title_cased).unwrap_or_default();
-    first + &rest.as_str().to_lowercase()
-}
-
-/// A letter at the beginning of a word: of several letters in one, only the first is large.
-fn title_cased(c: char) -> String {
-    match c {
-        'Ǆ' | 'ǅ' | 'ǆ' => "ǅ".to_owned(),
-        'Ǉ' | 'ǈ' | 'ǉ' => "ǈ".to_owned(),
-        'Ǌ' | 'ǋ' | 'ǌ' => "ǋ".to_owned(),
-        'Ǳ' | 'ǲ' | 'ǳ' => "ǲ".to_owned(),
-        c => {
-            let mut upper = c.to_uppercase();
-            let first = upper.next().unwrap_or(c);
-            first.to_string() + &upper.collect::<String>().to_lowercase()
-        }
-    }
 }
 
 /// Python's white space.
@@ -363,28 +315,29 @@ fn expanded(word: &str, size: usize) -> RenderResult<String> {
 fn is(name: &str, word: &str) -> bool {
     let all = |test: fn(char) -> bool| !word.is_empty() && word.chars().all(test);
     match name {
-        "isalpha" => all(char::is_alphabetic),
-        "isalnum" => all(char::is_alphanumeric),
-        "isdecimal" => all(|c| c.is_ascii_digit() || !c.is_ascii() && c.is_numeric() && is_decimal(c)),
-        "isdigit" => all(|c| c.is_ascii_digit() || "²³¹⁰⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉".contains(c) || is_decimal(c)),
-        "isnumeric" => all(char::is_numeric),
+        "isalpha" => all(is_letter),
+        "isalnum" => all(is_alphanumeric),
+        "isdecimal" => all(|c| decimal(c).is_some()),
+        "isdigit" => all(is_digit),
+        "isnumeric" => all(is_numeric),
         "isspace" => all(is_space),
         "isascii" => word.is_ascii(),
         "isprintable" => word.chars().all(is_printable),
         "isidentifier" => {
             let mut characters = word.chars();
-            characters.next().is_some_and(|c| c == '_' || c.is_alphabetic())
-                && characters.all(|c| c == '_' || c.is_alphanumeric())
+            characters.next().is_some_and(|c| c == '_' || is_letter(c))
+                && characters.all(|c| c == '_' || is_alphanumeric(c))
         }
-        "isupper" => word.chars().any(char::is_uppercase) && !word.chars().any(char::is_lowercase),
+        "isupper" => word.chars().any(char::is_uppercase) && !word.chars().any(|c| c.is_lowercase() || is_titled(c)),
         "islower" => is_lower(word),
         _ => {
             let (mut behind_letter, mut any) = (false, false);
             for c in word.chars() {
-                if c.is_uppercase() && behind_letter || c.is_lowercase() && !behind_letter {
+                let is_large = c.is_uppercase() || is_titled(c);
+                if is_large && behind_letter || c.is_lowercase() && !behind_letter {
                     return false;
                 }
-                behind_letter = c.is_uppercase() || c.is_lowercase();
+                behind_letter = is_large || c.is_lowercase();
                 any |= behind_letter;
             }
             any
@@ -393,23 +346,14 @@ fn is(name: &str, word: &str) -> bool {
 }
 
 pub(super) fn is_lower(word: &str) -> bool {
-    word.chars().any(char::is_lowercase) && !word.chars().any(char::is_uppercase)
+    word.chars().any(char::is_lowercase) && !word.chars().any(|c| c.is_uppercase() || is_titled(c))
+}
+
+/// Whether a character is of a word, as Python's texts and expressions have it.
+pub(super) fn is_alphanumeric(c: char) -> bool {
+    is_letter(c) || is_digit(c) || is_numeric(c)
 }
 
 pub(super) fn is_upper(word: &str) -> bool {
     is("isupper", word)
-}
-
-/// Whether a character is a digit of a script whose numbers are written by place.
-fn is_decimal(c: char) -> bool {
-    decimal(c).is_some()
-}
-
-/// The value of a digit. Digits of a script follow one another, from zero.
-pub(super) fn decimal(c: char) -> Option<u32> {
-    const ZEROS: [u32; 24] = [
-        0x30, 0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66, 0xde6, 0xe50, 0xed0,
-        0xf20, 0x1040, 0x1090, 0x17e0, 0x1810, 0xff10, 0x1946, 0x19d0,
-    ];
-    ZEROS.iter().find_map(|zero| u32::from(c).checked_sub(*zero).filter(|value| *value < 10))
 }

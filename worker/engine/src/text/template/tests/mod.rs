@@ -35,6 +35,27 @@ fn en_4_a_loop_whose_items_all_leave_early_takes_its_other_branch() {
     }
 }
 
+/// As Python 3.11 does it.
+#[test]
+fn en_4_letters_and_numbers_of_all_scripts_are_pythons() {
+    for (source, expected) in [
+        ("{{ 'ΑΣ ΣΑ'.capitalize() }}|{{ 'ΟΔΟΣ ΟΔΟΣ'.title() }}|{{ 'ΑΣ'.swapcase() }}", "Ας σα|Οδος Οδος|ας"),
+        ("{{ 'ǆul ŉa ﬁx'.title() }}|{{ 'ᾳβ'.capitalize() }}|{{ 'ǅ'.swapcase() }}", "ǅul ʼNa Fix|ᾼβ|ǅ"),
+        ("{{ 'Straße ẞ ſı ς'.casefold() }}", "strasse ss sı σ"),
+        ("{{ 'ΑΣ-ΣΑΣ (ΣΑΣ'|title }}|{{ 'ΣΑΣ'|capitalize }}", "Ασ-Σας (Σας|Σας"),
+        ("{{ ['①', '²', '一', '٣', '½']|map('upper')|join }}", "①²一٣½"),
+        (
+            "{% for c in ['①', '一', '٣', '½', '𝟙'] %}{{ [c.isdecimal(), c.isdigit(), c.isnumeric()]|map('int')|join }} {% endfor %}",
+            "011 001 111 001 111 ",
+        ),
+        ("{{ ['क', 'का', 'Ⅷ', '漢']|select('string')|map('length')|join }}", "1211"),
+        ("{{ ['क'.isalpha(), 'का'.isalpha(), 'Ⅷ'.isalpha(), 'Ⅷ'.isalnum()]|map('int')|join }}", "1001"),
+        ("{{ ['ǅ'.istitle(), 'ǅ'.isupper(), 'ᾼΑ'.istitle()]|map('int')|join }}", "100"),
+    ] {
+        assert_eq!(render(source, "{}").unwrap(), expected, "{source}");
+    }
+}
+
 #[test]
 fn en_4_a_refusal_is_the_templates_own_words() {
     let error = render("{{ raise_exception('No systems here') }}", "{}").unwrap_err();
