@@ -50,7 +50,9 @@ def zeros(*shape) -> torch.Tensor:
 GENERATOR = torch.Generator().manual_seed(7)
 
 
-def gptq(bits: int, group: int, act_order: bool, rows: int = 32, columns: int = COLUMNS) -> tuple[dict, torch.Tensor]:
+def gptq(
+    bits: int, group: int, act_order: bool, symmetric: bool = False, rows: int = 32, columns: int = COLUMNS
+) -> tuple[dict, torch.Tensor]:
     # The file imports its compiled kernels, which an answer on the CPU does not need.
     for missing in ("autogptq_cuda_64", "autogptq_cuda_256"):
         sys.modules.setdefault(missing, types.ModuleType(missing))
@@ -66,7 +68,7 @@ def gptq(bits: int, group: int, act_order: bool, rows: int = 32, columns: int = 
     tensors = {
         "qweight": random(columns // per_word, rows),
         # Symmetric with 8 bits: zeros are stored less one.
-        "qzeros": zeros(groups, rows // per_word) if bits == 4 else middle,
+        "qzeros": middle if symmetric else zeros(groups, rows // per_word),
         "scales": scales(groups, rows),
         "g_idx": index.to(torch.int32),
     }
@@ -122,7 +124,7 @@ def main() -> None:
         "gptq-4": ({"quant_method": "gptq", "bits": 4, "group_size": 32}, gptq(4, 32, False)),
         "gptq-4-act-order": ({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True}, gptq(4, 32, True)),
         "gptq-4-rows": ({"quant_method": "gptq", "bits": 4, "group_size": -1}, gptq(4, -1, False)),
-        "gptq-8": ({"quant_method": "gptq", "bits": 8, "group_size": 32}, gptq(8, 32, False)),
+        "gptq-8": ({"quant_method": "gptq", "bits": 8, "group_size": 32}, gptq(8, 32, False, True)),
         "awq": ({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, awq()),
         "packed-4": (ct(**four), compressed("pack-quantized", torch.bfloat16, symmetric=True, **four)),
         "packed-4-zeros": (ct(**four), compressed("pack-quantized", torch.float16, symmetric=False, **four)),
@@ -130,6 +132,9 @@ def main() -> None:
         "bytes-8": (ct(**eight), compressed("int-quantized", torch.float32, **eight)),
         "fp8-rows": (ct(**floats), compressed("float-quantized", torch.float32, **floats)),
         "fp8-blocks": ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [16, 192]}, fp8_blocks()),
+        "gptq-8-zeros": ({"quant_method": "gptq", "bits": 8, "group_size": 32}, gptq(8, 32, False)),
+        "packed-8-zeros": (ct(**eight), compressed("pack-quantized", torch.float16, **eight | {"symmetric": False})),
+        "bytes-8-zeros": (ct(**eight), compressed("int-quantized", torch.float16, **eight | {"symmetric": False})),
     }
     tensors, about = {}, {}
     for name, (config, (parts, expected)) in cases.items():

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 use model_boss_weights::gguf::{TensorType, dequantise};
 use model_boss_weights::quantised::QuantisedModel;
@@ -42,6 +43,8 @@ pub(crate) struct Remaking {
     columns: usize,
     /// Whether rows and columns change places.
     turned: bool,
+    /// The stored column of each row that results, where columns are not stored in order and change places with rows.
+    columns_at: Option<Arc<[u32]>>,
     /// Of the rows that result, the first, and the distance to the next.
     every: (usize, usize),
     /// Rows that are taken.
@@ -127,8 +130,8 @@ impl<'a> FileTensor<'a> {
         }
     }
 
-    /// The same bytes in another order, as a place says.
-    pub(crate) fn remade(self, turned: bool, every: Option<(usize, usize)>) -> Option<Self> {
+    /// The same bytes in another order, as a place says. `order` is the column that each stored column is.
+    pub(crate) fn remade(self, turned: bool, every: Option<(usize, usize)>, order: Option<&[u32]>) -> Option<Self> {
         let (stored, columns) = (self.kind, self.columns());
         let rows = self.shape.iter().rev().skip(1).product::<usize>();
         // Numbers in blocks can only be turned over as floats.
@@ -139,7 +142,15 @@ impl<'a> FileTensor<'a> {
         let every = every.unwrap_or((0, 1));
         let taken = outs.checked_sub(every.0)?.div_ceil(every.1.max(1));
         let (rows, columns) = if turned { (rows, columns) } else { (outs, depth) };
-        let remaking = Remaking { stored, rows, columns, turned, every, taken };
+        let columns_at = match order.filter(|order| turned && order.len() == columns) {
+            Some(order) => {
+                let mut at: Vec<u32> = (0..u32::try_from(columns).ok()?).collect();
+                at.sort_unstable_by_key(|stored| order[*stored as usize]);
+                Some(at.into())
+            }
+            None => None,
+        };
+        let remaking = Remaking { stored, rows, columns, turned, columns_at, every, taken };
         Some(Self { kind, shape: vec![taken, depth], content: TensorContent::Remade(Box::new(self.content), remaking) })
     }
 }
@@ -190,7 +201,11 @@ impl Remaking {
             (&values[..], size_of::<f32>())
         };
         let mut turned = Vec::with_capacity(self.taken * self.rows * width);
-        for column in rows {
+        let stored_at = |column: usize| match &self.columns_at {
+            Some(columns) => columns.get(column).map_or(column, |at| *at as usize),
+            None => column,
+        };
+        for column in rows.map(stored_at) {
             for row in 0..self.rows {
                 let at = (row * self.columns + column) * width;
                 turned.extend_from_slice(bytes.get(at..at + width).unwrap_or_default());
@@ -241,16 +256,24 @@ mod tests {
         let floats = || stored(TensorType::BF16, [6, 5], bytes);
         check(&floats);
         for (turned, every) in [(true, None), (true, Some((1, 2))), (false, Some((0, 2))), (false, Some((1, 3)))] {
-            check(&|| floats().remade(turned, every).unwrap());
+            check(&|| floats().remade(turned, every, None).unwrap());
         }
         let experts = || {
             let content = TensorContent::Mxfp4(&bytes[..6 * 2 * 16], &bytes[1_000..1_000 + 6 * 2]);
             FileTensor { kind: TensorType::MXFP4, shape: vec![6, 64], content }
         };
         check(&experts);
-        check(&|| experts().remade(false, Some((1, 2))).unwrap());
-        check(&|| experts().mxfp4_rows(2..6).unwrap().remade(false, Some((0, 2))).unwrap());
+        check(&|| experts().remade(false, Some((1, 2)), None).unwrap());
+        check(&|| experts().mxfp4_rows(2..6).unwrap().remade(false, Some((0, 2)), None).unwrap());
+        // Columns that are stored in an order of their own come back in theirs.
+        let order = [3, 0, 4, 1, 2];
+        check(&|| floats().remade(true, Some((1, 2)), Some(&order)).unwrap());
+        let row = |order: Option<&[u32]>, row: usize| {
+            let turned = floats().remade(true, None, order).unwrap().bytes().unwrap().into_owned();
+            turned[row * 12..(row + 1) * 12].to_vec()
+        };
+        assert!(order.iter().enumerate().all(|(at, column)| row(Some(&order), *column as usize) == row(None, at)));
         // Blocks become floats when they are turned.
-        check(&|| stored(TensorType::Q8_0, [4, 32], bytes).remade(true, Some((1, 2))).unwrap());
+        check(&|| stored(TensorType::Q8_0, [4, 32], bytes).remade(true, Some((1, 2)), None).unwrap());
     }
 }

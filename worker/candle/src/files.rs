@@ -185,7 +185,8 @@ impl ModelFiles {
         if !place.is_stored() && (place.form == PlaceForm::Turned || place.every.is_some()) {
             let whole = found.shape.clone();
             let turned = place.form == PlaceForm::Turned;
-            let made = found.remade(turned, place.every);
+            let order = self.stored_order(&place.stored);
+            let made = found.remade(turned, place.every, order.as_deref());
             let what = || format!("has the shape {whole:?}, which has no place for {shape:?}");
             found = made.ok_or_else(|| ModelError::Tensor { name: place.stored.clone(), what: what() })?;
             // Of parts whose columns lie one behind the other, the first of these are meant.
@@ -202,8 +203,14 @@ impl ModelFiles {
 
     /// The column of inputs that belongs to each column of a matrix; none where they are in order.
     pub(crate) fn order(&self, name: &str) -> Option<Arc<[u32]>> {
+        // Where columns are rows they are put in order when the bytes are made.
+        let is_turned = self.places.get(name).is_some_and(|part| part.place.form == PlaceForm::Turned);
+        if is_turned { None } else { self.stored_order(&self.spelled(name)) }
+    }
+
+    fn stored_order(&self, stored: &str) -> Option<Arc<[u32]>> {
         match &self.weights {
-            WeightFiles::Quantised(model) => model.get(&self.spelled(name))?.order.clone(),
+            WeightFiles::Quantised(model) => model.get(stored)?.order.clone(),
             WeightFiles::Safetensors(_) | WeightFiles::Gguf(_) => None,
         }
     }

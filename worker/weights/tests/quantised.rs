@@ -71,7 +71,7 @@ fn fa_2_every_packing_gives_the_floats_of_its_own_package() {
         assert_eq!(shape.as_slice(), expected.shape, "{name}");
         let largest = floats(&expected).iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
         for (at, (ours, theirs)) in ours.iter().zip(floats(&expected)).enumerate() {
-            // Scales are rounded to 16 bits, and so are the zeros of Q4_1: by 1/256 of a step and less.
+            // Scales are rounded to 16 bits, and so are the zeros of 4 bits: by 1/256 of a step and less.
             let most = theirs.abs() / 1024.0 + largest / 3_000.0;
             assert!((ours - theirs).abs() <= most, "{name} at {at}: {ours} and {theirs}");
         }
@@ -128,8 +128,6 @@ fn what_does_not_fit_is_refused_by_name() {
     assert!(kind.contains("holds F32, and I32"), "{kind}");
     let order = refused("gptq-4", |tensors| tensors.get_mut("gptq-4.g_idx").unwrap().2[0] = 1);
     assert!(order.contains("group 0 has not 32 columns"), "{order}");
-    let zeros = refused("gptq-8", |tensors| tensors.get_mut("gptq-8.qzeros").unwrap().2.fill(0));
-    assert!(zeros.contains("zeros far from the middle"), "{zeros}");
     let scale = refused("bytes-8", |tensors| {
         tensors.get_mut("bytes-8.weight_scale").unwrap().2[..4].copy_from_slice(&1e9_f32.to_le_bytes());
     });

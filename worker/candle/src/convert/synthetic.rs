@@ -336,6 +336,7 @@ fn put_scales(kind: TensorType, block: &mut [u8], d: f32) {
         TensorType::Q2_K => &[(80, 1.0), (82, 1.5)],
         TensorType::Q3_K => &[(108, 1.0)],
         TensorType::Q5_K => &[(0, 1.0), (2, 15.5)],
+        TensorType::I8_AFFINE => &[(0, 1.0), (2, 1.0), (4, 0.001)],
         TensorType::TQ1_0 => &[(52, 1.0)],
         TensorType::TQ2_0 => &[(64, 1.0)],
         _ => &[(0, 1.0)],

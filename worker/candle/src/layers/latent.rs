@@ -8,11 +8,10 @@ use model_boss_kernels::{AttentionHeads, KvValues};
 use crate::error::ModelError;
 use crate::layers::attend::{Attended, ProjectedRows};
 use crate::layers::kv::LayerKv;
-use crate::layers::linear::Linear;
+use crate::layers::linear::{Bias, Linear};
 use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::RmsNorm;
 use crate::layers::step::StepContext;
-use crate::matrix::Matrix;
 use crate::spec::{LatentSpec, NormKind, NormSpec, part_names};
 
 pub(crate) struct Latent {
@@ -21,7 +20,7 @@ pub(crate) struct Latent {
     compress: Linear,
     norm: RmsNorm,
     /// Each head's products with the latent vector: `[rank, plain_dim]` and `[value_dim, rank]`.
-    heads: Vec<(Matrix, Matrix)>,
+    heads: Vec<(Linear, Linear)>,
     output: Linear,
     attended: Attended,
     spec: LatentSpec,
@@ -56,8 +55,9 @@ impl Latent {
         let output = linear("self_attn.o_proj", spec.bias)?;
         let norm = RmsNorm::read(parts, &path("self_attn.kv_a_layernorm.weight"), norm)?;
         let head = |head: usize| {
-            let mut matrix = |part: &str| parts.matrix(&path(&format!("self_attn.heads.{head}.{part}.weight")));
-            Ok((matrix("k_proj")?, matrix("v_proj")?))
+            let mut linear =
+                |part: &str| Linear::read(parts, &path(&format!("self_attn.heads.{head}.{part}")), Bias::Without);
+            Ok((linear("k_proj")?, linear("v_proj")?))
         };
         let heads = (0..spec.heads).map(head).collect::<std::result::Result<_, ModelError>>()?;
         let attended = Attended {
@@ -87,9 +87,9 @@ impl Latent {
             LatentQuery::Compressed(down, norm, up) => up.forward(&norm.forward(&down.forward(x)?)?)?,
         };
         let query = query.reshape((rows, heads, plain_dim + rope_dim))?;
-        let in_latent = |(head, (key, _)): (usize, &(Matrix, Matrix))| {
+        let in_latent = |(head, (key, _)): (usize, &(Linear, Linear))| {
             let query = query.narrow(1, head, 1)?.squeeze(1)?;
-            let plain = key.product(&query.narrow(1, 0, plain_dim)?.contiguous()?)?;
+            let plain = key.forward(&query.narrow(1, 0, plain_dim)?.contiguous()?)?;
             Tensor::cat(&[&plain, &query.narrow(1, plain_dim, rope_dim)?], 1)
         };
         let queries = self.heads.iter().enumerate().map(in_latent).collect::<Result<Vec<_>>>()?;
@@ -99,8 +99,8 @@ impl Latent {
         let query = Tensor::cat(&queries, 1)?;
         let queries = ProjectedRows { query, key, value: None, norms: None, sinks: None };
         let mixed = self.attended.forward(&queries, kv, step)?;
-        let of_head = |(head, (_, value)): (usize, &(Matrix, Matrix))| {
-            value.product(&mixed.narrow(1, head * rank, rank)?.contiguous()?)
+        let of_head = |(head, (_, value)): (usize, &(Linear, Linear))| {
+            value.forward(&mixed.narrow(1, head * rank, rank)?.contiguous()?)
         };
         let values = self.heads.iter().enumerate().map(of_head).collect::<Result<Vec<_>>>()?;
         self.output.forward(&Tensor::cat(&values, 1)?)

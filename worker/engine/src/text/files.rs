@@ -8,6 +8,7 @@ use model_boss_weights::gguf::{GgufModel, GgufModelError};
 use model_boss_weights::{LAYER_SETTINGS, SmallFileError, WeightsError, read_small_file};
 use serde_json::Value;
 
+use super::added_tokens::TokenSettings;
 use super::gguf::{GgufVocabulary, VocabularyError, ranks, sentence_piece_model};
 use super::template::{ChatTemplate, Conversation, TemplateError};
 use super::thoughts::{ThinkingTags, answer_begun};
@@ -198,6 +199,8 @@ impl Text {
                 .map_err(|source| TextError::Tokenizer { path: file.to_owned(), source })?,
         };
         let configs = Configs::read(folder)?;
+        let tokenizer =
+            configs.added_to(tokenizer).map_err(|source| TextError::Tokenizer { path: file.to_owned(), source })?;
         let tokenizer = match lower_cases(folder)? {
             true => tokenizer.lower_cased().map_err(|source| TextError::Tokenizer { path: file.to_owned(), source })?,
             false => tokenizer,
@@ -295,9 +298,14 @@ fn lower_cases(folder: &Path) -> Result<bool, TextError> {
 pub(super) struct Configs {
     tokenizer: Value,
     special: Value,
+    added: Value,
     generation: Value,
     model: Value,
 }
+
+/// Classes of tokenizers that have their settings say whether texts get a space in front.
+const WITH_PREFIX_SPACE: [&str; 8] =
+    ["Bart", "Blenderbot", "CodeGen", "GPT2", "LED", "Longformer", "Roberta", "Whisper"];
 
 impl Configs {
     pub(super) fn read(folder: &Path) -> Result<Self, TextError> {
@@ -305,8 +313,22 @@ impl Configs {
         Ok(Self {
             tokenizer: json("tokenizer_config.json")?,
             special: json("special_tokens_map.json")?,
+            added: json("added_tokens.json")?,
             generation: json("generation_config.json")?,
             model: json("config.json")?,
+        })
+    }
+
+    /// A tokenizer with what these files add to a `tokenizer.json`.
+    pub(super) fn added_to(&self, tokenizer: Tokenizer) -> Result<Tokenizer, TokenizerError> {
+        let settings = TokenSettings { settings: &self.tokenizer, special: &self.special, added: &self.added };
+        let tokenizer = tokenizer.with_added(|is_known| settings.tokens(is_known))?;
+        let class = self.tokenizer.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
+        let class = class.trim_end_matches("Fast").trim_end_matches("Tokenizer");
+        let prefix = self.tokenizer.get("add_prefix_space").and_then(Value::as_bool);
+        Ok(match prefix.filter(|_| WITH_PREFIX_SPACE.contains(&class)) {
+            Some(prefix) => tokenizer.with_prefix_space(prefix),
+            None => tokenizer,
         })
     }
 
@@ -473,6 +495,29 @@ mod tests {
         assert_eq!(lower, tokens(&[], "<s>abä"), "special tokens are found before");
         let usual = tokens(&[("sentence_bert_config.json", json!({"do_lower_case": false}))], "AB");
         assert_eq!(usual, tokens(&[], "AB"));
+    }
+
+    #[test]
+    fn fa_3_tokens_of_the_settings_are_found_in_texts() {
+        let decoder = json!({"300": {"content": "<|tool|>", "special": true}});
+        let settings = json!({"added_tokens_decoder": decoder, "mask_token": {"content": "<mask>", "lstrip": true}});
+        let text = Text::load(folder(&[("tokenizer_config.json", settings)]).path(), None).unwrap();
+        let plain = Text::load(folder(&[]).path(), None).unwrap().tokenizer;
+        let [tool, mask] = ["<|tool|>", "<mask>"].map(|token| text.tokenizer.id(token).unwrap());
+        assert_eq!((tool as usize, mask as usize), (plain.vocab_size(), plain.vocab_size() + 1));
+        assert_eq!(text.tokenizer.encode_rendered("a <mask><|tool|>").unwrap(), [97, mask, tool]);
+        assert_eq!(text.vocabulary.bytes(tool), b"<|tool|>");
+        assert!(text.tokenizer.is_special(tool) && plain.encode_rendered("<|tool|>").unwrap().len() > 1);
+    }
+
+    #[test]
+    fn fa_3_the_class_of_a_tokenizer_has_settings_say_whether_texts_get_a_space() {
+        let begins = |class: &str| {
+            let settings = json!({"tokenizer_class": class, "add_prefix_space": true});
+            let text = Text::load(folder(&[("tokenizer_config.json", settings)]).path(), None).unwrap();
+            text.tokenizer.encode_rendered("ab").unwrap().len()
+        };
+        assert_eq!((begins("GPT2TokenizerFast"), begins("PreTrainedTokenizerFast")), (3, 2));
     }
 
     #[test]

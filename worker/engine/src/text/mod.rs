@@ -1,5 +1,6 @@
 //! Text on both sides of the decoder: chat templates, tokens, and pieces of tokens back to whole characters.
 
+mod added_tokens;
 mod detokenize;
 mod files;
 pub mod gguf;

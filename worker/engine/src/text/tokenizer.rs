@@ -5,8 +5,8 @@
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::utils::truncation::truncate_encodings;
 use tokenizers::{
-    AddedVocabulary, DecoderWrapper, NormalizerWrapper, PostProcessor, PreTokenizerWrapper, Tokenizer as Library,
-    TruncationParams,
+    AddedToken, AddedVocabulary, DecoderWrapper, NormalizerWrapper, PostProcessor, PreTokenizerWrapper,
+    Tokenizer as Library, TruncationParams,
 };
 
 use super::gguf::{Encoder, Special};
@@ -50,6 +50,32 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(TokenizerError::Malformed)?.with_padding(None);
         let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
         Ok(Self { inner: Encoder::Library(Box::new(inner)), special, add_eos: None, pair: None, longest })
+    }
+
+    /// Adds tokens that stand beside a `tokenizer.json`: those of its vocabulary are found in texts from then on, and
+    /// others get the next numbers. `tokens` gets to know which it adds itself.
+    pub fn with_added(
+        mut self,
+        tokens: impl FnOnce(&dyn Fn(&str) -> bool) -> Vec<AddedToken>,
+    ) -> Result<Self, TokenizerError> {
+        if let Encoder::Library(inner) = &mut self.inner {
+            let added = inner.get_added_vocabulary().get_added_tokens_decoder();
+            let tokens = tokens(&|spelling| added.values().any(|token| token.content == spelling));
+            self.longest = tokens.iter().map(|token| token.content.len()).fold(self.longest, usize::max);
+            library::call(|| inner.add_tokens(tokens)).map_err(TokenizerError::Malformed)?;
+        }
+        Ok(self)
+    }
+
+    /// Gives texts a space in front, or none, where the vocabulary is of bytes and its class leaves that to settings.
+    pub fn with_prefix_space(mut self, add_prefix_space: bool) -> Self {
+        if let Encoder::Library(library) = &mut self.inner
+            && let Some(PreTokenizerWrapper::ByteLevel(bytes)) = library.get_pre_tokenizer()
+        {
+            let bytes = bytes.add_prefix_space(add_prefix_space);
+            library.with_pre_tokenizer(Some(bytes));
+        }
+        self
     }
 
     /// Lower-cases texts before all else, as old models of `sentence-transformers` want it of a `tokenizer.json` that

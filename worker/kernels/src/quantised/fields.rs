@@ -64,6 +64,8 @@ pub(super) fn fields(format: Format) -> &'static [Field] {
         Format::Q6K => const { &[field(0, 192, Word), field(192, 16, Byte), field(208, 2, Half)] },
         // The scale of scales; high bits of scales, low bits of scales; quants.
         Format::Iq4Xs => const { &[field(0, 2, Half), field(2, 6, Byte), field(8, 128, Word)] },
+        // The scale and both parts of the offset; the quants.
+        Format::I8Affine => const { &[field(0, 6, Half), field(6, 32, Word)] },
         // The quants; the scale.
         Format::Tq1_0 => const { &[field(0, 52, Word), field(52, 2, Half)] },
         Format::Tq2_0 => const { &[field(0, 64, Word), field(64, 2, Half)] },

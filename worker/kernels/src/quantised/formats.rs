@@ -22,11 +22,12 @@ pub(crate) enum Format {
     Mxfp4,
     Tq1_0,
     Tq2_0,
+    I8Affine,
 }
 
 impl Format {
     /// Every format with its name in files and the places of the f16 scales in a block.
-    const TABLE: [(Self, TensorType, &'static [usize]); 15] = [
+    const TABLE: [(Self, TensorType, &'static [usize]); 16] = [
         (Self::Q4_0, TensorType::Q4_0, &[0]),
         (Self::Q4_1, TensorType::Q4_1, &[0, 2]),
         (Self::Q5_0, TensorType::Q5_0, &[0]),
@@ -43,6 +44,7 @@ impl Format {
         (Self::Mxfp4, TensorType::MXFP4, &[]),
         (Self::Tq1_0, TensorType::TQ1_0, &[52]),
         (Self::Tq2_0, TensorType::TQ2_0, &[64]),
+        (Self::I8Affine, TensorType::I8_AFFINE, &[0, 2, 4]),
     ];
 
     pub(super) fn of(kind: TensorType) -> Option<Self> {
@@ -51,7 +53,7 @@ impl Format {
 
     /// The types of all formats.
     #[cfg(test)]
-    pub(crate) fn kinds() -> [TensorType; 15] {
+    pub(crate) fn kinds() -> [TensorType; 16] {
         Self::TABLE.map(|(_, kind, _)| kind)
     }
 

@@ -40,6 +40,7 @@ pub fn dequantise(kind: TensorType, stored: &[u8], values: &mut [f32]) -> Result
         TensorType::TQ1_0 => tq1_0,
         TensorType::TQ2_0 => tq2_0,
         TensorType::F8_E4M3 => f8_e4m3,
+        TensorType::I8_AFFINE => i8_affine,
         other => return Err(BlockError::Unsupported(other)),
     };
     for (block, out) in blocks {
@@ -95,6 +96,14 @@ fn f8_e4m3(block: &mut BlockFields<'_>, out: &mut [f32]) {
     for (byte, out) in block.0.iter().zip(out) {
         let bits = u16::from(byte & 0x80) << 8 | u16::from(byte & 0x7f) << 7;
         *out = f16::from_bits(bits).to_f32() * factor;
+    }
+}
+
+/// `d, m, n, q[32]`: signed `q`; the offset is a sum of two, which has twice the bits of one. `x = d q + (m + n)`.
+fn i8_affine(block: &mut BlockFields<'_>, out: &mut [f32]) {
+    let (d, offset) = (block.f16(), block.f16() + block.f16());
+    for (byte, out) in block.0.iter().zip(out) {
+        *out = d * f32::from(byte.cast_signed()) + offset;
     }
 }
 

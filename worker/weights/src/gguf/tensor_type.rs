@@ -43,6 +43,7 @@ pub enum TensorType {
     Q1_0 = 41,
     Q2_0 = 42,
     F8_E4M3 = NOT_IN_GGUF,
+    I8_AFFINE = NOT_IN_GGUF + 1,
 }
 
 /// Numbers from here on are types that no GGUF file has: this project makes them of other files.
@@ -56,7 +57,7 @@ pub const F8_BLOCK: usize = 64;
 pub const F8_FACTOR: f32 = 256.0;
 
 /// Every known type with its name, the elements of a block and the bytes of a block.
-const TYPES: [(TensorType, &str, u64, u64); 36] = {
+const TYPES: [(TensorType, &str, u64, u64); 37] = {
     use TensorType::*;
     [
         (F32, "F32", 1, 4),
@@ -95,6 +96,7 @@ const TYPES: [(TensorType, &str, u64, u64); 36] = {
         (Q1_0, "Q1_0", 128, 18),
         (Q2_0, "Q2_0", 64, 18),
         (F8_E4M3, "F8_E4M3", F8_BLOCK as u64, F8_BLOCK as u64 + 4),
+        (I8_AFFINE, "I8_AFFINE", 32, 38),
     ]
 };
 
@@ -146,8 +148,18 @@ impl TensorType {
     /// Whether this project computes with the type.
     pub fn is_supported(self) -> bool {
         // The supported types are the first fourteen (F32 to Q8_K) and some later ones.
-        let later = [Self::BF16, Self::IQ4_NL, Self::IQ4_XS, Self::TQ1_0, Self::TQ2_0, Self::MXFP4, Self::F8_E4M3];
-        self as u32 <= Self::Q8_K as u32 || later.contains(&self)
+        let is_later = matches!(
+            self,
+            Self::BF16
+                | Self::IQ4_NL
+                | Self::IQ4_XS
+                | Self::TQ1_0
+                | Self::TQ2_0
+                | Self::MXFP4
+                | Self::F8_E4M3
+                | Self::I8_AFFINE
+        );
+        self as u32 <= Self::Q8_K as u32 || is_later
     }
 
     fn row(self) -> (Self, &'static str, u64, u64) {
@@ -183,7 +195,7 @@ mod tests {
             assert!((pair[0].0 as u32) < pair[1].0 as u32);
         }
         for (kind, name, len, bytes) in TYPES {
-            assert_eq!(TensorType::from_id(kind as u32).ok(), (kind != TensorType::F8_E4M3).then_some(kind));
+            assert_eq!(TensorType::from_id(kind as u32).ok(), ((kind as u32) < NOT_IN_GGUF).then_some(kind));
             assert_eq!((kind.name(), kind.block_len(), kind.block_bytes()), (name, len, bytes));
             assert_eq!(format!("{kind:?}"), name);
         }
@@ -198,7 +210,7 @@ mod tests {
     fn fa_2_supported_types_are_those_with_products() {
         let supported: Vec<_> = TYPES.into_iter().filter(|(kind, ..)| kind.is_supported()).map(|row| row.1).collect();
         let expected = "F32 F16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ4_NL IQ4_XS BF16 TQ1_0 \
-                        TQ2_0 MXFP4 F8_E4M3";
+                        TQ2_0 MXFP4 F8_E4M3 I8_AFFINE";
         assert_eq!(supported.join(" "), expected);
     }
 }

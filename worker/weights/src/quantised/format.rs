@@ -77,6 +77,10 @@ impl QuantisedFormat {
             Some("gptq") => gptq(about),
             Some("awq") => awq(about),
             Some("fp8") => fp8(about),
+            // Meta's FP8 with a scale for each row.
+            Some("fbgemm_fp8") => Ok(QuantisedFormat::Fp8 { block: None }),
+            // NVIDIA's ModelOpt.
+            Some("modelopt") if about["quant_algo"] == "FP8" => Ok(QuantisedFormat::Fp8 { block: None }),
             Some("compressed-tensors") => compressed(about),
             // Only experts are, in tensors of their own kind.
             Some("mxfp4") => return Ok(None),
@@ -133,22 +137,19 @@ fn compressed(about: &Value) -> Result<QuantisedFormat, String> {
     }
     let groups = about["config_groups"].as_object().filter(|groups| !groups.is_empty());
     let groups = groups.ok_or("compressed-tensors without config_groups")?;
-    let mut formats = groups.values().map(|group| {
-        let weights = &group["weights"];
-        match weights["type"].as_str() {
-            Some("int") => {
-                Ok(QuantisedFormat::CompressedIntegers { bits: bits("compressed-tensors", &weights["num_bits"])? })
-            }
-            Some("float") if weights["num_bits"] == 8 => {
-                Ok(QuantisedFormat::Fp8 { block: sizes(&weights["block_structure"]) })
-            }
-            Some(kind) => Err(format!(
-                "compressed-tensors with {} bits of the kind `{}`",
-                weights["num_bits"],
-                kind.escape_debug()
-            )),
-            None => Err("compressed-tensors without weights".to_owned()),
+    // Some groups are of activations alone.
+    let weights = groups.values().map(|group| &group["weights"]).filter(|weights| !weights.is_null());
+    let mut formats = weights.map(|weights| match weights["type"].as_str() {
+        Some("int") => {
+            Ok(QuantisedFormat::CompressedIntegers { bits: bits("compressed-tensors", &weights["num_bits"])? })
         }
+        Some("float") if weights["num_bits"] == 8 => {
+            Ok(QuantisedFormat::Fp8 { block: sizes(&weights["block_structure"]) })
+        }
+        Some(kind) => {
+            Err(format!("compressed-tensors with {} bits of the kind `{}`", weights["num_bits"], kind.escape_debug()))
+        }
+        None => Err("compressed-tensors without weights".to_owned()),
     });
     let first = formats.next().unwrap_or_else(|| Err("compressed-tensors without config_groups".to_owned()))?;
     for other in formats {
@@ -217,6 +218,16 @@ mod tests {
             read(&group(json!({"type": "float", "num_bits": 8}))),
             Ok(Some(QuantisedFormat::Fp8 { block: None }))
         );
+        assert_eq!(
+            read(&json!({"quant_method": "modelopt", "quant_algo": "FP8"})),
+            Ok(Some(QuantisedFormat::Fp8 { block: None }))
+        );
+        let groups =
+            json!({"a": {"weights": null, "input_activations": {}}, "b": {"weights": {"type": "int", "num_bits": 4}}});
+        assert_eq!(
+            read(&json!({"quant_method": "compressed-tensors", "config_groups": groups})),
+            Ok(Some(QuantisedFormat::CompressedIntegers { bits: four }))
+        );
         let inside = json!({"text_config": {"quantization_config": {"quant_method": "fp8"}}});
         assert_eq!(QuantisedFormat::read(&inside), Ok(Some(QuantisedFormat::Fp8 { block: None })));
     }
@@ -225,6 +236,7 @@ mod tests {
     fn other_ways_are_refused_by_name() {
         for (about, name) in [
             (json!({"quant_method": "bitsandbytes"}), "`bitsandbytes`"),
+            (json!({"quant_method": "modelopt", "quant_algo": "NVFP4"}), "`modelopt`"),
             (json!({}), "without quant_method"),
             (json!({"quant_method": "gptq", "bits": 3, "group_size": 128}), "gptq with 3 bits"),
             (json!({"quant_method": "gptq", "bits": 4, "group_size": 0}), "group_size 0"),

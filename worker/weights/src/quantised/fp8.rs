@@ -40,7 +40,7 @@ impl<'a> Fp8Matrix<'a> {
         };
         let block = block_of(&scales, [rows, columns], block)?;
         let wanted = scales.shape.clone();
-        let scales = scales.require(FLOATS, "F16, BF16 or F32", &wanted)?;
+        let scales = scales.require(&[FLOATS, &[Dtype::F8E8M0]].concat(), "F16, BF16, F32 or F8_E8M0", &wanted)?;
         let scales: Vec<f32> = (0..scales.elements()).map(|at| scales.float(at)).collect();
         if let Some(bad) = scales.iter().find(|scale| !(**scale * F8_FACTOR).is_finite()) {
             return Err(weight.unusable(format!("one of its scales is {bad}")));

@@ -105,12 +105,13 @@ impl<'a> IntegerMatrix<'a> {
     }
 
     /// The block type that holds the matrix. Integers and scales stay as they are; a zero that is not the middle
-    /// becomes the offset of Q4_1, which is rounded to 16 bits (by less than 1/256 of a step).
+    /// becomes the offset of Q4_1, which is rounded to 16 bits (by less than 1/256 of a step), or of `I8_AFFINE`.
     pub fn kind(&self) -> TensorType {
-        match self.bits {
-            IntegerBits::Eight => TensorType::Q8_0,
-            IntegerBits::Four if self.has_middle_zeros() => TensorType::Q4_0,
-            IntegerBits::Four => TensorType::Q4_1,
+        match (self.bits, self.has_middle_zeros()) {
+            (IntegerBits::Eight, true) => TensorType::Q8_0,
+            (IntegerBits::Eight, false) => TensorType::I8_AFFINE,
+            (IntegerBits::Four, true) => TensorType::Q4_0,
+            (IntegerBits::Four, false) => TensorType::Q4_1,
         }
     }
 
@@ -136,25 +137,21 @@ impl<'a> IntegerMatrix<'a> {
     fn write_block(&self, kind: TensorType, row: usize, first: usize, into: &mut [u8]) -> Result<(), QuantisedError> {
         let (scale, zero) = self.scale_and_zero(row, first)?;
         let quants = self.quants(row, first);
-        let (head, body) = into.split_at_mut(into.len() - if kind == TensorType::Q8_0 { BLOCK } else { BLOCK / 2 });
-        if let Some((of_scale, of_offset)) = head.split_first_chunk_mut() {
-            *of_scale = scale.to_le_bytes();
-            if let Some(of_offset) = of_offset.first_chunk_mut() {
-                let offset = f16::from_f32(-scale.to_f32() * zero as f32);
-                if !offset.is_finite() {
-                    return Err(self.unusable(format!("the scale {scale} of row {row} is too large for its zeros")));
-                }
-                *of_offset = offset.to_le_bytes();
-            }
+        let is_wide = self.bits == IntegerBits::Eight;
+        let (head, body) = into.split_at_mut(into.len() - if is_wide { BLOCK } else { BLOCK / 2 });
+        // Quants of 8 bits are written with their sign.
+        let offset = -scale.to_f32() * (zero - if is_wide { self.middle() } else { 0 }) as f32;
+        let first = f16::from_f32(offset);
+        if kind != TensorType::Q4_0 && kind != TensorType::Q8_0 && !first.is_finite() {
+            return Err(self.unusable(format!("the scale {scale} of row {row} is too large for its zeros")));
         }
-        if kind == TensorType::Q8_0 {
+        let parts = [scale, first, f16::from_f32(offset - first.to_f32())];
+        for (bytes, part) in head.as_chunks_mut().0.iter_mut().zip(parts) {
+            *bytes = part.to_le_bytes();
+        }
+        if is_wide {
             for (byte, quant) in body.iter_mut().zip(quants) {
-                let centred = i32::from(quant) - zero;
-                let Ok(quant) = i8::try_from(centred) else {
-                    let why = format!("row {row} has {centred} in 8 bits: zeros far from the middle are not supported");
-                    return Err(self.unusable(why));
-                };
-                *byte = quant.cast_unsigned();
+                *byte = quant ^ 0x80;
             }
         } else {
             let (low, high) = quants.split_at(BLOCK / 2);
@@ -330,7 +327,7 @@ fn gptq<'a>(
     let words = need(source, &part("qzeros"))?.require(&[Dtype::I32], "I32", &shape)?;
     let scales = need(source, &part("scales"))?.require(FLOATS, "F16, BF16 or F32", &[groups, rows])?;
     let order = match source.find(&part("g_idx")) {
-        Some(index) => order_of(&index.require(&[Dtype::I32], "I32", &[columns])?, group)?,
+        Some(index) => order_of(index, columns, group)?,
         None => None,
     };
     let more = i32::from(zeros == GptqZeros::LessOne);
@@ -340,13 +337,19 @@ fn gptq<'a>(
 }
 
 /// The columns sorted by their group; none where they are.
-fn order_of(index: &PackedTensor<'_>, group: usize) -> Result<Option<Vec<u32>>, QuantisedError> {
-    let columns = index.elements();
-    // compressed-tensors' sign for an order that is not used.
-    if (0..columns).all(|column| index.word(column) == u32::MAX) {
+fn order_of(index: PackedTensor<'_>, columns: usize, group: usize) -> Result<Option<Vec<u32>>, QuantisedError> {
+    // Some writers leave an order empty that is not used.
+    if index.elements() == 0 {
         return Ok(None);
     }
-    let group_of = |column: u32| index.word(column as usize) as usize;
+    let index = index.require(&[Dtype::I32, Dtype::I64], "I32 or I64", &[columns])?;
+    let words = if index.dtype == Dtype::I64 { 2 } else { 1 };
+    let group_at = |column: usize| index.word(column * words);
+    // compressed-tensors' sign for an order that is not used.
+    if (0..columns).all(|column| group_at(column) == u32::MAX) {
+        return Ok(None);
+    }
+    let group_of = |column: u32| group_at(column as usize) as usize;
     let mut order: Vec<u32> = (0..u32::try_from(columns).unwrap_or(u32::MAX)).collect();
     order.sort_by_key(|column| group_of(*column));
     if let Some(place) = order.iter().enumerate().position(|(place, column)| group_of(*column) != place / group) {
@@ -432,7 +435,7 @@ fn compressed<'a>(
         }
     };
     let order = match source.find(&part("weight_g_idx")) {
-        Some(index) => order_of(&index.require(&[Dtype::I32], "I32", &[columns])?, group)?,
+        Some(index) => order_of(index, columns, group)?,
         None => None,
     };
     IntegerMatrix { name: name.to_owned(), rows, columns, bits, group, packing, quants, zeros, scales, order }.checked()

@@ -75,6 +75,8 @@ impl<'a> PackedTensor<'a> {
         match self.dtype {
             Dtype::F16 => f16::from_le_bytes(pair()).to_f32(),
             Dtype::BF16 => bf16::from_le_bytes(pair()).to_f32(),
+            // A power of two, with the bias of f32 (OCP Microscaling Formats v1.0).
+            Dtype::F8E8M0 => self.bytes.get(at).map_or(0.0, |byte| (f32::from(*byte) - 127.0).exp2()),
             _ => f32::from_bits(self.word(at)),
         }
     }

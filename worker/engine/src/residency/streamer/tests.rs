@@ -228,20 +228,28 @@ fn it_ends_while_everybody_waits() {
 }
 
 /// A source that reads a block only on command.
-struct Hanging(mpsc::Receiver<()>);
+struct Hanging {
+    begun: mpsc::Sender<()>,
+    told: mpsc::Receiver<()>,
+}
 
 impl BlockSource for Hanging {
     fn read(&mut self, _: LayerBlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
-        let _ = self.0.recv();
+        let _ = self.begun.send(());
+        let _ = self.told.recv();
         Ok(into.len() as u64)
     }
 }
 
+/// A streamer whose first read has begun, and what lets it end.
 fn hanging() -> (Streamer<Counting>, mpsc::Sender<()>) {
-    let (go_on, told) = mpsc::channel();
+    let ((go_on, told), (begun, has_begun)) = (mpsc::channel(), mpsc::channel());
     let device = Counting(Arc::new(Counts::default()));
     let monitor = Arc::new(Monitor::new(ResidencySummary::default()));
-    (Streamer::start(LAYERS, blocks(), 2, (2, 4_096), Hanging(told), device, monitor).unwrap(), go_on)
+    let source = Hanging { begun, told };
+    let streamer = Streamer::start(LAYERS, blocks(), 2, (2, 4_096), source, device, monitor).unwrap();
+    has_begun.recv().unwrap();
+    (streamer, go_on)
 }
 
 #[test]

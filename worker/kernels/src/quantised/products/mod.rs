@@ -22,7 +22,7 @@ use crate::lanes::{Instructions, LANES, Lanes, WithLanes};
 use crate::ran::ran;
 use blocks::BlockProduct;
 use long::{Iq4Xs, LongBlocks, Q2K, Q3K, Q4K, Q5K, Q6K};
-use short::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, ShortBlocks};
+use short::{I8Affine, Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, ShortBlocks};
 use ternary::{Tq1_0, Tq2_0};
 pub(super) use unpacked::StripInput;
 use unpacked::{ManyRows, PrepareStrips};
@@ -66,6 +66,7 @@ macro_rules! by_format {
             Format::Q6K => by_format!(@ LongBlocks<Q6K>, $blocks => $call),
             Format::Iq4Xs => by_format!(@ LongBlocks<Iq4Xs>, $blocks => $call),
             Format::Tq1_0 => by_format!(@ LongBlocks<Tq1_0>, $blocks => $call),
+            Format::I8Affine => by_format!(@ ShortBlocks<I8Affine>, $blocks => $call),
             Format::Tq2_0 => by_format!(@ LongBlocks<Tq2_0>, $blocks => $call),
         }
     };

@@ -207,13 +207,44 @@ impl ShortFormat for Q8_0 {
 
     #[inline(always)]
     fn quants<L: Lanes>(lanes: L, block: &[u8], unit: usize) -> [L::Bytes; 2] {
-        let [first, second] = [word(lanes, block, 2 + 4 * unit), word(lanes, block, 18 + 4 * unit)];
-        if L::BIASED {
-            let bias = lanes.splat(0x80);
-            [lanes.xor(first, bias), lanes.xor(second, bias)]
-        } else {
-            [first, second]
-        }
+        eight_bits(lanes, block, 2, unit)
+    }
+}
+
+/// The quants of a unit that are bytes from a place on.
+#[inline(always)]
+fn eight_bits<L: Lanes>(lanes: L, block: &[u8], from: usize, unit: usize) -> [L::Bytes; 2] {
+    let [first, second] = [word(lanes, block, from + 4 * unit), word(lanes, block, from + 16 + 4 * unit)];
+    if L::BIASED {
+        let bias = lanes.splat(0x80);
+        [lanes.xor(first, bias), lanes.xor(second, bias)]
+    } else {
+        [first, second]
+    }
+}
+
+pub(super) struct I8Affine;
+
+impl ShortFormat for I8Affine {
+    type Loop = PieceLoop<8, SIGNED, true>;
+
+    const BYTES: usize = 38;
+    const QUANTS: Quants = Quants::Signed;
+    const ADDS: bool = true;
+
+    #[inline(always)]
+    fn scale<L: Lanes>(lanes: L, block: &[u8]) -> L::Floats {
+        half(lanes, block, 0)
+    }
+
+    #[inline(always)]
+    fn added<L: Lanes>(lanes: L, block: &[u8]) -> L::Floats {
+        lanes.mul_add(half(lanes, block, 4), lanes.splat_float(1.0), half(lanes, block, 2))
+    }
+
+    #[inline(always)]
+    fn quants<L: Lanes>(lanes: L, block: &[u8], unit: usize) -> [L::Bytes; 2] {
+        eight_bits(lanes, block, 6, unit)
     }
 }
 
