@@ -51,7 +51,7 @@ GENERATOR = torch.Generator().manual_seed(7)
 
 
 def gptq(
-    bits: int, group: int, act_order: bool, symmetric: bool = False, rows: int = 32, columns: int = COLUMNS
+    bits: int, group: int, act_order: bool, rows: int = 32, columns: int = COLUMNS, symmetric: bool = False
 ) -> tuple[dict, torch.Tensor]:
     # The file imports its compiled kernels, which an answer on the CPU does not need.
     for missing in ("autogptq_cuda_64", "autogptq_cuda_256"):
@@ -124,7 +124,7 @@ def main() -> None:
         "gptq-4": ({"quant_method": "gptq", "bits": 4, "group_size": 32}, gptq(4, 32, False)),
         "gptq-4-act-order": ({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True}, gptq(4, 32, True)),
         "gptq-4-rows": ({"quant_method": "gptq", "bits": 4, "group_size": -1}, gptq(4, -1, False)),
-        "gptq-8": ({"quant_method": "gptq", "bits": 8, "group_size": 32}, gptq(8, 32, False, True)),
+        "gptq-8": ({"quant_method": "gptq", "bits": 8, "group_size": 32}, gptq(8, 32, False, symmetric=True)),
         "awq": ({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, awq()),
         "packed-4": (ct(**four), compressed("pack-quantized", torch.bfloat16, symmetric=True, **four)),
         "packed-4-zeros": (ct(**four), compressed("pack-quantized", torch.float16, symmetric=False, **four)),

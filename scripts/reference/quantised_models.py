@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes worker/candle/tests/quantised/NAME: tiny Qwen2 models whose matrices are quantised, with the answers of `transformers`
-on the floats that the formats' own packages make of them.
+"""Writes worker/candle/tests/quantised/NAME: tiny models of Qwen2 and DeepSeek V3 whose matrices are quantised, with the answers
+of `transformers` on the floats that the formats' own packages make of them.
 
 Packages and arguments are those of quantised_matrices.py, which makes the matrices.
 """
@@ -13,7 +13,7 @@ import quantised_matrices as matrices
 import torch
 from make_golden import expect_of, lines_of
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, Qwen2Config
+from transformers import AutoModelForCausalLM, DeepseekV3Config, Qwen2Config
 
 OUT = Path(__file__).resolve().parents[2] / "worker/candle/tests/quantised"
 CONFIG = dict(
@@ -28,6 +28,17 @@ CONFIG = dict(
     eos_token_id=2,
     architectures=["Qwen2ForCausalLM"],
     dtype="float32",
+)
+# Latent attention: each head has rows of one matrix for keys, whose columns are turned into rows, and for values.
+LATENT = CONFIG | dict(
+    num_key_value_heads=4,
+    first_k_dense_replace=2,
+    q_lora_rank=32,
+    kv_lora_rank=64,
+    qk_nope_head_dim=16,
+    qk_rope_head_dim=8,
+    v_head_dim=16,
+    architectures=["DeepseekV3ForCausalLM"],
 )
 
 
@@ -56,6 +67,10 @@ def cases() -> dict:
             lambda rows, columns: matrices.compressed("int-quantized", torch.float32, rows, columns, **eight),
         ),
         "fp8": ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [16, 192]}, matrices.fp8_blocks),
+        "gptq-act-order-latent": (
+            gptq | {"desc_act": True},
+            lambda rows, columns: matrices.gptq(4, 32, True, rows, columns),
+        ),
     }
 
 
@@ -69,7 +84,9 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         torch.manual_seed(7)
-        model = AutoModelForCausalLM.from_config(Qwen2Config(**CONFIG)).eval()
+        config = LATENT if name.endswith("latent") else CONFIG
+        kind = DeepseekV3Config if config is LATENT else Qwen2Config
+        model = AutoModelForCausalLM.from_config(kind(**config)).eval()
         stored = {}
         with torch.no_grad():
             for path, parameter in model.named_parameters():
@@ -85,7 +102,7 @@ def main() -> None:
         save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "model.safetensors").chmod(0o644)
         (folder / "config.json").write_text(
-            json.dumps(model.config.to_dict() | CONFIG | {"quantization_config": about}, indent=1, sort_keys=True) + "\n"
+            json.dumps(model.config.to_dict() | config | {"quantization_config": about}, indent=1, sort_keys=True) + "\n"
         )
         (folder / "expected.json").write_text(lines_of(expect_of(model, 7, False, 0.0), 7))
 

@@ -28,7 +28,7 @@ fn models() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/quantised");
     let mut folders: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     folders.sort();
-    assert_eq!(folders.len(), 6, "a way of quantisation each");
+    assert_eq!(folders.len(), 7, "a way of quantisation each, and one more with latent attention");
     folders
 }
 
@@ -94,7 +94,7 @@ fn fa_2_quantised_safetensors_stream_as_they_are_resident_to_the_bit() {
         let whole = answers(&mut resident(&folder), &folder);
         let mut from_files = streamed(copy.path());
         let store = from_files.monitor().unwrap().residency().store.clone();
-        assert!(store.starts_with("blocks made of mapped files"), "{store}");
+        assert!(store.contains("blocks made of mapped files"), "{store}");
         assert!(answers(&mut from_files, &folder) == whole, "{}", folder.display());
         write_layer_index(copy.path(), IndexOrder::Machine).unwrap();
         let mut indexed = streamed(copy.path());
@@ -106,7 +106,8 @@ fn fa_2_quantised_safetensors_stream_as_they_are_resident_to_the_bit() {
 
 #[test]
 fn fa_2_quantised_safetensors_are_written_as_gguf_with_their_columns_in_order() {
-    for folder in models() {
+    // Families that differ from Llama are not written.
+    for folder in models().into_iter().filter(|folder| !folder.ends_with("gptq-act-order-latent")) {
         let out = tempfile::tempdir().unwrap();
         let path = out.path().join("model.gguf");
         let conversion = Conversion::open(&folder, MatrixType::F16).unwrap();
