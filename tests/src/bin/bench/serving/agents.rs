@@ -26,6 +26,8 @@ struct Turn {
     first: Duration,
     /// To its end.
     whole: Duration,
+    /// To the first token, where the server says so: a call's head is some tokens.
+    token: Option<f64>,
     is_valid: bool,
     prompt: u64,
     cached: u64,
@@ -53,13 +55,14 @@ impl Agent {
         let mut stream = door.stream("/v1/chat/completions", &body).await;
         assert!(stream.status.is_success(), "{}", stream.status);
         let (mut first, mut name, mut arguments) = (None, String::new(), String::new());
-        let (mut usage, mut foreseen) = (Value::Null, 0);
+        let (mut usage, mut foreseen, mut token) = (Value::Null, 0, None);
         while let Some(event) = stream.next().await {
             let Event::Data(chunk) = event else { continue };
             if chunk["usage"].is_object() {
                 usage = chunk["usage"].clone();
             }
             foreseen = chunk["timings"]["draft_n_accepted"].as_u64().unwrap_or(foreseen);
+            token = chunk["timings"]["prompt_ms"].as_f64().or(token);
             let delta = &chunk["choices"][0]["delta"];
             let function = &delta["tool_calls"][0]["function"];
             let has_text = delta["content"].as_str().is_some_and(|text| !text.is_empty());
@@ -82,6 +85,7 @@ impl Agent {
         Turn {
             first: first.unwrap_or(whole),
             whole,
+            token,
             is_valid,
             prompt: count("/prompt_tokens"),
             cached: count("/prompt_tokens_details/cached_tokens"),
@@ -94,6 +98,8 @@ impl Agent {
 /// The next turns of all agents at every door, our own first.
 pub(super) async fn round(doors: &[Client], agents: &mut [Vec<Agent>], table: &mut Table) {
     let [mut median, mut late, mut whole, mut valid, mut found, mut new, mut foreseen] = [[None; 2]; 7];
+    // The peer's time of a prompt is without that of waiting.
+    let mut tokens: Vec<f64> = Vec::new();
     for (place, (door, agents)) in doors.iter().zip(agents.iter_mut()).enumerate() {
         let mut working = Vec::new();
         for mut agent in std::mem::take(agents) {
@@ -112,6 +118,10 @@ pub(super) async fn round(doors: &[Client], agents: &mut [Vec<Agent>], table: &m
             agents.push(agent);
             turns.extend(of_agent);
         }
+        if place == 0 {
+            tokens = turns.iter().filter_map(|turn| turn.token).collect();
+            tokens.sort_by(f64::total_cmp);
+        }
         turns.sort_by_key(|turn| turn.first);
         let at = |share: usize| turns[(turns.len() - 1) * share / 100].first;
         median[place] = Some(milliseconds(at(50)));
@@ -124,6 +134,10 @@ pub(super) async fn round(doors: &[Client], agents: &mut [Vec<Agent>], table: &m
         foreseen[place] = Some(sum(&|turn| turn.foreseen) / sum(&|turn| turn.answered).max(1.0));
         found[place] = Some(turns.iter().map(|turn| turn.cached).sum::<u64>() as f64 / prompts.max(1) as f64);
     }
+    let token = |share: usize| tokens.get(tokens.len().saturating_sub(1) * share / 100).copied();
+    table.add("request to the first token, by the server itself, median: ms", token(50), None);
+    table.add("first tokens, 95 of 100 turns within: ms", token(95), None);
+    table.add("first tokens, the last: ms", token(100), None);
     table.add("request to the first part of a call, median: ms", median[0], median[1]);
     table.add("the same, 95 of 100 turns within: ms", late[0], late[1]);
     table.add("request to the end of the call, mean: ms", whole[0], whole[1]);
