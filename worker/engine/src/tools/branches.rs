@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::narrow::joined::both;
+use super::joined::both;
 use super::values::referred;
 
 /// Schemas of which one holds. More are not made.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use fancy_regex::RegexBuilder;
 use serde_json::{Map, Value};
 
-use super::narrow::joined::{is_of_type, types};
+use super::joined::{is_of_type, types};
 use super::values::{format, referred, values_of};
 
 /// How deep schemas and references are followed.

@@ -9,6 +9,7 @@ mod format;
 mod grammar;
 mod head;
 mod holds;
+mod joined;
 mod json_call;
 mod json_formats;
 mod markers;

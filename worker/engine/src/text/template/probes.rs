@@ -1,4 +1,4 @@
-//! What a template makes of a conversation: found out by rendering short ones.
+//! Facts about a template that short conversations show when they are rendered.
 
 use std::collections::BTreeSet;
 
@@ -108,8 +108,8 @@ impl ChatTemplate {
         !shows(PROBE.into()) && shows(TemplateValue::from(vec![part("text", Some(PROBE))]))
     }
 
-    /// The roles, of those that every client knows, whose texts the template takes as a list of parts, and joins in its own
-    /// way. It prints such a list as Python or JSON does for the others, or fails.
+    /// The roles, of those that every client knows, whose texts the template takes as a list of parts, and joins in its
+    /// own way. It prints such a list as Python or JSON does for the others, or fails.
     pub fn roles_in_parts(&self) -> Vec<&'static str> {
         ["system", "user", "assistant", "tool"].into_iter().filter(|role| self.takes_parts(role)).collect()
     }

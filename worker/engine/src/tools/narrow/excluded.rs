@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::joined::{is_of_type, types};
+use super::super::joined::{is_of_type, types};
 
 /// Integers that are listed without some of them.
 const MOST_INTEGERS: i64 = 400;

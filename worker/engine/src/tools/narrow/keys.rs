@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::joined::{any, requires, types};
+use super::super::joined::{any, requires, types};
 
 /// Ways in which so many keys of an object may be there.
 const MOST_WAYS: usize = 20;

@@ -4,7 +4,6 @@
 //! such form is left as it is, and the library leaves it out. Meanings are those of JSON Schema 2020-12.
 
 mod excluded;
-pub(super) mod joined;
 mod keys;
 mod lists;
 mod names;
@@ -16,9 +15,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use self::joined::{any, both, is_of_type, requires, types};
 use self::lists::{MOST_VALUES, apart, lists_of};
+use self::names::NameMeans;
 pub(super) use self::plain::make_plain;
+use super::joined::{any, both, covers, is_of_type, requires, types};
 use super::values::{referred, values_of};
 use crate::constraint::parts;
 use crate::regular::RegularSets;
@@ -107,7 +107,7 @@ impl Narrowing<'_> {
             self.one_of(&mut fields, &mut also);
         }
         keys::dependents(&mut fields, &mut also);
-        names::property_names(self, &mut fields);
+        self.property_names(&mut fields);
         keys::count_of_properties(&mut fields, &mut also);
         keys::unevaluated(&mut fields);
         self.contains(&mut fields);
@@ -237,7 +237,7 @@ impl Narrowing<'_> {
         };
         let depth = depth.checked_sub(1)?;
         let only_types = fields.keys().all(|name| name == "type" || name == "description" || name == "title");
-        if only_types && joined::covers(fields, within) {
+        if only_types && covers(fields, within) {
             return Some(Value::Bool(false));
         }
         // A value need only fail one keyword.
@@ -291,6 +291,13 @@ impl Narrowing<'_> {
         ways.extend(fields.get("not").map(|not| self.of(not.clone())));
         ways.extend(referred(fields, self.root).and_then(|schema| self.negated(schema, within, depth)));
         any(ways)
+    }
+
+    fn property_names(&self, fields: &mut Map<String, Value>) {
+        let Some(keys) = fields.get("propertyNames").cloned() else { return };
+        let narrowed = self.resolved(&keys).map(|keys| self.of(Value::Object(keys.clone())));
+        let means = NameMeans { root: self.root, sets: &self.sets, affords: &|parts| self.affords(parts) };
+        names::property_names(fields, &keys, narrowed, &means);
     }
 
     /// `contains`: the first items are such.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::joined::{any, types};
+use super::super::joined::{any, types};
 use crate::constraint::{TextSet, can_be_met};
 use crate::regular::{Regular, RegularSets};
 
