@@ -192,12 +192,13 @@ impl QuantisedModel {
 }
 
 /// The bytes that a tensor of a safetensors file takes at most in memory, where its matrix is in blocks: with a scale
-/// and an offset for 32 integers, or a factor for 64 elements of FP8.
+/// and an offset for 32 integers, which has two parts for those of 8 bits, or a factor for 64 elements of FP8.
 pub fn bytes_in_blocks(name: &str, dtype: Option<Dtype>, bytes: u64) -> u64 {
     let part = name.rsplit('.').next().unwrap_or_default();
     match (part, dtype) {
         ("qweight" | "weight_packed", Some(Dtype::I32)) => bytes.saturating_add(bytes / 4),
-        ("weight", Some(Dtype::I8 | Dtype::F8E4M3)) => bytes.saturating_add(bytes / 16),
+        ("weight", Some(Dtype::I8)) => bytes.saturating_add(bytes / 5),
+        ("weight", Some(Dtype::F8E4M3)) => bytes.saturating_add(bytes / 16),
         _ => bytes,
     }
 }
@@ -216,6 +217,8 @@ mod tests {
             ("a.qweight", Dtype::I32, TensorType::Q4_1, 16),
             ("a.weight_packed", Dtype::I32, TensorType::Q8_0, 32),
             ("a.weight", Dtype::I8, TensorType::Q8_0, 32),
+            ("a.weight", Dtype::I8, TensorType::I8_AFFINE, 32),
+            ("a.qweight", Dtype::I32, TensorType::I8_AFFINE, 32),
             ("a.weight", Dtype::F8E4M3, TensorType::F8_E4M3, 64),
         ] {
             let most = bytes_in_blocks(name, Some(dtype), packed * 1_000);
