@@ -48,7 +48,8 @@ async fn en_4_a_role_of_the_templates_own_is_shown_and_any_other_is_refused_by_n
     assert_eq!(prompt(&rig, asked("document")).await, "[document]x[user]?");
     let answer = rig.post("/v1/chat/completions", &json!({"messages": asked("robot")})).await;
     assert_eq!(answer.error().2, "messages[0].role", "{answer:?}");
-    assert!(answer.text().contains("'robot'") && answer.text().contains("'document'"), "{answer:?}");
+    assert!(answer.text().contains("unknown role 'robot'"), "{answer:?}");
+    assert!(answer.text().contains("knows 'system', 'user', 'assistant' and 'tool', 'document'\""), "{answer:?}");
     assert_eq!(prompt(&with(IN_TEXTS).await, asked("robot")).await, "[robot]x[user]?");
 }
 

@@ -10,6 +10,9 @@ const PROBE: &str = "a_tool_of_no_use";
 /// A second one.
 const SECOND_PROBE: &str = "a_word_of_no_use";
 
+/// The roles that every client knows. The role `developer` is shown as one of these, or asked for by its name.
+const KNOWN_ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
+
 fn message(role: &str, content: TemplateValue) -> TemplateValue {
     TemplateValue::from_pairs([("role", role.into()), ("content", content)])
 }
@@ -111,7 +114,7 @@ impl ChatTemplate {
     /// The roles, of those that every client knows, whose texts the template takes as a list of parts, and joins in its
     /// own way. It prints such a list as Python or JSON does for the others, or fails.
     pub fn roles_in_parts(&self) -> Vec<&'static str> {
-        ["system", "user", "assistant", "tool"].into_iter().filter(|role| self.takes_parts(role)).collect()
+        KNOWN_ROLES.into_iter().filter(|role| self.takes_parts(role)).collect()
     }
 
     fn takes_parts(&self, role: &str) -> bool {
@@ -140,7 +143,10 @@ impl ChatTemplate {
     pub fn further_roles(&self) -> Vec<String> {
         const MOST_WORDS: usize = 256;
         let is_name = |word: &&str| {
-            (2..=24).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+            !KNOWN_ROLES.contains(word)
+                && *word != "developer"
+                && (2..=24).contains(&word.len())
+                && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
         };
         let words: BTreeSet<&str> =
             self.templates.values().flat_map(|source| source.text.split(['"', '\''])).filter(is_name).collect();
