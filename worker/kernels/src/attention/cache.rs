@@ -109,14 +109,18 @@ impl<'a> HostKv<'a> {
         self.shape.values
     }
 
-    /// A head's part of a page.
-    pub(super) fn page(&self, page: usize, head: usize) -> HeadPage<'_> {
+    /// The bytes of a head's part of a page.
+    pub(super) fn bytes(&self, page: usize, head: usize) -> &[u8] {
         let bytes = match page.checked_sub(self.read.len()) {
             None => self.read[page],
             Some(behind) => &*self.written[behind],
         };
-        let of_head = &bytes[head * self.shape.head_bytes()..][..self.shape.head_bytes()];
-        let (keys, values) = of_head.split_at(self.shape.key_bytes());
+        &bytes[head * self.shape.head_bytes()..][..self.shape.head_bytes()]
+    }
+
+    /// A head's part of a page.
+    pub(super) fn page(&self, page: usize, head: usize) -> HeadPage<'_> {
+        let (keys, values) = self.bytes(page, head).split_at(self.shape.key_bytes());
         HeadPage {
             keys: self.shape.panel(keys, Groups::Columns, self.shape.head_dim),
             values: self.shape.panel(values, Groups::Rows, self.shape.values.apart()),

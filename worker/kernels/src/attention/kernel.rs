@@ -119,31 +119,55 @@ impl NullaryFnOnce for SoftmaxBlock<'_> {
 
     #[inline(always)]
     fn call(self) {
-        let rows = self.scores.as_chunks_mut::<BLOCK>().0.iter_mut().zip(self.mixed.chunks_exact_mut(self.width));
-        for (((scores, mixed), seen), running) in rows.zip(self.seen).zip(self.running) {
-            if seen.is_empty() {
-                *scores = [0.0; BLOCK];
-                continue;
+        let Self { scores, seen, softcap, running, mixed, width } = self;
+        let rows = scores.as_chunks_mut::<BLOCK>().0.chunks_mut(LANES).zip(seen.chunks(LANES));
+        let states = running.chunks_mut(LANES).zip(mixed.chunks_mut(LANES * width.max(1)));
+        for ((scores, seen), (running, mixed)) in rows.zip(states) {
+            let mut largest_of = [0.0; LANES];
+            for (((scores, seen), running), largest_of) in
+                scores.iter_mut().zip(seen).zip(&*running).zip(&mut largest_of)
+            {
+                *largest_of = if seen.is_empty() { running.largest } else { bounded(scores, seen, softcap, *running) };
             }
-            if let Some(bound) = self.softcap {
-                within(scores, bound);
+            // Of all rows at once: alone, each would wait for its own.
+            let mut kept_of = [0.0; LANES];
+            for ((kept, running), largest) in kept_of.iter_mut().zip(&*running).zip(&largest_of) {
+                *kept = running.largest - largest;
             }
-            // Filled before and after: with a choice inside of them the loops would not become vector instructions.
-            scores[seen.end..].fill(f32::NEG_INFINITY);
-            scores[..seen.start].fill(f32::NEG_INFINITY);
-            let before = running.largest;
-            let largest = largest(scores, before);
-            weights(scores, largest);
-            scores[seen.end..].fill(0.0);
-            scores[..seen.start].fill(0.0);
-            let sum = sum(scores);
-            let kept = exp(before - largest);
-            *running = RunningSoftmax { largest, sum: running.sum.mul_add(kept, sum) };
-            if before != largest {
-                mixed.iter_mut().for_each(|mixed| *mixed *= kept);
+            kept_of.iter_mut().for_each(|kept| *kept = exp(*kept));
+            let rows = scores.iter_mut().zip(seen).zip(running).zip(mixed.chunks_exact_mut(width));
+            for ((((scores, seen), running), mixed), (largest, kept)) in rows.zip(largest_of.into_iter().zip(kept_of)) {
+                if seen.is_empty() {
+                    *scores = [0.0; BLOCK];
+                    continue;
+                }
+                weights(scores, largest);
+                if *seen != (0..BLOCK) {
+                    scores[seen.end..].fill(0.0);
+                    scores[..seen.start].fill(0.0);
+                }
+                let before = running.largest;
+                *running = RunningSoftmax { largest, sum: running.sum.mul_add(kept, sum(scores)) };
+                if before != largest {
+                    mixed.iter_mut().for_each(|mixed| *mixed *= kept);
+                }
             }
         }
     }
+}
+
+/// Bounds the scores of a row and hides those of keys that it does not see. Returns the largest so far.
+#[inline(always)]
+fn bounded(scores: &mut [f32; BLOCK], seen: &Range<usize>, softcap: Option<f32>, running: RunningSoftmax) -> f32 {
+    if let Some(bound) = softcap {
+        within(scores, bound);
+    }
+    // Filled before and after: with a choice inside of them the loops would not become vector instructions.
+    if *seen != (0..BLOCK) {
+        scores[seen.end..].fill(f32::NEG_INFINITY);
+        scores[..seen.start].fill(f32::NEG_INFINITY);
+    }
+    largest(scores, running.largest)
 }
 
 /// `bound * tanh(score / bound)` (Gemma Team, 2024, arXiv 2408.00118).
@@ -156,44 +180,48 @@ fn within(scores: &mut [f32; BLOCK], bound: f32) {
     }
 }
 
-/// The largest of the scores and of what came before.
+/// The largest of the scores, a multiple of [`LANES`], and of what came before.
 #[inline(always)]
-fn largest(scores: &[f32; BLOCK], before: f32) -> f32 {
+pub(super) fn largest(scores: &[f32], before: f32) -> f32 {
     let mut lanes = [before; LANES];
     for scores in scores.as_chunks::<LANES>().0 {
         for (largest, score) in lanes.iter_mut().zip(scores) {
             *largest = if *score > *largest { *score } else { *largest };
         }
     }
-    lanes.into_iter().fold(before, |largest, lane| if lane > largest { lane } else { largest })
+    in_a_tree(lanes, |one, other| if other > one { other } else { one })
 }
 
 /// Makes weights of scores.
 #[inline(always)]
-fn weights(scores: &mut [f32; BLOCK], largest: f32) {
+pub(super) fn weights(scores: &mut [f32], largest: f32) {
     for score in scores {
         *score = exp(*score - largest);
     }
 }
 
-/// Each lane's sum first, then those in a tree.
+/// The sum of weights, a multiple of [`LANES`]: each lane's first, then those in a tree.
 #[inline(always)]
-fn sum(weights: &[f32; BLOCK]) -> f32 {
+pub(super) fn sum(weights: &[f32]) -> f32 {
     let mut lanes = [0.0; LANES];
     for weights in weights.as_chunks::<LANES>().0 {
-        for (sum, weight) in lanes.iter_mut().zip(weights) {
-            *sum += weight;
-        }
+        lanes = std::array::from_fn(|lane| lanes[lane] + weights[lane]);
     }
-    for half in [8, 4, 2, 1] {
-        for lane in 0..half {
-            lanes[lane] += lanes[lane + half];
-        }
-    }
-    lanes[0]
+    // The compiler would add lane by lane, to save itself the tree's first step.
+    in_a_tree(std::hint::black_box(lanes), |one, other| one + other)
+}
+
+/// All lanes as one number: halves are joined, until one lane is left.
+#[inline(always)]
+fn in_a_tree(lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+    let eight: [f32; 8] = std::array::from_fn(|lane| join(lanes[lane], lanes[lane + 8]));
+    let four: [f32; 4] = std::array::from_fn(|lane| join(eight[lane], eight[lane + 4]));
+    let two: [f32; 2] = std::array::from_fn(|lane| join(four[lane], four[lane + 2]));
+    join(two[0], two[1])
 }
 
 /// Adds what a row mixed of later keys to what it mixed of earlier ones.
+#[inline(always)]
 pub(super) fn merge(total: (&mut [f32], &mut RunningSoftmax), later: (&[f32], RunningSoftmax)) {
     let ((mixed, running), (later, of_later)) = (total, later);
     if of_later.is_none() {

@@ -233,7 +233,7 @@ impl AttentionHeads {
             .collect();
         let mut totals: Vec<Mixed> = tiles.iter().map(|tile| Mixed::nothing(tile.seen.len(), self.value_dim)).collect();
         for ((index, _), parts) in jobs.iter().zip(&parts) {
-            parts.iter().for_each(|part| totals[*index].merge(part));
+            parts.iter().for_each(|part| totals[*index].merge(part, Instructions::current()));
         }
         for (piece, total) in pieces.iter_mut().zip(&totals) {
             self.write_out(rows, piece, total);

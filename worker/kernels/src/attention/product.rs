@@ -14,11 +14,14 @@ use crate::ran::ran;
 const _: () = assert!(GROUP.is_multiple_of(LANES));
 
 /// Most rows of a product that takes other elements than floats. With more rows, widening those once is less work.
-const MOST_ROWS: usize = 6;
+const MOST_ROWS: usize = 24;
 
 /// The number of bytes by which memory is prefetched. The processor prefetches by itself too, but stops at the end of
 /// each page.
 const BYTES_AHEAD: usize = 4 << 10;
+
+/// Bytes that a core's caches take from memory at once.
+const CACHE_LINE: usize = 64;
 
 /// Whether products with `rows` rows take keys and values page by page, as they are stored. With more rows it is less
 /// work to make one piece of a block's pages first.
@@ -46,6 +49,23 @@ impl WithLanes for PanelSpread<'_> {
     }
 }
 
+/// Asks for parts of memory that are read soon.
+pub(super) fn ask_for<'a>(instructions: Instructions, parts: impl Iterator<Item = &'a [u8]>) {
+    instructions.run_floats(Asked(parts));
+}
+
+struct Asked<I>(I);
+
+impl<'a, I: Iterator<Item = &'a [u8]>> WithLanes for Asked<I> {
+    type Output = ();
+
+    fn call<L: Lanes>(self, lanes: L) {
+        for part in self.0 {
+            part.chunks(CACHE_LINE).for_each(|line| lanes.prefetch(line.as_ptr()));
+        }
+    }
+}
+
 struct SpreadHalves<'a, L> {
     lanes: L,
     bits: &'a [u16],
@@ -66,7 +86,9 @@ impl<L: Lanes> NullaryFnOnce for SpreadHalves<'_, L> {
             for (bits, wide) in bits.iter().zip(wide) {
                 lanes.store(lanes.halves(cast_ref(bits)), wide);
             }
-            from_halves(bits_left, wide_left);
+            if !bits_left.is_empty() {
+                from_halves(bits_left, wide_left);
+            }
         }
     }
 }
@@ -262,7 +284,7 @@ fn vectors<L: Lanes, const KIND: u8, const V: usize>(
 #[inline(always)]
 fn ask_ahead<L: Lanes, T>(lanes: L, part: &[[T; LANES]]) {
     let ahead = part.as_ptr().cast::<u8>().wrapping_add(BYTES_AHEAD);
-    for line in (0..size_of_val(part)).step_by(64) {
+    for line in (0..size_of_val(part)).step_by(CACHE_LINE) {
         lanes.prefetch(ahead.wrapping_add(line));
     }
 }

@@ -3,9 +3,11 @@
 
 use std::ops::Range;
 
+use pulp::NullaryFnOnce;
+
 use super::cache::{HostKv, KvValues};
 use super::kernel::{Panel, Product, RunningSoftmax, SoftmaxBlock, merge};
-use super::product::{multiply, spread, takes_as_stored};
+use super::product::{ask_for, multiply, spread, takes_as_stored};
 use super::segment::{BLOCK, PAGE, SEGMENT};
 use super::widen::PanelSpread;
 use crate::exp::exp;
@@ -53,12 +55,8 @@ impl Mixed {
     }
 
     /// Adds what was mixed of later keys.
-    pub(super) fn merge(&mut self, later: &Self) {
-        let mine = self.values.chunks_exact_mut(self.width).zip(&mut self.running);
-        let of_later = later.values.chunks_exact(self.width).zip(&later.running);
-        for ((values, running), (later, of_later)) in mine.zip(of_later) {
-            merge((values, running), (later, *of_later));
-        }
+    pub(super) fn merge(&mut self, later: &Self, instructions: Instructions) {
+        instructions.run_plain(Merge { total: self, later });
     }
 
     /// The attended values of some queries, `[queries, value_dim]`. `sinks` are the queries' scores for no value.
@@ -79,6 +77,26 @@ impl Mixed {
     }
 }
 
+/// Adds what was mixed of later keys.
+struct Merge<'a> {
+    total: &'a mut Mixed,
+    later: &'a Mixed,
+}
+
+impl NullaryFnOnce for Merge<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { total, later } = self;
+        let mine = total.values.chunks_exact_mut(total.width).zip(&mut total.running);
+        let of_later = later.values.chunks_exact(later.width).zip(&later.running);
+        for ((values, running), (later, of_later)) in mine.zip(of_later) {
+            merge((values, running), (later, *of_later));
+        }
+    }
+}
+
 impl QueryTile {
     /// All keys that the queries see.
     pub(super) fn attend(&self, kv: &HostKv<'_>, head: usize, scratch: &mut Scratch) -> Mixed {
@@ -87,7 +105,7 @@ impl QueryTile {
         for segment in self.segments() {
             part.reset();
             self.attend_segment(kv, head, segment, &mut part, scratch);
-            total.merge(&part);
+            total.merge(&part, scratch.instructions);
         }
         total
     }
@@ -150,6 +168,11 @@ impl QueryTile {
                     score(kv.page(page, head).keys, PAGE, column, keys, &mut scratch.scores);
                 }
             } else {
+                let behind = first + BLOCK..(first + 2 * BLOCK).min(all.end);
+                ask_for(
+                    instructions,
+                    (behind.start / PAGE..behind.end.div_ceil(PAGE)).map(|page| kv.bytes(page, head)),
+                );
                 scratch.keys.resize(head_dim * BLOCK, 0.0);
                 for (page, column, _) in seen_pages.clone() {
                     let (rows, wide) = (kv.page(page, head).keys, &mut scratch.keys[column..]);

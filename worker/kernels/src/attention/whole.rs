@@ -6,10 +6,9 @@ use std::ops::Range;
 use pulp::NullaryFnOnce;
 use rayon::prelude::*;
 
-use super::kernel::{Panel, Product};
+use super::kernel::{Panel, Product, largest, sum, weights};
 use super::product::multiply;
 use crate::cores::cores;
-use crate::exp::exp;
 use crate::lanes::{Instructions, LANES};
 
 /// Scores that are held at a time: a part of the second cache.
@@ -243,31 +242,10 @@ impl NullaryFnOnce for ScoreWeights<'_> {
         for (seen, scores) in self.seen.iter().zip(self.scores.chunks_exact_mut(self.stride)) {
             scores[seen.end..].fill(f32::NEG_INFINITY);
             scores[..seen.start].fill(f32::NEG_INFINITY);
-            let scores = scores.as_chunks_mut::<LANES>().0;
-            let mut largest = [f32::NEG_INFINITY; LANES];
-            for scores in scores.iter() {
-                for (largest, score) in largest.iter_mut().zip(scores) {
-                    *largest = if *score > *largest { *score } else { *largest };
-                }
-            }
-            let largest = largest.into_iter().fold(f32::NEG_INFINITY, f32::max);
-            for score in scores.as_flattened_mut() {
-                *score = exp(*score - largest);
-            }
-            scores.as_flattened_mut()[seen.end..].fill(0.0);
-            scores.as_flattened_mut()[..seen.start].fill(0.0);
-            let mut lanes = [0.0; LANES];
-            for scores in scores.iter() {
-                for (sum, weight) in lanes.iter_mut().zip(scores) {
-                    *sum += weight;
-                }
-            }
-            for half in [8, 4, 2, 1] {
-                for lane in 0..half {
-                    lanes[lane] += lanes[lane + half];
-                }
-            }
-            sums.push(lanes[0]);
+            weights(scores, largest(scores, f32::NEG_INFINITY));
+            scores[seen.end..].fill(0.0);
+            scores[..seen.start].fill(0.0);
+            sums.push(sum(scores));
         }
         sums
     }
