@@ -1,9 +1,10 @@
 //! The batching plan: how many tokens each sequence brings to the next step. Pure; knows numbers only.
 //!
 //! Every decoding sequence brings its one token to every step, so a long prompt never stalls an answer that is being
-//! written. The rest of the step's token budget goes to the prompts, shared max-min fairly. A short prompt gets all it
-//! needs at once, and the long ones share the rest. A decoder that reads prompts fast gets larger pieces, for as long
-//! as others can wait.
+//! written. The rest of the step's token budget goes to the prompts. Those with the fewest tokens left come first and
+//! get all they need, because an answer begins with the last token of its prompt: eight equal prompts that share each
+//! step would all wait for the last step. Each of the others gets a part of the step, so that none stands still. A
+//! decoder that reads prompts fast gets larger pieces, for as long as others can wait.
 
 /// The limits of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +80,9 @@ pub enum SequenceStage {
     Waiting,
 }
 
+/// The part of an equal share of a step that every prompt gets, however many shorter ones there are.
+const LEAST_SHARE: usize = 4;
+
 /// Tokens each sequence brings to the next step, in the order of `stages`. Zero means that it sits this step out.
 ///
 /// O(n log n) in the number of sequences.
@@ -95,15 +99,16 @@ pub fn plan(stages: &[SequenceStage], budget: StepBudget) -> Vec<usize> {
             SequenceStage::Decode | SequenceStage::Waiting => None,
         })
         .collect();
-    // Smallest wish first: a prompt that wants less than an equal share leaves the difference to the others. Equal
-    // wishes keep their order of arrival, and the odd token goes to the one that came first.
+    // Smallest wish first. Equal wishes keep their order of arrival.
     prompts.sort_unstable();
-    let mut sharers = prompts.len();
+    let least = (left / (LEAST_SHARE * prompts.len().max(1))).max(1);
+    let mut kept: usize = prompts.iter().map(|(wish, _)| least.min(*wish)).sum();
     for (wish, index) in prompts {
-        let share = wish.min(left.div_ceil(sharers));
+        kept -= least.min(wish);
+        // With fewer tokens than prompts there is nothing to keep for all of them.
+        let share = wish.min(left.saturating_sub(kept).max(least.min(left)));
         shares[index] = share;
         left -= share;
-        sharers -= 1;
     }
     shares
 }
@@ -126,8 +131,10 @@ mod tests {
     }
 
     #[test]
-    fn equal_prompts_share_and_the_first_gets_the_odd_token() {
-        assert_eq!(plan(&[prefill(90), prefill(90), prefill(90)], BUDGET), [34, 33, 33]);
+    fn what_can_end_ends_and_the_others_go_on() {
+        assert_eq!(plan(&[prefill(30); 5], BUDGET), [30, 30, 30, 5, 5], "not twenty each, and no answer begun");
+        assert_eq!(plan(&[prefill(90), prefill(90), prefill(90)], BUDGET), [84, 8, 8], "the first is first");
+        assert_eq!(plan(&[prefill(900), prefill(40), prefill(50)], BUDGET), [10, 40, 50]);
     }
 
     #[test]
@@ -187,13 +194,17 @@ mod tests {
         }
 
         #[test]
-        fn nobody_with_more_left_gets_less(wishes in proptest::collection::vec(1_usize..3_000, 1..20)) {
+        fn who_has_less_left_ends_first_and_nobody_stands_still(
+            wishes in proptest::collection::vec(1_usize..300, 1..25),
+        ) {
             let stages: Vec<_> = wishes.iter().copied().map(prefill).collect();
             let shares = plan(&stages, BUDGET);
+            let least = BUDGET.prefill_alone / (LEAST_SHARE * wishes.len());
             for (i, a) in wishes.iter().enumerate() {
+                prop_assert!(shares[i] >= least.min(*a));
                 for (j, b) in wishes.iter().enumerate() {
-                    if a > b {
-                        prop_assert!(shares[i] + 1 >= shares[j]);
+                    if a > b && shares[i] > least.max(1) {
+                        prop_assert_eq!(shares[j], *b, "a shorter prompt gets all before a longer one gets more");
                     }
                 }
             }

@@ -5,7 +5,8 @@ use super::settings::DraftUse;
 use crate::decoder::Decoder;
 use crate::drafts::RowCost;
 
-/// Adds drafts to the shares of sequences that decode, as far as they pay.
+/// Adds drafts to the shares of sequences that decode, as far as they pay. A step with which an answer begins has none:
+/// its client waits for the whole step, and the others get their drafts in the next one.
 pub(super) fn look_ahead(
     all: &mut [RunningSequence],
     shares: &mut [usize],
@@ -16,6 +17,9 @@ pub(super) fn look_ahead(
     if drafts == DraftUse::Never || !info.same_in_any_step || info.state_bytes > 0 {
         return;
     }
+    let begins = all.iter().zip(&*shares).any(|(running, share)| {
+        *share > 0 && running.is_in_prompt() && running.fed() + share == running.tokens().len()
+    });
     let mut found = Vec::with_capacity(all.len());
     for running in all.iter_mut() {
         if running.is_parked() {
@@ -28,6 +32,7 @@ pub(super) fn look_ahead(
     }
     let decoding = shares.iter().filter(|share| **share > 0).count();
     let longest = match drafts {
+        _ if begins => vec![0; found.len()],
         DraftUse::Always => found.iter().map(|(most, _)| *most).collect(),
         _ => cost.shares(&found, decoding, shares.iter().sum()),
     };

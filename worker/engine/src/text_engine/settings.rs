@@ -25,7 +25,7 @@ pub enum DraftUse {
     /// As long as they make answers faster, by the times of earlier steps.
     #[default]
     Faster,
-    /// Each time that there is one, as long as it is.
+    /// In each step with which no answer begins, and as long as they are.
     Always,
 }
 

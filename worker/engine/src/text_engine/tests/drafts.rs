@@ -46,6 +46,24 @@ fn en_8_a_decoder_whose_logits_depend_on_a_step_gets_no_drafts() {
     assert_eq!((answer.text.as_str(), usage(&answer).drafted_tokens), (said.as_str(), 0));
 }
 
+#[test]
+fn en_8_a_step_with_which_an_answer_begins_has_no_drafts() {
+    let mut rig = rig(Script::Answer(words(&"abcdefghij ".repeat(8))), (50, 2), DraftUse::Always);
+    rig.submit(prompt("say"));
+    rig.engine.step().unwrap();
+    let begun = rig.control.batches().len();
+    while rig.control.batches()[begun..].iter().all(|rows| rows[0] == 1) {
+        rig.engine.step().unwrap();
+    }
+    let before = rig.control.batches().len();
+    rig.submit(prompt("say what"));
+    rig.engine.step().unwrap();
+    rig.engine.step().unwrap();
+    let steps = &rig.control.batches()[before..];
+    assert_eq!(steps[0], [1, "say what".len()]);
+    assert!(steps[1][0] > 1, "the draft comes a step later: {steps:?}");
+}
+
 /// Some requests, of which each is given a number.
 fn work(number: usize, grammar: Option<&CompiledGrammar>) -> Generate {
     let sampling = match number % 3 {
