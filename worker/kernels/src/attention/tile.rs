@@ -56,7 +56,7 @@ impl Mixed {
 
     /// Adds what was mixed of later keys.
     pub(super) fn merge(&mut self, later: &Self, instructions: Instructions) {
-        instructions.run_plain(Merge { total: self, later });
+        instructions.run_plain(MergeMixed { total: self, later });
     }
 
     /// The attended values of some queries, `[queries, value_dim]`. `sinks` are the queries' scores for no value.
@@ -78,12 +78,12 @@ impl Mixed {
 }
 
 /// Adds what was mixed of later keys.
-struct Merge<'a> {
+struct MergeMixed<'a> {
     total: &'a mut Mixed,
     later: &'a Mixed,
 }
 
-impl NullaryFnOnce for Merge<'_> {
+impl NullaryFnOnce for MergeMixed<'_> {
     type Output = ();
 
     #[inline(always)]
