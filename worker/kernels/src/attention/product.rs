@@ -51,12 +51,12 @@ impl WithLanes for PanelSpread<'_> {
 
 /// Asks for parts of memory that are read soon.
 pub(super) fn ask_for<'a>(instructions: Instructions, parts: impl Iterator<Item = &'a [u8]>) {
-    instructions.run_floats(Asked(parts));
+    instructions.run_floats(AskedFor(parts));
 }
 
-struct Asked<I>(I);
+struct AskedFor<I>(I);
 
-impl<'a, I: Iterator<Item = &'a [u8]>> WithLanes for Asked<I> {
+impl<'a, I: Iterator<Item = &'a [u8]>> WithLanes for AskedFor<I> {
     type Output = ();
 
     fn call<L: Lanes>(self, lanes: L) {
