@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use model_boss_weights::gguf::{GgufModel, TensorType};
-use model_boss_weights::quantised::{BLOCKS_FILE, QuantisedMatrix, QuantisedModel, QuantisedStore};
+use model_boss_weights::quantised::{BLOCKS_FILE, QuantisedMatrix, QuantisedModel, QuantisedStore, add_description};
 use model_boss_weights::store::{self, Extent, WeightStore, WeightStoreChoice, WeightStoreError};
 use model_boss_weights::{
     Dtype, MappedWeights, SmallFileError, TensorIndex, WeightsError, gguf_file, model_folder, read_small_file,
@@ -58,7 +58,7 @@ impl ModelFiles {
             let spec = DecoderSpec::from_gguf(&model)?;
             return Ok((Self::new(WeightFiles::Gguf(Arc::new(model)), &spec), spec));
         }
-        let (mut spec, format) = DecoderSpec::from_config(&read_config(source)?)?;
+        let (mut spec, format) = DecoderSpec::of_config(&decoder_config(source)?)?;
         let weights = MappedWeights::map(TensorIndex::open(source)?)?;
         let weights = match format {
             Some(format) => WeightFiles::Quantised(Arc::new(QuantisedModel::new(weights, format)?)),
@@ -432,6 +432,14 @@ fn plain<'a>(weights: &'a MappedWeights, name: &str) -> Result<FileTensor<'a>, M
         }
     };
     Ok(FileTensor { kind, shape: entry.shape.clone(), content: TensorContent::Stored(weights.bytes(name)?) })
+}
+
+/// The configuration of a decoder, with the description of its quantisation, wherever that is.
+fn decoder_config(source: &Path) -> Result<serde_json::Value, ModelError> {
+    let malformed = |error: serde_json::Error| ConfigJsonError::Malformed(error.to_string());
+    let mut config = serde_json::from_slice(&read_config(source)?).map_err(malformed)?;
+    add_description(&mut config, &model_folder(source)).map_err(ConfigJsonError::from)?;
+    Ok(config)
 }
 
 /// The text of a model's `config.json`.

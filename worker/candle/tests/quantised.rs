@@ -118,6 +118,27 @@ fn fa_2_quantised_safetensors_are_written_as_gguf_with_their_columns_in_order() 
 }
 
 #[test]
+fn fa_2_a_description_beside_the_configuration_is_as_good_as_one_inside() {
+    for (name, file) in [("gptq", "quantize_config.json"), ("awq", "quant_config.json")] {
+        let folder = models().into_iter().find(|folder| folder.ends_with(name)).unwrap();
+        let copy = tempfile::tempdir().unwrap();
+        std::fs::copy(folder.join("model.safetensors"), copy.path().join("model.safetensors")).unwrap();
+        let config = std::fs::read(folder.join("config.json")).unwrap();
+        let mut config: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&config).unwrap();
+        let mut about = config.remove("quantization_config").unwrap();
+        // The older files do not say what they are.
+        about.as_object_mut().unwrap().remove("quant_method").unwrap();
+        std::fs::write(copy.path().join("config.json"), serde_json::to_string(&config).unwrap()).unwrap();
+        std::fs::write(copy.path().join(file), about.to_string()).unwrap();
+        let inside = answers(&mut resident(&folder), &folder);
+        assert!(answers(&mut resident(copy.path()), &folder) == inside, "{name}");
+        std::fs::write(copy.path().join(file), "4 bits").unwrap();
+        let error = load(copy.path(), &DeviceId::Cpu, None, &mut |_| {}).map(|_| ()).unwrap_err().to_string();
+        assert!(error.ends_with(&format!("{file} is no JSON object")), "{error}");
+    }
+}
+
+#[test]
 fn fa_2_a_matrix_whose_parts_do_not_fit_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let model = &models()[0];

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use model_boss_protocol::ByteCount;
 use model_boss_weights::gguf::{GgufModel, GgufModelError, KeyError, Strings};
-use model_boss_weights::quantised::QuantisedFormat;
+use model_boss_weights::quantised::{DescriptionError, QuantisedFormat, add_description};
 use model_boss_weights::{Dtype, SmallFileError, TensorIndex, WeightsError, gguf_file, model_folder, read_small_file};
 use serde::Serialize;
 
@@ -30,6 +30,8 @@ pub(crate) enum InspectError {
     Key(#[from] KeyError),
     #[error(transparent)]
     Config(#[from] SmallFileError),
+    #[error(transparent)]
+    Description(#[from] DescriptionError),
     #[error("{path} is not JSON: {source}")]
     Json { path: PathBuf, source: serde_json::Error },
 }
@@ -114,7 +116,8 @@ fn of_gguf(model: &GgufModel) -> Result<FileFacts, InspectError> {
 fn of_safetensors(source: &Path) -> Result<FileFacts, InspectError> {
     let index = TensorIndex::open(source)?;
     let folder = model_folder(source);
-    let config = json(&folder.join("config.json"))?.unwrap_or_default();
+    let mut config = json(&folder.join("config.json"))?.unwrap_or_default();
+    add_description(&mut config, &folder)?;
     let tokenizer = json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
     let number = |key: &str| config.get(key).and_then(serde_json::Value::as_u64);
     let mut types: BTreeMap<String, TypeFacts> = BTreeMap::new();

@@ -69,10 +69,7 @@ pub struct FormatError(String);
 impl QuantisedFormat {
     /// Reads a `config.json`; none where nothing is quantised.
     pub fn read(config: &Value) -> Result<Option<Self>, FormatError> {
-        let about = [config, &config["text_config"]].into_iter().find_map(|part| {
-            [&part["quantization_config"], &part["compression_config"]].into_iter().find(|c| c.is_object())
-        });
-        let Some(about) = about else { return Ok(None) };
+        let Some(about) = description(config) else { return Ok(None) };
         let format = match about["quant_method"].as_str() {
             Some("gptq") => gptq(about),
             Some("awq") => awq(about),
@@ -89,6 +86,13 @@ impl QuantisedFormat {
         };
         format.map(Some).map_err(FormatError)
     }
+}
+
+/// The part of a configuration that describes the quantisation.
+pub(super) fn description(config: &Value) -> Option<&Value> {
+    [config, &config["text_config"]].into_iter().find_map(|part| {
+        [&part["quantization_config"], &part["compression_config"]].into_iter().find(|about| about.is_object())
+    })
 }
 
 fn gptq(about: &Value) -> Result<QuantisedFormat, String> {

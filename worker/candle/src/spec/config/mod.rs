@@ -2,7 +2,7 @@
 //! it.
 
 use model_boss_protocol::{CONFIG_ARCHITECTURES, config_architecture};
-use model_boss_weights::quantised::{FormatError, QuantisedFormat};
+use model_boss_weights::quantised::{DescriptionError, FormatError, QuantisedFormat};
 use serde_json::Value;
 
 use crate::spec::DecoderSpec;
@@ -26,6 +26,9 @@ pub enum ConfigJsonError {
     /// The matrices are quantised in a way that is not supported.
     #[error(transparent)]
     Quantised(#[from] FormatError),
+    /// The file that describes the quantisation cannot be used.
+    #[error(transparent)]
+    Description(#[from] DescriptionError),
     /// The numbers contradict each other, or no model can have them.
     #[error("config.json is inconsistent: {0}")]
     Inconsistent(String),
@@ -46,7 +49,11 @@ impl DecoderSpec {
     /// Reads a `config.json`, and how the model's matrices are quantised.
     pub fn from_config(json: &[u8]) -> Result<(Self, Option<QuantisedFormat>), ConfigJsonError> {
         let malformed = |error: serde_json::Error| ConfigJsonError::Malformed(error.to_string());
-        let whole: Value = serde_json::from_slice(json).map_err(malformed)?;
+        Self::of_config(&serde_json::from_slice(json).map_err(malformed)?)
+    }
+
+    /// The same of a `config.json` that was read.
+    pub(crate) fn of_config(whole: &Value) -> Result<(Self, Option<QuantisedFormat>), ConfigJsonError> {
         let Some(fields) = whole.as_object() else {
             return Err(ConfigJsonError::Malformed("it is no object".to_owned()));
         };
@@ -64,7 +71,7 @@ impl DecoderSpec {
         let inner = fields.get("text_config").and_then(|text| text.get("model_type")).and_then(Value::as_str);
         let name = if families::is_wrapper(name) { inner.unwrap_or("llama") } else { name };
         let family = families::of_config(name).ok_or_else(|| unknown(name))?;
-        let format = QuantisedFormat::read(&whole)?;
+        let format = QuantisedFormat::read(whole)?;
         let facts = ModelFacts::Config(ConfigFacts::new(fields));
         let mut spec = family(&facts)?;
         if facts.flag("is_causal", "")? == Some(false) {
