@@ -438,7 +438,7 @@ fn plain<'a>(weights: &'a MappedWeights, name: &str) -> Result<FileTensor<'a>, M
 fn decoder_config(source: &Path) -> Result<serde_json::Value, ModelError> {
     let malformed = |error: serde_json::Error| ConfigJsonError::Malformed(error.to_string());
     let mut config = serde_json::from_slice(&read_config(source)?).map_err(malformed)?;
-    add_description(&mut config, &model_folder(source)).map_err(ConfigJsonError::from)?;
+    add_description(&mut config, model_folder(source)).map_err(ConfigJsonError::from)?;
     Ok(config)
 }
 

@@ -117,7 +117,7 @@ fn of_safetensors(source: &Path) -> Result<FileFacts, InspectError> {
     let index = TensorIndex::open(source)?;
     let folder = model_folder(source);
     let mut config = json(&folder.join("config.json"))?.unwrap_or_default();
-    add_description(&mut config, &folder)?;
+    add_description(&mut config, folder)?;
     let tokenizer = json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
     let number = |key: &str| config.get(key).and_then(serde_json::Value::as_u64);
     let mut types: BTreeMap<String, TypeFacts> = BTreeMap::new();
