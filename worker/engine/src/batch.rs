@@ -80,7 +80,7 @@ pub enum SequenceStage {
     Waiting,
 }
 
-/// The part of an equal share of a step that every prompt gets, however many shorter ones there are.
+/// Every prompt gets this fraction of an equal share of a step, one fourth, however many shorter ones there are.
 const LEAST_SHARE: usize = 4;
 
 /// Tokens each sequence brings to the next step, in the order of `stages`. Zero means that it sits this step out.

@@ -1,5 +1,5 @@
 //! Descriptions of quantisation in a file of their own, as folders have them from before `config.json` had any: those
-//! of AutoGPTQ before its version 0.5, and of AutoAWQ before 0.1.7.
+//! of AutoGPTQ and of AutoAWQ.
 
 use std::path::{Path, PathBuf};
 
