@@ -64,25 +64,14 @@ fn q8_0_is_quantised_to_the_same_bytes_as_by_an_independent_implementation() {
 }
 
 #[test]
-fn blocks_without_a_published_dequantiser_follow_their_layout() {
-    // The block of Q8_1 is d = 0.5, a sum that is not used, then 32 signed bytes.
-    let mut block = half::f16::from_f32(0.5).to_le_bytes().to_vec();
-    block.extend([0xff, 0x7b]);
-    block.extend((0..32).map(|i| (i - 16) as i8 as u8));
-    let mut values = [0.0; 32];
-    dequantise(TensorType::Q8_1, &block, &mut values).unwrap();
-    assert_eq!(values[..3], [-8.0, -7.5, -7.0]);
-    // The block of Q8_K is an f32 scale, 256 signed bytes, and sums that are not used.
-    let mut block = 0.25_f32.to_le_bytes().to_vec();
-    block.extend((0..256).map(|i| (i - 128) as i8 as u8));
-    block.extend([0xee; 32]);
+fn fa_2_types_without_products_and_wrong_lengths_are_refused() {
+    // Types without code, among them those of activations, and wrong lengths are refused.
     let mut values = [0.0; 256];
-    dequantise(TensorType::Q8_K, &block, &mut values).unwrap();
-    assert_eq!((values[0], values[128], values[255]), (-32.0, 0.0, 31.75));
-    // Types without code and wrong lengths are refused.
     assert!(dequantise(TensorType::IQ2_XS, &[0; 74], &mut values).is_err());
-    assert!(dequantise(TensorType::Q8_K, &[0; 291], &mut values).is_err());
-    assert!(dequantise(TensorType::Q8_K, &[0; 292], &mut values[..255]).is_err());
+    assert!(dequantise(TensorType::Q8_1, &[0; 36], &mut values[..32]).is_err());
+    assert!(dequantise(TensorType::Q8_K, &[0; 292], &mut values).is_err());
+    assert!(dequantise(TensorType::Q6_K, &[0; 209], &mut values).is_err());
+    assert!(dequantise(TensorType::Q6_K, &[0; 210], &mut values[..255]).is_err());
     assert!(quantise_q8_0(&[0.0; 31], &mut Vec::new()).is_err());
 }
 

@@ -27,13 +27,11 @@ pub fn dequantise(kind: TensorType, stored: &[u8], values: &mut [f32]) -> Result
         TensorType::Q5_0 => q5_0,
         TensorType::Q5_1 => q5_1,
         TensorType::Q8_0 => q8_0,
-        TensorType::Q8_1 => q8_1,
         TensorType::Q2_K => q2_k,
         TensorType::Q3_K => q3_k,
         TensorType::Q4_K => q4_k,
         TensorType::Q5_K => q5_k,
         TensorType::Q6_K => q6_k,
-        TensorType::Q8_K => q8_k,
         TensorType::IQ4_NL => iq4_nl,
         TensorType::IQ4_XS => iq4_xs,
         TensorType::MXFP4 => mxfp4,
@@ -139,12 +137,6 @@ fn q8_0(block: &mut BlockFields<'_>, out: &mut [f32]) {
     signed(&block.array::<32>(), out, d);
 }
 
-/// `d, s, q: [i8; 32]`: as Q8_0; `s = d Σ q` serves dot products only.
-fn q8_1(block: &mut BlockFields<'_>, out: &mut [f32]) {
-    let (d, _) = (block.f16(), block.f16());
-    signed(&block.array::<32>(), out, d);
-}
-
 /// `scales[16], q[64], d, dmin`: sub-blocks of 16 with a 4-bit scale (low) and minimum (high). The 2-bit `q` of a half
 /// of 128 elements are in 32 bytes, the first 32 elements in the lowest bits. `x = d scale q − dmin min`.
 fn q2_k(block: &mut BlockFields<'_>, out: &mut [f32]) {
@@ -216,12 +208,6 @@ fn q6_k(block: &mut BlockFields<'_>, out: &mut [f32]) {
         let q = nibble | two_bits(&high, i) << 4;
         *x = d * f32::from(scales[i / 16 % 16] as i8) * (f32::from(q) - 32.0);
     }
-}
-
-/// `d: f32, q: [i8; 256], sums: [i16; 16]`: `x = d q`; the sums serve dot products only.
-fn q8_k(block: &mut BlockFields<'_>, out: &mut [f32]) {
-    let d = block.f32();
-    signed(&block.array::<256>(), out, d);
 }
 
 /// The values of IQ4_NL and IQ4_XS by their 4-bit numbers (ggml's `kvalues_iq4nl`).

@@ -147,10 +147,22 @@ impl TensorType {
 
     /// Whether this project computes with the type.
     pub fn is_supported(self) -> bool {
-        // The supported types are the first fourteen (F32 to Q8_K) and some later ones.
-        let is_later = matches!(
+        // Q8_1 and Q8_K are ggml's types of activations within a product; no program writes weights in them.
+        matches!(
             self,
-            Self::BF16
+            Self::F32
+                | Self::F16
+                | Self::BF16
+                | Self::Q4_0
+                | Self::Q4_1
+                | Self::Q5_0
+                | Self::Q5_1
+                | Self::Q8_0
+                | Self::Q2_K
+                | Self::Q3_K
+                | Self::Q4_K
+                | Self::Q5_K
+                | Self::Q6_K
                 | Self::IQ4_NL
                 | Self::IQ4_XS
                 | Self::TQ1_0
@@ -158,8 +170,7 @@ impl TensorType {
                 | Self::MXFP4
                 | Self::F8_E4M3
                 | Self::I8_AFFINE
-        );
-        self as u32 <= Self::Q8_K as u32 || is_later
+        )
     }
 
     fn row(self) -> (Self, &'static str, u64, u64) {
@@ -209,8 +220,8 @@ mod tests {
     #[test]
     fn fa_2_supported_types_are_those_with_products() {
         let supported: Vec<_> = TYPES.into_iter().filter(|(kind, ..)| kind.is_supported()).map(|row| row.1).collect();
-        let expected = "F32 F16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ4_NL IQ4_XS BF16 TQ1_0 \
-                        TQ2_0 MXFP4 F8_E4M3 I8_AFFINE";
+        let expected = "F32 F16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS BF16 TQ1_0 TQ2_0 \
+                        MXFP4 F8_E4M3 I8_AFFINE";
         assert_eq!(supported.join(" "), expected);
     }
 }
