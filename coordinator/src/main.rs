@@ -3,6 +3,7 @@
 mod api;
 mod driver;
 mod footprints;
+mod keys;
 mod leases;
 mod listeners;
 mod metrics;

@@ -5,10 +5,12 @@ use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::path::PathBuf;
 
+use model_boss_access::{KeyFileError, KeyRecordError};
 use model_boss_client::ClientError;
 use model_boss_client::lease_run::LeaseError;
 use model_boss_config::ConfigError;
 use model_boss_host::programs::ProgramError;
+use model_boss_protocol::ClientId;
 
 /// The exit code of `serve` where another coordinator has what this one needs: `EX_TEMPFAIL` of sysexits.h.
 pub(super) const OCCUPIED: u8 = 75;
@@ -34,6 +36,26 @@ impl Error for ServeFailure {
     }
 }
 
+/// Why a command about keys failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeysError {
+    /// The file is not valid, or cannot be read or written.
+    #[error(transparent)]
+    File(#[from] KeyFileError),
+    /// The record would not be valid.
+    #[error(transparent)]
+    Record(#[from] KeyRecordError),
+    /// The client has a key already.
+    #[error("'{0}' has a key; `model-boss keys rotate {0}` makes another, `model-boss keys revoke {0}` ends it")]
+    Exists(ClientId),
+    /// The client has no key.
+    #[error("{1} has no key of '{0}'; `model-boss keys list` shows whose keys there are")]
+    Unknown(ClientId, PathBuf),
+    /// The system gives no random bytes.
+    #[error("the system gives no random bytes: {0}")]
+    Random(getrandom::Error),
+}
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
@@ -43,6 +65,9 @@ pub(super) enum CliError {
     /// `serve` failed.
     #[error(transparent)]
     Serve(#[from] ServeFailure),
+    /// `keys` failed.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
     /// `lease` failed.
     #[error(transparent)]
     Lease(#[from] LeaseError),

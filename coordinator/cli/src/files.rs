@@ -4,13 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use model_boss_client::{Client, ClientError, in_path};
-use model_boss_config::Sources;
-use model_boss_host::owner::key_for;
 use model_boss_protocol::ErrorCode;
 use serde_json::{Value, json};
 
 use super::error::CliError;
-use super::flags::environment;
 
 /// The absolute path that `text` means, or `None` if it is the name of a model. A text that begins like a path is one.
 /// A text that could be either, such as one that ends in `.gguf`, is a name if the coordinator lists it.
@@ -48,7 +45,7 @@ pub(super) async fn load(client: &Client, path: &Path) -> Result<String, CliErro
     let path = path.to_str().ok_or_else(|| CliError::NotText(path.to_owned()))?;
     let body = json!({ "path": path, "wait": false });
     let answer = match client.post("/api/v1/load", &body).await {
-        Err(ClientError::Api(refused)) => match owner_key(client) {
+        Err(ClientError::Api(refused)) => match client.owner_key() {
             Some(key) => client.post_as_owner("/api/v1/load", &body, &key).await,
             None => Err(ClientError::Api(refused)),
         },
@@ -56,14 +53,6 @@ pub(super) async fn load(client: &Client, path: &Path) -> Result<String, CliErro
     }?;
     let stranger = || ClientError::Stranger { url: client.url().to_owned(), status: 202 };
     answer.get("model_name").and_then(Value::as_str).map(str::to_owned).ok_or_else(|| stranger().into())
-}
-
-/// The owner key, which proves to a coordinator of this machine that this process runs as its user. It is read from the
-/// state folder that a coordinator started from here would have.
-fn owner_key(client: &Client) -> Option<String> {
-    let sources = Sources { flags: Vec::new(), environment: environment(), file: None };
-    let config = sources.load().ok()?.config;
-    client.is_on_this_machine().then(|| key_for(&config.own_state_dir(), client.port())).flatten()
 }
 
 #[cfg(test)]

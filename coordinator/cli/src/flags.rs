@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::error::Error;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use model_boss_config::{Sources, catalogue, entries, flag, variable};
+use model_boss_config::{Sources, catalogue, entries, environment, flag, variable};
 
 /// The settings on the command line, still as text. The configuration parses them together with all other sources, so
 /// that all mistakes are reported at once.
@@ -20,13 +20,6 @@ impl SettingFlags {
     pub(super) fn sources(self) -> Sources {
         Sources { flags: self.given, environment: environment(), file: self.file }
     }
-}
-
-/// This process's environment, from which settings are read.
-pub(super) fn environment() -> Vec<(String, String)> {
-    std::env::vars_os()
-        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
-        .collect()
 }
 
 impl Args for SettingFlags {

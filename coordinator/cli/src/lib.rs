@@ -11,6 +11,7 @@ mod error;
 mod files;
 mod flags;
 mod inspect;
+mod keys;
 mod logs;
 mod orders;
 mod private;
@@ -74,11 +75,12 @@ Examples:
   model-boss bench residency large                  what streaming a model takes on this machine, layer by layer
   model-boss convert index large                    its layers once more, so that streaming has nothing to arrange
   model-boss tasks explain chat                     every rung of a task, and which one a request would get
+  model-boss keys create anna --model guide         a key for one model; it is printed once
   model-boss config set allowCloudFallback=false    now, and after restarts
   model-boss config show --origin                   every setting and who decided it
   source <(model-boss completions bash)             completion in this shell
 
-MODEL_BOSS_API_KEY is sent as the key where the coordinator wants one.";
+MODEL_BOSS_API_KEY is sent as the key where the coordinator wants one. The user who runs a coordinator needs none here.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -166,6 +168,9 @@ enum Command {
     /// Leases of memory that training jobs and models share: run a program with one, list them.
     #[command(subcommand)]
     Lease(LeaseCli),
+    /// API keys of clients: make, list, replace and end them.
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     /// The configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -227,7 +232,7 @@ pub fn run(serve: ServeCommand) -> ExitCode {
 
 impl Command {
     fn run(self, url: &str, serve: ServeCommand) -> Result<ExitCode, CliError> {
-        let client = || Client::new(url, std::env::var("MODEL_BOSS_API_KEY").ok());
+        let client = || Client::of_environment(url);
         match self {
             Self::Serve(flags) => {
                 let loaded = flags.sources().load()?;
@@ -276,6 +281,7 @@ impl Command {
                 print(&small_runtime()?.block_on(orders::unload(&client()?, model.as_deref()))?)?;
             }
             Self::Lease(command) => return Ok(lease_run::run(command, url)?),
+            Self::Keys(command) => print(&keys::run(command)?)?,
             Self::Config(ConfigCommand::Show(args)) => print(&show_config::show(args)?)?,
             Self::Config(ConfigCommand::Get(args)) => {
                 print(&small_runtime()?.block_on(set_config::get(&client()?, &args))?)?;

@@ -12,7 +12,8 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use model_boss_config::secrets::without_secrets;
-use model_boss_host::owner::OWNER_KEY;
+use model_boss_config::{Sources, environment};
+use model_boss_host::owner::{OWNER_KEY, key_for};
 use model_boss_protocol::ErrorBody;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
@@ -57,6 +58,8 @@ pub struct Client {
     host: String,
     port: u16,
     key: Option<String>,
+    /// The owner key, sent in place of a key.
+    owner: Option<String>,
 }
 
 impl Client {
@@ -74,7 +77,23 @@ impl Client {
             return Err(bad());
         }
         let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']).to_owned();
-        Ok(Self { url: url.to_owned(), authority, host, port: uri.port_u16().unwrap_or(80), key })
+        Ok(Self { url: url.to_owned(), authority, host, port: uri.port_u16().unwrap_or(80), key, owner: None })
+    }
+
+    /// A client with the key of the environment. Without one it is the owner's, where this process runs as the user of
+    /// the coordinator.
+    pub fn of_environment(url: &str) -> Result<Self, ClientError> {
+        let client = Self::new(url, std::env::var("MODEL_BOSS_API_KEY").ok())?;
+        let owner = if client.key.is_none() { client.owner_key() } else { None };
+        Ok(Self { owner, ..client })
+    }
+
+    /// The owner key, which proves to a coordinator of this machine that this process runs as its user. It is read from
+    /// the state folder that a coordinator started from here would have.
+    pub fn owner_key(&self) -> Option<String> {
+        let sources = Sources { flags: Vec::new(), environment: environment(), file: None };
+        let config = sources.load().ok()?.config;
+        self.is_on_this_machine().then(|| key_for(&config.own_state_dir(), self.port())).flatten()
     }
 
     /// The address as it was written.
@@ -172,6 +191,9 @@ impl Client {
         let mut request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
         if let Some(key) = &self.key {
             request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+        }
+        if let Some(owner) = self.owner.as_ref().filter(|_| header.as_ref().is_none_or(|(name, _)| name != OWNER_KEY)) {
+            request = request.header(OWNER_KEY, owner);
         }
         if let Some((name, value)) = header {
             request = request.header(name, value);

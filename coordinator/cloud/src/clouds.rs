@@ -116,6 +116,16 @@ impl Clouds {
         Self { providers: providers.collect(), transport: Transport::new(), commands: Commands::default(), spend }
     }
 
+    /// The tokens that a client with a limit used today, of models here and elsewhere.
+    pub fn tokens_today(&self, client: &ClientId, now: u64) -> u64 {
+        self.spend.tokens_of(client, now)
+    }
+
+    /// Counts tokens of a client with a limit.
+    pub fn use_tokens(&self, client: &ClientId, tokens: u64, now: u64) {
+        self.spend.use_tokens(client, tokens, now);
+    }
+
     /// Sends one request to a provider and waits for the beginning of its answer.
     pub async fn ask(&self, request: &CloudRequest<'_>) -> Result<CloudAnswer, CloudError> {
         let provider = self.provider(request.provider)?;

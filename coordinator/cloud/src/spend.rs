@@ -56,6 +56,9 @@ pub struct Today {
     /// Dollars of all clients without a sum of their own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub others_spent: f64,
+    /// Tokens by client, for clients with a limit.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tokens: BTreeMap<String, u64>,
     /// The counts of each provider.
     #[serde(default)]
     pub providers: Tallies,
@@ -79,6 +82,21 @@ impl Today {
     pub fn spent_by(&self, client: &str) -> f64 {
         let own = self.spent.get(client).copied().unwrap_or_default();
         if self.counts_apart(client) { own } else { self.others_spent }
+    }
+
+    /// The tokens that this client used, or those of all clients without a count of their own.
+    fn tokens_of(&self, client: &str) -> u64 {
+        self.tokens.get(self.token_count(client)).copied().unwrap_or_default()
+    }
+
+    fn use_tokens(&mut self, client: &str, tokens: u64) {
+        let count = self.tokens.entry(self.token_count(client).to_owned()).or_default();
+        *count = count.saturating_add(tokens);
+    }
+
+    /// The name under which a client's tokens are counted.
+    fn token_count<'a>(&self, client: &'a str) -> &'a str {
+        if self.tokens.len() < MAX_CLIENTS || self.tokens.contains_key(client) { client } else { OTHER }
     }
 
     fn spend(&mut self, client: String, dollars: f64) {
@@ -174,10 +192,13 @@ impl Books {
         for (client, dollars) in std::mem::take(&mut self.today.spent) {
             self.today.spend(client, dollars);
         }
-        if counted.spent.is_empty() && counted.providers.is_empty() {
+        if counted.spent.is_empty() && counted.providers.is_empty() && counted.tokens.is_empty() {
             return;
         }
         self.today.turn(counted.day * DAY);
+        for (client, tokens) in counted.tokens {
+            self.today.use_tokens(&client, tokens);
+        }
         self.today.others_spent += counted.others_spent;
         for (client, dollars) in counted.spent {
             self.today.spend(client, dollars);
@@ -247,6 +268,21 @@ impl Spend {
         *reserved += most;
         drop(books);
         Ok(Reserved { kept: Arc::clone(&self.kept), client, dollars: most })
+    }
+
+    /// Counts tokens of a client with a limit. Where today's counts are lost, they begin anew: no money is at stake.
+    pub(super) fn use_tokens(&self, client: &ClientId, tokens: u64, now: u64) {
+        self.change(|books| {
+            books.today.turn(now);
+            books.today.use_tokens(client.as_str(), tokens);
+        });
+    }
+
+    /// The tokens that this client used today.
+    pub(super) fn tokens_of(&self, client: &ClientId, now: u64) -> u64 {
+        let mut books = self.kept.books();
+        books.today.turn(now);
+        books.today.tokens_of(client.as_str())
     }
 
     /// The dollars that this client spent today.
@@ -375,6 +411,27 @@ mod tests {
         assert!(again.ever().is_empty(), "counters begin with the process");
         assert_eq!(again.of(&client, now + DAY), 0.0);
         assert!(again.today(now + DAY).providers.is_empty());
+    }
+
+    #[test]
+    fn op_5_tokens_are_counted_for_a_day_and_survive_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let (client, now) = (ClientId::from("a"), 20_000 * DAY + 5);
+        let spend = Spend::open(&StateFolder::new(folder.path()));
+        spend.use_tokens(&client, 70, now);
+        spend.use_tokens(&client, 5, now + 60);
+        spend.use_tokens(&ClientId::from("b"), 1, now + 60);
+        drop(spend);
+        let again = Spend::open(&StateFolder::new(folder.path()));
+        assert_eq!((again.tokens_of(&client, now), again.tokens_of(&ClientId::from("c"), now)), (75, 0));
+        for n in 0..MAX_CLIENTS {
+            again.use_tokens(&ClientId::from(format!("client-{n}").as_str()), 1, now);
+        }
+        let stranger = ClientId::from("one more");
+        again.use_tokens(&stranger, 10, now);
+        assert_eq!(again.tokens_of(&stranger, now), 12, "strangers share one count");
+        assert_eq!(again.tokens_of(&client, now), 75);
+        assert_eq!(again.tokens_of(&client, now + DAY), 0);
     }
 
     #[test]

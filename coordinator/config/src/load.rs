@@ -9,8 +9,8 @@ use figment::{Figment, Metadata, Profile, Provider};
 use model_boss_protocol::ByteCount;
 use toml::de::{DeTable, DeValue};
 
+use super::Config;
 use super::setting::Section;
-use super::{ApiKeys, Config};
 use crate::origins::OriginPattern;
 
 /// The file that is read when none is named, if it exists.
@@ -108,9 +108,32 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// This process's environment, from which settings are read.
+pub fn environment() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+        .collect()
+}
+
 impl Sources {
     /// Reads every source, checks every value of every source, and merges them.
     pub fn load(self) -> Result<Loaded, ConfigError> {
+        let (loaded, mut problems) = self.merged();
+        for (path, problem) in loaded.config.contradictions() {
+            let origin = loaded.origins.get(path).unwrap_or(&Origin::Default);
+            problems.push(format!("{origin}: '{path}' {problem}"));
+        }
+        if problems.is_empty() { Ok(loaded) } else { Err(ConfigError { problems }) }
+    }
+
+    /// The file of API keys. The settings may contradict each other, since some do until there is a key.
+    pub fn keys_file(self) -> Result<PathBuf, ConfigError> {
+        let (loaded, problems) = self.merged();
+        if problems.is_empty() { Ok(loaded.config.keys_file()) } else { Err(ConfigError { problems }) }
+    }
+
+    /// The settings, and the faults of single values.
+    fn merged(self) -> (Loaded, Vec<String>) {
         let mut problems = Vec::new();
         let file = self.file.or_else(|| Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.is_file()));
         let mut entries = Vec::new();
@@ -132,11 +155,7 @@ impl Sources {
             }
         });
         let (config, origins) = merge(entries);
-        for (path, problem) in config.contradictions() {
-            let origin = origins.get(path).unwrap_or(&Origin::Default);
-            problems.push(format!("{origin}: '{path}' {problem}"));
-        }
-        if problems.is_empty() { Ok(Loaded { config, origins }) } else { Err(ConfigError { problems }) }
+        (Loaded { config, origins }, problems)
     }
 }
 
@@ -169,17 +188,18 @@ impl Config {
     /// Faults that only two or more settings together show, each with the setting to change.
     fn contradictions(&self) -> Vec<(&'static str, String)> {
         let mut found = Vec::new();
-        if let (Some(host), None) = (self.host.open_to_others(), &self.api_keys) {
-            let what_to_do = "set 'api_keys' to a file with one key per line, or listen on 127.0.0.1";
+        let keys = self.keys();
+        if let (Some(host), Ok(None)) = (self.host.open_to_others(), &keys) {
+            let what_to_do = "make one with `model-boss keys create NAME`, or listen on 127.0.0.1";
             found.push(("host", format!("is {host}, where others can connect, and there are no keys; {what_to_do}")));
+        }
+        if let Err(error) = keys {
+            found.push(("api_keys", format!("is of no use: {error}")));
         }
         for entry in &self.allowed_origins {
             if let Err(error) = entry.parse::<OriginPattern>() {
                 found.push(("allowed_origins", format!("has an entry that does not do: {error}")));
             }
-        }
-        if let Some(Err(error)) = self.api_keys.as_deref().map(ApiKeys::read) {
-            found.push(("api_keys", format!("is of no use: {error}")));
         }
         if let Some(build) = self.llamacpp.as_deref().filter(|build| !self.backends.builds.contains_key(*build)) {
             let known: Vec<&str> = self.backends.builds.keys().map(String::as_str).collect();

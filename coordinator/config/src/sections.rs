@@ -1,10 +1,12 @@
 //! The settings in groups, with defaults and help texts.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use model_boss_access::{KeyFile, KeyFileError};
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
 use model_boss_lease_store::LeaseDurations;
 use model_boss_protocol::{ByteCount, Category, InstructionSet, KeepAlive, LlamaArgs, TextLimits};
@@ -14,6 +16,8 @@ use crate::{BackendTables, DeclaredDevices, Hosts, IdleTime, LogFormat, LogLevel
 
 /// The file of tasks where none is named.
 pub const DEFAULT_TASKS: &str = "tasks.yaml";
+/// The file of keys in the state folder where none is named.
+const KEYS_FILE: &str = "api-keys";
 
 use super::provider::ProviderTables;
 use super::setting::section;
@@ -46,7 +50,7 @@ section! {
         simulate: Option<PathBuf> = None,
         /// The ports given to workers, in sequence; busy ones are skipped.
         worker_ports: RangeInclusive<u16> = 8300..=8499,
-        /// A file with one API key per line. When set, every request needs one.
+        /// The file of API keys (docs/keys.md); unset: `api-keys` in `state_dir`. With a key, every request needs one.
         api_keys: Option<PathBuf> = None,
         /// Names accepted in the Host and Origin headers besides loopback ones.
         allowed_hosts: Vec<String> = Vec::new(),
@@ -273,6 +277,23 @@ impl Config {
     /// The state folder of this configuration: a simulated machine has one of its own inside.
     pub fn own_state_dir(&self) -> PathBuf {
         if self.simulate.is_some() { self.state_dir.join("simulation") } else { self.state_dir.clone() }
+    }
+
+    /// The file of API keys.
+    pub fn keys_file(&self) -> PathBuf {
+        self.api_keys.clone().unwrap_or_else(|| self.own_state_dir().join(KEYS_FILE))
+    }
+
+    /// The API keys. `None` where no key was made and no file is named.
+    pub fn keys(&self) -> Result<Option<KeyFile>, KeyFileError> {
+        match KeyFile::read(&self.keys_file()) {
+            Ok(file) => Ok(Some(file)),
+            Err(KeyFileError::Read(_, error)) if self.api_keys.is_none() && error.kind() == ErrorKind::NotFound => {
+                Ok(None)
+            }
+            Err(KeyFileError::Empty(_)) if self.api_keys.is_none() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -230,10 +230,19 @@ fn op_5_others_can_connect_only_with_keys() {
     }
     fs::write(&keys, "# for the notebook\n0123456789abcdef\n\n  fedcba9876543210  \n").unwrap();
     config(&line);
-    let keys = ApiKeys::read(&keys).unwrap();
-    assert!(keys.accept("0123456789abcdef") && keys.accept("fedcba9876543210"));
-    assert!(!keys.accept("0123456789abcdee") && !keys.accept("") && !keys.accept("# for the notebook"));
-    assert!(!format!("{keys:?}").contains("0123"));
+    let read = config(&line).keys().unwrap().unwrap();
+    assert_eq!(read.unnamed().collect::<Vec<_>>(), ["0123456789abcdef", "fedcba9876543210"]);
+    // Without a file that is named, the one of the state folder counts, once it holds a key.
+    let state = format!("host = \"0.0.0.0\"\nstate_dir = \"{}\"", folder.path().display());
+    for content in [None, Some("# none yet\n")] {
+        if let Some(content) = content {
+            fs::write(folder.path().join("api-keys"), content).unwrap();
+        }
+        let refused = problems(&state, &[], &[]);
+        assert!(refused[0].contains("there are no keys; make one with `model-boss keys create"), "{refused:?}");
+    }
+    fs::write(folder.path().join("api-keys"), "0123456789abcdef\n").unwrap();
+    config(&state);
 }
 
 #[test]

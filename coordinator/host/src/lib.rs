@@ -15,3 +15,4 @@ pub mod programs;
 pub mod state_folder;
 pub mod tcp_table;
 pub mod terminal;
+pub mod watched_file;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model_boss_catalog::LiveCatalog;
 use model_boss_cloud::Clouds;
-use model_boss_config::{ApiKeys, Limits, Sse};
+use model_boss_config::{Limits, Sse};
 use model_boss_host::log_filter::LogFilter;
 use model_boss_host::owner::OwnerKey;
 use model_boss_host::state_folder::StateFolder;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ChangeFeed, Clock};
+use crate::keys::LiveKeys;
 use crate::leases::{DeviceTable, Leases, StoreWatch};
 use crate::metrics::Metrics;
 use crate::responses::ResponseStore;
@@ -46,8 +47,8 @@ pub(crate) struct Context {
     /// The workers' figures on streamed layers.
     pub(crate) streams: Streams,
     pub(crate) metrics: Arc<Metrics>,
-    /// The API keys; without them every caller on loopback is accepted.
-    pub(crate) keys: Option<ApiKeys>,
+    /// The API keys; without any, every caller on loopback is accepted.
+    pub(crate) keys: Arc<LiveKeys>,
     /// The owner key of this process; `None` where it could not be drawn.
     pub(crate) owner: Option<OwnerKey>,
     /// The limits on requests.

@@ -10,7 +10,7 @@ mod route;
 
 use std::sync::Arc;
 
-use admin::{clients, config, events, leases, logs, manage, plan, prometheus, providers, status, tasks};
+use admin::{clients, config, events, keys, leases, logs, manage, plan, prometheus, providers, status, tasks};
 use axum::Router;
 use inference::{messages, models, ollama, openai, responses, tokens};
 use route::{Routes, Scope};
@@ -26,7 +26,7 @@ pub(crate) fn router(context: Arc<Context>) -> Router {
 
 /// Every route with its scope.
 fn routes(context: Arc<Context>) -> Routes {
-    use Scope::{Inference, Manage, Public, Read};
+    use Scope::{Admin, Inference, Lease, Leases, Manage, Models, Public, Read};
 
     Routes::new(context)
         .get("/", Public, status::root)
@@ -56,13 +56,13 @@ fn routes(context: Arc<Context>) -> Routes {
         .post("/api/generate", Inference, ollama::generate)
         .post("/api/embed", Inference, ollama::embed)
         .post("/api/embeddings", Inference, ollama::embeddings)
-        .post("/api/show", Inference, ollama::show)
+        .post("/api/show", Models, ollama::show)
         .post("/api/pull", Inference, ollama::pull)
-        .get("/api/tags", Read, ollama::tags)
-        .get("/api/ps", Read, ollama::ps)
-        .get("/api/version", Read, ollama::version)
-        .get("/v1/models", Read, models::list)
-        .get("/v1/models/{*id}", Read, models::show)
+        .get("/api/tags", Models, ollama::tags)
+        .get("/api/ps", Models, ollama::ps)
+        .get("/api/version", Models, ollama::version)
+        .get("/v1/models", Models, models::list)
+        .get("/v1/models/{*id}", Models, models::show)
         .get("/api/v1/health", Read, status::health)
         .get("/api/v1/stats", Read, status::stats)
         .get("/api/v1/slots", Read, status::slots)
@@ -75,14 +75,15 @@ fn routes(context: Arc<Context>) -> Routes {
         .get("/api/v1/tasks/{*name}", Read, tasks::show)
         .get("/api/v1/config", Read, config::show)
         .put("/api/v1/config", Manage, config::change)
-        .get("/api/v1/leases", Read, leases::list)
-        .post("/api/v1/leases", Manage, leases::acquire)
-        .put("/api/v1/leases", Manage, leases::renew)
-        .delete("/api/v1/leases", Manage, leases::cancel)
-        .get("/api/v1/leases/{*id}", Read, leases::show)
-        .post("/api/v1/leases/{*id}", Manage, leases::order)
-        .put("/api/v1/leases/{*id}", Manage, leases::resize)
-        .delete("/api/v1/leases/{*id}", Manage, leases::release)
+        .get("/api/v1/leases", Leases, leases::list)
+        .post("/api/v1/leases", Lease, leases::acquire)
+        .put("/api/v1/leases", Lease, leases::renew)
+        .delete("/api/v1/leases", Lease, leases::cancel)
+        .get("/api/v1/leases/{*id}", Leases, leases::show)
+        .post("/api/v1/leases/{*id}", Lease, leases::order)
+        .put("/api/v1/leases/{*id}", Lease, leases::resize)
+        .delete("/api/v1/leases/{*id}", Lease, leases::release)
+        .get("/api/v1/keys", Admin, keys::list)
         .get("/api/v1/events", Read, events::events)
         .get("/api/v1/logs/{*id}", Read, logs::logs)
         .post("/api/v1/load", Manage, manage::load)

@@ -8,32 +8,63 @@ use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
-use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
+use model_boss_access::{KeyRecord, KeyScope};
 use model_boss_core::Principal;
 use model_boss_http::body::{BodyLimits, RequestBody, Unread};
 use model_boss_http::error::error_response;
 use model_boss_http::headers::RequestId;
-use model_boss_http::peek::named_client;
+use model_boss_http::peek::{ANONYMOUS, KeyClient, client_of, named_client};
 use model_boss_http::peer::Peer;
 use model_boss_lease_store::Caller;
-use model_boss_protocol::{ApiError, ErrorCode, ModelId};
+use model_boss_protocol::{ApiError, ClientId, ErrorCode, ModelId};
 use model_boss_tasks::{MachinePermit, ModelPermit};
 
 use super::context::Context;
+use crate::keys::RequestSender;
 
-/// The callers of a route, and its requirements.
+/// The callers of a route, and its requirements. All but public routes need a key where there are keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     /// Every caller may use the route. It reveals only whether the process works.
     Public,
-    /// Clients of models may use the route. It needs a key where keys are set.
+    /// Clients of models may use the route.
     Inference,
-    /// Readers of the state may use the route. It needs a key where keys are set.
+    /// Clients of models and readers of the state may use the route: it lists the models.
+    Models,
+    /// Readers of the state may use the route.
     Read,
-    /// Operators may use the route. It needs a key where keys are set, and a small JSON body that a page of another
-    /// site cannot send.
+    /// Operators may use the route. It needs a small JSON body that a page of another site cannot send.
     Manage,
+    /// Holders of leases may use the route, with a body as for operators.
+    Lease,
+    /// Holders of leases and readers of the state may use the route.
+    Leases,
+    /// Only an operator may use the route.
+    Admin,
+}
+
+impl Scope {
+    /// The scopes of keys of which one is needed; none for public routes.
+    pub(super) const fn needs(self) -> &'static [KeyScope] {
+        match self {
+            Self::Public => &[],
+            Self::Inference => &[KeyScope::Inference],
+            Self::Models => &[KeyScope::Inference, KeyScope::Read],
+            Self::Read => &[KeyScope::Read],
+            Self::Manage => &[KeyScope::Manage],
+            Self::Lease => &[KeyScope::Lease],
+            Self::Leases => &[KeyScope::Lease, KeyScope::Read],
+            Self::Admin => &[KeyScope::Admin],
+        }
+    }
+
+    /// Whether requests give orders, in a body of JSON.
+    const fn is_order(self) -> bool {
+        matches!(self, Self::Manage | Self::Lease)
+    }
 }
 
 /// A request with the values that its handler needs.
@@ -41,6 +72,8 @@ pub(super) struct Call {
     pub(super) context: Arc<Context>,
     /// The head of the request.
     pub(super) request: http::Request<()>,
+    /// The sender.
+    pub(super) identity: RequestSender,
     body: Unread,
     scope: Scope,
 }
@@ -96,8 +129,8 @@ impl Routes {
             let route = move |request: Request| {
                 let (head, body) = request.into_parts();
                 let (request, body) = (http::Request::from_parts(head, ()), Unread::new(body));
-                let call = Call { context: Arc::clone(&context), request, body, scope };
-                let admitted = call.admit().map(|()| handler.clone().answer(call));
+                let admitted = Call::admit(Arc::clone(&context), request, body, scope);
+                let admitted = admitted.map(|call| handler.clone().answer(call));
                 async move {
                     match admitted {
                         Ok(answer) => answer.await.unwrap_or_else(|error| error_response(&error)),
@@ -141,30 +174,74 @@ where
 }
 
 impl Call {
-    /// Checks the caller's key and the content type.
-    fn admit(&self) -> Result<(), ApiError> {
-        let headers = self.request.headers();
-        if self.scope != Scope::Public
-            && let Some(keys) = &self.context.keys
-            && !offered_keys(headers).any(|key| keys.accept(key))
-        {
-            let message = match offered_keys(headers).next() {
-                Some(_) => "this key is none of this server's",
-                None => "this server needs an API key: Authorization: Bearer KEY, or x-api-key: KEY",
-            };
-            return Err(ApiError::new(ErrorCode::InvalidApiKey, message));
+    /// Checks the sender's key, its scopes and the content type.
+    fn admit(
+        context: Arc<Context>,
+        mut request: http::Request<()>,
+        body: Unread,
+        scope: Scope,
+    ) -> Result<Self, ApiError> {
+        let identity = match scope {
+            Scope::Public => RequestSender::Anyone,
+            _ => context.keys.identify(request.headers(), context.owner.as_ref())?,
+        };
+        if !identity.permits(scope.needs()) {
+            let needed: Vec<&str> = scope.needs().iter().map(|scope| scope.as_str()).collect();
+            let message = format!(
+                "the key of '{}' lacks the scope {}, which {} {} needs",
+                identity.name(),
+                needed.join(" or "),
+                request.method(),
+                request.uri().path()
+            );
+            return Err(ApiError::new(ErrorCode::InsufficientScope, message));
         }
-        if self.scope == Scope::Manage && !is_json(headers) {
+        if scope.is_order() && !is_json(request.headers()) {
             let message = "management routes take Content-Type: application/json only";
             return Err(ApiError::new(ErrorCode::UnsupportedMediaType, message));
         }
-        Ok(())
+        if let Some(record) = identity.bound() {
+            let key = KeyClient { client: record.name.clone(), may_name_others: record.is_admin() };
+            request.extensions_mut().insert(key);
+        }
+        Ok(Self { context, request, identity, body, scope })
     }
 
-    /// The principal of an order on a managing route: the client that names itself, else the operator.
+    /// The client that the request's key is, or that its headers name.
+    pub(super) fn client(&self) -> Result<ClientId, ApiError> {
+        Ok(self.named()?.unwrap_or_else(|| ClientId::from(ANONYMOUS)))
+    }
+
+    /// The client of a request that names this one in its body.
+    pub(super) fn client_named(&self, named: Option<ClientId>) -> Result<ClientId, ApiError> {
+        match named {
+            None => self.client(),
+            named => Ok(client_of(named, self.key())?.unwrap_or_else(|| ClientId::from(ANONYMOUS))),
+        }
+    }
+
+    fn named(&self) -> Result<Option<ClientId>, ApiError> {
+        named_client(self.request.headers(), self.key())
+    }
+
+    fn key(&self) -> Option<&KeyClient> {
+        self.request.extensions().get()
+    }
+
+    /// A copy of the request's head, for threads that read its body.
+    pub(super) fn head(&self) -> Parts {
+        self.request.clone().into_parts().0
+    }
+
+    /// The principal of an order on a managing route: the operator where the sender is one and names no client, else
+    /// the client.
     fn principal(&self) -> Result<Principal, ApiError> {
-        let client = named_client(self.request.headers())?;
-        Ok(client.map_or(Principal::Operator, Principal::Client))
+        let is_operator = self.identity.bound().is_none_or(KeyRecord::is_admin);
+        let named = match is_operator {
+            true => named_client(self.request.headers(), None)?,
+            false => self.named()?,
+        };
+        Ok(named.map_or(Principal::Operator, Principal::Client))
     }
 
     /// Permission for an order about this model.
@@ -204,20 +281,12 @@ impl Call {
         let limits = &self.context.limits;
         let size = match self.scope {
             Scope::Inference => limits.inference_body,
-            Scope::Public | Scope::Read | Scope::Manage => limits.management_body,
+            Scope::Public | Scope::Models | Scope::Read => limits.management_body,
+            Scope::Manage | Scope::Lease | Scope::Leases | Scope::Admin => limits.management_body,
         };
         let limits = BodyLimits { size, patience: limits.header_timeout, json: limits.json() };
         self.body.take().read(limits, self.context.memory.holder()).await
     }
-}
-
-fn offered_keys(headers: &HeaderMap) -> impl Iterator<Item = &str> {
-    let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|text| {
-        let (scheme, key) = text.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
-    });
-    // Some clients send both headers, and the first may hold a key for another server.
-    bearer.into_iter().chain(headers.get("x-api-key").and_then(|key| key.to_str().ok()))
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

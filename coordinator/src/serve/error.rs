@@ -4,8 +4,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use model_boss_access::KeyFileError;
 use model_boss_cli::ServeFailure;
-use model_boss_config::ApiKeysError;
 use model_boss_host::probe::SimulationError;
 use model_boss_host::programs::ProgramError;
 use model_boss_lease_store::StoreError;
@@ -17,11 +17,11 @@ use crate::tasks::UnusableTasks;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServeError {
     /// The server listens on an address of the network without keys, so any machine there could use it.
-    #[error("{0} is not a loopback address: set api_keys to a file with one key per line before others can connect")]
+    #[error("{0} is not a loopback address: make a key with `model-boss keys create NAME` before others can connect")]
     OpenToAll(IpAddr),
     /// The file of API keys is invalid.
     #[error("the API keys cannot be used")]
-    Keys(#[from] ApiKeysError),
+    Keys(#[from] KeyFileError),
     /// The rules of clients cannot be used.
     #[error("the tasks and the rules of clients cannot be used")]
     Tasks(#[from] UnusableTasks),

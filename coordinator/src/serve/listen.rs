@@ -3,14 +3,15 @@
 use std::io;
 use std::net::SocketAddr;
 
-use model_boss_config::{ApiKeys, Config};
+use model_boss_access::KeyFile;
+use model_boss_config::Config;
 use tokio::net::TcpListener;
 
 use super::error::ServeError;
 
 /// The keys that clients need; `None` where every caller on loopback is accepted.
-pub(super) fn keys(config: &Config) -> Result<Option<ApiKeys>, ServeError> {
-    let keys = config.api_keys.as_deref().map(ApiKeys::read).transpose()?;
+pub(super) fn keys(config: &Config) -> Result<Option<KeyFile>, ServeError> {
+    let keys = config.keys()?;
     if let (None, Some(host)) = (&keys, config.host.open_to_others()) {
         return Err(ServeError::OpenToAll(host));
     }

@@ -12,10 +12,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use model_boss_access::KeyFile;
 use model_boss_catalog::{LiveCatalog, ModelRoots};
 use model_boss_cli::ServeFailure;
 use model_boss_cloud::{Clouds, SPEND_FILE};
-use model_boss_config::{ApiKeys, Config, Loaded};
+use model_boss_config::{Config, Loaded};
 use model_boss_core::{Moment, Scheduler};
 use model_boss_host::descriptors::{self, Shares};
 use model_boss_host::log_filter::LogFilter;
@@ -44,6 +45,7 @@ use self::startup::Startup;
 use crate::api::{self, ChangeFeed, Clock, Context};
 use crate::driver::{Driver, DriverQueue};
 use crate::footprints::FootprintSink;
+use crate::keys::LiveKeys;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
 use crate::metrics::Metrics;
@@ -87,7 +89,7 @@ struct PreparedServe {
     /// The machine to simulate in place of the real one.
     machine: Option<Arc<SimulatedMachine>>,
     state: StateFolder,
-    keys: Option<ApiKeys>,
+    keys: Option<KeyFile>,
     signals: EndSignals,
     /// The bound sockets, moved out by the last step.
     listeners: Vec<TcpListener>,
@@ -166,6 +168,7 @@ struct Started {
     metrics: Arc<Metrics>,
     tasks: Arc<LiveTasks>,
     catalog: Arc<LiveCatalog>,
+    keys: Arc<LiveKeys>,
     ledger: LeaseStart,
     no_gpu: Option<String>,
     runtime: Arc<RuntimeConfig>,
@@ -176,7 +179,7 @@ struct Started {
 
 impl Started {
     async fn start(prepared: &PreparedServe, known: Known) -> Result<Self, ServeError> {
-        let PreparedServe { config, decided, machine, state, .. } = prepared;
+        let PreparedServe { config, decided, machine, state, keys, .. } = prepared;
         let Known { news, inbox, scheduler, metrics, settings, tasks, catalog, ledger, no_gpu } = known;
         let leases = &ledger.leases;
         let documents: Arc<dyn DocumentStore> = Arc::new(LedgerDocuments::new(leases.clone()));
@@ -212,6 +215,8 @@ impl Started {
             waiting: DriverQueue::default(),
         };
         let driver = tokio::spawn(driver.run(inbox));
+        let keys = Arc::new(LiveKeys::new(&config.keys_file(), keys.clone(), Arc::clone(&tasks)));
+        tokio::spawn(Arc::clone(&keys).follow());
         tokio::spawn(state.clone().watch());
         tokio::spawn(Arc::clone(&catalog).follow());
         tokio::spawn(Arc::clone(&tasks).follow());
@@ -224,6 +229,7 @@ impl Started {
             metrics,
             tasks,
             catalog,
+            keys,
             ledger,
             no_gpu,
             runtime,
@@ -243,7 +249,7 @@ async fn answer(mut prepared: PreparedServe, mut started: Started, log: LogFilte
         .collect::<Result<_, _>>()?;
     let draining = CancellationToken::new();
     let port = addresses.first().map_or(prepared.config.port, SocketAddr::port);
-    let context = Arc::new(context(&mut prepared, &started, port, draining.clone(), log));
+    let context = Arc::new(context(&prepared, &started, port, draining.clone(), log));
     let server = server(&prepared, listeners, context);
     Startup {
         addresses: &addresses,
@@ -280,13 +286,13 @@ async fn answer(mut prepared: PreparedServe, mut started: Started, log: LogFilte
 
 /// The values that routes use.
 fn context(
-    prepared: &mut PreparedServe,
+    prepared: &PreparedServe,
     started: &Started,
     port: u16,
     draining: CancellationToken,
     log: LogFilter,
 ) -> Context {
-    let PreparedServe { config, state, keys, .. } = prepared;
+    let PreparedServe { config, state, .. } = prepared;
     let owner = OwnerKey::create(state, port)
         .inspect_err(|error| tracing::warn!("`run PATH` is held to model_roots, no key could be drawn: {error}"))
         .ok();
@@ -302,7 +308,7 @@ fn context(
         store: started.ledger.store.clone(),
         streams: started.streams.clone(),
         metrics: Arc::clone(&started.metrics),
-        keys: keys.take(),
+        keys: Arc::clone(&started.keys),
         owner,
         limits: config.limits.clone(),
         memory: MemoryBudget::new(config.limits.request_memory),

@@ -11,13 +11,13 @@ pub enum Denial {
         /// A similar name, or the place where all are listed.
         hint: String,
     },
-    /// The client's `allowed_models` lack the model or task.
-    #[error("this client may not use '{0}'; its 'allowed_models' in tasks.yaml say what it may")]
+    /// The client's `allowed_models`, or those of its key, lack the model or task.
+    #[error("this client may not use '{0}'; its 'allowed_models' in tasks.yaml or those of its key say what it may")]
     ModelNotAllowed(String),
     /// The order concerns every model, and the client may use only some.
     #[error(
-        "this concerns every model, and this client may not use them all; its 'allowed_models' in tasks.yaml say what \
-         it may"
+        "this concerns every model, and this client may not use them all; its 'allowed_models' in tasks.yaml or those \
+         of its key say what it may"
     )]
     MachineNotAllowed,
     /// The task is `local_only` and names only clouds.

@@ -19,7 +19,7 @@ mod tree;
 
 pub use check::unknown_models;
 pub use denial::Denial;
-pub use file::{ClientProfile, EVERYBODY, Fallback, Task, TaskDefaults, TasksFile};
+pub use file::{ClientProfile, EVERYBODY, Fallback, KeyRule, Task, TaskDefaults, TasksFile};
 pub use names::TaskNames;
 pub use permit::{MachinePermit, ModelPermit, Permit};
 pub use providers::{CLAUDE, Providers};

@@ -1,11 +1,11 @@
 //! A tasks file prepared for lookups: values that each request would have to combine are combined once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use model_boss_protocol::ClientId;
 
-use crate::file::{ClientProfile, EVERYBODY, Task, TasksFile};
+use crate::file::{ClientProfile, EVERYBODY, KeyRule, Task, TasksFile};
 
 /// Tasks completed with the defaults, and each client's profile completed with that for everyone. A lookup copies no
 /// data.
@@ -20,9 +20,22 @@ pub struct TaskNames {
 impl TaskNames {
     /// The names of a file.
     pub fn new(file: TasksFile) -> Self {
+        Self::with_keys(file, &BTreeMap::new())
+    }
+
+    /// The names of a file, where each of these clients is held to the rule of its key, too.
+    pub fn with_keys(file: TasksFile, keys: &BTreeMap<ClientId, KeyRule>) -> Self {
         let tasks = file.tasks.iter().map(|(name, task)| (name.clone(), Arc::new(task.with(&file.defaults))));
         let named = file.clients.keys().filter(|name| *name != EVERYBODY).map(|name| ClientId::from(name.as_str()));
-        let profiles = named.map(|client| (client.clone(), Arc::new(file.profile(&client)))).collect();
+        let profile = |client: ClientId| {
+            let profile = file.profile(&client);
+            let held = match keys.get(&client) {
+                Some(key) => profile.within(key),
+                None => profile,
+            };
+            (client, Arc::new(held))
+        };
+        let profiles = named.chain(keys.keys().cloned()).map(profile).collect();
         let everybody = Arc::new(file.profile(&ClientId::from(EVERYBODY)));
         Self { tasks: tasks.collect(), profiles, everybody, file }
     }

@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use model_boss_catalog::Catalog;
-use model_boss_config::{Config, DEFAULT_FILE, DEFAULT_TASKS, Sources};
+use model_boss_config::{Config, DEFAULT_FILE, DEFAULT_TASKS, Sources, environment};
 use model_boss_core::Target;
 use model_boss_tasks::{Problem, Providers, TasksFile, unknown_models};
 use serde_json::{Value, json};
 
 use super::super::args::ReadArgs;
 use super::super::error::CliError;
-use super::super::flags::environment;
 use super::super::tables::pretty;
 
 /// Arguments of `tasks check`.

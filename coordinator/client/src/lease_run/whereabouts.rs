@@ -32,7 +32,7 @@ impl LedgerArgs {
     pub(super) fn whereabouts(&self, url: &str) -> Result<Whereabouts, LeaseError> {
         match self.redis.as_ref().filter(|url| !url.is_empty()) {
             Some(url) => Ok(Whereabouts::Redis { url: url.clone(), runtime_dir: self.runtime_dir.clone() }),
-            None => Ok(Whereabouts::Coordinator(Client::new(url, std::env::var("MODEL_BOSS_API_KEY").ok())?)),
+            None => Ok(Whereabouts::Coordinator(Client::of_environment(url)?)),
         }
     }
 }

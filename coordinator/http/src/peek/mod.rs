@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use model_boss_config::JsonLimits;
 
@@ -56,8 +57,17 @@ pub struct Peeked {
     strip: bool,
 }
 
-/// Reads the fields in `body`.
-pub fn peek(body: &[u8], headers: &HeaderMap, limits: JsonLimits) -> Result<Peeked, ApiError> {
+/// The client of a request's key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyClient {
+    /// The client that the key is.
+    pub client: ClientId,
+    /// Whether the key may send requests of other clients, as an operator's may.
+    pub may_name_others: bool,
+}
+
+/// Reads the fields in `body`. `head` is the request's, with the [`KeyClient`] of its key among the extensions.
+pub fn peek(body: &[u8], head: &Parts, limits: JsonLimits) -> Result<Peeked, ApiError> {
     // Skipped fields would otherwise not be checked for valid UTF-8.
     let text = std::str::from_utf8(body).map_err(malformed)?;
     JsonShape::of(body, limits)?;
@@ -75,20 +85,33 @@ pub fn peek(body: &[u8], headers: &HeaderMap, limits: JsonLimits) -> Result<Peek
         peeked.take(&name, value, &mut unknown)?;
     }
     peeked.unknown = HeaderValue::from_str(&unknown).ok().filter(|value| !value.is_empty());
-    peeked.fill_from(headers)?;
+    peeked.fill_from(&head.headers)?;
+    peeked.client = client_of(peeked.client, head.extensions.get())?;
     Ok(peeked)
 }
 
-/// The client named by the header, or `default`.
-pub fn client_in(headers: &HeaderMap, default: &str) -> Result<ClientId, ApiError> {
-    Ok(named_client(headers)?.unwrap_or_else(|| ClientId::from(default)))
-}
-
-/// The client that the header names, if any.
-pub fn named_client(headers: &HeaderMap) -> Result<Option<ClientId>, ApiError> {
+/// The client of a request that names none in its body: that of its key, else the one in its header.
+pub fn named_client(headers: &HeaderMap, key: Option<&KeyClient>) -> Result<Option<ClientId>, ApiError> {
     let mut peeked = Peeked::default();
     peeked.fill_from(headers)?;
-    Ok(peeked.client)
+    client_of(peeked.client, key)
+}
+
+/// The client of a request that names this one, and has this key. A key is a client: it cannot take another's name.
+pub fn client_of(named: Option<ClientId>, key: Option<&KeyClient>) -> Result<Option<ClientId>, ApiError> {
+    match (named, key) {
+        (named, None) => Ok(named),
+        (Some(named), Some(key)) if named == key.client || key.may_name_others => Ok(Some(named)),
+        (Some(named), Some(key)) => {
+            let message = format!(
+                "this key is the client '{}', and the request names '{named}'; leave the name out, or use that client's \
+                 key",
+                key.client
+            );
+            Err(ApiError::new(ErrorCode::InsufficientScope, message).with_param("x_client_id"))
+        }
+        (None, Some(key)) => Ok(Some(key.client.clone())),
+    }
 }
 
 impl Peeked {

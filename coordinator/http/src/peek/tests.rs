@@ -5,12 +5,18 @@ use super::*;
 const LIMITS: JsonLimits = JsonLimits { depth: 64, values: 1_000 };
 
 fn look(body: &str) -> Result<Peeked, ApiError> {
-    peek(body.as_bytes(), &HeaderMap::new(), LIMITS)
+    peek(body.as_bytes(), &head(HeaderMap::new()), LIMITS)
+}
+
+fn head(headers: HeaderMap) -> Parts {
+    let mut head = http::Request::new(()).into_parts().0;
+    head.headers = headers;
+    head
 }
 
 fn with_headers(body: &str, headers: &[(&'static str, &str)]) -> Result<Peeked, ApiError> {
     let headers = headers.iter().map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
-    peek(body.as_bytes(), &headers.collect(), LIMITS)
+    peek(body.as_bytes(), &head(headers.collect()), LIMITS)
 }
 
 fn forwarded(body: &str) -> String {
@@ -193,7 +199,7 @@ fn a_body_that_is_no_object_is_malformed() {
         let error = look(body).expect_err(body);
         assert_eq!(error.code.as_str(), "invalid_request", "{body}");
     }
-    assert!(peek(b"{\"a\":\"\xff\"}", &HeaderMap::new(), LIMITS).is_err());
+    assert!(peek(b"{\"a\":\"\xff\"}", &head(HeaderMap::new()), LIMITS).is_err());
 }
 
 #[test]
@@ -228,6 +234,29 @@ proptest! {
 
     #[test]
     fn any_bytes_end_in_a_value_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = peek(&bytes, &HeaderMap::new(), LIMITS);
+        let _ = peek(&bytes, &head(HeaderMap::new()), LIMITS);
     }
+}
+
+#[test]
+fn op_5_a_key_is_a_client_and_takes_no_other_name() {
+    let ask = |body: &str, header: Option<&str>, may_name_others: bool| {
+        let mut head = head(HeaderMap::new());
+        if let Some(name) = header {
+            head.headers.insert(CLIENT_ID, name.parse().unwrap());
+        }
+        head.extensions.insert(KeyClient { client: "anna".into(), may_name_others });
+        peek(body.as_bytes(), &head, LIMITS).map(|peeked| peeked.client.unwrap().to_string())
+    };
+    let other = r#"{"x_client_id":"bert"}"#;
+    assert_eq!(ask("{}", None, false).unwrap(), "anna");
+    assert_eq!(ask(r#"{"x_client_id":"anna"}"#, Some("anna"), false).unwrap(), "anna");
+    for (body, header) in [(other, None), ("{}", Some("bert")), (other, Some("anna"))] {
+        let error = ask(body, header, false).unwrap_err();
+        assert_eq!((error.code, error.param.as_deref()), (ErrorCode::InsufficientScope, Some("x_client_id")));
+        assert!(error.message.contains("'anna'") && error.message.contains("'bert'"), "{}", error.message);
+        assert_eq!(ask(body, header, true).unwrap(), "bert");
+    }
+    assert_eq!(ask("{}", None, true).unwrap(), "anna");
+    assert_eq!(named_client(&HeaderMap::new(), None).unwrap(), None);
 }

@@ -68,6 +68,7 @@ impl WrittenRules<'_> {
             ("allowed_models", json!(names.allowed_models), Value::Null),
             ("cloud", json!(names.cloud.unwrap_or(true)), json!(true)),
             ("daily_spend_usd", json!(names.daily_spend_usd), Value::Null),
+            ("daily_tokens", json!(names.daily_tokens), Value::Null),
         ];
         let all = limits.into_iter().zip(usual).map(|((name, value), (_, usual))| (name, value, usual));
         let setting = |(name, value, usual): (&str, Value, Value)| {

@@ -5,7 +5,6 @@ use http::StatusCode;
 use model_boss_client::lease_http::{AcquireBody, ReassertBody, ReleaseBody, WaitingBody};
 use model_boss_http::body::{json, json_with};
 use model_boss_http::path::percent_decode;
-use model_boss_http::peek::{ANONYMOUS, client_in};
 use model_boss_lease_store::LeaseId;
 use model_boss_protocol::{ApiError, ErrorCode, Priority};
 use serde_json::json;
@@ -92,7 +91,7 @@ pub(crate) async fn release(mut call: Call) -> Result<Response, ApiError> {
 
 /// The priority of a client's lease: the requested one, limited by the client's rule (RC-3).
 fn most_important(call: &Call, asked: Priority) -> Result<Priority, ApiError> {
-    let client = client_in(call.request.headers(), ANONYMOUS)?;
+    let client = call.client()?;
     // Smaller priorities are more important, so the maximum is the less important of both.
     Ok(asked.max(call.context.tasks.client_rules().of(&client).max_priority))
 }

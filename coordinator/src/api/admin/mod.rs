@@ -3,6 +3,7 @@
 pub(super) mod clients;
 pub(super) mod config;
 pub(super) mod events;
+pub(super) mod keys;
 pub(super) mod leases;
 pub(super) mod logs;
 pub(super) mod manage;

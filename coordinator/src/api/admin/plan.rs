@@ -3,7 +3,6 @@
 use axum::response::Response;
 use model_boss_core::{LayerOptions, PlanQuestion, Target};
 use model_boss_http::body::json;
-use model_boss_http::peek::ANONYMOUS;
 use model_boss_protocol::{ApiError, ByteCount, Category, ClientId, ErrorCode, Priority};
 use model_boss_tasks::NameQuestion;
 use serde::Deserialize;
@@ -42,7 +41,7 @@ pub(crate) async fn plan(mut call: Call) -> Result<Response, ApiError> {
         return Err(ApiError::invalid("ctx_size", "'ctx_size' must be at least 1 token"));
     }
     let device = request.device.as_deref().map(device).transpose()?;
-    let client = request.client.unwrap_or_else(|| ClientId::from(ANONYMOUS));
+    let client = call.client_named(request.client.clone())?;
     let (model, task) = (request.model.as_deref(), request.task.as_deref());
     if model.is_none() && task.is_none() {
         return Err(ApiError::invalid("model", "name a 'model' or a 'task'"));

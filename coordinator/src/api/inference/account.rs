@@ -6,6 +6,7 @@ use std::time::Duration;
 use model_boss_protocol::ModelId;
 use tokio::time::Instant;
 
+use super::allowance::TokenMeter;
 use crate::metrics::{Metrics, ModelMetrics, RequestUsage};
 use crate::scheduling::{Destination, Dispatched};
 
@@ -21,6 +22,9 @@ pub(crate) struct Account {
     first_byte: Option<Instant>,
     status: u16,
     usage: Option<RequestUsage>,
+    meter: Option<TokenMeter>,
+    /// The pieces of a stream that were passed on.
+    pieces: u64,
 }
 
 impl Account {
@@ -34,7 +38,20 @@ impl Account {
             first_byte: None,
             status: CLIENT_GONE,
             usage: None,
+            meter: None,
+            pieces: 0,
         }
+    }
+
+    /// The same account, whose tokens count for a client with a limit.
+    pub(crate) fn metered(mut self, meter: Option<TokenMeter>) -> Self {
+        self.meter = meter;
+        self
+    }
+
+    /// Records that a piece of a stream was passed on.
+    pub(crate) fn piece(&mut self) {
+        self.pieces += 1;
     }
 
     /// Records that the request got a worker.
@@ -93,6 +110,12 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
+        match (&self.meter, self.tokens()) {
+            (Some(meter), Some(tokens)) => meter.count(tokens),
+            // The client has left before the answer told its tokens, or the answer broke off.
+            (Some(meter), None) if self.first_byte.is_some() => meter.count_part(self.pieces),
+            _ => {}
+        }
         if let (Some(model), Some(usage)) = (&self.model, &self.usage) {
             self.metrics.used(model, &self.handles, usage);
         }

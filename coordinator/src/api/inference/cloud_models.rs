@@ -34,7 +34,7 @@ pub(crate) fn permitted(context: &Context, client: &ClientId) -> Vec<CloudModel>
     let current = context.tasks.current();
     let profile = current.names.profile(client);
     let on_ladders = current.names.file().tasks.values().flat_map(|task| &task.ladder);
-    let written = on_ladders.chain(profile.models.values()).chain(profile.allowed_models.iter().flatten());
+    let written = on_ladders.chain(profile.models.values()).chain(profile.lists_of_models().flatten());
     let elsewhere = written.filter(|name| matches!(context.tasks.providers().target(name), Target::Cloud { .. }));
     // A pattern such as `claude:*` in a list of permissions is no name.
     let named = elsewhere.filter(|name| !name.ends_with('*')).cloned();

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use axum::response::Response;
+use http::StatusCode;
 use http::header::HeaderValue;
-use http::{HeaderMap, StatusCode};
+use http::request::Parts;
 use http_body_util::{BodyExt, Collected, Limited};
 use model_boss_cloud::CountRequest;
 use model_boss_core::{RequestOutcome, Target};
@@ -60,10 +61,10 @@ enum Counting {
 }
 
 async fn counted_somewhere(call: Call, body: RequestBody) -> Result<u64, ApiError> {
-    let (context, headers) = (Arc::clone(&call.context), call.request.headers().clone());
+    let (context, head) = (Arc::clone(&call.context), call.head());
     let look = move |mut body: OpenBody| {
         let mut asked = body.object()?;
-        if let Some(elsewhere) = elsewhere(&context, &headers, &body)? {
+        if let Some(elsewhere) = elsewhere(&context, &head, &body)? {
             return Ok(Counting::Elsewhere(Box::new(elsewhere), asked, body.close()));
         }
         asked.insert("max_tokens".to_owned(), json!(1));
@@ -89,8 +90,8 @@ struct Elsewhere {
 }
 
 /// The provider and its model, if the first permitted rung is one.
-fn elsewhere(context: &Context, headers: &HeaderMap, body: &OpenBody) -> Result<Option<Elsewhere>, ApiError> {
-    let (peeked, resolved) = understand(context, body, headers)?;
+fn elsewhere(context: &Context, head: &Parts, body: &OpenBody) -> Result<Option<Elsewhere>, ApiError> {
+    let (peeked, resolved) = understand(context, body, head)?;
     let Target::Cloud { provider, model } = resolved.ladder().first.target.clone() else { return Ok(None) };
     let wish = Wish {
         // A model of another rung would count differently.

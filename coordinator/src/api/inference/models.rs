@@ -11,7 +11,6 @@ use model_boss_dialects::ollama::timestamp;
 use model_boss_http::body::json;
 use model_boss_http::error::ANTHROPIC_VERSION;
 use model_boss_http::path::{parameter, percent_decode, unknown_model};
-use model_boss_http::peek::{ANONYMOUS, client_in};
 use model_boss_protocol::{
     ApiError, Backend, ByteCount, Category, DeviceFlag, DeviceId, KeepAlive, KvCacheType, Modality, ModelId, Thinking,
 };
@@ -108,6 +107,17 @@ enum ListedModel<'a> {
     Cloud(CloudModel),
 }
 
+impl ListedModel<'_> {
+    /// The name that a request may use.
+    fn id(&self) -> &str {
+        match self {
+            Self::Model(model) => model.id.as_str(),
+            Self::Name(name) => &name.id,
+            Self::Cloud(cloud) => &cloud.id,
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct OpenAiModels<'a> {
     object: &'static str,
@@ -116,7 +126,7 @@ struct OpenAiModels<'a> {
 
 /// `GET /v1/models`.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
-    let client = client_in(call.request.headers(), ANONYMOUS)?;
+    let client = call.client()?;
     let context = Arc::clone(&call.context);
     let (views, slots) = look(&context).await;
     let catalog = context.catalog.current();
@@ -134,7 +144,9 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let tasks = tasks::objects(&context);
     let tasks = tasks.iter().map(|task| ListedModel::Name(task_entry(task)));
     let clouds = cloud_models::permitted(&context, &client).into_iter().map(ListedModel::Cloud);
-    let data: Vec<ListedModel<'_>> = models.chain(aliases).chain(tasks).chain(clouds).collect();
+    let all = models.chain(aliases).chain(tasks).chain(clouds);
+    let data: Vec<ListedModel<'_>> =
+        all.filter(|entry| context.tasks.may_use(&client, entry.id(), &context.catalog)).collect();
     if call.request.headers().contains_key(ANTHROPIC_VERSION) {
         return json(&AnthropicList::page(data.iter().map(ListedModel::anthropics).collect(), call.request.uri()));
     }
@@ -228,7 +240,7 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
         let current = context.tasks.current();
         return entry(ListedModel::Name(task_entry(&tasks::object(context, &current.names, task)?)));
     }
-    if let Some(cloud) = cloud_models::find(context, &client_in(call.request.headers(), ANONYMOUS)?, &id)? {
+    if let Some(cloud) = cloud_models::find(context, &call.client()?, &id)? {
         return entry(ListedModel::Cloud(cloud));
     }
     let catalog = context.catalog.current();

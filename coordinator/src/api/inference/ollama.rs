@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use model_boss_catalog::Model;
 use model_boss_core::{LoadOptions, Moment, SlotView, Target};
@@ -19,8 +18,7 @@ use model_boss_dialects::{ContextWish, DialectError, Names, Reshape, Stamp};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::body::{OpenBody, RequestBody, json};
 use model_boss_http::path::unknown_model;
-use model_boss_http::peek::{ANONYMOUS, client_in};
-use model_boss_protocol::{ApiError, Backend, Category, DeviceId, ErrorCode, KeepAlive, Modality, Priority};
+use model_boss_protocol::{ApiError, Backend, Category, ClientId, DeviceId, ErrorCode, KeepAlive, Modality, Priority};
 use model_boss_tasks::ModelPermit;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -97,7 +95,7 @@ async fn request(
     call: &mut Call,
     read: fn(&Map<String, Value>) -> Result<OllamaRequest, DialectError>,
 ) -> Result<(Stamp, OllamaWish), ApiError> {
-    let (context, headers) = (Arc::clone(&call.context), call.request.headers().clone());
+    let (context, head) = (Arc::clone(&call.context), call.head());
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
         let stamp = named(&mut given);
@@ -108,7 +106,7 @@ async fn request(
             asked @ (OllamaRequest::Load | OllamaRequest::Unload) => {
                 let keep_alive = keep_alive_of(&given).map_err(of_dialect)?;
                 body.replace(Value::Object(given).to_string());
-                let (peeked, resolved) = understand(&context, &body, &headers)?;
+                let (peeked, resolved) = understand(&context, &body, &head)?;
                 let priority = peeked.priority.or(resolved.priority);
                 let permit = resolved.permit.into_model();
                 return Ok((
@@ -206,7 +204,7 @@ async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError
 
 /// `GET /api/tags`: every name that a request may use, except aliases.
 pub(crate) async fn tags(call: Call) -> Result<Response, ApiError> {
-    let client = client_in(call.request.headers(), ANONYMOUS)?;
+    let client = call.client()?;
     let context = call.context;
     let listed = looking_at_files(move || {
         let catalog = context.catalog.current();
@@ -214,6 +212,9 @@ pub(crate) async fn tags(call: Call) -> Result<Response, ApiError> {
         let current = context.tasks.current();
         models.extend(current.names.file().tasks.keys().map(|task| listed_name(&format!("task:{task}"))));
         models.extend(cloud_models::permitted(&context, &client).iter().map(|cloud| listed_elsewhere(&context, cloud)));
+        models.retain(|model| {
+            model["name"].as_str().is_none_or(|name| context.tasks.may_use(&client, name, &context.catalog))
+        });
         models
     });
     json(&json!({ "models": listed.await? }))
@@ -258,16 +259,16 @@ pub(crate) async fn ps(call: Call) -> Result<Response, ApiError> {
 /// `POST /api/show`.
 pub(crate) async fn show(mut call: Call) -> Result<Response, ApiError> {
     let body: Map<String, Value> = call.body().await?.parse().await?;
-    let Call { context, request, .. } = call;
-    Ok(line(&about(&context, request.headers(), body).await?))
+    let client = call.client()?;
+    Ok(line(&about(&call.context, &client, body).await?))
 }
 
 /// `POST /api/pull`: downloads no model; it succeeds for a model that exists.
 pub(crate) async fn pull(mut call: Call) -> Result<Response, ApiError> {
     let body: Map<String, Value> = call.body().await?.parse().await?;
     let is_stream = body.get("stream") != Some(&json!(false));
-    let Call { context, request, .. } = call;
-    about(&context, request.headers(), body).await.map_err(|mut error| {
+    let client = call.client()?;
+    about(&call.context, &client, body).await.map_err(|mut error| {
         if error.code == ErrorCode::ModelNotFound {
             error.message += "; nothing is pulled from anywhere: put a manifest into the folder of manifests";
         }
@@ -283,14 +284,13 @@ pub(crate) async fn pull(mut call: Call) -> Result<Response, ApiError> {
 }
 
 /// The model, task or provider's model with this name, in Ollama's form.
-async fn about(context: &Context, headers: &HeaderMap, mut body: Map<String, Value>) -> Result<Value, ApiError> {
+async fn about(context: &Context, client: &ClientId, mut body: Map<String, Value>) -> Result<Value, ApiError> {
     let stamp = named(&mut body);
     let name = stamp.model.as_str();
     if name.is_empty() {
         return Err(ApiError::invalid("model", "'model' is missing"));
     }
-    let client = client_in(headers, ANONYMOUS)?;
-    if let Some(cloud) = cloud_models::find(context, &client, name)? {
+    if let Some(cloud) = cloud_models::find(context, client, name)? {
         return Ok(shown_elsewhere(context, &cloud));
     }
     if let Some(task) = name.strip_prefix("task:") {

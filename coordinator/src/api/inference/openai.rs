@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
 use model_boss_core::{RequestOutcome, Scheduler, Target};
 use model_boss_dialects::{AnswerKind, ContextWish, Names};
 use model_boss_host::clocks::in_a;
@@ -18,6 +19,7 @@ use model_boss_tasks::{NameQuestion, Resolved};
 use tokio::time::{Instant, timeout};
 
 use super::account::Account;
+use super::allowance::TokenMeter;
 use super::answer::{Answer, Content, Served, obtain};
 use super::forward::{CloudAccess, Forward, ModelInBody};
 use super::stream::{CommentTimes, Explanation, StreamBody};
@@ -152,8 +154,8 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
     let only = category.filter(|_| may_be_unnamed);
     let request_id = call.request_id();
     let Call { context, request, .. } = call;
-    let (looking, headers) = (Arc::clone(&context), request.into_parts().0.headers);
-    let looked = body.open(move |body| look(&looking, body, &headers, only)).await?;
+    let (looking, head) = (Arc::clone(&context), request.into_parts().0);
+    let looked = body.open(move |body| look(&looking, body, &head, only)).await?;
     let UnderstoodBody { peeked, body, mut resolved, model_in_body } = looked;
     let category = match category {
         Some(category) => match other {
@@ -176,8 +178,10 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
         client: peeked.client.clone().unwrap_or_else(|| ClientId::from(ANONYMOUS)),
         daily_limit: resolved.profile.daily_spend_usd,
     };
+    let meter = TokenMeter::of(&context.clouds, &cloud.client, &resolved, body.len())?;
     let unknown_guard = resolved.unknown_guard.clone();
     let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
+    let account = account.metered(meter);
     let (memory, limits) = (context.memory.clone(), context.limits.json());
     let forward = Forward {
         path,
@@ -251,12 +255,8 @@ struct UnderstoodBody {
 }
 
 /// Reads model-boss's fields of a body, and the models that its client may use (TR-1, RC-24).
-pub(crate) fn understand(
-    context: &Context,
-    body: &OpenBody,
-    headers: &HeaderMap,
-) -> Result<(Peeked, Resolved), ApiError> {
-    understood(context, peek(body.bytes(), headers, body.limits())?)
+pub(crate) fn understand(context: &Context, body: &OpenBody, head: &Parts) -> Result<(Peeked, Resolved), ApiError> {
+    understood(context, peek(body.bytes(), head, body.limits())?)
 }
 
 /// The model of a request that names none, where its API has no names: the only one of its category, unless one is the
@@ -294,10 +294,10 @@ fn understood(context: &Context, mut peeked: Peeked) -> Result<(Peeked, Resolved
 fn look(
     context: &Context,
     mut body: OpenBody,
-    headers: &HeaderMap,
+    head: &Parts,
     only: Option<Category>,
 ) -> Result<UnderstoodBody, ApiError> {
-    let mut peeked = peek(body.bytes(), headers, body.limits())?;
+    let mut peeked = peek(body.bytes(), head, body.limits())?;
     let given = peeked.model.is_some();
     if let Some(category) = only.filter(|_| !given && peeked.task.is_none()) {
         peeked.model = only_model(context, category)?;

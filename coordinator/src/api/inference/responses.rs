@@ -14,7 +14,7 @@ use model_boss_dialects::{Reshape, Stamp};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::body::{OpenBody, RequestBody, json};
 use model_boss_http::path::{parameter, percent_decode};
-use model_boss_http::peek::{ANONYMOUS, client_in, peek};
+use model_boss_http::peek::{ANONYMOUS, peek};
 use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -33,11 +33,11 @@ const MAX_PAGE: usize = 100;
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(mut call: Call) -> Result<Response, ApiError> {
-    let (context, headers) = (Arc::clone(&call.context), call.request.headers().clone());
+    let (context, head) = (Arc::clone(&call.context), call.head());
     let id = new_id()?;
     let (looking, bare) = (Arc::clone(&context), id.clone());
     let translate = move |mut body: OpenBody| {
-        let client = peek(body.bytes(), &headers, body.limits())?.client.unwrap_or_else(|| ClientId::from(ANONYMOUS));
+        let client = peek(body.bytes(), &head, body.limits())?.client.unwrap_or_else(|| ClientId::from(ANONYMOUS));
         let asked = body.object()?;
         let previous = previous_response(&asked).map_err(of_responses)?.map(str::to_owned);
         let earlier = match &previous {
@@ -202,7 +202,7 @@ struct NamedResponse {
 
 impl NamedResponse {
     fn of(call: &Call) -> Result<Self, ApiError> {
-        let client = client_in(call.request.headers(), ANONYMOUS)?;
+        let client = call.client()?;
         let (_, rest) = call.request.uri().path().split_once("/responses/").unwrap_or_default();
         let (id, verb) = rest.split_once('/').unwrap_or((rest, ""));
         Ok(Self { client, id: percent_decode(id).unwrap_or_default(), verb: verb.to_owned() })

@@ -1,5 +1,6 @@
 //! Tests of the API over a real scheduler, ledger and driver, with a worker program that does not exist.
 
+mod keys;
 mod rules;
 
 use std::time::{Duration, Instant as StdInstant, SystemTime};
@@ -10,9 +11,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::service::Service;
+use model_boss_access::KeyFile;
 use model_boss_catalog::{Engines, LiveCatalog, ModelRoots};
 use model_boss_cloud::Clouds;
-use model_boss_config::{ApiKeys, Hosts, Limits, LogLevel, ProviderTables, Sse};
+use model_boss_config::{Hosts, Limits, LogLevel, ProviderTables, Sse};
 use model_boss_core::{Moment, Scheduler, Settings};
 use model_boss_host::environment::ChildEnvironment;
 use model_boss_host::log_filter::LogFilter;
@@ -34,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::driver::{Driver, DriverQueue};
 use crate::footprints::FootprintSink;
+use crate::keys::LiveKeys;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
 use crate::metrics::Metrics;
@@ -101,7 +104,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
     let keys = keys.map(|key| {
         let file = folder.path().join("keys");
         std::fs::write(&file, key).unwrap();
-        ApiKeys::read(&file).unwrap()
+        KeyFile::read(&file).unwrap()
     });
     let (news, inbox) = News::channel();
     let metrics = Arc::new(Metrics::new([]).unwrap());
@@ -172,6 +175,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
     let file = folder.path().join("tasks.yaml");
     std::fs::write(&file, tasks).unwrap();
     let tasks = Arc::new(LiveTasks::read(&file, true, Providers::new(), Arc::clone(&settings)).unwrap());
+    let keys = Arc::new(LiveKeys::new(&folder.path().join("keys"), keys, Arc::clone(&tasks)));
     let config = RuntimeConfig::open(
         Arc::clone(&documents),
         settings,

@@ -83,7 +83,7 @@ fn nothing(_: &str) -> Value {
 }
 
 /// Routes that only show state.
-const SHOWN: [&str; 26] = [
+const SHOWN: [&str; 27] = [
     "/",
     "/live",
     "/ready",
@@ -102,6 +102,7 @@ const SHOWN: [&str; 26] = [
     "/api/v1/clients",
     "/api/v1/devices",
     "/api/v1/providers",
+    "/api/v1/keys",
     "/api/v1/decisions",
     "/api/v1/tasks",
     "/api/v1/tasks/{*name}",

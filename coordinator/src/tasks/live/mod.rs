@@ -1,47 +1,41 @@
 //! Follows the file, and adopts its valid versions.
 
-use std::hash::{DefaultHasher, Hasher};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use model_boss_catalog::LiveCatalog;
 use model_boss_core::{ClientRules, Principal};
-use model_boss_host::plain_file::read_plain_file;
-use model_boss_protocol::{ApiError, ModelId};
+use model_boss_host::watched_file::{self, FileVersion, WatchedFile};
+use model_boss_protocol::{ApiError, ClientId, ModelId};
 use model_boss_settings::LiveSettings;
 use model_boss_tasks::{
-    MachinePermit, ModelPermit, NameQuestion, Problem, Providers, Resolved, Surroundings, TaskNames, TasksFile,
-    operate_machine, operate_model, resolve,
+    KeyRule, MachinePermit, ModelPermit, NameQuestion, Problem, Providers, Resolved, Surroundings, TaskNames,
+    TasksFile, operate_machine, operate_model, resolve,
 };
-use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::refusals::denied;
 
-/// The interval between reads of the file. A change counts after two equal reads, as for manifests (docs/adr/0005),
-/// since a half-written file is seen only once. The small file is read each time, so that no time stamp and no kind of
-/// file system can hide an edit.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// The largest file in bytes; a larger one is refused.
 const MAX_SIZE: u64 = 1 << 20;
 
 /// The tasks in use, and the faults of the file's current version.
 pub(crate) struct LiveTasks {
-    path: PathBuf,
+    file: WatchedFile,
     /// Whether the file must exist, since an operator named it.
     required: bool,
     providers: Providers,
     settings: Arc<LiveSettings>,
     current: RwLock<Arc<Current>>,
-    looks: Mutex<Looks>,
+    /// The limits of clients' keys. The lock is held while a version is replaced, so that none is lost.
+    keys: Mutex<BTreeMap<ClientId, KeyRule>>,
 }
 
 /// One version of the tasks. The holder keeps this version even if the file is edited meanwhile.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Current {
-    /// The names of the last valid file.
+    /// The names of the last valid file, with the limits of clients' keys.
     pub(crate) names: Arc<TaskNames>,
     /// The faults of the file's current version; empty when that is in use.
     pub(crate) problems: Vec<Problem>,
@@ -58,22 +52,6 @@ pub(crate) struct Reload {
     pub(crate) refused: u64,
     /// The time at which the version in use was read, in seconds since 1970.
     pub(crate) at: f64,
-}
-
-#[derive(Default)]
-struct Looks {
-    /// The version that was seen last and not judged yet.
-    candidate: Option<FileVersion>,
-    /// The version that was judged last.
-    judged: Option<FileVersion>,
-}
-
-/// The identity of one version of the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FileVersion {
-    Content(u64),
-    Missing,
-    Unreadable(Option<i32>),
 }
 
 /// The file cannot be used at the start. No earlier good version exists, and without the file's rules clients would
@@ -95,26 +73,24 @@ impl LiveTasks {
         settings: Arc<LiveSettings>,
     ) -> Result<Self, UnusableTasks> {
         let live = Self {
-            path: path.to_owned(),
+            file: WatchedFile::new(path, MAX_SIZE),
             required,
             providers,
             settings,
             current: RwLock::default(),
-            looks: Mutex::default(),
+            keys: Mutex::default(),
         };
-        let (mark, text) = live.see();
-        let missing = mark == FileVersion::Missing && !required;
-        if !missing {
-            live.judge(mark, text);
+        let version = live.file.adopt();
+        if required || !matches!(version, FileVersion::Missing) {
+            live.judge(version);
         }
-        live.looks.lock().unwrap_or_else(PoisonError::into_inner).judged = Some(mark);
         let problems = live.problems();
         if problems.is_empty() { Ok(live) } else { Err(UnusableTasks(problems)) }
     }
 
     /// The path of the file.
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// The current version.
@@ -135,6 +111,15 @@ impl LiveTasks {
     /// Resolves the names of a request with the current version.
     pub(crate) fn resolve(&self, question: &NameQuestion<'_>, models: &LiveCatalog) -> Result<Resolved, ApiError> {
         self.within(models, |around| resolve(question, around)).map_err(denied)
+    }
+
+    /// Whether a list of names for this client has this one.
+    pub(crate) fn may_use(&self, client: &ClientId, name: &str, models: &LiveCatalog) -> bool {
+        if self.current().names.profile(client).lists_of_models().next().is_none() {
+            return true;
+        }
+        let question = NameQuestion { model: Some(name), task: None, client, no_fallback: false };
+        self.resolve(&question, models).is_ok()
     }
 
     /// Permission for an order about a model of this machine, by its own name.
@@ -170,41 +155,27 @@ impl LiveTasks {
 
     /// Follows the file as long as the process runs.
     pub(crate) async fn follow(self: Arc<Self>) {
-        let mut looks = interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            looks.tick().await;
-            let live = Arc::clone(&self);
-            // An error means that the read panicked and has no result.
-            let _ = spawn_blocking(move || live.look()).await;
-        }
+        watched_file::follow(move || self.look()).await;
     }
 
     /// Reads the file once. A new version is checked when the next read is equal.
     fn look(&self) {
-        let (mark, text) = self.see();
-        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
-        if looks.judged == Some(mark) {
-            looks.candidate = None;
-        } else if looks.candidate.replace(mark) == Some(mark) {
-            (looks.judged, looks.candidate) = (Some(mark), None);
-            self.judge(mark, text);
+        if let Some(version) = self.file.look() {
+            self.judge(version);
         }
     }
 
-    fn see(&self) -> (FileVersion, Result<String, String>) {
-        match read_plain_file(&self.path, MAX_SIZE) {
-            Ok(bytes) => {
-                let mut hasher = DefaultHasher::new();
-                hasher.write(&bytes);
-                let text = String::from_utf8(bytes).map_err(|_| "is not a text in UTF-8".to_owned());
-                (FileVersion::Content(hasher.finish()), text)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (FileVersion::Missing, Err(self.missing().to_owned()))
-            }
-            Err(error) => (FileVersion::Unreadable(error.raw_os_error()), Err(format!("cannot be read: {error}"))),
-        }
+    /// Holds clients to the limits of their keys, from now on.
+    pub(crate) fn set_keys(&self, keys: BTreeMap<ClientId, KeyRule>) {
+        let mut held = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = keys;
+        let mut next = Current::clone(&self.current());
+        next.names = Arc::new(TaskNames::with_keys(next.names.file().clone(), &held));
+        self.replace(next);
+    }
+
+    fn replace(&self, next: Current) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
     }
 
     fn missing(&self) -> &'static str {
@@ -212,11 +183,18 @@ impl LiveTasks {
     }
 
     /// Adopts a valid version; otherwise records its faults, and keeps the version in use.
-    fn judge(&self, mark: FileVersion, text: Result<String, String>) {
+    fn judge(&self, version: FileVersion) {
+        let is_missing = matches!(version, FileVersion::Missing);
+        let text = match version {
+            FileVersion::Content(bytes) => String::from_utf8(bytes).map_err(|_| "is not a text in UTF-8".to_owned()),
+            FileVersion::Missing => Err(self.missing().to_owned()),
+            FileVersion::Unreadable(error) => Err(format!("cannot be read: {error}")),
+        };
         let read = match text {
             Ok(text) => TasksFile::read(&text, &self.providers),
             Err(message) => Err(vec![Problem { line: None, field: String::new(), message }]),
         };
+        let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = Current::clone(&self.current());
         match read {
             Ok(file) => {
@@ -226,25 +204,25 @@ impl LiveTasks {
                 next.reloads.adopted += 1;
                 next.reloads.at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
                 self.settings.set_clients(&file);
-                (next.names, next.problems) = (Arc::new(TaskNames::new(file)), Vec::new());
+                (next.names, next.problems) = (Arc::new(TaskNames::with_keys(file, &keys)), Vec::new());
             }
             Err(problems) => {
                 for problem in &problems {
                     tracing::warn!("tasks not used: {}", self.place(problem));
                 }
-                if mark != FileVersion::Missing || self.required || next.reloads.adopted > 0 {
+                if !is_missing || self.required || next.reloads.adopted > 0 {
                     next.reloads.refused += 1;
                 }
                 next.problems = problems;
             }
         }
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        self.replace(next);
     }
 
     /// A problem with its file, as messages show it: `tasks.yaml:12: tasks.chat.budget_s: …`.
     pub(crate) fn place(&self, problem: &Problem) -> String {
         let line = problem.line.map_or_else(String::new, |line| format!(":{line}"));
-        format!("{}{line}: {problem}", self.path.display())
+        format!("{}{line}: {problem}", self.file.path().display())
     }
 
     /// All faults of the file's current version.

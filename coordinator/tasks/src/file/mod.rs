@@ -144,6 +144,23 @@ pub struct ClientProfile {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub daily_spend_usd: Option<f64>,
+    /// The most tokens of the client's prompts and answers in a day; further requests are refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub daily_tokens: Option<u64>,
+    /// The list of the client's key, which permits no more than `allowed_models` does.
+    #[serde(skip)]
+    pub(crate) key_models: Option<Vec<String>>,
+}
+
+/// The limits of a client's key. They hold beside those of its profile.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeyRule {
+    /// The models and `task:NAME`s that the key permits, in the form of `allowed_models`.
+    pub allowed_models: Option<Vec<String>>,
+    /// The most tokens in a day.
+    pub daily_tokens: Option<u64>,
+    /// The most dollars at cloud providers in a day.
+    pub daily_spend_usd: Option<f64>,
 }
 
 impl TasksFile {
@@ -188,7 +205,26 @@ impl ClientProfile {
             max_queued: self.max_queued.or(base.max_queued),
             cloud: self.cloud.or(base.cloud),
             daily_spend_usd: self.daily_spend_usd.or(base.daily_spend_usd),
+            daily_tokens: self.daily_tokens.or(base.daily_tokens),
+            key_models: None,
         }
+    }
+
+    /// This profile within the limits of the client's key.
+    #[must_use]
+    pub fn within(&self, key: &KeyRule) -> Self {
+        let least = |own: Option<f64>, key: Option<f64>| own.into_iter().chain(key).reduce(f64::min);
+        Self {
+            key_models: key.allowed_models.clone(),
+            daily_tokens: self.daily_tokens.into_iter().chain(key.daily_tokens).min(),
+            daily_spend_usd: least(self.daily_spend_usd, key.daily_spend_usd),
+            ..self.clone()
+        }
+    }
+
+    /// The lists that each permit some models: the profile's, and the key's.
+    pub fn lists_of_models(&self) -> impl Iterator<Item = &Vec<String>> {
+        self.allowed_models.iter().chain(&self.key_models)
     }
 
     fn rule(&self, base: &ClientRule) -> ClientRule {

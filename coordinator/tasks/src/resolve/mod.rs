@@ -213,7 +213,7 @@ pub fn operate_model(principal: Principal, model: ModelId, around: &Surroundings
 /// Errors: 403 for a client that may not use every model.
 pub fn operate_machine(principal: Principal, around: &Surroundings<'_>) -> Result<MachinePermit, Denial> {
     if let Principal::Client(client) = &principal
-        && around.names.profile(client).allowed_models.is_some()
+        && around.names.profile(client).lists_of_models().next().is_some()
     {
         return Err(Denial::MachineNotAllowed);
     }
@@ -240,7 +240,7 @@ struct Meaning {
 fn task(name: &str, profile: &ClientProfile, around: &Surroundings<'_>) -> Result<Meaning, Denial> {
     let Some(task) = around.names.task(name) else {
         // Names of tasks that the client may not use are not revealed.
-        let known = around.names.file().tasks.keys().filter(|known| allowed(profile, &[&format!("{TASK}{known}")]));
+        let known = around.names.file().tasks.keys().filter(|known| allowed(profile, &format!("{TASK}{known}")));
         let hint = match nearest(name, known) {
             Some(near) => format!("did you mean 'task:{near}'?"),
             None => "GET /api/v1/tasks lists them".to_owned(),
@@ -270,31 +270,32 @@ fn allow(
     profile: &ClientProfile,
     around: &Surroundings<'_>,
 ) -> Result<(), Denial> {
-    if profile.allowed_models.is_none() || allowed(profile, &[name]) {
-        return Ok(());
-    }
-    // A listed alias permits its model.
-    let listed = |target: &Target| {
-        let by_alias =
-            profile.allowed_models.iter().flatten().any(
+    for patterns in profile.lists_of_models().filter(|patterns| !names(patterns, name)) {
+        // A listed alias permits its model.
+        let listed = |target: &Target| {
+            let by_alias = patterns.iter().any(
                 |pattern| matches!(target, Target::Local(id) if (around.model_named)(pattern).as_ref() == Some(id)),
             );
-        by_alias || allowed(profile, &[&target.to_string()])
-    };
-    drop_where(rungs, removed, |rung| !listed(&rung.target), "this client may not use it");
+            by_alias || names(patterns, &target.to_string())
+        };
+        drop_where(rungs, removed, |rung| !listed(&rung.target), "this client may not use it");
+    }
     if rungs.is_empty() {
         return Err(Denial::ModelNotAllowed(name.to_owned()));
     }
     Ok(())
 }
 
-fn allowed(profile: &ClientProfile, names: &[&str]) -> bool {
-    let Some(patterns) = &profile.allowed_models else { return true };
-    let matches = |pattern: &String, name: &str| match pattern.strip_suffix('*') {
+/// Whether every list of the client has this name.
+fn allowed(profile: &ClientProfile, name: &str) -> bool {
+    profile.lists_of_models().all(|patterns| names(patterns, name))
+}
+
+fn names(patterns: &[String], name: &str) -> bool {
+    patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),
         None => pattern == name,
-    };
-    names.iter().any(|name| patterns.iter().any(|pattern| matches(pattern, name)))
+    })
 }
 
 /// Removes clouds if the task or the client is local, from every place, independently of the guard.

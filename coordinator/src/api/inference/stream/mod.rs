@@ -318,6 +318,7 @@ impl Relay {
             [] => {}
         }
         self.tail.push(data.clone());
+        self.account.piece();
         data
     }
 }
