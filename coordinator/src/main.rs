@@ -1,6 +1,7 @@
 //! The coordinator, which serves every model of a GPU machine on one port, and the command line beside it.
 
 mod api;
+mod audit;
 mod driver;
 mod footprints;
 mod keys;

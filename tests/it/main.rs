@@ -31,6 +31,7 @@ mod gpus;
 mod hostile_text;
 mod instructions;
 mod isolation;
+mod keys;
 mod kv_cache_type;
 mod lease_chaos;
 mod lease_run;

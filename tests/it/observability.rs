@@ -191,7 +191,7 @@ async fn op_5_another_address_needs_keys() {
     launch.command.args(["--host", "0.0.0.0"]);
     let (status, output) = launch.end().await;
     assert!(!status.success(), "{output}");
-    assert!(output.contains("api_keys") || output.contains("api-keys"), "what to do: {output}");
+    assert!(output.contains("model-boss keys create"), "what to do: {output}");
 }
 
 #[tokio::test]

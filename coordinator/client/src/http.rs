@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, IF_MATCH};
@@ -16,18 +17,30 @@ use model_boss_config::{Sources, environment};
 use model_boss_host::owner::{OWNER_KEY, key_for};
 use model_boss_protocol::ErrorBody;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 /// Why a coordinator gave no answer, or refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The address is not `http://HOST[:PORT]`.
-    #[error("'{0}' is not the address of a coordinator; write one such as http://127.0.0.1:8210 (https is not spoken)")]
+    /// The address is not `http://HOST[:PORT]` or `https://HOST[:PORT]`.
+    #[error(
+        "'{0}' is not the address of a coordinator; write one such as http://127.0.0.1:8210 or https://box.lan:8210"
+    )]
     BadUrl(String),
     /// No coordinator listens at the address.
     #[error("no coordinator answers at {0}; start one with `model-boss serve`, or with scripts/run in the repository")]
     NoCoordinator(String, #[source] io::Error),
+    /// The server's certificate is not trusted, or TLS could not be agreed.
+    #[error(
+        "no TLS was agreed with {0}; SSL_CERT_FILE names a file of certificates to trust, such as the server's own one"
+    )]
+    Tls(String, #[source] io::Error),
     /// The connection broke.
     #[error("the connection to {0} broke")]
     Connection(String, #[source] hyper::Error),
@@ -58,17 +71,24 @@ pub struct Client {
     host: String,
     port: u16,
     key: Option<String>,
+    /// The host's name for TLS; `None` for plain HTTP.
+    tls: Option<ServerName<'static>>,
     /// The owner key, sent in place of a key.
     owner: Option<String>,
 }
 
 impl Client {
-    /// A client of the coordinator at `http://HOST[:PORT]`.
+    /// A client of the coordinator at `http://HOST[:PORT]` or `https://HOST[:PORT]`.
     pub fn new(url: &str, key: Option<String>) -> Result<Self, ClientError> {
         let bad = || ClientError::BadUrl(without_secrets(url));
         let url = url.trim_end_matches('/');
         let uri: Uri = url.parse().map_err(|_| bad())?;
-        if uri.scheme_str() != Some("http") || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+        let (is_secret, usual) = match uri.scheme_str() {
+            Some("http") => (false, 80),
+            Some("https") => (true, 443),
+            _ => return Err(bad()),
+        };
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err(bad());
         }
         let authority = uri.authority().ok_or_else(bad)?.as_str().to_owned();
@@ -77,7 +97,9 @@ impl Client {
             return Err(bad());
         }
         let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']).to_owned();
-        Ok(Self { url: url.to_owned(), authority, host, port: uri.port_u16().unwrap_or(80), key, owner: None })
+        let tls = is_secret.then(|| ServerName::try_from(host.clone())).transpose().map_err(|_| bad())?;
+        let port = uri.port_u16().unwrap_or(usual);
+        Ok(Self { url: url.to_owned(), authority, host, port, key, tls, owner: None })
     }
 
     /// A client with the key of the environment. Without one it is the owner's, where this process runs as the user of
@@ -185,6 +207,10 @@ impl Client {
             .map_err(|error| ClientError::NoCoordinator(self.url.clone(), error))?;
         // Without this option only latency suffers.
         let _ = stream.set_nodelay(true);
+        let stream = match &self.tls {
+            None => Either::Right(stream),
+            Some(name) => Either::Left(self.agree(name.clone(), stream).await?),
+        };
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
         // A failure of the connection reaches the reader of the body.
         tokio::spawn(connection);
@@ -210,6 +236,17 @@ impl Client {
         let bytes = self.collect(answer).await?;
         let stranger = |_| ClientError::Stranger { url: self.url.clone(), status };
         Err(ClientError::Api(serde_json::from_slice(&bytes).map_err(stranger)?))
+    }
+
+    /// TLS with a server whose certificate the system trusts, or the file that `SSL_CERT_FILE` names.
+    async fn agree(&self, name: ServerName<'static>, stream: TcpStream) -> Result<TlsStream<TcpStream>, ClientError> {
+        let failed = |error| ClientError::Tls(self.url.clone(), error);
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = versions.map_err(io::Error::other).map_err(failed)?.with_root_certificates(roots);
+        TlsConnector::from(Arc::new(config.with_no_client_auth())).connect(name, stream).await.map_err(failed)
     }
 
     async fn collect(&self, answer: Response<Incoming>) -> Result<Bytes, ClientError> {

@@ -196,6 +196,11 @@ impl Config {
         if let Err(error) = keys {
             found.push(("api_keys", format!("is of no use: {error}")));
         }
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(_), None) => found.push(("tls_cert", "needs 'tls_key', the file of its private key".to_owned())),
+            (None, Some(_)) => found.push(("tls_key", "needs 'tls_cert', the file of its certificate".to_owned())),
+            _ => {}
+        }
         for entry in &self.allowed_origins {
             if let Err(error) = entry.parse::<OriginPattern>() {
                 found.push(("allowed_origins", format!("has an entry that does not do: {error}")));

@@ -24,6 +24,11 @@ pub(crate) fn is_secret_name(name: &str) -> bool {
     SECRET_NAMES.iter().any(|part| name.contains(part))
 }
 
+/// The text in place of the value of a field of this name, if that probably holds a secret.
+pub fn hidden_if_secret(name: &str) -> Option<&'static str> {
+    is_secret_name(name).then_some(HIDDEN)
+}
+
 /// A text of another program that was given a secret, without the secret.
 pub fn without(text: &str, secret: &str) -> String {
     if secret.is_empty() { text.to_owned() } else { text.replace(secret, HIDDEN) }

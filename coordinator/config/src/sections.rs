@@ -52,6 +52,10 @@ section! {
         worker_ports: RangeInclusive<u16> = 8300..=8499,
         /// The file of API keys (docs/keys.md); unset: `api-keys` in `state_dir`. With a key, every request needs one.
         api_keys: Option<PathBuf> = None,
+        /// The certificate for HTTPS, a PEM file with its chain; read again when it changes (docs/keys.md).
+        tls_cert: Option<PathBuf> = None,
+        /// The private key of `tls_cert`, a PEM file.
+        tls_key: Option<PathBuf> = None,
         /// Names accepted in the Host and Origin headers besides loopback ones.
         allowed_hosts: Vec<String> = Vec::new(),
         /// Sites whose pages may call from a browser (CORS): `https://chat.example`, `http://localhost:*`; docs/api.md.

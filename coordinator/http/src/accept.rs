@@ -15,11 +15,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
+use tokio_util::either::Either;
 
 use crate::bare_errors::BareErrors;
 use crate::door::Door;
 use crate::patience::Patience;
 use crate::peer::Peer;
+use crate::tls::ServerTls;
 
 /// The time a refused client gets for each step while other clients wait for a refusal.
 const REFUSAL_STEP: Duration = Duration::from_millis(50);
@@ -57,6 +59,7 @@ pub struct Server {
     patience: Patience,
     places: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
+    tls: Option<ServerTls>,
 }
 
 /// Whether a connection is served or refused.
@@ -72,7 +75,13 @@ impl Server {
         http.max_header_size(limits.header_size);
         let [places, refusals] = [limits.connections, limits.refusals].map(|number| Arc::new(Semaphore::new(number)));
         let (header_size, patience) = (limits.header_size, limits.patience);
-        Self { listeners, door, http, header_size, patience, places, refusals }
+        Self { listeners, door, http, header_size, patience, places, refusals, tls: None }
+    }
+
+    /// The same server, with HTTPS.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<ServerTls>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Serves until `stop`, then lets running answers end.
@@ -139,9 +148,18 @@ impl Server {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection does not take TCP_NODELAY");
         }
-        let (stream, http) = self.patience.watch(BareErrors::on(stream, self.header_size), &self.http);
-        let connection = graceful.watch(http.serve_connection(stream, door));
+        let (tls, patience, header_size, http) = (self.tls.clone(), self.patience, self.header_size, self.http.clone());
+        let watcher = graceful.watcher();
         async move {
+            let stream = match tls {
+                None => Either::Right(stream),
+                Some(tls) => match tls.agree(stream, client.ip().is_loopback(), patience.head).await {
+                    Some(stream) => stream,
+                    None => return,
+                },
+            };
+            let (stream, http) = patience.watch(BareErrors::on(stream, header_size), &http);
+            let connection = watcher.watch(http.serve_connection(stream, door));
             if let Err(error) = connection.await {
                 // A client that closes its connection is not worth a warning.
                 tracing::debug!(%error, "connection ended");

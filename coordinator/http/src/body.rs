@@ -44,6 +44,9 @@ pub struct RequestBody {
     limits: JsonLimits,
 }
 
+/// The longest body that is parsed for a log beside its use, in bytes.
+const SHORT: usize = 16 << 10;
+
 /// A body whose content may be parsed on the current thread: a large one is open only on a thread of its own.
 pub struct OpenBody(RequestBody);
 
@@ -128,6 +131,11 @@ async fn discard(mut body: Body) {
 }
 
 impl RequestBody {
+    /// The bytes of a body that is short enough to be parsed twice.
+    pub fn short(&self) -> Option<&[u8]> {
+        (self.bytes.len() <= SHORT).then_some(&self.bytes)
+    }
+
     /// Whether the body is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()

@@ -16,4 +16,5 @@ pub mod path;
 pub mod patience;
 pub mod peek;
 pub mod peer;
+pub mod tls;
 pub mod upstream;

@@ -30,6 +30,11 @@ impl Peer {
         Self(Arc::new(Ends { client: plain(client), server: plain(server), caller: OnceLock::new() }))
     }
 
+    /// The address at the other end.
+    pub fn client(&self) -> SocketAddr {
+        self.0.client
+    }
+
     /// The caller at the other end. The connection has to be open: the kernel forgets the owner of a closed socket.
     pub async fn caller(&self) -> Caller {
         if let Some(caller) = self.0.caller.get() {

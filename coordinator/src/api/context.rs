@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ChangeFeed, Clock};
+use crate::audit::AuditLog;
 use crate::keys::LiveKeys;
 use crate::leases::{DeviceTable, Leases, StoreWatch};
 use crate::metrics::Metrics;
@@ -49,6 +50,8 @@ pub(crate) struct Context {
     pub(crate) metrics: Arc<Metrics>,
     /// The API keys; without any, every caller on loopback is accepted.
     pub(crate) keys: Arc<LiveKeys>,
+    /// The log of orders.
+    pub(crate) audit: AuditLog,
     /// The owner key of this process; `None` where it could not be drawn.
     pub(crate) owner: Option<OwnerKey>,
     /// The limits on requests.

@@ -2,7 +2,7 @@
 //! scope (key, content type, body size) are made here, before the handler runs.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::extract::Request;
@@ -10,7 +10,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, Method};
 use model_boss_access::{KeyRecord, KeyScope};
 use model_boss_core::Principal;
 use model_boss_http::body::{BodyLimits, RequestBody, Unread};
@@ -23,6 +23,7 @@ use model_boss_protocol::{ApiError, ClientId, ErrorCode, ModelId};
 use model_boss_tasks::{MachinePermit, ModelPermit};
 
 use super::context::Context;
+use crate::audit::{AuditedOrder, OrderHead};
 use crate::keys::RequestSender;
 
 /// The callers of a route, and its requirements. All but public routes need a key where there are keys.
@@ -61,6 +62,12 @@ impl Scope {
         }
     }
 
+    /// Whether the audit log has an entry for the request. Renewals come every few seconds, and change nothing.
+    fn is_audited(self, request: &http::Request<()>) -> bool {
+        let is_renewal = request.method() == Method::PUT && request.uri().path() == "/api/v1/leases";
+        self.is_order() && !is_renewal
+    }
+
     /// Whether requests give orders, in a body of JSON.
     const fn is_order(self) -> bool {
         matches!(self, Self::Manage | Self::Lease)
@@ -76,7 +83,12 @@ pub(super) struct Call {
     pub(super) identity: RequestSender,
     body: Unread,
     scope: Scope,
+    order: Option<Order>,
 }
+
+/// An order's entry in the audit log. It is written when the last copy is dropped.
+#[derive(Clone)]
+struct Order(Arc<Mutex<AuditedOrder>>);
 
 /// The routes so far.
 pub(super) struct Routes {
@@ -129,13 +141,18 @@ impl Routes {
             let route = move |request: Request| {
                 let (head, body) = request.into_parts();
                 let (request, body) = (http::Request::from_parts(head, ()), Unread::new(body));
-                let admitted = Call::admit(Arc::clone(&context), request, body, scope);
+                let order = scope.is_audited(&request).then(|| Order::new(&context, &request));
+                let admitted = Call::admit(Arc::clone(&context), request, (body, scope), order.clone());
                 let admitted = admitted.map(|call| handler.clone().answer(call));
                 async move {
-                    match admitted {
-                        Ok(answer) => answer.await.unwrap_or_else(|error| error_response(&error)),
-                        Err(error) => error_response(&error),
+                    let answer = match admitted {
+                        Ok(answer) => answer.await,
+                        Err(error) => Err(error),
+                    };
+                    if let Some(order) = order {
+                        order.answered(&answer);
                     }
+                    answer.unwrap_or_else(|error| error_response(&error))
                 }
             };
             self.router = self.router.route(path, on(method, route));
@@ -178,13 +195,16 @@ impl Call {
     fn admit(
         context: Arc<Context>,
         mut request: http::Request<()>,
-        body: Unread,
-        scope: Scope,
+        (body, scope): (Unread, Scope),
+        order: Option<Order>,
     ) -> Result<Self, ApiError> {
         let identity = match scope {
             Scope::Public => RequestSender::Anyone,
             _ => context.keys.identify(request.headers(), context.owner.as_ref())?,
         };
+        if let Some(order) = &order {
+            order.note(|order| order.sent_by(identity.name()));
+        }
         if !identity.permits(scope.needs()) {
             let needed: Vec<&str> = scope.needs().iter().map(|scope| scope.as_str()).collect();
             let message = format!(
@@ -204,7 +224,7 @@ impl Call {
             let key = KeyClient { client: record.name.clone(), may_name_others: record.is_admin() };
             request.extensions_mut().insert(key);
         }
-        Ok(Self { context, request, identity, body, scope })
+        Ok(Self { context, request, identity, body, scope, order })
     }
 
     /// The client that the request's key is, or that its headers name.
@@ -285,7 +305,36 @@ impl Call {
             Scope::Manage | Scope::Lease | Scope::Leases | Scope::Admin => limits.management_body,
         };
         let limits = BodyLimits { size, patience: limits.header_timeout, json: limits.json() };
-        self.body.take().read(limits, self.context.memory.holder()).await
+        let body = self.body.take().read(limits, self.context.memory.holder()).await?;
+        if let (Some(order), Some(bytes)) = (&self.order, body.short()) {
+            order.note(|order| order.asks(bytes));
+        }
+        Ok(body)
+    }
+}
+
+impl Order {
+    fn new(context: &Context, request: &http::Request<()>) -> Self {
+        let id = request.extensions().get::<RequestId>();
+        let head = OrderHead {
+            client: named_client(request.headers(), None).ok().flatten().map(|client| client.to_string()),
+            from: request.extensions().get::<Peer>().map(|peer| peer.client().to_string()),
+            method: request.method().to_string(),
+            path: request.uri().path().to_owned(),
+            request_id: id.and_then(|RequestId(id)| id.to_str().ok()).unwrap_or_default().to_owned(),
+        };
+        Self(Arc::new(Mutex::new(context.audit.order(head))))
+    }
+
+    fn note(&self, what: impl FnOnce(&mut AuditedOrder)) {
+        what(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn answered(&self, answer: &Result<Response, ApiError>) {
+        match answer {
+            Ok(response) => self.note(|order| order.answered(response.status().as_u16(), None)),
+            Err(error) => self.note(|order| order.answered(error.status(), Some(error.code.as_str()))),
+        }
     }
 }
 

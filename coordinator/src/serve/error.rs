@@ -8,6 +8,7 @@ use model_boss_access::KeyFileError;
 use model_boss_cli::ServeFailure;
 use model_boss_host::probe::SimulationError;
 use model_boss_host::programs::ProgramError;
+use model_boss_http::tls::TlsError;
 use model_boss_lease_store::StoreError;
 
 use crate::leases::LeaseStartError;
@@ -22,6 +23,12 @@ pub(super) enum ServeError {
     /// The file of API keys is invalid.
     #[error("the API keys cannot be used")]
     Keys(#[from] KeyFileError),
+    /// The certificate and its key cannot be used.
+    #[error("HTTPS cannot be spoken with {0} and {1}")]
+    Tls(PathBuf, PathBuf, #[source] TlsError),
+    /// The file of the certificate or its key cannot be read.
+    #[error("HTTPS cannot be spoken: {0} cannot be read")]
+    TlsFile(PathBuf, #[source] io::Error),
     /// The rules of clients cannot be used.
     #[error("the tasks and the rules of clients cannot be used")]
     Tasks(#[from] UnusableTasks),

@@ -3,6 +3,7 @@
 mod configured;
 mod drain;
 mod error;
+mod https;
 mod listen;
 mod startup;
 
@@ -40,9 +41,11 @@ use tokio_util::sync::CancellationToken;
 use self::configured::{beside_the_real_one, configured, engines, probes, simulated, supervisor_settings};
 use self::drain::{EndSignals, drain};
 use self::error::ServeError;
+use self::https::Https;
 use self::listen::{bind, keys};
 use self::startup::Startup;
 use crate::api::{self, ChangeFeed, Clock, Context};
+use crate::audit::AuditLog;
 use crate::driver::{Driver, DriverQueue};
 use crate::footprints::FootprintSink;
 use crate::keys::LiveKeys;
@@ -90,6 +93,7 @@ struct PreparedServe {
     machine: Option<Arc<SimulatedMachine>>,
     state: StateFolder,
     keys: Option<KeyFile>,
+    https: Option<Https>,
     signals: EndSignals,
     /// The bound sockets, moved out by the last step.
     listeners: Vec<TcpListener>,
@@ -108,10 +112,11 @@ impl PreparedServe {
         state.look();
         state.check(&[SPEND_FILE]).map_err(|(path, why)| ServeError::StateFile(path, why))?;
         let keys = keys(&config)?;
+        let https = Https::of(&config)?;
         let descriptors = descriptors::raise();
         let signals = EndSignals::new()?;
         let listeners = bind(&config).await?;
-        Ok(Self { config, decided, machine, state, keys, signals, listeners, descriptors })
+        Ok(Self { config, decided, machine, state, keys, https, signals, listeners, descriptors })
     }
 }
 
@@ -250,9 +255,11 @@ async fn answer(mut prepared: PreparedServe, mut started: Started, log: LogFilte
     let draining = CancellationToken::new();
     let port = addresses.first().map_or(prepared.config.port, SocketAddr::port);
     let context = Arc::new(context(&prepared, &started, port, draining.clone(), log));
-    let server = server(&prepared, listeners, context);
+    let https = prepared.https.take();
+    let server = server(&prepared, listeners, context).with_tls(https.as_ref().map(Https::tls));
     Startup {
         addresses: &addresses,
+        has_tls: https.is_some(),
         catalog: &started.catalog.current(),
         tasks: &started.tasks,
         devices: &started.ledger.devices.samples(),
@@ -263,6 +270,9 @@ async fn answer(mut prepared: PreparedServe, mut started: Started, log: LogFilte
     }
     .print();
 
+    if let Some(https) = https {
+        tokio::spawn(https.follow());
+    }
     let closed = CancellationToken::new();
     let server = tokio::spawn(server.run(closed.clone().cancelled_owned()));
     let end = async {
@@ -308,6 +318,7 @@ fn context(
         store: started.ledger.store.clone(),
         streams: started.streams.clone(),
         metrics: Arc::clone(&started.metrics),
+        audit: AuditLog::start(state),
         keys: Arc::clone(&started.keys),
         owner,
         limits: config.limits.clone(),

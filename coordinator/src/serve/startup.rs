@@ -19,6 +19,8 @@ use crate::tasks::LiveTasks;
 pub(super) struct Startup<'a> {
     /// The addresses that the server listens on; never empty.
     pub(super) addresses: &'a [SocketAddr],
+    /// Whether there is HTTPS. Programs of this machine may use plain HTTP all the same.
+    pub(super) has_tls: bool,
     /// The models, and the faults of manifests.
     pub(super) catalog: &'a Catalog,
     pub(super) tasks: &'a LiveTasks,
@@ -42,7 +44,11 @@ impl Startup<'_> {
     }
 
     fn write(&self, out: &mut Terminal<impl Write>, bold: bool) -> io::Result<()> {
-        let addresses: Vec<String> = self.addresses.iter().map(|address| format!("http://{address}")).collect();
+        let url = |address: &SocketAddr| match self.has_tls && !address.ip().is_loopback() {
+            true => format!("https://{address}"),
+            false => format!("http://{address}"),
+        };
+        let addresses: Vec<String> = self.addresses.iter().map(url).collect();
         writeln!(out, "model-boss {} listens on {}", env!("CARGO_PKG_VERSION"), addresses.join(" and "))?;
         let mut line = |name: &str, text: &dyn fmt::Display| {
             if bold {

@@ -22,7 +22,7 @@ const ROUTE: &str = "/api/v1/leases";
 /// The source of the list.
 enum Window {
     Redis(Box<Holder>),
-    Coordinator(BlockingClient),
+    Coordinator(Box<BlockingClient>),
 }
 
 /// The printed list: the API's, and its source.
@@ -130,7 +130,7 @@ impl Window {
                 let owner = Owner::new(this_process()?, "lease", OwnerKind::Job);
                 Self::Redis(Box::new(Holder::redis(url, runtime_dir.as_deref(), owner, LeaseDurations::default())?))
             }
-            Whereabouts::Coordinator(client) => Self::Coordinator(BlockingClient::new(client.clone())?),
+            Whereabouts::Coordinator(client) => Self::Coordinator(Box::new(BlockingClient::new(client.clone())?)),
         })
     }
 

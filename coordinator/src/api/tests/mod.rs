@@ -34,6 +34,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::audit::AuditLog;
 use crate::driver::{Driver, DriverQueue};
 use crate::footprints::FootprintSink;
 use crate::keys::LiveKeys;
@@ -197,6 +198,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         streams: Default::default(),
         metrics,
         keys,
+        audit: AuditLog::start(&StateFolder::new(folder.path())),
         owner: None,
         limits: Limits { inference_body: ByteCount(2_000), management_body: ByteCount(200), ..Limits::default() },
         memory: MemoryBudget::new(Limits::default().request_memory),
