@@ -83,12 +83,12 @@ pub(super) struct Call {
     pub(super) identity: RequestSender,
     body: Unread,
     scope: Scope,
-    order: Option<Order>,
+    order: Option<OrderRecord>,
 }
 
 /// An order's entry in the audit log. It is written when the last copy is dropped.
 #[derive(Clone)]
-struct Order(Arc<Mutex<AuditedOrder>>);
+struct OrderRecord(Arc<Mutex<AuditedOrder>>);
 
 /// The routes so far.
 pub(super) struct Routes {
@@ -141,7 +141,7 @@ impl Routes {
             let route = move |request: Request| {
                 let (head, body) = request.into_parts();
                 let (request, body) = (http::Request::from_parts(head, ()), Unread::new(body));
-                let order = scope.is_audited(&request).then(|| Order::new(&context, &request));
+                let order = scope.is_audited(&request).then(|| OrderRecord::new(&context, &request));
                 let admitted = Call::admit(Arc::clone(&context), request, (body, scope), order.clone());
                 let admitted = admitted.map(|call| handler.clone().answer(call));
                 async move {
@@ -196,7 +196,7 @@ impl Call {
         context: Arc<Context>,
         mut request: http::Request<()>,
         (body, scope): (Unread, Scope),
-        order: Option<Order>,
+        order: Option<OrderRecord>,
     ) -> Result<Self, ApiError> {
         let identity = match scope {
             Scope::Public => RequestSender::Anyone,
@@ -313,7 +313,7 @@ impl Call {
     }
 }
 
-impl Order {
+impl OrderRecord {
     fn new(context: &Context, request: &http::Request<()>) -> Self {
         let id = request.extensions().get::<RequestId>();
         let head = OrderHead {
