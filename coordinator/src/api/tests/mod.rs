@@ -24,7 +24,7 @@ use model_boss_http::door::Door;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_http::origin::AllowedHosts;
 use model_boss_lease_store::LeaseDurations;
-use model_boss_protocol::{ByteCount, DeviceId, InstructionSet};
+use model_boss_protocol::{ByteCount, DeviceId, InstructionSet, SandboxMode};
 use model_boss_settings::{Configured, DocumentStore, LiveSettings, RuntimeConfig};
 use model_boss_tasks::Providers;
 use serde_json::{Value, json};
@@ -136,6 +136,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
             environment: ChildEnvironment::everything(),
             text: Default::default(),
             cpu_features: None,
+            sandbox: SandboxMode::Off,
         },
         spawner: Spawner::start(tokio::runtime::Handle::current()).unwrap(),
         ports: Ports::new(8300..=8499),
@@ -189,6 +190,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         leases,
         devices,
         instructions: InstructionSet::Portable,
+        confinement: model_boss_host::sandbox::WorkerConfinement::of_fake_workers(),
         store,
         streams: Default::default(),
         metrics,
