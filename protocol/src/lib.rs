@@ -22,6 +22,7 @@ mod others;
 mod printable;
 mod priority;
 mod residency;
+mod sandbox;
 #[cfg(feature = "schema")]
 mod schema;
 mod span;
@@ -52,6 +53,7 @@ pub use others::{OtherLease, OtherRequest};
 pub use printable::{Label, PrintableWriter, is_printable, printable, printable_line, push_printable};
 pub use priority::{ParsePriorityError, Priority};
 pub use residency::{ParseResidencyError, ParseStoreError, Residency, ResidencyMode, StoreKind};
+pub use sandbox::{ParseSandboxModeError, SandboxMode, SandboxState};
 pub use span::{KeepAlive, LONGEST_SPAN, ParseSpanError, parse_span, span_of_secs};
 pub use speculation::Speculation;
 pub use thinking::{BadThinking, THINKING_BUDGETS, THINKING_SWITCHES, Thinking};

@@ -13,8 +13,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteCount, Category, DeviceId, Generation, InstructionSet, ModelId, Residency, SpawnToken, Speculation, Thinking,
-    WorkerCores,
+    ByteCount, Category, DeviceId, Generation, InstructionSet, ModelId, Residency, SandboxMode, SandboxState,
+    SpawnToken, Speculation, Thinking, WorkerCores,
 };
 
 /// Names of headers on the private connection between coordinator and worker.
@@ -95,6 +95,9 @@ pub struct WorkerSpec {
     /// Whether tokens that probably come next are evaluated in advance.
     #[serde(default)]
     pub speculation: Speculation,
+    /// Whether the worker confines itself before it looks at the model's files.
+    #[serde(default)]
+    pub sandbox: SandboxMode,
 }
 
 /// Limits on a model's chat template and tokenizer. Both are programs that come with the model's files, so they run
@@ -266,6 +269,9 @@ pub struct WorkerHealth {
     /// The state of streaming; `None` where all layers are resident.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streaming: Option<StreamStats>,
+    /// The worker's confinement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxState>,
 }
 
 /// The streamed layers of a worker, and the times of streaming since it started (RS-9). Seconds and bytes are sums.
@@ -383,6 +389,7 @@ mod tests {
             cpu_features: None,
             threads: None,
             speculation: Speculation::default(),
+            sandbox: SandboxMode::default(),
         }
     }
 

@@ -225,16 +225,28 @@ async fn rc_11_a_client_that_leaves_ends_its_rendering() {
     assert_eq!(worker.post("/v1/chat/completions", &chat(json!({}))).await.status, StatusCode::OK);
 }
 
-/// A process that renders for this worker, if there is one. It is a grandchild of the worker that has used the CPU for
-/// a while. The child between them only loads.
+/// A process that renders for this worker, if there is one: it has used the CPU for a while. It is a child of a process
+/// that only loads, which is a child of the worker's launcher.
 fn busy_below(worker: u32) -> Option<u32> {
-    Processes::below(worker).pids().find(|pid| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let fields: Vec<&str> = stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ').collect()).unwrap_or_default();
-        let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-        // The fields are the parent, and hundredths of a second of CPU time.
-        number(1) != u64::from(worker) && number(11) > 10
-    })
+    let launcher = launcher_of(worker)?;
+    Processes::below(worker)
+        .pids()
+        .find(|pid| ![worker, launcher].contains(&figure(*pid, PARENT)) && figure(*pid, HUNDREDTHS_OF_CPU) > 10)
+}
+
+/// The process that starts the worker's text processes.
+fn launcher_of(worker: u32) -> Option<u32> {
+    Processes::below(worker).pids().find(|pid| figure(*pid, PARENT) == worker)
+}
+
+const PARENT: usize = 1;
+const HUNDREDTHS_OF_CPU: usize = 11;
+
+/// A field of `/proc/PID/stat` behind the name.
+fn figure(pid: u32, at: usize) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let field = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(at)?.parse().ok());
+    field.unwrap_or(0)
 }
 
 #[tokio::test]
@@ -253,13 +265,28 @@ async fn requests_outlive_the_processes_that_work_on_them() {
     assert_eq!(renderer_only(&slow).await.text(), expected);
     let answer = worker.ask(&slow);
     until(PATIENCE, "a process renders", async || busy_below(worker.pid())).await;
-    let all = Processes::below(worker.pid());
+    let all = Processes::below(worker.pid()).without(launcher_of(worker.pid()).unwrap());
     for pid in all.pids() {
         // The process may have ended together with an earlier one.
         let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
     }
     assert_eq!(answer.await.unwrap().text(), expected);
     until(PATIENCE, "none is left", async || all.alive().is_empty().then_some(())).await;
+}
+
+/// A confined worker cannot start another launcher, so its coordinator has to start another worker.
+#[tokio::test]
+async fn op_5_a_worker_without_its_launcher_ends_and_says_why() {
+    let folder = model(&[]);
+    let worker = worker(folder.path(), TextLimits::default()).await;
+    let all = Processes::below(worker.pid());
+    kill(Pid::from_raw(launcher_of(worker.pid()).unwrap().cast_signed()), Signal::SIGKILL).unwrap();
+    // The text processes end with their launcher.
+    until(PATIENCE, "none is left", async || all.alive().is_empty().then_some(())).await;
+    let _asked = worker.ask(&chat(json!({})));
+    let (code, words) = worker.end().await;
+    assert_eq!(code, Some(WorkerExit::DeviceLost.code()), "{words}");
+    assert!(words.lines().last().unwrap().contains("cannot be started"), "{words}");
 }
 
 #[tokio::test]
@@ -291,8 +318,11 @@ async fn the_text_processes_have_nothing_of_the_workers() {
             .unwrap()
             .filter_map(|entry| fs::read_link(entry.unwrap().path()).ok())
             .collect();
-        let foreign =
-            |path: &&PathBuf| !path.starts_with("/dev/null") && !path.to_string_lossy().starts_with("socket:");
+        // A host watches its own memory.
+        let foreign = |path: &&PathBuf| {
+            let name = path.to_string_lossy();
+            !path.starts_with("/dev/null") && !name.starts_with("socket:") && !name.ends_with("/statm")
+        };
         assert_eq!(open.iter().find(foreign), None, "{open:?}");
         assert!(open.len() <= 6, "{open:?}");
     }

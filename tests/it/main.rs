@@ -13,6 +13,7 @@ mod cloud;
 mod comments;
 mod config;
 mod config_chaos;
+mod confinement;
 mod context_length;
 mod coordinator_death;
 mod cores;

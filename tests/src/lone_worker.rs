@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http::{Method, Request, header};
 use http_body_util::Full;
 use model_boss_protocol::{
-    ByteCount, Category, DeviceId, EngineStats, Generation, ReadyProof, Residency, SpawnToken, Speculation, TextLimits,
-    WorkerHealth, WorkerSpec, headers,
+    ByteCount, Category, DeviceId, EngineStats, Generation, ReadyProof, Residency, SandboxMode, SpawnToken,
+    Speculation, TextLimits, WorkerHealth, WorkerSpec, headers,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -86,6 +86,7 @@ impl LoneWorker {
             cpu_features: None,
             threads: None,
             speculation: Speculation::default(),
+            sandbox: SandboxMode::default(),
         };
         change(&mut spec);
         self.write(&spec.to_line().expect("a start line is JSON"));

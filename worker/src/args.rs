@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use model_boss_protocol::{ByteCount, DeviceId, KvCacheType, Residency, ResidencyMode, StoreKind};
+use model_boss_protocol::{ByteCount, DeviceId, KvCacheType, Residency, ResidencyMode, SandboxMode, StoreKind};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serve {
@@ -21,6 +21,9 @@ pub(crate) struct Serve {
     /// Requests worked on at once [default: 8]
     #[arg(long, requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_concurrent: Option<u32>,
+    /// auto, off, required: whether the process confines itself to the model's files (docs/sandbox.md)
+    #[arg(long, requires = "model", default_value_t)]
+    pub(crate) sandbox: SandboxMode,
     #[command(flatten)]
     pub(crate) layers: LayerFlags,
 }

@@ -74,6 +74,7 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
         cpu_features: None,
         threads: None,
         speculation: manifest.speculation.unwrap_or_default(),
+        sandbox: serve.sandbox,
     })
 }
 

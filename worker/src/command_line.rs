@@ -51,7 +51,7 @@ pub(crate) enum WorkerCommand {
     /// Decode with streamed layers, and report where the time went, layer by layer
     Residency(ResidencyReportArgs),
     /// The process that turns requests into prompts; its worker starts it
-    #[command(name = crate::text::HOST_COMMAND, hide = true)]
+    #[command(name = crate::text::LAUNCHER_COMMAND, hide = true)]
     TextHost,
     /// Measure what it costs to turn a conversation into tokens in the text processes, beside the same work without
     /// them

@@ -13,7 +13,7 @@ use crate::gate::ShareOrders;
 use crate::threads::ComputeThreads;
 
 /// The file in which Linux keeps the priority of the process's session.
-const AUTOGROUP: &str = "/proc/self/autogroup";
+pub(crate) const AUTOGROUP: &str = "/proc/self/autogroup";
 
 /// The threads of the next step, by the coordinator's last order.
 pub(crate) struct StepThreads {

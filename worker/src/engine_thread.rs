@@ -9,7 +9,6 @@ use model_boss_engine::{
     TextEngine, TextEngineSettings,
 };
 use model_boss_protocol::{Category, Speculation, WorkerExit};
-use model_boss_weights::{layers_folder, towers_folder};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
@@ -19,7 +18,7 @@ use crate::cpu_share::StepThreads;
 use crate::encoding::{self, EncodeJob};
 use crate::failure::LoadFailure;
 use crate::state::{EncoderFacts, EngineInbox, Serving, Submit, WorkerState};
-use crate::text::{self, StartHost, TextSide, TextSource};
+use crate::text::{self, StartHost, TextLoad, TextSide};
 
 /// Sequences on their way to the engine; beyond them HTTP tasks wait.
 const INBOX: usize = 64;
@@ -211,6 +210,7 @@ type TextLoading = std::sync::mpsc::Receiver<Result<TextSide, LoadFailure>>;
 fn load_text(worker: &WorkerState, host: StartHost, ended: Arc<EngineEnd>) -> std::io::Result<TextLoading> {
     let (sender, loading) = std::sync::mpsc::channel();
     let spec = &worker.spec;
+    let gone = Arc::clone(&ended);
     let loaded = move |text: Result<TextSide, LoadFailure>| {
         if let Err(failure) = &text {
             ended.tell(failure.clone());
@@ -218,13 +218,7 @@ fn load_text(worker: &WorkerState, host: StartHost, ended: Arc<EngineEnd>) -> st
         // An engine that failed to load needs no words.
         let _ = sender.send(text);
     };
-    let path = match spec.category {
-        Category::Vision => towers_folder(&spec.source),
-        Category::Embedding | Category::Reranking => layers_folder(&spec.source),
-        _ => spec.source.clone(),
-    };
-    let source = TextSource::Model { path, template: spec.chat_template.clone() };
-    text::start(host, Handle::current(), source, spec.text, loaded)?;
+    text::start(host, Handle::current(), TextLoad::of_worker(spec), loaded, move |failure| gone.tell(failure))?;
     Ok(loading)
 }
 

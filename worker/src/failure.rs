@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use model_boss_engine::DecoderError;
-use model_boss_protocol::WorkerExit;
+use model_boss_protocol::{SandboxState, WorkerExit};
 
 /// A failure that ends the process, with a message for the operator and an exit code for the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +39,20 @@ impl LoadFailure {
         Self { exit, message: message.into() }
     }
 
+    /// The same of a confined process. A sandbox that lacks something shows itself as an error of the system, and a
+    /// person who reads it has to learn that.
+    pub(crate) fn within(mut self, sandbox: &SandboxState) -> Self {
+        const REFUSALS: [&str; 3] = ["(os error 1)", "(os error 13)", "(os error 38)"];
+        let confined = sandbox.landlock.is_some() || sandbox.seccomp;
+        if confined && REFUSALS.iter().any(|refusal| self.message.contains(refusal)) {
+            self.message.push_str(
+                "; if the file's own rights allow it, the worker's sandbox does not: sandbox = \"off\" loads without it \
+                 (docs/sandbox.md)",
+            );
+        }
+        self
+    }
+
     /// From a step that failed, for a command.
     pub(crate) fn of_step(error: DecoderError) -> Self {
         let exit = match error {
@@ -47,5 +61,26 @@ impl LoadFailure {
             DecoderError::Fatal(_) => WorkerExit::DeviceLost,
         };
         Self::new(exit, &error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn op_5_a_refusal_of_the_system_names_the_sandbox() {
+        let refused = |number| {
+            let error = std::io::Error::from_raw_os_error(number);
+            LoadFailure::new(WorkerExit::BadModel, &error)
+        };
+        let sandbox = SandboxState { landlock: Some(7), seccomp: true, missing: None };
+        for number in [1, 13, 38] {
+            let said = refused(number).within(&sandbox).to_string();
+            assert!(said.contains("docs/sandbox.md"), "{said}");
+        }
+        for (number, sandbox) in [(2, &sandbox), (13, &SandboxState::off("sandbox = \"off\""))] {
+            assert_eq!(refused(number).within(sandbox), refused(number));
+        }
     }
 }

@@ -5,7 +5,6 @@
 //! orders to the running worker.
 
 use std::io::{self, BufRead, Read};
-use std::sync::mpsc;
 use std::thread;
 
 use model_boss_protocol::{CpuShare, WorkerExit, WorkerOrder, WorkerSpec, WorkerSpecError};
@@ -34,30 +33,27 @@ pub(crate) enum GateError {
     Thread(#[source] io::Error),
 }
 
-/// Waits for the start line, and from then on reads orders and watches the lifeline on a thread of its own.
-pub(crate) fn wait_for_spec() -> Result<(WorkerSpec, ShareOrders), GateError> {
-    let (sender, line) = mpsc::sync_channel(1);
+/// Waits for the start line, on the calling thread: a process confines itself before it starts another.
+pub(crate) fn wait_for_spec() -> Result<WorkerSpec, GateError> {
+    let mut line = String::new();
+    let read = io::stdin().lock().take(LONGEST_LINE).read_line(&mut line);
+    read.map_err(GateError::Read)?;
+    // Without its end the line is cut off, and there is no lifeline.
+    let whole = if line.ends_with('\n') { line.as_str() } else { "" };
+    Ok(WorkerSpec::from_line(whole)?)
+}
+
+/// Reads orders and watches the lifeline from now on, on a thread of its own.
+pub(crate) fn watch_lifeline() -> Result<ShareOrders, GateError> {
     let (share, shares) = watch::channel(None);
     let watch = move || {
-        let mut input = io::stdin().lock();
-        let mut line = String::new();
-        let read = io::Read::by_ref(&mut input).take(LONGEST_LINE).read_line(&mut line).map(|_| line);
-        // Without a line there is no work to guard, and the main thread ends the process.
-        let gated = read.as_ref().is_ok_and(|line| line.ends_with('\n'));
-        let delivered = sender.send(read).is_ok();
-        if gated && delivered {
-            read_orders(&mut input, |WorkerOrder::Cpu(given)| {
-                let _ = share.send_replace(Some(given));
-            });
-            exit_at_once();
-        }
+        read_orders(&mut io::stdin().lock(), |WorkerOrder::Cpu(given)| {
+            let _ = share.send_replace(Some(given));
+        });
+        exit_at_once();
     };
     thread::Builder::new().name("lifeline".to_owned()).spawn(watch).map_err(GateError::Thread)?;
-    match line.recv() {
-        Ok(Ok(line)) => Ok((WorkerSpec::from_line(&line)?, shares)),
-        Ok(Err(error)) => Err(GateError::Read(error)),
-        Err(mpsc::RecvError) => Err(GateError::Spec(WorkerSpecError::Closed)),
-    }
+    Ok(shares)
 }
 
 /// Reads until every writer has closed the pipe. Lines that are no orders are ignored.

@@ -18,6 +18,7 @@ mod forms;
 mod gate;
 mod http;
 mod metrics;
+mod model_files;
 mod process;
 mod state;
 pub mod terminal;

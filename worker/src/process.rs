@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use model_boss_protocol::{InstructionSet, WorkerExit, WorkerSpecError};
+use model_boss_protocol::{InstructionSet, SandboxMode, SandboxState, WorkerExit, WorkerSpec, WorkerSpecError};
+use model_boss_sandbox::{AllowedFiles, ProcessKind, confine};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -18,18 +19,24 @@ use crate::args::Serve;
 use crate::backend::{ModelLoaders, WorkerBackend};
 use crate::command_line::{CommandLine, WorkerCommand};
 use crate::commands::{bench, disk, inspect, prompt, residency, text_cost};
+use crate::cpu_share::AUTOGROUP;
 use crate::defaults::RequestDefaults;
 use crate::failure::LoadFailure;
 use crate::gate::GateError;
+use crate::model_files::{allow_common_files, allow_model_files};
 use crate::state::{Access, WorkerState};
 use crate::terminal::{self, LogLines, print, say};
+use crate::text::{StartHost, TextLoad};
 use crate::{allocator, by_hand, engine_thread, gate, http, text, threads};
+
+/// Connections that wait to be accepted.
+const WAITING: i32 = 1024;
 
 /// Runs a worker from its command line to its exit code. After a failure, the last line on stderr states the reason.
 pub fn run(backend: WorkerBackend) -> ExitCode {
     let CommandLine { command, cpu_features, threads: asked } = CommandLine::parse();
     if matches!(command, WorkerCommand::TextHost) {
-        return text::run_host();
+        return text::run_launcher();
     }
     allocator::keep_freed_buffers();
     let WorkerBackend { instructions, load, convert, index, synth } = backend;
@@ -42,23 +49,25 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
             log_to_stderr();
             start(&serve, (cpu_features, asked), choose, load)
         }
-        command => choose(cpu_features).and_then(|_| threads::start(asked)).and_then(|_| match command {
-            WorkerCommand::Inspect(inspect) => {
-                inspect::run(&inspect).map(print).map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))
-            }
-            WorkerCommand::Convert(asked) => convert(&asked),
-            WorkerCommand::Index(asked) => index(&asked),
-            WorkerCommand::Synth(asked) => synth(&asked),
-            WorkerCommand::Render(asked) => prompt::render(&asked),
-            WorkerCommand::Tokenize(asked) => prompt::tokenize(&asked),
-            WorkerCommand::Detokenize(asked) => prompt::detokenize(&asked),
-            WorkerCommand::Bench(asked) => bench::run(&asked, load.decoder),
-            WorkerCommand::Residency(asked) => residency::run(&asked, load.decoder),
-            WorkerCommand::Disk(asked) => disk::run(&asked),
-            WorkerCommand::Text(asked) => text_cost::run(&asked),
-            // Both are handled above.
-            WorkerCommand::Serve(_) | WorkerCommand::TextHost => Ok(()),
-        }),
+        command => {
+            choose(cpu_features).and_then(|_| threads::start(&threads::plan_for(asked))).and_then(|_| match command {
+                WorkerCommand::Inspect(inspect) => {
+                    inspect::run(&inspect).map(print).map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))
+                }
+                WorkerCommand::Convert(asked) => convert(&asked),
+                WorkerCommand::Index(asked) => index(&asked),
+                WorkerCommand::Synth(asked) => synth(&asked),
+                WorkerCommand::Render(asked) => prompt::render(&asked),
+                WorkerCommand::Tokenize(asked) => prompt::tokenize(&asked),
+                WorkerCommand::Detokenize(asked) => prompt::detokenize(&asked),
+                WorkerCommand::Bench(asked) => bench::run(&asked, load.decoder),
+                WorkerCommand::Residency(asked) => residency::run(&asked, load.decoder),
+                WorkerCommand::Disk(asked) => disk::run(&asked),
+                WorkerCommand::Text(asked) => text_cost::run(&asked),
+                // Both are handled above.
+                WorkerCommand::Serve(_) | WorkerCommand::TextHost => Ok(()),
+            })
+        }
     };
     let exit = match result {
         Ok(()) => WorkerExit::Clean,
@@ -82,16 +91,16 @@ fn start(
     choose: impl FnOnce(Option<InstructionSet>) -> Result<InstructionSet, LoadFailure>,
     load: ModelLoaders,
 ) -> Result<(), LoadFailure> {
-    let (spec, access, shares) = match &serve.model {
+    let (spec, access) = match &serve.model {
         Some(model) => {
             let spec = by_hand::spec(serve, model).map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
             say("run by hand: this worker holds no lease and asks for no token");
-            (spec, Access::Open, watch::channel(None).1)
+            (spec, Access::Open)
         }
         None => {
-            let (spec, shares) = gate::wait_for_spec().map_err(|error| LoadFailure::new(gate_exit(&error), &error))?;
+            let spec = gate::wait_for_spec().map_err(|error| LoadFailure::new(gate_exit(&error), &error))?;
             let token = spec.token.clone();
-            (spec, Access::Token(token), shares)
+            (spec, Access::Token(token))
         }
     };
     let instructions = choose(cpu_features.or(spec.cpu_features))?;
@@ -99,17 +108,27 @@ fn start(
         warn!("{warning}");
     }
     info!(%instructions, "products on the CPU");
-    let threads = threads::start(asked.or(spec.threads))?;
+    let threads = threads::plan_for(asked.or(spec.threads));
     let bad_spec = |message: String| LoadFailure::message(WorkerExit::BadSpec, message);
     let defaults = RequestDefaults::new(&spec.params).map_err(|error| bad_spec(format!("params: {error}")))?;
     http::check_defaults(&defaults).map_err(|error| bad_spec(format!("the manifest's params: {}", error.message)))?;
+    let listener = listen(spec.port)?;
+    let text = TextLoad::of_worker(&spec);
+    let texts = text::start_launcher(&text).map_err(|error| LoadFailure::new(WorkerExit::OutOfMemory, &error))?;
+    // The sandbox begins: no line above looks at a model's file, and none below starts a program or opens a socket.
+    let sandbox = confined(&spec)?;
+    threads::start(&threads)?;
+    let shares = match access {
+        Access::Open => watch::channel(None).1,
+        Access::Token(_) => gate::watch_lifeline().map_err(|error| LoadFailure::new(gate_exit(&error), &error))?,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| LoadFailure::new(WorkerExit::DeviceLost, &error))?;
-    let worker = Arc::new(WorkerState::new(spec, access, defaults, (instructions, threads, shares)));
-    let result = runtime.block_on(serve_until_told(worker, load));
+    let worker = Arc::new(WorkerState::new(spec, access, defaults, (instructions, threads, shares), sandbox.clone()));
+    let result = runtime.block_on(serve_until_told(worker, listener, (load, texts)));
     // Work left on the blocking threads is for clients that are gone.
     runtime.shutdown_background();
-    result
+    result.map_err(|failure| failure.within(&sandbox))
 }
 
 fn gate_exit(error: &GateError) -> WorkerExit {
@@ -121,17 +140,51 @@ fn gate_exit(error: &GateError) -> WorkerExit {
     }
 }
 
-/// Takes the port, loads behind it, and serves until a signal or the engine's end.
-async fn serve_until_told(worker: Arc<WorkerState>, load: ModelLoaders) -> Result<(), LoadFailure> {
-    let port = worker.spec.port;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|error| {
+/// Takes the port.
+fn listen(port: u16) -> Result<std::net::TcpListener, LoadFailure> {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).and_then(|listener| {
+        rustix::net::listen(&listener, WAITING)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    listener.map_err(|error| {
         let exit = if error.kind() == io::ErrorKind::AddrInUse { WorkerExit::PortInUse } else { WorkerExit::BadSpec };
         LoadFailure::message(exit, format!("cannot listen on 127.0.0.1:{port}: {error}"))
-    })?;
+    })
+}
+
+/// Confines this process to the model's files, and to the socket that it has.
+fn confined(spec: &WorkerSpec) -> Result<SandboxState, LoadFailure> {
+    let mut files = AllowedFiles::default();
+    allow_model_files(&spec.source, &mut files);
+    allow_common_files(&mut files);
+    // Free memory, the limits of the process's groups, and what the allocator asks before it gives memory back.
+    for path in ["/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup", "/proc/sys/vm/overcommit_memory"] {
+        files.read(path);
+    }
+    files.write(AUTOGROUP);
+    let confined = confine(spec.sandbox, spec.sandbox.exempts(&spec.device), ProcessKind::Worker, &files);
+    let state = confined.map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
+    if spec.sandbox == SandboxMode::Off || state.is_whole() {
+        info!("sandbox: {state}");
+    } else {
+        warn!("sandbox: {state}");
+    }
+    Ok(state)
+}
+
+/// Loads behind the port, and serves until a signal or the engine's end.
+async fn serve_until_told(
+    worker: Arc<WorkerState>,
+    listener: std::net::TcpListener,
+    (load, texts): (ModelLoaders, StartHost),
+) -> Result<(), LoadFailure> {
+    let listener = TcpListener::from_std(listener);
+    let listener = listener.map_err(|error| LoadFailure::new(WorkerExit::DeviceLost, &error))?;
     let address = listener.local_addr().map_err(|error| LoadFailure::new(WorkerExit::PortInUse, &error))?;
     let mut signals = Signals::new().map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
     info!(%address, model = %worker.spec.model, device = %worker.spec.device, "listening; loading the model");
-    let mut engine = engine_thread::start(Arc::clone(&worker), load, text::start_process())
+    let mut engine = engine_thread::start(Arc::clone(&worker), load, texts)
         .map_err(|error| LoadFailure::new(WorkerExit::OutOfMemory, &error))?;
     let mut server = http::HttpServer::start(listener, Arc::clone(&worker));
     tokio::select! {

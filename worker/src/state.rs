@@ -11,8 +11,8 @@ use model_boss_engine::{
     Work,
 };
 use model_boss_protocol::{
-    ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SpawnToken, StreamStats, WorkerCores,
-    WorkerHealth, WorkerSpec,
+    ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SandboxState, SpawnToken, StreamStats,
+    WorkerCores, WorkerHealth, WorkerSpec,
 };
 use tokio::sync::{Semaphore, SetOnce, mpsc, oneshot};
 
@@ -38,6 +38,8 @@ pub(crate) struct WorkerState {
     pub(crate) threads: ComputeThreads,
     /// The share of them that the coordinator ordered last.
     pub(crate) shares: ShareOrders,
+    /// The confinement of this process.
+    pub(crate) sandbox: SandboxState,
     progress: AtomicU32,
     draining: AtomicBool,
     serving: SetOnce<Serving>,
@@ -106,6 +108,7 @@ impl WorkerState {
         access: Access,
         defaults: RequestDefaults,
         (instructions, threads, shares): (InstructionSet, ComputeThreads, ShareOrders),
+        sandbox: SandboxState,
     ) -> Self {
         let metrics = WorkerMetrics::new();
         let activity = Arc::new(Activity::new(metrics.histograms()));
@@ -118,6 +121,7 @@ impl WorkerState {
             started: Instant::now(),
             instructions,
             threads,
+            sandbox,
             shares,
             progress: AtomicU32::new(0.0_f32.to_bits()),
             draining: AtomicBool::new(false),
@@ -232,6 +236,7 @@ impl WorkerState {
             engine: self.activity.stats(),
             cores: self.cores(),
             streaming: self.monitor().map(stream_stats),
+            sandbox: Some(self.sandbox.clone()),
         }
     }
 }

@@ -58,9 +58,8 @@ impl ComputeThreads {
     }
 }
 
-/// Starts the threads that products are shared by: as many as `asked` for, else as the machine's cores suggest. It is
-/// called once, before anything computes.
-pub(crate) fn start(asked: Option<NonZero<u32>>) -> Result<ComputeThreads, LoadFailure> {
+/// Plans the threads that products are shared by: as many as `asked` for, else as the machine's cores suggest.
+pub(crate) fn plan_for(asked: Option<NonZero<u32>>) -> ComputeThreads {
     let fallback = available_parallelism().map_or(1, NonZero::get);
     let (topology, warning) = read(Path::new("/"), fallback);
     if let Some(warning) = warning.filter(|_| cfg!(target_os = "linux")) {
@@ -68,12 +67,16 @@ pub(crate) fn start(asked: Option<NonZero<u32>>) -> Result<ComputeThreads, LoadF
     }
     let variable = || std::env::var(RAYON_THREADS).ok()?.parse::<usize>().ok().filter(|count| *count > 0);
     let asked = asked.map(|count| count.get() as usize).or_else(variable);
-    let ThreadPlan { threads, cores, warning } = plan(&topology, asked);
+    let ThreadPlan { threads, warning, .. } = plan(&topology, asked);
     if let Some(warning) = warning {
         warn!("{warning}");
     }
-    let count = threads.len();
-    let threads = ComputeThreads { places: threads.into(), cores: plan(&topology, None).threads.len() };
+    ComputeThreads { places: threads.into(), cores: plan(&topology, None).threads.len() }
+}
+
+/// Starts these threads. It is called once, before anything computes.
+pub(crate) fn start(threads: &ComputeThreads) -> Result<(), LoadFailure> {
+    let (count, cores) = (threads.count(), threads.cores);
     let places = Arc::clone(&threads.places);
     let start = move |thread: usize| place(&places, thread);
     let pool = ThreadPoolBuilder::new().num_threads(count).thread_name(|n| format!("compute-{n}")).start_handler(start);
@@ -81,7 +84,7 @@ pub(crate) fn start(asked: Option<NonZero<u32>>) -> Result<ComputeThreads, LoadF
         LoadFailure::message(WorkerExit::OutOfMemory, format!("cannot start {count} threads to compute on: {error}"))
     })?;
     info!(threads = count, cores, "computing on the CPU");
-    Ok(threads)
+    Ok(())
 }
 
 /// Keeps the calling thread on the processors of its place. A system that refuses leaves it where it is.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use model_boss_client::Client;
 use model_boss_host::clocks::unix_time;
+use model_boss_protocol::SandboxState;
 use serde_json::{Value, json};
 
 use super::error::CliError;
@@ -126,6 +127,7 @@ pub(super) async fn devices(client: &Client, as_json: bool) -> Result<String, Cl
         if device["leaking"].as_u64().is_some_and(|leaking| leaking > 0) {
             state.push_str(&format!(", leaking {}", bytes(&device["leaking"])));
         }
+        let sandbox: Option<SandboxState> = serde_json::from_value(device["sandbox"].clone()).ok();
         [
             text(&device["id"]),
             match (device["name"].as_str(), device["cpu_features"].as_str()) {
@@ -138,10 +140,11 @@ pub(super) async fn devices(client: &Client, as_json: bool) -> Result<String, Cl
             bytes(&device["charged"]),
             bytes(&device["free"]),
             state,
+            sandbox.map_or_else(|| "-".to_owned(), |sandbox| sandbox.to_string()),
             if models.is_empty() { "-".to_owned() } else { models.join(", ") },
         ]
     });
-    let head = ["DEVICE", "NAME", "TOTAL", "USED", "OTHERS", "MODELS'", "FREE", "STATE", "MODELS"];
+    let head = ["DEVICE", "NAME", "TOTAL", "USED", "OTHERS", "MODELS'", "FREE", "STATE", "SANDBOX", "MODELS"];
     Ok(table(head, rows))
 }
 
@@ -300,11 +303,12 @@ mod tests {
         let (_fake, client) = fake(json!({ "devices": [device] })).await;
         let shown = devices(&client, false).await.unwrap();
         assert!(shown.contains("does not answer") && shown.contains("a, b"), "{shown}");
-        assert_eq!(shown.lines().nth(1).unwrap().matches(" -").count(), 3, "{shown}");
-        let cpu = json!({ "id": "cpu", "name": "EPYC", "cpu_features": "avx2", "available": true, "models": [] });
+        assert_eq!(shown.lines().nth(1).unwrap().matches(" -").count(), 4, "{shown}");
+        let cpu = json!({ "id": "cpu", "name": "EPYC", "cpu_features": "avx2", "available": true, "models": [],
+            "sandbox": { "landlock": 7, "seccomp": true } });
         let (_fake, client) = fake(json!({ "devices": [cpu] })).await;
         let shown = devices(&client, false).await.unwrap();
-        assert!(shown.contains("EPYC, avx2"), "{shown}");
+        assert!(shown.contains("EPYC, avx2") && shown.contains("Landlock ABI 7, seccomp"), "{shown}");
     }
 
     #[tokio::test]

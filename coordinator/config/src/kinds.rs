@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use figment::value::Value;
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
-use model_boss_protocol::{ByteCount, InstructionSet, KeepAlive, LlamaArgs, ParseSpanError, parse_span, span_of_secs};
+use model_boss_protocol::{
+    ByteCount, InstructionSet, KeepAlive, LlamaArgs, ParseSpanError, SandboxMode, parse_span, span_of_secs,
+};
 
 use super::provider::ProviderTables;
 use super::setting::{Node, Quoted, Setting, list, quote, text, whole, whole_number};
@@ -51,6 +53,7 @@ leaf!(
     ProviderTables,
     LlamaArgs,
     Option<InstructionSet>,
+    SandboxMode,
     Option<String>,
 );
 
@@ -423,5 +426,7 @@ macro_rules! words {
 words!(LogLevel { Off = "off", Error = "error", Warn = "warn", Info = "info", Debug = "debug", Trace = "trace" });
 
 words!(LogFormat { Text = "text", Json = "json" });
+
+words!(SandboxMode { Auto = "auto", Off = "off", Required = "required" });
 
 words!(LoadFailurePolicy { EvictAllAndRetry = "evict_all_and_retry", Fail = "fail" });

@@ -9,7 +9,7 @@ use std::time::Duration;
 use model_boss_access::{KeyFile, KeyFileError};
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
 use model_boss_lease_store::LeaseDurations;
-use model_boss_protocol::{ByteCount, Category, InstructionSet, KeepAlive, LlamaArgs, TextLimits};
+use model_boss_protocol::{ByteCount, Category, InstructionSet, KeepAlive, LlamaArgs, SandboxMode, TextLimits};
 use nix::unistd::{User, geteuid};
 
 use crate::{BackendTables, DeclaredDevices, Hosts, IdleTime, LogFormat, LogLevel, RedisUrl};
@@ -98,6 +98,8 @@ section! {
         max_loaded_models: MaxLoaded = MaxLoaded::Auto,
         /// Instructions for products on the CPU, such as `avx2`, for comparisons and bug reports; unset: the fastest.
         cpu_features: Option<InstructionSet> = None,
+        /// Whether workers are confined to their model's files: `auto`, `off`, or `required`; docs/sandbox.md.
+        sandbox: SandboxMode = SandboxMode::Auto,
         /// Models on `cpu` that compute at the same time share its cores by priority; `false`: each uses all of them.
         share_cores: bool = true,
         /// The most that models may use of this machine's memory, e.g. "2GiB"; unset: all but a tenth that stays free.

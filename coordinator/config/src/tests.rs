@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use model_boss_lease_store::LeaseDurations;
-use model_boss_protocol::{ByteCount, Category, InstructionSet, KeepAlive};
+use model_boss_protocol::{ByteCount, Category, InstructionSet, KeepAlive, SandboxMode};
 use proptest::prelude::*;
 
 use super::load::Loaded;
@@ -261,6 +261,14 @@ fn fa_4_a_set_of_instructions_is_one_that_this_machine_has() {
     let absent = if cfg!(target_arch = "x86_64") { "neon" } else { "avx2" };
     let refused = problems("", &[], &[("cpu_features", absent)]).join("\n");
     assert!(refused.contains(absent) && refused.contains("portable"), "{refused}");
+}
+
+#[test]
+fn op_5_a_sandbox_is_one_of_three_words() {
+    assert_eq!(config("").sandbox, SandboxMode::Auto);
+    assert_eq!(config("sandbox = \"required\"").sandbox, SandboxMode::Required);
+    let unknown = problems("sandbox = \"on\"", &[], &[]).join("\n");
+    assert!(unknown.contains("auto, off, required"), "{unknown}");
 }
 
 #[test]

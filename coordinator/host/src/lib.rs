@@ -12,6 +12,7 @@ pub mod plain_file;
 pub mod probe;
 pub mod process;
 pub mod programs;
+pub mod sandbox;
 pub mod state_folder;
 pub mod tcp_table;
 pub mod terminal;

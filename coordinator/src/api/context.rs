@@ -8,6 +8,7 @@ use model_boss_cloud::Clouds;
 use model_boss_config::{Limits, Sse};
 use model_boss_host::log_filter::LogFilter;
 use model_boss_host::owner::OwnerKey;
+use model_boss_host::sandbox::WorkerConfinement;
 use model_boss_host::state_folder::StateFolder;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_protocol::InstructionSet;
@@ -43,6 +44,8 @@ pub(crate) struct Context {
     pub(crate) devices: DeviceTable,
     /// The instructions that workers compute with on the CPU.
     pub(crate) instructions: InstructionSet,
+    /// The confinement of workers.
+    pub(crate) confinement: WorkerConfinement,
     /// The state of the ledger's store.
     pub(crate) store: StoreWatch,
     /// The workers' figures on streamed layers.

@@ -121,5 +121,6 @@ pub(super) fn supervisor_settings(config: &Config, state: &StateFolder) -> Resul
         environment: ChildEnvironment::of_models(&config.inherit_env),
         text: config.text.limits(),
         cpu_features: config.cpu_features,
+        sandbox: config.sandbox,
     })
 }

@@ -24,6 +24,7 @@ use model_boss_host::log_filter::LogFilter;
 use model_boss_host::owner::OwnerKey;
 use model_boss_host::probe::SimulatedMachine;
 use model_boss_host::process::Spawner;
+use model_boss_host::sandbox::WorkerConfinement;
 use model_boss_host::state_folder::StateFolder;
 use model_boss_http::accept::{Server, ServerLimits};
 use model_boss_http::door::Door;
@@ -263,6 +264,7 @@ async fn answer(mut prepared: PreparedServe, mut started: Started, log: LogFilte
         catalog: &started.catalog.current(),
         tasks: &started.tasks,
         devices: &started.ledger.devices.samples(),
+        confinement: &confinement(&prepared.config),
         store: &started.ledger.store.status(),
         state_dir: &prepared.config.state_dir,
         earlier_state: (!prepared.decided.contains_key("state_dir")).then_some(Path::new(EARLIER_STATE)),
@@ -294,6 +296,14 @@ async fn answer(mut prepared: PreparedServe, mut started: Started, log: LogFilte
     Ok(code)
 }
 
+/// The confinement of the workers that this configuration starts.
+fn confinement(config: &Config) -> WorkerConfinement {
+    match config.simulate {
+        Some(_) => WorkerConfinement::of_fake_workers(),
+        None => WorkerConfinement::of_workers(config.sandbox),
+    }
+}
+
 /// The values that routes use.
 fn context(
     prepared: &PreparedServe,
@@ -315,6 +325,7 @@ fn context(
         leases: started.ledger.leases.clone(),
         devices: started.ledger.devices.clone(),
         instructions: config.cpu_features.unwrap_or_else(InstructionSet::best),
+        confinement: confinement(config),
         store: started.ledger.store.clone(),
         streams: started.streams.clone(),
         metrics: Arc::clone(&started.metrics),

@@ -8,6 +8,7 @@ use std::path::Path;
 use model_boss_catalog::Catalog;
 use model_boss_core::LedgerState;
 use model_boss_host::probe::DeviceSample;
+use model_boss_host::sandbox::WorkerConfinement;
 use model_boss_host::terminal::{self, Code, Terminal};
 use model_boss_lease_store::EmbeddedStore;
 use model_boss_protocol::{ByteCount, Category};
@@ -25,6 +26,7 @@ pub(super) struct Startup<'a> {
     pub(super) catalog: &'a Catalog,
     pub(super) tasks: &'a LiveTasks,
     pub(super) devices: &'a [DeviceSample],
+    pub(super) confinement: &'a WorkerConfinement,
     /// The state of the lease store.
     pub(super) store: &'a StoreStatus,
     pub(super) state_dir: &'a Path,
@@ -66,6 +68,7 @@ impl Startup<'_> {
         if let Some(why) = self.no_gpu {
             line("device", &format_args!("no NVIDIA GPU: {why}"))?;
         }
+        line("sandbox", self.confinement)?;
         for model in self.catalog.models() {
             let description = &model.description;
             let aliases = if description.aliases.is_empty() {

@@ -54,6 +54,7 @@ pub(super) fn report(status: std::io::Result<ExitStatus>, why: Option<String>, l
                 let name = signal.map_or("unknown", Signal::as_str);
                 // A process that a signal killed leaves no message of its own.
                 let why = match signal {
+                    Some(Signal::SIGSYS) => ": it made a system call that its sandbox forbids (docs/sandbox.md)",
                     Some(Signal::SIGBUS) => ": a mapped file was cut, or its disk could not be read",
                     _ => "",
                 };

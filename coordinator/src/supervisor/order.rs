@@ -10,7 +10,7 @@ use model_boss_host::probe::SimulatedMachine;
 use model_boss_host::process::Spawner;
 use model_boss_host::programs::Programs;
 use model_boss_host::state_folder::StateFolder;
-use model_boss_protocol::{Backend, ByteCount, DeviceId, InstructionSet, Residency, TextLimits};
+use model_boss_protocol::{Backend, ByteCount, DeviceId, InstructionSet, Residency, SandboxMode, TextLimits};
 
 use crate::leases::Leases;
 use crate::scheduling::News;
@@ -55,6 +55,8 @@ pub(crate) struct SupervisorSettings {
     pub(crate) text: TextLimits,
     /// The instructions that workers compute with on the CPU.
     pub(crate) cpu_features: Option<InstructionSet>,
+    /// Whether workers confine themselves.
+    pub(crate) sandbox: SandboxMode,
 }
 
 /// An order to load a model into a slot.

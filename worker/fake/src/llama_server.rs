@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use model_boss_protocol::{ApiError, Category, DeviceId, Generation, SpawnToken, Speculation, WorkerSpec};
+use model_boss_protocol::{ApiError, Category, DeviceId, Generation, SandboxMode, SpawnToken, Speculation, WorkerSpec};
 use serde_json::{Value, json};
 
 /// The first argument, which selects this mode.
@@ -82,6 +82,7 @@ pub(crate) fn spec(args: &[String]) -> Result<WorkerSpec, CommandLineError> {
         cpu_features: None,
         threads: None,
         speculation: Speculation::default(),
+        sandbox: SandboxMode::default(),
     })
 }
 

@@ -277,6 +277,7 @@ async fn health(worker: &FakeWorker, question: HealthQuestion) -> CannedAnswer {
         engine: worker.counters.engine(),
         cores: worker.cores(),
         streaming: worker.streaming(ready),
+        sandbox: None,
     };
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     if worker.manner == Manner::LlamaServer {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use model_boss_engine::batch::StepBudget;
 use model_boss_engine::{DecoderError, Logits, SequenceStep, Sequences};
-use model_boss_protocol::{DeviceId, WorkerExit};
+use model_boss_protocol::{DeviceId, SandboxMode, WorkerExit};
 use serde::Serialize;
 
 use crate::args::{LayerFlags, Serve};
@@ -60,6 +60,7 @@ pub(crate) fn run(asked: &BenchArgs, load: LoadDecoder) -> Result<(), LoadFailur
         // The measured length, and no more: keys and values for it have to find room beside streamed layers.
         context_length: Some((asked.depth + asked.prompt.max(asked.tokens).max(1)) as u64),
         max_concurrent: Some(1),
+        sandbox: SandboxMode::Off,
         layers: asked.layers.clone(),
     };
     let spec = by_hand::spec(&serve, &asked.model).map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;

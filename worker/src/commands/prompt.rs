@@ -6,14 +6,16 @@ use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
 
 use model_boss_engine::text::{Conversation, NoContent, Specials, TemplateValue};
-use model_boss_protocol::{TextLimits, WorkerExit};
+use model_boss_protocol::WorkerExit;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::failure::LoadFailure;
 use crate::terminal::print;
-use crate::text::{self, AddSpecials, EncodeQuestion, RenderQuestion, TextFailure, TextSide, TextSource};
+use crate::text::{
+    self, AddSpecials, EncodeQuestion, RenderQuestion, TextFailure, TextLoad, TextPart, TextSide, TextSource,
+};
 
 /// `render`'s command line.
 #[derive(Debug, clap::Args)]
@@ -74,7 +76,11 @@ fn yes() -> bool {
 pub(crate) fn render(asked: &Render) -> Result<(), LoadFailure> {
     let path = absolute(&asked.source)?;
     let is_template = path.extension().is_some_and(|ending| ending == "jinja" || ending == "j2");
-    let source = if is_template { TextSource::Template(path) } else { TextSource::Model { path, template: None } };
+    let source = if is_template {
+        TextSource::Template(path)
+    } else {
+        TextSource::Model { path, part: TextPart::Whole, template: None }
+    };
     let loaded = match LoadedText::load(source) {
         // A template that cannot be used is the answer to each conversation. A file that is not there is none.
         Err(failure) if asked.jsonl && is_template && asked.source.is_file() => {
@@ -139,7 +145,9 @@ impl LoadedText {
         let runtime = runtime.map_err(|error| internal(&error))?;
         let (sender, loading) = std::sync::mpsc::channel();
         let loaded = move |loaded| drop(sender.send(loaded));
-        text::start(text::start_process(), runtime.handle().clone(), source, TextLimits::default(), loaded)
+        let load = TextLoad::by_hand(source);
+        text::start_launcher(&load)
+            .and_then(|start| text::start(start, runtime.handle().clone(), load, loaded, drop))
             .map_err(|error| internal(&error))?;
         let side = loading.recv().map_err(|error| internal(&error))??;
         for warning in &side.facts.warnings {

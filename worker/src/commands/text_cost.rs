@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use model_boss_engine::text::{Conversation, Text};
-use model_boss_protocol::{TextLimits, WorkerExit};
+use model_boss_protocol::WorkerExit;
 use serde::Serialize;
 
 use crate::failure::LoadFailure;
 use crate::terminal::print;
-use crate::text::{self, ChatQuestion, TextFailure, TextSide, TextSource};
+use crate::text::{self, ChatQuestion, TextFailure, TextLoad, TextPart, TextSide, TextSource};
 
 /// `text`'s command line.
 #[derive(Debug, clap::Args)]
@@ -54,9 +54,9 @@ pub(crate) fn run(asked: &TextCost) -> Result<(), LoadFailure> {
     let here = Text::load(&source, None).map_err(|error| bad_model(&error))?;
     let (sender, loading) = std::sync::mpsc::channel();
     let loaded = move |loaded| drop(sender.send(loaded));
-    let limits = TextLimits::default();
-    let source = TextSource::Model { path: source, template: None };
-    text::start(text::start_process(), runtime.handle().clone(), source, limits, loaded)
+    let load = TextLoad::by_hand(TextSource::Model { path: source, part: TextPart::Whole, template: None });
+    text::start_launcher(&load)
+        .and_then(|start| text::start(start, runtime.handle().clone(), load, loaded, drop))
         .map_err(|error| internal(&error))?;
     let there = loading.recv().map_err(|error| internal(&error))??;
     let costs = runtime.block_on(async {

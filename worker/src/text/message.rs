@@ -8,21 +8,52 @@ use model_boss_engine::text::{
     ChatTemplate, Conversation, SPELLED_ENDING, Text, TextError, ThinkingTags, spells_thoughts,
 };
 use model_boss_engine::tools::ToolFormat;
-use model_boss_protocol::TextLimits;
+use model_boss_protocol::{Category, SandboxMode, TextLimits, WorkerSpec};
+use model_boss_weights::{layers_folder, towers_folder};
 use serde::{Deserialize, Serialize};
 
-/// The first frame to a text host: which text side to load.
+/// The first frame to a text launcher: which text side its hosts load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct TextLoad {
-    pub(super) source: TextSource,
-    pub(super) limits: TextLimits,
+    pub(crate) source: TextSource,
+    pub(crate) limits: TextLimits,
+    pub(crate) sandbox: SandboxMode,
+}
+
+impl TextLoad {
+    /// The text side of a worker's model.
+    pub(crate) fn of_worker(spec: &WorkerSpec) -> Self {
+        let part = match spec.category {
+            Category::Vision => TextPart::Towers,
+            Category::Embedding | Category::Reranking => TextPart::Layers,
+            _ => TextPart::Whole,
+        };
+        let source = TextSource::Model { path: spec.source.clone(), part, template: spec.chat_template.clone() };
+        Self { source, limits: spec.text, sandbox: spec.sandbox }
+    }
+
+    /// The text side of a command line.
+    pub(crate) fn by_hand(source: TextSource) -> Self {
+        Self { source, limits: TextLimits::default(), sandbox: SandboxMode::default() }
+    }
+}
+
+/// The part of a model's folder that has its vocabulary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum TextPart {
+    /// The folder itself.
+    Whole,
+    /// The folder of an encoder's layers, where they have one.
+    Layers,
+    /// The folder of two towers, where they have one.
+    Towers,
 }
 
 /// The files of a text side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum TextSource {
     /// A model's files. `template` takes the place of the model's own chat template.
-    Model { path: PathBuf, template: Option<String> },
+    Model { path: PathBuf, part: TextPart, template: Option<String> },
     /// A chat template without a vocabulary.
     Template(PathBuf),
     /// A vocabulary without a chat template: a `tokenizer.json`, or a GGUF file.
@@ -40,7 +71,14 @@ impl TextSource {
     /// Reads the files.
     pub(super) fn load(&self) -> Result<Text, TextError> {
         match self {
-            Self::Model { path, template } => Text::load(path, template.as_deref()),
+            Self::Model { path, part, template } => {
+                let folder = match part {
+                    TextPart::Whole => path.clone(),
+                    TextPart::Layers => layers_folder(path),
+                    TextPart::Towers => towers_folder(path),
+                };
+                Text::load(&folder, template.as_deref())
+            }
             Self::Template(path) => Text::template_alone(path),
             Self::Vocabulary(path) => Text::vocabulary_alone(path),
         }

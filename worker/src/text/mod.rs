@@ -1,12 +1,16 @@
 //! Requests to prompts. A model's chat template and tokenizer are programs that come with its files, so they run in
 //! processes of their own. A *text host* loads them. *Renderers* forked from it answer one question at a time, within
-//! limits of time, memory and stack. Answers are plain data: tokens, text, and a table of the tokens' bytes.
+//! limits of time, memory and stack. Answers are plain data: tokens, text, and a table of the tokens' bytes. A *text
+//! launcher* forks the host, and another one if it is gone.
 //!
 //! A thread of the worker owns the host; requests borrow renderers. The question that goes over a limit ends its
 //! renderer and fails; one whose renderer was ended from outside is asked again.
 
+mod forks;
 mod frame;
 mod host;
+mod launcher;
+mod limits;
 mod message;
 mod order;
 mod owner;
@@ -18,9 +22,9 @@ mod text_host;
 #[cfg(test)]
 mod threads;
 
-pub(crate) use host::{COMMAND as HOST_COMMAND, run as run_host};
-pub(crate) use message::{AddSpecials, ImageTexts, RoleFacts, TextFacts, TextSource, ToolFacts};
-pub(crate) use process::start_process;
+pub(crate) use launcher::{COMMAND as LAUNCHER_COMMAND, run as run_launcher};
+pub(crate) use message::{AddSpecials, ImageTexts, RoleFacts, TextFacts, TextLoad, TextPart, TextSource, ToolFacts};
+pub(crate) use process::start_launcher;
 pub(crate) use question::{
     ChatQuestion, ChatTokens, EncodeQuestion, GrammarQuestion, PairQuestion, RenderQuestion, TextFailure,
 };

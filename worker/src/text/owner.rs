@@ -4,6 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 
 use model_boss_engine::text::Vocabulary;
+use model_boss_protocol::WorkerExit;
 use tokio::sync::oneshot;
 use tracing::warn;
 
@@ -44,25 +45,31 @@ pub(super) struct HostOwner {
     pub(super) number: u64,
     /// The vocabulary that requests are answered with.
     pub(super) known: Option<Arc<Vocabulary>>,
+    /// The reason why no host can be started any more.
+    pub(super) lost: Option<LoadFailure>,
 }
 
 impl HostOwner {
     /// Starts a host and has it load.
     pub(super) fn begin(&mut self) -> Result<(TextFacts, Vocabulary), LoadFailure> {
-        let exit = model_boss_protocol::WorkerExit::OutOfMemory;
-        let mut host = (self.start)().map_err(|error| {
-            LoadFailure::message(
-                exit,
-                format!("the process for the chat template and the tokenizer cannot be started: {error}"),
-            )
+        let failed = |exit, error| {
+            let message = format!("the process for the chat template and the tokenizer cannot be started: {error}");
+            LoadFailure::message(exit, message)
+        };
+        let started = (self.start)().map_err(|error| {
+            let failure = failed(WorkerExit::DeviceLost, error);
+            self.lost = Some(failure.clone());
+            failure
         })?;
+        let mut host = started.map_err(|error| failed(WorkerExit::OutOfMemory, error))?;
         let loaded = host.load(&self.load)?;
         self.host = Some(host);
         self.number += 1;
         Ok(loaded)
     }
 
-    pub(super) fn serve(&mut self, inbox: &mpsc::Receiver<HostCommand>) {
+    /// Serves until nothing is asked any more. An error means that no host can be started any more.
+    pub(super) fn serve(&mut self, inbox: &mpsc::Receiver<HostCommand>) -> Result<(), LoadFailure> {
         while let Ok(command) = inbox.recv() {
             match command {
                 HostCommand::Open { reply } => {
@@ -81,7 +88,11 @@ impl HostOwner {
                     }
                 }
             }
+            if let Some(lost) = self.lost.take() {
+                return Err(lost);
+            }
         }
+        Ok(())
     }
 
     /// A renderer, of a new host where the last one is gone.

@@ -1,24 +1,25 @@
-//! The worker's text host process: its start, the load of the model's text side, and its renderers.
+//! The worker's text processes: its launcher, the host that this one starts, and the host's renderers.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use model_boss_engine::text::Vocabulary;
 use model_boss_protocol::WorkerExit;
 
 use super::frame::{Frame, frame};
-use super::host;
+use super::launcher;
 use super::message::{TextFacts, TextLoad, TextLoaded};
 use super::order::{self, RendererEnd};
 use super::text_host::{OpenedRenderer, StartHost, TextHost};
 use crate::failure::LoadFailure;
 
-/// A host that does not carry an order out within this time is taken for dead.
+/// A process that does not carry an order out within this time is taken for dead.
 const ORDER: Duration = Duration::from_secs(10);
 
 /// Last words are as long as the runtime makes them; what a file could make of them has an end.
@@ -27,52 +28,76 @@ const WORDS: u64 = 400;
 /// The vocabulary of the answer has a limit of its own.
 const LARGEST_LOADED: usize = 128 << 20;
 
-/// Variables that the host inherits from the worker's environment. They are the time zone, for templates that ask for
-/// the date, and the path of the program's libraries.
+/// Variables that the launcher inherits from the worker's environment. They are the time zone, for templates that ask
+/// for the date, and the path of the program's libraries.
 const INHERITED: [&str; 2] = ["TZ", "LD_LIBRARY_PATH"];
 
-/// Starts the text host that a worker has: a process.
-pub(crate) fn start_process() -> StartHost {
-    Box::new(|| Ok(Box::new(HostProcess::start()?)))
+/// Starts the launcher of a worker's text hosts, and gives it what they load. It ends with the calling thread, however
+/// the worker ends. The function that is returned starts a host.
+pub(crate) fn start_launcher(load: &TextLoad) -> io::Result<StartHost> {
+    let (mut orders, theirs) = UnixStream::pair()?;
+    let environment = INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    // The process ends when its stream does, and is reaped with this one.
+    drop(
+        Command::new(program()?)
+            .arg0("model-boss-worker")
+            .arg(launcher::COMMAND)
+            .env_clear()
+            .envs(environment)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?,
+    );
+    orders.write_all(&frame(load, &[])?)?;
+    orders.set_read_timeout(Some(ORDER))?;
+    let launcher = TextLauncher(Arc::new(Mutex::new(orders)));
+    Ok(Box::new(move || {
+        let started = HostProcess::start(&launcher)?;
+        Ok(started.map(|host| -> Box<dyn TextHost> { Box::new(host) }))
+    }))
+}
+
+/// The stream of orders to the launcher.
+#[derive(Clone, Debug)]
+struct TextLauncher(Arc<Mutex<UnixStream>>);
+
+impl TextLauncher {
+    fn order<T>(&self, order: impl FnOnce(&mut UnixStream) -> io::Result<T>) -> io::Result<T> {
+        order(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// A running text host.
 #[derive(Debug)]
 pub(super) struct HostProcess {
-    child: Child,
+    launcher: TextLauncher,
+    pid: i32,
     control: UnixStream,
     words: UnixStream,
 }
 
 impl HostProcess {
-    /// Starts the process. It ends with the thread that calls this function, however the worker ends.
-    pub(super) fn start() -> io::Result<Self> {
+    /// The outer error means that the launcher is gone, the inner one that the system has no room.
+    fn start(launcher: &TextLauncher) -> io::Result<io::Result<Self>> {
         let (control, theirs) = UnixStream::pair()?;
         let (words, their_words) = UnixStream::pair()?;
-        let environment = INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-        let child = Command::new(program()?)
-            .arg0("model-boss-worker")
-            .arg(host::COMMAND)
-            .env_clear()
-            .envs(environment)
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
-            .stderr(Stdio::from(OwnedFd::from(their_words)))
-            .spawn()?;
-        Ok(Self { child, control, words })
+        let pid = launcher.order(|orders| order::open(orders, &theirs.into(), &their_words.into()))?;
+        Ok(pid.map(|pid| Self { launcher: launcher.clone(), pid, control, words }))
+    }
+
+    /// Ends the process, if it has not ended by itself, and returns how it ended.
+    fn reap(&self) -> RendererEnd {
+        self.launcher.order(|orders| order::end(orders, self.pid)).unwrap_or(RendererEnd::Unknown)
     }
 
     /// The failure for a load that ended without an answer.
     fn load_died(&mut self, load: &TextLoad) -> LoadFailure {
         // The host closed its stream, so it has ended or is about to.
-        let _ = self.child.kill();
-        let status = self.child.wait();
-        let own = status.as_ref().is_ok_and(|status| {
-            matches!(
-                status.signal(),
-                Some(nix::libc::SIGABRT | nix::libc::SIGSEGV | nix::libc::SIGBUS | nix::libc::SIGXCPU)
-            )
-        });
+        let own = matches!(
+            self.reap(),
+            RendererEnd::Signal(nix::libc::SIGABRT | nix::libc::SIGSEGV | nix::libc::SIGBUS | nix::libc::SIGXCPU)
+        );
         let words = last_words(&self.words);
         if !own {
             let message = format!("the process that loads the chat template and the tokenizer was ended: {words}");
@@ -97,9 +122,7 @@ fn program() -> io::Result<PathBuf> {
 
 impl TextHost for HostProcess {
     fn load(&mut self, load: &TextLoad) -> Result<(TextFacts, Vocabulary), LoadFailure> {
-        let loaded = frame(load, &[])
-            .and_then(|frame| self.control.write_all(&frame))
-            .and_then(|()| Frame::read(&mut self.control, LARGEST_LOADED));
+        let loaded = Frame::read(&mut self.control, LARGEST_LOADED);
         let Ok(Some(loaded)) = loaded else { return Err(self.load_died(load)) };
         let internal = |error: &(dyn std::error::Error + 'static)| LoadFailure::new(WorkerExit::DeviceLost, error);
         match loaded.head().map_err(|error| internal(&error))? {
@@ -130,8 +153,7 @@ impl TextHost for HostProcess {
 impl Drop for HostProcess {
     fn drop(&mut self) {
         // Its renderers end with it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.reap();
     }
 }
 

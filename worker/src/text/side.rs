@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::frame::{Frame, LARGEST_ANSWER};
-use super::message::{RendererReply, TextAnswer, TextFacts, TextLoad, TextSource};
+use super::message::{RendererReply, TextAnswer, TextFacts, TextLoad};
 use super::order::RendererEnd;
 use super::owner::{HostCommand, HostOwner, Renderer};
 use super::process::last_words;
@@ -32,20 +32,20 @@ pub(crate) struct TextSide {
     places: Semaphore,
 }
 
-/// Loads the text side and starts the thread that owns its host. `loaded` gets the result of loading. The runtime
-/// watches the streams to the renderers.
+/// Loads the text side and starts the thread that owns its host. `loaded` gets the result of loading. `lost` is called
+/// if no host can be started any more. The runtime watches the streams to the renderers.
 pub(crate) fn start(
     start: StartHost,
     runtime: Handle,
-    source: TextSource,
-    limits: TextLimits,
+    load: TextLoad,
     loaded: impl FnOnce(Result<TextSide, LoadFailure>) + Send + 'static,
+    lost: impl FnOnce(LoadFailure) + Send + 'static,
 ) -> io::Result<()> {
-    let load = TextLoad { source, limits };
+    let limits = load.limits;
     let body = move || {
         let _runtime = runtime.enter();
         let (commands, inbox) = mpsc::channel();
-        let mut owner = HostOwner { start, load, host: None, number: 0, known: None };
+        let mut owner = HostOwner { start, load, host: None, number: 0, known: None, lost: None };
         match owner.begin() {
             Ok((facts, vocabulary)) => {
                 let vocabulary = Arc::new(vocabulary);
@@ -54,7 +54,9 @@ pub(crate) fn start(
                 // The first request finds one.
                 let idle = Mutex::new(owner.open().into_iter().collect());
                 loaded(Ok(TextSide { vocabulary, facts, limits, commands, idle, places }));
-                owner.serve(&inbox);
+                if let Err(failure) = owner.serve(&inbox) {
+                    lost(failure);
+                }
             }
             Err(failure) => loaded(Err(failure)),
         }

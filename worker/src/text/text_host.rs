@@ -21,8 +21,9 @@ pub(crate) trait TextHost: Send {
     fn end(&mut self, pid: i32) -> io::Result<RendererEnd>;
 }
 
-/// Starts a text host.
-pub(crate) type StartHost = Box<dyn FnMut() -> io::Result<Box<dyn TextHost>> + Send>;
+/// Starts a text host. The outer error means that no host can be started any more, the inner one that the system has no
+/// room.
+pub(crate) type StartHost = Box<dyn FnMut() -> io::Result<io::Result<Box<dyn TextHost>>> + Send>;
 
 /// The worker's ends of a new renderer's streams.
 pub(crate) struct OpenedRenderer {

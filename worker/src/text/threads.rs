@@ -16,7 +16,7 @@ use crate::failure::LoadFailure;
 
 /// A function that starts a host of threads.
 pub(crate) fn start_threads() -> StartHost {
-    Box::new(|| Ok(Box::new(ThreadHost(None))))
+    Box::new(|| Ok(Ok(Box::new(ThreadHost(None)))))
 }
 
 struct ThreadHost(Option<Arc<Text>>);

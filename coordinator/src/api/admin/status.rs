@@ -275,6 +275,7 @@ pub(crate) async fn devices(call: Call) -> Result<Response, ApiError> {
                 "total": sample.capacity,
                 "used": sample.used,
                 "problem": sample.trouble.as_ref().map(ToString::to_string),
+                "sandbox": context.confinement.on(&sample.device),
                 "accounting": if sample.told_apart { "per_process" } else { "degraded" },
             });
             if sample.device == DeviceId::Cpu {

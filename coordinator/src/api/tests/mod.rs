@@ -26,7 +26,7 @@ use model_boss_http::door::Door;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_http::origin::AllowedHosts;
 use model_boss_lease_store::LeaseDurations;
-use model_boss_protocol::{ByteCount, DeviceId, InstructionSet};
+use model_boss_protocol::{ByteCount, DeviceId, InstructionSet, SandboxMode};
 use model_boss_settings::{Configured, DocumentStore, LiveSettings, RuntimeConfig};
 use model_boss_tasks::Providers;
 use serde_json::{Value, json};
@@ -140,6 +140,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
             environment: ChildEnvironment::everything(),
             text: Default::default(),
             cpu_features: None,
+            sandbox: SandboxMode::Off,
         },
         spawner: Spawner::start(tokio::runtime::Handle::current()).unwrap(),
         ports: Ports::new(8300..=8499),
@@ -194,6 +195,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         leases,
         devices,
         instructions: InstructionSet::Portable,
+        confinement: model_boss_host::sandbox::WorkerConfinement::of_fake_workers(),
         store,
         streams: Default::default(),
         metrics,

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use model_boss_engine::residency::{Adapted, ExpertTotals, LayerReport, Monitor, ResidencySummary, StreamTotals};
 use model_boss_engine::{DecoderError, KvSlot, Logits, SequenceStep, Sequences};
-use model_boss_protocol::{DeviceId, WorkerExit};
+use model_boss_protocol::{DeviceId, SandboxMode, WorkerExit};
 use serde::Serialize;
 
 use crate::args::{LayerFlags, Serve};
@@ -86,6 +86,7 @@ pub(crate) fn run(asked: &ResidencyReportArgs, load: LoadDecoder) -> Result<(), 
         device: asked.device.clone(),
         context_length: Some((asked.prompt.max(1) + asked.settle + asked.tokens + 1) as u64),
         max_concurrent: u32::try_from(streams).ok(),
+        sandbox: SandboxMode::Off,
         layers: asked.layers.clone(),
     };
     let spec = by_hand::spec(&serve, &asked.model).map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;

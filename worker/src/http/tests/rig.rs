@@ -10,7 +10,8 @@ use std::time::Duration;
 use model_boss_engine::Decoder;
 use model_boss_engine::fake::{FakeControl, FakeDecoder, Script, byte_tokenizer_json, words};
 use model_boss_protocol::{
-    Category, CpuShare, DeviceId, Generation, InstructionSet, SpawnToken, Speculation, TextLimits, Thinking, WorkerSpec,
+    Category, CpuShare, DeviceId, Generation, InstructionSet, SandboxMode, SandboxState, SpawnToken, Speculation,
+    TextLimits, Thinking, WorkerSpec,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -115,12 +116,13 @@ impl Setup {
             cpu_features: None,
             threads: None,
             speculation: Speculation::default(),
+            sandbox: SandboxMode::default(),
         };
         let defaults = RequestDefaults::new(&spec.params).unwrap();
         let access = self.token.map_or(Access::Open, Access::Token);
         let (share, shares) = watch::channel(None);
         let computing = (InstructionSet::Portable, ComputeThreads::anywhere(3), shares);
-        let worker = Arc::new(WorkerState::new(spec, access, defaults, computing));
+        let worker = Arc::new(WorkerState::new(spec, access, defaults, computing, SandboxState::off("a test")));
         let mut decoder = FakeDecoder::new(self.script, self.context);
         let (control, gate) = (decoder.control(), gate(&mut decoder));
         let (loaded, ready) = oneshot::channel();

@@ -77,6 +77,7 @@ fn health(spec: &WorkerSpec) -> WorkerHealth {
         engine: Default::default(),
         cores: None,
         streaming: None,
+        sandbox: None,
     }
 }
 

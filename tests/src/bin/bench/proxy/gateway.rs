@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use model_boss_protocol::{Category, DeviceId, Generation, SpawnToken, Speculation, WorkerSpec};
+use model_boss_protocol::{Category, DeviceId, Generation, SandboxMode, SpawnToken, Speculation, WorkerSpec};
 use model_boss_tests::{Boss, Client, Processes, Sandbox, until};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, SysconfVar, sysconf};
@@ -220,6 +220,7 @@ fn backend() -> (Process, SocketAddr) {
         cpu_features: None,
         threads: None,
         speculation: Speculation::default(),
+        sandbox: SandboxMode::default(),
     };
     let mut command = Command::new(std::env::current_exe().unwrap());
     let mut child = command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
