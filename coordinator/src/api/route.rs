@@ -2,21 +2,23 @@
 //! scope (key, content type, body size) are made here, before the handler runs.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
-use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue};
+use bytes::Bytes;
+use http::header::{ALLOW, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method};
 use model_boss_core::Principal;
 use model_boss_http::body::{BodyLimits, RequestBody, Unread};
-use model_boss_http::error::error_response;
+use model_boss_http::error::{ErrorShape, error_response};
 use model_boss_http::headers::RequestId;
 use model_boss_http::peek::named_client;
 use model_boss_http::peer::Peer;
 use model_boss_lease_store::Caller;
+use model_boss_openapi::{Access, Described, DescribedRoute, Document, ErrorDialect, methods_of};
 use model_boss_protocol::{ApiError, ErrorCode, ModelId};
 use model_boss_tasks::{MachinePermit, ModelPermit};
 
@@ -36,6 +38,31 @@ pub(super) enum Scope {
     Manage,
 }
 
+impl Scope {
+    /// The name of the scope, as keys have it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Public => "public",
+            Self::Inference => "inference",
+            Self::Read => "read",
+            Self::Manage => "manage",
+        }
+    }
+
+    /// Whether the route takes `Content-Type: application/json` only.
+    const fn takes_json_only(self) -> bool {
+        matches!(self, Self::Manage)
+    }
+
+    /// The scope for the API's description.
+    const fn access(self) -> Access {
+        match self {
+            Self::Public => Access::Public,
+            _ => Access::Scope { name: self.name(), json_only: self.takes_json_only() },
+        }
+    }
+}
+
 /// A request with the values that its handler needs.
 pub(super) struct Call {
     pub(super) context: Arc<Context>,
@@ -43,79 +70,135 @@ pub(super) struct Call {
     pub(super) request: http::Request<()>,
     body: Unread,
     scope: Scope,
+    /// The description of the API.
+    pub(super) description: Description,
+}
+
+/// The description of all routes. It is made once, when the table is complete.
+pub(super) type Description = Arc<OnceLock<DescribedApi>>;
+
+/// All routes, and the text of their document.
+pub(super) struct DescribedApi {
+    pub(super) text: Bytes,
+    table: Vec<DescribedRoute>,
+}
+
+impl DescribedApi {
+    /// The answer to a method that a path does not have.
+    fn method_not_allowed(&self, method: &Method, path: &str) -> Response {
+        let message = format!("{method} does not go with {path}");
+        let mut response = error_response(&ApiError::new(ErrorCode::MethodNotAllowed, message));
+        let methods = HeaderValue::from_str(&methods_of(&self.table, path).join(","));
+        if let Some(methods) = methods.ok().filter(|methods| !methods.is_empty()) {
+            response.headers_mut().insert(ALLOW, methods);
+        }
+        response
+    }
+
+    /// Whether a path is an id with a verb, which takes other methods than the id.
+    fn takes_other_methods(&self, method: &Method, path: &str) -> bool {
+        let methods = methods_of(&self.table, path);
+        !methods.is_empty() && !methods.contains(&method.as_str())
+    }
 }
 
 /// The routes so far.
 pub(super) struct Routes {
     context: Arc<Context>,
     router: Router,
-    /// Method and path of each route, without its duplicates under other prefixes.
-    #[cfg(test)]
-    pub(super) table: Vec<(MethodFilter, String)>,
+    description: Description,
+    /// The description of each route.
+    pub(super) table: Vec<DescribedRoute>,
 }
 
 impl Routes {
     pub(super) fn new(context: Arc<Context>) -> Self {
-        Self {
-            context,
-            router: Router::new(),
-            #[cfg(test)]
-            table: Vec::new(),
-        }
+        Self { context, router: Router::new(), description: Description::default(), table: Vec::new() }
     }
 
     /// Adds a `GET` route.
-    pub(super) fn get(self, path: &str, scope: Scope, handler: impl Handler) -> Self {
-        self.add(MethodFilter::GET, path, scope, handler)
+    pub(super) fn get(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+        self.add((MethodFilter::GET, "GET"), path, scope, handler, told.into())
     }
 
     /// Adds a `POST` route.
-    pub(super) fn post(self, path: &str, scope: Scope, handler: impl Handler) -> Self {
-        self.add(MethodFilter::POST, path, scope, handler)
+    pub(super) fn post(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+        self.add((MethodFilter::POST, "POST"), path, scope, handler, told.into())
     }
 
     /// Adds a `PUT` route.
-    pub(super) fn put(self, path: &str, scope: Scope, handler: impl Handler) -> Self {
-        self.add(MethodFilter::PUT, path, scope, handler)
+    pub(super) fn put(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+        self.add((MethodFilter::PUT, "PUT"), path, scope, handler, told.into())
     }
 
     /// Adds a `DELETE` route.
-    pub(super) fn delete(self, path: &str, scope: Scope, handler: impl Handler) -> Self {
-        self.add(MethodFilter::DELETE, path, scope, handler)
+    pub(super) fn delete(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+        self.add((MethodFilter::DELETE, "DELETE"), path, scope, handler, told.into())
     }
 
-    fn add(mut self, method: MethodFilter, path: &str, scope: Scope, handler: impl Handler) -> Self {
-        #[cfg(test)]
-        self.table.push((method, path.to_owned()));
+    fn add(
+        mut self,
+        (filter, method): (MethodFilter, &'static str),
+        path: &str,
+        scope: Scope,
+        handler: impl Handler,
+        operations: Described,
+    ) -> Self {
         // Routes under /v1 are also served under /api/v1, and without a prefix, because clients write base URLs in all
         // of these forms.
         let bare = path.strip_prefix("/v1").filter(|bare| bare.starts_with('/'));
         let twin = bare.map(|_| format!("/api{path}"));
+        let dialect = match ErrorShape::of(path, &HeaderMap::new()) {
+            ErrorShape::OpenAi => ErrorDialect::OpenAi,
+            ErrorShape::Anthropic => ErrorDialect::Anthropic,
+            ErrorShape::Ollama => ErrorDialect::Ollama,
+        };
+        let has_verbs = path.contains("{*") && !operations.ids_have_slashes();
+        self.table.push(DescribedRoute {
+            method,
+            path: path.to_owned(),
+            also_at: twin.iter().map(String::as_str).chain(bare).map(str::to_owned).collect(),
+            access: scope.access(),
+            dialect,
+            operations,
+        });
         for path in std::iter::once(path).chain(twin.as_deref()).chain(bare) {
             let (context, handler) = (Arc::clone(&self.context), handler.clone());
+            let description = Arc::clone(&self.description);
             let route = move |request: Request| {
                 let (head, body) = request.into_parts();
                 let (request, body) = (http::Request::from_parts(head, ()), Unread::new(body));
-                let call = Call { context: Arc::clone(&context), request, body, scope };
+                let (context, description) = (Arc::clone(&context), Arc::clone(&description));
+                let call = Call { context, request, body, scope, description };
+                let refused = if has_verbs { call.with_anothers_verb() } else { None };
                 let admitted = call.admit().map(|()| handler.clone().answer(call));
                 async move {
-                    match admitted {
-                        Ok(answer) => answer.await.unwrap_or_else(|error| error_response(&error)),
-                        Err(error) => error_response(&error),
+                    match (refused, admitted) {
+                        (Some(refused), _) => refused,
+                        (None, Ok(answer)) => answer.await.unwrap_or_else(|error| error_response(&error)),
+                        (None, Err(error)) => error_response(&error),
                     }
                 }
             };
-            self.router = self.router.route(path, on(method, route));
+            self.router = self.router.route(path, on(filter, route));
         }
         self
     }
 
+    /// The description of the routes so far.
+    pub(super) fn described(&self) -> Document {
+        Document::of(env!("CARGO_PKG_VERSION"), &self.table)
+    }
+
     /// The router of all routes. Every other path is answered in the error shape.
     pub(super) fn into_router(self) -> Router {
-        self.router
-            .method_not_allowed_fallback(async |request: Request| {
-                let message = format!("{} does not go with {}", request.method(), request.uri().path());
-                error_response(&ApiError::new(ErrorCode::MethodNotAllowed, message))
+        let text = Bytes::from(self.described().value().to_string());
+        let Self { router, description, table, .. } = self;
+        description.get_or_init(|| DescribedApi { text, table });
+        router
+            .method_not_allowed_fallback(async move |request: Request| {
+                let (method, path) = (request.method(), request.uri().path());
+                description.get().map_or_else(Response::default, |api| api.method_not_allowed(method, path))
             })
             .fallback(async |request: Request| {
                 let message = format!("there is no {} {}", request.method(), request.uri().path());
@@ -141,6 +224,13 @@ where
 }
 
 impl Call {
+    /// The refusal of a path whose verb belongs to another method. Without it, the verb would be a part of the id.
+    fn with_anothers_verb(&self) -> Option<Response> {
+        let (method, path) = (self.request.method(), self.request.uri().path());
+        let api = self.description.get().filter(|api| api.takes_other_methods(method, path))?;
+        Some(api.method_not_allowed(method, path))
+    }
+
     /// Checks the caller's key and the content type.
     fn admit(&self) -> Result<(), ApiError> {
         let headers = self.request.headers();
@@ -154,7 +244,11 @@ impl Call {
             };
             return Err(ApiError::new(ErrorCode::InvalidApiKey, message));
         }
-        if self.scope == Scope::Manage && !is_json(headers) {
+        // A route that ignores such a header refuses a wrong one too, so that its sender learns of it at once.
+        if self.scope != Scope::Public {
+            named_client(headers)?;
+        }
+        if self.scope.takes_json_only() && !is_json(headers) {
             let message = "management routes take Content-Type: application/json only";
             return Err(ApiError::new(ErrorCode::UnsupportedMediaType, message));
         }
