@@ -12,6 +12,7 @@ use model_boss_protocol::ModelId;
 use prometheus::core::Collector;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, TextEncoder};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 const REQUESTS: &str = "model_boss_requests_total";
@@ -75,7 +76,7 @@ struct Series {
 pub(crate) struct Page(BTreeMap<String, MetricFamily>);
 
 /// Sums since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Totals {
     requests: u64,
     input_tokens: u64,
@@ -83,7 +84,7 @@ pub(crate) struct Totals {
 }
 
 /// The most recent inference (MM-9).
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct LastInference {
     input_tokens: u64,
     output_tokens: u64,

@@ -10,6 +10,7 @@ pub const LOWEST_NICE: u8 = 19;
 
 /// The cores of a worker that computes on the host, as it reports them when it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorkerCores {
     /// The threads that the worker computes with while no other model does.
     pub threads: NonZero<u32>,
@@ -19,6 +20,7 @@ pub struct WorkerCores {
 
 /// The threads that a worker computes with from its next step on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuShare {
     /// The number of threads.
     pub threads: NonZero<u32>,

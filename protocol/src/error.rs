@@ -130,6 +130,7 @@ error_codes! {
 
 /// The process that found the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ErrorSource {
     /// The process on port 8210.
@@ -226,6 +227,7 @@ impl std::error::Error for ApiError {}
 
 /// The body `{"error": {…}, "source": "coordinator"}`: OpenAI's shape, with the origin beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorBody {
     /// The error itself.
     pub error: ErrorObject,
@@ -236,6 +238,7 @@ pub struct ErrorBody {
 
 /// The object that OpenAI's clients read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorObject {
     /// The message, human-readable.
     pub message: String,

@@ -305,6 +305,7 @@ impl Backend {
 
 /// A kind of devices that a model uses (MM-5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceFlag {
     /// Graphics processors.

@@ -64,6 +64,7 @@ impl fmt::Display for SandboxMode {
 
 /// The means of the kernel that confine a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SandboxState {
     /// The version of Landlock's interface by which files, sockets and signals are limited.

@@ -276,6 +276,7 @@ pub struct WorkerHealth {
 
 /// The streamed layers of a worker, and the times of streaming since it started (RS-9). Seconds and bytes are sums.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct StreamStats {
     /// The number of layers that stay on the device.

@@ -84,24 +84,43 @@ def write_agent(folder):
     (folder / "manifests/agent.toml").write_text(manifest + f"chat_template = {json.dumps(AGENT_TEMPLATE)}\n")
 
 
+def replace_last_tokens(home, texts):
+    """The last tokens of a vocabulary become these texts."""
+    tokenizer = json.loads((home / "tokenizer.json").read_text())
+    vocabulary, merges = tokenizer["model"]["vocab"], tokenizer["model"]["merges"]
+    for text in texts:
+        # No other token is made of the last one.
+        last = max(vocabulary, key=vocabulary.get)
+        assert "".join(merges.pop()) == last
+        number = vocabulary.pop(last)
+        tokenizer["added_tokens"].append({
+            "id": number, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
+            "normalized": False, "special": False,
+        })
+    (home / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def write_judges(folder):
+    """Models without sense of the other categories: `vectors`, and `ranker`, which is asked for yes or no."""
+    weights = folder / "vectors.gguf"
+    subprocess.run([binary("model-boss-worker"), "synth", "qwen3-tiny", weights], check=True)
+    manifest = f'name = "vectors"\ncategory = "embedding"\nvram = "512MiB"\nsource = {{ path = "{weights}" }}\n'
+    (folder / "manifests/vectors.toml").write_text(manifest)
+    home = folder / "manifests/ranker"
+    shutil.copytree(REPOSITORY / "manifests/guide", home)
+    replace_last_tokens(home, ["yes", "no"])
+    manifest = (home / "model.toml").read_text().replace('name = "guide"', 'name = "ranker"')
+    manifest = manifest.replace('aliases = ["default"]\n', "").replace('category = "llm"', 'category = "reranking"\nvram = "512MiB"')
+    (home / "model.toml").write_text(manifest.partition("[params]")[0])
+
+
 def write_thinker(folder):
     """The built-in model as `thinker`: two of its tokens are the tags of thoughts, and its template opens them."""
     home = folder / "manifests/thinker"
     shutil.copytree(REPOSITORY / "manifests/guide", home)
     manifest = (home / "model.toml").read_text().replace('name = "guide"', 'name = "thinker"')
     (home / "model.toml").write_text(manifest.replace('aliases = ["default"]', "thinking = 4"))
-    tokenizer = json.loads((home / "tokenizer.json").read_text())
-    vocabulary, merges = tokenizer["model"]["vocab"], tokenizer["model"]["merges"]
-    for tag in ["</think>", "<think>"]:
-        # No other token is made of the last one.
-        last = max(vocabulary, key=vocabulary.get)
-        assert "".join(merges.pop()) == last
-        number = vocabulary.pop(last)
-        tokenizer["added_tokens"].append({
-            "id": number, "content": tag, "single_word": False, "lstrip": False, "rstrip": False,
-            "normalized": False, "special": False,
-        })
-    (home / "tokenizer.json").write_text(json.dumps(tokenizer))
+    replace_last_tokens(home, ["</think>", "<think>"])
     settings = json.loads((home / "tokenizer_config.json").read_text())
     settings["chat_template"] = settings["chat_template"].replace("'<|assistant|>' -}}", "'<|assistant|><think>' -}}")
     (home / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model_boss_config::{Price, Provider, ProviderKind};
 use model_boss_tasks::CLAUDE;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::clouds::Clouds;
@@ -14,7 +15,7 @@ use super::spend::{DAY, SpendTally, Today};
 pub const UTC_DAY: u64 = DAY;
 
 /// Whether a provider's key is set. The key itself is never shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyState {
     /// The key is set, but may not be valid.
@@ -26,7 +27,7 @@ pub enum KeyState {
 }
 
 /// The state of one provider.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ProviderReport {
     /// The provider's prefix.
     pub name: String,
@@ -50,7 +51,7 @@ pub struct ProviderReport {
 }
 
 /// The state of one model of a provider.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ProviderModel {
     /// The provider's own name of the model.
     pub model: String,
@@ -61,7 +62,7 @@ pub struct ProviderModel {
 }
 
 /// Requests, tokens, and their cost if it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct RequestCounts {
     pub requests: u64,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use http::Uri;
 use model_boss_tasks::{CLAUDE, Providers};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::secrets::without_secrets;
@@ -52,7 +53,7 @@ pub struct ProviderSpec {
 }
 
 /// A price in US dollars for a million tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
     /// The price of prompts.
@@ -62,7 +63,7 @@ pub struct Price {
 }
 
 /// The API that a provider speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProviderKind {
     /// Anthropic's Messages API.

@@ -101,6 +101,11 @@ impl LogLevel {
         (Self::Trace, "trace"),
     ];
 
+    /// The names of all levels.
+    pub fn names() -> [&'static str; 6] {
+        Self::WORDS.map(|(_, word)| word)
+    }
+
     /// The level with this name.
     pub fn named(word: &str) -> Option<Self> {
         Self::WORDS.iter().find(|(_, known)| *known == word).map(|(level, _)| *level)

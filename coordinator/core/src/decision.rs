@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 
 use model_boss_protocol::{ModelId, RequestId};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::Moment;
 
 /// One decision with its reasons.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Decision {
     /// A number that counts up from 1 and never repeats in one process.
     pub seq: u64,
@@ -25,7 +26,7 @@ pub struct Decision {
 }
 
 /// The kinds of decisions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// A load begins.

@@ -7,6 +7,7 @@ use model_boss_protocol::{
     ByteCount, Category, ClientId, DeviceId, KeepAlive, OtherLease, OtherRequest, Priority, RequestId, WorkerCores,
     WorkerExit,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::refusal::Refusal;
@@ -180,7 +181,7 @@ pub struct Submission {
 }
 
 /// The end of a dispatched request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestOutcome {
     /// The worker sent its complete answer, with any status.

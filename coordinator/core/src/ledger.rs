@@ -5,10 +5,11 @@ use std::fmt;
 use std::time::Duration;
 
 use model_boss_protocol::{ByteCount, Priority};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Whether memory can be leased now.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum LedgerState {
     /// Memory can be leased.
@@ -18,6 +19,7 @@ pub enum LedgerState {
     Recovering {
         /// The longest time until leases are granted again.
         #[serde(rename = "left_ms", serialize_with = "crate::time::as_millis")]
+        #[schemars(with = "u64")]
         left: Duration,
     },
     /// The store cannot be reached or used. Loaded models serve on; no model is loaded, and none is evicted for
@@ -29,7 +31,7 @@ pub enum LedgerState {
 }
 
 /// A lease or a waiting request of another holder on a device, for display.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct LeaseShare {
     /// The lease's name; `null` for a waiting request.
     pub lease: Option<String>,
@@ -42,7 +44,7 @@ pub struct LeaseShare {
 }
 
 /// A lease that was revoked, or may be, human-readable.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct AskedLease {
     /// The lease's name.
     pub lease: String,
@@ -50,6 +52,7 @@ pub struct AskedLease {
     pub label: String,
     /// The time left for the lease's release; `null` when it was not revoked yet.
     #[serde(rename = "grace_left_ms", serialize_with = "crate::time::optional_millis")]
+    #[schemars(with = "Option<u64>")]
     pub left: Option<Duration>,
 }
 

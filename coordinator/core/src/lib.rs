@@ -31,6 +31,7 @@ mod reason;
 mod refusal;
 mod residency;
 mod scheduler;
+mod schema;
 mod settings;
 mod slot;
 mod slot_key;

@@ -3,6 +3,7 @@
 use model_boss_protocol::{
     ByteCount, Category, DeviceId, KeepAlive, KvCacheType, LlamaArgs, ModelId, Priority, Residency, ResidencyMode,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The description of a model for the scheduler.
@@ -212,7 +213,7 @@ pub struct Streaming {
 }
 
 /// The rules of RC-20 in their order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SizeRule {
     /// The manifest has the size.

@@ -1,9 +1,10 @@
 //! The phases of a slot's states while it has a generation in progress.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The progress of a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadPhase {
     /// The ledger has the request for the bytes.
@@ -15,7 +16,7 @@ pub enum LoadPhase {
 }
 
 /// Whether a ready slot accepts requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadyPhase {
     /// The slot accepts requests.
@@ -25,7 +26,7 @@ pub enum ReadyPhase {
 }
 
 /// The progress of a stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopPhase {
     /// The ledger has not yet answered a request that is no longer needed.

@@ -1,6 +1,7 @@
 //! Principals: the operator of the machine, or a client by its name.
 
 use model_boss_protocol::ClientId;
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 /// The caller of an order. The operator is not a client of a reserved name, so no client can pass for it by its name.
@@ -48,7 +49,7 @@ impl Serialize for Principal {
 }
 
 /// An operator or a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PrincipalKind {
     /// The operator of this machine.

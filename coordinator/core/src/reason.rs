@@ -4,13 +4,14 @@ use std::fmt;
 use std::time::Duration;
 
 use model_boss_protocol::{ByteCount, Category, ClientId, DeviceId, ModelId, Priority};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::phase::LoadPhase;
 use crate::{AskedLease, LeaseShare};
 
 /// The reason why a request waits. `Display` is one short human-readable line.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum WaitReason {
     /// The request's model is being loaded.
@@ -80,6 +81,7 @@ pub enum WaitReason {
         detail: String,
         /// The time until the next request to the ledger.
         #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
+        #[schemars(with = "u64")]
         retry_in: Duration,
     },
     /// The store of the lease ledger cannot be reached: no model is loaded until it can.
@@ -91,6 +93,7 @@ pub enum WaitReason {
     LedgerRecovering {
         /// The longest time until leases are granted again.
         #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
+        #[schemars(with = "u64")]
         retry_in: Duration,
     },
     /// The model failed and is in backoff.
@@ -103,6 +106,7 @@ pub enum WaitReason {
         detail: String,
         /// The time until the next load.
         #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
+        #[schemars(with = "u64")]
         retry_in: Duration,
     },
     /// The limit of loaded models in its category is reached (MM-1), and this request may evict none of them.
@@ -163,6 +167,7 @@ pub enum WaitReason {
         client: ClientId,
         /// The rest of the pause.
         #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
+        #[schemars(with = "u64")]
         retry_in: Duration,
     },
     /// The request was accepted at this moment.
@@ -170,7 +175,7 @@ pub enum WaitReason {
 }
 
 /// A slot with memory that another model needs, and the reason why it keeps it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Blocker {
     /// The slot's model.
     pub model: ModelId,
@@ -181,7 +186,7 @@ pub struct Blocker {
 }
 
 /// The reason why a request may not evict a slot (RC-18, RC-19).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Protection {
     /// The model is pinned.
@@ -204,7 +209,7 @@ pub enum Protection {
 }
 
 /// The cause for which a slot stops or stopped.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaveCause {
     /// The room was needed for another model.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model_boss_protocol::{Category, ClientId, KeepAlive, Priority};
+use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -114,7 +115,7 @@ impl ClientRules {
 }
 
 /// The limits of one client.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientRule {
     /// The most important priority that the client's requests can have (RC-3).
@@ -125,6 +126,7 @@ pub struct ClientRule {
     pub max_concurrent: Option<u32>,
     /// The shortest time between the end of one of its requests and the start of the next.
     #[serde(with = "span_text")]
+    #[schemars(with = "String")]
     pub cooldown: Duration,
     /// The number of requests in a minute; further ones are refused.
     pub rate_per_minute: Option<u32>,

@@ -9,6 +9,7 @@ use model_boss_protocol::{
     ByteCount, CpuShare, DeviceId, Generation, KeepAlive, Priority, RequestId, Residency, ResidencyMode, SlotId,
     WorkerCores,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::catalog::ModelIndex;
@@ -18,7 +19,7 @@ use crate::time::steps;
 use crate::{EngineOptions, LayerOptions, LoadPhase, Moment, ReadyPhase, SizeRule, StopPhase};
 
 /// The state of a slot, in the cycle `IDLE → LOADING → READY → STOPPING → IDLE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "state", content = "phase", rename_all = "snake_case")]
 pub enum SlotState {
     /// The slot is empty: it has no lease and no process.

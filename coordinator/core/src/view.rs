@@ -8,6 +8,7 @@ use model_boss_protocol::{
     ByteCount, Category, CpuShare, DeviceId, Generation, KvCacheType, ModelId, Priority, RequestId, ResidencyMode,
     SlotId, WorkerCores,
 };
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
 };
 
 /// A model of the catalog.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ModelView {
     /// The name of the model.
     pub id: ModelId,
@@ -49,7 +50,7 @@ pub struct ModelView {
 }
 
 /// Whether a model is loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelStatus {
     /// No slot serves the model.
@@ -63,7 +64,7 @@ pub enum ModelStatus {
 }
 
 /// A slot that is not idle.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct SlotView {
     /// The slot's number.
     pub id: SlotId,
@@ -118,6 +119,7 @@ pub struct SlotView {
     pub ready_at: Option<Moment>,
     /// The duration of this load.
     #[serde(rename = "load_ms", serialize_with = "optional_millis")]
+    #[schemars(with = "Option<u64>")]
     pub load_time: Option<Duration>,
     /// The moment when the slot is unloaded unless it is used before.
     pub unload_at: Option<Moment>,
@@ -126,7 +128,7 @@ pub struct SlotView {
 }
 
 /// A waiting request.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct QueuedView {
     /// The request's number.
     pub id: RequestId,
@@ -146,6 +148,7 @@ pub struct QueuedView {
     pub position: usize,
     /// The time since the request's arrival.
     #[serde(rename = "waited_ms", serialize_with = "millis")]
+    #[schemars(with = "u64")]
     pub waited: Duration,
     /// The number of retries after the request's worker died.
     pub retries: u32,
@@ -158,7 +161,7 @@ pub struct QueuedView {
 }
 
 /// The purpose of a waiting request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestPurpose {
     /// An answer of the model.
@@ -168,7 +171,7 @@ pub enum RequestPurpose {
 }
 
 /// A device with its accounts.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct DeviceView {
     /// The device's name.
     pub id: DeviceId,
@@ -246,7 +249,7 @@ impl Default for PlanQuestion {
 }
 
 /// The planned fate of a hypothetical request.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct PlanView {
     /// The model that would answer.
     pub model: ModelId,
@@ -272,14 +275,16 @@ pub struct PlanView {
     pub before_it: usize,
     /// The expected time of a load; `null` when the model is loaded, or when none was measured.
     #[serde(rename = "expected_load_s", serialize_with = "optional_seconds")]
+    #[schemars(with = "Option<f64>")]
     pub expected_load: Option<Duration>,
     /// The 95th percentile of the time of an answer; `null` with too few samples.
     #[serde(rename = "expected_answer_s", serialize_with = "optional_seconds")]
+    #[schemars(with = "Option<f64>")]
     pub expected_answer: Option<Duration>,
 }
 
 /// The residency of a model's layers (RS-11).
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct LayersView {
     /// The mode that the manifest or the load requires.
     pub residency: ResidencyMode,
@@ -296,7 +301,7 @@ pub struct LayersView {
 }
 
 /// The state of a rung for a hypothetical request.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct RungView {
     /// The rung's position in the ladder as written, from 0.
     pub rung: usize,
@@ -306,13 +311,14 @@ pub struct RungView {
     pub usable: bool,
     /// The estimated time until this rung could begin an answer; `null` if it cannot.
     #[serde(rename = "expected_s", serialize_with = "optional_seconds")]
+    #[schemars(with = "Option<f64>")]
     pub expected: Option<Duration>,
     /// The rung's state or fault in words.
     pub state: String,
 }
 
 /// The step that the scheduler would take for a hypothetical request.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum PlannedStep {
     /// A cloud provider would answer.
@@ -349,7 +355,7 @@ pub enum PlannedStep {
 }
 
 /// A model that would be evicted.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Eviction {
     /// The evicted model.
     pub model: ModelId,
@@ -420,7 +426,7 @@ fn optional_millis<S: Serializer>(span: &Option<Duration>, serializer: S) -> Res
 }
 
 /// A client with its use of the service (RC-9).
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ClientView {
     /// The client's name, or the operator.
     pub id: Principal,
@@ -453,7 +459,7 @@ pub struct ClientView {
 }
 
 /// A request that ended.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct RecentView {
     /// The request's number.
     pub id: RequestId,
@@ -463,6 +469,7 @@ pub struct RecentView {
     pub ended: Moment,
     /// The time from dispatch to the request's end.
     #[serde(rename = "took_ms", serialize_with = "millis")]
+    #[schemars(with = "u64")]
     pub took: Duration,
     /// Tokens of prompt and answer, when known.
     pub tokens: Option<u64>,

@@ -15,15 +15,18 @@ use serde_json::json;
 
 /// The API in whose shape an error is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ErrorShape {
+pub enum ErrorShape {
+    /// OpenAI's object.
     OpenAi,
+    /// Anthropic's object.
     Anthropic,
+    /// Ollama's text.
     Ollama,
 }
 
 impl ErrorShape {
     /// The shape for a path, or for headers that name the client's API.
-    pub(crate) fn of(path: &str, headers: &HeaderMap) -> Self {
+    pub fn of(path: &str, headers: &HeaderMap) -> Self {
         let path = path.strip_prefix("/api").filter(|rest| is_below(rest, "/v1")).unwrap_or(path);
         match () {
             () if path.starts_with("/api/") => Self::Ollama,

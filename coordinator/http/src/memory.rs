@@ -55,7 +55,7 @@ pub enum MemoryError {
 }
 
 /// The figures of the budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct MemoryUse {
     /// The memory held now.
     pub used: ByteCount,

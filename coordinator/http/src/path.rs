@@ -32,6 +32,16 @@ pub fn parameter<'a>(target: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
     parameters(target).filter(|(key, _)| key == name).map(|(_, value)| value).last()
 }
 
+/// A parameter that is true or false, or 1 or 0.
+pub fn flag(target: &Uri, name: &str, default: bool) -> Result<bool, ApiError> {
+    match parameter(target, name).as_deref() {
+        None => Ok(default),
+        Some("true" | "1") => Ok(true),
+        Some("false" | "0") => Ok(false),
+        Some(other) => Err(ApiError::invalid(name, format!("'{name}' must be true or false, not '{other}'"))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,4 +9,4 @@ mod runtime_config;
 pub use documents::{DocumentAnswer, DocumentStore};
 pub use error::SettingsError;
 pub use live::{Configured, LiveSettings, Overrides, SettingsListener, StoredGuard};
-pub use runtime_config::{Detail, Expected, RuntimeConfig, ShownValues, known_in};
+pub use runtime_config::{Detail, Expected, RuntimeConfig, ShownValues, key_schemas, known_in};

@@ -2,23 +2,25 @@
 //! scope (key, content type, body size) are made here, before the handler runs.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method};
 use model_boss_access::{KeyRecord, KeyScope};
 use model_boss_core::Principal;
 use model_boss_http::body::{BodyLimits, RequestBody, Unread};
-use model_boss_http::error::error_response;
+use model_boss_http::error::{ErrorShape, error_response};
 use model_boss_http::headers::RequestId;
 use model_boss_http::peek::{ANONYMOUS, KeyClient, client_of, named_client};
 use model_boss_http::peer::Peer;
 use model_boss_lease_store::Caller;
+use model_boss_openapi::{Access, Described, DescribedRoute, Document, ErrorDialect, methods_of};
 use model_boss_protocol::{ApiError, ClientId, ErrorCode, ModelId};
 use model_boss_tasks::{MachinePermit, ModelPermit};
 
@@ -72,6 +74,17 @@ impl Scope {
     const fn is_order(self) -> bool {
         matches!(self, Self::Manage | Self::Lease)
     }
+
+    /// The scopes for the API's description.
+    fn access(self) -> Access {
+        match self {
+            Self::Public => Access::Public,
+            _ => Access::Scopes {
+                names: self.needs().iter().map(|scope| scope.as_str()).collect(),
+                json_only: self.is_order(),
+            },
+        }
+    }
 }
 
 /// A request with the values that its handler needs.
@@ -84,6 +97,37 @@ pub(super) struct Call {
     body: Unread,
     scope: Scope,
     order: Option<OrderRecord>,
+    /// The description of the API.
+    pub(super) description: Description,
+}
+
+/// The description of all routes. It is made once, when the table is complete.
+pub(super) type Description = Arc<OnceLock<DescribedApi>>;
+
+/// All routes, and the text of their document.
+pub(super) struct DescribedApi {
+    pub(super) text: Bytes,
+    table: Vec<DescribedRoute>,
+}
+
+impl DescribedApi {
+    /// The answer to a method that a path does not have.
+    fn method_not_allowed(&self, method: &Method, path: &str) -> Response {
+        let message = format!("{method} does not go with {path}");
+        let mut response = error_response(&ApiError::new(ErrorCode::MethodNotAllowed, message));
+        let methods = HeaderValue::from_str(&methods_of(&self.table, path).join(","));
+        if let Some(methods) = methods.ok().filter(|methods| !methods.is_empty()) {
+            response.headers_mut().insert(ALLOW, methods);
+        }
+        response
+    }
+
+    /// The refusal of a path whose verb belongs to another method. Without it, the verb would be a part of the id.
+    fn anothers_verb(&self, method: &Method, path: &str) -> Option<Response> {
+        let methods = methods_of(&self.table, path);
+        let is_anothers = !methods.is_empty() && !methods.contains(&method.as_str());
+        is_anothers.then(|| self.method_not_allowed(method, path))
+    }
 }
 
 /// An order's entry in the audit log. It is written when the last copy is dropped.
@@ -94,60 +138,87 @@ struct OrderRecord(Arc<Mutex<AuditedOrder>>);
 pub(super) struct Routes {
     context: Arc<Context>,
     router: Router,
-    /// Method and path of each route, without its duplicates under other prefixes.
-    #[cfg(test)]
-    pub(super) table: Vec<(MethodFilter, String)>,
+    description: Description,
+    /// The description of each route.
+    pub(super) table: Vec<DescribedRoute>,
 }
 
 impl Routes {
     pub(super) fn new(context: Arc<Context>) -> Self {
-        Self {
-            context,
-            router: Router::new(),
-            #[cfg(test)]
-            table: Vec::new(),
-        }
+        Self { context, router: Router::new(), description: Description::default(), table: Vec::new() }
     }
 
     /// Adds a `GET` route.
-    pub(super) fn get(self, path: &str, scope: Scope, handler: impl Handler) -> Self {
-        self.add(MethodFilter::GET, path, scope, handler)
+    pub(super) fn get(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+        self.add((MethodFilter::GET, "GET"), path, scope, handler, told.into())
     }
 
     /// Adds a `POST` route.
-    pub(super) fn post(self, path: &str, scope: Scope, handler: impl Handler) -> Self {
-        self.add(MethodFilter::POST, path, scope, handler)
+    pub(super) fn post(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+        self.add((MethodFilter::POST, "POST"), path, scope, handler, told.into())
     }
 
     /// Adds a `PUT` route.
-    pub(super) fn put(self, path: &str, scope: Scope, handler: impl Handler) -> Self {
-        self.add(MethodFilter::PUT, path, scope, handler)
+    pub(super) fn put(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+        self.add((MethodFilter::PUT, "PUT"), path, scope, handler, told.into())
     }
 
     /// Adds a `DELETE` route.
-    pub(super) fn delete(self, path: &str, scope: Scope, handler: impl Handler) -> Self {
-        self.add(MethodFilter::DELETE, path, scope, handler)
+    pub(super) fn delete(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+        self.add((MethodFilter::DELETE, "DELETE"), path, scope, handler, told.into())
     }
 
-    fn add(mut self, method: MethodFilter, path: &str, scope: Scope, handler: impl Handler) -> Self {
-        #[cfg(test)]
-        self.table.push((method, path.to_owned()));
+    fn add(
+        mut self,
+        (filter, method): (MethodFilter, &'static str),
+        path: &str,
+        scope: Scope,
+        handler: impl Handler,
+        operations: Described,
+    ) -> Self {
         // Routes under /v1 are also served under /api/v1, and without a prefix, because clients write base URLs in all
         // of these forms.
         let bare = path.strip_prefix("/v1").filter(|bare| bare.starts_with('/'));
         let twin = bare.map(|_| format!("/api{path}"));
+        let dialect = match ErrorShape::of(path, &HeaderMap::new()) {
+            ErrorShape::OpenAi => ErrorDialect::OpenAi,
+            ErrorShape::Anthropic => ErrorDialect::Anthropic,
+            ErrorShape::Ollama => ErrorDialect::Ollama,
+        };
+        let has_verbs = path.contains("{*") && !operations.ids_have_slashes();
+        self.table.push(DescribedRoute {
+            method,
+            path: path.to_owned(),
+            also_at: twin.iter().map(String::as_str).chain(bare).map(str::to_owned).collect(),
+            access: scope.access(),
+            dialect,
+            operations,
+        });
         for path in std::iter::once(path).chain(twin.as_deref()).chain(bare) {
             let (context, handler) = (Arc::clone(&self.context), handler.clone());
+            let description = Arc::clone(&self.description);
             let route = move |request: Request| {
                 let (head, body) = request.into_parts();
                 let (request, body) = (http::Request::from_parts(head, ()), Unread::new(body));
+                let (context, description) = (Arc::clone(&context), Arc::clone(&description));
+                let refused = description.get().filter(|_| has_verbs);
+                let refused = refused.and_then(|api| api.anothers_verb(request.method(), request.uri().path()));
                 let order = scope.is_audited(&request).then(|| OrderRecord::new(&context, &request));
-                let admitted = Call::admit(Arc::clone(&context), request, (body, scope), order.clone());
-                let admitted = admitted.map(|call| handler.clone().answer(call));
+                let call = Call {
+                    context,
+                    request,
+                    identity: RequestSender::Anyone,
+                    body,
+                    scope,
+                    order: order.clone(),
+                    description,
+                };
+                let admitted = call.admit().map(|call| handler.clone().answer(call));
                 async move {
-                    let answer = match admitted {
-                        Ok(answer) => answer.await,
-                        Err(error) => Err(error),
+                    let answer = match (refused, admitted) {
+                        (Some(refused), _) => Ok(refused),
+                        (None, Ok(answer)) => answer.await,
+                        (None, Err(error)) => Err(error),
                     };
                     if let Some(order) = order {
                         order.answered(&answer);
@@ -155,17 +226,25 @@ impl Routes {
                     answer.unwrap_or_else(|error| error_response(&error))
                 }
             };
-            self.router = self.router.route(path, on(method, route));
+            self.router = self.router.route(path, on(filter, route));
         }
         self
     }
 
+    /// The description of the routes so far.
+    pub(super) fn described(&self) -> Document {
+        Document::of(env!("CARGO_PKG_VERSION"), &self.table)
+    }
+
     /// The router of all routes. Every other path is answered in the error shape.
     pub(super) fn into_router(self) -> Router {
-        self.router
-            .method_not_allowed_fallback(async |request: Request| {
-                let message = format!("{} does not go with {}", request.method(), request.uri().path());
-                error_response(&ApiError::new(ErrorCode::MethodNotAllowed, message))
+        let text = Bytes::from(self.described().value().to_string());
+        let Self { router, description, table, .. } = self;
+        description.get_or_init(|| DescribedApi { text, table });
+        router
+            .method_not_allowed_fallback(async move |request: Request| {
+                let (method, path) = (request.method(), request.uri().path());
+                description.get().map_or_else(Response::default, |api| api.method_not_allowed(method, path))
             })
             .fallback(async |request: Request| {
                 let message = format!("there is no {} {}", request.method(), request.uri().path());
@@ -191,18 +270,15 @@ where
 }
 
 impl Call {
-    /// Checks the sender's key, its scopes and the content type.
-    fn admit(
-        context: Arc<Context>,
-        mut request: http::Request<()>,
-        (body, scope): (Unread, Scope),
-        order: Option<OrderRecord>,
-    ) -> Result<Self, ApiError> {
+    /// Checks the sender's key, its scopes and the content type. The call is then that sender's.
+    fn admit(mut self) -> Result<Self, ApiError> {
+        let Self { context, scope, order, .. } = &self;
+        let headers = self.request.headers();
         let identity = match scope {
             Scope::Public => RequestSender::Anyone,
-            _ => context.keys.identify(request.headers(), context.owner.as_ref())?,
+            _ => context.keys.identify(headers, context.owner.as_ref())?,
         };
-        if let Some(order) = &order {
+        if let Some(order) = order {
             order.note(|order| order.sent_by(identity.name()));
         }
         if !identity.permits(scope.needs()) {
@@ -211,20 +287,25 @@ impl Call {
                 "the key of '{}' lacks the scope {}, which {} {} needs",
                 identity.name(),
                 needed.join(" or "),
-                request.method(),
-                request.uri().path()
+                self.request.method(),
+                self.request.uri().path()
             );
             return Err(ApiError::new(ErrorCode::InsufficientScope, message));
         }
-        if scope.is_order() && !is_json(request.headers()) {
+        // A route that ignores such a header refuses a wrong one too, so that its sender learns of it at once.
+        if *scope != Scope::Public {
+            named_client(headers, None)?;
+        }
+        if scope.is_order() && !is_json(headers) {
             let message = "management routes take Content-Type: application/json only";
             return Err(ApiError::new(ErrorCode::UnsupportedMediaType, message));
         }
         if let Some(record) = identity.bound() {
             let key = KeyClient { client: record.name.clone(), may_name_others: record.is_admin() };
-            request.extensions_mut().insert(key);
+            self.request.extensions_mut().insert(key);
         }
-        Ok(Self { context, request, identity, body, scope, order })
+        self.identity = identity;
+        Ok(self)
     }
 
     /// The client that the request's key is, or that its headers name.

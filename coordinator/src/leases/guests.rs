@@ -194,6 +194,7 @@ impl Leases {
 
     /// Cancels a request.
     pub(crate) async fn cancel_for(&self, caller: Caller, body: CancelBody) -> Result<(), ApiError> {
+        named_well("request_id", &body.request_id)?;
         self.guest(move |ledger| {
             ledger.may_name(caller, &body.owner)?;
             let cancelled = ledger.holder.cancel_for(&body.owner.owner().process, &body.request_id);

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use model_boss_core::LedgerState;
 use model_boss_host::probe::DeviceSample;
 use model_boss_protocol::DeviceId;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The last samples of the devices.
@@ -24,7 +25,7 @@ pub(super) struct LastLook {
 pub(crate) struct StoreWatch(Arc<RwLock<StoreStatus>>);
 
 /// The state of the lease store, for operators and health probes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct StoreStatus {
     /// The store's kind and address, without credentials.
     pub(crate) store: String,

@@ -70,7 +70,7 @@ mod linux {
             "create" => File::create_new(argument).map(drop),
             "remove" => fs::remove_file(argument),
             "rename" => fs::rename(argument, format!("{argument}.moved")),
-            "mode" => fs::set_permissions(argument, fs::Permissions::from(fs::metadata(argument)?.permissions())),
+            "mode" => fs::set_permissions(argument, fs::metadata(argument)?.permissions()),
             "connect" => TcpStream::connect(argument).map(drop),
             "bind" => TcpListener::bind("127.0.0.1:0").map(drop),
             "udp" => UdpSocket::bind("127.0.0.1:0").map(drop),

@@ -2,6 +2,7 @@
 //! succeeds outside of a sandbox or for what is allowed, so that a failure has no other cause.
 
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "tests, and helpers of tests")]
 
 use std::fs;
 use std::net::TcpListener;
@@ -16,7 +17,7 @@ const ACCESS: i32 = 13;
 const PERMISSION: i32 = 1;
 const NO_SUCH_CALL: i32 = 38;
 
-/// The exit code of a probe that confined itself; `None` if the kernel cannot confine it as a whole.
+/// The exit code of a probe that confined itself: the error of its attempt, 0 for none, 255 if that was impossible.
 fn probe(kind: &str, allowed: &Path, attempt: &str, argument: &str) -> i32 {
     let status: ExitStatus = Command::new(PROBE)
         .args([kind.as_ref(), allowed.as_os_str(), attempt.as_ref(), argument.as_ref()])

@@ -18,6 +18,7 @@ use super::chat::conversation;
 use super::error::{ErrorAnswer, text_error};
 use super::fields::RequestFields;
 use super::images::ChatAsked;
+use super::message::ChatMessage;
 
 /// The answer of `/tokenize`, with the names vLLM and llama-server use.
 #[derive(Serialize)]
@@ -130,6 +131,8 @@ fn input(worker: &WorkerState, fields: &RequestFields<'_>) -> Result<TokenizeInp
     let failed = |error| text_error(error, "content", serving.info.context_length);
     match fields.first_of::<String>(&["content", "prompt"])? {
         Some((field, text)) => {
+            // A conversation beside the text is not read, but it has to be one.
+            fields.get::<Vec<ChatMessage>>("messages")?;
             // llama-server, whose name of the text is `content`, adds none by default; vLLM does.
             let add = fields.first_of(&["add_special_tokens", "add_special"])?;
             let add = add.map_or(field == "prompt", |(_, add)| add);

@@ -6,6 +6,7 @@
 
 mod owner;
 mod parts;
+mod schema;
 pub mod span;
 mod state;
 mod views;
@@ -14,7 +15,10 @@ use std::time::Duration;
 
 use model_boss_lease_store::{LeaseId, Proof};
 use model_boss_protocol::Priority;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use schema::{LeaseSpan, LeaseToken};
 
 pub use owner::{OwnerBody, ProcessBody};
 pub use parts::{AnyBody, PartBody};
@@ -25,7 +29,7 @@ pub use views::{ForcedBody, LeaseBody, LeaseList, OneLease, WaiterBody, warning}
 macro_rules! with_revocation_terms {
     ($(#[$attribute:meta])* $name:ident { $($before:tt)* } { $($after:tt)* }) => {
         $(#[$attribute])*
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields)]
         pub struct $name {
             $($before)*
@@ -34,9 +38,11 @@ macro_rules! with_revocation_terms {
             pub preemptible: bool,
             /// The time that the holder needs to release the memory after a revocation.
             #[serde(default = "grace", with = "span")]
+            #[schemars(with = "LeaseSpan")]
             pub grace: Duration,
             /// The time after the grant during which the lease is not revoked.
             #[serde(default = "min_hold", with = "span")]
+            #[schemars(with = "LeaseSpan")]
             pub min_hold: Duration,
             $($after)*
         }
@@ -48,6 +54,7 @@ with_revocation_terms! {
     /// keeps the place in the queue.
     AcquireBody {
         /// The caller's id of the request: at most [`model_boss_protocol::Label::LIMIT`] bytes, never used before.
+        #[schemars(length(min = 1, max = 128))]
         pub request_id: String,
         /// The process that will hold the lease.
         pub owner: OwnerBody,
@@ -71,7 +78,7 @@ with_revocation_terms! {
 }
 
 /// The answer 201 to a request: the memory is promised.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GrantedBody {
     /// The lease, with its token.
     pub lease: LeaseBody,
@@ -82,14 +89,14 @@ pub struct GrantedBody {
 }
 
 /// The answer 202 to a request that cannot be granted now.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingBody {
     /// The reason, and the time after which to repeat the request.
     pub waiting: QueueNotice,
 }
 
 /// Why a request is queued. A request that is not repeated within the term loses its place in the queue.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueNotice {
     /// The place in the queue, from 1.
     pub position: usize,
@@ -106,7 +113,7 @@ pub struct QueueNotice {
 }
 
 /// A holder whose lease was revoked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AskedBody {
     /// The lease's label.
     pub label: String,
@@ -115,17 +122,18 @@ pub struct AskedBody {
 }
 
 /// `POST /api/v1/leases/ID/attach`: attaches processes to the lease. They may use the devices only after the answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AttachBody {
     /// The token of the lease.
+    #[schemars(with = "LeaseToken")]
     pub token: Proof,
     /// The processes that pass the gate.
     pub pids: Vec<u32>,
 }
 
 /// `PUT /api/v1/leases`: renews every lease of a process in one heartbeat.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenewBody {
     /// The leases to renew.
@@ -133,29 +141,33 @@ pub struct RenewBody {
 }
 
 /// A lease and its token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HandleBody {
     /// The lease's id.
+    #[schemars(with = "String")]
     pub id: LeaseId,
     /// The lease's token.
+    #[schemars(with = "LeaseToken")]
     pub token: Proof,
 }
 
 /// The answer to a heartbeat.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RenewedBody {
     /// The renewed leases, with their revocations.
     pub leases: Vec<LeaseBody>,
     /// Leases that are not in the ledger: the holder reasserts them, or ends their processes.
+    #[schemars(with = "Vec<String>")]
     pub lost: Vec<LeaseId>,
 }
 
 /// `PUT /api/v1/leases/ID`: a heartbeat and, with `parts`, a new size.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeBody {
     /// The token of the lease.
+    #[schemars(with = "LeaseToken")]
     pub token: Proof,
     /// The new size on each device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -166,8 +178,10 @@ with_revocation_terms! {
     /// `POST /api/v1/leases/ID/reassert`: a lease as its holder remembers it, after the store lost it.
     ReassertBody {
         /// The token of the lease.
+        #[schemars(with = "LeaseToken")]
         pub token: Proof,
         /// The id of the request that was granted.
+        #[schemars(length(min = 1, max = 128))]
         pub request_id: String,
         /// The process that holds the lease.
         pub owner: OwnerBody,
@@ -183,11 +197,12 @@ with_revocation_terms! {
 
 /// `DELETE /api/v1/leases/ID`. Without a token it ends only a lease whose holder has ended, or one that an operator
 /// forces.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseBody {
     /// The token of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<LeaseToken>")]
     pub token: Option<Proof>,
     /// Whether to end the lease even if its processes are alive. Only operators may do this.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -196,7 +211,7 @@ pub struct ReleaseBody {
 
 /// The answer to a release: 200 if the bytes are free, 202 if they stay counted until the processes are known to be
 /// gone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReleasedBody {
     /// Whether the bytes are free.
     pub released: bool,
@@ -213,13 +228,21 @@ pub struct ReleasedBody {
 
 /// `DELETE /api/v1/leases` cancels a request: its place in the queue, and its lease if no process has passed the gate.
 /// The answer is 200 and `{"cancelled": true}`, also if no such request exists.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CancelBody {
     /// The id of the request.
+    #[schemars(length(min = 1, max = 128))]
     pub request_id: String,
     /// The process that sent the request.
     pub owner: OwnerBody,
+}
+
+/// The answer to a cancellation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CancelledBody {
+    /// Always true: the request is gone, or was before.
+    pub cancelled: bool,
 }
 
 /// The default priority of training (LE-3).

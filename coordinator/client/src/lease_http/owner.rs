@@ -2,10 +2,13 @@
 
 use model_boss_lease_store::{Owner, OwnerKind, Process};
 use model_boss_protocol::Label;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::schema::WrittenNamespace;
+
 /// The process that holds a lease, that is, renews and releases it. It is identified by more than its pid.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OwnerBody {
     /// The pid.
@@ -15,11 +18,12 @@ pub struct OwnerBody {
     /// The pid namespace in which `pid` is valid: the number in `/proc/PID/ns/pid`, or that whole text.
     pub pid_ns: PidNamespace,
     /// A human-readable name. Printable, at most [`Label::LIMIT`] bytes.
+    #[schemars(length(min = 1, max = 128))]
     pub label: String,
 }
 
 /// A process that has passed the gate, as its holder remembers it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessBody {
     /// The pid.
@@ -31,9 +35,13 @@ pub struct ProcessBody {
 }
 
 /// A pid namespace as the kernel writes it, `pid:[4026531836]`. The number alone is accepted too.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct PidNamespace(#[serde(deserialize_with = "namespace")] pub String);
+pub struct PidNamespace(
+    #[serde(deserialize_with = "namespace")]
+    #[schemars(with = "WrittenNamespace")]
+    pub String,
+);
 
 impl OwnerBody {
     /// The body for a process of this host.

@@ -1,10 +1,11 @@
 //! Sizes in a request for memory.
 
 use model_boss_protocol::{ByteCount, DeviceId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Bytes on one device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PartBody {
     /// The device.
@@ -14,7 +15,7 @@ pub struct PartBody {
 }
 
 /// Bytes on each of any `count` devices.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AnyBody {
     /// The number of devices.

@@ -4,29 +4,35 @@ use model_boss_lease_store::{
     ForcedView, LeaseId, LeaseState, LeaseView, LeaseWish, Owner, PartView, Proof, RevokeView, WaiterView,
 };
 use model_boss_protocol::{ByteCount, Priority};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::parts::{AnyBody, PartBody};
+use super::schema::{LeaseOwner, LeaseToken};
 use super::span::millis;
 use super::state;
 
 /// A lease as the API shows it. The fields from `lease` on are those of the list since its first version.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LeaseBody {
     /// The lease's id.
+    #[schemars(with = "String")]
     pub id: LeaseId,
     /// The token, shown to the holder alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<LeaseToken>")]
     pub token: Option<Proof>,
     /// The time until the lease expires; `null` for one that does not.
     pub expires_in_ms: Option<u64>,
     /// The revocation, if there is one.
     pub revoke: Option<RevokeBody>,
     /// The lease's name, equal to `id`.
+    #[schemars(with = "String")]
     pub lease: LeaseId,
     /// The owner's label, equal to `owner.label`.
     pub label: String,
     /// The process that holds the lease.
+    #[schemars(with = "LeaseOwner")]
     pub owner: Owner,
     /// The priority of the lease's request.
     pub priority: Priority,
@@ -34,6 +40,7 @@ pub struct LeaseBody {
     pub parts: Vec<LeasePart>,
     /// The state in the ledger.
     #[serde(with = "state")]
+    #[schemars(with = "String")]
     pub state: LeaseState,
     /// Whether the lease may be revoked.
     pub preemptible: bool,
@@ -44,7 +51,7 @@ pub struct LeaseBody {
 }
 
 /// Bytes of a lease on one device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LeasePart {
     /// The device's human-readable name.
     pub device: String,
@@ -58,7 +65,7 @@ pub struct LeasePart {
 }
 
 /// The revocation of a lease. Once the grace is over, the holder ends its processes at once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RevokeBody {
     /// The reason, human-readable.
     pub reason: String,
@@ -69,14 +76,14 @@ pub struct RevokeBody {
 }
 
 /// An answer with one lease: to attach, renew, resize, reassert and `GET /api/v1/leases/ID`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OneLease {
     /// The lease.
     pub lease: LeaseBody,
 }
 
 /// `GET /api/v1/leases`: leases and queued requests.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LeaseList {
     /// All leases.
     pub leases: Vec<LeaseBody>,
@@ -89,9 +96,10 @@ pub struct LeaseList {
 }
 
 /// A lease that an operator ended although its processes may still use its memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ForcedBody {
     /// The lease's id.
+    #[schemars(with = "String")]
     pub id: LeaseId,
     /// The lease's label.
     pub label: String,
@@ -106,7 +114,7 @@ pub struct ForcedBody {
 }
 
 /// Bytes that a forced lease counted for on one device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ForcedPart {
     /// The device's human-readable name.
     pub device: String,
@@ -115,7 +123,7 @@ pub struct ForcedPart {
 }
 
 /// A queued request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WaiterBody {
     /// The place in the queue, from 1.
     pub position: usize,

@@ -9,6 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use model_boss_protocol::{Category, ModelId};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::refusal::{Refusal, RefusalReason};
@@ -91,13 +92,14 @@ impl Serialize for Target {
 }
 
 /// The chosen rung, with the reason.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct RungChoice {
     /// The rung's position in the ladder as written, from 0.
     #[serde(rename = "rung")]
     pub position: usize,
     /// The reason for the choice.
     #[serde(rename = "rung_reason", serialize_with = "in_words")]
+    #[schemars(with = "String")]
     pub reason: RungReason,
 }
 

@@ -27,6 +27,8 @@ const MAX_FIELDS: usize = 1_024;
 /// The longest field that is parsed into a value, here or for an engine: each of its bytes may take a hundred of
 /// memory.
 const MAX_FIELD: usize = 64 << 10;
+/// The shortest deadline that can be requested.
+const MIN_BUDGET_S: f64 = 0.001;
 /// The longest deadline that can be requested.
 const MAX_BUDGET_S: f64 = 7.0 * 86_400.0;
 
@@ -247,10 +249,10 @@ fn client_id(name: &str, text: &str) -> Result<ClientId, ApiError> {
 }
 
 fn budget(name: &str, seconds: f64) -> Result<Duration, ApiError> {
-    if seconds > 0.0 && seconds <= MAX_BUDGET_S {
+    if (MIN_BUDGET_S..=MAX_BUDGET_S).contains(&seconds) {
         return Ok(Duration::from_secs_f64(seconds));
     }
-    Err(ApiError::invalid(name, format!("'{name}' must be more than 0 and at most {MAX_BUDGET_S} seconds")))
+    Err(ApiError::invalid(name, format!("'{name}' must be from {MIN_BUDGET_S} to {MAX_BUDGET_S} seconds")))
 }
 
 fn fallback(name: &str, word: &str) -> Result<(), ApiError> {

@@ -17,6 +17,7 @@ use model_boss_protocol::chain;
 use model_boss_tasks::CloudFallback;
 use serde_json::{Map, Value, json};
 use tokio::time::{MissedTickBehavior, interval};
+pub use values::key_schemas;
 use values::{ConfigKey, Ignored, KEYS, Reading};
 
 use crate::documents::DocumentStore;

@@ -24,6 +24,8 @@ pub(super) struct ConfigKey {
     pub(super) configured: fn(&Configured) -> Value,
     /// Whether the key is a guard, which forbids something. An invalid value keeps a guard shut.
     pub(super) is_guard: bool,
+    /// The JSON schema of valid values.
+    pub(super) schema: fn() -> Value,
     read: fn(&Value, &mut Overrides) -> Result<(), &'static str>,
 }
 
@@ -54,6 +56,7 @@ pub(super) const KEYS: [ConfigKey; 7] = [
         setting: "allow_cloud_fallback",
         configured: |configured| json!(configured.allow_cloud_fallback),
         is_guard: true,
+        schema: || json!({ "type": "boolean" }),
         read: |value, to| {
             let set = value.as_bool().map(StoredGuard::Set);
             to.cloud_fallback = set.unwrap_or(StoredGuard::Unknown(GUARD_UNCLEAR));
@@ -65,6 +68,7 @@ pub(super) const KEYS: [ConfigKey; 7] = [
         setting: "aging_step",
         configured: |configured| seconds(configured.settings.aging_step),
         is_guard: false,
+        schema: || json!({ "type": "number", "exclusiveMinimum": 0, "maximum": MAX_SECONDS }),
         read: |value, to| put(&mut to.aging_step, span(value).filter(|span| !span.is_zero()), "seconds, more than 0"),
     },
     ConfigKey {
@@ -72,6 +76,7 @@ pub(super) const KEYS: [ConfigKey; 7] = [
         setting: "max_wait",
         configured: |configured| seconds(configured.settings.max_wait),
         is_guard: false,
+        schema: || json!({ "type": "number", "minimum": 0, "maximum": MAX_SECONDS }),
         read: |value, to| put(&mut to.max_wait, span(value), "seconds; 0 is never"),
     },
     ConfigKey {
@@ -83,6 +88,7 @@ pub(super) const KEYS: [ConfigKey; 7] = [
             Some(KeepAlive::For(span)) => seconds(span),
         },
         is_guard: false,
+        schema: || json!({ "type": "number", "minimum": 0, "maximum": MAX_SECONDS }),
         read: |value, to| {
             let stays = |span: Duration| if span.is_zero() { KeepAlive::Forever } else { KeepAlive::For(span) };
             put(&mut to.model_idle, span(value).map(stays), "seconds; 0 is for ever")
@@ -93,6 +99,7 @@ pub(super) const KEYS: [ConfigKey; 7] = [
         setting: "max_loaded_models",
         configured: |configured| json!(configured.settings.max_loaded),
         is_guard: false,
+        schema: loaded_schema,
         read: |value, to| {
             put(
                 &mut to.max_loaded,
@@ -106,6 +113,7 @@ pub(super) const KEYS: [ConfigKey; 7] = [
         setting: "limits.queue_total",
         configured: |configured| json!(configured.settings.max_queued),
         is_guard: false,
+        schema: || json!({ "type": "integer", "minimum": 1 }),
         read: |value, to| {
             let number = value.as_u64().filter(|n| *n > 0).and_then(|n| usize::try_from(n).ok());
             put(&mut to.max_queue, number, "a whole number of at least 1")
@@ -116,12 +124,32 @@ pub(super) const KEYS: [ConfigKey; 7] = [
         setting: "log.level",
         configured: |configured| json!(configured.log_level.as_str()),
         is_guard: false,
+        schema: || json!({ "type": "string", "enum": LogLevel::names() }),
         read: |value, to| {
             let level = value.as_str().and_then(LogLevel::named);
             put(&mut to.log_level, level, "one of off, error, warn, info, debug, trace")
         },
     },
 ];
+
+/// The schema of limits on loaded models.
+fn loaded_schema() -> Value {
+    let number = json!({ "type": "integer", "minimum": 1 });
+    let categories: Map<String, Value> =
+        Category::ALL.iter().map(|category| (category.to_string(), number.clone())).collect();
+    json!({
+        "anyOf": [
+            { "type": "string", "const": "auto" },
+            number,
+            { "type": "object", "properties": categories, "additionalProperties": false },
+        ],
+    })
+}
+
+/// The JSON schema of each key's valid values, by the key's name.
+pub fn key_schemas() -> Map<String, Value> {
+    KEYS.iter().map(|key| (key.name.to_owned(), (key.schema)())).collect()
+}
 
 fn put<T>(place: &mut Option<T>, value: Option<T>, wanted: &'static str) -> Result<(), &'static str> {
     match value {

@@ -1,14 +1,16 @@
 //! `GET /api/v1/clients`: recent clients with their requests and usage, and every client's limits with their source
 //! (RC-9, RC-24).
 
+use std::collections::BTreeMap;
+
 use axum::response::Response;
-use model_boss_core::{ClientRule, ClientRules};
+use model_boss_core::{ClientRule, ClientRules, ClientView};
 use model_boss_http::body::json as answer;
 use model_boss_protocol::{ApiError, ClientId};
 use model_boss_tasks::{ClientProfile, EVERYBODY, TasksFile};
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::view_bodies::{ClientObject, ClientSettings, ClientsAnswer, SettingView};
 use crate::api::route::Call;
 
 /// Every recent client, and every configured profile.
@@ -17,17 +19,13 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let views = context.scheduling.view(|scheduler, now| scheduler.clients(now)).await.unwrap_or_default();
     let (current, rules) = (context.tasks.current(), context.tasks.client_rules());
     let written = WrittenRules { file: current.names.file(), rules: &rules };
-    let clients: Vec<Value> = views
-        .iter()
-        .map(|view| {
-            let mut value = json!(view);
-            value["profile"] = view.id.client().map_or(Value::Null, |client| written.profile(client).into());
-            value
-        })
-        .collect();
-    let profiles: Vec<Value> =
-        written.names().iter().map(|id| json!({ "id": id, "profile": written.profile(id) })).collect();
-    answer(&context.clock.dated(json!({ "clients": clients, "profiles": profiles })))
+    let client = |client: ClientView| {
+        let profile = client.id.client().map(|id| written.profile(id));
+        ClientObject { client, profile }
+    };
+    let clients = views.into_iter().map(client).collect();
+    let profiles = written.names().into_iter().map(|id| ClientSettings { profile: written.profile(&id), id });
+    answer(&context.clock.dated(json!(ClientsAnswer { clients, profiles: profiles.collect() })))
 }
 
 /// The rules of clients: in `tasks.yaml`, and below them in the configuration.
@@ -35,13 +33,6 @@ struct WrittenRules<'a> {
     file: &'a TasksFile,
     /// The rules of file and configuration, merged as in the scheduler.
     rules: &'a ClientRules,
-}
-
-/// A value and its source.
-#[derive(Serialize)]
-struct SettingView {
-    value: Value,
-    origin: String,
 }
 
 impl WrittenRules<'_> {
@@ -57,7 +48,7 @@ impl WrittenRules<'_> {
     }
 
     /// The limits of a client, key by key, under the names of `tasks.yaml`.
-    fn profile(&self, client: &ClientId) -> Map<String, Value> {
+    fn profile(&self, client: &ClientId) -> BTreeMap<String, SettingView> {
         let own = self.file.clients.get(client.as_str()).map(keys).unwrap_or_default();
         let everybody = self.file.clients.get(EVERYBODY).map(keys).unwrap_or_default();
         let names = self.file.profile(client);
@@ -81,7 +72,7 @@ impl WrittenRules<'_> {
             } else {
                 "default".to_owned()
             };
-            (name.to_owned(), json!(SettingView { value, origin }))
+            (name.to_owned(), SettingView { value, origin })
         };
         all.chain(permissions).map(setting).collect()
     }
@@ -119,7 +110,7 @@ mod tests {
     const FILE: &str = "clients:\n  default: {max_concurrent: 8, models: {a: b}}\n  phone:\n    cooldown_s: 0.5\n    \
                         cloud: false\n    models: {gpt: guide}\n    allowed_models: [guide]\n";
 
-    fn told(client: &str) -> Map<String, Value> {
+    fn told(client: &str) -> BTreeMap<String, SettingView> {
         let file = TasksFile::read(FILE, &Providers::new()).unwrap();
         let night = ClientRule { max_queued: Some(3), cooldown: Duration::from_secs(2), ..ClientRule::default() };
         let base = ClientRules { named: [("night".into(), night)].into(), ..ClientRules::default() };
@@ -131,12 +122,12 @@ mod tests {
 
     #[test]
     fn rc_24_every_key_is_told_with_who_says_so() {
-        let setting = |value: Value, origin: &str| json!({ "value": value, "origin": origin });
+        let setting = |value: Value, origin: &str| SettingView { value, origin: origin.to_owned() };
         let phone = told("phone");
         assert_eq!(phone["cooldown_s"], setting(json!(0.5), "tasks.yaml: clients.phone"));
         assert_eq!(phone["cloud"], setting(json!(false), "tasks.yaml: clients.phone"));
         assert_eq!(phone["models"], setting(json!({ "a": "b", "gpt": "guide" }), "tasks.yaml: clients.phone"));
-        assert_eq!(phone["allowed_models"]["value"], json!(["guide"]));
+        assert_eq!(phone["allowed_models"].value, json!(["guide"]));
         assert_eq!(phone["max_concurrent"], setting(json!(8), "tasks.yaml: clients.default"));
         assert_eq!(phone["max_priority"], setting(json!(2), "default"));
         assert_eq!(phone["daily_spend_usd"], setting(Value::Null, "default"));

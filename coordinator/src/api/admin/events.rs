@@ -13,9 +13,11 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use http_body::Frame;
-use model_boss_core::Moment;
-use model_boss_protocol::ApiError;
-use serde_json::{Value, json};
+use model_boss_core::{Decision, DeviceView, ModelStatus, Moment, SlotView};
+use model_boss_http::path::flag;
+use model_boss_protocol::{ApiError, DeviceId, ModelId};
+use schemars::JsonSchema;
+use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -26,15 +28,94 @@ use crate::api::route::Call;
 /// The header with the last event that a reconnecting reader has seen.
 const LAST_EVENT_ID: &str = "last-event-id";
 
+/// The data of an event, by the event's name: `state`, `slot`, `queue`, `model`, `device`, `decision`, `move`, `missed`.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[allow(dead_code, reason = "the type only describes")]
+pub(crate) enum ChangeEvent {
+    /// Everything that is shown at the beginning.
+    State(ShownState),
+    /// A slot.
+    Slot(Box<SlotView>),
+    /// The lengths of a model's queue.
+    Queue(QueueLength),
+    /// A model's status.
+    Model(ModelState),
+    /// A device.
+    Device(Box<DeviceView>),
+    /// A new decision.
+    Decision(Decision),
+    /// A move that ended.
+    Move(EndedMove),
+    /// An object that is gone.
+    Gone(GoneObject),
+    /// The number of events that the reader missed.
+    Missed(MissedEvents),
+}
+
+/// Everything that is shown at the beginning.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "the type only describes")]
+pub(crate) struct ShownState {
+    slots: Vec<SlotView>,
+    queue: Vec<QueueLength>,
+    models: Vec<ModelState>,
+    devices: Vec<DeviceView>,
+}
+
+/// A move that ended: `done`, or `failed` with its error.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "the type only describes")]
+pub(crate) struct EndedMove {
+    model: ModelId,
+    device: DeviceId,
+    outcome: String,
+    error: Option<Map<String, Value>>,
+}
+
+/// An object that is gone.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "the type only describes")]
+pub(crate) struct GoneObject {
+    id: String,
+    gone: bool,
+}
+
+/// The number of events that the reader missed.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "the type only describes")]
+pub(crate) struct MissedEvents {
+    missed: u64,
+}
+
+/// The requests of a model.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "the type only describes")]
+pub(crate) struct QueueLength {
+    id: ModelId,
+    queued: usize,
+    running: usize,
+}
+
+/// The status of a model.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "the type only describes")]
+pub(crate) struct ModelState {
+    id: ModelId,
+    status: ModelStatus,
+    failure: Option<String>,
+}
+
 /// `GET /api/v1/events`. The stream begins with the current state, or with the events after `Last-Event-ID`.
 pub(crate) async fn events(call: Call) -> Result<Response, ApiError> {
-    let context = call.context;
+    let context = &call.context;
     let resumed = call.request.headers().get(LAST_EVENT_ID);
     let resumed = match resumed.map(|id| id.to_str().ok().and_then(|id| id.trim().parse::<u64>().ok())) {
         None => None,
         Some(Some(id)) => Some(id),
         Some(None) => return Err(ApiError::invalid(LAST_EVENT_ID, "'Last-Event-ID' must be the id of an event")),
     };
+    let follows = flag(call.request.uri(), "follow", true)?;
     let listener = EventReader::new(&context.changes);
     // A number greater than the newest is from an earlier run of the process: the reader then gets the state.
     let resumed = resumed.filter(|id| *id <= context.changes.newest());
@@ -42,13 +123,14 @@ pub(crate) async fn events(call: Call) -> Result<Response, ApiError> {
         Some(id) => (None, id),
         None => {
             let after = context.changes.newest();
-            (Some(state(&context, after).await), after)
+            (Some(state(context, after).await), after)
         }
     };
     let body = EventsBody {
         listener,
         interval: context.sse.interval,
         draining: context.draining.clone(),
+        follows,
         first,
         after,
         next: None,
@@ -83,6 +165,8 @@ struct EventsBody {
     /// The longest silence, after which a comment is sent.
     interval: Duration,
     draining: CancellationToken,
+    /// Whether the stream goes on behind the events that there are.
+    follows: bool,
     first: Option<Bytes>,
     after: u64,
     next: Option<Next>,
@@ -90,6 +174,9 @@ struct EventsBody {
 
 impl EventsBody {
     fn next(&self) -> Next {
+        if !self.follows {
+            return Box::pin(std::future::ready(self.listener.0.after(self.after)));
+        }
         let (changes, draining) = (Arc::clone(&self.listener.0), self.draining.clone());
         let (after, interval) = (self.after, self.interval);
         Box::pin(async move {

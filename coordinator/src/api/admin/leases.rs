@@ -2,12 +2,11 @@
 
 use axum::response::Response;
 use http::StatusCode;
-use model_boss_client::lease_http::{AcquireBody, ReassertBody, ReleaseBody, WaitingBody};
+use model_boss_client::lease_http::{AcquireBody, CancelledBody, ReassertBody, ReleaseBody, WaitingBody};
 use model_boss_http::body::{json, json_with};
 use model_boss_http::path::percent_decode;
 use model_boss_lease_store::LeaseId;
 use model_boss_protocol::{ApiError, ErrorCode, Priority};
-use serde_json::json;
 
 use crate::api::route::Call;
 use crate::leases::GuestAnswer;
@@ -46,7 +45,7 @@ pub(crate) async fn renew(mut call: Call) -> Result<Response, ApiError> {
 pub(crate) async fn cancel(mut call: Call) -> Result<Response, ApiError> {
     let asked = call.body().await?.parse().await?;
     call.context.leases.cancel_for(call.caller().await, asked).await?;
-    json(&json!({ "cancelled": true }))
+    json(&CancelledBody { cancelled: true })
 }
 
 /// `POST /api/v1/leases/ID/attach` and `/reassert`.

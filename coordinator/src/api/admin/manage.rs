@@ -10,13 +10,14 @@ use model_boss_catalog::{Asker, PathError};
 use model_boss_core::{EngineOptions, LayerOptions, LoadOptions, SizeEstimate};
 use model_boss_host::owner::OWNER_KEY;
 use model_boss_http::body::{RequestBody, json, json_with};
-use model_boss_http::path::{parameter, percent_decode, unknown_model};
+use model_boss_http::path::{flag, percent_decode, unknown_model};
 use model_boss_lease_store::Caller;
 use model_boss_protocol::{
     ApiError, Backend, ByteCount, DeviceId, ErrorCode, KeepAlive, KvCacheType, LlamaArgs, ModelId, Priority,
     ResidencyMode,
 };
 use nix::unistd::geteuid;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::task::spawn_blocking;
@@ -26,9 +27,9 @@ use crate::api::route::Call;
 use crate::scheduling::Ticket;
 
 /// A load, which has either a name or a path.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct LoadBody {
+pub(crate) struct LoadBody {
     model_name: Option<String>,
     /// An absolute path below a model root.
     path: Option<PathBuf>,
@@ -36,16 +37,22 @@ struct LoadBody {
     #[serde(default = "yes")]
     wait: bool,
     /// The context to serve, in tokens.
+    #[schemars(range(min = 1))]
     ctx_size: Option<u64>,
+    #[schemars(with = "Option<DeviceId>")]
     device: Option<String>,
     /// The residency of the model's layers (RS-11).
+    #[schemars(with = "Option<ResidencyMode>")]
     residency: Option<String>,
     /// Blocks of layers fetched ahead. The next field is the number of layers in a block.
+    #[schemars(range(min = 1))]
     window: Option<u32>,
+    #[schemars(range(min = 1))]
     block: Option<u32>,
     /// The lease on the devices that compute.
     vram: Option<ByteCount>,
     /// The type of keys and values (EN-2).
+    #[schemars(with = "Option<KvCacheType>")]
     kv_cache_type: Option<String>,
     /// The time for which an unused model stays loaded.
     keep_alive: Option<KeepAlive>,
@@ -60,15 +67,16 @@ fn yes() -> bool {
     true
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-struct UnloadRequest {
+pub(crate) struct UnloadRequest {
     model_name: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct MoveRequest {
+pub(crate) struct MoveRequest {
+    #[schemars(with = "DeviceId")]
     device: String,
     /// Whether other models may be evicted for the second copy.
     #[serde(default)]
@@ -78,9 +86,9 @@ struct MoveRequest {
     wait: bool,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct PinRequest {
+pub(crate) struct PinRequest {
     /// Whether to pin the model; `null` restores the manifest's choice.
     #[serde(default = "pinned")]
     pinned: Option<bool>,
@@ -90,8 +98,22 @@ fn pinned() -> Option<bool> {
     Some(true)
 }
 
-#[derive(Serialize)]
-struct ModelOrderDone<'a> {
+/// The body of an order that says everything in its path.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
+/// The end of an order about a device, or its beginning.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct DeviceOrderDone {
+    /// `free`, `open` or `draining`.
+    status: &'static str,
+    device: DeviceId,
+}
+
+/// The end of an order about a model, or its beginning.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ModelOrderDone<'a> {
     status: &'static str,
     model_name: Option<&'a ModelId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -399,25 +421,18 @@ pub(crate) async fn device_order(mut call: Call) -> Result<Response, ApiError> {
     };
     if !wait {
         tokio::spawn(order.done());
-        return json_with(StatusCode::ACCEPTED, &json!({ "status": "draining", "device": device }));
+        return json_with(StatusCode::ACCEPTED, &DeviceOrderDone { status: "draining", device });
     }
     order.done().await?;
-    json(&json!({ "status": if drain { "free" } else { "open" }, "device": device }))
+    json(&DeviceOrderDone { status: if drain { "free" } else { "open" }, device })
 }
 
 /// Whether the caller waits for the end; `?wait=false` answers at once.
 fn waits(call: &Call) -> Result<bool, ApiError> {
-    match parameter(call.request.uri(), "wait").as_deref() {
-        None | Some("true" | "1") => Ok(true),
-        Some("false" | "0") => Ok(false),
-        Some(other) => Err(ApiError::invalid("wait", format!("'wait' must be true or false, not '{other}'"))),
-    }
+    flag(call.request.uri(), "wait", true)
 }
 
 async fn nothing_in(body: RequestBody) -> Result<(), ApiError> {
-    #[derive(Default, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Nothing {}
     body.parse_or_default::<Nothing>().await.map(|_| ())
 }
 

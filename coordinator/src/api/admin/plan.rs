@@ -3,17 +3,21 @@
 use axum::response::Response;
 use model_boss_core::{LayerOptions, PlanQuestion, Target};
 use model_boss_http::body::json;
-use model_boss_protocol::{ApiError, ByteCount, Category, ClientId, ErrorCode, Priority};
+use model_boss_protocol::{
+    ApiError, ByteCount, Category, ClientId, DeviceId, ErrorCode, KvCacheType, Priority, ResidencyMode,
+};
 use model_boss_tasks::NameQuestion;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::manage::{check_layers, device, kv_cache_type, residency, size_with};
 use crate::api::route::Call;
 use crate::refusals::api_error;
 
-#[derive(Deserialize)]
+/// A question about a request or a load.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct PlanRequest {
+pub(crate) struct PlanRequest {
     /// A model's name or alias, `task:NAME`, or `PROVIDER:MODEL`.
     model: Option<String>,
     /// The name of a task; `model` is then a wish for one of its rungs.
@@ -23,14 +27,20 @@ struct PlanRequest {
     /// The client whose names and permissions apply.
     client: Option<ClientId>,
     /// The requested context, in tokens.
+    #[schemars(range(min = 1))]
     ctx_size: Option<u64>,
     priority: Option<Priority>,
+    #[schemars(with = "Option<DeviceId>")]
     device: Option<String>,
     /// The residency of the model's layers (RS-11), as in a load.
+    #[schemars(with = "Option<ResidencyMode>")]
     residency: Option<String>,
+    #[schemars(range(min = 1))]
     window: Option<u32>,
+    #[schemars(range(min = 1))]
     block: Option<u32>,
     vram: Option<ByteCount>,
+    #[schemars(with = "Option<KvCacheType>")]
     kv_cache_type: Option<String>,
 }
 

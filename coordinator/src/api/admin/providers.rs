@@ -7,13 +7,25 @@ use model_boss_cloud::{ProviderReport, Today, UTC_DAY};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::body::json;
 use model_boss_protocol::{ApiError, ClientId};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::api::context::Context;
 use crate::api::route::Call;
 
+/// All providers, and the clients that spent money today or have a limit.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ProvidersAnswer {
+    providers: Vec<ProviderReport>,
+    clients: Vec<ClientBudget>,
+    /// The common spending of all clients beyond those that are counted separately.
+    other_clients_spent_usd: f64,
+    /// The end of the day for which limits count, in seconds since 1970.
+    day_ends: u64,
+}
+
 /// A client's spending today, and its limit.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ClientBudget {
     pub(super) id: String,
     pub(super) spent_usd: f64,
@@ -27,15 +39,6 @@ pub(crate) struct ClientBudget {
 
 /// All providers, and the clients that spent money today or have a limit.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
-    #[derive(Serialize)]
-    struct ProvidersAnswer {
-        providers: Vec<ProviderReport>,
-        clients: Vec<ClientBudget>,
-        /// The common spending of all clients beyond those that are counted separately.
-        other_clients_spent_usd: f64,
-        /// The end of the day for which limits count, in seconds since 1970.
-        day_ends: u64,
-    }
     let (providers, today) = call.context.clouds.report(unix_seconds());
     let clients = budgets(&call.context, &today);
     let other_clients_spent_usd = today.others_spent;

@@ -1,8 +1,6 @@
 //! The state of the process: liveness, health, figures, and the lists that operators read. None of these routes loads a
 //! model or keeps one loaded (OP-4).
 
-use std::collections::BTreeMap;
-
 use axum::body::Body;
 use axum::response::Response;
 use http::StatusCode;
@@ -11,35 +9,25 @@ use model_boss_config::model_folders;
 use model_boss_core::{LedgerState, Scheduler, SlotState, SlotView};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::body::{json, json_with};
-use model_boss_http::memory::MemoryUse;
-use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ModelId, StreamStats};
-use serde::Serialize;
+use model_boss_protocol::{ApiError, DeviceId};
 
+use super::view_bodies::{
+    DecisionsAnswer, DeviceObject, DeviceTotals, DevicesAnswer, HealthAnswer, LoadedModel, ModelTotals, ProviderTotals,
+    QueueAnswer, Recent, RootAnswer, SlotObject, SlotsAnswer, Stats, StatusWord,
+};
 use crate::api::context::Context;
 use crate::api::route::Call;
 use crate::leases::StoreStatus;
-
-#[derive(Serialize)]
-struct StatusWord {
-    status: &'static str,
-}
 
 /// `GET` and `HEAD /`: a sign of life, which Ollama's clients request first.
 pub(crate) async fn root(call: Call) -> Result<Response, ApiError> {
     let accepted = call.request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if accepted.split(',').any(|kind| kind.trim().starts_with("application/json")) {
-        return json(&Root { name: "model-boss", version: env!("CARGO_PKG_VERSION"), status: "ok" });
+        return json(&RootAnswer { name: "model-boss", version: env!("CARGO_PKG_VERSION"), status: "ok" });
     }
     let mut response = Response::new(Body::from("model-boss is running\n"));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     Ok(response)
-}
-
-#[derive(Serialize)]
-struct Root {
-    name: &'static str,
-    version: &'static str,
-    status: &'static str,
 }
 
 /// `GET /live`: the process works.
@@ -65,34 +53,6 @@ fn condition(draining: bool, store: &StoreStatus) -> &'static str {
         LedgerState::Recovering { .. } => "lease_store_recovering",
         LedgerState::Away { .. } => "lease_store_unavailable",
     }
-}
-
-/// The fields of the health answer that MM-8 requires.
-#[derive(Serialize)]
-struct HealthAnswer {
-    status: &'static str,
-    version: &'static str,
-    model_loaded: Option<ModelId>,
-    checkpoint_loaded: Option<String>,
-    all_models_loaded: Vec<LoadedModel>,
-    leases: StoreStatus,
-    problems: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct LoadedModel {
-    model_name: ModelId,
-    checkpoint: Option<String>,
-    /// The time of the last use, in seconds since 1970.
-    last_use: f64,
-    #[serde(rename = "type")]
-    category: Category,
-    /// The first of the model's devices.
-    device: Option<DeviceId>,
-    /// All the model's devices: a split model has several (DM-4).
-    devices: Vec<DeviceId>,
-    backend: &'static str,
-    backend_url: Option<String>,
 }
 
 /// `GET /api/v1/health`.
@@ -150,58 +110,6 @@ fn loaded_model(context: &Context, slot: SlotView) -> LoadedModel {
 
 /// `GET /api/v1/stats` (MM-9).
 pub(crate) async fn stats(call: Call) -> Result<Response, ApiError> {
-    #[derive(Serialize)]
-    struct ModelTotals {
-        model_name: ModelId,
-        #[serde(flatten)]
-        totals: crate::metrics::Totals,
-    }
-    #[derive(Serialize)]
-    struct ProviderTotals {
-        provider: String,
-        #[serde(flatten)]
-        totals: model_boss_cloud::RequestCounts,
-    }
-    /// The totals of one device, as BC-6 requires them.
-    #[derive(Serialize)]
-    struct DeviceTotals {
-        device: DeviceId,
-        entries: usize,
-        bytes: ByteCount,
-        /// The retention budget for idle models; `null` for none.
-        budget: Option<ByteCount>,
-    }
-    #[derive(Serialize)]
-    struct Stats {
-        uptime_s: f64,
-        /// The most recent inference.
-        #[serde(flatten)]
-        recent: Recent,
-        models: Vec<ModelTotals>,
-        /// Providers that were used since the start; `GET /api/v1/providers` has the day and the models.
-        providers: Vec<ProviderTotals>,
-        /// Figures of streamed layers by model (RS-9), as workers last reported them.
-        streams: BTreeMap<ModelId, StreamStats>,
-        devices: Vec<DeviceTotals>,
-        /// The memory of bodies and answers in flight.
-        request_memory: MemoryUse,
-        queued: usize,
-        running: usize,
-    }
-    /// The most recent inference. Its fields are present even before the first.
-    #[derive(Serialize)]
-    #[serde(untagged)]
-    enum Recent {
-        Some(crate::metrics::LastInference),
-        None {
-            input_tokens: Option<u64>,
-            output_tokens: Option<u64>,
-            time_to_first_token: Option<f64>,
-            tokens_per_second: Option<f64>,
-            model_name: Option<ModelId>,
-            at: Option<f64>,
-        },
-    }
     let context = call.context;
     let look = |scheduler: &Scheduler, _| (scheduler.queued(), scheduler.running(), scheduler.devices());
     let (queued, running, devices) = context.scheduling.view(look).await.unwrap_or_default();
@@ -239,63 +147,40 @@ pub(crate) async fn stats(call: Call) -> Result<Response, ApiError> {
 
 /// `GET /api/v1/slots`.
 pub(crate) async fn slots(call: Call) -> Result<Response, ApiError> {
-    /// A slot. `layers` has the worker's last figures of streamed layers; `null` where all are resident, or before the
-    /// first report.
-    #[derive(Serialize)]
-    struct Slot {
-        #[serde(flatten)]
-        slot: SlotView,
-        layers: Option<StreamStats>,
-    }
     let slots = call.context.scheduling.view(|scheduler, _| scheduler.slots()).await.unwrap_or_default();
-    let with_layers = |slot: SlotView| Slot { layers: call.context.streams.of(slot.key()), slot };
-    let slots: Vec<Slot> = slots.into_iter().map(with_layers).collect();
-    json(&call.context.clock.dated(serde_json::json!({ "slots": slots })))
+    let with_layers = |slot: SlotView| SlotObject { layers: call.context.streams.of(slot.key()), slot };
+    let slots = SlotsAnswer { slots: slots.into_iter().map(with_layers).collect() };
+    json(&call.context.clock.dated(serde_json::json!(slots)))
 }
 
 /// `GET /api/v1/queue`: every queued request and the reason why it waits.
 pub(crate) async fn queue(call: Call) -> Result<Response, ApiError> {
     let queue = call.context.scheduling.view(|scheduler, now| scheduler.queue(now)).await.unwrap_or_default();
-    json(&call.context.clock.dated(serde_json::json!({ "queue": queue })))
+    json(&call.context.clock.dated(serde_json::json!(QueueAnswer { queue })))
 }
 
 /// `GET /api/v1/devices` (DM-3).
 pub(crate) async fn devices(call: Call) -> Result<Response, ApiError> {
     let context = call.context;
     let accounts = context.scheduling.view(|scheduler, _| scheduler.devices()).await.unwrap_or_default();
-    let devices: Vec<_> = context
-        .devices
-        .samples()
-        .into_iter()
-        .map(|sample| {
-            let mut value = serde_json::json!({
-                "available": sample.used.is_some(),
-                "name": sample.name,
-                "uuid": sample.uuid,
-                "total": sample.capacity,
-                "used": sample.used,
-                "problem": sample.trouble.as_ref().map(ToString::to_string),
-                "sandbox": context.confinement.on(&sample.device),
-                "accounting": if sample.told_apart { "per_process" } else { "degraded" },
-            });
-            if sample.device == DeviceId::Cpu {
-                value["cpu_features"] = serde_json::json!(context.instructions);
-            }
-            let account = accounts.iter().find(|account| account.id == sample.device);
-            if let (Some(object), Ok(serde_json::Value::Object(account))) =
-                (value.as_object_mut(), serde_json::to_value(account))
-            {
-                object.extend(account);
-            }
-            value
-        })
-        .collect();
-    json(&serde_json::json!({ "devices": devices }))
+    let devices = context.devices.samples().into_iter().map(|sample| DeviceObject {
+        available: sample.used.is_some(),
+        name: sample.name,
+        uuid: sample.uuid,
+        total: sample.capacity,
+        used: sample.used,
+        problem: sample.trouble.as_ref().map(ToString::to_string),
+        accounting: if sample.told_apart { "per_process" } else { "degraded" },
+        sandbox: context.confinement.on(&sample.device),
+        cpu_features: (sample.device == DeviceId::Cpu).then_some(context.instructions),
+        account: accounts.iter().find(|account| account.id == sample.device).cloned(),
+    });
+    json(&DevicesAnswer { devices: devices.collect() })
 }
 
 /// `GET /api/v1/decisions`: recent decisions and their reasons, newest last.
 pub(crate) async fn decisions(call: Call) -> Result<Response, ApiError> {
     let look = |scheduler: &Scheduler, _| scheduler.decisions().cloned().collect::<Vec<_>>();
     let decisions = call.context.scheduling.view(look).await.unwrap_or_default();
-    json(&call.context.clock.dated(serde_json::json!({ "decisions": decisions })))
+    json(&call.context.clock.dated(serde_json::json!(DecisionsAnswer { decisions })))
 }

@@ -9,6 +9,7 @@ use model_boss_http::body::json;
 use model_boss_http::path::percent_decode;
 use model_boss_protocol::{ApiError, Category, ClientId, KeepAlive, ModelId, Priority, Thinking};
 use model_boss_tasks::{NameQuestion, Resolved, TaskNames};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::api::context::Context;
@@ -16,7 +17,7 @@ use crate::api::route::Call;
 use model_boss_catalog::Catalog;
 
 /// A task as a request without further fields would use it.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct TaskObject {
     pub(crate) name: String,
     pub(crate) description: Option<String>,
@@ -35,8 +36,8 @@ pub(crate) struct TaskObject {
     params: BTreeMap<String, serde_json::Value>,
 }
 
-#[derive(Serialize)]
-struct RungObject {
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct RungObject {
     rung: usize,
     /// The model's own name, even if the file uses an alias.
     model: Target,
@@ -73,18 +74,20 @@ impl TaskObject {
 }
 
 /// All tasks, and the faults of their file.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct TasksAnswer {
+    /// The path of the file.
+    file: String,
+    tasks: Vec<TaskObject>,
+    problems: Vec<String>,
+}
+
+/// `GET /api/v1/tasks`.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
-    #[derive(Serialize)]
-    struct Tasks {
-        /// The path of the file.
-        file: String,
-        tasks: Vec<TaskObject>,
-        problems: Vec<String>,
-    }
     let context = call.context;
     let tasks = objects(&context);
     let file = context.tasks.path().display().to_string();
-    json(&Tasks { file, tasks, problems: context.tasks.problems() })
+    json(&TasksAnswer { file, tasks, problems: context.tasks.problems() })
 }
 
 /// `GET /api/v1/tasks/NAME`: one task.

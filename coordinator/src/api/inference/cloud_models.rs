@@ -7,12 +7,13 @@ use model_boss_core::Target;
 use model_boss_http::path::unknown_model;
 use model_boss_protocol::{ApiError, ClientId};
 use model_boss_tasks::NameQuestion;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::api::context::Context;
 
 /// A model of a provider, as OpenAI's clients read it.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct CloudModel {
     pub(super) id: String,
     object: &'static str,

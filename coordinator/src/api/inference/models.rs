@@ -14,6 +14,7 @@ use model_boss_http::path::{parameter, percent_decode, unknown_model};
 use model_boss_protocol::{
     ApiError, Backend, ByteCount, Category, DeviceFlag, DeviceId, KeepAlive, KvCacheType, Modality, ModelId, Thinking,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::at_files::looking_at_files;
@@ -23,15 +24,15 @@ use crate::api::context::Context;
 use crate::api::route::Call;
 
 /// A model as OpenAI's clients read it, with further facts.
-#[derive(Serialize)]
-struct ModelObject<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ModelObject<'a> {
     id: &'a ModelId,
     object: &'static str,
     created: u64,
     owned_by: &'static str,
     kind: &'static str,
     aliases: &'a [ModelId],
-    status: Status<'a>,
+    status: ListedStatus<'a>,
     category: Category,
     input_modalities: Vec<Modality>,
     /// The device that the model runs on, or prefers.
@@ -47,8 +48,8 @@ struct ModelObject<'a> {
     pinned: bool,
 }
 
-#[derive(Serialize)]
-struct Status<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ListedStatus<'a> {
     value: ModelStatus,
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<f32>,
@@ -57,8 +58,8 @@ struct Status<'a> {
 }
 
 /// A model with its manifest's content, its descriptive fields (DM-10) and its path.
-#[derive(Serialize)]
-struct Details<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ModelDetails<'a> {
     #[serde(flatten)]
     object: ModelObject<'a>,
     /// The path of the manifest; of a model named by its path, that of the model.
@@ -82,8 +83,8 @@ struct Details<'a> {
 }
 
 /// Another name that a request may use: an alias of a model, or a task.
-#[derive(Serialize)]
-struct NameObject<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct NameObject<'a> {
     id: String,
     object: &'static str,
     created: u64,
@@ -99,9 +100,9 @@ struct NameObject<'a> {
     description: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
-enum ListedModel<'a> {
+pub(crate) enum ListedModel<'a> {
     Model(ModelObject<'a>),
     Name(NameObject<'a>),
     Cloud(CloudModel),
@@ -118,8 +119,8 @@ impl ListedModel<'_> {
     }
 }
 
-#[derive(Serialize)]
-struct OpenAiModels<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct OpenAiModels<'a> {
     object: &'static str,
     data: Vec<ListedModel<'a>>,
 }
@@ -127,6 +128,7 @@ struct OpenAiModels<'a> {
 /// `GET /v1/models`.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let client = call.client()?;
+    let limit = page_limit(call.request.uri())?;
     let context = Arc::clone(&call.context);
     let (views, slots) = look(&context).await;
     let catalog = context.catalog.current();
@@ -148,14 +150,25 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let data: Vec<ListedModel<'_>> =
         all.filter(|entry| context.tasks.may_use(&client, entry.id(), &context.catalog)).collect();
     if call.request.headers().contains_key(ANTHROPIC_VERSION) {
-        return json(&AnthropicList::page(data.iter().map(ListedModel::anthropics).collect(), call.request.uri()));
+        return json(&AnthropicList::page(
+            data.iter().map(ListedModel::anthropics).collect(),
+            call.request.uri(),
+            limit,
+        ));
     }
     json(&OpenAiModels { object: "list", data })
 }
 
+/// The most models of a page.
+fn page_limit(target: &Uri) -> Result<usize, ApiError> {
+    let Some(limit) = parameter(target, "limit") else { return Ok(usize::MAX) };
+    let number = limit.parse().ok().filter(|limit| *limit > 0);
+    number.ok_or_else(|| ApiError::invalid("limit", format!("'limit' must be a whole number from 1, not '{limit}'")))
+}
+
 /// A model as Anthropic's clients read it.
-#[derive(Serialize)]
-struct AnthropicModel {
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct AnthropicModel {
     #[serde(rename = "type")]
     kind: &'static str,
     id: String,
@@ -164,8 +177,8 @@ struct AnthropicModel {
 }
 
 /// A page of models as Anthropic's clients read it.
-#[derive(Serialize)]
-struct AnthropicList {
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct AnthropicList {
     data: Vec<AnthropicModel>,
     has_more: bool,
     first_id: Option<String>,
@@ -180,7 +193,7 @@ impl AnthropicModel {
 
 impl AnthropicList {
     /// The page that a query selects by `after_id`, `before_id` and `limit`; without these, all models.
-    fn page(mut data: Vec<AnthropicModel>, target: &Uri) -> Self {
+    fn page(mut data: Vec<AnthropicModel>, target: &Uri, limit: usize) -> Self {
         let asked = |name: &str| parameter(target, name);
         let place = |data: &[AnthropicModel], id: &str| data.iter().position(|model| model.id == id);
         if let Some(at) = asked("after_id").and_then(|id| place(&data, &id)) {
@@ -190,7 +203,6 @@ impl AnthropicList {
         if let Some(at) = before {
             data.truncate(at);
         }
-        let limit = asked("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX).max(1);
         let has_more = data.len() > limit;
         if before.is_some() {
             data.drain(..data.len().saturating_sub(limit));
@@ -254,7 +266,7 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
         return entry(ListedModel::Model(object));
     }
     let manifest = &model.manifest;
-    json(&Details {
+    json(&ModelDetails {
         object,
         file: model.file.display().to_string(),
         source: model.source.display().to_string(),
@@ -287,7 +299,7 @@ fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model, back
         owned_by: "model-boss",
         kind: "model",
         aliases: &view.aliases,
-        status: Status { value: view.status, progress: view.progress, failure: view.failure.as_deref() },
+        status: ListedStatus { value: view.status, progress: view.progress, failure: view.failure.as_deref() },
         category: view.category,
         input_modalities: model.input_modalities(backend),
         device: devices.first().copied().unwrap_or(&view.device),
@@ -310,7 +322,7 @@ mod tests {
         let page = |query: &str| {
             let models = ["a", "b", "c", "d/e"].map(|id| AnthropicModel::new(id, 0)).into();
             let target = format!("/v1/models?{query}").parse().unwrap();
-            let page = AnthropicList::page(models, &target);
+            let page = AnthropicList::page(models, &target, page_limit(&target).unwrap());
             (page.data.iter().map(|model| model.id.clone()).collect::<Vec<_>>().join(" "), page.has_more)
         };
         for (query, ids, has_more) in [
@@ -319,7 +331,7 @@ mod tests {
             ("limit=2&after_id=b", "c d/e", false),
             ("after_id=d%2Fe", "", false),
             ("limit=1&before_id=c", "b", true),
-            ("limit=none&after_id=nobody", "a b c d/e", false),
+            ("after_id=nobody", "a b c d/e", false),
         ] {
             assert_eq!(page(query), (ids.to_owned(), has_more), "{query}");
         }

@@ -98,7 +98,7 @@ async fn request(
     let (context, head) = (Arc::clone(&call.context), call.head());
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
-        let stamp = named(&mut given);
+        let stamp = named(&mut given)?;
         let context_wish = context_wish(&given).map_err(of_dialect)?;
         let (request, names, path) = match read(&given).map_err(of_dialect)? {
             OllamaRequest::Chat(request, names) => (request, names, "/v1/chat/completions"),
@@ -125,13 +125,18 @@ async fn request(
 }
 
 /// Replaces the model's name by the coordinator's. Answers repeat the requested name.
-fn named(body: &mut Map<String, Value>) -> Stamp {
+fn named(body: &mut Map<String, Value>) -> Result<Stamp, ApiError> {
+    for field in ["model", "name"] {
+        if body.get(field).is_some_and(|name| !name.is_null() && !name.is_string()) {
+            return Err(ApiError::invalid(field, format!("'{field}' must be a text")));
+        }
+    }
     let asked = model_name(body).unwrap_or_default().to_owned();
     if !asked.is_empty() {
         body.insert("model".to_owned(), json!(asked));
     }
     let created = unix_seconds();
-    Stamp { id: String::new(), model: asked, created }
+    Ok(Stamp { id: String::new(), model: asked, created })
 }
 
 fn load_ms(answer: &Response) -> u64 {
@@ -181,7 +186,7 @@ async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError
     let context = Arc::clone(&call.context);
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
-        let stamp = named(&mut given);
+        let stamp = named(&mut given)?;
         let (request, names) = from_embed(&given, shape).map_err(of_dialect)?;
         // The older route has no `truncate`, and shortens always.
         let truncates = ContextWish { shortens: true, ..ContextWish::default() };
@@ -266,7 +271,11 @@ pub(crate) async fn show(mut call: Call) -> Result<Response, ApiError> {
 /// `POST /api/pull`: downloads no model; it succeeds for a model that exists.
 pub(crate) async fn pull(mut call: Call) -> Result<Response, ApiError> {
     let body: Map<String, Value> = call.body().await?.parse().await?;
-    let is_stream = body.get("stream") != Some(&json!(false));
+    let is_stream = match body.get("stream") {
+        None | Some(Value::Null) => true,
+        Some(Value::Bool(stream)) => *stream,
+        Some(_) => return Err(ApiError::invalid("stream", "'stream' must be true or false")),
+    };
     let client = call.client()?;
     about(&call.context, &client, body).await.map_err(|mut error| {
         if error.code == ErrorCode::ModelNotFound {
@@ -285,7 +294,7 @@ pub(crate) async fn pull(mut call: Call) -> Result<Response, ApiError> {
 
 /// The model, task or provider's model with this name, in Ollama's form.
 async fn about(context: &Context, client: &ClientId, mut body: Map<String, Value>) -> Result<Value, ApiError> {
-    let stamp = named(&mut body);
+    let stamp = named(&mut body)?;
     let name = stamp.model.as_str();
     if name.is_empty() {
         return Err(ApiError::invalid("model", "'model' is missing"));

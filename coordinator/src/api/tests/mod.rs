@@ -1,12 +1,12 @@
 //! Tests of the API over a real scheduler, ledger and driver, with a worker program that does not exist.
 
+mod descriptions;
 mod keys;
 mod rules;
 
 use std::time::{Duration, Instant as StdInstant, SystemTime};
 
 use axum::response::Response;
-use axum::routing::MethodFilter;
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -700,64 +700,9 @@ async fn op_4_looking_wakes_no_model_and_every_list_answers() {
 async fn a_panic_in_a_handler_is_a_500_in_the_shape() {
     let api = fixture().await;
     let context = Arc::clone(&api.context);
-    let router = Routes::new(Arc::clone(&context)).get("/boom", Scope::Public, async |_| panic!("boom")).into_router();
+    let routes = Routes::new(Arc::clone(&context));
+    let router = routes.get("/boom", Scope::Public, async |_| panic!("boom"), described::live()).into_router();
     let api = Fixture { door: door(router), ..api };
     let (status, _, body) = api.get("/boom").await;
     assert_eq!((status.as_u16(), code(&body)), (500, "internal_error"));
-}
-
-/// The routes in docs/api.md: in the first cell of its tables, `METHOD path`, and further paths of the same method.
-fn documented() -> Vec<(String, String)> {
-    let text = include_str!("../../../../docs/api.md");
-    let rows = text.lines().filter(|line| line.starts_with("| `"));
-    let mut routes = Vec::new();
-    for row in rows {
-        let cell = row.split('|').nth(1).unwrap();
-        let mut method = None;
-        for span in cell.split('`').skip(1).step_by(2) {
-            let path = match span.split_once(" /") {
-                Some((word, rest)) => {
-                    method = Some(word.to_owned());
-                    format!("/{rest}")
-                }
-                None => span.to_owned(),
-            };
-            let path = path.split('?').next().unwrap().to_owned();
-            if let (Some(method), true) = (&method, path.starts_with('/')) {
-                routes.push((method.clone(), path));
-            }
-        }
-    }
-    routes
-}
-
-#[tokio::test]
-async fn every_route_is_in_docs_api_md_and_nothing_else_is() {
-    let api = fixture().await;
-    let table = routes(Arc::clone(&api.context)).table;
-    let method = |filter: MethodFilter| {
-        let known = [(MethodFilter::GET, "GET"), (MethodFilter::POST, "POST"), (MethodFilter::PUT, "PUT")];
-        known.iter().find(|(other, _)| *other == filter).map_or("DELETE", |(_, word)| word)
-    };
-    let served: Vec<(String, String)> =
-        table.into_iter().map(|(filter, path)| (method(filter).to_owned(), path)).collect();
-    assert!(served.len() > 40, "{served:?}");
-    // In the document, `{*id}` is one word in capitals, and may be followed by a verb.
-    let same = |(method, path): &(String, String), (written_method, written): &(String, String)| {
-        let Some((head, _)) = path.split_once("{*") else { return method == written_method && path == written };
-        let rest = written.strip_prefix(head);
-        method == written_method && rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
-    };
-    let written = documented();
-    for route in &served {
-        assert!(written.iter().any(|line| same(route, line)), "docs/api.md lacks {} {}", route.0, route.1);
-    }
-    for line in &written {
-        assert!(
-            served.iter().any(|route| same(route, line)),
-            "docs/api.md has {} {}, which is no route",
-            line.0,
-            line.1
-        );
-    }
 }

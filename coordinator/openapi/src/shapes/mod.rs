@@ -1,0 +1,28 @@
+//! Bodies of other APIs, which the coordinator passes on, translates or makes itself. The types only describe: what a
+//! route takes and answers is held to them by tests that send real requests.
+
+mod anthropic;
+mod chat;
+mod common;
+mod errors;
+mod judging;
+mod ollama;
+mod responses;
+mod vectors;
+
+pub use anthropic::{CountMessagesRequest, CountedTokens, MessagesAnswer, MessagesEvent, MessagesRequest};
+pub use chat::{
+    ChatCompletion, ChatCompletionChunk, ChatCompletionRequest, CompletionRequest, TextCompletion, TextCompletionChunk,
+};
+pub use common::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized};
+pub use errors::{AnthropicErrorBody, OllamaErrorBody};
+pub use judging::{
+    Classes, ClassifyRequest, PredictRequest, Predictions, Ranking, RerankRequest, ScoreRequest, Scores,
+};
+pub use ollama::{
+    OllamaChatAnswer, OllamaChatRequest, OllamaEmbedAnswer, OllamaEmbedRequest, OllamaEmbeddingAnswer,
+    OllamaEmbeddingRequest, OllamaGenerateAnswer, OllamaGenerateRequest, OllamaModels, OllamaPullRequest,
+    OllamaRunningModels, OllamaShowRequest, OllamaShown, OllamaStatus, OllamaVersion,
+};
+pub use responses::{DeletedResponse, ResponseItems, ResponseObject, ResponsesEvent, ResponsesRequestBody};
+pub use vectors::{EmbedRequest, EmbeddingsAnswer, EmbeddingsRequest, TokenVectors, Vectors};

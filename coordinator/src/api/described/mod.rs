@@ -1,0 +1,31 @@
+//! The descriptions of the routes: parameters, bodies, answers and errors, by the types that handlers read and write.
+//! The OpenAPI document and the tables of docs/api.md are made of them.
+
+mod anthropic;
+mod errors;
+mod leases;
+mod models;
+mod ollama;
+mod orders;
+mod parameters;
+mod responses;
+mod views;
+
+pub(super) use anthropic::{count_tokens, messages};
+pub(super) use leases::{
+    acquire_lease, cancel_lease, lease, lease_orders, leases, release_lease, renew_leases, resize_lease,
+};
+pub(super) use models::{
+    chat_completions, classify, completions, detokenize, embed, embed_all, embeddings, model, models, predict, rerank,
+    reranking, score, tokenize,
+};
+pub(super) use ollama::{
+    ollama_chat, ollama_embed, ollama_embeddings, ollama_generate, ollama_ps, ollama_pull, ollama_show, ollama_tags,
+    ollama_version,
+};
+pub(super) use orders::{change_config, device_orders, load, model_orders, plan, unload};
+pub(super) use responses::{create_response, delete_response, response, response_orders};
+pub(super) use views::{
+    clients, config, decisions, devices, events, health, keys, live, logs, metrics, openapi, providers, queue, ready,
+    root, slots, stats, task, tasks, well,
+};
