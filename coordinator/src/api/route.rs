@@ -18,7 +18,7 @@ use model_boss_http::headers::RequestId;
 use model_boss_http::peek::named_client;
 use model_boss_http::peer::Peer;
 use model_boss_lease_store::Caller;
-use model_boss_openapi::{Access, Described, DescribedRoute, Document, ErrorDialect, methods_of};
+use model_boss_openapi::{DescribedRoute, ErrorDialect, OpenApiDocument, RouteAccess, RowOperations, methods_of};
 use model_boss_protocol::{ApiError, ErrorCode, ModelId};
 use model_boss_tasks::{MachinePermit, ModelPermit};
 
@@ -55,10 +55,10 @@ impl Scope {
     }
 
     /// The scope for the API's description.
-    const fn access(self) -> Access {
+    const fn access(self) -> RouteAccess {
         match self {
-            Self::Public => Access::Public,
-            _ => Access::Scope { name: self.name(), json_only: self.takes_json_only() },
+            Self::Public => RouteAccess::Public,
+            _ => RouteAccess::Scope { name: self.name(), json_only: self.takes_json_only() },
         }
     }
 }
@@ -71,11 +71,11 @@ pub(super) struct Call {
     body: Unread,
     scope: Scope,
     /// The description of the API.
-    pub(super) description: Description,
+    pub(super) description: ApiDescription,
 }
 
 /// The description of all routes. It is made once, when the table is complete.
-pub(super) type Description = Arc<OnceLock<DescribedApi>>;
+pub(super) type ApiDescription = Arc<OnceLock<DescribedApi>>;
 
 /// All routes, and the text of their document.
 pub(super) struct DescribedApi {
@@ -106,33 +106,39 @@ impl DescribedApi {
 pub(super) struct Routes {
     context: Arc<Context>,
     router: Router,
-    description: Description,
+    description: ApiDescription,
     /// The description of each route.
     pub(super) table: Vec<DescribedRoute>,
 }
 
 impl Routes {
     pub(super) fn new(context: Arc<Context>) -> Self {
-        Self { context, router: Router::new(), description: Description::default(), table: Vec::new() }
+        Self { context, router: Router::new(), description: ApiDescription::default(), table: Vec::new() }
     }
 
     /// Adds a `GET` route.
-    pub(super) fn get(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+    pub(super) fn get(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<RowOperations>) -> Self {
         self.add((MethodFilter::GET, "GET"), path, scope, handler, told.into())
     }
 
     /// Adds a `POST` route.
-    pub(super) fn post(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+    pub(super) fn post(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<RowOperations>) -> Self {
         self.add((MethodFilter::POST, "POST"), path, scope, handler, told.into())
     }
 
     /// Adds a `PUT` route.
-    pub(super) fn put(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+    pub(super) fn put(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<RowOperations>) -> Self {
         self.add((MethodFilter::PUT, "PUT"), path, scope, handler, told.into())
     }
 
     /// Adds a `DELETE` route.
-    pub(super) fn delete(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+    pub(super) fn delete(
+        self,
+        path: &str,
+        scope: Scope,
+        handler: impl Handler,
+        told: impl Into<RowOperations>,
+    ) -> Self {
         self.add((MethodFilter::DELETE, "DELETE"), path, scope, handler, told.into())
     }
 
@@ -142,7 +148,7 @@ impl Routes {
         path: &str,
         scope: Scope,
         handler: impl Handler,
-        operations: Described,
+        operations: RowOperations,
     ) -> Self {
         // Routes under /v1 are also served under /api/v1, and without a prefix, because clients write base URLs in all
         // of these forms.
@@ -186,8 +192,8 @@ impl Routes {
     }
 
     /// The description of the routes so far.
-    pub(super) fn described(&self) -> Document {
-        Document::of(env!("CARGO_PKG_VERSION"), &self.table)
+    pub(super) fn described(&self) -> OpenApiDocument {
+        OpenApiDocument::of(env!("CARGO_PKG_VERSION"), &self.table)
     }
 
     /// The router of all routes. Every other path is answered in the error shape.
@@ -249,7 +255,7 @@ impl Call {
             named_client(headers)?;
         }
         if self.scope.takes_json_only() && !is_json(headers) {
-            let message = "management routes take Content-Type: application/json only";
+            let message = "management routes take DescribedContent-Type: application/json only";
             return Err(ApiError::new(ErrorCode::UnsupportedMediaType, message));
         }
         Ok(())
@@ -292,7 +298,8 @@ impl Call {
     pub(super) async fn body(&mut self) -> Result<RequestBody, ApiError> {
         if let Some(coding) = self.request.headers().get(CONTENT_ENCODING).filter(|coding| *coding != "identity") {
             let coding = String::from_utf8_lossy(coding.as_bytes());
-            let message = format!("the body is compressed ('{coding}'); send it as it is, without Content-Encoding");
+            let message =
+                format!("the body is compressed ('{coding}'); send it as it is, without DescribedContent-Encoding");
             return Err(ApiError::new(ErrorCode::UnsupportedMediaType, message));
         }
         let limits = &self.context.limits;
