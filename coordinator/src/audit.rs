@@ -323,7 +323,8 @@ mod tests {
         let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()).collect();
         assert_eq!(files.len(), 1 + KEPT as usize, "{files:?}");
         assert!(files.iter().all(|file| fs::metadata(file).unwrap().len() <= 100));
-        let numbers: Vec<u64> = lines(folder.path()).iter().map(|line| line["n"].as_str().unwrap().parse().unwrap()).collect();
+        let numbers: Vec<u64> =
+            lines(folder.path()).iter().map(|line| line["n"].as_str().unwrap().parse().unwrap()).collect();
         assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1) && numbers.last() == Some(&59), "{numbers:?}");
     }
 

@@ -5,7 +5,7 @@ use schemars::generate::SchemaGenerator;
 use schemars::{JsonSchema, Schema};
 
 /// A function that gives the schema of a type, and remembers the types that it names.
-pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+pub type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
 /// The part of the API that an operation belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,16 +83,16 @@ pub struct Parameter {
     pub(crate) name: &'static str,
     pub(crate) place: ParameterPlace,
     pub(crate) text: &'static str,
-    pub(crate) schema: SchemaOf,
+    pub(crate) schema: MakeSchema,
 }
 
 /// A body in one content type.
 #[derive(Clone, Debug)]
-pub struct Content {
+pub struct DescribedContent {
     /// The content type.
     pub media: &'static str,
     /// The type of the body; of a stream, that of one event or line.
-    pub schema: SchemaOf,
+    pub schema: MakeSchema,
     /// Whether the body is a sequence of such values.
     pub is_stream: bool,
     /// Whether another program writes the body: fields that may be `null` may then be left out too.
@@ -102,19 +102,19 @@ pub struct Content {
 /// The body of a request.
 #[derive(Clone, Debug)]
 pub struct RequestContent {
-    pub(crate) schema: SchemaOf,
+    pub(crate) schema: MakeSchema,
     /// Whether an empty body is refused.
     pub(crate) required: bool,
 }
 
 /// An answer with one status.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct DescribedAnswer {
     /// The status.
     pub(crate) status: u16,
     /// The meaning of the answer.
     pub(crate) text: &'static str,
-    pub(crate) contents: Vec<Content>,
+    pub(crate) contents: Vec<DescribedContent>,
     pub(crate) headers: &'static [(&'static str, &'static str)],
     pub(crate) links: &'static [&'static str],
     /// The place of the id in the body, for the links.
@@ -132,7 +132,7 @@ pub struct Operation {
     pub(crate) tail: &'static str,
     pub(crate) parameters: Vec<Parameter>,
     pub(crate) body: Option<RequestContent>,
-    pub(crate) answers: Vec<Answer>,
+    pub(crate) answers: Vec<DescribedAnswer>,
     pub(crate) errors: Vec<ErrorCode>,
     /// Errors with another status than their code's.
     pub(crate) statuses: Vec<(u16, ErrorCode)>,
@@ -229,7 +229,7 @@ impl Operation {
     /// Adds an answer in another content type.
     #[must_use]
     pub fn answers_as<T: JsonSchema>(mut self, status: u16, text: &'static str, media: &'static str) -> Self {
-        let content = Content { media, schema: subschema::<T>, is_stream: false, is_foreign: false };
+        let content = DescribedContent { media, schema: subschema::<T>, is_stream: false, is_foreign: false };
         self.answer(status, text).contents.push(content);
         self
     }
@@ -238,7 +238,7 @@ impl Operation {
     #[must_use]
     pub fn passes<T: JsonSchema>(mut self, text: &'static str) -> Self {
         let media = "application/json";
-        let content = Content { media, schema: subschema::<T>, is_stream: false, is_foreign: true };
+        let content = DescribedContent { media, schema: subschema::<T>, is_stream: false, is_foreign: true };
         self.answer(200, text).contents.push(content);
         self
     }
@@ -246,7 +246,7 @@ impl Operation {
     /// Adds a stream of such values: server-sent events, or lines of JSON.
     #[must_use]
     pub fn streams<T: JsonSchema>(mut self, media: &'static str) -> Self {
-        let content = Content { media, schema: subschema::<T>, is_stream: true, is_foreign: false };
+        let content = DescribedContent { media, schema: subschema::<T>, is_stream: true, is_foreign: false };
         self.answer(200, "the stream").contents.push(content);
         self
     }
@@ -254,7 +254,7 @@ impl Operation {
     /// Adds a stream whose values an engine or a provider writes.
     #[must_use]
     pub fn passes_stream<T: JsonSchema>(mut self, media: &'static str) -> Self {
-        let content = Content { media, schema: subschema::<T>, is_stream: true, is_foreign: true };
+        let content = DescribedContent { media, schema: subschema::<T>, is_stream: true, is_foreign: true };
         self.answer(200, "the answer").contents.push(content);
         self
     }
@@ -304,9 +304,16 @@ impl Operation {
         self
     }
 
-    fn answer(&mut self, status: u16, text: &'static str) -> &mut Answer {
+    fn answer(&mut self, status: u16, text: &'static str) -> &mut DescribedAnswer {
         let at = self.answers.iter().position(|answer| answer.status == status).unwrap_or_else(|| {
-            self.answers.push(Answer { status, text, contents: Vec::new(), headers: &[], links: &[], id_at: "" });
+            self.answers.push(DescribedAnswer {
+                status,
+                text,
+                contents: Vec::new(),
+                headers: &[],
+                links: &[],
+                id_at: "",
+            });
             self.answers.len() - 1
         });
         &mut self.answers[at]
@@ -325,22 +332,22 @@ fn subschema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 
 /// The operations of one row in the table of routes.
 #[derive(Clone, Debug)]
-pub struct Described(pub(crate) Vec<Operation>);
+pub struct RowOperations(pub(crate) Vec<Operation>);
 
-impl Described {
+impl RowOperations {
     /// Whether an id of these operations may end like a verb of others.
     pub fn ids_have_slashes(&self) -> bool {
         self.0.iter().any(|operation| operation.ids_have_slashes)
     }
 }
 
-impl From<Operation> for Described {
+impl From<Operation> for RowOperations {
     fn from(operation: Operation) -> Self {
         Self(vec![operation])
     }
 }
 
-impl<const N: usize> From<[Operation; N]> for Described {
+impl<const N: usize> From<[Operation; N]> for RowOperations {
     fn from(operations: [Operation; N]) -> Self {
         Self(operations.into())
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use model_boss_protocol::{ErrorBody, ErrorCode};
 use serde_json::{Map, Value, json};
 
-use crate::document::Access;
-use crate::operation::{Answer, ErrorDialect, ID, Operation, SchemaOf};
+use crate::operation::{DescribedAnswer, ErrorDialect, ID, MakeSchema, Operation};
+use crate::route::RouteAccess;
 use crate::schemas::{SchemaSide, Schemas};
 use crate::shapes::{AnthropicErrorBody, OllamaErrorBody};
 
@@ -22,7 +22,7 @@ const RETRY_AFTER: &str = "Retry-After";
 /// Every answer of an operation, by its status.
 pub(crate) fn responses(
     operation: &Operation,
-    access: &Access,
+    access: &RouteAccess,
     dialect: ErrorDialect,
     schemas: &mut Schemas,
 ) -> Map<String, Value> {
@@ -41,7 +41,7 @@ pub(crate) fn responses(
     responses.into_iter().map(|(status, response)| (status.to_string(), response)).collect()
 }
 
-fn answered(answer: &Answer, schemas: &mut Schemas) -> Value {
+fn answered(answer: &DescribedAnswer, schemas: &mut Schemas) -> Value {
     let mut content = Map::new();
     for part in &answer.contents {
         let side = if part.is_foreign { SchemaSide::Request } else { SchemaSide::Answer };
@@ -104,10 +104,10 @@ fn event(data: &Value) -> Value {
 }
 
 /// The errors of an operation: its own, and those that its access and its body bring.
-fn by_status(operation: &Operation, access: &Access) -> BTreeMap<u16, Vec<ErrorCode>> {
+fn by_status(operation: &Operation, access: &RouteAccess) -> BTreeMap<u16, Vec<ErrorCode>> {
     let mut codes = vec![(ErrorCode::ForbiddenOrigin, None), (ErrorCode::Internal, None)];
     codes.push((ErrorCode::RequestTooLarge, Some(HEADERS_TOO_LARGE)));
-    if let Access::Scopes { json_only, .. } = access {
+    if let RouteAccess::Scopes { json_only, .. } = access {
         codes.extend(
             [ErrorCode::InvalidApiKey, ErrorCode::InsufficientScope, ErrorCode::InvalidRequest]
                 .map(|code| (code, None)),
@@ -137,13 +137,13 @@ fn by_status(operation: &Operation, access: &Access) -> BTreeMap<u16, Vec<ErrorC
 }
 
 fn refused(codes: &[ErrorCode], dialect: ErrorDialect, schemas: &mut Schemas) -> Value {
-    let mut of = |schema: SchemaOf| schemas.of(SchemaSide::Answer, schema);
+    let mut of = |schema: MakeSchema| schemas.of(SchemaSide::Answer, schema);
     let schema = match dialect {
         ErrorDialect::OpenAi => of(|schemas| schemas.subschema_for::<ErrorBody>()),
         ErrorDialect::Anthropic => of(|schemas| schemas.subschema_for::<AnthropicErrorBody>()),
         ErrorDialect::Ollama => of(|schemas| schemas.subschema_for::<OllamaErrorBody>()),
         ErrorDialect::Either => {
-            let (ours, anthropics): (SchemaOf, SchemaOf) = (
+            let (ours, anthropics): (MakeSchema, MakeSchema) = (
                 |schemas| schemas.subschema_for::<ErrorBody>(),
                 |schemas| schemas.subschema_for::<AnthropicErrorBody>(),
             );

@@ -7,7 +7,7 @@ use schemars::Schema;
 use schemars::generate::{Contract, SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use crate::operation::SchemaOf;
+use crate::operation::MakeSchema;
 
 /// The place of named schemas in a document.
 const PLACE: &str = "#/components/schemas/";
@@ -44,7 +44,7 @@ impl Schemas {
     }
 
     /// The schema of a type; one of an answer is marked, so that [`Self::place`] finds it.
-    pub(crate) fn of(&mut self, side: SchemaSide, schema: SchemaOf) -> Value {
+    pub(crate) fn of(&mut self, side: SchemaSide, schema: MakeSchema) -> Value {
         let generator = match side {
             SchemaSide::Request => &mut self.requests,
             SchemaSide::Answer => &mut self.answers,

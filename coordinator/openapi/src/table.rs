@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
-use crate::document::{Access, DescribedRoute, Document};
+use crate::document::OpenApiDocument;
 use crate::operation::{Operation, Tag};
+use crate::route::{DescribedRoute, RouteAccess};
 
 /// Whether a table lists the fields of bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +16,12 @@ pub enum FieldsColumn {
 }
 
 /// The rows of these parts of the API, as a table in Markdown. Paths have the place of an id in capitals.
-pub fn route_table(routes: &[DescribedRoute], document: &Document, tags: &[Tag], fields: FieldsColumn) -> String {
+pub fn route_table(
+    routes: &[DescribedRoute],
+    document: &OpenApiDocument,
+    tags: &[Tag],
+    fields: FieldsColumn,
+) -> String {
     let mut table = match fields {
         FieldsColumn::Shown => "| route | scope | body | |\n|---|---|---|---|\n".to_owned(),
         FieldsColumn::Hidden => "| route | scope | |\n|---|---|---|\n".to_owned(),
@@ -28,11 +34,13 @@ pub fn route_table(routes: &[DescribedRoute], document: &Document, tags: &[Tag],
     table
 }
 
-fn row(route: &DescribedRoute, operation: &Operation, document: &Document, fields: FieldsColumn) -> String {
+fn row(route: &DescribedRoute, operation: &Operation, document: &OpenApiDocument, fields: FieldsColumn) -> String {
     let path = route.path_of(operation);
     let scope = match &route.access {
-        Access::Public => "–".to_owned(),
-        Access::Scopes { names, .. } => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or "),
+        RouteAccess::Public => "–".to_owned(),
+        RouteAccess::Scopes { names, .. } => {
+            names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ")
+        }
     };
     let see: Vec<String> = operation.see.iter().copied().map(link).collect();
     let see = if see.is_empty() { String::new() } else { format!(" ({})", see.join(", ")) };
@@ -56,7 +64,7 @@ fn link(page: &str) -> String {
 }
 
 /// The names of a body's fields.
-fn fields_of(schema: &Value, document: &Document) -> String {
+fn fields_of(schema: &Value, document: &OpenApiDocument) -> String {
     let named = schema["$ref"].as_str().and_then(|target| document.value().pointer(target.strip_prefix('#')?));
     let schema = named.unwrap_or(schema);
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();

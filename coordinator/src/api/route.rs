@@ -20,7 +20,7 @@ use model_boss_http::headers::RequestId;
 use model_boss_http::peek::{ANONYMOUS, KeyClient, client_of, named_client};
 use model_boss_http::peer::Peer;
 use model_boss_lease_store::Caller;
-use model_boss_openapi::{Access, Described, DescribedRoute, Document, ErrorDialect, methods_of};
+use model_boss_openapi::{DescribedRoute, ErrorDialect, OpenApiDocument, RouteAccess, RowOperations, methods_of};
 use model_boss_protocol::{ApiError, ClientId, ErrorCode, ModelId};
 use model_boss_tasks::{MachinePermit, ModelPermit};
 
@@ -76,10 +76,10 @@ impl Scope {
     }
 
     /// The scopes for the API's description.
-    fn access(self) -> Access {
+    fn access(self) -> RouteAccess {
         match self {
-            Self::Public => Access::Public,
-            _ => Access::Scopes {
+            Self::Public => RouteAccess::Public,
+            _ => RouteAccess::Scopes {
                 names: self.needs().iter().map(|scope| scope.as_str()).collect(),
                 json_only: self.is_order(),
             },
@@ -98,11 +98,11 @@ pub(super) struct Call {
     scope: Scope,
     order: Option<OrderRecord>,
     /// The description of the API.
-    pub(super) description: Description,
+    pub(super) description: ApiDescription,
 }
 
 /// The description of all routes. It is made once, when the table is complete.
-pub(super) type Description = Arc<OnceLock<DescribedApi>>;
+pub(super) type ApiDescription = Arc<OnceLock<DescribedApi>>;
 
 /// All routes, and the text of their document.
 pub(super) struct DescribedApi {
@@ -138,33 +138,39 @@ struct OrderRecord(Arc<Mutex<AuditedOrder>>);
 pub(super) struct Routes {
     context: Arc<Context>,
     router: Router,
-    description: Description,
+    description: ApiDescription,
     /// The description of each route.
     pub(super) table: Vec<DescribedRoute>,
 }
 
 impl Routes {
     pub(super) fn new(context: Arc<Context>) -> Self {
-        Self { context, router: Router::new(), description: Description::default(), table: Vec::new() }
+        Self { context, router: Router::new(), description: ApiDescription::default(), table: Vec::new() }
     }
 
     /// Adds a `GET` route.
-    pub(super) fn get(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+    pub(super) fn get(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<RowOperations>) -> Self {
         self.add((MethodFilter::GET, "GET"), path, scope, handler, told.into())
     }
 
     /// Adds a `POST` route.
-    pub(super) fn post(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+    pub(super) fn post(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<RowOperations>) -> Self {
         self.add((MethodFilter::POST, "POST"), path, scope, handler, told.into())
     }
 
     /// Adds a `PUT` route.
-    pub(super) fn put(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+    pub(super) fn put(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<RowOperations>) -> Self {
         self.add((MethodFilter::PUT, "PUT"), path, scope, handler, told.into())
     }
 
     /// Adds a `DELETE` route.
-    pub(super) fn delete(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<Described>) -> Self {
+    pub(super) fn delete(
+        self,
+        path: &str,
+        scope: Scope,
+        handler: impl Handler,
+        told: impl Into<RowOperations>,
+    ) -> Self {
         self.add((MethodFilter::DELETE, "DELETE"), path, scope, handler, told.into())
     }
 
@@ -174,7 +180,7 @@ impl Routes {
         path: &str,
         scope: Scope,
         handler: impl Handler,
-        operations: Described,
+        operations: RowOperations,
     ) -> Self {
         // Routes under /v1 are also served under /api/v1, and without a prefix, because clients write base URLs in all
         // of these forms.
@@ -232,8 +238,8 @@ impl Routes {
     }
 
     /// The description of the routes so far.
-    pub(super) fn described(&self) -> Document {
-        Document::of(env!("CARGO_PKG_VERSION"), &self.table)
+    pub(super) fn described(&self) -> OpenApiDocument {
+        OpenApiDocument::of(env!("CARGO_PKG_VERSION"), &self.table)
     }
 
     /// The router of all routes. Every other path is answered in the error shape.

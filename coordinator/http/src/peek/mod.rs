@@ -219,8 +219,8 @@ const KEEP_ALIVE_HEADER: &str = "x-keep-alive";
 const BUDGET: &str = "x-budget-s";
 const THINKING_HEADER: &str = "x-thinking";
 const FALLBACK: &str = "x-fallback";
-/// Headers that set a field which the body leaves out.
-const OWN_HEADERS: [&str; 7] = [CLIENT_ID, PRIORITY, TASK, KEEP_ALIVE_HEADER, BUDGET, THINKING_HEADER, FALLBACK];
+/// Headers that set a field which the body leaves out. The field has the same name, with `_` for each `-`.
+pub const OWN_HEADERS: [&str; 7] = [CLIENT_ID, PRIORITY, TASK, KEEP_ALIVE_HEADER, BUDGET, THINKING_HEADER, FALLBACK];
 
 const KEEP_ALIVE: &str = "seconds as a number, or a duration such as \"5m\"";
 

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
-use super::common::OwnFields;
+use super::common::RequestOwnFields;
 
 /// A conversation for Anthropic's API.
 #[derive(Debug, JsonSchema)]
@@ -56,7 +56,7 @@ pub struct MessagesFields {
     pub metadata: Option<Map<String, Value>>,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// One message.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
-use super::common::{AnswerTimings, Numbers, OneOrSeveralTexts, OwnFields, TokenUsage};
+use super::common::{AnswerTimings, Numbers, OneOrSeveralTexts, RequestOwnFields, UsageBody};
 
 /// A chat. Fields that are not listed are passed on to the engine or provider that answers.
 #[derive(Debug, JsonSchema)]
@@ -37,7 +37,7 @@ pub struct ChatCompletionRequest {
     pub sampling: SamplingFields,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// One message of a chat.
@@ -64,12 +64,12 @@ pub enum ChatContent {
     /// A text.
     Text(String),
     /// Parts: `text`, or `image_url` with a `data:` URL.
-    Parts(Vec<ContentPart>),
+    Parts(Vec<ChatContentPart>),
 }
 
 /// A part of a message.
 #[derive(Debug, JsonSchema)]
-pub struct ContentPart {
+pub struct ChatContentPart {
     /// The kind of part.
     #[schemars(rename = "type")]
     pub kind: String,
@@ -128,7 +128,7 @@ pub struct SamplingFields {
     pub cache_salt: Option<String>,
 }
 
-/// What a stream has beside its tokens.
+/// Counts that a stream has beside its tokens.
 #[derive(Debug, JsonSchema)]
 pub struct StreamOptionsBody {
     /// Whether the last chunk has the usage.
@@ -158,7 +158,7 @@ pub struct CompletionRequest {
     pub sampling: SamplingFields,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// The beginning of a completion.
@@ -187,16 +187,16 @@ pub struct ChatCompletion {
     /// The model that answers.
     pub model: String,
     /// The answers.
-    pub choices: Vec<ChatChoice>,
+    pub choices: Vec<ChatCompletionChoice>,
     /// The tokens of the request.
-    pub usage: Option<TokenUsage>,
+    pub usage: Option<UsageBody>,
     /// The times of the answer.
     pub timings: Option<AnswerTimings>,
 }
 
 /// One answer to a chat.
 #[derive(Debug, JsonSchema)]
-pub struct ChatChoice {
+pub struct ChatCompletionChoice {
     /// The number of the answer.
     pub index: u64,
     /// The message of the assistant.
@@ -232,7 +232,7 @@ pub struct ChatCompletionChunk {
     /// A piece of each answer; empty in the chunk with the usage.
     pub choices: Vec<ChatDelta>,
     /// The tokens of the request, where they were asked for.
-    pub usage: Option<TokenUsage>,
+    pub usage: Option<UsageBody>,
     /// In the first and the last chunk: the model that serves, its rung, and the request's waits.
     pub model_boss: Option<Map<String, Value>>,
 }
@@ -262,7 +262,7 @@ pub struct TextCompletion {
     /// The answers.
     pub choices: Vec<TextChoice>,
     /// The tokens of the request.
-    pub usage: Option<TokenUsage>,
+    pub usage: Option<UsageBody>,
     /// The times of the answer.
     pub timings: Option<AnswerTimings>,
 }
@@ -290,5 +290,5 @@ pub struct TextCompletionChunk {
     /// A piece of each answer.
     pub choices: Vec<TextChoice>,
     /// The tokens of the request, where they were asked for.
-    pub usage: Option<TokenUsage>,
+    pub usage: Option<UsageBody>,
 }

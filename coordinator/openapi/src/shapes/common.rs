@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 /// model-boss's own fields, which any request to a model may have. Each is also a header, such as `X-Client-Id`.
 #[derive(Debug, JsonSchema)]
-pub struct OwnFields {
+pub struct RequestOwnFields {
     /// The client's name.
     #[schemars(length(min = 1, max = 128))]
     pub x_client_id: Option<String>,
@@ -49,7 +49,7 @@ pub enum OneOrSeveralTexts {
 
 /// The tokens of a request.
 #[derive(Debug, JsonSchema)]
-pub struct TokenUsage {
+pub struct UsageBody {
     /// Tokens of the prompt.
     pub prompt_tokens: Option<u64>,
     /// Tokens of the answer.
@@ -98,12 +98,12 @@ pub struct TokenizeRequest {
     pub return_token_strs: Option<bool>,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// The tokens of a text.
 #[derive(Debug, JsonSchema)]
-pub struct Tokenized {
+pub struct TokenizedText {
     /// The tokens, as numbers or with their texts.
     pub tokens: Vec<Value>,
     /// The number of tokens.
@@ -123,12 +123,12 @@ pub struct DetokenizeRequest {
     pub tokens: Vec<u32>,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// The text of tokens, under the names of both servers.
 #[derive(Debug, JsonSchema)]
-pub struct Detokenized {
+pub struct DetokenizedText {
     /// The text.
     pub content: String,
     /// The same text.

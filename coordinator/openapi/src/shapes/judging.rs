@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
-use super::common::{OneOrSeveralTexts, OwnFields};
+use super::common::{OneOrSeveralTexts, RequestOwnFields};
 
 /// A request for the relevance of documents to a query.
 #[derive(Debug, JsonSchema)]
@@ -26,7 +26,7 @@ pub struct RerankRequest {
     pub truncate: Option<bool>,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// A document.
@@ -45,7 +45,7 @@ pub enum DocumentBody {
 /// Documents by their relevance.
 #[derive(Debug, JsonSchema)]
 #[schemars(untagged)]
-pub enum Ranking {
+pub enum RankedAnswer {
     /// The answer to `documents`.
     Documents(RankedDocuments),
     /// The answer to `texts`.
@@ -100,7 +100,7 @@ pub struct ScoreRequest {
     pub documents: Option<OneOrSeveralTexts>,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// A score for each pair.
@@ -134,7 +134,7 @@ pub struct ClassifyRequest {
     pub labels: Option<Vec<String>>,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// The shares of labels for each text.
@@ -172,7 +172,7 @@ pub struct PredictRequest {
     pub raw_scores: Option<bool>,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// Texts and pairs of texts.
@@ -190,7 +190,7 @@ pub enum PredictInputs {
 /// The labels of one text, or of each text of a list.
 #[derive(Debug, JsonSchema)]
 #[schemars(untagged)]
-pub enum Predictions {
+pub enum PredictedLabels {
     /// Of one text.
     One(Vec<PredictionBody>),
     /// Of each text.

@@ -14,10 +14,10 @@ pub use anthropic::{CountMessagesRequest, CountedTokens, MessagesAnswer, Message
 pub use chat::{
     ChatCompletion, ChatCompletionChunk, ChatCompletionRequest, CompletionRequest, TextCompletion, TextCompletionChunk,
 };
-pub use common::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized};
+pub use common::{DetokenizeRequest, DetokenizedText, TokenizeRequest, TokenizedText};
 pub use errors::{AnthropicErrorBody, OllamaErrorBody};
 pub use judging::{
-    Classes, ClassifyRequest, PredictRequest, Predictions, Ranking, RerankRequest, ScoreRequest, Scores,
+    Classes, ClassifyRequest, PredictRequest, PredictedLabels, RankedAnswer, RerankRequest, ScoreRequest, Scores,
 };
 pub use ollama::{
     OllamaChatAnswer, OllamaChatRequest, OllamaEmbedAnswer, OllamaEmbedRequest, OllamaEmbeddingAnswer,
@@ -25,4 +25,4 @@ pub use ollama::{
     OllamaRunningModels, OllamaShowRequest, OllamaShown, OllamaStatus, OllamaVersion,
 };
 pub use responses::{DeletedResponse, ResponseItems, ResponseObject, ResponsesEvent, ResponsesRequestBody};
-pub use vectors::{EmbedRequest, EmbeddingsAnswer, EmbeddingsRequest, TokenVectors, Vectors};
+pub use vectors::{EmbedRequest, EmbeddingsBody, EmbeddingsRequest, TokenVectors, Vectors};

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
-use super::common::{OneOrSeveralTexts, OwnFields};
+use super::common::{OneOrSeveralTexts, RequestOwnFields};
 
 /// Fields that Ollama's chats and completions share.
 #[derive(Debug, JsonSchema)]
@@ -27,7 +27,7 @@ pub struct OllamaAsked {
     pub shift: Option<bool>,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// Whether a model thinks.
@@ -128,7 +128,7 @@ pub struct OllamaEmbedRequest {
     pub truncate: Option<bool>,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// A vector for each text.
@@ -155,7 +155,7 @@ pub struct OllamaEmbeddingRequest {
     pub prompt: String,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// The vector of one text.
@@ -267,7 +267,7 @@ pub struct OllamaShown {
     pub details: Map<String, Value>,
     /// Metadata of the model's files.
     pub model_info: Map<String, Value>,
-    /// What the model can do: `completion`, `tools`, `vision`, `thinking`, `embedding`, `reranking`.
+    /// The abilities of the model: `completion`, `tools`, `vision`, `thinking`, `embedding`, `reranking`.
     pub capabilities: Vec<String>,
     /// The time of its last change.
     pub modified_at: String,

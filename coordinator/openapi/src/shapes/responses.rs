@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
-use super::common::OwnFields;
+use super::common::RequestOwnFields;
 
 /// A request of the Responses API.
 #[derive(Debug, JsonSchema)]
@@ -41,7 +41,7 @@ pub struct ResponsesRequestBody {
     pub truncation: Option<TruncationWord>,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// The values of `truncation`.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
-use super::common::{OwnFields, TokenUsage};
+use super::common::{RequestOwnFields, UsageBody};
 
 /// A request for vectors of texts, or of images by models that read both.
 #[derive(Debug, JsonSchema)]
@@ -22,7 +22,7 @@ pub struct EmbeddingsRequest {
     pub truncate: Option<bool>,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// The form of a vector.
@@ -37,7 +37,7 @@ pub enum VectorEncoding {
 
 /// Vectors.
 #[derive(Debug, JsonSchema)]
-pub struct EmbeddingsAnswer {
+pub struct EmbeddingsBody {
     /// `list`.
     pub object: String,
     /// The vectors, in the order of the texts.
@@ -45,7 +45,7 @@ pub struct EmbeddingsAnswer {
     /// The model that answers.
     pub model: String,
     /// The tokens of the request.
-    pub usage: Option<TokenUsage>,
+    pub usage: Option<UsageBody>,
 }
 
 /// One vector.
@@ -84,7 +84,7 @@ pub struct EmbedRequest {
     pub dimensions: Option<i64>,
     /// model-boss's own fields.
     #[schemars(flatten)]
-    pub own: OwnFields,
+    pub own: RequestOwnFields,
 }
 
 /// The texts of a request of text-embeddings-inference.

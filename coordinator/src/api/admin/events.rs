@@ -28,7 +28,8 @@ use crate::api::route::Call;
 /// The header with the last event that a reconnecting reader has seen.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// The data of an event, by the event's name: `state`, `slot`, `queue`, `model`, `device`, `decision`, `move`, `missed`.
+/// The data of an event, by the event's name: `state`, `slot`, `queue`, `model`, `device`, `decision`, `move` or
+/// `missed`.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 #[allow(dead_code, reason = "the type only describes")]

@@ -2,9 +2,9 @@
 
 use model_boss_openapi::shapes::{
     ChatCompletion, ChatCompletionChunk, ChatCompletionRequest, Classes, ClassifyRequest, CompletionRequest,
-    DetokenizeRequest, Detokenized, EmbedRequest, EmbeddingsAnswer, EmbeddingsRequest, PredictRequest, Predictions,
-    Ranking, RerankRequest, ScoreRequest, Scores, TextCompletion, TextCompletionChunk, TokenVectors, TokenizeRequest,
-    Tokenized, Vectors,
+    DetokenizeRequest, DetokenizedText, EmbedRequest, EmbeddingsBody, EmbeddingsRequest, PredictRequest,
+    PredictedLabels, RankedAnswer, RerankRequest, ScoreRequest, Scores, TextCompletion, TextCompletionChunk,
+    TokenVectors, TokenizeRequest, TokenizedText, Vectors,
 };
 use model_boss_openapi::{Operation, Tag};
 use model_boss_protocol::ErrorCode;
@@ -44,7 +44,7 @@ pub(crate) fn completions() -> Operation {
 
 /// `POST /v1/embeddings`.
 pub(crate) fn embeddings() -> Operation {
-    of_models::<EmbeddingsRequest, EmbeddingsAnswer>(
+    of_models::<EmbeddingsRequest, EmbeddingsBody>(
         "create_embeddings",
         "vectors by models of the category `embedding`, of texts and images by `vision`, and by providers that speak \
          OpenAI's API",
@@ -63,7 +63,7 @@ pub(crate) fn reranking() -> Operation {
 }
 
 fn ranking(id: &'static str, text: &'static str) -> Operation {
-    of_models::<RerankRequest, Ranking>(id, text).see(&["reranking.md"])
+    of_models::<RerankRequest, RankedAnswer>(id, text).see(&["reranking.md"])
 }
 
 /// `POST /v1/score`.
@@ -94,7 +94,7 @@ pub(crate) fn embed_all() -> Operation {
 
 /// `POST /predict`.
 pub(crate) fn predict() -> Operation {
-    of_models::<PredictRequest, Predictions>(
+    of_models::<PredictRequest, PredictedLabels>(
         "predict",
         "as text-embeddings-inference's: for models of the category `reranking`",
     )
@@ -102,12 +102,15 @@ pub(crate) fn predict() -> Operation {
 
 /// `POST /v1/tokenize`.
 pub(crate) fn tokenize() -> Operation {
-    of_models::<TokenizeRequest, Tokenized>("tokenize", "the [tokens](#tokens) of a text, by a model of this machine")
+    of_models::<TokenizeRequest, TokenizedText>(
+        "tokenize",
+        "the [tokens](#tokens) of a text, by a model of this machine",
+    )
 }
 
 /// `POST /v1/detokenize`.
 pub(crate) fn detokenize() -> Operation {
-    of_models::<DetokenizeRequest, Detokenized>("detokenize", "the text of tokens")
+    of_models::<DetokenizeRequest, DetokenizedText>("detokenize", "the text of tokens")
 }
 
 /// The most models of a page.
@@ -123,7 +126,7 @@ struct ListLimit(
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 #[allow(dead_code, reason = "the type only describes")]
-enum ModelList<'a> {
+enum ListedModels<'a> {
     OpenAi(OpenAiModels<'a>),
     Anthropic(AnthropicList),
 }
@@ -132,7 +135,7 @@ enum ModelList<'a> {
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 #[allow(dead_code, reason = "the type only describes")]
-enum ModelEntry<'a> {
+enum ShownModel<'a> {
     Details(Box<ModelDetails<'a>>),
     Entry(Box<ListedModel<'a>>),
     Anthropic(AnthropicModel),
@@ -151,7 +154,7 @@ pub(crate) fn models() -> Operation {
         .query::<ListLimit>("limit", "The most models of a page in Anthropic's shape.")
         .query::<String>("after_id", "The model before a page in Anthropic's shape.")
         .query::<String>("before_id", "The model behind a page in Anthropic's shape.")
-        .answers::<ModelList<'_>>(200, "the models")
+        .answers::<ListedModels<'_>>(200, "the models")
         .leads_to("/data/0/id", &["get_model", "move_model", "invalidate_model", "pin_model"])
         .for_anthropics_clients_too()
 }
@@ -162,7 +165,7 @@ pub(crate) fn model() -> Operation {
     by_a_client(Operation::new(Tag::Models, "get_model", text))
         .slashed_id_of::<String>("The name of a model, an alias, `task:NAME`, or `PROVIDER:MODEL`.")
         .header::<String>("anthropic-version", "The version of Anthropic's API: the answer has its shape.")
-        .answers::<ModelEntry<'_>>(200, "the model")
+        .answers::<ShownModel<'_>>(200, "the model")
         .errors(&[ErrorCode::ModelNotFound, ErrorCode::CloudNotAllowed])
         .for_anthropics_clients_too()
 }

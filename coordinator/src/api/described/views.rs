@@ -121,7 +121,8 @@ pub(crate) fn devices() -> Operation {
         "list_devices",
         "memory in all, in use, foreign, held by models, free; closed devices; `accounting`: `degraded` where the driver \
          does not tell processes apart; `available`, `lost` and `problem` say whether a device can be used and why not; \
-         `cpu_features` of `cpu`: the instructions that products use there",
+         `cpu_features` of `cpu`: the instructions that products use there; `sandbox`: how workers are confined there, with \
+         the reason where they are not ([sandbox.md](sandbox.md))",
     )
     .leads_to("/devices/0/id", &["open_device"])
 }

@@ -1,9 +1,9 @@
-//! The description of the API holds: every route is in it, answers have the shapes that it names, and docs/api.md has its
-//! tables.
+//! The description of the API holds: every route is in it, what it forbids is refused, and docs/api.md has its tables.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use model_boss_http::peek::OWN_HEADERS;
 use model_boss_openapi::{FieldsColumn, Tag, methods_of, route_table};
 
 use super::*;
@@ -161,6 +161,42 @@ async fn op_8_what_a_description_forbids_is_refused() {
     let request = Request::get("/api/v1/slots").header("host", "localhost").header("x-client-id", long);
     let (status, _, answer) = api.send(request, "").await;
     assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &"x-client-id".into()));
+}
+
+#[tokio::test]
+async fn op_8_fields_that_scheduling_reads_are_described_and_refused_where_they_are_wrong() {
+    let api = fixture().await;
+    let (_, _, document) = api.get("/openapi.json").await;
+    let own: Vec<String> = OWN_HEADERS.iter().map(|header| header.replace('-', "_")).collect();
+    let mut seen = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let operation = &item["post"];
+        let headers = operation["parameters"].as_array().into_iter().flatten().map(|one| one["name"].as_str().unwrap());
+        let headers: Vec<&str> = headers.collect();
+        // An answer by a model has the model's name in a header.
+        if operation["responses"]["200"]["headers"].get("x-served-model").is_none() {
+            continue;
+        }
+        assert!(OWN_HEADERS.iter().all(|header| headers.contains(header)), "{path}: {headers:?}");
+        let schema = operation.pointer("/requestBody/content/application~1json/schema/$ref").unwrap();
+        let schema = document.pointer(schema.as_str().unwrap().strip_prefix('#').unwrap()).unwrap();
+        let fields = schema["properties"].as_object().unwrap();
+        assert!(fields["model"].is_object() && fields["keep_alive"].is_object(), "{path}");
+        for field in &own {
+            assert!(fields.contains_key(field), "{path} lacks {field}");
+            // Fields that the API translates come first, so they are right.
+            let mut body = json!({
+                "model": "guide", "max_tokens": 1, "messages": [{ "role": "user", "content": "a" }], "input": "a",
+                "inputs": "a", "prompt": "a", "query": "a", "documents": ["a"], "tokens": [1],
+            });
+            body[field] = json!([[]]);
+            let (status, _, answer) = api.post(path, &body.to_string()).await;
+            assert_eq!(status.as_u16(), 400, "{path} {field}: {answer}");
+            assert!(answer.to_string().contains(field.as_str()), "{path} {field}: {answer}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 100, "{seen}");
 }
 
 #[tokio::test]
