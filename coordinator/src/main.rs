@@ -6,6 +6,7 @@ mod footprints;
 mod leases;
 mod listeners;
 mod metrics;
+mod pulls;
 mod refusals;
 mod responses;
 mod scheduling;

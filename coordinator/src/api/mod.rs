@@ -6,6 +6,7 @@ mod changes;
 mod clock;
 mod context;
 mod inference;
+mod pulls;
 mod route;
 
 use std::sync::Arc;
@@ -57,7 +58,7 @@ fn routes(context: Arc<Context>) -> Routes {
         .post("/api/embed", Inference, ollama::embed)
         .post("/api/embeddings", Inference, ollama::embeddings)
         .post("/api/show", Inference, ollama::show)
-        .post("/api/pull", Inference, ollama::pull)
+        .post("/api/pull", Inference, pulls::pull_as_ollama)
         .get("/api/tags", Read, ollama::tags)
         .get("/api/ps", Read, ollama::ps)
         .get("/api/version", Read, ollama::version)
@@ -85,6 +86,9 @@ fn routes(context: Arc<Context>) -> Routes {
         .delete("/api/v1/leases/{*id}", Manage, leases::release)
         .get("/api/v1/events", Read, events::events)
         .get("/api/v1/logs/{*id}", Read, logs::logs)
+        .get("/api/v1/pull", Read, pulls::list)
+        .post("/api/v1/pull", Manage, pulls::start)
+        .delete("/api/v1/pull/{*id}", Manage, pulls::cancel)
         .post("/api/v1/load", Manage, manage::load)
         .post("/api/v1/unload", Manage, manage::unload)
         .post("/api/v1/plan", Manage, plan::plan)
