@@ -8,6 +8,7 @@ mod keys;
 mod leases;
 mod listeners;
 mod metrics;
+mod pulls;
 mod refusals;
 mod responses;
 mod scheduling;

@@ -7,6 +7,7 @@ use model_boss_cloud::{CloudError, SpendingRefusal};
 use model_boss_core::{Refusal, RefusalReason, Subject};
 use model_boss_dialects::responses::ResponsesRefusal;
 use model_boss_dialects::{DialectError, DialectFault, EngineFault, Names, ProviderFault};
+use model_boss_hub::HubError;
 use model_boss_protocol::{ApiError, ErrorCode};
 use model_boss_settings::SettingsError;
 use model_boss_tasks::Denial;
@@ -129,6 +130,31 @@ pub(crate) fn of_cloud(error: CloudError) -> ApiError {
             ApiError::new(ErrorCode::BackendError, message)
         }
     }
+}
+
+/// The error that a client gets for a pull that failed.
+pub(crate) fn of_hub(error: HubError) -> ApiError {
+    let code = match error {
+        HubError::Offline { .. } => ErrorCode::HubOffline,
+        HubError::Gated { .. } => ErrorCode::HubAccessDenied,
+        HubError::NoRepository { .. }
+        | HubError::NoRevision { .. }
+        | HubError::NoFile { .. }
+        | HubError::NoQuantisation { .. }
+        | HubError::NoModel { .. } => ErrorCode::ModelNotFound,
+        HubError::Several { .. } => ErrorCode::InvalidRequest,
+        HubError::DiskFull { .. } => ErrorCode::DiskFull,
+        HubError::Cancelled => ErrorCode::PullCancelled,
+        HubError::Endpoint(_) | HubError::Disk(..) | HubError::System(_) => ErrorCode::Internal,
+        HubError::NoChecksum { .. }
+        | HubError::Status { .. }
+        | HubError::Unreachable { .. }
+        | HubError::Answer { .. }
+        | HubError::Broken { .. }
+        | HubError::Checksum { .. }
+        | HubError::Changed { .. } => ErrorCode::HubUnavailable,
+    };
+    ApiError::new(code, error.to_string())
 }
 
 /// The error that a client gets for a change of the runtime configuration that was not stored.

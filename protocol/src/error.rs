@@ -58,6 +58,22 @@ error_codes! {
     NotOnThisHost = "not_on_this_host", 403, "permission_error";
     /// The process is not the caller's own, and a lease may name only those.
     NotYourProcess = "not_your_process", 403, "permission_error";
+    /// The hub gives the model only to accounts with access.
+    HubAccessDenied = "hub_access_denied", 403, "permission_error";
+    /// The model's manifest names a repository of a hub, and its files were not downloaded.
+    ModelNotDownloaded = "model_not_downloaded", 404, "not_found_error";
+    /// The pull does not exist, or ended long ago.
+    PullNotFound = "pull_not_found", 404, "not_found_error";
+    /// The files are not in the cache, and no connection to a hub is allowed.
+    HubOffline = "hub_offline", 409, "invalid_request_error";
+    /// The pull was cancelled.
+    PullCancelled = "pull_cancelled", 409, "invalid_request_error";
+    /// The hub cannot be reached, or its answer cannot be used.
+    HubUnavailable = "hub_unavailable", 502, "server_error";
+    /// The model's files are being downloaded.
+    ModelPulling = "model_pulling", 503, "server_error";
+    /// The disk has too little space for the model's files.
+    DiskFull = "disk_full", 507, "server_error";
     /// The route does not exist.
     NotFound = "not_found", 404, "not_found_error";
     /// The model or task does not exist.

@@ -1,13 +1,12 @@
 //! Manifests: `manifests/NAME.toml`, or `model.toml` in a folder beside its weights (a package, DM-9).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     ByteCount, Category, CommandSource, DeviceId, KeepAlive, KvCacheType, LlamaArgs, LlamaArgsError, Modality,
-    Residency, ResidencyMode, Speculation, StoreKind, Thinking,
+    Residency, ResidencyMode, Source, SourceFault, Speculation, StoreKind, Thinking,
 };
 
 /// One model, as an operator describes it. Unknown fields are errors: a typing mistake must not become a default.
@@ -146,6 +145,9 @@ pub enum ManifestError {
     /// The backend is `command`, and none is given.
     #[error("'command' is missing: backend = \"command\" needs the program's command line")]
     NoCommand,
+    /// The source is no place.
+    #[error("'source': {0}")]
+    Source(#[from] SourceFault),
     /// An argument is one that llama-server must not get.
     #[error("'llamacpp_args': {0}")]
     LlamaArgs(#[from] LlamaArgsError),
@@ -256,6 +258,9 @@ impl Manifest {
             }
             _ => {}
         }
+        if let Some(source) = &self.source {
+            source.check()?;
+        }
         if let Some(args) = &self.llamacpp_args {
             args.check()?;
         }
@@ -343,19 +348,6 @@ pub enum Recipe {
     OgaCpu,
     /// FastFlowLM: the NPU.
     Flm,
-}
-
-/// Where a model's files are.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Source {
-    /// A folder, or one file. Relative paths start at the manifest's folder.
-    pub path: PathBuf,
-    /// The bytes of the weights, as `scan` recorded them. They give the size of a model whose files are not on this
-    /// machine (RC-20).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<ByteCount>,
 }
 
 #[cfg(test)]

@@ -50,6 +50,8 @@ mod printing;
 mod process_trees;
 mod prompts_by_hand;
 mod proxies;
+mod pull;
+mod pull_api;
 mod queue;
 mod real_model;
 mod request_memory;

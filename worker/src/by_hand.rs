@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use model_boss_protocol::{
-    ByteCount, DeviceId, Generation, Manifest, ManifestError, SpawnToken, TextLimits, WorkerSpec,
+    ByteCount, DeviceId, Generation, Manifest, ManifestError, Source, SpawnToken, TextLimits, WorkerSpec,
 };
 
 use crate::args::Serve;
@@ -26,6 +26,9 @@ pub(crate) enum ByHandError {
     /// Several devices, and not the memory of each.
     #[error("{devices} devices and {given} sizes of memory: --memory takes one size for all devices, or one for each")]
     Memory { devices: usize, given: usize },
+    /// A manifest whose files are not at a path.
+    #[error("{path} names a repository of a hub; give the path of its files, which `model-boss show` has as source")]
+    OfHub { path: PathBuf },
     /// A manifest that contradicts itself.
     #[error("{path} is not a manifest")]
     Check { path: PathBuf, source: ManifestError },
@@ -47,7 +50,9 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
     };
     let name = model.file_stem().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned());
     let source = match (&manifest_path, manifest.as_ref().and_then(|manifest| manifest.source.as_ref())) {
-        (Some(_), Some(source)) => folder.join(&source.path),
+        (Some(_), Some(Source { path: Some(path), .. })) => folder.join(path),
+        // The coordinator knows the cache of hubs.
+        (Some(path), Some(_)) => return Err(ByHandError::OfHub { path: path.clone() }),
         (Some(_), None) => folder,
         (None, _) => model,
     };

@@ -7,15 +7,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use model_boss_hub::HubCache;
+
 /// The age from which a folder's time stamp is trusted. A folder may change twice under one time stamp: clocks of file
 /// systems tick slowly, and those of other machines differ.
 const SETTLED: Duration = Duration::from_secs(2);
 /// The most entries of one folder that are cached.
 const MAX_ENTRIES: usize = 20_000;
 
-/// Listings by folder.
+/// Listings by folder, and the cache with the files of hubs.
 #[derive(Debug, Default)]
 pub(super) struct Folders {
+    /// The cache in which models are found that manifests name by their repository.
+    pub(super) hub: HubCache,
     known: HashMap<PathBuf, ListedFolder>,
     look: u64,
     /// The number of listings, for tests.

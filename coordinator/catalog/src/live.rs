@@ -131,6 +131,10 @@ impl LiveCatalog {
     /// Checks that the files of a model named by path are still those that were checked. The function reads files, so
     /// it may block.
     pub fn check(&self, model: &Model) -> Result<(), PathError> {
+        // The fake worker needs no files.
+        if model.is_absent && self.backend(model) != Backend::Fake {
+            return Err(PathError::NotDownloaded(model.manifest.name.clone()));
+        }
         let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let one = by_path.all.iter().find(|one| one.name() == model.manifest.name).cloned();
         drop(by_path);
@@ -156,6 +160,14 @@ impl LiveCatalog {
             // The pause keeps the share of time spent on reads small, for any number of models and on slow disks.
             sleep(took.saturating_mul(REST).saturating_sub(LOOK_EVERY)).await;
         }
+    }
+
+    /// Reads the folder again and adopts it at once, after this process changed it. The function reads files, so it may
+    /// block.
+    pub fn read_now(&self) {
+        let mut candidate = None;
+        self.look(&mut candidate);
+        self.look(&mut candidate);
     }
 
     /// Reads the folder again. A change is adopted when the next read is equal, since a half-written file is seen only

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use model_boss_core::{LayerOptions, ModelDescription, SizeEstimate};
+use model_boss_hub::HubName;
 use model_boss_protocol::{Backend, Category, Manifest, Modality, Residency};
 
 use super::about::About;
@@ -21,6 +22,8 @@ pub struct Model {
     pub file: PathBuf,
     /// The absolute path of the weights. If it does not exist, the load reports that.
     pub source: PathBuf,
+    /// Whether the manifest names a repository of a hub whose files were not downloaded.
+    pub is_absent: bool,
     /// The time of the manifest's last change, in seconds since 1970.
     pub created: u64,
     /// The files at the time of reading: changed files make another `Model`.
@@ -92,6 +95,28 @@ impl Model {
             modalities.push(Modality::Image);
         }
         modalities
+    }
+
+    /// The projectors that were downloaded with the model's file.
+    pub(crate) fn projectors(&self) -> Vec<PathBuf> {
+        let Some(file) =
+            self.manifest.source.as_ref().filter(|source| source.hf.is_some()).and_then(|s| s.file.as_ref())
+        else {
+            return Vec::new();
+        };
+        // A projector is beside the model, or at the top of its repository.
+        let folders = self.source.ancestors().skip(1).take(file.split('/').count());
+        let entries = folders.flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
+        let is_projector = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+            name.contains("mmproj") && name.ends_with(".gguf") && path.is_file()
+        };
+        entries.map(|entry| entry.path()).filter(is_projector).collect()
+    }
+
+    /// The model's name at the hub, if its manifest names a repository.
+    pub fn hub_name(&self) -> Option<HubName> {
+        HubName::of_source(self.manifest.source.as_ref()?)
     }
 
     /// Whether the model has a GGUF file, which llama-server reads.

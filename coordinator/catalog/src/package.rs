@@ -98,15 +98,19 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Manifest, Fault> {
         message: error.message().trim().replace('\n', "; "),
     })?;
     if let Some(source) = &package.source
-        && !source.path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+        && !source.path.as_ref().is_some_and(|path| is_inside(path))
     {
-        let message = format!(
-            "'source': {} leads out of the package; what is loaded by its path has its weights inside",
-            source.path.display()
-        );
+        let place = source.path.as_ref().map_or("a repository of a hub".into(), |path| path.display().to_string());
+        let message =
+            format!("'source': {place} leads out of the package; what is loaded by its path has its weights inside");
         return Err(Fault { place: Some(TextPosition::Field("source")), message });
     }
     Ok(package.manifest(folder))
+}
+
+/// Whether a path stays inside of the folder that it is joined to.
+fn is_inside(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }
 
 /// The settings of a package that are ignored, as human-readable text.
@@ -223,6 +227,7 @@ mod tests {
             ("recipe = \"oga-npu\"", "'recipe'"),
             ("source = { path = \"/etc\" }", "'source'"),
             ("source = { path = \"../other\" }", "'source'"),
+            ("source = { hf = \"org/model\" }", "a repository of a hub"),
             ("source = { path = \"a/../../other\" }", "'source'"),
             ("env = { A = \"b\" }", "unknown field `env`"),
             ("nmae = 1", "unknown field `nmae`"),

@@ -7,6 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use model_boss_core::{EngineOptions, ModelDescription};
 use model_boss_host::plain_file::{read_opened, read_plain_file};
+use model_boss_hub::is_present;
 use model_boss_protocol::{Backend, Category, Manifest, ManifestError, ModelId};
 
 use super::files::ModelFile;
@@ -81,7 +82,8 @@ pub(super) fn written_by_stranger(
     let manifest = package::parse(&text, folder)
         .map_err(|fault| problem(fault.place.and_then(|place| line_of_place(&text, &place)), fault.message))?;
     manifest.check().map_err(|error| problem(line_of(&text, &error), error.to_string()))?;
-    let source = manifest.source.as_ref().map_or_else(|| folder.to_owned(), |source| folder.join(&source.path));
+    let path = manifest.source.as_ref().and_then(|source| source.path.as_ref());
+    let source = path.map_or_else(|| folder.to_owned(), |path| folder.join(path));
     let files = files::model_files_in(&source, folders);
     Ok(ParsedManifest { manifest, file: file.to_owned(), source, files, text })
 }
@@ -115,12 +117,21 @@ pub(super) fn written(
         }
     };
     let source = match &manifest.source {
-        Some(source) => without_steps_up(folder.join(&source.path)),
+        Some(source) => match (folders.hub.path_of(source), &source.path) {
+            (Some(path), _) => path,
+            (None, Some(path)) => without_steps_up(folder.join(path)),
+            (None, None) => return Err(problem(line_of_field(&text, "source"), "'source' is no place".to_owned())),
+        },
         None if is_package => folder,
         // The fake worker needs no weights, though a folder of its name may define its behaviour; a command may bring
         // its own.
         None if manifest.backend == Some(Backend::Fake) || manifest.command.is_some() => folder.join(&manifest.name),
-        None => return Err(problem(None, "'source' is missing: write source = { path = \"…\" }".to_owned())),
+        None => {
+            return Err(problem(
+                None,
+                "'source' is missing: write source = { path = \"…\" } or { hf = \"ORG/NAME\" }".to_owned(),
+            ));
+        }
     };
 
     let files = files::model_files_in(&source, folders);
@@ -170,9 +181,11 @@ fn described(written: ParsedManifest, revision: u64) -> Model {
         engine: EngineOptions::default(),
         named: None,
     };
+    let is_of_hub = manifest.source.as_ref().is_some_and(|source| source.hf.is_some());
     let modified = std::fs::metadata(&file).and_then(|about| about.modified()).ok();
     let created = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |time| time.as_secs());
     Model {
+        is_absent: is_of_hub && !is_present(&source),
         manifest,
         file,
         source,
@@ -211,6 +224,7 @@ fn line_of(text: &str, error: &ManifestError) -> Option<usize> {
         ManifestError::CommandUnused(_) | ManifestError::NoCommand => {
             line_of_field(text, "command").or_else(|| line_of_field(text, "backend"))
         }
+        ManifestError::Source(_) => line_of_field(text, "source").or_else(|| line_of_table(text, "source")),
         ManifestError::LlamaArgs(_) => line_of_field(text, "llamacpp_args"),
     }
 }
@@ -225,6 +239,11 @@ fn line_of_field(text: &str, field: &str) -> Option<usize> {
     let sets =
         |line: &str| line.trim_start().strip_prefix(field).is_some_and(|rest| rest.trim_start().starts_with('='));
     text.lines().position(sets).map(|index| index + 1)
+}
+
+/// The line of `text` with the head of a table, from 1.
+fn line_of_table(text: &str, table: &str) -> Option<usize> {
+    text.lines().position(|line| line.trim() == format!("[{table}]")).map(|index| index + 1)
 }
 
 fn line_of_place(text: &str, place: &package::TextPosition) -> Option<usize> {

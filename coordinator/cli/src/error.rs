@@ -6,10 +6,12 @@ use std::io;
 use std::path::PathBuf;
 
 use model_boss_access::{KeyFileError, KeyRecordError};
+use model_boss_catalog::PulledManifestError;
 use model_boss_client::ClientError;
 use model_boss_client::lease_run::LeaseError;
 use model_boss_config::ConfigError;
 use model_boss_host::programs::ProgramError;
+use model_boss_hub::{HubError, ParseHubNameError};
 use model_boss_protocol::ClientId;
 
 /// The exit code of `serve` where another coordinator has what this one needs: `EX_TEMPFAIL` of sysexits.h.
@@ -89,6 +91,24 @@ pub(super) enum CliError {
     /// No manifest describes the model.
     #[error("no manifest in {} describes '{}'; MODEL_BOSS_MANIFESTS or model-boss.toml say where they are, and a path names a file", .1.display(), .0)]
     NoSuchModel(String, PathBuf),
+    /// The model's files are at a path, so there is nothing to pull.
+    #[error("'{0}' is at {1}, and its manifest names no repository of a hub: there is nothing to pull")]
+    NotOfHub(String, PathBuf),
+    /// The name is neither a manifest's nor a hub's.
+    #[error("{1}; and no manifest in {0} has this name")]
+    NoSuchPull(PathBuf, ParseHubNameError),
+    /// The pull failed.
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    /// The pull's manifest was not written.
+    #[error("the files are there, and no manifest was written: {0}")]
+    PulledManifest(#[from] PulledManifestError),
+    /// A package has more files than its manifest.
+    #[error("'{0}' is a package, {1}; remove its folder")]
+    IsPackage(String, PathBuf),
+    /// A removal needs a terminal that confirms it, or `--yes`.
+    #[error("{0} Say so by --yes: standard input is no terminal")]
+    NotConfirmed(String),
     /// A named file cannot be read.
     #[error("{0} cannot be read")]
     Unreadable(PathBuf, #[source] io::Error),

@@ -15,7 +15,10 @@ mod keys;
 mod logs;
 mod orders;
 mod private;
+mod progress_line;
 mod providers;
+mod pull;
+mod remove;
 mod runtime;
 mod scan;
 mod set_config;
@@ -66,6 +69,7 @@ Examples:
   model-boss run guide \"What is a lease?\"           one question, one answer
   model-boss run ./qwen3-0.6b-q8_0.gguf \"Hello\"    a file, or a folder; needs no manifest and no coordinator
   git diff | model-boss run guide                   the question comes from a pipe
+  model-boss pull Qwen/Qwen3-0.6B-GGUF:Q8_0         a model of a hub, with resume and checksum
   model-boss ps --watch                             what is loaded, where, and until when
   model-boss queue                                  who waits, and for what
   model-boss providers                              what models elsewhere cost today, and what is left
@@ -151,6 +155,10 @@ enum Command {
     Logs(logs::LogsArgs),
     /// Propose manifests for the models on this disk: caches of Hugging Face, LM Studio and Ollama, or a folder.
     Scan(scan::ScanArgs),
+    /// Download a model of a hub into Hugging Face's cache, and write its manifest. Interrupted, it goes on later.
+    Pull(pull::PullArgs),
+    /// Remove a model's manifest, and its files in Hugging Face's cache that no other model uses.
+    Rm(remove::RemoveArgs),
     /// Unload a model, as `ollama stop` does.
     Stop {
         /// The model's name or alias.
@@ -267,6 +275,8 @@ impl Command {
             Self::Free(args) => print(&small_runtime()?.block_on(orders::free(&client()?, &args))?)?,
             Self::Logs(args) => small_runtime()?.block_on(logs::logs(&client()?, &args))?,
             Self::Scan(args) => print(&scan::scan(&args)?)?,
+            Self::Pull(args) => return pull::pull(&client()?, &args),
+            Self::Rm(args) => print(&remove::remove(&args)?)?,
             Self::Stop { model } => print(&small_runtime()?.block_on(orders::unload(&client()?, Some(&model)))?)?,
             Self::List(read) => print(&small_runtime()?.block_on(tables::list(&client()?, read.json))?)?,
             Self::Show { model, read } => {

@@ -118,7 +118,7 @@ fn manifest(model: &FoundModel, path: &Path) -> String {
 
 /// The usual caches of other programs below the home folder.
 fn usual(home: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<FoundModel> {
-    let ModelFolders { hub, ollama, studio, llama_cpp } = ModelFolders::below(home, variable);
+    let ModelFolders { hub, ollama, studio, llama_cpp, .. } = ModelFolders::below(home, variable);
     let mut found = hugging_face(&hub);
     found.extend(ollama_models(&ollama));
     found.extend(studio.iter().flat_map(|folder| folder_models(folder, "LM Studio")));

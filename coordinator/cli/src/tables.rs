@@ -34,7 +34,7 @@ pub(super) async fn list(client: &Client, as_json: bool) -> Result<String, CliEr
             text(&model["device"]),
             context,
             bytes(&model["size"]),
-            status(&model["status"]),
+            if model["downloaded"] == false { "not downloaded".to_owned() } else { status(&model["status"]) },
         ]
     });
     Ok(table(["MODEL", "CATEGORY", "DEVICE", "CONTEXT", "SIZE", "STATUS"], rows))

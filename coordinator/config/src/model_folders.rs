@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// The folders, which may not exist.
 pub struct ModelFolders {
+    /// The folder of Hugging Face's tools, with the user's token.
+    pub hub_home: PathBuf,
     /// The cache of Hugging Face's tools.
     pub hub: PathBuf,
     /// Ollama's folder of models.
@@ -35,9 +37,12 @@ impl ModelFolders {
     /// The folders below this home folder, or where the variables of those programs point.
     pub fn below(home: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> Self {
         let set = |name: &str| variable(name).filter(|folder| folder.is_absolute());
-        let hub = set("HF_HUB_CACHE").or_else(|| set("HF_HOME").map(|folder| folder.join("hub")));
+        let caches = set("XDG_CACHE_HOME").unwrap_or_else(|| home.join(".cache"));
+        let hub_home = set("HF_HOME").unwrap_or_else(|| caches.join("huggingface"));
+        let hub = set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE"));
         Self {
-            hub: hub.unwrap_or_else(|| home.join(".cache/huggingface/hub")),
+            hub: hub.unwrap_or_else(|| hub_home.join("hub")),
+            hub_home,
             ollama: set("OLLAMA_MODELS").unwrap_or_else(|| home.join(".ollama/models")),
             studio: [home.join(".lmstudio/models"), home.join(".cache/lm-studio/models")],
             llama_cpp: set("LLAMA_CACHE").unwrap_or_else(|| home.join(".cache/llama.cpp")),
@@ -46,7 +51,7 @@ impl ModelFolders {
 
     /// The folders of the user who runs this process, with the home folder as `~`.
     pub fn usual() -> Vec<PathBuf> {
-        let Self { hub, ollama, studio: [new, old], llama_cpp } =
+        let Self { hub, ollama, studio: [new, old], llama_cpp, .. } =
             Self::below(Path::new("~"), |name| std::env::var_os(name).map(PathBuf::from));
         vec![hub, ollama, new, old, llama_cpp]
     }

@@ -38,6 +38,10 @@ section! {
         allow_cloud_fallback: bool = true,
         /// Folders from which models may be loaded by path, besides `manifests`; links are followed. `~`: home.
         model_roots: Vec<PathBuf> = ModelFolders::usual(),
+        /// Whether a load or a request for a model that was not downloaded starts its pull (docs/downloads.md).
+        auto_pull: bool = false,
+        /// The most connections of one pull.
+        pull_connections: usize = 8,
         /// State folder; unset: `$STATE_DIRECTORY`, for root `/var/lib/model-boss`, else `~/.local/state/model-boss`.
         state_dir: PathBuf = default_state_dir(),
         /// The Redis server that keeps the leases, `redis://HOST:PORT` (docs/leases.md); unset: a file in `state_dir`.

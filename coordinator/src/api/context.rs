@@ -21,6 +21,7 @@ use crate::audit::AuditLog;
 use crate::keys::LiveKeys;
 use crate::leases::{DeviceTable, Leases, StoreWatch};
 use crate::metrics::Metrics;
+use crate::pulls::Pulls;
 use crate::responses::ResponseStore;
 use crate::scheduling::Scheduling;
 use crate::supervisor::Streams;
@@ -36,6 +37,8 @@ pub(crate) struct Context {
     pub(crate) tasks: Arc<LiveTasks>,
     /// The settings that change while the process runs.
     pub(crate) config: Arc<RuntimeConfig>,
+    /// The downloads of models.
+    pub(crate) pulls: Arc<Pulls>,
     /// The cloud providers.
     pub(crate) clouds: Arc<Clouds>,
     /// The handle of the ledger's thread.

@@ -7,6 +7,7 @@ mod clock;
 mod context;
 mod described;
 mod inference;
+mod pulls;
 mod route;
 
 use std::sync::Arc;
@@ -59,7 +60,7 @@ fn routes(context: Arc<Context>) -> Routes {
         .post("/api/embed", Inference, ollama::embed, described::ollama_embed())
         .post("/api/embeddings", Inference, ollama::embeddings, described::ollama_embeddings())
         .post("/api/show", Models, ollama::show, described::ollama_show())
-        .post("/api/pull", Inference, ollama::pull, described::ollama_pull())
+        .post("/api/pull", Inference, pulls::pull_as_ollama, described::ollama_pull())
         .get("/api/tags", Models, ollama::tags, described::ollama_tags())
         .get("/api/ps", Models, ollama::ps, described::ollama_ps())
         .get("/api/version", Models, ollama::version, described::ollama_version())
@@ -86,6 +87,9 @@ fn routes(context: Arc<Context>) -> Routes {
         .put("/api/v1/leases/{*id}", Lease, leases::resize, described::resize_lease())
         .delete("/api/v1/leases/{*id}", Lease, leases::release, described::release_lease())
         .get("/api/v1/keys", Admin, keys::list, described::keys())
+        .get("/api/v1/pull", Read, pulls::list, described::pulls())
+        .post("/api/v1/pull", Manage, pulls::start, described::start_pull())
+        .delete("/api/v1/pull/{*id}", Manage, pulls::cancel, described::cancel_pull())
         .get("/api/v1/events", Read, events::events, described::events())
         .get("/api/v1/logs/{*id}", Read, logs::logs, described::logs())
         .post("/api/v1/load", Manage, manage::load, described::load())

@@ -31,6 +31,7 @@ use model_boss_http::door::Door;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_http::origin::AllowedHosts;
 use model_boss_http::patience::Patience;
+use model_boss_hub::{Hub, HubSettings};
 use model_boss_protocol::InstructionSet;
 use model_boss_settings::{DocumentStore, LiveSettings, RuntimeConfig};
 use tokio::net::TcpListener;
@@ -53,6 +54,7 @@ use crate::keys::LiveKeys;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
 use crate::metrics::Metrics;
+use crate::pulls::Pulls;
 use crate::responses::ResponseStore;
 use crate::scheduling::{Inbox, News, Pulse, Scheduling};
 use crate::supervisor::{LOGS, Ports, Streams, Supervisor, Tools};
@@ -319,6 +321,7 @@ fn context(
     Context {
         scheduling: started.scheduling.clone(),
         catalog: Arc::clone(&started.catalog),
+        pulls: pulls(config, &started.catalog, &draining),
         clouds: Arc::new(Clouds::new(&config.providers, state)),
         tasks: Arc::clone(&started.tasks),
         config: Arc::clone(&started.runtime),
@@ -344,6 +347,13 @@ fn context(
         clock: started.clock,
         changes: Arc::clone(&started.changes),
     }
+}
+
+/// The downloads of models, by the settings of this user's hub.
+fn pulls(config: &Config, catalog: &Arc<LiveCatalog>, draining: &CancellationToken) -> Arc<Pulls> {
+    let settings = HubSettings { connections: config.pull_connections, ..HubSettings::of_environment() };
+    let (manifests, catalog) = (config.manifests.clone(), Arc::clone(catalog));
+    Pulls::new(Hub::new(settings), manifests, catalog, config.auto_pull, draining.clone())
 }
 
 /// The server of these addresses, with the limits of each connection.

@@ -75,6 +75,9 @@ pub enum PathError {
     /// The package's manifest is not usable, for this reason.
     #[error("{0}")]
     Package(String),
+    /// The files of a repository of a hub were not downloaded.
+    #[error("its files were not downloaded; `model-boss pull {0}` fetches them")]
+    NotDownloaded(String),
     /// The files of the path have changed since they were checked.
     #[error("the files at {0} changed since they were looked at; ask for the model again")]
     Changed(PathBuf),
@@ -195,8 +198,7 @@ fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Par
         let name = name.unwrap_or_default().to_string_lossy();
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         let name = PartName::of(&file).filter(|_| path.is_file()).map_or(&*name, |part| part.stem).to_owned();
-        let manifest =
-            Manifest { name, source: Some(Source { path: path.clone(), bytes: None }), ..Manifest::default() };
+        let manifest = Manifest { name, source: Some(Source::at(&path)), ..Manifest::default() };
         let files = files::model_files_in(&path, folders);
         ParsedManifest { manifest, file: path.clone(), source: path, files, text: String::new() }
     };

@@ -292,7 +292,8 @@ impl Engines {
     ) -> Result<ForeignEngine, NoEngine> {
         let manifest = &model.manifest;
         let program = self.build(options.build.as_deref().or(manifest.llamacpp_backend.as_deref()))?;
-        let found: Vec<PathBuf> = model_files(&model.source).iter().map(|file| file.path().to_owned()).collect();
+        let mut found: Vec<PathBuf> = model_files(&model.source).iter().map(|file| file.path().to_owned()).collect();
+        found.extend(model.projectors());
         let files = llama_files(&model.source, &found).map_err(LaunchError::from)?;
         let more = LlamaServer {
             chat_template: manifest.chat_template.as_deref(),

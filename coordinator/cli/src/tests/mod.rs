@@ -87,11 +87,11 @@ fn unload_wants_a_name_or_all() {
 
 #[test]
 fn only_the_address_of_a_coordinator_is_one() {
-    for url in ["https://a.example", "127.0.0.1:8210", "http://", "ftp://a", "http://a/v1", ""] {
+    for url in ["https://a.example/v1", "127.0.0.1:8210", "http://", "ftp://a", "http://a/v1", ""] {
         let error = Client::new(url, None).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains(&format!("'{url}'")), "{url}: {error}");
     }
-    for url in ["http://127.0.0.1:8210", "http://[::1]:8210/", "http://box.example"] {
+    for url in ["http://127.0.0.1:8210", "http://[::1]:8210/", "http://box.example", "https://a.example"] {
         assert!(Client::new(url, None).is_ok(), "{url}");
     }
 }

@@ -146,6 +146,7 @@ pub(crate) async fn load(mut call: Call) -> Result<Response, ApiError> {
         (None, None) => return Err(ApiError::invalid("model_name", "give 'model_name', or 'path' of a model's files")),
     };
     let permit = call.permit_model(&model)?;
+    admit(&call.context, &model)?;
     let engine = engine_options(&call.context, &model, request.llamacpp_args.take(), request.llamacpp_backend.take())?;
     check_layers(&call.context, &model, &layers)?;
     let size = size_with(&call.context, &model, request.ctx_size, layers).await;
@@ -159,6 +160,12 @@ pub(crate) async fn load(mut call: Call) -> Result<Response, ApiError> {
     // The model's status and the answers to its requests show the result.
     tokio::spawn(loading.done());
     json_with(StatusCode::ACCEPTED, &ModelOrderDone::with("loading", &model))
+}
+
+/// Checks that the model's files are there, or has them downloaded (OP-6).
+fn admit(context: &Context, model: &ModelId) -> Result<(), ApiError> {
+    let known = context.catalog.current().get(model).cloned();
+    known.map_or(Ok(()), |known| context.pulls.admit(&known))
 }
 
 /// The load's options for llama-server (MM-11), if that is the model's engine.

@@ -8,6 +8,7 @@ mod models;
 mod ollama;
 mod orders;
 mod parameters;
+mod pulls;
 mod responses;
 mod views;
 
@@ -24,6 +25,7 @@ pub(super) use ollama::{
     ollama_version,
 };
 pub(super) use orders::{change_config, device_orders, load, model_orders, plan, unload};
+pub(super) use pulls::{cancel_pull, pulls, start_pull};
 pub(super) use responses::{create_response, delete_response, response, response_orders};
 pub(super) use views::{
     clients, config, decisions, devices, events, health, keys, live, logs, metrics, openapi, providers, queue, ready,

@@ -10,6 +10,7 @@ use model_boss_protocol::ErrorCode;
 
 use super::models::asked;
 use super::parameters::by_a_client;
+use super::pulls::OF_PULLS;
 
 /// Lines of JSON.
 const LINES: &str = "application/x-ndjson";
@@ -54,12 +55,14 @@ pub(crate) fn ollama_show() -> Operation {
 
 /// `POST /api/pull`.
 pub(crate) fn ollama_pull() -> Operation {
-    let text = "`success` for a model that exists here; no files are fetched";
+    let text = "Ollama's pull of `hf.co/ORG/NAME:QUANT`, or of a manifest's model";
     by_a_client(Operation::new(Tag::Ollama, "ollama_pull", text))
         .body::<OllamaPullRequest>()
-        .passes::<OllamaStatus>("the model exists")
+        .see(&["downloads.md"])
+        .passes::<OllamaStatus>("the model's files are there")
         .passes_stream::<OllamaStatus>(LINES)
         .errors(OF_NAMES)
+        .errors(OF_PULLS)
 }
 
 /// `GET /api/tags`.

@@ -46,6 +46,8 @@ pub(crate) struct ModelObject<'a> {
     size: ByteCount,
     size_rule: SizeRule,
     pinned: bool,
+    /// Whether the model's files are on this machine; false for those of a hub that were not pulled (OP-6).
+    downloaded: bool,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -310,6 +312,7 @@ fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model, back
         size: view.size,
         size_rule: view.size_rule,
         pinned: view.pin,
+        downloaded: !model.is_absent,
     }
 }
 

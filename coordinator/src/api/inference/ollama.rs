@@ -154,9 +154,8 @@ async fn only_residency(
     let done = async {
         let Some(permit) = permit else { return Ok(()) };
         let model = permit.model();
-        if context.catalog.current().get(model).is_none() {
-            return Err(unknown_model(model.as_str()));
-        }
+        let known = context.catalog.current().get(model).cloned();
+        let known = known.ok_or_else(|| unknown_model(model.as_str()))?;
         if unloads {
             return match context.scheduling.unload(permit).done().await {
                 // The model is unloaded already, as requested.
@@ -164,6 +163,7 @@ async fn only_residency(
                 done => done,
             };
         }
+        context.pulls.admit(&known)?;
         let options = LoadOptions { keep_alive, priority, ..LoadOptions::default() };
         context.scheduling.load(permit, options).done().await
     };
@@ -268,32 +268,12 @@ pub(crate) async fn show(mut call: Call) -> Result<Response, ApiError> {
     Ok(line(&about(&call.context, &client, body).await?))
 }
 
-/// `POST /api/pull`: downloads no model; it succeeds for a model that exists.
-pub(crate) async fn pull(mut call: Call) -> Result<Response, ApiError> {
-    let body: Map<String, Value> = call.body().await?.parse().await?;
-    let is_stream = match body.get("stream") {
-        None | Some(Value::Null) => true,
-        Some(Value::Bool(stream)) => *stream,
-        Some(_) => return Err(ApiError::invalid("stream", "'stream' must be true or false")),
-    };
-    let client = call.client()?;
-    about(&call.context, &client, body).await.map_err(|mut error| {
-        if error.code == ErrorCode::ModelNotFound {
-            error.message += "; nothing is pulled from anywhere: put a manifest into the folder of manifests";
-        }
-        error
-    })?;
-    let done = json!({ "status": "success" });
-    if !is_stream {
-        return Ok(line(&done));
-    }
-    let mut response = Response::new(Body::from(format!("{}\n{done}\n", json!({ "status": "pulling manifest" }))));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(LINES));
-    Ok(response)
-}
-
 /// The model, task or provider's model with this name, in Ollama's form.
-async fn about(context: &Context, client: &ClientId, mut body: Map<String, Value>) -> Result<Value, ApiError> {
+pub(crate) async fn about(
+    context: &Context,
+    client: &ClientId,
+    mut body: Map<String, Value>,
+) -> Result<Value, ApiError> {
     let stamp = named(&mut body)?;
     let name = stamp.model.as_str();
     if name.is_empty() {

@@ -157,6 +157,7 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
     let (looking, head) = (Arc::clone(&context), request.into_parts().0);
     let looked = body.open(move |body| look(&looking, body, &head, only)).await?;
     let UnderstoodBody { peeked, body, mut resolved, model_in_body } = looked;
+    admit(&context, &resolved)?;
     let category = match category {
         Some(category) => match other {
             // The model that is asked first decides; no other rung has vectors that can be compared with its own.
@@ -203,6 +204,20 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
         return streamed(&context, request, answer, marks).await;
     }
     Ok(respond(answer.await?, &marks, comment_times(&context)))
+}
+
+/// Checks that the files of the only model that may answer are there. Of a ladder, the other rungs may answer: pulls of
+/// those that are absent begin where `auto_pull` says so, and the request does not wait for them.
+fn admit(context: &Context, resolved: &Resolved) -> Result<(), ApiError> {
+    let catalog = context.catalog.current();
+    let ladder = resolved.ladder();
+    let admitted = |target: &Target| match target {
+        Target::Local(id) => catalog.get(id).map_or(Ok(()), |model| context.pulls.admit(model)),
+        Target::Cloud { .. } => Ok(()),
+    };
+    let first = admitted(&ladder.first.target);
+    let others: Vec<_> = ladder.rest.iter().map(|rung| admitted(&rung.target)).collect();
+    if others.is_empty() { first } else { Ok(()) }
 }
 
 /// Whether a rung is a model of this machine of this category.

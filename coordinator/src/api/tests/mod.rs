@@ -25,6 +25,7 @@ use model_boss_host::state_folder::StateFolder;
 use model_boss_http::door::Door;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_http::origin::AllowedHosts;
+use model_boss_hub::{Hub, HubSettings};
 use model_boss_lease_store::LeaseDurations;
 use model_boss_protocol::{ByteCount, DeviceId, InstructionSet, SandboxMode};
 use model_boss_settings::{Configured, DocumentStore, LiveSettings, RuntimeConfig};
@@ -41,6 +42,7 @@ use crate::keys::LiveKeys;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
 use crate::metrics::Metrics;
+use crate::pulls::Pulls;
 use crate::responses::ResponseStore;
 use crate::scheduling::{News, Pulse, Scheduling};
 use crate::supervisor::{Ports, Supervisor, SupervisorSettings, Tools};
@@ -190,7 +192,8 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         tasks,
         config,
         scheduling,
-        catalog: live,
+        catalog: Arc::clone(&live),
+        pulls: Pulls::new(Hub::new(no_hub()), manifests, live, false, CancellationToken::new()),
         clouds: Arc::new(Clouds::new(&ProviderTables::default(), &StateFolder::new(folder.path()))),
         leases,
         devices,
@@ -216,6 +219,12 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
     });
     let door = door(router(Arc::clone(&context)));
     Fixture { door, context, folder }
+}
+
+/// A hub to which no connection is allowed, with an empty cache.
+fn no_hub() -> HubSettings {
+    let offline = |name: &str| (name == "HF_HUB_OFFLINE").then(|| "1".to_owned());
+    HubSettings::below(std::path::Path::new("/nonexistent"), offline)
 }
 
 fn door(router: axum::Router) -> Door {
@@ -403,6 +412,23 @@ async fn en_7_what_is_there_is_pulled_and_the_rest_says_what_to_do() {
     assert_eq!(status, 404);
     assert!(body["error"].as_str().unwrap().contains("manifest"), "{body}");
     assert_eq!(api.post("/api/pull", "{}").await.0, 400);
+}
+
+#[tokio::test]
+async fn op_6_without_permission_to_connect_a_pull_says_so() {
+    let api = fixture().await;
+    for (body, status, code) in [
+        (r#"{"source":"org/m:Q4_0"}"#, 409, "hub_offline"),
+        (r#"{"source":"org/m:Q4_0","stream":true}"#, 409, "hub_offline"),
+        (r#"{"model":"guide"}"#, 400, "invalid_request"),
+    ] {
+        let (answered, _, body) = api.post("/api/v1/pull", body).await;
+        assert_eq!((answered.as_u16(), &body["error"]["code"]), (status, &code.into()), "{body}");
+    }
+    let (_, _, pulls) = api.get("/api/v1/pull").await;
+    let last = &pulls["pulls"][1];
+    assert_eq!((&last["status"], &last["source"]), (&"failed".into(), &"hf://org/m:Q4_0".into()), "{pulls}");
+    assert!(last["error"]["message"].as_str().unwrap().contains("HF_HUB_OFFLINE"), "{pulls}");
 }
 
 #[tokio::test]

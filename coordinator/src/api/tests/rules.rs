@@ -83,7 +83,7 @@ fn nothing(_: &str) -> Value {
 }
 
 /// Routes that only show state.
-const SHOWN: [&str; 28] = [
+const SHOWN: [&str; 29] = [
     "/",
     "/live",
     "/ready",
@@ -111,6 +111,7 @@ const SHOWN: [&str; 28] = [
     "/api/v1/leases",
     "/api/v1/leases/{*id}",
     "/api/v1/events",
+    "/api/v1/pull",
     "/api/v1/logs/{*id}",
 ];
 
@@ -144,7 +145,10 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/api/embed", Asks("vectors", input)),
         ("POST", "/api/embeddings", Asks("vectors", prompt)),
         ("POST", "/api/show", Nothing),
+        // A pull is no request to the scheduler. The tests of OP-6 hold the permissions for it.
         ("POST", "/api/pull", Nothing),
+        ("POST", "/api/v1/pull", Nothing),
+        ("DELETE", "/api/v1/pull/{*id}", Nothing),
         ("POST", "/api/v1/load", Orders("/api/v1/load", named)),
         ("POST", "/api/v1/unload", Orders("/api/v1/unload", named)),
         ("POST", "/api/v1/unload", OrdersAll("/api/v1/unload", nothing)),
