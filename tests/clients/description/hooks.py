@@ -78,6 +78,9 @@ def edited(path, body, is_chosen):
         body["path"], body["model_name"] = None, "guide"
         for field in ("device", "llamacpp_args", "llamacpp_backend", "vram"):
             body.pop(field, None)
+        # Keys and values of a million tokens take their time.
+        if isinstance(body.get("ctx_size"), int) and body["ctx_size"] > 4_096:
+            body["ctx_size"] = 4_096
     return body
 
 
