@@ -169,7 +169,7 @@ pub(crate) struct PullObject {
     source: String,
     /// The model with these files, if a manifest has them.
     model_name: Option<String>,
-    /// What the pull does now, `pulled` or `failed`.
+    /// The stage of the pull, `pulled` or `failed`.
     status: &'static str,
     /// The file that is fetched now.
     file: String,
