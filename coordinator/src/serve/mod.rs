@@ -263,6 +263,7 @@ async fn answer(mut prepared: PreparedServe, mut started: Started, log: LogFilte
     Startup {
         addresses: &addresses,
         has_tls: https.is_some(),
+        needs_key: started.keys.current().needed,
         catalog: &started.catalog.current(),
         tasks: &started.tasks,
         devices: &started.ledger.devices.samples(),

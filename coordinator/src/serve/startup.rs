@@ -22,6 +22,8 @@ pub(super) struct Startup<'a> {
     pub(super) addresses: &'a [SocketAddr],
     /// Whether there is HTTPS. Programs of this machine may use plain HTTP all the same.
     pub(super) has_tls: bool,
+    /// Whether requests need a key.
+    pub(super) needs_key: bool,
     /// The models, and the faults of manifests.
     pub(super) catalog: &'a Catalog,
     pub(super) tasks: &'a LiveTasks,
@@ -136,12 +138,12 @@ impl Startup<'_> {
                 _ => ("chat/completions", r#""messages":[{"role":"user","content":"Which port do you listen on?"}]"#),
             };
             let model = &model.description.id;
+            let address = addresses.first().map_or("", String::as_str);
+            let key = if self.needs_key { " -H 'authorization: Bearer KEY'" } else { "" };
+            let kind = "-H 'content-type: application/json'";
             line(
                 "try",
-                &format_args!(
-                    "curl {}/v1/{path} -H 'content-type: application/json' -d '{{{question},\"model\":\"{model}\"}}'",
-                    addresses.first().map_or("", String::as_str)
-                ),
+                &format_args!("curl {address}/v1/{path}{key} {kind} -d '{{{question},\"model\":\"{model}\"}}'"),
             )?;
         }
         Ok(())
