@@ -35,7 +35,8 @@ pub(crate) async fn pull(mut call: Call) -> Result<Response, ApiError> {
         let client = call.client()?;
         about(&call.context, &client, body).await.map_err(|mut error| {
             if error.code == ErrorCode::ModelNotFound {
-                error.message += "; name a manifest's model, or one of a hub: hf.co/ORG/NAME:Q4_K_M (Ollama's library is not pulled from)";
+                error.message += "; name a manifest's model, or one of a hub: hf.co/ORG/NAME:Q4_K_M (Ollama's \
+                                  library is not pulled from)";
             }
             error
         })?;
