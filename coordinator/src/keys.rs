@@ -68,12 +68,14 @@ impl LiveKeys {
 
     /// Follows the file as long as the process runs.
     pub(crate) async fn follow(self: Arc<Self>) {
-        let look = move || {
-            if let Some(version) = self.file.look() {
-                self.judge(version);
-            }
-        };
-        watched_file::follow(look).await;
+        watched_file::follow(move || self.look()).await;
+    }
+
+    /// Reads the file once. A new version counts when the next read is equal.
+    pub(crate) fn look(&self) {
+        if let Some(version) = self.file.look() {
+            self.judge(version);
+        }
     }
 
     /// The sender of a request with these headers.
