@@ -149,9 +149,9 @@ fn serve_encoder(
         context_length: facts.max_tokens,
         vocab_size: facts.vocab_size,
         weight_bytes: facts.weight_bytes,
-        workspace_bytes: 0,
+        workspace_bytes: facts.workspace_bytes,
         kv_bytes_per_token: 0,
-        kv_tokens: None,
+        kv_tokens: facts.kv_tokens,
         max_concurrent: worker.spec.max_concurrent as usize,
         sight: None,
     };

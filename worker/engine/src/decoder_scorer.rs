@@ -74,6 +74,8 @@ impl DecoderScorer {
             shares: LabelShares::Apart,
             pairs,
             weight_bytes: facts.weight_bytes,
+            workspace_bytes: facts.workspace_bytes,
+            kv_tokens: facts.kv_blocks.checked_mul(BLOCK_TOKENS),
             prompts,
             default_prompt,
             leaves_prompts_out: false,

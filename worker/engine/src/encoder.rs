@@ -70,6 +70,10 @@ pub struct EncoderInfo {
     pub pairs: PairForm,
     /// Bytes of weights held.
     pub weight_bytes: u64,
+    /// Bytes that a step is known to take on each device beside weights, keys and values.
+    pub workspace_bytes: u64,
+    /// The most tokens that keys and values are held of; none without a limit, zero for a model that keeps none.
+    pub kv_tokens: Option<usize>,
     /// Texts that the model's folder has to put in front of inputs, by their names (`query`, `document`).
     pub prompts: BTreeMap<String, String>,
     /// The one that is used where a request names none.

@@ -54,16 +54,21 @@ impl Scheduler {
         self.memory_changed();
     }
 
-    /// Learns from a load that ran out of memory: it needs more memory than it had, and at most all of the device.
-    /// Returns whether the next load gets more. Manifest sizes and the sizes of streamed models stay as they are.
+    /// Learns from a load that ran out of memory: it needs more memory than it had, and at most all of the device. A
+    /// learned size that was too small is no reason to try with less than the model's files say. Returns whether the
+    /// next load gets more. Manifest sizes and the sizes of streamed models stay as they are.
     pub(super) fn learn_from_out_of_memory(&mut self, id: SlotId) -> bool {
         let slot = &self.pool[id];
         if slot.size_rule == SizeRule::Manifest || slot.layers.stream {
             return false;
         }
         let had: ByteCount = slot.parts.iter().map(|&(_, bytes)| bytes).sum();
+        let by_files = match slot.size_rule {
+            SizeRule::Learned => self.catalog[slot.model].description.size.bytes,
+            _ => ByteCount::ZERO,
+        };
         // A new revision of the model has a load of its own.
-        self.learn(id, had.scaled(MORE_AFTER_OUT_OF_MEMORY)).is_none_or(|next| next > had)
+        self.learn(id, had.scaled(MORE_AFTER_OUT_OF_MEMORY).max(by_files)).is_none_or(|next| next > had)
     }
 
     /// Learns a size, capped at its devices' memory, so that the next load is tried with all of it. Returns the

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use model_boss_engine::{
-    Decoder, DecoderError, EncodedForm, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse, TextEncoder,
-    TextSteps,
+    BLOCK_TOKENS, Decoder, DecoderError, EncodedForm, EncoderInfo, EncoderText, LabelShares, PairForm, PlaceUse,
+    TextEncoder, TextSteps,
 };
 use model_boss_weights::gguf::GgufModel;
 use model_boss_weights::{gguf_file, model_folder};
@@ -53,6 +53,8 @@ pub fn load_decoder_embedder(
         shares: LabelShares::default(),
         pairs: PairForm::Joined,
         weight_bytes: facts.weight_bytes,
+        workspace_bytes: facts.workspace_bytes,
+        kv_tokens: facts.kv_blocks.checked_mul(BLOCK_TOKENS),
         prompts: folder.prompts,
         default_prompt: folder.default_prompt,
         leaves_prompts_out: folder.leaves_prompts_out,

@@ -139,6 +139,8 @@ pub fn load_encoder(
             shares,
             pairs: PairForm::Joined,
             weight_bytes,
+            workspace_bytes: 0,
+            kv_tokens: Some(0),
             prompts: folder.prompts.clone(),
             default_prompt: folder.default_prompt.clone(),
             leaves_prompts_out: folder.leaves_prompts_out,

@@ -108,6 +108,8 @@ pub fn load_towers(
             shares: LabelShares::default(),
             pairs: PairForm::Joined,
             weight_bytes,
+            workspace_bytes: 0,
+            kv_tokens: Some(0),
             prompts: std::collections::BTreeMap::new(),
             default_prompt: None,
             leaves_prompts_out: false,

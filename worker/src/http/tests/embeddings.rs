@@ -25,6 +25,8 @@ impl CountingEncoder {
             shares: LabelShares::Apart,
             pairs: PairForm::Joined,
             weight_bytes: 7,
+            workspace_bytes: 0,
+            kv_tokens: Some(0),
             prompts: BTreeMap::from([("query".to_owned(), "q:".to_owned()), ("none".to_owned(), String::new())]),
             default_prompt: None,
             leaves_prompts_out: true,

@@ -22,6 +22,8 @@ impl Judge {
             shares: if labels == 1 { LabelShares::Apart } else { LabelShares::Together },
             pairs: PairForm::Joined,
             weight_bytes: 7,
+            workspace_bytes: 0,
+            kv_tokens: Some(0),
             prompts: BTreeMap::new(),
             default_prompt: None,
             leaves_prompts_out: false,

@@ -28,6 +28,8 @@ impl SeeingEncoder {
             shares: LabelShares::Apart,
             pairs: PairForm::Joined,
             weight_bytes: 7,
+            workspace_bytes: 0,
+            kv_tokens: Some(0),
             prompts: BTreeMap::new(),
             default_prompt: None,
             leaves_prompts_out: false,

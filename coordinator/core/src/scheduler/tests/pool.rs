@@ -412,6 +412,28 @@ fn rc_20_out_of_memory_raises_the_footprint_and_never_beyond_the_device() {
 }
 
 #[test]
+fn rc_20_a_learned_size_that_was_too_small_is_followed_by_what_the_files_say() {
+    let mut world = World::calm(24, vec![estimated(model("m", 8))]);
+    world.tell(Event::Footprints(vec![Footprint {
+        model: "m".into(),
+        revision: 1,
+        context: None,
+        max_concurrent: 1,
+        kv_cache_type: KvCacheType::Auto,
+        device: DeviceId::Cuda(0),
+        bytes: ByteCount::mib(16),
+    }]));
+    let request = world.submit("m", 5);
+    assert_eq!(parts(&world, "m")[0].1, ByteCount::mib(16));
+    while !world.exit_if_loading("m", Some(WorkerExit::OutOfMemory)) {
+        world.run_for(SECOND / 10);
+    }
+    assert_eq!(world.core.model("m").unwrap().size, ByteCount::gib(8));
+    world.run_for(60 * SECOND);
+    assert_eq!(world.fate(request), &Fate::Answered);
+}
+
+#[test]
 fn rc_20_a_load_that_would_be_given_no_more_is_not_tried_again_and_again() {
     let mut world = World::calm(12, vec![model("stated", 4), estimated(model("grows", 8))]);
     let request = world.submit("stated", 5);
