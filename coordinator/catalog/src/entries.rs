@@ -42,7 +42,10 @@ impl Catalog {
         let earlier: HashMap<&Path, &Arc<Model>> = before.models().map(|model| (model.file.as_path(), model)).collect();
         for file in files {
             let last_good = earlier.get(file.as_path()).copied();
-            let read = read::written(&file, last_good, folders).map(|written| written.model(last_good));
+            let read = match last_good {
+                Some(model) if read::is_unchanged(model, folders) => Ok(Arc::clone(model)),
+                _ => read::written(&file, last_good, folders).map(|written| written.model(last_good)),
+            };
             match read.and_then(|model| claim_names(&model, &mut taken).map(|()| model)) {
                 Ok(model) => catalog.add(model),
                 Err(problem) => {
@@ -55,6 +58,7 @@ impl Catalog {
                 }
             }
         }
+        folders.stamps.retain(|file| earlier.contains_key(file));
         catalog
     }
 
@@ -73,10 +77,12 @@ impl Catalog {
 
     /// Whether both hold the same revisions of the same models, and the same problems.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
-        let marks = |catalog: &Self| -> Vec<_> {
-            catalog.models().map(|model| (model.file.clone(), model.description.revision)).collect()
+        let is_same = |(one, other): (&Arc<Model>, &Arc<Model>)| {
+            one.file == other.file && one.description.revision == other.description.revision
         };
-        self.problems == other.problems && marks(self) == marks(other)
+        self.problems == other.problems
+            && self.models.len() == other.models.len()
+            && self.models().zip(other.models()).all(is_same)
     }
 
     /// Every model, in the order of names.

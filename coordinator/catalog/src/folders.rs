@@ -5,13 +5,12 @@ use std::collections::HashMap;
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use model_boss_hub::HubCache;
 
-/// The age from which a folder's time stamp is trusted. A folder may change twice under one time stamp: clocks of file
-/// systems tick slowly, and those of other machines differ.
-const SETTLED: Duration = Duration::from_secs(2);
+use super::stamps::{ReadStamps, SETTLED};
+
 /// The most entries of one folder that are cached.
 const MAX_ENTRIES: usize = 20_000;
 
@@ -20,6 +19,10 @@ const MAX_ENTRIES: usize = 20_000;
 pub(super) struct Folders {
     /// The cache in which models are found that manifests name by their repository.
     pub(super) hub: HubCache,
+    /// The manifests as they were read.
+    pub(super) stamps: ReadStamps,
+    /// The places of folders during one pass, by the path that leads there.
+    places: HashMap<PathBuf, Option<PathBuf>>,
     known: HashMap<PathBuf, ListedFolder>,
     look: u64,
     /// The number of listings, for tests.
@@ -66,10 +69,16 @@ impl Folders {
         listing
     }
 
+    /// The place that a path leads to, without links; `None` if it leads nowhere. It is asked for once in a pass.
+    pub(super) fn place_of(&mut self, path: PathBuf) -> Option<&Path> {
+        self.places.entry(path).or_insert_with_key(|path| path.canonicalize().ok()).as_deref()
+    }
+
     /// Ends a pass over all models: listings that it did not use are dropped.
     pub(super) fn end_look(&mut self) {
         let look = self.look;
         self.known.retain(|_, known| known.wanted == look);
+        self.places.clear();
         self.look += 1;
     }
 }

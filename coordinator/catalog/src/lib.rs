@@ -19,6 +19,7 @@ mod pulled;
 mod read;
 mod roots;
 mod size;
+mod stamps;
 #[cfg(test)]
 mod tests;
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use model_boss_core::ModelDescription;
 use model_boss_protocol::{Backend, ModelId};
+use nix::time::ClockId;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -26,6 +27,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The pause after a read of the folder, as a multiple of the time that the read took.
 const REST: u32 = 9;
+/// The same, as a multiple of the processor's time that the read took: less than 2 % of a core for any number of models.
+const REST_OF_CORE: u32 = 59;
 
 /// The last good catalog of a folder, and the models named by path.
 pub struct LiveCatalog {
@@ -150,15 +153,16 @@ impl LiveCatalog {
             looks.tick().await;
             let live = Arc::clone(&self);
             let look = move || {
-                let began = Instant::now();
+                let (began, computed) = (Instant::now(), thread_time());
                 live.look(&mut candidate);
-                (candidate, began.elapsed())
+                let computed = thread_time().saturating_sub(computed);
+                (candidate, began.elapsed().saturating_mul(REST).max(computed.saturating_mul(REST_OF_CORE)))
             };
             // A read that panicked has no result.
-            let (seen, took) = spawn_blocking(look).await.unwrap_or_default();
+            let (seen, pause) = spawn_blocking(look).await.unwrap_or_default();
             candidate = seen;
             // The pause keeps the share of time spent on reads small, for any number of models and on slow disks.
-            sleep(took.saturating_mul(REST).saturating_sub(LOOK_EVERY)).await;
+            sleep(pause.saturating_sub(LOOK_EVERY)).await;
         }
     }
 
@@ -240,6 +244,11 @@ impl LiveCatalog {
         }
         (self.listener)(models);
     }
+}
+
+/// The processor's time that this thread has used.
+fn thread_time() -> Duration {
+    nix::time::clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use super::kind;
 use super::model::{ManifestProblem, Model};
 use super::package;
 use super::size::{self, DEFAULT_CONCURRENCY};
+use super::stamps::FileStamp;
 use crate::files;
 
 /// The file name of a package's manifest (DM-9).
@@ -34,8 +35,11 @@ pub(super) fn manifest_files(folder: &Path) -> Result<Vec<PathBuf>, ManifestProb
     };
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        if path.is_dir() {
+        let entry = entry.map_err(unreadable)?;
+        let path = entry.path();
+        // Only links have to be followed.
+        let is_folder = entry.file_type().map_or(true, |kind| kind.is_dir() || (kind.is_symlink() && path.is_dir()));
+        if is_folder {
             let package = path.join(PACKAGE_FILE);
             if package.is_file() {
                 files.push(package);
@@ -88,6 +92,16 @@ pub(super) fn written_by_stranger(
     Ok(ParsedManifest { manifest, file: file.to_owned(), source, files, text })
 }
 
+/// Whether the manifest and the model's files are as they were when the model was read.
+pub(super) fn is_unchanged(model: &Model, folders: &mut Folders) -> bool {
+    if !folders.stamps.agrees(&model.file) {
+        return false;
+    }
+    let Some(folder) = folder_of(&model.file) else { return false };
+    let source = source_of(&model.manifest, &model.file, &folder, folders);
+    source.is_some_and(|source| source == model.source && files::model_files_in(&source, folders) == model.files)
+}
+
 /// Reads one manifest of the operator's. A text that was parsed before is not parsed again.
 pub(super) fn written(
     file: &Path,
@@ -95,12 +109,10 @@ pub(super) fn written(
     folders: &mut Folders,
 ) -> Result<ParsedManifest, ManifestProblem> {
     let problem = |line: Option<usize>, message: String| ManifestProblem { file: file.to_owned(), line, message };
+    // A file that is edited meanwhile has another stamp.
+    let stamp = std::fs::metadata(file).map(|about| FileStamp::of(&about)).ok();
     let text = text_of(file, read_plain_file(file, MAX_MANIFEST), MAX_MANIFEST)?;
-    let folder = std::path::absolute(file)
-        .ok()
-        .and_then(|path| path.parent().map(Path::to_owned))
-        .ok_or_else(|| problem(None, "is in no folder".to_owned()))?;
-    let is_package = file.file_name().is_some_and(|name| name == PACKAGE_FILE);
+    let folder = folder_of(file).ok_or_else(|| problem(None, "is in no folder".to_owned()))?;
     let manifest = match before.filter(|before| before.text == text) {
         Some(before) => before.manifest.clone(),
         None => {
@@ -108,7 +120,7 @@ pub(super) fn written(
                 let line = error.span().map(|span| line_at(&text, span.start));
                 problem(line, error.message().trim().replace('\n', "; "))
             })?;
-            if is_package && manifest.name.is_empty() {
+            if is_package(file) && manifest.name.is_empty() {
                 let name = folder.file_name().unwrap_or_default().to_string_lossy();
                 manifest.name = name.strip_suffix(".mlpkg").unwrap_or(&name).to_owned();
             }
@@ -116,26 +128,42 @@ pub(super) fn written(
             manifest
         }
     };
-    let source = match &manifest.source {
-        Some(source) => match (folders.hub.path_of(source), &source.path) {
-            (Some(path), _) => path,
-            (None, Some(path)) => without_steps_up(folder.join(path)),
-            (None, None) => return Err(problem(line_of_field(&text, "source"), "'source' is no place".to_owned())),
-        },
-        None if is_package => folder,
-        // The fake worker needs no weights, though a folder of its name may define its behaviour; a command may bring
-        // its own.
-        None if manifest.backend == Some(Backend::Fake) || manifest.command.is_some() => folder.join(&manifest.name),
+    let source = source_of(&manifest, file, &folder, folders).ok_or_else(|| match &manifest.source {
+        Some(_) => problem(line_of_field(&text, "source"), "'source' is no place".to_owned()),
         None => {
-            return Err(problem(
-                None,
-                "'source' is missing: write source = { path = \"…\" } or { hf = \"ORG/NAME\" }".to_owned(),
-            ));
+            problem(None, "'source' is missing: write source = { path = \"…\" } or { hf = \"ORG/NAME\" }".to_owned())
         }
-    };
+    })?;
 
     let files = files::model_files_in(&source, folders);
+    if let Some(stamp) = stamp {
+        folders.stamps.keep(file, stamp);
+    }
     Ok(ParsedManifest { manifest, file: file.to_owned(), source, files, text })
+}
+
+fn is_package(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name == PACKAGE_FILE)
+}
+
+/// The absolute path of the folder of a manifest.
+fn folder_of(file: &Path) -> Option<PathBuf> {
+    std::path::absolute(file).ok()?.parent().map(Path::to_owned)
+}
+
+/// The path of the model's files, whether or not they exist; `None` if the manifest names none.
+fn source_of(manifest: &Manifest, file: &Path, folder: &Path, folders: &mut Folders) -> Option<PathBuf> {
+    let Some(source) = &manifest.source else {
+        if is_package(file) {
+            return Some(folder.to_owned());
+        }
+        // The fake worker needs no weights, though a folder of its name may define its behaviour; a command may bring
+        // its own.
+        let needs_none = manifest.backend == Some(Backend::Fake) || manifest.command.is_some();
+        return needs_none.then(|| folder.join(&manifest.name));
+    };
+    let of_hub = folders.hub.path_of(source);
+    of_hub.or_else(|| Some(without_steps_up(folder.join(source.path.as_ref()?), folders)))
 }
 
 impl ParsedManifest {
@@ -201,14 +229,14 @@ fn described(written: ParsedManifest, revision: u64) -> Model {
 
 /// The path without `..`, so that it stays valid if a folder on it is moved. The part after the last `..` keeps its
 /// links, which may be redirected later.
-fn without_steps_up(path: PathBuf) -> PathBuf {
+fn without_steps_up(path: PathBuf, folders: &mut Folders) -> PathBuf {
     let parts: Vec<Component<'_>> = path.components().collect();
     let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else { return path };
     let (up, rest) = parts.split_at(last + 1);
-    match up.iter().collect::<PathBuf>().canonicalize() {
-        Ok(place) => place.join(rest.iter().collect::<PathBuf>()),
+    match folders.place_of(up.iter().collect()) {
+        Some(place) => place.join(rest.iter().collect::<PathBuf>()),
         // The path does not exist: the load reports that.
-        Err(_) => path,
+        None => path,
     }
 }
 
