@@ -26,7 +26,12 @@ pub(super) async fn queue(client: &Client, as_json: bool) -> Result<String, CliE
             text(&entry["message"]),
         ]
     });
-    Ok(or_nothing(table(["PLACE", "MODEL", "PRIORITY", "CLIENT", "WAITED", "FOR"], rows), "nothing waits"))
+    let mut shown = or_nothing(table(["PLACE", "MODEL", "PRIORITY", "CLIENT", "WAITED", "FOR"], rows), "nothing waits");
+    let behind = answer["total"].as_u64().unwrap_or(0).saturating_sub(items(&answer, "queue").count() as u64);
+    if behind > 0 {
+        shown.push_str(&format!("and {behind} more\n"));
+    }
+    Ok(shown)
 }
 
 /// `model-boss clients`.
@@ -292,6 +297,8 @@ mod tests {
         let (_fake, client) = fake(json!({ "queue": [entry] })).await;
         let shown = queue(&client, false).await.unwrap();
         assert!(shown.contains("5 (3 now)") && shown.contains("1.5s") && shown.contains("works on"), "{shown}");
+        let (_fake, client) = fake(json!({ "queue": [{ "position": 1 }], "total": 1_200 })).await;
+        assert!(queue(&client, false).await.unwrap().ends_with("\nand 1199 more\n"));
         let (_fake, client) = fake(json!({ "queue": [] })).await;
         assert_eq!(queue(&client, false).await.unwrap(), "nothing waits\n");
     }

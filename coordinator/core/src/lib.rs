@@ -62,6 +62,6 @@ pub use slot::SlotState;
 pub use slot_key::SlotKey;
 pub use time::Moment;
 pub use view::{
-    ClientView, DeviceView, Eviction, LayersView, ModelStatus, ModelView, PlanQuestion, PlanView, PlannedStep,
-    QueuedView, RecentView, RequestPurpose, RungView, SlotView,
+    ClientView, DeviceView, Eviction, LayersView, ModelState, ModelStatus, ModelView, PlanQuestion, PlanView,
+    PlannedStep, QueuedView, RecentView, RequestPurpose, RungView, SlotView,
 };

@@ -49,6 +49,21 @@ pub struct ModelView {
     pub running: usize,
 }
 
+/// The state of a model, as far as it changes while requests are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelState {
+    /// The model's id.
+    pub id: ModelId,
+    /// Whether the model is loaded.
+    pub status: ModelStatus,
+    /// The text of the last failure in a row.
+    pub failure: Option<String>,
+    /// The number of waiting requests.
+    pub queued: usize,
+    /// The number of running requests.
+    pub running: usize,
+}
+
 /// Whether a model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

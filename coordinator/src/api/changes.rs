@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use model_boss_core::Scheduler;
+use model_boss_core::{Decision, DeviceView, ModelState, Scheduler, SlotView};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
@@ -42,11 +42,17 @@ struct RecentEvents {
 }
 
 /// The views of the last comparison, by kind and name.
-#[derive(Default, Clone)]
-pub(super) struct ReportedViews {
-    pub(super) things: BTreeMap<(&'static str, String), Value>,
-    /// The number of the last reported decision.
-    decided: u64,
+#[derive(Default)]
+pub(super) struct ReportedViews(BTreeMap<(&'static str, String), ReportedThing>);
+
+/// Something that readers are told of when it changes.
+#[derive(Debug, PartialEq)]
+enum ReportedThing {
+    Slot(SlotView),
+    /// The requests of a model: those that wait, and those that run.
+    Queue(usize, usize),
+    Model(ModelState),
+    Device(DeviceView),
 }
 
 impl ChangeFeed {
@@ -64,20 +70,24 @@ impl ChangeFeed {
     /// Compares the views as long as the process runs, but only while there are readers.
     pub(crate) async fn follow(self: Arc<Self>, scheduling: Scheduling, pulse: Arc<Pulse>, clock: Clock) {
         // The state at the start is no change.
-        let Some(first) = scheduling.view(move |scheduler, _| look(scheduler, 0, clock)).await else { return };
-        let mut shown = first.shown;
+        let Some(first) = scheduling.view(|scheduler, _| look(scheduler, 0)).await else { return };
+        let mut decided = first.decided(0);
+        let mut shown = ReportedViews::of(first);
         loop {
             while self.listeners.load(Ordering::Acquire) == 0 {
                 pulse.listen(false);
                 self.came.notified().await;
             }
             pulse.listen(true);
-            let last = shown.clone();
-            let Some(now) = scheduling.view(move |scheduler, _| look(scheduler, last.decided, clock)).await else {
-                return;
-            };
-            self.publish_changes(&shown, &now);
-            shown = now.shown;
+            let Some(mut now) = scheduling.view(move |scheduler, _| look(scheduler, decided)).await else { return };
+            decided = now.decided(decided);
+            let decisions = std::mem::take(&mut now.decisions);
+            let now = ReportedViews::of(now);
+            self.publish_changes(&shown, &now, clock);
+            for decision in decisions {
+                self.publish("decision", &clock.dated(json!(decision)));
+            }
+            shown = now;
             tokio::time::sleep(SETTLE).await;
             tokio::select! {
                 () = pulse.beat() => {}
@@ -98,17 +108,14 @@ impl ChangeFeed {
         self.newest.send_replace(number);
     }
 
-    pub(super) fn publish_changes(&self, before: &ReportedViews, now: &SchedulerViews) {
-        for ((kind, name), value) in &now.shown.things {
-            if before.things.get(&(*kind, name.clone())) != Some(value) {
-                self.publish(kind, value);
+    fn publish_changes(&self, before: &ReportedViews, now: &ReportedViews, clock: Clock) {
+        for (key, thing) in &now.0 {
+            if before.0.get(key) != Some(thing) {
+                self.publish(key.0, &thing.value(&key.1, clock));
             }
         }
-        for (kind, name) in before.things.keys().filter(|key| !now.shown.things.contains_key(*key)) {
+        for (kind, name) in before.0.keys().filter(|key| !now.0.contains_key(*key)) {
             self.publish(kind, &json!({ "id": name, "gone": true }));
-        }
-        for decision in &now.decisions {
-            self.publish("decision", decision);
         }
     }
 
@@ -148,29 +155,74 @@ impl ChangeFeed {
 
 /// The scheduler's views at one moment.
 pub(super) struct SchedulerViews {
-    pub(super) shown: ReportedViews,
-    decisions: Vec<Value>,
+    slots: Vec<SlotView>,
+    models: Vec<ModelState>,
+    devices: Vec<DeviceView>,
+    decisions: Vec<Decision>,
 }
 
-pub(super) fn look(scheduler: &Scheduler, decided: u64, clock: Clock) -> SchedulerViews {
-    let mut things = BTreeMap::new();
-    let value = |thing: Result<Value, serde_json::Error>| clock.dated(thing.unwrap_or_default());
-    for slot in scheduler.slots() {
-        things.insert(("slot", slot.id.to_string()), value(serde_json::to_value(&slot)));
+/// Reads the views, and the decisions behind the number of the last reported one.
+pub(super) fn look(scheduler: &Scheduler, decided: u64) -> SchedulerViews {
+    let newest = scheduler.decisions().rev().take_while(|decision| decision.seq > decided);
+    let mut decisions: Vec<Decision> = newest.cloned().collect();
+    decisions.reverse();
+    let (slots, models, devices) = (scheduler.slots(), scheduler.model_states(), scheduler.devices());
+    SchedulerViews { slots, models, devices, decisions }
+}
+
+impl SchedulerViews {
+    /// The number of the last decision.
+    fn decided(&self, before: u64) -> u64 {
+        self.decisions.last().map_or(before, |decision| decision.seq)
     }
-    for model in scheduler.models() {
-        let queue = json!({ "id": model.id, "queued": model.queued, "running": model.running });
-        things.insert(("queue", model.id.to_string()), queue);
-        let status = json!({ "id": model.id, "status": model.status, "failure": model.failure });
-        things.insert(("model", model.id.to_string()), status);
+}
+
+impl ReportedViews {
+    fn of(views: SchedulerViews) -> Self {
+        let SchedulerViews { slots, models, devices, decisions: _ } = views;
+        let mut things = BTreeMap::new();
+        for slot in slots {
+            things.insert(("slot", slot.id.to_string()), ReportedThing::Slot(slot));
+        }
+        for model in models {
+            let name = model.id.to_string();
+            things.insert(("queue", name.clone()), ReportedThing::Queue(model.queued, model.running));
+            // Counts of requests belong to the queue.
+            things.insert(("model", name), ReportedThing::Model(ModelState { queued: 0, running: 0, ..model }));
+        }
+        for device in devices {
+            things.insert(("device", device.id.to_string()), ReportedThing::Device(device));
+        }
+        Self(things)
     }
-    for device in scheduler.devices() {
-        things.insert(("device", device.id.to_string()), value(serde_json::to_value(&device)));
+
+    /// Everything as one value, by the plural of its kind.
+    pub(super) fn state(views: SchedulerViews, clock: Clock) -> Value {
+        let mut state: BTreeMap<&str, Vec<Value>> =
+            ["slots", "queue", "models", "devices"].map(|kind| (kind, Vec::new())).into();
+        for ((kind, name), thing) in Self::of(views).0 {
+            let all = match kind {
+                "slot" => "slots",
+                "model" => "models",
+                "device" => "devices",
+                other => other,
+            };
+            state.entry(all).or_default().push(thing.value(&name, clock));
+        }
+        json!(state)
     }
-    let new: Vec<_> = scheduler.decisions().rev().take_while(|decision| decision.seq > decided).collect();
-    let last = new.first().map_or(decided, |decision| decision.seq);
-    let decisions = new.into_iter().rev().map(|decision| value(serde_json::to_value(decision))).collect();
-    SchedulerViews { shown: ReportedViews { things, decided: last }, decisions }
+}
+
+impl ReportedThing {
+    /// The thing as readers see it.
+    fn value(&self, name: &str, clock: Clock) -> Value {
+        match self {
+            Self::Slot(slot) => clock.dated(json!(slot)),
+            Self::Queue(queued, running) => json!({ "id": name, "queued": queued, "running": running }),
+            Self::Model(model) => json!({ "id": name, "status": model.status, "failure": model.failure }),
+            Self::Device(device) => clock.dated(json!(device)),
+        }
+    }
 }
 
 /// A reader, counted until this value is dropped.
@@ -192,6 +244,8 @@ impl Drop for EventReader {
 
 #[cfg(test)]
 mod tests {
+    use model_boss_core::ModelStatus;
+
     use super::*;
     use crate::api::ChangeFeed;
 
@@ -228,17 +282,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_told() {
-        let changes = ChangeFeed::new();
-        let thing = |n: u64| (("slot", "1".to_owned()), json!({ "id": 1, "running": n }));
-        let shown = |things: Vec<_>| ReportedViews { things: things.into_iter().collect(), decided: 0 };
-        let look = |things| SchedulerViews { shown: shown(things), decisions: Vec::new() };
-        changes.publish_changes(&shown(vec![]), &look(vec![thing(0)]));
-        changes.publish_changes(&shown(vec![thing(0)]), &look(vec![thing(0)]));
-        changes.publish_changes(&shown(vec![thing(0)]), &look(vec![thing(1)]));
-        changes.publish_changes(&shown(vec![thing(1)]), &look(vec![]));
+    fn a_change_is_told_once_and_so_is_what_is_gone() {
+        let (changes, clock) = (ChangeFeed::new(), Clock::start());
+        let model =
+            |queued| ModelState { id: "m".into(), status: ModelStatus::Unloaded, failure: None, queued, running: 0 };
+        let shown =
+            |models| ReportedViews::of(SchedulerViews { slots: vec![], models, devices: vec![], decisions: vec![] });
+        let none = || shown(vec![]);
+        changes.publish_changes(&none(), &shown(vec![model(0)]), clock);
+        changes.publish_changes(&shown(vec![model(0)]), &shown(vec![model(0)]), clock);
+        changes.publish_changes(&shown(vec![model(0)]), &shown(vec![model(1)]), clock);
+        changes.publish_changes(&shown(vec![model(1)]), &none(), clock);
         let text = String::from_utf8(changes.after(0).unwrap().0.to_vec()).unwrap();
-        assert_eq!(text.matches("event: slot").count(), 3, "{text}");
-        assert!(text.contains("\"gone\":true"), "{text}");
+        let told = |kind: &str| text.matches(&format!("event: {kind}\n")).count();
+        assert_eq!((told("queue"), told("model")), (3, 2), "{text}");
+        assert_eq!(text.matches("\"gone\":true").count(), 2, "{text}");
     }
 }

@@ -2,6 +2,7 @@
 //! models; workers make every byte of an answer.
 
 mod admin;
+mod blocking;
 mod changes;
 mod clock;
 mod context;

@@ -14,6 +14,7 @@ mod lane;
 mod line;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::Duration;
 
 use cold::Cold;
@@ -379,15 +380,24 @@ impl InferenceQueue {
         self.waiting.values().map(Box::as_ref)
     }
 
-    /// All waiting requests in RC-4's order. The call sorts them all, so it is only for views.
-    pub(crate) fn in_order(&self, now: Moment) -> Vec<(OrderKey, &Waiting)> {
+    /// The waiting requests at these places of RC-4's order. The call reads the keys of all, so it is only for views.
+    pub(crate) fn in_order(&self, now: Moment, places: Range<usize>) -> Vec<(OrderKey, &Waiting)> {
         let key = |entry: &Waiting| self.terms.key(entry.priority, entry.arrival, entry.client, now);
-        let mut all: Vec<_> = self.waiting.values().map(|entry| (key(entry), entry.as_ref())).collect();
-        all.sort_unstable_by_key(|(key, entry)| {
-            let warm_bump = u8::from(self.residency(entry.model) != LoadState::Resident);
-            (key.effective, warm_bump, key.service, key.arrival)
-        });
-        all
+        let keyed = |entry: &Waiting| (key(entry), self.residency(entry.model) != LoadState::Resident);
+        let mut all: Vec<_> = self.waiting.values().map(|entry| (keyed(entry), entry.as_ref())).collect();
+        let order = |((key, cold), _): &((OrderKey, bool), &Waiting)| (key.effective, *cold, key.service, key.arrival);
+        // Only the requests of these places are sorted.
+        if places.end < all.len() {
+            all.select_nth_unstable_by_key(places.end, order);
+            all.truncate(places.end);
+        }
+        if places.start >= all.len() {
+            return Vec::new();
+        }
+        all.select_nth_unstable_by_key(places.start, order);
+        let mut asked = all.split_off(places.start);
+        asked.sort_unstable_by_key(order);
+        asked.into_iter().map(|((key, _), entry)| (key, entry)).collect()
     }
 
     /// The number of requests for `model` that would be before one of this priority arriving now. The call reads all of

@@ -69,8 +69,24 @@ fn rc_4_at_equal_priority_a_resident_model_goes_first() {
     push(&mut q, s(1), 2, 1, 5, 0);
     push(&mut q, s(2), 3, 0, 2, 0);
     q.set_residency(ModelIndex::new(1), LoadState::Resident);
-    let order: Vec<u64> = q.in_order(s(3)).iter().map(|(_, waiting)| waiting.id.0).collect();
+    let order: Vec<u64> = q.in_order(s(3), 0..9).iter().map(|(_, waiting)| waiting.id.0).collect();
     assert_eq!(order, [3, 2, 1]);
+}
+
+#[test]
+fn a_part_of_the_queue_is_the_same_part_of_its_whole_order() {
+    let mut q = queue();
+    for number in 0..40_u8 {
+        push(&mut q, s(u64::from(number / 7)), number.into(), usize::from(number % 5), number % 10 * 7 % 10, 0);
+    }
+    let order = |places| -> Vec<u64> { q.in_order(s(60), places).iter().map(|(_, waiting)| waiting.id.0).collect() };
+    let whole = order(0..usize::MAX);
+    assert_eq!(whole.len(), 40);
+    for start in 0..42 {
+        for end in start..42 {
+            assert_eq!(order(start..end), whole[start.min(40)..end.min(40)], "{start}..{end}");
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Views of the scheduler's state for the API and for operators. The functions here change no state.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use model_boss_protocol::RequestId;
 
 use super::state::Scheduler;
@@ -7,7 +10,7 @@ use crate::catalog::{ModelIndex, ScheduledModel};
 use crate::phase::ReadyPhase;
 use crate::queue::{Purpose, Waiting};
 use crate::slot::{ModelSlot, SlotState};
-use crate::view::{DeviceView, ModelStatus, ModelView, QueuedView, RequestPurpose, SlotView};
+use crate::view::{DeviceView, ModelState, ModelStatus, ModelView, QueuedView, RequestPurpose, SlotView};
 use crate::{Decision, LeaveCause, Moment, WaitReason};
 
 impl Scheduler {
@@ -18,6 +21,19 @@ impl Scheduler {
             .filter(|(_, model)| model.listed && !model.cloud)
             .map(|(index, model)| self.model_view(index, model))
             .collect()
+    }
+
+    /// The states of the same models. Unlike their views, states take no sizing.
+    pub fn model_states(&self) -> Vec<ModelState> {
+        let listed = self.catalog.iter().filter(|(_, model)| model.listed && !model.cloud);
+        let state = |(index, model): (ModelIndex, &ScheduledModel)| ModelState {
+            id: model.description.id.clone(),
+            status: self.status_of(model),
+            failure: model.failures.text().map(str::to_owned),
+            queued: self.queue.len_of(index),
+            running: model.serving.map_or(0, |slot| self.pool[slot].running.len()),
+        };
+        listed.map(state).collect()
     }
 
     /// The model of this name or alias.
@@ -31,13 +47,17 @@ impl Scheduler {
         self.pool.in_use().map(|slot| self.slot_view(slot)).collect()
     }
 
-    /// All waiting requests in the order of RC-4 at `now`. The call sorts them all: it is for operators' views, not for
-    /// the path of a request.
-    pub fn queue(&self, now: Moment) -> Vec<QueuedView> {
-        let ordered = self.queue.in_order(now).into_iter().enumerate();
+    /// The waiting requests at these places of the order of RC-4 at `now`; places count from zero. The call reads the
+    /// keys of all requests: it is for operators' views, not for the path of a request.
+    pub fn queue(&self, now: Moment, places: Range<usize>) -> Vec<QueuedView> {
+        let mut of_models = BTreeMap::new();
+        let first = places.start;
+        let ordered = self.queue.in_order(now, places).into_iter().zip(first..);
         ordered
-            .map(|(place, (key, waiting))| {
-                let wait = self.wait_reason(waiting);
+            .map(|((key, waiting), place)| {
+                // Requests for one model have one reason, which takes long to find.
+                let of_model = || of_models.entry(waiting.model).or_insert_with(|| self.wait_of(waiting.model)).clone();
+                let wait = self.own_wait(waiting).unwrap_or_else(of_model);
                 QueuedView {
                     id: waiting.id,
                     client: self.clients.get(waiting.client).principal.clone(),
@@ -97,7 +117,8 @@ impl Scheduler {
 
     /// The reason why a request waits; `None` when it does not wait.
     pub fn why(&self, request: RequestId) -> Option<WaitReason> {
-        self.queue.get(request).map(|waiting| self.wait_reason(waiting))
+        let waiting = self.queue.get(request)?;
+        Some(self.own_wait(waiting).unwrap_or_else(|| self.wait_of(waiting.model)))
     }
 
     /// The number of waiting requests.
@@ -110,14 +131,16 @@ impl Scheduler {
         self.running.len()
     }
 
-    fn wait_reason(&self, waiting: &Waiting) -> WaitReason {
-        let known = &self.catalog[waiting.model];
+    /// The reason of a request's client, if that holds it back.
+    fn own_wait(&self, waiting: &Waiting) -> Option<WaitReason> {
+        let infers = waiting.purpose == Purpose::Inference;
+        infers.then(|| self.why_held_back(waiting.client, self.now)).flatten()
+    }
+
+    /// The reason why requests for a model wait.
+    fn wait_of(&self, index: ModelIndex) -> WaitReason {
+        let known = &self.catalog[index];
         let model = known.id().clone();
-        if waiting.purpose == Purpose::Inference
-            && let Some(held_back) = self.why_held_back(waiting.client, self.now)
-        {
-            return held_back;
-        }
         if let Some(slot) = known.serving.map(|slot| &self.pool[slot]) {
             return self.why_not_taken(slot);
         }
@@ -135,7 +158,7 @@ impl Scheduler {
                 retry_in: refusal.until.since(self.now),
             };
         }
-        self.why_no_load(waiting.model)
+        self.why_no_load(index)
     }
 
     /// The reason why a slot that serves a model, or will, does not accept its requests now.
@@ -156,14 +179,18 @@ impl Scheduler {
         }
     }
 
-    fn model_view(&self, index: ModelIndex, known: &ScheduledModel) -> ModelView {
-        let slot = known.serving.map(|slot| &self.pool[slot]);
-        let status = match slot.map(|slot| slot.state) {
+    fn status_of(&self, known: &ScheduledModel) -> ModelStatus {
+        match known.serving.map(|slot| self.pool[slot].state) {
             Some(SlotState::Ready(_)) => ModelStatus::Loaded,
             Some(SlotState::Loading(_)) => ModelStatus::Loading,
             _ if known.failures.in_a_row() > 0 => ModelStatus::Failed,
             _ => ModelStatus::Unloaded,
-        };
+        }
+    }
+
+    fn model_view(&self, index: ModelIndex, known: &ScheduledModel) -> ModelView {
+        let slot = known.serving.map(|slot| &self.pool[slot]);
+        let status = self.status_of(known);
         let description = &known.description;
         let ask = self.ask_of(index);
         let (size, size_rule) =

@@ -1,7 +1,6 @@
 //! `GET /api/v1/events`: every change as it happens. One task compares the scheduler's views while there are readers.
 //! The last events are kept, so that a reader that reconnects or is slow gets them, or the number that it missed.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,15 +12,16 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use http_body::Frame;
-use model_boss_core::{Decision, DeviceView, ModelStatus, Moment, SlotView};
+use model_boss_core::{Decision, DeviceView, ModelStatus, SlotView};
 use model_boss_http::path::flag;
 use model_boss_protocol::{ApiError, DeviceId, ModelId};
 use schemars::JsonSchema;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::changes::{EventReader, look};
+use crate::api::blocking::blocking;
+use crate::api::changes::{EventReader, ReportedViews, look};
 use crate::api::context::Context;
 use crate::api::route::Call;
 
@@ -41,7 +41,7 @@ pub(crate) enum ChangeEvent {
     /// The lengths of a model's queue.
     Queue(QueueLength),
     /// A model's status.
-    Model(ModelState),
+    Model(ModelStateEvent),
     /// A device.
     Device(Box<DeviceView>),
     /// A new decision.
@@ -60,7 +60,7 @@ pub(crate) enum ChangeEvent {
 pub(crate) struct ShownState {
     slots: Vec<SlotView>,
     queue: Vec<QueueLength>,
-    models: Vec<ModelState>,
+    models: Vec<ModelStateEvent>,
     devices: Vec<DeviceView>,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct QueueLength {
 /// The status of a model.
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "the type only describes")]
-pub(crate) struct ModelState {
+pub(crate) struct ModelStateEvent {
     id: ModelId,
     status: ModelStatus,
     failure: Option<String>,
@@ -124,7 +124,7 @@ pub(crate) async fn events(call: Call) -> Result<Response, ApiError> {
         Some(id) => (None, id),
         None => {
             let after = context.changes.newest();
-            (Some(state(context, after).await), after)
+            (Some(state(context, after).await?), after)
         }
     };
     let body = EventsBody {
@@ -145,17 +145,13 @@ pub(crate) async fn events(call: Call) -> Result<Response, ApiError> {
 }
 
 /// The current state as one event.
-async fn state(context: &Context, after: u64) -> Bytes {
+async fn state(context: &Context, after: u64) -> Result<Bytes, ApiError> {
     let clock = context.clock;
-    let look = context.scheduling.view(move |scheduler, _: Moment| look(scheduler, u64::MAX, clock)).await;
-    let mut state: BTreeMap<&str, Vec<Value>> =
-        ["slot", "queue", "model", "device"].map(|kind| (kind, Vec::new())).into();
-    for ((kind, _), value) in look.map(|look| look.shown.things).unwrap_or_default() {
-        state.entry(kind).or_default().push(value);
-    }
-    let plural = |kind: &str| if kind == "queue" { kind.to_owned() } else { format!("{kind}s") };
-    let state: BTreeMap<String, Vec<Value>> = state.into_iter().map(|(kind, all)| (plural(kind), all)).collect();
-    Bytes::from(format!("id: {after}\nevent: state\ndata: {}\n\n", json!(state)))
+    let Some(views) = context.scheduling.view(|scheduler, _| look(scheduler, u64::MAX)).await else {
+        return Ok(Bytes::new());
+    };
+    let text = move || format!("id: {after}\nevent: state\ndata: {}\n\n", ReportedViews::state(views, clock));
+    blocking(text).await.map(Bytes::from)
 }
 
 type Next = Pin<Box<dyn Future<Output = Option<(Bytes, u64)>> + Send>>;

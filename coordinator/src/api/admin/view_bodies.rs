@@ -139,10 +139,12 @@ pub(crate) struct SlotObject {
     pub(super) layers: Option<StreamStats>,
 }
 
-/// Every waiting request, in its order.
+/// Waiting requests, in their order.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct QueueAnswer {
     pub(super) queue: Vec<QueuedView>,
+    /// The number of all waiting requests.
+    pub(super) total: usize,
 }
 
 /// Every device.

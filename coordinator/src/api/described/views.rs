@@ -97,10 +97,31 @@ pub(crate) fn slots() -> Operation {
     )
 }
 
+/// The number of waiting requests before the answer's first.
+#[derive(JsonSchema)]
+#[schemars(inline, transparent)]
+struct QueueOffset(
+    #[schemars(range(max = 1_000_000_000))]
+    #[allow(dead_code, reason = "it only describes")]
+    u64,
+);
+
+/// The most waiting requests of an answer.
+#[derive(JsonSchema)]
+#[schemars(inline, transparent)]
+struct QueueLimit(
+    #[schemars(range(min = 1, max = 10_000))]
+    #[allow(dead_code, reason = "it only describes")]
+    u64,
+);
+
 /// `GET /api/v1/queue`.
 pub(crate) fn queue() -> Operation {
-    let text = "every waiting request in its order, with its `wait` reason and the same in words";
+    let text = "waiting requests in their order, 1,000 at a time, with the `wait` reason of each and the same in words; \
+                `total` is the number of all";
     view::<QueueAnswer>("list_queue", text)
+        .query::<QueueOffset>("offset", "The number of requests to leave out at the head of the queue; 0 by default.")
+        .query::<QueueLimit>("limit", "The most requests of the answer; 1,000 by default.")
 }
 
 /// `GET /api/v1/clients`.

@@ -5,7 +5,6 @@ mod allowance;
 mod annotate;
 mod answer;
 mod answer_body;
-mod at_files;
 mod cloud_models;
 mod fitting;
 mod forward;

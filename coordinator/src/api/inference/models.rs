@@ -12,14 +12,15 @@ use model_boss_http::body::json;
 use model_boss_http::error::ANTHROPIC_VERSION;
 use model_boss_http::path::{parameter, percent_decode, unknown_model};
 use model_boss_protocol::{
-    ApiError, Backend, ByteCount, Category, DeviceFlag, DeviceId, KeepAlive, KvCacheType, Modality, ModelId, Thinking,
+    ApiError, Backend, ByteCount, Category, ClientId, DeviceFlag, DeviceId, KeepAlive, KvCacheType, Modality, ModelId,
+    Thinking,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::at_files::looking_at_files;
 use super::cloud_models::{self, CloudModel};
 use crate::api::admin::tasks::{self, TaskObject};
+use crate::api::blocking::blocking;
 use crate::api::context::Context;
 use crate::api::route::Call;
 
@@ -133,32 +134,51 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let limit = page_limit(call.request.uri())?;
     let context = Arc::clone(&call.context);
     let (views, slots) = look(&context).await;
-    let catalog = context.catalog.current();
-    let (reading, known) = (Arc::clone(&context), Arc::clone(&catalog));
-    looking_at_files(move || known.models().for_each(|model| know_inputs(&reading, model))).await?;
-    let models = views.iter().filter_map(|view| {
-        let model = catalog.get(&view.id)?;
-        Some(ListedModel::Model(object(view, &slots, model, context.catalog.backend(model))))
-    });
-    let aliases = views.iter().filter_map(|view| Some((view, catalog.get(&view.id)?.created)));
-    let aliases = aliases.flat_map(|(view, created)| {
-        let named = move |alias: &'_ ModelId| name_object("alias", alias.to_string(), created);
-        view.aliases.iter().map(move |alias| ListedModel::Name(NameObject { alias_of: Some(&view.id), ..named(alias) }))
-    });
-    let tasks = tasks::objects(&context);
-    let tasks = tasks.iter().map(|task| ListedModel::Name(task_entry(task)));
-    let clouds = cloud_models::permitted(&context, &client).into_iter().map(ListedModel::Cloud);
-    let all = models.chain(aliases).chain(tasks).chain(clouds);
-    let data: Vec<ListedModel<'_>> =
-        all.filter(|entry| context.tasks.may_use(&client, entry.id(), &context.catalog)).collect();
-    if call.request.headers().contains_key(ANTHROPIC_VERSION) {
-        return json(&AnthropicList::page(
-            data.iter().map(ListedModel::anthropics).collect(),
-            call.request.uri(),
-            limit,
-        ));
+    let anthropics = call.request.headers().contains_key(ANTHROPIC_VERSION);
+    let target = call.request.uri().clone();
+    blocking(move || {
+        let data = ListedModels { context: &context, client: &client, views: &views, slots: &slots };
+        data.answer(anthropics.then_some((&target, limit)))
+    })
+    .await?
+}
+
+/// All names that a client may use, and what they are made of.
+struct ListedModels<'a> {
+    context: &'a Context,
+    client: &'a ClientId,
+    views: &'a [ModelView],
+    slots: &'a [SlotView],
+}
+
+impl ListedModels<'_> {
+    /// The list in OpenAI's shape, or a page of it in Anthropic's. The first call reads models' files.
+    fn answer(&self, page: Option<(&Uri, usize)>) -> Result<Response, ApiError> {
+        let Self { context, client, views, slots } = self;
+        let catalog = context.catalog.current();
+        let models = views.iter().filter_map(|view| {
+            let model = catalog.get(&view.id)?;
+            Some(ListedModel::Model(object(view, slots, model, context.catalog.backend(model))))
+        });
+        let aliases = views.iter().filter_map(|view| Some((view, catalog.get(&view.id)?.created)));
+        let aliases = aliases.flat_map(|(view, created)| {
+            let named = move |alias: &'_ ModelId| name_object("alias", alias.to_string(), created);
+            let entry = move |alias| NameObject { alias_of: Some(&view.id), ..named(alias) };
+            view.aliases.iter().map(move |alias| ListedModel::Name(entry(alias)))
+        });
+        let tasks = tasks::objects(context);
+        let tasks = tasks.iter().map(|task| ListedModel::Name(task_entry(task)));
+        let clouds = cloud_models::permitted(context, client).into_iter().map(ListedModel::Cloud);
+        let all = models.chain(aliases).chain(tasks).chain(clouds);
+        let data: Vec<ListedModel<'_>> =
+            all.filter(|entry| context.tasks.may_use(client, entry.id(), &context.catalog)).collect();
+        match page {
+            Some((target, limit)) => {
+                json(&AnthropicList::page(data.iter().map(ListedModel::anthropics).collect(), target, limit))
+            }
+            None => json(&OpenAiModels { object: "list", data }),
+        }
     }
-    json(&OpenAiModels { object: "list", data })
 }
 
 /// The most models of a page.
@@ -260,7 +280,7 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
     let catalog = context.catalog.current();
     let model = catalog.find(&id).ok_or_else(|| unknown_model(&id))?;
     let (reading, known) = (Arc::clone(context), Arc::clone(model));
-    looking_at_files(move || know_inputs(&reading, &known)).await?;
+    blocking(move || know_inputs(&reading, &known)).await?;
     let (views, slots) = look(context).await;
     let view = views.iter().find(|view| view.id == model.description.id).ok_or_else(|| unknown_model(&id))?;
     let object = object(view, &slots, model, context.catalog.backend(model));

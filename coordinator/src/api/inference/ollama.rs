@@ -23,11 +23,11 @@ use model_boss_tasks::ModelPermit;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::at_files::looking_at_files;
 use super::cloud_models::{self, CloudModel};
 use super::models::look;
 use super::reshape::reshaped;
 use crate::api::admin::tasks;
+use crate::api::blocking::blocking;
 use crate::api::context::Context;
 use crate::api::inference::openai::{InferenceRoute, infer_translated, understand};
 use crate::api::route::Call;
@@ -211,7 +211,7 @@ async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError
 pub(crate) async fn tags(call: Call) -> Result<Response, ApiError> {
     let client = call.client()?;
     let context = call.context;
-    let listed = looking_at_files(move || {
+    let listed = blocking(move || {
         let catalog = context.catalog.current();
         let mut models: Vec<Value> = catalog.models().map(|model| listed(model)).collect();
         let current = context.tasks.current();
@@ -220,9 +220,9 @@ pub(crate) async fn tags(call: Call) -> Result<Response, ApiError> {
         models.retain(|model| {
             model["name"].as_str().is_none_or(|name| context.tasks.may_use(&client, name, &context.catalog))
         });
-        models
+        json(&json!({ "models": models }))
     });
-    json(&json!({ "models": listed.await? }))
+    listed.await?
 }
 
 /// An entry for a name without files on this machine.
@@ -250,15 +250,15 @@ fn no_details() -> Value {
 pub(crate) async fn ps(call: Call) -> Result<Response, ApiError> {
     let context = call.context;
     let (views, slots) = look(&context).await;
-    let loaded = looking_at_files(move || {
+    let loaded = blocking(move || {
         let catalog = context.catalog.current();
         let loaded = views.iter().filter_map(|view| {
             let slot = slots.iter().find(|slot| Some(slot.id) == view.slot && slot.ready_at.is_some())?;
             Some(running(&context, catalog.get(&view.id)?, slot))
         });
-        loaded.collect::<Vec<Value>>()
+        json(&json!({ "models": loaded.collect::<Vec<Value>>() }))
     });
-    json(&json!({ "models": loaded.await? }))
+    loaded.await?
 }
 
 /// `POST /api/show`.
@@ -287,7 +287,7 @@ pub(crate) async fn about(
     }
     let model = context.catalog.current().find(name).cloned().ok_or_else(|| unknown_model(name))?;
     let catalog = Arc::clone(&context.catalog);
-    looking_at_files(move || shown(&model, catalog.backend(&model))).await
+    blocking(move || shown(&model, catalog.backend(&model))).await
 }
 
 /// A model's details; unknown ones are empty texts.
@@ -414,7 +414,7 @@ async fn capabilities_of_all(context: &Context, targets: Vec<Target>) -> Result<
     });
     let elsewhere: Vec<Vec<&str>> = elsewhere.collect();
     let catalog = Arc::clone(&context.catalog);
-    looking_at_files(move || {
+    blocking(move || {
         let current = catalog.current();
         let here = targets.iter().filter_map(|target| match target {
             Target::Local(id) => Some(current.get(id).map_or_else(Vec::new, |m| capabilities(m, catalog.backend(m)))),

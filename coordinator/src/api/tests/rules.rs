@@ -231,7 +231,7 @@ impl Fixture {
     }
 
     async fn waiting(&self) -> Vec<QueuedView> {
-        self.context.scheduling.view(|scheduler, now| scheduler.queue(now)).await.unwrap()
+        self.context.scheduling.view(|scheduler, now| scheduler.queue(now, 0..usize::MAX)).await.unwrap()
     }
 
     /// The entry of a request in the queue; the request is cancelled afterwards.

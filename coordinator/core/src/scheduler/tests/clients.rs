@@ -22,7 +22,7 @@ fn of(client: &str) -> impl FnOnce(&mut Submission) {
 }
 
 fn priority_of(world: &World, request: RequestId) -> u8 {
-    let queue = world.core.queue(world.now);
+    let queue = world.core.queue(world.now, 0..usize::MAX);
     queue.iter().find(|view| view.id == request).map(|view| view.priority.number()).unwrap()
 }
 
@@ -190,7 +190,7 @@ fn rc_3_the_load_of_a_client_has_its_priority_and_the_operators_has_none_above_i
     load_by(&mut world, by("c"), "b", None);
     load_by(&mut world, Principal::Operator, "c", Some(Priority::HIGHEST));
     load_by(&mut world, Principal::Operator, "d", None);
-    let mut queue = world.core.queue(world.now);
+    let mut queue = world.core.queue(world.now, 0..usize::MAX);
     queue.sort_by(|a, b| a.model.cmp(&b.model));
     let priorities: Vec<u8> = queue.iter().map(|waiting| waiting.priority.number()).collect();
     assert_eq!(priorities, [6, 6, 0, 2]);

@@ -111,7 +111,7 @@ fn rc_6_a_request_without_room_waits_in_the_queue_and_names_who_is_in_the_way() 
         }
         other => panic!("{other}"),
     }
-    let queue = world.core.queue(world.now + SECOND);
+    let queue = world.core.queue(world.now + SECOND, 0..usize::MAX);
     assert_eq!((queue[0].position, queue[0].waited), (1, SECOND));
     // The idle model's rank fades by one per 30 s until it is no more important than the waiting request.
     world.run_until(s(120));
@@ -580,7 +580,9 @@ fn the_views_show_what_is() {
     assert_eq!(world.core.model("n").unwrap().status, ModelStatus::Unloaded);
     let device = world.core.devices().remove(0);
     assert_eq!((device.charged, device.free), (ByteCount::gib(6), Some(ByteCount::gib(2))));
-    let json = serde_json::to_value((world.core.slots(), world.core.queue(world.now), world.core.devices())).unwrap();
+    let json =
+        serde_json::to_value((world.core.slots(), world.core.queue(world.now, 0..usize::MAX), world.core.devices()))
+            .unwrap();
     assert_eq!(json[0][0]["state"], "ready");
     assert_eq!(json[0][0]["phase"], "serving");
     assert_eq!(json[1][0]["wait"]["reason"], "capacity");

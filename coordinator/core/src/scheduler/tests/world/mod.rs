@@ -365,7 +365,7 @@ impl World {
         let end = self.now + Duration::from_secs(86_400);
         while !self.drained {
             let Some(at) = self.next_moment().filter(|at| *at < end) else {
-                let (queue, slots) = (self.core.queue(self.now), self.core.slots());
+                let (queue, slots) = (self.core.queue(self.now, 0..usize::MAX), self.core.slots());
                 panic!("the world does not come to its end within a day: waiting {queue:#?}, slots {slots:#?}");
             };
             self.step(at);
