@@ -45,6 +45,8 @@ pub(crate) struct ScheduledModel {
     pub(crate) serving: Option<SlotId>,
     /// All the model's slots, stopping ones included.
     pub(crate) slots: Vec<SlotId>,
+    /// The end of the time for which the model, once evicted, takes no place of another that is wanted (RC-18).
+    pub(crate) away_until: Moment,
     pub(crate) failures: Failures,
     /// Options of the model's last load beyond the manifest.
     pub(crate) wish: LoadWish,
@@ -289,6 +291,7 @@ impl ScheduledModel {
             pinned: None,
             serving: None,
             slots: Vec::new(),
+            away_until: Moment::START,
             failures: Failures::default(),
             wish: LoadWish::default(),
             returns: None,

@@ -202,6 +202,8 @@ pub enum Protection {
     },
     /// The slot is as important, and its minimum hold is not over.
     Hold,
+    /// The slot is as important and wanted, and the model that asks for its place was evicted itself a moment ago.
+    JustEvicted,
     /// The slot is as important, and earlier requests wait for it.
     QueuedBefore,
     /// The slot is being evicted for a request that is no less important.
@@ -362,6 +364,7 @@ impl fmt::Display for Protection {
             Self::CauseWaits => f.write_str("loaded for a request that has not started"),
             Self::MoreImportant { rank } => write!(f, "more important, rank {rank}"),
             Self::Hold => f.write_str("as important, within its hold"),
+            Self::JustEvicted => f.write_str("as important and wanted, and the model that waits has just had its turn"),
             Self::Claimed => f.write_str("leaves for another model already"),
             Self::QueuedBefore => f.write_str("as important, earlier requests wait for it"),
         }

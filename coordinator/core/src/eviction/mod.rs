@@ -21,6 +21,8 @@ pub(crate) struct Goal {
     pub(crate) rooms: Vec<SignedBytes>,
     /// The number of models of the limited category that have to be evicted (MM-1).
     pub(crate) places: usize,
+    /// The moment from which the model may take the place of another that is wanted, after it was evicted itself.
+    pub(crate) away_until: Moment,
 }
 
 /// A slot that may be evicted, with the properties that decide it.
@@ -40,6 +42,8 @@ pub(crate) struct EvictionCandidate {
     pub(crate) hold: Hold,
     pub(crate) rank: Priority,
     pub(crate) usage: SlotUse,
+    /// The number of requests that are in flight, or wait for the slot's model.
+    pub(crate) work: usize,
     pub(crate) last_used: Moment,
     pub(crate) last_priority: Priority,
     /// The best position in the queue among the requests for the slot's model, and their most important base priority.
@@ -153,8 +157,9 @@ impl EvictionCandidate {
     }
 }
 
-/// Chooses victims that reach the goal for `asker`: idle ones first, then the least important, then the least
-/// recently used, and no more than needed. Whether all of them together suffice is checked before any is chosen.
+/// Chooses victims that reach the goal for `asker`: idle ones first, then the least important, then those with the
+/// least work, then the least recently used, and no more than needed. Whether all of them together suffice is checked
+/// before any is chosen.
 pub(crate) fn plan(
     asker: &Head,
     goal: &Goal,
@@ -166,7 +171,7 @@ pub(crate) fn plan(
     let mut protected = Vec::with_capacity(candidates.len());
     let mut look_again: Option<Moment> = None;
     for candidate in candidates {
-        match may_take(asker, candidate, now, settings) {
+        match may_take(asker, goal.away_until, candidate, now, settings) {
             Ok(right) => allowed.push((candidate, right)),
             Err((why, again)) => {
                 protected.push((candidate, why));
@@ -196,7 +201,7 @@ pub(crate) fn plan(
         let blockers = protected.into_iter().map(|(c, why)| (c.slot, why)).collect();
         return Err(Blocked { lacking, blockers, look_again });
     }
-    allowed.sort_by_key(|(c, _)| (c.usage, Reverse(c.rank), c.last_used, c.slot));
+    allowed.sort_by_key(|(c, _)| (c.usage, Reverse(c.rank), c.work, c.last_used, c.slot));
     Ok(fewest(goal, &allowed))
 }
 
@@ -236,15 +241,22 @@ pub(crate) fn standing(asker: &Head, victims: &[Victim]) -> Priority {
     if overdue { asker.key.effective.min(asker.base) } else { asker.base }
 }
 
-/// Whether this request may evict this slot now.
-pub(crate) fn has_right(asker: &Head, slot: &EvictionCandidate, now: Moment, settings: &Settings) -> bool {
-    may_take(asker, slot, now, settings).is_ok()
+/// Whether this request may evict this slot now, for a model that is away until then ([`Goal::away_until`]).
+pub(crate) fn has_right(
+    asker: &Head,
+    away_until: Moment,
+    slot: &EvictionCandidate,
+    now: Moment,
+    settings: &Settings,
+) -> bool {
+    may_take(asker, away_until, slot, now, settings).is_ok()
 }
 
 /// Applies RC-18 to one slot. Returns the right, or the slot's protection and the moment when that may end by time
 /// alone.
 fn may_take(
     asker: &Head,
+    away_until: Moment,
     slot: &EvictionCandidate,
     now: Moment,
     settings: &Settings,
@@ -290,6 +302,10 @@ fn may_take(
     }
     if now < hold_ends {
         return Err((Protection::Hold, Some(hold_ends)));
+    }
+    // Models that took turns without a pause would load more than they answer (docs/adr/0070).
+    if now < away_until && !overdue {
+        return Err((Protection::JustEvicted, Some(away_until)));
     }
     Ok(right(true))
 }

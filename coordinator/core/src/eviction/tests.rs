@@ -59,6 +59,7 @@ fn idle(slot: u64, rank: u8) -> EvictionCandidate {
         hold: Hold::Until(s(10)),
         rank: Priority::new(rank).unwrap(),
         usage: SlotUse::Idle,
+        work: 0,
         last_used: s(0),
         last_priority: Priority::new(rank).unwrap(),
         queued: None,
@@ -75,7 +76,7 @@ fn wants(bytes: i128) -> Need {
 }
 
 fn memory(missing: i128) -> Goal {
-    Goal { need: wants(missing), rooms: vec![SignedBytes::ZERO], places: 0 }
+    Goal { need: wants(missing), rooms: vec![SignedBytes::ZERO], places: 0, away_until: Moment::START }
 }
 
 fn take(asker: &Head, missing: i128, from: &[EvictionCandidate], now: Moment) -> Result<Vec<u64>, Blocked> {
@@ -116,6 +117,35 @@ fn rc_18_b_an_equal_busy_slot_is_taken_after_its_hold_by_whoever_came_before_its
     assert_eq!(take(&mine, GIB, &[later], s(10)), Ok(vec![1]));
     let earlier = EvictionCandidate { queued: Some(place(5, s(1), s(10))), ..busy(1, 5) };
     assert_eq!(protection(&mine, earlier, s(10)).0, Protection::QueuedBefore);
+}
+
+#[test]
+fn rc_18_b_a_model_that_was_just_evicted_takes_no_wanted_place_of_an_equal() {
+    let away = Goal { away_until: s(20), ..memory(GIB) };
+    let plan = |asker: &Head, of: EvictionCandidate, now| {
+        let settings = Settings::default();
+        plan(asker, &away, &[of], now, &settings).map_err(|blocked| (blocked.blockers[0].1, blocked.look_again))
+    };
+    let mine = asker(5, s(11), s(12));
+    assert_eq!(plan(&mine, busy(1, 5), s(12)), Err((Protection::JustEvicted, Some(s(20)))));
+    assert!(plan(&mine, busy(1, 5), s(20)).is_ok());
+    // An idle place is nobody's turn, and importance comes first.
+    assert!(plan(&mine, idle(1, 5), s(12)).is_ok());
+    assert!(plan(&mine, busy(1, 6), s(12)).is_ok());
+    let (now, long) = (s(600), Goal { away_until: s(700), ..memory(GIB) });
+    let overdue = asker(5, s(0), now);
+    assert!(super::plan(&overdue, &long, &[busy(1, 5)], now, &Settings::default()).is_ok());
+}
+
+#[test]
+fn rc_18_among_equals_with_work_the_one_with_the_least_leaves() {
+    let mine = asker(5, s(11), s(12));
+    let works = |slot, work, used| EvictionCandidate { work, last_used: s(used), ..busy(slot, 5) };
+    let all = [works(1, 9, 0), works(2, 3, 5), works(3, 3, 4), works(4, 20, 1)];
+    assert_eq!(take(&mine, GIB, &all, s(12)), Ok(vec![3]));
+    assert_eq!(take(&mine, 12 * GIB, &all, s(12)), Ok(vec![3, 2, 1]));
+    let idle_one = idle(5, 5);
+    assert_eq!(take(&mine, GIB, &[works(1, 1, 0), idle_one], s(12)), Ok(vec![5]));
 }
 
 #[test]
@@ -199,7 +229,7 @@ fn mm_3_a_full_category_gives_up_its_least_recently_used_and_no_more() {
     let mine = asker(5, s(9), s(9));
     let of_type =
         |n, used| EvictionCandidate { frees_place: true, last_used: s(used), bytes: SignedBytes::ZERO, ..idle(n, 5) };
-    let goal = Goal { need: wants(0), rooms: vec![SignedBytes::ZERO], places: 1 };
+    let goal = Goal { need: wants(0), rooms: vec![SignedBytes::ZERO], places: 1, away_until: Moment::START };
     let other = EvictionCandidate { last_used: s(0), ..idle(7, 9) };
     let all = [of_type(1, 3), of_type(2, 2), of_type(3, 4), other];
     let victims = plan(&mine, &goal, &all, s(9), &Settings::default()).unwrap();
@@ -214,7 +244,7 @@ fn mm_3_a_full_category_gives_up_its_least_recently_used_and_no_more() {
 fn mm_5_every_user_of_an_exclusive_device_leaves_or_none_does() {
     let mine = asker(5, s(9), s(9));
     let user = |n, rank| EvictionCandidate { excluded: true, bytes: SignedBytes::ZERO, ..idle(n, rank) };
-    let goal = Goal { need: wants(0), rooms: vec![SignedBytes::ZERO], places: 0 };
+    let goal = Goal { need: wants(0), rooms: vec![SignedBytes::ZERO], places: 0, away_until: Moment::START };
     let victims = plan(&mine, &goal, &[user(1, 5), user(2, 9), idle(3, 9)], s(9), &Settings::default()).unwrap();
     assert_eq!(victims.iter().map(|v| v.slot.0).collect::<Vec<_>>(), [2, 1]);
     let blocked = plan(&mine, &goal, &[user(1, 5), user(2, 1)], s(9), &Settings::default()).unwrap_err();
@@ -232,12 +262,18 @@ fn rc_22_victims_on_several_devices_are_counted_together() {
         ..idle(n, 9)
     };
     // The model needs 12 GiB on two devices, which have 4 GiB and 2 GiB of spare memory beside the margin.
-    let goal = Goal { need: wants(12 * GIB), rooms: vec![gib(4) + margin, gib(2) + margin], places: 0 };
+    let goal = Goal {
+        need: wants(12 * GIB),
+        rooms: vec![gib(4) + margin, gib(2) + margin],
+        places: 0,
+        away_until: Moment::START,
+    };
     let all = [on(1, 1, 0, 1), on(2, 0, 6, 2), on(3, 6, 0, 3)];
     let victims = plan(&mine, &goal, &all, s(9), &Settings::default()).unwrap();
     assert_eq!(victims.iter().map(|v| v.slot.0).collect::<Vec<_>>(), [2]);
     // One device cannot make up for the lack of another: a negative room counts as zero, not as a debt.
-    let debt = Goal { need: wants(5 * GIB), rooms: vec![gib(4) + margin, gib(-9)], places: 0 };
+    let debt =
+        Goal { need: wants(5 * GIB), rooms: vec![gib(4) + margin, gib(-9)], places: 0, away_until: Moment::START };
     assert!(plan(&mine, &debt, &[on(1, 0, 6, 1)], s(9), &Settings::default()).is_err());
 }
 

@@ -32,9 +32,10 @@ impl Scheduler {
         let (candidate, turn) = (self.candidate(id, &[]), self.turn_beside(id));
         let may_take = |scheduler: &Self, model| {
             let mut heads = scheduler.queue.heads(model, scheduler.now);
+            let away_until = scheduler.catalog[model].away_until;
             heads.any(|head| {
                 turn.is_none_or(|standing| head.base < standing)
-                    && eviction::has_right(&head, &candidate, scheduler.now, &scheduler.settings)
+                    && eviction::has_right(&head, away_until, &candidate, scheduler.now, &scheduler.settings)
             })
         };
         if as_before {

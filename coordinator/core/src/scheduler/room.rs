@@ -270,7 +270,7 @@ impl Scheduler {
                 candidates.push(candidate);
             }
         }
-        let goal = Goal { need, rooms, places };
+        let goal = Goal { need, rooms, places, away_until: self.catalog[ask.model].away_until };
         let mut by = eviction::Blocked::default();
         for asker in heads {
             match eviction::plan(asker, &goal, &candidates, self.now, &self.settings) {
@@ -362,6 +362,7 @@ impl Scheduler {
             hold,
             rank: slot.rank(self.now, self.settings.aging_step),
             usage: if slot.is_busy() { SlotUse::Busy } else { SlotUse::Idle },
+            work: slot.running.len() + self.queue.len_of(slot.model),
             last_used: slot.last_used,
             last_priority: slot.last_priority,
             queued,

@@ -244,6 +244,9 @@ impl Scheduler {
     pub(super) fn stop_slot(&mut self, id: SlotId, cause: LeaveCause) {
         let slot = &mut self.pool[id];
         let Some(order) = slot.apply(SlotEvent::Stop) else { return };
+        if matches!(cause, LeaveCause::Eviction { .. }) {
+            self.catalog[slot.model].away_until = self.now + slot.hold(self.settings.min_hold);
+        }
         slot.leaving = Some(cause);
         slot.unload_at = None;
         slot.paused_until = None;
