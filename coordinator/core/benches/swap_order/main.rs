@@ -1,8 +1,10 @@
 //! The effect of the order of requests when models take turns in memory. The scheduler is compared with first come,
-//! first served and least-recently-used eviction, on one device, in simulated time. Counts are exact and the same on
-//! every machine.
+//! first served and least-recently-used eviction, and on small machines with the best order that a search finds. There
+//! is one device, in simulated time. Counts are exact and the same on every machine.
 //!
 //! `cargo bench -p model-boss-core --bench swap_order`
+
+mod optimum;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -60,6 +62,38 @@ const SCENARIOS: [Scenario; 3] = [
     },
 ];
 
+/// Machines that are small enough for a search, and the span of the search.
+const SMALL: [Scenario; 3] = [
+    Scenario {
+        name: "3 models, room for 2",
+        models: 3,
+        room: 2,
+        load: Duration::from_secs(3),
+        answer: Duration::from_secs(2),
+        at_once: 2,
+        open: 12,
+    },
+    Scenario {
+        name: "the same, more open",
+        models: 3,
+        room: 2,
+        load: Duration::from_secs(3),
+        answer: Duration::from_secs(2),
+        at_once: 2,
+        open: 18,
+    },
+    Scenario {
+        name: "4 models, room for 3",
+        models: 4,
+        room: 3,
+        load: Duration::from_secs(3),
+        answer: Duration::from_secs(2),
+        at_once: 1,
+        open: 12,
+    },
+];
+const SEARCHED: Duration = Duration::from_secs(90);
+
 /// The results of a simulated hour.
 struct Result {
     answers: usize,
@@ -73,7 +107,7 @@ fn main() {
     for scenario in &SCENARIOS {
         let strict = fifo_lru(scenario, Passing::Never);
         let passing = fifo_lru(scenario, Passing::WhenResident);
-        let ours = scheduler(scenario);
+        let ours = scheduler(scenario, HOUR);
         let rows =
             [("first in, first out + LRU", &strict), ("the same, resident ones pass", &passing), ("model-boss", &ours)];
         for (order, result) in rows {
@@ -93,6 +127,22 @@ fn main() {
         let bound = turn * u32::try_from(scenario.models).unwrap_or(u32::MAX);
         let held = if ours.longest_wait <= bound { "held" } else { "MISSED" };
         println!("{:<22} wait bound of {:.0} s: {held}", "", bound.as_secs_f64());
+    }
+    println!(
+        "\n{} s of small machines, beside the best order found by a search that knows all arrivals.",
+        SEARCHED.as_secs()
+    );
+    for scenario in &SMALL {
+        let best = optimum::search(scenario, SEARCHED);
+        let ours = scheduler(scenario, SEARCHED);
+        println!(
+            "{:<22} {} answers, the search {}{}: {:.2}",
+            scenario.name,
+            ours.answers,
+            best.answers,
+            if best.is_exact { " (exact)" } else { " (found)" },
+            ours.answers as f64 / best.answers as f64,
+        );
     }
 }
 
@@ -179,8 +229,8 @@ fn fifo_lru(scenario: &Scenario, passing: Passing) -> Result {
     result
 }
 
-/// The same simulated hour with the scheduler.
-fn scheduler(scenario: &Scenario) -> Result {
+/// The same simulated span with the scheduler.
+fn scheduler(scenario: &Scenario, span: Duration) -> Result {
     let settings = Settings { max_queued_per_model: usize::MAX, max_queued: usize::MAX, ..Settings::default() };
     let mut shell = Shell {
         core: Scheduler::new(settings, Moment::START),
@@ -205,7 +255,7 @@ fn scheduler(scenario: &Scenario) -> Result {
     shell.tell(Event::Catalog((0..scenario.models).map(|n| model(n, scenario.at_once)).collect()));
     let mut dice = Dice(7);
     let mut next = 0;
-    while shell.now < Moment::at(HOUR) {
+    loop {
         while shell.core.queued() + shell.core.running() < scenario.open {
             next += 1;
             shell.arrived.insert(RequestId(next), shell.now);
@@ -219,7 +269,7 @@ fn scheduler(scenario: &Scenario) -> Result {
                 keep_alive: None,
             }));
         }
-        if !shell.step() {
+        if !shell.step(Moment::at(span)) {
             break;
         }
     }
@@ -248,10 +298,13 @@ struct Shell {
 }
 
 impl Shell {
-    /// Advances to the next event; false when there is none.
-    fn step(&mut self) -> bool {
+    /// Advances to the next event; false when there is none until the end.
+    fn step(&mut self, end: Moment) -> bool {
         let news = self.news.keys().next().map(|(at, _)| *at);
         let Some(at) = [news, self.core.next_wake()].into_iter().flatten().min() else { return false };
+        if at > end {
+            return false;
+        }
         self.now = self.now.max(at);
         let event = match self.news.first_entry().filter(|entry| entry.key().0 <= self.now) {
             Some(entry) => entry.remove(),
