@@ -5,16 +5,19 @@
 //! starts at the level of the least-served active client. So a pause does not save up a right to displace others.
 //! Service that no other client wanted at the time does not count against a client later.
 
+mod counts;
 mod standing;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use model_boss_protocol::{ModelId, RequestId};
 
+use crate::catalog::ModelIndex;
 use crate::settings::{ClientRule, ClientRules};
 use crate::{Moment, Principal, RequestOutcome};
 
+use self::counts::ModelCounts;
 pub(crate) use self::standing::{ClientIndex, ClientStanding};
 
 /// The number of clients remembered, bounded because clients choose their names. Beyond it the one inactive for
@@ -23,9 +26,6 @@ const REMEMBERED: usize = 4_096;
 
 /// The number of recent requests remembered for each client.
 const RECENT: usize = 8;
-
-/// The number of models counted for each client; beyond it the one with the fewest requests is dropped.
-const MODELS: usize = 64;
 
 /// The span over which a client's rate is averaged.
 const RATE_SPAN: Duration = Duration::from_secs(60);
@@ -71,7 +71,7 @@ pub(crate) struct ClientAccount {
     pub(crate) refused: u64,
     pub(crate) tokens: u64,
     /// The number of requests by model.
-    pub(crate) models: BTreeMap<ModelId, u64>,
+    pub(crate) models: ModelCounts,
     pub(crate) recent: VecDeque<RecentRequest>,
 }
 
@@ -80,6 +80,7 @@ pub(crate) struct ClientAccount {
 pub(crate) struct RecentRequest {
     pub(crate) request: RequestId,
     pub(crate) model: ModelId,
+    pub(crate) index: ModelIndex,
     pub(crate) ended: Moment,
     pub(crate) took: Duration,
     pub(crate) tokens: Option<u64>,
@@ -202,11 +203,7 @@ impl Clients {
             }
             client.last_end = Some(now);
             client.tokens = client.tokens.saturating_add(what.tokens.unwrap_or(0));
-            if client.models.len() == MODELS && !client.models.contains_key(&what.model) {
-                let least = client.models.iter().min_by_key(|(_, count)| **count).map(|(model, _)| model.clone());
-                least.map(|model| client.models.remove(&model));
-            }
-            *client.models.entry(what.model.clone()).or_default() += 1;
+            client.models.add(what.index, &what.model);
             if client.recent.len() == RECENT {
                 client.recent.pop_front();
             }
@@ -278,7 +275,7 @@ impl ClientAccount {
             requests: 0,
             refused: 0,
             tokens: 0,
-            models: BTreeMap::new(),
+            models: ModelCounts::default(),
             recent: VecDeque::new(),
         }
     }

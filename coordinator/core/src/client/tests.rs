@@ -1,6 +1,7 @@
 //! Accounts of clients: service, limits and order.
 
 use super::*;
+use crate::catalog::ModelIndex;
 use crate::testing::{ms, s};
 
 fn clients(rule: ClientRule) -> Clients {
@@ -15,6 +16,7 @@ fn ended(tokens: Option<u64>, took: Duration) -> RecentRequest {
     RecentRequest {
         request: RequestId(1),
         model: "m".into(),
+        index: ModelIndex::new(0),
         ended: Moment::START,
         took,
         tokens,

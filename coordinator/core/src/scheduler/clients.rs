@@ -77,6 +77,7 @@ impl Scheduler {
         let what = RecentRequest {
             request: run.request.id,
             model: self.catalog[run.request.model].id().clone(),
+            index: run.request.model,
             ended: self.now,
             took: self.now.since(run.started),
             tokens,
@@ -152,7 +153,7 @@ impl Scheduler {
                 service_ahead: self.clients.ahead(index),
                 held_back: self.why_held_back(index, now),
                 last_seen: client.seen,
-                models: client.models.iter().map(|(model, &count)| (model.clone(), count)).collect(),
+                models: client.models.iter().map(|(model, count)| (model.clone(), count)).collect(),
                 recent: client
                     .recent
                     .iter()

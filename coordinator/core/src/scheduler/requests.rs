@@ -214,7 +214,7 @@ impl Scheduler {
         let loading =
             if slot.ready_at > arrived { slot.ready_at.since(slot.load_started.max(arrived)) } else { Duration::ZERO };
         slot.running.insert((request.priority, request.id));
-        self.cores_changed = true;
+        self.cores_changed |= slot.cores.is_some();
         slot.last_used = self.now;
         slot.last_priority = request.priority;
         slot.unload_at = None;
@@ -257,7 +257,7 @@ impl Scheduler {
         if let Some(slot) = run.place.and_then(|key| self.pool.current(key)) {
             let rank = slot.rank(self.now, self.settings.aging_step);
             slot.running.remove(&(run.request.priority, request));
-            self.cores_changed = true;
+            self.cores_changed |= slot.cores.is_some();
             slot.last_used = self.now;
             slot.last_priority = run.request.priority;
             slot.keep_alive = run.request.keep_alive;
