@@ -199,6 +199,7 @@ impl Bench {
                 | Effect::Learned(_)
                 | Effect::Done { .. }
                 | Effect::Refuse { .. }
+                | Effect::Recall { .. }
                 | Effect::Drained => {}
             }
         }
