@@ -13,7 +13,7 @@ use model_boss_protocol::{ApiError, DeviceId};
 
 use super::view_bodies::{
     DecisionsAnswer, DeviceObject, DeviceTotals, DevicesAnswer, HealthAnswer, LoadedModel, ModelTotals, ProviderTotals,
-    QueueAnswer, Recent, RootAnswer, SlotObject, SlotsAnswer, Stats, StatusWord,
+    Recent, RootAnswer, SlotObject, SlotsAnswer, Stats, StatusWord,
 };
 use crate::api::context::Context;
 use crate::api::route::Call;
@@ -151,12 +151,6 @@ pub(crate) async fn slots(call: Call) -> Result<Response, ApiError> {
     let with_layers = |slot: SlotView| SlotObject { layers: call.context.streams.of(slot.key()), slot };
     let slots = SlotsAnswer { slots: slots.into_iter().map(with_layers).collect() };
     json(&call.context.clock.dated(serde_json::json!(slots)))
-}
-
-/// `GET /api/v1/queue`: every queued request and the reason why it waits.
-pub(crate) async fn queue(call: Call) -> Result<Response, ApiError> {
-    let queue = call.context.scheduling.view(|scheduler, now| scheduler.queue(now)).await.unwrap_or_default();
-    json(&call.context.clock.dated(serde_json::json!(QueueAnswer { queue })))
 }
 
 /// `GET /api/v1/devices` (DM-3).
