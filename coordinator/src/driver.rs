@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model_boss_catalog::LiveCatalog;
-use model_boss_core::{Effect, Event, ExitReport, Input, Moment, RequestOutcome, Scheduler, SlotKey};
+use model_boss_core::{Effect, Event, ExitReport, Input, Moment, Refusal, RequestOutcome, Scheduler, SlotKey};
 use model_boss_host::clocks::later;
 use model_boss_protocol::RequestId;
 use tokio::sync::oneshot;
@@ -53,6 +53,8 @@ pub(crate) struct Driver {
 pub(crate) struct DriverQueue {
     replies: HashMap<RequestId, oneshot::Sender<Ruling>>,
     loads: HashMap<SlotKey, Instant>,
+    /// The senders of orders to end dispatched requests.
+    recalls: HashMap<RequestId, oneshot::Sender<Refusal>>,
     /// Events that followed from an effect at once and are not handled yet.
     events: VecDeque<Event>,
     /// The number of the last decision in the metrics.
@@ -127,6 +129,9 @@ impl Driver {
 
     /// Records the shell's own part of an event.
     fn note(&mut self, event: &Event) {
+        if let Event::Cancel(request) | Event::Finished { request, .. } | Event::RungFailed { request, .. } = event {
+            self.waiting.recalls.remove(request);
+        }
         match event {
             Event::Finished { outcome: RequestOutcome::LostBeforeAnswer, .. } => {}
             Event::Cancel(request) | Event::Finished { request, .. } => {
@@ -200,6 +205,10 @@ impl Driver {
             Effect::Learned(footprint) => self.footprints.learn(footprint),
             Effect::Done { request } => _ = self.reply(request, Ruling::Done),
             Effect::Refuse { request, error } => _ = self.reply(request, Ruling::Refused(error)),
+            Effect::Recall { request, error } => {
+                // A request that is ending by itself needs no order.
+                let _ = self.waiting.recalls.remove(&request).map(|recall| recall.send(error));
+            }
             Effect::Drained => self.drained.cancel(),
         }
         None
@@ -208,7 +217,11 @@ impl Driver {
     /// Sends the dispatch to the request's ticket. If the ticket was dropped, the place is released, because no owner
     /// would ever end the request.
     fn send_on(&mut self, request: RequestId, dispatched: Dispatched) -> Option<Event> {
-        let handed_over = self.reply(request, Ruling::Dispatched(dispatched));
+        let (order, recall) = oneshot::channel();
+        let handed_over = self.reply(request, Ruling::Dispatched(dispatched, recall));
+        if handed_over.is_some() {
+            self.waiting.recalls.insert(request, order);
+        }
         handed_over.is_none().then_some(Event::Cancel(request))
     }
 

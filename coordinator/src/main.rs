@@ -4,6 +4,7 @@ mod api;
 mod audit;
 mod driver;
 mod footprints;
+mod history;
 mod keys;
 mod leases;
 mod listeners;

@@ -15,6 +15,8 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Text
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::history::LiveHistory;
+
 const REQUESTS: &str = "model_boss_requests_total";
 const PROMPT_TOKENS: &str = "model_boss_prompt_tokens_total";
 const COMPLETION_TOKENS: &str = "model_boss_completion_tokens_total";
@@ -39,6 +41,7 @@ pub(crate) struct Metrics {
     providers: HashMap<String, Arc<ModelMetrics>>,
     unknown: Arc<ModelMetrics>,
     recent: Mutex<Option<LastInference>>,
+    history: Arc<LiveHistory>,
 }
 
 /// The models of the catalog, and the last that left it.
@@ -115,6 +118,7 @@ impl Metrics {
             providers: providers.into_iter().map(of_provider).collect(),
             unknown: Arc::new(ModelMetrics::new(UNKNOWN_MODEL.to_owned())),
             recent: Mutex::new(None),
+            history: Arc::new(LiveHistory::start()),
         })
     }
 
@@ -180,6 +184,9 @@ impl Metrics {
             totals.input_tokens += usage.prompt_tokens;
             totals.output_tokens += usage.completion_tokens;
         }
+        let gaps = u32::try_from(usage.completion_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
+        let generated_for = usage.per_token.unwrap_or_default().saturating_mul(gaps);
+        self.history.answered(generated_for, usage.completion_tokens, usage.first_token);
         let at = unix_time();
         *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = Some(LastInference {
             input_tokens: usage.prompt_tokens,
@@ -191,13 +198,22 @@ impl Metrics {
         });
     }
 
+    /// The last hour, for charts.
+    pub(crate) fn history(&self) -> &Arc<LiveHistory> {
+        &self.history
+    }
+
     /// Counts a load: the model became ready this long after its spawn was ordered.
     pub(crate) fn loaded(&self, id: &ModelId, took: Duration) {
         self.model(Some(id)).count(|series| series.load_time.observe(took.as_secs_f64()));
+        self.history.loaded();
     }
 
     /// Counts a decision of the scheduler about a model.
     pub(crate) fn decided(&self, what: Verdict, id: &ModelId) {
+        if matches!(what, Verdict::Evict | Verdict::Drain) {
+            self.history.swapped();
+        }
         self.model(Some(id)).count(|series| {
             series.decisions.with_label_values(&[word(what)]).inc();
             if matches!(what, Verdict::Evict | Verdict::Drain) {

@@ -35,6 +35,9 @@ pub(crate) fn api_error(refusal: Refusal) -> ApiError {
         RefusalReason::MoveFailed { .. } => ErrorCode::MigrationFailed,
         RefusalReason::LedgerAway => ErrorCode::LeaseStoreUnavailable,
         RefusalReason::LedgerRecovering => ErrorCode::LeaseStoreRecovering,
+        RefusalReason::Cancelled => ErrorCode::RequestCancelled,
+        RefusalReason::UnknownRequest => ErrorCode::RequestNotFound,
+        RefusalReason::NotYours => ErrorCode::InsufficientScope,
         RefusalReason::Internal => ErrorCode::Internal,
         // The rung's own error, in which the scheduler may have added words about other rungs.
         RefusalReason::RungFailed { error, .. } => return ApiError { message, retry_after, ..*error },

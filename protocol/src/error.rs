@@ -74,6 +74,10 @@ error_codes! {
     ModelPulling = "model_pulling", 503, "server_error";
     /// The disk has too little space for the model's files.
     DiskFull = "disk_full", 507, "server_error";
+    /// The request has ended, or never was.
+    RequestNotFound = "request_not_found", 404, "not_found_error";
+    /// An order cancelled the request.
+    RequestCancelled = "request_cancelled", 410, "invalid_request_error";
     /// The route does not exist.
     NotFound = "not_found", 404, "not_found_error";
     /// The model or task does not exist.

@@ -4,6 +4,7 @@
 mod all_at_once;
 mod bad_disk;
 mod bad_requests;
+mod cancelling;
 mod chat;
 mod claude_command;
 mod cli;

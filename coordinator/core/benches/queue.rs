@@ -203,6 +203,7 @@ impl Bench {
                 | Effect::Learned(_)
                 | Effect::Done { .. }
                 | Effect::Refuse { .. }
+                | Effect::Recall { .. }
                 | Effect::Drained => {}
             }
         }

@@ -121,6 +121,13 @@ pub enum Effect {
         /// The error that the client gets.
         error: Refusal,
     },
+    /// End a dispatched request with an error, as its final answer; report its end with `Finished`.
+    Recall {
+        /// The request to end.
+        request: RequestId,
+        /// The error that the client gets.
+        error: Refusal,
+    },
     /// After `Drain`, all workers are stopped and their leases released: the process may end.
     Drained,
 }

@@ -196,6 +196,8 @@ pub enum RequestOutcome {
     Refused,
     /// The deadline passed before the answer. The client has the error.
     DeadlineExceeded,
+    /// An order cancelled the request. The client has the error.
+    Cancelled,
 }
 
 /// The end of a worker's process.

@@ -70,6 +70,15 @@ pub enum Order {
         /// The device to open.
         device: DeviceId,
     },
+    /// Cancel a waiting or a running request (OP-2). A client's order cancels only requests of that client.
+    CancelRequest {
+        /// The caller's id.
+        request: RequestId,
+        /// The caller's principal.
+        by: Principal,
+        /// The request to cancel.
+        target: RequestId,
+    },
     /// Unload a model. A client's order ends only its own use: a pinned model stays, and one that others use is
     /// unloaded after their use (RC-8).
     Unload {

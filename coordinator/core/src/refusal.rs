@@ -74,6 +74,12 @@ pub enum RefusalReason {
     LedgerAway,
     /// The lease store may have lost records, and their holders have to report them first.
     LedgerRecovering,
+    /// The request was cancelled by an order.
+    Cancelled,
+    /// No request with this number waits or runs.
+    UnknownRequest,
+    /// The request belongs to another client than the caller.
+    NotYours,
     /// The scheduler violated an invariant of its own.
     Internal,
     /// A rung failed after its request was dispatched.

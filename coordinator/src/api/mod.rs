@@ -13,7 +13,10 @@ mod route;
 
 use std::sync::Arc;
 
-use admin::{clients, config, events, keys, leases, logs, manage, openapi, plan, prometheus, providers, status, tasks};
+use admin::{
+    access, clients, config, dashboard, events, history, keys, leases, logs, manage, openapi, plan, prometheus,
+    providers, requests, status, tasks,
+};
 use axum::Router;
 use inference::{messages, models, ollama, openai, responses, tokens};
 use route::{Routes, Scope};
@@ -29,10 +32,11 @@ pub(crate) fn router(context: Arc<Context>) -> Router {
 
 /// Every route with its scope, its handler and its description.
 fn routes(context: Arc<Context>) -> Routes {
-    use Scope::{Admin, Inference, Lease, Leases, Manage, Models, Public, Read};
+    use Scope::{Admin, Held, Inference, Lease, Leases, Manage, Models, Public, Read};
 
     Routes::new(context)
-        .get("/", Public, status::root, described::root())
+        .get("/", Public, dashboard::root, described::root())
+        .get("/dashboard/{*id}", Public, dashboard::file, described::dashboard_file())
         .get("/live", Public, status::live, described::live())
         .get("/ready", Public, status::ready, described::ready())
         .get("/health", Public, status::ready, described::well())
@@ -70,7 +74,10 @@ fn routes(context: Arc<Context>) -> Routes {
         .get("/api/v1/health", Read, status::health, described::health())
         .get("/api/v1/stats", Read, status::stats, described::stats())
         .get("/api/v1/slots", Read, status::slots, described::slots())
-        .get("/api/v1/queue", Read, status::queue, described::queue())
+        .get("/api/v1/queue", Read, requests::list, described::queue())
+        .delete("/api/v1/queue/{*id}", Manage, requests::cancel, described::cancel_request())
+        .get("/api/v1/access", Held, access::show, described::access())
+        .get("/api/v1/history", Read, history::show, described::history())
         .get("/api/v1/clients", Read, clients::list, described::clients())
         .get("/api/v1/devices", Read, status::devices, described::devices())
         .get("/api/v1/providers", Read, providers::list, described::providers())

@@ -22,7 +22,7 @@ use model_boss_http::peer::Peer;
 use model_boss_lease_store::Caller;
 use model_boss_openapi::{DescribedRoute, ErrorDialect, OpenApiDocument, RouteAccess, RowOperations, methods_of};
 use model_boss_protocol::{ApiError, ClientId, ErrorCode, ModelId};
-use model_boss_tasks::{MachinePermit, ModelPermit};
+use model_boss_tasks::{CancelPermit, MachinePermit, ModelPermit, cancel_requests};
 
 use super::context::Context;
 use crate::audit::{AuditedOrder, OrderHead};
@@ -33,6 +33,8 @@ use crate::keys::RequestSender;
 pub(super) enum Scope {
     /// Every caller may use the route. It reveals only whether the process works.
     Public,
+    /// Every holder of a valid key may use the route, whatever the key permits.
+    Held,
     /// Clients of models may use the route.
     Inference,
     /// Clients of models and readers of the state may use the route: it lists the models.
@@ -54,6 +56,7 @@ impl Scope {
     pub(super) const fn needs(self) -> &'static [KeyScope] {
         match self {
             Self::Public => &[],
+            Self::Held => KeyScope::ALL.as_slice(),
             Self::Inference => &[KeyScope::Inference],
             Self::Models => &[KeyScope::Inference, KeyScope::Read],
             Self::Read => &[KeyScope::Read],
@@ -361,6 +364,11 @@ impl Call {
         self.context.tasks.operate_machine(self.principal()?, &self.context.catalog)
     }
 
+    /// Permission to cancel requests: all of them for the operator, a client's own for a client.
+    pub(super) fn permit_cancel(&self) -> Result<CancelPermit, ApiError> {
+        Ok(cancel_requests(self.principal()?))
+    }
+
     /// The request's public id.
     pub(super) fn request_id(&self) -> HeaderValue {
         let id = self.request.extensions().get::<RequestId>();
@@ -388,7 +396,7 @@ impl Call {
         let limits = &self.context.limits;
         let size = match self.scope {
             Scope::Inference => limits.inference_body,
-            Scope::Public | Scope::Models | Scope::Read => limits.management_body,
+            Scope::Public | Scope::Held | Scope::Models | Scope::Read => limits.management_body,
             Scope::Manage | Scope::Lease | Scope::Leases | Scope::Admin => limits.management_body,
         };
         let limits = BodyLimits { size, patience: limits.header_timeout, json: limits.json() };

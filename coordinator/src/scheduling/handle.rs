@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use model_boss_core::{Event, Input, LoadOptions, Moment, Order, Scheduler, Submission};
 use model_boss_protocol::{Category, DeviceId, KeepAlive, Priority, RequestId};
-use model_boss_tasks::{MachinePermit, ModelPermit, Permit};
+use model_boss_tasks::{CancelPermit, MachinePermit, ModelPermit, Permit};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -100,6 +100,12 @@ impl Scheduling {
     /// Opens a device again.
     pub(crate) fn open_device(&self, _permit: MachinePermit, device: DeviceId) -> Ticket {
         self.order(|request| Order::OpenDevice { request, device })
+    }
+
+    /// Orders a waiting or running request to be cancelled.
+    pub(crate) fn cancel_request(&self, permit: CancelPermit, target: RequestId) -> Ticket {
+        let by = permit.into_principal();
+        self.order(|request| Order::CancelRequest { request, by, target })
     }
 
     /// Sends an order with its ticket's number. The method is private, so that every order needs a permission: the

@@ -13,4 +13,4 @@ pub(crate) use events::{DriverInput, Inbox, News};
 pub(crate) use handle::{Scheduling, Wish};
 pub(crate) use pulse::Pulse;
 pub(crate) use ticket::Ticket;
-pub(crate) use verdict::{Destination, Dispatched, Ruling};
+pub(crate) use verdict::{Destination, Dispatched, Recall, Ruling};

@@ -72,9 +72,13 @@ fn within<T>(decide: impl FnOnce(&Surroundings<'_>) -> T) -> T {
 }
 
 fn turn() -> Ruling {
+    turn_with(oneshot::channel().1)
+}
+
+fn turn_with(recall: Recall) -> Ruling {
     let place = Destination::Cloud { provider: "claude".to_owned(), model: "opus".to_owned() };
     let rung = RungChoice { position: 0, reason: model_boss_core::RungReason::Only };
-    Ruling::Dispatched(Dispatched { place, rung, queued: Duration::ZERO, loading: Duration::ZERO })
+    Ruling::Dispatched(Dispatched { place, rung, queued: Duration::ZERO, loading: Duration::ZERO }, recall)
 }
 
 fn error(code: ErrorCode) -> ApiError {
@@ -169,4 +173,30 @@ fn out_of_time_before_the_turn_was_read_is_an_end_too() {
     ticket.failed(&error(ErrorCode::DeadlineExceeded));
     let reported = bench.reported();
     assert!(matches!(*reported, [Event::Finished { outcome: RequestOutcome::DeadlineExceeded, .. }]), "{reported:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn op_2_a_running_request_ends_by_an_order_and_goes_on_without_one() {
+    let mut bench = Bench::new();
+    let mut ticket = bench.submit();
+    let (order, recall) = oneshot::channel();
+    assert!(bench.asked().send(turn_with(recall)).is_ok());
+    ticket.dispatched().await.unwrap();
+    let waits = tokio::time::timeout(Duration::from_secs(3_600), ticket.recalled()).await;
+    assert!(waits.is_err(), "{waits:?}");
+    order.send(of_rung(error(ErrorCode::RequestCancelled))).unwrap();
+    let error = ticket.recalled().await;
+    assert_eq!(error.code, ErrorCode::RequestCancelled);
+    ticket.failed(&error);
+    let reported = bench.reported();
+    assert!(matches!(*reported, [Event::Finished { outcome: RequestOutcome::Cancelled, .. }]), "{reported:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn op_2_an_order_that_never_comes_ends_nothing() {
+    let mut bench = Bench::new();
+    let mut ticket = bench.submit();
+    assert!(bench.asked().send(turn()).is_ok());
+    ticket.dispatched().await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_secs(3_600), ticket.recalled()).await.is_err());
 }

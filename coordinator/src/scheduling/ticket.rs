@@ -1,11 +1,15 @@
 //! The ticket of a request: its place in the queue, then its right to use a worker.
 
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
 use model_boss_core::{Event, Input, RequestOutcome};
 use model_boss_protocol::{ApiError, ErrorCode, RequestId};
 use tokio::sync::oneshot;
 
 use crate::refusals::{api_error, of_rung};
-use crate::scheduling::{Dispatched, DriverInput, News, Ruling};
+use crate::scheduling::{Dispatched, DriverInput, News, Recall, Ruling};
 
 /// A place in the queue, then the right to use a worker. Dropping it before the end reports that the client
 /// disconnected.
@@ -14,6 +18,8 @@ pub(crate) struct Ticket {
     hold: QueuedRequest,
     /// The verdict moves with the ticket: an unread one is dropped with it.
     verdict: oneshot::Receiver<Ruling>,
+    /// The order to end the request, which may come while it is dispatched.
+    recall: Option<Recall>,
 }
 
 /// The one owner of a request in the scheduler, from before it is submitted until its end is reported. Dropping it
@@ -61,7 +67,7 @@ impl Ticket {
     pub(super) fn ask(request: RequestId, news: News, input: Input) -> Self {
         let hold = QueuedRequest { request, news, ended: false };
         let verdict = hold.ask(input);
-        Self { hold, verdict }
+        Self { hold, verdict, recall: None }
     }
 
     /// The number of the request.
@@ -73,6 +79,19 @@ impl Ticket {
     pub(crate) async fn dispatched(&mut self) -> Result<Dispatched, ApiError> {
         let dispatched = self.verdict().await?;
         dispatched.ok_or_else(|| ApiError::new(ErrorCode::Internal, "the scheduler answered another question"))
+    }
+
+    /// Waits for an order to end the dispatched request; without one, for ever. The error is the final answer.
+    pub(crate) async fn recalled(&mut self) -> ApiError {
+        poll_fn(|cx| self.poll_recalled(cx)).await
+    }
+
+    /// Polls for an order to end the dispatched request.
+    pub(crate) fn poll_recalled(&mut self, cx: &mut Context<'_>) -> Poll<ApiError> {
+        let Some(recall) = &mut self.recall else { return Poll::Pending };
+        let ordered = ready!(Pin::new(recall).poll(cx));
+        self.recall = None;
+        ordered.map_or(Poll::Pending, |refusal| Poll::Ready(api_error(refusal)))
     }
 
     /// Waits until an operator's order is done.
@@ -100,15 +119,22 @@ impl Ticket {
 
     /// Reports the end of the request with this error, unless it ended before.
     pub(crate) fn failed(mut self, error: &ApiError) {
-        let in_time = error.code != ErrorCode::DeadlineExceeded;
-        self.hold.end(if in_time { RequestOutcome::Refused } else { RequestOutcome::DeadlineExceeded }, None);
+        let outcome = match error.code {
+            ErrorCode::DeadlineExceeded => RequestOutcome::DeadlineExceeded,
+            ErrorCode::RequestCancelled => RequestOutcome::Cancelled,
+            _ => RequestOutcome::Refused,
+        };
+        self.hold.end(outcome, None);
     }
 
     /// Waits for the verdict; `None` means that an order is done.
     async fn verdict(&mut self) -> Result<Option<Dispatched>, ApiError> {
         let verdict = (&mut self.verdict).await;
         match verdict {
-            Ok(Ruling::Dispatched(dispatched)) => Ok(Some(dispatched)),
+            Ok(Ruling::Dispatched(dispatched, recall)) => {
+                self.recall = Some(recall);
+                Ok(Some(dispatched))
+            }
             Ok(Ruling::Done) => {
                 self.hold.ended();
                 Ok(None)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use model_boss_core::{Refusal, RungChoice};
 use model_boss_protocol::Priority;
+use tokio::sync::oneshot;
 
 use crate::worker::Worker;
 
@@ -49,9 +50,12 @@ impl Destination {
     }
 }
 
+/// The receiver of an order that ends a dispatched request.
+pub(crate) type Recall = oneshot::Receiver<Refusal>;
+
 #[derive(Debug)]
 pub(crate) enum Ruling {
-    Dispatched(Dispatched),
+    Dispatched(Dispatched, Recall),
     Refused(Refusal),
     Done,
 }

@@ -50,6 +50,7 @@ use crate::api::{self, ChangeFeed, Clock, Context};
 use crate::audit::AuditLog;
 use crate::driver::{Driver, DriverQueue};
 use crate::footprints::FootprintSink;
+use crate::history::LiveHistory;
 use crate::keys::LiveKeys;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
@@ -230,6 +231,7 @@ impl Started {
         tokio::spawn(Arc::clone(&tasks).follow());
         tokio::spawn(Arc::clone(&runtime).follow());
         tokio::spawn(Arc::clone(&changes).follow(scheduling.clone(), pulse, clock));
+        tokio::spawn(LiveHistory::follow(Arc::clone(metrics.history()), scheduling.clone()));
         Ok(Self {
             driver,
             drained,

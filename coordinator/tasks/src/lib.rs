@@ -21,10 +21,11 @@ pub use check::unknown_models;
 pub use denial::Denial;
 pub use file::{ClientProfile, EVERYBODY, Fallback, KeyRule, Task, TaskDefaults, TasksFile};
 pub use names::TaskNames;
-pub use permit::{MachinePermit, ModelPermit, Permit};
+pub use permit::{CancelPermit, MachinePermit, ModelPermit, Permit};
 pub use providers::{CLAUDE, Providers};
 pub use resolve::{
-    CloudFallback, NameQuestion, Removed, Resolved, Surroundings, guarded, operate_machine, operate_model, resolve,
+    CloudFallback, NameQuestion, Removed, Resolved, Surroundings, cancel_requests, guarded, operate_machine,
+    operate_model, resolve,
 };
 pub use schema::{manifest_schema, tasks_schema};
 pub use tree::Problem;

@@ -26,6 +26,12 @@ pub struct MachinePermit {
     principal: Principal,
 }
 
+/// A caller may cancel requests: the operator all of them, a client its own.
+#[derive(Clone, Debug)]
+pub struct CancelPermit {
+    principal: Principal,
+}
+
 impl Permit {
     pub(crate) fn new(client: ClientId, ladder: Ladder) -> Self {
         Self { client, ladder }
@@ -74,6 +80,17 @@ impl ModelPermit {
 }
 
 impl MachinePermit {
+    pub(crate) fn new(principal: Principal) -> Self {
+        Self { principal }
+    }
+
+    /// The permitted caller.
+    pub fn into_principal(self) -> Principal {
+        self.principal
+    }
+}
+
+impl CancelPermit {
     pub(crate) fn new(principal: Principal) -> Self {
         Self { principal }
     }

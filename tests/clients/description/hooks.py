@@ -42,6 +42,8 @@ def before_call(context, case, kwargs):
         case.path_parameters["id"] = "guide"
     if path == "/api/v1/tasks/{id}" and chosen(case):
         case.path_parameters["id"] = "chat"
+    if path == "/dashboard/{id}" and chosen(case):
+        case.path_parameters["id"] = "app.js"
     # A closed device would refuse every request behind it.
     if path == "/api/v1/devices/{id}/drain" and case.path_parameters["id"] in ("cpu", "auto"):
         case.path_parameters["id"] = "cuda:7"

@@ -2,6 +2,7 @@
 //! and no I/O. Its state is in [`state`]; the other modules are its rules, by subject.
 
 mod budget;
+mod cancelling;
 mod claims;
 mod clients;
 mod cores;

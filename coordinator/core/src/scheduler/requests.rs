@@ -263,7 +263,10 @@ impl Scheduler {
             slot.keep_alive = run.request.keep_alive;
             match outcome {
                 RequestOutcome::Answered => slot.completed += 1,
-                RequestOutcome::ClientGone | RequestOutcome::Refused | RequestOutcome::DeadlineExceeded => {}
+                RequestOutcome::ClientGone
+                | RequestOutcome::Refused
+                | RequestOutcome::DeadlineExceeded
+                | RequestOutcome::Cancelled => {}
                 RequestOutcome::LostBeforeAnswer | RequestOutcome::LostMidAnswer => {
                     // The worker's exit will be reported soon; no other request is dispatched to it until then.
                     let until = self.now + self.settings.lost_pause;

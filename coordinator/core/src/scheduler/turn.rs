@@ -123,6 +123,7 @@ impl Scheduler {
             Order::Pin { request, model, pinned } => self.pin(request, &model, pinned),
             Order::FreeDevice { request, device } => self.free_device(request, &device),
             Order::OpenDevice { request, device } => self.open_device(request, &device),
+            Order::CancelRequest { request, by, target } => self.cancel_request(request, &by, target),
             Order::Unload { request, by, model: Some(model) } => self.unload_one(request, &by, &model),
             Order::Unload { request, model: None, .. } => self.unload_all(request),
         }

@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use model_boss_protocol::RequestId;
 
-use super::state::Scheduler;
+use super::state::{RunningRequest, Scheduler};
 use crate::catalog::{ModelIndex, ScheduledModel};
 use crate::phase::ReadyPhase;
 use crate::queue::{Purpose, Waiting};
 use crate::slot::{ModelSlot, SlotState};
 use crate::view::{DeviceView, ModelState, ModelStatus, ModelView, QueuedView, RequestPurpose, SlotView};
-use crate::{Decision, LeaveCause, Moment, WaitReason};
+use crate::{Decision, LeaveCause, Moment, RunningView, WaitReason};
 
 impl Scheduler {
     /// All models of the catalog, in the order in which they were first listed.
@@ -78,6 +78,26 @@ impl Scheduler {
                 }
             })
             .collect()
+    }
+
+    /// All dispatched requests in the order of their numbers.
+    pub fn running_requests(&self, now: Moment) -> Vec<RunningView> {
+        let view = |run: &RunningRequest| {
+            let principal = &self.clients.get(run.request.client).principal;
+            RunningView {
+                id: run.request.id,
+                client: principal.clone(),
+                kind: principal.kind(),
+                model: self.catalog[run.request.model].id().clone(),
+                slot: run.place.map(|place| place.id),
+                priority: run.request.priority,
+                waited: run.started.since(run.request.arrival.at),
+                ran: now.since(run.started),
+            }
+        };
+        let mut running: Vec<RunningView> = self.running.values().map(view).collect();
+        running.sort_unstable_by_key(|run| run.id);
+        running
     }
 
     /// All devices that were observed.

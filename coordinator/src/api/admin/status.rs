@@ -1,35 +1,24 @@
 //! The state of the process: liveness, health, figures, and the lists that operators read. None of these routes loads a
 //! model or keeps one loaded (OP-4).
 
-use std::ops::{Range, RangeInclusive};
-
 use axum::body::Body;
 use axum::response::Response;
+use http::StatusCode;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
-use http::{StatusCode, Uri};
 use model_boss_config::model_folders;
 use model_boss_core::{LedgerState, Scheduler, SlotState, SlotView};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::body::{json, json_with};
-use model_boss_http::path::parameter;
 use model_boss_protocol::{ApiError, DeviceId};
 
 use super::view_bodies::{
     DecisionsAnswer, DeviceObject, DeviceTotals, DevicesAnswer, HealthAnswer, LoadedModel, ModelTotals, ProviderTotals,
-    QueueAnswer, Recent, RootAnswer, SlotObject, SlotsAnswer, Stats, StatusWord,
+    Recent, RootAnswer, SlotObject, SlotsAnswer, Stats, StatusWord,
 };
 use crate::api::blocking::blocking;
 use crate::api::context::Context;
 use crate::api::route::Call;
 use crate::leases::StoreStatus;
-
-/// The number of waiting requests in an answer, where the query does not say. The queue may be long, and an answer takes
-/// memory and time for each of its requests.
-const QUEUE_PAGE: usize = 1_000;
-/// The most waiting requests of an answer.
-const MAX_QUEUE_PAGE: usize = 10_000;
-/// The largest place in the queue that a query may begin at.
-const MAX_OFFSET: usize = 1_000_000_000;
 
 /// `GET` and `HEAD /`: a sign of life, which Ollama's clients request first.
 pub(crate) async fn root(call: Call) -> Result<Response, ApiError> {
@@ -167,28 +156,6 @@ pub(crate) async fn slots(call: Call) -> Result<Response, ApiError> {
         json(&context.clock.dated(serde_json::json!(slots)))
     })
     .await?
-}
-
-/// `GET /api/v1/queue`: queued requests in their order, and the reason why each waits.
-pub(crate) async fn queue(call: Call) -> Result<Response, ApiError> {
-    let places = queue_places(call.request.uri())?;
-    let look = |scheduler: &Scheduler, now| (scheduler.queue(now, places), scheduler.queued());
-    let (queue, total) = call.context.scheduling.view(look).await.unwrap_or_default();
-    let clock = call.context.clock;
-    blocking(move || json(&clock.dated(serde_json::json!(QueueAnswer { queue, total })))).await?
-}
-
-/// The places of the queue that a query asks for by `offset` and `limit`.
-fn queue_places(target: &Uri) -> Result<Range<usize>, ApiError> {
-    let number = |name: &'static str, usual: usize, valid: RangeInclusive<usize>| {
-        let Some(given) = parameter(target, name) else { return Ok(usual) };
-        given.parse().ok().filter(|number| valid.contains(number)).ok_or_else(|| {
-            let (least, most) = valid.into_inner();
-            ApiError::invalid(name, format!("'{name}' must be a whole number from {least} to {most}, not '{given}'"))
-        })
-    };
-    let from = number("offset", 0, 0..=MAX_OFFSET)?;
-    Ok(from..from + number("limit", QUEUE_PAGE, 1..=MAX_QUEUE_PAGE)?)
 }
 
 /// `GET /api/v1/devices` (DM-3).

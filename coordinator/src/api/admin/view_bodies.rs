@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use model_boss_core::{ClientView, Decision, DeviceView, QueuedView, SlotView};
+use model_boss_core::{ClientView, Decision, DeviceView, QueuedView, RunningView, SlotView};
 use model_boss_http::memory::MemoryUse;
 use model_boss_protocol::{
-    ByteCount, Category, ClientId, DeviceId, InstructionSet, ModelId, SandboxState, StreamStats,
+    ByteCount, Category, ClientId, DeviceId, InstructionSet, ModelId, RequestId, SandboxState, StreamStats,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -139,12 +139,32 @@ pub(crate) struct SlotObject {
     pub(super) layers: Option<StreamStats>,
 }
 
-/// Waiting requests, in their order.
+/// Waiting requests, in their order, and every request that was dispatched and has not ended.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct QueueAnswer {
     pub(super) queue: Vec<QueuedView>,
     /// The number of all waiting requests.
     pub(super) total: usize,
+    pub(super) running: Vec<RunningView>,
+}
+
+/// The sender of a request, and what it may do.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct AccessAnswer {
+    /// Whether requests need a key.
+    pub(super) needs_key: bool,
+    /// The client that the key belongs to; `null` without a key, and for a key without a name.
+    pub(super) client: Option<ClientId>,
+    /// The scopes of the routes that the sender may use.
+    pub(super) scopes: Vec<&'static str>,
+}
+
+/// A request that was cancelled.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct CancelAnswer {
+    /// `cancelled`.
+    pub(super) status: &'static str,
+    pub(super) id: RequestId,
 }
 
 /// Every device.

@@ -28,6 +28,7 @@ pub(super) const OF_INFERENCE: &[ErrorCode] = &[
     ErrorCode::LeaseStoreUnavailable,
     ErrorCode::ModelBackingOff,
     ErrorCode::DeadlineExceeded,
+    ErrorCode::RequestCancelled,
     ErrorCode::ModelNeverFits,
 ];
 
@@ -53,6 +54,7 @@ pub(super) const OF_ORDERS: &[ErrorCode] = &[
     ErrorCode::LeaseStoreUnavailable,
     ErrorCode::ModelBackingOff,
     ErrorCode::DeadlineExceeded,
+    ErrorCode::RequestCancelled,
     ErrorCode::ModelNeverFits,
 ];
 

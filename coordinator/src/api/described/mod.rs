@@ -24,10 +24,10 @@ pub(super) use ollama::{
     ollama_chat, ollama_embed, ollama_embeddings, ollama_generate, ollama_ps, ollama_pull, ollama_show, ollama_tags,
     ollama_version,
 };
-pub(super) use orders::{change_config, device_orders, load, model_orders, plan, unload};
+pub(super) use orders::{cancel_request, change_config, device_orders, load, model_orders, plan, unload};
 pub(super) use pulls::{cancel_pull, pulls, start_pull};
 pub(super) use responses::{create_response, delete_response, response, response_orders};
 pub(super) use views::{
-    clients, config, decisions, devices, events, health, keys, live, logs, metrics, openapi, providers, queue, ready,
-    root, slots, stats, task, tasks, well,
+    access, clients, config, dashboard_file, decisions, devices, events, health, history, keys, live, logs, metrics,
+    openapi, providers, queue, ready, root, slots, stats, task, tasks, well,
 };

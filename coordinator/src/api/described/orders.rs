@@ -12,6 +12,7 @@ use crate::api::admin::manage::{
     DeviceOrderDone, LoadBody, ModelOrderDone, MoveRequest, Nothing, PinRequest, UnloadRequest,
 };
 use crate::api::admin::plan::PlanRequest;
+use crate::api::admin::view_bodies::CancelAnswer;
 
 /// The version of the settings, as `ETag` has it.
 #[derive(JsonSchema)]
@@ -43,6 +44,15 @@ pub(crate) fn load() -> Operation {
 pub(crate) fn unload() -> Operation {
     order::<ModelOrderDone<'_>>("unload_model", "a model is unloaded, or all of them where none is named")
         .optional_body::<UnloadRequest>()
+}
+
+/// `DELETE /api/v1/queue/ID`.
+pub(crate) fn cancel_request() -> Operation {
+    let text = "a waiting or running request is cancelled; its client gets the error `request_cancelled`";
+    by_a_client(Operation::new(Tag::Orders, "cancel_request", text))
+        .id_of::<String>("The number of a request.")
+        .answers::<CancelAnswer>(200, "it is done")
+        .errors(&[ErrorCode::RequestNotFound, ErrorCode::Draining])
 }
 
 /// `POST /api/v1/plan`.

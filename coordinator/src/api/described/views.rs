@@ -11,22 +11,57 @@ use crate::api::admin::keys::KeysAnswer;
 use crate::api::admin::providers::ProvidersAnswer;
 use crate::api::admin::tasks::{TaskObject, TasksAnswer};
 use crate::api::admin::view_bodies::{
-    ClientsAnswer, DecisionsAnswer, DevicesAnswer, HealthAnswer, QueueAnswer, RootAnswer, SlotsAnswer, Stats,
-    StatusWord,
+    AccessAnswer, ClientsAnswer, DecisionsAnswer, DevicesAnswer, HealthAnswer, QueueAnswer, RootAnswer, SlotsAnswer,
+    Stats, StatusWord,
 };
+use crate::history::HistoryAnswer;
 
 const TEXT: &str = "text/plain";
+const HTML: &str = "text/html";
 
 fn view<T: JsonSchema>(id: &'static str, text: &'static str) -> Operation {
     Operation::new(Tag::Views, id, text).answers::<T>(200, "the state")
 }
 
+/// A number of points of the history.
+#[derive(JsonSchema)]
+#[schemars(inline, transparent)]
+struct PointCount(
+    #[schemars(range(min = 1, max = 360))]
+    #[allow(dead_code, reason = "it only describes")]
+    u32,
+);
+
 /// `GET /`.
 pub(crate) fn root() -> Operation {
-    let text = "a line of text that the server runs, or JSON where `Accept` names it";
+    let text = "the [dashboard](dashboard.md) where `Accept` names HTML, JSON where it names that, else a line of text \
+                that the server runs";
     Operation::new(Tag::Views, "get_root", text)
+        .answers_as::<String>(200, "the dashboard", HTML)
         .answers_as::<String>(200, "the server runs", TEXT)
         .answers::<RootAnswer>(200, "the server runs")
+}
+
+/// `GET /dashboard/NAME`.
+pub(crate) fn dashboard_file() -> Operation {
+    Operation::new(Tag::Views, "get_dashboard_file", "a file of the dashboard")
+        .slashed_id_of::<String>("The name of a file, such as `app.js`.")
+        .answers_as::<String>(200, "the file", "text/javascript")
+        .answers_as::<String>(200, "the file", "text/css")
+        .errors(&[ErrorCode::NotFound])
+}
+
+/// `GET /api/v1/access`.
+pub(crate) fn access() -> Operation {
+    view::<AccessAnswer>("get_access", "whether requests need a key, and the client and the scopes of the sender's key")
+        .see(&["keys.md"])
+}
+
+/// `GET /api/v1/history`.
+pub(crate) fn history() -> Operation {
+    let text = "the last hour in points of 10 s, as columns: tokens per second, times to the first token, loads, swaps, \
+                waiting and running requests, memory of each device by holder; with `?last=N` the last N points";
+    view::<HistoryAnswer>("get_history", text).query::<PointCount>("last", "The number of points; 360 by default.")
 }
 
 /// `GET /live`.
@@ -118,7 +153,7 @@ struct QueueLimit(
 /// `GET /api/v1/queue`.
 pub(crate) fn queue() -> Operation {
     let text = "waiting requests in their order, 1,000 at a time, with the `wait` reason of each and the same in words; \
-                `total` is the number of all";
+                `total` is the number of all; every running request in `running`";
     view::<QueueAnswer>("list_queue", text)
         .query::<QueueOffset>("offset", "The number of requests to leave out at the head of the queue; 0 by default.")
         .query::<QueueLimit>("limit", "The most requests of the answer; 1,000 by default.")
@@ -130,7 +165,7 @@ pub(crate) fn clients() -> Operation {
         "list_clients",
         "recent clients (`kind`: `client` or `operator`): requests in flight, tokens, rate, the limit that holds them \
          back, their last requests (`recent`) with the end of each (`answered`, `refused`, `deadline_exceeded`, \
-         `client_gone`, `lost_mid_answer`); in `profile`, and in `profiles` for every configured client, each limit and \
+         `client_gone`, `lost_mid_answer`, `cancelled`); in `profile`, and in `profiles` for every configured client, each limit and \
          permission with its `value` and `origin`",
     )
     .see(&["clients.md"])

@@ -22,6 +22,7 @@ use model_boss_http::offload::{WorkPanicked, offload};
 use model_boss_http::upstream::{Outgoing, UpstreamError};
 use model_boss_protocol::{ApiError, ClientId, ErrorBody, ErrorCode, ErrorSource, Priority, headers};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::select;
 use tokio::time::{Instant, timeout_at};
 
 use super::account::Account;
@@ -183,16 +184,29 @@ async fn begin(
         account.dispatched(&dispatched);
         let (worker, priority) = match &dispatched.place {
             Destination::Worker { worker, priority } => (worker, *priority),
-            Destination::Cloud { provider, model } => match fitted_cloud(forward, provider, model).await {
-                Ok(reply) => return Ok((dispatched, reply)),
-                Err(error) if error.code == ErrorCode::InvalidRequest => return Err(error),
-                Err(error) => {
-                    ticket.rung_failed(error);
-                    continue;
+            Destination::Cloud { provider, model } => {
+                let asked = select! {
+                    biased;
+                    error = ticket.recalled() => return Err(error),
+                    reply = fitted_cloud(forward, provider, model) => reply,
+                };
+                match asked {
+                    Ok(reply) => return Ok((dispatched, reply)),
+                    Err(error) if error.code == ErrorCode::InvalidRequest => return Err(error),
+                    Err(error) => {
+                        ticket.rung_failed(error);
+                        continue;
+                    }
                 }
-            },
+            }
         };
-        match fitted_exchange(worker, priority, forward).await {
+        // The end of an exchange closes its connection, which stops the generation.
+        let exchanged = select! {
+            biased;
+            error = ticket.recalled() => return Err(error),
+            reply = fitted_exchange(worker, priority, forward) => reply,
+        };
+        match exchanged {
             Ok(reply) => return Ok((dispatched, reply)),
             Err(Lost::Refused(error)) => return Err(error),
             Err(lost) if lost.is_nonsense() => {

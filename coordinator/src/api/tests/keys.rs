@@ -35,7 +35,7 @@ fn with_key(method: &str, path: &str, key: &str) -> http::request::Builder {
 fn needed(method: &str, path: &str) -> Vec<KeyScope> {
     use KeyScope::{Admin, Inference, Lease, Manage, Read};
     match (method, path) {
-        (_, "/" | "/live" | "/ready" | "/health" | "/openapi.json") => vec![],
+        (_, "/" | "/dashboard/{*id}" | "/live" | "/ready" | "/health" | "/openapi.json") => vec![],
         ("GET", "/v1/models" | "/v1/models/{*id}" | "/api/tags" | "/api/ps" | "/api/version") => vec![Inference, Read],
         ("POST", "/api/show") => vec![Inference, Read],
         (_, path) if path.starts_with("/v1/responses") => vec![Inference],
@@ -43,6 +43,7 @@ fn needed(method: &str, path: &str) -> Vec<KeyScope> {
         ("GET", "/api/v1/leases" | "/api/v1/leases/{*id}") => vec![Lease, Read],
         (_, "/api/v1/leases" | "/api/v1/leases/{*id}") => vec![Lease],
         ("GET", "/api/v1/keys") => vec![Admin],
+        ("GET", "/api/v1/access") => KeyScope::ALL.to_vec(),
         ("GET", _) => vec![Read],
         _ => vec![Manage],
     }

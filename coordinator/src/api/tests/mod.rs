@@ -1,5 +1,6 @@
 //! Tests of the API over a real scheduler, ledger and driver, with a worker program that does not exist.
 
+mod dashboard;
 mod descriptions;
 mod keys;
 mod rules;
@@ -314,7 +315,8 @@ async fn somebody_is_there_for_those_who_ask_at_the_root() {
     let api = fixture().await;
     for (method, accept, kind) in [
         ("GET", "*/*", "text/plain; charset=utf-8"),
-        ("GET", "text/html", "text/plain; charset=utf-8"),
+        ("GET", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "text/html; charset=utf-8"),
+        ("GET", "image/png", "text/plain; charset=utf-8"),
         ("GET", "application/json", "application/json"),
         ("HEAD", "*/*", "text/plain; charset=utf-8"),
     ] {

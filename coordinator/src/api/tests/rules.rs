@@ -83,8 +83,9 @@ fn nothing(_: &str) -> Value {
 }
 
 /// Routes that only show state.
-const SHOWN: [&str; 29] = [
+const SHOWN: [&str; 32] = [
     "/",
+    "/dashboard/{*id}",
     "/live",
     "/ready",
     "/health",
@@ -100,6 +101,8 @@ const SHOWN: [&str; 29] = [
     "/api/v1/stats",
     "/api/v1/slots",
     "/api/v1/queue",
+    "/api/v1/access",
+    "/api/v1/history",
     "/api/v1/clients",
     "/api/v1/devices",
     "/api/v1/providers",
@@ -157,6 +160,8 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/api/v1/models/{*id}", Orders("/api/v1/models/MODEL/pin", nothing)),
         ("POST", "/api/v1/devices/{*id}", OrdersAll("/api/v1/devices/cpu/drain", nothing)),
         ("POST", "/api/v1/devices/{*id}", OrdersAll("/api/v1/devices/cpu/open", nothing)),
+        // A cancelling ends a request of the client's own. The tests of OP-2 hold the rule.
+        ("DELETE", "/api/v1/queue/{*id}", Nothing),
         // A plan has no effect.
         ("POST", "/api/v1/plan", Nothing),
         ("PUT", "/api/v1/config", Nothing),

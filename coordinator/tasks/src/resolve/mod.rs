@@ -14,7 +14,7 @@ use crate::check::nearest;
 use crate::denial::Denial;
 use crate::file::{ClientProfile, Fallback, Task, seconds};
 use crate::names::TaskNames;
-use crate::permit::{MachinePermit, ModelPermit, Permit};
+use crate::permit::{CancelPermit, MachinePermit, ModelPermit, Permit};
 use crate::providers::Providers;
 
 /// The name used for requests without one.
@@ -218,6 +218,11 @@ pub fn operate_machine(principal: Principal, around: &Surroundings<'_>) -> Resul
         return Err(Denial::MachineNotAllowed);
     }
     Ok(MachinePermit::new(principal))
+}
+
+/// The permission to cancel requests. Every caller has it: the scheduler holds a client to requests of its own.
+pub fn cancel_requests(principal: Principal) -> CancelPermit {
+    CancelPermit::new(principal)
 }
 
 /// Applies the rule about clouds (TR-3): unless fallback is permitted, targets outside the machine are removed from

@@ -13,6 +13,7 @@ use crate::{
     SlotKey, SlotState, Submission, Verdict, WaitReason,
 };
 
+mod cancelling;
 mod clients;
 mod cores;
 mod devices;

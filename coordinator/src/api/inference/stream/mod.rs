@@ -182,7 +182,7 @@ impl StreamBody {
                 self.silence.sent();
                 Poll::Ready(Some(comment(words.as_deref().unwrap_or("working"))))
             }
-            AnswerState::Relaying(relay) => match relay.poll_bytes(cx) {
+            AnswerState::Relaying(relay) => match relay.poll_next(cx) {
                 Poll::Ready(FrameStep::Bytes(bytes)) => {
                     self.silence.sent();
                     Poll::Ready(Some(bytes))
@@ -253,6 +253,14 @@ enum FrameStep {
 }
 
 impl Relay {
+    /// The next step, unless an order ends the request. The end of the relay closes the connection to the worker.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<FrameStep> {
+        match self.ticket.poll_recalled(cx) {
+            Poll::Ready(error) => Poll::Ready(FrameStep::Lost(RequestOutcome::Cancelled, error)),
+            Poll::Pending => self.poll_bytes(cx),
+        }
+    }
+
     fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<FrameStep> {
         loop {
             if let Some(broken) = &mut self.broken {

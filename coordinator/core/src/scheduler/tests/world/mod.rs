@@ -282,6 +282,11 @@ impl World {
         self.operate(|request| Order::Unload { request, by: Principal::Operator, model: model.map(Into::into) })
     }
 
+    /// Orders a request to be cancelled, as the operator or as a client.
+    pub(super) fn cancel_by(&mut self, by: Principal, target: RequestId) -> RequestId {
+        self.operate(|request| Order::CancelRequest { request, by, target })
+    }
+
     pub(super) fn move_to(&mut self, model: &str, device: &str, evict: bool, priority: u8) -> RequestId {
         let (device, priority) = (device.parse().unwrap(), Priority::new(priority).unwrap());
         self.operate(|request| Order::Move {
@@ -649,6 +654,12 @@ impl World {
             Effect::Learned(footprint) => self.learned.push(footprint),
             Effect::Done { request } => self.end(request, Fate::Done),
             Effect::Refuse { request, error } => self.end(request, Fate::Refused(error)),
+            Effect::Recall { request, error } => {
+                self.workers.values_mut().for_each(|worker| _ = worker.running.remove(&request));
+                self.fates.insert(request, Fate::Waiting);
+                self.end(request, Fate::Refused(error));
+                self.tell(Event::Finished { request, outcome: RequestOutcome::Cancelled, tokens: None });
+            }
             Effect::Drained => {
                 assert!(!self.drained, "drained twice");
                 self.drained = true;
