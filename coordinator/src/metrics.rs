@@ -102,6 +102,10 @@ pub(crate) struct RequestUsage {
     pub(crate) completion_tokens: u64,
     pub(crate) first_token: Option<Duration>,
     pub(crate) per_token: Option<Duration>,
+    /// The tokens of the prompt that were cached, as far as the answer tells.
+    pub(crate) cached_tokens: Option<u64>,
+    /// The times that the worker measured for the prompt and for the answer.
+    pub(crate) worked: Option<(Duration, Duration)>,
 }
 
 impl Metrics {
@@ -454,6 +458,7 @@ mod tests {
             completion_tokens: 3,
             first_token: Some(Duration::from_millis(12)),
             per_token: Some(Duration::from_millis(4)),
+            ..RequestUsage::default()
         };
         metrics.used(&guide, &model, &usage);
         let page = metrics.page().render();

@@ -264,6 +264,35 @@ pub enum LeaveCause {
     Crash,
 }
 
+impl WaitReason {
+    /// The reason as one word, which the API has in `reason`.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Loading { .. } => "loading",
+            Self::Busy { .. } => "busy",
+            Self::Turn { .. } => "turn",
+            Self::Capacity { .. } => "capacity",
+            Self::LeaseRevoking { .. } => "lease_revoking",
+            Self::Reclaiming { .. } => "reclaiming",
+            Self::Leaving { .. } => "leaving",
+            Self::LeaseRefused { .. } => "lease_refused",
+            Self::LedgerAway { .. } => "ledger_away",
+            Self::LedgerRecovering { .. } => "ledger_recovering",
+            Self::BackingOff { .. } => "backing_off",
+            Self::Limit { .. } => "limit",
+            Self::Exclusive { .. } => "exclusive",
+            Self::SecondTry { .. } => "second_try",
+            Self::DeviceClosed { .. } => "device_closed",
+            Self::DeviceLost { .. } => "device_lost",
+            Self::DeviceUnknown { .. } => "device_unknown",
+            Self::WorkerLost { .. } => "worker_lost",
+            Self::ClientLimit { .. } => "client_limit",
+            Self::Cooldown { .. } => "cooldown",
+            Self::Queued => "queued",
+        }
+    }
+}
+
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,6 +1,8 @@
 //! The ticket of a request: its place in the queue, then its right to use a worker.
 
-use model_boss_core::{Event, Input, RequestOutcome};
+use std::future::Future;
+
+use model_boss_core::{Event, Input, RequestOutcome, WaitReason};
 use model_boss_protocol::{ApiError, ErrorCode, RequestId};
 use tokio::sync::oneshot;
 
@@ -67,6 +69,17 @@ impl Ticket {
     /// The number of the request.
     pub(crate) fn request(&self) -> RequestId {
         self.hold.request
+    }
+
+    /// The reason why the request waits, asked of the scheduler; `None` when it does not wait.
+    pub(crate) fn why(&self) -> impl Future<Output = Option<WaitReason>> + Send + use<> {
+        let (reply, seen) = oneshot::channel();
+        let request = self.hold.request;
+        self.hold.news.look(move |scheduler| {
+            // An error means that the request has left the queue.
+            let _ = reply.send(scheduler.why(request));
+        });
+        async move { seen.await.ok().flatten() }
     }
 
     /// Waits until a worker is free for this request, or for the refusal.

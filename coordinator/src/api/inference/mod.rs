@@ -17,4 +17,5 @@ mod reshape;
 pub(super) mod responses;
 mod stream;
 pub(super) mod tokens;
+mod traced;
 mod usage;

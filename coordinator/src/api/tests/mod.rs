@@ -202,6 +202,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         store,
         streams: Default::default(),
         metrics,
+        traces: model_boss_traces::Traces::default(),
         keys,
         audit: AuditLog::start(&StateFolder::new(folder.path())),
         owner: None,
