@@ -149,7 +149,7 @@ impl Known {
         let config = &prepared.config;
         let (news, inbox) = News::channel();
         let prefixes = config.providers.prefixes();
-        let metrics = Arc::new(Metrics::new(prefixes.names())?);
+        let metrics = Arc::new(Metrics::new(prefixes.names(), config.metrics_models)?);
         let configured = configured(config);
         let scheduler = Scheduler::new(configured.settings.clone(), Moment::START);
         let settings = Arc::new(LiveSettings::new(configured, log.clone(), settings_to(&news)));

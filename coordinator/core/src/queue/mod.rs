@@ -374,11 +374,6 @@ impl InferenceQueue {
         lanes.into_iter().flatten().flat_map(Lane::ids).collect()
     }
 
-    /// All waiting requests, in no order.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Waiting> {
-        self.waiting.values().map(Box::as_ref)
-    }
-
     /// All waiting requests in RC-4's order. The call sorts them all, so it is only for views.
     pub(crate) fn in_order(&self, now: Moment) -> Vec<(OrderKey, &Waiting)> {
         let key = |entry: &Waiting| self.terms.key(entry.priority, entry.arrival, entry.client, now);
@@ -388,6 +383,11 @@ impl InferenceQueue {
             (key.effective, warm_bump, key.service, key.arrival)
         });
         all
+    }
+
+    /// All waiting requests, in no order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.values().map(Box::as_ref)
     }
 
     /// The number of requests for `model` that would be before one of this priority arriving now. The call reads all of

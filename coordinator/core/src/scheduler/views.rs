@@ -1,5 +1,8 @@
 //! Views of the scheduler's state for the API and for operators. The functions here change no state.
 
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
 use model_boss_protocol::RequestId;
 
 use super::state::Scheduler;
@@ -98,6 +101,23 @@ impl Scheduler {
     /// The reason why a request waits; `None` when it does not wait.
     pub fn why(&self, request: RequestId) -> Option<WaitReason> {
         self.queue.get(request).map(|waiting| self.wait_reason(waiting))
+    }
+
+    /// The waiting requests by the word of their reason, and how long the oldest waits. The reason is worked out once
+    /// for each model and not for each request, since views of a full queue would otherwise hold requests up.
+    pub fn waits(&self, now: Moment) -> (BTreeMap<&'static str, usize>, Option<Duration>) {
+        let (mut counts, mut of_model) = (BTreeMap::new(), HashMap::new());
+        let mut oldest = None;
+        for waiting in self.queue.all() {
+            let held_back = self.why_held_back(waiting.client, self.now).filter(|_| waiting.purpose == Purpose::Inference);
+            let word = match held_back {
+                Some(reason) => reason.word(),
+                None => *of_model.entry(waiting.model).or_insert_with(|| self.wait_reason(waiting).word()),
+            };
+            *counts.entry(word).or_default() += 1;
+            oldest = oldest.max(Some(now.since(waiting.arrival.at)));
+        }
+        (counts, oldest)
     }
 
     /// The number of waiting requests.

@@ -66,6 +66,8 @@ pub(crate) fn metrics() -> Operation {
         "the metrics",
         TEXT,
     )
+    .see(&["observability.md"])
+    .query::<String>("names", "Whose names of metrics: `model_boss`, `vllm` and `llamacpp`, with commas; all by default.")
 }
 
 /// `GET /api/v1/health`.
