@@ -50,7 +50,7 @@ fn names(expression: &str) -> BTreeSet<String> {
 async fn used(sandbox: &Sandbox) -> Boss {
     let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
     launch.command.env("ANTHROPIC_API_KEY", KEY);
-    // Nothing listens on the port that every system reserves.
+    // Port 1 is reserved, so no collector listens there.
     launch.command.args(["--otlp-endpoint", "http://127.0.0.1:1"]).env("OTEL_BSP_SCHEDULE_DELAY", "20");
     let boss = launch.start().await;
     for model in ["alpha", "beta", "claude:opus"] {

@@ -139,8 +139,7 @@ async fn op_3_a_streamed_chat_and_a_bad_trace_context() {
 #[tokio::test]
 async fn op_3_one_that_waits_says_why_and_one_that_leaves_is_cancelled() {
     let (sandbox, collector) = (Sandbox::new(), Collector::start().await);
-    let holding =
-        Behaviour { reply: Some("one two".to_owned()), hold_after_tokens: Some(1), ..Behaviour::default() };
+    let holding = Behaviour { reply: Some("one two".to_owned()), hold_after_tokens: Some(1), ..Behaviour::default() };
     let mut model = sandbox.fake_model_with("alpha", "max_concurrent = 1", holding);
     let boss = start(&sandbox, &collector).await;
     let mut first = boss.chat_streamed("alpha", "?").await;
@@ -161,7 +160,8 @@ async fn op_3_one_that_waits_says_why_and_one_that_leaves_is_cancelled() {
     worker.decode();
     assert!(second.await.unwrap().status.is_success());
 
-    let gone = collector.trace(|span| span.get("error.type") == "client_gone" && span.get("model_boss.priority") != 8).await;
+    let gone =
+        collector.trace(|span| span.get("error.type") == "client_gone" && span.get("model_boss.priority") != 8).await;
     let (request, call) = (&gone[0], only(&gone, "chat alpha"));
     assert_eq!(request.get("http.response.status_code"), 499);
     assert_eq!(call.get("error.type"), "client_gone");
@@ -179,7 +179,8 @@ async fn op_3_one_that_waits_says_why_and_one_that_leaves_is_cancelled() {
 
 #[tokio::test]
 async fn op_3_errors_have_their_codes() {
-    let (sandbox, collector) = (Sandbox::new().with_config("max_retries = 0"), Collector::start().await);
+    let (sandbox, collector) =
+        (Sandbox::new().with_config("max_retries = 1\nback_off_first = \"10ms\""), Collector::start().await);
     let crash = Behaviour { crash_after_tokens: Some(0), ..Behaviour::default() };
     let _model = sandbox.fake_model("alpha", crash);
     let boss = start(&sandbox, &collector).await;
@@ -193,8 +194,11 @@ async fn op_3_errors_have_their_codes() {
     let trace = collector.trace(model_is("alpha")).await;
     assert_eq!(trace[0].get("error.type"), crashed.error_code(), "{trace:#?}");
     assert!(trace[0].failed);
-    let call = only(&trace, "chat alpha");
-    assert!(call.failed && call.get("error.type") == "worker_lost", "{call:#?}");
+    // Each attempt is a call after a wait of its own.
+    assert_eq!(trace[0].get("model_boss.calls"), 2, "{trace:#?}");
+    let calls: Vec<_> = trace.iter().filter(|span| span.name == "chat alpha").collect();
+    assert_eq!((calls.len(), trace.iter().filter(|span| span.name == "queue").count()), (2, 3), "{trace:#?}");
+    assert!(calls.iter().all(|call| call.failed && call.get("error.type") == "worker_lost"), "{trace:#?}");
     boss.finish().await;
 }
 
@@ -215,7 +219,10 @@ async fn op_3_a_provider_gets_the_trace_context() {
     let trace = collector.trace(|span| span.trace == TRACE).await;
     let call = only(&trace, "chat claude:opus");
     assert_eq!(call.get("gen_ai.provider.name"), "anthropic");
-    assert_eq!((call.get("gen_ai.usage.input_tokens"), call.get("gen_ai.usage.output_tokens")), (json!(1000), json!(500)));
+    assert_eq!(
+        (call.get("gen_ai.usage.input_tokens"), call.get("gen_ai.usage.output_tokens")),
+        (json!(1000), json!(500))
+    );
     assert!(trace.iter().all(|span| span.name != "prefill"), "nobody knows how the provider's time was spent");
     assert_eq!(stub.asked()[0].headers["traceparent"], format!("00-{TRACE}-{}-01", call.id));
     boss.finish().await;
@@ -279,7 +286,7 @@ async fn op_3_the_last_spans_are_sent_at_the_end_with_the_headers_of_the_environ
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("{}/v1/traces", collector.url())),
         ("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=one".to_owned()),
         ("OTEL_SERVICE_NAME", "the-box".to_owned()),
-        // Nothing is sent before the end.
+        // The batch is not sent before the end.
         ("OTEL_BSP_SCHEDULE_DELAY", "600000".to_owned()),
     ];
     launch.command.envs(variables);

@@ -155,17 +155,35 @@ impl Routes {
     }
 
     /// Adds a `GET` route.
-    pub(super) fn get(self, path: &'static str, scope: Scope, handler: impl Handler, told: impl Into<RowOperations>) -> Self {
+    pub(super) fn get(
+        self,
+        path: &'static str,
+        scope: Scope,
+        handler: impl Handler,
+        told: impl Into<RowOperations>,
+    ) -> Self {
         self.add((MethodFilter::GET, "GET"), path, scope, handler, told.into())
     }
 
     /// Adds a `POST` route.
-    pub(super) fn post(self, path: &'static str, scope: Scope, handler: impl Handler, told: impl Into<RowOperations>) -> Self {
+    pub(super) fn post(
+        self,
+        path: &'static str,
+        scope: Scope,
+        handler: impl Handler,
+        told: impl Into<RowOperations>,
+    ) -> Self {
         self.add((MethodFilter::POST, "POST"), path, scope, handler, told.into())
     }
 
     /// Adds a `PUT` route.
-    pub(super) fn put(self, path: &'static str, scope: Scope, handler: impl Handler, told: impl Into<RowOperations>) -> Self {
+    pub(super) fn put(
+        self,
+        path: &'static str,
+        scope: Scope,
+        handler: impl Handler,
+        told: impl Into<RowOperations>,
+    ) -> Self {
         self.add((MethodFilter::PUT, "PUT"), path, scope, handler, told.into())
     }
 

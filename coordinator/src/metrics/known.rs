@@ -97,8 +97,8 @@ pub(crate) struct RequestUsage {
 }
 
 impl Metrics {
-    /// Metrics without counts. `providers` are the prefixes of cloud providers, and `models` is the number of models that
-    /// may have series of their own.
+    /// Metrics without counts. `providers` are the prefixes of cloud providers, and `models` is the number of models
+    /// that may have series of their own.
     pub(crate) fn new<'a>(
         providers: impl IntoIterator<Item = &'a str>,
         models: usize,
@@ -145,7 +145,8 @@ impl Metrics {
         ModelMetrics { shared, ..ModelMetrics::new(id.as_str().to_owned()) }
     }
 
-    /// The label under which a model is counted; `None` where it was not used yet. A model `in_use` is used from now on.
+    /// The label under which a model is counted; `None` where it was not used yet. A model `in_use` is used from now
+    /// on.
     pub(crate) fn label(&self, id: &ModelId, in_use: bool) -> Option<String> {
         let model = self.model(Some(id));
         if in_use {

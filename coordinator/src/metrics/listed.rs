@@ -12,7 +12,7 @@ pub(super) enum MetricKind {
 pub(super) struct ListedMetric {
     pub(super) name: &'static str,
     pub(super) kind: MetricKind,
-    labels: &'static str,
+    pub(super) labels: &'static str,
     pub(super) help: &'static str,
 }
 
@@ -31,12 +31,7 @@ pub(super) const EVICTIONS: &str = "model_boss_evictions_total";
 pub(super) const QUEUE_DEPTH: &str = "model_boss_queue_depth";
 pub(super) const RUNNING: &str = "model_boss_requests_running";
 
-const fn row(
-    name: &'static str,
-    kind: MetricKind,
-    labels: &'static str,
-    help: &'static str,
-) -> ListedMetric {
+const fn row(name: &'static str, kind: MetricKind, labels: &'static str, help: &'static str) -> ListedMetric {
     ListedMetric { name, kind, labels, help }
 }
 

@@ -59,7 +59,20 @@ fn is_listed(family: &MetricFamily) -> bool {
         MetricType::HISTOGRAM => MetricKind::Histogram,
         _ => MetricKind::Gauge,
     };
-    find(family.name()).is_some_and(|listed| listed.kind == kind && !listed.help.is_empty())
+    find(family.name()).is_some_and(|listed| {
+        let mut labels: Vec<&str> = listed.labels.split(", ").filter(|label| !label.is_empty()).collect();
+        labels.sort_unstable();
+        listed.kind == kind
+            && !listed.help.is_empty()
+            && family.get_metric().iter().all(|metric| names(metric) == labels)
+    })
+}
+
+/// The names of the labels of a series.
+fn names(metric: &Metric) -> Vec<&str> {
+    let mut names: Vec<&str> = metric.get_label().iter().map(LabelPair::name).collect();
+    names.sort_unstable();
+    names
 }
 
 /// A label.

@@ -35,7 +35,7 @@ impl Series {
             let opts = HistogramOpts::from(opts(name)).buckets(buckets.to_vec());
             Histogram::with_opts(opts)
         };
-        // Twelve buckets at most: each is a line for every model, and its twins by other names are more.
+        // Few buckets: each is a line for every model, and its twins by other names are more.
         let long = [0.1, 0.3, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 600.0];
         Ok(Self {
             requests: IntCounterVec::new(opts(REQUESTS), &["status"])?,
@@ -47,7 +47,7 @@ impl Series {
             completion_seconds: Counter::with_opts(opts(COMPLETION_SECONDS))?,
             first_token: histogram(
                 FIRST_TOKEN,
-                &[0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 40.0, 160.0],
+                &[0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 40.0, 160.0],
             )?,
             per_token: histogram(
                 PER_TOKEN,

@@ -88,7 +88,7 @@ fn op_3_the_names_of_vllm_and_llama_cpp_have_the_same_figures() {
         assert!(all.lines().any(|shown| shown == line), "{line}\n{all}");
     }
     assert!(!text(&[NameSet::ModelBoss]).contains("vllm:"));
-    assert!(!text(&[NameSet::Vllm]).contains("model_boss_prompt"));
+    assert!(!text(&[NameSet::Vllm]).contains("\nmodel_boss_"));
 }
 
 #[test]
@@ -105,7 +105,6 @@ fn op_3_the_table_of_docs_observability_md_is_made_from_the_metrics() {
         assert!(before == now, "MODEL_BOSS_WRITE_DOCS=1 writes docs/observability.md");
     }
 }
-
 
 #[test]
 fn a_request_shows_up_under_its_model_and_status() {
@@ -126,10 +125,7 @@ fn a_request_shows_up_under_its_model_and_status() {
     assert!(page.contains(r#"model_boss_requests_total{model="guide",status="200"} 1"#), "{page}");
     assert!(page.contains(r#"model_boss_completion_tokens_total{model="guide"} 3"#), "{page}");
     assert!(page.contains(r#"model_boss_time_to_first_token_seconds_bucket{model="guide",le="0.02"} 1"#), "{page}");
-    assert!(
-        page.contains(r#"model_boss_time_per_output_token_seconds_bucket{model="guide",le="0.0025"} 0"#),
-        "{page}"
-    );
+    assert!(page.contains(r#"model_boss_time_per_output_token_seconds_bucket{model="guide",le="0.0025"} 0"#), "{page}");
     let recent = metrics.recent().unwrap();
     assert_eq!((recent.input_tokens, recent.output_tokens, recent.tokens_per_second), (7, 3, Some(250.0)));
 }

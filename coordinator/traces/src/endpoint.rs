@@ -49,11 +49,11 @@ pub(crate) fn endpoint(
         return Ok(None);
     }
     let address = match setting.filter(|address| !address.is_empty()) {
-        Some(address) => Some(with_path("otlp_endpoint", address, Path::IfNone)?),
+        Some(address) => Some(with_path("otlp_endpoint", address, PathRule::IfNone)?),
         None if is("OTEL_TRACES_EXPORTER", "none") => None,
         None => match (variable(OWN), variable(BASE)) {
-            (Some(address), _) => Some(with_path(OWN, &address, Path::Complete)?),
-            (None, Some(address)) => Some(with_path(BASE, &address, Path::Added)?),
+            (Some(address), _) => Some(with_path(OWN, &address, PathRule::Complete)?),
+            (None, Some(address)) => Some(with_path(BASE, &address, PathRule::Added)?),
             (None, None) => None,
         },
     };
@@ -67,7 +67,7 @@ pub(crate) fn endpoint(
 
 /// How an address gets the path of traces.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Path {
+enum PathRule {
     /// It has its own.
     Complete,
     /// It is added to what is there.
@@ -76,7 +76,7 @@ enum Path {
     IfNone,
 }
 
-fn with_path(name: &'static str, value: &str, path: Path) -> Result<Uri, TraceError> {
+fn with_path(name: &'static str, value: &str, path: PathRule) -> Result<Uri, TraceError> {
     let wrong = || TraceError::Address { name, value: value.to_owned() };
     let address: Uri = value.trim().parse().map_err(|_| wrong())?;
     let is_http = matches!(address.scheme_str(), Some("http" | "https"));
@@ -84,7 +84,7 @@ fn with_path(name: &'static str, value: &str, path: Path) -> Result<Uri, TraceEr
         return Err(wrong());
     }
     let has_path = !matches!(address.path(), "" | "/");
-    if path == Path::Complete || (path == Path::IfNone && has_path) {
+    if path == PathRule::Complete || (path == PathRule::IfNone && has_path) {
         return Ok(address);
     }
     let mut parts = address.clone().into_parts();

@@ -12,7 +12,7 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::collector::CollectorClient;
 use crate::endpoint::TraceError;
@@ -184,7 +184,7 @@ impl<E: SpanExporter + 'static> SpanSender<E> {
         if spans.recv_many(batch, self.limits.batch).await == 0 {
             return false;
         }
-        let mut due = pin!(sleep_until(Instant::now() + self.limits.delay));
+        let mut due = pin!(sleep(self.limits.delay));
         while batch.len() < self.limits.batch {
             let room = self.limits.batch - batch.len();
             tokio::select! {

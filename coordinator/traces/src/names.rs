@@ -1,5 +1,5 @@
-//! The names of attributes. The crate with OpenTelemetry's names calls those of generative models deprecated, since they
-//! moved to <https://github.com/open-telemetry/semantic-conventions-genai>; they are written here as that has them.
+//! The names of attributes. OpenTelemetry's crate of names calls those of generative models deprecated, since they
+//! moved to <https://github.com/open-telemetry/semantic-conventions-genai>. They are written here as they are there.
 
 pub(crate) const HTTP_METHOD: &str = "http.request.method";
 pub(crate) const HTTP_ROUTE: &str = "http.route";

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     fn at(ms: u64) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap()
     }
 
     #[test]

@@ -34,7 +34,7 @@ struct OpenSpans {
     call: Option<OpenCall>,
     /// How often the request was sent to a worker or provider.
     calls: i64,
-    /// What the request asks for, in OpenTelemetry's words.
+    /// The kind of the request, in OpenTelemetry's words.
     operation: &'static str,
     /// The code of the error that ends the request.
     error: Option<&'static str>,
@@ -233,17 +233,13 @@ impl OpenSpans {
         let Some(OpenCall { mut span, begun, is_local }) = self.call.take() else { return };
         let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         let (input, output) = facts.tokens.unzip();
-        for (name, count) in [
-            (names::INPUT_TOKENS, input),
-            (names::OUTPUT_TOKENS, output),
-            (names::CACHED_TOKENS, facts.cached),
-        ] {
+        for (name, count) in
+            [(names::INPUT_TOKENS, input), (names::OUTPUT_TOKENS, output), (names::CACHED_TOKENS, facts.cached)]
+        {
             span.set_attributes(count.map(|count| KeyValue::new(name, number(count))));
         }
         let first = facts.since_first_byte.and_then(|since| now.checked_sub(since)?.duration_since(begun).ok());
-        span.set_attributes(
-            first.map(|time| KeyValue::new(names::FIRST_CHUNK, time.as_secs_f64())),
-        );
+        span.set_attributes(first.map(|time| KeyValue::new(names::FIRST_CHUNK, time.as_secs_f64())));
         if let Some(parts) = work_parts(begun, now, facts).filter(|_| is_local) {
             let context = within(span.span_context());
             for (name, from, to) in [("prefill", parts.prefill, parts.decode), ("decode", parts.decode, parts.end)] {

@@ -52,20 +52,18 @@ impl Traces {
         let Some(address) = endpoint(setting, &variable)? else { return Ok(Self(None)) };
         let sampler = variable("OTEL_TRACES_SAMPLER").filter(|sampler| !SAMPLERS.contains(&sampler.as_str()));
         if let Some(sampler) = sampler {
-            tracing::warn!("OTEL_TRACES_SAMPLER={sampler} is unknown: every trace is kept, as by parentbased_always_on");
+            tracing::warn!(
+                "OTEL_TRACES_SAMPLER={sampler} is unknown: every trace is kept, as by parentbased_always_on"
+            );
         }
         let client = CollectorClient::new(address.scheme_str() == Some("https"));
         let address = address.to_string();
-        let exporter = SpanExporter::builder()
-            .with_http()
-            .with_http_client(client.clone())
-            .with_endpoint(&address)
-            .build()?;
+        let exporter =
+            SpanExporter::builder().with_http().with_http_client(client.clone()).with_endpoint(&address).build()?;
         let resource = resource(version, variable("OTEL_SERVICE_NAME"), variable("OTEL_RESOURCE_ATTRIBUTES"));
         let (counts, (flush, orders)) = (Arc::<ExportCounts>::default(), oneshot::channel());
         let limits = BatchLimits::of(&variable);
-        let sender =
-            SpanSender { exporter, client, address: address.clone(), limits, resource: resource.clone() };
+        let sender = SpanSender { exporter, client, address: address.clone(), limits, resource: resource.clone() };
         let queue = sender.start(&counts, orders)?;
         let provider = SdkTracerProvider::builder().with_span_processor(queue).with_resource(resource).build();
         let tracer = provider.tracer_with_scope(InstrumentationScope::builder(NAME).with_version(version).build());
@@ -92,7 +90,8 @@ impl Traces {
     pub async fn finish(&self, within: Duration) {
         let Some(source) = &self.0 else { return };
         let Some(flush) = source.flush.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        let until = Instant::now() + within;
+        let now = Instant::now();
+        let until = now.checked_add(within).unwrap_or(now);
         let (done, ended) = oneshot::channel();
         if flush.send(FlushOrder { until, done }).is_ok() && timeout_at(until, ended).await.is_err() {
             tracing::warn!("the collector at {} did not take the last traces in time", source.address);

@@ -109,7 +109,8 @@ impl Scheduler {
         let (mut counts, mut of_model) = (BTreeMap::new(), HashMap::new());
         let mut oldest = None;
         for waiting in self.queue.all() {
-            let held_back = self.why_held_back(waiting.client, self.now).filter(|_| waiting.purpose == Purpose::Inference);
+            let held_back =
+                self.why_held_back(waiting.client, self.now).filter(|_| waiting.purpose == Purpose::Inference);
             let word = match held_back {
                 Some(reason) => reason.word(),
                 None => *of_model.entry(waiting.model).or_insert_with(|| self.wait_reason(waiting).word()),

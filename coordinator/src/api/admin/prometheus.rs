@@ -53,9 +53,8 @@ fn names(query: Option<&str>) -> Result<BTreeSet<NameSet>, ApiError> {
 }
 
 async fn read_off(context: &Context, page: &mut Page) {
-    let look = |scheduler: &Scheduler, now| {
-        (scheduler.models(), scheduler.slots(), scheduler.devices(), scheduler.waits(now))
-    };
+    let look =
+        |scheduler: &Scheduler, now| (scheduler.models(), scheduler.slots(), scheduler.devices(), scheduler.waits(now));
     let (models, slots, devices, waits) = context.scheduling.view(look).await.unwrap_or_default();
     let mut loads: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for model in models {

@@ -61,13 +61,13 @@ pub(crate) fn keys() -> Operation {
 
 /// `GET /metrics`.
 pub(crate) fn metrics() -> Operation {
-    Operation::new(Tag::Views, "get_metrics", "counters and gauges for Prometheus").answers_as::<String>(
-        200,
-        "the metrics",
-        TEXT,
-    )
-    .see(&["observability.md"])
-    .query::<String>("names", "Whose names of metrics: `model_boss`, `vllm` and `llamacpp`, with commas; all by default.")
+    Operation::new(Tag::Views, "get_metrics", "counters and gauges for Prometheus")
+        .answers_as::<String>(200, "the metrics", TEXT)
+        .see(&["observability.md"])
+        .query::<String>(
+            "names",
+            "Whose names of metrics: `model_boss`, `vllm` and `llamacpp`, with commas; all by default.",
+        )
 }
 
 /// `GET /api/v1/health`.

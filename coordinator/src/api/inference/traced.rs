@@ -1,4 +1,4 @@
-//! What the trace of a request shows of its way to an answer.
+//! The facts that the trace of a request shows of its way to an answer.
 
 use std::pin::pin;
 use std::time::Duration;
