@@ -187,7 +187,11 @@ async fn op_3_errors_have_their_codes() {
     let unknown = boss.chat("no-such-model", "?").await;
     let trace = collector.trace(|span| span.get("http.response.status_code") == 404).await;
     assert_eq!(trace[0].get("error.type"), unknown.error_code());
-    assert!(trace.len() == 1 && !trace[0].failed, "{trace:#?}");
+    assert_eq!(only(&trace, "queue").get("error.type"), unknown.error_code());
+    assert!(trace.len() == 2 && !trace[0].failed, "a wrong name is the client's fault: {trace:#?}");
+    let bad = boss.client().post(CHAT, &json!([])).await;
+    let trace = collector.trace(|span| span.get("error.type") == bad.error_code()).await;
+    assert_eq!(trace.len(), 1, "it was refused before it was queued: {trace:#?}");
 
     let crashed = boss.chat("alpha", "?").await;
     assert!(crashed.status.is_server_error(), "{crashed:?}");
