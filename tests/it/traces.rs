@@ -233,6 +233,22 @@ async fn op_3_a_provider_gets_the_trace_context() {
 }
 
 #[tokio::test]
+async fn op_3_an_external_engine_gets_the_trace_context() {
+    let (mut sandbox, collector) = (Sandbox::new(), Collector::start().await);
+    sandbox.llama_server();
+    let behaviour = Behaviour { reply: Some("a b".to_owned()), ..Behaviour::default() };
+    let mut model = sandbox.gguf_model("alpha", "backend = \"llama-server\"", behaviour);
+    let boss = start(&sandbox, &collector).await;
+    assert!(boss.chat("alpha", "?").await.status.is_success());
+    let trace = collector.trace(model_is("alpha")).await;
+    let call = only(&trace, "chat alpha");
+    assert_eq!(call.get("gen_ai.provider.name"), "llama-server");
+    let received = model.worker().await.request().await;
+    assert_eq!(received.headers["traceparent"], format!("00-{}-{}-01", call.trace, call.id));
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn op_3_a_collector_that_is_down_costs_no_request_and_one_line() {
     let sandbox = Sandbox::new();
     let _model = sandbox.fake_model("alpha", Behaviour::default());
