@@ -277,6 +277,32 @@ async fn op_3_a_collector_that_is_down_costs_no_request_and_one_line() {
 }
 
 #[tokio::test]
+async fn op_3_a_collector_that_refuses_for_a_moment_is_asked_again_and_one_that_is_back_is_named() {
+    let (sandbox, collector) = (Sandbox::new(), Collector::start().await);
+    let _models = ["alpha", "beta"].map(|name| sandbox.fake_model(name, Behaviour::default()));
+    let boss = start(&sandbox, &collector).await;
+    collector.set(CollectorMode::Refuses(503));
+    assert!(boss.chat("alpha", "?").await.status.is_success());
+    until(PATIENCE, "the collector refuses", async || (!collector.bodies().is_empty()).then_some(())).await;
+    collector.set(CollectorMode::Takes);
+    collector.trace(model_is("alpha")).await;
+
+    // A request that makes no sense to the collector is not repeated.
+    collector.set(CollectorMode::Refuses(400));
+    assert!(boss.chat("alpha", "?").await.status.is_success());
+    let dropped = ["model_boss_trace_spans_dropped_total", "export_failed"];
+    let lost = async || Some(views::metric(&boss, &dropped).await).filter(|count| *count > 0.0);
+    until(PATIENCE, "spans are dropped", lost).await;
+    collector.set(CollectorMode::Takes);
+    assert!(boss.chat("beta", "?").await.status.is_success());
+    collector.trace(model_is("beta")).await;
+    boss.output().line("says that it is back", |line| line.contains("takes traces again")).await;
+    let text = boss.output().text();
+    assert!(text.contains("takes no traces: it answered with status 400"), "{text}");
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn op_3_a_collector_that_hangs_holds_nothing_up() {
     let (sandbox, collector) = (Sandbox::new(), Collector::start().await);
     let _model = sandbox.fake_model("alpha", Behaviour::default());
