@@ -19,6 +19,8 @@ const DEATH_NEWS: Duration = Duration::from_secs(2);
 pub(crate) struct Worker {
     /// The model that the worker serves.
     pub(crate) model: ModelId,
+    /// The devices that it has memory on, with commas.
+    pub(crate) devices: String,
     /// The backend of the model.
     pub(crate) backend: Backend,
     /// The form that requests must have, if the worker is an external engine.

@@ -49,7 +49,7 @@ def coordinator(folder: pathlib.Path, worker: str, settings: str = ""):
     (folder / "model-boss.toml").write_text(
         f'runtime_dir = "{folder / "run"}"\nworker_ports = "{first}-{first + 39}"\n{settings}'
     )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MODEL_BOSS_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MODEL_BOSS_", "OTEL_"))}
     # No test reaches a hub.
     environment |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
     command = [binary("model-boss"), "serve", "--port", "0", "--config", folder / "model-boss.toml"]

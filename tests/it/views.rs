@@ -36,9 +36,9 @@ pub(crate) async fn model_state(boss: &Boss, model: &str, state: &str) {
     until(PATIENCE, &format!("'{model}' is {state}"), look).await;
 }
 
-/// The sum of the samples of `/metrics` whose name and labels contain all of `parts`.
+/// The sum of the samples of our own names at `/metrics` whose name and labels contain all of `parts`.
 pub(crate) async fn metric(boss: &Boss, parts: &[&str]) -> f64 {
-    let answer = boss.client().get("/metrics").await;
+    let answer = boss.client().get("/metrics?names=model_boss").await;
     let text = String::from_utf8(answer.body.to_vec()).unwrap();
     let samples = text.lines().filter(|line| !line.starts_with('#') && parts.iter().all(|part| line.contains(part)));
     samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()

@@ -36,7 +36,9 @@ impl Launch {
         let mut command = Command::new(binary);
         command.env(MARK_VARIABLE, mark);
         // Settings in the environment of the test run are for another coordinator.
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MODEL_BOSS_")) {
+        for (name, _) in
+            std::env::vars().filter(|(name, _)| name.starts_with("MODEL_BOSS_") || name.starts_with("OTEL_"))
+        {
             command.env_remove(name);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -25,7 +25,7 @@ use super::command::Commands;
 use super::error::{CloudError, CloudUnsupported, SpendingRefusal};
 use super::put::{CloudCall, Put, PutQuestion, put};
 use super::spend::{Spend, Used};
-use super::transport::{Answered, Transport};
+use super::transport::{Answered, RequestMarks, Transport};
 use crate::transport;
 
 /// Every provider.
@@ -50,6 +50,8 @@ pub struct CloudRequest<'a> {
     pub is_translated: bool,
     /// The public id of the request.
     pub id: &'a str,
+    /// The headers of its trace context, if there is one.
+    pub trace: &'a HeaderMap,
     /// The client.
     pub client: &'a ClientId,
     /// The client's limit for a day in US dollars, if there is one.
@@ -116,6 +118,11 @@ impl Clouds {
         Self { providers: providers.collect(), transport: Transport::new(), commands: Commands::default(), spend }
     }
 
+    /// Whether a provider speaks Anthropic's API.
+    pub fn is_anthropic(&self, provider: &str) -> bool {
+        self.providers.get(provider).is_some_and(|provider| provider.kind() == ProviderKind::Anthropic)
+    }
+
     /// The tokens that a client with a limit used today, of models here and elsewhere.
     pub fn tokens_today(&self, client: &ClientId, now: u64) -> u64 {
         self.spend.tokens_of(client, now)
@@ -178,7 +185,8 @@ impl Clouds {
                 CloudAnswer::of_command(running?, is_stream, reshape)
             }
             PutQuestion::Http { path, body } => {
-                let answered = self.exchange(provider, path, key.as_deref(), body, request.id).await;
+                let marks = RequestMarks { id: request.id, trace: request.trace };
+                let answered = self.exchange(provider, path, key.as_deref(), body, marks).await;
                 sent.given_up = None;
                 CloudAnswer::of_http(answered?, reshape)
             }
@@ -229,7 +237,8 @@ impl Clouds {
             given_up: None,
             now: question.now,
         };
-        let answered = self.exchange(provider, "/v1/messages/count_tokens", key.as_deref(), text, question.id).await?;
+        let marks = RequestMarks { id: question.id, trace: &HeaderMap::new() };
+        let answered = self.exchange(provider, "/v1/messages/count_tokens", key.as_deref(), text, marks).await?;
         sent.answered = true;
         let said = transport::collect(answered.body).await;
         let said: Value = serde_json::from_slice(&said).unwrap_or_default();
@@ -243,9 +252,9 @@ impl Clouds {
         path: &str,
         key: Option<&str>,
         body: Bytes,
-        id: &str,
+        marks: RequestMarks<'_>,
     ) -> Result<Answered, CloudError> {
-        let sent = self.transport.send(provider, path, key, body, id).await;
+        let sent = self.transport.send(provider, path, key, body, marks).await;
         let answered = sent.map_err(|source| {
             let (name, why) = (provider.name(), model_boss_protocol::chain(&source));
             tracing::warn!(provider = name, "the provider cannot be reached: {why}");

@@ -38,6 +38,14 @@ pub(crate) struct Transport {
 
 type HttpClient = Client<HttpsConnector<Route>, Full<Bytes>>;
 
+/// By which marks a provider's log and its traces show a request.
+#[derive(Clone, Copy)]
+pub(super) struct RequestMarks<'a> {
+    pub(super) id: &'a str,
+    /// The headers of the trace context, if there is one.
+    pub(super) trace: &'a HeaderMap,
+}
+
 /// The head of an answer, and the source of the rest.
 pub(super) struct Answered {
     pub(super) status: StatusCode,
@@ -111,7 +119,7 @@ impl Transport {
         path: &str,
         key: Option<&str>,
         body: Bytes,
-        id: &str,
+        marks: RequestMarks<'_>,
     ) -> Result<Answered, TransportError> {
         if key.is_some() && provider.is_readable_on_the_way() {
             return Err(TransportError::KeyInTheOpen);
@@ -121,9 +129,10 @@ impl Transport {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("model-boss/", env!("CARGO_PKG_VERSION"))));
-        if let Ok(id) = HeaderValue::from_str(id) {
+        if let Ok(id) = HeaderValue::from_str(marks.id) {
             headers.insert("x-request-id", id);
         }
+        headers.extend(marks.trace.clone());
         let (name, value) = match provider.kind() {
             ProviderKind::Anthropic => {
                 headers.insert("anthropic-version", HeaderValue::from_static(VERSION));

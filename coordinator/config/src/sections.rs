@@ -60,6 +60,10 @@ section! {
         tls_cert: Option<PathBuf> = None,
         /// The private key of `tls_cert`, a PEM file.
         tls_key: Option<PathBuf> = None,
+        /// The collector of traces (OTLP), `http://HOST:4318`; unset: as `OTEL_*` says; docs/observability.md.
+        otlp_endpoint: Option<String> = None,
+        /// Models with series of their own at `/metrics`; those that are used after them are `other` together.
+        metrics_models: usize = 100,
         /// Names accepted in the Host and Origin headers besides loopback ones.
         allowed_hosts: Vec<String> = Vec::new(),
         /// Sites whose pages may call from a browser (CORS): `https://chat.example`, `http://localhost:*`; docs/api.md.

@@ -266,6 +266,35 @@ pub enum LeaveCause {
     Crash,
 }
 
+impl WaitReason {
+    /// The reason as one word, which the API has in `reason`.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Loading { .. } => "loading",
+            Self::Busy { .. } => "busy",
+            Self::Turn { .. } => "turn",
+            Self::Capacity { .. } => "capacity",
+            Self::LeaseRevoking { .. } => "lease_revoking",
+            Self::Reclaiming { .. } => "reclaiming",
+            Self::Leaving { .. } => "leaving",
+            Self::LeaseRefused { .. } => "lease_refused",
+            Self::LedgerAway { .. } => "ledger_away",
+            Self::LedgerRecovering { .. } => "ledger_recovering",
+            Self::BackingOff { .. } => "backing_off",
+            Self::Limit { .. } => "limit",
+            Self::Exclusive { .. } => "exclusive",
+            Self::SecondTry { .. } => "second_try",
+            Self::DeviceClosed { .. } => "device_closed",
+            Self::DeviceLost { .. } => "device_lost",
+            Self::DeviceUnknown { .. } => "device_unknown",
+            Self::WorkerLost { .. } => "worker_lost",
+            Self::ClientLimit { .. } => "client_limit",
+            Self::Cooldown { .. } => "cooldown",
+            Self::Queued => "queued",
+        }
+    }
+}
+
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -392,6 +421,50 @@ impl fmt::Display for LeaveCause {
             Self::Unwanted => f.write_str("nobody waits for it any more"),
             Self::Shutdown => f.write_str("shutting down"),
             Self::Crash => f.write_str("its worker went away"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_word_of_a_reason_is_that_of_the_api() {
+        let (model, device, none) = (ModelId::from("m"), DeviceId::Cpu, Duration::ZERO);
+        let (client, detail, limit) = (ClientId::from("c"), String::new(), 1);
+        let bytes = ByteCount::ZERO;
+        for reason in [
+            WaitReason::Loading { model: model.clone(), phase: LoadPhase::Spawning, progress: 0.0 },
+            WaitReason::Busy { model: model.clone(), running: 1, max_concurrent: 1 },
+            WaitReason::Turn { device: device.clone(), model: model.clone() },
+            WaitReason::Capacity {
+                device: device.clone(),
+                needs: bytes,
+                free: bytes,
+                blockers: Vec::new(),
+                leases: Vec::new(),
+                foreign: bytes,
+            },
+            WaitReason::LeaseRevoking { device: device.clone(), asked: Vec::new() },
+            WaitReason::Reclaiming { device: device.clone(), victims: Vec::new() },
+            WaitReason::Leaving { model: model.clone(), cause: LeaveCause::Idle },
+            WaitReason::LeaseRefused { detail: detail.clone(), retry_in: none },
+            WaitReason::LedgerAway { detail: detail.clone() },
+            WaitReason::LedgerRecovering { retry_in: none },
+            WaitReason::BackingOff { model: model.clone(), failures: 1, detail, retry_in: none },
+            WaitReason::Limit { category: Category::Llm, limit: 1, blockers: Vec::new() },
+            WaitReason::Exclusive { device: device.clone(), blockers: Vec::new() },
+            WaitReason::SecondTry { model: model.clone(), victims: Vec::new() },
+            WaitReason::DeviceClosed { device: device.clone() },
+            WaitReason::DeviceLost { device: device.clone() },
+            WaitReason::DeviceUnknown { device },
+            WaitReason::WorkerLost { model },
+            WaitReason::ClientLimit { client: client.clone(), running: 1, limit },
+            WaitReason::Cooldown { client, retry_in: none },
+            WaitReason::Queued,
+        ] {
+            assert_eq!(serde_json::to_value(&reason).unwrap()["reason"], reason.word());
         }
     }
 }

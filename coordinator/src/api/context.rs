@@ -13,6 +13,7 @@ use model_boss_host::state_folder::StateFolder;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_protocol::InstructionSet;
 use model_boss_settings::RuntimeConfig;
+use model_boss_traces::Traces;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -54,6 +55,8 @@ pub(crate) struct Context {
     /// The workers' figures on streamed layers.
     pub(crate) streams: Streams,
     pub(crate) metrics: Arc<Metrics>,
+    /// The traces of requests, or none.
+    pub(crate) traces: Traces,
     /// The API keys; without any, every caller on loopback is accepted.
     pub(crate) keys: Arc<LiveKeys>,
     /// The log of orders.

@@ -23,6 +23,7 @@ use model_boss_lease_store::Caller;
 use model_boss_openapi::{DescribedRoute, ErrorDialect, OpenApiDocument, RouteAccess, RowOperations, methods_of};
 use model_boss_protocol::{ApiError, ClientId, ErrorCode, ModelId};
 use model_boss_tasks::{CancelPermit, MachinePermit, ModelPermit, cancel_requests};
+use model_boss_traces::{RequestHead, RequestTrace};
 
 use super::context::Context;
 use crate::audit::{AuditedOrder, OrderHead};
@@ -71,6 +72,11 @@ impl Scope {
     fn is_audited(self, request: &http::Request<()>) -> bool {
         let is_renewal = request.method() == Method::PUT && request.uri().path() == "/api/v1/leases";
         self.is_order() && !is_renewal
+    }
+
+    /// Whether requests have traces: those that may reach a model.
+    const fn is_traced(self) -> bool {
+        matches!(self, Self::Inference)
     }
 
     /// Whether requests give orders, in a body of JSON.
@@ -152,24 +158,42 @@ impl Routes {
     }
 
     /// Adds a `GET` route.
-    pub(super) fn get(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<RowOperations>) -> Self {
+    pub(super) fn get(
+        self,
+        path: &'static str,
+        scope: Scope,
+        handler: impl Handler,
+        told: impl Into<RowOperations>,
+    ) -> Self {
         self.add((MethodFilter::GET, "GET"), path, scope, handler, told.into())
     }
 
     /// Adds a `POST` route.
-    pub(super) fn post(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<RowOperations>) -> Self {
+    pub(super) fn post(
+        self,
+        path: &'static str,
+        scope: Scope,
+        handler: impl Handler,
+        told: impl Into<RowOperations>,
+    ) -> Self {
         self.add((MethodFilter::POST, "POST"), path, scope, handler, told.into())
     }
 
     /// Adds a `PUT` route.
-    pub(super) fn put(self, path: &str, scope: Scope, handler: impl Handler, told: impl Into<RowOperations>) -> Self {
+    pub(super) fn put(
+        self,
+        path: &'static str,
+        scope: Scope,
+        handler: impl Handler,
+        told: impl Into<RowOperations>,
+    ) -> Self {
         self.add((MethodFilter::PUT, "PUT"), path, scope, handler, told.into())
     }
 
     /// Adds a `DELETE` route.
     pub(super) fn delete(
         self,
-        path: &str,
+        path: &'static str,
         scope: Scope,
         handler: impl Handler,
         told: impl Into<RowOperations>,
@@ -180,7 +204,7 @@ impl Routes {
     fn add(
         mut self,
         (filter, method): (MethodFilter, &'static str),
-        path: &str,
+        path: &'static str,
         scope: Scope,
         handler: impl Handler,
         operations: RowOperations,
@@ -203,12 +227,15 @@ impl Routes {
             dialect,
             operations,
         });
+        let name: &'static str = path;
         for path in std::iter::once(path).chain(twin.as_deref()).chain(bare) {
             let (context, handler) = (Arc::clone(&self.context), handler.clone());
             let description = Arc::clone(&self.description);
+            let traced = scope.is_traced() && context.traces.address().is_some();
             let route = move |request: Request| {
                 let (head, body) = request.into_parts();
-                let (request, body) = (http::Request::from_parts(head, ()), Unread::new(body));
+                let (mut request, body) = (http::Request::from_parts(head, ()), Unread::new(body));
+                let trace = traced.then(|| begin_trace(&context, &mut request, name)).flatten();
                 let (context, description) = (Arc::clone(&context), Arc::clone(&description));
                 let refused = description.get().filter(|_| has_verbs);
                 let refused = refused.and_then(|api| api.anothers_verb(request.method(), request.uri().path()));
@@ -231,6 +258,9 @@ impl Routes {
                     };
                     if let Some(order) = order {
                         order.answered(&answer);
+                    }
+                    if let Some(trace) = trace {
+                        end_trace(&trace, &answer);
                     }
                     answer.unwrap_or_else(|error| error_response(&error))
                 }
@@ -375,6 +405,11 @@ impl Call {
         id.map_or(HeaderValue::from_static("none"), |RequestId(id)| id.clone())
     }
 
+    /// The trace of the request; empty without traces.
+    pub(super) fn trace(&self) -> RequestTrace {
+        self.request.extensions().get().cloned().unwrap_or_default()
+    }
+
     /// The user of the caller's process, as the kernel reports it for this connection.
     pub(super) fn caller(&self) -> impl Future<Output = Caller> + Send + use<> {
         let peer = self.request.extensions().get::<Peer>().cloned();
@@ -405,6 +440,27 @@ impl Call {
             order.note(|order| order.asks(bytes));
         }
         Ok(body)
+    }
+}
+
+/// Begins the trace of a request and keeps it with the request; `None` without traces.
+fn begin_trace(context: &Context, request: &mut http::Request<()>, route: &'static str) -> Option<RequestTrace> {
+    let id = request.extensions().get::<RequestId>().map(|RequestId(id)| id.clone());
+    let head = RequestHead {
+        method: request.method(),
+        route,
+        id: id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default(),
+        headers: request.headers(),
+    };
+    let trace = Some(context.traces.begin(&head)).filter(RequestTrace::is_on)?;
+    request.extensions_mut().insert(trace.clone());
+    Some(trace)
+}
+
+fn end_trace(trace: &RequestTrace, answer: &Result<Response, ApiError>) {
+    match answer {
+        Ok(response) => trace.answered(response.status().as_u16(), None),
+        Err(error) => trace.answered(error.status(), Some(error.code.as_str())),
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use model_boss_core::{Event, Input, RequestOutcome};
+use model_boss_core::{Event, Input, RequestOutcome, WaitReason};
 use model_boss_protocol::{ApiError, ErrorCode, RequestId};
 use tokio::sync::oneshot;
 
@@ -73,6 +73,17 @@ impl Ticket {
     /// The number of the request.
     pub(crate) fn request(&self) -> RequestId {
         self.hold.request
+    }
+
+    /// The reason why the request waits, asked of the scheduler; `None` when it does not wait.
+    pub(crate) fn why(&self) -> impl Future<Output = Option<WaitReason>> + Send + use<> {
+        let (reply, seen) = oneshot::channel();
+        let request = self.hold.request;
+        self.hold.news.look(move |scheduler| {
+            // An error means that the request has left the queue.
+            let _ = reply.send(scheduler.why(request));
+        });
+        async move { seen.await.ok().flatten() }
     }
 
     /// Waits until a worker is free for this request, or for the refusal.

@@ -10,6 +10,7 @@ use model_boss_host::probe::SimulationError;
 use model_boss_host::programs::ProgramError;
 use model_boss_http::tls::TlsError;
 use model_boss_lease_store::StoreError;
+use model_boss_traces::TraceError;
 
 use crate::leases::LeaseStartError;
 use crate::tasks::UnusableTasks;
@@ -53,6 +54,9 @@ pub(super) enum ServeError {
     /// The driver or the ledger's thread ended: the coordinator cannot run without either.
     #[error("a part of the coordinator that must not end has ended; its log says why")]
     Broken,
+    /// The collector of traces is configured in a way that makes no sense.
+    #[error("traces cannot be sent")]
+    Traces(#[from] TraceError),
     /// Buckets of histograms are invalid, which cannot happen with those in this program.
     #[error("cannot set up metrics")]
     Metrics(#[from] prometheus::Error),

@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use model_boss_access::KeyFile;
 use model_boss_catalog::{LiveCatalog, ModelRoots};
@@ -34,6 +35,7 @@ use model_boss_http::patience::Patience;
 use model_boss_hub::{Hub, HubSettings};
 use model_boss_protocol::InstructionSet;
 use model_boss_settings::{DocumentStore, LiveSettings, RuntimeConfig};
+use model_boss_traces::Traces;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle};
 use tokio::task::JoinHandle;
@@ -65,6 +67,9 @@ use crate::tasks::LiveTasks;
 const EARLIER_STATE: &str = "state";
 /// The number of file descriptors below which the log has a line with the number of clients that can be served.
 const FEW_DESCRIPTORS: usize = 1_024;
+
+/// The longest time for the last traces when the process ends.
+const LAST_TRACES: Duration = Duration::from_secs(2);
 
 /// Threads that serve sockets. A request alternates between the tasks of its connection and of the scheduler. On one
 /// thread that costs a function call. Between two threads a sleeping one has to be woken each time, a third of the
@@ -98,6 +103,7 @@ struct PreparedServe {
     state: StateFolder,
     keys: Option<KeyFile>,
     https: Option<Https>,
+    traces: Traces,
     signals: EndSignals,
     /// The bound sockets, moved out by the last step.
     listeners: Vec<TcpListener>,
@@ -117,10 +123,11 @@ impl PreparedServe {
         state.check(&[SPEND_FILE]).map_err(|(path, why)| ServeError::StateFile(path, why))?;
         let keys = keys(&config)?;
         let https = Https::of(&config)?;
+        let traces = Traces::start(config.otlp_endpoint.as_deref(), env!("CARGO_PKG_VERSION"))?;
         let descriptors = descriptors::raise();
         let signals = EndSignals::new()?;
         let listeners = bind(&config).await?;
-        Ok(Self { config, decided, machine, state, keys, https, signals, listeners, descriptors })
+        Ok(Self { config, decided, machine, state, keys, https, traces, signals, listeners, descriptors })
     }
 }
 
@@ -143,7 +150,7 @@ impl Known {
         let config = &prepared.config;
         let (news, inbox) = News::channel();
         let prefixes = config.providers.prefixes();
-        let metrics = Arc::new(Metrics::new(prefixes.names())?);
+        let metrics = Arc::new(Metrics::new(prefixes.names(), config.metrics_models)?);
         let configured = configured(config);
         let scheduler = Scheduler::new(configured.settings.clone(), Moment::START);
         let settings = Arc::new(LiveSettings::new(configured, log.clone(), settings_to(&news)));
@@ -298,6 +305,7 @@ async fn answer(mut prepared: PreparedServe, mut started: Started, log: LogFilte
         // A server task that panicked has nothing left to close.
         let _ = server.await;
     }
+    prepared.traces.finish(LAST_TRACES).await;
     Ok(code)
 }
 
@@ -335,6 +343,7 @@ fn context(
         store: started.ledger.store.clone(),
         streams: started.streams.clone(),
         metrics: Arc::clone(&started.metrics),
+        traces: prepared.traces.clone(),
         audit: AuditLog::start(state),
         keys: Arc::clone(&started.keys),
         owner,

@@ -45,8 +45,10 @@ impl Supervisor {
 
     /// Starts a worker. `WorkerExited` is reported exactly once, in every case.
     pub(crate) fn spawn(&mut self, order: SpawnOrder) {
+        let devices: Vec<String> = order.parts.iter().map(|(device, _)| device.to_string()).collect();
         let worker = Arc::new(Worker {
             model: order.model.description.id.clone(),
+            devices: devices.join(","),
             backend: order.backend,
             dialect: self.tools.catalog.engines().dialect(&order.model),
             upstream: OnceLock::new(),

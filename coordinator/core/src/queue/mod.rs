@@ -375,11 +375,6 @@ impl InferenceQueue {
         lanes.into_iter().flatten().flat_map(Lane::ids).collect()
     }
 
-    /// All waiting requests, in no order.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Waiting> {
-        self.waiting.values().map(Box::as_ref)
-    }
-
     /// The waiting requests at these places of RC-4's order. The call reads the keys of all, so it is only for views.
     pub(crate) fn in_order(&self, now: Moment, places: Range<usize>) -> Vec<(OrderKey, &Waiting)> {
         let key = |entry: &Waiting| self.terms.key(entry.priority, entry.arrival, entry.client, now);
@@ -398,6 +393,11 @@ impl InferenceQueue {
         let mut asked = all.split_off(places.start);
         asked.sort_unstable_by_key(order);
         asked.into_iter().map(|((key, _), entry)| (key, entry)).collect()
+    }
+
+    /// All waiting requests, in no order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.values().map(Box::as_ref)
     }
 
     /// The number of requests for `model` that would be before one of this priority arriving now. The call reads all of

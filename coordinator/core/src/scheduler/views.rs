@@ -1,7 +1,8 @@
 //! Views of the scheduler's state for the API and for operators. The functions here change no state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::time::Duration;
 
 use model_boss_protocol::RequestId;
 
@@ -139,6 +140,22 @@ impl Scheduler {
     pub fn why(&self, request: RequestId) -> Option<WaitReason> {
         let waiting = self.queue.get(request)?;
         Some(self.own_wait(waiting).unwrap_or_else(|| self.wait_of(waiting.model)))
+    }
+
+    /// The waiting requests by the word of their reason, and how long the oldest waits. The reason is worked out once
+    /// for each model and not for each request, since views of a full queue would otherwise hold requests up.
+    pub fn waits(&self, now: Moment) -> (BTreeMap<&'static str, usize>, Option<Duration>) {
+        let (mut counts, mut of_model) = (BTreeMap::new(), HashMap::new());
+        let mut oldest = None;
+        for waiting in self.queue.all() {
+            let word = match self.own_wait(waiting) {
+                Some(reason) => reason.word(),
+                None => *of_model.entry(waiting.model).or_insert_with(|| self.wait_of(waiting.model).word()),
+            };
+            *counts.entry(word).or_default() += 1;
+            oldest = oldest.max(Some(now.since(waiting.arrival.at)));
+        }
+        (counts, oldest)
     }
 
     /// The number of waiting requests.

@@ -1,41 +1,90 @@
 //! `GET /metrics`: the counters, and figures that are read at the time of the request.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use model_boss_core::{LedgerState, Scheduler, SlotState};
+use model_boss_core::{LedgerState, Scheduler, SlotState, SlotView};
 use model_boss_host::clocks::unix_seconds;
-use model_boss_protocol::{ApiError, ByteCount, ModelId, StreamStats};
+use model_boss_protocol::{ApiError, ByteCount, ErrorCode, ModelId, StreamStats};
+use percent_encoding::percent_decode_str;
+use tokio::task::spawn_blocking;
 
 use super::providers;
 use crate::api::context::Context;
 use crate::api::route::Call;
-use crate::metrics::Page;
+use crate::metrics::{NameSet, Page};
+
+/// The most pairs of a device and a loaded model on the page.
+const MOST_HOLDERS: usize = 500;
 
 /// `GET /metrics`.
 pub(crate) async fn metrics(call: Call) -> Result<Response, ApiError> {
-    let mut page = call.context.metrics.page();
+    let names = names(call.request.uri().query())?;
+    let mut page = Page::default();
     read_off(&call.context, &mut page).await;
-    let mut response = Response::new(Body::from(page.render()));
+    let metrics = Arc::clone(&call.context.metrics);
+    // The text of many models takes milliseconds, in which this thread would serve nobody.
+    let written = spawn_blocking(move || {
+        metrics.fill(&mut page);
+        page.named(&names).render()
+    });
+    let text = written.await.map_err(|_| ApiError::new(ErrorCode::Internal, "the metrics could not be written"))?;
+    let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     Ok(response)
 }
 
+/// Whose names `?names=` selects: all by default.
+fn names(query: Option<&str>) -> Result<BTreeSet<NameSet>, ApiError> {
+    let given = query.unwrap_or_default().split('&').find_map(|field| field.strip_prefix("names="));
+    let Some(given) = given else { return Ok(NameSet::ALL.into()) };
+    let read = |word: &str| {
+        NameSet::ALL.into_iter().find(|set| set.word() == word).ok_or_else(|| {
+            let message = format!("'{word}' is no set of names; there are model_boss, vllm and llamacpp");
+            ApiError::invalid("names", message)
+        })
+    };
+    let given = percent_decode_str(given).decode_utf8_lossy();
+    given.split(',').map(read).collect()
+}
+
 async fn read_off(context: &Context, page: &mut Page) {
-    let look = |scheduler: &Scheduler, _| (scheduler.models(), scheduler.slots(), scheduler.devices());
-    let (models, slots, devices) = context.scheduling.view(look).await.unwrap_or_default();
+    let look =
+        |scheduler: &Scheduler, now| (scheduler.models(), scheduler.slots(), scheduler.devices(), scheduler.waits(now));
+    let (models, slots, devices, waits) = context.scheduling.view(look).await.unwrap_or_default();
+    let mut loads: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for model in models {
-        let label = [("model", model.id.as_str())];
-        page.gauge("model_boss_queue_depth", &label, model.queued as f64);
-        page.gauge("model_boss_requests_running", &label, model.running as f64);
+        let label = context.metrics.label(&model.id, model.queued + model.running > 0);
+        if let Some(label) = label {
+            let load = loads.entry(label).or_default();
+            *load = (load.0 + model.queued, load.1 + model.running);
+        }
     }
+    for (model, (queued, running)) in loads {
+        let label = [("model", model.as_str())];
+        page.gauge("model_boss_queue_depth", &label, queued as f64);
+        page.gauge("model_boss_requests_running", &label, running as f64);
+    }
+    for (reason, count) in waits.0 {
+        page.gauge("model_boss_waiting_requests", &[("reason", reason)], count as f64);
+    }
+    page.gauge("model_boss_queue_oldest_seconds", &[], waits.1.unwrap_or_default().as_secs_f64());
+    page.gauge("model_boss_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    traces(context, page);
+    held(&slots, page);
     for state in ["loading", "ready", "stopping"] {
         let count = slots.iter().filter(|slot| word(slot.state) == state).count();
         page.gauge("model_boss_slots", &[("state", state)], count as f64);
     }
     for (model, stats) in context.streams.models() {
-        stream(page, &model, &stats.unwrap_or_default());
+        // Figures of several models have no sum.
+        if context.metrics.label(&model, true).as_deref() == Some(model.as_str()) {
+            stream(page, &model, &stats.unwrap_or_default());
+        }
     }
     for device in devices {
         let name = device.id.to_string();
@@ -46,6 +95,11 @@ async fn read_off(context: &Context, page: &mut Page) {
         page.gauge("model_boss_device_foreign_bytes", &label, bytes(device.foreign));
         page.gauge("model_boss_device_leased_bytes", &label, bytes(Some(device.charged)));
         page.gauge("model_boss_device_free_bytes", &label, bytes(device.free));
+        page.gauge("model_boss_device_others_bytes", &label, bytes(Some(device.leased)));
+        page.gauge("model_boss_device_leases", &label, device.leases.len() as f64);
+        page.gauge("model_boss_device_leaking_bytes", &label, bytes(Some(device.leaking)));
+        page.gauge("model_boss_device_lost", &label, f64::from(u8::from(device.lost)));
+        page.gauge("model_boss_device_closed", &label, f64::from(u8::from(device.closed)));
         // BC-6 requires entries and budget. The bytes are those of leases.
         page.gauge("model_boss_device_models", &label, device.models.len() as f64);
         if let Some(budget) = device.retention {
@@ -72,6 +126,28 @@ async fn read_off(context: &Context, page: &mut Page) {
     let runtime_ok = context.config.problems().is_empty();
     page.gauge("model_boss_runtime_config_ok", &[], f64::from(u8::from(runtime_ok)));
     clouds(context, page);
+}
+
+/// Spans by what became of them.
+fn traces(context: &Context, page: &mut Page) {
+    let Some(figures) = context.traces.figures() else { return };
+    page.count_so_far("model_boss_trace_spans_exported_total", &[], figures.exported);
+    for (reason, count) in [("queue_full", figures.dropped_full), ("export_failed", figures.dropped_failed)] {
+        page.count_so_far("model_boss_trace_spans_dropped_total", &[("reason", reason)], count);
+    }
+}
+
+/// The memory of each loaded model on each device. A model may have two slots while it moves.
+fn held(slots: &[SlotView], page: &mut Page) {
+    let mut held: BTreeMap<(String, &str), u64> = BTreeMap::new();
+    for slot in slots {
+        for (device, bytes) in &slot.parts {
+            *held.entry((device.to_string(), slot.model.as_str())).or_default() += bytes.0;
+        }
+    }
+    for ((device, model), bytes) in held.iter().take(MOST_HOLDERS) {
+        page.gauge("model_boss_device_held_bytes", &[("device", device), ("model", model)], *bytes as f64);
+    }
 }
 
 /// Requests to providers and their cost (RC-27).

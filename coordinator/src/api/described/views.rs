@@ -94,13 +94,24 @@ pub(crate) fn keys() -> Operation {
         .see(&["keys.md"])
 }
 
+/// Sets of names of metrics, in a query.
+#[derive(JsonSchema)]
+#[schemars(inline, transparent)]
+struct NamesList(
+    #[schemars(regex(pattern = "^(model_boss|vllm|llamacpp)(,(model_boss|vllm|llamacpp))*$"))]
+    #[allow(dead_code, reason = "it only describes")]
+    String,
+);
+
 /// `GET /metrics`.
 pub(crate) fn metrics() -> Operation {
-    Operation::new(Tag::Views, "get_metrics", "counters and gauges for Prometheus").answers_as::<String>(
-        200,
-        "the metrics",
-        TEXT,
-    )
+    Operation::new(Tag::Views, "get_metrics", "counters and gauges for Prometheus")
+        .answers_as::<String>(200, "the metrics", TEXT)
+        .see(&["observability.md"])
+        .query::<NamesList>(
+            "names",
+            "Whose names of metrics: `model_boss`, `vllm` and `llamacpp`, with commas; all by default.",
+        )
 }
 
 /// `GET /api/v1/health`.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model_boss_protocol::ModelId;
+use model_boss_protocol::{ApiError, ModelId};
+use model_boss_traces::{AnswerFacts, RequestTrace};
 use tokio::time::Instant;
 
 use super::allowance::TokenMeter;
@@ -25,6 +26,7 @@ pub(crate) struct Account {
     meter: Option<TokenMeter>,
     /// The pieces of a stream that were passed on.
     pieces: u64,
+    trace: RequestTrace,
 }
 
 impl Account {
@@ -40,6 +42,7 @@ impl Account {
             usage: None,
             meter: None,
             pieces: 0,
+            trace: RequestTrace::default(),
         }
     }
 
@@ -47,6 +50,18 @@ impl Account {
     pub(crate) fn metered(mut self, meter: Option<TokenMeter>) -> Self {
         self.meter = meter;
         self
+    }
+
+    /// The same account, with which the trace of the request ends.
+    pub(crate) fn traced(mut self, trace: RequestTrace) -> Self {
+        self.trace = trace;
+        self
+    }
+
+    /// Records that the request ends with this error.
+    pub(crate) fn failed(&mut self, error: &ApiError) {
+        self.status = error.status();
+        self.trace.failed(error.code.as_str());
     }
 
     /// Records that a piece of a stream was passed on.
@@ -120,5 +135,15 @@ impl Drop for Account {
             self.metrics.used(model, &self.handles, usage);
         }
         self.metrics.answered(&self.handles, self.status, self.age());
+        if self.trace.is_on() {
+            let usage = self.usage.unwrap_or_default();
+            let facts = AnswerFacts {
+                tokens: self.usage.map(|usage| (usage.prompt_tokens, usage.completion_tokens)),
+                cached: usage.cached_tokens,
+                worked: usage.worked,
+                since_first_byte: self.first_byte.map(|first| first.elapsed()),
+            };
+            self.trace.finish(self.status, &facts);
+        }
     }
 }

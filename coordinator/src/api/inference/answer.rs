@@ -30,6 +30,7 @@ use super::answer_body::{AnswerBody, AnswerSource, BodyError};
 use super::fitting::Fitting;
 use super::forward::Forward;
 use super::reshape::reshape_whole;
+use super::traced::{LOST, placed, turn};
 use crate::refusals::{of_cloud, of_dialect};
 use crate::scheduling::{Destination, Dispatched, Ticket};
 use crate::worker::Worker;
@@ -155,7 +156,7 @@ pub(crate) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
             Ok(Answer { ticket, served, status, headers, thinking, content, account, deadline, place })
         }
         Err(error) => {
-            account.status(error.status());
+            account.failed(&error);
             ticket.failed(&error);
             Err(error)
         }
@@ -180,8 +181,9 @@ async fn begin(
     // would end in the same way.
     let mut broke_off: Option<Arc<Worker>> = None;
     loop {
-        let dispatched = ticket.dispatched().await?;
+        let dispatched = turn(ticket, &forward.trace).await?;
         account.dispatched(&dispatched);
+        placed(forward, &dispatched);
         let (worker, priority) = match &dispatched.place {
             Destination::Worker { worker, priority } => (worker, *priority),
             Destination::Cloud { provider, model } => {
@@ -194,6 +196,7 @@ async fn begin(
                     Ok(reply) => return Ok((dispatched, reply)),
                     Err(error) if error.code == ErrorCode::InvalidRequest => return Err(error),
                     Err(error) => {
+                        forward.trace.call_failed(error.code.as_str());
                         ticket.rung_failed(error);
                         continue;
                     }
@@ -206,18 +209,22 @@ async fn begin(
             error = ticket.recalled() => return Err(error),
             reply = fitted_exchange(worker, priority, forward) => reply,
         };
-        match exchanged {
+        let lost = match exchanged {
             Ok(reply) => return Ok((dispatched, reply)),
             Err(Lost::Refused(error)) => return Err(error),
-            Err(lost) if lost.is_nonsense() => {
+            Err(lost) => lost,
+        };
+        forward.trace.call_failed(LOST);
+        match lost {
+            lost if lost.is_nonsense() => {
                 let message = format!("{} cannot be understood: {lost}", worker.title());
                 ticket.rung_failed(ApiError::new(ErrorCode::BackendError, message));
             }
-            Err(lost) if lost.is_broken_off() && broke_off.as_ref().is_some_and(|last| Arc::ptr_eq(last, worker)) => {
+            lost if lost.is_broken_off() && broke_off.as_ref().is_some_and(|last| Arc::ptr_eq(last, worker)) => {
                 let message = format!("{} runs and broke off its answer twice: {lost}", worker.title());
                 ticket.rung_failed(ApiError::new(ErrorCode::BackendError, message));
             }
-            Err(lost) => {
+            lost => {
                 let model = &worker.model;
                 tracing::info!(%model, request = %ticket.request(), "worker lost before its answer began: {lost}");
                 broke_off = lost.is_broken_off().then(|| Arc::clone(worker));
@@ -255,6 +262,8 @@ async fn fitted_exchange(worker: &Worker, priority: Priority, forward: &Forward)
 
 /// Sends the request to a provider, once.
 async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<UpstreamReply, ApiError> {
+    let mut trace = HeaderMap::new();
+    forward.trace.inject(&mut trace);
     let request = CloudRequest {
         provider,
         model,
@@ -262,6 +271,7 @@ async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<Ups
         body: &forward.body,
         is_translated: forward.is_translated,
         id: &String::from_utf8_lossy(forward.request_id.as_bytes()),
+        trace: &trace,
         client: &forward.cloud.client,
         daily_limit: forward.cloud.daily_limit,
         now: unix_seconds(),
@@ -287,8 +297,9 @@ async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Res
     *request.method_mut() = Method::POST;
     *request.uri_mut() = Uri::from_static(path);
     let outgoing = request.headers_mut();
-    // Room for those of below, the token's and the body's length.
-    outgoing.reserve(8);
+    // Room for those of below, the trace's, the token's and the body's length.
+    outgoing.reserve(10);
+    forward.trace.inject(outgoing);
     outgoing.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     outgoing.insert(HeaderName::from_static(headers::REQUEST_ID), forward.request_id.clone());
     outgoing.insert(HeaderName::from_static(headers::PRIORITY), HeaderValue::from(u16::from(priority.number())));

@@ -10,6 +10,7 @@ use model_boss_dialects::ContextWish;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_http::upstream::Outgoing;
 use model_boss_protocol::ClientId;
+use model_boss_traces::RequestTrace;
 use tokio::time::Instant;
 
 /// A request in the form for a worker.
@@ -37,6 +38,8 @@ pub(crate) struct Forward {
     pub(super) memory: MemoryBudget,
     /// Limits on a body that is parsed.
     pub(super) limits: JsonLimits,
+    /// The trace of the request; empty without traces.
+    pub(super) trace: RequestTrace,
 }
 
 /// The providers, and this client's limit of spending at them.

@@ -16,4 +16,5 @@ mod reshape;
 pub(super) mod responses;
 mod stream;
 pub(super) mod tokens;
+mod traced;
 mod usage;

@@ -14,8 +14,9 @@ use model_boss_host::clocks::in_a;
 use model_boss_http::body::{OpenBody, RequestBody};
 use model_boss_http::headers::{REQUEST_ID, THINKING};
 use model_boss_http::peek::{ANONYMOUS, BodyChanges, Peeked, ThinkingSource, peek};
-use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, RequestId};
+use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, Priority, RequestId};
 use model_boss_tasks::{NameQuestion, Resolved};
+use model_boss_traces::AskedFacts;
 use tokio::time::{Instant, timeout};
 
 use super::account::Account;
@@ -153,6 +154,7 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
     let InferenceRoute { path, category, other, may_be_unnamed, context: wish, is_translated } = asked;
     let only = category.filter(|_| may_be_unnamed);
     let request_id = call.request_id();
+    let trace = call.trace();
     let Call { context, request, .. } = call;
     let (looking, head) = (Arc::clone(&context), request.into_parts().0);
     let looked = body.open(move |body| look(&looking, body, &head, only)).await?;
@@ -179,10 +181,19 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
         client: peeked.client.clone().unwrap_or_else(|| ClientId::from(ANONYMOUS)),
         daily_limit: resolved.profile.daily_spend_usd,
     };
+    if trace.is_on() {
+        trace.asked(&AskedFacts {
+            path,
+            model: peeked.model.as_deref().unwrap_or_else(|| first_name(&resolved)),
+            client: cloud.client.as_str(),
+            priority: peeked.priority.or(resolved.priority).map(Priority::number),
+            is_stream: stream,
+        });
+    }
     let meter = TokenMeter::of(&context.clouds, &cloud.client, &resolved, body.len())?;
     let unknown_guard = resolved.unknown_guard.clone();
     let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
-    let account = account.metered(meter);
+    let account = account.metered(meter).traced(trace.clone());
     let (memory, limits) = (context.memory.clone(), context.limits.json());
     let forward = Forward {
         path,
@@ -196,6 +207,7 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
         cloud,
         memory,
         limits,
+        trace,
     };
     let request = ticket.request();
     let answer =
@@ -204,6 +216,14 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
         return streamed(&context, request, answer, marks).await;
     }
     Ok(respond(answer.await?, &marks, comment_times(&context)))
+}
+
+/// The name of the first model that may answer.
+fn first_name(resolved: &Resolved) -> &str {
+    match &resolved.ladder().first.target {
+        Target::Local(id) => id.as_str(),
+        Target::Cloud { model, .. } => model,
+    }
 }
 
 /// Checks that the files of the only model that may answer are there. Of a ladder, the other rungs may answer: pulls of

@@ -52,8 +52,14 @@ pub(crate) fn usage_in(answer: &[u8]) -> Option<RequestUsage> {
         (None, Some(timings)) => (timings.prompt_n.saturating_add(timings.cache_n), timings.predicted_n),
         (None, None) => return None,
     };
+    let cached_tokens = timed
+        .as_ref()
+        .map(|timings| timings.cache_n)
+        .or_else(|| counted.as_ref().and_then(|usage| usage.prompt_tokens_details.as_ref()?.cached_tokens));
     let timed = timed.unwrap_or_default();
     Some(RequestUsage {
+        cached_tokens,
+        worked: milliseconds(timed.prompt_ms).zip(milliseconds(timed.predicted_ms)),
         prompt_tokens,
         completion_tokens,
         first_token: milliseconds(timed.prompt_ms),
@@ -70,6 +76,14 @@ struct OpenAiCounts {
     prompt_tokens: u64,
     #[serde(default)]
     completion_tokens: u64,
+    #[serde(default)]
+    prompt_tokens_details: Option<PromptDetails>,
+}
+
+#[derive(Deserialize)]
+struct PromptDetails {
+    #[serde(default)]
+    cached_tokens: Option<u64>,
 }
 
 /// Times in llama.cpp's form.
@@ -110,6 +124,8 @@ mod tests {
         assert_eq!((usage.prompt_tokens, usage.completion_tokens), (11, 4));
         assert_eq!(usage.first_token, Some(Duration::from_millis(20)));
         assert_eq!(usage.per_token, Some(Duration::from_millis(2)));
+        assert_eq!(usage.worked, Some((Duration::from_millis(20), Duration::from_millis(8))));
+        assert_eq!(usage.cached_tokens, Some(8));
     }
 
     #[test]

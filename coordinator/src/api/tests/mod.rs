@@ -111,7 +111,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         KeyFile::read(&file).unwrap()
     });
     let (news, inbox) = News::channel();
-    let metrics = Arc::new(Metrics::new([]).unwrap());
+    let metrics = Arc::new(Metrics::new([], 100).unwrap());
     let roots = ModelRoots::new(&[folder.path().join("models")]);
     let live = Arc::new(LiveCatalog::read(&manifests, roots, Engines::default(), catalogs_to(&news, &metrics)));
     let catalog = live.current();
@@ -203,6 +203,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         store,
         streams: Default::default(),
         metrics,
+        traces: model_boss_traces::Traces::default(),
         keys,
         audit: AuditLog::start(&StateFolder::new(folder.path())),
         owner: None,

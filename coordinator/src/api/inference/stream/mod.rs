@@ -193,6 +193,7 @@ impl StreamBody {
                 }
                 Poll::Ready(FrameStep::Lost(outcome, error)) => {
                     let event = relay.error_event(&error);
+                    relay.account.failed(&error);
                     self.end_with(outcome, error.status());
                     Poll::Ready(Some(event))
                 }
@@ -200,6 +201,7 @@ impl StreamBody {
                     if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
                         // The end of the relay closes the connection to the worker, which stops the generation.
                         let event = relay.error_event(&deadline_exceeded());
+                        relay.account.failed(&deadline_exceeded());
                         self.end_with(RequestOutcome::DeadlineExceeded, ErrorCode::DeadlineExceeded.status());
                         return Poll::Ready(Some(event));
                     }
