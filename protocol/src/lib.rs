@@ -32,6 +32,7 @@ mod speculation;
 pub mod sse;
 mod thinking;
 mod worker;
+mod worker_about;
 
 pub use architecture::{
     CONFIG_ARCHITECTURES, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, SEEING_TYPES, TOWER_TYPES,
@@ -65,3 +66,4 @@ pub use worker::{
     EngineStats, HealthQuestion, Readiness, ReadyProof, StreamStats, TextLimits, WorkerExit, WorkerHealth, WorkerSpec,
     WorkerSpecError, headers,
 };
+pub use worker_about::{FileProgress, WorkerAbout};

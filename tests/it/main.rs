@@ -4,6 +4,7 @@
 mod all_at_once;
 mod bad_disk;
 mod bad_requests;
+mod bench;
 mod cancelling;
 mod chat;
 mod claude_command;
@@ -21,6 +22,7 @@ mod cores;
 mod descriptors;
 mod dialects;
 mod disconnect;
+mod doctor;
 mod drain;
 mod engines;
 mod events;

@@ -92,7 +92,12 @@ impl FakeGpus {
 
     /// Makes a program that is about to be started load the library.
     pub fn under(&self, launch: &mut Launch) {
-        launch.command.env("LD_LIBRARY_PATH", &self.library).env("FAKE_NVML", &self.file);
+        self.under_command(&mut launch.command);
+    }
+
+    /// Makes any program load the library.
+    pub fn under_command(&self, command: &mut Command) {
+        command.env("LD_LIBRARY_PATH", &self.library).env("FAKE_NVML", &self.file);
     }
 
     /// Plugs a GPU, as the last one that the driver lists.

@@ -20,6 +20,7 @@ fn main() {
     }
     // The driver translates the text of the oldest architecture of the build for its GPU, and keeps the result.
     let lowest = env::var("CUDA_COMPUTE_CAP").unwrap_or_else(|_| "80".to_owned());
+    println!("cargo::rustc-env=MODEL_BOSS_CUDA_LOWEST={lowest}");
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
     let compiler = env::var_os("NVCC").unwrap_or_else(|| "nvcc".into());
     let floats = ["F32", "F16", "BF16"].map(|kind| ("rows", kind.to_lowercase(), format!("-DOF_{kind}")));

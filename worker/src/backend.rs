@@ -47,6 +47,8 @@ pub type ChooseInstructions = Box<dyn FnOnce(Option<InstructionSet>) -> Result<I
 pub struct WorkerBackend {
     /// The choice of instructions, before all else.
     pub instructions: ChooseInstructions,
+    /// The lowest compute capability of NVIDIA GPUs that the program is built for; `None`: for none.
+    pub cuda: Option<u32>,
     /// The loaders of models, for `serve` and `bench`.
     pub load: ModelLoaders,
     /// The writer of GGUF files, for `convert`.

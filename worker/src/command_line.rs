@@ -34,6 +34,9 @@ pub(crate) enum WorkerCommand {
     Serve(Serve),
     /// Show what a model's files say of themselves, without loading it
     Inspect(Inspect),
+    /// Print as JSON what this program is built for and what it finds on this machine: instructions of the processor,
+    /// sandbox, threads, CUDA. Loads nothing, and opens no device
+    About,
     /// Write a folder of safetensors as one GGUF file, which other programs read too
     Convert(Convert),
     /// Write a model's layers beside it as they are computed with, so that streaming them has nothing to do but read

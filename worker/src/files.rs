@@ -5,12 +5,14 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use model_boss_candle::{Conversion, ConvertError, IndexError, IndexOrder, MatrixType, Synthetic, write_layer_index};
+use model_boss_candle::{
+    Conversion, ConvertError, IndexError, IndexOrder, MatrixType, Synthetic, write_layer_index_told,
+};
 use model_boss_engine::text::{WriteVocabularyError, write_synthetic_vocabulary, write_vocabulary};
 use model_boss_protocol::WorkerExit;
 use model_boss_weights::gguf::{HeaderWriter, WriteError};
 use model_boss_weights::model_folder;
-use model_boss_worker::terminal::print;
+use model_boss_worker::terminal::{file_progress, print};
 use model_boss_worker::{Convert, Index, LayerOrder, LoadFailure, StoredType, Synth};
 
 /// A file could not be written.
@@ -45,7 +47,7 @@ pub(crate) fn index(asked: &Index) -> Result<(), LoadFailure> {
         LayerOrder::Machine => IndexOrder::Machine,
         LayerOrder::Rows => IndexOrder::Rows,
     };
-    let path = write_layer_index(&asked.model, order).map_err(|error| match error {
+    let path = write_layer_index_told(&asked.model, order, &mut file_progress()).map_err(|error| match error {
         IndexError::Write { .. } => LoadFailure::new(WorkerExit::BadSpec, &error),
         IndexError::Model(_) | IndexError::Tensor { .. } => LoadFailure::new(WorkerExit::BadModel, &error),
     })?;
@@ -71,7 +73,7 @@ fn converted(asked: &Convert) -> Result<(), WriteFileError> {
     let mut header = named(folder.canonicalize().ok().as_deref().and_then(Path::file_name))?;
     write_vocabulary(folder, model.vocabulary(), &mut header)
         .map_err(|error| WriteFileError::Text { model: asked.folder.clone(), source: Box::new(error) })?;
-    whole(&asked.out, |out| model.write(header, out).map_err(bad_model))
+    whole(&asked.out, |out| model.write_told(header, out, &mut file_progress()).map_err(bad_model))
 }
 
 fn synthesised(asked: &Synth) -> Result<(), WriteFileError> {

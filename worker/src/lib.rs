@@ -3,6 +3,7 @@
 //! Owns the process shell: the gate and the lifeline on standard input, the engine's thread, the HTTP API, exit codes.
 //! Knows no candle: the binary passes a [`WorkerBackend`] in. Knows no other model and schedules nothing.
 
+mod about;
 mod allocator;
 mod args;
 mod backend;

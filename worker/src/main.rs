@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     candle_threads::leave_out();
     model_boss_worker::run(WorkerBackend {
         instructions: Box::new(choose_instructions),
+        cuda: model_boss_candle::built_for_cuda(),
         load: ModelLoaders {
             decoder: Box::new(load),
             encoder: Box::new(load_embedder),

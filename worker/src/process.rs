@@ -27,7 +27,7 @@ use crate::model_files::{allow_common_files, allow_model_files};
 use crate::state::{Access, WorkerState};
 use crate::terminal::{self, LogLines, print, say};
 use crate::text::{StartHost, TextLoad};
-use crate::{allocator, by_hand, engine_thread, gate, http, text, threads};
+use crate::{about, allocator, by_hand, engine_thread, gate, http, text, threads};
 
 /// Connections that wait to be accepted.
 const WAITING: i32 = 1024;
@@ -39,7 +39,7 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
         return text::run_launcher();
     }
     allocator::keep_freed_buffers();
-    let WorkerBackend { instructions, load, convert, index, synth } = backend;
+    let WorkerBackend { instructions, cuda, load, convert, index, synth } = backend;
     let choose = |set| {
         let chosen = instructions(set);
         chosen.map_err(|error| LoadFailure::message(WorkerExit::BadSpec, format!("cpu_features: {error}")))
@@ -49,6 +49,8 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
             log_to_stderr();
             start(&serve, (cpu_features, asked), choose, load)
         }
+        // The sandbox wants a process of one thread.
+        WorkerCommand::About => choose(cpu_features).map(|instructions| about::run(instructions, cuda)),
         command => {
             choose(cpu_features).and_then(|_| threads::start(&threads::plan_for(asked))).and_then(|_| match command {
                 WorkerCommand::Inspect(inspect) => {
@@ -64,8 +66,8 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
                 WorkerCommand::Residency(asked) => residency::run(&asked, load.decoder),
                 WorkerCommand::Disk(asked) => disk::run(&asked),
                 WorkerCommand::Text(asked) => text_cost::run(&asked),
-                // Both are handled above.
-                WorkerCommand::Serve(_) | WorkerCommand::TextHost => Ok(()),
+                // They are handled above.
+                WorkerCommand::Serve(_) | WorkerCommand::TextHost | WorkerCommand::About => Ok(()),
             })
         }
     };

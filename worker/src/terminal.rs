@@ -4,7 +4,12 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
-use model_boss_protocol::{PrintableWriter, printable_line};
+use std::time::{Duration, Instant};
+
+use model_boss_protocol::{FileProgress, PrintableWriter, printable_line};
+
+/// The least time between two lines of progress.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// Prints text on standard output. Errors are ignored: without an output there is no reader.
 pub fn print(text: impl Display) {
@@ -14,6 +19,18 @@ pub fn print(text: impl Display) {
 /// Prints a line on standard error. Errors are ignored: without an output there is no reader.
 pub fn say(line: impl Display) {
     let _ = writeln!(PrintableWriter::new(io::stderr()), "{line}");
+}
+
+/// A receiver of progress that writes lines on standard error, if the program's caller asked for them.
+pub fn file_progress() -> impl FnMut(u64, u64, &str) {
+    let is_asked = std::env::var_os(FileProgress::VARIABLE).is_some();
+    let mut last: Option<Instant> = None;
+    move |completed, total, part| {
+        if is_asked && last.is_none_or(|last| last.elapsed() >= PROGRESS_EVERY) {
+            last = Some(Instant::now());
+            say(FileProgress { completed, total, part: part.to_owned() }.to_line());
+        }
+    }
 }
 
 /// Whether a person looks at standard error.

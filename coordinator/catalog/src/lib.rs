@@ -24,7 +24,7 @@ mod stamps;
 mod tests;
 
 pub use by_path::{Asker, PathError};
-pub use engines::{Engines, ForeignEngine, find_llama_server};
+pub use engines::{Engines, ForeignEngine, NoEngine, find_llama_server};
 pub use entries::Catalog;
 pub use live::{CatalogListener, LiveCatalog};
 pub use model::Model;

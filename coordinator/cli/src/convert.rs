@@ -75,7 +75,11 @@ pub(super) async fn convert(client: &Client, command: &ConvertCommand) -> Result
     let (ConvertCommand::Index(IndexArgs { model, .. }) | ConvertCommand::Gguf(GgufArgs { model, .. })) = command;
     let worker = ByWorker::new()?;
     let found = worker.find(client, model).await?;
-    worker.run(arguments(command, &found))
+    let stage = match command {
+        ConvertCommand::Index(_) => "writing the layers",
+        ConvertCommand::Gguf(_) => "writing the file",
+    };
+    worker.run_long(stage, arguments(command, &found))
 }
 
 /// The worker's command line.

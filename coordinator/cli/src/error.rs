@@ -88,6 +88,24 @@ pub(super) enum CliError {
     /// A file was given where a model's name belongs.
     #[error("{0} is a path, and `load` takes the names of models; `model-boss run {0}` takes files and folders")]
     NotAName(PathBuf),
+    /// The address of another server is not valid.
+    #[error(
+        "'{0}' is not the address of a server; write one such as http://127.0.0.1:8080/v1, and its key by --against-key"
+    )]
+    BadServer(String),
+    /// The variable that should have another server's key is not set.
+    #[error("the variable {0} is not set, and --against-key names it as the place of the server's key")]
+    NoKeyVariable(String),
+    /// The warm-up of a measurement failed, so there is nothing to measure.
+    #[error("'{model}' at {server} cannot be measured: {why}")]
+    BenchRequest {
+        /// The server's address.
+        server: String,
+        /// The model's name there.
+        model: String,
+        /// The server's error.
+        why: String,
+    },
     /// No manifest describes the model.
     #[error("no manifest in {} describes '{}'; MODEL_BOSS_MANIFESTS or model-boss.toml say where they are, and a path names a file", .1.display(), .0)]
     NoSuchModel(String, PathBuf),

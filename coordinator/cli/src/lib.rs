@@ -4,14 +4,17 @@
 
 mod args;
 mod bench;
+mod bug_report;
 mod by_worker;
 mod chat;
 mod convert;
+mod doctor;
 mod error;
 mod files;
 mod flags;
 mod inspect;
 mod keys;
+mod load;
 mod logs;
 mod orders;
 mod private;
@@ -31,7 +34,6 @@ mod watch;
 use std::io;
 use std::process::ExitCode;
 
-use bench::BenchCommand;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use error::CliError;
@@ -76,6 +78,8 @@ Examples:
   model-boss plan qwen3-32b --priority 2            where it would go, and who would leave for it
   model-boss move qwen3-8b cuda:1                   to another GPU, while it serves
   model-boss free cuda:0                            have a GPU for yourself; --back gives it to the models again
+  model-boss doctor                                 what is wrong with this machine, and what to do
+  model-boss bench guide --streams 1,8              first token and tokens a second; --against URL compares
   model-boss bench residency large                  what streaming a model takes on this machine, layer by layer
   model-boss convert index large                    its layers once more, so that streaming has nothing to arrange
   model-boss tasks explain chat                     every rung of a task, and which one a request would get
@@ -139,7 +143,7 @@ enum Command {
         read: ReadArgs,
     },
     /// Load a model now and wait until it serves.
-    Load(orders::LoadArgs),
+    Load(load::LoadArgs),
     /// Move a loaded model to another device. No request fails; the old copy serves until the new one does.
     Move(orders::MoveArgs),
     /// Keep a model loaded until the coordinator ends, whatever else needs its memory.
@@ -185,12 +189,16 @@ enum Command {
     /// Tasks, names that stand for ladders of models: list them, explain one, check a file.
     #[command(subcommand)]
     Tasks(tasks::TasksCommand),
-    /// Measure a model on this machine.
-    #[command(subcommand)]
-    Bench(bench::BenchCommand),
+    /// Measure a model: time to the first token, tokens a second, with up to 32 streams, beside other servers.
+    Bench(bench::BenchLine),
     /// Write a model's files in another form: its layers for streaming, or as GGUF.
     #[command(subcommand)]
     Convert(convert::ConvertCommand),
+    /// Look for faults of this machine and of its settings, and say what to do. Changes nothing, and needs no
+    /// coordinator. Exit code 1 if something does not work.
+    Doctor(doctor::DoctorArgs),
+    /// Write an archive for a report about a fault: doctor, settings, views, logs; without keys, tokens and prompts.
+    BugReport(bug_report::BugReportArgs),
     /// Print the completion script of a shell.
     Completions {
         /// The shell.
@@ -212,8 +220,8 @@ enum ConfigCommand {
 /// the coordinator.
 pub type ServeCommand = fn(Loaded, LogFilter) -> Result<ExitCode, ServeFailure>;
 
-/// Runs the command line. Exit codes: 1 for an error, 2 for an invalid command line, 75 where another coordinator has
-/// what this one needs, 130 for an answer stopped by Ctrl-C.
+/// Runs the command line. Exit codes: 1 for an error or a failed check, 2 for an invalid command line, 75 where another
+/// coordinator has what this one needs, 130 for an answer stopped by Ctrl-C.
 pub fn run(serve: ServeCommand) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -286,7 +294,7 @@ impl Command {
                     None => print(&runtime.block_on(tables::show(&client, &model, read.json))?)?,
                 }
             }
-            Self::Load(args) => print(&small_runtime()?.block_on(orders::load(&client()?, &args))?)?,
+            Self::Load(args) => return small_runtime()?.block_on(load::load(&client()?, &args)),
             Self::Unload { model, .. } => {
                 print(&small_runtime()?.block_on(orders::unload(&client()?, model.as_deref()))?)?;
             }
@@ -313,12 +321,12 @@ impl Command {
                 let explained = tasks::explain(&client, &name, priority.as_deref(), read.json);
                 print(&small_runtime()?.block_on(explained)?)?;
             }
-            Self::Bench(BenchCommand::Residency(args)) => {
-                return small_runtime()?.block_on(bench::residency(&client()?, &args));
-            }
+            Self::Bench(args) => return bench::bench(&client()?, args),
             Self::Convert(command) => {
                 return small_runtime()?.block_on(convert::convert(&client()?, &command));
             }
+            Self::BugReport(args) => return bug_report::bug_report(url, &args),
+            Self::Doctor(args) => return doctor::doctor(url, &args),
             Self::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "model-boss", &mut script);

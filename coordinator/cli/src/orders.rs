@@ -1,4 +1,4 @@
-//! Orders to a coordinator: load, unload, move, pin, invalidate, free a device.
+//! Orders to a coordinator: unload, move, pin, invalidate, free a device.
 
 use clap::Args;
 use model_boss_client::{Client, in_path};
@@ -6,32 +6,7 @@ use model_boss_protocol::{ByteCount, KvCacheType, ResidencyMode};
 use serde_json::{Value, json};
 
 use super::error::CliError;
-use super::files;
 use super::views::number_or_word;
-
-/// `load MODEL`.
-#[derive(Debug, Args)]
-pub(super) struct LoadArgs {
-    /// The model's name or alias.
-    model: String,
-    /// The device, in place of the manifest's: cpu, cuda:1, auto, …
-    #[arg(long)]
-    device: Option<String>,
-    /// The context to serve, in tokens.
-    #[arg(long, value_name = "TOKENS")]
-    ctx_size: Option<u64>,
-    #[command(flatten)]
-    layers: LayerArgs,
-    /// How long the model stays loaded without use: 5m, 1h; 0 unloads it when idle, -1 never.
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    keep_alive: Option<String>,
-    /// The priority: 0 to 9, or interactive, normal, batch.
-    #[arg(long, default_value = "2")]
-    priority: String,
-    /// Do not wait until it serves.
-    #[arg(long)]
-    no_wait: bool,
-}
 
 /// The residency of a model's layers, in place of the manifest's (docs/streaming.md).
 #[derive(Debug, Default, Args)]
@@ -113,28 +88,6 @@ pub(super) struct PinArgs {
     manifest: bool,
 }
 
-/// `model-boss load`.
-pub(super) async fn load(client: &Client, args: &LoadArgs) -> Result<String, CliError> {
-    if let Some(path) = files::meant(client, &args.model).await? {
-        return Err(CliError::NotAName(path));
-    }
-    let mut body = json!({ "model_name": args.model, "priority": number_or_word(&args.priority) });
-    if let Some(device) = &args.device {
-        body["device"] = device.as_str().into();
-    }
-    if let Some(tokens) = args.ctx_size {
-        body["ctx_size"] = tokens.into();
-    }
-    args.layers.add_to(&mut body);
-    if let Some(time) = &args.keep_alive {
-        // Bare digits are seconds, as in the API.
-        body["keep_alive"] = time.parse::<f64>().map_or_else(|_| Value::from(time.as_str()), Value::from);
-    }
-    let done = client.post(&waiting("/api/v1/load", args.no_wait), &body).await?;
-    let name = done["model_name"].as_str().unwrap_or(&args.model);
-    Ok(format!("{name} is {}\n", done["status"].as_str().unwrap_or("loaded")))
-}
-
 /// `model-boss unload`; without a name, every model.
 pub(super) async fn unload(client: &Client, model: Option<&str>) -> Result<String, CliError> {
     let body = model.map_or_else(|| json!({}), |model| json!({ "model_name": model }));
@@ -193,6 +146,7 @@ pub(super) async fn invalidate(client: &Client, model: &str) -> Result<String, C
     Ok(format!("{name} is loaded anew after its requests have ended\n"))
 }
 
-fn waiting(path: &str, no_wait: bool) -> String {
+/// The path of an order, which may not wait for its end.
+pub(super) fn waiting(path: &str, no_wait: bool) -> String {
     if no_wait { format!("{path}?wait=false") } else { path.to_owned() }
 }

@@ -17,7 +17,7 @@ use tokio::signal::ctrl_c;
 
 use super::error::CliError;
 use super::flags::SettingFlags;
-use super::progress_line::{ProgressLine, ShownProgress};
+use super::progress_line::{ProgressLine, ProgressUnit, ShownProgress};
 use super::runtime::{print, small_runtime};
 
 /// The exit code after Ctrl-C.
@@ -166,9 +166,11 @@ fn of_progress(progress: &PullProgress) -> ShownProgress {
         file: progress.file.clone(),
         total: progress.total,
         completed: progress.completed,
-        rate: progress.rate,
+        // Only this stage has a rate that tells the time left.
+        rate: if progress.stage.as_str() == "downloading" { progress.rate } else { 0.0 },
         trouble: progress.trouble.clone(),
         at: Instant::now(),
+        unit: ProgressUnit::Bytes,
     }
 }
 
@@ -181,8 +183,9 @@ fn of_view(view: &Value) -> ShownProgress {
         file: text("file"),
         total: number("total"),
         completed: number("completed"),
-        rate: number("bytes_per_second") as f64,
+        rate: if view["status"] == "downloading" { number("bytes_per_second") as f64 } else { 0.0 },
         trouble: view["trouble"].as_str().map(str::to_owned),
         at: Instant::now(),
+        unit: ProgressUnit::Bytes,
     }
 }

@@ -183,6 +183,33 @@ impl Client {
         Ok(Events { url: self.url.clone(), body, buffer: Vec::new() })
     }
 
+    /// A client of any server of OpenAI's API, and the path in front of its routes: `http://127.0.0.1:8080/v1` has the
+    /// routes `/v1/models` and `/v1/chat/completions`, and so has `http://127.0.0.1:8080`.
+    pub fn of_server(url: &str, key: Option<String>) -> Result<(Self, String), ClientError> {
+        let bad = || ClientError::BadUrl(without_secrets(url));
+        let uri: Uri = url.parse().map_err(|_| bad())?;
+        let (scheme, authority) = uri.scheme_str().zip(uri.authority()).ok_or_else(bad)?;
+        let path = uri.path().trim_end_matches('/');
+        let prefix = path.strip_suffix("/v1").unwrap_or(path).to_owned();
+        Ok((Self::new(&format!("{scheme}://{authority}"), key)?, prefix))
+    }
+
+    /// The events that `POST path` streams, or the status and the body of an answer that is none. The body may be that
+    /// of any server.
+    pub async fn stream_of_server(
+        &self,
+        path: &str,
+        body: &Value,
+    ) -> Result<Result<Events, (StatusCode, String)>, ClientError> {
+        let answer = self.raw(Method::POST, path, Some(body), None).await?;
+        let status = answer.status();
+        if !status.is_success() {
+            let bytes = self.collect(answer).await?;
+            return Ok(Err((status, String::from_utf8_lossy(&bytes).into_owned())));
+        }
+        Ok(Ok(Events { url: self.url.clone(), body: answer.into_body(), buffer: Vec::new() }))
+    }
+
     /// The text that `GET path` answers, piece by piece.
     pub async fn read(&self, path: &str) -> Result<Pieces, ClientError> {
         let body = self.send(Method::GET, path, None, None).await?.into_body();
@@ -195,6 +222,24 @@ impl Client {
 
     /// Sends a request, and turns every status but 2xx into its error.
     async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        header: Option<(HeaderName, &str)>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let answer = self.raw(method, path, body, header).await?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let status = answer.status().as_u16();
+        let bytes = self.collect(answer).await?;
+        let stranger = |_| ClientError::Stranger { url: self.url.clone(), status };
+        Err(ClientError::Api(serde_json::from_slice(&bytes).map_err(stranger)?))
+    }
+
+    /// Sends a request, and returns the answer whatever its status.
+    async fn raw(
         &self,
         method: Method,
         path: &str,
@@ -228,14 +273,7 @@ impl Client {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         let body = body.map(Value::to_string).unwrap_or_default();
-        let answer = sender.send_request(request.body(Full::new(Bytes::from(body)))?).await.map_err(broke)?;
-        if answer.status().is_success() {
-            return Ok(answer);
-        }
-        let status = answer.status().as_u16();
-        let bytes = self.collect(answer).await?;
-        let stranger = |_| ClientError::Stranger { url: self.url.clone(), status };
-        Err(ClientError::Api(serde_json::from_slice(&bytes).map_err(stranger)?))
+        sender.send_request(request.body(Full::new(Bytes::from(body)))?).await.map_err(broke)
     }
 
     /// TLS with a server whose certificate the system trusts, or the file that `SSL_CERT_FILE` names.

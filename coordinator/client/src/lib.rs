@@ -4,4 +4,4 @@ mod http;
 pub mod lease_http;
 pub mod lease_run;
 
-pub use http::{Client, ClientError, StreamLine, error_in, in_path};
+pub use http::{Client, ClientError, Events, StreamLine, error_in, in_path};

@@ -118,12 +118,19 @@ pub fn environment() -> Vec<(String, String)> {
 impl Sources {
     /// Reads every source, checks every value of every source, and merges them.
     pub fn load(self) -> Result<Loaded, ConfigError> {
+        let (loaded, problems) = self.load_what_is_valid();
+        if problems.is_empty() { Ok(loaded) } else { Err(ConfigError { problems }) }
+    }
+
+    /// Reads every source. Values that are not valid stay at their defaults; the texts are all faults, each with its
+    /// place.
+    pub fn load_what_is_valid(self) -> (Loaded, Vec<String>) {
         let (loaded, mut problems) = self.merged();
         for (path, problem) in loaded.config.contradictions() {
             let origin = loaded.origins.get(path).unwrap_or(&Origin::Default);
             problems.push(format!("{origin}: '{path}' {problem}"));
         }
-        if problems.is_empty() { Ok(loaded) } else { Err(ConfigError { problems }) }
+        (loaded, problems)
     }
 
     /// The file of API keys. The settings may contradict each other, since some do until there is a key.

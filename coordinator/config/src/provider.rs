@@ -313,6 +313,16 @@ impl Provider {
         self.spec.cloud.unwrap_or_else(|| !leads_here(&self.base_url))
     }
 
+    /// The file with the key, where one is set.
+    pub fn key_file(&self) -> Option<&Path> {
+        self.spec.key_file.as_deref()
+    }
+
+    /// The variable with the key, where one is set.
+    pub fn key_variable(&self) -> Option<&str> {
+        self.spec.key_env.as_deref()
+    }
+
     /// The key; never logged, and sent to the provider's own address only. `None` for a provider without one.
     pub fn key(&self) -> Result<Option<String>, KeyMissing> {
         let missing = |what: String| KeyMissing { provider: self.name.clone(), what };

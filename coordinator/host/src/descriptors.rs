@@ -39,6 +39,11 @@ pub struct Shares {
 }
 
 impl Shares {
+    /// The shares of a process that is started with these limits, once it has raised them.
+    pub fn reachable(soft: rlim_t, hard: rlim_t) -> Self {
+        Self::of(usize::try_from(hard.min(MOST).max(soft)).unwrap_or(usize::MAX))
+    }
+
     fn of(limit: usize) -> Self {
         let reserve = (limit / 4).clamp(LEAST_RESERVE, MOST_RESERVE);
         let rest = limit.saturating_sub(reserve);

@@ -3,6 +3,7 @@
 
 pub mod clocks;
 pub mod descriptors;
+pub mod driver;
 pub mod environment;
 pub mod guard;
 pub mod hangup;

@@ -39,5 +39,11 @@ pub use spec::{
     MambaSpec, Mixer, MlpSpec, NormKind, NormOrder, NormPlaces, NormSpec, QueryKeyNorm, RopePlanes, RopeScaling,
     RopeSpec, RouterSpec, SharedExpert, ShortConvSpec, StoredDecay, StreamsSpec, TensorSpelling, Weighting,
 };
-pub use streamed::index::{IndexError, IndexOrder, write_layer_index};
+pub use streamed::index::{IndexError, IndexOrder, write_layer_index, write_layer_index_told};
 pub use vision::load_towers;
+
+/// The lowest compute capability that this build for NVIDIA GPUs serves, as 80 for 8.0. Returns `None` in a build
+/// without CUDA.
+pub fn built_for_cuda() -> Option<u32> {
+    option_env!("MODEL_BOSS_CUDA_LOWEST")?.parse().ok()
+}

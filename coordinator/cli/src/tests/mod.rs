@@ -73,7 +73,7 @@ fn the_flag_of_a_list_may_be_given_several_times() {
 async fn load_says_that_run_takes_files() {
     let (fake, client) = fake(json!({})).await;
     let Command::Load(args) = parse(&["load", "./src"]).unwrap().command else { panic!("not load") };
-    let error = orders::load(&client, &args).await.unwrap_err().to_string();
+    let error = load::ordered(&client, &args).await.unwrap_err().to_string();
     assert!(error.contains("`model-boss run /") && error.ends_with("src` takes files and folders"), "{error}");
     assert!(fake.asked().is_empty(), "nothing is ordered");
 }
@@ -93,6 +93,22 @@ fn only_the_address_of_a_coordinator_is_one() {
     }
     for url in ["http://127.0.0.1:8210", "http://[::1]:8210/", "http://box.example", "https://a.example"] {
         assert!(Client::new(url, None).is_ok(), "{url}");
+    }
+}
+
+#[test]
+fn op_1_the_routes_of_another_server_are_below_its_path() {
+    for (url, origin, prefix) in [
+        ("http://127.0.0.1:8080/v1", "http://127.0.0.1:8080", ""),
+        ("http://127.0.0.1:8080/", "http://127.0.0.1:8080", ""),
+        ("https://a.example/openai/v1/", "https://a.example", "/openai"),
+    ] {
+        let (client, path) = Client::of_server(url, None).unwrap();
+        assert_eq!((client.url(), path.as_str()), (origin, prefix));
+    }
+    for url in ["a.example/v1", "http://user:hush@a.example/v1", "ftp://a"] {
+        let error = Client::of_server(url, None).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(!error.is_empty() && !error.contains("hush"), "{url}: {error}");
     }
 }
 
@@ -180,14 +196,14 @@ async fn orders_carry_what_was_said() {
     let load =
         |words: &[&str]| args(words, |command| if let Command::Load(load) = command { Some(load) } else { None });
     let (asked, client) = fake(json!({ "status": "loaded", "model_name": "guide" })).await;
-    assert_eq!(orders::load(&client, &load(&["load", "default"])).await.unwrap(), "guide is loaded\n");
+    assert_eq!(load::ordered(&client, &load(&["load", "default"])).await.unwrap(), "guide is loaded\n");
     assert_eq!(asked.asked()[0].body, json!({ "model_name": "default", "priority": 2 }));
 
     let (asked, client) = fake(json!({ "status": "loading", "model_name": "guide" })).await;
     let words = "load guide --device cuda:1 --ctx-size 8192 --residency stream --window 2 --block 1 --vram 6GiB --kv-cache-type q8_0 \
                  --keep-alive -1 --no-wait";
     let words: Vec<&str> = words.split_whitespace().collect();
-    assert_eq!(orders::load(&client, &load(&words)).await.unwrap(), "guide is loading\n");
+    assert_eq!(load::ordered(&client, &load(&words)).await.unwrap(), "guide is loading\n");
     let asked = &asked.asked()[0];
     assert_eq!(asked.line, "POST /api/v1/load?wait=false");
     let body = json!({

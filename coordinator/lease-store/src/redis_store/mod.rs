@@ -5,6 +5,7 @@
 //! if no other process did, the server is still the same process, and the reading is not old. No key has an expiry.
 
 mod address;
+mod facts;
 mod link;
 
 use std::sync::LazyLock;
@@ -15,7 +16,10 @@ use redis::Script;
 use crate::error::StoreError;
 use crate::store::{Document, Etag, LedgerStore, Snapshot, StoredDocuments, Swap};
 
+pub use facts::RedisFacts;
+
 use address::Address;
+use facts::is_new_enough;
 use link::Link;
 
 /// A document that was read longer ago than this is read again before a decision.
@@ -190,10 +194,4 @@ fn document_key(name: &str) -> String {
 
 fn expected(etag: Etag) -> String {
     if etag == Etag(0) { String::new() } else { etag.to_string() }
-}
-
-/// Whether the version is 6.2 or newer. In older ones, a script that reads the time cannot write.
-fn is_new_enough(version: &str) -> bool {
-    let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 2)
 }

@@ -88,7 +88,18 @@ impl Conversion {
     }
 
     /// Writes the file: `header` with the model's metadata, and all tensors.
-    pub fn write(&self, mut header: HeaderWriter, out: impl Write) -> Result<(), ConvertError> {
+    pub fn write(&self, header: HeaderWriter, out: impl Write) -> Result<(), ConvertError> {
+        self.write_told(header, out, &mut |_, _, _| {})
+    }
+
+    /// Writes the file. `told` is called before each tensor with the bytes that are written, the bytes of all tensors,
+    /// and the tensor's name.
+    pub fn write_told(
+        &self,
+        mut header: HeaderWriter,
+        out: impl Write,
+        told: &mut dyn FnMut(u64, u64, &str),
+    ) -> Result<(), ConvertError> {
         let factors = gguf_keys::write(&self.spec, &mut header)?;
         // These are llama.cpp's numbers for files of mostly one type.
         let file_type: u32 = match self.matrices {
@@ -110,8 +121,15 @@ impl Conversion {
         if let Some(factors) = &factors {
             body.write(&factors.iter().flat_map(|factor| factor.to_le_bytes()).collect::<Vec<u8>>())?;
         }
+        let bytes = |tensor: &Needed| {
+            let elements = tensor.shape.iter().map(|length| *length as u64).product();
+            self.kind(tensor).bytes_of(elements).unwrap_or(0)
+        };
+        let (total, mut written) = (self.tensors.iter().map(bytes).sum(), 0);
         for tensor in &self.tensors {
+            told(written, total, &tensor.name);
             body.write(&self.stored(tensor)?)?;
+            written += bytes(tensor);
         }
         body.finish()?;
         Ok(())

@@ -51,6 +51,16 @@ pub enum IndexOrder {
 /// Writes the layers of the model in `source` into a file beside it, and the index with their places; returns the
 /// index's path. A worker that streams the model meanwhile keeps reading the files it has open.
 pub fn write_layer_index(source: &Path, order: IndexOrder) -> Result<PathBuf, IndexError> {
+    write_layer_index_told(source, order, &mut |_, _, _| {})
+}
+
+/// Writes as [`write_layer_index`] does. `told` is called before each matrix with the bytes that are written, the bytes
+/// of all matrices, and the matrix' name.
+pub fn write_layer_index_told(
+    source: &Path,
+    order: IndexOrder,
+    told: &mut dyn FnMut(u64, u64, &str),
+) -> Result<PathBuf, IndexError> {
     let (files, spec) = ModelFiles::open(source)?;
     let table = LayerTable::places(&spec, &files)?;
     let Some(first) = table.paths.first() else { return Err(ModelError::NoStreaming.into()) };
@@ -59,7 +69,7 @@ pub fn write_layer_index(source: &Path, order: IndexOrder) -> Result<PathBuf, In
     // The stamps are taken before the files are read: a write during the read makes the index stale.
     let stamp = |path: &PathBuf| FileStamp::of(path).map_err(failed(path));
     let made_from = table.paths.iter().map(stamp).collect::<Result<_, _>>()?;
-    let layers = whole(&data_path, &index_path, |out| write_layers(&files, &table, order, &data_path, out))?;
+    let layers = whole(&data_path, &index_path, |out| write_layers(&files, &table, order, &data_path, out, told))?;
     let json = LayerIndex { layers, made_from }.to_json().map_err(|error| failed(&index_path)(error.into()))?;
     whole(&index_path, &index_path, |out| out.write_all(&json).map_err(failed(&index_path)))?;
     Ok(index_path)
@@ -72,11 +82,16 @@ fn write_layers(
     order: IndexOrder,
     path: &Path,
     out: &mut impl Write,
+    told: &mut dyn FnMut(u64, u64, &str),
 ) -> Result<Vec<IndexedPiece>, IndexError> {
+    let total = table.layers.iter().flatten().map(|piece| piece.extent.len).sum();
+    let mut done = 0;
     let store = files.store(&table.paths, WeightStoreChoice::Auto).map_err(ModelError::from)?;
     let (mut layers, mut offset) = (Vec::new(), 0_u64);
     for (layer_id, pieces) in table.layers.iter().enumerate() {
         for piece in pieces {
+            told(done, total, &piece.name);
+            done += piece.extent.len;
             let reads = Reads::of(&[piece.extent]);
             let mut buffer = HostBuffer::new(reads.buffer()).map_err(failed(path))?;
             read_all(store.as_ref(), &reads, &mut buffer).map_err(ModelError::from)?;

@@ -1,27 +1,19 @@
-//! `model-boss bench`: measures one model on this machine, with the worker that will run it. The command uses no
-//! coordinator and no lease, so the result depends on the load of the machine.
+//! `model-boss bench residency`: measures one model on this machine, with the worker that will run it. The command uses
+//! no coordinator and no lease, so the result depends on the load of the machine.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use model_boss_client::Client;
 use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode};
 
-use super::by_worker::{ByWorker, ModelOnDisk};
-use super::error::CliError;
-
-/// The measurements.
-#[derive(Debug, Subcommand)]
-pub(super) enum BenchCommand {
-    /// Decode some tokens with streamed layers. Reports each layer's times to read, to compute and to wait, the share
-    /// of the disk's rate, and the overlap. Draws a picture of the last step. Holds no lease.
-    Residency(ResidencyArgs),
-}
+use super::super::by_worker::{ByWorker, ModelOnDisk};
+use super::super::error::CliError;
 
 /// `bench residency MODEL`.
 #[derive(Debug, Args)]
-pub(super) struct ResidencyArgs {
+pub(crate) struct ResidencyArgs {
     /// The model's name or alias in the folder of manifests, or a path.
     #[arg(value_name = "MODEL|PATH")]
     model: String,
@@ -55,7 +47,7 @@ pub(super) struct ResidencyArgs {
 }
 
 /// Runs the worker's report; its exit code is passed on.
-pub(super) async fn residency(client: &Client, args: &ResidencyArgs) -> Result<ExitCode, CliError> {
+pub(crate) async fn residency(client: &Client, args: &ResidencyArgs) -> Result<ExitCode, CliError> {
     let worker = ByWorker::new()?;
     let found = worker.find(client, &args.model).await?;
     let picture = args.timeline.clone().unwrap_or_else(|| picture_of(&found.name));
@@ -103,6 +95,7 @@ fn written(file: &Path) -> Option<std::time::SystemTime> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{BenchCommand, BenchLine};
     use super::*;
     use crate::{Cli, Command as Asked};
     use clap::Parser;
@@ -111,7 +104,7 @@ mod tests {
     fn asked(words: &str) -> ResidencyArgs {
         let words = ["model-boss", "bench", "residency"].into_iter().chain(words.split_whitespace());
         match Cli::try_parse_from(words).unwrap().command {
-            Asked::Bench(BenchCommand::Residency(args)) => args,
+            Asked::Bench(BenchLine { command: Some(BenchCommand::Residency(args)), .. }) => args,
             other => panic!("{other:?}"),
         }
     }
