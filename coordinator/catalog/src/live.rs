@@ -16,6 +16,7 @@ use super::by_path::{self, ByPath, PathError};
 use super::engines::Engines;
 use super::entries::Catalog;
 use super::folders::Folders;
+use super::manifest_folders::ManifestFolders;
 use super::model::{ManifestProblem, Model};
 use crate::Asker;
 
@@ -29,7 +30,7 @@ const REST: u32 = 9;
 
 /// The last good catalog of a folder, and the models named by path.
 pub struct LiveCatalog {
-    folder: PathBuf,
+    folders: ManifestFolders,
     roots: ModelRoots,
     engines: Engines,
     current: RwLock<Arc<Catalog>>,
@@ -53,18 +54,17 @@ struct NamedByPath {
 }
 
 impl LiveCatalog {
-    /// Reads the folder. The listener receives this catalog and every later one.
-    pub fn read(folder: &Path, roots: ModelRoots, engines: Engines, listener: CatalogListener) -> Self {
-        let current = Arc::new(Catalog::read(folder));
+    /// Reads the folders. The listener receives this catalog and every later one.
+    pub fn read(
+        from: impl Into<ManifestFolders>,
+        roots: ModelRoots,
+        engines: Engines,
+        listener: CatalogListener,
+    ) -> Self {
+        let folders = from.into();
+        let current = Arc::new(Catalog::read(folders.clone()));
         let by_path = Mutex::default();
-        let live = Self {
-            folder: folder.to_owned(),
-            roots,
-            engines,
-            current: RwLock::new(Arc::clone(&current)),
-            by_path,
-            listener,
-        };
+        let live = Self { folders, roots, engines, current: RwLock::new(Arc::clone(&current)), by_path, listener };
         live.announce(&current, &NamedByPath::default());
         live
     }
@@ -176,7 +176,7 @@ impl LiveCatalog {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self.current();
         let NamedByPath { all, folders, .. } = &mut *by_path;
-        let mut seen = Catalog::read_after(&self.folder, &current, folders);
+        let mut seen = Catalog::read_after(&self.folders, &current, folders);
         for one in all {
             self.look_at(one, &current, &mut seen, folders);
         }
