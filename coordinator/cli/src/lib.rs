@@ -29,6 +29,7 @@ mod views;
 mod watch;
 
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bench::BenchCommand;
@@ -191,6 +192,11 @@ enum Command {
     /// Write a model's files in another form: its layers for streaming, or as GGUF.
     #[command(subcommand)]
     Convert(convert::ConvertCommand),
+    /// Write the manual page of each command into a folder.
+    Man {
+        /// The folder, which must exist.
+        folder: PathBuf,
+    },
     /// Print the completion script of a shell.
     Completions {
         /// The shell.
@@ -318,6 +324,9 @@ impl Command {
             }
             Self::Convert(command) => {
                 return small_runtime()?.block_on(convert::convert(&client()?, &command));
+            }
+            Self::Man { folder } => {
+                clap_mangen::generate_to(Cli::command(), &folder).map_err(|error| CliError::Write(folder, error))?;
             }
             Self::Completions { shell } => {
                 let mut script = Vec::new();
