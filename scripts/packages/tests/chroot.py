@@ -10,6 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from .. import deb
 from ..machine import output, target
 
 # The folder and the mounts of /dev are those that a container has. All of it ends with the process.
@@ -44,6 +45,8 @@ def require() -> None:
     for program in ("debootstrap", "unshare", "chroot", "apt-get", "dpkg-deb", "dpkg-shlibdeps"):
         if not shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin"):
             raise unittest.SkipTest(f"{program} is not installed")
+    # A small file matters to those who load it, not here.
+    deb.COMPRESSION = ["-Zgzip", "-z1"]
     if subprocess.run(["unshare", "-m", "-p", "-f", "true"], capture_output=True).returncode != 0:
         raise unittest.SkipTest("this system lets nobody mount in a namespace")
 
