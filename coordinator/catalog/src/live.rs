@@ -345,7 +345,7 @@ mod tests {
         let text = "name = \"known\"\nsource = { path = \"../models/known\" }\n";
         fs::write(root.path().join("manifests/known.toml"), text).unwrap();
         let roots = ModelRoots::new(&[root.path().join("models")]);
-        let live = LiveCatalog::read(&root.path().join("manifests"), roots, Engines::default(), Box::new(drop));
+        let live = LiveCatalog::read(root.path().join("manifests"), roots, Engines::default(), Box::new(drop));
         (root, live)
     }
 
@@ -440,7 +440,7 @@ mod tests {
         let (listener, inbox) = mpsc::channel();
         let listener = Box::new(move |models| listener.send(models).unwrap());
         let roots = ModelRoots::new(&[root.path().join("models")]);
-        let live = LiveCatalog::read(&root.path().join("manifests"), roots, Engines::default(), listener);
+        let live = LiveCatalog::read(root.path().join("manifests"), roots, Engines::default(), listener);
         let file = root.path().join("models/x.gguf");
         let id = live.add(&file, Asker::Anybody).unwrap();
         assert_eq!(told(&inbox), [("file:x".to_owned(), 1)]);

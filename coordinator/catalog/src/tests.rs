@@ -195,7 +195,7 @@ fn tr_5_a_model_beside_the_manifests_is_found_while_their_folder_is_moved() {
     let text = "name = \"m\"\nsource = { path = \"../models/current\" }";
     let root = folder(&[("manifests/m.toml", text), ("models/v1/a.safetensors", "x")]);
     std::os::unix::fs::symlink("v1", root.path().join("models/current")).unwrap();
-    let catalog = Catalog::read(&root.path().join("manifests"));
+    let catalog = Catalog::read(root.path().join("manifests"));
     let source = &catalog.find("m").unwrap().source;
     assert_eq!(*source, root.path().canonicalize().unwrap().join("models/current"), "a link may be turned later");
     fs::rename(root.path().join("manifests"), root.path().join("elsewhere")).unwrap();
