@@ -1,9 +1,10 @@
 //! The command line. A worker is normally started by the coordinator; by hand it takes a model to debug.
 
 use std::num::NonZero;
+use std::path::{Path, PathBuf};
 
-use clap::{Parser, Subcommand};
-use model_boss_protocol::InstructionSet;
+use clap::{CommandFactory, Parser, Subcommand};
+use model_boss_protocol::{InstructionSet, WorkerExit};
 
 use crate::args::{Convert, Index, Serve, Synth};
 use crate::commands::bench::BenchArgs;
@@ -12,6 +13,7 @@ use crate::commands::inspect::Inspect;
 use crate::commands::prompt::{Detokenize, Render, Tokenize};
 use crate::commands::residency::ResidencyReportArgs;
 use crate::commands::text_cost::TextCost;
+use crate::failure::LoadFailure;
 
 /// Serves one model over HTTP on this machine, with OpenAI's API.
 #[derive(Debug, Parser)]
@@ -49,6 +51,12 @@ pub(crate) enum WorkerCommand {
     Tokenize(Tokenize),
     /// Turn ids of tokens from standard input into text
     Detokenize(Detokenize),
+    /// Write the manual page of each command into a folder; packages are made with it
+    #[command(hide = true)]
+    Man {
+        /// The folder, which must exist
+        folder: PathBuf,
+    },
     /// Measure how fast a model reads prompts and decodes, without HTTP around it
     Bench(BenchArgs),
     /// Decode with streamed layers, and report where the time went, layer by layer
@@ -61,4 +69,11 @@ pub(crate) enum WorkerCommand {
     Text(TextCost),
     /// Measure what the disk under a file gives, by several readers at a time: the ceiling of streaming
     Disk(Disk),
+}
+
+/// Writes the manual pages.
+pub(crate) fn write_manual(folder: &Path) -> Result<(), LoadFailure> {
+    clap_mangen::generate_to(CommandLine::command(), folder).map_err(|error| {
+        LoadFailure::message(WorkerExit::BadSpec, format!("{} cannot be written to: {error}", folder.display()))
+    })
 }

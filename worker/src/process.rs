@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::Serve;
 use crate::backend::{ModelLoaders, WorkerBackend};
-use crate::command_line::{CommandLine, WorkerCommand};
+use crate::command_line::{CommandLine, WorkerCommand, write_manual};
 use crate::commands::{bench, disk, inspect, prompt, residency, text_cost};
 use crate::cpu_share::AUTOGROUP;
 use crate::defaults::RequestDefaults;
@@ -64,6 +64,7 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
                 WorkerCommand::Detokenize(asked) => prompt::detokenize(&asked),
                 WorkerCommand::Bench(asked) => bench::run(&asked, load.decoder),
                 WorkerCommand::Residency(asked) => residency::run(&asked, load.decoder),
+                WorkerCommand::Man { folder } => write_manual(&folder),
                 WorkerCommand::Disk(asked) => disk::run(&asked),
                 WorkerCommand::Text(asked) => text_cost::run(&asked),
                 // They are handled above.

@@ -9,6 +9,7 @@ use model_boss_protocol::{ModelId, without_latest};
 
 use super::folders::Folders;
 use super::model::{ManifestProblem, Model};
+use crate::manifest_folders::ManifestFolders;
 use crate::{Engines, read};
 
 /// All models, and the faults of manifests that could not be read.
@@ -22,23 +23,21 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Reads `folder/*.toml` and `folder/*/model.toml` in the order of their paths.
-    pub fn read(folder: &Path) -> Self {
-        Self::read_after(folder, &Self::default(), &mut Folders::default())
+    /// Reads `FOLDER/*.toml` and `FOLDER/*/model.toml` in the order of their paths, and the installation's models.
+    pub fn read(from: impl Into<ManifestFolders>) -> Self {
+        Self::read_after(&from.into(), &Self::default(), &mut Folders::default())
     }
 
-    /// Reads the folder; `before` is an earlier reading. A manifest that became invalid keeps its last good version.
-    pub(super) fn read_after(folder: &Path, before: &Self, folders: &mut Folders) -> Self {
+    /// Reads the folders; `before` is an earlier reading. A manifest that became invalid keeps its last good version.
+    pub(super) fn read_after(from: &ManifestFolders, before: &Self, folders: &mut Folders) -> Self {
         let mut catalog = Self::default();
-        let files = match read::manifest_files(folder) {
-            Ok(files) => files,
-            Err(problem) => {
-                catalog = before.clone();
-                catalog.problems = vec![problem];
-                return catalog;
-            }
-        };
         let mut taken: BTreeMap<String, PathBuf> = BTreeMap::new();
+        let files = read::manifest_files(&from.own).unwrap_or_else(|problem| {
+            catalog = before.clone();
+            catalog.problems = vec![problem];
+            taken.extend(before.names.iter().map(|(name, model)| (name.clone(), model.file.clone())));
+            Vec::new()
+        });
         let earlier: HashMap<&Path, &Arc<Model>> = before.models().map(|model| (model.file.as_path(), model)).collect();
         for file in files {
             let last_good = earlier.get(file.as_path()).copied();
@@ -59,7 +58,42 @@ impl Catalog {
             }
         }
         folders.stamps.retain(|file| earlier.contains_key(file));
+        if let Some(installed) = &from.installed {
+            catalog.add_installed(installed, &earlier, &mut taken, folders);
+        }
         catalog
+    }
+
+    /// Adds the models of the installation. Operators did not choose their names: a model whose name is taken is left
+    /// out, and so is an alias.
+    fn add_installed(
+        &mut self,
+        folder: &Path,
+        earlier: &HashMap<&Path, &Arc<Model>>,
+        taken: &mut BTreeMap<String, PathBuf>,
+        folders: &mut Folders,
+    ) {
+        let files = match read::manifest_files(folder) {
+            Ok(files) => files,
+            Err(problem) => return self.problems.push(problem),
+        };
+        for file in files {
+            // The earlier model may have lost aliases that it has again, so the file is parsed each time.
+            match read::written(&file, None, folders) {
+                Ok(written) if taken.contains_key(&written.manifest.name) => {}
+                Ok(mut written) => {
+                    written.manifest.aliases.retain(|alias| !taken.contains_key(alias));
+                    let same = |model: &&Arc<Model>| model.manifest.aliases == written.manifest.aliases;
+                    let last_good = earlier.get(file.as_path()).copied().filter(same);
+                    let model = written.model(last_good);
+                    match claim_names(&model, taken) {
+                        Ok(()) => self.add(model),
+                        Err(problem) => self.problems.push(problem),
+                    }
+                }
+                Err(problem) => self.problems.push(problem),
+            }
+        }
     }
 
     pub(super) fn add(&mut self, model: Arc<Model>) {

@@ -17,6 +17,7 @@ use super::by_path::{self, ByPath, PathError};
 use super::engines::Engines;
 use super::entries::Catalog;
 use super::folders::Folders;
+use super::manifest_folders::ManifestFolders;
 use super::model::{ManifestProblem, Model};
 use crate::Asker;
 
@@ -32,7 +33,7 @@ const REST_OF_CORE: u32 = 59;
 
 /// The last good catalog of a folder, and the models named by path.
 pub struct LiveCatalog {
-    folder: PathBuf,
+    folders: ManifestFolders,
     roots: ModelRoots,
     engines: Engines,
     current: RwLock<Arc<Catalog>>,
@@ -56,18 +57,17 @@ struct NamedByPath {
 }
 
 impl LiveCatalog {
-    /// Reads the folder. The listener receives this catalog and every later one.
-    pub fn read(folder: &Path, roots: ModelRoots, engines: Engines, listener: CatalogListener) -> Self {
-        let current = Arc::new(Catalog::read(folder));
+    /// Reads the folders. The listener receives this catalog and every later one.
+    pub fn read(
+        from: impl Into<ManifestFolders>,
+        roots: ModelRoots,
+        engines: Engines,
+        listener: CatalogListener,
+    ) -> Self {
+        let folders = from.into();
+        let current = Arc::new(Catalog::read(folders.clone()));
         let by_path = Mutex::default();
-        let live = Self {
-            folder: folder.to_owned(),
-            roots,
-            engines,
-            current: RwLock::new(Arc::clone(&current)),
-            by_path,
-            listener,
-        };
+        let live = Self { folders, roots, engines, current: RwLock::new(Arc::clone(&current)), by_path, listener };
         live.announce(&current, &NamedByPath::default());
         live
     }
@@ -180,7 +180,7 @@ impl LiveCatalog {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self.current();
         let NamedByPath { all, folders, .. } = &mut *by_path;
-        let mut seen = Catalog::read_after(&self.folder, &current, folders);
+        let mut seen = Catalog::read_after(&self.folders, &current, folders);
         for one in all {
             self.look_at(one, &current, &mut seen, folders);
         }
@@ -354,7 +354,7 @@ mod tests {
         let text = "name = \"known\"\nsource = { path = \"../models/known\" }\n";
         fs::write(root.path().join("manifests/known.toml"), text).unwrap();
         let roots = ModelRoots::new(&[root.path().join("models")]);
-        let live = LiveCatalog::read(&root.path().join("manifests"), roots, Engines::default(), Box::new(drop));
+        let live = LiveCatalog::read(root.path().join("manifests"), roots, Engines::default(), Box::new(drop));
         (root, live)
     }
 
@@ -449,7 +449,7 @@ mod tests {
         let (listener, inbox) = mpsc::channel();
         let listener = Box::new(move |models| listener.send(models).unwrap());
         let roots = ModelRoots::new(&[root.path().join("models")]);
-        let live = LiveCatalog::read(&root.path().join("manifests"), roots, Engines::default(), listener);
+        let live = LiveCatalog::read(root.path().join("manifests"), roots, Engines::default(), listener);
         let file = root.path().join("models/x.gguf");
         let id = live.add(&file, Asker::Anybody).unwrap();
         assert_eq!(told(&inbox), [("file:x".to_owned(), 1)]);

@@ -155,11 +155,47 @@ fn a_missing_folder_is_a_problem_not_a_crash() {
 }
 
 #[test]
+fn op_9_models_of_the_installation_yield_their_names_and_come_back() {
+    let root = folder(&[("weights/model.safetensors", "weights"), ("own/readme", "")]);
+    let installed = "name = \"guide\"\naliases = [\"default\", \"helper\"]\n";
+    fs::create_dir_all(root.path().join("share/guide")).unwrap();
+    fs::write(root.path().join("share/guide/model.toml"), installed).unwrap();
+    let folders = ManifestFolders { own: root.path().join("own"), installed: Some(root.path().join("share")) };
+    let from = |catalog: &Catalog, name: &str| catalog.find(name).map(|model| model.file.starts_with(&folders.own));
+    let read = |before: &Catalog| Catalog::read_after(&folders, before, &mut Folders::default());
+    let write = |name: &str, text: &str| fs::write(root.path().join("own").join(name), text).unwrap();
+
+    let first = read(&Catalog::default());
+    assert_eq!((from(&first, "guide"), from(&first, "default")), (Some(false), Some(false)));
+
+    write("mine.toml", "name = \"mine\"\naliases = [\"default\"]\nsource = { path = \"../weights\" }\n");
+    let second = read(&first);
+    assert_eq!(second.problems, [], "the installation's alias is no fault of the operator's");
+    assert_eq!((from(&second, "default"), from(&second, "helper")), (Some(true), Some(false)));
+
+    write("guide.toml", "name = \"guide\"\nsource = { path = \"../weights\" }\n");
+    let third = read(&second);
+    assert_eq!((from(&third, "guide"), from(&third, "helper")), (Some(true), None));
+
+    for name in ["mine.toml", "guide.toml"] {
+        fs::remove_file(root.path().join("own").join(name)).unwrap();
+    }
+    let fourth = read(&third);
+    assert_eq!((from(&fourth, "guide"), from(&fourth, "default")), (Some(false), Some(false)));
+
+    fs::remove_dir_all(&folders.own).unwrap();
+    for before in [&fourth, &Catalog::default()] {
+        let without = read(before);
+        assert_eq!((from(&without, "guide"), without.problems.len()), (Some(false), 1), "a lost folder is a problem");
+    }
+}
+
+#[test]
 fn tr_5_a_model_beside_the_manifests_is_found_while_their_folder_is_moved() {
     let text = "name = \"m\"\nsource = { path = \"../models/current\" }";
     let root = folder(&[("manifests/m.toml", text), ("models/v1/a.safetensors", "x")]);
     std::os::unix::fs::symlink("v1", root.path().join("models/current")).unwrap();
-    let catalog = Catalog::read(&root.path().join("manifests"));
+    let catalog = Catalog::read(root.path().join("manifests"));
     let source = &catalog.find("m").unwrap().source;
     assert_eq!(*source, root.path().canonicalize().unwrap().join("models/current"), "a link may be turned later");
     fs::rename(root.path().join("manifests"), root.path().join("elsewhere")).unwrap();
@@ -171,13 +207,13 @@ fn what_did_not_change_is_not_read_again() {
     let root = folder(&[("a.toml", GOOD), ("weights/model.safetensors", "weights")]);
     let first = Catalog::read(root.path());
     let model = |catalog: &Catalog| Arc::clone(catalog.find("good").unwrap());
-    let again = Catalog::read_after(root.path(), &first, &mut Folders::default());
+    let again = Catalog::read_after(&root.path().into(), &first, &mut Folders::default());
     assert!(Arc::ptr_eq(&model(&first), &model(&again)), "its headers were looked at again");
     fs::write(root.path().join("weights/model.safetensors"), "other weights").unwrap();
-    let changed = Catalog::read_after(root.path(), &again, &mut Folders::default());
+    let changed = Catalog::read_after(&root.path().into(), &again, &mut Folders::default());
     assert!(!Arc::ptr_eq(&model(&again), &model(&changed)) && !changed.agrees_with(&again));
     fs::write(root.path().join("a.toml"), GOOD.replace("default", "usual")).unwrap();
-    assert!(Catalog::read_after(root.path(), &changed, &mut Folders::default()).find("usual").is_some());
+    assert!(Catalog::read_after(&root.path().into(), &changed, &mut Folders::default()).find("usual").is_some());
 }
 
 #[test]

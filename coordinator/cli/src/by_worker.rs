@@ -3,11 +3,11 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use model_boss_catalog::Catalog;
+use model_boss_catalog::{Catalog, ManifestFolders};
 use model_boss_client::Client;
 use model_boss_config::Config;
 use model_boss_host::programs::Programs;
@@ -43,7 +43,7 @@ impl ByWorker {
     pub(super) async fn find(&self, client: &Client, model: &str) -> Result<ModelOnDisk, CliError> {
         match files::meant(client, model).await? {
             Some(path) => Ok(of_path(path)),
-            None => of_name(model, &self.config.manifests),
+            None => of_name(model, ManifestFolders::of(&self.config)),
         }
     }
 
@@ -110,9 +110,9 @@ fn of_path(source: PathBuf) -> ModelOnDisk {
     ModelOnDisk { name, source, manifest: Manifest::default() }
 }
 
-fn of_name(name: &str, manifests: &Path) -> Result<ModelOnDisk, CliError> {
-    let catalog = Catalog::read(manifests);
-    let model = catalog.find(name).ok_or_else(|| CliError::NoSuchModel(name.to_owned(), manifests.to_owned()))?;
+fn of_name(name: &str, folders: ManifestFolders) -> Result<ModelOnDisk, CliError> {
+    let catalog = Catalog::read(folders.clone());
+    let model = catalog.find(name).ok_or_else(|| CliError::NoSuchModel(name.to_owned(), folders.own))?;
     let manifest = model.manifest.clone();
     Ok(ModelOnDisk { name: manifest.name.clone(), source: model.source.clone(), manifest })
 }
@@ -125,8 +125,8 @@ mod tests {
     fn a_name_that_no_manifest_has_is_told_with_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("m.toml"), "name = \"m\"\nsource = { path = \"w.gguf\" }\n").unwrap();
-        assert_eq!(of_name("m", folder.path()).unwrap().source, folder.path().join("w.gguf"));
-        let error = of_name("n", folder.path()).unwrap_err().to_string();
+        assert_eq!(of_name("m", folder.path().into()).unwrap().source, folder.path().join("w.gguf"));
+        let error = of_name("n", folder.path().into()).unwrap_err().to_string();
         assert!(error.contains("'n'") && error.contains(folder.path().to_str().unwrap()), "{error}");
     }
 }

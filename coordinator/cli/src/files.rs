@@ -1,13 +1,15 @@
-//! Models given as a file or a folder. The module recognises paths, has a coordinator load them, and lists their
-//! content. The coordinator decides which files make a model.
+//! Models given as a file, a folder or a name. The module recognises paths, has a coordinator load them, and looks for
+//! names in the folders of this machine. The coordinator decides which files make a model.
 
 use std::path::{Path, PathBuf};
 
+use model_boss_catalog::{Catalog, ManifestFolders};
 use model_boss_client::{Client, ClientError, in_path};
 use model_boss_protocol::ErrorCode;
 use serde_json::{Value, json};
 
 use super::error::CliError;
+use super::flags::SettingFlags;
 
 /// The absolute path that `text` means, or `None` if it is the name of a model. A text that begins like a path is one.
 /// A text that could be either, such as one that ends in `.gguf`, is a name if the coordinator lists it.
@@ -37,6 +39,21 @@ async fn is_known(client: &Client, name: &str) -> Result<bool, CliError> {
         Err(ClientError::NoCoordinator(..)) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether a coordinator answers, without a word about the model: its name may be a task's.
+pub(super) async fn named(client: &Client, name: &str) -> Result<(), CliError> {
+    match client.get(&format!("/v1/models/{}", in_path(name))).await {
+        Err(error @ ClientError::NoCoordinator(..)) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The folders of this machine's models, if one has this name.
+pub(super) fn folders_with(name: &str) -> Option<ManifestFolders> {
+    let config = SettingFlags::default().sources().load().ok()?.config;
+    let folders = ManifestFolders::of(&config);
+    Catalog::read(folders.clone()).find(name).is_some().then_some(folders)
 }
 
 /// Has the coordinator add the files as a model and load it; returns the model's name. Files outside of the model roots

@@ -29,7 +29,7 @@ impl Args for SettingFlags {
             .value_name("FILE")
             .env("MODEL_BOSS_CONFIG")
             .value_parser(clap::value_parser!(PathBuf))
-            .help("The configuration file [default: model-boss.toml, if it is there]");
+            .help("The configuration file [default: model-boss.toml here, else the installation's]");
         catalogue().into_iter().fold(command.arg(file).next_help_heading("Settings"), |command, setting| {
             let help = format!(
                 "{} [default: {}] [env: {}]",

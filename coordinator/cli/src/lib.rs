@@ -32,6 +32,7 @@ mod views;
 mod watch;
 
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -199,6 +200,11 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Write an archive for a report about a fault: doctor, settings, views, logs; without keys, tokens and prompts.
     BugReport(bug_report::BugReportArgs),
+    /// Write the manual page of each command into a folder.
+    Man {
+        /// The folder, which must exist.
+        folder: PathBuf,
+    },
     /// Print the completion script of a shell.
     Completions {
         /// The shell.
@@ -327,6 +333,9 @@ impl Command {
             }
             Self::BugReport(args) => return bug_report::bug_report(url, &args),
             Self::Doctor(args) => return doctor::doctor(url, &args),
+            Self::Man { folder } => {
+                clap_mangen::generate_to(Cli::command(), &folder).map_err(|error| CliError::Write(folder, error))?;
+            }
             Self::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "model-boss", &mut script);

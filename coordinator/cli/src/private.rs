@@ -1,13 +1,14 @@
 //! A coordinator for one chat: started where none runs, with a port and a state of its own, and ended with the chat.
 //! The module starts and ends it, and sends it no requests.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use model_boss_catalog::ModelRoots;
+use model_boss_catalog::{ManifestFolders, ModelRoots};
 use model_boss_client::Client;
 use model_boss_config::DEFAULT_TASKS;
 use model_boss_host::guard::die_with_us;
@@ -26,6 +27,14 @@ const END_LIMIT: Duration = Duration::from_secs(15);
 /// The number of log lines that are shown when the coordinator does not start.
 const SHOWN_LINES: usize = 10;
 
+/// The model that a private coordinator serves.
+pub(super) enum PrivateModel {
+    /// A file or folder.
+    Path(PathBuf),
+    /// A model of these folders.
+    Manifest(ManifestFolders),
+}
+
 /// A coordinator that only this process uses.
 pub(super) struct Private {
     child: Child,
@@ -34,9 +43,12 @@ pub(super) struct Private {
 }
 
 impl Private {
-    /// Starts a coordinator that may load the model at `path`, with the settings that `serve` would have here. `None`
-    /// if `stop` completes first.
-    pub(crate) async fn start<T>(path: &Path, stop: impl Future<Output = T>) -> Result<Option<Self>, CliError> {
+    /// Starts a coordinator that has this model, with the settings that `serve` would have here. `None` if `stop`
+    /// completes first.
+    pub(crate) async fn start<T>(
+        model: &PrivateModel,
+        stop: impl Future<Output = T>,
+    ) -> Result<Option<Self>, CliError> {
         let folder = tempfile::Builder::new().prefix("model-boss-run-").tempdir().map_err(PrivateError::Folder)?;
         let (manifests, log) = (folder.path().join("manifests"), folder.path().join("log"));
         std::fs::create_dir(&manifests).map_err(PrivateError::Folder)?;
@@ -45,18 +57,24 @@ impl Private {
         std::fs::write(&tasks, "tasks: {}\n").map_err(PrivateError::Folder)?;
         let mut child = {
             let log = File::create(&log).map_err(PrivateError::Folder)?;
-            let roots = list(ModelRoots::around(path).folders())?;
             let mut command = Command::new(std::env::current_exe().map_err(PrivateError::Spawn)?);
             command.args(["serve", "--host", "127.0.0.1", "--port", "0", "--log-level", "warn"]);
             // The model stays loaded for as long as the chat lasts.
-            command.args(["--model-idle-secs", "0", "--model-roots", &roots]);
-            command
-                .arg("--manifests")
-                .arg(manifests)
-                .arg("--tasks")
-                .arg(tasks)
-                .arg("--state-dir")
-                .arg(folder.path().join("state"));
+            command.args(["--model-idle-secs", "0"]);
+            match model {
+                PrivateModel::Path(path) => {
+                    command.arg("--model-roots").arg(list(ModelRoots::around(path).folders())?);
+                    command.arg("--manifests").arg(manifests)
+                }
+                PrivateModel::Manifest(folders) => {
+                    let installed = folders
+                        .installed
+                        .iter()
+                        .flat_map(|folder| [OsStr::new("--installed-models"), folder.as_os_str()]);
+                    command.arg("--manifests").arg(&folders.own).args(installed)
+                }
+            };
+            command.arg("--tasks").arg(tasks).arg("--state-dir").arg(folder.path().join("state"));
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
             die_with_us(command.as_std_mut());
             command.spawn().map_err(PrivateError::Spawn)?

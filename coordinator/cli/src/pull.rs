@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use model_boss_catalog::{Catalog, write_manifest};
+use model_boss_catalog::{Catalog, ManifestFolders, write_manifest};
 use model_boss_client::{Client, ClientError, StreamLine, error_in};
 use model_boss_config::Config;
 use model_boss_host::terminal;
@@ -93,7 +93,7 @@ async fn by_coordinator(client: &Client, args: &PullArgs) -> Result<ExitCode, Cl
 
 /// Pulls in this process.
 async fn in_this_process(args: &PullArgs, config: &Config) -> Result<ExitCode, CliError> {
-    let (name, known) = meant(&args.model, &config.manifests)?;
+    let (name, known) = meant(&args.model, &ManifestFolders::of(config))?;
     let connections = args.connections.map_or(config.pull_connections, usize::from);
     let hub = Hub::new(HubSettings { connections, ..HubSettings::of_environment() });
     let running = hub.start(name.clone())?;
@@ -125,7 +125,7 @@ async fn in_this_process(args: &PullArgs, config: &Config) -> Result<ExitCode, C
     };
     let written = match &known {
         None if !args.no_manifest => {
-            Some(write_manifest(&config.manifests, &name, args.name.as_deref(), &pulled.source)?)
+            Some(write_manifest(&config.manifests_folder(), &name, args.name.as_deref(), &pulled.source)?)
         }
         _ => None,
     };
@@ -137,13 +137,13 @@ async fn in_this_process(args: &PullArgs, config: &Config) -> Result<ExitCode, C
 }
 
 /// The model of a name: that of a manifest, with the manifest's name, else one of a hub.
-fn meant(text: &str, manifests: &Path) -> Result<(HubName, Option<String>), CliError> {
-    let catalog = Catalog::read(manifests);
+fn meant(text: &str, folders: &ManifestFolders) -> Result<(HubName, Option<String>), CliError> {
+    let catalog = Catalog::read(folders.clone());
     if let Some(model) = catalog.find(text) {
         let name = model.hub_name().ok_or_else(|| CliError::NotOfHub(text.to_owned(), model.source.clone()))?;
         return Ok((name, Some(model.manifest.name.clone())));
     }
-    let name = text.parse().map_err(|error| CliError::NoSuchPull(manifests.to_owned(), error))?;
+    let name = text.parse().map_err(|error| CliError::NoSuchPull(folders.own.clone(), error))?;
     Ok((name, None))
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use clap::Args;
-use model_boss_catalog::{Catalog, Model};
+use model_boss_catalog::{Catalog, ManifestFolders, Model};
 use model_boss_host::terminal;
 use model_boss_hub::{FileRemoval, HubCache};
 
@@ -31,9 +31,10 @@ pub(super) struct RemoveArgs {
 /// Removes a model; returns what was removed, as text.
 pub(super) fn remove(args: &RemoveArgs) -> Result<String, CliError> {
     let config = SettingFlags::default().sources().load()?.config;
-    let catalog = Catalog::read(&config.manifests);
+    let folders = ManifestFolders::of(&config);
+    let catalog = Catalog::read(folders.clone());
     let found = catalog.find(&args.model);
-    let model = found.ok_or_else(|| CliError::NoSuchModel(args.model.clone(), config.manifests.clone()))?;
+    let model = found.ok_or_else(|| CliError::NoSuchModel(args.model.clone(), folders.own))?;
     if model.file.file_name().is_some_and(|name| name == PACKAGE_FILE) {
         return Err(CliError::IsPackage(args.model.clone(), model.file.clone()));
     }

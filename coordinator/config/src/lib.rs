@@ -4,6 +4,7 @@
 //! One list of settings ([`Config`]) serves the file, the environment, the command line and `config show`. Each field
 //! is a leaf with a path (`stay_warm.llm`), and every consumer walks the list.
 
+mod installation;
 mod kinds;
 mod load;
 pub mod model_folders;
@@ -17,9 +18,8 @@ mod tables;
 mod tests;
 mod values;
 
-pub use load::{
-    ConfigError, DEFAULT_FILE, Loaded, Origin, ShownSetting, Sources, catalogue, environment, flag, variable,
-};
+pub use installation::{DEFAULT_FILE, Installation};
+pub use load::{ConfigError, Loaded, Origin, ShownSetting, Sources, catalogue, environment, flag, variable};
 pub use provider::{KeyMissing, Price, Provider, ProviderKind, ProviderTables, is_loopback};
 pub use sections::{Config, DEFAULT_TASKS, JsonLimits, LeaseTerms, Limits, Log, Sse, StayWarm, TextSettings};
 pub use setting::entries;

@@ -11,10 +11,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::Config;
 use super::setting::Section;
+use crate::installation::{DEFAULT_FILE, Installation};
 use crate::origins::OriginPattern;
-
-/// The file that is read when none is named, if it exists.
-pub const DEFAULT_FILE: &str = "model-boss.toml";
 
 /// The prefix of model-boss's environment variables.
 const PREFIX: &str = "MODEL_BOSS_";
@@ -29,7 +27,7 @@ pub struct Sources {
     pub flags: Vec<(String, String)>,
     /// Environment variables; those without the prefix are ignored.
     pub environment: Vec<(String, String)>,
-    /// The file to read, which must exist. By default, [`DEFAULT_FILE`] is read if it exists.
+    /// The file to read, which must exist. By default, [`DEFAULT_FILE`] is read if it exists, else the installation's.
     pub file: Option<PathBuf>,
 }
 
@@ -142,7 +140,10 @@ impl Sources {
     /// The settings, and the faults of single values.
     fn merged(self) -> (Loaded, Vec<String>) {
         let mut problems = Vec::new();
-        let file = self.file.or_else(|| Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.is_file()));
+        let installed = || Installation::of_this_program().map(|installed| installed.configuration());
+        let usual =
+            || [Some(PathBuf::from(DEFAULT_FILE)), installed()].into_iter().flatten().find(|path| path.is_file());
+        let file = self.file.or_else(usual);
         let mut entries = Vec::new();
         if let Some(path) = &file {
             entries.extend(file_entries(path, &mut problems));

@@ -12,10 +12,12 @@ use model_boss_lease_store::LeaseDurations;
 use model_boss_protocol::{ByteCount, Category, InstructionSet, KeepAlive, LlamaArgs, SandboxMode, TextLimits};
 use nix::unistd::{User, geteuid};
 
-use crate::{BackendTables, DeclaredDevices, Hosts, IdleTime, LogFormat, LogLevel, RedisUrl};
+use crate::{BackendTables, DeclaredDevices, Hosts, IdleTime, Installation, LogFormat, LogLevel, RedisUrl};
 
 /// The file of tasks where none is named.
 pub const DEFAULT_TASKS: &str = "tasks.yaml";
+/// The folder of manifests in the folder of the start, or in the state folder.
+const MANIFESTS: &str = "manifests";
 /// The file of keys in the state folder where none is named.
 const KEYS_FILE: &str = "api-keys";
 
@@ -30,8 +32,10 @@ section! {
         host: Hosts = Hosts::default(),
         /// The port to listen on; 0 lets the system choose, and the chosen one is printed.
         port: u16 = 8210,
-        /// The folder with one TOML file per model.
-        manifests: PathBuf = PathBuf::from("manifests"),
+        /// The folder with one TOML file per model; unset: `manifests` here, if it is there, else in `state_dir`.
+        manifests: Option<PathBuf> = None,
+        /// Models of the installation, whose names yield to those in `manifests`; unset: `share/model-boss/models`.
+        installed_models: Option<PathBuf> = None,
         /// The file with tasks and clients; it may be absent unless it is named here.
         tasks: PathBuf = PathBuf::from(DEFAULT_TASKS),
         /// Whether a request may go to a cloud when no earlier rung of its task's ladder can serve it.
@@ -291,6 +295,18 @@ impl Config {
     /// The state folder of this configuration: a simulated machine has one of its own inside.
     pub fn own_state_dir(&self) -> PathBuf {
         if self.simulate.is_some() { self.state_dir.join("simulation") } else { self.state_dir.clone() }
+    }
+
+    /// The folder of manifests.
+    pub fn manifests_folder(&self) -> PathBuf {
+        let here = || Some(PathBuf::from(MANIFESTS)).filter(|folder| folder.is_dir());
+        self.manifests.clone().or_else(here).unwrap_or_else(|| self.own_state_dir().join(MANIFESTS))
+    }
+
+    /// The folder of models that came with this program.
+    pub fn installed_models_folder(&self) -> Option<PathBuf> {
+        let usual = || Installation::of_this_program().map(|installed| installed.models());
+        self.installed_models.clone().or_else(usual).filter(|folder| folder.is_dir())
     }
 
     /// The file of API keys.

@@ -141,7 +141,7 @@ fn a_path_in_the_file_starts_at_the_files_folder() {
     let (folder, loaded) = load(file, &[("MODEL_BOSS_RUNTIME_DIR", "run")], &[]);
     let config = loaded.unwrap().config;
     assert_eq!(config.state_dir, folder.path().join("here"));
-    assert_eq!(config.manifests, Path::new("/there"));
+    assert_eq!(config.manifests_folder(), Path::new("/there"));
     assert_eq!(config.worker_binary, Some(folder.path().join("bin/worker")));
     assert_eq!(config.runtime_dir.as_deref(), Some(Path::new("run")));
     assert_eq!(config.model_roots, [PathBuf::from("~/m"), folder.path().join("m"), PathBuf::from("/m")]);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model_boss_access::KeyFile;
-use model_boss_catalog::{LiveCatalog, ModelRoots};
+use model_boss_catalog::{LiveCatalog, ManifestFolders, ModelRoots};
 use model_boss_cli::ServeFailure;
 use model_boss_cloud::{Clouds, SPEND_FILE};
 use model_boss_config::{Config, Loaded};
@@ -156,9 +156,10 @@ impl Known {
         let settings = Arc::new(LiveSettings::new(configured, log.clone(), settings_to(&news)));
         let named = prepared.decided.contains_key("tasks");
         let tasks = Arc::new(LiveTasks::read(&config.tasks, named, prefixes, Arc::clone(&settings))?);
-        let roots = ModelRoots::new(&[config.model_roots.as_slice(), std::slice::from_ref(&config.manifests)].concat());
+        let folders = manifest_folders(config);
+        let roots = ModelRoots::new(&[config.model_roots.as_slice(), std::slice::from_ref(&folders.own)].concat());
         let engines = engines(config, prepared.machine.is_some());
-        let catalog = Arc::new(LiveCatalog::read(&config.manifests, roots, engines, catalogs_to(&news, &metrics)));
+        let catalog = Arc::new(LiveCatalog::read(folders, roots, engines, catalogs_to(&news, &metrics)));
         let (probes, no_gpu) = probes(config, prepared.machine.as_ref());
         let ledger = Leases::start(LeaseSetup {
             store: StoreChoice::of(config),
@@ -309,6 +310,16 @@ async fn answer(mut prepared: PreparedServe, mut started: Started, log: LogFilte
     Ok(code)
 }
 
+/// The folders of manifests. One that nobody named is made, so that there is a place for the first manifest.
+fn manifest_folders(config: &Config) -> ManifestFolders {
+    let folders = ManifestFolders::of(config);
+    if config.manifests.is_none() {
+        // The catalog reports a folder that is not there as a problem.
+        let _ = std::fs::create_dir_all(&folders.own);
+    }
+    folders
+}
+
 /// The confinement of the workers that this configuration starts.
 fn confinement(config: &Config) -> WorkerConfinement {
     match config.simulate {
@@ -364,7 +375,7 @@ fn context(
 /// The downloads of models, by the settings of this user's hub.
 fn pulls(config: &Config, catalog: &Arc<LiveCatalog>, draining: &CancellationToken) -> Arc<Pulls> {
     let settings = HubSettings { connections: config.pull_connections, ..HubSettings::of_environment() };
-    let (manifests, catalog) = (config.manifests.clone(), Arc::clone(catalog));
+    let (manifests, catalog) = (config.manifests_folder(), Arc::clone(catalog));
     Pulls::new(Hub::new(settings), manifests, catalog, config.auto_pull, draining.clone())
 }
 

@@ -15,6 +15,8 @@ Requests are sent to the coordinator over HTTP (``MODEL_BOSS_URL``, by default h
 run. The ledger decides all grants and revocations; this package decides none.
 """
 
+from importlib import metadata as _metadata
+
 from ._errors import (
     CudaTouched,
     LeaseError,
@@ -39,4 +41,7 @@ __all__ = [
     "lease",
 ]
 
-__version__ = "0.1.0"
+try:
+    __version__ = _metadata.version("model-boss")
+except _metadata.PackageNotFoundError:  # imported from a checkout, without an installation
+    __version__ = "0"

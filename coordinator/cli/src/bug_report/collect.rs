@@ -82,7 +82,8 @@ impl BundleContent<'_> {
         self.files.push(BundleFile { name: "configuration.toml".to_owned(), content: self.redaction.settings(&text) });
         let config = &loaded.config;
         self.file("tasks.yaml", &config.tasks);
-        let mut manifests: Vec<_> = fs::read_dir(&config.manifests)
+        let folder = config.manifests_folder();
+        let mut manifests: Vec<_> = fs::read_dir(&folder)
             .into_iter()
             .flatten()
             .flatten()
@@ -92,7 +93,7 @@ impl BundleContent<'_> {
             .collect();
         manifests.sort();
         for path in manifests.iter().take(MOST_MANIFESTS) {
-            let relative = path.strip_prefix(&config.manifests).unwrap_or(path);
+            let relative = path.strip_prefix(&folder).unwrap_or(path);
             self.file(&format!("manifests/{}", plain(&relative.to_string_lossy())), path);
         }
     }

@@ -16,7 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::error::CliError;
 use super::files;
-use super::private::Private;
+use super::private::{Private, PrivateModel};
 
 /// The exit code after Ctrl-C, as shells have it.
 const STOPPED: u8 = 130;
@@ -47,33 +47,41 @@ pub(super) struct ChatArgs {
     keep_alive: Option<String>,
 }
 
-/// Sends one question, or starts a conversation. A file is served by the coordinator at `client`, or by a private one
-/// if none runs.
+/// Sends one question, or starts a conversation. The coordinator at `client` serves the model, or a private one if none
+/// runs and the model is of this machine.
 pub(super) fn run(client: &Client, args: ChatArgs, runtime: &Runtime) -> Result<ExitCode, CliError> {
     let mut interrupt = {
         let _entered = runtime.enter();
         signal(SignalKind::interrupt()).map_err(CliError::Runtime)?
     };
     let question = question(&args)?;
-    let Some(path) = runtime.block_on(files::meant(client, &args.model))? else {
-        return talk(client, args, question, runtime, &mut interrupt);
+    let path = runtime.block_on(files::meant(client, &args.model))?;
+    let found = match &path {
+        Some(path) => runtime.block_on(files::load(client, path)),
+        None => runtime.block_on(files::named(client, &args.model)).map(|()| args.model.clone()),
     };
-    match runtime.block_on(files::load(client, &path)) {
-        Ok(model) => talk(client, ChatArgs { model, ..args }, question, runtime, &mut interrupt),
-        Err(CliError::Client(ClientError::NoCoordinator(..))) if client.is_on_this_machine() => {
-            let mut notice = Notice::new();
-            notice.show("starting a coordinator for this chat");
-            let started = runtime.block_on(Private::start(&path, interrupt.recv()));
-            notice.clear();
-            let Some(private) = started? else { return Ok(ExitCode::from(STOPPED)) };
-            let outcome = runtime.block_on(files::load(private.client(), &path)).and_then(|model| {
-                talk(private.client(), ChatArgs { model, ..args }, question, runtime, &mut interrupt)
-            });
-            runtime.block_on(private.end(interrupt.recv()));
-            outcome
-        }
-        Err(error) => Err(error),
-    }
+    let no_coordinator = match found {
+        Ok(model) => return talk(client, ChatArgs { model, ..args }, question, runtime, &mut interrupt),
+        Err(error @ CliError::Client(ClientError::NoCoordinator(..))) if client.is_on_this_machine() => error,
+        Err(error) => return Err(error),
+    };
+    let model = match &path {
+        Some(path) => PrivateModel::Path(path.clone()),
+        None => PrivateModel::Manifest(files::folders_with(&args.model).ok_or(no_coordinator)?),
+    };
+    let mut notice = Notice::new();
+    notice.show("starting a coordinator for this chat");
+    let started = runtime.block_on(Private::start(&model, interrupt.recv()));
+    notice.clear();
+    let Some(private) = started? else { return Ok(ExitCode::from(STOPPED)) };
+    let loaded = match &path {
+        Some(path) => runtime.block_on(files::load(private.client(), path)),
+        None => Ok(args.model.clone()),
+    };
+    let outcome =
+        loaded.and_then(|model| talk(private.client(), ChatArgs { model, ..args }, question, runtime, &mut interrupt));
+    runtime.block_on(private.end(interrupt.recv()));
+    outcome
 }
 
 /// The question on the command line or in the pipe; `None` at a terminal.

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use model_boss_catalog::Catalog;
+use model_boss_catalog::{Catalog, ManifestFolders};
 use model_boss_config::{Config, DEFAULT_FILE, DEFAULT_TASKS, Sources, environment};
 use model_boss_core::Target;
 use model_boss_tasks::{Problem, Providers, TasksFile, unknown_models};
@@ -47,14 +47,15 @@ pub(crate) struct Checked {
 pub(crate) fn check(args: &CheckArgs) -> Result<Checked, CliError> {
     let file = &args.file;
     let text = std::fs::read_to_string(file).map_err(|error| CliError::Unreadable(file.clone(), error))?;
-    let (config, manifests) = settings(args)?;
+    let (config, own) = settings(args)?;
     let prefixes = config.providers.prefixes();
     let providers = args.provider.iter().fold(prefixes, |providers, name| providers.with(name, true));
     Ok(match TasksFile::read(&text, &providers) {
         Err(problems) => report(args, &problems, &[], ""),
         Ok(read) => {
-            let catalog = Catalog::read(&manifests);
-            let warnings = warnings(&read, &providers, &catalog, &manifests);
+            let folders = ManifestFolders { own, installed: config.installed_models_folder() };
+            let catalog = Catalog::read(folders.clone());
+            let warnings = warnings(&read, &providers, &catalog, &folders.own);
             let counts = format!("{} tasks, {} clients", read.tasks.len(), read.clients.len());
             report(args, &[], &warnings, &counts)
         }
@@ -70,8 +71,11 @@ fn settings(args: &CheckArgs) -> Result<(Config, PathBuf), CliError> {
     let manifests = match &args.manifests {
         Some(folder) => folder.clone(),
         // Relative paths in the settings start in the folder of their file.
-        None if is_named || loaded.origins().contains_key("manifests") => loaded.config.manifests.clone(),
-        None => beside.join(&loaded.config.manifests),
+        None if is_named || loaded.config.manifests.is_some() => loaded.config.manifests_folder(),
+        None => {
+            let beside = Some(beside.join("manifests")).filter(|folder| folder.is_dir());
+            beside.unwrap_or_else(|| loaded.config.manifests_folder())
+        }
     };
     Ok((loaded.config, manifests))
 }

@@ -25,7 +25,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 21] = [
+const BENCHES: [(&str, &str); 22] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("resolve", "what a request's names mean, with 1,000 models and 100 tasks (no processes)"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
@@ -33,6 +33,7 @@ const BENCHES: [(&str, &str); 21] = [
         "lease",
         "one operation on the lease ledger, in Redis and embedded, with 64 leases and 8 clients (no coordinator)",
     ),
+    ("build", "a build from nothing by one of cargo's profiles: serve, quick, release, dist"),
     ("swap-order", "an hour of models that take turns in memory, against first come, first served (simulated)"),
     (
         "first-byte",

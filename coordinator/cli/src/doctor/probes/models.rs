@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use model_boss_catalog::{Catalog, Engines, NoEngine, find_llama_server};
+use model_boss_catalog::{Catalog, Engines, ManifestFolders, NoEngine, find_llama_server};
 use model_boss_config::Config;
 use model_boss_core::EngineOptions;
 use model_boss_tasks::{TasksFile, unknown_models};
@@ -13,7 +13,7 @@ use super::folders::may_read;
 
 /// The facts, and the models that only llama-server runs, which was not found.
 pub(crate) fn models(config: &Config) -> (CatalogFacts, Vec<String>) {
-    let catalog = Catalog::read(&config.manifests);
+    let catalog = Catalog::read(ManifestFolders::of(config));
     let engines = Engines {
         all_fake: config.simulate.is_some(),
         llama_server: config.llama_server.clone().or_else(find_llama_server),
@@ -24,7 +24,7 @@ pub(crate) fn models(config: &Config) -> (CatalogFacts, Vec<String>) {
         devices: config.devices.clone(),
     };
     let mut facts = CatalogFacts {
-        folder: whole(&config.manifests),
+        folder: whole(&config.manifests_folder()),
         models: catalog.models().count(),
         problems: catalog.problems.iter().map(ToString::to_string).collect(),
         tasks_file: whole(&config.tasks),
