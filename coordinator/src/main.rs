@@ -20,12 +20,7 @@ mod worker;
 
 use std::process::ExitCode;
 
-use mimalloc::MiMalloc;
 use model_boss_host::guard;
-
-/// Events of the scheduler and requests take much of their time for many small allocations (docs/adr/0075).
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     // Guards and gates run this same program. Their hidden commands are handled before the command line is parsed,

@@ -28,7 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The pause after a read of the folder, as a multiple of the time that the read took.
 const REST: u32 = 9;
-/// The same, as a multiple of the processor's time that the read took: less than 2 % of a core for any number of models.
+/// The same, as a multiple of the processor's time that the read took: less than 2 % of a core for any number of
+/// models.
 const REST_OF_CORE: u32 = 59;
 
 /// The last good catalog of a folder, and the models named by path.

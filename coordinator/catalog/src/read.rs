@@ -16,7 +16,7 @@ use super::kind;
 use super::model::{ManifestProblem, Model};
 use super::package;
 use super::size::{self, DEFAULT_CONCURRENCY};
-use super::stamps::FileStamp;
+use super::stamps::ManifestStamp;
 use crate::files;
 
 /// The file name of a package's manifest (DM-9).
@@ -110,7 +110,7 @@ pub(super) fn written(
 ) -> Result<ParsedManifest, ManifestProblem> {
     let problem = |line: Option<usize>, message: String| ManifestProblem { file: file.to_owned(), line, message };
     // A file that is edited meanwhile has another stamp.
-    let stamp = std::fs::metadata(file).map(|about| FileStamp::of(&about)).ok();
+    let stamp = std::fs::metadata(file).map(|about| ManifestStamp::of(&about)).ok();
     let text = text_of(file, read_plain_file(file, MAX_MANIFEST), MAX_MANIFEST)?;
     let folder = folder_of(file).ok_or_else(|| problem(None, "is in no folder".to_owned()))?;
     let manifest = match before.filter(|before| before.text == text) {

@@ -12,7 +12,7 @@ pub(super) const SETTLED: Duration = Duration::from_secs(2);
 
 /// Facts about a file that change with its text. The time of the last change of its facts cannot be set by programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileStamp {
+pub(super) struct ManifestStamp {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -21,7 +21,7 @@ pub(super) struct FileStamp {
     changed: (i64, i64),
 }
 
-impl FileStamp {
+impl ManifestStamp {
     /// The stamp of a file. It belongs to a text that is read after it.
     pub(super) fn of(about: &Metadata) -> Self {
         Self {
@@ -43,11 +43,11 @@ impl FileStamp {
 
 /// The stamps of manifests that were read and could be used.
 #[derive(Debug, Default)]
-pub(super) struct ReadStamps(HashMap<PathBuf, FileStamp>);
+pub(super) struct ReadStamps(HashMap<PathBuf, ManifestStamp>);
 
 impl ReadStamps {
     /// Keeps the stamp that a file had before it was read.
-    pub(super) fn keep(&mut self, file: &Path, stamp: FileStamp) {
+    pub(super) fn keep(&mut self, file: &Path, stamp: ManifestStamp) {
         if stamp.has_settled(SystemTime::now()) {
             self.0.insert(file.to_owned(), stamp);
         } else {
@@ -58,7 +58,7 @@ impl ReadStamps {
     /// Whether the file is as it was when it was read.
     pub(super) fn agrees(&self, file: &Path) -> bool {
         let Some(kept) = self.0.get(file) else { return false };
-        std::fs::metadata(file).is_ok_and(|about| FileStamp::of(&about) == *kept)
+        std::fs::metadata(file).is_ok_and(|about| ManifestStamp::of(&about) == *kept)
     }
 
     /// Drops the stamps of all other files.
@@ -74,9 +74,9 @@ mod tests {
     use super::*;
 
     /// The stamp of a file that was last edited long ago.
-    fn old(file: &Path) -> FileStamp {
-        let stamp = FileStamp::of(&fs::metadata(file).unwrap());
-        FileStamp { modified: (1, 0), changed: (1, 0), ..stamp }
+    fn old(file: &Path) -> ManifestStamp {
+        let stamp = ManifestStamp::of(&fs::metadata(file).unwrap());
+        ManifestStamp { modified: (1, 0), changed: (1, 0), ..stamp }
     }
 
     #[test]
@@ -85,10 +85,10 @@ mod tests {
         let file = root.path().join("a.toml");
         fs::write(&file, "one").unwrap();
         let mut stamps = ReadStamps::default();
-        stamps.keep(&file, FileStamp::of(&fs::metadata(&file).unwrap()));
+        stamps.keep(&file, ManifestStamp::of(&fs::metadata(&file).unwrap()));
         assert!(!stamps.agrees(&file), "the next edit may have the same time");
         assert!(old(&file).has_settled(SystemTime::now()));
-        let future = FileStamp { modified: (i64::MAX, 0), ..old(&file) };
+        let future = ManifestStamp { modified: (i64::MAX, 0), ..old(&file) };
         assert!(!future.has_settled(SystemTime::now()));
         let at = |second: u64| UNIX_EPOCH + Duration::from_secs(second);
         assert!(!old(&file).has_settled(at(3)) && old(&file).has_settled(at(4)));
@@ -101,7 +101,7 @@ mod tests {
         fs::write(&file, "one").unwrap();
         let kept = || {
             let mut stamps = ReadStamps::default();
-            stamps.0.insert(file.clone(), FileStamp::of(&fs::metadata(&file).unwrap()));
+            stamps.0.insert(file.clone(), ManifestStamp::of(&fs::metadata(&file).unwrap()));
             stamps
         };
         let stamps = kept();

@@ -13,10 +13,6 @@ use model_boss_core::{
 };
 use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
 
-/// The coordinator's.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 const MODELS: u64 = 1_000;
 const QUEUED: u64 = 100_000;
 const EVENTS: u64 = 400_000;

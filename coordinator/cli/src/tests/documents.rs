@@ -38,7 +38,11 @@ fn command_lines(text: &str) -> Vec<&str> {
 /// The words after `model-boss`, without a comment. A text in quotes is one word.
 fn words(line: &str) -> Option<Vec<String>> {
     let line = line.split(" # ").next()?.trim();
-    let line = line.strip_prefix("target/release/").unwrap_or(line).strip_prefix("model-boss ")?;
+    let line = ["target/serve/", "target/release/"]
+        .iter()
+        .find_map(|folder| line.strip_prefix(folder))
+        .unwrap_or(line)
+        .strip_prefix("model-boss ")?;
     let mut words = Vec::new();
     for (index, part) in line.split('"').enumerate() {
         if index % 2 == 1 {

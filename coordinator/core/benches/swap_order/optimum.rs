@@ -1,8 +1,8 @@
 //! The most answers that any order could give on a small machine, found by search with all arrivals known.
 //!
-//! The search goes on second by second. From each state it tries everything that a scheduler may do: begin a load, evict
-//! an idle model, let a busy one drain, or wait. Equal states are merged. Where more states remain than [`WIDTH`], those
-//! with the fewest answers are dropped, and the result is what was found rather than the optimum.
+//! The search goes on second by second. From each state it tries everything that a scheduler may do: begin a load,
+//! evict an idle model, let a busy one drain, or wait. Equal states are merged. Where more states remain than
+//! [`WIDTH`], those with the fewest answers are dropped, and the result is what was found rather than the optimum.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};

@@ -7,8 +7,8 @@ use crate::catalog::ModelIndex;
 /// The number of models counted for each client; beyond it the one with the fewest requests is dropped.
 const MODELS: usize = 64;
 
-/// The number of requests by model. Every end of a request reads the counts, so indices and counts are stored apart from
-/// the names.
+/// The number of requests by model. Every end of a request reads the counts, so indices and counts are stored apart
+/// from the names.
 #[derive(Debug, Default)]
 pub(crate) struct ModelCounts {
     indices: Vec<ModelIndex>,

@@ -13,8 +13,8 @@ use super::view_bodies::{CancelAnswer, QueueAnswer};
 use crate::api::blocking::blocking;
 use crate::api::route::Call;
 
-/// The number of waiting requests in an answer, where the query does not say. The queue may be long, and an answer takes
-/// memory and time for each of its requests.
+/// The number of waiting requests in an answer, where the query does not say. The queue may be long, and an answer
+/// takes memory and time for each of its requests.
 const QUEUE_PAGE: usize = 1_000;
 /// The most waiting requests of an answer.
 const MAX_QUEUE_PAGE: usize = 10_000;

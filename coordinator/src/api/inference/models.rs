@@ -137,21 +137,21 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let anthropics = call.request.headers().contains_key(ANTHROPIC_VERSION);
     let target = call.request.uri().clone();
     blocking(move || {
-        let data = ListedModels { context: &context, client: &client, views: &views, slots: &slots };
+        let data = ListedNames { context: &context, client: &client, views: &views, slots: &slots };
         data.answer(anthropics.then_some((&target, limit)))
     })
     .await?
 }
 
 /// All names that a client may use, and what they are made of.
-struct ListedModels<'a> {
+struct ListedNames<'a> {
     context: &'a Context,
     client: &'a ClientId,
     views: &'a [ModelView],
     slots: &'a [SlotView],
 }
 
-impl ListedModels<'_> {
+impl ListedNames<'_> {
     /// The list in OpenAI's shape, or a page of it in Anthropic's. The first call reads models' files.
     fn answer(&self, page: Option<(&Uri, usize)>) -> Result<Response, ApiError> {
         let Self { context, client, views, slots } = self;
