@@ -57,7 +57,8 @@ pub(super) fn model_files_in(source: &Path, folders: &mut Folders) -> Vec<ModelF
     collect(source, 0, &mut files, folders);
     // Only a part of a split model belongs together with other files.
     let part = source.file_name().map(|name| name.to_string_lossy()).filter(|name| PartName::of(name).is_some());
-    if let (Some(name), Some(folder), true) = (part, source.parent(), source.is_file())
+    if let (Some(name), Some(folder)) = (part, source.parent())
+        && source.is_file()
         && let Ok(about) = std::fs::metadata(folder)
     {
         let is_other = |other: &Path| {
