@@ -22,6 +22,8 @@ use super::sample::RoundSample;
 
 /// The exit code after Ctrl-C.
 const STOPPED: u8 = 130;
+/// The most words of the warm-up's prompt.
+const WARM_WORDS: usize = 64;
 /// The answer's length in the warm-up.
 const WARM_TOKENS: u32 = 8;
 
@@ -64,13 +66,15 @@ async fn measure(
 ) -> Result<(), CliError> {
     let mut endpoints = endpoints(client, args).await?;
     let prompts = BenchPrompts { seed: args.seed, words: args.prompt_tokens as usize, are_equal: args.cached };
+    // The tokens of a few words tell how many words a prompt needs. More might exceed a small context.
+    let few = BenchPrompts { words: prompts.words.min(WARM_WORDS), ..prompts };
     let mut counted = None;
     for endpoint in &mut endpoints {
         show(line, format!("warming up {}", endpoint.url()), 0, 0, Duration::ZERO)?;
-        let prompt_tokens = warm_up(endpoint, args, prompts).await?;
+        let prompt_tokens = warm_up(endpoint, args, few).await?;
         counted = counted.or(prompt_tokens);
     }
-    let prompts = counted.map_or(prompts, |measured| prompts.with_tokens(args.prompt_tokens, measured));
+    let prompts = counted.map_or(prompts, |measured| few.with_tokens(args.prompt_tokens, measured));
     if args.cached {
         // The text of all prompts is known now, and has to be in the caches.
         for endpoint in &endpoints {
