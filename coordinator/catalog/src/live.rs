@@ -162,8 +162,8 @@ impl LiveCatalog {
             // A read that panicked has no result.
             let (seen, pause) = spawn_blocking(look).await.unwrap_or_default();
             candidate = seen;
-            // The pause keeps the share of time spent on reads small, for any number of models and on slow disks. The next
-            // tick, which is due 200 ms after the last one, adds nothing to a longer pause.
+            // The pause keeps the share of time spent on reads small, for any number of models and on slow disks. The
+            // next tick, which is due 200 ms after the last one, adds nothing to a longer pause.
             sleep(pause).await;
         }
     }
