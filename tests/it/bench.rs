@@ -53,7 +53,8 @@ async fn op_1_bench_measures_a_model_beside_another_server() {
     let _theirs = other.fake_model_with("beta", "max_concurrent = 4\n", rate(25.0));
     let (boss, peer) = (sandbox.start().await, other.start().await);
     let line = format!(
-        "bench alpha --streams 1,4 --rounds 2 --tokens 10 --prompt-tokens 16 --against http://{}/v1 --against-model beta",
+        "bench alpha --streams 1,4 --rounds 2 --tokens 10 --prompt-tokens 16 --against http://{}/v1 \
+         --against-model beta",
         peer.client().address()
     );
     let json = json(command(&sandbox, &boss, &line).args(["--json", "--svg", "figures.svg"]));

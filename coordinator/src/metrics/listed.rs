@@ -58,7 +58,7 @@ const LISTED: &[ListedMetric] = &[
     row("model_boss_waiting_requests", Gauge, "reason", "Requests that wait, by the reason in GET /api/v1/queue"),
     row("model_boss_queue_oldest_seconds", Gauge, "", "How long the request waits that waits longest"),
     row("model_boss_slots", Gauge, "state", "Slots by state"),
-    row("model_boss_stream_layers", Gauge, "model, kind", "Layers of a streamed model: those that stay and those that come and go"),
+    row("model_boss_stream_layers", Gauge, "model, kind", "Layers of a streamed model: resident ones and streamed ones"),
     row("model_boss_stream_bytes", Gauge, "model", "Bytes of layers brought to the device since its worker started"),
     row("model_boss_stream_bytes_per_second", Gauge, "model", "The same in a second of its steps"),
     row("model_boss_stream_overlap_ratio", Gauge, "model", "The longer of reading and computing as a share of the time both took"),

@@ -179,7 +179,7 @@ impl<E: SpanExporter + 'static> SpanSender<E> {
     }
 
     /// Gathers spans until there are as many as go together, or one delay is over; `false` when there can be no more.
-    /// What was gathered stays if the call is cancelled.
+    /// A cancelled call leaves the gathered spans in the batch.
     async fn gather(&self, spans: &mut mpsc::Receiver<SpanData>, batch: &mut Vec<SpanData>) -> bool {
         if spans.recv_many(batch, self.limits.batch).await == 0 {
             return false;
