@@ -32,7 +32,7 @@ export function holderName(kind, name) {
 
 /** The picture of one device, `{ node, draw(device, history) }`. */
 export function deviceBars() {
-  const canvas = h("canvas", { class: "bars", role: "img" });
+  const canvas = h("canvas", { class: "bars", role: "img", "aria-label": "Memory over the last hour; not known yet" });
   const tip = h("div", { class: "tip", hidden: true });
   const node = h("div", { class: "canvas-box" }, canvas, tip);
 

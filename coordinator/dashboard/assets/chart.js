@@ -68,7 +68,11 @@ function scale(values, logarithmic) {
  * also the description of the picture.
  */
 export function chart({ title, unit, curves, logarithmic = false }) {
-  const canvas = h("canvas", { class: "chart", role: "img" });
+  const canvas = h("canvas", {
+    class: "chart",
+    role: "img",
+    "aria-label": `${title} over the last hour; not known yet`,
+  });
   const values = curves.map((curve) => h("strong", {}, "–"));
   const legend = curves.map((curve, i) =>
     h(
