@@ -25,7 +25,8 @@ pub(super) struct Gateway {
     pub(super) name: &'static str,
     pub(super) address: SocketAddr,
     own: Vec<u32>,
-    backend: u32,
+    /// The backend's processes. A backend that the coordinator started has guards around it.
+    backend: Vec<u32>,
     running: Running,
 }
 
@@ -44,7 +45,7 @@ impl Gateway {
     pub(super) async fn direct() -> Self {
         let (backend, address) = backend();
         let pid = backend.id();
-        Self { name: DIRECT, address, own: vec![pid], backend: pid, running: Running::Direct { _backend: backend } }
+        Self { name: DIRECT, address, own: vec![pid], backend: vec![pid], running: Running::Direct { _backend: backend } }
             .ready()
             .await
     }
@@ -57,10 +58,10 @@ impl Gateway {
         let boss = sandbox.launch(&std::env::current_exe().unwrap()).start().await;
         let address = boss.client().address();
         let own = vec![boss.pid()];
-        let mut gateway = Self { name: OURS, address, own, backend: 0, running: Running::Ours(Box::new(boss)) };
+        let mut gateway = Self { name: OURS, address, own, backend: Vec::new(), running: Running::Ours(Box::new(boss)) };
         gateway = gateway.ready().await;
         if let Running::Ours(boss) = &gateway.running {
-            gateway.backend = Processes::below(boss.pid()).pids().next().expect("the backend is the only child");
+            gateway.backend = Processes::below(boss.pid()).pids().collect();
         }
         gateway
     }
@@ -110,7 +111,7 @@ impl Gateway {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let gateway = Process(command.spawn().unwrap_or_else(|error| panic!("cannot start {name}: {error}")));
-        let (id, behind) = (gateway.id(), backend.id());
+        let (id, behind) = (gateway.id(), vec![backend.id()]);
         let running = Running::Peer { _gateway: gateway, _backend: backend };
         let mut ready = Self { name, address, own: vec![id], backend: behind, running }.ready().await;
         ready.own.extend(Processes::below(id).pids());
@@ -138,7 +139,7 @@ impl Gateway {
     pub(super) fn pin(&self, gateway: Option<usize>, backend: Option<usize>) {
         self.own.iter().for_each(|pid| pin_process(*pid, gateway));
         // Without a gateway the backend itself is measured, on its usual CPU.
-        pin_process(self.backend, backend);
+        self.backend.iter().for_each(|pid| pin_process(*pid, backend));
     }
 
     /// The CPU time of the gateway's processes so far, without the backend's.
