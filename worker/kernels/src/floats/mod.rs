@@ -6,9 +6,11 @@
 
 pub(crate) mod kinds;
 pub(crate) mod matrix;
+mod outs;
 mod packed;
 pub(crate) mod product;
 mod rows;
 mod strips;
+mod sums;
 #[cfg(test)]
 mod tests;

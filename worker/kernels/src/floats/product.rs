@@ -11,15 +11,12 @@ use rayon::prelude::*;
 
 use super::kinds::FloatKind;
 use super::packed::PackedRows;
-use super::strips::{FewFloatRows, ManyFloatRows, StripHeight};
+use super::strips::{FewFloatRows, ManyFloatRows, StripFor, WORTH_PACKING};
 use crate::cores::{WORTH_SHARING, cores};
 use crate::lanes::Instructions;
 
 /// Bytes of the matrix that one core works on at a time. They stay in its cache while all rows of activations use them.
 const BLOCK_BYTES: usize = 256 << 10;
-
-/// Rows of activations from which on the matrix's rows become f32 before they are multiplied.
-const WORTH_PACKING: usize = 13;
 
 /// The least rows of activations for which a core packs all of the matrix by itself.
 pub(crate) const LEAST_SHARE: usize = 48;
@@ -54,7 +51,7 @@ pub(crate) fn product_of<K: FloatKind>(
         return product_of_many::<K>(instructions, x, w, [rows, outs, depth]);
     }
     let mut by_out = vec![0.0; outs * rows];
-    let x = &PackedRows::new(x, rows, depth, instructions.run_floats(StripHeight));
+    let x = &PackedRows::new(x, rows, depth, instructions.run_floats(StripFor { rows }));
     let run = |(y, w): (&mut [f32], &[u8])| {
         instructions.run_floats(FewFloatRows::<K> { x, w, y, depth, kind: PhantomData });
     };
@@ -75,24 +72,24 @@ fn product_of_many<K: FloatKind>(
     w: &[u8],
     [rows, outs, depth]: [usize; 3],
 ) -> Vec<f32> {
-    let height = instructions.run_floats(StripHeight);
+    let shape = instructions.run_floats(StripFor { rows });
     let mut y = vec![0.0; outs * rows];
     let run = |x: &PackedRows, w: &[u8], y: &mut [f32], outs: usize| {
         instructions.run_floats(ManyFloatRows::<K> { x, w, y, outs, depth, kind: PhantomData });
     };
     let threads = cores();
     let shared = rows * outs * depth >= WORTH_SHARING;
-    let share = rows.div_ceil(threads).next_multiple_of(height);
+    let share = rows.div_ceil(threads).next_multiple_of(shape.height);
     if !shared || threads == 1 || share >= LEAST_SHARE {
         let share = if shared { share } else { rows };
         let part = |(x, y): (&[f32], &mut [f32])| {
-            let packed = PackedRows::new(x, x.len() / depth, depth, height);
+            let packed = PackedRows::new(x, x.len() / depth, depth, shape);
             run(&packed, w, y, outs);
         };
         x.par_chunks(share * depth).zip(y.par_chunks_mut(share * outs)).for_each(part);
         return y;
     }
-    let packed = PackedRows::new(x, rows, depth, height);
+    let packed = PackedRows::new(x, rows, depth, shape);
     let row_bytes = K::row_bytes(depth);
     let block = block_of(outs, row_bytes);
     let part = |w: &[u8]| {

@@ -116,14 +116,17 @@ impl<const DOT: u8> Lanes for Avx2<DOT> {
     type Narrow = __m128i;
     type Ints = Pair;
     type Floats = [__m256; 2];
+    type Part = __m256;
 
+    const PARTS: usize = 2;
+    const PART_SUMS: usize = 12;
     const NAME: &'static str = if DOT == MULTIPLIED { "avx2" } else { "avx-vnni" };
     const MOST_ROWS: usize = 4;
     const PAIRS: bool = false;
     const STRIP: usize = 4;
     const TWO_TILES: bool = false;
     const WORTH_UNPACKING: usize = 12;
-    const SUMS: usize = 4;
+    const SUMS: usize = 6;
     const BIASED: bool = DOT != MULTIPLIED;
 
     #[inline(always)]
@@ -443,6 +446,26 @@ impl<const DOT: u8> Lanes for Avx2<DOT> {
             _mm256_storeu_ps(into, floats[0]);
             _mm256_storeu_ps(into.add(8), floats[1]);
         }
+    }
+
+    #[inline(always)]
+    fn part(self, floats: [__m256; 2], at: usize) -> __m256 {
+        floats[at]
+    }
+
+    #[inline(always)]
+    fn load_part(self, floats: &[f32]) -> __m256 {
+        unsafe { _mm256_loadu_ps(floats[..8].as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn mul_add_part(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn store_part(self, part: __m256, into: &mut [f32]) {
+        unsafe { _mm256_storeu_ps(into[..8].as_mut_ptr(), part) }
     }
 
     #[inline(always)]

@@ -74,7 +74,10 @@ impl<const KIND: u8> Lanes for Avx512<KIND> {
     type Narrow = __m128i;
     type Ints = __m512i;
     type Floats = __m512;
+    type Part = __m512;
 
+    const PARTS: usize = 1;
+    const PART_SUMS: usize = 24;
     const NAME: &'static str = match KIND {
         MULTIPLIED => "avx512",
         VNNI => "avx512-vnni",
@@ -388,6 +391,26 @@ impl<const KIND: u8> Lanes for Avx512<KIND> {
     #[inline(always)]
     fn store(self, floats: __m512, into: &mut [f32; LANES]) {
         unsafe { _mm512_storeu_ps(into.as_mut_ptr(), floats) }
+    }
+
+    #[inline(always)]
+    fn part(self, floats: __m512, _: usize) -> __m512 {
+        floats
+    }
+
+    #[inline(always)]
+    fn load_part(self, floats: &[f32]) -> __m512 {
+        unsafe { _mm512_loadu_ps(floats[..LANES].as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn mul_add_part(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        self.mul_add(a, b, c)
+    }
+
+    #[inline(always)]
+    fn store_part(self, part: __m512, into: &mut [f32]) {
+        unsafe { _mm512_storeu_ps(into[..LANES].as_mut_ptr(), part) }
     }
 
     #[inline(always)]

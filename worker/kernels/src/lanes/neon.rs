@@ -89,7 +89,10 @@ impl<const KIND: u8> Lanes for Neon<KIND> {
     type Narrow = uint8x16_t;
     type Ints = [int32x4_t; 4];
     type Floats = [float32x4_t; 4];
+    type Part = float32x4_t;
 
+    const PARTS: usize = 4;
+    const PART_SUMS: usize = 24;
     const NAME: &'static str = match KIND {
         PLAIN => "neon",
         DOTPROD => "neon-dotprod",
@@ -100,7 +103,7 @@ impl<const KIND: u8> Lanes for Neon<KIND> {
     const STRIP: usize = 4;
     const TWO_TILES: bool = false;
     const WORTH_UNPACKING: usize = 12;
-    const SUMS: usize = 4;
+    const SUMS: usize = 6;
     const BIASED: bool = false;
 
     #[inline(always)]
@@ -429,6 +432,26 @@ impl<const KIND: u8> Lanes for Neon<KIND> {
     #[inline(always)]
     fn store(self, floats: [float32x4_t; 4], into: &mut [f32; LANES]) {
         *into = cast(floats);
+    }
+
+    #[inline(always)]
+    fn part(self, floats: [float32x4_t; 4], at: usize) -> float32x4_t {
+        floats[at]
+    }
+
+    #[inline(always)]
+    fn load_part(self, floats: &[f32]) -> float32x4_t {
+        unsafe { vld1q_f32(floats[..4].as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn mul_add_part(self, a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+        unsafe { vfmaq_f32(c, a, b) }
+    }
+
+    #[inline(always)]
+    fn store_part(self, part: float32x4_t, into: &mut [f32]) {
+        unsafe { vst1q_f32(into[..4].as_mut_ptr(), part) }
     }
 
     #[inline(always)]

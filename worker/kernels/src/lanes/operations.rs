@@ -16,6 +16,14 @@ pub(crate) trait Lanes: Copy {
     type Narrow: Copy;
     type Ints: Copy;
     type Floats: Copy;
+    /// The floats of one register.
+    type Part: Copy;
+
+    /// Registers of one value of [`Self::Floats`].
+    const PARTS: usize;
+
+    /// Parts that fit in the registers as running sums, with those of a few rows beside them.
+    const PART_SUMS: usize;
 
     /// The name of the instructions that are used, as operators write it.
     const NAME: &'static str;
@@ -120,6 +128,14 @@ pub(crate) trait Lanes: Copy {
     /// `c − a b`, rounded once.
     fn neg_mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     fn store(self, floats: Self::Floats, into: &mut [f32; LANES]);
+    /// A part of sixteen floats.
+    fn part(self, floats: Self::Floats, at: usize) -> Self::Part;
+    /// The first floats, as many as a part has.
+    fn load_part(self, floats: &[f32]) -> Self::Part;
+    /// [`Self::mul_add`] of a part.
+    fn mul_add_part(self, a: Self::Part, b: Self::Part, c: Self::Part) -> Self::Part;
+    /// Writes a part to the first floats.
+    fn store_part(self, part: Self::Part, into: &mut [f32]);
     /// The sum of all lanes: the upper half is added to the lower one until one lane is left.
     fn sum(self, floats: Self::Floats) -> f32;
     /// The sums of four vectors, each as by [`Self::sum`].

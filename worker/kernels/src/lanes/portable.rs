@@ -11,12 +11,16 @@ use super::operations::{LANES, Lanes};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Portable;
 
+// Operations that are loops of their own are functions: a copy of them in every kernel is a third of the crate's code.
 impl Lanes for Portable {
     type Bytes = [u8; 64];
     type Narrow = [u8; LANES];
     type Ints = [i32; LANES];
     type Floats = [f32; LANES];
+    type Part = [f32; LANES];
 
+    const PARTS: usize = 1;
+    const PART_SUMS: usize = 12;
     const NAME: &'static str = "portable";
     const MOST_ROWS: usize = 1;
     const PAIRS: bool = false;
@@ -66,22 +70,22 @@ impl Lanes for Portable {
         from_fn(|i| a[i].wrapping_add(b[i]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn shift_right(self, bytes: [u8; 64], bits: u32, mask: u8) -> [u8; 64] {
         bytes.map(|byte| byte >> bits & mask)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn shift_left(self, bytes: [u8; 64], bits: u32, mask: u8) -> [u8; 64] {
         bytes.map(|byte| byte << bits & mask)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn look_up(self, numbers: [u8; 64], table: &[u8; 16]) -> [u8; 64] {
         numbers.map(|number| table[usize::from(number & 15)])
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn thirds(self, bytes: [u8; 64]) -> [u8; 64] {
         bytes.map(|byte| ((u16::from(byte) * 3) >> 8) as u8)
     }
@@ -91,12 +95,12 @@ impl Lanes for Portable {
         *bytes
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn narrow_right(self, bytes: [u8; LANES], bits: u32, mask: u8) -> [u8; LANES] {
         bytes.map(|byte| byte >> bits & mask)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn narrow_left(self, bytes: [u8; LANES], bits: u32, mask: u8) -> [u8; LANES] {
         bytes.map(|byte| byte << bits & mask)
     }
@@ -126,7 +130,7 @@ impl Lanes for Portable {
         from_fn(|i| a[i] + b[i])
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn dot(self, sum: [i32; LANES], quants: [[u8; 64]; 2], words: [i32; 2]) -> [i32; LANES] {
         let mut sum = sum;
         for (quants, word) in quants.iter().zip(words) {
@@ -140,7 +144,7 @@ impl Lanes for Portable {
         sum
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn dot_wide(self, sum: [i32; LANES], quants: [[u8; 64]; 2], words: [i32; 2]) -> [i32; LANES] {
         let mut sum = sum;
         for (quants, word) in quants.iter().zip(words) {
@@ -159,7 +163,7 @@ impl Lanes for Portable {
         *floats
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn brains(self, bits: &[u16; LANES]) -> [f32; LANES] {
         bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
     }
@@ -174,17 +178,17 @@ impl Lanes for Portable {
         ints.map(|int| int as f32)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn halves(self, bits: &[u8; 2 * LANES]) -> [f32; LANES] {
         from_fn(|i| f16::from_le_bytes([bits[2 * i], bits[2 * i + 1]]).to_f32())
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn eighths(self, bytes: &[u8; LANES]) -> [f32; LANES] {
         bytes.map(|byte| f16::from_bits(u16::from(byte & 0x80) << 8 | u16::from(byte & 0x7f) << 7).to_f32())
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn powers(self, exponents: [u8; LANES]) -> [f32; LANES] {
         exponents.map(model_boss_weights::gguf::power_of_two)
     }
@@ -195,11 +199,31 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    fn part(self, floats: [f32; LANES], _: usize) -> [f32; LANES] {
+        floats
+    }
+
+    #[inline(always)]
+    fn load_part(self, floats: &[f32]) -> [f32; LANES] {
+        from_fn(|i| floats[i])
+    }
+
+    #[inline(always)]
+    fn mul_add_part(self, a: [f32; LANES], b: [f32; LANES], c: [f32; LANES]) -> [f32; LANES] {
+        self.mul_add(a, b, c)
+    }
+
+    #[inline(always)]
+    fn store_part(self, part: [f32; LANES], into: &mut [f32]) {
+        into[..LANES].copy_from_slice(&part);
+    }
+
+    #[inline(never)]
     fn mul_add(self, a: [f32; LANES], b: [f32; LANES], c: [f32; LANES]) -> [f32; LANES] {
         from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn neg_mul_add(self, a: [f32; LANES], b: [f32; LANES], c: [f32; LANES]) -> [f32; LANES] {
         from_fn(|i| (-a[i]).mul_add(b[i], c[i]))
     }
@@ -209,7 +233,7 @@ impl Lanes for Portable {
         *into = floats;
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn sum(self, mut floats: [f32; LANES]) -> f32 {
         let mut half = LANES / 2;
         while half > 0 {
