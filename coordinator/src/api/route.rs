@@ -14,19 +14,20 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method};
 use model_boss_access::{KeyRecord, KeyScope};
 use model_boss_core::Principal;
-use model_boss_http::body::{BodyLimits, RequestBody, Unread};
+use model_boss_http::body::{BodyLimits, BodyPieces, RequestBody, Unread};
 use model_boss_http::error::{ErrorShape, error_response};
 use model_boss_http::headers::RequestId;
 use model_boss_http::peek::{ANONYMOUS, KeyClient, client_of, named_client};
 use model_boss_http::peer::Peer;
 use model_boss_lease_store::Caller;
-use model_boss_openapi::{DescribedRoute, ErrorDialect, OpenApiDocument, RouteAccess, RowOperations, methods_of};
-use model_boss_protocol::{ApiError, ClientId, ErrorCode, ModelId};
+use model_boss_openapi::{DescribedRoute, ErrorDialect, OpenApiDocument, RouteAccess, RowOperations, Tag, methods_of};
+use model_boss_protocol::{ApiError, ByteCount, ClientId, ErrorCode, ModelId};
 use model_boss_tasks::{CancelPermit, MachinePermit, ModelPermit, cancel_requests};
 use model_boss_traces::{RequestHead, RequestTrace};
 
 use super::context::Context;
 use crate::audit::{AuditedOrder, OrderHead};
+use crate::jobs::JobSender;
 use crate::keys::RequestSender;
 
 /// The callers of a route, and its requirements. All but public routes need a key where there are keys.
@@ -120,6 +121,24 @@ pub(super) struct DescribedApi {
 }
 
 impl DescribedApi {
+    /// Whether a request to this path may wait as a job: one to a model, whose answer ends by itself.
+    pub(super) fn takes_jobs(&self, path: &str) -> bool {
+        let is_inference = |route: &DescribedRoute| {
+            matches!(&route.access, RouteAccess::Scopes { names, .. } if names == &[KeyScope::Inference.as_str()])
+        };
+        let asks_a_model = |route: &DescribedRoute| route.operations.tags().any(Tag::asks_models);
+        let row = self.table.iter().find(|route| route.method == "POST" && route.path == path);
+        row.is_some_and(|route| is_inference(route) && asks_a_model(route) && !path.contains('*'))
+            && path != "/api/pull"
+    }
+
+    /// The paths to which a job may go.
+    pub(super) fn job_paths(&self) -> Vec<&str> {
+        let paths = self.table.iter().filter(|route| route.method == "POST").map(|route| route.path.as_str());
+        paths.filter(|path| self.takes_jobs(path)).collect()
+    }
+
+
     /// The answer to a method that a path does not have.
     fn method_not_allowed(&self, method: &Method, path: &str) -> Response {
         let message = format!("{method} does not go with {path}");
@@ -315,7 +334,11 @@ impl Call {
         let headers = self.request.headers();
         let identity = match scope {
             Scope::Public => RequestSender::Anyone,
-            _ => context.keys.identify(headers, context.owner.as_ref())?,
+            // A job's request has no key: its sender was known when the job was accepted.
+            _ => match self.request.extensions().get::<JobSender>() {
+                Some(JobSender(sender)) => sender.clone(),
+                None => context.keys.identify(headers, context.owner.as_ref())?,
+            },
         };
         if let Some(order) = order {
             order.note(|order| order.sent_by(identity.name()));
@@ -419,6 +442,12 @@ impl Call {
                 None => Caller::Unknown,
             }
         }
+    }
+
+    /// Reads the body piece by piece, up to this size, for a file.
+    pub(super) fn pieces(&mut self, size: ByteCount) -> Result<BodyPieces, ApiError> {
+        let limits = &self.context.limits;
+        self.body.take().pieces(BodyLimits { size, patience: limits.header_timeout, json: limits.json() })
     }
 
     /// Reads the body, up to the size that the scope permits.

@@ -294,6 +294,16 @@ pub(crate) fn understand(context: &Context, body: &OpenBody, head: &Parts) -> Re
     understood(context, peek(body.bytes(), head, body.limits())?)
 }
 
+/// Refuses the body of a job at once, where its route would refuse the names in it later (TR-1, RC-24).
+pub(crate) fn check_ahead(context: &Context, path: &str, body: &Bytes, head: &Parts) -> Result<(), ApiError> {
+    let peeked = peek(body, head, context.limits.json())?;
+    // Routes of other APIs have names of their own, or none.
+    if !path.starts_with("/v1/") || (peeked.model.is_none() && peeked.task.is_none()) {
+        return Ok(());
+    }
+    understood(context, peeked).map(|_| ())
+}
+
 /// The model of a request that names none, where its API has no names: the only one of its category, unless one is the
 /// default.
 fn only_model(context: &Context, category: Category) -> Result<Option<String>, ApiError> {

@@ -1,6 +1,7 @@
 //! Letting sequences into the batch.
 
 use super::TextEngine;
+use super::sequence::RunningSequence;
 use super::turns::{can_go_on, computes_prefix_of, fatal};
 use crate::activity::End;
 use crate::decoder::BlockId;
@@ -12,8 +13,17 @@ impl TextEngine {
     pub(super) fn admit(&mut self) -> Result<(), EngineError> {
         let mut at = 0;
         self.short_of_memory &= !self.running.is_empty();
-        while self.running.len() < self.info.max_concurrent && !self.short_of_memory {
+        while !self.short_of_memory {
             let Some(sequence) = self.waiting.get(at) else { break };
+            if self.running.len() >= self.info.max_concurrent {
+                // Bulk work gives its place to what is more important.
+                let is_urgent = !sequence.is_bulk();
+                if is_urgent && self.running.iter().any(RunningSequence::is_bulk) {
+                    self.preempt();
+                    continue;
+                }
+                break;
+            }
             if self.running.iter().any(|running| computes_prefix_of(running, sequence)) {
                 at += 1;
                 continue;
@@ -46,6 +56,10 @@ impl TextEngine {
                     self.activity.found(admission.table.len());
                     sequence.admit(admission.table, class);
                     self.running.push(sequence);
+                }
+                // Bulk work gives its blocks to what is more important.
+                (None, false) if !sequence.is_bulk() && self.running.iter().any(RunningSequence::is_bulk) => {
+                    self.preempt();
                 }
                 // Running sequences will end and free blocks.
                 (None, false) => break,

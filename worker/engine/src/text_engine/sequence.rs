@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use model_boss_protocol::Priority;
+
 use crate::activity::{Activity, End};
 use crate::batch::SequenceStage;
 use crate::constraint::MaskThreads;
@@ -90,8 +92,14 @@ impl RunningSequence {
         self.sequence.id
     }
 
-    pub(super) fn arrival(&self) -> u64 {
-        self.arrival
+    /// Its place in every order: the more important come first, and of those the ones that came first.
+    pub(super) fn rank(&self) -> (Priority, u64) {
+        (self.sequence.priority, self.arrival)
+    }
+
+    /// Whether it is bulk work, which gives way to everything else.
+    pub(super) fn is_bulk(&self) -> bool {
+        self.sequence.priority >= Priority::BATCH
     }
 
     pub(super) fn reply(&self) -> &dyn Reply {

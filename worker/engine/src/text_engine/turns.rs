@@ -15,9 +15,9 @@ pub(super) fn release(kv: &mut KvCache, sequence: &mut RunningSequence) {
     }
 }
 
-/// Puts a sequence without blocks back into the queue, in front of all that arrived later.
-pub(super) fn wait_again(waiting: &mut VecDeque<RunningSequence>, sequence: RunningSequence) {
-    let place = waiting.partition_point(|other| other.arrival() < sequence.arrival());
+/// Puts a sequence without blocks into the queue, behind those that are more important or came earlier.
+pub(super) fn wait_in_turn(waiting: &mut VecDeque<RunningSequence>, sequence: RunningSequence) {
+    let place = waiting.partition_point(|other| other.rank() < sequence.rank());
     waiting.insert(place, sequence);
 }
 
