@@ -4,6 +4,7 @@
 mod all_at_once;
 mod bad_disk;
 mod bad_requests;
+mod batches;
 mod bench;
 mod cancelling;
 mod chat;
@@ -35,6 +36,7 @@ mod gpus;
 mod hostile_text;
 mod instructions;
 mod isolation;
+mod jobs;
 mod keys;
 mod kv_cache_type;
 mod lease_chaos;

@@ -136,7 +136,7 @@ pub(crate) struct ListedJobs {
 
 impl JobObject {
     /// The view of a job. `before` is the number of jobs that are taken up before it.
-    pub(crate) fn of(entry: &TableEntry, run: Option<&JobRun>, before: Option<usize>) -> Self {
+    pub(super) fn of(entry: &TableEntry, run: Option<&JobRun>, before: Option<usize>) -> Self {
         let record = &entry.record;
         let stage = run.map(|run| run.stages.borrow().clone());
         let state = match (record.state, &stage) {

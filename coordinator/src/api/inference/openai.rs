@@ -13,6 +13,7 @@ use model_boss_dialects::{AnswerKind, ContextWish, Names};
 use model_boss_host::clocks::in_a;
 use model_boss_http::body::{OpenBody, RequestBody};
 use model_boss_http::headers::{REQUEST_ID, THINKING};
+use model_boss_http::path::unknown_model;
 use model_boss_http::peek::{ANONYMOUS, BodyChanges, Peeked, ThinkingSource, peek};
 use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, Priority, RequestId};
 use model_boss_tasks::{NameQuestion, Resolved};
@@ -301,7 +302,17 @@ pub(crate) fn check_ahead(context: &Context, path: &str, body: &Bytes, head: &Pa
     if !path.starts_with("/v1/") || (peeked.model.is_none() && peeked.task.is_none()) {
         return Ok(());
     }
-    understood(context, peeked).map(|_| ())
+    let (_, resolved) = understood(context, peeked)?;
+    match &resolved.ladder().first.target {
+        // A model by its path is found when it is loaded.
+        Target::Local(id) if resolved.ladder().rest.is_empty() && !id.as_str().starts_with(['/', '.', '~']) => {
+            match context.catalog.current().find(id.as_str()) {
+                Some(_) => Ok(()),
+                None => Err(unknown_model(id.as_str())),
+            }
+        }
+        Target::Local(_) | Target::Cloud { .. } => Ok(()),
+    }
 }
 
 /// The model of a request that names none, where its API has no names: the only one of its category, unless one is the
