@@ -2,11 +2,13 @@
 //! and each has one result.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use http::Method;
 use model_boss_tests::{Answer, Behaviour, Boss, Dice, Event, FakeError, PATIENCE, Sandbox, amount, question, until};
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 const JOBS: &str = "/api/v1/jobs";
 
@@ -62,61 +64,70 @@ async fn rc_26_jobs_survive_kill_9_and_each_has_one_result() {
     }
     let mut dice = Dice::new(26);
     let mut accepted: BTreeMap<usize, String> = BTreeMap::new();
-    for life in 0..=kills {
+    for life in 0..kills {
         let boss = sandbox.start().await;
         jobs_are_open(&boss).await;
-        // In each life some orders are sent; whoever got no answer sends the same order again in the next one.
-        let upto = if life == kills { jobs } else { jobs * (life as usize + 1) / (kills as usize + 1) };
-        let mut orders = Vec::new();
-        for number in (0..upto).filter(|number| !accepted.contains_key(number)) {
-            let client = boss.client();
-            let mut request = client.request(Method::POST, JOBS, numbered(number).to_string());
-            request.headers_mut().insert("idempotency-key", format!("order-{number}").parse().unwrap());
-            orders.push((number, tokio::spawn(async move { client.send(request).await })));
+        let upto = jobs * (usize::try_from(life).unwrap() + 1) / (usize::try_from(kills).unwrap() + 1);
+        let orders = send(&boss, 0..upto, &accepted);
+        tokio::time::sleep(Duration::from_millis(dice.below(600))).await;
+        boss.kill().await;
+        answered(orders, &mut accepted).await;
+    }
+    let boss = sandbox.start().await;
+    jobs_are_open(&boss).await;
+    answered(send(&boss, 0..jobs, &accepted), &mut accepted).await;
+    assert_eq!(accepted.len(), jobs);
+    for (number, id) in &accepted {
+        let job = ended(&boss, id).await;
+        assert_eq!(job["state"], "succeeded", "{number}: {job}");
+        let answer = result(&boss, id).await;
+        assert_eq!(answer.body.len() as u64, job["result"]["bytes"].as_u64().unwrap(), "{job}");
+        let body: Value = serde_json::from_slice(&answer.body).expect("the result is whole");
+        if number % 3 == 0 {
+            let said = body["choices"][0]["message"]["content"].as_str().unwrap();
+            assert!(said.contains(&format!("number {number}.")), "{number} got another one's answer: {said}");
         }
-        if life < kills {
-            tokio::time::sleep(Duration::from_millis(dice.below(600))).await;
-            boss.kill().await;
+    }
+    // No order became two jobs.
+    let (mut names, mut after) = (BTreeSet::new(), "~".to_owned());
+    loop {
+        let page = boss.read(&format!("{JOBS}?limit=64&after={after}")).await;
+        names.extend(page["data"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+        if page["has_more"] == false {
+            break;
         }
-        for (number, order) in orders {
-            // An order without an answer may have been accepted or not.
-            if let Ok(answer) = order.await
-                && answer.status == 202
-            {
-                accepted.insert(number, answer.json()["id"].as_str().unwrap().to_owned());
-            }
-        }
-        if life == kills {
-            assert_eq!(accepted.len(), jobs);
-            for (number, id) in &accepted {
-                let job = ended(&boss, id).await;
-                assert_eq!(job["state"], "succeeded", "{number}: {job}");
-                let answer = result(&boss, id).await;
-                assert_eq!(answer.body.len() as u64, job["result"]["bytes"].as_u64().unwrap(), "{job}");
-                let body: Value = serde_json::from_slice(&answer.body).expect("the result is whole");
-                if number % 3 == 0 {
-                    let said = body["choices"][0]["message"]["content"].as_str().unwrap();
-                    assert!(said.contains(&format!("number {number}.")), "{number} got another one's answer: {said}");
-                }
-            }
-            // No order became two jobs.
-            let (mut names, mut after) = (BTreeSet::new(), String::new());
-            loop {
-                let page = boss.read(&format!("{JOBS}?limit=64&after={after}")).await;
-                names.extend(page["data"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned()));
-                if page["has_more"] == false {
-                    break;
-                }
-                after = page["last_id"].as_str().unwrap().to_owned();
-            }
-            assert_eq!(names, accepted.values().cloned().collect());
-            for folder in ["results", "bodies"] {
-                let files = std::fs::read_dir(sandbox.path("state/jobs").join(folder)).unwrap();
-                let files: BTreeSet<String> =
-                    files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
-                assert_eq!(files, names, "{folder} has what the jobs have, and no halves");
-            }
-            boss.finish().await;
+        after = page["last_id"].as_str().unwrap().to_owned();
+    }
+    assert_eq!(names, accepted.values().cloned().collect());
+    for folder in ["results", "bodies"] {
+        let files = std::fs::read_dir(sandbox.path("state/jobs").join(folder)).unwrap();
+        let files: BTreeSet<String> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        assert_eq!(files, names, "{folder} has what the jobs have, and no halves");
+    }
+    boss.finish().await;
+}
+
+/// Orders on their way, by number.
+type Orders = Vec<(usize, JoinHandle<Answer>)>;
+
+/// Sends the orders that were not accepted before. Each has a name, by which it may be sent again.
+fn send(boss: &Boss, numbers: Range<usize>, accepted: &BTreeMap<usize, String>) -> Orders {
+    let order = |number: usize| {
+        let client = boss.client();
+        let mut request = client.request(Method::POST, JOBS, numbered(number).to_string());
+        request.headers_mut().insert("idempotency-key", format!("order-{number}").parse().unwrap());
+        (number, tokio::spawn(async move { client.send(request).await }))
+    };
+    numbers.filter(|number| !accepted.contains_key(number)).map(order).collect()
+}
+
+/// Collects the names of accepted jobs. An order whose connection broke may have been accepted or not.
+async fn answered(orders: Orders, accepted: &mut BTreeMap<usize, String>) {
+    for (number, order) in orders {
+        if let Ok(answer) = order.await
+            && answer.status == 202
+        {
+            accepted.insert(number, answer.json()["id"].as_str().unwrap().to_owned());
         }
     }
 }

@@ -78,6 +78,7 @@ mod tasks;
 mod threads;
 mod towers;
 mod traces;
+mod upgrades;
 mod views;
 mod worker_contract;
 mod worker_death;

@@ -2,6 +2,7 @@
 
 mod dashboard;
 mod descriptions;
+mod jobs;
 mod keys;
 mod rules;
 
@@ -236,6 +237,10 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
     });
     let router = router(Arc::clone(&context));
     tokio::spawn(jobs.serve(router.clone()));
+    // The records are read on a thread of their own.
+    while context.jobs.trouble().is_some() {
+        tokio::task::yield_now().await;
+    }
     let door = door(router);
     Fixture { door, context, folder }
 }

@@ -1,5 +1,6 @@
 use super::*;
 
+mod bulk;
 mod drafts;
 mod forms;
 mod images;
