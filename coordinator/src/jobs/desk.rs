@@ -17,7 +17,7 @@ use model_boss_protocol::{ApiError, ByteCount, ErrorCode};
 use serde_json::Value;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::book::{FileFigures, JOB, JobBook, JobFigures, delete, put_job};
@@ -30,6 +30,8 @@ use crate::scheduling::Scheduling;
 
 /// The pause before a record that could not be kept is written again.
 const KEEP_AGAIN: Duration = Duration::from_millis(500);
+/// The longest time that a request waits for the store.
+const OPENS_IN: Duration = Duration::from_secs(5);
 /// The time after which a client may ask again while the store cannot be used.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
@@ -138,6 +140,14 @@ impl Jobs {
     /// The file of the secret that signs webhooks.
     pub(super) fn secret_file(&self) -> PathBuf {
         self.settings.webhook_secret_file.clone().unwrap_or_else(|| self.folder.beside("webhook-secret"))
+    }
+
+    /// Waits a moment for the store, which is read at the start.
+    pub(crate) async fn opened(&self) {
+        let mut gate = self.gate.subscribe();
+        let open = gate.wait_for(|gate| !matches!(gate, StoreGate::Opening(_)));
+        // A store that takes longer is reported by what follows.
+        let _ = timeout(OPENS_IN, open).await;
     }
 
     /// Checks that the store can be used.

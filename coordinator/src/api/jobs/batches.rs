@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::page::PageQuery;
-use super::path::NamedPath;
+use super::path::{NamedPath, opened};
 use crate::api::route::Call;
 use crate::jobs::{BatchObject, BatchWish, owner_of};
 
@@ -58,7 +58,8 @@ pub(crate) struct ListedBatches {
 }
 
 /// `POST /v1/batches`.
-pub(crate) async fn create(mut call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
+    let mut call = opened(call).await;
     let body: BatchBody = call.body().await?.parse().await?;
     let BatchBody { input_file_id, endpoint, completion_window, metadata } = body;
     let endpoint = endpoint.strip_prefix("/api/v1/").map_or_else(|| endpoint.clone(), |rest| format!("/v1/{rest}"));
@@ -97,6 +98,7 @@ pub(crate) async fn create(mut call: Call) -> Result<Response, ApiError> {
 
 /// `GET /v1/batches`.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
+    let call = opened(call).await;
     let page = PageQuery::of(call.request.uri(), MOST)?;
     let (data, has_more) = page.cut(call.context.jobs.batches(&call.identity)?, BatchObject::id);
     json(&ListedBatches {
@@ -110,6 +112,7 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
 
 /// `GET /v1/batches/ID`.
 pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
+    let call = opened(call).await;
     let named = NamedPath::of(call.request.uri(), ROOT);
     if !named.verb.is_empty() {
         return Err(named.no_such_route("batch"));
@@ -119,6 +122,7 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
 
 /// `POST /v1/batches/ID/cancel`.
 pub(crate) async fn order(call: Call) -> Result<Response, ApiError> {
+    let call = opened(call).await;
     let named = NamedPath::of(call.request.uri(), ROOT);
     if named.verb != "cancel" {
         return Err(named.no_such_route("batch"));

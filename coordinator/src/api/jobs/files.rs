@@ -18,7 +18,7 @@ use tokio::task::spawn_blocking;
 use super::content::content;
 use super::order::{done, file_size};
 use super::page::PageQuery;
-use super::path::NamedPath;
+use super::path::{NamedPath, opened};
 use crate::api::route::Call;
 use crate::jobs::{ArrivalRoom, Jobs, UploadWish, owner_of};
 
@@ -99,7 +99,8 @@ impl FileObject {
 }
 
 /// `POST /v1/files`.
-pub(crate) async fn upload(mut call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn upload(call: Call) -> Result<Response, ApiError> {
+    let mut call = opened(call).await;
     let jobs = Arc::clone(&call.context.jobs);
     jobs.ready()?;
     let kind = call.request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -226,6 +227,7 @@ pub(super) fn unreadable(error: multer::Error) -> ApiError {
 
 /// `GET /v1/files`.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
+    let call = opened(call).await;
     let target = call.request.uri();
     let page = PageQuery::of(target, MOST)?;
     let wanted = parameter(target, "purpose");
@@ -244,6 +246,7 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
 
 /// `GET /v1/files/ID` and `/v1/files/ID/content`.
 pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
+    let call = opened(call).await;
     let named = NamedPath::of(call.request.uri(), ROOT);
     let upload = call.context.jobs.upload(&call.identity, &named.id)?;
     match named.verb.as_str() {
@@ -259,6 +262,7 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
 
 /// `DELETE /v1/files/ID`.
 pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
+    let call = opened(call).await;
     let named = NamedPath::of(call.request.uri(), ROOT);
     if !named.verb.is_empty() {
         return Err(named.no_such_route("file"));

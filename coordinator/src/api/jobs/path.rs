@@ -1,5 +1,6 @@
 //! Ids and their verbs in paths, and the times that queries name.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
@@ -8,8 +9,17 @@ use model_boss_http::path::{parameter, percent_decode};
 use model_boss_protocol::{ApiError, ErrorCode, parse_span, span_of_secs};
 use tokio::time::Instant;
 
+use crate::api::route::Call;
+
 /// The longest wait of one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
+
+/// The same call, once the records of jobs were read.
+pub(super) async fn opened(call: Call) -> Call {
+    let jobs = Arc::clone(&call.context.jobs);
+    jobs.opened().await;
+    call
+}
 
 /// An id in a path, and the verb behind it; empty without one.
 pub(super) struct NamedPath {

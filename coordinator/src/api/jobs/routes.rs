@@ -16,7 +16,7 @@ use super::content::content;
 use super::events::events;
 use super::order::accept;
 use super::page::PageQuery;
-use super::path::{NamedPath, wait_until};
+use super::path::{NamedPath, opened, wait_until};
 use crate::api::route::Call;
 use crate::jobs::{JobFilter, Jobs, ShownState, no_job};
 use crate::keys::RequestSender;
@@ -27,7 +27,8 @@ const MOST: usize = 1_000;
 const ROOT: &str = "/jobs/";
 
 /// `POST /api/v1/jobs`.
-pub(crate) async fn submit(mut call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn submit(call: Call) -> Result<Response, ApiError> {
+    let mut call = opened(call).await;
     let wait = wait_until(call.request.uri())?;
     let id = accept(&mut call).await?;
     let jobs = Arc::clone(&call.context.jobs);
@@ -42,6 +43,7 @@ pub(crate) async fn submit(mut call: Call) -> Result<Response, ApiError> {
 
 /// `GET /api/v1/jobs`.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
+    let call = opened(call).await;
     let target = call.request.uri();
     let PageQuery { after, limit, .. } = PageQuery::of(target, MOST)?;
     let filter = JobFilter { states: states(target)?, endpoint: endpoint(target)?, after, limit };
@@ -50,6 +52,7 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
 
 /// `GET /api/v1/jobs/ID`, `/api/v1/jobs/ID/result` and `/api/v1/jobs/ID/events`.
 pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
+    let call = opened(call).await;
     let named = NamedPath::of(call.request.uri(), ROOT);
     let id = JobId::named(&named.id);
     let until = wait_until(call.request.uri())?.unwrap_or_else(Instant::now);
@@ -66,6 +69,7 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
 
 /// `DELETE /api/v1/jobs/ID`.
 pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
+    let call = opened(call).await;
     let named = NamedPath::of(call.request.uri(), ROOT);
     if !named.verb.is_empty() {
         return Err(named.no_such_route("job"));
