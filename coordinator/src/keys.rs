@@ -122,9 +122,7 @@ impl LiveKeys {
             OwnerKind::Unnamed => gone("the keys without a name were revoked".to_owned()),
             OwnerKind::Client => {
                 let name = owner.key.as_deref().unwrap_or_default();
-                let valid = |record: &&Arc<KeyRecord>| {
-                    record.name.as_str() == name && record.is_valid(unix_seconds())
-                };
+                let valid = |record: &&Arc<KeyRecord>| record.name.as_str() == name && record.is_valid(unix_seconds());
                 match current.set.records().iter().find(valid) {
                     Some(record) => Ok(RequestSender::Client(Arc::clone(record))),
                     None => gone(format!("the keys of '{name}' were revoked or have expired")),

@@ -48,7 +48,9 @@ fn numbered(number: usize) -> Value {
     match number % 3 {
         0 => order("chat", question("talks", &format!("number {number}."))),
         1 => order("embeddings", json!({ "model": "vectors", "input": format!("number {number}.") })),
-        _ => order("rerank", json!({ "model": "ranks", "query": format!("number {number}."), "documents": ["a", "b"] })),
+        _ => {
+            order("rerank", json!({ "model": "ranks", "query": format!("number {number}."), "documents": ["a", "b"] }))
+        }
     }
 }
 

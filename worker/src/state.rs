@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use model_boss_engine::residency::Monitor;
 use model_boss_engine::{
-    Activity, EncodedForm, EncoderInfo, EngineInfo, Generate, ImageDigests, PlaceReport, PlaceUse, Reply, SequenceId, SightInfo,
-    Work,
+    Activity, EncodedForm, EncoderInfo, EngineInfo, Generate, ImageDigests, PlaceReport, PlaceUse, Reply, SequenceId,
+    SightInfo, Work,
 };
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SandboxState, SpawnToken, StreamStats,

@@ -157,7 +157,9 @@ async fn wait(client: &Client, id: &str, files: &BatchFiles) -> Result<ExitCode,
         Some("completed") if batch["request_counts"]["failed"] == 0 => Ok(ExitCode::SUCCESS),
         Some("completed") => {
             let failed = text(&batch["request_counts"]["failed"]);
-            model_boss_host::terminal::say(&format!("model-boss: {failed} lines have no answer; --errors FILE has them"));
+            model_boss_host::terminal::say(&format!(
+                "model-boss: {failed} lines have no answer; --errors FILE has them"
+            ));
             Ok(ExitCode::FAILURE)
         }
         _ => Err(CliError::NoResult { id: id.to_owned(), state: text(&batch["status"]), why: faults(&batch) }),

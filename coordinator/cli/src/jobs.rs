@@ -238,7 +238,9 @@ fn form_of(parts: &[String]) -> Result<Bytes, CliError> {
     for part in parts {
         let (name, value) = part.split_once('=').ok_or_else(|| CliError::NotAPart(part.clone()))?;
         let quoted = |text: &str| text.replace(['"', '\r', '\n'], "_");
-        form.extend_from_slice(format!("--{EDGE}\r\ncontent-disposition: form-data; name=\"{}\"", quoted(name)).as_bytes());
+        form.extend_from_slice(
+            format!("--{EDGE}\r\ncontent-disposition: form-data; name=\"{}\"", quoted(name)).as_bytes(),
+        );
         match value.strip_prefix('@').map(Path::new) {
             Some(path) => {
                 let content = std::fs::read(path).map_err(|error| CliError::Unreadable(path.to_owned(), error))?;

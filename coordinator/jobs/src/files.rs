@@ -100,8 +100,7 @@ impl JobFolder {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(O_NOFOLLOW).open(&draft)?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(O_NOFOLLOW).open(&draft)?;
         Ok(DraftFile { file, draft, path, bytes: 0, is_done: false })
     }
 
@@ -179,7 +178,9 @@ impl Drop for DraftFile {
 
 /// Whether a name is a plain one, which leads out of no folder.
 fn is_plain(name: &str) -> bool {
-    !name.is_empty() && name.len() <= 100 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    !name.is_empty()
+        && name.len() <= 100
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
 #[cfg(test)]

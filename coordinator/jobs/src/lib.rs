@@ -34,6 +34,6 @@ pub use table::{JobCounts, JobTable, TableEntry, TableLimits};
 pub use time::WallTime;
 pub use upload::{FilePurpose, StoredUpload};
 pub use webhook::{
-    DeliveryState, HookPlace, HookTarget, HookUrlError, WebhookRules, WebhookSecret, WebhookState, delivery_pause, is_public,
-    webhook_signature,
+    DeliveryState, HookPlace, HookTarget, HookUrlError, WebhookRules, WebhookSecret, WebhookState, delivery_pause,
+    is_public, webhook_signature,
 };

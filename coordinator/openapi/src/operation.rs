@@ -233,8 +233,7 @@ impl Operation {
     /// The operation takes a form with these parts.
     #[must_use]
     pub fn form<T: JsonSchema>(mut self) -> Self {
-        self.body =
-            Some(RequestContent { schema: subschema::<T>, media: "multipart/form-data", required: true });
+        self.body = Some(RequestContent { schema: subschema::<T>, media: "multipart/form-data", required: true });
         self
     }
 

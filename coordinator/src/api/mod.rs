@@ -7,6 +7,7 @@ mod changes;
 mod clock;
 mod context;
 mod described;
+mod described_api;
 mod inference;
 mod jobs;
 mod pulls;

@@ -9,7 +9,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method};
 use model_boss_access::{KeyRecord, KeyScope};
@@ -20,12 +20,13 @@ use model_boss_http::headers::RequestId;
 use model_boss_http::peek::{ANONYMOUS, KeyClient, client_of, named_client};
 use model_boss_http::peer::Peer;
 use model_boss_lease_store::Caller;
-use model_boss_openapi::{DescribedRoute, ErrorDialect, OpenApiDocument, RouteAccess, RowOperations, Tag, methods_of};
+use model_boss_openapi::{DescribedRoute, ErrorDialect, OpenApiDocument, RouteAccess, RowOperations};
 use model_boss_protocol::{ApiError, ByteCount, ClientId, ErrorCode, ModelId};
 use model_boss_tasks::{CancelPermit, MachinePermit, ModelPermit, cancel_requests};
 use model_boss_traces::{RequestHead, RequestTrace};
 
 use super::context::Context;
+use super::described_api::DescribedApi;
 use crate::audit::{AuditedOrder, OrderHead};
 use crate::jobs::JobSender;
 use crate::keys::RequestSender;
@@ -113,50 +114,6 @@ pub(super) struct Call {
 
 /// The description of all routes. It is made once, when the table is complete.
 pub(super) type ApiDescription = Arc<OnceLock<DescribedApi>>;
-
-/// All routes, and the text of their document.
-pub(super) struct DescribedApi {
-    pub(super) text: Bytes,
-    table: Vec<DescribedRoute>,
-}
-
-impl DescribedApi {
-    /// Whether a request to this path may wait as a job: one to a model, whose answer ends by itself.
-    pub(super) fn takes_jobs(&self, path: &str) -> bool {
-        let is_inference = |route: &DescribedRoute| {
-            matches!(&route.access, RouteAccess::Scopes { names, .. } if names == &[KeyScope::Inference.as_str()])
-        };
-        let asks_a_model = |route: &DescribedRoute| route.operations.tags().any(Tag::asks_models);
-        let row = self.table.iter().find(|route| route.method == "POST" && route.path == path);
-        row.is_some_and(|route| is_inference(route) && asks_a_model(route) && !path.contains('*'))
-            && path != "/api/pull"
-    }
-
-    /// The paths to which a job may go.
-    pub(super) fn job_paths(&self) -> Vec<&str> {
-        let paths = self.table.iter().filter(|route| route.method == "POST").map(|route| route.path.as_str());
-        paths.filter(|path| self.takes_jobs(path)).collect()
-    }
-
-
-    /// The answer to a method that a path does not have.
-    fn method_not_allowed(&self, method: &Method, path: &str) -> Response {
-        let message = format!("{method} does not go with {path}");
-        let mut response = error_response(&ApiError::new(ErrorCode::MethodNotAllowed, message));
-        let methods = HeaderValue::from_str(&methods_of(&self.table, path).join(","));
-        if let Some(methods) = methods.ok().filter(|methods| !methods.is_empty()) {
-            response.headers_mut().insert(ALLOW, methods);
-        }
-        response
-    }
-
-    /// The refusal of a path whose verb belongs to another method. Without it, the verb would be a part of the id.
-    fn anothers_verb(&self, method: &Method, path: &str) -> Option<Response> {
-        let methods = methods_of(&self.table, path);
-        let is_anothers = !methods.is_empty() && !methods.contains(&method.as_str());
-        is_anothers.then(|| self.method_not_allowed(method, path))
-    }
-}
 
 /// An order's entry in the audit log. It is written when the last copy is dropped.
 #[derive(Clone)]

@@ -36,10 +36,7 @@ pub(super) enum JobAnswer {
     /// A success, whose body is a whole file.
     Kept(AnswerFacts),
     /// An error of the request.
-    Error {
-        error: JobError,
-        again: Option<Duration>,
-    },
+    Error { error: JobError, again: Option<Duration> },
     /// The body could not be written to the disk.
     Disk(io::Error),
 }

@@ -297,7 +297,9 @@ impl Jobs {
                 (file.bytes, file.lines) = (kept.bytes, kept.lines);
             }
             for index in opened.plan.open_by_model() {
-                let Some(spot) = usize::try_from(index).ok().and_then(|index| opened.plan.spot(index)) else { continue };
+                let Some(spot) = usize::try_from(index).ok().and_then(|index| opened.plan.spot(index)) else {
+                    continue;
+                };
                 let mut text = vec![0; usize::try_from(spot.length).unwrap_or(0)];
                 opened.input.read_exact_at(&mut text, spot.offset)?;
                 let custom_id = read_line(&text, &opened.rules).map(|line| line.custom_id).unwrap_or_default();
@@ -329,7 +331,8 @@ impl Jobs {
             opened.sync().await?;
             record.counts = opened.counts();
             (record.has_output, record.has_errors) = (opened.output.lines > 0, opened.errors.lines > 0);
-            let names = [(&record.output_file, &opened.output, "output"), (&record.error_file, &opened.errors, "error")];
+            let names =
+                [(&record.output_file, &opened.output, "output"), (&record.error_file, &opened.errors, "error")];
             for (name, file, what) in names.into_iter().filter(|(_, file, _)| file.lines > 0) {
                 uploads.push(StoredUpload {
                     id: name.clone(),
@@ -448,7 +451,9 @@ impl BatchLine {
         }));
         let (status, again, text) = match answered.await {
             Ok(answered) => answered,
-            Err(error) => (error.status(), error.retry_after, error.body(ErrorSource::Coordinator).to_json().into_bytes()),
+            Err(error) => {
+                (error.status(), error.retry_after, error.body(ErrorSource::Coordinator).to_json().into_bytes())
+            }
         };
         let crashed = status == 502 && (tries as usize) < self.jobs.settings.crashes;
         if matches!(status, 429 | 503) || crashed {

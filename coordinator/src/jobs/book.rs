@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use model_boss_jobs::{BatchCounts, BatchRecord, BatchState, JobCounts, JobId, JobRecord, JobTable, RecordChange, StoredUpload};
+use model_boss_jobs::{
+    BatchCounts, BatchRecord, BatchState, JobCounts, JobId, JobRecord, JobTable, RecordChange, StoredUpload,
+};
 use model_boss_protocol::RequestId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

@@ -10,8 +10,8 @@ use axum::Router;
 use model_boss_config::JobSettings;
 use model_boss_host::state_folder::StateFolder;
 use model_boss_jobs::{
-    DraftFile, HookTarget, HookUrlError, JobEvent, JobFolder, JobId, JobOrder, JobRecord, JobRules, JobState, JobStep, KeptKind, RecordStore, TableEntry,
-    TableLimits, WebhookRules, WebhookSecret,
+    DraftFile, HookTarget, HookUrlError, JobEvent, JobFolder, JobId, JobOrder, JobRecord, JobRules, JobState, JobStep,
+    KeptKind, RecordStore, TableEntry, TableLimits, WebhookRules, WebhookSecret,
 };
 use model_boss_protocol::{ApiError, ByteCount, ErrorCode};
 use serde_json::Value;
@@ -269,9 +269,7 @@ impl Jobs {
     pub(crate) async fn changed_since(&self, id: &JobId, revision: u64, until: tokio::time::Instant) {
         let mut changes = self.revision.subscribe();
         let moved = || self.book().table.get(id).is_none_or(|entry| entry.revision > revision);
-        let wait = async {
-            while !moved() && changes.changed().await.is_ok() {}
-        };
+        let wait = async { while !moved() && changes.changed().await.is_ok() {} };
         tokio::select! {
             _ = timeout_at(until, wait) => {}
             () = self.draining.cancelled() => {}
@@ -369,7 +367,8 @@ impl Jobs {
 /// The error for a job that the sender may not see.
 pub(crate) fn no_job(id: &JobId) -> ApiError {
     let shown: String = id.as_str().chars().take(80).collect();
-    let message = format!("there is no job '{shown}', or it was kept long enough (jobs.keep); GET /api/v1/jobs lists them");
+    let message =
+        format!("there is no job '{shown}', or it was kept long enough (jobs.keep); GET /api/v1/jobs lists them");
     ApiError::new(ErrorCode::JobNotFound, message)
 }
 

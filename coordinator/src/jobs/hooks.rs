@@ -33,24 +33,22 @@ impl Jobs {
             return;
         }
         let (path, is_drawn) = (self.secret_file(), self.settings.webhook_secret_file.is_none());
-        let read = on_disk(move || {
-            match open_state_file(&path, StateFileUse::Read) {
-                Ok(file) => {
-                    let mut text = String::new();
-                    file.take(MAX_SECRET).read_to_string(&mut text)?;
-                    WebhookSecret::parse(&text)
-                        .ok_or_else(|| io::Error::other("it holds no secret: whsec_ and 24 to 64 bytes in Base64"))
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound && is_drawn => {
-                    let secret = WebhookSecret::draw().map_err(io::Error::other)?;
-                    if let Some(folder) = path.parent() {
-                        fs::create_dir_all(folder)?;
-                    }
-                    replace_state_file(&path, format!("{}\n", secret.reveal()).as_bytes())?;
-                    Ok(secret)
-                }
-                Err(error) => Err(error),
+        let read = on_disk(move || match open_state_file(&path, StateFileUse::Read) {
+            Ok(file) => {
+                let mut text = String::new();
+                file.take(MAX_SECRET).read_to_string(&mut text)?;
+                WebhookSecret::parse(&text)
+                    .ok_or_else(|| io::Error::other("it holds no secret: whsec_ and 24 to 64 bytes in Base64"))
             }
+            Err(error) if error.kind() == io::ErrorKind::NotFound && is_drawn => {
+                let secret = WebhookSecret::draw().map_err(io::Error::other)?;
+                if let Some(folder) = path.parent() {
+                    fs::create_dir_all(folder)?;
+                }
+                replace_state_file(&path, format!("{}\n", secret.reveal()).as_bytes())?;
+                Ok(secret)
+            }
+            Err(error) => Err(error),
         });
         match read.await {
             // The secret is read once.
@@ -87,9 +85,8 @@ impl Jobs {
     fn due_webhooks(&self) -> Vec<JobRecord> {
         let at = now();
         let book = self.book();
-        let is_due = |record: &&JobRecord| {
-            record.webhook.as_ref().and_then(|hook| hook.due).is_some_and(|due| due <= at)
-        };
+        let is_due =
+            |record: &&JobRecord| record.webhook.as_ref().and_then(|hook| hook.due).is_some_and(|due| due <= at);
         book.table.newest_first().map(|entry| &entry.record).filter(is_due).cloned().collect()
     }
 

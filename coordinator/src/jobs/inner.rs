@@ -47,7 +47,8 @@ pub(crate) fn may_see(sender: &RequestSender, owner: &JobOwner) -> bool {
 pub(super) async fn send(router: Router, inner: InnerRequest) -> Result<Response, ApiError> {
     let InnerRequest { id, endpoint, content_type, headers, body, sender } = inner;
     let unusable = |what: &str| ApiError::new(ErrorCode::Internal, format!("the job's {what} cannot be sent"));
-    let mut request = Request::builder().method(Method::POST).uri(&endpoint).body(body).map_err(|_| unusable("path"))?;
+    let mut request =
+        Request::builder().method(Method::POST).uri(&endpoint).body(body).map_err(|_| unusable("path"))?;
     let kind = HeaderValue::from_str(&content_type).map_err(|_| unusable("content type"))?;
     request.headers_mut().insert(CONTENT_TYPE, kind);
     for (name, value) in headers {
@@ -63,4 +64,3 @@ pub(super) async fn send(router: Router, inner: InnerRequest) -> Result<Response
         Err(never) => match never {},
     }
 }
-

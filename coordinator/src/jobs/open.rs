@@ -69,7 +69,9 @@ impl Jobs {
         let mut read = JobBook::default();
         for (name, text) in records {
             let wrong = |error: serde_json::Error| {
-                format!("the record '{name}' of the jobs cannot be read ({error}); start the release that wrote it, or move jobs.redb and the folder jobs away")
+                format!(
+                    "the record '{name}' of the jobs cannot be read ({error}); start the release that wrote it, or move jobs.redb and the folder jobs away"
+                )
             };
             if name.starts_with(JOB) {
                 read.table.insert(serde_json::from_str::<JobRecord>(&text).map_err(wrong)?);
@@ -80,7 +82,9 @@ impl Jobs {
                 let batch: BatchRecord = serde_json::from_str(&text).map_err(wrong)?;
                 read.batches.insert(batch.id.clone(), batch);
             } else {
-                return Err(format!("the jobs have a record '{name}' of an unknown kind; start the release that wrote it"));
+                return Err(format!(
+                    "the jobs have a record '{name}' of an unknown kind; start the release that wrote it"
+                ));
             }
         }
         *self.book() = read;

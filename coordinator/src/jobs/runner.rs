@@ -139,11 +139,8 @@ impl Jobs {
 
 fn begin() -> (Arc<BackgroundRun>, JobRun) {
     let run = BackgroundRun::new(None);
-    let job = JobRun {
-        cancel: CancellationToken::new(),
-        stages: run.stages(),
-        meter: Arc::new(AnswerMeter::default()),
-    };
+    let job =
+        JobRun { cancel: CancellationToken::new(), stages: run.stages(), meter: Arc::new(AnswerMeter::default()) };
     (run, job)
 }
 

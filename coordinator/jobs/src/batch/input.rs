@@ -117,7 +117,10 @@ pub fn scan_input(mut input: impl BufRead, rules: &BatchRules) -> io::Result<Val
                     let index = u32::try_from(plan.spots.len()).unwrap_or(u32::MAX);
                     if plan.by_id.insert(digest, index).is_some() {
                         let message = format!("the custom_id '{}' is that of an earlier line", read.custom_id);
-                        errors.push(error(number, LineFault { param: Some("custom_id"), ..fault("duplicate_custom_id", message) }));
+                        errors.push(error(
+                            number,
+                            LineFault { param: Some("custom_id"), ..fault("duplicate_custom_id", message) },
+                        ));
                     }
                     let known = u16::try_from(models.len().min(MAX_MODELS)).unwrap_or(u16::MAX);
                     let model = match models.get(read.model.as_deref().unwrap_or_default()) {

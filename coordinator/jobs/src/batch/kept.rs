@@ -22,11 +22,7 @@ struct NamedLine {
 
 /// Reads the whole lines of a file, cuts off what follows them, and leaves the file at its end. `keep` gets the
 /// `custom_id` of each line, and says whether it is the first of that name; a repeated line ends what is kept.
-pub fn keep_whole_lines(
-    file: &mut File,
-    longest: usize,
-    mut keep: impl FnMut(&str) -> bool,
-) -> io::Result<KeptLines> {
+pub fn keep_whole_lines(file: &mut File, longest: usize, mut keep: impl FnMut(&str) -> bool) -> io::Result<KeptLines> {
     file.seek(SeekFrom::Start(0))?;
     let mut kept = KeptLines { lines: 0, bytes: 0 };
     let mut input = BufReader::new(&mut *file);

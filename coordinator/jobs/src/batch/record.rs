@@ -170,7 +170,9 @@ impl BatchRecord {
         let may = match (self.state, state) {
             (from, _) if from.is_final() => false,
             (BatchState::Cancelling, to) => to == BatchState::Cancelled,
-            (BatchState::Finalizing, to) => matches!(to, BatchState::Completed | BatchState::Expired | BatchState::Cancelling),
+            (BatchState::Finalizing, to) => {
+                matches!(to, BatchState::Completed | BatchState::Expired | BatchState::Cancelling)
+            }
             (BatchState::InProgress, to) => to != BatchState::Validating && to != BatchState::InProgress,
             (_, to) => to != BatchState::Validating,
         };

@@ -37,10 +37,7 @@ impl RedbRecords {
     }
 
     /// Runs one transaction. After an error the file is closed, so that no cached state is trusted.
-    fn ask<T>(
-        &mut self,
-        question: impl FnOnce(&Database) -> Result<T, redb::Error>,
-    ) -> Result<T, JobStoreError> {
+    fn ask<T>(&mut self, question: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, JobStoreError> {
         let database = match self.open.take() {
             Some(database) => database,
             None => self.open_file()?,

@@ -66,8 +66,7 @@ impl RedisRecords {
 impl RecordStore for RedisRecords {
     fn take_over(&mut self) -> Result<Vec<(String, String)>, JobStoreError> {
         let key = self.key.clone();
-        let (newer, taken): (u64, u64) =
-            self.link.ask(|connection| TAKE.key(&key).arg(SCHEMA).invoke(connection))?;
+        let (newer, taken): (u64, u64) = self.link.ask(|connection| TAKE.key(&key).arg(SCHEMA).invoke(connection))?;
         if newer > 0 {
             return Err(JobStoreError::Newer { store: self.describe(), found: newer, known: SCHEMA });
         }

@@ -100,11 +100,16 @@ mod tests {
     fn rc_26_webhooks_are_off_and_go_to_named_hosts_only() {
         let off = WebhookRules::default();
         assert_eq!(off.admit("https://hooks.example/x"), Err(HookUrlError::Off));
-        let rules =
-            WebhookRules { hosts: vec!["hooks.example".to_owned()], private_hosts: vec!["127.0.0.1".to_owned(), "::1".to_owned()] };
+        let rules = WebhookRules {
+            hosts: vec!["hooks.example".to_owned()],
+            private_hosts: vec!["127.0.0.1".to_owned(), "::1".to_owned()],
+        };
         let place = |url: &str| rules.place(&HookTarget { url: url.to_owned() });
         let good = place("https://Hooks.Example:8443/a?b=1").unwrap();
-        assert_eq!((good.host.as_str(), good.port, good.is_tls, good.path.as_str()), ("hooks.example", 8443, true, "/a?b=1"));
+        assert_eq!(
+            (good.host.as_str(), good.port, good.is_tls, good.path.as_str()),
+            ("hooks.example", 8443, true, "/a?b=1")
+        );
         assert!(!good.may_be_private && place("http://127.0.0.1:9/").unwrap().may_be_private);
         assert_eq!(place("http://[::1]:9/").unwrap().host, "::1");
         assert_eq!(place("http://hooks.example/"), Err(HookUrlError::Plain("hooks.example".to_owned())));

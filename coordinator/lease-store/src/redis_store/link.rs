@@ -48,10 +48,7 @@ impl RedisLink {
     /// Sends one query and returns its answer. After an error the connection is not used again, because a late answer
     /// would be taken for the next one's. A connection that was closed while idle is opened again. A query may then
     /// be sent twice, which every swap withstands, because its etag matches once.
-    pub fn ask<T>(
-        &mut self,
-        question: impl Fn(&mut Connection) -> Result<T, RedisError>,
-    ) -> Result<T, StoreError> {
+    pub fn ask<T>(&mut self, question: impl Fn(&mut Connection) -> Result<T, RedisError>) -> Result<T, StoreError> {
         let reused = self.connection.take();
         let answer = match reused {
             Some(mut connection) => match question(&mut connection) {

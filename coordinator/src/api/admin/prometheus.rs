@@ -67,9 +67,7 @@ fn jobs(context: &Context, page: &mut Page) {
         page.gauge("model_boss_jobs", &[("state", state)], count as f64);
     }
     let ended = jobs.ended;
-    for (state, count) in
-        [("succeeded", ended.succeeded), ("failed", ended.failed), ("cancelled", ended.cancelled)]
-    {
+    for (state, count) in [("succeeded", ended.succeeded), ("failed", ended.failed), ("cancelled", ended.cancelled)] {
         page.count_so_far("model_boss_jobs_ended_total", &[("state", state)], count as u64);
     }
     page.gauge("model_boss_jobs_available", &[], f64::from(u8::from(context.jobs.trouble().is_none())));

@@ -15,7 +15,8 @@ mod views;
 
 pub(super) use anthropic::{count_tokens, messages};
 pub(super) use jobs::{
-    batch, batch_orders, batches, create_batch, delete_file, delete_job, file, files, job, jobs, submit_job, upload_file,
+    batch, batch_orders, batches, create_batch, delete_file, delete_job, file, files, job, jobs, submit_job,
+    upload_file,
 };
 pub(super) use leases::{
     acquire_lease, cancel_lease, lease, lease_orders, leases, release_lease, renew_leases, resize_lease,

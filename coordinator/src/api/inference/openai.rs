@@ -13,7 +13,6 @@ use model_boss_dialects::{AnswerKind, ContextWish, Names};
 use model_boss_host::clocks::in_a;
 use model_boss_http::body::{OpenBody, RequestBody};
 use model_boss_http::headers::{REQUEST_ID, THINKING};
-use model_boss_http::path::unknown_model;
 use model_boss_http::peek::{ANONYMOUS, BodyChanges, Peeked, ThinkingSource, peek};
 use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, Priority, RequestId};
 use model_boss_tasks::{NameQuestion, Resolved};
@@ -295,26 +294,6 @@ pub(crate) fn understand(context: &Context, body: &OpenBody, head: &Parts) -> Re
     understood(context, peek(body.bytes(), head, body.limits())?)
 }
 
-/// Refuses the body of a job at once, where its route would refuse the names in it later (TR-1, RC-24).
-pub(crate) fn check_ahead(context: &Context, path: &str, body: &Bytes, head: &Parts) -> Result<(), ApiError> {
-    let peeked = peek(body, head, context.limits.json())?;
-    // Routes of other APIs have names of their own, or none.
-    if !path.starts_with("/v1/") || (peeked.model.is_none() && peeked.task.is_none()) {
-        return Ok(());
-    }
-    let (_, resolved) = understood(context, peeked)?;
-    match &resolved.ladder().first.target {
-        // A model by its path is found when it is loaded.
-        Target::Local(id) if resolved.ladder().rest.is_empty() && !id.as_str().starts_with(['/', '.', '~']) => {
-            match context.catalog.current().find(id.as_str()) {
-                Some(_) => Ok(()),
-                None => Err(unknown_model(id.as_str())),
-            }
-        }
-        Target::Local(_) | Target::Cloud { .. } => Ok(()),
-    }
-}
-
 /// The model of a request that names none, where its API has no names: the only one of its category, unless one is the
 /// default.
 fn only_model(context: &Context, category: Category) -> Result<Option<String>, ApiError> {
@@ -332,7 +311,7 @@ fn only_model(context: &Context, category: Category) -> Result<Option<String>, A
 }
 
 /// The meaning of a body's names.
-fn understood(context: &Context, mut peeked: Peeked) -> Result<(Peeked, Resolved), ApiError> {
+pub(super) fn understood(context: &Context, mut peeked: Peeked) -> Result<(Peeked, Resolved), ApiError> {
     let client = peeked.client.get_or_insert_with(|| ClientId::from(ANONYMOUS));
     let question = NameQuestion {
         model: peeked.model.as_deref(),

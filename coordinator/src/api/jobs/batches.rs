@@ -70,14 +70,13 @@ pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
         let message = format!("there is no route '{shown}' for batches here; there are {paths}");
         return Err(ApiError::invalid("endpoint", message));
     }
-    let window = parse_span(&completion_window)
-        .ok()
-        .filter(|window| (SHORTEST..=LONGEST).contains(window))
-        .ok_or_else(|| ApiError::invalid("completion_window", "'completion_window' must be from 1s to 30d, such as 24h"))?;
+    let window =
+        parse_span(&completion_window).ok().filter(|window| (SHORTEST..=LONGEST).contains(window)).ok_or_else(
+            || ApiError::invalid("completion_window", "'completion_window' must be from 1s to 30d, such as 24h"),
+        )?;
     let metadata = metadata.unwrap_or_default();
-    let is_long = |(name, note): (&String, &String)| {
-        name.chars().count() > LONGEST_NAME || note.chars().count() > LONGEST_NOTE
-    };
+    let is_long =
+        |(name, note): (&String, &String)| name.chars().count() > LONGEST_NAME || note.chars().count() > LONGEST_NOTE;
     if metadata.len() > MOST_NOTES || metadata.iter().any(is_long) {
         let message = format!(
             "'metadata' may have {MOST_NOTES} entries, with names of {LONGEST_NAME} and texts of {LONGEST_NOTE} characters"
@@ -85,14 +84,8 @@ pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
         return Err(ApiError::invalid("metadata", message));
     }
     let owner = owner_of(&call.identity, call.client()?.as_str());
-    let wish = BatchWish {
-        owner,
-        endpoint,
-        input_file: input_file_id,
-        window,
-        window_text: completion_window,
-        metadata,
-    };
+    let wish =
+        BatchWish { owner, endpoint, input_file: input_file_id, window, window_text: completion_window, metadata };
     json(&call.context.jobs.accept_batch(&call.identity, wish).await?)
 }
 

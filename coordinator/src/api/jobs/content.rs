@@ -40,7 +40,8 @@ pub(super) fn content(
     // Clients choose the content: a browser must not take it for a page of this server.
     answered.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Some(name) = filename {
-        let plain: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || "._- ".contains(*c)).take(100).collect();
+        let plain: String =
+            name.chars().filter(|c| c.is_ascii_alphanumeric() || "._- ".contains(*c)).take(100).collect();
         if let Ok(value) = HeaderValue::from_str(&format!("attachment; filename=\"{plain}\"")) {
             answered.insert(CONTENT_DISPOSITION, value);
         }

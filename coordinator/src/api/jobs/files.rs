@@ -253,7 +253,8 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
         "" => json(&FileObject::of(upload)),
         "content" => {
             let (file, bytes) = call.context.jobs.open_file(KeptKind::Upload, &upload.id).await?;
-            let kind = if upload.filename.ends_with(".jsonl") { "application/jsonl" } else { "application/octet-stream" };
+            let kind =
+                if upload.filename.ends_with(".jsonl") { "application/jsonl" } else { "application/octet-stream" };
             content(file, bytes, kind, call.request.headers(), Some(&upload.filename))
         }
         _ => Err(named.no_such_route("file")),

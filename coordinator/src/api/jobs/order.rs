@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::task::spawn_blocking;
 
-use crate::api::inference::openai::check_ahead;
+use crate::api::inference::ahead::check_ahead;
 use crate::api::route::Call;
 use crate::jobs::{Jobs, now, owner_of};
 
@@ -259,7 +259,8 @@ fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     if kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
         return Ok(());
     }
-    let message = "an order is JSON with 'kind' and 'body'; another body is sent as it is, with ?endpoint=/v1/… in the query";
+    let message =
+        "an order is JSON with 'kind' and 'body'; another body is sent as it is, with ?endpoint=/v1/… in the query";
     Err(ApiError::new(ErrorCode::UnsupportedMediaType, message))
 }
 

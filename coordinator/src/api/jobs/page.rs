@@ -38,7 +38,9 @@ impl PageQuery {
             all.reverse();
         }
         if let Some(after) = &self.after {
-            all.retain(|record| if self.is_ascending { name(record) > after.as_str() } else { name(record) < after.as_str() });
+            all.retain(
+                |record| if self.is_ascending { name(record) > after.as_str() } else { name(record) < after.as_str() },
+            );
         }
         let has_more = all.len() > self.limit;
         all.truncate(self.limit);

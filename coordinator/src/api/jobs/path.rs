@@ -51,7 +51,10 @@ pub(super) fn wait_until(target: &Uri) -> Result<Option<Instant>, ApiError> {
     };
     let span = span.map_err(|error| ApiError::invalid("wait", format!("'wait': {error}")))?;
     if span > LONGEST_WAIT {
-        return Err(ApiError::invalid("wait", format!("'wait' may be at most {} s; ask again", LONGEST_WAIT.as_secs())));
+        return Err(ApiError::invalid(
+            "wait",
+            format!("'wait' may be at most {} s; ask again", LONGEST_WAIT.as_secs()),
+        ));
     }
     Ok(Some(in_a(span)))
 }

@@ -86,12 +86,7 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
 }
 
 /// The body of a job's answer, or the error in its place.
-async fn result(
-    jobs: &Jobs,
-    reader: &RequestSender,
-    headers: &HeaderMap,
-    id: &JobId,
-) -> Result<Response, ApiError> {
+async fn result(jobs: &Jobs, reader: &RequestSender, headers: &HeaderMap, id: &JobId) -> Result<Response, ApiError> {
     let record = jobs.get(reader, id)?.record;
     match (record.state, record.answer, record.error) {
         (JobState::Succeeded, Some(answer), _) => {
@@ -121,9 +116,8 @@ fn states(target: &Uri) -> Result<Vec<ShownState>, ApiError> {
         .flat_map(|(_, value)| value.split(',').map(|word| word.trim().to_owned()).collect::<Vec<_>>())
         .collect();
     let state = |word: String| {
-        serde_json::from_value(Value::String(word)).map_err(|_| {
-            ApiError::invalid("state", "'state' must be queued, running, succeeded, failed or cancelled")
-        })
+        serde_json::from_value(Value::String(word))
+            .map_err(|_| ApiError::invalid("state", "'state' must be queued, running, succeeded, failed or cancelled"))
     };
     named.into_iter().map(state).collect()
 }

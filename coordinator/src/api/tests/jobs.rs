@@ -94,7 +94,9 @@ async fn rc_26_orders_that_make_no_sense_name_the_field() {
         assert!(matches!(status.as_u16(), 400 | 403), "{body}: {status} {answer}");
         assert_eq!(answer["error"]["param"], field, "{body}: {answer}");
     }
-    for (path, field) in [("?state=asleep", "state"), ("?limit=0", "limit"), ("?order=up", "order"), ("?kind=x", "kind")] {
+    for (path, field) in
+        [("?state=asleep", "state"), ("?limit=0", "limit"), ("?order=up", "order"), ("?kind=x", "kind")]
+    {
         let (status, _, answer) = api.get(&format!("{JOBS}{path}")).await;
         assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!(field)), "{path}: {answer}");
     }

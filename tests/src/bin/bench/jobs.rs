@@ -52,7 +52,10 @@ async fn memory(lines: usize) -> bool {
     let took = began.elapsed();
     assert_eq!(batch["request_counts"], json!({ "total": lines, "completed": lines, "failed": 0 }));
     let grown = most.saturating_sub(before);
-    println!("  fake worker: uploaded and accepted in {accepted:.1?}, answered in {took:.1?} ({:.0} lines a second)", lines as f64 / took.as_secs_f64());
+    println!(
+        "  fake worker: uploaded and accepted in {accepted:.1?}, answered in {took:.1?} ({:.0} lines a second)",
+        lines as f64 / took.as_secs_f64()
+    );
     println!("  memory of the coordinator: {} MiB before, {} MiB at most", before >> 20, most >> 20);
     boss.finish().await;
     if grown > GROWTH {

@@ -1,8 +1,7 @@
 //! Letting sequences into the batch.
 
 use super::TextEngine;
-use super::sequence::RunningSequence;
-use super::turns::{can_go_on, computes_prefix_of, fatal};
+use super::turns::{can_go_on, computes_prefix_of, fatal, is_bulk};
 use crate::activity::End;
 use crate::decoder::BlockId;
 use crate::engine::{EngineError, WorkError};
@@ -17,8 +16,7 @@ impl TextEngine {
             let Some(sequence) = self.waiting.get(at) else { break };
             if self.running.len() >= self.info.max_concurrent {
                 // Bulk work gives its place to what is more important.
-                let is_urgent = !sequence.is_bulk();
-                if is_urgent && self.running.iter().any(RunningSequence::is_bulk) {
+                if !is_bulk(sequence) && self.running.iter().any(is_bulk) {
                     self.preempt();
                     continue;
                 }
@@ -58,7 +56,7 @@ impl TextEngine {
                     self.running.push(sequence);
                 }
                 // Bulk work gives its blocks to what is more important.
-                (None, false) if !sequence.is_bulk() && self.running.iter().any(RunningSequence::is_bulk) => {
+                (None, false) if !is_bulk(sequence) && self.running.iter().any(is_bulk) => {
                     self.preempt();
                 }
                 // Running sequences will end and free blocks.

@@ -52,7 +52,7 @@ use continuation::Continuation;
 use images::{KnownImages, are_placed};
 use looking::{keep_whole, look};
 use sequence::RunningSequence;
-use turns::{can_go_on, fatal, fits, release, wait_in_turn};
+use turns::{can_go_on, fatal, fits, is_bulk, release, wait_in_turn};
 use waiting::Sequence;
 
 pub use settings::{DraftUse, TextEngineSettings};
@@ -319,7 +319,7 @@ impl TextEngine {
         // A step over streamed layers takes as long with few sequences as with many.
         if self.decoder.monitor().is_none() {
             let running = &self.running;
-            batch::give_way(&mut stages, |at| running.get(at).is_some_and(RunningSequence::is_bulk), self.steps);
+            batch::give_way(&mut stages, |at| running.get(at).is_some_and(is_bulk), self.steps);
         }
         if stages.iter().all(|stage| *stage == batch::SequenceStage::Waiting) {
             if let Some((threads, seen)) = masks {

@@ -97,11 +97,6 @@ impl RunningSequence {
         (self.sequence.priority, self.arrival)
     }
 
-    /// Whether it is bulk work, which gives way to everything else.
-    pub(super) fn is_bulk(&self) -> bool {
-        self.sequence.priority >= Priority::BATCH
-    }
-
     pub(super) fn reply(&self) -> &dyn Reply {
         &*self.sequence.reply
     }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::decoder::{Decoder, DecoderError, DecoderStep};
 use crate::engine::{EngineError, WorkError};
 use crate::kv::{BLOCK_TOKENS, BlockTable, KvCache};
+use model_boss_protocol::Priority;
 
 use super::sequence::RunningSequence;
 
@@ -13,6 +14,11 @@ pub(super) fn release(kv: &mut KvCache, sequence: &mut RunningSequence) {
     if let Some(table) = sequence.take_table() {
         kv.release(table, sequence.keys());
     }
+}
+
+/// Whether a sequence is bulk work, which gives way to everything else.
+pub(super) fn is_bulk(sequence: &RunningSequence) -> bool {
+    sequence.rank().0 >= Priority::BATCH
 }
 
 /// Puts a sequence without blocks into the queue, behind those that are more important or came earlier.
