@@ -38,12 +38,15 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// A listener to changes: the kind of object, and its present view.
 pub(crate) type ChangeListener = Box<dyn Fn(&'static str, Value) + Send + Sync>;
 
+/// Opens the store of records of the folder with this name. The error says why it cannot be.
+pub(crate) type StoreOpener = Box<dyn Fn(&str) -> Result<Box<dyn RecordStore>, String> + Send>;
+
 /// The parts that jobs are made of.
 pub(crate) struct JobsSetup {
     pub(crate) settings: JobSettings,
     pub(crate) state: StateFolder,
     /// Opens the store of records of the folder with this name.
-    pub(crate) open_store: Box<dyn Fn(&str) -> Result<Box<dyn RecordStore>, String> + Send>,
+    pub(crate) open_store: StoreOpener,
     pub(crate) keys: Arc<LiveKeys>,
     pub(crate) scheduling: Scheduling,
     pub(crate) on_change: ChangeListener,

@@ -13,6 +13,9 @@ use crate::refusals::of_job_store;
 /// The most orders that are written together.
 const TOGETHER: usize = 256;
 
+/// Every record by its name, or why the store could not be taken over.
+pub(super) type TakenRecords = Result<Vec<(String, String)>, Arc<JobStoreError>>;
+
 /// The handle of the thread.
 #[derive(Clone, Debug)]
 pub(super) struct Journal {
@@ -20,7 +23,7 @@ pub(super) struct Journal {
 }
 
 enum JournalCommand {
-    TakeOver(oneshot::Sender<Result<Vec<(String, String)>, Arc<JobStoreError>>>),
+    TakeOver(oneshot::Sender<TakenRecords>),
     Commit(JournalEntry),
 }
 
@@ -41,7 +44,7 @@ impl Journal {
     }
 
     /// Takes the store over, and reads every record.
-    pub(super) async fn take_over(&self) -> Result<Vec<(String, String)>, Arc<JobStoreError>> {
+    pub(super) async fn take_over(&self) -> TakenRecords {
         let (reply, taken) = oneshot::channel();
         // The thread ends only with the last handle.
         let _ = self.commands.send(JournalCommand::TakeOver(reply));
@@ -107,8 +110,12 @@ impl JournalOwner {
             if written.is_err() {
                 self.undo.extend(entry.undo);
             }
+            let kept = match &written {
+                Ok(()) => Ok(()),
+                Err(error) => Err(of_job_store(error)),
+            };
             // An error means that the caller is gone.
-            let _ = entry.reply.send(written.as_ref().map(|()| ()).map_err(of_job_store));
+            let _ = entry.reply.send(kept);
         }
     }
 }
