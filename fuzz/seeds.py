@@ -244,6 +244,15 @@ SEEDS = {
     "grammar": {
         f"schema-{at}-{kind}": bytes([kind]) + schema.encode() for at, schema in enumerate(SCHEMAS) for kind in [0, 5, 14, 45, 78, 117]
     },
+    "batch": {
+        "good.jsonl": b'{"custom_id":"1","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[]}}\n' * 1
+        + b'{"custom_id":"2","method":"POST","url":"/v1/chat/completions","body":{"model":"n"}}\r\n\n',
+        "answers.jsonl": b'{"id":"b","custom_id":"1","response":null,"error":null}\n{"custom_id":"2"',
+    },
+    "multipart": {
+        "form": b"\x07--edge\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--edge\r\n"
+        + b"content-disposition: form-data; name=\"file\"; filename=\"a.jsonl\"\r\n\r\n{}\n\r\n--edge--\r\n",
+    },
     "tasks": {
         "example.yaml": (Path(__file__).parent.parent / "tasks.yaml").read_bytes(),
         "all.yaml": b"""tasks:

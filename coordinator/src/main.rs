@@ -5,6 +5,7 @@ mod audit;
 mod driver;
 mod footprints;
 mod history;
+mod jobs;
 mod keys;
 mod leases;
 mod listeners;

@@ -1,6 +1,7 @@
 //! Errors of the crates below the API, as clients see them: of the scheduler, the rules about names, dialects, clouds
 //! and settings. This is the one place that gives each reason its code, its status and its field.
 
+use std::io;
 use std::time::Duration;
 
 use model_boss_cloud::{CloudError, SpendingRefusal};
@@ -8,9 +9,13 @@ use model_boss_core::{Refusal, RefusalReason, Subject};
 use model_boss_dialects::responses::ResponsesRefusal;
 use model_boss_dialects::{DialectError, DialectFault, EngineFault, Names, ProviderFault};
 use model_boss_hub::HubError;
-use model_boss_protocol::{ApiError, ErrorCode};
+use model_boss_jobs::JobStoreError;
+use model_boss_protocol::{ApiError, ErrorCode, chain};
 use model_boss_settings::SettingsError;
 use model_boss_tasks::Denial;
+
+/// The time after which an order about jobs may be repeated.
+const JOBS_AGAIN: Duration = Duration::from_secs(5);
 
 /// The error that a client gets for a refusal.
 pub(crate) fn api_error(refusal: Refusal) -> ApiError {
@@ -158,6 +163,29 @@ pub(crate) fn of_hub(error: HubError) -> ApiError {
         | HubError::Changed { .. } => ErrorCode::HubUnavailable,
     };
     ApiError::new(code, error.to_string())
+}
+
+/// The error that a client gets where a job cannot be kept.
+pub(crate) fn of_job_store(error: &JobStoreError) -> ApiError {
+    let message = chain(error);
+    if error.is_full_disk() {
+        return ApiError::new(ErrorCode::DiskFull, message);
+    }
+    let refused = ApiError::new(ErrorCode::JobStoreUnavailable, message);
+    if error.is_lasting() { refused } else { refused.retry_after(JOBS_AGAIN) }
+}
+
+/// The error that a client gets where a file of a job cannot be written or read.
+pub(crate) fn of_job_disk(error: &io::Error) -> ApiError {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            ApiError::new(ErrorCode::DiskFull, format!("the disk of the state folder takes no more files: {error}"))
+        }
+        _ => {
+            let message = format!("a file of the jobs cannot be used: {error}");
+            ApiError::new(ErrorCode::JobStoreUnavailable, message).retry_after(JOBS_AGAIN)
+        }
+    }
 }
 
 /// The error that a client gets for a change of the runtime configuration that was not stored.

@@ -74,6 +74,26 @@ error_codes! {
     ModelPulling = "model_pulling", 503, "server_error";
     /// The disk has too little space for the model's files.
     DiskFull = "disk_full", 507, "server_error";
+    /// The job does not exist, is another client's, or was kept long enough.
+    JobNotFound = "job_not_found", 404, "not_found_error";
+    /// The file does not exist, or is another client's.
+    FileNotFound = "file_not_found", 404, "not_found_error";
+    /// The batch does not exist, or is another client's.
+    BatchNotFound = "batch_not_found", 404, "not_found_error";
+    /// The job has no result yet.
+    JobNotFinished = "job_not_finished", 409, "invalid_request_error";
+    /// The idempotency key was used for another order.
+    IdempotencyMismatch = "idempotency_mismatch", 409, "invalid_request_error";
+    /// A batch that has not ended needs the file.
+    FileInUse = "file_in_use", 409, "invalid_request_error";
+    /// The host of a webhook is not allowed.
+    WebhookNotAllowed = "webhook_not_allowed", 403, "permission_error";
+    /// The range lies behind the end.
+    RangeNotSatisfiable = "range_not_satisfiable", 416, "invalid_request_error";
+    /// The store of jobs cannot be used.
+    JobStoreUnavailable = "job_store_unavailable", 503, "server_error";
+    /// Bodies, results and files take all the room that they may.
+    StorageFull = "storage_full", 507, "server_error";
     /// The request has ended, or never was.
     RequestNotFound = "request_not_found", 404, "not_found_error";
     /// An order cancelled the request.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use model_boss_engine::residency::Monitor;
 use model_boss_engine::{
-    Activity, EncodedForm, EncoderInfo, EngineInfo, ImageDigests, PlaceReport, PlaceUse, Reply, SequenceId, SightInfo,
-    Work,
+    Activity, EncodedForm, EncoderInfo, EngineInfo, Generate, ImageDigests, PlaceReport, PlaceUse, Reply, SequenceId,
+    SightInfo, Work,
 };
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SandboxState, SpawnToken, StreamStats,
@@ -348,6 +348,8 @@ impl Serving {
         let EngineInbox::Sequences(commands) = &self.inbox else {
             return Err(ApiError::new(ErrorCode::UnsupportedByModel, "this model writes no text"));
         };
+        let Work::Generate(work) = work;
+        let work = Work::Generate(Generate { priority: asked_priority(), ..work });
         match commands.send(Submit { id, work, reply }).await {
             Ok(()) => Ok(()),
             Err(_) => Err(engine_gone().await),

@@ -104,6 +104,11 @@ impl KeyRecord {
         self.secrets.iter().any(|secret| secret.sha256 == *digest && secret.is_valid(now))
     }
 
+    /// Whether one of its keys is valid at this time.
+    pub fn is_valid(&self, now: u64) -> bool {
+        self.secrets.iter().any(|secret| secret.is_valid(now))
+    }
+
     /// Checks what a person may have written.
     pub fn check(&self) -> Result<(), KeyRecordError> {
         let name = self.name.as_str();

@@ -198,11 +198,12 @@ fn described(written: ParsedManifest, revision: u64) -> Model {
         device: manifest.place(),
         size: size::estimate(&manifest, category, &source, &files, Backend::Candle),
         max_concurrent: manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY),
+        // The backend is decided later.
+        bulk_waits: false,
         pin: manifest.pin,
         keep_alive: manifest.keep_alive,
         revision,
         exclusive_devices: manifest.exclusive_devices(),
-        // The backend is decided later.
         splittable: false,
         context_length: manifest.context_length,
         residency: manifest.residency(),

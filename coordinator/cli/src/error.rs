@@ -127,6 +127,22 @@ pub(super) enum CliError {
     /// A removal needs a terminal that confirms it, or `--yes`.
     #[error("{0} Say so by --yes: standard input is no terminal")]
     NotConfirmed(String),
+    /// A job ended without a result.
+    #[error("{id} {state}: {why}")]
+    NoResult {
+        /// The job or the batch.
+        id: String,
+        /// `failed`, `cancelled` or `expired`.
+        state: String,
+        /// The reason.
+        why: String,
+    },
+    /// The body of a job is not valid JSON.
+    #[error("the body is not valid JSON; a file of another kind is sent by --form NAME=@FILE")]
+    Body(#[source] serde_json::Error),
+    /// A part of a form has no name.
+    #[error("'{0}' is no part of a form; write NAME=VALUE, or NAME=@FILE")]
+    NotAPart(String),
     /// A named file cannot be read.
     #[error("{0} cannot be read")]
     Unreadable(PathBuf, #[source] io::Error),

@@ -3,6 +3,7 @@
 //! if none runs.
 
 mod args;
+mod batch;
 mod bench;
 mod bug_report;
 mod by_worker;
@@ -13,6 +14,7 @@ mod error;
 mod files;
 mod flags;
 mod inspect;
+mod jobs;
 mod keys;
 mod load;
 mod logs;
@@ -83,6 +85,8 @@ Examples:
   model-boss bench guide --streams 1,8              first token and tokens a second; --against URL compares
   model-boss bench residency large                  what streaming a model takes on this machine, layer by layer
   model-boss convert index large                    its layers once more, so that streaming has nothing to arrange
+  model-boss jobs submit chat body.json --wait      a request that survives a restart; its answer is printed
+  model-boss batch submit in.jsonl --wait -o out    a file of requests, answered while nobody else needs the models
   model-boss tasks explain chat                     every rung of a task, and which one a request would get
   model-boss keys create anna --model guide         a key for one model; it is printed once
   model-boss config set allowCloudFallback=false    now, and after restarts
@@ -181,6 +185,12 @@ enum Command {
     /// Leases of memory that training jobs and models share: run a program with one, list them.
     #[command(subcommand)]
     Lease(LeaseCli),
+    /// Jobs: requests that are accepted now and answered later, also after a restart.
+    #[command(subcommand)]
+    Jobs(jobs::JobsCommand),
+    /// Batches: files of requests, answered when nothing more important is to be done.
+    #[command(subcommand)]
+    Batch(batch::BatchCommand),
     /// API keys of clients: make, list, replace and end them.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
@@ -305,6 +315,8 @@ impl Command {
                 print(&small_runtime()?.block_on(orders::unload(&client()?, model.as_deref()))?)?;
             }
             Self::Lease(command) => return Ok(lease_run::run(command, url)?),
+            Self::Jobs(command) => return jobs::run(&client()?, command),
+            Self::Batch(command) => return batch::run(&client()?, command),
             Self::Keys(command) => print(&keys::run(command)?)?,
             Self::Config(ConfigCommand::Show(args)) => print(&show_config::show(args)?)?,
             Self::Config(ConfigCommand::Get(args)) => {

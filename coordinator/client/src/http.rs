@@ -177,6 +177,13 @@ impl Client {
         self.json(Method::POST, path, Some(body)).await
     }
 
+    /// The JSON that `POST path` answers to a body of another content type.
+    pub async fn post_bytes(&self, path: &str, content_type: &str, body: Bytes) -> Result<Value, ClientError> {
+        let answer = self.raw_with(Method::POST, path, Some((content_type, body)), None).await?;
+        let bytes = self.collect(self.succeeded(answer).await?).await?;
+        serde_json::from_slice(&bytes).map_err(ClientError::Json)
+    }
+
     /// The events that `POST path` streams.
     pub async fn stream(&self, path: &str, body: &Value) -> Result<Events, ClientError> {
         let body = self.send(Method::POST, path, Some(body), None).await?.into_body();
@@ -229,6 +236,11 @@ impl Client {
         header: Option<(HeaderName, &str)>,
     ) -> Result<Response<Incoming>, ClientError> {
         let answer = self.raw(method, path, body, header).await?;
+        self.succeeded(answer).await
+    }
+
+    /// The answer, if its status is 2xx, or its error.
+    async fn succeeded(&self, answer: Response<Incoming>) -> Result<Response<Incoming>, ClientError> {
         if answer.status().is_success() {
             return Ok(answer);
         }
@@ -244,6 +256,18 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&Value>,
+        header: Option<(HeaderName, &str)>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let body = body.map(|body| ("application/json", Bytes::from(body.to_string())));
+        self.raw_with(method, path, body, header).await
+    }
+
+    /// Sends a request with a body of any content type.
+    async fn raw_with(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, Bytes)>,
         header: Option<(HeaderName, &str)>,
     ) -> Result<Response<Incoming>, ClientError> {
         let broke = |error| ClientError::Connection(self.url.clone(), error);
@@ -269,11 +293,11 @@ impl Client {
         if let Some((name, value)) = header {
             request = request.header(name, value);
         }
-        if body.is_some() {
-            request = request.header(CONTENT_TYPE, "application/json");
+        if let Some((content_type, _)) = &body {
+            request = request.header(CONTENT_TYPE, *content_type);
         }
-        let body = body.map(Value::to_string).unwrap_or_default();
-        sender.send_request(request.body(Full::new(Bytes::from(body)))?).await.map_err(broke)
+        let body = body.map(|(_, bytes)| bytes).unwrap_or_default();
+        sender.send_request(request.body(Full::new(body))?).await.map_err(broke)
     }
 
     /// TLS with a server whose certificate the system trusts, or the file that `SSL_CERT_FILE` names.

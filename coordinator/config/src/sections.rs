@@ -146,6 +146,8 @@ section! {
         limits: Limits = Limits::default(),
         /// Limits on a model's chat template and tokenizer, which are programs in its files.
         text: TextSettings = TextSettings::default(),
+        /// Jobs, files and batches (docs/jobs.md).
+        jobs: JobSettings = JobSettings::default(),
         /// Terms of leases.
         leases: LeaseTerms = LeaseTerms::default(),
         /// Comments that keep a stream alive while its request waits for a model.
@@ -243,6 +245,36 @@ impl TextSettings {
     pub fn limits(&self) -> TextLimits {
         let Self { time, memory, stack, processes } = *self;
         TextLimits { time, memory, stack, processes: u32::try_from(processes).unwrap_or(u32::MAX) }
+    }
+}
+
+section! {
+    /// Limits of jobs, of uploaded files and of batches (RC-26).
+    pub struct JobSettings {
+        /// The most jobs that may wait or run; a further one is refused.
+        open: usize = 10_000,
+        /// Jobs in the queue of requests at once; the others wait behind them.
+        in_flight: usize = 32,
+        /// How long an ended job and its result are kept.
+        keep: Duration = Duration::from_secs(7 * 86_400),
+        /// The disk that bodies, results and files may take in all.
+        storage: ByteCount = ByteCount::gib(20),
+        /// The largest uploaded file, and the largest body of a job that is not JSON.
+        file_size: ByteCount = ByteCount::mib(512),
+        /// How often a worker may die under one job before the job fails.
+        crashes: usize = 3,
+        /// The most lines of a batch.
+        batch_lines: usize = 50_000,
+        /// Lines of all batches in the queue of requests at once.
+        batch_in_flight: usize = 16,
+        /// Batches whose lines are answered at once; the others wait.
+        batches: usize = 2,
+        /// Hosts that webhooks may go to, by HTTPS; none: webhooks are off.
+        webhook_hosts: Vec<String> = Vec::new(),
+        /// Hosts that may have private addresses and speak plain HTTP, for webhooks inside a network.
+        webhook_private_hosts: Vec<String> = Vec::new(),
+        /// The file of the secret that signs webhooks, `whsec_…`; unset: one is drawn, in `state_dir`.
+        webhook_secret_file: Option<PathBuf> = None,
     }
 }
 

@@ -21,6 +21,9 @@ pub struct ModelDescription {
     pub size: SizeEstimate,
     /// The number of concurrent requests.
     pub max_concurrent: u32,
+    /// Whether its worker has bulk work wait for what is more important: bulk work then takes no place of that.
+    #[serde(skip)]
+    pub bulk_waits: bool,
     /// Whether the model is never evicted, nor unloaded for idleness.
     pub pin: bool,
     /// The time the model stays loaded after its last use, if the manifest sets it.
@@ -58,6 +61,7 @@ impl ModelDescription {
             device: DeviceId::Auto,
             size: SizeEstimate { bytes, rule: SizeRule::Manifest, streamed: None },
             max_concurrent: 1,
+            bulk_waits: false,
             pin: false,
             keep_alive: None,
             revision: 1,

@@ -37,6 +37,14 @@ const DISCARD_LIMIT: Duration = Duration::from_secs(10);
 /// A request body that has not been read.
 pub struct Unread(Body);
 
+/// A body that is read piece by piece, for a file. No more than one piece of it is in memory.
+pub struct BodyPieces {
+    body: Body,
+    limits: BodyLimits,
+    began: Instant,
+    so_far: u64,
+}
+
 /// A body that was read whole.
 pub struct RequestBody {
     bytes: Bytes,
@@ -89,12 +97,61 @@ impl Unread {
     }
 }
 
+impl Unread {
+    /// Reads the body piece by piece, within the same limits of size and speed. A body whose announced length is too
+    /// large is not read at all.
+    pub fn pieces(self, limits: BodyLimits) -> Result<BodyPieces, ApiError> {
+        if self.0.size_hint().lower() > limits.size.0 {
+            tokio::spawn(discard(self.0));
+            return Err(too_large(limits.size));
+        }
+        Ok(BodyPieces { body: self.0, limits, began: Instant::now(), so_far: 0 })
+    }
+}
+
+impl BodyPieces {
+    /// The next piece; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        loop {
+            let frame = timeout(self.limits.patience, self.body.frame()).await.map_err(|_| too_slow())?;
+            let Some(frame) = frame else { return Ok(None) };
+            let frame = frame.map_err(|_| ApiError::new(ErrorCode::InvalidRequest, "the body ended early"))?;
+            let Ok(data) = frame.into_data() else { continue };
+            self.so_far = self.so_far.saturating_add(data.len() as u64);
+            if self.so_far > self.limits.size.0 {
+                return Err(too_large(self.limits.size));
+            }
+            let patience = self.limits.patience.saturating_add(Duration::from_secs(self.so_far / LEAST_RATE));
+            if self.began.elapsed() > patience {
+                return Err(too_slow());
+            }
+            if !data.is_empty() {
+                return Ok(Some(data));
+            }
+        }
+    }
+}
+
+impl Drop for BodyPieces {
+    fn drop(&mut self) {
+        let rest = std::mem::replace(&mut self.body, Body::empty());
+        if !rest.is_end_stream() && tokio::runtime::Handle::try_current().is_ok() {
+            tokio::spawn(discard(rest));
+        }
+    }
+}
+
+fn too_large(limit: ByteCount) -> ApiError {
+    ApiError::new(ErrorCode::RequestTooLarge, format!("the body is over the limit of {limit}"))
+}
+
+fn too_slow() -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, "the rest of the body did not come in time")
+}
+
 async fn collect(body: &mut Body, limits: BodyLimits, mut memory: HeldMemory) -> Result<(Bytes, HeldMemory), ApiError> {
-    let too_large =
-        || ApiError::new(ErrorCode::RequestTooLarge, format!("the body is over the limit of {}", limits.size));
-    let too_slow = || ApiError::new(ErrorCode::InvalidRequest, "the rest of the body did not come in time");
     if body.size_hint().lower() > limits.size.0 {
-        return Err(too_large());
+        return Err(too_large(limits.size));
     }
     let began = Instant::now();
     let most = body.size_hint().upper().unwrap_or(u64::MAX).min(limits.size.0);
@@ -104,7 +161,7 @@ async fn collect(body: &mut Body, limits: BodyLimits, mut memory: HeldMemory) ->
         let Ok(data) = frame.into_data() else { continue };
         let so_far = (gathered.size() + data.len()) as u64;
         if so_far > limits.size.0 {
-            return Err(too_large());
+            return Err(too_large(limits.size));
         }
         if began.elapsed() > limits.patience.saturating_add(Duration::from_secs(so_far / LEAST_RATE)) {
             return Err(too_slow());

@@ -12,6 +12,7 @@ pub mod json;
 pub mod memory;
 pub mod offload;
 pub mod origin;
+pub mod outbound;
 pub mod path;
 pub mod patience;
 pub mod peek;

@@ -39,7 +39,7 @@ pub use model_boss_lease::{
     Accounting, DeviceKey, Evidence, LeaseDurations, LeaseId, LeaseState, Mode, OpRefusal, Owner, OwnerKind, Process,
     StoreTime, Token, Yielding,
 };
-pub use redis_store::{RedisFacts, RedisStore, redis_server};
+pub use redis_store::{RedisFacts, RedisLink, RedisStore, redis_server};
 pub use stat::GUARD_NAME;
 pub use state_file::{StateFileUse, check_state_file, open_state_file, replace_state_file};
 pub use store::{Document, Etag, LedgerStore, Snapshot, Store, StoredDocuments, Swap};

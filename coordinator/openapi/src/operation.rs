@@ -22,11 +22,14 @@ pub enum Tag {
     Orders,
     /// Leases of other programs.
     Leases,
+    /// Jobs, files and batches.
+    Jobs,
 }
 
 impl Tag {
     /// Every part, in the document's order.
-    pub const ALL: [Self; 6] = [Self::Models, Self::Anthropic, Self::Ollama, Self::Views, Self::Orders, Self::Leases];
+    pub const ALL: [Self; 7] =
+        [Self::Models, Self::Anthropic, Self::Ollama, Self::Jobs, Self::Views, Self::Orders, Self::Leases];
 
     /// The name in the document.
     pub const fn name(self) -> &'static str {
@@ -37,7 +40,13 @@ impl Tag {
             Self::Views => "views",
             Self::Orders => "orders",
             Self::Leases => "leases",
+            Self::Jobs => "jobs",
         }
+    }
+
+    /// Whether its operations ask models.
+    pub const fn asks_models(self) -> bool {
+        matches!(self, Self::Models | Self::Anthropic | Self::Ollama)
     }
 
     /// The meaning of the part.
@@ -49,6 +58,7 @@ impl Tag {
             Self::Views => "The state of the process, its models, devices, clients and settings.",
             Self::Orders => "Orders of operators about models, devices and settings.",
             Self::Leases => "Memory that other programs of this host lease.",
+            Self::Jobs => "Requests that are accepted now and answered later, files, and batches of requests.",
         }
     }
 }
@@ -103,6 +113,8 @@ pub struct DescribedContent {
 #[derive(Clone, Debug)]
 pub struct RequestContent {
     pub(crate) schema: MakeSchema,
+    /// The content type.
+    pub(crate) media: &'static str,
     /// Whether an empty body is refused.
     pub(crate) required: bool,
 }
@@ -160,6 +172,11 @@ impl Operation {
         }
     }
 
+    /// The part of the API that it belongs to.
+    pub const fn tag(&self) -> Tag {
+        self.tag
+    }
+
     /// Pages of docs/ that say more.
     #[must_use]
     pub fn see(mut self, pages: &'static [&'static str]) -> Self {
@@ -209,14 +226,21 @@ impl Operation {
     /// The operation takes this body.
     #[must_use]
     pub fn body<T: JsonSchema>(mut self) -> Self {
-        self.body = Some(RequestContent { schema: subschema::<T>, required: true });
+        self.body = Some(RequestContent { schema: subschema::<T>, media: JSON, required: true });
+        self
+    }
+
+    /// The operation takes a form with these parts.
+    #[must_use]
+    pub fn form<T: JsonSchema>(mut self) -> Self {
+        self.body = Some(RequestContent { schema: subschema::<T>, media: "multipart/form-data", required: true });
         self
     }
 
     /// The operation takes this body, or none.
     #[must_use]
     pub fn optional_body<T: JsonSchema>(mut self) -> Self {
-        self.body = Some(RequestContent { schema: subschema::<T>, required: false });
+        self.body = Some(RequestContent { schema: subschema::<T>, media: JSON, required: false });
         self
     }
 
@@ -323,6 +347,9 @@ impl Operation {
 /// The status of engines whose framework checks bodies.
 const UNPROCESSABLE: u16 = 422;
 
+/// The content type of most bodies.
+const JSON: &str = "application/json";
+
 /// The name of the parameter for an id in a path.
 pub(crate) const ID: &str = "id";
 
@@ -335,6 +362,11 @@ fn subschema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 pub struct RowOperations(pub(crate) Vec<Operation>);
 
 impl RowOperations {
+    /// The parts of the API that they belong to.
+    pub fn tags(&self) -> impl Iterator<Item = Tag> {
+        self.0.iter().map(Operation::tag)
+    }
+
     /// Whether an id of these operations may end like a verb of others.
     pub fn ids_have_slashes(&self) -> bool {
         self.0.iter().any(|operation| operation.ids_have_slashes)

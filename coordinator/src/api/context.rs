@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{ChangeFeed, Clock};
 use crate::audit::AuditLog;
+use crate::jobs::Jobs;
 use crate::keys::LiveKeys;
 use crate::leases::{DeviceTable, Leases, StoreWatch};
 use crate::metrics::Metrics;
@@ -69,6 +70,8 @@ pub(crate) struct Context {
     pub(crate) memory: MemoryBudget,
     /// Responses that clients may continue.
     pub(crate) responses: ResponseStore,
+    /// Jobs, files and batches.
+    pub(crate) jobs: Arc<Jobs>,
     /// The times of comments in streams.
     pub(crate) sse: Sse,
     /// The folder with the output of workers.

@@ -7,7 +7,9 @@ mod changes;
 mod clock;
 mod context;
 mod described;
+mod described_api;
 mod inference;
+mod jobs;
 mod pulls;
 mod route;
 
@@ -19,6 +21,7 @@ use admin::{
 };
 use axum::Router;
 use inference::{messages, models, ollama, openai, responses, tokens};
+use jobs::{batches, files, routes as job_routes};
 use route::{Routes, Scope};
 
 pub(crate) use changes::ChangeFeed;
@@ -98,6 +101,18 @@ fn routes(context: Arc<Context>) -> Routes {
         .get("/api/v1/pull", Read, pulls::list, described::pulls())
         .post("/api/v1/pull", Manage, pulls::start, described::start_pull())
         .delete("/api/v1/pull/{*id}", Manage, pulls::cancel, described::cancel_pull())
+        .get("/api/v1/jobs", Inference, job_routes::list, described::jobs())
+        .post("/api/v1/jobs", Inference, job_routes::submit, described::submit_job())
+        .get("/api/v1/jobs/{*id}", Inference, job_routes::show, described::job())
+        .delete("/api/v1/jobs/{*id}", Inference, job_routes::delete, described::delete_job())
+        .get("/v1/files", Inference, files::list, described::files())
+        .post("/v1/files", Inference, files::upload, described::upload_file())
+        .get("/v1/files/{*id}", Inference, files::show, described::file())
+        .delete("/v1/files/{*id}", Inference, files::delete, described::delete_file())
+        .get("/v1/batches", Inference, batches::list, described::batches())
+        .post("/v1/batches", Inference, batches::create, described::create_batch())
+        .get("/v1/batches/{*id}", Inference, batches::show, described::batch())
+        .post("/v1/batches/{*id}", Inference, batches::order, described::batch_orders())
         .get("/api/v1/events", Read, events::events, described::events())
         .get("/api/v1/logs/{*id}", Read, logs::logs, described::logs())
         .post("/api/v1/load", Manage, manage::load, described::load())

@@ -9,24 +9,26 @@ use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method};
 use model_boss_access::{KeyRecord, KeyScope};
 use model_boss_core::Principal;
-use model_boss_http::body::{BodyLimits, RequestBody, Unread};
+use model_boss_http::body::{BodyLimits, BodyPieces, RequestBody, Unread};
 use model_boss_http::error::{ErrorShape, error_response};
 use model_boss_http::headers::RequestId;
 use model_boss_http::peek::{ANONYMOUS, KeyClient, client_of, named_client};
 use model_boss_http::peer::Peer;
 use model_boss_lease_store::Caller;
-use model_boss_openapi::{DescribedRoute, ErrorDialect, OpenApiDocument, RouteAccess, RowOperations, methods_of};
-use model_boss_protocol::{ApiError, ClientId, ErrorCode, ModelId};
+use model_boss_openapi::{DescribedRoute, ErrorDialect, OpenApiDocument, RouteAccess, RowOperations};
+use model_boss_protocol::{ApiError, ByteCount, ClientId, ErrorCode, ModelId};
 use model_boss_tasks::{CancelPermit, MachinePermit, ModelPermit, cancel_requests};
 use model_boss_traces::{RequestHead, RequestTrace};
 
 use super::context::Context;
+use super::described_api::DescribedApi;
 use crate::audit::{AuditedOrder, OrderHead};
+use crate::jobs::JobSender;
 use crate::keys::RequestSender;
 
 /// The callers of a route, and its requirements. All but public routes need a key where there are keys.
@@ -112,32 +114,6 @@ pub(super) struct Call {
 
 /// The description of all routes. It is made once, when the table is complete.
 pub(super) type ApiDescription = Arc<OnceLock<DescribedApi>>;
-
-/// All routes, and the text of their document.
-pub(super) struct DescribedApi {
-    pub(super) text: Bytes,
-    table: Vec<DescribedRoute>,
-}
-
-impl DescribedApi {
-    /// The answer to a method that a path does not have.
-    fn method_not_allowed(&self, method: &Method, path: &str) -> Response {
-        let message = format!("{method} does not go with {path}");
-        let mut response = error_response(&ApiError::new(ErrorCode::MethodNotAllowed, message));
-        let methods = HeaderValue::from_str(&methods_of(&self.table, path).join(","));
-        if let Some(methods) = methods.ok().filter(|methods| !methods.is_empty()) {
-            response.headers_mut().insert(ALLOW, methods);
-        }
-        response
-    }
-
-    /// The refusal of a path whose verb belongs to another method. Without it, the verb would be a part of the id.
-    fn anothers_verb(&self, method: &Method, path: &str) -> Option<Response> {
-        let methods = methods_of(&self.table, path);
-        let is_anothers = !methods.is_empty() && !methods.contains(&method.as_str());
-        is_anothers.then(|| self.method_not_allowed(method, path))
-    }
-}
 
 /// An order's entry in the audit log. It is written when the last copy is dropped.
 #[derive(Clone)]
@@ -315,7 +291,11 @@ impl Call {
         let headers = self.request.headers();
         let identity = match scope {
             Scope::Public => RequestSender::Anyone,
-            _ => context.keys.identify(headers, context.owner.as_ref())?,
+            // A job's request has no key: its sender was known when the job was accepted.
+            _ => match self.request.extensions().get::<JobSender>() {
+                Some(JobSender(sender)) => sender.clone(),
+                None => context.keys.identify(headers, context.owner.as_ref())?,
+            },
         };
         if let Some(order) = order {
             order.note(|order| order.sent_by(identity.name()));
@@ -419,6 +399,12 @@ impl Call {
                 None => Caller::Unknown,
             }
         }
+    }
+
+    /// Reads the body piece by piece, up to this size, for a file.
+    pub(super) fn pieces(&mut self, size: ByteCount) -> Result<BodyPieces, ApiError> {
+        let limits = &self.context.limits;
+        self.body.take().pieces(BodyLimits { size, patience: limits.header_timeout, json: limits.json() })
     }
 
     /// Reads the body, up to the size that the scope permits.

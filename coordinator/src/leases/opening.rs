@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use model_boss_config::{Config, RedisUrl};
+use model_boss_jobs::{JobStoreError, RecordStore, RedbRecords, RedisRecords};
 use model_boss_lease_store::{Holder, LeaseDurations, Owner, OwnerKind, StoreError, this_process};
 
 /// The prefix that separates the ledger of a simulated machine from the host's own.
@@ -36,6 +37,14 @@ impl StoreChoice {
         match self {
             Self::Embedded(folder) => format!("embedded store in {}", folder.display()),
             Self::Redis { url, .. } => format!("Redis at {}", url.server()),
+        }
+    }
+
+    /// The store of jobs beside the ledger, for the folder of jobs with this name.
+    pub(crate) fn records(&self, folder: &str) -> Result<Box<dyn RecordStore>, JobStoreError> {
+        match self {
+            Self::Embedded(state_dir) => Ok(Box::new(RedbRecords::new(state_dir))),
+            Self::Redis { url, .. } => Ok(Box::new(RedisRecords::new(url.secret(), folder)?)),
         }
     }
 

@@ -9,7 +9,7 @@ use model_boss_tasks::{CancelPermit, MachinePermit, ModelPermit, Permit};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::scheduling::{DriverInput, News, Ticket};
+use crate::scheduling::{BackgroundRun, DriverInput, News, Ticket};
 
 /// Submits inference requests and operators' orders, and reads views. Every order takes a permission. The handle is
 /// cheap to clone.
@@ -53,7 +53,10 @@ impl Scheduling {
         let deadline = wish.deadline.map(|deadline| self.moment(deadline));
         let Wish { permit, category, priority, keep_alive, .. } = wish;
         let (client, ladder) = permit.into_parts();
-        self.ask(id, Order::Submit(Submission { id, ladder, category, client, priority, deadline, keep_alive }).into())
+        let run = BackgroundRun::current();
+        let priority = run.as_ref().map_or(priority, |run| run.priority(priority));
+        let submission = Submission { id, ladder, category, client, priority, deadline, keep_alive };
+        self.ask(id, Order::Submit(submission).into()).of_run(run)
     }
 
     /// Orders a model to be loaded; the ticket resolves when it is.

@@ -1,6 +1,7 @@
 //! The interface of the scheduler within the coordinator: reports, the handle for requests and orders, tickets and
 //! their verdicts. The task that owns the scheduler is [`crate::driver`].
 
+mod background;
 mod events;
 mod handle;
 mod pulse;
@@ -9,6 +10,7 @@ mod tests;
 mod ticket;
 mod verdict;
 
+pub(crate) use background::{BackgroundRun, RunStage};
 pub(crate) use events::{DriverInput, Inbox, News};
 pub(crate) use handle::{Scheduling, Wish};
 pub(crate) use pulse::Pulse;

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use model_boss_core::{Event, Input, RequestOutcome, WaitReason};
@@ -9,7 +10,7 @@ use model_boss_protocol::{ApiError, ErrorCode, RequestId};
 use tokio::sync::oneshot;
 
 use crate::refusals::{api_error, of_rung};
-use crate::scheduling::{Dispatched, DriverInput, News, Recall, Ruling};
+use crate::scheduling::{BackgroundRun, Dispatched, DriverInput, News, Recall, Ruling};
 
 /// A place in the queue, then the right to use a worker. Dropping it before the end reports that the client
 /// disconnected.
@@ -20,6 +21,8 @@ pub(crate) struct Ticket {
     verdict: oneshot::Receiver<Ruling>,
     /// The order to end the request, which may come while it is dispatched.
     recall: Option<Recall>,
+    /// The job or the batch that sent the request.
+    run: Option<Arc<BackgroundRun>>,
 }
 
 /// The one owner of a request in the scheduler, from before it is submitted until its end is reported. Dropping it
@@ -67,7 +70,16 @@ impl Ticket {
     pub(super) fn ask(request: RequestId, news: News, input: Input) -> Self {
         let hold = QueuedRequest { request, news, ended: false };
         let verdict = hold.ask(input);
-        Self { hold, verdict, recall: None }
+        Self { hold, verdict, recall: None, run: None }
+    }
+
+    /// The same ticket, of a request that the coordinator sends to itself.
+    pub(super) fn of_run(mut self, run: Option<Arc<BackgroundRun>>) -> Self {
+        if let Some(run) = &run {
+            run.queued(self.request());
+        }
+        self.run = run;
+        self
     }
 
     /// The number of the request.
@@ -113,6 +125,9 @@ impl Ticket {
     /// Reports that the worker was lost before any byte of its answer was sent on: the request returns to the queue.
     pub(crate) fn lost(&mut self) {
         let request = self.hold.request;
+        if let Some(run) = &self.run {
+            run.queued(request);
+        }
         let lost = Event::Finished { request, outcome: RequestOutcome::LostBeforeAnswer, tokens: None };
         self.verdict = self.hold.ask(lost.into());
     }
@@ -120,6 +135,9 @@ impl Ticket {
     /// Reports that the rung cannot answer the request, and no byte was sent on. The request continues with the next
     /// rung, or ends with this error.
     pub(crate) fn rung_failed(&mut self, error: ApiError) {
+        if let Some(run) = &self.run {
+            run.queued(self.hold.request);
+        }
         self.verdict = self.hold.ask(Event::RungFailed { request: self.hold.request, error: of_rung(error) }.into());
     }
 
@@ -144,6 +162,9 @@ impl Ticket {
         match verdict {
             Ok(Ruling::Dispatched(dispatched, recall)) => {
                 self.recall = Some(recall);
+                if let Some(run) = &self.run {
+                    run.answering(self.hold.request, dispatched.place.served());
+                }
                 Ok(Some(dispatched))
             }
             Ok(Ruling::Done) => {

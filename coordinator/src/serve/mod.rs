@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use model_boss_access::KeyFile;
 use model_boss_catalog::{LiveCatalog, ManifestFolders, ModelRoots};
 use model_boss_cli::ServeFailure;
@@ -33,7 +34,7 @@ use model_boss_http::memory::MemoryBudget;
 use model_boss_http::origin::AllowedHosts;
 use model_boss_http::patience::Patience;
 use model_boss_hub::{Hub, HubSettings};
-use model_boss_protocol::InstructionSet;
+use model_boss_protocol::{InstructionSet, chain};
 use model_boss_settings::{DocumentStore, LiveSettings, RuntimeConfig};
 use model_boss_traces::Traces;
 use tokio::net::TcpListener;
@@ -53,6 +54,7 @@ use crate::audit::AuditLog;
 use crate::driver::{Driver, DriverQueue};
 use crate::footprints::FootprintSink;
 use crate::history::LiveHistory;
+use crate::jobs::{Jobs, JobsSetup};
 use crate::keys::LiveKeys;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
@@ -267,9 +269,11 @@ async fn answer(mut prepared: PreparedServe, mut started: Started, log: LogFilte
         .collect::<Result<_, _>>()?;
     let draining = CancellationToken::new();
     let port = addresses.first().map_or(prepared.config.port, SocketAddr::port);
-    let context = Arc::new(context(&prepared, &started, port, draining.clone(), log));
+    let jobs = jobs(&prepared, &started, draining.clone())?;
+    let context = Arc::new(context(&prepared, &started, port, (draining.clone(), Arc::clone(&jobs)), log));
     let https = prepared.https.take();
-    let server = server(&prepared, listeners, context).with_tls(https.as_ref().map(Https::tls));
+    let router = api::router(context);
+    let server = server(&prepared, listeners, router.clone()).with_tls(https.as_ref().map(Https::tls));
     Startup {
         addresses: &addresses,
         has_tls: https.is_some(),
@@ -288,6 +292,7 @@ async fn answer(mut prepared: PreparedServe, mut started: Started, log: LogFilte
     if let Some(https) = https {
         tokio::spawn(https.follow());
     }
+    tokio::spawn(jobs.serve(router));
     let closed = CancellationToken::new();
     let server = tokio::spawn(server.run(closed.clone().cancelled_owned()));
     let end = async {
@@ -333,7 +338,7 @@ fn context(
     prepared: &PreparedServe,
     started: &Started,
     port: u16,
-    draining: CancellationToken,
+    (draining, jobs): (CancellationToken, Arc<Jobs>),
     log: LogFilter,
 ) -> Context {
     let PreparedServe { config, state, .. } = prepared;
@@ -361,6 +366,7 @@ fn context(
         limits: config.limits.clone(),
         memory: MemoryBudget::new(config.limits.request_memory),
         responses: ResponseStore::new(config.limits.responses, config.limits.response_idle),
+        jobs,
         sse: config.sse.clone(),
         logs: state.file(LOGS),
         state: state.clone(),
@@ -372,6 +378,22 @@ fn context(
     }
 }
 
+/// Jobs, files and batches. They are accepted once their store is open.
+fn jobs(prepared: &PreparedServe, started: &Started, draining: CancellationToken) -> Result<Arc<Jobs>, ServeError> {
+    let PreparedServe { config, state, .. } = prepared;
+    let (store, changes) = (StoreChoice::of(config), Arc::clone(&started.changes));
+    Jobs::new(JobsSetup {
+        settings: config.jobs.clone(),
+        state: state.clone(),
+        open_store: Box::new(move |folder| store.records(folder).map_err(|error| chain(&error))),
+        keys: Arc::clone(&started.keys),
+        scheduling: started.scheduling.clone(),
+        on_change: Box::new(move |kind, view| changes.publish(kind, &view)),
+        draining,
+    })
+    .map_err(|error| ServeError::System("the folder of jobs", error))
+}
+
 /// The downloads of models, by the settings of this user's hub.
 fn pulls(config: &Config, catalog: &Arc<LiveCatalog>, draining: &CancellationToken) -> Arc<Pulls> {
     let settings = HubSettings { connections: config.pull_connections, ..HubSettings::of_environment() };
@@ -380,7 +402,7 @@ fn pulls(config: &Config, catalog: &Arc<LiveCatalog>, draining: &CancellationTok
 }
 
 /// The server of these addresses, with the limits of each connection.
-fn server(prepared: &PreparedServe, listeners: Vec<TcpListener>, context: Arc<Context>) -> Server {
+fn server(prepared: &PreparedServe, listeners: Vec<TcpListener>, router: Router) -> Server {
     let PreparedServe { config, descriptors, .. } = prepared;
     let Shares { limit, connections, refusals, .. } = *descriptors;
     if limit < FEW_DESCRIPTORS {
@@ -389,7 +411,7 @@ fn server(prepared: &PreparedServe, listeners: Vec<TcpListener>, context: Arc<Co
         );
     }
     let allowed = AllowedHosts::new(&config.allowed_hosts, &config.allowed_origins, &config.host);
-    let door = Door::new(allowed, &id_prefix(), api::router(context));
+    let door = Door::new(allowed, &id_prefix(), router);
     let limits = ServerLimits {
         patience: Patience { head: config.limits.header_timeout, idle: config.limits.idle_timeout },
         header_size: usize::try_from(config.limits.header_size.0).unwrap_or(usize::MAX),

@@ -80,6 +80,24 @@ pub enum SequenceStage {
     Waiting,
 }
 
+/// The sequences of bulk work take part in one of so many steps while more important ones compute: they stand still for
+/// a moment, and never for good.
+const BULK_EVERY: u64 = 16;
+
+/// Has the sequences of bulk work sit a step out in which more important ones compute. `is_bulk` tells them by their
+/// place, and `step` is the number of the step.
+pub fn give_way(stages: &mut [SequenceStage], is_bulk: impl Fn(usize) -> bool, step: u64) {
+    let computes = |(at, stage): (usize, &SequenceStage)| !is_bulk(at) && *stage != SequenceStage::Waiting;
+    if step.is_multiple_of(BULK_EVERY) || !stages.iter().enumerate().any(computes) {
+        return;
+    }
+    for (at, stage) in stages.iter_mut().enumerate() {
+        if is_bulk(at) {
+            *stage = SequenceStage::Waiting;
+        }
+    }
+}
+
 /// Every prompt gets this fraction of an equal share of a step, one fourth, however many shorter ones there are.
 const LEAST_SHARE: usize = 4;
 
@@ -122,6 +140,21 @@ mod tests {
 
     fn prefill(remaining: usize) -> SequenceStage {
         SequenceStage::Prefill { remaining, at_most: usize::MAX }
+    }
+
+    #[test]
+    fn rc_26_bulk_sequences_sit_out_while_important_ones_compute_and_go_on_now_and_then() {
+        use SequenceStage::{Decode, Waiting};
+        let after = |stages: &[SequenceStage], bulk: &[usize], step| {
+            let mut stages = stages.to_vec();
+            give_way(&mut stages, |at| bulk.contains(&at), step);
+            stages
+        };
+        assert_eq!(after(&[Decode, Decode, prefill(7)], &[0, 2], 1), [Waiting, Decode, Waiting]);
+        assert_eq!(after(&[Decode, Decode, prefill(7)], &[0, 2], BULK_EVERY), [Decode, Decode, prefill(7)]);
+        // Nobody else computes: an important one that waits for its mask holds nobody up.
+        assert_eq!(after(&[Decode, Waiting], &[0], 1), [Decode, Waiting]);
+        assert_eq!(after(&[Decode, prefill(1)], &[0, 1], 1), [Decode, prefill(1)]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model_boss_images::SightFacts;
+use model_boss_protocol::Priority;
 
 use crate::constraint::{CompiledGrammar, ConstraintError};
 use crate::images::PromptImage;
@@ -100,6 +101,8 @@ pub struct Generate {
     pub calls: Option<(ToolParser, ToolMarkers)>,
     /// The way to go on when the context is full. None ends the answer there.
     pub shift: Option<ContextShift>,
+    /// The importance. More important sequences get places, blocks and steps first.
+    pub priority: Priority,
 }
 
 /// Room for an answer that is longer than the context: half of the tokens behind the first `keep` are forgotten, the

@@ -9,7 +9,7 @@ use model_boss_engine::sampling::SamplingParams;
 use model_boss_engine::text::{ChannelPlan, ThinkingPlan};
 use model_boss_engine::tools::{ToolMarkers, ToolParser};
 use model_boss_engine::{CacheSalt, Generate, PromptImage};
-use model_boss_protocol::{ApiError, Remedy, beyond_worker, refuse_unmet};
+use model_boss_protocol::{ApiError, Priority, Remedy, beyond_worker, refuse_unmet};
 use serde::Deserialize;
 
 use crate::defaults::RequestDefaults;
@@ -99,6 +99,8 @@ impl GenerateOptions {
             shift: None,
             grammar: self.grammar.clone(),
             calls: self.calls.clone(),
+            // The request's own is set where the work is handed to the engine.
+            priority: Priority::NORMAL,
         }
     }
 }

@@ -12,7 +12,7 @@ use model_boss_engines::{
     Facts, HealthRule, Launch, LaunchError, LlamaServer, command_line, llama_files, llama_server,
 };
 use model_boss_protocol::{
-    Backend, CommandSource, CommandSpec, KvCacheType, LlamaArgs, Recipe, StopSignal, parse_span,
+    Backend, Category, CommandSource, CommandSpec, KvCacheType, LlamaArgs, Recipe, StopSignal, parse_span,
 };
 
 use super::files::model_files;
@@ -347,6 +347,7 @@ impl Engines {
         };
         ModelDescription {
             splittable: self.splits(model),
+            bulk_waits: !backend.is_foreign() && model.description.category == Category::Llm,
             context_length: model.description.context_length.or(self.context),
             size,
             engine: self.usual(model),

@@ -197,15 +197,30 @@ impl Scheduler {
             self.out.push(Effect::Done { request });
         }
         if self.pool[slot].paused_until.is_none() {
-            let room = self.catalog[model].max_concurrent();
-            while self.pool[slot].running.len() < room {
+            loop {
                 self.queue.refresh(model, self.now);
-                let next = self.queue.best(model, self.now).and_then(|head| self.dequeue(head.id));
-                let Some(request) = next else { break };
+                let Some(head) = self.queue.best(model, self.now) else { break };
+                if !self.has_place(slot, model, head.base) {
+                    break;
+                }
+                let Some(request) = self.dequeue(head.id) else { break };
                 self.dispatch(slot, request);
             }
         }
         self.rest_if_idle(slot);
+    }
+
+    /// Whether a model's slot takes one more request. Bulk work takes no place of what is more important, where the
+    /// worker has it wait.
+    fn has_place(&self, slot: SlotId, model: ModelIndex, base: Priority) -> bool {
+        let (known, running) = (&self.catalog[model], &self.pool[slot].running);
+        let places = known.max_concurrent();
+        if running.len() < places {
+            return true;
+        }
+        let is_bulk = |priority: Priority| priority >= Priority::BATCH;
+        let in_places = || running.iter().filter(|(priority, _)| !is_bulk(*priority)).count();
+        known.description.bulk_waits && !is_bulk(base) && in_places() < places
     }
 
     fn dispatch(&mut self, slot_id: SlotId, request: Waiting) {

@@ -3,7 +3,7 @@
 use crate::error::StoreError;
 
 use super::address::Address;
-use super::link::Link;
+use super::link::RedisLink;
 
 /// A server as its `INFO` describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct RedisFacts {
 impl RedisFacts {
     /// Asks the server of this URL.
     pub fn ask(url: &str) -> Result<Self, StoreError> {
-        let mut link = Link::new(Address::parse(url)?);
+        let mut link = RedisLink::new(Address::parse(url)?);
         let (info, time): (String, (u64, u64)) = link.ask(|connection| {
             let info: Vec<String> = ["server", "memory", "persistence", "replication", "cluster"]
                 .into_iter()

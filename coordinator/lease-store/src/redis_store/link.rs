@@ -17,7 +17,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause; each failure in a row doubles it up to this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-pub(super) struct Link {
+/// A connection to a Redis server that is opened when it is needed, for the stores of this host's processes.
+pub struct RedisLink {
     address: Address,
     connection: Option<Connection>,
     failures: u32,
@@ -25,7 +26,12 @@ pub(super) struct Link {
     resting: Option<(Instant, String)>,
 }
 
-impl Link {
+impl RedisLink {
+    /// A link to the server of this URL. The call opens no connection.
+    pub fn to(url: &str) -> Result<Self, StoreError> {
+        Ok(Self::new(Address::parse(url)?))
+    }
+
     pub(super) fn new(address: Address) -> Self {
         if matches!(&address, Address::Direct(info) | Address::Sentinels { server: info, .. } if is_tls(info)) {
             // An error means that this process has chosen a provider already.
@@ -35,17 +41,14 @@ impl Link {
     }
 
     /// The server's address, human-readable.
-    pub(super) fn server(&self) -> String {
+    pub fn server(&self) -> String {
         self.address.show()
     }
 
     /// Sends one query and returns its answer. After an error the connection is not used again, because a late answer
     /// would be taken for the next one's. A connection that was closed while idle is opened again. A query may then
     /// be sent twice, which every swap withstands, because its etag matches once.
-    pub(super) fn ask<T>(
-        &mut self,
-        question: impl Fn(&mut Connection) -> Result<T, RedisError>,
-    ) -> Result<T, StoreError> {
+    pub fn ask<T>(&mut self, question: impl Fn(&mut Connection) -> Result<T, RedisError>) -> Result<T, StoreError> {
         let reused = self.connection.take();
         let answer = match reused {
             Some(mut connection) => match question(&mut connection) {

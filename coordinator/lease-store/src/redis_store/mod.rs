@@ -17,10 +17,10 @@ use crate::error::StoreError;
 use crate::store::{Document, Etag, LedgerStore, Snapshot, StoredDocuments, Swap};
 
 pub use facts::RedisFacts;
+pub use link::RedisLink;
 
 use address::Address;
 use facts::is_new_enough;
-use link::Link;
 
 /// A document that was read longer ago than this is read again before a decision.
 const READ_IS_OLD_US: u64 = 1_000_000;
@@ -77,7 +77,7 @@ type StoreAnswer = (u64, u64, String, String, String, Option<String>, Option<Str
 
 /// The lease ledger in Redis.
 pub struct RedisStore {
-    link: Link,
+    link: RedisLink,
     key: String,
     version: Option<String>,
 }
@@ -92,7 +92,7 @@ impl RedisStore {
     /// `redis+sentinel://host:port,host:port/SERVICE/DB`. The call connects at once, so that a wrong address is
     /// reported here.
     pub fn open(url: &str, boot_id: &str) -> Result<Self, StoreError> {
-        let link = Link::new(Address::parse(url)?);
+        let link = RedisLink::new(Address::parse(url)?);
         let mut store = Self { link, key: format!("mb:{{{boot_id}}}:ledger"), version: None };
         store.load()?;
         Ok(store)

@@ -24,12 +24,13 @@ use crate::api::blocking::blocking;
 use crate::api::changes::{EventReader, ReportedViews, look};
 use crate::api::context::Context;
 use crate::api::route::Call;
+use crate::jobs::{BatchObject, JobObject};
 
 /// The header with the last event that a reconnecting reader has seen.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// The data of an event, by the event's name: `state`, `slot`, `queue`, `model`, `device`, `decision`, `move` or
-/// `missed`.
+/// The data of an event, by the event's name: `state`, `slot`, `queue`, `model`, `device`, `decision`, `move`,
+/// `job`, `batch` or `missed`.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 #[allow(dead_code, reason = "the type only describes")]
@@ -48,6 +49,10 @@ pub(crate) enum ChangeEvent {
     Decision(Decision),
     /// A move that ended.
     Move(EndedMove),
+    /// A job.
+    Job(Box<JobObject>),
+    /// A batch.
+    Batch(Box<BatchObject>),
     /// An object that is gone.
     Gone(GoneObject),
     /// The number of events that the reader missed.

@@ -52,6 +52,31 @@ fn names(query: Option<&str>) -> Result<BTreeSet<NameSet>, ApiError> {
     given.split(',').map(read).collect()
 }
 
+/// The numbers of jobs and of batches.
+fn jobs(context: &Context, page: &mut Page) {
+    let (jobs, files) = context.jobs.figures();
+    let queued = jobs.kept.waiting.saturating_add(jobs.kept.in_flight).saturating_sub(jobs.running);
+    let kept = jobs.kept;
+    for (state, count) in [
+        ("queued", queued),
+        ("running", jobs.running),
+        ("succeeded", kept.succeeded),
+        ("failed", kept.failed),
+        ("cancelled", kept.cancelled),
+    ] {
+        page.gauge("model_boss_jobs", &[("state", state)], count as f64);
+    }
+    let ended = jobs.ended;
+    for (state, count) in [("succeeded", ended.succeeded), ("failed", ended.failed), ("cancelled", ended.cancelled)] {
+        page.count_so_far("model_boss_jobs_ended_total", &[("state", state)], count as u64);
+    }
+    page.gauge("model_boss_jobs_available", &[], f64::from(u8::from(context.jobs.trouble().is_none())));
+    page.gauge("model_boss_job_storage_bytes", &[], files.used as f64);
+    page.gauge("model_boss_job_storage_limit_bytes", &[], files.limit as f64);
+    page.gauge("model_boss_batches", &[], jobs.batches as f64);
+    page.gauge("model_boss_batch_lines_open", &[], jobs.lines_open as f64);
+}
+
 async fn read_off(context: &Context, page: &mut Page) {
     let look =
         |scheduler: &Scheduler, now| (scheduler.models(), scheduler.slots(), scheduler.devices(), scheduler.waits(now));
@@ -106,6 +131,7 @@ async fn read_off(context: &Context, page: &mut Page) {
             page.gauge("model_boss_device_retention_budget_bytes", &label, budget.0 as f64);
         }
     }
+    jobs(context, page);
     let memory = context.memory.figures();
     page.gauge("model_boss_request_memory_used_bytes", &[], memory.used.0 as f64);
     page.gauge("model_boss_request_memory_limit_bytes", &[], memory.limit.0 as f64);

@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod errors;
+mod jobs;
 mod leases;
 mod models;
 mod ollama;
@@ -13,6 +14,10 @@ mod responses;
 mod views;
 
 pub(super) use anthropic::{count_tokens, messages};
+pub(super) use jobs::{
+    batch, batch_orders, batches, create_batch, delete_file, delete_job, file, files, job, jobs, submit_job,
+    upload_file,
+};
 pub(super) use leases::{
     acquire_lease, cancel_lease, lease, lease_orders, leases, release_lease, renew_leases, resize_lease,
 };

@@ -311,7 +311,7 @@ fn only_model(context: &Context, category: Category) -> Result<Option<String>, A
 }
 
 /// The meaning of a body's names.
-fn understood(context: &Context, mut peeked: Peeked) -> Result<(Peeked, Resolved), ApiError> {
+pub(super) fn understood(context: &Context, mut peeked: Peeked) -> Result<(Peeked, Resolved), ApiError> {
     let client = peeked.client.get_or_insert_with(|| ClientId::from(ANONYMOUS));
     let question = NameQuestion {
         model: peeked.model.as_deref(),

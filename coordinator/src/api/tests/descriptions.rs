@@ -11,8 +11,9 @@ use super::*;
 const PAGE: &str = "docs/api.md";
 
 /// The tables of docs/api.md: the mark in front of each, the parts of the API, and whether it lists fields.
-const TABLES: [(&str, &[Tag], FieldsColumn); 4] = [
+const TABLES: [(&str, &[Tag], FieldsColumn); 5] = [
     ("models", &[Tag::Models, Tag::Anthropic, Tag::Ollama], FieldsColumn::Hidden),
+    ("jobs", &[Tag::Jobs], FieldsColumn::Hidden),
     ("views", &[Tag::Views], FieldsColumn::Hidden),
     ("orders", &[Tag::Orders], FieldsColumn::Shown),
     ("leases", &[Tag::Leases], FieldsColumn::Shown),

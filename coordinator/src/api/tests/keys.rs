@@ -39,6 +39,9 @@ fn needed(method: &str, path: &str) -> Vec<KeyScope> {
         ("GET", "/v1/models" | "/v1/models/{*id}" | "/api/tags" | "/api/ps" | "/api/version") => vec![Inference, Read],
         ("POST", "/api/show") => vec![Inference, Read],
         (_, path) if path.starts_with("/v1/responses") => vec![Inference],
+        (_, path) if ["/api/v1/jobs", "/v1/files", "/v1/batches"].iter().any(|root| path.starts_with(root)) => {
+            vec![Inference]
+        }
         ("POST", path) if !path.starts_with("/api/v1/") => vec![Inference],
         ("GET", "/api/v1/leases" | "/api/v1/leases/{*id}") => vec![Lease, Read],
         (_, "/api/v1/leases" | "/api/v1/leases/{*id}") => vec![Lease],
@@ -55,7 +58,7 @@ fn id_of(method: &str, path: &str) -> &'static str {
         ("POST", "/api/v1/models/{*id}") => "nobody/pin",
         ("POST", "/api/v1/devices/{*id}") => "cpu/reserve",
         ("POST", "/api/v1/leases/{*id}") => "nobody/attach",
-        ("POST", "/v1/responses/{*id}") => "nobody/cancel",
+        ("POST", "/v1/responses/{*id}" | "/v1/batches/{*id}") => "nobody/cancel",
         _ => "nobody",
     }
 }

@@ -2,6 +2,7 @@
 
 mod dashboard;
 mod descriptions;
+mod jobs;
 mod keys;
 mod rules;
 
@@ -15,7 +16,7 @@ use hyper::service::Service;
 use model_boss_access::KeyFile;
 use model_boss_catalog::{Engines, LiveCatalog, ModelRoots};
 use model_boss_cloud::Clouds;
-use model_boss_config::{Hosts, Limits, LogLevel, ProviderTables, Sse};
+use model_boss_config::{Hosts, JobSettings, Limits, LogLevel, ProviderTables, Sse};
 use model_boss_core::{Moment, Scheduler, Settings};
 use model_boss_host::environment::ChildEnvironment;
 use model_boss_host::log_filter::LogFilter;
@@ -27,6 +28,7 @@ use model_boss_http::door::Door;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_http::origin::AllowedHosts;
 use model_boss_hub::{Hub, HubSettings};
+use model_boss_jobs::RedbRecords;
 use model_boss_lease_store::LeaseDurations;
 use model_boss_protocol::{ByteCount, DeviceId, InstructionSet, SandboxMode};
 use model_boss_settings::{Configured, DocumentStore, LiveSettings, RuntimeConfig};
@@ -39,6 +41,7 @@ use super::*;
 use crate::audit::AuditLog;
 use crate::driver::{Driver, DriverQueue};
 use crate::footprints::FootprintSink;
+use crate::jobs::{Jobs, JobsSetup};
 use crate::keys::LiveKeys;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
@@ -189,7 +192,20 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         "s",
     )
     .await;
+    let events = Arc::clone(&changes);
+    let state_dir = folder.path().join("state");
+    let jobs = Jobs::new(JobsSetup {
+        settings: JobSettings::default(),
+        state: StateFolder::new(&state_dir),
+        open_store: Box::new(move |_| Ok(Box::new(RedbRecords::new(&state_dir)))),
+        keys: Arc::clone(&keys),
+        scheduling: scheduling.clone(),
+        on_change: Box::new(move |kind, view| events.publish(kind, &view)),
+        draining: CancellationToken::new(),
+    })
+    .unwrap();
     let context = Arc::new(Context {
+        jobs: Arc::clone(&jobs),
         tasks,
         config,
         scheduling,
@@ -219,7 +235,13 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         clock,
         changes,
     });
-    let door = door(router(Arc::clone(&context)));
+    let router = router(Arc::clone(&context));
+    tokio::spawn(jobs.serve(router.clone()));
+    // The records are read on a thread of their own.
+    while context.jobs.trouble().is_some() {
+        tokio::task::yield_now().await;
+    }
+    let door = door(router);
     Fixture { door, context, folder }
 }
 

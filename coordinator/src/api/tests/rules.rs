@@ -83,7 +83,7 @@ fn nothing(_: &str) -> Value {
 }
 
 /// Routes that only show state.
-const SHOWN: [&str; 32] = [
+const SHOWN: [&str; 38] = [
     "/",
     "/dashboard/{*id}",
     "/live",
@@ -116,6 +116,12 @@ const SHOWN: [&str; 32] = [
     "/api/v1/events",
     "/api/v1/pull",
     "/api/v1/logs/{*id}",
+    "/api/v1/jobs",
+    "/api/v1/jobs/{*id}",
+    "/v1/files",
+    "/v1/files/{*id}",
+    "/v1/batches",
+    "/v1/batches/{*id}",
 ];
 
 /// Each route with each of its effects.
@@ -162,6 +168,13 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/api/v1/devices/{*id}", OrdersAll("/api/v1/devices/cpu/open", nothing)),
         // A cancelling ends a request of the client's own. The tests of OP-2 hold the rule.
         ("DELETE", "/api/v1/queue/{*id}", Nothing),
+        // A job is a request of its own route, by the same client: the tests of RC-26 hold the rules for it.
+        ("POST", "/api/v1/jobs", Nothing),
+        ("DELETE", "/api/v1/jobs/{*id}", Nothing),
+        ("POST", "/v1/files", Nothing),
+        ("DELETE", "/v1/files/{*id}", Nothing),
+        ("POST", "/v1/batches", Nothing),
+        ("POST", "/v1/batches/{*id}", Nothing),
         // A plan has no effect.
         ("POST", "/api/v1/plan", Nothing),
         ("PUT", "/api/v1/config", Nothing),

@@ -3,6 +3,7 @@
 
 mod embed;
 mod experts;
+mod jobs;
 mod kill;
 mod models;
 mod overload;
@@ -25,7 +26,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 22] = [
+const BENCHES: [(&str, &str); 23] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("resolve", "what a request's names mean, with 1,000 models and 100 tasks (no processes)"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
@@ -47,6 +48,10 @@ const BENCHES: [(&str, &str); 22] = [
     (
         "kill",
         "10,000 requests (or as many as named) while every worker is killed each 2 s: fails if one gets no final answer",
+    ),
+    (
+        "jobs",
+        "a batch of 50,000 lines (or as many as named): the coordinator's memory, and chats beside it; fails beyond 1.3x",
     ),
     ("products", "one core: products of each type of weights, few rows and many (no processes)"),
     ("decode", "tokens per second of the worker, one after another: beside llama-bench where it is installed"),
@@ -89,6 +94,7 @@ async fn main() -> ExitCode {
         Some("first-byte") => first_byte().await,
         Some("door") => door().await,
         Some("kill") => return kill::run(std::env::args().nth(2)).await,
+        Some("jobs") => return jobs::run(std::env::args().nth(2), &processor()).await,
         Some("overload") => return overload::run(&processor()).await,
         Some("proxy") => return proxy::run(std::env::args().skip(2), processor()).await,
         Some("decode") => return models::run(models::Part::Decode, std::env::args().skip(2), &processor()),

@@ -1,7 +1,7 @@
 //! Letting sequences into the batch.
 
 use super::TextEngine;
-use super::turns::{can_go_on, computes_prefix_of, fatal};
+use super::turns::{can_go_on, computes_prefix_of, fatal, is_bulk};
 use crate::activity::End;
 use crate::decoder::BlockId;
 use crate::engine::{EngineError, WorkError};
@@ -12,8 +12,16 @@ impl TextEngine {
     pub(super) fn admit(&mut self) -> Result<(), EngineError> {
         let mut at = 0;
         self.short_of_memory &= !self.running.is_empty();
-        while self.running.len() < self.info.max_concurrent && !self.short_of_memory {
+        while !self.short_of_memory {
             let Some(sequence) = self.waiting.get(at) else { break };
+            if self.running.len() >= self.info.max_concurrent {
+                // Bulk work gives its place to what is more important.
+                if !is_bulk(sequence) && self.running.iter().any(is_bulk) {
+                    self.preempt();
+                    continue;
+                }
+                break;
+            }
             if self.running.iter().any(|running| computes_prefix_of(running, sequence)) {
                 at += 1;
                 continue;
@@ -46,6 +54,10 @@ impl TextEngine {
                     self.activity.found(admission.table.len());
                     sequence.admit(admission.table, class);
                     self.running.push(sequence);
+                }
+                // Bulk work gives its blocks to what is more important.
+                (None, false) if !is_bulk(sequence) && self.running.iter().any(is_bulk) => {
+                    self.preempt();
                 }
                 // Running sequences will end and free blocks.
                 (None, false) => break,

@@ -1,11 +1,13 @@
 //! Text generation: several sequences at once through one decoder (continuous batching). Knows tokens and text, no
 //! device and no HTTP.
 //!
-//! A step drops cancelled sequences and lets waiting ones in, first come first served. [`crate::batch`] plans how many
+//! A step drops cancelled sequences and lets waiting ones in, by importance and arrival. [`crate::batch`] plans how many
 //! tokens each brings. The decoder runs once over all of them, and each sequence gets its row of logits.
 //!
+//! Bulk work sits most steps out while more important sequences compute, and gives its place to them when all are taken.
+//!
 //! Sequences are let in while there are blocks for all their tokens. When blocks run out later, the sequence that came
-//! last gives its own back and waits at the front of the queue. Its tokens are evaluated again then, and its client
+//! last, of the least important ones, gives its own back and waits at the front of the queue. Its tokens are evaluated again then, and its client
 //! sees nothing but a pause. An answer that goes on when the context is full waits in the same way: it comes back with
 //! fewer tokens, at new places.
 
@@ -42,6 +44,7 @@ use crate::kv::{BLOCK_TOKENS, BlockTable, KvCache};
 use crate::places::PlaceUse;
 use crate::residency::Monitor;
 use crate::text::Vocabulary;
+use model_boss_protocol::Priority;
 
 use ahead::look_ahead;
 use choose::{StepRows, choose};
@@ -49,7 +52,7 @@ use continuation::Continuation;
 use images::{KnownImages, are_placed};
 use looking::{keep_whole, look};
 use sequence::RunningSequence;
-use turns::{can_go_on, fatal, fits, release, wait_again};
+use turns::{can_go_on, fatal, fits, is_bulk, release, wait_in_turn};
 use waiting::Sequence;
 
 pub use settings::{DraftUse, TextEngineSettings};
@@ -66,11 +69,13 @@ pub struct TextEngine {
     activity: Arc<Activity>,
     /// Blocks of keys and values.
     kv: KvCache,
-    /// In the order of their arrival.
+    /// By importance and arrival.
     waiting: VecDeque<RunningSequence>,
     running: Vec<RunningSequence>,
     /// Sequences submitted so far.
     arrivals: u64,
+    /// Steps so far.
+    steps: u64,
     /// The device had less memory than was planned: until a sequence ends, none is let in.
     short_of_memory: bool,
     pace: Pace,
@@ -113,6 +118,7 @@ impl TextEngine {
             waiting,
             running,
             arrivals: 0,
+            steps: 0,
             short_of_memory: false,
             pace: Pace::default(),
             cost: RowCost::default(),
@@ -180,7 +186,7 @@ impl TextEngine {
                 self.running.push(running);
             } else {
                 release(&mut self.kv, &mut running);
-                wait_again(&mut self.waiting, running);
+                wait_in_turn(&mut self.waiting, running);
             }
         }
     }
@@ -188,11 +194,11 @@ impl TextEngine {
     /// Gives every sequence of the batch room for its tokens. Sequences that came last give their blocks back where
     /// that takes more than there are.
     fn make_room(&mut self) {
-        // Those that came first are served first.
-        let mut order: Vec<u64> = self.running.iter().map(RunningSequence::arrival).collect();
+        // The most important are served first, and of those the ones that came first.
+        let mut order: Vec<(Priority, u64)> = self.running.iter().map(RunningSequence::rank).collect();
         order.sort_unstable();
-        for arrival in order {
-            while let Some(running) = self.running.iter_mut().find(|running| running.arrival() == arrival) {
+        for rank in order {
+            while let Some(running) = self.running.iter_mut().find(|running| running.rank() == rank) {
                 if running.table().is_none_or(|(table, tokens)| self.kv.grow(table, tokens.len())) {
                     break;
                 }
@@ -201,13 +207,13 @@ impl TextEngine {
         }
     }
 
-    /// Sends the sequence that came last back to the queue, without its blocks.
+    /// Sends the least important sequence back to the queue, and of those the one that came last, without its blocks.
     fn preempt(&mut self) {
-        let last = self.running.iter().enumerate().max_by_key(|(_, running)| running.arrival());
+        let last = self.running.iter().enumerate().max_by_key(|(_, running)| running.rank());
         let Some(at) = last.map(|(at, _)| at) else { return };
         let mut sequence = self.running.remove(at);
         release(&mut self.kv, &mut sequence);
-        wait_again(&mut self.waiting, sequence);
+        wait_in_turn(&mut self.waiting, sequence);
         self.activity.preempted();
     }
 
@@ -308,7 +314,13 @@ impl TextEngine {
         // Published before the step, so that a step that never ends is visible with its sequences.
         self.publish();
         let started = Instant::now();
-        let stages: Vec<_> = self.running.iter().map(|running| running.stage(self.info.vocab_size)).collect();
+        let mut stages: Vec<_> = self.running.iter().map(|running| running.stage(self.info.vocab_size)).collect();
+        self.steps += 1;
+        // A step over streamed layers takes as long with few sequences as with many.
+        if self.decoder.monitor().is_none() {
+            let running = &self.running;
+            batch::give_way(&mut stages, |at| running.get(at).is_some_and(is_bulk), self.steps);
+        }
         if stages.iter().all(|stage| *stage == batch::SequenceStage::Waiting) {
             if let Some((threads, seen)) = masks {
                 threads.wait_beyond(seen, MASK_PATIENCE);
@@ -393,7 +405,7 @@ impl TextEngine {
             Continuation::NeedsShift => {
                 release(&mut self.kv, &mut running);
                 running.shift();
-                wait_again(&mut self.waiting, running);
+                wait_in_turn(&mut self.waiting, running);
             }
             Continuation::Ended(end) => {
                 self.activity.ended(end);
@@ -439,7 +451,7 @@ impl Engine for TextEngine {
             None => {
                 let images = self.images.enter(&work.prompt, Arc::clone(&work.images));
                 let sequence = Sequence::new(id, work, reply, self.info.context_length, &self.vocabulary);
-                self.waiting.push_back(RunningSequence::new(sequence, images, self.arrivals));
+                wait_in_turn(&mut self.waiting, RunningSequence::new(sequence, images, self.arrivals));
                 self.arrivals += 1;
             }
         }

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use model_boss_protocol::Priority;
+
 use crate::activity::{Activity, End};
 use crate::batch::SequenceStage;
 use crate::constraint::MaskThreads;
@@ -90,8 +92,9 @@ impl RunningSequence {
         self.sequence.id
     }
 
-    pub(super) fn arrival(&self) -> u64 {
-        self.arrival
+    /// Its place in every order: the more important come first, and of those the ones that came first.
+    pub(super) fn rank(&self) -> (Priority, u64) {
+        (self.sequence.priority, self.arrival)
     }
 
     pub(super) fn reply(&self) -> &dyn Reply {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::decoder::{Decoder, DecoderError, DecoderStep};
 use crate::engine::{EngineError, WorkError};
 use crate::kv::{BLOCK_TOKENS, BlockTable, KvCache};
+use model_boss_protocol::Priority;
 
 use super::sequence::RunningSequence;
 
@@ -15,9 +16,14 @@ pub(super) fn release(kv: &mut KvCache, sequence: &mut RunningSequence) {
     }
 }
 
-/// Puts a sequence without blocks back into the queue, in front of all that arrived later.
-pub(super) fn wait_again(waiting: &mut VecDeque<RunningSequence>, sequence: RunningSequence) {
-    let place = waiting.partition_point(|other| other.arrival() < sequence.arrival());
+/// Whether a sequence is bulk work, which gives way to everything else.
+pub(super) fn is_bulk(sequence: &RunningSequence) -> bool {
+    sequence.rank().0 >= Priority::BATCH
+}
+
+/// Puts a sequence without blocks into the queue, behind those that are more important or came earlier.
+pub(super) fn wait_in_turn(waiting: &mut VecDeque<RunningSequence>, sequence: RunningSequence) {
+    let place = waiting.partition_point(|other| other.rank() < sequence.rank());
     waiting.insert(place, sequence);
 }
 

@@ -8,6 +8,7 @@ use crate::engine::{ContextShift, Generate, Reply, SequenceEvent, SequenceId, Wo
 use crate::kv::CacheSalt;
 use crate::sampling::Sampler;
 use crate::text::Vocabulary;
+use model_boss_protocol::Priority;
 
 use super::allowed::Allowed;
 use super::stream::TextStream;
@@ -38,6 +39,7 @@ pub(super) struct Sequence {
     /// The form that the answer is held to.
     pub(super) constraint: Option<Constraint>,
     pub(super) submitted: Instant,
+    pub(super) priority: Priority,
 }
 
 impl Sequence {
@@ -81,6 +83,7 @@ impl Sequence {
             constraint: work.grammar.map(Constraint::begin),
             prompt: work.prompt,
             submitted: Instant::now(),
+            priority: work.priority,
         }
     }
 

@@ -639,3 +639,21 @@ fn rc_13_a_load_ahead_begins_beside_those_who_wait_and_takes_no_room_that_they_n
         world.run_for(10 * SECOND);
     }
 }
+
+#[test]
+fn rc_26_bulk_work_takes_no_place_of_what_is_more_important_where_its_worker_has_it_wait() {
+    for bulk_waits in [false, true] {
+        let mut world = World::calm(8, vec![ModelDescription { bulk_waits, ..concurrent(model("m", 4), 2) }]);
+        let bulk: Vec<RequestId> = (0..4).map(|_| world.submit("m", 9)).collect();
+        world.run_until(ms(3_500));
+        let runs = |world: &World, request: &RequestId| matches!(world.fate(*request), Fate::Running(_));
+        let running = |world: &World, all: &[RequestId]| all.iter().filter(|request| runs(world, request)).count();
+        assert_eq!(running(&world, &bulk), 2);
+        let urgent: Vec<RequestId> = (0..4).map(|_| world.submit("m", 2)).collect();
+        world.run_until(ms(3_600));
+        assert_eq!(running(&world, &urgent), if bulk_waits { 2 } else { 0 }, "{bulk_waits}");
+        assert_eq!(running(&world, &bulk), 2, "no further bulk work is let in");
+        world.run_until(s(60));
+        assert!(bulk.iter().chain(&urgent).all(|request| world.fate(*request) == &Fate::Answered));
+    }
+}

@@ -1,5 +1,6 @@
 use super::*;
 
+mod bulk;
 mod drafts;
 mod forms;
 mod images;
@@ -14,6 +15,7 @@ use crate::activity::Histograms;
 use crate::engine::{FinishReason, Finished, TokenUsage};
 use crate::fake::{FakeControl, FakeDecoder, Script, byte_tokenizer, byte_vocabulary, words};
 use crate::sampling::{SamplingParams, TokenLogprob};
+use model_boss_protocol::Priority;
 use proptest::prelude::*;
 
 struct Channel {
@@ -139,6 +141,7 @@ fn prompt(text: &str) -> Generate {
         shift: None,
         grammar: None,
         calls: None,
+        priority: Priority::NORMAL,
     }
 }
 

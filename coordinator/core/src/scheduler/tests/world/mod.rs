@@ -708,7 +708,10 @@ impl World {
             return;
         }
         worker.running.insert(request);
-        let limit = self.models.iter().find(|m| m.id == worker.model).map(|m| m.max_concurrent as usize);
+        let limit = self.models.iter().find(|m| m.id == worker.model).map(|m| {
+            // Bulk work takes no place of the others.
+            m.max_concurrent as usize * if m.bulk_waits { 2 } else { 1 }
+        });
         assert!(limit.is_none_or(|limit| worker.running.len() <= limit), "more requests than the model takes");
         let answer = self.span(self.behaviour.answer);
         if self.rng.chance(self.behaviour.crash) {

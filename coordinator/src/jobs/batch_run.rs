@@ -1,0 +1,495 @@
+//! The tasks that work on batches: lines are checked, answered as the least important requests, and written to the
+//! batch's files. What the files have is what is answered: after a restart a batch goes on from there.
+
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http_body_util::BodyExt;
+use model_boss_jobs::{
+    BatchCounts, BatchRecord, BatchRules, BatchState, FilePurpose, KeptKind, LineOutcome, LinePlan, StoredUpload,
+    ValidatedInput, keep_whole_lines, output_line, read_line, scan_input,
+};
+use model_boss_protocol::{ApiError, ErrorSource, Priority};
+use serde_json::value::RawValue;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::book::{BatchRun, has_work, put_batch, put_upload};
+use super::desk::{Jobs, on_disk};
+use super::inner::{InnerRequest, send};
+use super::wall::now;
+use crate::scheduling::BackgroundRun;
+
+/// The longest line of a batch, and of its answer.
+const LONGEST_LINE: usize = 64 << 20;
+/// The pause before lines that could not be written are written again, and before a batch is begun again.
+const AGAIN: Duration = Duration::from_millis(500);
+/// The longest pause before a refused line is sent again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The interval of writes to the disk itself: the lines of a lost machine's last moments are answered again.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// The header of a request's client.
+const CLIENT: &str = "x-client-id";
+
+/// Why a batch's lines are no longer answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// Every line is answered.
+    Done,
+    /// The batch was cancelled.
+    Cancelled,
+    /// Its time is over.
+    Expired,
+    /// The coordinator drains; the batch goes on at the next start.
+    Draining,
+}
+
+/// A line with what came of it.
+struct AnsweredLine {
+    text: Vec<u8>,
+    is_error: bool,
+}
+
+/// A file to which whole lines are added.
+struct LineFile {
+    file: File,
+    bytes: u64,
+    lines: usize,
+}
+
+impl LineFile {
+    /// Adds lines, all or none.
+    fn append(&mut self, text: &[u8], lines: usize) -> io::Result<()> {
+        if let Err(error) = self.file.write_all(text) {
+            self.file.set_len(self.bytes)?;
+            io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.bytes))?;
+            return Err(error);
+        }
+        self.bytes = self.bytes.saturating_add(text.len() as u64);
+        self.lines = self.lines.saturating_add(lines);
+        Ok(())
+    }
+}
+
+/// The lines and the files of a batch.
+struct OpenBatch {
+    plan: LinePlan,
+    input: Arc<File>,
+    rules: Arc<BatchRules>,
+    output: LineFile,
+    errors: LineFile,
+}
+
+impl Jobs {
+    /// Works on batches, a few at a time, until the coordinator drains.
+    pub(super) async fn run_batches(self: Arc<Self>) {
+        loop {
+            loop {
+                let mut book = self.book();
+                if book.batch_runs.len() >= self.settings.batches.max(1) {
+                    break;
+                }
+                let Some(id) = book.next_batch() else { break };
+                let (counts, seen) = watch::channel(BatchCounts::default());
+                let run = BatchRun { cancel: self.draining.child_token(), counts: seen };
+                book.batch_runs.insert(id.clone(), run.clone());
+                drop(book);
+                let jobs = Arc::clone(&self);
+                tokio::spawn(async move {
+                    if let Err(error) = jobs.work_on(&id, &run.cancel, &counts).await {
+                        jobs.state.trouble(&jobs.folder.beside("batches"), error.message);
+                        sleep(AGAIN).await;
+                    } else {
+                        jobs.state.well(&jobs.folder.beside("batches"));
+                    }
+                    jobs.book().batch_runs.remove(&id);
+                    jobs.batch_changed(&id);
+                    jobs.wake_batches.notify_one();
+                });
+            }
+            tokio::select! {
+                () = self.wake_batches.notified() => {}
+                () = self.draining.cancelled() => return,
+            }
+        }
+    }
+
+    /// Brings a batch to its end, or as far as it comes before a drain. An error means that the disk or the store
+    /// failed: the batch is begun again, from what its files have.
+    async fn work_on(
+        self: &Arc<Self>,
+        id: &str,
+        cancel: &CancellationToken,
+        counts: &watch::Sender<BatchCounts>,
+    ) -> Result<(), ApiError> {
+        let Some(record) = self.book().batches.get(id).cloned() else { return Ok(()) };
+        let opened = match self.open_batch(&record).await? {
+            Ok(opened) => opened,
+            Err(faults) => {
+                return self.end_batch(id, BatchState::Failed, None, |record| record.errors = faults).await;
+            }
+        };
+        let mut opened = opened;
+        counts.send_replace(opened.counts());
+        if has_work(record.state) {
+            self.enter_state(id, BatchState::InProgress).await?;
+        }
+        let stop = match has_work(self.state_of(id)) {
+            true => self.answer_lines(&record, &mut opened, cancel, counts).await?,
+            false if self.state_of(id) == BatchState::Cancelling => Stop::Cancelled,
+            false => Stop::Done,
+        };
+        let stop = match stop {
+            Stop::Draining if self.state_of(id) == BatchState::Cancelling => Stop::Cancelled,
+            Stop::Draining => return Ok(()),
+            stop => stop,
+        };
+        let end = match stop {
+            Stop::Cancelled => BatchState::Cancelled,
+            Stop::Expired => BatchState::Expired,
+            Stop::Done | Stop::Draining => BatchState::Completed,
+        };
+        if stop == Stop::Expired {
+            opened = self.expire_rest(&record, opened).await?;
+            counts.send_replace(opened.counts());
+        }
+        if end != BatchState::Cancelled {
+            self.enter_state(id, BatchState::Finalizing).await?;
+        }
+        self.end_batch(id, end, Some(opened), |_| {}).await
+    }
+
+    fn state_of(&self, id: &str) -> BatchState {
+        self.book().batches.get(id).map_or(BatchState::Cancelled, |batch| batch.state)
+    }
+
+    /// Checks the lines, and finds those that are answered already. The inner error has the faults of the lines.
+    async fn open_batch(
+        &self,
+        record: &BatchRecord,
+    ) -> Result<Result<OpenBatch, Vec<model_boss_jobs::BatchLineError>>, ApiError> {
+        let (folder, record, lines) = (self.folder.clone(), record.clone(), self.settings.batch_lines);
+        on_disk(move || {
+            let rules = BatchRules { endpoint: record.endpoint.clone(), lines, line_bytes: LONGEST_LINE };
+            let input = folder.read(KeptKind::Upload, &record.input_file)?;
+            let mut plan = match scan_input(BufReader::new(&input), &rules)? {
+                ValidatedInput::Good(plan) => plan,
+                ValidatedInput::Bad(faults) => return Ok(Err(faults)),
+            };
+            let mut reopen = |name: &str| {
+                let mut file = folder.append(KeptKind::Upload, name)?;
+                let kept = keep_whole_lines(&mut file, 2 * LONGEST_LINE, |custom_id| plan.done(custom_id))?;
+                io::Result::Ok(LineFile { file, bytes: kept.bytes, lines: kept.lines })
+            };
+            let (output, errors) = (reopen(&record.output_file)?, reopen(&record.error_file)?);
+            folder.sync(KeptKind::Upload)?;
+            Ok(Ok(OpenBatch { plan, input: Arc::new(input), rules: Arc::new(rules), output, errors }))
+        })
+        .await
+    }
+
+    /// Answers the lines that are not answered, those of one model after those of another.
+    async fn answer_lines(
+        self: &Arc<Self>,
+        record: &BatchRecord,
+        opened: &mut OpenBatch,
+        cancel: &CancellationToken,
+        counts: &watch::Sender<BatchCounts>,
+    ) -> Result<Stop, ApiError> {
+        let mut lines: JoinSet<Result<AnsweredLine, ApiError>> = JoinSet::new();
+        let order = opened.plan.open_by_model();
+        let mut next = order.iter().copied().peekable();
+        let mut model = next.peek().map(|index| opened.plan.model_of(*index));
+        let mut syncs = tokio::time::interval(SYNC_EVERY);
+        let until_expiry = record.expires.since(now());
+        let expiry = sleep(until_expiry);
+        tokio::pin!(expiry);
+        loop {
+            // The next model's lines wait for the last one of this model.
+            if let Some(index) = next.peek()
+                && lines.is_empty()
+            {
+                model = Some(opened.plan.model_of(*index));
+            }
+            let may_send = next.peek().is_some_and(|index| Some(opened.plan.model_of(*index)) == model);
+            if lines.is_empty() && !may_send {
+                return Ok(Stop::Done);
+            }
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Ok(Stop::Draining),
+                () = &mut expiry => return Ok(Stop::Expired),
+                Some(first) = lines.join_next() => {
+                    let mut answered = vec![first];
+                    while let Some(more) = lines.try_join_next() {
+                        answered.push(more);
+                    }
+                    // A task that panicked is a fault of this program, after which the batch is begun again.
+                    let answered: Vec<AnsweredLine> = answered
+                        .into_iter()
+                        .map(|line| line.unwrap_or_else(|_| Err(model_boss_http::error::panic_error())))
+                        .collect::<Result<_, _>>()?;
+                    self.write_lines(opened, answered).await?;
+                    counts.send_replace(opened.counts());
+                    self.revision.send_modify(|revision| *revision = revision.wrapping_add(1));
+                }
+                place = Arc::clone(&self.line_places).acquire_owned(), if may_send => {
+                    let (Ok(place), Some(index)) = (place, next.next()) else { continue };
+                    let Some(spot) = usize::try_from(index).ok().and_then(|index| opened.plan.spot(index)) else { continue };
+                    let line = BatchLine {
+                        jobs: Arc::clone(self),
+                        record: record.clone(),
+                        input: Arc::clone(&opened.input),
+                        rules: Arc::clone(&opened.rules),
+                        spot: (spot.offset, spot.length),
+                        number: index,
+                    };
+                    lines.spawn(line.answer(place));
+                }
+                _ = syncs.tick() => opened.sync().await?,
+            }
+        }
+    }
+
+    /// Writes lines; while the disk is full, it waits.
+    async fn write_lines(&self, opened: &mut OpenBatch, answered: Vec<AnsweredLine>) -> Result<(), ApiError> {
+        let gathered = |is_error: bool| {
+            let those = answered.iter().filter(|line| line.is_error == is_error);
+            let lines = those.clone().count();
+            (those.flat_map(|line| line.text.iter().copied()).collect::<Vec<u8>>(), lines)
+        };
+        let (good, bad) = (gathered(false), gathered(true));
+        for ((text, lines), file) in [(good, &mut opened.output), (bad, &mut opened.errors)] {
+            while lines > 0
+                && let Err(error) = file.append(&text, lines)
+            {
+                self.state.trouble(&self.folder.beside("batches"), error.to_string());
+                if self.draining.is_cancelled() {
+                    return Err(crate::refusals::of_job_disk(&error));
+                }
+                sleep(AGAIN).await;
+            }
+        }
+        self.state.well(&self.folder.beside("batches"));
+        Ok(())
+    }
+
+    /// Writes an error for each line that is not answered.
+    async fn expire_rest(&self, record: &BatchRecord, mut opened: OpenBatch) -> Result<OpenBatch, ApiError> {
+        let id = record.id.clone();
+        on_disk(move || {
+            // Lines that were written after the plan was made are marked in it by reading the files once more.
+            for file in [&mut opened.output, &mut opened.errors] {
+                let plan = &mut opened.plan;
+                let kept = keep_whole_lines(&mut file.file, 2 * LONGEST_LINE, |custom_id| {
+                    plan.done(custom_id);
+                    true
+                })?;
+                (file.bytes, file.lines) = (kept.bytes, kept.lines);
+            }
+            for index in opened.plan.open_by_model() {
+                let Some(spot) = usize::try_from(index).ok().and_then(|index| opened.plan.spot(index)) else {
+                    continue;
+                };
+                let mut text = vec![0; usize::try_from(spot.length).unwrap_or(0)];
+                opened.input.read_exact_at(&mut text, spot.offset)?;
+                let custom_id = read_line(&text, &opened.rules).map(|line| line.custom_id).unwrap_or_default();
+                let message = "the batch's completion_window was over before the line was answered";
+                let outcome = LineOutcome::Unanswered { code: "batch_expired", message };
+                opened.errors.append(&output_line(&line_id(&id, index), &custom_id, &outcome), 1)?;
+            }
+            Ok(opened)
+        })
+        .await
+    }
+
+    /// Enters the last state, together with the records of the batch's files.
+    async fn end_batch(
+        self: &Arc<Self>,
+        id: &str,
+        state: BatchState,
+        opened: Option<OpenBatch>,
+        change: impl FnOnce(&mut BatchRecord),
+    ) -> Result<(), ApiError> {
+        let Some(before) = self.book().batches.get(id).cloned() else { return Ok(()) };
+        let mut record = before.clone();
+        if !record.enter(state, now()) {
+            return Ok(());
+        }
+        change(&mut record);
+        let mut uploads = Vec::new();
+        if let Some(mut opened) = opened {
+            opened.sync().await?;
+            record.counts = opened.counts();
+            (record.has_output, record.has_errors) = (opened.output.lines > 0, opened.errors.lines > 0);
+            let names =
+                [(&record.output_file, &opened.output, "output"), (&record.error_file, &opened.errors, "error")];
+            for (name, file, what) in names.into_iter().filter(|(_, file, _)| file.lines > 0) {
+                uploads.push(StoredUpload {
+                    id: name.clone(),
+                    owner: record.owner.clone(),
+                    filename: format!("{id}_{what}.jsonl"),
+                    purpose: FilePurpose::BatchOutput,
+                    bytes: file.bytes,
+                    created: now(),
+                    expires: None,
+                });
+            }
+        }
+        let mut changes = vec![put_batch(&record)];
+        changes.extend(uploads.iter().map(put_upload));
+        let mut undo = vec![put_batch(&before)];
+        undo.extend(uploads.iter().map(|upload| super::book::delete(super::book::UPLOAD, &upload.id)));
+        self.journal.commit(changes, undo).await?;
+        let names = [(record.output_file.clone(), record.has_output), (record.error_file.clone(), record.has_errors)];
+        {
+            let mut book = self.book();
+            book.uploads.extend(uploads.into_iter().map(|upload| (upload.id.clone(), upload)));
+            book.batches.insert(record.id.clone(), record);
+        }
+        for (name, has_lines) in names {
+            if !has_lines {
+                self.remove_file(KeptKind::Upload, name);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl OpenBatch {
+    fn counts(&self) -> BatchCounts {
+        BatchCounts { total: self.plan.total(), completed: self.output.lines, failed: self.errors.lines }
+    }
+
+    /// Brings what was written to the disk itself.
+    async fn sync(&mut self) -> Result<(), ApiError> {
+        let files = [self.output.file.try_clone(), self.errors.file.try_clone()];
+        on_disk(move || files.into_iter().try_for_each(|file| file?.sync_data())).await
+    }
+}
+
+/// One line that is being answered.
+struct BatchLine {
+    jobs: Arc<Jobs>,
+    record: BatchRecord,
+    input: Arc<File>,
+    rules: Arc<BatchRules>,
+    spot: (u64, u32),
+    number: u32,
+}
+
+/// What came of one request of a line.
+enum LineStep {
+    Done(AnsweredLine),
+    /// There was no room, or a limit was reached.
+    Again(Duration),
+}
+
+impl BatchLine {
+    /// Sends the line until it has an answer, and keeps its place in the queue meanwhile.
+    async fn answer(self, place: OwnedSemaphorePermit) -> Result<AnsweredLine, ApiError> {
+        let (offset, length) = self.spot;
+        let input = Arc::clone(&self.input);
+        let text = on_disk(move || {
+            let mut text = vec![0; usize::try_from(length).unwrap_or(0)];
+            input.read_exact_at(&mut text, offset)?;
+            Ok(text)
+        })
+        .await?;
+        let (custom_id, body) = match read_line(&text, &self.rules) {
+            Ok(line) => (line.custom_id, Bytes::copy_from_slice(line.body.get().as_bytes())),
+            Err(fault) => {
+                let message = format!("line {}: {}", self.number.saturating_add(1), fault.message);
+                return Err(ApiError::new(model_boss_protocol::ErrorCode::Internal, message));
+            }
+        };
+        drop(text);
+        let mut tries = 0_u32;
+        let answered = loop {
+            match self.ask(&custom_id, body.clone(), tries).await {
+                LineStep::Done(answered) => break answered,
+                LineStep::Again(pause) => sleep(pause).await,
+            }
+            tries = tries.saturating_add(1);
+        };
+        drop(place);
+        Ok(answered)
+    }
+
+    async fn ask(&self, custom_id: &str, body: Bytes, tries: u32) -> LineStep {
+        let id = line_id(&self.record.id, self.number);
+        let sender = match self.jobs.keys.sender_of(&self.record.owner) {
+            Ok(sender) => sender,
+            Err(error) => {
+                let outcome = LineOutcome::Unanswered { code: error.code.as_str(), message: &error.message };
+                return LineStep::Done(AnsweredLine { text: output_line(&id, custom_id, &outcome), is_error: true });
+            }
+        };
+        let client = Some(self.record.owner.client.clone()).filter(|name| name != model_boss_http::peek::ANONYMOUS);
+        let inner = InnerRequest {
+            id: id.clone(),
+            endpoint: self.record.endpoint.clone(),
+            content_type: "application/json".to_owned(),
+            headers: client.map(|client| (CLIENT.to_owned(), client)).into_iter().collect(),
+            body: Body::from(body),
+            sender,
+        };
+        let Some(router) = self.jobs.router.get().cloned() else { return LineStep::Again(AGAIN) };
+        let run = BackgroundRun::new(Some(Priority::LOWEST));
+        let answered = run.scope(Box::pin(async {
+            let response = send(router, inner).await?;
+            Ok::<_, ApiError>(gathered(response).await)
+        }));
+        let (status, again, text) = match answered.await {
+            Ok(answered) => answered,
+            Err(error) => {
+                (error.status(), error.retry_after, error.body(ErrorSource::Coordinator).to_json().into_bytes())
+            }
+        };
+        let crashed = status == 502 && (tries as usize) < self.jobs.settings.crashes;
+        if matches!(status, 429 | 503) || crashed {
+            let pause = again.unwrap_or_else(|| Duration::from_secs(1 << tries.min(6)));
+            return LineStep::Again(pause.clamp(AGAIN, LONGEST_PAUSE));
+        }
+        let body = String::from_utf8(text).ok().and_then(|text| RawValue::from_string(text).ok());
+        let outcome = match &body {
+            Some(body) => LineOutcome::Answered { status, request_id: &id, body },
+            None => LineOutcome::Unanswered { code: "invalid_answer", message: "the answer is not JSON" },
+        };
+        let is_error = body.is_none() || status >= 400;
+        LineStep::Done(AnsweredLine { text: output_line(&id, custom_id, &outcome), is_error })
+    }
+}
+
+/// The status, the named pause, and the body of an answer.
+async fn gathered(response: Response) -> (u16, Option<Duration>, Vec<u8>) {
+    let again = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let status = response.status().as_u16();
+    let mut body = response.into_body();
+    let mut text = Vec::new();
+    while let Some(frame) = body.frame().await {
+        match frame.map(http_body::Frame::into_data) {
+            Ok(Ok(data)) => text.extend_from_slice(&data),
+            Ok(Err(_)) => {}
+            Err(_) => return (502, None, Vec::new()),
+        }
+        if text.len() > LONGEST_LINE {
+            return (500, None, b"{\"error\":{\"message\":\"the answer is too long for a batch\"}}".to_vec());
+        }
+    }
+    (status, again.map(Duration::from_secs), text)
+}
+
+/// The id of a line's request.
+fn line_id(batch: &str, number: u32) -> String {
+    format!("batch_req_{}_{number}", batch.strip_prefix("batch_").unwrap_or(batch))
+}
