@@ -1,0 +1,1 @@
+//! Encoding: samples become files and streams of clients.
