@@ -14,6 +14,8 @@ pub(super) mod ollama;
 pub(super) mod openai;
 mod reshape;
 pub(super) mod responses;
+mod sound;
+pub(super) mod speech;
 mod stream;
 pub(super) mod tokens;
 mod traced;

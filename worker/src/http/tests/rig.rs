@@ -116,6 +116,8 @@ impl Setup {
             cpu_features: None,
             threads: None,
             speculation: Speculation::default(),
+            speech: None,
+            voices: BTreeMap::new(),
             sandbox: SandboxMode::default(),
         };
         let defaults = RequestDefaults::new(&spec.params).unwrap();
