@@ -67,6 +67,8 @@ mod rule;
 mod saved_folders;
 mod simulation;
 mod single_flight;
+mod speech;
+mod speech_program;
 mod speculation;
 mod stopped_guards;
 mod streaming;

@@ -104,7 +104,7 @@ fn rc_28_plain_and_lossless_files_have_every_sample() {
     }
     let raw = encoded(SoundFormat::Pcm, 24_000, &[0.0, 1.0, -1.0, 7.0, f32::NAN], 2);
     let samples: Vec<i16> = raw.chunks_exact(2).map(|pair| i16::from_le_bytes([pair[0], pair[1]])).collect();
-    assert_eq!(samples, [0, 32_767, -32_767, 32_767, 0]);
+    assert_eq!(samples, [0, 32_767, -32_768, 32_767, 0]);
     assert_eq!(encoded(SoundFormat::Pcm, 16_000, &sound(16_000, 1.0), 70).len(), 2 * 24_000);
 }
 
