@@ -9,6 +9,7 @@ mod overload;
 mod peer;
 mod proxy;
 mod serving;
+mod speech;
 mod stream;
 mod table;
 
@@ -25,7 +26,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 22] = [
+const BENCHES: [(&str, &str); 23] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("resolve", "what a request's names mean, with 1,000 models and 100 tasks (no processes)"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
@@ -79,6 +80,7 @@ const BENCHES: [(&str, &str); 22] = [
         "embed",
         "vectors of texts in bulk and one at a time: beside llama-server, onnxruntime and torch where they are installed",
     ),
+    ("speech", "the first sound of a text and its rate, by a VITS model: beside transformers where it is installed"),
     ("masks", "the tokens that may follow in an answer to a form, for the vocabulary of a GGUF file (no processes)"),
     ("prefill", "prompt tokens per second of the worker: beside llama-bench where it is installed"),
 ];
@@ -99,6 +101,7 @@ async fn main() -> ExitCode {
         Some("schema") => return serving::run(serving::Part::Schema, std::env::args().skip(2), &processor()).await,
         Some("batch") => return serving::run(serving::Part::Batch, std::env::args().skip(2), &processor()).await,
         Some("embed") => return embed::run(std::env::args().skip(2), &processor()).await,
+        Some("speech") => return speech::run(std::env::args().skip(2), &processor()).await,
         Some("experts") => return experts::run(std::env::args().skip(2), &processor()),
         Some("stream") => return stream::run(std::env::args().skip(2), &processor()),
         // The coordinator starts this program as the worker behind the gateways of `proxy`.
