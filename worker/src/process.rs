@@ -122,7 +122,8 @@ fn start(
     let threads = threads::plan_for(asked.or(spec.threads));
     let bad_spec = |message: String| LoadFailure::message(WorkerExit::BadSpec, message);
     let defaults = RequestDefaults::new(&spec.params).map_err(|error| bad_spec(format!("params: {error}")))?;
-    http::check_defaults(&defaults).map_err(|error| bad_spec(format!("the manifest's params: {}", error.message)))?;
+    let checked = http::check_defaults(spec.category, &defaults);
+    checked.map_err(|error| bad_spec(format!("the manifest's params: {}", error.message)))?;
     let listener = listen(spec.port)?;
     let helpers = start_helpers(&spec)?;
     // The sandbox begins: no line above looks at a model's file, and none below starts a program or opens a socket.

@@ -117,7 +117,8 @@ fn rc_28_vits_says_what_transformers_says_with_the_same_seed() {
             assert_eq!(heard.len(), spoken.samples.len(), "{}: {:?}", case.case, spoken.text);
             let worst = heard.iter().zip(&spoken.samples).map(|(ours, theirs)| (ours - theirs).abs());
             let worst = worst.fold(0.0_f32, f32::max);
-            assert!(worst < 2e-3, "{}: {:?} differs by {worst}", case.case, spoken.text);
+            eprintln!("{}: {:?} differs by {worst:.1e}", case.case, spoken.text);
+            assert!(worst < 5e-4, "{}: {:?} differs by {worst}", case.case, spoken.text);
         }
     }
 }
@@ -151,7 +152,7 @@ fn rc_28_bad_files_and_texts_are_named() {
     assert_eq!(speaker.symbols("?!…", false), Ok(Vec::new()));
     let part = SpokenPart { symbols: &[9_999], voice: 0, speed: 1.0 };
     assert!(speaker.speak(&part, &mut TorchGenerator::seeded(1), &mut Ear::default()).is_err());
-    let mut refused = |file: &str, text: &str, words: &[&str]| {
+    let refused = |file: &str, text: &str, words: &[&str]| {
         let before = std::fs::read_to_string(folder.path().join(file)).unwrap();
         std::fs::write(folder.path().join(file), text).unwrap();
         let loaded = load_speaker(folder.path(), &DeviceId::Cpu, &mut |_| {});

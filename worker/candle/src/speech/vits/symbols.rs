@@ -122,12 +122,12 @@ impl Symbols {
         if settings.is_uroman && !text.is_ascii() {
             return Err("this model reads Latin letters only: romanise the text first, such as by uroman".to_owned());
         }
-        if settings.normalize && !settings.phonemize {
+        if settings.phonemize {
+            text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        } else if settings.normalize {
             let is_known = |letter: &char| self.letters.contains_key(letter.encode_utf8(&mut [0; 4]) as &str);
             let kept: String = text.chars().filter(is_known).collect();
             kept.trim().clone_into(&mut text);
-        } else {
-            text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         }
         let mut symbols = Vec::new();
         for letter in text.chars() {
