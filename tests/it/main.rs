@@ -68,6 +68,7 @@ mod saved_folders;
 mod simulation;
 mod single_flight;
 mod speech;
+mod speech_model;
 mod speech_program;
 mod speculation;
 mod stopped_guards;
