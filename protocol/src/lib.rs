@@ -63,8 +63,8 @@ pub use source::{MAIN_REVISION, Source, SourceFault, check_hub_path, check_revis
 pub use span::{KeepAlive, LONGEST_SPAN, ParseSpanError, parse_span, span_of_secs};
 pub use speculation::Speculation;
 pub use speech::{
-    LONGEST_SPEECH, ProgramSound, SOUND_RATES, SPEECH_SPEEDS, SpeechPlace, SpeechProgram, SpeechProgramError, SpeechValues,
-    SpeechVoice,
+    LONGEST_SPEECH, ProgramSound, SOUND_RATES, SPEECH_SPEEDS, SpeechPlace, SpeechProgram, SpeechProgramError,
+    SpeechValues, SpeechVoice,
 };
 pub use thinking::{BadThinking, THINKING_BUDGETS, THINKING_SWITCHES, Thinking};
 pub use worker::{

@@ -343,8 +343,7 @@ mod tests {
         );
         program.check().unwrap();
         let values = SpeechValues { voice: &program.voices[1], speed: 1.5, path: "/m" };
-        let expected =
-            ["espeak-ng", "-v", "de", "-s", "262", "--speed=1.5", "0.667", "{x}", "de", "/m", "/dev/stdout"];
+        let expected = ["espeak-ng", "-v", "de", "-s", "262", "--speed=1.5", "0.667", "{x}", "de", "/m", "/dev/stdout"];
         assert_eq!(program.filled(&values).unwrap(), expected);
         assert_eq!(program.limit().unwrap(), Duration::from_secs(120));
     }

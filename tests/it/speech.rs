@@ -36,7 +36,10 @@ async fn rc_28_sound_comes_in_the_format_that_was_asked_for() {
     assert_eq!(answer.headers["content-type"], "audio/pcm;rate=24000");
     raw["response_format"] = "flac".into();
     let refused = boss.client().post(SPEECH, &raw).await;
-    assert_eq!((refused.status, &refused.json()["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("response_format")));
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["param"]),
+        (StatusCode::BAD_REQUEST, &json!("response_format"))
+    );
     let mut worker = model.worker().await;
     let received = worker.request().await;
     assert_eq!((received.path.as_str(), &received.body), (SPEECH, &asked("voice")));
@@ -63,7 +66,10 @@ async fn rc_28_events_have_pieces_of_sound_and_their_tokens_are_counted() {
     assert_eq!(events[4]["usage"], json!({ "input_tokens": 3, "output_tokens": 3, "total_tokens": 6 }));
     let metrics = boss.client().get("/metrics").await;
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
-    assert!(metrics.lines().any(|line| line.contains("voice") && line.contains("tokens") && line.ends_with(" 3")), "{metrics}");
+    assert!(
+        metrics.lines().any(|line| line.contains("voice") && line.contains("tokens") && line.ends_with(" 3")),
+        "{metrics}"
+    );
     body["stream_format"] = "mp3".into();
     let refused = boss.client().post(SPEECH, &body).await;
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("stream_format")));
@@ -73,7 +79,8 @@ async fn rc_28_events_have_pieces_of_sound_and_their_tokens_are_counted() {
 #[tokio::test]
 async fn rc_28_sound_is_passed_on_while_it_is_made_and_ends_with_its_client() {
     let sandbox = Sandbox::new();
-    let mut model = sandbox.fake_model_with("voice", TTS, Behaviour { hold_after_tokens: Some(2), ..Behaviour::default() });
+    let mut model =
+        sandbox.fake_model_with("voice", TTS, Behaviour { hold_after_tokens: Some(2), ..Behaviour::default() });
     let boss = sandbox.start().await;
     let mut stream = boss.client().stream(SPEECH, &asked("voice")).await;
     assert_eq!(stream.status, StatusCode::OK);
@@ -128,12 +135,18 @@ async fn rc_28_requests_wait_in_the_queue_have_deadlines_and_the_right_category(
     let mut late = asked("voice");
     late["x_budget_s"] = json!(0.05);
     let late = boss.client().post(SPEECH, &late).await;
-    assert_eq!((late.status, late.json()["error"]["code"].as_str()), (StatusCode::GATEWAY_TIMEOUT, Some("deadline_exceeded")));
+    assert_eq!(
+        (late.status, late.json()["error"]["code"].as_str()),
+        (StatusCode::GATEWAY_TIMEOUT, Some("deadline_exceeded"))
+    );
     worker.decode();
     assert_eq!(second.await.unwrap().status, StatusCode::OK);
     drop(first);
     let wrong = boss.client().post(SPEECH, &asked("alpha")).await;
-    assert_eq!((wrong.status, wrong.json()["error"]["code"].as_str()), (StatusCode::BAD_REQUEST, Some("unsupported_by_model")));
+    assert_eq!(
+        (wrong.status, wrong.json()["error"]["code"].as_str()),
+        (StatusCode::BAD_REQUEST, Some("unsupported_by_model"))
+    );
     let chat = boss.chat("voice", "?").await;
     assert_eq!(chat.json()["error"]["code"], "unsupported_by_model");
     let unknown = boss.client().post(SPEECH, &asked("nobody")).await;

@@ -41,7 +41,8 @@ async fn rc_28_a_model_says_through_the_coordinator_what_the_reference_says() {
     let boss = sandbox.start_with_real_worker().await;
     for (name, case) in &cases {
         for spoken in case["spoken"].as_array().unwrap() {
-            let mut body = json!({ "model": name, "input": spoken["text"], "seed": spoken["seed"], "speed": spoken["speed"] });
+            let mut body =
+                json!({ "model": name, "input": spoken["text"], "seed": spoken["seed"], "speed": spoken["speed"] });
             if *name == "speakers" {
                 let voice = spoken["voice"].to_string();
                 body["voice"] = json!(if voice == "2" { "alloy".to_owned() } else { voice });

@@ -75,12 +75,19 @@ async fn rc_28_a_program_gets_the_text_and_what_its_line_names_and_nothing_of_a_
         let mut wrong = asked("args", "x");
         wrong[field] = value;
         let refused = boss.client().post(SPEECH, &wrong).await;
-        assert_eq!((refused.status, refused.error_code().as_str()), (StatusCode::BAD_REQUEST, code), "{field}: {refused:?}");
+        assert_eq!(
+            (refused.status, refused.error_code().as_str()),
+            (StatusCode::BAD_REQUEST, code),
+            "{field}: {refused:?}"
+        );
         let param = refused.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
         assert!(param == field || field == "phonemes" && param == "input", "{refused:?}");
     }
     let voices = boss.read("/v1/audio/voices?model=args").await;
-    assert_eq!(voices["voices"][1], json!({ "id": "bob", "name": "Bob", "language": "en", "model": "args", "default": false }));
+    assert_eq!(
+        voices["voices"][1],
+        json!({ "id": "bob", "name": "Bob", "language": "en", "model": "args", "default": false })
+    );
     let slots = boss.read("/api/v1/slots").await;
     assert!(slots["slots"].as_array().unwrap().iter().all(|slot| slot["device"] == "cpu"), "{slots}");
     boss.finish().await;
@@ -92,7 +99,9 @@ async fn rc_28_a_program_that_fails_or_takes_too_long_is_named_and_the_next_one_
     let fails = script(&sandbox, "fails", "echo 'no such voice here' >&2; exit 3");
     let breaks = script(&sandbox, "breaks", "head -c 4000 /dev/zero; exit 4");
     let slow = script(&sandbox, "slow", "exec sleep 1000");
-    for (name, program, more) in [("fails", fails, ""), ("breaks", breaks, ""), ("slow", slow, "time_limit = \"300ms\"\n")] {
+    for (name, program, more) in
+        [("fails", fails, ""), ("breaks", breaks, ""), ("slow", slow, "time_limit = \"300ms\"\n")]
+    {
         speaker(&sandbox, name, &raw(&format!("line = [\"{}\"]\n{more}voices = [\"a\"]", program.display())));
     }
     speaker(&sandbox, "words", "line = [\"cat\"]\nvoices = [\"a\"]");

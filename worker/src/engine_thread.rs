@@ -16,8 +16,8 @@ use tracing::{info, warn};
 use crate::backend::{LoadDecoder, LoadEncoder, LoadReranker, LoadSpeaker, ModelLoaders, Reranker};
 use crate::cpu_share::StepThreads;
 use crate::encoding::{self, EncodeJob};
-use crate::speaking::{self, Speaking, SpeechOrder, StartProgram};
 use crate::failure::LoadFailure;
+use crate::speaking::{self, Speaking, SpeechOrder, StartProgram};
 use crate::state::{EncoderFacts, EngineInbox, Serving, Submit, WorkerState};
 use crate::text::{self, StartHost, TextLoad, TextSide};
 

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use model_boss_protocol::{Category, InstructionSet, SandboxMode, SandboxState, WorkerExit, WorkerSpec, WorkerSpecError};
+use model_boss_protocol::{
+    Category, InstructionSet, SandboxMode, SandboxState, WorkerExit, WorkerSpec, WorkerSpecError,
+};
 use model_boss_sandbox::{AllowedFiles, ProcessKind, confine};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -21,10 +23,10 @@ use crate::command_line::{CommandLine, WorkerCommand, write_manual};
 use crate::commands::{bench, disk, inspect, prompt, residency, text_cost};
 use crate::cpu_share::AUTOGROUP;
 use crate::defaults::RequestDefaults;
+use crate::engine_thread::WorkerHelpers;
 use crate::failure::LoadFailure;
 use crate::gate::GateError;
 use crate::model_files::{allow_common_files, allow_model_files};
-use crate::engine_thread::WorkerHelpers;
 use crate::state::{Access, WorkerState};
 use crate::terminal::{self, LogLines, print, say};
 use crate::text::TextLoad;

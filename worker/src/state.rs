@@ -271,7 +271,9 @@ impl WorkerState {
             proof: self.spec.proof.clone(),
             progress: f32::from_bits(self.progress.load(Ordering::Relaxed)),
             context_length: serving.map(|serving| serving.info.context_length as u64),
-            weight_bytes: serving.map(|serving| serving.info.weight_bytes).or(self.speaking.get().map(Speaking::weight_bytes)),
+            weight_bytes: serving
+                .map(|serving| serving.info.weight_bytes)
+                .or(self.speaking.get().map(Speaking::weight_bytes)),
             held: self.held(),
             may_hold: self.may_hold(),
             engine: self.activity.stats(),

@@ -134,7 +134,8 @@ fn refusal(text: &str) -> Option<(&'static str, String)> {
         return Some((field, format!("'{field}' chooses what this machine runs: {where_it_may}")));
     }
     let backend = table.get("backend").and_then(toml::Value::as_str)?;
-    let known = [Backend::Command, Backend::Fake, Backend::Speech].into_iter().find(|known| known.as_str() == backend)?;
+    let known =
+        [Backend::Command, Backend::Fake, Backend::Speech].into_iter().find(|known| known.as_str() == backend)?;
     let message = format!("backend = \"{}\" chooses what this machine runs: {where_it_may}", known.as_str());
     Some(("backend", message))
 }

@@ -73,7 +73,7 @@ Examples:
   model-boss run guide \"What is a lease?\"           one question, one answer
   model-boss run ./qwen3-0.6b-q8_0.gguf \"Hello\"    a file, or a folder; needs no manifest and no coordinator
   git diff | model-boss run guide                   the question comes from a pipe
-  model-boss say "Good morning" -o morning.opus      speech, by a voice of this machine
+  model-boss say \"Good morning\" -o morning.opus    speech, by a voice of this machine
   model-boss pull Qwen/Qwen3-0.6B-GGUF:Q8_0         a model of a hub, with resume and checksum
   model-boss ps --watch                             what is loaded, where, and until when
   model-boss queue                                  who waits, and for what

@@ -24,8 +24,8 @@ mod speaker;
 pub mod text;
 mod text_engine;
 mod text_steps;
-mod torch_generator;
 pub mod tools;
+mod torch_generator;
 
 pub use activity::{Activity, EngineTotals, Histograms};
 pub use decoder::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits};

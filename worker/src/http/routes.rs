@@ -32,9 +32,9 @@ pub(super) fn router(worker: Arc<WorkerState>) -> Router {
         Category::Vision => {
             Router::new().route("/v1/embeddings", post(vision::embed)).route("/v1/classify", post(vision::classify))
         }
-        Category::Tts => Router::new()
-            .route("/v1/audio/speech", post(speech::speak))
-            .route("/v1/audio/voices", get(speech::voices)),
+        Category::Tts => {
+            Router::new().route("/v1/audio/speech", post(speech::speak)).route("/v1/audio/voices", get(speech::voices))
+        }
         _ => Router::new()
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(completions::complete))

@@ -106,9 +106,8 @@ impl SpeechQueue {
 
     fn take(&mut self, may: impl Fn(&WaitingJob) -> bool) -> Option<SpeechTurn> {
         let ready = self.waiting.iter().filter(|(_, waiting)| waiting.job.reply.has_room() && may(waiting));
-        let best = ready.min_by_key(|(number, waiting)| {
-            (waiting.rank(), waiting.parts, Reverse(waiting.passed), **number)
-        });
+        let best =
+            ready.min_by_key(|(number, waiting)| (waiting.rank(), waiting.parts, Reverse(waiting.passed), **number));
         let number = best.map(|(number, _)| *number)?;
         let WaitingJob { mut job, parts, .. } = self.waiting.remove(&number)?;
         for waiting in self.waiting.values_mut() {
@@ -239,7 +238,9 @@ mod tests {
         let turn = rig.queue.next(&rig.activity).unwrap();
         assert_eq!(turn.part.symbols, [3]);
         rig.queue.finish(turn, Err(DecoderError::Step("no".to_owned())), &rig.activity).unwrap();
-        assert!(matches!(failing.next().await, Some(SpeechPiece::Failed(SpeechFailure::Failed(why))) if why.contains("no")));
+        assert!(
+            matches!(failing.next().await, Some(SpeechPiece::Failed(SpeechFailure::Failed(why))) if why.contains("no"))
+        );
         let _last = rig.ask(4, 5, 1);
         let turn = rig.queue.next(&rig.activity).unwrap();
         assert!(rig.queue.finish(turn, Err(DecoderError::Fatal("gone".to_owned())), &rig.activity).is_err());

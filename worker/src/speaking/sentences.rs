@@ -85,7 +85,10 @@ mod tests {
     #[test]
     fn rc_28_a_text_is_spoken_sentence_by_sentence() {
         assert_eq!(texts("  Hello.  "), [("Hello.", true)]);
-        assert_eq!(texts("Yes. It is a quarter past three. Mr."), [("Yes. It is a quarter past three.", true), ("Mr.", true)]);
+        assert_eq!(
+            texts("Yes. It is a quarter past three. Mr."),
+            [("Yes. It is a quarter past three.", true), ("Mr.", true)]
+        );
         assert_eq!(
             texts("It costs 3.50 at the corner shop, \"cheap!\" He left."),
             [("It costs 3.50 at the corner shop, \"cheap!\"", true), ("He left.", true)]

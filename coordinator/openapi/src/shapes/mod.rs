@@ -26,5 +26,7 @@ pub use ollama::{
     OllamaRunningModels, OllamaShowRequest, OllamaShown, OllamaStatus, OllamaVersion,
 };
 pub use responses::{DeletedResponse, ResponseItems, ResponseObject, ResponsesEvent, ResponsesRequestBody};
-pub use speech::{SoundBytes, SpeechEventBody, SpeechFormat, SpeechRequest, SpeechStreamFormat, SpeechUsageBody, VoiceChoice};
+pub use speech::{
+    SoundBytes, SpeechEventBody, SpeechFormat, SpeechRequest, SpeechStreamFormat, SpeechUsageBody, VoiceChoice,
+};
 pub use vectors::{EmbedRequest, EmbeddingsBody, EmbeddingsRequest, TokenVectors, Vectors};

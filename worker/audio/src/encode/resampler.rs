@@ -105,7 +105,11 @@ mod tests {
                     turned
                 };
                 let turned = whole(333);
-                assert_eq!(turned.len() as u64, (samples as u64 * u64::from(to)).div_ceil(u64::from(from)), "{from} {to}");
+                assert_eq!(
+                    turned.len() as u64,
+                    (samples as u64 * u64::from(to)).div_ceil(u64::from(from)),
+                    "{from} {to}"
+                );
                 assert_eq!(turned, whole(5_000), "the blocks do not matter");
                 // Away from the ends, where sound begins out of nothing.
                 let expected = tone(to, turned.len());

@@ -175,7 +175,10 @@ mod tests {
             let exact = x.conv1d(&weight, more / 2, 1, dilation, 1).unwrap().squeeze(0).unwrap().t().unwrap();
             let turned = weight.permute((0, 2, 1)).unwrap().contiguous().unwrap();
             let ours = TimeConvolution::new(&turned, None, dilation).unwrap();
-            near(&ours.same(&x.squeeze(0).unwrap().t().unwrap(), Before::Nothing).unwrap(), &exact.contiguous().unwrap());
+            near(
+                &ours.same(&x.squeeze(0).unwrap().t().unwrap(), Before::Nothing).unwrap(),
+                &exact.contiguous().unwrap(),
+            );
         }
         for (ins, outs, taps, stride) in [(5, 7, 16, 8), (8, 4, 4, 2), (3, 2, 11, 5), (6, 4, 3, 3)] {
             let (weight, x) = (numbers((ins, outs, taps), 1), numbers((1, ins, 9), 2));

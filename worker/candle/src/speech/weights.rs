@@ -55,7 +55,8 @@ impl SpeechWeights<'_, '_> {
             return self.tensor(&plain, shape);
         }
         let newer = [0, 1].map(|part| format!("{path}.parametrizations.weight.original{part}"));
-        let [length, direction] = if self.has(&newer[0]) { newer } else { ["g", "v"].map(|part| format!("{path}.weight_{part}")) };
+        let [length, direction] =
+            if self.has(&newer[0]) { newer } else { ["g", "v"].map(|part| format!("{path}.weight_{part}")) };
         if !self.has(&length) {
             // The usual name is the one that is missed.
             return self.tensor(&plain, shape);

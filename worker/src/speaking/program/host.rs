@@ -8,8 +8,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use nix::sys::signal::{SigSet, Signal};
 
-use super::order::{self, KeeperStreams};
 use super::keeper;
+use super::order::{self, KeeperStreams};
 use crate::terminal::say;
 
 /// The hidden command of the worker's program that is the host.

@@ -197,5 +197,7 @@ fn end_children() {
 fn children() -> Vec<i32> {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let of_thread = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    of_thread.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()).collect()
+    of_thread
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
+        .collect()
 }

@@ -128,7 +128,9 @@ impl StartProgram {
         let lost = |error: io::Error| failed(format!("no program can be started: {error}"));
         let started = started.inspect_err(|_| self.gone.notify_one()).map_err(lost)?;
         let mut stream = started
-            .and_then(|streams| ProgramStream::new(streams, StreamedSound::new(self.program.output, self.program.sample_rate)))
+            .and_then(|streams| {
+                ProgramStream::new(streams, StreamedSound::new(self.program.output, self.program.sample_rate))
+            })
             .map_err(|error| failed(format!("its program could not be started: {error}")))?;
         loop {
             match stream.next().await? {

@@ -106,7 +106,8 @@ impl StreamedSound {
         };
         let frame = form.channels * form.kind.bytes();
         let whole = self.rest.len() / frame * frame;
-        let whole = form.left.map_or(whole, |left| whole.min(usize::try_from(left).unwrap_or(usize::MAX) / frame * frame));
+        let whole =
+            form.left.map_or(whole, |left| whole.min(usize::try_from(left).unwrap_or(usize::MAX) / frame * frame));
         let of_frame = |bytes: &[u8]| {
             let sum: f32 = bytes.chunks_exact(form.kind.bytes()).map(|bytes| form.kind.sample(bytes)).sum();
             let sample = sum / form.channels as f32;

@@ -74,7 +74,8 @@ pub(crate) async fn run(words: impl Iterator<Item = String>, processor: &str) ->
         return ExitCode::from(2);
     };
     println!("- machine: {processor}, {} threads", options.threads);
-    let about = if options.model.is_some() { model.display().to_string() } else { "random, of mms-tts' sizes".to_owned() };
+    let about =
+        if options.model.is_some() { model.display().to_string() } else { "random, of mms-tts' sizes".to_owned() };
     println!("- model: {about}");
     println!("- rounds: {}, interleaved; ours over HTTP, transformers in its own process", options.rounds);
     let mut other = match python {

@@ -144,12 +144,7 @@ impl ResidualBlock {
         Ok(Self(pairs))
     }
 
-    fn forward(
-        &self,
-        x: &Tensor,
-        before: Before,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> CandleResult<Option<Tensor>> {
+    fn forward(&self, x: &Tensor, before: Before, go_on: &mut dyn FnMut() -> bool) -> CandleResult<Option<Tensor>> {
         let mut x = x.clone();
         for [first, second] in &self.0 {
             if !go_on() {

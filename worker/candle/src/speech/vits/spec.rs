@@ -187,10 +187,15 @@ impl VitsSpec {
                 return Err(malformed(format!("a kernel of {taps} cannot make {rate} samples of each")));
             }
         }
-        if self.resblock_kernel_sizes.is_empty() || self.resblock_kernel_sizes.len() != self.resblock_dilation_sizes.len() {
-            return Err(malformed("resblock_kernel_sizes and resblock_dilation_sizes are not of one length".to_owned()));
+        if self.resblock_kernel_sizes.is_empty()
+            || self.resblock_kernel_sizes.len() != self.resblock_dilation_sizes.len()
+        {
+            return Err(malformed(
+                "resblock_kernel_sizes and resblock_dilation_sizes are not of one length".to_owned(),
+            ));
         }
-        let odd = self.resblock_kernel_sizes.iter().chain([&self.wavenet_kernel_size, &self.duration_predictor_kernel_size]);
+        let odd =
+            self.resblock_kernel_sizes.iter().chain([&self.wavenet_kernel_size, &self.duration_predictor_kernel_size]);
         if let Some(even) = odd.into_iter().find(|size| size.is_multiple_of(2)) {
             return Err(malformed(format!("a kernel of {even} has no middle")));
         }

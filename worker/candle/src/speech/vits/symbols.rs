@@ -84,7 +84,8 @@ impl Symbols {
     /// Reads the files of a folder; the vocabulary may have so many symbols.
     pub(super) fn read(folder: &Path, vocabulary: usize) -> Result<Self, ModelError> {
         let letters: Option<serde_json::Map<String, serde_json::Value>> = file(&folder.join("vocab.json"))?;
-        let letters = letters.ok_or_else(|| malformed("vocab.json is missing: it has the model's letters".to_owned()))?;
+        let letters =
+            letters.ok_or_else(|| malformed("vocab.json is missing: it has the model's letters".to_owned()))?;
         let settings: SymbolSettings = file(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
         let mut known = HashMap::new();
         for (word, id) in &letters {
@@ -111,9 +112,11 @@ impl Symbols {
     pub(super) fn of(&self, text: &str, phonemes: bool) -> Result<Vec<u32>, String> {
         let settings = &self.settings;
         if settings.phonemize && !phonemes {
-            return Err("this model reads phonemes, not letters: send 'phonemes': true with the text in the international \
+            return Err(
+                "this model reads phonemes, not letters: send 'phonemes': true with the text in the international \
                         phonetic alphabet, such as espeak-ng --ipa writes it"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         let mut text = if settings.normalize { self.in_lower_case(text) } else { text.to_owned() };
         if settings.language.as_deref() == Some("ron") {

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Device, Result as CandleResult, Tensor};
-use model_boss_engine::{DecoderError, PartEnd, PlaceUse, Speaker, SpeakerInfo, SpeechListener, SpokenPart, TorchGenerator};
+use model_boss_engine::{
+    DecoderError, PartEnd, PlaceUse, Speaker, SpeakerInfo, SpeechListener, SpokenPart, TorchGenerator,
+};
 use model_boss_kernels::KvElement;
 use model_boss_protocol::{DeviceId, SpeechVoice};
 use model_boss_weights::model_folder;
