@@ -9,11 +9,8 @@ mod sentences;
 mod speaking_engine;
 mod speaking_side;
 
-pub(crate) use job::{JobPart, SpeechJob, SpeechOrder};
-pub(crate) use pieces::{PieceReader, PieceSender, SpeechFailure, SpeechPiece, SpokenUsage, pieces};
-pub(crate) use program::{
-    HOST_COMMAND, KEEPER_COMMAND, ProgramRun, StartProgram, find_program, run_host, run_keeper, start_host,
-};
-pub(crate) use sentences::{PartOfText, parts_of};
+pub(crate) use job::SpeechOrder;
+pub(crate) use pieces::{PieceReader, SpeechPiece, SpokenUsage};
+pub(crate) use program::{HOST_COMMAND, KEEPER_COMMAND, StartProgram, find_program, run_host, run_keeper, start_host};
 pub(crate) use speaking_engine::serve;
 pub(crate) use speaking_side::{Speaking, Speech, SpeechWish};

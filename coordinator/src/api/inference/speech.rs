@@ -68,7 +68,7 @@ pub(crate) struct VoiceList {
 pub(crate) async fn voices(call: Call) -> Result<Response, ApiError> {
     let client = call.client()?;
     let context = Arc::clone(&call.context);
-    let wanted = parameter(call.request.uri(), "model");
+    let wanted = parameter(call.request.uri(), "model").map(|name| name.into_owned());
     blocking(move || {
         let catalog = context.catalog.current();
         let wanted = match &wanted {

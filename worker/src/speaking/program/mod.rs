@@ -10,4 +10,4 @@ mod streamed_sound;
 
 pub(crate) use host::{COMMAND as HOST_COMMAND, run as run_host};
 pub(crate) use keeper::{COMMAND as KEEPER_COMMAND, run as run_keeper};
-pub(crate) use run::{ProgramRun, StartProgram, find_program, start_host};
+pub(crate) use run::{StartProgram, find_program, start_host};
