@@ -98,7 +98,8 @@ impl Model {
         modalities
     }
 
-    /// The voices of a model that speaks, the usual one first; empty for others. The function reads files, so it may block.
+    /// The voices of a model that speaks, the usual one first; empty for others. The function reads files, so it may
+    /// block.
     pub fn voices(&self) -> Vec<SpeechVoice> {
         if self.description.category != Category::Tts {
             return Vec::new();

@@ -27,6 +27,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::account::Account;
 use super::answer_body::{AnswerBody, AnswerSource, BodyError};
+use super::endings::deadline_exceeded;
 use super::fitting::Fitting;
 use super::forward::{AnswerForm, Forward};
 use super::reshape::reshape_whole;
@@ -482,27 +483,4 @@ async fn whole(body: &mut AnswerBody, mut memory: HeldMemory) -> Result<Bytes, L
         gathered.add(more);
     }
     Ok(memory.keep(gathered.whole()))
-}
-
-/// The error of an answer that broke off after some of it was sent on.
-pub(crate) async fn broken_in_the_middle(place: Destination) -> ApiError {
-    let (code, message) = match place {
-        Destination::Cloud { provider, .. } => (
-            ErrorCode::BackendError,
-            format!("the connection to provider '{provider}' broke in the middle of its answer"),
-        ),
-        Destination::Worker { worker, .. } if worker.has_ended().await => (
-            ErrorCode::WorkerCrashed,
-            format!("{} went away in the middle of its answer; send the request again", worker.title()),
-        ),
-        Destination::Worker { worker, .. } => (
-            ErrorCode::BackendError,
-            format!("{} runs and closed the connection in the middle of its answer", worker.title()),
-        ),
-    };
-    ApiError::new(code, message)
-}
-
-pub(crate) fn deadline_exceeded() -> ApiError {
-    ApiError::new(ErrorCode::DeadlineExceeded, "the request's time budget is over")
 }

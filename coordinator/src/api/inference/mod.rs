@@ -6,6 +6,7 @@ mod annotate;
 mod answer;
 mod answer_body;
 mod cloud_models;
+mod endings;
 mod fitting;
 mod forward;
 pub(super) mod messages;

@@ -12,11 +12,13 @@ use model_boss_protocol::{ApiError, ErrorCode};
 use tokio::time::{Sleep, sleep_until};
 
 use super::account::Account;
-use super::answer::{Answer, Content, deadline_exceeded};
+use super::answer::{Answer, Content};
 use super::answer_body::{AnswerBody, BodyError};
+use super::endings::deadline_exceeded;
 use crate::scheduling::Ticket;
 
-/// Sound as an HTTP body. If it is dropped before its end, the connection to the worker is closed, which stops the work.
+/// Sound as an HTTP body. If it is dropped before its end, the connection to the worker is closed, which stops the
+/// work.
 pub(crate) struct SoundBody {
     /// None behind the end.
     relay: Option<SoundRelay>,

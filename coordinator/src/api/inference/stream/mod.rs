@@ -17,8 +17,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::api::inference::account::Account;
 use crate::api::inference::annotate::Annotator;
-use crate::api::inference::answer::{Answer, Content, broken_in_the_middle, deadline_exceeded};
+use crate::api::inference::answer::{Answer, Content};
 use crate::api::inference::answer_body::{AnswerBody, BodyError};
+use crate::api::inference::endings::{broken_in_the_middle, deadline_exceeded};
 use crate::api::inference::usage::{Tail, usage_in};
 use crate::metrics::RequestUsage;
 use crate::scheduling::{Destination, Ticket};
