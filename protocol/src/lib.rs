@@ -29,13 +29,14 @@ mod schema;
 mod source;
 mod span;
 mod speculation;
+mod speech;
 pub mod sse;
 mod thinking;
 mod worker;
 mod worker_about;
 
 pub use architecture::{
-    CONFIG_ARCHITECTURES, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, SEEING_TYPES, TOWER_TYPES,
+    CONFIG_ARCHITECTURES, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, SEEING_TYPES, SPEECH_TYPES, TOWER_TYPES,
     config_architecture,
 };
 pub use bytes::{ByteCount, ParseByteCountError, SignedBytes};
@@ -61,6 +62,10 @@ pub use sandbox::{ParseSandboxModeError, SandboxMode, SandboxState};
 pub use source::{MAIN_REVISION, Source, SourceFault, check_hub_path, check_revision};
 pub use span::{KeepAlive, LONGEST_SPAN, ParseSpanError, parse_span, span_of_secs};
 pub use speculation::Speculation;
+pub use speech::{
+    LONGEST_SPEECH, ProgramSound, SOUND_RATES, SPEECH_SPEEDS, SpeechPlace, SpeechProgram, SpeechProgramError,
+    SpeechValues, SpeechVoice,
+};
 pub use thinking::{BadThinking, THINKING_BUDGETS, THINKING_SWITCHES, Thinking};
 pub use worker::{
     EngineStats, HealthQuestion, Readiness, ReadyProof, StreamStats, TextLimits, WorkerExit, WorkerHealth, WorkerSpec,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ByteCount, Category, CommandSource, DeviceId, KeepAlive, KvCacheType, LlamaArgs, LlamaArgsError, Modality,
-    Residency, ResidencyMode, Source, SourceFault, Speculation, StoreKind, Thinking,
+    Residency, ResidencyMode, Source, SourceFault, Speculation, SpeechProgram, SpeechProgramError, StoreKind, Thinking,
 };
 
 /// One model, as an operator describes it. Unknown fields are errors: a typing mistake must not become a default.
@@ -95,6 +95,12 @@ pub struct Manifest {
     /// `model-boss.toml`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandSource>,
+    /// A program that speaks, which our own worker runs for each request (RC-28).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speech: Option<SpeechProgram>,
+    /// Other names for the voices of a model that speaks: `alloy = "en-gb"`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub voices: BTreeMap<String, String>,
     /// Additional arguments for llama-server, which override those of the configuration (MM-11).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llamacpp_args: Option<LlamaArgs>,
@@ -145,6 +151,18 @@ pub enum ManifestError {
     /// The backend is `command`, and none is given.
     #[error("'command' is missing: backend = \"command\" needs the program's command line")]
     NoCommand,
+    /// The program that speaks cannot be run.
+    #[error("'speech': {0}")]
+    Speech(#[from] SpeechProgramError),
+    /// The manifest has both kinds of programs, or another backend than the one of its program.
+    #[error("'speech' names the program that runs the model; leave out {0}")]
+    SpeechBeside(&'static str),
+    /// The category is not that of models that speak.
+    #[error("a model with 'speech' speaks: its category is \"tts\", not \"{0}\"")]
+    SpeechCategory(Category),
+    /// The backend is `speech`, and no program is given.
+    #[error("'speech' is missing: backend = \"speech\" needs the program's command line")]
+    NoSpeech,
     /// The source is no place.
     #[error("'source': {0}")]
     Source(#[from] SourceFault),
@@ -160,6 +178,7 @@ impl Manifest {
             () if self.is_labelled("embedding") => Category::Embedding,
             () if self.is_labelled("reranking") => Category::Reranking,
             () if self.backend == Some(Backend::Diffusers) => Category::Diffusion,
+            () if self.speech.is_some() => Category::Tts,
             () => Category::Llm,
         })
     }
@@ -191,6 +210,7 @@ impl Manifest {
         match (&self.device, self.device_flags()) {
             (DeviceId::Auto, [DeviceFlag::Npu]) => DeviceId::Npu,
             (DeviceId::Auto, [DeviceFlag::Cpu]) => DeviceId::Cpu,
+            (DeviceId::Auto, _) if self.speech.is_some() => DeviceId::Cpu,
             (device, _) => device.clone(),
         }
     }
@@ -251,7 +271,20 @@ impl Manifest {
         if self.vram.is_some() && self.vram_mb.is_some() {
             return Err(ManifestError::VramTwice);
         }
+        if let Some(program) = &self.speech {
+            program.check()?;
+            match (&self.command, self.backend) {
+                (Some(_), _) => return Err(ManifestError::SpeechBeside("'command'")),
+                (None, None | Some(Backend::Command | Backend::Speech)) => {}
+                (None, Some(_)) => return Err(ManifestError::SpeechBeside("'backend'")),
+            }
+            if self.category() != Category::Tts {
+                return Err(ManifestError::SpeechCategory(self.category()));
+            }
+        }
         match (&self.command, self.backend) {
+            (None, Some(Backend::Command)) if self.speech.is_some() => {}
+            (None, Some(Backend::Speech)) if self.speech.is_none() => return Err(ManifestError::NoSpeech),
             (None, Some(Backend::Command)) => return Err(ManifestError::NoCommand),
             (Some(_), Some(other)) if other != Backend::Command => {
                 return Err(ManifestError::CommandUnused(other.as_str()));
@@ -281,6 +314,8 @@ pub enum Backend {
     LlamaServer,
     /// Any program with an OpenAI-compatible port.
     Command,
+    /// A program that speaks, run by our own worker for each request (RC-28).
+    Speech,
     /// The fake worker, with canned answers and simulated memory (`serve --simulate`).
     Fake,
 }
@@ -293,6 +328,7 @@ impl Backend {
             Self::Diffusers => "diffusers",
             Self::LlamaServer => "llama-server",
             Self::Command => "command",
+            Self::Speech => "speech",
             Self::Fake => "fake",
         }
     }

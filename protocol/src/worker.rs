@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ByteCount, Category, DeviceId, Generation, InstructionSet, ModelId, Residency, SandboxMode, SandboxState,
-    SpawnToken, Speculation, Thinking, WorkerCores,
+    SpawnToken, Speculation, SpeechProgram, Thinking, WorkerCores,
 };
 
 /// Names of headers on the private connection between coordinator and worker.
@@ -95,6 +95,12 @@ pub struct WorkerSpec {
     /// Whether tokens that probably come next are evaluated in advance.
     #[serde(default)]
     pub speculation: Speculation,
+    /// The program that speaks; the worker has no model of its own then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speech: Option<SpeechProgram>,
+    /// Other names for voices.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub voices: BTreeMap<String, String>,
     /// Whether the worker confines itself before it looks at the model's files.
     #[serde(default)]
     pub sandbox: SandboxMode,
@@ -390,6 +396,8 @@ mod tests {
             cpu_features: None,
             threads: None,
             speculation: Speculation::default(),
+            speech: None,
+            voices: BTreeMap::new(),
             sandbox: SandboxMode::default(),
         }
     }

@@ -265,6 +265,28 @@ impl Streamed {
         events
     }
 
+    /// The next bytes of an answer that is no stream of events; none at its proper end.
+    pub async fn piece(&mut self) -> Option<Bytes> {
+        while let Some(frame) = within(PATIENCE, "another piece of an answer", self.body.frame()).await {
+            if let Ok(data) = frame.expect("the answer goes on or ends properly").into_data() {
+                return Some(data);
+            }
+        }
+        None
+    }
+
+    /// The bytes until the connection breaks. Panics if the answer ends properly.
+    pub async fn until_broken(mut self) -> Bytes {
+        let mut bytes = BytesMut::new();
+        loop {
+            match within(PATIENCE, "the end of an answer that is cut", self.body.frame()).await {
+                Some(Ok(frame)) => bytes.extend_from_slice(frame.data_ref().unwrap_or(&Bytes::new())),
+                Some(Err(_)) => return bytes.freeze(),
+                None => panic!("the answer ended properly after {} bytes", bytes.len()),
+            }
+        }
+    }
+
     /// The whole body as text, for an answer that turns out not to be a stream.
     pub async fn into_answer(self) -> Answer {
         let body = within(PATIENCE, "an answer's body", self.body.collect()).await.expect("a whole body").to_bytes();

@@ -86,6 +86,8 @@ impl LoneWorker {
             cpu_features: None,
             threads: None,
             speculation: Speculation::default(),
+            speech: None,
+            voices: Default::default(),
             sandbox: SandboxMode::default(),
         };
         change(&mut spec);

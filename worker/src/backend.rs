@@ -1,6 +1,6 @@
 //! The functions that the shell needs of the program that computes: loading a model, and writing model files.
 
-use model_boss_engine::{Decoder, DecoderJudge, TextEncoder};
+use model_boss_engine::{Decoder, DecoderJudge, Speaker, TextEncoder};
 use model_boss_protocol::{InstructionSet, InstructionSetError, WorkerSpec};
 
 use crate::args::{Convert, Index, Synth};
@@ -25,6 +25,10 @@ pub enum Reranker {
 /// The same for a model that judges pairs of texts.
 pub type LoadReranker = Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Reranker, LoadFailure> + Send>;
 
+/// The same for a model that speaks.
+pub type LoadSpeaker =
+    Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn Speaker>, LoadFailure> + Send>;
+
 /// The loaders of each kind of model.
 pub struct ModelLoaders {
     /// Models that write text.
@@ -35,6 +39,8 @@ pub struct ModelLoaders {
     pub reranker: LoadReranker,
     /// Models that turn texts and images into vectors that can be compared.
     pub towers: LoadEncoder,
+    /// Models that speak.
+    pub speaker: LoadSpeaker,
 }
 
 /// Writes a model file as a command line asks for it.

@@ -79,6 +79,8 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
         cpu_features: None,
         threads: None,
         speculation: manifest.speculation.unwrap_or_default(),
+        speech: manifest.speech,
+        voices: manifest.voices,
         sandbox: serve.sandbox,
     })
 }

@@ -64,6 +64,12 @@ pub(crate) enum WorkerCommand {
     /// The process that turns requests into prompts; its worker starts it
     #[command(name = crate::text::LAUNCHER_COMMAND, hide = true)]
     TextHost,
+    /// The process that starts programs which speak; its worker starts it
+    #[command(name = crate::speaking::HOST_COMMAND, hide = true)]
+    SpeechHost,
+    /// The keeper of one program that speaks
+    #[command(name = crate::speaking::KEEPER_COMMAND, hide = true)]
+    SpeechKeeper,
     /// Measure what it costs to turn a conversation into tokens in the text processes, beside the same work without
     /// them
     Text(TextCost),

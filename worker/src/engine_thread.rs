@@ -5,34 +5,60 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use model_boss_engine::{
-    DecoderJudge, DecoderScorer, DraftUse, EncodedForm, Engine, EngineError, EngineInfo, Progress, TextEncoder,
-    TextEngine, TextEngineSettings,
+    DecoderJudge, DecoderScorer, DraftUse, EncodedForm, Engine, EngineError, EngineInfo, Progress, Speaker,
+    TextEncoder, TextEngine, TextEngineSettings,
 };
 use model_boss_protocol::{Category, Speculation, WorkerExit};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use crate::backend::{LoadDecoder, LoadEncoder, LoadReranker, ModelLoaders, Reranker};
+use crate::backend::{LoadDecoder, LoadEncoder, LoadReranker, LoadSpeaker, ModelLoaders, Reranker};
 use crate::cpu_share::StepThreads;
 use crate::encoding::{self, EncodeJob};
 use crate::failure::LoadFailure;
+use crate::speaking::{self, Speaking, SpeechOrder, StartProgram};
 use crate::state::{EncoderFacts, EngineInbox, Serving, Submit, WorkerState};
 use crate::text::{self, StartHost, TextLoad, TextSide};
 
 /// Sequences on their way to the engine; beyond them HTTP tasks wait.
 const INBOX: usize = 64;
 
+/// The processes that were started before the worker confined itself.
+pub(crate) enum WorkerHelpers {
+    /// Those that read texts.
+    Texts(StartHost),
+    /// The host of a program that speaks.
+    Program(Box<StartProgram>),
+    /// None: the model reads its texts by itself.
+    None,
+}
+
 /// Starts the thread. The receiver is notified of its end, which is always a failure: the engine has no reason to
 /// stop.
 pub(crate) fn start(
     worker: Arc<WorkerState>,
     load: ModelLoaders,
-    host: StartHost,
+    helpers: WorkerHelpers,
 ) -> std::io::Result<oneshot::Receiver<LoadFailure>> {
     let (sender, end) = oneshot::channel();
     let ended = Arc::new(EngineEnd(Mutex::new(Some(sender))));
-    let text = load_text(&worker, host, Arc::clone(&ended))?;
+    let text = match helpers {
+        WorkerHelpers::Texts(host) => load_text(&worker, host, Arc::clone(&ended))?,
+        WorkerHelpers::None => std::sync::mpsc::channel().1,
+        WorkerHelpers::Program(program) => {
+            // A program is started for each request: there is nothing to load, and no engine.
+            info!(model = %worker.spec.model, "ready");
+            let gone = program.gone();
+            worker.speak(Speaking::program(*program));
+            tokio::spawn(async move {
+                gone.await;
+                let message = "the process that starts programs is gone";
+                ended.tell(LoadFailure::message(WorkerExit::DeviceLost, message));
+            });
+            return Ok(end);
+        }
+    };
     let body = move || {
         let failure = catch_unwind(AssertUnwindSafe(|| run(&worker, load, &text))).unwrap_or_else(|_| {
             // The panic's own message is above on stderr.
@@ -78,9 +104,14 @@ fn run(worker: &WorkerState, load: ModelLoaders, text: &TextLoading) -> LoadFail
             load_encoder(worker, load.towers, text, jobs)
                 .map(|towers| encoding::serve(towers, threads, inbox, &worker.activity))
         }
+        Category::Tts => {
+            let (orders, inbox) = mpsc::channel(INBOX);
+            load_speaker(worker, load.speaker, orders)
+                .map(|speaker| speaking::serve(speaker.as_ref(), threads, inbox, &worker.activity))
+        }
         category => {
             let message = format!(
-                "this worker serves models of category llm, embedding, reranking and vision; '{}' is {category}",
+                "this worker serves models of category llm, embedding, reranking, vision and tts; '{}' is {category}",
                 worker.spec.model
             );
             Err(LoadFailure::message(WorkerExit::BadModel, message))
@@ -91,6 +122,18 @@ fn run(worker: &WorkerState, load: ModelLoaders, text: &TextLoading) -> LoadFail
         Ok(Err(error @ EngineError::DeviceLost(_))) => LoadFailure::new(WorkerExit::DeviceLost, &error),
         Err(failure) => failure,
     }
+}
+
+/// Reads the weights of a model that speaks. From then on it answers.
+fn load_speaker(
+    worker: &WorkerState,
+    load: LoadSpeaker,
+    orders: mpsc::Sender<SpeechOrder>,
+) -> Result<Arc<dyn Speaker>, LoadFailure> {
+    let speaker: Arc<dyn Speaker> = load(&worker.spec, &mut |share| worker.progressed(share))?.into();
+    info!(model = %worker.spec.model, rate = speaker.info().rate, "ready");
+    worker.speak(Speaking::model(Arc::clone(&speaker), orders));
+    Ok(speaker)
 }
 
 /// Reads the weights of an encoder, and beside them its tokenizer.

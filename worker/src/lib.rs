@@ -17,10 +17,12 @@ mod engine_thread;
 mod failure;
 mod forms;
 mod gate;
+mod gone;
 mod http;
 mod metrics;
 mod model_files;
 mod process;
+mod speaking;
 mod state;
 pub mod terminal;
 mod text;
@@ -28,7 +30,8 @@ mod threads;
 
 pub use args::{Convert, Index, LayerOrder, StoredType, Synth};
 pub use backend::{
-    ChooseInstructions, LoadDecoder, LoadEncoder, LoadReranker, ModelLoaders, Reranker, WorkerBackend, WriteFile,
+    ChooseInstructions, LoadDecoder, LoadEncoder, LoadReranker, LoadSpeaker, ModelLoaders, Reranker, WorkerBackend,
+    WriteFile,
 };
 pub use failure::LoadFailure;
 pub use process::run;

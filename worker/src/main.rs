@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use model_boss_candle::{DecoderLoadOptions, DeviceOptions, EncoderTask};
 use model_boss_engine::residency::plan::ResidencyOptions;
-use model_boss_engine::{Decoder, TextEncoder};
+use model_boss_engine::{Decoder, Speaker, TextEncoder};
 use model_boss_protocol::{
     ByteCount, Category, DeviceId, InstructionSet, InstructionSetError, ResidencyMode, StoreKind, WorkerSpec,
 };
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
             encoder: Box::new(load_embedder),
             reranker: Box::new(load_reranker),
             towers: Box::new(load_towers),
+            speaker: Box::new(load_speaker),
         },
         convert: Box::new(files::convert),
         index: Box::new(files::index),
@@ -95,6 +96,11 @@ fn load_encoder(
 
 fn load_towers(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn TextEncoder>, LoadFailure> {
     model_boss_candle::load_towers(&spec.source, &first_device(spec), progress)
+        .map_err(|error| LoadFailure::new(error.exit(), &error))
+}
+
+fn load_speaker(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Speaker>, LoadFailure> {
+    model_boss_candle::load_speaker(&spec.source, &first_device(spec), progress)
         .map_err(|error| LoadFailure::new(error.exit(), &error))
 }
 

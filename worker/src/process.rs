@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use model_boss_protocol::{InstructionSet, SandboxMode, SandboxState, WorkerExit, WorkerSpec, WorkerSpecError};
+use model_boss_protocol::{
+    Category, InstructionSet, SandboxMode, SandboxState, WorkerExit, WorkerSpec, WorkerSpecError,
+};
 use model_boss_sandbox::{AllowedFiles, ProcessKind, confine};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -21,13 +23,14 @@ use crate::command_line::{CommandLine, WorkerCommand, write_manual};
 use crate::commands::{bench, disk, inspect, prompt, residency, text_cost};
 use crate::cpu_share::AUTOGROUP;
 use crate::defaults::RequestDefaults;
+use crate::engine_thread::WorkerHelpers;
 use crate::failure::LoadFailure;
 use crate::gate::GateError;
 use crate::model_files::{allow_common_files, allow_model_files};
 use crate::state::{Access, WorkerState};
 use crate::terminal::{self, LogLines, print, say};
-use crate::text::{StartHost, TextLoad};
-use crate::{about, allocator, by_hand, engine_thread, gate, http, text, threads};
+use crate::text::TextLoad;
+use crate::{about, allocator, by_hand, engine_thread, gate, http, speaking, text, threads};
 
 /// Connections that wait to be accepted.
 const WAITING: i32 = 1024;
@@ -35,8 +38,11 @@ const WAITING: i32 = 1024;
 /// Runs a worker from its command line to its exit code. After a failure, the last line on stderr states the reason.
 pub fn run(backend: WorkerBackend) -> ExitCode {
     let CommandLine { command, cpu_features, threads: asked } = CommandLine::parse();
-    if matches!(command, WorkerCommand::TextHost) {
-        return text::run_launcher();
+    match command {
+        WorkerCommand::TextHost => return text::run_launcher(),
+        WorkerCommand::SpeechHost => return speaking::run_host(),
+        WorkerCommand::SpeechKeeper => return speaking::run_keeper(),
+        _ => {}
     }
     allocator::keep_freed_buffers();
     let WorkerBackend { instructions, cuda, load, convert, index, synth } = backend;
@@ -68,7 +74,11 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
                 WorkerCommand::Disk(asked) => disk::run(&asked),
                 WorkerCommand::Text(asked) => text_cost::run(&asked),
                 // They are handled above.
-                WorkerCommand::Serve(_) | WorkerCommand::TextHost | WorkerCommand::About => Ok(()),
+                WorkerCommand::Serve(_)
+                | WorkerCommand::TextHost
+                | WorkerCommand::SpeechHost
+                | WorkerCommand::SpeechKeeper
+                | WorkerCommand::About => Ok(()),
             })
         }
     };
@@ -114,10 +124,10 @@ fn start(
     let threads = threads::plan_for(asked.or(spec.threads));
     let bad_spec = |message: String| LoadFailure::message(WorkerExit::BadSpec, message);
     let defaults = RequestDefaults::new(&spec.params).map_err(|error| bad_spec(format!("params: {error}")))?;
-    http::check_defaults(&defaults).map_err(|error| bad_spec(format!("the manifest's params: {}", error.message)))?;
+    let checked = http::check_defaults(spec.category, &defaults);
+    checked.map_err(|error| bad_spec(format!("the manifest's params: {}", error.message)))?;
     let listener = listen(spec.port)?;
-    let text = TextLoad::of_worker(&spec);
-    let texts = text::start_launcher(&text).map_err(|error| LoadFailure::new(WorkerExit::OutOfMemory, &error))?;
+    let helpers = start_helpers(&spec)?;
     // The sandbox begins: no line above looks at a model's file, and none below starts a program or opens a socket.
     let sandbox = confined(&spec)?;
     threads::start(&threads)?;
@@ -128,7 +138,7 @@ fn start(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| LoadFailure::new(WorkerExit::DeviceLost, &error))?;
     let worker = Arc::new(WorkerState::new(spec, access, defaults, (instructions, threads, shares), sandbox.clone()));
-    let result = runtime.block_on(serve_until_told(worker, listener, (load, texts)));
+    let result = runtime.block_on(serve_until_told(worker, listener, (load, helpers)));
     // Work left on the blocking threads is for clients that are gone.
     runtime.shutdown_background();
     result.map_err(|failure| failure.within(&sandbox))
@@ -140,6 +150,20 @@ fn gate_exit(error: &GateError) -> WorkerExit {
         GateError::Spec(WorkerSpecError::Malformed(_)) | GateError::Read(_) | GateError::Thread(_) => {
             WorkerExit::BadSpec
         }
+    }
+}
+
+/// Starts the processes that a confined worker cannot start: those that read texts, or the host of a program that speaks.
+fn start_helpers(spec: &WorkerSpec) -> Result<WorkerHelpers, LoadFailure> {
+    let no_room = |error: io::Error| LoadFailure::new(WorkerExit::OutOfMemory, &error);
+    match (spec.category, &spec.speech) {
+        (Category::Tts, Some(program)) => {
+            speaking::find_program(program).map_err(|why| LoadFailure::message(WorkerExit::BadSpec, why))?;
+            let host = speaking::start_host(program, &spec.source, spec.sandbox);
+            host.map(|host| WorkerHelpers::Program(Box::new(host))).map_err(no_room)
+        }
+        (Category::Tts, None) => Ok(WorkerHelpers::None),
+        _ => text::start_launcher(&TextLoad::of_worker(spec)).map(WorkerHelpers::Texts).map_err(no_room),
     }
 }
 
@@ -180,21 +204,21 @@ fn confined(spec: &WorkerSpec) -> Result<SandboxState, LoadFailure> {
 async fn serve_until_told(
     worker: Arc<WorkerState>,
     listener: std::net::TcpListener,
-    (load, texts): (ModelLoaders, StartHost),
+    (load, helpers): (ModelLoaders, WorkerHelpers),
 ) -> Result<(), LoadFailure> {
     let listener = TcpListener::from_std(listener);
     let listener = listener.map_err(|error| LoadFailure::new(WorkerExit::DeviceLost, &error))?;
     let address = listener.local_addr().map_err(|error| LoadFailure::new(WorkerExit::PortInUse, &error))?;
     let mut signals = Signals::new().map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
     info!(%address, model = %worker.spec.model, device = %worker.spec.device, "listening; loading the model");
-    let mut engine = engine_thread::start(Arc::clone(&worker), load, texts)
+    let mut engine = engine_thread::start(Arc::clone(&worker), load, helpers)
         .map_err(|error| LoadFailure::new(WorkerExit::OutOfMemory, &error))?;
     let mut server = http::HttpServer::start(listener, Arc::clone(&worker));
     tokio::select! {
         failure = &mut engine => return Err(ended(failure)),
         () = signals.next() => {}
     }
-    if worker.serving().is_err() {
+    if !worker.is_ready() {
         info!("told to stop while loading");
         return Ok(());
     }

@@ -20,7 +20,9 @@ use crate::defaults::RequestDefaults;
 use crate::encoding::{EncodeError, EncodeItem, EncodeJob, EncodedRows, TextTokens, asked_priority};
 use crate::forms::Forms;
 use crate::gate::ShareOrders;
+use crate::gone::engine_gone;
 use crate::metrics::WorkerMetrics;
+use crate::speaking::Speaking;
 use crate::text::TextSide;
 use crate::threads::ComputeThreads;
 
@@ -43,6 +45,8 @@ pub(crate) struct WorkerState {
     progress: AtomicU32,
     draining: AtomicBool,
     serving: SetOnce<Serving>,
+    /// A model or program that speaks, in place of [`Serving`].
+    speaking: SetOnce<Speaking>,
 }
 
 /// Callers that are let in.
@@ -126,6 +130,7 @@ impl WorkerState {
             progress: AtomicU32::new(0.0_f32.to_bits()),
             draining: AtomicBool::new(false),
             serving: SetOnce::new(),
+            speaking: SetOnce::new(),
         }
     }
 
@@ -149,7 +154,13 @@ impl WorkerState {
     /// Waits until the model answers, but no longer than that.
     pub(crate) async fn ready_within(&self, limit: Duration) {
         // The caller looks for itself how it ended.
-        let _ = tokio::time::timeout(limit, self.serving.wait()).await;
+        let ready = async {
+            tokio::select! {
+                _ = self.serving.wait() => {}
+                _ = self.speaking.wait() => {}
+            }
+        };
+        let _ = tokio::time::timeout(limit, ready).await;
     }
 
     /// From now on new requests are refused.
@@ -157,16 +168,43 @@ impl WorkerState {
         self.draining.store(true, Ordering::Relaxed);
     }
 
+    /// From now on the model or program speaks.
+    pub(crate) fn speak(&self, speaking: Speaking) {
+        self.progressed(1.0);
+        // Loading happens once; a second call would have no effect.
+        let _ = self.speaking.set(speaking);
+    }
+
+    /// Whether the model answers.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.serving.get().is_some() || self.speaking.get().is_some()
+    }
+
     /// The loaded model, or the reason why it cannot be used now.
     pub(crate) fn serving(&self) -> Result<&Serving, ApiError> {
+        self.loaded(self.serving.get())
+    }
+
+    /// The loaded model or program that speaks, or the reason why it cannot be used now.
+    pub(crate) fn speaking(&self) -> Result<&Speaking, ApiError> {
+        self.loaded(self.speaking.get())
+    }
+
+    fn loaded<'a, T>(&self, model: Option<&'a T>) -> Result<&'a T, ApiError> {
         if self.draining.load(Ordering::Relaxed) {
             return Err(ApiError::new(ErrorCode::Draining, "this worker is going away"));
         }
-        self.serving.get().ok_or_else(|| {
+        model.ok_or_else(|| {
             let percent = f32::from_bits(self.progress.load(Ordering::Relaxed)) * 100.0;
             let message = format!("the model is being loaded ({percent:.0} %); try again soon");
             ApiError::new(ErrorCode::NoCapacity, message).retry_after(std::time::Duration::from_secs(1))
         })
+    }
+
+    /// The use of devices, and the most bytes beside the weights, once the model is loaded.
+    fn device_use(&self) -> Option<(&[PlaceUse], u64)> {
+        let of_text = self.serving.get().map(|serving| (&serving.places[..], serving.info.workspace_bytes));
+        of_text.or_else(|| self.speaking.get().map(Speaking::device_use))
     }
 
     /// The report on streamed layers; none before the model is loaded, and where all layers are resident.
@@ -176,7 +214,7 @@ impl WorkerState {
 
     /// The use of the model's devices; empty before the model is loaded.
     pub(crate) fn places(&self) -> Vec<PlaceReport> {
-        self.serving.get().map_or_else(Vec::new, |serving| serving.places.iter().map(PlaceUse::report).collect())
+        self.device_use().map_or_else(Vec::new, |(places, _)| places.iter().map(PlaceUse::report).collect())
     }
 
     /// A device's name in the lease.
@@ -198,20 +236,23 @@ impl WorkerState {
 
     /// The most bytes it will hold on each device, by the names of the lease; empty without a limit on keys and values.
     fn may_hold(&self) -> Vec<(DeviceId, ByteCount)> {
-        let Some((serving, tokens)) = self.serving.get().and_then(|s| Some((s, s.info.kv_tokens? as u64))) else {
-            return Vec::new();
+        let tokens = match self.serving.get() {
+            Some(serving) => serving.info.kv_tokens,
+            // One that speaks keeps nothing of a text.
+            None => Some(0),
         };
+        let Some((tokens, (places, workspace))) = tokens.zip(self.device_use()) else { return Vec::new() };
         let beside = |place: &PlaceUse| {
-            let kv = tokens.saturating_mul(place.kv_bytes_per_token() as u64);
-            ByteCount(kv.saturating_add(serving.info.workspace_bytes))
+            let kv = (tokens as u64).saturating_mul(place.kv_bytes_per_token() as u64);
+            ByteCount(kv.saturating_add(workspace))
         };
         let weights = |place: &PlaceUse| ByteCount(place.report().weight_bytes);
         let mut all: Vec<(DeviceId, ByteCount)> = Vec::new();
-        for place in serving.places.iter() {
+        for place in places {
             let bytes = weights(place) + beside(place);
             all.push((self.leased_name(&place.report()), bytes));
         }
-        let host: u64 = serving.places.iter().map(|place| place.report().host_bytes).sum();
+        let host: u64 = places.iter().map(|place| place.report().host_bytes).sum();
         all.extend((host > 0).then_some((DeviceId::Cpu, ByteCount(host))));
         all
     }
@@ -225,12 +266,14 @@ impl WorkerState {
     pub(crate) fn health(&self) -> WorkerHealth {
         let serving = self.serving.get();
         WorkerHealth {
-            status: if serving.is_some() { Readiness::Ok } else { Readiness::Loading },
+            status: if self.is_ready() { Readiness::Ok } else { Readiness::Loading },
             generation: self.spec.generation,
             proof: self.spec.proof.clone(),
             progress: f32::from_bits(self.progress.load(Ordering::Relaxed)),
             context_length: serving.map(|serving| serving.info.context_length as u64),
-            weight_bytes: serving.map(|serving| serving.info.weight_bytes),
+            weight_bytes: serving
+                .map(|serving| serving.info.weight_bytes)
+                .or(self.speaking.get().map(Speaking::weight_bytes)),
             held: self.held(),
             may_hold: self.may_hold(),
             engine: self.activity.stats(),
@@ -240,12 +283,6 @@ impl WorkerState {
         }
     }
 }
-
-/// The message of requests that arrive after the engine stopped.
-pub(crate) const ENGINE_GONE: &str = "the engine has stopped; this worker is going away";
-
-/// The process is gone by then.
-const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A monitor's figures, in the words that the coordinator shows (RS-9).
 fn stream_stats(monitor: &Monitor) -> StreamStats {
@@ -268,13 +305,6 @@ fn stream_stats(monitor: &Monitor) -> StreamStats {
         overlap: totals.overlap(),
         bytes_per_second: totals.bandwidth(),
     }
-}
-
-/// The error for a request without a byte of an answer when the engine stopped. The process ends in a moment. A
-/// connection that closes without an answer is sent to another worker; an answer would be final.
-pub(crate) async fn engine_gone() -> ApiError {
-    tokio::time::sleep(ENDS_WITHIN).await;
-    ApiError::new(ErrorCode::Internal, ENGINE_GONE)
 }
 
 impl Serving {

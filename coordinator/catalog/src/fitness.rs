@@ -6,7 +6,8 @@ use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, text_beside_weights};
 use model_boss_protocol::{
-    CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, TOWER_TYPES, config_architecture,
+    CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, SPEECH_TYPES, TOWER_TYPES,
+    config_architecture,
 };
 use model_boss_weights::gguf::HeaderFault;
 use model_boss_weights::{HeaderBudget, layers_folder, towers_folder};
@@ -32,6 +33,8 @@ pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile
         }
         Category::Vision if ggufs.is_empty() => return towers_lack(source),
         Category::Vision => return Some("our worker reads vision models from safetensors only".to_owned()),
+        Category::Tts if ggufs.is_empty() => return voice_lacks(source),
+        Category::Tts => return Some("our worker reads models that speak from safetensors only".to_owned()),
         // A decoder's last rows are vectors, and its words are scores.
         Category::Embedding | Category::Reranking => {}
         category => return Some(format!("our worker has no engine for {category} models")),
@@ -108,6 +111,13 @@ fn towers_lack(source: &Path) -> Option<String> {
     let model_type = model_type_of(&towers_folder(source)).filter(|kind| !TOWER_TYPES.contains(&kind.as_str()))?;
     let unknown: String = model_type.escape_debug().take(MAX_NAME).collect();
     Some(format!("our worker gets no vectors of images from models of type '{unknown}'"))
+}
+
+/// The same for a model that speaks.
+fn voice_lacks(source: &Path) -> Option<String> {
+    let model_type = model_type_of(source).filter(|kind| !SPEECH_TYPES.contains(&kind.as_str()))?;
+    let unknown: String = model_type.escape_debug().take(MAX_NAME).collect();
+    Some(format!("our worker does not speak by models of type '{unknown}'"))
 }
 
 /// The type of model that a `config.json` names.
@@ -210,6 +220,12 @@ mod tests {
             candle_lacks(Category::Vision, folder.path(), &model_files(folder.path()))
         };
         assert_eq!((towers("siglip"), towers("clip")), (None, None));
+        let voice = |kind: &str| {
+            std::fs::write(folder.path().join("config.json"), format!("{{\"model_type\":\"{kind}\"}}")).unwrap();
+            candle_lacks(Category::Tts, folder.path(), &model_files(folder.path()))
+        };
+        assert_eq!(voice("vits"), None);
+        assert!(voice("bark").unwrap().contains("'bark'"));
         assert!(towers("blip").unwrap().contains("'blip'"));
         let judge = |text: &str| {
             std::fs::write(folder.path().join("config.json"), text).unwrap();

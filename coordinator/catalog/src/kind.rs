@@ -1,9 +1,12 @@
-//! A model's category by its files, for one whose manifest states none: encoders give vectors, or numbers for labels.
+//! A model's category by its files, for one whose manifest states none: encoders give vectors, or numbers for labels,
+//! and some models speak.
 
 use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, text_beside_weights};
-use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ENCODERS, config_architecture};
+use model_boss_protocol::{
+    CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ENCODERS, SPEECH_TYPES, config_architecture,
+};
 use model_boss_weights::{HeaderBudget, layers_folder, model_folder};
 use serde::Deserialize;
 
@@ -50,6 +53,9 @@ fn of_config(source: &Path) -> Option<Category> {
     let layers = layers_folder(source);
     let text = text_beside_weights(&model_folder(&layers).join("config.json"), CONFIG)?;
     let config: KindConfig = serde_json::from_str(&text).ok()?;
+    if SPEECH_TYPES.contains(&config.model_type.as_str()) {
+        return Some(Category::Tts);
+    }
     if is_judge(folder) {
         return Some(Category::Reranking);
     }
@@ -115,6 +121,7 @@ mod tests {
             category_of(folder.path(), &model_files(folder.path()))
         };
         for (config, expected) in [
+            (r#"{"model_type":"vits","architectures":["VitsModel"]}"#, Some(Category::Tts)),
             (r#"{"model_type":"nomic_bert","architectures":["NomicBertModel"]}"#, Some(Category::Embedding)),
             (r#"{"model_type":"new","architectures":["NewForSequenceClassification"]}"#, Some(Category::Reranking)),
             (r#"{"model_type":"gemma3_text","architectures":["Gemma3TextModel"]}"#, Some(Category::Embedding)),

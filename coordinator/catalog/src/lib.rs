@@ -23,6 +23,7 @@ mod size;
 mod stamps;
 #[cfg(test)]
 mod tests;
+mod voices;
 
 pub use by_path::{Asker, PathError};
 pub use engines::{Engines, ForeignEngine, NoEngine, find_llama_server};

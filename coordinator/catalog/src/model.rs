@@ -7,10 +7,11 @@ use std::sync::OnceLock;
 
 use model_boss_core::{LayerOptions, ModelDescription, SizeEstimate};
 use model_boss_hub::HubName;
-use model_boss_protocol::{Backend, Category, Manifest, Modality, Residency};
+use model_boss_protocol::{Backend, Category, Manifest, Modality, Residency, SpeechVoice};
 
 use super::about::About;
 use super::files::ModelFile;
+use crate::voices::voices_of;
 use crate::{fitness, size};
 
 /// One model as its manifest gives it.
@@ -95,6 +96,15 @@ impl Model {
             modalities.push(Modality::Image);
         }
         modalities
+    }
+
+    /// The voices of a model that speaks, the usual one first; empty for others. The function reads files, so it may
+    /// block.
+    pub fn voices(&self) -> Vec<SpeechVoice> {
+        if self.description.category != Category::Tts {
+            return Vec::new();
+        }
+        voices_of(&self.manifest, &self.source)
     }
 
     /// The projectors that were downloaded with the model's file.

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// Fields of a manifest that choose a program, an environment or an engine: only an operator may set them.
-const OPERATORS_FIELDS: [&str; 3] = ["command", "llamacpp_backend", "recipe"];
+const OPERATORS_FIELDS: [&str; 4] = ["command", "llamacpp_backend", "recipe", "speech"];
 
 /// A `model.toml` beside its weights, written by an untrusted author. The fields mean what they mean in [`Manifest`].
 #[derive(Deserialize)]
@@ -51,6 +51,8 @@ struct Package {
     chat_template: Option<String>,
     prompt_format: Option<PromptFormat>,
     llamacpp_args: Option<LlamaArgs>,
+    #[serde(default)]
+    voices: BTreeMap<String, String>,
     #[serde(default)]
     params: BTreeMap<String, Value>,
     version: Option<String>,
@@ -132,7 +134,8 @@ fn refusal(text: &str) -> Option<(&'static str, String)> {
         return Some((field, format!("'{field}' chooses what this machine runs: {where_it_may}")));
     }
     let backend = table.get("backend").and_then(toml::Value::as_str)?;
-    let known = [Backend::Command, Backend::Fake].into_iter().find(|known| known.as_str() == backend)?;
+    let known =
+        [Backend::Command, Backend::Fake, Backend::Speech].into_iter().find(|known| known.as_str() == backend)?;
     let message = format!("backend = \"{}\" chooses what this machine runs: {where_it_may}", known.as_str());
     Some(("backend", message))
 }
@@ -175,6 +178,8 @@ impl Package {
             chat_template: self.chat_template,
             prompt_format: self.prompt_format,
             command: None,
+            speech: None,
+            voices: self.voices,
             llamacpp_args: self.llamacpp_args,
             llamacpp_backend: None,
             params: self.params,

@@ -159,7 +159,8 @@ fn source_of(manifest: &Manifest, file: &Path, folder: &Path, folders: &mut Fold
         }
         // The fake worker needs no weights, though a folder of its name may define its behaviour; a command may bring
         // its own.
-        let needs_none = manifest.backend == Some(Backend::Fake) || manifest.command.is_some();
+        let needs_none =
+            manifest.backend == Some(Backend::Fake) || manifest.command.is_some() || manifest.speech.is_some();
         return needs_none.then(|| folder.join(&manifest.name));
     };
     let of_hub = folders.hub.path_of(source);
@@ -250,6 +251,10 @@ fn line_of(text: &str, error: &ManifestError) -> Option<usize> {
         }
         ManifestError::Zero(field) => line_of_field(text, field),
         ManifestError::VramTwice => line_of_field(text, "vram_mb"),
+        ManifestError::Speech(_)
+        | ManifestError::SpeechBeside(_)
+        | ManifestError::SpeechCategory(_)
+        | ManifestError::NoSpeech => line_of_table(text, "speech").or_else(|| line_of_field(text, "backend")),
         ManifestError::CommandUnused(_) | ManifestError::NoCommand => {
             line_of_field(text, "command").or_else(|| line_of_field(text, "backend"))
         }

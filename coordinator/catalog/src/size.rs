@@ -17,6 +17,12 @@ const UNKNOWN_CACHE: ByteCount = ByteCount::mib(256);
 /// Rows of a batch of a vision model, and an image that is decoded. Its configuration may leave its shape out.
 const VISION_BATCH: ByteCount = ByteCount::mib(192);
 
+/// Activations of a model that speaks: pieces of sound, and the scores of a sentence.
+const SPEECH_WORK: ByteCount = ByteCount::mib(128);
+
+/// A program that speaks, beside its model's files: what small voices take.
+const SPEECH_PROGRAM: ByteCount = ByteCount::mib(192);
+
 /// The context in tokens that is assumed when the manifest states none and the model permits it.
 const USUAL_CONTEXT: u64 = 4096;
 
@@ -47,6 +53,17 @@ pub(super) fn estimate(
         && let Some(weights) = HeaderFacts::weights_of(files)
     {
         return SizeEstimate { bytes: weights + VISION_BATCH + PROCESS, rule: SizeRule::Headers, streamed: None };
+    }
+    if category == Category::Tts && !backend.is_foreign() && stated.is_none() {
+        if manifest.speech.is_some() {
+            // A program that speaks is not asked; its files are what it reads.
+            let read = source.metadata().ok().filter(std::fs::Metadata::is_file).map_or(0, |about| about.len());
+            let bytes = ByteCount(read) + SPEECH_PROGRAM + PROCESS;
+            return SizeEstimate { bytes, rule: SizeRule::FileSize, streamed: None };
+        }
+        if let Some(weights) = HeaderFacts::weights_of(files) {
+            return SizeEstimate { bytes: weights + SPEECH_WORK + PROCESS, rule: SizeRule::Headers, streamed: None };
+        }
     }
     if let Some(HeaderFacts { weights, layers, shape, own_type }) = HeaderFacts::read(source, files) {
         let beside = cache((manifest, category), &shape, backend, own_type) + shape.activations() + PROCESS;

@@ -76,6 +76,9 @@ pub(super) enum CliError {
     /// The coordinator refused, or could not be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// `say` has nothing to say.
+    #[error("there is no text: write it behind `say`, or pipe it in")]
+    NoText,
     /// The stream broke off before its last event.
     #[error("the answer was cut off")]
     CutOff,

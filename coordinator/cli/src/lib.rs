@@ -25,6 +25,7 @@ mod providers;
 mod pull;
 mod remove;
 mod runtime;
+mod say;
 mod scan;
 mod set_config;
 mod show_config;
@@ -74,6 +75,7 @@ Examples:
   model-boss run guide \"What is a lease?\"           one question, one answer
   model-boss run ./qwen3-0.6b-q8_0.gguf \"Hello\"    a file, or a folder; needs no manifest and no coordinator
   git diff | model-boss run guide                   the question comes from a pipe
+  model-boss say \"Good morning\" -o morning.opus    speech, by a voice of this machine
   model-boss pull Qwen/Qwen3-0.6B-GGUF:Q8_0         a model of a hub, with resume and checksum
   model-boss ps --watch                             what is loaded, where, and until when
   model-boss queue                                  who waits, and for what
@@ -162,6 +164,8 @@ enum Command {
     Free(orders::FreeArgs),
     /// Show the output of a model's workers.
     Logs(logs::LogsArgs),
+    /// Speak a text by a model or program that can, into a file.
+    Say(say::SayArgs),
     /// Propose manifests for the models on this disk: caches of Hugging Face, LM Studio and Ollama, or a folder.
     Scan(scan::ScanArgs),
     /// Download a model of a hub into Hugging Face's cache, and write its manifest. Interrupted, it goes on later.
@@ -298,6 +302,7 @@ impl Command {
             Self::Invalidate { model } => print(&small_runtime()?.block_on(orders::invalidate(&client()?, &model))?)?,
             Self::Free(args) => print(&small_runtime()?.block_on(orders::free(&client()?, &args))?)?,
             Self::Logs(args) => small_runtime()?.block_on(logs::logs(&client()?, &args))?,
+            Self::Say(args) => print(&small_runtime()?.block_on(say::say(&client()?, &args))?)?,
             Self::Scan(args) => print(&scan::scan(&args)?)?,
             Self::Pull(args) => return pull::pull(&client()?, &args),
             Self::Rm(args) => print(&remove::remove(&args)?)?,

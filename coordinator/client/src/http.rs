@@ -223,6 +223,12 @@ impl Client {
         Ok(Pieces { url: self.url.clone(), body })
     }
 
+    /// The bytes that `POST path` answers, piece by piece.
+    pub async fn read_answer(&self, path: &str, body: &Value) -> Result<Pieces, ClientError> {
+        let body = self.send(Method::POST, path, Some(body), None).await?.into_body();
+        Ok(Pieces { url: self.url.clone(), body })
+    }
+
     async fn json(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
         Ok(self.ask(method, path, body).await?.1)
     }

@@ -14,6 +14,9 @@ use crate::tokens::{DETOKENIZE, TOKENIZE};
 /// Limit in bytes for a line of a stream; an image in base64 takes about a tenth of it.
 const LONGEST_LINE: usize = 8 << 20;
 
+/// The route of speech.
+pub const SPEECH: &str = "/v1/audio/speech";
+
 /// The answer's shape, by the route of OpenAI's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
@@ -33,6 +36,8 @@ pub enum AnswerKind {
     Tokens,
     /// `/detokenize`.
     Text,
+    /// Answers of `/v1/audio/speech`, which are events or sound.
+    Speech,
 }
 
 impl AnswerKind {
@@ -46,13 +51,14 @@ impl AnswerKind {
             "/v1/completions" => Self::Completion,
             TOKENIZE => Self::Tokens,
             DETOKENIZE => Self::Text,
+            SPEECH => Self::Speech,
             _ => Self::Chat,
         }
     }
 
     /// Whether answers of this shape can be streamed.
     pub const fn may_stream(self) -> bool {
-        matches!(self, Self::Chat | Self::Completion)
+        matches!(self, Self::Chat | Self::Completion | Self::Speech)
     }
 }
 
@@ -188,6 +194,7 @@ pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), DialectError> {
             read::<DetokenizedAnswer>(body)?;
             false
         }
+        AnswerKind::Speech => return Err(nonsense("speech is no JSON")),
     };
     if empty { Err(nonsense("there is nothing in it")) } else { Ok(()) }
 }
@@ -199,6 +206,8 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, DialectError> {
 /// Checks a stream in OpenAI's shape as it passes.
 #[derive(Debug, Default)]
 pub struct StreamCheck {
+    /// Whether the events are those of speech.
+    is_speech: bool,
     /// The start of a line whose end has not arrived.
     line: Vec<u8>,
     begun: bool,
@@ -232,7 +241,20 @@ struct ChunkChoice {
     finish_reason: Option<TextOnly>,
 }
 
+/// An event of speech, or an error.
+#[derive(Deserialize)]
+struct SpeechEvent<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Option<Cow<'a, str>>,
+    error: Option<IgnoredAny>,
+}
+
 impl StreamCheck {
+    /// The check of a stream of answers of this kind.
+    pub fn of(kind: AnswerKind) -> Self {
+        Self { is_speech: kind == AnswerKind::Speech, ..Self::default() }
+    }
+
     /// Checks the next piece; the error has the number of its valid bytes.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), BadStream> {
         let mut at = 0;
@@ -282,6 +304,9 @@ impl StreamCheck {
             self.ended = true;
             return if self.begun { Ok(()) } else { Err(nonsense("its stream is empty")) };
         }
+        if self.is_speech {
+            return self.look_at_speech(data);
+        }
         let chunk: Chunk = read(data)?;
         if chunk.choices.is_none() && chunk.error.is_none() {
             return Err(nonsense("an event of its stream has no 'choices'"));
@@ -293,9 +318,34 @@ impl StreamCheck {
     }
 }
 
+impl StreamCheck {
+    fn look_at_speech(&mut self, data: &[u8]) -> Result<(), DialectError> {
+        let event: SpeechEvent<'_> = read(data)?;
+        if event.kind.is_none() && event.error.is_none() {
+            return Err(nonsense("an event of its stream has no 'type'"));
+        }
+        self.begun = true;
+        self.ended |= event.error.is_some() || event.kind.as_deref() == Some("speech.audio.done");
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rc_28_a_stream_of_speech_ends_with_its_own_event() {
+        let delta = "data: {\"type\":\"speech.audio.delta\",\"audio\":\"AAAA\"}\n\n";
+        let done = "data: {\"type\":\"speech.audio.done\",\"usage\":{\"input_tokens\":1}}\n\n";
+        let check = |text: &str| {
+            let mut check = StreamCheck::of(AnswerKind::Speech);
+            check.push(text.as_bytes()).map_err(|bad| bad.error).and_then(|()| check.end())
+        };
+        assert_eq!(check(&format!("{delta}{delta}{done}")), Ok(()));
+        assert!(check(delta).is_err() && check("data: {\"choices\":[]}\n\n").is_err());
+        assert_eq!(check(&format!("{delta}data: {{\"error\":{{}}}}\n\n")), Ok(()), "an error is an end");
+    }
 
     #[test]
     fn answers_are_told_from_nonsense() {

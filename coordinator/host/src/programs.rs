@@ -42,7 +42,8 @@ impl Programs {
     /// The program that runs a backend.
     pub fn of(&self, backend: Backend) -> Result<&PathBuf, ProgramError> {
         match backend {
-            Backend::Candle | Backend::Diffusers => {
+            // A program that speaks is run by our worker.
+            Backend::Candle | Backend::Diffusers | Backend::Speech => {
                 self.worker.as_ref().ok_or(ProgramError::Missing(WORKER, ", or set worker_binary"))
             }
             // An external engine is started by this very program, as its guard.

@@ -20,7 +20,7 @@ use admin::{
     providers, requests, status, tasks,
 };
 use axum::Router;
-use inference::{messages, models, ollama, openai, responses, tokens};
+use inference::{messages, models, ollama, openai, responses, speech, tokens};
 use jobs::{batches, files, routes as job_routes};
 use route::{Routes, Scope};
 
@@ -50,6 +50,8 @@ fn routes(context: Arc<Context>) -> Routes {
         .post("/v1/embeddings", Inference, openai::embeddings, described::embeddings())
         .post("/v1/rerank", Inference, openai::rerank, described::rerank())
         .post("/v1/reranking", Inference, openai::rerank, described::reranking())
+        .post("/v1/audio/speech", Inference, speech::speech, described::speech())
+        .get("/v1/audio/voices", Models, speech::voices, described::voices())
         .post("/v1/score", Inference, openai::score, described::score())
         .post("/v1/classify", Inference, openai::classify, described::classify())
         .post("/embed", Inference, openai::embed, described::embed())

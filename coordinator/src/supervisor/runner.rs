@@ -429,6 +429,8 @@ impl WorkerRunner {
             cpu_features: self.tools.settings.cpu_features,
             threads: manifest.threads.and_then(NonZero::new),
             speculation: manifest.speculation.unwrap_or_default(),
+            speech: manifest.speech.clone(),
+            voices: manifest.voices.clone(),
             sandbox: self.tools.settings.sandbox,
         }
     }

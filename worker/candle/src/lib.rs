@@ -24,6 +24,7 @@ mod read;
 mod rule;
 mod sight;
 mod spec;
+mod speech;
 mod streamed;
 mod unread;
 mod vision;
@@ -39,6 +40,7 @@ pub use spec::{
     MambaSpec, Mixer, MlpSpec, NormKind, NormOrder, NormPlaces, NormSpec, QueryKeyNorm, RopePlanes, RopeScaling,
     RopeSpec, RouterSpec, SharedExpert, ShortConvSpec, StoredDecay, StreamsSpec, TensorSpelling, Weighting,
 };
+pub use speech::load_speaker;
 pub use streamed::index::{IndexError, IndexOrder, write_layer_index, write_layer_index_told};
 pub use vision::load_towers;
 

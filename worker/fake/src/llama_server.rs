@@ -82,6 +82,8 @@ pub(crate) fn spec(args: &[String]) -> Result<WorkerSpec, CommandLineError> {
         cpu_features: None,
         threads: None,
         speculation: Speculation::default(),
+        speech: None,
+        voices: Default::default(),
         sandbox: SandboxMode::default(),
     })
 }

@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::num::NonZero;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body::Frame;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -28,6 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{SetOnce, mpsc, watch};
 use tokio::time::Instant;
 
+use crate::canned::CannedBody;
 use crate::control::Control;
 use crate::decode::{Decode, FakeCounters};
 use crate::echo::{echo, json_or_text, readable};
@@ -35,6 +33,7 @@ use crate::failure::{FakeFailure, exit_now};
 use crate::llama_server;
 use crate::rough::{answer_badly, answer_raw};
 use crate::shapes::{Body, CompletionRoute, FakeShape, Manner};
+use crate::speech::SpeechBody;
 
 /// The largest accepted request body in bytes.
 const BODY_LIMIT: usize = 64 << 20;
@@ -111,6 +110,12 @@ impl FakeWorker {
     fn cores(&self) -> Option<WorkerCores> {
         let cores = NonZero::new(self.behaviour.cores).filter(|_| self.spec.device == DeviceId::Cpu)?;
         Some(WorkerCores { threads: self.spec.threads.unwrap_or(cores), cores })
+    }
+
+    /// Starts an answer to a request of this number, with so many tokens of its prompt and this limit.
+    fn decode(&self, (number, prompt_tokens, limit): (u64, u64, Option<u64>), text: Option<&str>) -> Decode {
+        let shared = (Arc::clone(&self.behaviour), Arc::clone(&self.counters), Arc::clone(&self.control));
+        Decode::start(number, prompt_tokens, limit, text, shared.0, shared.1, shared.2)
     }
 
     fn context_length(&self) -> u64 {
@@ -242,6 +247,7 @@ async fn answer(request: Request<Incoming>, worker: Arc<FakeWorker>) -> CannedAn
         (&Method::POST, "/tokenize") => read_json(request, &worker, llama_server::tokens).await,
         (&Method::POST, "/completion") if foreign => infer(request, &worker, CompletionRoute::LlamaCompletion).await,
         (&Method::POST, "/v1/embeddings") => embed(request, &worker).await,
+        (&Method::POST, "/v1/audio/speech") => speak(request, &worker).await,
         (&Method::POST, "/v1/rerank") => read_json(request, &worker, llama_server::rerank).await,
         _ => refuse(&ApiError::new(ErrorCode::NotFound, "no such route")),
     };
@@ -338,11 +344,19 @@ async fn try_json(
     }
 }
 
-async fn infer(request: Request<Incoming>, worker: &FakeWorker, route: CompletionRoute) -> CannedAnswer {
+/// A request that is to be answered in order.
+struct Received {
+    number: u64,
+    headers: http::HeaderMap,
+    bytes: Bytes,
+}
+
+/// Reads a request and reports it, unless the behaviour answers it at once.
+async fn receive(request: Request<Incoming>, worker: &FakeWorker) -> Result<Received, CannedAnswer> {
     let (parts, body) = request.into_parts();
     let number = worker.counters.next_request();
     let Ok(bytes) = Limited::new(body, BODY_LIMIT).collect().await else {
-        return worker.refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit"));
+        return Err(worker.refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit")));
     };
     let bytes = bytes.to_bytes();
     if worker.control.listens() {
@@ -358,17 +372,47 @@ async fn infer(request: Request<Incoming>, worker: &FakeWorker, route: Completio
         exit_now(worker.behaviour.crash_exit);
     }
     if worker.ready.get().is_none() {
-        return worker.refuse(&ApiError::new(ErrorCode::ModelNotLoaded, "the model is still loading"));
+        return Err(worker.refuse(&ApiError::new(ErrorCode::ModelNotLoaded, "the model is still loading")));
     }
     if let Some(refusal) = &worker.behaviour.refuse {
         let error =
             json!({ "message": refusal.message, "type": "invalid_request_error", "param": null, "code": refusal.code });
         let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        return whole(status, json!({ "error": error, "source": "worker" }).to_string().into());
+        return Err(whole(status, json!({ "error": error, "source": "worker" }).to_string().into()));
     }
     if worker.behaviour.malformed == Some(Malformed::NotJson) {
-        return whole(StatusCode::OK, Bytes::from_static(b"<html>good day, this is not JSON</html>"));
+        return Err(whole(StatusCode::OK, Bytes::from_static(b"<html>good day, this is not JSON</html>")));
     }
+    Ok(Received { number, headers: parts.headers, bytes })
+}
+
+/// Speaks a text: each of its words is a token.
+async fn speak(request: Request<Incoming>, worker: &FakeWorker) -> CannedAnswer {
+    let Received { number, bytes, .. } = match receive(request, worker).await {
+        Ok(received) => received,
+        Err(answer) => return answer,
+    };
+    let body: SpeechBody = match serde_json::from_slice(&bytes) {
+        Ok(body) => body,
+        Err(error) => return worker.refuse(&ApiError::new(ErrorCode::InvalidRequest, error.to_string())),
+    };
+    let input = match body.input() {
+        Ok(input) => input.to_owned(),
+        Err(error) => return worker.refuse(&error),
+    };
+    let words = input.split_whitespace().count() as u64;
+    let decode = worker.decode((number, words, None), Some(&input));
+    let kind = http::HeaderValue::from_static(body.content_type());
+    let mut answer = Response::new(CannedBody::Frames(body.speak(decode, words)));
+    answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+    answer
+}
+
+async fn infer(request: Request<Incoming>, worker: &FakeWorker, route: CompletionRoute) -> CannedAnswer {
+    let Received { number, headers, bytes } = match receive(request, worker).await {
+        Ok(received) => received,
+        Err(answer) => return answer,
+    };
     let body: Body = match serde_json::from_slice(&bytes) {
         Ok(body) => body,
         Err(error) => {
@@ -387,16 +431,8 @@ async fn infer(request: Request<Incoming>, worker: &FakeWorker, route: Completio
     if prompt_tokens >= worker.context_length() {
         return worker.refuse_length(prompt_tokens);
     }
-    let echo = worker.behaviour.echo.then(|| echo(&parts.headers, &bytes));
-    let decode = Decode::start(
-        number,
-        prompt_tokens,
-        body.limit(),
-        echo.as_deref(),
-        Arc::clone(&worker.behaviour),
-        Arc::clone(&worker.counters),
-        Arc::clone(&worker.control),
-    );
+    let echo = worker.behaviour.echo.then(|| echo(&headers, &bytes));
+    let decode = worker.decode((number, prompt_tokens, body.limit()), echo.as_deref());
     let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     let id = format!("{}-{number}", worker.spec.generation);
     let shape = FakeShape::new((worker.manner, route), &id, &worker.spec.model, created, &body, prompt_tokens);
@@ -459,32 +495,4 @@ fn whole(status: StatusCode, body: Bytes) -> CannedAnswer {
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     answer
-}
-
-/// An answer's body, sent at once or frame by frame.
-enum CannedBody {
-    Whole(Option<Bytes>),
-    Frames(mpsc::Receiver<Bytes>),
-}
-
-impl http_body::Body for CannedBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut *self {
-            Self::Whole(body) => Poll::Ready(body.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Frames(frames) => frames.poll_recv(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
-        }
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        match self {
-            Self::Whole(body) => http_body::SizeHint::with_exact(body.as_ref().map_or(0, Bytes::len) as u64),
-            Self::Frames(_) => http_body::SizeHint::default(),
-        }
-    }
 }

@@ -4,6 +4,7 @@
 
 mod activations;
 mod attention;
+mod convolution;
 mod cores;
 mod exp;
 mod floats;
@@ -21,6 +22,7 @@ pub use attention::{
     AttentionHeads, AttentionRows, HeadNorm, HostKv, KvElement, KvValues, NormOrder, PAGE, PageShape, RopePlanes,
     Rotation, SequenceRows, TextBiases, WholeTexts,
 };
+pub use convolution::{Convolution, ConvolutionShape};
 pub use cores::{WORTH_SHARING, alone, cores};
 pub use exp::exp;
 pub use floats::product::{Sizes, product};

@@ -21,7 +21,7 @@ const WIDTH: usize = 4 * LANES;
 
 /// Columns of the matrix that are multiplied at a time: a panel of them, and rows of activations, stay in the second
 /// cache.
-const DEPTH: usize = 512;
+pub(crate) const DEPTH: usize = 512;
 
 /// The elements of all panels, one panel behind the other.
 enum PanelValues {
@@ -33,7 +33,7 @@ enum PanelValues {
 }
 
 /// A matrix `[outs, depth]` in panels.
-struct PanelMatrix {
+pub(crate) struct PanelMatrix {
     values: PanelValues,
     outs: usize,
     depth: usize,
@@ -56,18 +56,23 @@ fn numbers<T, const N: usize>(bytes: &[u8], of: fn([u8; N]) -> T) -> Vec<T> {
 }
 
 /// A matrix `[outs, depth]` of f32, which lie row by row, in panels.
-pub fn panels_of(values: &[f32], shape @ [outs, depth]: [usize; 2]) -> Arc<dyn MatrixKernel> {
-    Arc::new(PanelMatrix { values: PanelValues::Floats(turned(values, shape)), outs, depth })
+pub fn panels_of(values: &[f32], shape: [usize; 2]) -> Arc<dyn MatrixKernel> {
+    Arc::new(PanelMatrix::of_floats(values, shape))
 }
 
 impl PanelMatrix {
+    /// A matrix `[outs, depth]` of f32, which lie row by row.
+    pub(crate) fn of_floats(values: &[f32], shape @ [outs, depth]: [usize; 2]) -> Self {
+        Self { values: PanelValues::Floats(turned(values, shape)), outs, depth }
+    }
+
     /// The rows of the matrix in each panel.
-    fn panels(&self) -> impl Iterator<Item = Range<usize>> {
+    pub(crate) fn panels(&self) -> impl Iterator<Item = Range<usize>> {
         (0..self.outs).step_by(WIDTH).map(|first| first..self.outs.min(first + WIDTH))
     }
 
     /// Some columns of a panel.
-    fn panel(&self, outs: &Range<usize>, columns: Range<usize>) -> Panel<'_> {
+    pub(crate) fn panel(&self, outs: &Range<usize>, columns: Range<usize>) -> Panel<'_> {
         // All panels before it are whole.
         let (first, width) = (outs.start * self.depth, padded(outs.len()));
         let part = first + columns.start * width..first + columns.end * width;
@@ -160,14 +165,14 @@ impl PanelMatrix {
 }
 
 /// Puts the columns of one panel into results `[rows, stride]`.
-fn place(part: &[f32], outs: &Range<usize>, y: &mut [f32], stride: usize) {
+pub(crate) fn place(part: &[f32], outs: &Range<usize>, y: &mut [f32], stride: usize) {
     for (row, y) in part.chunks_exact(outs.len()).zip(y.chunks_exact_mut(stride)) {
         y[outs.clone()].copy_from_slice(row);
     }
 }
 
 /// The columns of a panel with so many rows of the matrix.
-fn padded(outs: usize) -> usize {
+pub(crate) fn padded(outs: usize) -> usize {
     outs.next_multiple_of(LANES)
 }
 

@@ -128,6 +128,35 @@ const OF_TEXT_HOSTS_HERE: &[c_long] = &[libc::SYS_alarm, libc::SYS_fork, libc::S
 #[cfg(not(target_arch = "x86_64"))]
 const OF_TEXT_HOSTS_HERE: &[c_long] = &[];
 
+/// Calls that no program of others needs here: they look into other processes, or change the system.
+const FORBIDDEN: &[c_long] = &[
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_io_uring_setup,
+    // Its flags are in memory, where no filter sees them; the C library uses the older call then.
+    libc::SYS_clone3,
+];
+
 /// Flags of `clone` that make namespaces.
 const NAMESPACES: i32 = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
@@ -147,14 +176,26 @@ pub(crate) fn limit(kind: ProcessKind) -> Result<(), String> {
 }
 
 fn program(kind: ProcessKind) -> Result<BpfProgram, seccompiler::BackendError> {
-    let unknown = u32::try_from(libc::ENOSYS).unwrap_or_default();
-    let filter = SeccompFilter::new(
-        rules(kind)?,
-        SeccompAction::Errno(unknown),
-        SeccompAction::Allow,
-        std::env::consts::ARCH.try_into()?,
-    )?;
-    filter.try_into()
+    let unknown = SeccompAction::Errno(u32::try_from(libc::ENOSYS).unwrap_or_default());
+    let (rules, others, listed) = match kind {
+        ProcessKind::Program => (forbidden()?, SeccompAction::Allow, unknown),
+        kind => (rules(kind)?, unknown, SeccompAction::Allow),
+    };
+    SeccompFilter::new(rules, others, listed, std::env::consts::ARCH.try_into()?)?.try_into()
+}
+
+/// The calls that a program of others may not make, sockets of a network among them.
+fn forbidden() -> Result<CallRules, seccompiler::BackendError> {
+    let mut rules = CallRules::new();
+    for call in FORBIDDEN {
+        rules.insert(*call, Vec::new());
+    }
+    let other = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, bits(libc::AF_UNIX))?;
+    only(&mut rules, libc::SYS_socket, [other])?;
+    for flag in (0..i32::BITS).map(|bit| 1 << bit).filter(|flag: &i32| NAMESPACES & flag != 0) {
+        only(&mut rules, libc::SYS_clone, [masked(0, flag, flag)?])?;
+    }
+    Ok(rules)
 }
 
 fn rules(kind: ProcessKind) -> Result<CallRules, seccompiler::BackendError> {
@@ -162,6 +203,7 @@ fn rules(kind: ProcessKind) -> Result<CallRules, seccompiler::BackendError> {
     let (own, own_here) = match kind {
         ProcessKind::Worker => (OF_WORKERS, OF_WORKERS_HERE),
         ProcessKind::TextHost => (OF_TEXT_HOSTS, OF_TEXT_HOSTS_HERE),
+        ProcessKind::Program => return forbidden(),
     };
     for call in [OF_BOTH, OF_BOTH_HERE, own, own_here].concat() {
         rules.insert(call, Vec::new());
@@ -215,6 +257,7 @@ fn rules(kind: ProcessKind) -> Result<CallRules, seccompiler::BackendError> {
             only(&mut rules, libc::SYS_kill, [equal(1, libc::SIGKILL)?])?;
             only(&mut rules, libc::SYS_prctl, [equal(0, libc::PR_SET_PDEATHSIG)?])?;
         }
+        ProcessKind::Program => {}
     }
     Ok(rules)
 }

@@ -27,6 +27,15 @@ pub fn confine(
     Ok(state)
 }
 
+/// Confines the calling process for good, and a program that it starts: to these files, without a network, and without
+/// calls that change the system or look into other processes.
+///
+/// # Errors
+/// With [`SandboxMode::Required`] where anything is missing; else only if other threads run already.
+pub fn confine_program(mode: SandboxMode, files: &AllowedFiles) -> Result<SandboxState, SandboxError> {
+    confine(mode, Some("sandbox = \"off\"").filter(|_| mode == SandboxMode::Off), ProcessKind::Program, files)
+}
+
 #[cfg(target_os = "linux")]
 fn by_the_kernel(kind: ProcessKind, files: &AllowedFiles) -> Result<SandboxState, SandboxError> {
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 pub struct AllowedFiles {
     pub(crate) read: Vec<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
+    pub(crate) run: Vec<PathBuf>,
 }
 
 impl AllowedFiles {
@@ -18,6 +19,11 @@ impl AllowedFiles {
     /// A file that exists and may be written.
     pub fn write(&mut self, path: impl Into<PathBuf>) {
         self.write.push(path.into());
+    }
+
+    /// A program or library that may be read and run, or a folder with everything below it.
+    pub fn run(&mut self, path: impl Into<PathBuf>) {
+        self.run.push(path.into());
     }
 
     /// The paths that may be read.

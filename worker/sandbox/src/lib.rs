@@ -13,7 +13,7 @@ mod files;
 mod paths;
 mod process_kind;
 
-pub use confine::confine;
+pub use confine::{confine, confine_program};
 pub use error::SandboxError;
 pub use files::AllowedFiles;
 pub use process_kind::ProcessKind;

@@ -39,6 +39,11 @@ fn rules(files: &AllowedFiles) -> Result<RulesetCreated, RulesetError> {
     for path in &files.read {
         rules = allow(rules, path, read)?;
     }
+    for path in &files.run {
+        let folder = AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::Execute;
+        rules =
+            allow(rules, path, |is_folder| if is_folder { folder } else { AccessFs::ReadFile | AccessFs::Execute })?;
+    }
     for path in &files.write {
         rules = allow(rules, path, |_| AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate)?;
     }

@@ -7,4 +7,6 @@ pub enum ProcessKind {
     Worker,
     /// A process that loads a chat template and a tokenizer, and forks others of its kind.
     TextHost,
+    /// A program of others, whose calls are not known: some are forbidden.
+    Program,
 }

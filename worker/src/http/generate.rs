@@ -8,7 +8,8 @@ use model_boss_engine::sampling::TokenLogprob;
 use model_boss_engine::{Finished, Reply, SequenceEvent, Work};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use crate::state::{Serving, WorkerState, engine_gone as unanswered};
+use crate::gone::engine_gone as unanswered;
+use crate::state::{Serving, WorkerState};
 
 use super::answer::{CallObject, Choice, Envelope, Said, UsageTally, Whole, logprobs};
 use super::error::{ErrorAnswer, work_error};

@@ -9,7 +9,7 @@ use model_boss_engine::sampling::SamplingParams;
 use model_boss_engine::text::{ChannelPlan, ThinkingPlan};
 use model_boss_engine::tools::{ToolMarkers, ToolParser};
 use model_boss_engine::{CacheSalt, Generate, PromptImage};
-use model_boss_protocol::{ApiError, Priority, Remedy, beyond_worker, refuse_unmet};
+use model_boss_protocol::{ApiError, Category, Priority, Remedy, beyond_worker, refuse_unmet};
 use serde::Deserialize;
 
 use crate::defaults::RequestDefaults;
@@ -135,8 +135,11 @@ fn cache(fields: &RequestFields<'_>) -> Result<Option<CacheSalt>, ApiError> {
     Ok(shares.then(|| CacheSalt::new(&salt)))
 }
 
-/// Whether a manifest's fields are valid in a request.
-pub(crate) fn check_defaults(defaults: &RequestDefaults) -> Result<(), ApiError> {
+/// Whether a manifest's fields are valid in a request. Those of speech have other meanings, and requests check them.
+pub(crate) fn check_defaults(category: Category, defaults: &RequestDefaults) -> Result<(), ApiError> {
+    if category == Category::Tts {
+        return Ok(());
+    }
     let fields = RequestFields::of_defaults(defaults);
     GenerateOptions::read(&fields, usize::MAX, 0)?;
     form(&fields).map(|_| ())

@@ -13,7 +13,7 @@ use model_boss_protocol::{ApiError, Category, ErrorCode, headers};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::error::{ErrorAnswer, LARGEST_BODY};
-use super::{chat, completions, deadline, embeddings, info, rerank, score, tei, tokens, vision};
+use super::{chat, completions, deadline, embeddings, info, rerank, score, speech, tei, tokens, vision};
 use crate::encoding::{priority_in, with_priority};
 use crate::state::{Access, WorkerState};
 
@@ -32,13 +32,22 @@ pub(super) fn router(worker: Arc<WorkerState>) -> Router {
         Category::Vision => {
             Router::new().route("/v1/embeddings", post(vision::embed)).route("/v1/classify", post(vision::classify))
         }
+        Category::Tts => {
+            Router::new().route("/v1/audio/speech", post(speech::speak)).route("/v1/audio/voices", get(speech::voices))
+        }
         _ => Router::new()
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(completions::complete))
             .route("/apply-template", post(chat::apply_template)),
     };
+    let of_text = match worker.spec.category {
+        // Letters and phonemes of voices are no tokens of a text.
+        Category::Tts => Router::new(),
+        _ => text_routes(),
+    };
     let routes = of_category
         .merge(routes())
+        .merge(of_text)
         .fallback(async || ErrorAnswer(ApiError::new(ErrorCode::NotFound, "a worker has no such route")))
         .method_not_allowed_fallback(async || {
             ErrorAnswer(ApiError::new(ErrorCode::MethodNotAllowed, "this route does not take this method"))
@@ -54,6 +63,11 @@ fn routes() -> Router<Arc<WorkerState>> {
         .route("/metrics", get(info::metrics))
         .route("/v1/models", get(info::models))
         .route("/v1/models/{*id}", get(info::model))
+}
+
+/// The routes of models with a vocabulary.
+fn text_routes() -> Router<Arc<WorkerState>> {
+    Router::new()
         .route("/tokenize", post(tokens::tokenize))
         .route("/v1/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))

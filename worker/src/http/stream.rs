@@ -15,7 +15,7 @@ use super::answer::{CallObject, Choice, Envelope, Object, UsageObject, UsageTall
 use super::error::work_error;
 use super::options::UsageIn;
 use super::plan::{AnswerPlan, ChoiceEvents};
-use crate::state::ENGINE_GONE;
+use crate::gone::ENGINE_GONE;
 
 /// The body of a streamed answer. Dropped when the client disconnects, which ends its sequences.
 pub(super) struct EventStream {

@@ -129,6 +129,9 @@ impl Engines {
         if self.all_fake {
             return Backend::Fake;
         }
+        if manifest.speech.is_some() {
+            return Backend::Speech;
+        }
         if let Some(backend) = manifest.backend {
             return backend;
         }
@@ -162,14 +165,15 @@ impl Engines {
     pub fn check(&self, model: &Model, options: &EngineOptions) -> Result<(), NoEngine> {
         self.check_kv(model, model.manifest.kv_cache_type.unwrap_or_default())?;
         let backend = self.backend(model);
-        if model.manifest.threads.is_some() && backend.is_foreign() {
+        let runs_a_program = backend.is_foreign() || backend == Backend::Speech;
+        if model.manifest.threads.is_some() && runs_a_program {
             return Err(NoEngine::Threads(backend.as_str()));
         }
-        if model.manifest.speculation.is_some() && backend.is_foreign() {
+        if model.manifest.speculation.is_some() && runs_a_program {
             return Err(NoEngine::Speculation(backend.as_str()));
         }
         match backend {
-            Backend::Fake => Ok(()),
+            Backend::Fake | Backend::Speech => Ok(()),
             Backend::Diffusers => Err(NoEngine::NoImages),
             Backend::Candle => match model.candle_lacks() {
                 // An operator's explicit choice is tried; the worker then names the obstacle.
@@ -188,7 +192,7 @@ impl Engines {
     /// Checks that the model's engine can be given this type of keys and values.
     pub fn check_kv(&self, model: &Model, wanted: KvCacheType) -> Result<(), NoEngine> {
         match self.backend(model) {
-            backend @ (Backend::Command | Backend::Diffusers) if !wanted.is_auto() => {
+            backend @ (Backend::Command | Backend::Diffusers | Backend::Speech) if !wanted.is_auto() => {
                 Err(NoEngine::KvCacheType { wanted, backend: backend.as_str() })
             }
             _ => Ok(()),
@@ -204,7 +208,7 @@ impl Engines {
     ) -> Result<Option<ForeignEngine>, NoEngine> {
         self.check(model, options)?;
         match self.backend(model) {
-            Backend::Candle | Backend::Diffusers | Backend::Fake => Ok(None),
+            Backend::Candle | Backend::Diffusers | Backend::Fake | Backend::Speech => Ok(None),
             Backend::LlamaServer => self.llama_server_for(model, options, facts).map(Some),
             Backend::Command => self.command_for(model, facts).map(Some),
         }

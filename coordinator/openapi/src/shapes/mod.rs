@@ -8,6 +8,7 @@ mod errors;
 mod judging;
 mod ollama;
 mod responses;
+mod speech;
 mod vectors;
 
 pub use anthropic::{CountMessagesRequest, CountedTokens, MessagesAnswer, MessagesEvent, MessagesRequest};
@@ -25,4 +26,7 @@ pub use ollama::{
     OllamaRunningModels, OllamaShowRequest, OllamaShown, OllamaStatus, OllamaVersion,
 };
 pub use responses::{DeletedResponse, ResponseItems, ResponseObject, ResponsesEvent, ResponsesRequestBody};
+pub use speech::{
+    SoundBytes, SpeechEventBody, SpeechFormat, SpeechRequest, SpeechStreamFormat, SpeechUsageBody, VoiceChoice,
+};
 pub use vectors::{EmbedRequest, EmbeddingsBody, EmbeddingsRequest, TokenVectors, Vectors};

@@ -11,6 +11,7 @@ mod orders;
 mod parameters;
 mod pulls;
 mod responses;
+mod speech;
 mod views;
 
 pub(super) use anthropic::{count_tokens, messages};
@@ -32,6 +33,7 @@ pub(super) use ollama::{
 pub(super) use orders::{cancel_request, change_config, device_orders, load, model_orders, plan, unload};
 pub(super) use pulls::{cancel_pull, pulls, start_pull};
 pub(super) use responses::{create_response, delete_response, response, response_orders};
+pub(super) use speech::{speech, voices};
 pub(super) use views::{
     access, clients, config, dashboard_file, decisions, devices, events, health, history, keys, live, logs, metrics,
     openapi, providers, queue, ready, root, slots, stats, task, tasks, well,

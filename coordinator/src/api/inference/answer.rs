@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use model_boss_cloud::{CloudAnswer, CloudRequest};
 use model_boss_core::RungChoice;
 use model_boss_dialects::{
-    AnswerKind, DialectError, DialectFault, Prepared, Reshape, Stamp, check_answer, engine_error,
+    AnswerKind, DialectError, DialectFault, Prepared, Reshape, SPEECH, Stamp, check_answer, engine_error,
 };
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::gathered::Gathered;
@@ -27,8 +27,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::account::Account;
 use super::answer_body::{AnswerBody, AnswerSource, BodyError};
+use super::endings::deadline_exceeded;
 use super::fitting::Fitting;
-use super::forward::Forward;
+use super::forward::{AnswerForm, Forward};
 use super::reshape::reshape_whole;
 use super::traced::{LOST, placed, turn};
 use crate::refusals::{of_cloud, of_dialect};
@@ -74,6 +75,8 @@ pub(crate) enum Content {
     Whole(Bytes),
     /// The first events, and the connection for the rest.
     Stream { first: Bytes, rest: AnswerBody },
+    /// The media type of sound, its first bytes, and the connection for the rest.
+    Sound { kind: HeaderValue, first: Bytes, rest: AnswerBody },
 }
 
 /// The worker died, or sent an invalid answer, before the answer began.
@@ -262,6 +265,10 @@ async fn fitted_exchange(worker: &Worker, priority: Priority, forward: &Forward)
 
 /// Sends the request to a provider, once.
 async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<UpstreamReply, ApiError> {
+    if forward.path == SPEECH {
+        let message = format!("provider '{provider}' is not asked to speak; ask a model of this machine");
+        return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
+    }
     let mut trace = HeaderMap::new();
     forward.trace.inject(&mut trace);
     let request = CloudRequest {
@@ -353,15 +360,30 @@ async fn read_answer(backend: AnswerHead, headers: &HeaderMap, forward: &Forward
         return Err(Lost::Nonsense(format!("it answered with status {}", status.as_u16())));
     }
     let given = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    let expected = if forward.is_stream { "text/event-stream" } else { "application/json" };
+    let expected = match forward.form {
+        AnswerForm::Whole => "application/json",
+        AnswerForm::Events => "text/event-stream",
+        AnswerForm::Sound if given == b"application/octet-stream" => "application/octet-stream",
+        AnswerForm::Sound => "audio/",
+    };
     if !given.get(..expected.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(expected.as_bytes())) {
         let given = String::from_utf8_lossy(given);
         return Err(Lost::Nonsense(format!("its answer is of the type '{given}', not {expected}")));
     }
     let memory = forward.memory.holder();
-    if forward.is_stream {
-        let mut rest = AnswerBody::stream(from, reshape, memory);
-        return Ok(Content::Stream { first: beginning(&mut rest).await?, rest });
+    match forward.form {
+        AnswerForm::Events => {
+            let mut rest = AnswerBody::stream(from, AnswerKind::of(path), reshape, memory);
+            return Ok(Content::Stream { first: beginning(&mut rest).await?, rest });
+        }
+        AnswerForm::Sound => {
+            let kind = headers.get(CONTENT_TYPE).cloned().unwrap_or(HeaderValue::from_static("audio/wav"));
+            let mut rest = AnswerBody::whole(from);
+            let first = next_data(&mut rest).await?;
+            let first = first.ok_or_else(|| Lost::Nonsense("its sound is empty".to_owned()))?;
+            return Ok(Content::Sound { kind, first, rest });
+        }
+        AnswerForm::Whole => {}
     }
     let mut body = whole(&mut AnswerBody::whole(from), memory).await?;
     if let Some(reshape) = reshape {
@@ -461,27 +483,4 @@ async fn whole(body: &mut AnswerBody, mut memory: HeldMemory) -> Result<Bytes, L
         gathered.add(more);
     }
     Ok(memory.keep(gathered.whole()))
-}
-
-/// The error of an answer that broke off after some of it was sent on.
-pub(crate) async fn broken_in_the_middle(place: Destination) -> ApiError {
-    let (code, message) = match place {
-        Destination::Cloud { provider, .. } => (
-            ErrorCode::BackendError,
-            format!("the connection to provider '{provider}' broke in the middle of its answer"),
-        ),
-        Destination::Worker { worker, .. } if worker.has_ended().await => (
-            ErrorCode::WorkerCrashed,
-            format!("{} went away in the middle of its answer; send the request again", worker.title()),
-        ),
-        Destination::Worker { worker, .. } => (
-            ErrorCode::BackendError,
-            format!("{} runs and closed the connection in the middle of its answer", worker.title()),
-        ),
-    };
-    ApiError::new(code, message)
-}
-
-pub(crate) fn deadline_exceeded() -> ApiError {
-    ApiError::new(ErrorCode::DeadlineExceeded, "the request's time budget is over")
 }

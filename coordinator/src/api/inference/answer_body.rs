@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use memchr::{memchr3_iter, memmem};
 use model_boss_cloud::CloudBody;
-use model_boss_dialects::{BadStream, DialectError, Reshape, StreamCheck, nonsense};
+use model_boss_dialects::{AnswerKind, BadStream, DialectError, Reshape, StreamCheck, nonsense};
 use model_boss_http::memory::{Admission, HeldMemory, MemoryError};
 use model_boss_http::offload::WorkPanicked;
 use model_boss_http::upstream::UpstreamBody;
@@ -94,8 +94,13 @@ impl AnswerBody {
     }
 
     /// The events of a stream, unchanged or translated by `reshape`. Bytes that are no event stream end in an error.
-    pub(crate) fn stream(from: AnswerSource, reshape: Option<Box<dyn Reshape>>, memory: HeldMemory) -> Self {
-        let (check, event) = (StreamCheck::default(), OpenEvent::default());
+    pub(crate) fn stream(
+        from: AnswerSource,
+        kind: AnswerKind,
+        reshape: Option<Box<dyn Reshape>>,
+        memory: HeldMemory,
+    ) -> Self {
+        let (check, event) = (StreamCheck::of(kind), OpenEvent::default());
         let source = match &from {
             AnswerSource::Worker(_) => ErrorSource::Worker,
             AnswerSource::Cloud(_) => ErrorSource::Cloud,

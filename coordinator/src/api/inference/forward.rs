@@ -24,8 +24,8 @@ pub(crate) struct Forward {
     pub(super) request_id: HeaderValue,
     /// The client's deadline.
     pub(super) deadline: Option<Instant>,
-    /// Whether the answer is to be streamed.
-    pub(super) is_stream: bool,
+    /// The form of the answer.
+    pub(super) form: AnswerForm,
     /// Whether the body was translated from another API.
     pub(super) is_translated: bool,
     /// Whether the body names its model already.
@@ -40,6 +40,17 @@ pub(crate) struct Forward {
     pub(super) limits: JsonLimits,
     /// The trace of the request; empty without traces.
     pub(super) trace: RequestTrace,
+}
+
+/// The form that an answer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AnswerForm {
+    /// JSON, at its end.
+    Whole,
+    /// Server-sent events.
+    Events,
+    /// Sound, while it is made.
+    Sound,
 }
 
 /// The providers, and this client's limit of spending at them.

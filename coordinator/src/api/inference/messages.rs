@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::timeout_at;
 
 use super::account::Account;
-use super::answer::deadline_exceeded;
+use super::endings::deadline_exceeded;
 use super::reshape::reshaped;
 use crate::api::context::Context;
 use crate::api::inference::openai::{InferenceRoute, infer_translated, understand};

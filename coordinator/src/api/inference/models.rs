@@ -13,7 +13,7 @@ use model_boss_http::error::ANTHROPIC_VERSION;
 use model_boss_http::path::{parameter, percent_decode, unknown_model};
 use model_boss_protocol::{
     ApiError, Backend, ByteCount, Category, ClientId, DeviceFlag, DeviceId, KeepAlive, KvCacheType, Modality, ModelId,
-    Thinking,
+    SpeechVoice, Thinking,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -75,6 +75,8 @@ pub(crate) struct ModelDetails<'a> {
     max_concurrent: u32,
     keep_alive: Option<KeepAlive>,
     thinking: Option<Thinking>,
+    /// The voices of a model that speaks, the usual one first.
+    voices: Vec<SpeechVoice>,
     /// Defaults for the fields of requests.
     params: &'a BTreeMap<String, serde_json::Value>,
     version: Option<&'a str>,
@@ -280,7 +282,11 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
     let catalog = context.catalog.current();
     let model = catalog.find(&id).ok_or_else(|| unknown_model(&id))?;
     let (reading, known) = (Arc::clone(context), Arc::clone(model));
-    blocking(move || know_inputs(&reading, &known)).await?;
+    let voices = blocking(move || {
+        know_inputs(&reading, &known);
+        known.voices()
+    })
+    .await?;
     let (views, slots) = look(context).await;
     let view = views.iter().find(|view| view.id == model.description.id).ok_or_else(|| unknown_model(&id))?;
     let object = object(view, &slots, model, context.catalog.backend(model));
@@ -297,6 +303,7 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
         max_concurrent: model.description.max_concurrent,
         keep_alive: manifest.keep_alive,
         thinking: manifest.thinking,
+        voices,
         params: &manifest.params,
         version: manifest.version.as_deref(),
         description: manifest.description.as_deref(),

@@ -22,7 +22,9 @@ use tokio::time::{Instant, timeout};
 use super::account::Account;
 use super::allowance::TokenMeter;
 use super::answer::{Answer, Content, Served, obtain};
-use super::forward::{CloudAccess, Forward, ModelInBody};
+use super::forward::{AnswerForm, CloudAccess, Forward, ModelInBody};
+use super::sound::SoundBody;
+use super::speech::speech_form;
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
 use crate::api::context::Context;
@@ -159,6 +161,11 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
     let (looking, head) = (Arc::clone(&context), request.into_parts().0);
     let looked = body.open(move |body| look(&looking, body, &head, only)).await?;
     let UnderstoodBody { peeked, body, mut resolved, model_in_body } = looked;
+    let form = match AnswerKind::of(path) {
+        AnswerKind::Speech => speech_form(&body)?,
+        kind if peeked.stream && kind.may_stream() => AnswerForm::Events,
+        _ => AnswerForm::Whole,
+    };
     admit(&context, &resolved)?;
     let category = match category {
         Some(category) => match other {
@@ -174,7 +181,6 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
     };
     let marks = Marks { request_id: request_id.clone(), unknown: peeked.unknown.clone() };
 
-    let stream = peeked.stream && AnswerKind::of(path).may_stream();
     let deadline = peeked.budget.or(resolved.budget).map(in_a);
     let cloud = CloudAccess {
         clouds: Arc::clone(&context.clouds),
@@ -187,7 +193,7 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
             model: peeked.model.as_deref().unwrap_or_else(|| first_name(&resolved)),
             client: cloud.client.as_str(),
             priority: peeked.priority.or(resolved.priority).map(Priority::number),
-            is_stream: stream,
+            is_stream: form != AnswerForm::Whole,
         });
     }
     let meter = TokenMeter::of(&context.clouds, &cloud.client, &resolved, body.len())?;
@@ -200,7 +206,7 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
         body,
         request_id,
         deadline,
-        is_stream: stream,
+        form,
         is_translated,
         model_in_body,
         wish,
@@ -212,7 +218,7 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
     let request = ticket.request();
     let answer =
         async move { obtain(ticket, forward, account).await.map_err(|error| naming_guard(error, unknown_guard)) };
-    if stream {
+    if form == AnswerForm::Events {
         return streamed(&context, request, answer, marks).await;
     }
     Ok(respond(answer.await?, &marks, comment_times(&context)))
@@ -421,6 +427,12 @@ fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
     marks.headers(headers);
     answer.served.headers(headers);
     match answer.content {
+        Content::Sound { ref kind, .. } => {
+            headers.insert(CONTENT_TYPE, kind.clone());
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+            headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+            *response.body_mut() = Body::new(SoundBody::begun(answer));
+        }
         Content::Stream { .. } => {
             marks.stream_headers(headers);
             *response.body_mut() = Body::new(StreamBody::begun(answer, times));

@@ -70,11 +70,12 @@ pub(crate) fn usage_in(answer: &[u8]) -> Option<RequestUsage> {
     })
 }
 
-/// Counts in OpenAI's form.
+/// Counts in OpenAI's form, of chats or of speech.
 #[derive(Deserialize)]
 struct OpenAiCounts {
+    #[serde(alias = "input_tokens")]
     prompt_tokens: u64,
-    #[serde(default)]
+    #[serde(default, alias = "output_tokens")]
     completion_tokens: u64,
     #[serde(default)]
     prompt_tokens_details: Option<PromptDetails>,

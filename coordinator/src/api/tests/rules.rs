@@ -18,7 +18,11 @@ clients:
   default: {rate_per_minute: 2}
 ";
 
-const MODELS: [(&str, &str); 2] = [("vectors", "category = \"embedding\"\n"), ("ranks", "category = \"reranking\"\n")];
+const MODELS: [(&str, &str); 3] = [
+    ("vectors", "category = \"embedding\"\n"),
+    ("ranks", "category = \"reranking\"\n"),
+    ("voices", "category = \"tts\"\n"),
+];
 
 /// The effect of a route for which rules about clients apply.
 enum Use {
@@ -83,7 +87,8 @@ fn nothing(_: &str) -> Value {
 }
 
 /// Routes that only show state.
-const SHOWN: [&str; 38] = [
+const SHOWN: [&str; 39] = [
+    "/v1/audio/voices",
     "/",
     "/dashboard/{*id}",
     "/live",
@@ -133,6 +138,7 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/v1/embeddings", Asks("vectors", input)),
         ("POST", "/v1/rerank", Asks("ranks", ranked)),
         ("POST", "/v1/reranking", Asks("ranks", ranked)),
+        ("POST", "/v1/audio/speech", Asks("voices", input)),
         ("POST", "/v1/score", Asks("ranks", paired)),
         ("POST", "/v1/classify", Asks("ranks", input)),
         ("POST", "/embed", Asks("vectors", inputs)),

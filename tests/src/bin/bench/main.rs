@@ -10,6 +10,7 @@ mod overload;
 mod peer;
 mod proxy;
 mod serving;
+mod speech;
 mod stream;
 mod table;
 
@@ -84,6 +85,7 @@ const BENCHES: [(&str, &str); 23] = [
         "embed",
         "vectors of texts in bulk and one at a time: beside llama-server, onnxruntime and torch where they are installed",
     ),
+    ("speech", "the first sound of a text and its rate, by a VITS model: beside transformers where it is installed"),
     ("masks", "the tokens that may follow in an answer to a form, for the vocabulary of a GGUF file (no processes)"),
     ("prefill", "prompt tokens per second of the worker: beside llama-bench where it is installed"),
 ];
@@ -105,6 +107,7 @@ async fn main() -> ExitCode {
         Some("schema") => return serving::run(serving::Part::Schema, std::env::args().skip(2), &processor()).await,
         Some("batch") => return serving::run(serving::Part::Batch, std::env::args().skip(2), &processor()).await,
         Some("embed") => return embed::run(std::env::args().skip(2), &processor()).await,
+        Some("speech") => return speech::run(std::env::args().skip(2), &processor()).await,
         Some("experts") => return experts::run(std::env::args().skip(2), &processor()),
         Some("stream") => return stream::run(std::env::args().skip(2), &processor()),
         // The coordinator starts this program as the worker behind the gateways of `proxy`.

@@ -23,7 +23,7 @@ use super::judges::Judge;
 use super::vision::SeeingEncoder;
 use crate::backend::{ModelLoaders, Reranker};
 use crate::defaults::RequestDefaults;
-use crate::engine_thread;
+use crate::engine_thread::{self, WorkerHelpers};
 use crate::failure::LoadFailure;
 use crate::http::HttpServer;
 use crate::state::{Access, WorkerState};
@@ -116,6 +116,8 @@ impl Setup {
             cpu_features: None,
             threads: None,
             speculation: Speculation::default(),
+            speech: None,
+            voices: BTreeMap::new(),
             sandbox: SandboxMode::default(),
         };
         let defaults = RequestDefaults::new(&spec.params).unwrap();
@@ -141,10 +143,11 @@ impl Setup {
             encoder: Box::new(|_, _| Ok(Box::new(CountingEncoder::new()))),
             towers: Box::new(|_, _| Ok(Box::new(SeeingEncoder::new()))),
             reranker: Box::new(move |_, _| Ok(Reranker::Encoder(Box::new(Judge::new(labels))))),
+            speaker: Box::new(|_, _| panic!("no worker of these tests speaks")),
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let ended = engine_thread::start(Arc::clone(&worker), loaders, start_threads()).unwrap();
+        let ended = engine_thread::start(Arc::clone(&worker), loaders, WorkerHelpers::Texts(start_threads())).unwrap();
         let server = HttpServer::start(listener, Arc::clone(&worker));
         let rig = Rig { address, worker, control, server, ended, share, _folder: folder };
         if wait {

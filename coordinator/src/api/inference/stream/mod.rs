@@ -17,8 +17,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::api::inference::account::Account;
 use crate::api::inference::annotate::Annotator;
-use crate::api::inference::answer::{Answer, Content, broken_in_the_middle, deadline_exceeded};
+use crate::api::inference::answer::{Answer, Content};
 use crate::api::inference::answer_body::{AnswerBody, BodyError};
+use crate::api::inference::endings::{broken_in_the_middle, deadline_exceeded};
 use crate::api::inference::usage::{Tail, usage_in};
 use crate::metrics::RequestUsage;
 use crate::scheduling::{Destination, Ticket};
@@ -130,7 +131,8 @@ impl AnswerState {
                     ending: AT_END,
                 })
             }
-            Content::Whole(_) => {
+            // Sound has a body of its own; it is never waited for behind comments.
+            Content::Whole(_) | Content::Sound { .. } => {
                 account.status(status.as_u16());
                 ticket.finish(RequestOutcome::Answered, None);
                 Self::Ended
@@ -364,7 +366,7 @@ fn first_bytes(answer: Result<Answer, ApiError>) -> (AnswerState, Option<Bytes>)
         Err(error) => (AnswerState::Ended, Some(error_event(&error))),
         Ok(mut answer) if !answer.status.is_success() => {
             let body = match &answer.content {
-                Content::Whole(body) | Content::Stream { first: body, .. } => body,
+                Content::Whole(body) | Content::Stream { first: body, .. } | Content::Sound { first: body, .. } => body,
             };
             let event = worker_error_event(answer.status, body);
             answer.account.status(answer.status.as_u16());
@@ -374,7 +376,7 @@ fn first_bytes(answer: Result<Answer, ApiError>) -> (AnswerState, Option<Bytes>)
         Ok(mut answer) => {
             let whole = match &answer.content {
                 Content::Whole(body) => Some(body.clone()),
-                Content::Stream { .. } => None,
+                Content::Stream { .. } | Content::Sound { .. } => None,
             };
             if let Some(body) = &whole {
                 answer.account.used(usage_in(body));

@@ -221,6 +221,8 @@ fn backend() -> (Process, SocketAddr) {
         cpu_features: None,
         threads: None,
         speculation: Speculation::default(),
+        speech: None,
+        voices: Default::default(),
         sandbox: SandboxMode::default(),
     };
     let mut command = Command::new(std::env::current_exe().unwrap());

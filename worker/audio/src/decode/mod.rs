@@ -1,0 +1,1 @@
+//! Decoding: files of clients become samples, within limits.

@@ -1,0 +1,84 @@
+//! The contract of models that speak: a part of a text in, samples out as they are computed.
+
+use std::sync::Arc;
+
+use model_boss_protocol::SpeechVoice;
+
+use crate::decoder::DecoderError;
+use crate::places::PlaceUse;
+use crate::torch_generator::TorchGenerator;
+
+/// The facts about a model that speaks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SpeakerInfo {
+    /// Samples per second.
+    pub rate: u32,
+    /// The voices; the first one is the usual one.
+    pub voices: Vec<SpeechVoice>,
+    /// Bytes of the weights.
+    pub weight_bytes: u64,
+    /// Bytes beside them while a part is computed, at the most.
+    pub workspace_bytes: u64,
+    /// The most characters of a part.
+    pub longest_part: usize,
+}
+
+/// A part of a text, such as a sentence, and how it is spoken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SpokenPart<'a> {
+    /// The text's symbols, as [`Speaker::symbols`] gives them.
+    pub symbols: &'a [u32],
+    /// The place of the voice among those of the model.
+    pub voice: usize,
+    /// The speed: 1 is the model's own.
+    pub speed: f32,
+}
+
+/// How a part ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartEnd {
+    /// It was spoken to its end, in so many steps of the model.
+    Spoken {
+        /// Frames of sound, which count as tokens of an answer.
+        frames: usize,
+    },
+    /// Nobody listens any more.
+    Stopped,
+}
+
+/// The listener of a part.
+pub trait SpeechListener: Send {
+    /// Hears the next samples, between -1 and 1.
+    fn hear(&mut self, samples: &[f32]);
+
+    /// Called between the steps of a part, where others may be spoken by the same model. The answer is whether to go
+    /// on.
+    fn pause(&mut self, speaker: &dyn Speaker) -> bool;
+}
+
+/// A model that speaks. Its weights do not change, so that one part may be spoken in the pauses of another.
+pub trait Speaker: Send + Sync {
+    /// The facts.
+    fn info(&self) -> &SpeakerInfo;
+
+    /// The use of its devices.
+    fn places(&self) -> Arc<[PlaceUse]>;
+
+    /// The symbols of a text. `phonemes`: whether the text is written in the model's own symbols for sounds. The list is
+    /// empty where the text has nothing that can be spoken.
+    ///
+    /// # Errors
+    /// The reason why the text cannot be spoken, for the client.
+    fn symbols(&self, text: &str, phonemes: bool) -> Result<Vec<u32>, String>;
+
+    /// Speaks a part. The noise that the model draws is the generator's.
+    ///
+    /// # Errors
+    /// The device failed, or has too little memory.
+    fn speak(
+        &self,
+        part: &SpokenPart<'_>,
+        random: &mut TorchGenerator,
+        listener: &mut dyn SpeechListener,
+    ) -> Result<PartEnd, DecoderError>;
+}
