@@ -34,6 +34,9 @@ const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/rand
 /// Descriptors that a program may have.
 const MOST_DESCRIPTORS: u64 = 256;
 
+/// Bytes of a program's messages that go to the log; the rest is dropped.
+const MOST_MESSAGES: u64 = 64 << 10;
+
 /// The longest wait for the kernel to end what was killed.
 const ENDING: Duration = Duration::from_secs(5);
 
@@ -75,13 +78,12 @@ fn start(order: &KeeperOrder) -> Result<std::process::Child, String> {
     let seconds = order.limit.as_secs().saturating_add(1).saturating_mul(4);
     let limits = [
         (Resource::RLIMIT_CORE, 0),
-        (Resource::RLIMIT_FSIZE, 0),
         (Resource::RLIMIT_NOFILE, MOST_DESCRIPTORS),
         (Resource::RLIMIT_CPU, seconds),
     ];
     let mut command = Command::new(&program);
     command.args(args).envs(&order.env).process_group(0);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for (resource, most) in limits {
         let limited = getrlimit(resource).and_then(|(_, hard)| setrlimit(resource, most.min(hard), most.min(hard)));
         limited.map_err(|error| format!("a limit of the program cannot be set: {error}"))?;
@@ -129,6 +131,13 @@ fn attend(mut program: std::process::Child, order: &KeeperOrder, orders: &UnixSt
             let _ = io::copy(&mut stdout, &mut io::stdout().lock());
         })
     });
+    let messages = program.stderr.take().map(|mut stderr| {
+        thread::spawn(move || {
+            // What cannot be logged is lost.
+            let _ = io::copy(&mut Read::by_ref(&mut stderr).take(MOST_MESSAGES), &mut io::stderr());
+            let _ = io::copy(&mut stderr, &mut io::sink());
+        })
+    });
     let group = Pid::from_raw(i32::try_from(program.id()).unwrap_or(i32::MAX));
     let mut watched = orders.try_clone()?;
     let marks = (Arc::clone(&late), Arc::clone(&unwanted));
@@ -152,9 +161,9 @@ fn attend(mut program: std::process::Child, order: &KeeperOrder, orders: &UnixSt
     end_group(group);
     end_children();
     drop(input);
-    if let Some(output) = output {
+    for passed_on in [output, messages].into_iter().flatten() {
         // A panic there has no effect here.
-        let _ = output.join();
+        let _ = passed_on.join();
     }
     io::stdout().flush()?;
     Ok(match status {
