@@ -76,11 +76,8 @@ fn start(order: &KeeperOrder) -> Result<std::process::Child, String> {
     DEVICES.into_iter().for_each(|device| files.write(device));
     confine_program(order.sandbox, &files).map_err(|error| error.to_string())?;
     let seconds = order.limit.as_secs().saturating_add(1).saturating_mul(4);
-    let limits = [
-        (Resource::RLIMIT_CORE, 0),
-        (Resource::RLIMIT_NOFILE, MOST_DESCRIPTORS),
-        (Resource::RLIMIT_CPU, seconds),
-    ];
+    let limits =
+        [(Resource::RLIMIT_CORE, 0), (Resource::RLIMIT_NOFILE, MOST_DESCRIPTORS), (Resource::RLIMIT_CPU, seconds)];
     let mut command = Command::new(&program);
     command.args(args).envs(&order.env).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
