@@ -199,7 +199,7 @@ struct SpeechCut(ApiError);
 /// Events of OpenAI's API.
 #[derive(Serialize)]
 #[serde(tag = "type")]
-enum SpeechEvent {
+enum ToldSpeech {
     #[serde(rename = "speech.audio.delta")]
     Delta { audio: String },
     #[serde(rename = "speech.audio.done")]
@@ -237,7 +237,7 @@ impl SpeechStream {
         match self.form {
             _ if bytes.is_empty() => None,
             SpeechForm::Sound => Some(bytes.into()),
-            SpeechForm::Events => Some(told(&SpeechEvent::Delta { audio: STANDARD.encode(bytes) })),
+            SpeechForm::Events => Some(told(&ToldSpeech::Delta { audio: STANDARD.encode(bytes) })),
         }
     }
 
@@ -262,7 +262,7 @@ impl SpeechStream {
         Ok(match self.form {
             SpeechForm::Sound => last,
             SpeechForm::Events => {
-                let done = told(&SpeechEvent::Done { usage: usage.into() });
+                let done = told(&ToldSpeech::Done { usage: usage.into() });
                 Some([last.unwrap_or_default(), done].concat().into())
             }
         })
@@ -287,7 +287,7 @@ impl SpeechStream {
     }
 }
 
-fn told(told: &SpeechEvent) -> Bytes {
+fn told(told: &ToldSpeech) -> Bytes {
     // Serialising texts and numbers cannot fail.
     event(serde_json::to_string(told).unwrap_or_default()).into()
 }

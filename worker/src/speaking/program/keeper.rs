@@ -1,5 +1,5 @@
-//! The keeper of one program that speaks. It is the parent of all that the program starts, whatever sessions these make,
-//! and ends them all.
+//! The keeper of one program that speaks. It is the parent of all that the program starts, whatever sessions these
+//! make, and ends them all.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -19,7 +19,9 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::order::{KeeperOrder, ProgramEnd, frame, read};
+use crate::terminal;
+
+use super::order::{ProgramEnd, ProgramOrder, frame, read};
 
 /// The hidden command of the worker's program that is a keeper.
 pub(crate) const COMMAND: &str = "speech-keeper";
@@ -56,7 +58,7 @@ fn keep() -> io::Result<()> {
     // The host blocks the signals of a stop, and the program must not.
     SigSet::all().thread_unblock()?;
     let mut orders = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let order: KeeperOrder = read(&mut orders)?;
+    let order: ProgramOrder = read(&mut orders)?;
     let end = match start(&order) {
         Ok(program) => attend(program, &order, &orders)?,
         Err(why) => ProgramEnd::NotStarted(why),
@@ -67,7 +69,7 @@ fn keep() -> io::Result<()> {
 }
 
 /// Limits this process and starts the program in it.
-fn start(order: &KeeperOrder) -> Result<std::process::Child, String> {
+fn start(order: &ProgramOrder) -> Result<std::process::Child, String> {
     let (name, args) = order.line.split_first().ok_or("its command line is empty")?;
     let program = find(name).ok_or_else(|| format!("the program '{name}' is not there"))?;
     let mut files = AllowedFiles::default();
@@ -114,7 +116,7 @@ fn near(program: &Path) -> Vec<PathBuf> {
 }
 
 /// Passes text and sound on until the program has ended, or nobody wants it any more.
-fn attend(mut program: std::process::Child, order: &KeeperOrder, orders: &UnixStream) -> io::Result<ProgramEnd> {
+fn attend(mut program: std::process::Child, order: &ProgramOrder, orders: &UnixStream) -> io::Result<ProgramEnd> {
     let deadline = Instant::now() + order.limit;
     let (late, unwanted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let input = program.stdin.take().map(|mut stdin| {
@@ -124,14 +126,15 @@ fn attend(mut program: std::process::Child, order: &KeeperOrder, orders: &UnixSt
     });
     let output = program.stdout.take().map(|mut stdout| {
         thread::spawn(move || {
-            // Nobody reads when the worker is gone; then the watch below ends everything.
-            let _ = io::copy(&mut stdout, &mut io::stdout().lock());
+            // Without a worker there is no reader; then the watch below ends everything.
+            let mut sound = terminal::sound();
+            let _ = io::copy(&mut stdout, &mut sound).and_then(|_| sound.flush());
         })
     });
     let messages = program.stderr.take().map(|mut stderr| {
         thread::spawn(move || {
-            // What cannot be logged is lost.
-            let _ = io::copy(&mut Read::by_ref(&mut stderr).take(MOST_MESSAGES), &mut io::stderr());
+            // A message that cannot be logged is lost.
+            let _ = io::copy(&mut Read::by_ref(&mut stderr).take(MOST_MESSAGES), &mut terminal::messages());
             let _ = io::copy(&mut stderr, &mut io::sink());
         })
     });
@@ -154,7 +157,7 @@ fn attend(mut program: std::process::Child, order: &KeeperOrder, orders: &UnixSt
         }
     });
     let status = program.wait();
-    // What the program has left behind holds its streams open.
+    // Processes that the program has left behind hold its streams open.
     end_group(group);
     end_children();
     drop(input);
@@ -162,7 +165,6 @@ fn attend(mut program: std::process::Child, order: &KeeperOrder, orders: &UnixSt
         // A panic there has no effect here.
         let _ = passed_on.join();
     }
-    io::stdout().flush()?;
     Ok(match status {
         _ if late.load(Ordering::Relaxed) => ProgramEnd::Late,
         Ok(status) => ended(status),
