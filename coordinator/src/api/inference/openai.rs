@@ -24,7 +24,6 @@ use super::allowance::TokenMeter;
 use super::answer::{Answer, Content, Served, obtain};
 use super::forward::{AnswerForm, CloudAccess, Forward, ModelInBody};
 use super::sound::SoundBody;
-use super::speech::speech_form;
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
 use crate::api::context::Context;
