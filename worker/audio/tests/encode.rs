@@ -1,6 +1,8 @@
 //! Files that the encoders write, read again by other decoders: those of crates always, ffmpeg, opusdec and libsndfile
 //! where they are installed.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
+
 use std::io::{Cursor, Write};
 use std::process::{Command, Stdio};
 

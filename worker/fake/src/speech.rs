@@ -100,5 +100,7 @@ fn head() -> Vec<u8> {
 /// A square tone; longer words are lower.
 fn tone(letters: usize) -> Vec<u8> {
     let half = 20 + 4 * letters.min(100);
-    (0..OF_WORD as usize).flat_map(|at| if at / half % 2 == 0 { 4_000_i16 } else { -4_000 }.to_le_bytes()).collect()
+    (0..OF_WORD as usize)
+        .flat_map(|at| if (at / half).is_multiple_of(2) { 4_000_i16 } else { -4_000 }.to_le_bytes())
+        .collect()
 }

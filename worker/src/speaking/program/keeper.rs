@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use model_boss_sandbox::{AllowedFiles, confine_program};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use crate::terminal;
@@ -38,9 +38,6 @@ const MOST_DESCRIPTORS: u64 = 256;
 
 /// Bytes of a program's messages that go to the log; the rest is dropped.
 const MOST_MESSAGES: u64 = 64 << 10;
-
-/// The longest wait for the kernel to end what was killed.
-const ENDING: Duration = Duration::from_secs(5);
 
 /// Runs the keeper until its program has ended. The worker hears how.
 pub(crate) fn run() -> ExitCode {
@@ -117,7 +114,7 @@ fn near(program: &Path) -> Vec<PathBuf> {
 
 /// Passes text and sound on until the program has ended, or nobody wants it any more.
 fn attend(mut program: std::process::Child, order: &ProgramOrder, orders: &UnixStream) -> io::Result<ProgramEnd> {
-    let deadline = Instant::now() + order.limit;
+    let (started, limit) = (Instant::now(), order.limit);
     let (late, unwanted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let input = program.stdin.take().map(|mut stdin| {
         let text = order.text.clone();
@@ -142,7 +139,7 @@ fn attend(mut program: std::process::Child, order: &ProgramOrder, orders: &UnixS
     let mut watched = orders.try_clone()?;
     let marks = (Arc::clone(&late), Arc::clone(&unwanted));
     thread::spawn(move || {
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let left = limit.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
         let _ = watched.set_read_timeout(Some(left));
         // The worker sends nothing more: the stream ends, or the time does.
         let mark = match watched.read(&mut [0]) {
@@ -185,18 +182,16 @@ fn end_group(group: Pid) {
     let _ = nix::sys::signal::killpg(group, Signal::SIGKILL);
 }
 
-/// Ends every process below this one, and waits until the kernel has none.
+/// Ends every process below this one, and waits until the kernel has none. Children of a killed process become children
+/// of this one, and are killed in the next turn.
 fn end_children() {
-    let until = Instant::now() + ENDING;
-    while Instant::now() < until {
+    loop {
         for child in children() {
             let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
         }
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) => thread::sleep(Duration::from_millis(2)),
-            Ok(_) => {}
+        if waitpid(None, None).is_err() {
             // There is none left.
-            Err(_) => return,
+            return;
         }
     }
 }
