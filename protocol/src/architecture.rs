@@ -71,6 +71,9 @@ pub const SEEING_TYPES: &[&str] = &["gemma3", "idefics3", "llava", "qwen2_5_vl",
 /// The `model_type`s of models that turn texts and images into vectors that can be compared, which our worker runs.
 pub const TOWER_TYPES: &[&str] = &["clip", "siglip", "siglip2"];
 
+/// The `model_type` of models that turn speech into text, which is their name in GGUF files too.
+pub const SPEECH_TYPES: &[&str] = &["whisper"];
+
 /// Names in `config.json`, in `architectures`.
 pub const CONFIG_ARCHITECTURES: &[&str] = &[
     "LlamaForCausalLM",

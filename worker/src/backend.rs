@@ -1,5 +1,6 @@
 //! The functions that the shell needs of the program that computes: loading a model, and writing model files.
 
+use model_boss_engine::speech::SpeechModel;
 use model_boss_engine::{Decoder, DecoderJudge, TextEncoder};
 use model_boss_protocol::{InstructionSet, InstructionSetError, WorkerSpec};
 
@@ -25,6 +26,10 @@ pub enum Reranker {
 /// The same for a model that judges pairs of texts.
 pub type LoadReranker = Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Reranker, LoadFailure> + Send>;
 
+/// The same for a model that turns sound into text.
+pub type LoadSpeech =
+    Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn SpeechModel>, LoadFailure> + Send>;
+
 /// The loaders of each kind of model.
 pub struct ModelLoaders {
     /// Models that write text.
@@ -35,6 +40,8 @@ pub struct ModelLoaders {
     pub reranker: LoadReranker,
     /// Models that turn texts and images into vectors that can be compared.
     pub towers: LoadEncoder,
+    /// Models that turn sound into text.
+    pub speech: LoadSpeech,
 }
 
 /// Writes a model file as a command line asks for it.

@@ -17,6 +17,7 @@ mod engine_thread;
 mod failure;
 mod forms;
 mod gate;
+mod hearing;
 mod http;
 mod metrics;
 mod model_files;

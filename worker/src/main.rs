@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use model_boss_candle::{DecoderLoadOptions, DeviceOptions, EncoderTask};
 use model_boss_engine::residency::plan::ResidencyOptions;
+use model_boss_engine::speech::SpeechModel;
 use model_boss_engine::{Decoder, TextEncoder};
 use model_boss_protocol::{
     ByteCount, Category, DeviceId, InstructionSet, InstructionSetError, ResidencyMode, StoreKind, WorkerSpec,
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
             encoder: Box::new(load_embedder),
             reranker: Box::new(load_reranker),
             towers: Box::new(load_towers),
+            speech: Box::new(load_speech),
         },
         convert: Box::new(files::convert),
         index: Box::new(files::index),
@@ -95,6 +97,13 @@ fn load_encoder(
 
 fn load_towers(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn TextEncoder>, LoadFailure> {
     model_boss_candle::load_towers(&spec.source, &first_device(spec), progress)
+        .map_err(|error| LoadFailure::new(error.exit(), &error))
+}
+
+fn load_speech(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn SpeechModel>, LoadFailure> {
+    let windows = usize::try_from(spec.max_concurrent).unwrap_or(1);
+    let kept = spec.residency.kv_cache_type.unwrap_or_default();
+    model_boss_candle::load_speech(&spec.source, &first_device(spec), windows, kept, progress)
         .map_err(|error| LoadFailure::new(error.exit(), &error))
 }
 

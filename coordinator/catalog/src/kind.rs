@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, text_beside_weights};
-use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ENCODERS, config_architecture};
+use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ENCODERS, SPEECH_TYPES, config_architecture};
 use model_boss_weights::{HeaderBudget, layers_folder, model_folder};
 use serde::Deserialize;
 
@@ -16,7 +16,7 @@ const RANK: u64 = 4;
 /// The category that the files show; `None` for one that writes text, or where they cannot be read.
 pub(super) fn category_of(source: &Path, files: &[ModelFile]) -> Option<Category> {
     match files.iter().find(|file| file.is_gguf()) {
-        Some(file) => of_gguf(file.path()),
+        Some(file) => of_gguf(file.path()).or_else(|| speech_beside(source)),
         None if files.iter().any(ModelFile::is_weights) => of_config(source),
         None => None,
     }
@@ -26,11 +26,22 @@ pub(super) fn category_of(source: &Path, files: &[ModelFile]) -> Option<Category
 fn of_gguf(path: &Path) -> Option<Category> {
     let outline = gguf_outline(path, &mut HeaderBudget::default(), |_| {}).ok()?;
     let architecture = outline.text("general.architecture")?;
+    if SPEECH_TYPES.contains(&architecture) {
+        return Some(Category::Transcription);
+    }
     match outline.number(&format!("{architecture}.pooling_type")) {
         Some(RANK) => Some(Category::Reranking),
         Some(1..RANK) => Some(Category::Embedding),
         _ => GGUF_ENCODERS.contains(&architecture).then_some(Category::Embedding),
     }
+}
+
+/// A file without an architecture may have its configuration beside it.
+fn speech_beside(source: &Path) -> Option<Category> {
+    let folder = if source.is_dir() { Some(source) } else { source.parent() }?;
+    let text = text_beside_weights(&folder.join("config.json"), CONFIG)?;
+    let config: KindConfig = serde_json::from_str(&text).ok()?;
+    config.is_speech().then_some(Category::Transcription)
 }
 
 #[derive(Deserialize)]
@@ -43,6 +54,12 @@ struct KindConfig {
     use_bidirectional_attention: Option<bool>,
 }
 
+impl KindConfig {
+    fn is_speech(&self) -> bool {
+        SPEECH_TYPES.contains(&self.model_type.as_str())
+    }
+}
+
 /// Encoders, folders of `sentence-transformers`, and decoders without their last product or whose tokens see those
 /// behind them.
 fn of_config(source: &Path) -> Option<Category> {
@@ -50,6 +67,9 @@ fn of_config(source: &Path) -> Option<Category> {
     let layers = layers_folder(source);
     let text = text_beside_weights(&model_folder(&layers).join("config.json"), CONFIG)?;
     let config: KindConfig = serde_json::from_str(&text).ok()?;
+    if config.is_speech() {
+        return Some(Category::Transcription);
+    }
     if is_judge(folder) {
         return Some(Category::Reranking);
     }
@@ -96,6 +116,7 @@ mod tests {
             ("qwen3", Some(3), Some(Category::Embedding)),
             ("qwen3", Some(0), None),
             ("qwen3", None, None),
+            ("whisper", None, Some(Category::Transcription)),
         ] {
             let mut writer = HeaderWriter::new();
             writer.set("general.architecture", architecture).unwrap();
@@ -123,6 +144,7 @@ mod tests {
                 Some(Category::Embedding),
             ),
             (r#"{"model_type":"qwen2","architectures":["Qwen2ForCausalLM"]}"#, None),
+            (r#"{"model_type":"whisper"}"#, Some(Category::Transcription)),
             ("{", None),
         ] {
             assert_eq!(of(config), expected, "{config}");

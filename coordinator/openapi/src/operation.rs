@@ -102,6 +102,8 @@ pub struct DescribedContent {
 /// The body of a request.
 #[derive(Clone, Debug)]
 pub struct RequestContent {
+    /// The content type.
+    pub(crate) media: &'static str,
     pub(crate) schema: MakeSchema,
     /// Whether an empty body is refused.
     pub(crate) required: bool,
@@ -209,14 +211,21 @@ impl Operation {
     /// The operation takes this body.
     #[must_use]
     pub fn body<T: JsonSchema>(mut self) -> Self {
-        self.body = Some(RequestContent { schema: subschema::<T>, required: true });
+        self.body = Some(RequestContent { media: JSON, schema: subschema::<T>, required: true });
+        self
+    }
+
+    /// The operation takes this form, whose parts are the type's fields.
+    #[must_use]
+    pub fn form<T: JsonSchema>(mut self) -> Self {
+        self.body = Some(RequestContent { media: "multipart/form-data", schema: subschema::<T>, required: true });
         self
     }
 
     /// The operation takes this body, or none.
     #[must_use]
     pub fn optional_body<T: JsonSchema>(mut self) -> Self {
-        self.body = Some(RequestContent { schema: subschema::<T>, required: false });
+        self.body = Some(RequestContent { media: JSON, schema: subschema::<T>, required: false });
         self
     }
 

@@ -18,7 +18,7 @@ use admin::{
     providers, requests, status, tasks,
 };
 use axum::Router;
-use inference::{messages, models, ollama, openai, responses, tokens};
+use inference::{messages, models, ollama, openai, responses, tokens, transcripts};
 use route::{Routes, Scope};
 
 pub(crate) use changes::ChangeFeed;
@@ -49,6 +49,8 @@ fn routes(context: Arc<Context>) -> Routes {
         .post("/v1/reranking", Inference, openai::rerank, described::reranking())
         .post("/v1/score", Inference, openai::score, described::score())
         .post("/v1/classify", Inference, openai::classify, described::classify())
+        .post("/v1/audio/transcriptions", Inference, transcripts::transcriptions, described::transcriptions())
+        .post("/v1/audio/translations", Inference, transcripts::translations, described::translations())
         .post("/embed", Inference, openai::embed, described::embed())
         .post("/embed_all", Inference, openai::embed_all, described::embed_all())
         .post("/predict", Inference, openai::predict, described::predict())

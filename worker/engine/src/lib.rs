@@ -20,6 +20,7 @@ mod regular;
 pub mod residency;
 pub mod sampling;
 mod sight;
+pub mod speech;
 pub mod text;
 mod text_engine;
 mod text_steps;

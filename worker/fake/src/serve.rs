@@ -243,6 +243,7 @@ async fn answer(request: Request<Incoming>, worker: Arc<FakeWorker>) -> CannedAn
         (&Method::POST, "/completion") if foreign => infer(request, &worker, CompletionRoute::LlamaCompletion).await,
         (&Method::POST, "/v1/embeddings") => embed(request, &worker).await,
         (&Method::POST, "/v1/rerank") => read_json(request, &worker, llama_server::rerank).await,
+        (&Method::POST, "/v1/audio/transcriptions" | "/v1/audio/translations") => hear(request, &worker).await,
         _ => refuse(&ApiError::new(ErrorCode::NotFound, "no such route")),
     };
     if let Some(id) = id {
@@ -311,6 +312,23 @@ async fn embed(request: Request<Incoming>, worker: &FakeWorker) -> CannedAnswer 
         _ => Ok(llama_server::embeddings(body, model)),
     };
     try_json(request, worker, vectors).await
+}
+
+/// The text of sound.
+async fn hear(request: Request<Incoming>, worker: &FakeWorker) -> CannedAnswer {
+    let (parts, body) = request.into_parts();
+    worker.counters.next_request();
+    let Ok(body) = Limited::new(body, BODY_LIMIT).collect().await else {
+        return worker.refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit"));
+    };
+    match hearing::transcript(&parts.headers, &body.to_bytes()) {
+        Ok((status, kind, text)) => {
+            let mut answer = whole(status, text);
+            answer.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
+            answer
+        }
+        Err(error) => worker.refuse(&error),
+    }
 }
 
 /// A route that answers at once.

@@ -24,6 +24,7 @@ mod rerank;
 mod routes;
 mod score;
 mod server;
+mod speech;
 mod stream;
 mod tei;
 #[cfg(test)]

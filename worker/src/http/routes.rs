@@ -13,7 +13,7 @@ use model_boss_protocol::{ApiError, Category, ErrorCode, headers};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::error::{ErrorAnswer, LARGEST_BODY};
-use super::{chat, completions, deadline, embeddings, info, rerank, score, tei, tokens, vision};
+use super::{chat, completions, deadline, embeddings, info, rerank, score, tei, speech, tokens, vision};
 use crate::encoding::{priority_in, with_priority};
 use crate::state::{Access, WorkerState};
 
@@ -32,6 +32,9 @@ pub(super) fn router(worker: Arc<WorkerState>) -> Router {
         Category::Vision => {
             Router::new().route("/v1/embeddings", post(vision::embed)).route("/v1/classify", post(vision::classify))
         }
+        Category::Transcription => Router::new()
+            .route("/v1/audio/transcriptions", post(speech::transcribe))
+            .route("/v1/audio/translations", post(speech::translate)),
         _ => Router::new()
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(completions::complete))
