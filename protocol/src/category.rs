@@ -48,15 +48,8 @@ pub struct ParseCategoryError(String);
 
 impl Category {
     /// Every category.
-    pub const ALL: [Self; 7] = [
-        Self::Llm,
-        Self::Embedding,
-        Self::Reranking,
-        Self::Vision,
-        Self::Diffusion,
-        Self::Tts,
-        Self::Transcription,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Llm, Self::Embedding, Self::Reranking, Self::Vision, Self::Diffusion, Self::Tts, Self::Transcription];
 
     /// The time that a model of this category stays loaded after its last use, unless another setting applies (RC-8).
     pub const fn stay_warm(self) -> Duration {

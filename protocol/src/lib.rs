@@ -36,8 +36,8 @@ mod worker;
 mod worker_about;
 
 pub use architecture::{
-    CONFIG_ARCHITECTURES, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, SEEING_TYPES, SPEECH_TYPES,
-    TOWER_TYPES, config_architecture,
+    CONFIG_ARCHITECTURES, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, SEEING_TYPES, SPEECH_TYPES, TOWER_TYPES,
+    config_architecture,
 };
 pub use bytes::{ByteCount, ParseByteCountError, SignedBytes};
 pub use category::{Category, Modality, ParseCategoryError};

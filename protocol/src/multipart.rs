@@ -27,7 +27,9 @@ pub struct FormPart {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormError {
     /// The content type names no boundary.
-    #[error("the content type has to be multipart/form-data with a boundary, as clients write it for a form with a file")]
+    #[error(
+        "the content type has to be multipart/form-data with a boundary, as clients write it for a form with a file"
+    )]
     NoBoundary,
     /// The body ends before its last boundary.
     #[error("the multipart body ends before its last boundary")]
@@ -47,7 +49,8 @@ pub fn form_boundary(content_type: &str) -> Result<String, FormError> {
         return Err(FormError::NoBoundary);
     }
     let boundary = parameter(parameters, "boundary").ok_or(FormError::NoBoundary)?;
-    let is_usual = (1..=LONGEST_BOUNDARY).contains(&boundary.len()) && boundary.bytes().all(|byte| (32..127).contains(&byte));
+    let is_usual =
+        (1..=LONGEST_BOUNDARY).contains(&boundary.len()) && boundary.bytes().all(|byte| (32..127).contains(&byte));
     if is_usual { Ok(boundary) } else { Err(FormError::NoBoundary) }
 }
 
@@ -184,7 +187,9 @@ mod tests {
         let of = |text: &str| form_boundary(text).ok();
         assert_eq!(of("multipart/form-data; boundary=abc").as_deref(), Some("abc"));
         assert_eq!(of("Multipart/Form-Data; charset=utf-8; boundary=\"a b;c\"").as_deref(), Some("a b;c"));
-        for wrong in ["application/json", "multipart/form-data", "multipart/mixed; boundary=x", "multipart/form-data; boundary="] {
+        for wrong in
+            ["application/json", "multipart/form-data", "multipart/mixed; boundary=x", "multipart/form-data; boundary="]
+        {
             assert_eq!(of(wrong), None, "{wrong}");
         }
     }

@@ -242,7 +242,7 @@ def make_mel():
     for bins, seconds, seed, samples in ((80, 1, 1, 16000), (80, 1, 2, 6000), (128, 1, 3, 16000), (80, 30, 4, 400_000)):
         numbers = extractor(bins, seconds)(sound(seed, samples).astype(numpy.float32) / 32768, sampling_rate=16000).input_features[0]
         frames = numbers.shape[1]
-        shown = list(range(0, frames, max(1, frames // 40))) + [frames - 1]
+        shown = list(range(0, frames, max(1, frames // 12))) + [frames - 1]
         spectrograms.append(dict(bins=bins, frames=frames, seed=seed, samples=samples, shown=shown,
                                  numbers=[[round(float(number), 5) for number in numbers[:, frame]] for frame in shown]))
     cases.write(MEL.parent, MEL.stem, dict(transformers=transformers.__version__, spectrograms=spectrograms))

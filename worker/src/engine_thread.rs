@@ -18,8 +18,8 @@ use tracing::{info, warn};
 use crate::backend::{LoadDecoder, LoadEncoder, LoadReranker, LoadSpeech, ModelLoaders, Reranker};
 use crate::cpu_share::StepThreads;
 use crate::encoding::{self, EncodeJob};
-use crate::hearing::{self, HearJob};
 use crate::failure::LoadFailure;
+use crate::hearing::{self, HearJob};
 use crate::state::{EncoderFacts, EngineInbox, Serving, Submit, WorkerState};
 use crate::text::{self, StartHost, TextLoad, TextSide};
 
@@ -83,9 +83,8 @@ fn run(worker: &WorkerState, load: ModelLoaders, text: &TextLoading) -> LoadFail
         }
         Category::Transcription => {
             let (jobs, inbox) = mpsc::channel(INBOX);
-            load_speech(worker, load.speech, text, jobs).map(|(model, vocabulary)| {
-                hearing::serve(model.as_ref(), vocabulary, threads, inbox, &worker.activity)
-            })
+            load_speech(worker, load.speech, text, jobs)
+                .map(|(model, vocabulary)| hearing::serve(model.as_ref(), vocabulary, threads, inbox, &worker.activity))
         }
         category => {
             let message = format!(

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, text_beside_weights};
-use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ENCODERS, SPEECH_TYPES, config_architecture};
+use model_boss_protocol::{
+    CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ENCODERS, SPEECH_TYPES, config_architecture,
+};
 use model_boss_weights::{HeaderBudget, layers_folder, model_folder};
 use serde::Deserialize;
 

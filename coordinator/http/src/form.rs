@@ -172,8 +172,10 @@ mod tests {
         form.add_defaults(&defaults.map(|(name, value)| (name.to_owned(), value)).into_iter().collect());
         let sent = form.for_model("m\"1", Bytes::from_static(b"RIFF")).collect().await.unwrap().to_bytes();
         let parts = form_parts(&sent, "b").unwrap();
-        let told: Vec<(&str, &str)> =
-            parts.iter().map(|part| (part.name.as_str(), std::str::from_utf8(&sent[part.content.clone()]).unwrap())).collect();
+        let told: Vec<(&str, &str)> = parts
+            .iter()
+            .map(|part| (part.name.as_str(), std::str::from_utf8(&sent[part.content.clone()]).unwrap()))
+            .collect();
         let expected = [
             ("model", "m\"1"),
             ("stream", "true"),
@@ -188,7 +190,10 @@ mod tests {
     #[test]
     fn rc_28_a_form_without_one_file_is_refused_with_its_field() {
         let field = |form: &str| read(form).unwrap_err().param;
-        assert_eq!(field(&FORM.replace("name=\"file\"; filename=\"a.wav\"", "name=\"sound\"")).as_deref(), Some("file"));
+        assert_eq!(
+            field(&FORM.replace("name=\"file\"; filename=\"a.wav\"", "name=\"sound\"")).as_deref(),
+            Some("file")
+        );
         assert_eq!(field(&FORM.replace("name=\"file\"", "name=\"sound\"")).as_deref(), Some("file"));
         assert_eq!(field(&FORM.replace("\r\ntrue\r\n", "\r\nperhaps\r\n")).as_deref(), Some("stream"));
         assert_eq!(field(&FORM[..60]), None);

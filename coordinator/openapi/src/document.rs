@@ -78,8 +78,7 @@ fn described(route: &DescribedRoute, operation: &Operation, schemas: &mut Schema
     }
     if let Some(body) = &operation.body {
         let schema = schemas.of(SchemaSide::Request, body.schema);
-        value["requestBody"] =
-            json!({ "required": body.required, "content": { body.media: { "schema": schema } } });
+        value["requestBody"] = json!({ "required": body.required, "content": { body.media: { "schema": schema } } });
     }
     value["responses"] = Value::Object(responses(operation, &route.access, dialect, schemas));
     value["security"] = match &route.access {

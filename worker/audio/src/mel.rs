@@ -75,7 +75,8 @@ impl MelFilters {
         const TOGETHER: usize = 3000;
         let mut largest = FLOOR.log10() as f32;
         for first in (0..frames).step_by(TOGETHER) {
-            let powers = self.powers(samples, first..frames.min(first + TOGETHER), usize::MAX / self.shape.hop.max(1) / 4);
+            let powers =
+                self.powers(samples, first..frames.min(first + TOGETHER), usize::MAX / self.shape.hop.max(1) / 4);
             largest = powers.into_iter().fold(largest, f32::max);
         }
         largest
@@ -187,8 +188,7 @@ mod tests {
         let filters = MelFilters::new(MelShape { bins: 80, window: 400, hop: 160 });
         let silent = filters.spectrogram(&[], 10);
         assert!(silent.iter().all(|number| *number == silent[0]));
-        let tone: Vec<i16> =
-            (0..16_000).map(|at| (20_000.0 * (TAU * f64::from(at) / 16.0).sin()) as i16).collect();
+        let tone: Vec<i16> = (0..16_000).map(|at| (20_000.0 * (TAU * f64::from(at) / 16.0).sin()) as i16).collect();
         let of_tone = filters.spectrogram(&tone, 100);
         let loudest = (0..80).max_by(|a, b| of_tone[a * 100 + 50].total_cmp(&of_tone[b * 100 + 50])).unwrap();
         let (low, high) = (to_mel(0.0), to_mel(8000.0));

@@ -32,7 +32,8 @@ pub(crate) fn transcript(headers: &HeaderMap, body: &[u8]) -> Result<Heard, ApiE
     Ok(match text_of("response_format").unwrap_or("json") {
         "text" => (StatusCode::OK, "text/plain; charset=utf-8", format!("{text}\n").into()),
         "verbose_json" => {
-            let answer = json!({ "task": "transcribe", "language": "en", "duration": 1.0, "text": text, "model": model });
+            let answer =
+                json!({ "task": "transcribe", "language": "en", "duration": 1.0, "text": text, "model": model });
             (StatusCode::OK, "application/json", answer.to_string().into())
         }
         _ => (StatusCode::OK, "application/json", json!({ "text": text, "model": model }).to_string().into()),

@@ -32,6 +32,7 @@ use crate::control::Control;
 use crate::decode::{Decode, FakeCounters};
 use crate::echo::{echo, json_or_text, readable};
 use crate::failure::{FakeFailure, exit_now};
+use crate::hearing;
 use crate::llama_server;
 use crate::rough::{answer_badly, answer_raw};
 use crate::shapes::{Body, CompletionRoute, FakeShape, Manner};

@@ -73,7 +73,8 @@ fn heard(model: &str) -> Value {
 
 /// A form with these fields and a file.
 fn form_of(fields: &Value) -> String {
-    let part = |head: &str, content: &str| format!("--x\r\nContent-Disposition: form-data; {head}\r\n\r\n{content}\r\n");
+    let part =
+        |head: &str, content: &str| format!("--x\r\nContent-Disposition: form-data; {head}\r\n\r\n{content}\r\n");
     let fields = fields.as_object().unwrap().iter().filter(|(_, value)| !value.is_null());
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let fields: String = fields.map(|(name, value)| part(&format!("name=\"{name}\""), &text(value))).collect();

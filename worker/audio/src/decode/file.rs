@@ -3,11 +3,11 @@
 use std::io::Cursor;
 
 use symphonia::core::codecs::CodecParameters;
+use symphonia::core::common::Limit;
 use symphonia::core::errors::Error;
 use symphonia::core::formats::probe::Hint;
 use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
 use symphonia::core::io::MediaSourceStream;
-use symphonia::core::common::Limit;
 use symphonia::core::meta::MetadataOptions;
 
 use super::error::{AudioError, Seconds};

@@ -153,8 +153,7 @@ impl WhisperDecoder {
         let mut bytes = vec![0; texts.len()];
         for (at, layer) in self.layers.iter().enumerate() {
             pause();
-            let [query, key, value] =
-                Linear::forward_all(layer.inputs.each_ref(), &layer.attention_norm.forward(&x)?)?;
+            let [query, key, value] = Linear::forward_all(layer.inputs.each_ref(), &layer.attention_norm.forward(&x)?)?;
             let mixed = self.attend_text(at, [&query, &key, &value], &ranges, texts, &mut bytes)?;
             x = (x + layer.out.forward(&mixed)?)?;
             let query = layer.window_query.forward(&layer.window_norm.forward(&x)?)?;

@@ -77,7 +77,10 @@ impl SpeechFacts {
         let many = field("is_multilingual").and_then(|value| value.as_bool());
         let many = many.unwrap_or_else(|| field("lang_to_id").is_some() || spec.vocabulary > 51_864);
         let missing = |what: &str| {
-            bad(format!("generation_config.json has no {what}, and the vocabulary of {} tokens is no usual one", spec.vocabulary))
+            bad(format!(
+                "generation_config.json has no {what}, and the vocabulary of {} tokens is no usual one",
+                spec.vocabulary
+            ))
         };
         let usual = |at: fn(&UsualLayout) -> u32| layout.as_ref().map(at);
         let no_timestamps = id("no_timestamps_token_id")
@@ -92,7 +95,8 @@ impl SpeechFacts {
             let found = of_object("task_to_id", task).or_else(|| name(&format!("<|{task}|>"))).or(usual);
             found.filter(|_| many)
         };
-        let previous = id("prev_sot_token_id").or_else(|| name("<|startofprev|>")).or_else(|| usual(UsualLayout::previous));
+        let previous =
+            id("prev_sot_token_id").or_else(|| name("<|startofprev|>")).or_else(|| usual(UsualLayout::previous));
         let tokens = SpeechTokens {
             start: id("decoder_start_token_id")
                 .or_else(|| name("<|startoftranscript|>"))
@@ -127,7 +131,8 @@ impl SpeechFacts {
         let aligned = if aligned.is_empty() || aligned.iter().any(is_wrong) { later_heads(spec) } else { aligned };
         let smoothed = config.get("median_filter_width").and_then(Value::as_u64);
         let smoothed = smoothed.and_then(|width| usize::try_from(width).ok()).unwrap_or(SMOOTHED).clamp(1, 99);
-        let all = [Some(tokens.start), Some(tokens.end), Some(tokens.no_timestamps), tokens.transcribe, tokens.translate];
+        let all =
+            [Some(tokens.start), Some(tokens.end), Some(tokens.no_timestamps), tokens.transcribe, tokens.translate];
         if let Some(id) = all.into_iter().flatten().find(|id| *id as usize >= spec.vocabulary) {
             return Err(bad(format!("token {id} is beyond the vocabulary of {} tokens", spec.vocabulary)));
         }
@@ -149,11 +154,7 @@ fn list(value: Option<Value>, name: &str) -> Result<Option<Vec<u32>>, ModelError
 }
 
 /// Codes and tokens, in the order of the tokens.
-fn languages(
-    told: &Option<Value>,
-    named: &BTreeMap<String, u32>,
-    layout: Option<&UsualLayout>,
-) -> Vec<(String, u32)> {
+fn languages(told: &Option<Value>, named: &BTreeMap<String, u32>, layout: Option<&UsualLayout>) -> Vec<(String, u32)> {
     let code = |name: &str| name.strip_prefix("<|").and_then(|name| name.strip_suffix("|>")).map(str::to_owned);
     let known = |code: &str| LANGUAGES.split_whitespace().any(|known| known == code);
     let mut all: Vec<(String, u32)> = match told.as_ref().and_then(Value::as_object) {
@@ -169,7 +170,8 @@ fn languages(
     if all.is_empty()
         && let Some(layout) = layout
     {
-        all = LANGUAGES.split_whitespace().take(layout.languages).map(str::to_owned).zip(layout.start() + 1..).collect();
+        all =
+            LANGUAGES.split_whitespace().take(layout.languages).map(str::to_owned).zip(layout.start() + 1..).collect();
     }
     all.sort_by_key(|(_, id)| *id);
     all
@@ -250,9 +252,10 @@ mod tests {
         assert_eq!((english.languages.len(), english.tokens.transcribe), (0, None));
         let many = of(51_865).tokens;
         assert_eq!([many.start, many.end, many.no_timestamps], [50_258, 50_257, 50_363]);
-        assert_eq!([many.transcribe, many.translate, many.previous, many.no_speech].map(Option::unwrap), [
-            50_359, 50_358, 50_361, 50_362
-        ]);
+        assert_eq!(
+            [many.transcribe, many.translate, many.previous, many.no_speech].map(Option::unwrap),
+            [50_359, 50_358, 50_361, 50_362]
+        );
         let third = of(51_866);
         assert_eq!((third.tokens.no_timestamps, third.languages.len()), (50_364, 100));
         assert_eq!(third.languages[99], ("yue".to_owned(), 50_358));
@@ -265,8 +268,7 @@ mod tests {
             "no_timestamps_token_id": 9, "eos_token_id": [2, 3], "decoder_start_token_id": 3, "suppress_tokens": [-1, 8],
             "alignment_heads": [[1, 2]], "max_initial_timestamp_index": 5});
         let none = Map::new();
-        let facts =
-            SpeechFacts::of(generation.as_object().unwrap(), &none, &BTreeMap::new(), &spec(40)).unwrap();
+        let facts = SpeechFacts::of(generation.as_object().unwrap(), &none, &BTreeMap::new(), &spec(40)).unwrap();
         assert_eq!(facts.languages, [("en".to_owned(), 4), ("de".to_owned(), 5)]);
         assert_eq!((facts.tokens.end, facts.tokens.suppressed, facts.aligned), (2, vec![8], vec![[1, 2]]));
         assert_eq!((facts.tokens.latest_first, facts.tokens.no_speech), (Some(5), Some(8)));

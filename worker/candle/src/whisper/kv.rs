@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{Result, Tensor};
 use model_boss_engine::PlaceUse;
-use model_boss_kernels::{AttentionHeads, AttentionRows, HostKv, KvElement, KvValues, PAGE, PageShape, RopePlanes, Rotation, SequenceRows};
+use model_boss_kernels::{
+    AttentionHeads, AttentionRows, HostKv, KvElement, KvValues, PAGE, PageShape, RopePlanes, Rotation, SequenceRows,
+};
 use pulp::bytemuck::{cast_slice, cast_slice_mut};
 
 /// Bytes of keys and values that are held, for [`PlaceUse`], which counts in pieces of this size.
@@ -116,7 +118,12 @@ impl KvShape {
     }
 
     /// Attends to all `seen` tokens of windows, `[rows, width]`; `texts` are the rows over each window.
-    pub(super) fn attend_window(self, query: &[f32], seen: usize, texts: &[(std::ops::Range<usize>, &Pages)]) -> Vec<f32> {
+    pub(super) fn attend_window(
+        self,
+        query: &[f32],
+        seen: usize,
+        texts: &[(std::ops::Range<usize>, &Pages)],
+    ) -> Vec<f32> {
         let (mut places, mut kv) = (Vec::new(), Vec::new());
         for (rows, pages) in texts {
             // A row is a token of the window as far as the mask knows, and sees all others.
@@ -131,7 +138,12 @@ impl KvShape {
 
     /// The same with tensors: keys and values `[heads, tokens, head_dim]`, one text's query `[rows, width]`. Where rows
     /// are behind each other, each sees only those before it.
-    pub(super) fn attend_tensors(self, query: &Tensor, [key, value]: [&Tensor; 2], past: Option<usize>) -> Result<Tensor> {
+    pub(super) fn attend_tensors(
+        self,
+        query: &Tensor,
+        [key, value]: [&Tensor; 2],
+        past: Option<usize>,
+    ) -> Result<Tensor> {
         let rows = query.dim(0)?;
         let query = self.heads_first(query)?;
         let mut scores = (query.matmul(&key.t()?)? * (1.0 / (self.dim as f64).sqrt()))?;

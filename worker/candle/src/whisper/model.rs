@@ -96,12 +96,8 @@ pub fn load_speech(
         let wide = (spec.places * spec.hidden * size_of::<f32>()) as u64;
         let of_window = layers * (decoder.shape.bytes(spec.places) + decoder.shape.bytes(spec.tokens)) + wide;
         let windows = windows.max(1);
-        let place = PlaceUse::new(
-            on.clone(),
-            0..spec.encoder.layers + spec.decoder.layers,
-            (weight_bytes, 0),
-            (COUNTED, 0),
-        );
+        let place =
+            PlaceUse::new(on.clone(), 0..spec.encoder.layers + spec.decoder.layers, (weight_bytes, 0), (COUNTED, 0));
         let info = SpeechInfo {
             vocab_size: spec.vocabulary,
             mel,

@@ -37,12 +37,7 @@ pub(super) enum Names {
 impl Names {
     /// The spelling of these files; that of `transformers` if none fits.
     pub(super) fn of(files: &ModelFiles) -> Self {
-        let all = [
-            Self::Transformers("model."),
-            Self::Transformers(""),
-            Self::OpenAi(""),
-            Self::OpenAi("model."),
-        ];
+        let all = [Self::Transformers("model."), Self::Transformers(""), Self::OpenAi(""), Self::OpenAi("model.")];
         let fits = |names: &Self| files.has(&names.stored("encoder.layers.0.fc1.weight"));
         all.into_iter().find(fits).unwrap_or(Self::Transformers("model."))
     }

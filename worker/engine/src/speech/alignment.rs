@@ -1,15 +1,51 @@
 //! Which part of the sound each token belongs to, by the attention of the heads that follow it: smoothed, and the
 //! cheapest path through it (dynamic time warping; Sakoe and Chiba, 1978, doi 10.1109/TASSP.1978.1163055).
 
-/// For each token the first column of the sound that belongs to it, and the end behind the last. `attention` is
+use std::ops::Range;
+
+use super::model::SpeechInfo;
+
+/// The tokens that are read once more for the times of words: those that begin a text, the words, and the end.
+pub(super) struct AlignedTokens {
+    pub(super) all: Vec<u32>,
+    /// The row of attention of the first word: that of the token in front of it.
+    pub(super) first: usize,
+}
+
+/// The tokens for words behind those that begin a text.
+pub(super) fn asked(info: &SpeechInfo, start: &[u32], words: &[u32]) -> AlignedTokens {
+    let mut all = start.to_vec();
+    let first = all.len();
+    all.push(info.tokens.no_timestamps);
+    all.extend(words);
+    all.push(info.tokens.end);
+    AlignedTokens { all, first }
+}
+
+impl AlignedTokens {
+    /// The rows of words and of the end.
+    pub(super) fn rows(&self) -> Range<usize> {
+        self.first..self.all.len() - 1
+    }
+}
+
+/// For each of some tokens the first column of the sound that belongs to it, and the end behind the last. `attention` is
 /// `[heads, tokens, columns]`, of which the first `heard` columns count.
-pub(super) fn aligned(attention: &[f32], [heads, tokens, columns]: [usize; 3], heard: usize, smoothed: usize) -> Vec<usize> {
+pub(super) fn aligned(
+    attention: &[f32],
+    [tokens, columns]: [usize; 2],
+    rows: Range<usize>,
+    heard: usize,
+    smoothed: usize,
+) -> Vec<usize> {
     let heard = heard.clamp(1, columns);
-    let mut mean = vec![0.0_f32; tokens * heard];
-    for head in 0..heads {
-        let of_head = &attention[head * tokens * columns..(head + 1) * tokens * columns];
+    let heads = (attention.len() / (tokens * columns).max(1)).max(1);
+    let mut mean = vec![0.0_f32; rows.len() * heard];
+    for of_head in attention.chunks_exact(tokens * columns) {
         let mut weights: Vec<f32> = of_head.chunks_exact(columns).flat_map(|row| renormalised(&row[..heard])).collect();
+        // Over all tokens, those in front of the words included.
         standardise(&mut weights, heard);
+        let weights = &weights[rows.start * heard..rows.end * heard];
         for (sum, row) in mean.chunks_exact_mut(heard).zip(weights.chunks_exact(heard)) {
             for (sum, weight) in sum.iter_mut().zip(median_filtered(row, smoothed)) {
                 *sum += weight / heads as f32;
@@ -17,7 +53,7 @@ pub(super) fn aligned(attention: &[f32], [heads, tokens, columns]: [usize; 3], h
         }
     }
     mean.iter_mut().for_each(|weight| *weight = -*weight);
-    first_columns(&mean, [tokens, heard])
+    first_columns(&mean, [rows.len(), heard])
 }
 
 /// Attention to the sound that counts, as shares.
@@ -126,8 +162,9 @@ mod tests {
     fn rc_28_columns_behind_the_sound_do_not_count() {
         let [heads, tokens, columns] = [2, 3, 40];
         let weight = |token: usize, column: usize| if column / 8 == token { 1.0 } else { 0.01 };
-        let one: Vec<f32> = (0..tokens).flat_map(|token| (0..columns).map(move |column| weight(token, column))).collect();
-        let starts = aligned(&one.repeat(heads), [heads, tokens, columns], 24, 3);
+        let one: Vec<f32> =
+            (0..tokens).flat_map(|token| (0..columns).map(move |column| weight(token, column))).collect();
+        let starts = aligned(&one.repeat(heads), [tokens, columns], 0..tokens, 24, 3);
         assert_eq!(starts[0], 0);
         assert!(starts[1].abs_diff(8) <= 1 && starts[2].abs_diff(16) <= 1 && starts[3] == 23, "{starts:?}");
     }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use model_boss_audio::{MelFilters, RATE, Recording};
 
-use super::alignment::aligned;
+use super::alignment::{aligned, asked};
 use super::model::{AtSpeechPause, HeardWindow, SpeechModel, SpeechStep, SpeechText};
+use super::rules::log_of_sum;
 use super::segments::{SegmentTokens, SpeechSegment, segments_of};
 use super::squeeze::compression_ratio;
 use super::text::{SpeechWish, WindowText, likeliest, start_tokens};
 use super::vocabulary::{TokenTexts, text_of};
-use super::rules::log_of_sum;
 use super::words::{timed, usual_length, words_of};
 use crate::decoder::DecoderError;
 
@@ -84,7 +84,11 @@ struct OpenWindow {
 enum Draft {
     Language,
     /// The text, and whether its first tokens were read.
-    Text { text: Box<WindowText>, begun: bool, next: [u32; 1] },
+    Text {
+        text: Box<WindowText>,
+        begun: bool,
+        next: [u32; 1],
+    },
     Good(Box<WindowText>),
 }
 
@@ -297,35 +301,25 @@ impl ChunkSpeech {
         pause: AtSpeechPause<'_>,
     ) -> Result<(), DecoderError> {
         let info = model.info();
-        let tokens: Vec<u32> =
-            segments.iter().flat_map(|segment| words_among(model, &segment.tokens)).collect();
+        let tokens: Vec<u32> = segments.iter().flat_map(|segment| words_among(model, &segment.tokens)).collect();
         if tokens.is_empty() {
             return Ok(());
         }
-        let mut all = start_tokens(info, &self.wish, self.language);
-        let before = all.len();
-        all.push(info.tokens.no_timestamps);
-        // The times of the text are not among the tokens, and those of the end are the end of the last word.
-        all.extend(&tokens);
-        all.push(info.tokens.end);
-        if all.len() > info.most_tokens {
+        // The times of the text are not among the tokens, and the end of the text is that of its last word.
+        let read = asked(info, &start_tokens(info, &self.wish, self.language), &tokens);
+        if read.all.len() > info.most_tokens {
             return Ok(());
         }
-        let (attention, logits) = model.attended(window, &all, pause)?;
-        let columns = info.frames / 2;
-        let heads = attention.len() / (all.len() * columns).max(1);
-        // The rows from the token in front of the first word on: each shows where the next token is looked for.
-        let rows = before..all.len() - 1;
-        let of_head = |head: usize| &attention[head * all.len() * columns..][rows.start * columns..rows.end * columns];
-        let wanted: Vec<f32> = (0..heads).flat_map(|head| of_head(head).iter().copied()).collect();
-        let starts = aligned(&wanted, [heads, rows.len(), columns], heard / 2, info.smoothed);
+        let (attention, logits) = model.attended(window, &read.all, pause)?;
+        let shape = [read.all.len(), info.frames / 2];
+        let starts = aligned(&attention, shape, read.rows(), heard / 2, info.smoothed);
         let moment = |column: usize| begin + (2 * column * info.mel.hop) as f64 / f64::from(RATE);
         let starts: Vec<f64> = starts.into_iter().map(moment).collect();
         let probability = |(row, token): (usize, &u32)| {
             let logits = &logits[row * info.vocab_size..][..info.tokens.end as usize];
             logits.get(*token as usize).map_or(0.0, |logit| (logit - log_of_sum(logits)).exp())
         };
-        let probabilities: Vec<f32> = (before..).zip(&tokens).map(probability).collect();
+        let probabilities: Vec<f32> = (read.first..).zip(&tokens).map(probability).collect();
         let language = info.languages.iter().find(|(_, token)| Some(*token) == self.language);
         let words = words_of(self.texts.as_ref(), &tokens, language.map(|(code, _)| code.as_str()));
         let words = timed(&words, &starts, &probabilities);

@@ -10,7 +10,7 @@ use crate::decoder::DecoderError;
 use crate::places::PlaceUse;
 
 /// Facts of a small model: text is below 100, and times are from 109 on.
-pub(super) fn info(mel: MelShape) -> SpeechInfo {
+pub fn info(mel: MelShape) -> SpeechInfo {
     SpeechInfo {
         vocab_size: 180,
         mel,
@@ -37,12 +37,13 @@ pub(super) fn info(mel: MelShape) -> SpeechInfo {
 }
 
 /// The model: for each text that begins, the tokens that it is likeliest to say.
-pub(super) struct ScriptedSpeech {
-    pub(super) info: SpeechInfo,
+pub struct ScriptedSpeech {
+    /// The facts.
+    pub info: SpeechInfo,
     /// The next texts, each with how sure its tokens are: the logit above all others.
-    pub(super) script: Mutex<VecDeque<(Vec<u32>, f32)>>,
+    pub script: Mutex<VecDeque<(Vec<u32>, f32)>>,
     /// The tokens that each text began with.
-    pub(super) begun: Mutex<Vec<Vec<u32>>>,
+    pub begun: Mutex<Vec<Vec<u32>>>,
 }
 
 struct ScriptedText {
@@ -62,7 +63,9 @@ impl SpeechModel for ScriptedSpeech {
 
     fn hear(&self, mel: &[f32], pause: AtSpeechPause<'_>) -> Result<HeardWindow, DecoderError> {
         pause();
-        assert_eq!(mel.len(), self.info.mel.bins * self.info.frames);
+        if mel.len() != self.info.mel.bins * self.info.frames {
+            return Err(DecoderError::Step("the window has another size".to_owned()));
+        }
         Ok(HeardWindow(Arc::new(())))
     }
 

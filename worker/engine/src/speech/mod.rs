@@ -5,9 +5,11 @@
 
 mod alignment;
 mod chunk;
-#[cfg(test)]
-mod fake_speech;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake_speech;
 mod model;
+#[cfg(any(test, feature = "fake"))]
+pub mod probe;
 mod rules;
 mod segments;
 mod squeeze;

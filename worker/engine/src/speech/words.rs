@@ -122,7 +122,9 @@ fn merge_marks(words: Vec<(SpokenWord, usize)>) -> Vec<(SpokenWord, usize)> {
     let mut merged: Vec<(SpokenWord, usize)> = Vec::new();
     for (word, tokens) in forward.into_iter().rev() {
         match merged.last_mut() {
-            Some((before, count)) if !before.word.ends_with(' ') && !word.word.is_empty() && BEHIND.contains(&word.word) => {
+            Some((before, count))
+                if !before.word.ends_with(' ') && !word.word.is_empty() && BEHIND.contains(&word.word) =>
+            {
                 before.word.push_str(&word.word);
                 *count += tokens;
             }

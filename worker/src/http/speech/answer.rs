@@ -250,9 +250,9 @@ impl HeardAnswer {
                 duration: hundredths(self.duration.as_secs_f64()),
                 text: self.text(),
                 segments: self.segments.then(|| self.heard.iter().enumerate().map(segment_object).collect()),
-                words: self.words.then(|| {
-                    self.heard.iter().flat_map(|segment| &segment.words).map(word_object).collect()
-                }),
+                words: self
+                    .words
+                    .then(|| self.heard.iter().flat_map(|segment| &segment.words).map(word_object).collect()),
                 usage: self.usage(),
                 timings: self.timings(),
             }),

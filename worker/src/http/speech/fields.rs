@@ -54,7 +54,10 @@ impl<'a> SpeechFields<'a> {
         match self.files.as_slice() {
             [file] if file.name == "file" => Ok(file),
             [] => Err(ApiError::invalid("file", "'file' is missing: send the sound as a file of the form")),
-            [other] => Err(ApiError::invalid("file", format!("the form's file is named '{}'; it has to be 'file'", other.name))),
+            [other] => Err(ApiError::invalid(
+                "file",
+                format!("the form's file is named '{}'; it has to be 'file'", other.name),
+            )),
             all => Err(ApiError::invalid("file", format!("the form has {} files; one is read at a time", all.len()))),
         }
     }

@@ -57,10 +57,12 @@ impl SpeechRequest {
     ) -> Result<Self, ApiError> {
         let fields = SpeechFields::read(headers, body, &worker.defaults)?;
         let file = fields.file()?.content.clone();
-        let format = fields.value("response_format", "json, text, srt, verbose_json or vtt")?.unwrap_or(SpeechFormat::Json);
+        let format =
+            fields.value("response_format", "json, text, srt, verbose_json or vtt")?.unwrap_or(SpeechFormat::Json);
         let stream = fields.flag("stream")?.unwrap_or(false);
         if stream && !matches!(format, SpeechFormat::Json | SpeechFormat::Text) {
-            let message = format!("a stream has no form {}; leave 'response_format' out or set it to json", format.name());
+            let message =
+                format!("a stream has no form {}; leave 'response_format' out or set it to json", format.name());
             return Err(ApiError::invalid("response_format", message));
         }
         let (mut words, mut segments) = (false, false);
@@ -92,7 +94,10 @@ impl SpeechRequest {
         let chunking = chunking(fields.text("chunking_strategy"))?;
         let temperature: f32 = fields.value("temperature", "a number from 0 to 1")?.unwrap_or(0.0);
         if !(0.0..=1.0).contains(&temperature) {
-            return Err(ApiError::invalid("temperature", format!("'temperature' is {temperature}; it must be from 0 to 1")));
+            return Err(ApiError::invalid(
+                "temperature",
+                format!("'temperature' is {temperature}; it must be from 0 to 1"),
+            ));
         }
         let times = !fields.flag("without_timestamps")?.unwrap_or(false);
         if !times && !matches!(format, SpeechFormat::Json | SpeechFormat::Text) {
@@ -179,7 +184,10 @@ fn language(info: &SpeechInfo, told: Option<String>) -> Result<Option<u32>, ApiE
             return Ok(None);
         }
         let code: String = code.escape_debug().take(20).collect();
-        return Err(ApiError::invalid("language", format!("'language' is '{code}', and this model knows English only")));
+        return Err(ApiError::invalid(
+            "language",
+            format!("'language' is '{code}', and this model knows English only"),
+        ));
     }
     let found = info.languages.iter().find(|(known, _)| *known == code);
     found.map(|(_, token)| Some(*token)).ok_or_else(|| {

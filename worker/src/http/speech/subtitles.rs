@@ -59,9 +59,11 @@ mod tests {
             words: Vec::new(),
         };
         let all = [segment(0.0, 1.5, " One --> two."), segment(3599.9996, 3661.25, " Three\n\nfour")];
-        let expected = "1\n00:00:00,000 --> 00:00:01,500\nOne -> two.\n\n2\n01:00:00,000 --> 01:01:01,250\nThree\nfour\n\n";
+        let expected =
+            "1\n00:00:00,000 --> 00:00:01,500\nOne -> two.\n\n2\n01:00:00,000 --> 01:01:01,250\nThree\nfour\n\n";
         assert_eq!(srt(&all), expected);
-        let expected = "WEBVTT\n\n00:00.000 --> 00:01.500\nOne -> two.\n\n01:00:00.000 --> 01:01:01.250\nThree\nfour\n\n";
+        let expected =
+            "WEBVTT\n\n00:00.000 --> 00:01.500\nOne -> two.\n\n01:00:00.000 --> 01:01:01.250\nThree\nfour\n\n";
         assert_eq!(vtt(&all), expected);
     }
 }

@@ -11,6 +11,7 @@ mod messages;
 mod nonsense;
 mod rejections;
 mod rig;
+mod speech;
 mod tei;
 mod tool_prompts;
 mod tools;
