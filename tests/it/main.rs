@@ -76,6 +76,7 @@ mod tasks;
 mod threads;
 mod towers;
 mod traces;
+mod transcription;
 mod views;
 mod worker_contract;
 mod worker_death;

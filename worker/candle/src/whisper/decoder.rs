@@ -193,7 +193,7 @@ impl WhisperDecoder {
                 pages.push(kv);
             }
             let mixed = on_host([query, key, value], |rows| self.shape.attend(rows, &places, &mut pages))?;
-            return Tensor::from_vec(mixed, query.shape(), query.device());
+            return Tensor::from_vec(mixed, query.shape().clone(), query.device());
         }
         let mut all = Vec::with_capacity(texts.len());
         for ((text, rows), bytes) in texts.iter_mut().zip(ranges).zip(bytes) {
@@ -228,7 +228,7 @@ impl WhisperDecoder {
                 windows.push((rows.clone(), pages));
             }
             let mixed = on_host([query], |[query]| self.shape.attend_window(query, seen, &windows))?;
-            return Tensor::from_vec(mixed, query.shape(), query.device());
+            return Tensor::from_vec(mixed, query.shape().clone(), query.device());
         }
         let of_text = |(text, rows): (&TextRows<'_>, &Range<usize>)| {
             let LayerKv::Device(Some([key, value])) = &text.window.layers[layer] else {
@@ -289,7 +289,7 @@ impl WritingLayer {
 
 /// Does something with the numbers of tensors in the host's memory.
 fn on_host<T, const N: usize>(tensors: [&Tensor; N], work: impl FnOnce([&[f32]; N]) -> T) -> Result<T> {
-    let stored = tensors.map(Tensor::storage_and_layout);
+    let stored = tensors.map(|tensor| tensor.storage_and_layout());
     let mut all: [&[f32]; N] = [&[]; N];
     for (numbers, (storage, layout)) in all.iter_mut().zip(&stored) {
         let Storage::Cpu(storage) = &**storage else { bail!("rows are not in the memory of the CPU") };

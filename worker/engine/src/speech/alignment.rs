@@ -101,25 +101,25 @@ fn median_filtered(row: &[f32], width: usize) -> Vec<f32> {
 /// The first column of each row on the cheapest path from the first cell to the last, and the last column.
 fn first_columns(costs: &[f32], [rows, columns]: [usize; 2]) -> Vec<usize> {
     #[derive(Clone, Copy, PartialEq)]
-    enum From {
+    enum CameFrom {
         Both,
         Row,
         Column,
     }
     let wide = columns + 1;
     let mut sums = vec![f32::INFINITY; (rows + 1) * wide];
-    let mut from = vec![From::Column; (rows + 1) * wide];
+    let mut from = vec![CameFrom::Column; (rows + 1) * wide];
     sums[0] = 0.0;
     for row in 1..=rows {
         for column in 1..=columns {
             let [both, up, left] = [(row - 1) * wide + column - 1, (row - 1) * wide + column, row * wide + column - 1];
             let [both, up, left] = [sums[both], sums[up], sums[left]];
             let (least, way) = if both < up && both < left {
-                (both, From::Both)
+                (both, CameFrom::Both)
             } else if up < both && up < left {
-                (up, From::Row)
+                (up, CameFrom::Row)
             } else {
-                (left, From::Column)
+                (left, CameFrom::Column)
             };
             sums[row * wide + column] = costs[(row - 1) * columns + column - 1] + least;
             from[row * wide + column] = way;
@@ -131,9 +131,9 @@ fn first_columns(costs: &[f32], [rows, columns]: [usize; 2]) -> Vec<usize> {
     while row > 0 && column > 0 {
         firsts[row - 1] = column - 1;
         match from[row * wide + column] {
-            From::Both => (row, column) = (row - 1, column - 1),
-            From::Row => row -= 1,
-            From::Column => column -= 1,
+            CameFrom::Both => (row, column) = (row - 1, column - 1),
+            CameFrom::Row => row -= 1,
+            CameFrom::Column => column -= 1,
         }
     }
     firsts

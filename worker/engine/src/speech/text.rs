@@ -1,7 +1,7 @@
 //! The text of one window while it is written: the tokens in front of it, those that came, and how sure they are.
 
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::model::SpeechInfo;
 use super::rules::{TokenRules, log_of_sum};

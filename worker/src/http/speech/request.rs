@@ -3,7 +3,6 @@
 use axum::body::Bytes;
 use axum::http::HeaderMap;
 use model_boss_engine::speech::{SpeechInfo, SpeechWish};
-use model_boss_engine::text::AddSpecials;
 use model_boss_protocol::ApiError;
 use serde::Deserialize;
 
@@ -12,7 +11,7 @@ use super::answer::SpeechFormat;
 use super::fields::SpeechFields;
 use crate::http::error::text_error;
 use crate::state::{Serving, WorkerState};
-use crate::text::EncodeQuestion;
+use crate::text::{AddSpecials, EncodeQuestion};
 
 /// How a long recording is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
