@@ -164,6 +164,9 @@ def short(number):
 def one_window(model, bins, seed, samples, times, language=None, task=None, prompt=None):
     asked = dict(language=language, task=task) if language else {}
     more = dict(prompt_ids=torch.tensor([PREVIOUS, *prompt])) if prompt else {}
+    if not times:
+        # Random weights write times all the same, which would begin another window.
+        more["force_unique_generate_call"] = True
     out = model.generate(features(bins, sound(seed, samples)).input_features, return_timestamps=times, max_new_tokens=LONGEST // 2, do_sample=False,
                          num_beams=1, return_dict_in_generate=True, output_scores=True, **asked, **more)
     if "scores" not in out:

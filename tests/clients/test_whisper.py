@@ -58,7 +58,7 @@ def test_each_form_and_a_stream(client):
     assert heard(client, wav, response_format="vtt").startswith("WEBVTT\n\n")
     verbose = heard(client, wav, response_format="verbose_json", timestamp_granularities=["word", "segment"], language="en")
     assert verbose.language == "en" and 3 < verbose.duration < 12
-    assert " ".join(word.word for word in verbose.words) == text
+    assert "".join(word.word for word in verbose.words).replace(" ", "") == text.replace(" ", "")
     starts = [word.start for word in verbose.words]
     assert starts == sorted(starts) and verbose.words[-1].end <= verbose.duration + 0.1
     events = list(heard(client, wav, stream=True))

@@ -29,7 +29,8 @@ mod threads;
 
 pub use args::{Convert, Index, LayerOrder, StoredType, Synth};
 pub use backend::{
-    ChooseInstructions, LoadDecoder, LoadEncoder, LoadReranker, ModelLoaders, Reranker, WorkerBackend, WriteFile,
+    ChooseInstructions, LoadDecoder, LoadEncoder, LoadReranker, LoadSpeech, ModelLoaders, Reranker, WorkerBackend,
+    WriteFile,
 };
 pub use failure::LoadFailure;
 pub use process::run;

@@ -102,7 +102,7 @@ fn load_towers(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<d
 
 fn load_speech(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn SpeechModel>, LoadFailure> {
     let windows = usize::try_from(spec.max_concurrent).unwrap_or(1);
-    let kept = spec.residency.kv_cache_type.unwrap_or_default();
+    let kept = spec.residency.kv_cache_type;
     model_boss_candle::load_speech(&spec.source, &first_device(spec), windows, kept, progress)
         .map_err(|error| LoadFailure::new(error.exit(), &error))
 }

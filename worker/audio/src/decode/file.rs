@@ -29,8 +29,8 @@ const MOST_BESIDE: usize = 1 << 20;
 const LENGTH_UNKNOWN: u64 = 0x7FFF_0000;
 
 /// Decodes a file: its first sound track, mixed to one channel, at [`RATE`].
-pub fn decode(file: impl AsRef<[u8]> + Send + Sync + 'static, limits: &AudioLimits) -> Result<Recording, AudioError> {
-    if file.as_ref().is_empty() {
+pub fn decode(file: Vec<u8>, limits: &AudioLimits) -> Result<Recording, AudioError> {
+    if file.is_empty() {
         return Err(AudioError::Empty);
     }
     let stream = MediaSourceStream::new(Box::new(Cursor::new(file)), Default::default());

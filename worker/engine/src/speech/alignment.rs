@@ -107,7 +107,7 @@ fn first_columns(costs: &[f32], [rows, columns]: [usize; 2]) -> Vec<usize> {
         Column,
     }
     let wide = columns + 1;
-    let mut sums = vec![f32::INFINITY; (rows + 1) * wide];
+    let mut sums = vec![f64::INFINITY; (rows + 1) * wide];
     let mut from = vec![CameFrom::Column; (rows + 1) * wide];
     sums[0] = 0.0;
     for row in 1..=rows {
@@ -121,7 +121,7 @@ fn first_columns(costs: &[f32], [rows, columns]: [usize; 2]) -> Vec<usize> {
             } else {
                 (left, CameFrom::Column)
             };
-            sums[row * wide + column] = costs[(row - 1) * columns + column - 1] + least;
+            sums[row * wide + column] = f64::from(costs[(row - 1) * columns + column - 1]) + least;
             from[row * wide + column] = way;
         }
     }

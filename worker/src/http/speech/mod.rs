@@ -118,7 +118,7 @@ async fn heard(
     let _place = serving.listening.acquire().await;
     let longest = info.frames * info.mel.hop;
     let work = move || {
-        let recording = decode(file, &AudioLimits::default())?;
+        let recording = decode(file.into(), &AudioLimits::default())?;
         let count = recording.samples.len();
         let chunks = match chunking {
             Chunking::Whole => vec![0..count],
