@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::recording::{RATE, Recording};
+use crate::recording::{RATE, SoundRecording};
 
 /// Samples whose loudness is one number: 20 ms.
 const FRAME: usize = RATE as usize / 50;
@@ -31,7 +31,7 @@ pub struct ChunkPlan {
 }
 
 /// The chunks of a recording, in its order.
-pub fn cuts(recording: &Recording, plan: ChunkPlan) -> Vec<Range<usize>> {
+pub fn cuts(recording: &SoundRecording, plan: ChunkPlan) -> Vec<Range<usize>> {
     let longest = (plan.longest / FRAME).max(1);
     let frames: Vec<FrameLoudness> = recording.samples.chunks(FRAME).map(FrameLoudness::of).collect();
     let smooth = smoothed(&frames);
@@ -125,7 +125,7 @@ mod tests {
 
     fn cut(samples: Vec<i16>) -> (usize, Vec<Range<usize>>) {
         let plan = ChunkPlan { longest: 30 * RATE as usize };
-        (samples.len(), cuts(&Recording { samples }, plan))
+        (samples.len(), cuts(&SoundRecording { samples }, plan))
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use model_boss_audio::{MelFilters, Recording};
+use model_boss_audio::{MelFilters, SoundRecording};
 use model_boss_candle::load_speech;
 use model_boss_engine::speech::{
     ChunkSound, ChunkSpeech, ChunkState, SpeechModel, SpeechSegment, SpeechStep, SpeechWish, TokenTexts,
@@ -146,7 +146,7 @@ fn heard(
     wish: SpeechWish,
 ) -> (Vec<SpeechSegment>, Option<u32>) {
     let filters = MelFilters::new(model.info().mel);
-    let recording = Arc::new(Recording { samples: made_sound::sound(seed, samples) });
+    let recording = Arc::new(SoundRecording { samples: made_sound::sound(seed, samples) });
     let language = wish.language;
     let sound = ChunkSound { recording, samples: 0..samples };
     let mut chunk = ChunkSpeech::new(model, sound, Arc::new(wish), Arc::new(Letters), language);

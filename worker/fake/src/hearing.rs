@@ -7,10 +7,10 @@ use model_boss_protocol::{ApiError, ErrorCode, form_boundary, form_parts, sse};
 use serde_json::json;
 
 /// An answer: its status, its content type, and its body.
-pub(crate) type Heard = (StatusCode, &'static str, Bytes);
+pub(crate) type CannedTranscript = (StatusCode, &'static str, Bytes);
 
 /// Answers a form with a file.
-pub(crate) fn transcript(headers: &HeaderMap, body: &[u8]) -> Result<Heard, ApiError> {
+pub(crate) fn transcript(headers: &HeaderMap, body: &[u8]) -> Result<CannedTranscript, ApiError> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let wrong = |error: &dyn std::fmt::Display| ApiError::new(ErrorCode::InvalidRequest, error.to_string());
     let boundary = form_boundary(kind).map_err(|error| wrong(&error))?;

@@ -4,6 +4,7 @@
 //! `[custom.fake]` of the manifest, `fake.json` in the model's folder, `FAKE_WORKER_*`, or by a test over its control
 //! socket. The fake worker also serves benchmarks, so its own cost per token is a few microseconds.
 
+mod canned;
 mod control;
 mod decode;
 mod echo;

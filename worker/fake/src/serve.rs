@@ -28,6 +28,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{SetOnce, mpsc, watch};
 use tokio::time::Instant;
 
+use crate::canned::{CannedAnswer, CannedBody, refuse, whole};
 use crate::control::Control;
 use crate::decode::{Decode, FakeCounters};
 use crate::echo::{echo, json_or_text, readable};
@@ -220,8 +221,6 @@ async fn asks_for_inference(stream: &TcpStream) -> bool {
     let mut first = [0; 4];
     matches!(stream.peek(&mut first).await, Ok(n) if n > 0) && first.starts_with(b"POST")
 }
-
-type CannedAnswer = Response<CannedBody>;
 
 async fn answer(request: Request<Incoming>, worker: Arc<FakeWorker>) -> CannedAnswer {
     let foreign = worker.manner == Manner::LlamaServer;
@@ -466,44 +465,4 @@ fn streamed(mut decode: Decode, shape: FakeShape, with_usage: bool) -> CannedAns
     headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
     answer
-}
-
-fn refuse(error: &ApiError) -> CannedAnswer {
-    let status = StatusCode::from_u16(error.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    whole(status, error.body(ErrorSource::Worker).to_json().into())
-}
-
-fn whole(status: StatusCode, body: Bytes) -> CannedAnswer {
-    let mut answer = Response::new(CannedBody::Whole(Some(body)));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
-    answer
-}
-
-/// An answer's body, sent at once or frame by frame.
-enum CannedBody {
-    Whole(Option<Bytes>),
-    Frames(mpsc::Receiver<Bytes>),
-}
-
-impl http_body::Body for CannedBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut *self {
-            Self::Whole(body) => Poll::Ready(body.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Frames(frames) => frames.poll_recv(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
-        }
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        match self {
-            Self::Whole(body) => http_body::SizeHint::with_exact(body.as_ref().map_or(0, Bytes::len) as u64),
-            Self::Frames(_) => http_body::SizeHint::default(),
-        }
-    }
 }

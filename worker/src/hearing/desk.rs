@@ -58,15 +58,15 @@ pub(super) struct OpenPart {
     pub(super) chunk: ChunkSpeech,
 }
 
-/// What is computed next.
+/// The next work.
 pub(super) struct Round {
     /// Of the requests that it is for.
     pub(super) priority: Priority,
-    pub(super) work: Work,
+    pub(super) work: RoundWork,
 }
 
 /// The work of a round.
-pub(super) enum Work {
+pub(super) enum RoundWork {
     /// A window is heard.
     Hear(OpenPart),
     /// A text becomes segments.
@@ -75,7 +75,7 @@ pub(super) enum Work {
     Read(Vec<OpenPart>),
 }
 
-impl Work {
+impl RoundWork {
     fn parts(self) -> Vec<OpenPart> {
         match self {
             Self::Hear(part) | Self::Settle(part) => vec![part],
@@ -129,7 +129,7 @@ impl HearingDesk {
         };
         if let Some((number, at)) = find(ChunkState::Settles, &self.jobs).first() {
             let part = self.lend(*number, *at)?;
-            return Some(Round { priority: self.priority_of(*number), work: Work::Settle(part) });
+            return Some(Round { priority: self.priority_of(*number), work: RoundWork::Settle(part) });
         }
         // Requests without a window get one, if windows of less important ones take all places: these stay open.
         let (mut windows, mut own) = (0, 0);
@@ -142,7 +142,7 @@ impl HearingDesk {
         {
             let at = self.open_next(model, number)?;
             let part = self.lend(number, at)?;
-            return Some(Round { priority: self.priority_of(number), work: Work::Hear(part) });
+            return Some(Round { priority: self.priority_of(number), work: RoundWork::Hear(part) });
         }
         let read = find(ChunkState::Reads, &self.jobs);
         let priority = self.priority_of(read.first()?.0);
@@ -151,7 +151,7 @@ impl HearingDesk {
         for (number, at) in read.into_iter().rev() {
             parts.extend(self.lend(number, at));
         }
-        Some(Round { priority, work: Work::Read(parts) })
+        Some(Round { priority, work: RoundWork::Read(parts) })
     }
 
     fn priority_of(&self, job: u64) -> Priority {

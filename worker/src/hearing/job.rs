@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model_boss_audio::Recording;
+use model_boss_audio::SoundRecording;
 use model_boss_engine::DecoderError;
 use model_boss_engine::speech::{SpeechSegment, SpeechWish};
 use model_boss_protocol::Priority;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 /// The sound of one request.
 pub(crate) struct HearJob {
-    pub(crate) recording: Arc<Recording>,
+    pub(crate) recording: Arc<SoundRecording>,
     /// The chunks that are heard apart, in their order.
     pub(crate) chunks: Vec<Range<usize>>,
     pub(crate) wish: Arc<SpeechWish>,
@@ -36,7 +36,7 @@ pub(crate) enum HearEvent {
     Failed(HearError),
 }
 
-/// What a request took.
+/// The cost of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HearTotals {
     /// Tokens that were computed.

@@ -20,7 +20,7 @@ use desk::{HearingDesk, Round};
 
 pub(crate) use job::{HearError, HearEvent, HearJob, HearTotals};
 
-/// What rounds are computed with.
+/// The model and the requests that rounds are computed with.
 struct Hearing<'a> {
     model: &'a dyn SpeechModel,
     filters: MelFilters,
@@ -65,13 +65,13 @@ impl Hearing<'_> {
         let begun = Instant::now();
         let pause = || self.compute_more_important(priority);
         let done = match &mut round.work {
-            desk::Work::Hear(part) => {
+            desk::RoundWork::Hear(part) => {
                 let heard = part.chunk.hear(self.model, &self.filters, &pause);
                 self.activity.encoded(self.model.info().frames / 2, begun.elapsed());
                 heard
             }
-            desk::Work::Settle(part) => part.chunk.settle(self.model, &pause),
-            desk::Work::Read(parts) => {
+            desk::RoundWork::Settle(part) => part.chunk.settle(self.model, &pause),
+            desk::RoundWork::Read(parts) => {
                 let read = self.read(parts, &pause);
                 self.activity.encoded(parts.len(), begun.elapsed());
                 read

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::thread;
 
-use model_boss_audio::{MelShape, Recording};
+use model_boss_audio::{MelShape, SoundRecording};
 use model_boss_engine::Histograms;
 use model_boss_engine::speech::SpeechWish;
 use model_boss_engine::speech::fake_speech::{ScriptedSpeech, info};
@@ -44,14 +44,14 @@ fn serving(script: Vec<Vec<u32>>) -> mpsc::Sender<HearJob> {
 /// A request of so many chunks of a second.
 fn job(chunks: usize, priority: u8, wish: SpeechWish) -> (HearJob, mpsc::UnboundedReceiver<HearEvent>) {
     let (events, inbox) = mpsc::unbounded_channel();
-    let recording = Arc::new(Recording { samples: vec![50; 16_000 * chunks] });
+    let recording = Arc::new(SoundRecording { samples: vec![50; 16_000 * chunks] });
     let chunks = (0..chunks).map(|at| at * 16_000..(at + 1) * 16_000).collect();
     let priority = priority.to_string().parse().unwrap();
     let finds_language = wish.language.is_none();
     (HearJob { recording, chunks, wish: Arc::new(wish), finds_language, priority, events }, inbox)
 }
 
-/// What a request is told: its languages, its text, and whether it ended well.
+/// The news of a request: its languages, its text, and whether it ended well.
 async fn told(mut inbox: mpsc::UnboundedReceiver<HearEvent>) -> (Vec<u32>, String, bool) {
     let (mut languages, mut text, mut behind) = (Vec::new(), String::new(), 0.0);
     while let Some(event) = inbox.recv().await {

@@ -57,7 +57,7 @@ pub struct Transcription {
     pub logprobs: Option<Vec<TranscribedToken>>,
     /// The length of the sound.
     pub usage: Option<TranscriptionUsage>,
-    /// What the answer took.
+    /// The cost of the answer.
     pub timings: Option<TranscriptionTimings>,
 }
 
@@ -151,6 +151,6 @@ pub struct TranscriptionEvent {
     pub logprobs: Option<Vec<TranscribedToken>>,
     /// The length of the sound, at the end.
     pub usage: Option<TranscriptionUsage>,
-    /// What the answer took, at the end.
+    /// The cost of the answer, at the end.
     pub timings: Option<TranscriptionTimings>,
 }

@@ -428,7 +428,6 @@ struct EngineRequest {
 /// The request for this worker: unchanged, or translated for an external engine.
 async fn prepare(worker: &Worker, forward: &Forward) -> Result<EngineRequest, Lost> {
     let path = forward.path;
-    // A form has nothing that engines say otherwise.
     let Some(dialect) = worker.dialect().filter(|_| forward.form.is_none()) else {
         let body = forward.body_for(worker.model.as_str());
         return Ok(EngineRequest { path, body, reshape: None, thinking: None });

@@ -12,9 +12,10 @@ use symphonia::core::meta::MetadataOptions;
 
 use super::error::{AudioError, Seconds};
 use super::limits::AudioLimits;
+use super::mixed::Decoded;
 use super::resample::ToRate;
-use super::tracks::{Decoded, TrackDecoder};
-use crate::recording::{RATE, Recording};
+use super::tracks::TrackDecoder;
+use crate::recording::{RATE, SoundRecording};
 
 /// Damaged packets that a file may have beside its good ones: this many, and one in ten.
 const FEW_DAMAGED: usize = 3;
@@ -29,7 +30,7 @@ const MOST_BESIDE: usize = 1 << 20;
 const LENGTH_UNKNOWN: u64 = 0x7FFF_0000;
 
 /// Decodes a file: its first sound track, mixed to one channel, at [`RATE`].
-pub fn decode(file: Vec<u8>, limits: &AudioLimits) -> Result<Recording, AudioError> {
+pub fn decode(file: Vec<u8>, limits: &AudioLimits) -> Result<SoundRecording, AudioError> {
     if file.is_empty() {
         return Err(AudioError::Empty);
     }
@@ -54,7 +55,7 @@ pub fn decode(file: Vec<u8>, limits: &AudioLimits) -> Result<Recording, AudioErr
     if let Some(told) = told.filter(|told| told - heard > MISSING_AT_END) {
         return Err(AudioError::CutOff { heard: Seconds::of(heard), told: Seconds::of(told) });
     }
-    Ok(Recording { samples })
+    Ok(SoundRecording { samples })
 }
 
 /// The length that the header tells, in seconds; none where it tells none.

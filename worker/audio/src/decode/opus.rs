@@ -5,7 +5,7 @@ use symphonia::core::codecs::audio::AudioCodecParameters;
 use symphonia::core::packet::Packet;
 
 use super::error::AudioError;
-use super::tracks::{Decoded, mix};
+use super::mixed::{Decoded, mix};
 
 /// The rate that Opus is decoded at. It has no other of its own.
 const OPUS_RATE: u32 = 48_000;
@@ -15,14 +15,14 @@ const LONGEST_PACKET: usize = 5_760;
 
 /// The decoder of an Opus track.
 pub(super) struct OpusTrack {
-    decoder: Streams,
+    decoder: OpusStreams,
     channels: usize,
     /// Samples at the beginning that are no sound yet.
     skip: usize,
     samples: Vec<f32>,
 }
 
-enum Streams {
+enum OpusStreams {
     One(Box<OpusDecoder>),
     Many(Box<OpusMultistreamDecoder>),
 }
@@ -43,14 +43,14 @@ impl OpusTrack {
             if channels > 2 {
                 return Err(AudioError::Damaged("an Opus head of family 0 has more than two channels".to_owned()));
             }
-            Streams::One(Box::new(OpusDecoder::new(OPUS_RATE, channels).map_err(refused)?))
+            OpusStreams::One(Box::new(OpusDecoder::new(OPUS_RATE, channels).map_err(refused)?))
         } else {
             let cut = || AudioError::Damaged("the Opus head is too short for its channels".to_owned());
             let head = head.ok_or_else(cut)?;
             let mapping = head.get(21..21 + channels).ok_or_else(cut)?;
             let (streams, coupled) = (usize::from(head[19]), usize::from(head[20]));
             let many = OpusMultistreamDecoder::new(OPUS_RATE, channels, streams, coupled, mapping).map_err(refused)?;
-            Streams::Many(Box::new(many))
+            OpusStreams::Many(Box::new(many))
         };
         Ok(Self { decoder, channels, skip, samples: Vec::new() })
     }
@@ -63,8 +63,8 @@ impl OpusTrack {
             return Err(AudioError::Damaged("an Opus packet is empty".to_owned()));
         }
         let decoded = match &mut self.decoder {
-            Streams::One(decoder) => decoder.decode_float(&packet.data, &mut self.samples, false),
-            Streams::Many(decoder) => decoder.decode_float(&packet.data, &mut self.samples, false),
+            OpusStreams::One(decoder) => decoder.decode_float(&packet.data, &mut self.samples, false),
+            OpusStreams::Many(decoder) => decoder.decode_float(&packet.data, &mut self.samples, false),
         };
         let count = decoded.map_err(|error| AudioError::Damaged(error.to_string()))?;
         self.samples.truncate(count * self.channels);

@@ -8,6 +8,7 @@ use symphonia::core::formats::Track;
 use symphonia::core::packet::Packet;
 
 use super::error::AudioError;
+use super::mixed::{Decoded, mix};
 use super::opus::OpusTrack;
 
 /// A decoder of packets.
@@ -16,13 +17,6 @@ pub(super) enum TrackDecoder {
     Library(Box<dyn AudioDecoder>, Vec<f32>),
     /// Opus.
     Opus(OpusTrack),
-}
-
-/// Samples of one packet.
-pub(super) struct Decoded<'a> {
-    pub(super) rate: u32,
-    /// The mean of all channels.
-    pub(super) mono: &'a [f32],
 }
 
 impl TrackDecoder {
@@ -57,15 +51,4 @@ impl TrackDecoder {
             }
         }
     }
-}
-
-/// Mixes samples that lie channel beside channel, in place. Numbers that are none become silence.
-pub(super) fn mix(samples: &mut Vec<f32>, channels: usize) {
-    let count = samples.len() / channels;
-    for at in 0..count {
-        let sum: f32 = samples[at * channels..(at + 1) * channels].iter().sum();
-        let mean = sum / channels as f32;
-        samples[at] = if mean.is_finite() { mean } else { 0.0 };
-    }
-    samples.truncate(count);
 }

@@ -6,7 +6,7 @@ use candle_core::{DType, Result, Storage, Tensor, bail};
 use model_boss_kernels::SequenceRows;
 
 use super::encoder::{NORM, failed};
-use super::kv::{KvShape, LayerKv, Pages};
+use super::kv::{KvShape, Pages, WhisperKv};
 use super::spec::WhisperSpec;
 use crate::encoder::family::{Pause, linear};
 use crate::error::ModelError;
@@ -50,7 +50,7 @@ struct WritingLayer {
 
 /// Keys and values of a window in all layers, and its rows.
 pub(super) struct WindowKv {
-    pub(super) layers: Vec<LayerKv>,
+    pub(super) layers: Vec<WhisperKv>,
     /// `[places, hidden]`.
     pub(super) rows: Tensor,
 }
@@ -59,13 +59,13 @@ pub(super) struct WindowKv {
 pub(super) struct TextRows<'a> {
     pub(super) window: &'a WindowKv,
     /// Keys and values of the text so far, in all layers.
-    pub(super) layers: &'a mut Vec<LayerKv>,
+    pub(super) layers: &'a mut Vec<WhisperKv>,
     /// Tokens so far.
     pub(super) past: usize,
     pub(super) tokens: &'a [u32],
 }
 
-/// What is read beside the rows: the attention of these heads (layer and number) to the window.
+/// Numbers that are read beside the rows: the attention of these heads (layer and number) to the window.
 pub(super) struct Watched<'a> {
     pub(super) heads: &'a [[usize; 2]],
     /// Each head's attention, `[rows, places]`, as it comes.
@@ -110,10 +110,10 @@ impl WhisperDecoder {
                 let mut pages = Pages::default();
                 bytes += pages.reserve(self.shape.page(), rows.dim(0)?);
                 on_host([&key, &value], |[key, value]| self.shape.keep(&mut pages, [key, value]))?;
-                LayerKv::Host(pages)
+                WhisperKv::Host(pages)
             } else {
                 bytes += 2 * key.elem_count() * key.dtype().size_in_bytes();
-                LayerKv::Device(Some([self.shape.heads_first(&key)?, self.shape.heads_first(&value)?]))
+                WhisperKv::Device(Some([self.shape.heads_first(&key)?, self.shape.heads_first(&value)?]))
             };
             layers.push(kv);
         }
@@ -122,8 +122,9 @@ impl WhisperDecoder {
     }
 
     /// Keys and values of a text without tokens.
-    pub(super) fn text(&self) -> Vec<LayerKv> {
-        let one = || if self.target.device.is_cpu() { LayerKv::Host(Pages::default()) } else { LayerKv::Device(None) };
+    pub(super) fn text(&self) -> Vec<WhisperKv> {
+        let one =
+            || if self.target.device.is_cpu() { WhisperKv::Host(Pages::default()) } else { WhisperKv::Device(None) };
         self.layers.iter().map(|_| one()).collect()
     }
 
@@ -187,7 +188,7 @@ impl WhisperDecoder {
         if query.device().is_cpu() {
             let (mut places, mut pages) = (Vec::new(), Vec::new());
             for ((text, rows), bytes) in texts.iter_mut().zip(ranges).zip(bytes) {
-                let LayerKv::Host(kv) = &mut text.layers[layer] else { bail!("a text is on another device") };
+                let WhisperKv::Host(kv) = &mut text.layers[layer] else { bail!("a text is on another device") };
                 *bytes += kv.reserve(self.shape.page(), text.past + rows.len());
                 places.push(SequenceRows { rows: rows.clone(), past: text.past, whole: Vec::new() });
                 pages.push(kv);
@@ -198,7 +199,7 @@ impl WhisperDecoder {
         let mut all = Vec::with_capacity(texts.len());
         for ((text, rows), bytes) in texts.iter_mut().zip(ranges).zip(bytes) {
             let of_text = |x: &Tensor| x.narrow(0, rows.start, rows.len());
-            let LayerKv::Device(kv) = &mut text.layers[layer] else { bail!("a text is on another device") };
+            let WhisperKv::Device(kv) = &mut text.layers[layer] else { bail!("a text is on another device") };
             let new = [key, value].map(|x| self.shape.heads_first(&of_text(x)?));
             let [key, value] = new;
             let [key, value] = match kv.take() {
@@ -223,7 +224,7 @@ impl WhisperDecoder {
             let mut windows = Vec::with_capacity(texts.len());
             let mut seen = 1;
             for (text, rows) in texts.iter().zip(ranges) {
-                let LayerKv::Host(pages) = &text.window.layers[layer] else { bail!("a window is on another device") };
+                let WhisperKv::Host(pages) = &text.window.layers[layer] else { bail!("a window is on another device") };
                 seen = text.window.rows.dim(0)?;
                 windows.push((rows.clone(), pages));
             }
@@ -231,7 +232,7 @@ impl WhisperDecoder {
             return Tensor::from_vec(mixed, query.shape().clone(), query.device());
         }
         let of_text = |(text, rows): (&TextRows<'_>, &Range<usize>)| {
-            let LayerKv::Device(Some([key, value])) = &text.window.layers[layer] else {
+            let WhisperKv::Device(Some([key, value])) = &text.window.layers[layer] else {
                 bail!("a window is on another device")
             };
             self.shape.attend_tensors(&query.narrow(0, rows.start, rows.len())?, [key, value], None)

@@ -38,13 +38,13 @@ pub(super) struct SpeechFacts {
 }
 
 #[derive(Default, Deserialize)]
-struct TokenizerFile {
+struct WhisperTokenizer {
     #[serde(default)]
-    added_tokens: Vec<AddedToken>,
+    added_tokens: Vec<WhisperToken>,
 }
 
 #[derive(Deserialize)]
-struct AddedToken {
+struct WhisperToken {
     id: u32,
     content: String,
 }
@@ -182,7 +182,7 @@ fn named_tokens(folder: &Path) -> Result<BTreeMap<String, u32>, ModelError> {
     if let Some(added) = file::<BTreeMap<String, u32>>(&folder.join("added_tokens.json"))? {
         return Ok(added);
     }
-    let tokenizer: TokenizerFile = file(&folder.join("tokenizer.json"))?.unwrap_or_default();
+    let tokenizer: WhisperTokenizer = file(&folder.join("tokenizer.json"))?.unwrap_or_default();
     Ok(tokenizer.added_tokens.into_iter().map(|token| (token.content, token.id)).collect())
 }
 

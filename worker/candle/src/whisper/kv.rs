@@ -15,13 +15,13 @@ use pulp::bytemuck::{cast_slice, cast_slice_mut};
 pub(super) const COUNTED: usize = 1024;
 
 /// The use of memory that its owner gives back.
-pub(super) struct HeldBytes {
+pub(super) struct WindowBytes {
     count: u64,
     total: Arc<AtomicU64>,
     place: Arc<[PlaceUse]>,
 }
 
-impl HeldBytes {
+impl WindowBytes {
     pub(super) fn new(total: &Arc<AtomicU64>, place: &Arc<[PlaceUse]>) -> Self {
         Self { count: 0, total: Arc::clone(total), place: Arc::clone(place) }
     }
@@ -38,7 +38,7 @@ impl HeldBytes {
     }
 }
 
-impl Drop for HeldBytes {
+impl Drop for WindowBytes {
     fn drop(&mut self) {
         let before = self.total.fetch_sub(self.count, Ordering::Relaxed);
         self.report(before.saturating_sub(self.count));
@@ -74,7 +74,7 @@ impl Pages {
 }
 
 /// Keys and values of one layer.
-pub(super) enum LayerKv {
+pub(super) enum WhisperKv {
     /// In the host's memory.
     Host(Pages),
     /// On another device, `[heads, tokens, head_dim]` each; none before the first token.
@@ -110,8 +110,8 @@ impl KvShape {
         self.attention().keep(&rows([&[], key, value]), &[place], &mut [pages.written(self.page())]);
     }
 
-    /// Writes the new keys and values of texts and attends to all of theirs, `[rows, width]`. Each text has its rows and
-    /// its past.
+    /// Writes the new keys and values of texts and attends to all of theirs, `[rows, width]`. Each text has its rows
+    /// and its past.
     pub(super) fn attend(self, all: [&[f32]; 3], places: &[SequenceRows], texts: &mut [&mut Pages]) -> Vec<f32> {
         let mut kv: Vec<HostKv<'_>> = texts.iter_mut().map(|pages| pages.written(self.page())).collect();
         self.attention().attend(&rows(all), places, &mut kv)

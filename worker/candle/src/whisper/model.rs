@@ -16,8 +16,8 @@ use serde_json::{Map, Value};
 use super::decoder::{TextRows, Watched, WhisperDecoder, WindowKv};
 use super::encoder::WhisperEncoder;
 use super::generation::SpeechFacts;
-use super::kv::{COUNTED, HeldBytes, LayerKv};
-use super::names::Names;
+use super::kv::{COUNTED, WhisperKv, WindowBytes};
+use super::names::WhisperNames;
 use super::spec::WhisperSpec;
 use crate::device;
 use crate::encoder::folder_file::{bad, file};
@@ -47,15 +47,15 @@ struct LoadedWhisper {
 /// A window with its memory.
 struct HeldWindow {
     kv: WindowKv,
-    _held: HeldBytes,
+    _held: WindowBytes,
 }
 
 /// A text with its memory.
 struct HeldText {
     window: Arc<HeldWindow>,
-    layers: Vec<LayerKv>,
+    layers: Vec<WhisperKv>,
     past: usize,
-    held: HeldBytes,
+    held: WindowBytes,
 }
 
 /// The fields of `preprocessor_config.json` that matter here.
@@ -145,7 +145,7 @@ impl DescribedWhisper {
             let gguf = GgufModel::open(&path)?;
             let config = file::<Map<String, Value>>(&folder.join("config.json"))?.unwrap_or_default();
             let files = ModelFiles::of_gguf(GgufModel::open(&path)?);
-            let names = Names::of(&files);
+            let names = WhisperNames::of(&files);
             let is_whisper = config.get("model_type").and_then(Value::as_str) == Some("whisper");
             let spec = match is_whisper {
                 true => WhisperSpec::from_config(&config)?,
@@ -156,7 +156,7 @@ impl DescribedWhisper {
             let (files, config) = ModelFiles::plain(source)?;
             let config = object(&config)?;
             let spec = WhisperSpec::from_config(&config)?;
-            let names = Names::of(&files);
+            let names = WhisperNames::of(&files);
             (files, names, config, spec)
         };
         let parts = spec.parts().into_iter().map(|(name, shape)| {
@@ -248,13 +248,13 @@ impl SpeechModel for LoadedWhisper {
             let rows = self.encoder.forward(mel, pause)?;
             self.decoder.window(rows, pause)
         })?;
-        let mut held = HeldBytes::new(&self.held, &self.places);
+        let mut held = WindowBytes::new(&self.held, &self.places);
         held.add(bytes);
         Ok(HeardWindow(Arc::new(HeldWindow { kv, _held: held })))
     }
 
     fn begin(&self, window: &HeardWindow) -> Result<SpeechText, DecoderError> {
-        let (window, held) = (Self::window(window)?, HeldBytes::new(&self.held, &self.places));
+        let (window, held) = (Self::window(window)?, WindowBytes::new(&self.held, &self.places));
         Ok(SpeechText(Box::new(HeldText { window, layers: self.decoder.text(), past: 0, held })))
     }
 

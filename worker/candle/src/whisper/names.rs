@@ -27,14 +27,14 @@ const OF_OPENAI: [(&str, &str); 16] = [
 
 /// The spelling of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Names {
+pub(super) enum WhisperNames {
     /// Those of `transformers` behind this.
     Transformers(&'static str),
     /// Those of OpenAI's program behind this.
     OpenAi(&'static str),
 }
 
-impl Names {
+impl WhisperNames {
     /// The spelling of these files; that of `transformers` if none fits.
     pub(super) fn of(files: &ModelFiles) -> Self {
         let all = [Self::Transformers("model."), Self::Transformers(""), Self::OpenAi(""), Self::OpenAi("model.")];
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn rc_28_parts_have_the_names_of_each_program() {
-        let openai = |part: &str| Names::OpenAi("").stored(part);
+        let openai = |part: &str| WhisperNames::OpenAi("").stored(part);
         assert_eq!(openai("encoder.layers.3.self_attn.k_proj.weight"), "encoder.blocks.3.attn.key.weight");
         assert_eq!(openai("decoder.layers.0.encoder_attn.out_proj.bias"), "decoder.blocks.0.cross_attn.out.bias");
         assert_eq!(openai("decoder.layers.0.encoder_attn_layer_norm.bias"), "decoder.blocks.0.cross_attn_ln.bias");
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(openai("decoder.embed_tokens.weight"), "decoder.token_embedding.weight");
         assert_eq!(openai("encoder.layer_norm.weight"), "encoder.ln_post.weight");
         assert_eq!(openai("decoder.layer_norm.weight"), "decoder.ln.weight");
-        let transformers = Names::Transformers("model.");
+        let transformers = WhisperNames::Transformers("model.");
         assert_eq!(transformers.stored("decoder.layer_norm.weight"), "model.decoder.layer_norm.weight");
         assert_eq!(transformers.stored("proj_out.weight"), "proj_out.weight");
     }

@@ -3,7 +3,7 @@
 use model_boss_weights::gguf::GgufModel;
 use serde_json::{Map, Value};
 
-use super::names::Names;
+use super::names::WhisperNames;
 use crate::encoder::folder_file::bad;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
@@ -80,7 +80,7 @@ impl WhisperSpec {
     }
 
     /// From the shapes of a file's tensors, and the metadata of GGUF where it has them.
-    pub(super) fn from_shapes(files: &ModelFiles, names: Names, gguf: &GgufModel) -> Result<Self, ModelError> {
+    pub(super) fn from_shapes(files: &ModelFiles, names: WhisperNames, gguf: &GgufModel) -> Result<Self, ModelError> {
         let header = gguf.header()?;
         let shape = |name: &str| {
             let stored = names.stored(name);

@@ -29,8 +29,8 @@ impl AlignedTokens {
     }
 }
 
-/// For each of some tokens the first column of the sound that belongs to it, and the end behind the last. `attention` is
-/// `[heads, tokens, columns]`, of which the first `heard` columns count.
+/// For each of some tokens the first column of the sound that belongs to it, and the end behind the last. The attention
+/// is `[heads, tokens, columns]`, of which the first `heard` columns count.
 pub(super) fn aligned(
     attention: &[f32],
     [tokens, columns]: [usize; 2],

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use model_boss_audio::{MelFilters, RATE, Recording};
+use model_boss_audio::{MelFilters, RATE, SoundRecording};
 
 use super::alignment::{aligned, asked};
 use super::model::{AtSpeechPause, HeardWindow, SpeechModel, SpeechStep, SpeechText};
@@ -26,12 +26,12 @@ const EARLY: f64 = 0.5;
 #[derive(Clone, Debug)]
 pub struct ChunkSound {
     /// The whole recording.
-    pub recording: Arc<Recording>,
+    pub recording: Arc<SoundRecording>,
     /// The chunk's samples.
     pub samples: Range<usize>,
 }
 
-/// What a chunk needs next.
+/// The next need of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkState {
     /// Its next window has to be heard: [`ChunkSpeech::hear`].
@@ -44,7 +44,7 @@ pub enum ChunkState {
     Done,
 }
 
-/// What a chunk has become so far.
+/// The text of a chunk so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeardText {
     /// The segments.
@@ -75,13 +75,13 @@ pub struct ChunkSpeech {
 struct OpenWindow {
     window: HeardWindow,
     text: SpeechText,
-    draft: Draft,
+    draft: WindowDraft,
     /// The number of the temperature.
     attempt: usize,
 }
 
-/// What is being found out about a window.
-enum Draft {
+/// The state of a window's text.
+enum WindowDraft {
     Language,
     /// The text, and whether its first tokens were read.
     Text {
@@ -118,12 +118,12 @@ impl ChunkSpeech {
         }
     }
 
-    /// What it needs next.
+    /// Its next need.
     pub fn state(&self) -> ChunkState {
         match &self.window {
             None if self.seek >= self.frames => ChunkState::Done,
             None => ChunkState::Hears,
-            Some(OpenWindow { draft: Draft::Good(_), .. }) => ChunkState::Settles,
+            Some(OpenWindow { draft: WindowDraft::Good(_), .. }) => ChunkState::Settles,
             Some(_) => ChunkState::Reads,
         }
     }
@@ -161,7 +161,7 @@ impl ChunkSpeech {
         let window = model.hear(&mel, pause)?;
         let text = model.begin(&window)?;
         let knows = self.language.is_some() || info.languages.is_empty();
-        let draft = if knows { self.draft(model) } else { Draft::Language };
+        let draft = if knows { self.draft(model) } else { WindowDraft::Language };
         self.window = Some(OpenWindow { window, text, draft, attempt: 0 });
         Ok(())
     }
@@ -171,15 +171,15 @@ impl ChunkSpeech {
         const LAST: &[usize] = &[0];
         let OpenWindow { text, draft, .. } = self.window.as_mut()?;
         match draft {
-            Draft::Language => {
+            WindowDraft::Language => {
                 let start = std::slice::from_ref(&model.info().tokens.start);
                 Some(SpeechStep { text, tokens: start, wanted: LAST })
             }
-            Draft::Text { text: window, begun: false, .. } => {
+            WindowDraft::Text { text: window, begun: false, .. } => {
                 Some(SpeechStep { text, tokens: &window.before, wanted: window.first_wanted() })
             }
-            Draft::Text { next, .. } => Some(SpeechStep { text, tokens: next, wanted: LAST }),
-            Draft::Good(_) => None,
+            WindowDraft::Text { next, .. } => Some(SpeechStep { text, tokens: next, wanted: LAST }),
+            WindowDraft::Good(_) => None,
         }
     }
 
@@ -188,8 +188,8 @@ impl ChunkSpeech {
         let info = model.info();
         let Some(open) = self.window.as_mut() else { return Ok(()) };
         match &mut open.draft {
-            Draft::Good(_) => Ok(()),
-            Draft::Language => {
+            WindowDraft::Good(_) => Ok(()),
+            WindowDraft::Language => {
                 let of = |token: u32| logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
                 let scores: Vec<f32> = info.languages.iter().map(|(_, token)| of(*token)).collect();
                 self.language = info.languages.get(likeliest(&scores)).map(|(_, token)| *token);
@@ -201,7 +201,7 @@ impl ChunkSpeech {
                 }
                 Ok(())
             }
-            Draft::Text { text, begun, next } => {
+            WindowDraft::Text { text, begun, next } => {
                 if !*begun {
                     let last = logits.split_off(logits.len() - info.vocab_size);
                     // One place may be both.
@@ -225,7 +225,9 @@ impl ChunkSpeech {
     /// A text has ended: it is good, or written again.
     fn finish(&mut self, model: &dyn SpeechModel) -> Result<(), DecoderError> {
         let Some(open) = self.window.as_mut() else { return Ok(()) };
-        let Draft::Text { text, .. } = std::mem::replace(&mut open.draft, Draft::Language) else { return Ok(()) };
+        let WindowDraft::Text { text, .. } = std::mem::replace(&mut open.draft, WindowDraft::Language) else {
+            return Ok(());
+        };
         let mean = text.mean_logprob();
         let unsure = mean < self.wish.least_logprob;
         let silent = unsure && text.no_speech > self.wish.most_silence;
@@ -233,11 +235,11 @@ impl ChunkSpeech {
         let repeats = compression_ratio(&said) > self.wish.most_compressed;
         let next = self.wish.temperatures.get(open.attempt + 1).filter(|_| (unsure || repeats) && !silent);
         open.draft = match next {
-            None => Draft::Good(text),
+            None => WindowDraft::Good(text),
             Some(temperature) => {
                 open.attempt += 1;
                 open.text = model.begin(&open.window)?;
-                Draft::Text { text: Box::new(text.again(*temperature)), begun: false, next: [0] }
+                WindowDraft::Text { text: Box::new(text.again(*temperature)), begun: false, next: [0] }
             }
         };
         Ok(())
@@ -246,7 +248,7 @@ impl ChunkSpeech {
     /// Makes segments of a good text, and goes on behind them.
     pub fn settle(&mut self, model: &dyn SpeechModel, pause: AtSpeechPause<'_>) -> Result<(), DecoderError> {
         let info = model.info();
-        let Some(OpenWindow { window, draft: Draft::Good(text), .. }) = self.window.take() else { return Ok(()) };
+        let Some(OpenWindow { window, draft: WindowDraft::Good(text), .. }) = self.window.take() else { return Ok(()) };
         let heard = info.frames.min(self.frames - self.seek);
         let mean = text.mean_logprob();
         let is_silent = text.no_speech > self.wish.most_silence && mean <= self.wish.least_logprob;
@@ -336,10 +338,10 @@ impl ChunkSpeech {
         Ok(())
     }
 
-    fn draft(&self, model: &dyn SpeechModel) -> Draft {
+    fn draft(&self, model: &dyn SpeechModel) -> WindowDraft {
         let mut text = WindowText::new(model.info(), &self.wish, self.language, &self.context);
         text.temperature = self.wish.temperatures.first().copied().unwrap_or(0.0);
-        Draft::Text { text: Box::new(text), begun: false, next: [0] }
+        WindowDraft::Text { text: Box::new(text), begun: false, next: [0] }
     }
 }
 

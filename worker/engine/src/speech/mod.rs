@@ -1,5 +1,5 @@
-//! Speech to text: the contract with a model that hears, and everything around it that is no arithmetic: the rules about
-//! tokens, windows of long sounds, second tries at a higher temperature, segments and words with their times.
+//! Speech to text: the contract with a model that hears, and everything around it that is no arithmetic. These are the
+//! rules about tokens, windows of long sounds, second tries at a higher temperature, segments, and words with times.
 //!
 //! The rules are those of the model's authors (Radford et al., 2022, arXiv 2212.04356, and their program).
 

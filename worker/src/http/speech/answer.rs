@@ -1,47 +1,15 @@
 //! The text of a request's sound as an answer, in each form.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use model_boss_engine::speech::{SpeechInfo, SpeechSegment, SpokenWord};
 use model_boss_engine::text::Vocabulary;
 use serde::Serialize;
 
-use super::SpeechTask;
 use super::request::SpeechRequest;
 use super::subtitles::{srt, vtt};
+use super::task::{SpeechFormat, SpeechTask};
 use crate::hearing::HearTotals;
-
-/// The forms of an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SpeechFormat {
-    Json,
-    Text,
-    VerboseJson,
-    Srt,
-    Vtt,
-}
-
-impl SpeechFormat {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Json => "json",
-            Self::Text => "text",
-            Self::VerboseJson => "verbose_json",
-            Self::Srt => "srt",
-            Self::Vtt => "vtt",
-        }
-    }
-}
-
-impl FromStr for SpeechFormat {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let all = [Self::Json, Self::Text, Self::VerboseJson, Self::Srt, Self::Vtt];
-        all.into_iter().find(|format| format.name() == text).ok_or(())
-    }
-}
 
 /// An answer as far as it is known.
 pub(super) struct HeardAnswer {
@@ -66,7 +34,7 @@ pub(super) struct HeardAnswer {
 struct PlainAnswer {
     text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    logprobs: Option<Vec<TokenLogprob>>,
+    logprobs: Option<Vec<HeardToken>>,
     usage: DurationUsage,
     timings: SpeechTimings,
 }
@@ -109,7 +77,7 @@ struct WordObject<'a> {
 
 /// The probability of a token, as OpenAI's API tells it.
 #[derive(Serialize)]
-pub(super) struct TokenLogprob {
+pub(super) struct HeardToken {
     token: String,
     bytes: Vec<u8>,
     logprob: f64,
@@ -123,7 +91,7 @@ pub(super) struct DurationUsage {
     seconds: u64,
 }
 
-/// What the answer took: llama.cpp's names where it has them.
+/// The cost of the answer: llama.cpp's names where it has them.
 #[derive(Serialize)]
 pub(super) struct SpeechTimings {
     /// Milliseconds of sound.
@@ -209,7 +177,7 @@ impl HeardAnswer {
     }
 
     /// The probabilities of some segments' tokens of text; none unless they were asked for.
-    pub(super) fn logprobs(&self, segments: &[SpeechSegment], vocabulary: &Vocabulary) -> Option<Vec<TokenLogprob>> {
+    pub(super) fn logprobs(&self, segments: &[SpeechSegment], vocabulary: &Vocabulary) -> Option<Vec<HeardToken>> {
         self.logprobs.then(|| {
             let of_segment = |segment: &SpeechSegment| {
                 let pairs = segment.tokens.clone().into_iter().zip(segment.logprobs.clone());
@@ -218,14 +186,14 @@ impl HeardAnswer {
             let told = |(token, logprob): (u32, f32)| {
                 let bytes = vocabulary.bytes(token);
                 let token = String::from_utf8_lossy(bytes).into_owned();
-                TokenLogprob { token, bytes: bytes.to_vec(), logprob: short(logprob) }
+                HeardToken { token, bytes: bytes.to_vec(), logprob: short(logprob) }
             };
             segments.iter().flat_map(of_segment).map(told).collect()
         })
     }
 
     /// All of the text's probabilities.
-    pub(super) fn all_logprobs(&self, vocabulary: &Vocabulary) -> Option<Vec<TokenLogprob>> {
+    pub(super) fn all_logprobs(&self, vocabulary: &Vocabulary) -> Option<Vec<HeardToken>> {
         self.logprobs(&self.heard, vocabulary)
     }
 

@@ -6,9 +6,8 @@ use model_boss_engine::speech::{SpeechInfo, SpeechWish};
 use model_boss_protocol::ApiError;
 use serde::Deserialize;
 
-use super::SpeechTask;
-use super::answer::SpeechFormat;
 use super::fields::SpeechFields;
+use super::task::{SpeechFormat, SpeechTask};
 use crate::http::error::text_error;
 use crate::state::{Serving, WorkerState};
 use crate::text::{AddSpecials, EncodeQuestion};

@@ -13,8 +13,8 @@ use model_boss_protocol::{ApiError, ErrorCode, ErrorSource, sse};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::answer::{DurationUsage, HeardAnswer, SpeechTimings, TokenLogprob};
-use super::failure;
+use super::answer::{DurationUsage, HeardAnswer, HeardToken, SpeechTimings};
+use super::task::failure;
 use crate::hearing::HearEvent;
 use crate::state::ENGINE_GONE;
 
@@ -30,21 +30,21 @@ pub(super) struct SpeechStream {
 }
 
 #[derive(Serialize)]
-struct Delta<'a> {
+struct TranscriptDelta<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     delta: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    logprobs: Option<Vec<TokenLogprob>>,
+    logprobs: Option<Vec<HeardToken>>,
 }
 
 #[derive(Serialize)]
-struct Done {
+struct TranscriptDone {
     #[serde(rename = "type")]
     kind: &'static str,
     text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    logprobs: Option<Vec<TokenLogprob>>,
+    logprobs: Option<Vec<HeardToken>>,
     usage: DurationUsage,
     timings: SpeechTimings,
 }
@@ -70,14 +70,14 @@ impl SpeechStream {
                     let logprobs = self.told.logprobs(std::slice::from_ref(&segment), &self.vocabulary);
                     let text = if self.has_begun { segment.text.as_str() } else { segment.text.trim_start() };
                     self.has_begun |= !text.is_empty();
-                    let delta = Delta { kind: "transcript.text.delta", delta: text, logprobs };
+                    let delta = TranscriptDelta { kind: "transcript.text.delta", delta: text, logprobs };
                     self.ready.push_back(written(&delta));
                     self.told.heard(vec![segment]);
                 }
             }
             HearEvent::Done(totals) => {
                 self.told.done(totals);
-                let done = Done {
+                let done = TranscriptDone {
                     kind: "transcript.text.done",
                     text: self.told.text(),
                     logprobs: self.told.all_logprobs(&self.vocabulary),

@@ -30,7 +30,7 @@ fn said(script: &[(&[u32], f32)], seconds: f64, wish: SpeechWish) -> (Vec<Speech
     };
     let letters = Letters((0..100).map(|at| format!(" {}", char::from(b'a' + at % 26))).collect());
     let samples = (seconds * f64::from(RATE)) as usize;
-    let sound = ChunkSound { recording: Arc::new(Recording { samples: vec![100; samples] }), samples: 0..samples };
+    let sound = ChunkSound { recording: Arc::new(SoundRecording { samples: vec![100; samples] }), samples: 0..samples };
     let filters = MelFilters::new(MEL);
     let language = wish.language;
     let mut chunk = ChunkSpeech::new(&model, sound, Arc::new(wish), Arc::new(letters), language);
