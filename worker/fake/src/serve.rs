@@ -4,22 +4,19 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::num::NonZero;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body::Frame;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Report};
 use model_boss_protocol::{
-    ApiError, ByteCount, DeviceId, ErrorCode, ErrorSource, HealthQuestion, Readiness, ResidencyMode, StreamStats,
-    WorkerCores, WorkerHealth, WorkerOrder, WorkerSpec, headers, refuse_demands,
+    ApiError, ByteCount, DeviceId, ErrorCode, HealthQuestion, Readiness, ResidencyMode, StreamStats, WorkerCores,
+    WorkerHealth, WorkerOrder, WorkerSpec, headers, refuse_demands,
 };
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
