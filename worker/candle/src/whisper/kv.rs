@@ -129,7 +129,7 @@ impl KvShape {
             // A row is a token of the window as far as the mask knows, and sees all others.
             for first in rows.clone().step_by(seen) {
                 let rows = first..rows.end.min(first + seen);
-                places.push(SequenceRows { rows, past: 0, whole: vec![0..seen] });
+                places.push(SequenceRows { rows, past: 0, whole: std::iter::once(0..seen).collect() });
                 kv.push(pages.read(self.page()));
             }
         }

@@ -165,7 +165,7 @@ impl HeardAnswer {
 
     pub(super) fn timings(&self) -> SpeechTimings {
         let milliseconds = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
-        let took = (self.decoding + self.totals.took).as_secs_f64();
+        let took = self.decoding.saturating_add(self.totals.took).as_secs_f64();
         SpeechTimings {
             audio_ms: milliseconds(self.duration),
             decode_ms: milliseconds(self.decoding),

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use model_boss_audio::decode::{AudioError, AudioLimits, decode};
 use model_boss_audio::{ChunkPlan, SoundRecording, cuts};
 use model_boss_engine::speech::SpeechInfo;
-use model_boss_protocol::{ApiError, ErrorCode};
+use model_boss_protocol::ApiError;
 use tokio::sync::mpsc;
 
 use super::answer::HeardAnswer;
@@ -109,7 +109,7 @@ async fn heard(
         let recording = decode(file.into(), &AudioLimits::default())?;
         let count = recording.samples.len();
         let chunks = match chunking {
-            Chunking::Whole => vec![0..count],
+            Chunking::Whole => std::iter::once(0..count).collect(),
             Chunking::Quiet => cuts(&recording, ChunkPlan { longest }),
         };
         Ok((Arc::new(recording), chunks))
