@@ -45,9 +45,15 @@ impl Gateway {
     pub(super) async fn direct() -> Self {
         let (backend, address) = backend();
         let pid = backend.id();
-        Self { name: DIRECT, address, own: vec![pid], backend: vec![pid], running: Running::Direct { _backend: backend } }
-            .ready()
-            .await
+        Self {
+            name: DIRECT,
+            address,
+            own: vec![pid],
+            backend: vec![pid],
+            running: Running::Direct { _backend: backend },
+        }
+        .ready()
+        .await
     }
 
     /// The coordinator, which starts its backend itself.
@@ -58,7 +64,8 @@ impl Gateway {
         let boss = sandbox.launch(&std::env::current_exe().unwrap()).start().await;
         let address = boss.client().address();
         let own = vec![boss.pid()];
-        let mut gateway = Self { name: OURS, address, own, backend: Vec::new(), running: Running::Ours(Box::new(boss)) };
+        let mut gateway =
+            Self { name: OURS, address, own, backend: Vec::new(), running: Running::Ours(Box::new(boss)) };
         gateway = gateway.ready().await;
         if let Running::Ours(boss) = &gateway.running {
             gateway.backend = Processes::below(boss.pid()).pids().collect();
