@@ -11,7 +11,7 @@ use model_boss_access::{KeyFile, KeyHolder, KeyRecord, KeyScope, KeySet};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_host::owner::{OWNER_KEY, OwnerKey};
 use model_boss_host::watched_file::{self, FileVersion, WatchedFile};
-use model_boss_jobs::{JobOwner, OwnerKind};
+use model_boss_jobs::{JobOwner, SenderKind};
 use model_boss_protocol::{ApiError, ErrorCode};
 use model_boss_tasks::KeyRule;
 
@@ -115,12 +115,12 @@ impl LiveKeys {
         let current = self.current();
         let gone = |what: String| Err(ApiError::new(ErrorCode::InvalidApiKey, what));
         match owner.kind {
-            OwnerKind::Owner => Ok(RequestSender::Owner),
-            OwnerKind::Anyone if !current.needed => Ok(RequestSender::Anyone),
-            OwnerKind::Anyone => gone("it was submitted without a key, and every request needs one now".to_owned()),
-            OwnerKind::Unnamed if current.set.unnamed() > 0 => Ok(RequestSender::Unnamed),
-            OwnerKind::Unnamed => gone("the keys without a name were revoked".to_owned()),
-            OwnerKind::Client => {
+            SenderKind::Owner => Ok(RequestSender::Owner),
+            SenderKind::Anyone if !current.needed => Ok(RequestSender::Anyone),
+            SenderKind::Anyone => gone("it was submitted without a key, and every request needs one now".to_owned()),
+            SenderKind::Unnamed if current.set.unnamed() > 0 => Ok(RequestSender::Unnamed),
+            SenderKind::Unnamed => gone("the keys without a name were revoked".to_owned()),
+            SenderKind::Client => {
                 let name = owner.key.as_deref().unwrap_or_default();
                 let valid = |record: &&Arc<KeyRecord>| record.name.as_str() == name && record.is_valid(unix_seconds());
                 match current.set.records().iter().find(valid) {

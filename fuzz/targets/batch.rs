@@ -1,6 +1,6 @@
 //! Any bytes as a batch's file: every line is a request that is found again at its place, or the file is refused with
-//! its faults and their lines. Any bytes as a batch's answers: what is kept are whole lines, and a second look keeps the
-//! same.
+//! its faults and their lines. Any bytes as a batch's answers: what is kept are whole lines, and a second look keeps
+//! the same.
 #![no_main]
 
 use std::collections::HashSet;

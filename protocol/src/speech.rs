@@ -304,8 +304,8 @@ impl<'de> Deserialize<'de> for SpeechVoice {
             #[serde(default)]
             language: Option<String>,
         }
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
+        struct VoiceForms;
+        impl<'de> Visitor<'de> for VoiceForms {
             type Value = SpeechVoice;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -321,7 +321,7 @@ impl<'de> Deserialize<'de> for SpeechVoice {
                 Ok(SpeechVoice { id, name, language })
             }
         }
-        deserializer.deserialize_any(Either)
+        deserializer.deserialize_any(VoiceForms)
     }
 }
 

@@ -91,7 +91,7 @@ async fn rc_28_sound_is_passed_on_while_it_is_made_and_ends_with_its_client() {
     let mut worker = model.worker().await;
     worker.held().await;
     drop(stream);
-    assert_eq!(worker.cancelled().await, 2);
+    assert_eq!(worker.cancelled().await, 1);
     worker.decode();
     let whole = boss.client().post(SPEECH, &asked("voice")).await;
     assert_eq!(whole.body.len(), 44 + 3 * 12_000);
@@ -104,7 +104,7 @@ async fn rc_28_a_worker_that_dies_before_the_first_sound_costs_only_time_and_lat
     let sandbox = Sandbox::new();
     let model = sandbox.fake_model_with("voice", TTS, Behaviour::default());
     model.behave_next(Behaviour { crash_at_request: Some(1), ..Behaviour::default() });
-    model.behave_next(Behaviour { crash_after_tokens: Some(2), ..Behaviour::default() });
+    model.behave_next(Behaviour { crash_after_tokens: Some(2), tokens_per_s: 5.0, ..Behaviour::default() });
     let boss = sandbox.start().await;
     let stream = boss.client().stream(SPEECH, &asked("voice")).await;
     assert_eq!(stream.status, StatusCode::OK, "the request went to another worker");

@@ -89,7 +89,7 @@ async fn rc_28_a_program_gets_the_text_and_what_its_line_names_and_nothing_of_a_
         json!({ "id": "bob", "name": "Bob", "language": "en", "model": "args", "default": false })
     );
     let slots = boss.read("/api/v1/slots").await;
-    assert!(slots["slots"].as_array().unwrap().iter().all(|slot| slot["device"] == "cpu"), "{slots}");
+    assert!(slots["slots"].as_array().unwrap().iter().all(|slot| slot["parts"][0][0] == "cpu"), "{slots}");
     boss.finish().await;
 }
 

@@ -1,5 +1,5 @@
-//! Files that earlier releases wrote are read, and what a later one wrote is left as it is. The folder `schemas` has the
-//! files of each released form; a release that changes a form adds its own beside them.
+//! Files that earlier releases wrote are read, and what a later one wrote is left as it is. The folder `schemas` has
+//! the files of each released form; a release that changes a form adds its own beside them.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -153,7 +153,8 @@ fn gate_exit(error: &GateError) -> WorkerExit {
     }
 }
 
-/// Starts the processes that a confined worker cannot start: those that read texts, or the host of a program that speaks.
+/// Starts the processes that a confined worker cannot start: those that read texts, or the host of a program that
+/// speaks.
 fn start_helpers(spec: &WorkerSpec) -> Result<WorkerHelpers, LoadFailure> {
     let no_room = |error: io::Error| LoadFailure::new(WorkerExit::OutOfMemory, &error);
     match (spec.category, &spec.speech) {

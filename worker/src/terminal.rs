@@ -21,6 +21,16 @@ pub fn say(line: impl Display) {
     let _ = writeln!(PrintableWriter::new(io::stderr()), "{line}");
 }
 
+/// Standard output of a keeper, whose reader is the worker: samples as they are.
+pub fn sound() -> impl Write {
+    io::stdout().lock()
+}
+
+/// Standard error for the messages of another program.
+pub fn messages() -> impl Write {
+    PrintableWriter::new(io::stderr())
+}
+
 /// A receiver of progress that writes lines on standard error, if the program's caller asked for them.
 pub fn file_progress() -> impl FnMut(u64, u64, &str) {
     let is_asked = std::env::var_os(FileProgress::VARIABLE).is_some();

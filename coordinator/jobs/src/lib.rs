@@ -27,7 +27,7 @@ pub use ids::{JobId, drawn_name};
 pub use kind::{JobKind, KINDS, kind_of_endpoint};
 pub use page::{PageOfRecords, page_of};
 pub use record::{
-    AnswerFacts, JobError, JobEvent, JobOrder, JobOwner, JobRecord, JobRules, JobState, JobStep, OwnerKind,
+    JobError, JobEvent, JobOrder, JobOwner, JobRecord, JobRules, JobState, JobStep, KeptAnswer, SenderKind,
 };
 pub use store::{JobStoreError, RecordChange, RecordStore, RedbRecords, RedisRecords, SCHEMA};
 pub use table::{JobCounts, JobTable, TableEntry, TableLimits};

@@ -21,7 +21,7 @@ const LONGEST_NAMED: Duration = Duration::from_secs(86_400);
 /// The sender of a job, by which it is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OwnerKind {
+pub enum SenderKind {
     /// Any program of this machine, while no keys are in use.
     Anyone,
     /// The user who runs the coordinator.
@@ -36,7 +36,7 @@ pub enum OwnerKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobOwner {
     /// The kind of sender.
-    pub kind: OwnerKind,
+    pub kind: SenderKind,
     /// The client that it is, or that it named.
     pub client: String,
     /// The name of the key, where it is a client's.
@@ -47,7 +47,7 @@ pub struct JobOwner {
 impl JobOwner {
     /// Whether the client with this key may see what belongs to the owner.
     pub fn is_seen_by(&self, key: &str) -> bool {
-        self.key.as_deref() == Some(key) || (self.kind == OwnerKind::Client && self.client == key)
+        self.key.as_deref() == Some(key) || (self.kind == SenderKind::Client && self.client == key)
     }
 }
 
@@ -94,7 +94,7 @@ pub struct JobOrder {
 
 /// The facts about an answer whose body is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AnswerFacts {
+pub struct KeptAnswer {
     /// The HTTP status.
     pub status: u16,
     /// The content type.
@@ -159,7 +159,7 @@ pub struct JobRecord {
     pub ended: Option<WallTime>,
     /// The result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<AnswerFacts>,
+    pub answer: Option<KeptAnswer>,
     /// The error in place of a result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<JobError>,
@@ -176,7 +176,7 @@ pub struct JobRules {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobEvent {
     /// The answer is a success, and its body is kept.
-    Answered(AnswerFacts),
+    Answered(KeptAnswer),
     /// The answer is an error. `again` is the time after which a repetition makes sense, where the answer names it;
     /// `tries` is the number of tries so far.
     Refused {
@@ -195,10 +195,10 @@ pub enum JobEvent {
     Tick,
 }
 
-/// What follows from an event.
+/// The consequence of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobStep {
-    /// Nothing has changed.
+    /// The job is as it was.
     Nothing,
     /// The job has ended.
     Ended,
@@ -308,7 +308,7 @@ impl JobRecord {
     }
 }
 
-/// What an error means for a job that can wait.
+/// The meaning of an error for a job that can wait.
 enum RefusalFate {
     /// The same request would fail again.
     Final,
@@ -350,7 +350,7 @@ pub(crate) mod tests {
     pub(crate) fn order(number: u64, client: &str) -> JobOrder {
         JobOrder {
             id: JobId::named(&format!("job-{number:04}")),
-            owner: JobOwner { kind: OwnerKind::Client, client: client.to_owned(), key: Some(client.to_owned()) },
+            owner: JobOwner { kind: SenderKind::Client, client: client.to_owned(), key: Some(client.to_owned()) },
             endpoint: "/v1/chat/completions".to_owned(),
             content_type: "application/json".to_owned(),
             body_bytes: 10,
@@ -371,8 +371,8 @@ pub(crate) mod tests {
         JobEvent::Refused { error: error(status, code), again: again.map(Duration::from_secs), tries }
     }
 
-    fn answer() -> AnswerFacts {
-        AnswerFacts { status: 200, content_type: "application/json".to_owned(), bytes: 5, model: None }
+    fn answer() -> KeptAnswer {
+        KeptAnswer { status: 200, content_type: "application/json".to_owned(), bytes: 5, model: None }
     }
 
     #[test]

@@ -123,8 +123,8 @@ impl JobTable {
         Some(entry.record)
     }
 
-    /// Takes up the next job: the most important one, the oldest first. Where others wait too, a client has at most half
-    /// of all places, so that one client's jobs do not keep those of others from the queue.
+    /// Takes up the next job: the most important one, the oldest first. Where others wait too, a client has at most
+    /// half of all places, so that one client's jobs do not keep those of others from the queue.
     pub fn take_next(&mut self, now: WallTime, limits: TableLimits) -> Option<JobId> {
         self.wake(now);
         if self.counts.in_flight >= limits.in_flight {
@@ -277,7 +277,7 @@ impl JobTable {
 mod tests {
     use super::*;
     use crate::record::tests::order;
-    use crate::record::{AnswerFacts, JobEvent, JobRules};
+    use crate::record::{JobEvent, JobRules, KeptAnswer};
 
     const LIMITS: TableLimits = TableLimits { most: 100, in_flight: 4, keep: Duration::from_secs(60) };
     const NOW: WallTime = WallTime(1_000_000);
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(table.bytes(), 10);
         let id = table.take_next(NOW, LIMITS).unwrap();
         let mut record = table.get(&id).unwrap().record.clone();
-        let answer = AnswerFacts { status: 200, content_type: String::new(), bytes: 7, model: None };
+        let answer = KeptAnswer { status: 200, content_type: String::new(), bytes: 7, model: None };
         record.apply(NOW, JobEvent::Answered(answer), JobRules { max_crashes: 3 });
         table.update(record);
         assert_eq!((table.bytes(), table.counts().succeeded, table.counts().in_flight), (17, 1, 0));

@@ -10,7 +10,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use http_body_util::BodyExt;
-use model_boss_jobs::{AnswerFacts, DraftFile, JobError, JobFolder, KeptKind};
+use model_boss_jobs::{DraftFile, JobError, JobFolder, KeptAnswer, KeptKind};
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
 
@@ -31,10 +31,10 @@ pub(super) struct AnswerMeter {
     pub(super) events: AtomicU64,
 }
 
-/// What came of a request.
+/// The result of a request.
 pub(super) enum JobAnswer {
     /// A success, whose body is a whole file.
-    Kept(AnswerFacts),
+    Kept(KeptAnswer),
     /// An error of the request.
     Error { error: JobError, again: Option<Duration> },
     /// The body could not be written to the disk.
@@ -64,7 +64,7 @@ pub(super) async fn keep_answer(
         Err(_) => Err(BodyFault::Broken),
     };
     match written {
-        Ok(bytes) => JobAnswer::Kept(AnswerFacts { status, content_type, bytes, model }),
+        Ok(bytes) => JobAnswer::Kept(KeptAnswer { status, content_type, bytes, model }),
         Err(BodyFault::Disk(error)) => JobAnswer::Disk(error),
         Err(BodyFault::Stream(error)) => JobAnswer::Error { error, again: None },
         Err(BodyFault::Broken) => {

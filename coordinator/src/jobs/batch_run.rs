@@ -42,7 +42,7 @@ const CLIENT: &str = "x-client-id";
 
 /// Why a batch's lines are no longer answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
+enum BatchStop {
     /// Every line is answered.
     Done,
     /// The batch was cancelled.
@@ -145,20 +145,20 @@ impl Jobs {
         }
         let stop = match has_work(self.state_of(id)) {
             true => self.answer_lines(&record, &mut opened, cancel, counts).await?,
-            false if self.state_of(id) == BatchState::Cancelling => Stop::Cancelled,
-            false => Stop::Done,
+            false if self.state_of(id) == BatchState::Cancelling => BatchStop::Cancelled,
+            false => BatchStop::Done,
         };
         let stop = match stop {
-            Stop::Draining if self.state_of(id) == BatchState::Cancelling => Stop::Cancelled,
-            Stop::Draining => return Ok(()),
+            BatchStop::Draining if self.state_of(id) == BatchState::Cancelling => BatchStop::Cancelled,
+            BatchStop::Draining => return Ok(()),
             stop => stop,
         };
         let end = match stop {
-            Stop::Cancelled => BatchState::Cancelled,
-            Stop::Expired => BatchState::Expired,
-            Stop::Done | Stop::Draining => BatchState::Completed,
+            BatchStop::Cancelled => BatchState::Cancelled,
+            BatchStop::Expired => BatchState::Expired,
+            BatchStop::Done | BatchStop::Draining => BatchState::Completed,
         };
-        if stop == Stop::Expired {
+        if stop == BatchStop::Expired {
             opened = self.expire_rest(&record, opened).await?;
             counts.send_replace(opened.counts());
         }
@@ -204,7 +204,7 @@ impl Jobs {
         opened: &mut OpenBatch,
         cancel: &CancellationToken,
         counts: &watch::Sender<BatchCounts>,
-    ) -> Result<Stop, ApiError> {
+    ) -> Result<BatchStop, ApiError> {
         let mut lines: JoinSet<Result<AnsweredLine, ApiError>> = JoinSet::new();
         let order = opened.plan.open_by_model();
         let mut next = order.iter().copied().peekable();
@@ -222,12 +222,12 @@ impl Jobs {
             }
             let may_send = next.peek().is_some_and(|index| Some(opened.plan.model_of(*index)) == model);
             if lines.is_empty() && !may_send {
-                return Ok(Stop::Done);
+                return Ok(BatchStop::Done);
             }
             tokio::select! {
                 biased;
-                () = cancel.cancelled() => return Ok(Stop::Draining),
-                () = &mut expiry => return Ok(Stop::Expired),
+                () = cancel.cancelled() => return Ok(BatchStop::Draining),
+                () = &mut expiry => return Ok(BatchStop::Expired),
                 Some(first) = lines.join_next() => {
                     let mut answered = vec![first];
                     while let Some(more) = lines.try_join_next() {
@@ -387,7 +387,7 @@ struct BatchLine {
     number: u32,
 }
 
-/// What came of one request of a line.
+/// The result of one request of a line.
 enum LineStep {
     Done(AnsweredLine),
     /// There was no room, or a limit was reached.

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::book::{FileFigures, JOB, JobBook, JobFigures, delete, put_job};
 use super::inner::may_see;
-use super::journal::Journal;
+use super::journal::JobJournal;
 use super::wall::now;
 use crate::keys::{LiveKeys, RequestSender};
 use crate::refusals::of_job_disk;
@@ -69,7 +69,7 @@ pub(crate) struct Jobs {
     pub(super) settings: JobSettings,
     pub(super) state: StateFolder,
     pub(super) folder: JobFolder,
-    pub(super) journal: Journal,
+    pub(super) journal: JobJournal,
     pub(super) book: Mutex<JobBook>,
     /// The number of changes so far, for those who wait for one.
     pub(super) revision: watch::Sender<u64>,
@@ -109,7 +109,7 @@ impl Jobs {
             settings,
             state,
             folder,
-            journal: Journal::start(store)?,
+            journal: JobJournal::start(store)?,
             book: Mutex::default(),
             revision: watch::Sender::new(0),
             wake: Notify::new(),
@@ -211,8 +211,8 @@ impl Jobs {
         on_disk(move || folder.draft(kind, &name)).await
     }
 
-    /// Accepts an order whose body is in the draft. When this returns, the job survives the end of the process. An order
-    /// with a known idempotency key gives the job of the first one.
+    /// Accepts an order whose body is in the draft. When this returns, the job survives the end of the process. An
+    /// order with a known idempotency key gives the job of the first one.
     pub(crate) async fn accept(self: &Arc<Self>, order: JobOrder, body: DraftFile) -> Result<JobId, ApiError> {
         self.ready()?;
         // Two orders with one key are accepted one after the other.

@@ -6,14 +6,14 @@ use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Method, Request};
 use model_boss_http::headers::RequestId;
-use model_boss_jobs::{JobOwner, OwnerKind};
+use model_boss_jobs::{JobOwner, SenderKind};
 use model_boss_protocol::{ApiError, ErrorCode};
 use tower::ServiceExt;
 
 use crate::keys::RequestSender;
 
-/// The sender of a request, which needs no key: it was known when the job was accepted, and its key is still valid. Only
-/// this process sets it, because extensions do not come over a connection.
+/// The sender of a request, which needs no key: it was known when the job was accepted, and its key is still valid.
+/// Only this process sets it, because extensions do not come over a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct JobSender(pub(crate) RequestSender);
 
@@ -30,10 +30,10 @@ pub(super) struct InnerRequest {
 /// The sender of an order, as it is kept with the job.
 pub(crate) fn owner_of(sender: &RequestSender, client: &str) -> JobOwner {
     let (kind, key) = match sender {
-        RequestSender::Anyone => (OwnerKind::Anyone, None),
-        RequestSender::Owner => (OwnerKind::Owner, None),
-        RequestSender::Unnamed => (OwnerKind::Unnamed, None),
-        RequestSender::Client(record) => (OwnerKind::Client, Some(record.name.to_string())),
+        RequestSender::Anyone => (SenderKind::Anyone, None),
+        RequestSender::Owner => (SenderKind::Owner, None),
+        RequestSender::Unnamed => (SenderKind::Unnamed, None),
+        RequestSender::Client(record) => (SenderKind::Client, Some(record.name.to_string())),
     };
     JobOwner { kind, client: client.to_owned(), key }
 }

@@ -18,7 +18,7 @@ pub(super) type TakenRecords = Result<Vec<(String, String)>, Arc<JobStoreError>>
 
 /// The handle of the thread.
 #[derive(Clone, Debug)]
-pub(super) struct Journal {
+pub(super) struct JobJournal {
     commands: mpsc::Sender<JournalCommand>,
 }
 
@@ -35,7 +35,7 @@ struct JournalEntry {
     reply: oneshot::Sender<Result<(), ApiError>>,
 }
 
-impl Journal {
+impl JobJournal {
     /// Starts the thread.
     pub(super) fn start(store: Box<dyn RecordStore>) -> io::Result<Self> {
         let (commands, inbox) = mpsc::channel();
@@ -65,7 +65,7 @@ fn ended() -> JobStoreError {
 
 struct JournalOwner {
     store: Box<dyn RecordStore>,
-    /// What has to be restored, because a write failed and may be kept nevertheless.
+    /// Records that have to be restored, because a write failed and may be kept nevertheless.
     undo: Vec<RecordChange>,
 }
 
@@ -153,7 +153,7 @@ mod tests {
     #[tokio::test]
     async fn rc_26_a_refused_job_is_not_there_after_a_restart_even_if_its_write_was_kept() {
         let state = Arc::new(Mutex::new((false, std::collections::BTreeMap::new())));
-        let journal = Journal::start(Box::new(FlakyStore(Arc::clone(&state)))).unwrap();
+        let journal = JobJournal::start(Box::new(FlakyStore(Arc::clone(&state)))).unwrap();
         let put = |name: &str| vec![RecordChange::Put { name: name.to_owned(), text: String::new() }];
         let delete = |name: &str| vec![RecordChange::Delete { name: name.to_owned() }];
         journal.commit(put("a"), delete("a")).await.unwrap();

@@ -27,5 +27,5 @@ pub(crate) use file_body::FileBody;
 pub(crate) use inner::{JobSender, owner_of};
 pub(crate) use shown::JobFilter;
 pub(crate) use uploads::{ArrivalRoom, UploadWish};
-pub(crate) use view::{JobObject, ListedJobs, ShownState};
+pub(crate) use view::{JobObject, JobStatus, ListedJobs};
 pub(crate) use wall::now;

@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 use super::desk::Jobs;
 use super::inner::may_see;
-use super::view::{JobObject, ListedJobs, QueueReason, ShownState};
+use super::view::{JobObject, JobStatus, ListedJobs, QueueReason};
 use crate::keys::RequestSender;
 
 /// Which jobs a list shows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JobFilter {
-    pub(crate) states: Vec<ShownState>,
+    pub(crate) states: Vec<JobStatus>,
     /// The route.
     pub(crate) endpoint: Option<String>,
     /// The job before the page.

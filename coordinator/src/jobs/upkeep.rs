@@ -1,4 +1,4 @@
-//! What goes with time: results that were kept long enough, and files with an end.
+//! Records that go with time: results that were kept long enough, and files with an end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Jobs {
             (book.table.outdated(at, self.limits()), uploads, batches)
         };
         for id in jobs {
-            // What cannot be forgotten now is forgotten later.
+            // A record that cannot be forgotten now is forgotten later.
             let _ = self.forget(&id).await;
         }
         for id in uploads {

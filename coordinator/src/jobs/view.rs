@@ -14,7 +14,7 @@ use crate::scheduling::RunStage;
 /// The state of a job as clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum ShownState {
+pub(crate) enum JobStatus {
     /// It waits.
     Queued,
     /// A model works on it.
@@ -38,7 +38,7 @@ pub(crate) struct JobObject {
     kind: String,
     /// The route that answers it.
     endpoint: String,
-    state: ShownState,
+    state: JobStatus,
     /// The client that submitted it.
     client: String,
     /// Its priority, where the order has one.
@@ -140,13 +140,13 @@ impl JobObject {
         let record = &entry.record;
         let stage = run.map(|run| run.stages.borrow().clone());
         let state = match (record.state, &stage) {
-            (JobState::Queued, Some(RunStage::Answering { .. })) => ShownState::Running,
-            (JobState::Queued, _) => ShownState::Queued,
-            (JobState::Succeeded, _) => ShownState::Succeeded,
-            (JobState::Failed, _) => ShownState::Failed,
-            (JobState::Cancelled, _) => ShownState::Cancelled,
+            (JobState::Queued, Some(RunStage::Answering { .. })) => JobStatus::Running,
+            (JobState::Queued, _) => JobStatus::Queued,
+            (JobState::Succeeded, _) => JobStatus::Succeeded,
+            (JobState::Failed, _) => JobStatus::Failed,
+            (JobState::Cancelled, _) => JobStatus::Cancelled,
         };
-        let progress = run.filter(|_| state == ShownState::Running).map(|run| JobProgress {
+        let progress = run.filter(|_| state == JobStatus::Running).map(|run| JobProgress {
             model: match &stage {
                 Some(RunStage::Answering { model, .. }) => Some(model.clone()),
                 _ => None,
@@ -167,7 +167,7 @@ impl JobObject {
             deadline: record.deadline.map(|at| at.seconds()),
             expires: None,
             tries: entry.tries,
-            queue: (state == ShownState::Queued).then(|| place(entry, stage.as_ref(), before)),
+            queue: (state == JobStatus::Queued).then(|| place(entry, stage.as_ref(), before)),
             progress,
             result: record.answer.as_ref().map(|answer| JobResult {
                 status: answer.status,
@@ -205,13 +205,13 @@ impl JobObject {
     }
 
     /// The state.
-    pub(crate) const fn state(&self) -> ShownState {
+    pub(crate) const fn state(&self) -> JobStatus {
         self.state
     }
 
     /// Whether the job has ended.
     pub(crate) const fn has_ended(&self) -> bool {
-        matches!(self.state, ShownState::Succeeded | ShownState::Failed | ShownState::Cancelled)
+        matches!(self.state, JobStatus::Succeeded | JobStatus::Failed | JobStatus::Cancelled)
     }
 }
 

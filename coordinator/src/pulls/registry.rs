@@ -33,11 +33,11 @@ pub(crate) struct Pulls {
     /// Whether loads and requests start pulls.
     auto: bool,
     draining: CancellationToken,
-    jobs: Mutex<Jobs>,
+    jobs: Mutex<PullJobs>,
 }
 
 #[derive(Default)]
-struct Jobs {
+struct PullJobs {
     last: u64,
     /// The pulls, the oldest first.
     all: VecDeque<Arc<PullJob>>,

@@ -1,5 +1,5 @@
-//! Requests that the coordinator sends to itself: those of jobs and batches. The task that sends one learns of its place
-//! in the queue, and may lower its priority, whichever route answers it.
+//! Requests that the coordinator sends to itself: those of jobs and batches. The task that sends one learns of its
+//! place in the queue, and may lower its priority, whichever route answers it.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -152,7 +152,7 @@ mod tests {
         };
         assert_eq!(after(&[Decode, Decode, prefill(7)], &[0, 2], 1), [Waiting, Decode, Waiting]);
         assert_eq!(after(&[Decode, Decode, prefill(7)], &[0, 2], BULK_EVERY), [Decode, Decode, prefill(7)]);
-        // Nobody else computes: an important one that waits for its mask holds nobody up.
+        // An important sequence that waits for its mask holds no other up.
         assert_eq!(after(&[Decode, Waiting], &[0], 1), [Decode, Waiting]);
         assert_eq!(after(&[Decode, prefill(1)], &[0, 1], 1), [Decode, prefill(1)]);
     }

@@ -42,7 +42,7 @@ pub enum PartEnd {
         /// Frames of sound, which count as tokens of an answer.
         frames: usize,
     },
-    /// Nobody listens any more.
+    /// The listener has gone.
     Stopped,
 }
 
@@ -64,8 +64,8 @@ pub trait Speaker: Send + Sync {
     /// The use of its devices.
     fn places(&self) -> Arc<[PlaceUse]>;
 
-    /// The symbols of a text. `phonemes`: whether the text is written in the model's own symbols for sounds. The list is
-    /// empty where the text has nothing that can be spoken.
+    /// The symbols of a text. `phonemes`: whether the text is written in the model's own symbols for sounds. The list
+    /// is empty where the text has nothing that can be spoken.
     ///
     /// # Errors
     /// The reason why the text cannot be spoken, for the client.

@@ -61,7 +61,7 @@ impl TorchGenerator {
         ((high << 32 | low) & ((1 << 53) - 1)) as f64 / (1_u64 << 53) as f64
     }
 
-    /// What `torch.randn` gives for a tensor of so many numbers that lie one behind the other.
+    /// The numbers that `torch.randn` gives for a tensor of so many numbers that lie one behind the other.
     pub fn normals(&mut self, count: usize) -> Vec<f32> {
         if count < BLOCK {
             return self.normals_in_turn(count);
@@ -80,8 +80,8 @@ impl TorchGenerator {
         numbers
     }
 
-    /// What `torch.randn_like` gives for a tensor whose dimensions are turned: one number after the other, in the order
-    /// in which they lie in memory.
+    /// The numbers that `torch.randn_like` gives for a tensor whose dimensions are turned: one after the other, in the
+    /// order in which they lie in memory.
     pub fn normals_in_turn(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.normal() as f32).collect()
     }

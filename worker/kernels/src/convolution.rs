@@ -51,8 +51,8 @@ impl Convolution {
         self.shape
     }
 
-    /// `[rows + more, ins]` → `[rows, outs]`. Each result is one sum in the order of the weights, whatever the number of
-    /// rows.
+    /// `[rows + more, ins]` → `[rows, outs]`. Each result is one sum in the order of the weights, whatever the number
+    /// of rows.
     pub fn forward(&self, x: &[f32]) -> Vec<f32> {
         let ConvolutionShape { outs, taps, ins, .. } = self.shape;
         let rows = (x.len() / ins).saturating_sub(self.shape.more());

@@ -187,6 +187,8 @@ struct SpeechStream {
     samples: (Vec<f32>, usize),
     rest: PieceReader,
     over: bool,
+    /// Why it was cut, until that was said.
+    failed: Option<SpeechCut>,
 }
 
 /// The sound cannot go on: its end is missing.
@@ -197,7 +199,7 @@ struct SpeechCut(ApiError);
 /// Events of OpenAI's API.
 #[derive(Serialize)]
 #[serde(tag = "type")]
-enum SpeechEvent {
+enum ToldSpeech {
     #[serde(rename = "speech.audio.delta")]
     Delta { audio: String },
     #[serde(rename = "speech.audio.done")]
@@ -220,7 +222,14 @@ impl From<SpokenUsage> for SpeechUsage {
 impl SpeechStream {
     fn new(speech: Speech, format: SoundFormat, form: SpeechForm) -> Result<Self, EncodeSoundError> {
         let encoder = SoundEncoder::new(format, speech.rate)?;
-        Ok(Self { form, encoder: Some(encoder), samples: (speech.first, 0), rest: speech.rest, over: false })
+        Ok(Self {
+            form,
+            encoder: Some(encoder),
+            samples: (speech.first, 0),
+            rest: speech.rest,
+            over: false,
+            failed: None,
+        })
     }
 
     /// Bytes of the file as they are sent; none where there are none.
@@ -228,7 +237,7 @@ impl SpeechStream {
         match self.form {
             _ if bytes.is_empty() => None,
             SpeechForm::Sound => Some(bytes.into()),
-            SpeechForm::Events => Some(told(&SpeechEvent::Delta { audio: STANDARD.encode(bytes) })),
+            SpeechForm::Events => Some(told(&ToldSpeech::Delta { audio: STANDARD.encode(bytes) })),
         }
     }
 
@@ -253,24 +262,32 @@ impl SpeechStream {
         Ok(match self.form {
             SpeechForm::Sound => last,
             SpeechForm::Events => {
-                let done = told(&SpeechEvent::Done { usage: usage.into() });
+                let done = told(&ToldSpeech::Done { usage: usage.into() });
                 Some([last.unwrap_or_default(), done].concat().into())
             }
         })
     }
 
     /// Ends a sound that cannot go on.
-    fn cut(&mut self, error: ApiError) -> Poll<Option<Result<Frame<Bytes>, SpeechCut>>> {
-        self.over = true;
+    /// Ends in the middle. Sound that was given has to leave before its connection closes, so the error is for the next
+    /// time.
+    fn cut(&mut self, cx: &Context<'_>, error: ApiError) -> Poll<Option<Result<Frame<Bytes>, SpeechCut>>> {
         tracing::warn!(code = error.code.as_str(), message = error.message, "speech ends in the middle");
-        Poll::Ready(Some(match self.form {
-            SpeechForm::Sound => Err(SpeechCut(error)),
-            SpeechForm::Events => Ok(Frame::data(event(error.body(ErrorSource::Worker).to_json()).into())),
-        }))
+        self.over = true;
+        match self.form {
+            SpeechForm::Sound => {
+                self.failed = Some(SpeechCut(error));
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            SpeechForm::Events => {
+                Poll::Ready(Some(Ok(Frame::data(event(error.body(ErrorSource::Worker).to_json()).into()))))
+            }
+        }
     }
 }
 
-fn told(told: &SpeechEvent) -> Bytes {
+fn told(told: &ToldSpeech) -> Bytes {
     // Serialising texts and numbers cannot fail.
     event(serde_json::to_string(told).unwrap_or_default()).into()
 }
@@ -283,13 +300,13 @@ impl http_body::Body for SpeechStream {
         let this = &mut *self;
         loop {
             if this.over {
-                return Poll::Ready(None);
+                return Poll::Ready(this.failed.take().map(Err));
             }
             if this.samples.1 < this.samples.0.len() {
                 match this.encode() {
                     Ok(None) => continue,
                     Ok(Some(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
-                    Err(error) => return this.cut(error),
+                    Err(error) => return this.cut(cx, error),
                 }
             }
             let piece = match this.rest.poll_next(cx) {
@@ -301,10 +318,10 @@ impl http_body::Body for SpeechStream {
                 Some(SpeechPiece::Done(usage)) => match this.finish(usage) {
                     Ok(None) => return Poll::Ready(None),
                     Ok(Some(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
-                    Err(error) => return this.cut(error),
+                    Err(error) => return this.cut(cx, error),
                 },
-                Some(SpeechPiece::Failed(failure)) => return this.cut(failure.into()),
-                None => return this.cut(ApiError::new(ErrorCode::Internal, ENGINE_GONE)),
+                Some(SpeechPiece::Failed(failure)) => return this.cut(cx, failure.into()),
+                None => return this.cut(cx, ApiError::new(ErrorCode::Internal, ENGINE_GONE)),
             }
         }
     }

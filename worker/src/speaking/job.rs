@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use model_boss_engine::TorchGenerator;
 use model_boss_protocol::Priority;
+use tokio::sync::mpsc;
 
-use super::pieces::{PieceSender, SpokenUsage};
+use super::pieces::{PieceSender, SpokenUsage, TellEngine};
 
 /// An order to the engine's thread.
 pub(crate) enum SpeechOrder {
@@ -13,6 +14,12 @@ pub(crate) enum SpeechOrder {
     Speak(Box<SpeechJob>),
     /// Something has changed: there is room for samples again, or a client is gone.
     Look,
+}
+
+/// A way to wake the engine from the end that sends pieces on.
+pub(crate) fn wake(orders: mpsc::Sender<SpeechOrder>) -> TellEngine {
+    // An engine that has orders in its inbox is awake.
+    Box::new(move || drop(orders.try_send(SpeechOrder::Look)))
 }
 
 /// A part of a request's text.
@@ -32,6 +39,6 @@ pub(crate) struct SpeechJob {
     pub(crate) random: TorchGenerator,
     pub(crate) priority: Priority,
     pub(crate) reply: PieceSender,
-    /// What was spoken so far.
+    /// The cost so far.
     pub(crate) usage: SpokenUsage,
 }

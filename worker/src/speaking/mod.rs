@@ -1,5 +1,5 @@
-//! Speech: the engine's thread with a model that speaks, and programs that speak, one for each request. Both give samples
-//! piece by piece.
+//! Speech: the engine's thread with a model that speaks, and programs that speak, one for each request. Both give
+//! samples piece by piece.
 
 mod job;
 mod pieces;

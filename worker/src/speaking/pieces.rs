@@ -7,8 +7,6 @@ use std::task::{Context, Poll, ready};
 
 use tokio::sync::{Notify, mpsc};
 
-use super::job::SpeechOrder;
-
 /// Samples that wait to be sent: further ones are not made before there is room.
 const MOST_WAITING: usize = 1 << 20;
 
@@ -23,7 +21,7 @@ pub(crate) enum SpeechPiece {
     Failed(SpeechFailure),
 }
 
-/// What a request took.
+/// The cost of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpokenUsage {
     /// Symbols of the text.
@@ -45,7 +43,7 @@ pub(crate) enum SpeechFailure {
 
 /// The count of samples that wait.
 #[derive(Debug, Default)]
-struct Waiting {
+struct UnsentSamples {
     samples: AtomicUsize,
     room: Notify,
 }
@@ -54,23 +52,25 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) struct PieceSender {
     pieces: mpsc::UnboundedSender<SpeechPiece>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<UnsentSamples>,
 }
 
 /// The end that sends them on. When it is dropped, nobody listens any more.
-#[derive(Debug)]
 pub(crate) struct PieceReader {
     pieces: mpsc::UnboundedReceiver<SpeechPiece>,
-    waiting: Arc<Waiting>,
-    /// The engine that is told of room and of the end.
-    engine: Option<mpsc::Sender<SpeechOrder>>,
+    waiting: Arc<UnsentSamples>,
+    /// Tells the engine of room and of the end.
+    tell: Option<TellEngine>,
 }
 
-/// Both ends of a request's speech. The engine hears when there is room again.
-pub(crate) fn pieces(engine: Option<mpsc::Sender<SpeechOrder>>) -> (PieceSender, PieceReader) {
+/// Wakes the engine. One that has orders in its inbox is awake.
+pub(crate) type TellEngine = Box<dyn Fn() + Send>;
+
+/// Both ends of a request's speech. The engine is told when there is room again.
+pub(crate) fn pieces(tell: Option<TellEngine>) -> (PieceSender, PieceReader) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let waiting = Arc::new(Waiting::default());
-    let reader = PieceReader { pieces: receiver, waiting: Arc::clone(&waiting), engine };
+    let waiting = Arc::new(UnsentSamples::default());
+    let reader = PieceReader { pieces: receiver, waiting: Arc::clone(&waiting), tell };
     (PieceSender { pieces: sender, waiting }, reader)
 }
 
@@ -131,10 +131,9 @@ impl PieceReader {
         Poll::Ready(Some(piece))
     }
 
-    /// Wakes the engine. One that has orders in its inbox is awake.
     fn tell(&self) {
-        if let Some(engine) = &self.engine {
-            let _ = engine.try_send(SpeechOrder::Look);
+        if let Some(tell) = &self.tell {
+            tell();
         }
     }
 }

@@ -145,6 +145,7 @@ impl WaitingJob {
 mod tests {
     use model_boss_engine::{Histograms, TorchGenerator};
 
+    use super::super::job::wake;
     use super::super::pieces::{PieceReader, SpokenUsage, pieces};
     use super::*;
 
@@ -163,7 +164,7 @@ mod tests {
 
         /// A request with so many parts, whose symbols are the request's own number.
         fn ask(&self, number: u32, priority: u8, parts: usize) -> PieceReader {
-            let (reply, reader) = pieces(Some(self.orders.clone()));
+            let (reply, reader) = pieces(Some(wake(self.orders.clone())));
             let part = JobPart { symbols: vec![number], silence: 3 };
             let job = SpeechJob {
                 parts: vec![part; parts].into(),

@@ -1,4 +1,4 @@
-//! What requests for speech need of a worker: its voices, and the way to its model or program.
+//! The worker's side of requests for speech: its voices, and the way to its model or program.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use model_boss_engine::{PlaceUse, Speaker, TorchGenerator};
 use model_boss_protocol::{ApiError, ErrorCode, Priority, SpeechVoice};
 use tokio::sync::mpsc;
 
-use super::job::{JobPart, SpeechJob, SpeechOrder};
+use super::job::{JobPart, SpeechJob, SpeechOrder, wake};
 use super::pieces::{PieceReader, SpeechFailure, SpeechPiece, SpokenUsage, pieces};
 use super::program::StartProgram;
 use super::sentences::parts_of;
@@ -45,7 +45,7 @@ pub(crate) struct Speech {
     pub(crate) rate: u32,
     /// The first samples.
     pub(crate) first: Vec<f32>,
-    /// What follows.
+    /// The samples behind them.
     pub(crate) rest: PieceReader,
 }
 
@@ -108,7 +108,7 @@ async fn by_model(
     if parts.is_empty() {
         return Err(ApiError::invalid("input", "'input' has nothing that the model can say"));
     }
-    let (reply, mut rest) = pieces(Some(orders.clone()));
+    let (reply, mut rest) = pieces(Some(wake(orders.clone())));
     let job = SpeechJob {
         parts: parts.into(),
         voice: wish.voice,

@@ -34,7 +34,7 @@ pub struct LinePlan {
     digests: RandomState,
 }
 
-/// What a file came to.
+/// The result of a check of a file.
 #[derive(Debug)]
 pub enum ValidatedInput {
     /// Every line is a request.

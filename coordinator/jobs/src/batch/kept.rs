@@ -1,4 +1,4 @@
-//! What a batch has answered before its process died: the whole lines of its files.
+//! The lines that a batch had answered before its process died: the whole lines of its files.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 /// The longest `custom_id`, in bytes.
 const MAX_CUSTOM_ID: usize = 512;
 
-/// What every line of a batch must be.
+/// The rules for every line of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchRules {
     /// The route of the batch, which each line repeats.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// What came of a line.
+/// The result of a line.
 #[derive(Debug)]
 pub enum LineOutcome<'a> {
     /// There is an answer with this status, which may be an error's.

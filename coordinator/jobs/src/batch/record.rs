@@ -165,7 +165,8 @@ impl BatchRecord {
         }
     }
 
-    /// Enters a state. A batch that has ended enters none, one that is being cancelled only its end, and none goes back.
+    /// Enters a state. A batch that has ended enters none, one that is being cancelled only its end, and none goes
+    /// back.
     pub fn enter(&mut self, state: BatchState, now: WallTime) -> bool {
         let may = match (self.state, state) {
             (from, _) if from.is_final() => false,
@@ -192,14 +193,14 @@ impl BatchRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::OwnerKind;
+    use crate::record::SenderKind;
 
     #[test]
     fn rc_26_a_batch_goes_forward_only_and_ends_once() {
         use BatchState::{Cancelled, Cancelling, Completed, Expired, Failed, Finalizing, InProgress, Validating};
         let order = BatchOrder {
             id: "batch_1".to_owned(),
-            owner: JobOwner { kind: OwnerKind::Anyone, client: "a".to_owned(), key: None },
+            owner: JobOwner { kind: SenderKind::Anyone, client: "a".to_owned(), key: None },
             endpoint: "/v1/embeddings".to_owned(),
             input_file: "file-1".to_owned(),
             output_files: ("file-2".to_owned(), "file-3".to_owned()),

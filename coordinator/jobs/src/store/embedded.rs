@@ -86,8 +86,8 @@ impl RedbRecords {
     }
 }
 
-/// What a transaction came to.
-enum Outcome<T> {
+/// The result of a transaction.
+enum TransactionEnd<T> {
     Done(T),
     Newer(u64),
     TakenOver,
@@ -97,14 +97,14 @@ impl RecordStore for RedbRecords {
     fn take_over(&mut self) -> Result<Vec<(String, String)>, JobStoreError> {
         self.open = None;
         let outcome = self.ask(|database| {
-            // What a later release wrote is only read.
+            // A store of a later release is only read.
             let form = match database.begin_read()?.open_table(NUMBERS) {
                 Ok(numbers) => numbers.get(FORM)?.map_or(SCHEMA, |form| form.value()),
                 Err(redb::TableError::TableDoesNotExist(_)) => SCHEMA,
                 Err(error) => return Err(error.into()),
             };
             if form > SCHEMA {
-                return Ok(Outcome::Newer(form));
+                return Ok(TransactionEnd::Newer(form));
             }
             let transaction = database.begin_write()?;
             let (taken, records);
@@ -122,18 +122,18 @@ impl RecordStore for RedbRecords {
                 row.map(|(name, text)| (name.value().to_owned(), text.value().to_owned()))
             };
             records = table.iter()?.map(row).collect::<Result<Vec<_>, _>>()?;
-            Ok(Outcome::Done((taken, records)))
+            Ok(TransactionEnd::Done((taken, records)))
         })?;
         match outcome {
-            Outcome::Done((taken, records)) => {
+            TransactionEnd::Done((taken, records)) => {
                 self.taken = taken;
                 Ok(records)
             }
-            Outcome::Newer(found) => {
+            TransactionEnd::Newer(found) => {
                 self.open = None;
                 Err(JobStoreError::Newer { store: self.describe(), found, known: SCHEMA })
             }
-            Outcome::TakenOver => Err(JobStoreError::TakenOver { store: self.describe() }),
+            TransactionEnd::TakenOver => Err(JobStoreError::TakenOver { store: self.describe() }),
         }
     }
 
@@ -144,7 +144,7 @@ impl RecordStore for RedbRecords {
             {
                 let taken = transaction.open_table(NUMBERS)?.get(TAKEN)?.map_or(0, |taken| taken.value());
                 if taken != mine {
-                    return Ok(Outcome::TakenOver);
+                    return Ok(TransactionEnd::TakenOver);
                 }
                 let mut records = transaction.open_table(RECORDS)?;
                 for change in changes {
@@ -155,11 +155,13 @@ impl RecordStore for RedbRecords {
                 }
             }
             transaction.commit()?;
-            Ok(Outcome::Done(()))
+            Ok(TransactionEnd::Done(()))
         })?;
         match outcome {
-            Outcome::Done(()) => Ok(()),
-            Outcome::TakenOver | Outcome::Newer(_) => Err(JobStoreError::TakenOver { store: self.describe() }),
+            TransactionEnd::Done(()) => Ok(()),
+            TransactionEnd::TakenOver | TransactionEnd::Newer(_) => {
+                Err(JobStoreError::TakenOver { store: self.describe() })
+            }
         }
     }
 

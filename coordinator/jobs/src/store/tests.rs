@@ -17,7 +17,7 @@ fn row(name: &str, text: &str) -> (String, String) {
     (name.to_owned(), text.to_owned())
 }
 
-/// What every store does. `open` gives a fresh handle of the same store, as another process has it.
+/// The contract of every store. `open` gives a fresh handle of the same store, as another process has it.
 fn holds_the_contract(mut open: impl FnMut() -> Box<dyn RecordStore>, may_overlap: bool) {
     let mut first = open();
     assert_eq!(first.take_over().unwrap(), []);
@@ -60,7 +60,7 @@ fn rc_26_redis_holds_the_contract() {
 }
 
 #[test]
-fn op_20_a_store_of_a_later_release_is_refused_and_not_touched() {
+fn jb_1_a_store_of_a_later_release_is_refused_and_not_touched() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = RedbRecords::new(folder.path());
     store.take_over().unwrap();

@@ -23,7 +23,8 @@ impl WebhookSecret {
         Ok(Self(bytes))
     }
 
-    /// Reads `whsec_…`, or the Base64 behind it; `None` for another text, or one of fewer than 24 or more than 64 bytes.
+    /// Reads `whsec_…`, or the Base64 behind it; `None` for another text, or one of fewer than 24 or more than 64
+    /// bytes.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let bytes = STANDARD.decode(text.strip_prefix(PREFIX).unwrap_or(text)).ok()?;

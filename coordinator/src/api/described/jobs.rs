@@ -36,7 +36,7 @@ enum ListOrder {
 /// The most items of a page.
 #[derive(JsonSchema)]
 #[schemars(inline, transparent)]
-struct ListLimit(
+struct RecordLimit(
     #[schemars(range(min = 1, max = 100))]
     #[allow(dead_code, reason = "it only describes")]
     u64,
@@ -45,7 +45,7 @@ struct ListLimit(
 /// A name of an order.
 #[derive(JsonSchema)]
 #[schemars(inline, transparent)]
-struct OrderKey(
+struct IdempotencyName(
     #[schemars(regex(pattern = "^[!-~]{1,255}$"))]
     #[allow(dead_code, reason = "it only describes")]
     String,
@@ -72,7 +72,7 @@ fn of_batch(id: &'static str, text: &'static str) -> Operation {
 fn listed(operation: Operation) -> Operation {
     operation
         .query::<String>("after", "The last item of the page before.")
-        .query::<ListLimit>("limit", "The most items of the page; 20 by default.")
+        .query::<RecordLimit>("limit", "The most items of the page; 20 by default.")
         .query::<ListOrder>("order", "The order by age: `desc`, the newest first, or `asc`.")
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn submit_job() -> Operation {
     with_own_headers(Operation::new(Tag::Jobs, "submit_job", text))
         .see(SEE)
         .body::<JobBody>()
-        .header::<OrderKey>("idempotency-key", "A name of the order, which may then be sent twice.")
+        .header::<IdempotencyName>("idempotency-key", "A name of the order, which may then be sent twice.")
         .query::<WaitSpan>("wait", WAIT)
         .answers::<JobObject>(202, "it is accepted")
         .leads_to("/id", &["get_job", "get_job_result", "delete_job"])

@@ -27,9 +27,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::account::Account;
 use super::answer_body::{AnswerBody, AnswerSource, BodyError};
+use super::answer_form::AnswerForm;
 use super::endings::deadline_exceeded;
 use super::fitting::Fitting;
-use super::forward::{AnswerForm, Forward};
+use super::forward::Forward;
 use super::reshape::reshape_whole;
 use super::traced::{LOST, placed, turn};
 use crate::refusals::{of_cloud, of_dialect};

@@ -14,6 +14,8 @@ use model_boss_protocol::ClientId;
 use model_boss_traces::RequestTrace;
 use tokio::time::Instant;
 
+use super::answer_form::AnswerForm;
+
 /// A request in the form for a worker.
 #[derive(Clone)]
 pub(crate) struct Forward {
@@ -43,17 +45,6 @@ pub(crate) struct Forward {
     pub(super) limits: JsonLimits,
     /// The trace of the request; empty without traces.
     pub(super) trace: RequestTrace,
-}
-
-/// The form that an answer has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AnswerForm {
-    /// JSON, at its end.
-    Whole,
-    /// Server-sent events.
-    Events,
-    /// Sound, while it is made.
-    Sound,
 }
 
 /// The providers, and this client's limit of spending at them.

@@ -6,6 +6,7 @@ mod allowance;
 mod annotate;
 mod answer;
 mod answer_body;
+mod answer_form;
 mod cloud_models;
 mod endings;
 mod fitting;

@@ -26,7 +26,6 @@ use super::answer::{Answer, Content, Served, obtain};
 use super::forward::{AnswerForm, CloudAccess, Forward, ModelInBody};
 use super::marks::Marks;
 use super::sound::SoundBody;
-use super::speech::speech_form;
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
 use crate::api::context::Context;

@@ -22,6 +22,8 @@ use crate::scheduling::Ticket;
 pub(crate) struct SoundBody {
     /// None behind the end.
     relay: Option<SoundRelay>,
+    /// Why it was cut, until that was said.
+    failed: Option<SoundCut>,
 }
 
 struct SoundRelay {
@@ -43,11 +45,11 @@ impl SoundBody {
     /// The body of an answer that has begun; empty for one that is no sound.
     pub(crate) fn begun(answer: Answer) -> Self {
         let Answer { ticket, mut account, content, status, deadline, .. } = answer;
-        let Content::Sound { first, rest, .. } = content else { return Self { relay: None } };
+        let Content::Sound { first, rest, .. } = content else { return Self { relay: None, failed: None } };
         account.first_byte();
         let deadline = deadline.map(|at| Box::pin(sleep_until(at)));
         let relay = SoundRelay { first: Some(first), rest, ticket, account, status: status.as_u16(), deadline };
-        Self { relay: Some(relay) }
+        Self { relay: Some(relay), failed: None }
     }
 
     /// Records the end with its outcome and status.
@@ -58,13 +60,22 @@ impl SoundBody {
         }
     }
 
-    fn cut(&mut self, outcome: RequestOutcome, error: ApiError) -> Poll<Option<Result<Frame<Bytes>, SoundCut>>> {
+    /// Ends in the middle. Sound that was given has to leave before its connection closes, so the error is for the next
+    /// time.
+    fn cut(
+        &mut self,
+        cx: &Context<'_>,
+        outcome: RequestOutcome,
+        error: ApiError,
+    ) -> Poll<Option<Result<Frame<Bytes>, SoundCut>>> {
         if let Some(relay) = &mut self.relay {
             tracing::info!(request = %relay.ticket.request(), %error, "sound ends in the middle");
             relay.account.failed(&error);
         }
         self.end(outcome, Some(error.status()));
-        Poll::Ready(Some(Err(SoundCut(error))))
+        self.failed = Some(SoundCut(error));
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
@@ -75,16 +86,16 @@ impl Body for SoundBody {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, SoundCut>>> {
         let this = self.get_mut();
         loop {
-            let Some(relay) = &mut this.relay else { return Poll::Ready(None) };
+            let Some(relay) = &mut this.relay else { return Poll::Ready(this.failed.take().map(Err)) };
             if let Poll::Ready(error) = relay.ticket.poll_recalled(cx) {
-                return this.cut(RequestOutcome::Cancelled, error);
+                return this.cut(cx, RequestOutcome::Cancelled, error);
             }
             if let Some(first) = relay.first.take() {
                 relay.account.piece();
                 return Poll::Ready(Some(Ok(Frame::data(first))));
             }
             if relay.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
-                return this.cut(RequestOutcome::DeadlineExceeded, deadline_exceeded());
+                return this.cut(cx, RequestOutcome::DeadlineExceeded, deadline_exceeded());
             }
             match ready!(Pin::new(&mut relay.rest).poll_frame(cx)) {
                 None => {
@@ -107,13 +118,13 @@ impl Body for SoundBody {
                         ),
                         error => error.into_error(),
                     };
-                    return this.cut(RequestOutcome::LostMidAnswer, error);
+                    return this.cut(cx, RequestOutcome::LostMidAnswer, error);
                 }
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.relay.is_none()
+        self.relay.is_none() && self.failed.is_none()
     }
 }

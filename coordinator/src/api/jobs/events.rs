@@ -30,7 +30,7 @@ pub(super) fn events(call: &Call, id: JobId) -> Result<Response, ApiError> {
     call.context.jobs.get(&call.identity, &id)?;
     let (sender, receiver) = mpsc::channel(AHEAD);
     tokio::spawn(write(Arc::clone(&call.context), call.identity.clone(), id, sender));
-    let mut response = Response::new(Body::new(EventLines(receiver)));
+    let mut response = Response::new(Body::new(JobEventLines(receiver)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -69,9 +69,9 @@ async fn write(context: Arc<Context>, reader: RequestSender, id: JobId, sender: 
     }
 }
 
-struct EventLines(mpsc::Receiver<Bytes>);
+struct JobEventLines(mpsc::Receiver<Bytes>);
 
-impl http_body::Body for EventLines {
+impl http_body::Body for JobEventLines {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 

@@ -74,7 +74,7 @@ enum WebhookWish {
     },
 }
 
-/// What an order says beside the body.
+/// The fields of an order beside the body.
 #[derive(Default)]
 struct OrderFields {
     kind: Option<String>,

@@ -18,7 +18,7 @@ use super::order::accept;
 use super::page::PageQuery;
 use super::path::{NamedPath, opened, wait_until};
 use crate::api::route::Call;
-use crate::jobs::{JobFilter, Jobs, ShownState, no_job};
+use crate::jobs::{JobFilter, JobStatus, Jobs, no_job};
 use crate::keys::RequestSender;
 
 /// The most jobs of a page.
@@ -110,7 +110,7 @@ async fn result(jobs: &Jobs, reader: &RequestSender, headers: &HeaderMap, id: &J
 }
 
 /// The states that a query names, with commas or several times.
-fn states(target: &Uri) -> Result<Vec<ShownState>, ApiError> {
+fn states(target: &Uri) -> Result<Vec<JobStatus>, ApiError> {
     let named: Vec<String> = parameters(target)
         .filter(|(name, _)| name == "state")
         .flat_map(|(_, value)| value.split(',').map(|word| word.trim().to_owned()).collect::<Vec<_>>())

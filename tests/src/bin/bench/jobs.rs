@@ -9,8 +9,6 @@ use http::header::CONTENT_TYPE;
 use model_boss_tests::{Behaviour, Boss, Sandbox, question};
 use serde_json::{Value, json};
 
-use crate::figures;
-
 const ENDPOINT: &str = "/v1/chat/completions";
 /// Lines of a batch, where the command does not say.
 const LINES: usize = 50_000;
@@ -24,11 +22,11 @@ const LIMIT: f64 = 1.3;
 const GROWTH: u64 = 64 << 20;
 
 /// Runs both measurements. Fails if memory grows, a line is lost, or chats are slowed too much.
-pub(crate) async fn run(lines: Option<String>, processor: &str) -> ExitCode {
+pub(crate) async fn run(lines: Option<String>, processor: &str, figures: fn(Vec<Duration>) -> String) -> ExitCode {
     let lines = lines.and_then(|text| text.parse().ok()).unwrap_or(LINES);
     println!("batch of {lines} lines, {processor}");
     let is_flat = memory(lines).await;
-    let is_quick = beside_chats(lines).await;
+    let is_quick = beside_chats(lines, figures).await;
     if is_flat && is_quick { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -65,7 +63,7 @@ async fn memory(lines: usize) -> bool {
 }
 
 /// Chats with the built-in model, without a batch and beside one for the same model.
-async fn beside_chats(lines: usize) -> bool {
+async fn beside_chats(lines: usize, figures: fn(Vec<Duration>) -> String) -> bool {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/guide");
     let sandbox = Sandbox::new();
     sandbox.model("guide", &guide.canonicalize().expect("the built-in model is in manifests/guide"), "");

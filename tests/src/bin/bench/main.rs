@@ -96,7 +96,7 @@ async fn main() -> ExitCode {
         Some("first-byte") => first_byte().await,
         Some("door") => door().await,
         Some("kill") => return kill::run(std::env::args().nth(2)).await,
-        Some("jobs") => return jobs::run(std::env::args().nth(2), &processor()).await,
+        Some("jobs") => return jobs::run(std::env::args().nth(2), &processor(), figures).await,
         Some("overload") => return overload::run(&processor()).await,
         Some("proxy") => return proxy::run(std::env::args().skip(2), processor()).await,
         Some("decode") => return models::run(models::Part::Decode, std::env::args().skip(2), &processor()),

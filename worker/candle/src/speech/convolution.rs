@@ -7,15 +7,15 @@ use crate::layers::linear::Linear;
 use crate::matrix::Matrix;
 use crate::matrix::tensor_products::contiguous;
 
-/// What is done to each number before a convolution.
+/// The change of each number before a convolution.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Before {
+pub(super) enum InputActivation {
     Nothing,
     /// Negative numbers are multiplied by this.
     Leaky(f32),
 }
 
-impl Before {
+impl InputActivation {
     fn of(self, x: f32) -> f32 {
         match self {
             Self::Leaky(slope) if x < 0.0 => x * slope,
@@ -68,7 +68,7 @@ impl TimeConvolution {
     }
 
     /// With so many moments of silence on the left and the right.
-    pub(super) fn padded(&self, x: &Tensor, before: Before, (left, right): (usize, usize)) -> Result<Tensor> {
+    pub(super) fn padded(&self, x: &Tensor, before: InputActivation, (left, right): (usize, usize)) -> Result<Tensor> {
         let (moments, ins) = x.dims2()?;
         if ins != self.shape.ins {
             bail!("moments of {ins} numbers cannot be convolved by {}", self.shape.ins);
@@ -82,7 +82,7 @@ impl TimeConvolution {
                 let inner = &mut wide[left * ins..(left + moments) * ins];
                 let numbers = contiguous(storage, layout)?;
                 match before {
-                    Before::Nothing => inner.copy_from_slice(numbers),
+                    InputActivation::Nothing => inner.copy_from_slice(numbers),
                     before => inner.iter_mut().zip(numbers).for_each(|(y, x)| *y = before.of(*x)),
                 }
                 let y = convolution.forward(&wide);
@@ -176,7 +176,7 @@ mod tests {
             let turned = weight.permute((0, 2, 1)).unwrap().contiguous().unwrap();
             let ours = TimeConvolution::new(&turned, None, dilation).unwrap();
             near(
-                &ours.same(&x.squeeze(0).unwrap().t().unwrap(), Before::Nothing).unwrap(),
+                &ours.same(&x.squeeze(0).unwrap().t().unwrap(), InputActivation::Nothing).unwrap(),
                 &exact.contiguous().unwrap(),
             );
         }
@@ -185,7 +185,7 @@ mod tests {
             let padding = (taps - stride) / 2;
             let exact = x.conv_transpose1d(&weight, padding, 0, stride, 1, 1).unwrap();
             let ours = Upsampling::new(&weight, None, Convolved { stride, padding }).unwrap();
-            let ours = ours.forward(&x.squeeze(0).unwrap().t().unwrap(), Before::Nothing).unwrap();
+            let ours = ours.forward(&x.squeeze(0).unwrap().t().unwrap(), InputActivation::Nothing).unwrap();
             near(&ours, &exact.squeeze(0).unwrap().t().unwrap().contiguous().unwrap());
         }
     }

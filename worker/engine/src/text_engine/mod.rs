@@ -1,15 +1,16 @@
 //! Text generation: several sequences at once through one decoder (continuous batching). Knows tokens and text, no
 //! device and no HTTP.
 //!
-//! A step drops cancelled sequences and lets waiting ones in, by importance and arrival. [`crate::batch`] plans how many
-//! tokens each brings. The decoder runs once over all of them, and each sequence gets its row of logits.
+//! A step drops cancelled sequences and lets waiting ones in, by importance and arrival. [`crate::batch`] plans how
+//! many tokens each brings. The decoder runs once over all of them, and each sequence gets its row of logits.
 //!
-//! Bulk work sits most steps out while more important sequences compute, and gives its place to them when all are taken.
+//! Bulk work sits most steps out while more important sequences compute, and gives its place to them when all are
+//! taken.
 //!
-//! Sequences are let in while there are blocks for all their tokens. When blocks run out later, the sequence that came
-//! last, of the least important ones, gives its own back and waits at the front of the queue. Its tokens are evaluated again then, and its client
-//! sees nothing but a pause. An answer that goes on when the context is full waits in the same way: it comes back with
-//! fewer tokens, at new places.
+//! Sequences are let in while there are blocks for all their tokens. When blocks run out later, the sequence that
+//! came last, of the least important ones, gives its own back and waits at the front of the queue. Its tokens are
+//! evaluated again then, and its client sees nothing but a pause. An answer that goes on when the context is full
+//! waits in the same way: it comes back with fewer tokens, at new places.
 
 mod admission;
 mod ahead;

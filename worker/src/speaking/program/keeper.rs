@@ -1,5 +1,5 @@
-//! The keeper of one program that speaks. It is the parent of all that the program starts, whatever sessions these make,
-//! and ends them all.
+//! The keeper of one program that speaks. It is the parent of all that the program starts, whatever sessions these
+//! make, and ends them all.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -19,7 +19,9 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::order::{KeeperOrder, ProgramEnd, frame, read};
+use crate::terminal;
+
+use super::order::{ProgramEnd, ProgramOrder, frame, read};
 
 /// The hidden command of the worker's program that is a keeper.
 pub(crate) const COMMAND: &str = "speech-keeper";
@@ -33,6 +35,9 @@ const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/rand
 
 /// Descriptors that a program may have.
 const MOST_DESCRIPTORS: u64 = 256;
+
+/// Bytes of a program's messages that go to the log; the rest is dropped.
+const MOST_MESSAGES: u64 = 64 << 10;
 
 /// The longest wait for the kernel to end what was killed.
 const ENDING: Duration = Duration::from_secs(5);
@@ -53,7 +58,7 @@ fn keep() -> io::Result<()> {
     // The host blocks the signals of a stop, and the program must not.
     SigSet::all().thread_unblock()?;
     let mut orders = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let order: KeeperOrder = read(&mut orders)?;
+    let order: ProgramOrder = read(&mut orders)?;
     let end = match start(&order) {
         Ok(program) => attend(program, &order, &orders)?,
         Err(why) => ProgramEnd::NotStarted(why),
@@ -64,7 +69,7 @@ fn keep() -> io::Result<()> {
 }
 
 /// Limits this process and starts the program in it.
-fn start(order: &KeeperOrder) -> Result<std::process::Child, String> {
+fn start(order: &ProgramOrder) -> Result<std::process::Child, String> {
     let (name, args) = order.line.split_first().ok_or("its command line is empty")?;
     let program = find(name).ok_or_else(|| format!("the program '{name}' is not there"))?;
     let mut files = AllowedFiles::default();
@@ -73,15 +78,11 @@ fn start(order: &KeeperOrder) -> Result<std::process::Child, String> {
     DEVICES.into_iter().for_each(|device| files.write(device));
     confine_program(order.sandbox, &files).map_err(|error| error.to_string())?;
     let seconds = order.limit.as_secs().saturating_add(1).saturating_mul(4);
-    let limits = [
-        (Resource::RLIMIT_CORE, 0),
-        (Resource::RLIMIT_FSIZE, 0),
-        (Resource::RLIMIT_NOFILE, MOST_DESCRIPTORS),
-        (Resource::RLIMIT_CPU, seconds),
-    ];
+    let limits =
+        [(Resource::RLIMIT_CORE, 0), (Resource::RLIMIT_NOFILE, MOST_DESCRIPTORS), (Resource::RLIMIT_CPU, seconds)];
     let mut command = Command::new(&program);
     command.args(args).envs(&order.env).process_group(0);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for (resource, most) in limits {
         let limited = getrlimit(resource).and_then(|(_, hard)| setrlimit(resource, most.min(hard), most.min(hard)));
         limited.map_err(|error| format!("a limit of the program cannot be set: {error}"))?;
@@ -115,7 +116,7 @@ fn near(program: &Path) -> Vec<PathBuf> {
 }
 
 /// Passes text and sound on until the program has ended, or nobody wants it any more.
-fn attend(mut program: std::process::Child, order: &KeeperOrder, orders: &UnixStream) -> io::Result<ProgramEnd> {
+fn attend(mut program: std::process::Child, order: &ProgramOrder, orders: &UnixStream) -> io::Result<ProgramEnd> {
     let deadline = Instant::now() + order.limit;
     let (late, unwanted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let input = program.stdin.take().map(|mut stdin| {
@@ -125,8 +126,16 @@ fn attend(mut program: std::process::Child, order: &KeeperOrder, orders: &UnixSt
     });
     let output = program.stdout.take().map(|mut stdout| {
         thread::spawn(move || {
-            // Nobody reads when the worker is gone; then the watch below ends everything.
-            let _ = io::copy(&mut stdout, &mut io::stdout().lock());
+            // Without a worker there is no reader; then the watch below ends everything.
+            let mut sound = terminal::sound();
+            let _ = io::copy(&mut stdout, &mut sound).and_then(|_| sound.flush());
+        })
+    });
+    let messages = program.stderr.take().map(|mut stderr| {
+        thread::spawn(move || {
+            // A message that cannot be logged is lost.
+            let _ = io::copy(&mut Read::by_ref(&mut stderr).take(MOST_MESSAGES), &mut terminal::messages());
+            let _ = io::copy(&mut stderr, &mut io::sink());
         })
     });
     let group = Pid::from_raw(i32::try_from(program.id()).unwrap_or(i32::MAX));
@@ -148,15 +157,14 @@ fn attend(mut program: std::process::Child, order: &KeeperOrder, orders: &UnixSt
         }
     });
     let status = program.wait();
-    // What the program has left behind holds its streams open.
+    // Processes that the program has left behind hold its streams open.
     end_group(group);
     end_children();
     drop(input);
-    if let Some(output) = output {
+    for passed_on in [output, messages].into_iter().flatten() {
         // A panic there has no effect here.
-        let _ = output.join();
+        let _ = passed_on.join();
     }
-    io::stdout().flush()?;
     Ok(match status {
         _ if late.load(Ordering::Relaxed) => ProgramEnd::Late,
         Ok(status) => ended(status),

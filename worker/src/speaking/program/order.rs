@@ -1,4 +1,4 @@
-//! What a worker, its host and a keeper tell each other.
+//! Messages between a worker, its host and a keeper.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -33,7 +33,7 @@ pub(super) struct KeeperStreams {
 
 /// The work of a keeper, its first frame.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct KeeperOrder {
+pub(super) struct ProgramOrder {
     /// The program and its arguments.
     pub(super) line: Vec<String>,
     pub(super) env: BTreeMap<String, String>,

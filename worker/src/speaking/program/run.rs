@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::host;
 use super::keeper::find;
-use super::order::{self, KeeperOrder, KeeperStreams, ProgramEnd, frame};
+use super::order::{self, KeeperStreams, ProgramEnd, ProgramOrder, frame};
 use super::streamed_sound::StreamedSound;
 use crate::speaking::pieces::{PieceSender, SpeechFailure, SpeechPiece, SpokenUsage};
 
@@ -114,7 +114,7 @@ impl StartProgram {
         let voice = self.program.voices.get(voice).ok_or_else(|| failed("there is no such voice".to_owned()))?;
         let path = self.source.to_string_lossy();
         let line = self.program.filled(&SpeechValues { voice, speed, path: &path });
-        let order = KeeperOrder {
+        let order = ProgramOrder {
             line: line.map_err(|error| failed(error.to_string()))?,
             env: self.program.env.clone(),
             text,
@@ -147,7 +147,7 @@ impl StartProgram {
 
 /// Orders a keeper, and gives it its work.
 /// The outer error means that the host is gone.
-fn keeper(host: &Mutex<UnixStream>, order: &KeeperOrder) -> io::Result<io::Result<[UnixStream; 3]>> {
+fn keeper(host: &Mutex<UnixStream>, order: &ProgramOrder) -> io::Result<io::Result<[UnixStream; 3]>> {
     let (orders, their_orders) = UnixStream::pair()?;
     let (sound, their_sound) = UnixStream::pair()?;
     let (words, their_words) = UnixStream::pair()?;

@@ -1,5 +1,5 @@
-//! `scripts/bench speech`: the time to the first sound and seconds of sound in a second, over HTTP, beside `transformers`
-//! in a process of its own. Both take turns in every round, on the same weights and texts.
+//! `scripts/bench speech`: the time to the first sound and seconds of sound in a second, over HTTP, beside
+//! `transformers` in a process of its own. Both take turns in every round, on the same weights and texts.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::layers::linear::Linear;
 use crate::layers::norm::Norm;
 use crate::spec::Activation;
-use crate::speech::convolution::{Before, TimeConvolution};
+use crate::speech::convolution::{InputActivation, TimeConvolution};
 use crate::speech::weights::{ConvolutionSizes, SpeechWeights};
 
 const PATH: &str = "duration_predictor";
@@ -178,7 +178,7 @@ impl PlainDurations {
     fn logarithms(&self, states: &Tensor, speaker: Option<&Tensor>) -> CandleResult<Vec<f32>> {
         let mut x = spoken_by(states.clone(), self.speaker.as_ref(), speaker)?;
         for (convolution, norm) in self.convolutions.iter().zip(&self.norms) {
-            x = norm.forward(&Activation::Relu.in_place(convolution.same(&x, Before::Nothing)?)?)?;
+            x = norm.forward(&Activation::Relu.in_place(convolution.same(&x, InputActivation::Nothing)?)?)?;
         }
         self.project.forward(&x)?.flatten_all()?.to_vec1()
     }

@@ -6,7 +6,7 @@ use candle_core::{Result as CandleResult, Tensor};
 use super::spec::VitsSpec;
 use crate::error::ModelError;
 use crate::layers::linear::Linear;
-use crate::speech::convolution::{Before, TimeConvolution, Upsampling};
+use crate::speech::convolution::{InputActivation, TimeConvolution, Upsampling};
 use crate::speech::weights::{ConvolutionSizes, SpeechWeights};
 
 /// Taps of the first and the last convolution.
@@ -23,15 +23,15 @@ const LARGEST_PIECE: usize = 256;
 pub(super) struct HifiGan {
     pre: TimeConvolution,
     speaker: Option<Linear>,
-    stages: Vec<Stage>,
+    stages: Vec<UpsamplingStage>,
     post: TimeConvolution,
-    before: Before,
+    before: InputActivation,
     hop: usize,
     /// Frames on each side that have an effect on a frame's samples; none where pieces cannot be put together.
     reach: Option<usize>,
 }
 
-struct Stage {
+struct UpsamplingStage {
     upsampling: Upsampling,
     blocks: Vec<ResidualBlock>,
 }
@@ -56,12 +56,12 @@ impl HifiGan {
                 let number = at * spec.resblock_kernel_sizes.len() + kernel;
                 blocks.push(ResidualBlock::read(weights, number, outs, (*taps, dilations))?);
             }
-            stages.push(Stage { upsampling, blocks });
+            stages.push(UpsamplingStage { upsampling, blocks });
         }
         let last = first >> spec.upsample_rates.len();
         let sizes = ConvolutionSizes { outs: 1, ins: last, taps: TAPS, dilation: 1 };
         let post = weights.convolution("decoder.conv_post", sizes)?;
-        let before = Before::Leaky(spec.leaky_relu_slope);
+        let before = InputActivation::Leaky(spec.leaky_relu_slope);
         Ok(Self { pre, speaker, stages, post, before, hop: spec.hop(), reach: reach(spec) })
     }
 
@@ -103,7 +103,7 @@ impl HifiGan {
         spoken: Option<&Tensor>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> CandleResult<Option<Vec<f32>>> {
-        let mut x = self.pre.same(latents, Before::Nothing)?;
+        let mut x = self.pre.same(latents, InputActivation::Nothing)?;
         if let Some(spoken) = spoken {
             x = x.broadcast_add(spoken)?;
         }
@@ -121,7 +121,7 @@ impl HifiGan {
                 x = (sum / stage.blocks.len() as f64)?;
             }
         }
-        let samples = self.post.same(&x, Before::Leaky(LAST_SLOPE))?.tanh()?;
+        let samples = self.post.same(&x, InputActivation::Leaky(LAST_SLOPE))?.tanh()?;
         samples.flatten_all()?.to_vec1().map(Some)
     }
 }
@@ -144,7 +144,12 @@ impl ResidualBlock {
         Ok(Self(pairs))
     }
 
-    fn forward(&self, x: &Tensor, before: Before, go_on: &mut dyn FnMut() -> bool) -> CandleResult<Option<Tensor>> {
+    fn forward(
+        &self,
+        x: &Tensor,
+        before: InputActivation,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> CandleResult<Option<Tensor>> {
         let mut x = x.clone();
         for [first, second] in &self.0 {
             if !go_on() {

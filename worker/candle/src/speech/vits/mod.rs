@@ -1,5 +1,5 @@
-//! VITS (Kim et al., 2021, arXiv 2106.06103), as `transformers` keeps it: an encoder of texts, durations of symbols, a flow
-//! from texts to sound's latents, and HiFi-GAN (Kong et al., 2020, arXiv 2010.05646) from those to samples.
+//! VITS (Kim et al., 2021, arXiv 2106.06103), as `transformers` keeps it: an encoder of texts, durations of symbols, a
+//! flow from texts to sound's latents, and HiFi-GAN (Kong et al., 2020, arXiv 2010.05646) from those to samples.
 
 mod attention;
 mod durations;

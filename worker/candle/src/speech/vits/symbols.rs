@@ -93,8 +93,8 @@ impl Symbols {
             let id = id.ok_or_else(|| malformed(format!("vocab.json: '{word}' has no number below {vocabulary}")))?;
             known.insert(word.clone(), id);
         }
-        // A map of serde_json is in the order of the alphabet, and the reference looks in that of the file: of two words
-        // that begin alike, the longer one is the one to keep.
+        // A map of serde_json is in the order of the alphabet, and the reference looks in that of the file: of two
+        // words that begin alike, the longer one is the one to keep.
         let special = [settings.unk_token.text(), settings.pad_token.text()].map(str::to_owned);
         let mut words: Vec<String> = known.keys().cloned().chain(special).filter(|word| !word.is_empty()).collect();
         words.sort_by_key(|word| std::cmp::Reverse(word.chars().count()));

@@ -8,20 +8,20 @@ use crate::error::ModelError;
 use crate::layers::linear::Linear;
 use crate::layers::norm::Norm;
 use crate::spec::Activation;
-use crate::speech::convolution::{Before, TimeConvolution};
+use crate::speech::convolution::{InputActivation, TimeConvolution};
 use crate::speech::weights::{ConvolutionSizes, SpeechWeights};
 
 /// The encoder with its weights.
 pub(super) struct TextEncoderLayers {
     words: Tensor,
-    layers: Vec<EncoderLayer>,
+    layers: Vec<TextEncoderLayer>,
     project: Linear,
     width: usize,
     window: usize,
     device: Device,
 }
 
-struct EncoderLayer {
+struct TextEncoderLayer {
     attention: RelativeAttention,
     attention_norm: Norm,
     up: TimeConvolution,
@@ -34,7 +34,7 @@ struct EncoderLayer {
 
 /// A text that was encoded. All are `[symbols, …]`.
 pub(super) struct EncodedText {
-    /// What durations are made of.
+    /// The input of the durations' model.
     pub(super) states: Tensor,
     pub(super) means: Tensor,
     /// Logarithms of the spreads.
@@ -46,7 +46,7 @@ impl TextEncoderLayers {
         let width = spec.hidden_size;
         let words = weights.tensor("text_encoder.embed_tokens.weight", &[spec.vocab_size, width])?;
         let words = weights.placed(words * (width as f64).sqrt())?;
-        let layer = |at| EncoderLayer::read(weights, &format!("text_encoder.encoder.layers.{at}"), spec);
+        let layer = |at| TextEncoderLayer::read(weights, &format!("text_encoder.encoder.layers.{at}"), spec);
         let layers = (0..spec.num_hidden_layers).map(layer).collect::<Result<Vec<_>, _>>()?;
         let project = weights.pointwise("text_encoder.project", [2 * spec.flow_size, width])?;
         let window = spec.window().unwrap_or(0);
@@ -74,7 +74,7 @@ impl TextEncoderLayers {
     }
 }
 
-impl EncoderLayer {
+impl TextEncoderLayer {
     fn read(weights: &mut SpeechWeights<'_, '_>, path: &str, spec: &VitsSpec) -> Result<Self, ModelError> {
         let (width, inner, taps) = (spec.hidden_size, spec.ffn_dim, spec.ffn_kernel_size);
         Ok(Self {
@@ -96,9 +96,9 @@ impl EncoderLayer {
 
     fn forward(&self, x: &Tensor, distances: &Distances) -> CandleResult<Tensor> {
         let x = self.attention_norm.forward(&(x + self.attention.forward(x, distances)?)?)?;
-        let inner = self.up.padded(&x, Before::Nothing, self.padding)?;
+        let inner = self.up.padded(&x, InputActivation::Nothing, self.padding)?;
         let inner = self.activation.in_place(inner)?;
-        let inner = self.down.padded(&inner, Before::Nothing, self.padding)?;
+        let inner = self.down.padded(&inner, InputActivation::Nothing, self.padding)?;
         self.norm.forward(&(x + inner)?)
     }
 }

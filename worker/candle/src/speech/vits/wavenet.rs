@@ -5,7 +5,7 @@ use candle_core::{Result as CandleResult, Tensor};
 use super::spec::VitsSpec;
 use crate::error::ModelError;
 use crate::layers::linear::Linear;
-use crate::speech::convolution::{Before, TimeConvolution};
+use crate::speech::convolution::{InputActivation, TimeConvolution};
 use crate::speech::weights::{ConvolutionSizes, SpeechWeights};
 
 /// The layers.
@@ -39,7 +39,7 @@ impl WaveNet {
         };
         let (mut x, mut sum) = (x.clone(), None);
         for (at, (convolution, pointwise)) in self.layers.iter().enumerate() {
-            let mut inner = convolution.same(&x, Before::Nothing)?;
+            let mut inner = convolution.same(&x, InputActivation::Nothing)?;
             if let Some(spoken) = &spoken {
                 inner = inner.broadcast_add(&spoken.narrow(1, at * 2 * self.width, 2 * self.width)?)?;
             }

@@ -23,8 +23,11 @@ fn until_done(rig: &mut Rig, client: &Client) -> Answer {
 #[test]
 fn rc_26_bulk_work_gives_its_place_and_goes_on_behind_it() {
     let settings = TextEngineSettings { max_concurrent: 1, ..TextEngineSettings::default() };
-    let alone = Rig::new(Script::Answer(words(WORDS)), settings).answer(prompt("?")).text;
-    let mut rig = Rig::new(Script::Answer(words(WORDS)), settings);
+    let hashed = || Rig::new(Script::Hash(128), settings);
+    let of = |priority, text: &str| Generate { max_tokens: Some(30), ignore_eos: true, ..of(priority, text) };
+    let alone = |text: &str| hashed().answer(of(Priority::NORMAL, text)).text;
+    let (bulk_alone, urgent_alone) = (alone("?"), alone("!"));
+    let mut rig = hashed();
     let bulk = rig.submit(of(Priority::BATCH, "?"));
     for _ in 0..3 {
         rig.engine.step().unwrap();
@@ -32,11 +35,11 @@ fn rc_26_bulk_work_gives_its_place_and_goes_on_behind_it() {
     let early = bulk.answer();
     assert!(early.finished.is_none() && !early.text.is_empty(), "it has begun: {early:?}");
     let urgent = rig.submit(of(Priority::NORMAL, "!"));
-    assert_eq!(until_done(&mut rig, &urgent).text, alone);
+    assert_eq!(until_done(&mut rig, &urgent).text, urgent_alone);
     let meanwhile = bulk.answer();
     assert_eq!((meanwhile.text.as_str(), meanwhile.finished.is_none()), ("", true), "it has waited");
     let rest = until_done(&mut rig, &bulk);
-    assert_eq!(early.text + &rest.text, alone);
+    assert_eq!(early.text + &rest.text, bulk_alone);
     rig.run();
 }
 
