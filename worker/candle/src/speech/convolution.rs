@@ -62,7 +62,7 @@ impl TimeConvolution {
     }
 
     /// As many moments as there are, with silence at both ends: the same number, or one more on the right.
-    pub(super) fn same(&self, x: &Tensor, before: Before) -> Result<Tensor> {
+    pub(super) fn same(&self, x: &Tensor, before: InputActivation) -> Result<Tensor> {
         let more = self.shape.more();
         self.padded(x, before, (more / 2, more.div_ceil(2)))
     }
@@ -139,7 +139,7 @@ impl Upsampling {
     }
 
     /// `[moments, ins]` → `[(moments - 1) stride + taps - 2 padding, outs]`.
-    pub(super) fn forward(&self, x: &Tensor, before: Before) -> Result<Tensor> {
+    pub(super) fn forward(&self, x: &Tensor, before: InputActivation) -> Result<Tensor> {
         let Convolved { stride, padding } = self.form;
         let moments = x.dim(0)?;
         let more = self.taps.div_ceil(stride) - 1;
