@@ -240,6 +240,10 @@ SEEDS = {
     "tool_calls": {
         f"{at}-{format}": bytes([format]) + call.encode() for at, call in enumerate(CALLS) for format in range(34)
     },
+    "audio": {path.name: path.read_bytes() for path in (Path(__file__).parent.parent / "worker/audio/tests/files").iterdir()},
+    "multipart": {
+        "form": b"multipart/form-data; boundary=b;xxxxxxxxxx--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nRIFF\r\n--b--",
+    },
     # The first byte chooses the kind of grammar, and the format of calls.
     "grammar": {
         f"schema-{at}-{kind}": bytes([kind]) + schema.encode() for at, schema in enumerate(SCHEMAS) for kind in [0, 5, 14, 45, 78, 117]

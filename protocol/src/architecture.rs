@@ -74,6 +74,9 @@ pub const TOWER_TYPES: &[&str] = &["clip", "siglip", "siglip2"];
 /// The `model_type`s of models that speak, which our worker runs.
 pub const SPEECH_TYPES: &[&str] = &["vits"];
 
+/// The `model_type` of models that turn speech into text, which is their name in GGUF files too.
+pub const HEARING_TYPES: &[&str] = &["whisper"];
+
 /// Names in `config.json`, in `architectures`.
 pub const CONFIG_ARCHITECTURES: &[&str] = &[
     "LlamaForCausalLM",

@@ -24,6 +24,8 @@ pub enum Category {
     Diffusion,
     /// Speech out.
     Tts,
+    /// Speech in, text out.
+    Transcription,
 }
 
 /// A kind of input that a model takes (MM-2).
@@ -41,19 +43,20 @@ pub enum Modality {
 
 /// The text names no category.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a category; one of llm, embedding, reranking, vision, diffusion, tts")]
+#[error("'{0}' is not a category; one of llm, embedding, reranking, vision, diffusion, tts, transcription")]
 pub struct ParseCategoryError(String);
 
 impl Category {
     /// Every category.
-    pub const ALL: [Self; 6] = [Self::Llm, Self::Embedding, Self::Reranking, Self::Vision, Self::Diffusion, Self::Tts];
+    pub const ALL: [Self; 7] =
+        [Self::Llm, Self::Embedding, Self::Reranking, Self::Vision, Self::Diffusion, Self::Tts, Self::Transcription];
 
     /// The time that a model of this category stays loaded after its last use, unless another setting applies (RC-8).
     pub const fn stay_warm(self) -> Duration {
         Duration::from_secs(match self {
             Self::Diffusion => 900,
             Self::Vision => 60,
-            Self::Llm | Self::Embedding | Self::Reranking | Self::Tts => 300,
+            Self::Llm | Self::Embedding | Self::Reranking | Self::Tts | Self::Transcription => 300,
         })
     }
 
@@ -66,6 +69,7 @@ impl Category {
             Self::Vision => "vision",
             Self::Diffusion => "diffusion",
             Self::Tts => "tts",
+            Self::Transcription => "transcription",
         }
     }
 }

@@ -19,6 +19,7 @@ mod instruction_set;
 mod kv_cache_type;
 mod llama_args;
 mod manifest;
+mod multipart;
 mod others;
 mod printable;
 mod priority;
@@ -36,8 +37,8 @@ mod worker;
 mod worker_about;
 
 pub use architecture::{
-    CONFIG_ARCHITECTURES, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, SEEING_TYPES, SPEECH_TYPES, TOWER_TYPES,
-    config_architecture,
+    CONFIG_ARCHITECTURES, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, HEARING_TYPES, SEEING_TYPES, SPEECH_TYPES,
+    TOWER_TYPES, config_architecture,
 };
 pub use bytes::{ByteCount, ParseByteCountError, SignedBytes};
 pub use category::{Category, Modality, ParseCategoryError};
@@ -54,6 +55,7 @@ pub use instruction_set::{InstructionSet, InstructionSetError};
 pub use kv_cache_type::{KvCacheType, ParseKvCacheTypeError};
 pub use llama_args::{LlamaArgs, LlamaArgsError};
 pub use manifest::{Backend, DeviceFlag, Manifest, ManifestError, PromptFormat, Recipe};
+pub use multipart::{FormError, FormPart, form_boundary, form_parts};
 pub use others::{OtherLease, OtherRequest};
 pub use printable::{Label, PrintableWriter, is_printable, printable, printable_line, push_printable};
 pub use priority::{ParsePriorityError, Priority};

@@ -81,6 +81,7 @@ mod tasks;
 mod threads;
 mod towers;
 mod traces;
+mod transcription;
 mod upgrades;
 mod views;
 mod worker_contract;

@@ -1,5 +1,6 @@
 //! The functions that the shell needs of the program that computes: loading a model, and writing model files.
 
+use model_boss_engine::speech::SpeechModel;
 use model_boss_engine::{Decoder, DecoderJudge, Speaker, TextEncoder};
 use model_boss_protocol::{InstructionSet, InstructionSetError, WorkerSpec};
 
@@ -29,6 +30,10 @@ pub type LoadReranker = Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Resu
 pub type LoadSpeaker =
     Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn Speaker>, LoadFailure> + Send>;
 
+/// The same for a model that turns sound into text.
+pub type LoadSpeech =
+    Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn SpeechModel>, LoadFailure> + Send>;
+
 /// The loaders of each kind of model.
 pub struct ModelLoaders {
     /// Models that write text.
@@ -41,6 +46,8 @@ pub struct ModelLoaders {
     pub towers: LoadEncoder,
     /// Models that speak.
     pub speaker: LoadSpeaker,
+    /// Models that turn sound into text.
+    pub speech: LoadSpeech,
 }
 
 /// Writes a model file as a command line asks for it.

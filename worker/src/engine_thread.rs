@@ -4,6 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use model_boss_engine::speech::SpeechModel;
+use model_boss_engine::text::Vocabulary;
 use model_boss_engine::{
     DecoderJudge, DecoderScorer, DraftUse, EncodedForm, Engine, EngineError, EngineInfo, Progress, Speaker,
     TextEncoder, TextEngine, TextEngineSettings,
@@ -13,10 +15,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use crate::backend::{LoadDecoder, LoadEncoder, LoadReranker, LoadSpeaker, ModelLoaders, Reranker};
+use crate::backend::{LoadDecoder, LoadEncoder, LoadReranker, LoadSpeaker, LoadSpeech, ModelLoaders, Reranker};
 use crate::cpu_share::StepThreads;
 use crate::encoding::{self, EncodeJob};
 use crate::failure::LoadFailure;
+use crate::hearing::{self, HearJob};
 use crate::speaking::{self, Speaking, SpeechOrder, StartProgram};
 use crate::state::{EncoderFacts, EngineInbox, Serving, Submit, WorkerState};
 use crate::text::{self, StartHost, TextLoad, TextSide};
@@ -109,9 +112,15 @@ fn run(worker: &WorkerState, load: ModelLoaders, text: &TextLoading) -> LoadFail
             load_speaker(worker, load.speaker, orders)
                 .map(|speaker| speaking::serve(speaker.as_ref(), threads, inbox, &worker.activity))
         }
+        Category::Transcription => {
+            let (jobs, inbox) = mpsc::channel(INBOX);
+            load_speech(worker, load.speech, text, jobs)
+                .map(|(model, vocabulary)| hearing::serve(model.as_ref(), vocabulary, threads, inbox, &worker.activity))
+        }
         category => {
             let message = format!(
-                "this worker serves models of category llm, embedding, reranking, vision and tts; '{}' is {category}",
+                "this worker serves models of category llm, embedding, reranking, vision, transcription and tts; '{}' \
+                 is {category}",
                 worker.spec.model
             );
             Err(LoadFailure::message(WorkerExit::BadModel, message))
@@ -178,6 +187,33 @@ fn load_reranker(
         }
     };
     Ok(serve_encoder(worker, judge, text, jobs))
+}
+
+/// The same for a model that turns sound into text. From now on it answers.
+fn load_speech(
+    worker: &WorkerState,
+    load: LoadSpeech,
+    text: &TextLoading,
+    jobs: mpsc::Sender<HearJob>,
+) -> Result<(Box<dyn SpeechModel>, Arc<Vocabulary>), LoadFailure> {
+    let model = load(&worker.spec, &mut |share| worker.progressed(share))?;
+    let text = text_side(text)?;
+    let facts = model.info().clone();
+    let unit: u64 = model.places().iter().map(|place| place.kv_bytes_per_token() as u64).sum();
+    let info = EngineInfo {
+        context_length: facts.most_tokens,
+        vocab_size: facts.vocab_size,
+        weight_bytes: facts.weight_bytes,
+        workspace_bytes: facts.workspace_bytes,
+        kv_bytes_per_token: usize::try_from(unit).unwrap_or(0),
+        kv_tokens: usize::try_from(facts.kv_bytes / unit.max(1)).ok(),
+        max_concurrent: worker.spec.max_concurrent as usize,
+        sight: None,
+    };
+    info!(model = %worker.spec.model, languages = facts.languages.len(), "ready");
+    let vocabulary = Arc::clone(&text.vocabulary);
+    worker.serve(Serving::new(text, info, (None, model.places()), EngineInbox::Sounds(Box::new(facts), jobs)));
+    Ok((model, vocabulary))
 }
 
 /// From now on the encoder answers.

@@ -18,6 +18,7 @@ mod failure;
 mod forms;
 mod gate;
 mod gone;
+mod hearing;
 mod http;
 mod metrics;
 mod model_files;
@@ -30,8 +31,8 @@ mod threads;
 
 pub use args::{Convert, Index, LayerOrder, StoredType, Synth};
 pub use backend::{
-    ChooseInstructions, LoadDecoder, LoadEncoder, LoadReranker, LoadSpeaker, ModelLoaders, Reranker, WorkerBackend,
-    WriteFile,
+    ChooseInstructions, LoadDecoder, LoadEncoder, LoadReranker, LoadSpeaker, LoadSpeech, ModelLoaders, Reranker,
+    WorkerBackend, WriteFile,
 };
 pub use failure::LoadFailure;
 pub use process::run;

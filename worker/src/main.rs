@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use model_boss_candle::{DecoderLoadOptions, DeviceOptions, EncoderTask};
 use model_boss_engine::residency::plan::ResidencyOptions;
+use model_boss_engine::speech::SpeechModel;
 use model_boss_engine::{Decoder, Speaker, TextEncoder};
 use model_boss_protocol::{
     ByteCount, Category, DeviceId, InstructionSet, InstructionSetError, ResidencyMode, StoreKind, WorkerSpec,
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
             reranker: Box::new(load_reranker),
             towers: Box::new(load_towers),
             speaker: Box::new(load_speaker),
+            speech: Box::new(load_speech),
         },
         convert: Box::new(files::convert),
         index: Box::new(files::index),
@@ -101,6 +103,13 @@ fn load_towers(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<d
 
 fn load_speaker(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Speaker>, LoadFailure> {
     model_boss_candle::load_speaker(&spec.source, &first_device(spec), progress)
+        .map_err(|error| LoadFailure::new(error.exit(), &error))
+}
+
+fn load_speech(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn SpeechModel>, LoadFailure> {
+    let windows = usize::try_from(spec.max_concurrent).unwrap_or(1);
+    let kept = spec.residency.kv_cache_type;
+    model_boss_candle::load_speech(&spec.source, &first_device(spec), windows, kept, progress)
         .map_err(|error| LoadFailure::new(error.exit(), &error))
 }
 

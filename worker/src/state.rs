@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use model_boss_engine::residency::Monitor;
+use model_boss_engine::speech::SpeechInfo;
 use model_boss_engine::{
     Activity, EncodedForm, EncoderInfo, EngineInfo, Generate, ImageDigests, PlaceReport, PlaceUse, Reply, SequenceId,
     SightInfo, Work,
@@ -21,6 +22,7 @@ use crate::encoding::{EncodeError, EncodeItem, EncodeJob, EncodedRows, TextToken
 use crate::forms::Forms;
 use crate::gate::ShareOrders;
 use crate::gone::engine_gone;
+use crate::hearing::HearJob;
 use crate::metrics::WorkerMetrics;
 use crate::speaking::Speaking;
 use crate::text::TextSide;
@@ -64,6 +66,8 @@ pub(crate) struct Serving {
     pub(crate) forms: Forms,
     pub(crate) info: EngineInfo,
     pub(crate) images: ImageDesk,
+    /// Places for requests whose sound is decoded.
+    pub(crate) listening: Semaphore,
     /// The monitor of streamed layers.
     monitor: Option<Arc<Monitor>>,
     places: Arc<[PlaceUse]>,
@@ -79,6 +83,9 @@ pub(crate) struct ImageDesk {
     pub(crate) places: Semaphore,
 }
 
+/// Requests whose sound is decoded at the same time: four hours take 440 MiB.
+const MOST_LISTENING: usize = 2;
+
 /// Requests whose images are decoded at the same time.
 const MOST_DECODING: usize = 2;
 
@@ -86,6 +93,8 @@ const MOST_DECODING: usize = 2;
 pub(crate) enum EngineInbox {
     /// To a decoder: sequences.
     Sequences(mpsc::Sender<Submit>),
+    /// To a model that turns sound into text.
+    Sounds(Box<SpeechInfo>, mpsc::Sender<HearJob>),
     /// To an encoder: texts, and images where it reads them.
     Texts(Box<EncoderFacts>, mpsc::Sender<EncodeJob>),
 }
@@ -315,7 +324,9 @@ impl Serving {
         inbox: EngineInbox,
     ) -> Self {
         let images = ImageDesk { digests: ImageDigests::default(), places: Semaphore::new(MOST_DECODING) };
-        Self { text, forms: Forms::new(), info, images, monitor, places, inbox, next_sequence: AtomicU64::new(0) }
+        let listening = Semaphore::new(MOST_LISTENING);
+        let next_sequence = AtomicU64::new(0);
+        Self { text, forms: Forms::new(), info, images, listening, monitor, places, inbox, next_sequence }
     }
 
     /// The facts of an encoder.
@@ -326,7 +337,7 @@ impl Serving {
     fn encoder_facts(&self) -> Result<&EncoderFacts, ApiError> {
         match &self.inbox {
             EngineInbox::Texts(facts, _) => Ok(facts),
-            EngineInbox::Sequences(_) => {
+            EngineInbox::Sequences(_) | EngineInbox::Sounds(..) => {
                 Err(ApiError::new(ErrorCode::UnsupportedByModel, "this model gives no vectors"))
             }
         }
@@ -368,6 +379,25 @@ impl Serving {
         }
         match answer.await {
             Ok(rows) => Ok(rows),
+            Err(_) => Err(engine_gone().await),
+        }
+    }
+
+    /// The facts of a model that turns sound into text.
+    pub(crate) fn hearing(&self) -> Result<&SpeechInfo, ApiError> {
+        match &self.inbox {
+            EngineInbox::Sounds(info, _) => Ok(info),
+            EngineInbox::Sequences(_) | EngineInbox::Texts(..) => {
+                Err(ApiError::new(ErrorCode::UnsupportedByModel, "this model hears nothing"))
+            }
+        }
+    }
+
+    /// Hands the sound of a request to the engine. Waits while its inbox is full.
+    pub(crate) async fn hear(&self, job: HearJob) -> Result<(), ApiError> {
+        let EngineInbox::Sounds(_, jobs) = &self.inbox else { return self.hearing().map(drop) };
+        match jobs.send(job).await {
+            Ok(()) => Ok(()),
             Err(_) => Err(engine_gone().await),
         }
     }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, text_beside_weights};
 use model_boss_protocol::{
-    CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, SPEECH_TYPES, TOWER_TYPES,
-    config_architecture,
+    CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, HEARING_TYPES, SPEECH_TYPES,
+    TOWER_TYPES, config_architecture,
 };
 use model_boss_weights::gguf::HeaderFault;
 use model_boss_weights::{HeaderBudget, layers_folder, towers_folder};
@@ -32,6 +32,7 @@ pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile
             return encoder_lacks(source).filter(|_| !names_decoder(source));
         }
         Category::Vision if ggufs.is_empty() => return towers_lack(source),
+        Category::Transcription => return speech_lacks(source, &ggufs),
         Category::Vision => return Some("our worker reads vision models from safetensors only".to_owned()),
         Category::Tts if ggufs.is_empty() => return voice_lacks(source),
         Category::Tts => return Some("our worker reads models that speak from safetensors only".to_owned()),
@@ -118,6 +119,22 @@ fn voice_lacks(source: &Path) -> Option<String> {
     let model_type = model_type_of(source).filter(|kind| !SPEECH_TYPES.contains(&kind.as_str()))?;
     let unknown: String = model_type.escape_debug().take(MAX_NAME).collect();
     Some(format!("our worker does not speak by models of type '{unknown}'"))
+}
+
+/// The same for a model that turns speech into text.
+fn speech_lacks(source: &Path, ggufs: &[&ModelFile]) -> Option<String> {
+    let unknown = |named: &str| {
+        let named: String = named.escape_debug().take(MAX_NAME).collect();
+        format!("our worker gets no text of speech from models of type '{named}'")
+    };
+    let is_unknown = |named: &&str| !HEARING_TYPES.contains(named);
+    for file in ggufs {
+        let outline = gguf_outline(file.path(), &mut HeaderBudget::default(), |_| {}).ok()?;
+        if let Some(named) = outline.text("general.architecture").filter(is_unknown) {
+            return Some(unknown(named));
+        }
+    }
+    model_type_of(source).as_deref().filter(is_unknown).map(unknown)
 }
 
 /// The type of model that a `config.json` names.

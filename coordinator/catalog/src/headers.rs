@@ -122,6 +122,21 @@ impl HeaderFacts {
         Some(ByteCount(sizes?.into_iter().fold(0, |all, (bytes, _)| all.saturating_add(bytes))))
     }
 
+    /// The same of any weight files, and whether a matrix is stored in fewer bits than f32.
+    pub(super) fn weights_and_width(files: &[ModelFile]) -> Option<(ByteCount, bool)> {
+        let (mut budget, mut layers, mut bytes) = (HeaderBudget::default(), LayerSizes::default(), 0_u64);
+        let mut weights = files.iter().filter(|file| file.is_weights()).peekable();
+        weights.peek()?;
+        for file in weights {
+            let facts = match file.is_gguf() {
+                true => of_gguf(file.path(), &mut budget, &mut layers),
+                false => of_safetensors(file.path(), &mut budget, &mut layers),
+            };
+            bytes = bytes.saturating_add(facts.ok()?.0);
+        }
+        Some((ByteCount(bytes), layers.narrow))
+    }
+
     /// Reads the headers. `None` where they lack a fact, or cannot be read.
     pub(super) fn read(source: &Path, files: &[ModelFile]) -> Option<Self> {
         let weights: Vec<&ModelFile> = files.iter().filter(|file| file.is_weights()).collect();

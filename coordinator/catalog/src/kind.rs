@@ -5,7 +5,7 @@ use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, text_beside_weights};
 use model_boss_protocol::{
-    CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ENCODERS, SPEECH_TYPES, config_architecture,
+    CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ENCODERS, HEARING_TYPES, SPEECH_TYPES, config_architecture,
 };
 use model_boss_weights::{HeaderBudget, layers_folder, model_folder};
 use serde::Deserialize;
@@ -19,7 +19,7 @@ const RANK: u64 = 4;
 /// The category that the files show; `None` for one that writes text, or where they cannot be read.
 pub(super) fn category_of(source: &Path, files: &[ModelFile]) -> Option<Category> {
     match files.iter().find(|file| file.is_gguf()) {
-        Some(file) => of_gguf(file.path()),
+        Some(file) => of_gguf(file.path()).or_else(|| speech_beside(source)),
         None if files.iter().any(ModelFile::is_weights) => of_config(source),
         None => None,
     }
@@ -29,11 +29,22 @@ pub(super) fn category_of(source: &Path, files: &[ModelFile]) -> Option<Category
 fn of_gguf(path: &Path) -> Option<Category> {
     let outline = gguf_outline(path, &mut HeaderBudget::default(), |_| {}).ok()?;
     let architecture = outline.text("general.architecture")?;
+    if HEARING_TYPES.contains(&architecture) {
+        return Some(Category::Transcription);
+    }
     match outline.number(&format!("{architecture}.pooling_type")) {
         Some(RANK) => Some(Category::Reranking),
         Some(1..RANK) => Some(Category::Embedding),
         _ => GGUF_ENCODERS.contains(&architecture).then_some(Category::Embedding),
     }
+}
+
+/// A file without an architecture may have its configuration beside it.
+fn speech_beside(source: &Path) -> Option<Category> {
+    let folder = if source.is_dir() { Some(source) } else { source.parent() }?;
+    let text = text_beside_weights(&folder.join("config.json"), CONFIG)?;
+    let config: KindConfig = serde_json::from_str(&text).ok()?;
+    HEARING_TYPES.contains(&config.model_type.as_str()).then_some(Category::Transcription)
 }
 
 #[derive(Deserialize)]
@@ -55,6 +66,9 @@ fn of_config(source: &Path) -> Option<Category> {
     let config: KindConfig = serde_json::from_str(&text).ok()?;
     if SPEECH_TYPES.contains(&config.model_type.as_str()) {
         return Some(Category::Tts);
+    }
+    if HEARING_TYPES.contains(&config.model_type.as_str()) {
+        return Some(Category::Transcription);
     }
     if is_judge(folder) {
         return Some(Category::Reranking);
@@ -102,6 +116,7 @@ mod tests {
             ("qwen3", Some(3), Some(Category::Embedding)),
             ("qwen3", Some(0), None),
             ("qwen3", None, None),
+            ("whisper", None, Some(Category::Transcription)),
         ] {
             let mut writer = HeaderWriter::new();
             writer.set("general.architecture", architecture).unwrap();
@@ -130,6 +145,7 @@ mod tests {
                 Some(Category::Embedding),
             ),
             (r#"{"model_type":"qwen2","architectures":["Qwen2ForCausalLM"]}"#, None),
+            (r#"{"model_type":"whisper"}"#, Some(Category::Transcription)),
             ("{", None),
         ] {
             assert_eq!(of(config), expected, "{config}");

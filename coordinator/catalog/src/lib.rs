@@ -20,6 +20,7 @@ mod pulled;
 mod read;
 mod roots;
 mod size;
+mod speech_size;
 mod stamps;
 #[cfg(test)]
 mod tests;

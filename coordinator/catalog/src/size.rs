@@ -7,6 +7,7 @@ use model_boss_protocol::{Backend, ByteCount, Category, KvCacheType, Manifest, R
 
 use super::files::{ModelFile, has_extension};
 use super::headers::{HeaderFacts, LayerFacts, ModelShape};
+use super::speech_size;
 
 /// Code and buffers of a worker. A worker's context on each GPU is added where it is placed on one.
 const PROCESS: ByteCount = ByteCount::mib(64);
@@ -64,6 +65,15 @@ pub(super) fn estimate(
         if let Some(weights) = HeaderFacts::weights_of(files) {
             return SizeEstimate { bytes: weights + SPEECH_WORK + PROCESS, rule: SizeRule::Headers, streamed: None };
         }
+    }
+    if category == Category::Transcription
+        && !backend.is_foreign()
+        && stated.is_none()
+        && let Some((weights, narrow)) = HeaderFacts::weights_and_width(files)
+    {
+        let windows = u64::from(manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY));
+        let beside = speech_size::beside_weights(source, windows, narrow);
+        return SizeEstimate { bytes: weights + beside + PROCESS, rule: SizeRule::Headers, streamed: None };
     }
     if let Some(HeaderFacts { weights, layers, shape, own_type }) = HeaderFacts::read(source, files) {
         let beside = cache((manifest, category), &shape, backend, own_type) + shape.activations() + PROCESS;

@@ -172,6 +172,8 @@ section! {
         diffusion: Duration = Category::Diffusion.stay_warm(),
         /// Speech makers.
         tts: Duration = Category::Tts.stay_warm(),
+        /// Models that turn speech into text.
+        transcription: Duration = Category::Transcription.stay_warm(),
     }
 }
 
@@ -377,6 +379,7 @@ impl StayWarm {
             Category::Vision => self.vision,
             Category::Diffusion => self.diffusion,
             Category::Tts => self.tts,
+            Category::Transcription => self.transcription,
         }
     }
 }

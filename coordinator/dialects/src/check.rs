@@ -32,6 +32,8 @@ pub enum AnswerKind {
     Judgements,
     /// Answers of text-embeddings-inference's `/embed`, `/embed_all` and `/predict`.
     Lists,
+    /// Answers of `/v1/audio/transcriptions` and `/v1/audio/translations` in JSON.
+    Transcript,
     /// `/tokenize`.
     Tokens,
     /// `/detokenize`.
@@ -49,6 +51,7 @@ impl AnswerKind {
             "/v1/score" | "/v1/classify" => Self::Judgements,
             "/embed" | "/embed_all" | "/predict" => Self::Lists,
             "/v1/completions" => Self::Completion,
+            "/v1/audio/transcriptions" | "/v1/audio/translations" => Self::Transcript,
             TOKENIZE => Self::Tokens,
             DETOKENIZE => Self::Text,
             SPEECH => Self::Speech,
@@ -58,7 +61,7 @@ impl AnswerKind {
 
     /// Whether answers of this shape can be streamed.
     pub const fn may_stream(self) -> bool {
-        matches!(self, Self::Chat | Self::Completion | Self::Speech)
+        matches!(self, Self::Chat | Self::Completion | Self::Speech | Self::Transcript)
     }
 }
 
@@ -139,6 +142,12 @@ struct JudgementsAnswer {
 }
 
 #[derive(Deserialize)]
+struct TranscriptAnswer {
+    #[serde(rename = "text")]
+    _text: TextOnly,
+}
+
+#[derive(Deserialize)]
 struct TokenizedAnswer {
     #[serde(rename = "tokens")]
     _tokens: Vec<IgnoredAny>,
@@ -186,6 +195,10 @@ pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), DialectError> {
             false
         }
         AnswerKind::Lists => read::<Vec<IgnoredAny>>(body)?.is_empty(),
+        AnswerKind::Transcript => {
+            read::<TranscriptAnswer>(body)?;
+            false
+        }
         AnswerKind::Tokens => {
             read::<TokenizedAnswer>(body)?;
             false
@@ -225,7 +238,10 @@ pub struct BadStream {
 }
 
 #[derive(Deserialize)]
-struct Chunk {
+struct Chunk<'a> {
+    /// The type of an event of a transcript.
+    #[serde(rename = "type", borrow)]
+    kind: Option<Cow<'a, str>>,
     choices: Option<Vec<ChunkChoice>>,
     error: Option<IgnoredAny>,
     #[serde(rename = "usage")]
@@ -307,7 +323,12 @@ impl StreamCheck {
         if self.is_speech {
             return self.look_at_speech(data);
         }
-        let chunk: Chunk = read(data)?;
+        let chunk: Chunk<'_> = read(data)?;
+        if let Some(kind) = chunk.kind.as_deref().filter(|kind| kind.starts_with("transcript.text.")) {
+            self.begun = true;
+            self.ended |= kind == "transcript.text.done";
+            return Ok(());
+        }
         if chunk.choices.is_none() && chunk.error.is_none() {
             return Err(nonsense("an event of its stream has no 'choices'"));
         }

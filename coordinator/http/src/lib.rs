@@ -6,6 +6,7 @@ pub mod bare_errors;
 pub mod body;
 pub mod door;
 pub mod error;
+pub mod form;
 pub mod gathered;
 pub mod headers;
 pub mod json;

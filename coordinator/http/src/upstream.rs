@@ -49,12 +49,18 @@ struct PooledConnection {
 pub struct Outgoing {
     first: Bytes,
     rest: Bytes,
+    last: Bytes,
 }
 
 impl Outgoing {
     /// A body of `first`, followed by `rest`.
     pub const fn new(first: Bytes, rest: Bytes) -> Self {
-        Self { first, rest }
+        Self { first, rest, last: Bytes::new() }
+    }
+
+    /// The same, followed by `last`.
+    pub const fn around(first: Bytes, rest: Bytes, last: Bytes) -> Self {
+        Self { first, rest, last }
     }
 }
 
@@ -64,17 +70,17 @@ impl Body for Outgoing {
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = &mut *self;
-        let next = if this.first.is_empty() { &mut this.rest } else { &mut this.first };
-        let bytes = std::mem::take(next);
+        let all = [&mut this.first, &mut this.rest, &mut this.last];
+        let bytes = all.into_iter().find(|bytes| !bytes.is_empty()).map(std::mem::take).unwrap_or_default();
         Poll::Ready(Some(bytes).filter(|bytes| !bytes.is_empty()).map(|bytes| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_empty() && self.rest.is_empty()
+        self.first.is_empty() && self.rest.is_empty() && self.last.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact((self.first.len() + self.rest.len()) as u64)
+        SizeHint::with_exact((self.first.len() + self.rest.len() + self.last.len()) as u64)
     }
 }
 

@@ -87,6 +87,8 @@ pub enum ParameterPlace {
     Header,
 }
 
+const JSON: &str = "application/json";
+
 /// One parameter of an operation.
 #[derive(Clone, Debug)]
 pub struct Parameter {
@@ -247,7 +249,7 @@ impl Operation {
     /// Adds an answer in JSON.
     #[must_use]
     pub fn answers<T: JsonSchema>(self, status: u16, text: &'static str) -> Self {
-        self.answers_as::<T>(status, text, "application/json")
+        self.answers_as::<T>(status, text, JSON)
     }
 
     /// Adds an answer in another content type.
@@ -261,7 +263,7 @@ impl Operation {
     /// Adds an answer in JSON that an engine or a provider writes.
     #[must_use]
     pub fn passes<T: JsonSchema>(mut self, text: &'static str) -> Self {
-        let media = "application/json";
+        let media = JSON;
         let content = DescribedContent { media, schema: subschema::<T>, is_stream: false, is_foreign: true };
         self.answer(200, text).contents.push(content);
         self
@@ -346,9 +348,6 @@ impl Operation {
 
 /// The status of engines whose framework checks bodies.
 const UNPROCESSABLE: u16 = 422;
-
-/// The content type of most bodies.
-const JSON: &str = "application/json";
 
 /// The name of the parameter for an id in a path.
 pub(crate) const ID: &str = "id";

@@ -20,7 +20,7 @@ use admin::{
     providers, requests, status, tasks,
 };
 use axum::Router;
-use inference::{messages, models, ollama, openai, responses, speech, tokens};
+use inference::{messages, models, ollama, openai, responses, speech, tokens, transcripts};
 use jobs::{batches, files, routes as job_routes};
 use route::{Routes, Scope};
 
@@ -54,6 +54,8 @@ fn routes(context: Arc<Context>) -> Routes {
         .get("/v1/audio/voices", Models, speech::voices, described::voices())
         .post("/v1/score", Inference, openai::score, described::score())
         .post("/v1/classify", Inference, openai::classify, described::classify())
+        .post("/v1/audio/transcriptions", Inference, transcripts::transcriptions, described::transcriptions())
+        .post("/v1/audio/translations", Inference, transcripts::translations, described::translations())
         .post("/embed", Inference, openai::embed, described::embed())
         .post("/embed_all", Inference, openai::embed_all, described::embed_all())
         .post("/predict", Inference, openai::predict, described::predict())

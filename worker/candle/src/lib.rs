@@ -28,6 +28,7 @@ mod speech;
 mod streamed;
 mod unread;
 mod vision;
+mod whisper;
 
 pub use convert::{Conversion, ConvertError, GgufKeysError, MatrixType, Synthetic};
 pub use encoder::{EncoderTask, decoder_judge, is_encoder, load_decoder_embedder, load_encoder};
@@ -43,6 +44,7 @@ pub use spec::{
 pub use speech::load_speaker;
 pub use streamed::index::{IndexError, IndexOrder, write_layer_index, write_layer_index_told};
 pub use vision::load_towers;
+pub use whisper::load_speech;
 
 /// The lowest compute capability that this build for NVIDIA GPUs serves, as 80 for 8.0. Returns `None` in a build
 /// without CUDA.

@@ -367,8 +367,9 @@ reference; logits are of the order of 10. A share in its place is that of the la
 activations to eight bits. *q8_0* is the largest difference of the same model in GGUF from llama.cpp's converter, as a share of
 the largest logit. How the cases are made: `scripts/reference/families.py`.
 
-Encoders are in [embeddings.md](embeddings.md), models that speak in [speech.md](speech.md). Models that see are in
-[images.md](images.md), with cases of their own: Qwen2.5-VL, Qwen3-VL, Gemma 3 with its tower, Idefics3, SmolVLM and LLaVA.
+Encoders are in [embeddings.md](embeddings.md), models that speak in [speech.md](speech.md), and Whisper in
+[transcription.md](transcription.md). Models that see are in [images.md](images.md), with cases of their own: Qwen2.5-VL, Qwen3-VL,
+Gemma 3 with its tower, Idefics3, SmolVLM and LLaVA.
 
 | family | classes of `config.json` | GGUF | cases | largest difference | q8_0 |
 |---|---|---|---|---|---|

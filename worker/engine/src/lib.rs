@@ -21,6 +21,7 @@ pub mod residency;
 pub mod sampling;
 mod sight;
 mod speaker;
+pub mod speech;
 pub mod text;
 mod text_engine;
 mod text_steps;

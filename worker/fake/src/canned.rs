@@ -1,12 +1,31 @@
-//! The body of an answer.
+//! Answers of the fake worker, whole or frame by frame.
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::{Response, StatusCode, header};
 use http_body::Frame;
+use model_boss_protocol::{ApiError, ErrorSource};
 use tokio::sync::mpsc;
+
+/// An answer.
+pub(crate) type CannedAnswer = Response<CannedBody>;
+
+/// An error as an answer.
+pub(crate) fn refuse(error: &ApiError) -> CannedAnswer {
+    let status = StatusCode::from_u16(error.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    whole(status, error.body(ErrorSource::Worker).to_json().into())
+}
+
+/// A whole answer in JSON.
+pub(crate) fn whole(status: StatusCode, body: Bytes) -> CannedAnswer {
+    let mut answer = Response::new(CannedBody::Whole(Some(body)));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    answer
+}
 
 /// An answer's body, sent at once or frame by frame.
 pub(crate) enum CannedBody {

@@ -9,6 +9,7 @@ mod control;
 mod decode;
 mod echo;
 mod failure;
+mod hearing;
 mod llama_server;
 mod rough;
 mod serve;

@@ -15,8 +15,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Report};
 use model_boss_protocol::{
-    ApiError, ByteCount, DeviceId, ErrorCode, ErrorSource, HealthQuestion, Readiness, ResidencyMode, StreamStats,
-    WorkerCores, WorkerHealth, WorkerOrder, WorkerSpec, headers, refuse_demands,
+    ApiError, ByteCount, DeviceId, ErrorCode, HealthQuestion, Readiness, ResidencyMode, StreamStats, WorkerCores,
+    WorkerHealth, WorkerOrder, WorkerSpec, headers, refuse_demands,
 };
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -25,11 +25,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{SetOnce, mpsc, watch};
 use tokio::time::Instant;
 
-use crate::canned::CannedBody;
+use crate::canned::{CannedAnswer, CannedBody, refuse, whole};
 use crate::control::Control;
 use crate::decode::{Decode, FakeCounters};
 use crate::echo::{echo, json_or_text, readable};
 use crate::failure::{FakeFailure, exit_now};
+use crate::hearing;
 use crate::llama_server;
 use crate::rough::{answer_badly, answer_raw};
 use crate::shapes::{Body, CompletionRoute, FakeShape, Manner};
@@ -225,8 +226,6 @@ async fn asks_for_inference(stream: &TcpStream) -> bool {
     matches!(stream.peek(&mut first).await, Ok(n) if n > 0) && first.starts_with(b"POST")
 }
 
-type CannedAnswer = Response<CannedBody>;
-
 async fn answer(request: Request<Incoming>, worker: Arc<FakeWorker>) -> CannedAnswer {
     let foreign = worker.manner == Manner::LlamaServer;
     if foreign && request.uri().path() == "/health" {
@@ -249,6 +248,7 @@ async fn answer(request: Request<Incoming>, worker: Arc<FakeWorker>) -> CannedAn
         (&Method::POST, "/v1/embeddings") => embed(request, &worker).await,
         (&Method::POST, "/v1/audio/speech") => speak(request, &worker).await,
         (&Method::POST, "/v1/rerank") => read_json(request, &worker, llama_server::rerank).await,
+        (&Method::POST, "/v1/audio/transcriptions" | "/v1/audio/translations") => hear(request, &worker).await,
         _ => refuse(&ApiError::new(ErrorCode::NotFound, "no such route")),
     };
     if let Some(id) = id {
@@ -317,6 +317,23 @@ async fn embed(request: Request<Incoming>, worker: &FakeWorker) -> CannedAnswer 
         _ => Ok(llama_server::embeddings(body, model)),
     };
     try_json(request, worker, vectors).await
+}
+
+/// The text of sound.
+async fn hear(request: Request<Incoming>, worker: &FakeWorker) -> CannedAnswer {
+    let (parts, body) = request.into_parts();
+    worker.counters.next_request();
+    let Ok(body) = Limited::new(body, BODY_LIMIT).collect().await else {
+        return worker.refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit"));
+    };
+    match hearing::transcript(&parts.headers, &body.to_bytes()) {
+        Ok((status, kind, text)) => {
+            let mut answer = whole(status, text);
+            answer.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
+            answer
+        }
+        Err(error) => worker.refuse(&error),
+    }
 }
 
 /// A route that answers at once.
@@ -482,17 +499,5 @@ fn streamed(mut decode: Decode, shape: FakeShape, with_usage: bool) -> CannedAns
     headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
-    answer
-}
-
-fn refuse(error: &ApiError) -> CannedAnswer {
-    let status = StatusCode::from_u16(error.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    whole(status, error.body(ErrorSource::Worker).to_json().into())
-}
-
-fn whole(status: StatusCode, body: Bytes) -> CannedAnswer {
-    let mut answer = Response::new(CannedBody::Whole(Some(body)));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     answer
 }

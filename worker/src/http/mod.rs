@@ -31,6 +31,7 @@ mod tei;
 mod tests;
 mod tokens;
 mod tools;
+mod transcripts;
 mod vision;
 
 pub(crate) use options::check_defaults;

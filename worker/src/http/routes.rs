@@ -35,6 +35,9 @@ pub(super) fn router(worker: Arc<WorkerState>) -> Router {
         Category::Tts => {
             Router::new().route("/v1/audio/speech", post(speech::speak)).route("/v1/audio/voices", get(speech::voices))
         }
+        Category::Transcription => Router::new()
+            .route("/v1/audio/transcriptions", post(transcripts::transcribe))
+            .route("/v1/audio/translations", post(transcripts::translate)),
         _ => Router::new()
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(completions::complete))

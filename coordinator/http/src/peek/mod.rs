@@ -224,6 +224,11 @@ pub const OWN_HEADERS: [&str; 7] = [CLIENT_ID, PRIORITY, TASK, KEEP_ALIVE_HEADER
 
 const KEEP_ALIVE: &str = "seconds as a number, or a duration such as \"5m\"";
 
+/// Whether a field of a body is model-boss's own, and is not forwarded.
+pub fn is_own_field(name: &str) -> bool {
+    is_ours(name)
+}
+
 fn is_ours(name: &str) -> bool {
     name.starts_with("x_") || name == "keep_alive"
 }

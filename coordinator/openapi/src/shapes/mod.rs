@@ -5,6 +5,7 @@ mod anthropic;
 mod chat;
 mod common;
 mod errors;
+mod hearing;
 mod judging;
 mod ollama;
 mod responses;
@@ -17,6 +18,7 @@ pub use chat::{
 };
 pub use common::{DetokenizeRequest, DetokenizedText, TokenizeRequest, TokenizedText};
 pub use errors::{AnthropicErrorBody, OllamaErrorBody};
+pub use hearing::{Transcription, TranscriptionEvent, TranscriptionRequest};
 pub use judging::{
     Classes, ClassifyRequest, PredictRequest, PredictedLabels, RankedAnswer, RerankRequest, ScoreRequest, Scores,
 };

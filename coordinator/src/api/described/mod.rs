@@ -24,7 +24,7 @@ pub(super) use leases::{
 };
 pub(super) use models::{
     chat_completions, classify, completions, detokenize, embed, embed_all, embeddings, model, models, predict, rerank,
-    reranking, score, tokenize,
+    reranking, score, tokenize, transcriptions, translations,
 };
 pub(super) use ollama::{
     ollama_chat, ollama_embed, ollama_embeddings, ollama_generate, ollama_ps, ollama_pull, ollama_show, ollama_tags,

@@ -4,7 +4,7 @@ use model_boss_openapi::shapes::{
     ChatCompletion, ChatCompletionChunk, ChatCompletionRequest, Classes, ClassifyRequest, CompletionRequest,
     DetokenizeRequest, DetokenizedText, EmbedRequest, EmbeddingsBody, EmbeddingsRequest, PredictRequest,
     PredictedLabels, RankedAnswer, RerankRequest, ScoreRequest, Scores, TextCompletion, TextCompletionChunk,
-    TokenVectors, TokenizeRequest, TokenizedText, Vectors,
+    TokenVectors, TokenizeRequest, TokenizedText, Transcription, TranscriptionEvent, TranscriptionRequest, Vectors,
 };
 use model_boss_openapi::{Operation, Tag};
 use model_boss_protocol::ErrorCode;
@@ -77,6 +77,24 @@ pub(crate) fn classify() -> Operation {
         "classify",
         "shares of labels, as vLLM's: by models of the category `reranking`, and with `labels` by those of `vision`",
     )
+}
+
+/// `POST /v1/audio/transcriptions`.
+pub(crate) fn transcriptions() -> Operation {
+    of_sound("create_transcription", "the words of a recording, by models of the category `transcription`")
+}
+
+/// `POST /v1/audio/translations`.
+pub(crate) fn translations() -> Operation {
+    of_sound("create_translation", "the same in English")
+}
+
+/// A form with a file of sound.
+fn of_sound(id: &'static str, text: &'static str) -> Operation {
+    let operation = Operation::new(Tag::Models, id, text).form::<TranscriptionRequest>();
+    let operation = operation.passes::<Transcription>("the answer").with_headers(OF_AN_ANSWER);
+    let operation = with_own_headers(operation).errors(OF_INFERENCE).status_of_engines();
+    operation.passes_stream::<TranscriptionEvent>(EVENTS).see(&["transcription.md"])
 }
 
 /// `POST /embed`.

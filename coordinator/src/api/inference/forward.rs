@@ -7,6 +7,7 @@ use http::header::HeaderValue;
 use model_boss_cloud::Clouds;
 use model_boss_config::JsonLimits;
 use model_boss_dialects::ContextWish;
+use model_boss_http::form::FormBody;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_http::upstream::Outgoing;
 use model_boss_protocol::ClientId;
@@ -20,8 +21,10 @@ use super::answer_form::AnswerForm;
 pub(crate) struct Forward {
     /// The worker's path.
     pub(super) path: &'static str,
-    /// The body without model-boss's own fields.
+    /// The body without model-boss's own fields; of a form, its file.
     pub(super) body: Bytes,
+    /// The form's other fields.
+    pub(super) parts: Option<Arc<FormBody>>,
     /// The public id of the request.
     pub(super) request_id: HeaderValue,
     /// The client's deadline.
@@ -63,8 +66,17 @@ pub(crate) enum ModelInBody {
 }
 
 impl Forward {
+    /// The type of the body.
+    pub(super) fn content_type(&self) -> HeaderValue {
+        let json = HeaderValue::from_static("application/json");
+        self.parts.as_ref().map_or(json, |parts| parts.content_type())
+    }
+
     /// The body with `model` as its model.
     pub(super) fn body_for(&self, model: &str) -> Outgoing {
+        if let Some(parts) = &self.parts {
+            return parts.for_model(model, self.body.clone());
+        }
         if self.model_in_body == ModelInBody::Named {
             return Outgoing::new(self.body.clone(), Bytes::new());
         }

@@ -374,6 +374,7 @@ fn capabilities_of(category: Category) -> Vec<&'static str> {
         Category::Embedding => vec!["embedding"],
         Category::Reranking => vec!["reranking"],
         Category::Vision => vec!["embedding", "vision"],
+        Category::Transcription => vec!["transcription"],
         _ => vec!["completion"],
     }
 }

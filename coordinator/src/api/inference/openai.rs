@@ -6,13 +6,14 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use model_boss_core::{RequestOutcome, Scheduler, Target};
 use model_boss_dialects::{AnswerKind, ContextWish, Names};
 use model_boss_host::clocks::in_a;
 use model_boss_http::body::{OpenBody, RequestBody};
-use model_boss_http::headers::{REQUEST_ID, THINKING};
+use model_boss_http::form::FormBody;
+use model_boss_http::headers::THINKING;
 use model_boss_http::peek::{ANONYMOUS, BodyChanges, Peeked, ThinkingSource, peek};
 use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, Priority, RequestId};
 use model_boss_tasks::{NameQuestion, Resolved};
@@ -24,6 +25,7 @@ use super::allowance::TokenMeter;
 use super::answer::{Answer, Content, Served, obtain};
 use super::answer_form::{AnswerForm, speech_form};
 use super::forward::{CloudAccess, Forward, ModelInBody};
+use super::marks::Marks;
 use super::sound::SoundBody;
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
@@ -47,10 +49,6 @@ const RUNG_REASON: HeaderName = HeaderName::from_static("x-rung-reason");
 const QUEUE_MS: HeaderName = HeaderName::from_static("x-queue-ms");
 
 const LOAD_MS: HeaderName = HeaderName::from_static("x-load-ms");
-
-const UNKNOWN_FIELDS: HeaderName = HeaderName::from_static("x-unknown-fields");
-
-const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn chat_completions(call: Call) -> Result<Response, ApiError> {
@@ -112,6 +110,8 @@ pub(super) struct InferenceRoute {
     context: ContextWish,
     /// Whether the request was translated from another API.
     is_translated: bool,
+    /// Whether its body is a form with a file.
+    is_form: bool,
 }
 
 impl InferenceRoute {
@@ -127,12 +127,17 @@ impl InferenceRoute {
 
     fn of(path: &'static str, category: Option<Category>) -> Self {
         let context = ContextWish::default();
-        Self { path, category, other: None, may_be_unnamed: false, context, is_translated: false }
+        Self { path, category, other: None, may_be_unnamed: false, context, is_translated: false, is_form: false }
     }
 
     /// The same question, which models of this category answer, too.
     pub(super) const fn or(self, other: Category) -> Self {
         Self { other: Some(other), ..self }
+    }
+
+    /// The same question in a form with a file.
+    pub(super) const fn form(self) -> Self {
+        Self { is_form: true, ..self }
     }
 
     /// The same question by clients whose API has no names of models.
@@ -153,14 +158,17 @@ pub(super) async fn infer(mut call: Call, asked: InferenceRoute) -> Result<Respo
 
 /// Serves a request whose body was read, or made, already.
 async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Result<Response, ApiError> {
-    let InferenceRoute { path, category, other, may_be_unnamed, context: wish, is_translated } = asked;
+    let InferenceRoute { path, category, other, may_be_unnamed, context: wish, is_translated, is_form } = asked;
     let only = category.filter(|_| may_be_unnamed);
     let request_id = call.request_id();
     let trace = call.trace();
     let Call { context, request, .. } = call;
     let (looking, head) = (Arc::clone(&context), request.into_parts().0);
-    let looked = body.open(move |body| look(&looking, body, &head, only)).await?;
-    let UnderstoodBody { peeked, body, mut resolved, model_in_body } = looked;
+    let look = move |body: OpenBody| match is_form {
+        true => look_at_form(&looking, body, &head),
+        false => look(&looking, body, &head, only),
+    };
+    let UnderstoodBody { peeked, body, parts, mut resolved, model_in_body } = body.open(look).await?;
     let form = match AnswerKind::of(path) {
         AnswerKind::Speech => speech_form(&body)?,
         kind if peeked.stream && kind.may_stream() => AnswerForm::Events,
@@ -204,6 +212,7 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
     let forward = Forward {
         path,
         body,
+        parts,
         request_id,
         deadline,
         form,
@@ -288,8 +297,9 @@ fn naming_guard(mut error: ApiError, unknown_guard: Option<String>) -> ApiError 
 /// A body that was read.
 struct UnderstoodBody {
     peeked: Peeked,
-    /// The body to forward.
+    /// The body to forward; of a form, its file.
     body: Bytes,
+    parts: Option<Arc<FormBody>>,
     /// The meaning of the request's names.
     resolved: Resolved,
     model_in_body: ModelInBody,
@@ -358,9 +368,21 @@ fn look(
     Ok(UnderstoodBody {
         peeked,
         body,
+        form: None,
         resolved,
         model_in_body: if named { ModelInBody::Named } else { ModelInBody::Missing },
     })
+}
+
+/// The same of a form, whose file is not copied.
+fn look_at_form(context: &Context, body: OpenBody, head: &Parts) -> Result<UnderstoodBody, ApiError> {
+    let (peeked, mut form) = FormBody::read(body.bytes(), head, body.limits())?;
+    let (peeked, resolved) = understood(context, peeked)?;
+    if let Some(defaults) = resolved.params() {
+        form.add_defaults(defaults);
+    }
+    let body = body.close().into_bytes().slice(form.file());
+    Ok(UnderstoodBody { peeked, body, form: Some(Arc::new(form)), resolved, model_in_body: ModelInBody::Missing })
 }
 
 fn submit(
@@ -441,7 +463,7 @@ fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
             answer.account.used(usage_in(&body));
             answer.account.status(answer.status.as_u16());
             answer.ticket.finish(RequestOutcome::Answered, answer.account.tokens());
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            response.headers_mut().entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
             *response.body_mut() = Body::from(body);
         }
     }
@@ -471,26 +493,4 @@ fn in_a_header(words: &str) -> HeaderValue {
 
 fn milliseconds(span: Duration) -> HeaderValue {
     HeaderValue::from(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
-}
-
-/// The facts about a request in its answer's headers.
-struct Marks {
-    request_id: HeaderValue,
-    unknown: Option<HeaderValue>,
-}
-
-impl Marks {
-    fn headers(&self, headers: &mut HeaderMap) {
-        headers.insert(REQUEST_ID, self.request_id.clone());
-        if let Some(unknown) = &self.unknown {
-            headers.insert(UNKNOWN_FIELDS, unknown.clone());
-        }
-    }
-
-    fn stream_headers(&self, headers: &mut HeaderMap) {
-        self.headers(headers);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
-    }
 }

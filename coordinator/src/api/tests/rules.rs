@@ -18,10 +18,11 @@ clients:
   default: {rate_per_minute: 2}
 ";
 
-const MODELS: [(&str, &str); 3] = [
+const MODELS: [(&str, &str); 4] = [
     ("vectors", "category = \"embedding\"\n"),
     ("ranks", "category = \"reranking\"\n"),
     ("voices", "category = \"tts\"\n"),
+    ("hears", "category = \"transcription\"\n"),
 ];
 
 /// The effect of a route for which rules about clients apply.
@@ -64,6 +65,21 @@ fn ranked(model: &str) -> Value {
 
 fn paired(model: &str) -> Value {
     json!({ "model": model, "text_1": "?", "text_2": ["a"] })
+}
+
+/// The fields of a form; a file comes with them.
+fn heard(model: &str) -> Value {
+    json!({ "model": model, "language": "en" })
+}
+
+/// A form with these fields and a file.
+fn form_of(fields: &Value) -> String {
+    let part =
+        |head: &str, content: &str| format!("--x\r\nContent-Disposition: form-data; {head}\r\n\r\n{content}\r\n");
+    let fields = fields.as_object().unwrap().iter().filter(|(_, value)| !value.is_null());
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let fields: String = fields.map(|(name, value)| part(&format!("name=\"{name}\""), &text(value))).collect();
+    format!("{fields}{}--x--\r\n", part("name=\"file\"; filename=\"a.wav\"", "RIFF"))
 }
 
 fn only_load(model: &str) -> Value {
@@ -141,6 +157,8 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/v1/audio/speech", Asks("voices", input)),
         ("POST", "/v1/score", Asks("ranks", paired)),
         ("POST", "/v1/classify", Asks("ranks", input)),
+        ("POST", "/v1/audio/transcriptions", Asks("hears", heard)),
+        ("POST", "/v1/audio/translations", Asks("hears", heard)),
         ("POST", "/embed", Asks("vectors", inputs)),
         ("POST", "/embed_all", Asks("vectors", inputs)),
         ("POST", "/predict", Asks("ranks", inputs)),
@@ -245,12 +263,15 @@ fn ends_at_once(path: &str, body: &Value) -> bool {
 impl Fixture {
     /// Sends a request in a client's name.
     async fn ask_as(&self, path: &str, mut body: Value, client: Named<'_>) -> (StatusCode, Value) {
-        let mut request = Request::post(path).header("host", "localhost").header("content-type", "application/json");
+        let is_form = path.starts_with("/v1/audio/trans");
+        let kind = if is_form { "multipart/form-data; boundary=x" } else { "application/json" };
+        let mut request = Request::post(path).header("host", "localhost").header("content-type", kind);
         match client {
             Named::Header(client) => request = request.header("x-client-id", client),
             Named::Field(client) => body["x_client_id"] = client.into(),
         }
-        let (status, _, answer) = self.send(request, &body.to_string()).await;
+        let body = if is_form { form_of(&body) } else { body.to_string() };
+        let (status, _, answer) = self.send(request, &body).await;
         (status, answer)
     }
 

@@ -70,7 +70,7 @@ pub(super) trait EncoderBody: Send + Sync {
 }
 
 /// A product with a bias where the files have one.
-pub(super) fn linear(reader: &mut WeightReader<'_>, path: &str) -> Result<Linear, ModelError> {
+pub(crate) fn linear(reader: &mut WeightReader<'_>, path: &str) -> Result<Linear, ModelError> {
     let bias = Bias::from(reader.files().has(&format!("{path}.bias")));
     let linear = Linear::read(reader, path, bias)?.in_panels();
     linear.map_err(|error| ModelError::Device(device::failure(&error)))

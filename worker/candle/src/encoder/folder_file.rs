@@ -12,7 +12,7 @@ use crate::spec::ConfigJsonError;
 const LONGEST: u64 = 16 << 20;
 
 /// A file of JSON; none if it does not exist.
-pub(super) fn file<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ModelError> {
+pub(crate) fn file<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ModelError> {
     let read = |bytes: Vec<u8>| serde_json::from_slice(&bytes);
     bytes(path)?.map(read).transpose().map_err(|error| bad(format!("{}: {error}", path.display())))
 }
@@ -30,6 +30,6 @@ fn bytes(path: &Path) -> Result<Option<Vec<u8>>, ModelError> {
 }
 
 /// A folder whose files cannot be used.
-pub(super) fn bad(what: String) -> ModelError {
+pub(crate) fn bad(what: String) -> ModelError {
     ModelError::Config(ConfigJsonError::Malformed(what))
 }

@@ -47,7 +47,7 @@ impl<const OUTS: usize> RowPart<'_, OUTS> {
 
 /// Runs work on inputs `[rows, …]`, f32 or numbers of rows, in parts where that is faster. It returns tensors
 /// `[rows, width]` of these widths. Where cores have several parts each, there is a pause between them.
-pub(super) fn in_parts<const INS: usize, const OUTS: usize>(
+pub(crate) fn in_parts<const INS: usize, const OUTS: usize>(
     inputs: [&Tensor; INS],
     widths: [usize; OUTS],
     pause: Pause<'_>,

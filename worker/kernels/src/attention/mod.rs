@@ -114,11 +114,15 @@ impl AttentionHeads {
     /// Writes each sequence's new keys and values behind its past and attends: `[rows, heads, value_dim]`. Places cover
     /// the rows in their order; `kv` has one entry per place, with pages for all its tokens.
     pub fn attend(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &mut [HostKv<'_>]) -> Vec<f32> {
-        self.write(rows, places, kv);
+        self.keep(rows, places, kv);
+        self.attend_kept(rows, places, kv)
+    }
+
+    /// Attends to keys and values that were written before ([`Self::keep`]). Of the rows only queries count.
+    pub fn attend_kept(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &[HostKv<'_>]) -> Vec<f32> {
         let mut out = vec![0.0; rows.query.len() / self.head_dim.max(1) * self.value_dim];
         let mut pieces = self.pieces(places, &mut out);
         let tile = |piece: &AttentionPiece<'_>| self.tile(rows, piece, &places[piece.sequence]);
-        let kv: &[HostKv<'_>] = kv;
         let work = |piece: &AttentionPiece<'_>| {
             let keys = self.seen(piece, &places[piece.sequence], piece.rows.end.saturating_sub(1)).end;
             let keys = keys.min(self.window.map_or(usize::MAX, |keys| 2 * keys.min(usize::MAX / 4) + QUERIES));
@@ -146,7 +150,8 @@ impl AttentionHeads {
         self.heads / self.kv_heads.max(1)
     }
 
-    fn write(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &mut [HostKv<'_>]) {
+    /// Writes each sequence's new keys and values behind its past.
+    pub fn keep(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &mut [HostKv<'_>]) {
         let mut jobs = Vec::new();
         for (place, kv) in places.iter().zip(kv) {
             jobs.extend(kv.writers().into_iter().enumerate().map(|(head, writer)| (place, head, writer)));

@@ -14,4 +14,5 @@ mod rig;
 mod tei;
 mod tool_prompts;
 mod tools;
+mod transcripts;
 mod vision;

@@ -20,6 +20,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::embeddings::CountingEncoder;
 use super::judges::Judge;
+use super::transcripts::scripted;
 use super::vision::SeeingEncoder;
 use crate::backend::{ModelLoaders, Reranker};
 use crate::defaults::RequestDefaults;
@@ -142,6 +143,7 @@ impl Setup {
             decoder: Box::new(load),
             encoder: Box::new(|_, _| Ok(Box::new(CountingEncoder::new()))),
             towers: Box::new(|_, _| Ok(Box::new(SeeingEncoder::new()))),
+            speech: Box::new(|_, _| Ok(Box::new(scripted()))),
             reranker: Box::new(move |_, _| Ok(Reranker::Encoder(Box::new(Judge::new(labels))))),
             speaker: Box::new(|_, _| panic!("no worker of these tests speaks")),
         };

@@ -1,0 +1,128 @@
+//! From the bytes of a file to a recording.
+
+use std::io::Cursor;
+
+use symphonia::core::codecs::CodecParameters;
+use symphonia::core::common::Limit;
+use symphonia::core::errors::Error;
+use symphonia::core::formats::probe::Hint;
+use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
+use symphonia::core::io::MediaSourceStream;
+use symphonia::core::meta::MetadataOptions;
+
+use super::error::{AudioError, Seconds};
+use super::limits::AudioLimits;
+use super::mixed::Decoded;
+use super::resample::ToRate;
+use super::tracks::TrackDecoder;
+use crate::recording::{RATE, SoundRecording};
+
+/// Damaged packets that a file may have beside its good ones: this many, and one in ten.
+const FEW_DAMAGED: usize = 3;
+
+/// Sound that may be missing at the end without the file being cut off, in seconds: encoders round.
+const MISSING_AT_END: f64 = 0.5;
+
+/// Bytes of pictures and texts beside the sound; more are not kept.
+const MOST_BESIDE: usize = 1 << 20;
+
+/// Sizes from here on in headers are those of writers that did not know the length: they write to a pipe.
+const LENGTH_UNKNOWN: u64 = 0x7FFF_0000;
+
+/// Decodes a file: its first sound track, mixed to one channel, at [`RATE`].
+pub fn decode(file: Vec<u8>, limits: &AudioLimits) -> Result<SoundRecording, AudioError> {
+    if file.is_empty() {
+        return Err(AudioError::Empty);
+    }
+    let stream = MediaSourceStream::new(Box::new(Cursor::new(file)), Default::default());
+    let beside = MetadataOptions::default()
+        .limit_tag_bytes(Limit::Maximum(MOST_BESIDE))
+        .limit_visual_bytes(Limit::Maximum(MOST_BESIDE));
+    let mut reader = symphonia::default::get_probe()
+        .probe(&Hint::new(), stream, FormatOptions::default(), beside)
+        .map_err(|error| match error {
+            Error::Unsupported(_) | Error::IoError(_) => AudioError::UnknownFormat,
+            error => AudioError::Damaged(error.to_string()),
+        })?;
+    let track = reader.default_track(TrackType::Audio).ok_or(AudioError::NoSound)?.clone();
+    let mut decoder = TrackDecoder::new(&track)?;
+    let told = told_seconds(&track, limits)?;
+    let samples = samples_of(reader.as_mut(), &mut decoder, &track, limits)?;
+    let heard = samples.len() as f64 / f64::from(RATE);
+    if samples.is_empty() {
+        return Err(AudioError::NoSound);
+    }
+    if let Some(told) = told.filter(|told| told - heard > MISSING_AT_END) {
+        return Err(AudioError::CutOff { heard: Seconds::of(heard), told: Seconds::of(told) });
+    }
+    Ok(SoundRecording { samples })
+}
+
+/// The length that the header tells, in seconds; none where it tells none.
+fn told_seconds(track: &Track, limits: &AudioLimits) -> Result<Option<f64>, AudioError> {
+    let Some(CodecParameters::Audio(sound)) = &track.codec_params else { return Ok(None) };
+    let (Some(frames), Some(rate)) = (track.num_frames, sound.sample_rate.filter(|rate| *rate > 0)) else {
+        return Ok(None);
+    };
+    let channels = sound.channels.as_ref().map_or(1, |channels| channels.count() as u64);
+    let width = u64::from(sound.bits_per_coded_sample.or(sound.bits_per_sample).unwrap_or(8)).div_ceil(8);
+    if frames.saturating_mul(channels * width) >= LENGTH_UNKNOWN {
+        return Ok(None);
+    }
+    let told = frames as f64 / f64::from(rate);
+    let limit = limits.longest.as_secs_f64();
+    if told > limit + 1.0 {
+        return Err(AudioError::TooLong { limit: Seconds::of(limit) });
+    }
+    Ok(Some(told))
+}
+
+fn samples_of(
+    reader: &mut dyn FormatReader,
+    decoder: &mut TrackDecoder,
+    track: &Track,
+    limits: &AudioLimits,
+) -> Result<Vec<i16>, AudioError> {
+    let most = (limits.longest.as_secs_f64() * f64::from(RATE)) as usize;
+    let mut to_rate: Option<ToRate> = None;
+    let (mut good, mut damaged, mut reason) = (0_usize, 0_usize, String::new());
+    loop {
+        let packet = match reader.next_packet() {
+            Ok(Some(packet)) => packet,
+            Ok(None) => break,
+            // The end of a file that was cut off; by how much is seen by its header.
+            Err(Error::IoError(_)) => break,
+            // A further stream begins (chained Ogg): what follows is another recording.
+            Err(Error::ResetRequired) => break,
+            Err(error) if good > 0 => {
+                reason = error.to_string();
+                damaged += FEW_DAMAGED + good;
+                break;
+            }
+            Err(error) => return Err(AudioError::Damaged(error.to_string())),
+        };
+        if packet.track_id != track.id {
+            continue;
+        }
+        match decoder.decode(&packet) {
+            Ok(Decoded { rate, mono }) => {
+                good += 1;
+                let to_rate = match &mut to_rate {
+                    Some(to_rate) if to_rate.from == rate => to_rate,
+                    Some(_) => return Err(AudioError::Unsupported { what: "a rate that changes".to_owned() }),
+                    none => none.insert(ToRate::new(rate)?),
+                };
+                to_rate.push(mono);
+                if to_rate.len() > most {
+                    return Err(AudioError::TooLong { limit: Seconds::of(limits.longest.as_secs_f64()) });
+                }
+            }
+            Err(AudioError::Damaged(why)) => (damaged, reason) = (damaged + 1, why),
+            Err(error) => return Err(error),
+        }
+    }
+    if damaged > FEW_DAMAGED && damaged * 10 > good {
+        return Err(AudioError::Damaged(reason));
+    }
+    Ok(to_rate.map_or_else(Vec::new, ToRate::end))
+}
