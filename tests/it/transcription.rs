@@ -76,7 +76,7 @@ fn wav() -> Vec<u8> {
 #[tokio::test]
 async fn rc_28_a_tiny_model_writes_in_the_real_worker() {
     let sandbox = Sandbox::new();
-    let case: Value = serde_json::from_str(include_str!("../../worker/candle/tests/speech/tiny.json")).unwrap();
+    let case: Value = serde_json::from_str(include_str!("../../worker/candle/tests/whisper/tiny.json")).unwrap();
     let folder = sandbox.path("tiny");
     std::fs::create_dir(&folder).unwrap();
     for (name, text) in case["files"].as_object().unwrap() {

@@ -13,7 +13,7 @@ use model_boss_protocol::{ApiError, Category, ErrorCode, headers};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::error::{ErrorAnswer, LARGEST_BODY};
-use super::{chat, completions, deadline, embeddings, info, rerank, score, speech, tei, tokens, vision};
+use super::{chat, completions, deadline, embeddings, info, rerank, score, speech, tei, tokens, transcripts, vision};
 use crate::encoding::{priority_in, with_priority};
 use crate::state::{Access, WorkerState};
 

@@ -452,7 +452,7 @@ struct EngineRequest {
 /// The request for this worker: unchanged, or translated for an external engine.
 async fn prepare(worker: &Worker, forward: &Forward) -> Result<EngineRequest, Lost> {
     let path = forward.path;
-    let Some(dialect) = worker.dialect().filter(|_| forward.form.is_none()) else {
+    let Some(dialect) = worker.dialect().filter(|_| forward.parts.is_none()) else {
         let body = forward.body_for(worker.model.as_str());
         return Ok(EngineRequest { path, body, reshape: None, thinking: None });
     };

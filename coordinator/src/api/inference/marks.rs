@@ -24,7 +24,12 @@ impl Marks {
     pub(super) fn stream_headers(&self, headers: &mut HeaderMap) {
         self.headers(headers);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+        piece_headers(headers);
     }
+}
+
+/// The headers of an answer that comes in pieces: nothing on the way keeps it or waits for its end.
+pub(super) fn piece_headers(headers: &mut HeaderMap) {
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
 }

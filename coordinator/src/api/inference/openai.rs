@@ -25,7 +25,7 @@ use super::allowance::TokenMeter;
 use super::answer::{Answer, Content, Served, obtain};
 use super::answer_form::{AnswerForm, speech_form};
 use super::forward::{CloudAccess, Forward, ModelInBody};
-use super::marks::Marks;
+use super::marks::{Marks, piece_headers};
 use super::sound::SoundBody;
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
@@ -368,7 +368,7 @@ fn look(
     Ok(UnderstoodBody {
         peeked,
         body,
-        form: None,
+        parts: None,
         resolved,
         model_in_body: if named { ModelInBody::Named } else { ModelInBody::Missing },
     })
@@ -382,7 +382,7 @@ fn look_at_form(context: &Context, body: OpenBody, head: &Parts) -> Result<Under
         form.add_defaults(defaults);
     }
     let body = body.close().into_bytes().slice(form.file());
-    Ok(UnderstoodBody { peeked, body, form: Some(Arc::new(form)), resolved, model_in_body: ModelInBody::Missing })
+    Ok(UnderstoodBody { peeked, body, parts: Some(Arc::new(form)), resolved, model_in_body: ModelInBody::Missing })
 }
 
 fn submit(
@@ -451,8 +451,7 @@ fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
     match answer.content {
         Content::Sound { ref kind, .. } => {
             headers.insert(CONTENT_TYPE, kind.clone());
-            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-            headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+            piece_headers(headers);
             *response.body_mut() = Body::new(SoundBody::begun(answer));
         }
         Content::Stream { .. } => {

@@ -27,7 +27,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 23] = [
+const BENCHES: [(&str, &str); 24] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("resolve", "what a request's names mean, with 1,000 models and 100 tasks (no processes)"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),

@@ -91,7 +91,7 @@ async fn next(inbox: &mut mpsc::UnboundedReceiver<HearEvent>) -> Result<HearEven
     match inbox.recv().await {
         Some(HearEvent::Failed(error)) => Err(failure(&error).into()),
         Some(event) => Ok(event),
-        None => Err(crate::state::engine_gone().await.into()),
+        None => Err(crate::gone::engine_gone().await.into()),
     }
 }
 

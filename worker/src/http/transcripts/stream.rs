@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 
 use super::answer::{DurationUsage, HeardAnswer, HeardToken, SpeechTimings};
 use super::task::failure;
+use crate::gone::ENGINE_GONE;
 use crate::hearing::HearEvent;
-use crate::state::ENGINE_GONE;
 
 /// The body of a streamed answer. Dropped when the client disconnects, which ends its work.
 pub(super) struct SpeechStream {
