@@ -159,7 +159,7 @@ mod tests {
 
     fn read(form: &str) -> Result<(Peeked, FormBody), ApiError> {
         let request = Request::builder().header(CONTENT_TYPE, "multipart/form-data; boundary=b").body(()).unwrap();
-        FormBody::read(&Bytes::from(form.to_owned()), &request.into_parts().0, JsonLimits::default())
+        FormBody::read(&Bytes::from(form.to_owned()), &request.into_parts().0, JsonLimits { depth: 64, values: 1_000 })
     }
 
     #[tokio::test]

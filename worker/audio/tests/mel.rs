@@ -5,7 +5,7 @@ use std::path::Path;
 use model_boss_audio::{MelFilters, MelShape};
 use serde::Deserialize;
 
-#[path = "made_sound.rs"]
+#[path = "sounds/made_sound.rs"]
 mod made_sound;
 
 #[derive(Deserialize)]

@@ -18,7 +18,7 @@ use model_boss_engine::{
     Activity, CacheSalt, DecoderError, Engine, Finished, Generate, Histograms, Logits, Progress, Reply, SequenceEvent,
     SequenceId, TextEngine, TextEngineSettings, Work,
 };
-use model_boss_protocol::DeviceId;
+use model_boss_protocol::{DeviceId, Priority};
 
 /// A case of each kind of state, with attention beside it.
 const HYBRIDS: [&str; 5] =
@@ -96,6 +96,7 @@ impl Rig {
                     shift: None,
                     grammar: None,
                     calls: None,
+                    priority: Priority::default(),
                 };
                 self.engine.submit(SequenceId(self.next), Work::Generate(work), Box::new(Client(sender)));
                 events

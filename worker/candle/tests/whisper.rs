@@ -13,7 +13,7 @@ use model_boss_protocol::{DeviceId, KvCacheType};
 use serde::Deserialize;
 use serde_json::Value;
 
-#[path = "../../audio/tests/made_sound.rs"]
+#[path = "../../audio/tests/sounds/made_sound.rs"]
 mod made_sound;
 #[path = "family_cases/rule.rs"]
 mod rule;
