@@ -57,10 +57,22 @@ pub struct DraftFile {
 impl JobFolder {
     /// Opens the folder, and creates it if it is absent.
     pub fn open(path: &Path) -> io::Result<Self> {
+        let folder = Self::at(path);
+        folder.create()?;
+        Ok(folder)
+    }
+
+    /// The folder at a path, which may be absent yet.
+    pub fn at(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    /// Creates the folder if it is absent.
+    pub fn create(&self) -> io::Result<()> {
         for kind in KeptKind::ALL {
-            DirBuilder::new().recursive(true).mode(0o700).create(path.join(kind.folder()))?;
+            DirBuilder::new().recursive(true).mode(0o700).create(self.path.join(kind.folder()))?;
         }
-        Ok(Self { path: path.to_owned() })
+        Ok(())
     }
 
     /// The name of this folder: random, and the same at each start.

@@ -11,7 +11,7 @@ use model_boss_config::JobSettings;
 use model_boss_host::state_folder::StateFolder;
 use model_boss_jobs::{
     DraftFile, HookTarget, HookUrlError, JobEvent, JobFolder, JobId, JobOrder, JobRecord, JobRules, JobState, JobStep,
-    KeptKind, RecordStore, TableEntry, TableLimits, WebhookRules, WebhookSecret,
+    JobStoreError, KeptKind, RecordStore, TableEntry, TableLimits, WebhookRules, WebhookSecret,
 };
 use model_boss_protocol::{ApiError, ByteCount, ErrorCode};
 use serde_json::Value;
@@ -97,9 +97,17 @@ impl Jobs {
     /// The handle. Jobs are accepted once [`Self::serve`] has opened the store.
     pub(crate) fn new(setup: JobsSetup) -> io::Result<Arc<Self>> {
         let JobsSetup { settings, state, open_store, keys, scheduling, on_change, draining } = setup;
-        let folder = JobFolder::open(&state.file("jobs"))?;
-        let name = folder.name()?;
-        let store = open_store(&name).map_err(io::Error::other)?;
+        let folder = JobFolder::at(&state.file("jobs"));
+        let opened = folder.clone();
+        // A disk that is full at the start takes the folder later.
+        let open = move || {
+            let name = opened.create().and_then(|()| opened.name());
+            name.and_then(|name| open_store(&name).map_err(io::Error::other)).map_err(|source| JobStoreError::Io {
+                act: "set up the folder",
+                path: opened.beside(""),
+                source,
+            })
+        };
         let webhooks = WebhookRules {
             hosts: settings.webhook_hosts.clone(),
             private_hosts: settings.webhook_private_hosts.clone(),
@@ -109,7 +117,7 @@ impl Jobs {
             settings,
             state,
             folder,
-            journal: JobJournal::start(store)?,
+            journal: JobJournal::start(Box::new(open))?,
             book: Mutex::default(),
             revision: watch::Sender::new(0),
             wake: Notify::new(),

@@ -37,9 +37,9 @@ struct JournalEntry {
 
 impl JobJournal {
     /// Starts the thread.
-    pub(super) fn start(store: Box<dyn RecordStore>) -> io::Result<Self> {
+    pub(super) fn start(open: JournalOpener) -> io::Result<Self> {
         let (commands, inbox) = mpsc::channel();
-        thread::Builder::new().name("jobs".to_owned()).spawn(move || JournalOwner::new(store).run(&inbox))?;
+        thread::Builder::new().name("jobs".to_owned()).spawn(move || JournalOwner::new(open).run(&inbox))?;
         Ok(Self { commands })
     }
 
@@ -63,15 +63,28 @@ fn ended() -> JobStoreError {
     JobStoreError::BadAnswer { store: "this process".to_owned(), detail: "its thread has ended".to_owned() }
 }
 
+/// Opens the store.
+pub(super) type JournalOpener = Box<dyn FnMut() -> Result<Box<dyn RecordStore>, JobStoreError> + Send>;
+
 struct JournalOwner {
-    store: Box<dyn RecordStore>,
+    open: JournalOpener,
+    /// The store; absent until it was opened.
+    store: Option<Box<dyn RecordStore>>,
     /// Records that have to be restored, because a write failed and may be kept nevertheless.
     undo: Vec<RecordChange>,
 }
 
 impl JournalOwner {
-    const fn new(store: Box<dyn RecordStore>) -> Self {
-        Self { store, undo: Vec::new() }
+    const fn new(open: JournalOpener) -> Self {
+        Self { open, store: None, undo: Vec::new() }
+    }
+
+    fn take_over(&mut self) -> Result<Vec<(String, String)>, JobStoreError> {
+        let store = match self.store.take() {
+            Some(store) => store,
+            None => (self.open)()?,
+        };
+        self.store.insert(store).take_over()
     }
 
     fn run(mut self, inbox: &mpsc::Receiver<JournalCommand>) {
@@ -84,7 +97,7 @@ impl JournalOwner {
                     JournalCommand::TakeOver(reply) => {
                         self.commit(std::mem::take(&mut entries));
                         // An error means that the caller is gone.
-                        let _ = reply.send(self.store.take_over().map_err(Arc::new));
+                        let _ = reply.send(self.take_over().map_err(Arc::new));
                     }
                 }
                 if entries.len() < TOGETHER {
@@ -101,7 +114,7 @@ impl JournalOwner {
         }
         let mut changes = self.undo.clone();
         changes.extend(entries.iter().flat_map(|entry| entry.changes.iter().cloned()));
-        let written = self.store.commit(&changes);
+        let written = self.store.as_mut().map_or_else(|| Err(ended()), |store| store.commit(&changes));
         match &written {
             Ok(()) => self.undo.clear(),
             Err(error) => tracing::debug!("jobs are not kept: {}", chain(error)),
@@ -150,10 +163,16 @@ mod tests {
         }
     }
 
+    fn opener(state: &Arc<Mutex<(bool, std::collections::BTreeMap<String, String>)>>) -> JournalOpener {
+        let state = Arc::clone(state);
+        Box::new(move || Ok(Box::new(FlakyStore(Arc::clone(&state)))))
+    }
+
     #[tokio::test]
     async fn rc_26_a_refused_job_is_not_there_after_a_restart_even_if_its_write_was_kept() {
         let state = Arc::new(Mutex::new((false, std::collections::BTreeMap::new())));
-        let journal = JobJournal::start(Box::new(FlakyStore(Arc::clone(&state)))).unwrap();
+        let journal = JobJournal::start(opener(&state)).unwrap();
+        assert!(journal.take_over().await.unwrap().is_empty());
         let put = |name: &str| vec![RecordChange::Put { name: name.to_owned(), text: String::new() }];
         let delete = |name: &str| vec![RecordChange::Delete { name: name.to_owned() }];
         journal.commit(put("a"), delete("a")).await.unwrap();

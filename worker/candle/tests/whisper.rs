@@ -7,7 +7,7 @@ use std::sync::Arc;
 use model_boss_audio::{MelFilters, SoundRecording};
 use model_boss_candle::load_speech;
 use model_boss_engine::speech::{
-    ChunkSound, ChunkSpeech, ChunkState, SpeechModel, SpeechSegment, SpeechStep, SpeechWish, TokenTexts,
+    ChunkSound, ChunkSpeech, ChunkState, SpeechModel, SpeechSegment, SpeechStep, TokenTexts, TranscriptWish,
 };
 use model_boss_protocol::{DeviceId, KvCacheType};
 use serde::Deserialize;
@@ -126,16 +126,16 @@ impl SpeechCase {
     }
 }
 
-fn wish(model: &dyn SpeechModel, times: bool, language: Option<&str>) -> SpeechWish {
+fn wish(model: &dyn SpeechModel, times: bool, language: Option<&str>) -> TranscriptWish {
     let languages = &model.info().languages;
     let token = |code: &str| languages.iter().find(|(known, _)| known == code).map(|(_, token)| *token);
-    SpeechWish {
+    TranscriptWish {
         language: language.and_then(token),
         times,
         temperatures: vec![0.0],
         keeps_context: false,
         most_silence: 2.0,
-        ..SpeechWish::default()
+        ..TranscriptWish::default()
     }
 }
 
@@ -143,7 +143,7 @@ fn wish(model: &dyn SpeechModel, times: bool, language: Option<&str>) -> SpeechW
 fn heard(
     model: &dyn SpeechModel,
     (seed, samples): (u64, usize),
-    wish: SpeechWish,
+    wish: TranscriptWish,
 ) -> (Vec<SpeechSegment>, Option<u32>) {
     let filters = MelFilters::new(model.info().mel);
     let recording = Arc::new(SoundRecording { samples: made_sound::sound(seed, samples) });

@@ -27,6 +27,16 @@ pub(crate) fn whole(status: StatusCode, body: Bytes) -> CannedAnswer {
     answer
 }
 
+/// An answer of server-sent events.
+pub(crate) fn events(frames: mpsc::Receiver<Bytes>) -> CannedAnswer {
+    let mut answer = Response::new(CannedBody::Frames(frames));
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
+    answer
+}
+
 /// An answer's body, sent at once or frame by frame.
 pub(crate) enum CannedBody {
     Whole(Option<Bytes>),

@@ -25,7 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{SetOnce, mpsc, watch};
 use tokio::time::Instant;
 
-use crate::canned::{CannedAnswer, CannedBody, refuse, whole};
+use crate::canned::{CannedAnswer, CannedBody, events, refuse, whole};
 use crate::control::Control;
 use crate::decode::{Decode, FakeCounters};
 use crate::echo::{echo, json_or_text, readable};
@@ -494,10 +494,5 @@ fn streamed(mut decode: Decode, shape: FakeShape, with_usage: bool) -> CannedAns
         let (finish, cost) = decode.finish();
         _ = frames.send(shape.last_chunks(finish, cost, with_usage)).await;
     });
-    let mut answer = Response::new(CannedBody::Frames(body));
-    let headers = answer.headers_mut();
-    headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
-    headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
-    answer
+    events(body)
 }

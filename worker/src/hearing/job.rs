@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model_boss_audio::SoundRecording;
 use model_boss_engine::DecoderError;
-use model_boss_engine::speech::{SpeechSegment, SpeechWish};
+use model_boss_engine::speech::{SpeechSegment, TranscriptWish};
 use model_boss_protocol::Priority;
 use tokio::sync::mpsc;
 
@@ -15,7 +15,7 @@ pub(crate) struct HearJob {
     pub(crate) recording: Arc<SoundRecording>,
     /// The chunks that are heard apart, in their order.
     pub(crate) chunks: Vec<Range<usize>>,
-    pub(crate) wish: Arc<SpeechWish>,
+    pub(crate) wish: Arc<TranscriptWish>,
     /// Whether the first chunk finds the language for all.
     pub(crate) finds_language: bool,
     pub(crate) priority: Priority,

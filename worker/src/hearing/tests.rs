@@ -3,7 +3,7 @@ use std::thread;
 
 use model_boss_audio::{MelShape, SoundRecording};
 use model_boss_engine::Histograms;
-use model_boss_engine::speech::SpeechWish;
+use model_boss_engine::speech::TranscriptWish;
 use model_boss_engine::speech::fake_speech::{ScriptedSpeech, info};
 
 use super::*;
@@ -42,7 +42,7 @@ fn serving(script: Vec<Vec<u32>>) -> mpsc::Sender<HearJob> {
 }
 
 /// A request of so many chunks of a second.
-fn job(chunks: usize, priority: u8, wish: SpeechWish) -> (HearJob, mpsc::UnboundedReceiver<HearEvent>) {
+fn job(chunks: usize, priority: u8, wish: TranscriptWish) -> (HearJob, mpsc::UnboundedReceiver<HearEvent>) {
     let (events, inbox) = mpsc::unbounded_channel();
     let recording = Arc::new(SoundRecording { samples: vec![50; 16_000 * chunks] });
     let chunks = (0..chunks).map(|at| at * 16_000..(at + 1) * 16_000).collect();
@@ -75,7 +75,7 @@ async fn told(mut inbox: mpsc::UnboundedReceiver<HearEvent>) -> (Vec<u32>, Strin
 async fn rc_28_chunks_are_told_in_order_and_the_first_finds_the_language() {
     let texts: Vec<Vec<u32>> = (1..=5).map(|at| vec![t(0), at, t(40)]).collect();
     let jobs = serving(texts);
-    let (request, inbox) = job(5, 5, SpeechWish::default());
+    let (request, inbox) = job(5, 5, TranscriptWish::default());
     jobs.send(request).await.unwrap();
     let (languages, text, ended) = told(inbox).await;
     assert_eq!((languages, ended), (vec![103], true));
@@ -87,13 +87,13 @@ async fn rc_28_chunks_are_told_in_order_and_the_first_finds_the_language() {
 #[tokio::test]
 async fn rc_28_silence_is_answered_and_a_client_that_left_is_forgotten() {
     let jobs = serving(vec![vec![t(0), 7, t(40)]]);
-    let (silent, inbox) = job(0, 5, SpeechWish::default());
+    let (silent, inbox) = job(0, 5, TranscriptWish::default());
     jobs.send(silent).await.unwrap();
     assert_eq!(told(inbox).await, (Vec::new(), String::new(), false));
-    let (left, gone) = job(3, 5, SpeechWish::default());
+    let (left, gone) = job(3, 5, TranscriptWish::default());
     drop(gone);
     jobs.send(left).await.unwrap();
-    let wish = SpeechWish { language: Some(102), ..SpeechWish::default() };
+    let wish = TranscriptWish { language: Some(102), ..TranscriptWish::default() };
     let (request, inbox) = job(1, 5, wish);
     jobs.send(request).await.unwrap();
     assert_eq!(told(inbox).await, (Vec::new(), " 7".to_owned(), true));
@@ -109,7 +109,7 @@ fn rc_28_more_important_requests_go_first_and_all_get_their_turn() {
     let (jobs, inbox) = mpsc::channel(8);
     let mut desk = HearingDesk::new(inbox, Arc::new(Letters(Vec::new())));
     let activity = Activity::new(Histograms::default());
-    let known = SpeechWish { language: Some(102), ..SpeechWish::default() };
+    let known = TranscriptWish { language: Some(102), ..TranscriptWish::default() };
     let (bulk, _bulk_inbox) = job(9, 8, known.clone());
     jobs.try_send(bulk).unwrap();
     let mut rounds = Vec::new();

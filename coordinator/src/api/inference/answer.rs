@@ -366,12 +366,7 @@ async fn read_answer(backend: AnswerHead, headers: &HeaderMap, forward: &Forward
     let is_text =
         forward.form == AnswerForm::Whole && headers.get(CONTENT_TYPE).is_some_and(|kind| is_plain_text(path, kind));
     let given = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    let expected = match forward.form {
-        AnswerForm::Whole => "application/json",
-        AnswerForm::Events => "text/event-stream",
-        AnswerForm::Sound if given == b"application/octet-stream" => "application/octet-stream",
-        AnswerForm::Sound => "audio/",
-    };
+    let expected = forward.form.content_type(given);
     let is_expected = given.get(..expected.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(expected.as_bytes()));
     if !is_expected && !is_text {
         let given = String::from_utf8_lossy(given);

@@ -14,6 +14,18 @@ pub(crate) enum AnswerForm {
     Sound,
 }
 
+impl AnswerForm {
+    /// The beginning of the content type that an answer of this form has, where `given` is the one that it has.
+    pub(super) fn content_type(self, given: &[u8]) -> &'static str {
+        match self {
+            Self::Whole => "application/json",
+            Self::Events => "text/event-stream",
+            Self::Sound if given == b"application/octet-stream" => "application/octet-stream",
+            Self::Sound => "audio/",
+        }
+    }
+}
+
 /// The form of the answer to a request for speech, by its `stream_format`. The worker names faults of the other fields.
 pub(super) fn speech_form(body: &[u8]) -> Result<AnswerForm, ApiError> {
     #[derive(Deserialize)]

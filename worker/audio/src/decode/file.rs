@@ -23,6 +23,9 @@ const FEW_DAMAGED: usize = 3;
 /// Sound that may be missing at the end without the file being cut off, in seconds: encoders round.
 const MISSING_AT_END: f64 = 0.5;
 
+/// The same of short files, as a share of their length.
+const MISSING_SHARE: f64 = 0.25;
+
 /// Bytes of pictures and texts beside the sound; more are not kept.
 const MOST_BESIDE: usize = 1 << 20;
 
@@ -52,7 +55,7 @@ pub fn decode(file: Vec<u8>, limits: &AudioLimits) -> Result<SoundRecording, Aud
     if samples.is_empty() {
         return Err(AudioError::NoSound);
     }
-    if let Some(told) = told.filter(|told| told - heard > MISSING_AT_END) {
+    if let Some(told) = told.filter(|told| told - heard > MISSING_AT_END.min(told * MISSING_SHARE)) {
         return Err(AudioError::CutOff { heard: Seconds::of(heard), told: Seconds::of(told) });
     }
     Ok(SoundRecording { samples })

@@ -28,8 +28,6 @@ pub(super) struct WhisperDecoder {
     layers: Vec<WritingLayer>,
     norm: Norm,
     activation: Activation,
-    /// The factor on vectors of words.
-    scale: Option<f64>,
     pub(super) shape: KvShape,
     target: WeightTarget,
 }
@@ -94,7 +92,6 @@ impl WhisperDecoder {
             layers,
             norm: Norm::read(reader, "decoder.layer_norm", NORM)?,
             activation: spec.activation,
-            scale: spec.scales.then(|| (spec.hidden as f64).sqrt()),
             shape: KvShape { heads, dim: spec.hidden / heads, kept: target.cached },
             target: target.clone(),
         })
@@ -139,9 +136,6 @@ impl WhisperDecoder {
         let places = texts.iter().flat_map(|text| (text.past..text.past + text.tokens.len()).map(|at| at as u32));
         let places = Tensor::from_vec(places.collect::<Vec<u32>>(), tokens.len(), &self.target.device)?;
         let mut x = self.words.rows(&tokens, &self.target)?.to_dtype(self.target.dtype)?;
-        if let Some(scale) = self.scale {
-            x = (x * scale)?;
-        }
         x = (x + self.positions.index_select(&places, 0)?)?;
         let mut first = 0;
         let ranges: Vec<Range<usize>> = texts

@@ -38,8 +38,6 @@ pub(super) struct WhisperSpec {
     /// Tokens of the longest text.
     pub(super) tokens: usize,
     pub(super) activation: Activation,
-    /// Whether the vectors of tokens are multiplied by the root of `hidden`.
-    pub(super) scales: bool,
     /// Whether the last product has the matrix of the tokens' vectors.
     pub(super) tied: bool,
 }
@@ -73,7 +71,6 @@ impl WhisperSpec {
             places: size("max_source_positions", 1500)?,
             tokens: size("max_target_positions", 448)?,
             activation: activation(name).map_err(|error| bad(format!("activation_function: {error}")))?,
-            scales: flag("scale_embedding", false),
             tied: flag("tie_word_embeddings", true),
         };
         spec.check()
@@ -113,7 +110,6 @@ impl WhisperSpec {
             places: dim("encoder.embed_positions.weight", 0).unwrap_or(1500),
             tokens: dim("decoder.embed_positions.weight", 0)?,
             activation: Activation::GeluErf,
-            scales: false,
             tied: shape("proj_out.weight").is_err(),
         };
         spec.check()

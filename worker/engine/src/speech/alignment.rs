@@ -147,7 +147,7 @@ mod tests {
     fn rc_28_the_cheapest_path_goes_through_the_brightest_cells() {
         // Token 0 is in columns 0 and 1, token 1 in 2, token 2 in 3 to 5.
         let bright = [[1, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]];
-        let costs: Vec<f32> = bright.iter().flatten().map(|cell| -(*cell as f32)).collect();
+        let costs: Vec<f32> = bright.iter().flatten().map(|cell| 1.0 - 2.0 * *cell as f32).collect();
         assert_eq!(first_columns(&costs, [3, 6]), [0, 2, 3, 5]);
         assert_eq!(first_columns(&[0.0; 4], [1, 4])[0], 0);
     }

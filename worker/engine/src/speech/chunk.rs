@@ -11,7 +11,7 @@ use super::model::{AtSpeechPause, HeardWindow, SpeechModel, SpeechStep, SpeechTe
 use super::rules::log_of_sum;
 use super::segments::{SegmentTokens, SpeechSegment, segments_of};
 use super::squeeze::compression_ratio;
-use super::text::{SpeechWish, WindowText, likeliest, start_tokens};
+use super::text::{TranscriptWish, WindowText, likeliest, start_tokens};
 use super::vocabulary::{TokenTexts, text_of};
 use super::words::{timed, usual_length, words_of};
 use crate::decoder::DecoderError;
@@ -54,7 +54,7 @@ pub struct HeardText {
 /// A chunk on its way.
 pub struct ChunkSpeech {
     sound: ChunkSound,
-    wish: Arc<SpeechWish>,
+    wish: Arc<TranscriptWish>,
     texts: Arc<dyn TokenTexts>,
     language: Option<u32>,
     /// Frames of the chunk.
@@ -97,7 +97,7 @@ impl ChunkSpeech {
     pub fn new(
         model: &dyn SpeechModel,
         sound: ChunkSound,
-        wish: Arc<SpeechWish>,
+        wish: Arc<TranscriptWish>,
         texts: Arc<dyn TokenTexts>,
         language: Option<u32>,
     ) -> Self {
@@ -289,6 +289,8 @@ impl ChunkSpeech {
         if self.wish.keeps_context && text.temperature > WARM {
             self.context.clear();
         }
+        // Behind silence nothing of the window is heard again.
+        let complete = complete.filter(|_| !is_silent);
         self.seek += complete.map_or(heard, |time| (2 * time as usize).min(heard));
         Ok(())
     }

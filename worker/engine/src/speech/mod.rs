@@ -20,5 +20,5 @@ mod words;
 pub use chunk::{ChunkSound, ChunkSpeech, ChunkState, HeardText};
 pub use model::{AtSpeechPause, HeardWindow, SpeechInfo, SpeechModel, SpeechStep, SpeechText, SpeechTokens};
 pub use segments::{SpeechSegment, SpokenWord};
-pub use text::SpeechWish;
+pub use text::TranscriptWish;
 pub use vocabulary::TokenTexts;

@@ -2,7 +2,7 @@
 
 use super::alignment::{aligned, asked};
 use super::model::{HeardWindow, SpeechInfo, SpeechModel};
-use super::text::{SpeechWish, WindowText, start_tokens};
+use super::text::{TranscriptWish, WindowText, start_tokens};
 use crate::decoder::DecoderError;
 
 /// The text of one window, token by token.
@@ -10,7 +10,7 @@ pub struct WindowProbe(WindowText, bool);
 
 impl WindowProbe {
     /// A text of which no token has come.
-    pub fn new(info: &SpeechInfo, wish: &SpeechWish) -> Self {
+    pub fn new(info: &SpeechInfo, wish: &TranscriptWish) -> Self {
         Self(WindowText::new(info, wish, wish.language, &wish.prompt), wish.times)
     }
 
@@ -35,7 +35,7 @@ impl WindowProbe {
 pub fn word_columns(
     model: &dyn SpeechModel,
     window: &HeardWindow,
-    wish: &SpeechWish,
+    wish: &TranscriptWish,
     tokens: &[u32],
 ) -> Result<Vec<usize>, DecoderError> {
     let info = model.info();

@@ -88,12 +88,12 @@ mod tests {
 
     use super::*;
     use crate::speech::fake_speech::info;
-    use crate::speech::text::SpeechWish;
+    use crate::speech::text::TranscriptWish;
 
     /// Text is below 100, and times are from 101 on.
     fn of(tokens: &[u32]) -> (Vec<SegmentTokens>, Option<u32>) {
         let info = info(MelShape { bins: 4, window: 400, hop: 160 });
-        let mut text = WindowText::new(&info, &SpeechWish::default(), None, &[]);
+        let mut text = WindowText::new(&info, &TranscriptWish::default(), None, &[]);
         let first = info.tokens.first_time();
         text.tokens = tokens.iter().map(|token| if *token >= 1000 { first + token - 1000 } else { *token }).collect();
         segments_of(&info, &text)

@@ -8,7 +8,7 @@ use super::rules::{TokenRules, log_of_sum};
 
 /// The wish about the text of a sound.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SpeechWish {
+pub struct TranscriptWish {
     /// The token of the language; found by the model if there is none and the model knows several.
     pub language: Option<u32>,
     /// Whether the text is to be English.
@@ -33,7 +33,7 @@ pub struct SpeechWish {
     pub seed: u64,
 }
 
-impl Default for SpeechWish {
+impl Default for TranscriptWish {
     fn default() -> Self {
         Self {
             language: None,
@@ -67,7 +67,7 @@ pub(super) struct WindowText {
 }
 
 impl WindowText {
-    pub(super) fn new(info: &SpeechInfo, wish: &SpeechWish, language: Option<u32>, context: &[u32]) -> Self {
+    pub(super) fn new(info: &SpeechInfo, wish: &TranscriptWish, language: Option<u32>, context: &[u32]) -> Self {
         let tokens = &info.tokens;
         let mut before = Vec::new();
         if let Some(previous) = tokens.previous.filter(|_| !context.is_empty()) {
@@ -146,7 +146,7 @@ impl WindowText {
 }
 
 /// The tokens that begin a text.
-pub(super) fn start_tokens(info: &SpeechInfo, wish: &SpeechWish, language: Option<u32>) -> Vec<u32> {
+pub(super) fn start_tokens(info: &SpeechInfo, wish: &TranscriptWish, language: Option<u32>) -> Vec<u32> {
     let tokens = &info.tokens;
     let task = if wish.translate { tokens.translate } else { tokens.transcribe };
     let of_language = language.filter(|_| !info.languages.is_empty());

@@ -6,14 +6,14 @@ use model_boss_engine::speech::{SpeechInfo, SpeechSegment, SpokenWord};
 use model_boss_engine::text::Vocabulary;
 use serde::Serialize;
 
-use super::request::SpeechRequest;
+use super::request::TranscriptRequest;
 use super::subtitles::{srt, vtt};
-use super::task::{SpeechFormat, SpeechTask};
+use super::task::{SpeechTask, TranscriptFormat};
 use crate::hearing::HearTotals;
 
 /// An answer as far as it is known.
 pub(super) struct HeardAnswer {
-    format: SpeechFormat,
+    format: TranscriptFormat,
     task: SpeechTask,
     /// Whether words, segments and probabilities are told.
     words: bool,
@@ -108,7 +108,12 @@ pub(super) struct SpeechTimings {
 }
 
 impl HeardAnswer {
-    pub(super) fn new(request: &SpeechRequest, info: &SpeechInfo, language: Option<u32>, duration: Duration) -> Self {
+    pub(super) fn new(
+        request: &TranscriptRequest,
+        info: &SpeechInfo,
+        language: Option<u32>,
+        duration: Duration,
+    ) -> Self {
         Self {
             format: request.format,
             task: request.task,
@@ -125,7 +130,7 @@ impl HeardAnswer {
         }
     }
 
-    pub(super) fn format(&self) -> SpeechFormat {
+    pub(super) fn format(&self) -> TranscriptFormat {
         self.format
     }
 
@@ -200,16 +205,16 @@ impl HeardAnswer {
     /// The answer in its form.
     pub(super) fn body(&self, vocabulary: &Vocabulary) -> String {
         match self.format {
-            SpeechFormat::Text => self.text() + "\n",
-            SpeechFormat::Srt => srt(&self.heard),
-            SpeechFormat::Vtt => vtt(&self.heard),
-            SpeechFormat::Json => json(&PlainAnswer {
+            TranscriptFormat::Text => self.text() + "\n",
+            TranscriptFormat::Srt => srt(&self.heard),
+            TranscriptFormat::Vtt => vtt(&self.heard),
+            TranscriptFormat::Json => json(&PlainAnswer {
                 text: self.text(),
                 logprobs: self.all_logprobs(vocabulary),
                 usage: self.usage(),
                 timings: self.timings(),
             }),
-            SpeechFormat::VerboseJson => json(&VerboseAnswer {
+            TranscriptFormat::VerboseJson => json(&VerboseAnswer {
                 task: match self.task {
                     SpeechTask::Transcribe => "transcribe",
                     SpeechTask::Translate => "translate",

@@ -2,12 +2,12 @@
 
 use axum::body::Bytes;
 use axum::http::HeaderMap;
-use model_boss_engine::speech::{SpeechInfo, SpeechWish};
+use model_boss_engine::speech::{SpeechInfo, TranscriptWish};
 use model_boss_protocol::ApiError;
 use serde::Deserialize;
 
 use super::fields::SpeechFields;
-use super::task::{SpeechFormat, SpeechTask};
+use super::task::{SpeechTask, TranscriptFormat};
 use crate::http::error::text_error;
 use crate::state::{Serving, WorkerState};
 use crate::text::{AddSpecials, EncodeQuestion};
@@ -22,10 +22,10 @@ pub(super) enum Chunking {
 }
 
 /// A request, checked.
-pub(super) struct SpeechRequest {
+pub(super) struct TranscriptRequest {
     file: std::ops::Range<usize>,
     pub(super) task: SpeechTask,
-    pub(super) format: SpeechFormat,
+    pub(super) format: TranscriptFormat,
     pub(super) stream: bool,
     pub(super) chunking: Chunking,
     pub(super) words: bool,
@@ -45,7 +45,7 @@ struct ChunkingObject {
     kind: String,
 }
 
-impl SpeechRequest {
+impl TranscriptRequest {
     pub(super) fn read(
         worker: &WorkerState,
         info: &SpeechInfo,
@@ -56,9 +56,9 @@ impl SpeechRequest {
         let fields = SpeechFields::read(headers, body, &worker.defaults)?;
         let file = fields.file()?.content.clone();
         let format =
-            fields.value("response_format", "json, text, srt, verbose_json or vtt")?.unwrap_or(SpeechFormat::Json);
+            fields.value("response_format", "json, text, srt, verbose_json or vtt")?.unwrap_or(TranscriptFormat::Json);
         let stream = fields.flag("stream")?.unwrap_or(false);
-        if stream && !matches!(format, SpeechFormat::Json | SpeechFormat::Text) {
+        if stream && !matches!(format, TranscriptFormat::Json | TranscriptFormat::Text) {
             let message =
                 format!("a stream has no form {}; leave 'response_format' out or set it to json", format.name());
             return Err(ApiError::invalid("response_format", message));
@@ -75,7 +75,7 @@ impl SpeechRequest {
                 }
             }
         }
-        if words && format != SpeechFormat::VerboseJson {
+        if words && format != TranscriptFormat::VerboseJson {
             let message = "times of words are told in the form verbose_json only: set 'response_format' to it";
             return Err(ApiError::invalid("timestamp_granularities", message));
         }
@@ -98,7 +98,7 @@ impl SpeechRequest {
             ));
         }
         let times = !fields.flag("without_timestamps")?.unwrap_or(false);
-        if !times && !matches!(format, SpeechFormat::Json | SpeechFormat::Text) {
+        if !times && !matches!(format, TranscriptFormat::Json | TranscriptFormat::Text) {
             let message = format!("the form {} needs times, and 'without_timestamps' is true", format.name());
             return Err(ApiError::invalid("without_timestamps", message));
         }
@@ -126,8 +126,8 @@ impl SpeechRequest {
     }
 
     /// The wish, with the prompt's tokens.
-    pub(super) async fn wish(&self, serving: &Serving, info: &SpeechInfo) -> Result<SpeechWish, ApiError> {
-        let usual = SpeechWish::default();
+    pub(super) async fn wish(&self, serving: &Serving, info: &SpeechInfo) -> Result<TranscriptWish, ApiError> {
+        let usual = TranscriptWish::default();
         let prompt = match &self.prompt {
             None => Vec::new(),
             Some(prompt) => {
@@ -139,7 +139,7 @@ impl SpeechRequest {
         // A word of the prompt that would be an order to the model is left out.
         let prompt = prompt.into_iter().filter(|token| *token < info.tokens.end).collect();
         let temperatures = if self.temperature > 0.0 { vec![self.temperature] } else { usual.temperatures.clone() };
-        Ok(SpeechWish {
+        Ok(TranscriptWish {
             language: self.language,
             translate: self.task == SpeechTask::Translate,
             times: self.times,

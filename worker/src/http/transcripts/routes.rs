@@ -16,9 +16,9 @@ use model_boss_protocol::ApiError;
 use tokio::sync::mpsc;
 
 use super::answer::HeardAnswer;
-use super::request::{Chunking, SpeechRequest};
-use super::stream::SpeechStream;
-use super::task::{SpeechFormat, SpeechTask, failure};
+use super::request::{Chunking, TranscriptRequest};
+use super::stream::TranscriptStream;
+use super::task::{SpeechTask, TranscriptFormat, failure};
 use crate::encoding::asked_priority;
 use crate::hearing::{HearEvent, HearJob};
 use crate::http::error::ErrorAnswer;
@@ -50,7 +50,7 @@ async fn answer(
 ) -> Result<Response, ErrorAnswer> {
     let serving = worker.serving()?;
     let info = serving.hearing()?;
-    let request = SpeechRequest::read(&worker, info, &headers, &body, task)?;
+    let request = TranscriptRequest::read(&worker, info, &headers, &body, task)?;
     let wish = Arc::new(request.wish(serving, info).await?);
     let began = Instant::now();
     let (recording, chunks) = heard(serving, info, request.file(body), request.chunking).await?;
@@ -64,7 +64,7 @@ async fn answer(
     if request.stream {
         // A failure before the first words keeps its status.
         let first = next(&mut inbox).await?;
-        let stream = SpeechStream::new(told, vocabulary, first, inbox);
+        let stream = TranscriptStream::new(told, vocabulary, first, inbox);
         let mut response = Response::new(Body::new(stream));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         return Ok(response);
@@ -81,8 +81,8 @@ async fn answer(
         }
     }
     let kind = match told.format() {
-        SpeechFormat::Json | SpeechFormat::VerboseJson => "application/json",
-        SpeechFormat::Text | SpeechFormat::Srt | SpeechFormat::Vtt => "text/plain; charset=utf-8",
+        TranscriptFormat::Json | TranscriptFormat::VerboseJson => "application/json",
+        TranscriptFormat::Text | TranscriptFormat::Srt | TranscriptFormat::Vtt => "text/plain; charset=utf-8",
     };
     Ok(([(CONTENT_TYPE, kind)], told.body(&vocabulary)).into_response())
 }

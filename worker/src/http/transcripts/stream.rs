@@ -19,7 +19,7 @@ use crate::gone::ENGINE_GONE;
 use crate::hearing::HearEvent;
 
 /// The body of a streamed answer. Dropped when the client disconnects, which ends its work.
-pub(super) struct SpeechStream {
+pub(super) struct TranscriptStream {
     told: HeardAnswer,
     vocabulary: Arc<Vocabulary>,
     events: mpsc::UnboundedReceiver<HearEvent>,
@@ -49,7 +49,7 @@ struct TranscriptDone {
     timings: SpeechTimings,
 }
 
-impl SpeechStream {
+impl TranscriptStream {
     pub(super) fn new(
         told: HeardAnswer,
         vocabulary: Arc<Vocabulary>,
@@ -99,7 +99,7 @@ impl SpeechStream {
     }
 }
 
-impl Body for SpeechStream {
+impl Body for TranscriptStream {
     type Data = Bytes;
     type Error = Infallible;
 

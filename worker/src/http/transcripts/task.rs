@@ -15,7 +15,7 @@ pub(super) enum SpeechTask {
 
 /// The forms of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SpeechFormat {
+pub(super) enum TranscriptFormat {
     Json,
     Text,
     VerboseJson,
@@ -23,7 +23,7 @@ pub(super) enum SpeechFormat {
     Vtt,
 }
 
-impl SpeechFormat {
+impl TranscriptFormat {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Json => "json",
@@ -35,7 +35,7 @@ impl SpeechFormat {
     }
 }
 
-impl FromStr for SpeechFormat {
+impl FromStr for TranscriptFormat {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {

@@ -17,7 +17,9 @@ enum SoundState {
     Head,
     Samples(SampleForm),
     /// Behind the samples.
-    Over,
+    Over {
+        rate: u32,
+    },
 }
 
 /// The form of samples.
@@ -79,8 +81,8 @@ impl StreamedSound {
     /// The rate, once it is known.
     pub(super) fn rate(&self) -> Option<u32> {
         match self.state {
-            SoundState::Samples(form) => Some(form.rate),
-            SoundState::Head | SoundState::Over => None,
+            SoundState::Samples(SampleForm { rate, .. }) | SoundState::Over { rate } => Some(rate),
+            SoundState::Head => None,
         }
     }
 
@@ -118,7 +120,7 @@ impl StreamedSound {
         if let Some(left) = &mut form.left {
             *left -= whole as u64;
             if *left < frame as u64 {
-                self.state = SoundState::Over;
+                self.state = SoundState::Over { rate: form.rate };
             }
         }
         Ok(samples)

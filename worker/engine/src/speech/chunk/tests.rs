@@ -22,7 +22,11 @@ fn t(steps: u32) -> u32 {
 }
 
 /// Says a script over so many seconds of sound; a window has one second.
-fn said(script: &[(&[u32], f32)], seconds: f64, wish: SpeechWish) -> (Vec<SpeechSegment>, Vec<Vec<u32>>, Option<u32>) {
+fn said(
+    script: &[(&[u32], f32)],
+    seconds: f64,
+    wish: TranscriptWish,
+) -> (Vec<SpeechSegment>, Vec<Vec<u32>>, Option<u32>) {
     let model = ScriptedSpeech {
         info: info(MEL),
         script: Mutex::new(script.iter().map(|(tokens, sure)| (tokens.to_vec(), *sure)).collect()),
@@ -51,8 +55,8 @@ fn said(script: &[(&[u32], f32)], seconds: f64, wish: SpeechWish) -> (Vec<Speech
     (segments, begun, chunk.language())
 }
 
-fn english() -> SpeechWish {
-    SpeechWish { language: Some(103), ..SpeechWish::default() }
+fn english() -> TranscriptWish {
+    TranscriptWish { language: Some(103), ..TranscriptWish::default() }
 }
 
 fn times(segments: &[SpeechSegment]) -> Vec<(f64, f64, &str)> {
@@ -73,7 +77,7 @@ fn rc_28_a_window_goes_on_where_the_one_before_was_complete() {
 
 #[test]
 fn rc_28_the_language_is_found_and_the_task_is_asked_for() {
-    let wish = SpeechWish { translate: true, ..SpeechWish::default() };
+    let wish = TranscriptWish { translate: true, ..TranscriptWish::default() };
     let (segments, begun, language) = said(&[(&[t(0), 5, t(40)], 20.0)], 1.0, wish);
     assert_eq!((begun, language), (vec![vec![101], vec![101, 103, 105]], Some(103)));
     assert_eq!(segments[0].text, " f");
@@ -82,23 +86,23 @@ fn rc_28_the_language_is_found_and_the_task_is_asked_for() {
 #[test]
 fn rc_28_an_unsure_text_is_written_again_and_silence_is_none() {
     let unsure: (&[u32], f32) = (&[t(0), 5, 6, t(40)], 1.5);
-    let wish = SpeechWish { temperatures: vec![0.0, 1e-3], ..english() };
+    let wish = TranscriptWish { temperatures: vec![0.0, 1e-3], ..english() };
     let (segments, begun, _) = said(&[unsure, (&[t(0), 7, t(40)], 20.0)], 1.0, wish);
     assert_eq!((segments[0].text.as_str(), segments[0].temperature, begun.len()), (" h", 1e-3, 2));
     // Where silence is likelier than the limit, an unsure text is none, and there is no second try.
-    let wish = SpeechWish { most_silence: 0.001, ..english() };
+    let wish = TranscriptWish { most_silence: 0.001, ..english() };
     let (segments, begun, _) = said(&[unsure], 1.0, wish);
     assert_eq!((segments.len(), begun.len()), (0, 1));
     // A text that repeats itself is written again, as sure as it is.
     let again: Vec<u32> = [vec![t(0)], vec![3; 18], vec![t(40)]].concat();
-    let wish = SpeechWish { most_compressed: 2.0, temperatures: vec![0.0, 1e-3], ..english() };
+    let wish = TranscriptWish { most_compressed: 2.0, temperatures: vec![0.0, 1e-3], ..english() };
     let (segments, ..) = said(&[(&again, 20.0), (&[t(0), 4, t(40)], 20.0)], 1.0, wish);
     assert_eq!(segments[0].text, " e");
 }
 
 #[test]
 fn rc_28_without_times_a_window_is_one_segment() {
-    let wish = SpeechWish { times: false, prompt: vec![8, 9], ..english() };
+    let wish = TranscriptWish { times: false, prompt: vec![8, 9], ..english() };
     let (segments, begun, _) = said(&[(&[5, 6], 20.0), (&[7], 20.0)], 1.5, wish);
     assert_eq!(times(&segments), [(0.0, 1.0, " f g"), (1.0, 1.5, " h")]);
     assert_eq!(begun[0], [106, 8, 9, 101, 103, 104, 108]);
@@ -108,7 +112,7 @@ fn rc_28_without_times_a_window_is_one_segment() {
 
 #[test]
 fn rc_28_words_have_times_within_their_segments() {
-    let wish = SpeechWish { words: true, ..english() };
+    let wish = TranscriptWish { words: true, ..english() };
     let (segments, ..) = said(&[(&[t(0), 0, 1, t(10), t(10), 2, t(14)], 20.0)], 1.0, wish);
     let words: Vec<&str> = segments.iter().flat_map(|segment| &segment.words).map(|word| word.word.as_str()).collect();
     assert_eq!(words, [" a", " b", " c"]);
