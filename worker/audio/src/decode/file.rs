@@ -32,11 +32,16 @@ const MOST_BESIDE: usize = 1 << 20;
 /// Sizes from here on in headers are those of writers that did not know the length: they write to a pipe.
 const LENGTH_UNKNOWN: u64 = 0x7FFF_0000;
 
+/// The places and first bytes of the formats: RIFF (WAV), FLAC, Ogg, MPEG-4, Matroska (WebM), AIFF.
+const STARTS: [(usize, &[u8]); 6] =
+    [(0, b"RIFF"), (0, b"fLaC"), (0, b"OggS"), (4, b"ftyp"), (0, b"\x1a\x45\xdf\xa3"), (0, b"FORM")];
+
 /// Decodes a file: its first sound track, mixed to one channel, at [`RATE`].
 pub fn decode(file: Vec<u8>, limits: &AudioLimits) -> Result<SoundRecording, AudioError> {
     if file.is_empty() {
         return Err(AudioError::Empty);
     }
+    let is_known = STARTS.iter().any(|(at, start)| file.get(*at..).is_some_and(|file| file.starts_with(start)));
     let stream = MediaSourceStream::new(Box::new(Cursor::new(file)), Default::default());
     let beside = MetadataOptions::default()
         .limit_tag_bytes(Limit::Maximum(MOST_BESIDE))
@@ -44,6 +49,7 @@ pub fn decode(file: Vec<u8>, limits: &AudioLimits) -> Result<SoundRecording, Aud
     let mut reader = symphonia::default::get_probe()
         .probe(&Hint::new(), stream, FormatOptions::default(), beside)
         .map_err(|error| match error {
+            Error::IoError(_) if is_known => AudioError::Damaged("it ends before its sound begins".to_owned()),
             Error::Unsupported(_) | Error::IoError(_) => AudioError::UnknownFormat,
             error => AudioError::Damaged(error.to_string()),
         })?;

@@ -19,6 +19,9 @@ use crate::spec::{Activation, NormKind, NormSpec};
 /// The norms of all layers.
 pub(super) const NORM: NormSpec = NormSpec { kind: NormKind::LayerWithBias, eps: 1e-5 };
 
+/// The function behind the convolutions. The reference has it whatever `activation_function` says of the layers.
+const CONVOLVED: Activation = Activation::GeluErf;
+
 /// Columns of a convolution's window.
 const KERNEL: usize = 3;
 
@@ -78,9 +81,9 @@ impl WhisperEncoder {
         let frames = mel.len() / self.bins;
         let mel = Tensor::from_slice(mel, (self.bins, frames), device)?.t()?.contiguous()?.to_dtype(*dtype)?;
         let [first, second] = &self.convolutions;
-        let x = self.activation.in_place(first.forward(&neighbours(&mel, 1)?)?)?;
+        let x = CONVOLVED.in_place(first.forward(&neighbours(&mel, 1)?)?)?;
         pause();
-        let x = self.activation.in_place(second.forward(&neighbours(&x, 2)?)?)?;
+        let x = CONVOLVED.in_place(second.forward(&neighbours(&x, 2)?)?)?;
         let mut x = (x + &self.positions)?;
         for layer in &self.layers {
             pause();
