@@ -337,7 +337,7 @@ mod tests {
         assert_eq!((table.bytes(), table.counts().succeeded, table.counts().in_flight), (17, 1, 0));
         let old = NOW.after(LIMITS.keep);
         assert_eq!(table.outdated(NOW, LIMITS), []);
-        assert_eq!(table.outdated(old, LIMITS), [id.clone()]);
+        assert_eq!(table.outdated(old, LIMITS), std::slice::from_ref(&id));
         assert!(table.by_key("a", "k").is_some() && table.by_key("b", "k").is_none());
         table.remove(&id);
         assert_eq!((table.bytes(), table.counts(), table.by_key("a", "k")), (0, JobCounts::default(), None));

@@ -1,6 +1,8 @@
 //! Files of each format beside the sound that they were made of: worker/audio/tests/files, by
 //! scripts/reference/sounds.py.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
+
 use std::path::Path;
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! Spectrograms beside those of `transformers`: worker/audio/tests/mel.json, by scripts/reference/whisper.py.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
+
 use std::path::Path;
 
 use model_boss_audio::{MelFilters, MelShape};

@@ -1,5 +1,7 @@
 //! Models that turn sound into text beside `transformers`: the cases of scripts/reference/whisper.py.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -372,4 +372,5 @@ fn fit(segment: &mut SpeechSegment, usual: f64) {
 }
 
 #[cfg(test)]
+#[path = "chunk_tests.rs"]
 mod tests;

@@ -105,7 +105,7 @@ async fn rc_28_long_sound_is_cut_into_chunks_or_read_on() {
     let on = asked(&rig, &[("response_format", "verbose_json"), ("chunking_strategy", "none")], 2.4).await.json();
     let seeks: Vec<u64> = on["segments"].as_array().unwrap().iter().map(|one| one["seek"].as_u64().unwrap()).collect();
     assert_eq!(seeks, [0, 0, 100, 100, 200, 200]);
-    let silence = rig.send("POST", "/v1/audio/translations", FORM, &form(&[], &vec![0; 0])).await;
+    let silence = rig.send("POST", "/v1/audio/translations", FORM, &form(&[], &[])).await;
     assert_eq!(silence.error(), (400, "invalid_request".to_owned(), "file".to_owned()));
 }
 
