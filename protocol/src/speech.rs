@@ -107,7 +107,7 @@ pub enum SpeechProgramError {
     /// The template names no program.
     #[error("'line' is empty: its first word is the program")]
     NoProgram,
-    /// The placeholder does not exist.
+    /// There is no such placeholder.
     #[error("'{{{0}}}' cannot be filled in; there are {all}. Write {{{{ and }}}} for braces", all = all_places())]
     Unknown(String),
     /// A brace without its counterpart.

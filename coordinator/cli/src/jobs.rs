@@ -89,7 +89,7 @@ pub(super) struct SubmitArgs {
     /// The time from now after which the answer is useless: 30m, 2h.
     #[arg(long, value_name = "TIME")]
     deadline: Option<String>,
-    /// The URL that is told of the end.
+    /// The URL of the webhook that gets the end.
     #[arg(long, value_name = "URL")]
     webhook: Option<String>,
     /// Wait for the end, and print the result.

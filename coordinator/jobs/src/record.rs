@@ -88,7 +88,7 @@ pub struct JobOrder {
     pub deadline: Option<WallTime>,
     /// The name that the client gave the order, so that it may be sent twice.
     pub idempotency_key: Option<String>,
-    /// The place that is told of the end.
+    /// The webhook that gets the end.
     pub webhook: Option<HookTarget>,
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct JobBody {
     priority: Option<Priority>,
     /// The time from now after which the answer is useless: seconds, or a text such as `2h`.
     deadline: Option<DeadlineWish>,
-    /// The place that is told of the end: a URL.
+    /// The URL of the webhook that gets the end.
     webhook: Option<WebhookWish>,
 }
 
@@ -61,7 +61,7 @@ enum DeadlineWish {
     Text(String),
 }
 
-/// A place that is told of the end.
+/// A webhook that gets the end.
 #[derive(Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a URL, or an object with \"url\"")]
 enum WebhookWish {
