@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use model_boss_config::secrets::hidden_if_secret;
 use model_boss_host::clocks::unix_time;
-use model_boss_host::state_folder::StateFolder;
+use model_boss_host::state_folder::{StateFolder, UnwrittenChange};
 use model_boss_lease_store::{StateFileUse, open_state_file};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -39,8 +39,16 @@ const MOST_FIELDS: usize = 32;
 /// The handle of the log. It is cheap to clone, and never waits for the disk.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditLog {
-    entries: SyncSender<String>,
+    entries: SyncSender<AuditLine>,
     lost: Arc<AtomicU64>,
+    state: StateFolder,
+}
+
+/// A line on its way to the file.
+#[derive(Debug)]
+struct AuditLine {
+    text: String,
+    _unwritten: UnwrittenChange,
 }
 
 /// One order, which is written when the value is dropped.
@@ -107,7 +115,7 @@ impl AuditLog {
         if let Err(error) = spawned {
             tracing::error!(%error, "no audit log is written");
         }
-        Self { entries, lost: Arc::default() }
+        Self { entries, lost: Arc::default(), state: state.clone() }
     }
 
     /// Begins the entry of an order.
@@ -118,7 +126,8 @@ impl AuditLog {
     fn write(&self, entry: &mut AuditEntry) {
         entry.at = unix_time();
         entry.lost_before = self.lost.swap(0, Ordering::Relaxed);
-        let line = serde_json::to_string(entry).map(|line| line + "\n");
+        let line = serde_json::to_string(entry)
+            .map(|text| AuditLine { text: text + "\n", _unwritten: self.state.unwritten() });
         if line.is_err() || line.is_ok_and(|line| self.entries.try_send(line).is_err()) {
             self.lost.fetch_add(entry.lost_before + 1, Ordering::Relaxed);
         }
@@ -178,11 +187,11 @@ struct AuditWriter {
     state: StateFolder,
     open: Option<File>,
     largest: u64,
-    waiting: VecDeque<String>,
+    waiting: VecDeque<AuditLine>,
 }
 
 impl AuditWriter {
-    fn run(mut self, entries: &Receiver<String>) {
+    fn run(mut self, entries: &Receiver<AuditLine>) {
         loop {
             let next = match self.waiting.is_empty() {
                 true => entries.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -209,8 +218,8 @@ impl AuditWriter {
 
     fn write(&mut self) {
         while let Some(line) = self.waiting.front() {
-            let line = line.clone();
-            if let Err(error) = self.add(line.as_bytes()) {
+            let text = line.text.clone();
+            if let Err(error) = self.add(text.as_bytes()) {
                 // The file is opened again: it may have been removed with its folder.
                 self.open = None;
                 self.state.trouble(&self.path, format!("orders cannot be written, and wait: {error}"));
@@ -316,7 +325,8 @@ mod tests {
         let state = StateFolder::new(folder.path());
         let mut writer = AuditWriter { path, state, open: None, largest: 100, waiting: VecDeque::new() };
         for number in 0..60 {
-            writer.waiting.push_back(format!("{{\"n\":\"{number:020}\"}}\n"));
+            let text = format!("{{\"n\":\"{number:020}\"}}\n");
+            writer.waiting.push_back(AuditLine { text, _unwritten: writer.state.unwritten() });
             writer.write();
         }
         assert!(writer.waiting.is_empty());

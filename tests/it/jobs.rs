@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::time::Duration;
 
 use http::Method;
 use model_boss_tests::{Answer, Behaviour, Boss, Dice, Event, FakeError, PATIENCE, Sandbox, amount, question, until};
@@ -71,7 +70,15 @@ async fn rc_26_jobs_survive_kill_9_and_each_has_one_result() {
         jobs_are_open(&boss).await;
         let upto = jobs * (usize::try_from(life).unwrap() + 1) / (usize::try_from(kills).unwrap() + 1);
         let orders = send(&boss, 0..upto, &accepted);
-        tokio::time::sleep(Duration::from_millis(dice.below(600))).await;
+        // The kill comes between any two answers to orders, and in every other life when an earlier job has ended too.
+        let answers = dice.below(orders.len() as u64 + 1);
+        let came =
+            async || (orders.iter().filter(|(_, order)| order.is_finished()).count() as u64 >= answers).then_some(());
+        until(PATIENCE, "some orders are answered", came).await;
+        if life % 2 == 1 && !accepted.is_empty() {
+            let earlier = usize::try_from(dice.below(accepted.len() as u64)).unwrap();
+            ended(&boss, accepted.values().nth(earlier).unwrap()).await;
+        }
         boss.kill().await;
         answered(orders, &mut accepted).await;
     }

@@ -18,7 +18,7 @@ use tokio::time::{MissedTickBehavior, interval};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The pause before a failed write is repeated.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
-/// The longest wait for the last write when a kept file is dropped: a disk that hangs must not hold up a shutdown.
+/// The longest wait for last writes: a disk that hangs must not hold up a shutdown.
 const LAST_WRITE: Duration = Duration::from_secs(2);
 /// Free bytes below which the next write may fail.
 const LITTLE: u64 = 64 << 10;
@@ -28,6 +28,36 @@ const LITTLE: u64 = 64 << 10;
 pub struct StateFolder {
     path: PathBuf,
     troubles: Arc<Mutex<BTreeMap<PathBuf, String>>>,
+    unwritten: Arc<UnwrittenCount>,
+}
+
+/// A change that is in memory and not in its file yet, until the value is dropped.
+#[derive(Debug)]
+pub struct UnwrittenChange(Arc<UnwrittenCount>);
+
+/// The number of changes that are not in their files yet.
+#[derive(Debug, Default)]
+struct UnwrittenCount {
+    changes: Mutex<usize>,
+    fell: Condvar,
+}
+
+impl UnwrittenCount {
+    fn changes(&self) -> MutexGuard<'_, usize> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(self: &Arc<Self>) -> UnwrittenChange {
+        *self.changes() += 1;
+        UnwrittenChange(Arc::clone(self))
+    }
+}
+
+impl Drop for UnwrittenChange {
+    fn drop(&mut self) {
+        *self.0.changes() -= 1;
+        self.0.fell.notify_all();
+    }
 }
 
 /// A file of the state folder that is always written as a whole. It has a thread of its own, so that a disk that hangs
@@ -41,12 +71,13 @@ pub struct KeptFile(Arc<WriterShared>);
 struct WriterShared {
     state: Mutex<WriterState>,
     changed: Condvar,
+    unwritten: Arc<UnwrittenCount>,
 }
 
 #[derive(Debug, Default)]
 struct WriterState {
-    /// Whether the content has changed since the last write.
-    changed: bool,
+    /// Present if the content has changed since the last write.
+    changed: Option<UnwrittenChange>,
     /// Whether the owner was dropped: no more changes follow.
     over: bool,
     /// Whether the writer's thread has ended.
@@ -56,7 +87,7 @@ struct WriterState {
 impl KeptFile {
     /// Reports that the content has changed. The writing thread will read it and write it soon.
     pub fn changed(&self) {
-        self.0.state().changed = true;
+        self.0.state().changed.get_or_insert_with(|| self.0.unwritten.add());
         self.0.changed.notify_all();
     }
 }
@@ -79,18 +110,16 @@ impl WriterShared {
     fn write(&self, mut try_to: impl FnMut() -> bool) {
         loop {
             let state = self.state();
-            let idle = |state: &mut WriterState| !state.changed && !state.over;
+            let idle = |state: &mut WriterState| state.changed.is_none() && !state.over;
             let mut state = self.changed.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
-            if !std::mem::take(&mut state.changed) {
-                return;
-            }
+            let Some(change) = state.changed.take() else { return };
             let over = state.over;
             drop(state);
             if try_to() {
                 continue;
             }
             let mut state = self.state();
-            state.changed = true;
+            state.changed = Some(change);
             if over {
                 return;
             }
@@ -112,7 +141,22 @@ impl Drop for WriterEnd {
 impl StateFolder {
     /// The state folder at `path`, which need not exist yet.
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), troubles: Arc::default() }
+        Self { path: path.to_owned(), troubles: Arc::default(), unwritten: Arc::default() }
+    }
+
+    /// Counts a change as unwritten until the value is dropped, for files that are not written as a whole.
+    pub fn unwritten(&self) -> UnwrittenChange {
+        self.unwritten.add()
+    }
+
+    /// Waits until every change is in its file, up to a limit, and blocks the thread meanwhile. A process calls this
+    /// before it ends: its end does not wait for the writing threads, nor for tasks that own kept files.
+    pub fn finish(&self) {
+        let waiting = self.unwritten.fell.wait_timeout_while(self.unwritten.changes(), LAST_WRITE, |left| *left > 0);
+        let (left, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        if *left > 0 {
+            tracing::warn!("{} changes of the state folder are lost: the disk did not take them", *left);
+        }
     }
 
     /// The path of the folder.
@@ -135,7 +179,8 @@ impl StateFolder {
         content: impl Fn() -> Result<Vec<u8>, String> + Send + 'static,
     ) -> KeptFile {
         let (folder, file) = (self.clone(), self.file(name));
-        let shared = Arc::<WriterShared>::default();
+        let unwritten = Arc::clone(&self.unwritten);
+        let shared = Arc::new(WriterShared { unwritten, ..WriterShared::default() });
         let done = WriterEnd(Arc::clone(&shared));
         let write_all = move || {
             let cannot = |error: io::Error| format!("{cannot}: {error}");
@@ -286,5 +331,31 @@ mod tests {
         drop(kept);
         assert!(began.elapsed() >= LAST_WRITE, "it was not waited for");
         drop(hung);
+    }
+
+    #[test]
+    fn the_end_of_a_process_waits_for_what_is_not_written_yet() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = StateFolder::new(root.path());
+        let (goes_on, disk) = std::sync::mpsc::channel::<()>();
+        let disk = Mutex::new(disk);
+        let kept = folder.keep("kept", "it cannot be kept", move || {
+            disk.lock().unwrap().recv().unwrap();
+            Ok(b"spent".to_vec())
+        });
+        kept.changed();
+        let line = folder.unwritten();
+        let ended = thread::spawn({
+            let folder = folder.clone();
+            move || folder.finish()
+        });
+        goes_on.send(()).unwrap();
+        until(|| folder.file("kept").exists());
+        assert!(!ended.is_finished(), "a line of another file is not written yet");
+        drop(line);
+        ended.join().unwrap();
+        assert_eq!(fs::read(folder.file("kept")).unwrap(), b"spent");
+        // Its owner is still there: a task of a runtime that ends in the background.
+        drop(kept);
     }
 }

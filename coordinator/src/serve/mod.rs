@@ -39,7 +39,7 @@ use model_boss_settings::{DocumentStore, LiveSettings, RuntimeConfig};
 use model_boss_traces::Traces;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -92,7 +92,11 @@ async fn run(loaded: Loaded, log: LogFilter) -> Result<ExitCode, ServeError> {
     let prepared = PreparedServe::of(loaded).await?;
     let known = Known::read(&prepared, &log).await?;
     let started = Started::start(&prepared, known).await?;
-    answer(prepared, started, log).await
+    let state = prepared.state.clone();
+    let answered = answer(prepared, started, log).await;
+    // Tasks that still own files of the state folder end with the process, and write nothing more.
+    let _ = spawn_blocking(move || state.finish()).await;
+    answered
 }
 
 /// The first step: settings, files and addresses are checked before any of them is used.
